@@ -27,7 +27,8 @@ struct update {
 #ifdef MEGACPP_EXPECT_ERROR
     for (int i = 0; i < g.node_count; ++i)
       if (node& n = g.at_node(i); n.op == &op::reduce_gradient)
-        n.attr = op::reduction{n.attr.as<op::reduction>().over.without(axis::pp)};
+        n.attr = op::exchange_attributes{
+            n.attr.as<op::exchange_attributes>().over.without(axis::pp), dtype::f32};
 #endif
     verify_update(g, stores, mesh(ranks), dtype::f32);
     return g.wrong;

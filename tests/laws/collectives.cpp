@@ -180,7 +180,7 @@ tallies of_papers(const gpt& m, const setup& s, int replicas, int stage, int mic
   const mesh ranks = mesh_of(l, replicas);
   const std::int64_t t = l.tp, c = l.cp, h = m.hidden, f = m.ffn, V = m.vocabulary,
                      layers = m.layers / l.pp, element = size_of(s.precision.weight),
-                     main = 4, // bytes
+                     main = size_of(s.precision.wire), // bytes
       tokens = std::int64_t{s.batch.micro} * s.batch.sequence / c, bsh = tokens * h * element;
   const bool first = stage == 0, last = stage + 1 == l.pp, sp = l.sequence_parallel,
              full = s.again == recompute::full;
@@ -209,7 +209,7 @@ tallies of_papers(const gpt& m, const setup& s, int replicas, int stage, int mic
   // each rank's log-sum-exp, a double, and the label's logit.
   if (last) {
     add(all_gather, tp, micros, tokens * size_of(dtype::f64));
-    add(all_reduce, tp, micros, tokens * main);
+    add(all_reduce, tp, micros, tokens * size_of(s.precision.statistic));
   }
   // Context parallelism (Dubey et al. 2024, section 3.3.2): keys and values are gathered, and their
   // gradients scattered; b s h / t each, where all heads have their own. They are gathered once
@@ -278,6 +278,12 @@ BOOST_AUTO_TEST_CASE(a_step_sends_what_the_papers_say) {
       {.ranks = {.tp = 2, .cp = 2, .zero = 1}, .batch = b, .precision = dtype::bf16}, 2, 1,
       "tp 2 cp 2 dp 2, zero 1");
   sends_what_papers_say({.ranks = {.cp = 2}, .batch = b}, 2, 1, "cp 2 dp 2");
+  precision_policy narrow = dtype::bf16;
+  narrow.wire = dtype::bf16; // half the bytes of every gradient
+  sends_what_papers_say({.ranks = {.pp = 2}, .batch = b, .precision = narrow}, 2, 2,
+                        "pp 2 dp 2, gradients sent in bf16");
+  sends_what_papers_say({.ranks = {.cp = 2, .zero = 1}, .batch = b, .precision = narrow}, 2, 1,
+                        "cp 2 dp 2, zero 1, gradients sent in bf16");
   sends_what_papers_say({.ranks = {.cp = 4}, .batch = b, .precision = dtype::bf16}, 1, 1, "cp 4");
   sends_what_papers_say({.ranks = {.pp = 2}, .batch = b}, 1, 3, "pp 2");
   sends_what_papers_say({.ranks = {.tp = 2, .pp = 4}, .batch = b}, 1, 4, "tp 2 pp 4");

@@ -310,13 +310,28 @@ BOOST_AUTO_TEST_CASE(replicas_that_share_the_optimizer_compute_what_one_rank_doe
 // The sum of a share is that of the whole, in the order of the ranks, and so is what it updates; only
 // the norm, which is not clipped here, adds up in another order.
 BOOST_AUTO_TEST_CASE(a_shared_optimizer_leaves_the_same_bits) {
-  for (const dtype t : {dtype::f32, dtype::bf16}) {
-    setup s{.ranks = {.cp = 2}, .batch = {2, 32}, .precision = t};
+  precision_policy narrow = dtype::f32;
+  narrow.wire = dtype::bf16;
+  for (const precision_policy p :
+       {precision_policy(dtype::f32), precision_policy(dtype::bf16), narrow}) {
+    setup s{.ranks = {.cp = 2}, .batch = {2, 32}, .precision = p};
     const outcome apart = outcome_of(small_qwen, s, 2, 2, {.clip = 0});
     s.ranks.zero = 1;
     const outcome shared = outcome_of(small_qwen, s, 2, 2, {.clip = 0});
     BOOST_TEST((shared.weights == apart.weights));
   }
+}
+
+// A policy may send gradients in a narrower type than they are kept in. Each rank's is rounded, and
+// so is the sum: the norm of the gradient is off by at most that.
+BOOST_AUTO_TEST_CASE(gradients_are_sent_in_the_type_of_the_wire) {
+  setup s{.ranks = {.zero = 1}, .batch = {2, 32}};
+  const outcome exact = outcome_of(small_gpt, s, 4, 4, {.clip = 0});
+  s.precision.wire = dtype::bf16;
+  const outcome sent = outcome_of(small_gpt, s, 4, 4, {.clip = 0});
+  BOOST_TEST(sent.numbers[0] == exact.numbers[0]);
+  BOOST_TEST(sent.numbers[1] != exact.numbers[1]);
+  BOOST_TEST(std::abs(sent.numbers[1] / exact.numbers[1] - 1) < 2 * 0x1p-8);
 }
 
 // Each stage has its own layers, and the norm is that of all of them.

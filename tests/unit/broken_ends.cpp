@@ -19,6 +19,11 @@ using namespace mc_test;
 
 namespace {
 
+/// The node moves over other axes.
+void moves_over(node& n, axis_set over) {
+  n.attr = op::exchange_attributes{over, n.attr.as<op::exchange_attributes>().wire};
+}
+
 /// The end of a step, to be broken.
 struct end_of_step {
   registry r;
@@ -81,8 +86,12 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_is_refused) {
   });
   refused("a group's gradients are summed over other ranks", [](graph& g) {
     node* n = find_node(g, op::reduce_gradient);
-    const axis_set over = n->attr.as<op::reduction>().over;
-    n->attr = op::reduction{over.has(axis::dp) ? over.without(axis::dp) : over.with(axis::dp)};
+    const axis_set over = n->attr.as<op::exchange_attributes>().over;
+    moves_over(*n, over.has(axis::dp) ? over.without(axis::dp) : over.with(axis::dp));
+  });
+  refused("a group's gradients go from rank to rank in another type", [](graph& g) {
+    node* n = find_node(g, op::reduce_gradient);
+    n->attr = op::exchange_attributes{n->attr.as<op::exchange_attributes>().over, dtype::bf16};
   });
   refused("a group is not clipped",
           [](graph& g) { find_node(g, op::adamw)->in[5] = find_node(g, op::clip_factor)->out[1]; });
@@ -246,7 +255,7 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_over_stages_is_refused) {
   const auto shared = [](graph& g) {
     for (int i = 0; i < g.node_count; ++i)
       if (node& n = g.at_node(i);
-          n.op == &op::reduce_gradient && n.attr.as<op::reduction>().over.has(axis::pp))
+          n.op == &op::reduce_gradient && n.attr.as<op::exchange_attributes>().over.has(axis::pp))
         return &n;
     throw std::logic_error("no gradient is reduced over pp");
   };
@@ -254,7 +263,7 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_over_stages_is_refused) {
   refused("one stage's use of a tied table is taken for all", [&](graph& g) {
     node* n = shared(g);
     g.at(n->in[0]).at[axis::pp] = I;
-    n->attr = op::reduction{n->attr.as<op::reduction>().over.without(axis::pp)};
+    moves_over(*n, n->attr.as<op::exchange_attributes>().over.without(axis::pp));
   });
   refused("a table that stages share counts on each", [&](graph& g) {
     registry apart = r;
@@ -285,7 +294,7 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_of_shares_is_refused) {
       insert(g, static_cast<int>(n - g.nodes), node(*n));
     });
     refused("a share is exchanged over other ranks",
-            [&](graph& g) { find_node(g, *op)->attr = op::reduction{axis::cp}; });
+            [&](graph& g) { moves_over(*find_node(g, *op), axis::cp); });
     refused("a share is exchanged when the norm is taken",
             [&](graph& g) { find_node(g, *op)->when = phase::forward; });
     refused("the share of another group is exchanged", [&](graph& g) {
@@ -559,8 +568,7 @@ BOOST_AUTO_TEST_CASE(tied_gradients_that_are_other_sums_are_brought_together) {
     };
     BOOST_TEST_REQUIRE(end.with([&](graph& g) { erase(g, brings(g)); }) ==
                        "MEGA-P019 tied gradient()");
-    end.refused("it is reduced over others",
-                [&](graph& g) { brings(g)->attr = op::reduction{axis::dp}; });
+    end.refused("it is reduced over others", [&](graph& g) { moves_over(*brings(g), axis::dp); });
     end.refused("it is reduced when it has joined", [&](graph& g) {
       const node n = *brings(g);
       erase(g, brings(g));

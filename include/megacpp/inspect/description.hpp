@@ -24,7 +24,7 @@ inline std::string place_text(place p) {
   switch (p.s) {
   case state::invariant: return "I";
   case state::replicate: return "R";
-  case state::partial: return "P";
+  case state::partial: return p.is_pending_maximum() ? "P(maximum)" : "P";
   case state::shard: return fmt::format("S({})", name_of(p.d));
   }
   return "?";
@@ -110,8 +110,12 @@ inline std::string node_text(const graph& g, const node& n) {
   }
   if (n.op->redistributes)
     text += fmt::format(", {}: {}", name_of(n.attr.as<op::transition>().over), cause_text(n));
-  if (n.attr.are<op::reduction>())
-    text += fmt::format(", over {}", name_of(n.attr.as<op::reduction>().over));
+  if (n.attr.are<op::exchange_attributes>()) {
+    const auto [over, wire] = n.attr.as<op::exchange_attributes>();
+    text += fmt::format(
+        ", over {}{}", name_of(over),
+        wire == g.at(n.in[0]).type ? std::string() : fmt::format(" in {}", name_of(wire)));
+  }
   text += ")";
   if (shown == nullptr && n.in[0] >= 0) shown = &g.at(n.in[0]); // of what changes its operands
   if (shown != nullptr) {

@@ -20,28 +20,62 @@ template <> struct kernel_of<&op::add_gradient> { // g, h
   }
 };
 
+/// A gradient in the type in which it goes from rank to rank: itself, or a copy in scratch.
+template <class W, class G, class Call> W* on_the_wire(Call& c, G* g, std::int64_t n) {
+  if constexpr (std::is_same_v<W, G>) return g;
+  else {
+    W* const copy = reinterpret_cast<W*>(c.scratch());
+    rows::cast(c.lane(), n, g, copy);
+    return copy;
+  }
+}
+/// Bytes of that scratch.
+template <class G, class Call> constexpr std::int64_t wire_bytes(const Call& c, std::int64_t n) {
+  const dtype wire = c.attr(of_type<op::exchange_attributes>).wire;
+  return wire == dtype_of<G> ? 0 : n * size_of(wire);
+}
+
 template <> struct kernel_of<&op::reduce_gradient> { // g
   using in = op::reduce_gradient_in;
+  template <class G, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
+    return wire_bytes<G>(c, c.size(in::g));
+  }
   template <class G, class Call> static void run(Call& c) {
-    G* g = c.in_out(in::g);
-    c.comm().run(exchange::all_reduce(c.attr(of_type<op::reduction>).over, dtype_of<G>, g, g,
-                                      c.size(in::g), c.described().line));
+    const auto a = c.attr(of_type<op::exchange_attributes>);
+    G* const g = c.in_out(in::g);
+    const std::int64_t n = c.size(in::g);
+    with_float_type(a.wire, [&]<class W>(W) {
+      W* const sent = on_the_wire<W>(c, g, n);
+      c.comm().run(exchange::all_reduce(a.over, dtype_of<W>, sent, sent, n, c.described().line));
+      if constexpr (!std::is_same_v<W, G>) rows::cast(c.lane(), n, sent, g);
+    });
   }
 };
 
 template <> struct kernel_of<&op::scatter_gradient> { // g, the rank's share of it
   using in = op::scatter_gradient_in;
+  template <class G, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
+    return wire_bytes<G>(c, c.size(in::g));
+  }
   template <class G, class Call> static void run(Call& c) {
-    c.comm().run(exchange::reduce_scatter(c.attr(of_type<op::reduction>).over, dtype_of<G>,
-                                          c.in(in::g), c.in_out(in::share), c.size(in::share),
-                                          c.described().line));
+    const auto a = c.attr(of_type<op::exchange_attributes>);
+    G *const g = c.in_out(in::g), *const share = c.in_out(in::share);
+    const std::int64_t n = c.size(in::share);
+    with_float_type(a.wire, [&]<class W>(W) {
+      W *const sent = on_the_wire<W>(c, g, c.size(in::g)), *mine = nullptr;
+      if constexpr (std::is_same_v<W, G>) mine = share;
+      else mine = sent + c.comm().over(a.over).rank() * n; // in its place
+      c.comm().run(
+          exchange::reduce_scatter(a.over, dtype_of<W>, sent, mine, n, c.described().line));
+      if constexpr (!std::is_same_v<W, G>) rows::cast(c.lane(), n, mine, share);
+    });
   }
 };
 
 template <> struct kernel_of<&op::gather_weight> { // the rank's share of w, w
   using in = op::gather_weight_in;
   template <class T, class Call> static void run(Call& c) {
-    c.comm().run(exchange::all_gather(c.attr(of_type<op::reduction>).over, dtype_of<T>,
+    c.comm().run(exchange::all_gather(c.attr(of_type<op::exchange_attributes>).over, dtype_of<T>,
                                       c.in(in::share), c.in_out(in::w), c.size(in::share),
                                       c.described().line));
   }

@@ -12,22 +12,26 @@ namespace mc {
 
 /// The element types of a run, by the role of a value. Graphs, stores and files ask for a role.
 struct precision_policy {
-  dtype activation = dtype::f32;    ///< between ops, with its cotangent
+  dtype activation = dtype::f32;    ///< between ops
   dtype weight = dtype::f32;        ///< as ops read it
+  dtype gradient = dtype::f32;      ///< the cotangent of an activation
   dtype main_gradient = dtype::f32; ///< of a weight, in which all micro-batches are summed
   dtype master = dtype::f32;        ///< of a weight, as the optimizer updates it
   dtype moment = dtype::f32;        ///< each of the two of AdamW
   dtype statistic = dtype::f32;     ///< of norms, softmax, router and loss
+  dtype wire = dtype::f32;          ///< in which main gradients go from rank to rank
 
   constexpr precision_policy() = default;
   /// Values of one type, with sums in the type that sums of such values have.
   constexpr precision_policy(dtype values) // NOLINT(google-explicit-constructor): it is that
       : activation(values),
         weight(values),
+        gradient(values),
         main_gradient(accumulator_of(values)),
         master(accumulator_of(values)),
         moment(accumulator_of(values)),
-        statistic(accumulator_of(values)) {}
+        statistic(accumulator_of(values)),
+        wire(accumulator_of(values)) {}
 
   /// Whether masters are the weights themselves.
   constexpr bool updates_weights() const { return weight == master; }

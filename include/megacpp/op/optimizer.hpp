@@ -106,15 +106,18 @@ inline constexpr op_info add_gradient{.name = "add_gradient",
                                       .takes_ranges = true,
                                       .operands = named<add_gradient_in>};
 
-struct reduction {
+/// What ranks give each other of a whole of which each may have a share.
+struct exchange_attributes {
   axis_set over; ///< the axes of whose ranks
+  dtype wire;    ///< in which its elements go from rank to rank
 };
 /// Operand `whole` is `summed` over all of the axes, and `share`, if there is one, the part of it
 /// that each rank of these has: shares are equal, so that where it is not known how many ranks
 /// there are, its extent is that of one.
 [[gnu::cold]] constexpr void over_ranks(inference& c, int whole, place summed, int share = -1) {
-  const axis_set over = c.n.attr.as<reduction>().over;
+  const auto [over, wire] = c.n.attr.as<exchange_attributes>();
   c.require(!over.empty() && on_one_mesh(over), fault::P013, 0);
+  c.require(value{.type = wire}.differentiable(), fault::C001, 0);
   bool sized = true;
   for (int a = 0; a < axes; ++a)
     sized = sized && (!over.has(static_cast<axis>(a)) || c.g.ranks.sized(static_cast<axis>(a)));
@@ -145,8 +148,8 @@ template <collective What>
 template <collective What> [[gnu::cold]] constexpr transfers over_ranks_wire(const graph& g,
                                                                              const node& n,
                                                                              const mesh& ranks) {
-  const axis_set over = n.attr.as<reduction>().over;
-  const std::int64_t bytes = local_bytes(g.ranks, g.at(n.in[0]));
+  const auto [over, wire] = n.attr.as<exchange_attributes>();
+  const std::int64_t bytes = local_size(g.ranks, g.at(n.in[0])).n * size_of(wire);
   return transfers{}.add({What, over, bytes, bytes_sent(What, bytes, ranks_of(ranks, over))});
 }
 
@@ -161,7 +164,7 @@ inline constexpr op_info reduce_gradient{.name = "reduce_gradient",
                                          .wire = &over_ranks_wire<collective::all_reduce>,
                                          .changes = 0b1,
                                          .takes_ranges = true,
-                                         .attributes = attributes_of<reduction>,
+                                         .attributes = attributes_of<exchange_attributes>,
                                          .operands = named<reduce_gradient_in>};
 
 /// Both lie in one store, the share in its place in the whole, of which the rest is of no use then.
@@ -176,13 +179,14 @@ inline constexpr op_info scatter_gradient{.name = "scatter_gradient",
                                           .wire = &over_ranks_wire<collective::reduce_scatter>,
                                           .changes = 0b11,
                                           .takes_ranges = true,
-                                          .attributes = attributes_of<reduction>,
+                                          .attributes = attributes_of<exchange_attributes>,
                                           .operands = named<scatter_gradient_in>};
 
 /// Both lie in one store, the share in its place in the whole.
 [[gnu::cold]] constexpr void gather_weight_rule(inference& c) {
   using in = gather_weight_in;
   c.floats({in::share, in::w});
+  c.require(c.n.attr.as<exchange_attributes>().wire == c.in(in::w).type, fault::C001, in::w);
   over_ranks(c, 1, invariant, 0);
 }
 inline constexpr op_info gather_weight{.name = "gather_weight",
@@ -191,7 +195,7 @@ inline constexpr op_info gather_weight{.name = "gather_weight",
                                        .wire = &over_ranks_wire<collective::all_gather>,
                                        .changes = 0b10,
                                        .takes_ranges = true,
-                                       .attributes = attributes_of<reduction>,
+                                       .attributes = attributes_of<exchange_attributes>,
                                        .operands = named<gather_weight_in>};
 
 [[gnu::cold]] constexpr void sum_of_squares_rule(inference& c) {

@@ -20,24 +20,13 @@
 // nothing.
 #pragma once
 
-#include <megacpp/num/precision.hpp>
 #include <megacpp/plan/names.hpp>
+#include <megacpp/plan/roles.hpp>
 
 #include <span>
 #include <stdexcept>
 
 namespace mc {
-
-/// The element type of a store that the update reads and writes.
-constexpr dtype type_of_store(const precision_policy& p, feed f) {
-  switch (f) {
-  case feed::weight: return p.weight;
-  case feed::master: return p.master;
-  case feed::first_moment:
-  case feed::second_moment: return p.moment;
-  default: return p.main_gradient;
-  }
-}
 
 inline constexpr int max_entries = 160, max_groups = 8;
 /// Entries start at multiples of so many elements: 256 bytes of f32.

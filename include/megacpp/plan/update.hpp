@@ -136,7 +136,7 @@ struct update_verifier {
     const registry::group group = summed_further(r.groups[e.group], e.apart);
     return one(op::reduce_gradient, phase::prologue, "tied gradient", [&](const node& n) {
       return is(n.in[0], f, k, group, range::pending, e.count.n) &&
-             n.attr == attributes(op::reduction{over});
+             n.attr == attributes(op::exchange_attributes{over, precision.wire});
     });
   }
   /// A declaration's gradient becomes a sum over the ranks that its uses' are sums over, before
@@ -173,7 +173,7 @@ struct update_verifier {
       ++writes;
       reduces = one(op::reduce_gradient, phase::prologue, "gradient", [&](const node& n) {
         return is(n.in[0], feed::gradient, k, range::pending) &&
-               n.attr == attributes(op::reduction{all});
+               n.attr == attributes(op::exchange_attributes{all, precision.wire});
       });
     }
     if (shares.empty()) return;
@@ -181,13 +181,13 @@ struct update_verifier {
     scatters = one(op::scatter_gradient, phase::prologue, "gradient", [&](const node& n) {
       return is(n.in[0], feed::gradient, k, range::unscattered) &&
              is(n.in[1], feed::gradient, k, range::share) &&
-             n.attr == attributes(op::reduction{shares});
+             n.attr == attributes(op::exchange_attributes{shares, precision.wire});
     });
     if (reduces != nullptr && scatters != nullptr && scatters < reduces) fail("gradient");
     const node* gathers = one(op::gather_weight, phase::epilogue, "weight", [&](const node& n) {
       return is(n.in[0], feed::weight, k, range::share) &&
              is(n.in[1], feed::weight, k, range::whole) &&
-             n.attr == attributes(op::reduction{shares});
+             n.attr == attributes(op::exchange_attributes{shares, precision.weight});
     });
     for (const node* n = g.nodes + g.node_count; gathers != nullptr && --n > gathers;)
       if (n->op == &op::adamw && is(n->in[4], feed::weight, k)) fail("weight");
@@ -334,7 +334,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks,
     const value_id sums =
         range_value(b, group, range::pending, e.count.n, f, name, type_of_store(precision, f), k)
             .id;
-    b.emit(op::reduce_gradient, {sums}, 0, op::reduction{over});
+    b.emit(op::reduce_gradient, {sums}, 0, op::exchange_attributes{over, precision.wire});
   };
   for_each_apart(r, [&](const registry::entry& e, int k) {
     bring_together(e, feed::declared_gradient, "declared_gradient", k);
@@ -357,10 +357,12 @@ constexpr graph update_graph(const registry& r, const mesh& ranks,
       return group_value(b, group, what, feed::gradient, "gradient", precision.main_gradient, k).id;
     };
     if (const axis_set all = reduced_over(ranks, group); !all.empty())
-      b.emit(op::reduce_gradient, {gradient(range::pending)}, 0, op::reduction{all});
+      b.emit(op::reduce_gradient, {gradient(range::pending)}, 0,
+             op::exchange_attributes{all, precision.wire});
     if (const axis_set shares = scattered_over(ranks, group); !shares.empty()) {
       const value_id sums = gradient(range::unscattered);
-      b.emit(op::scatter_gradient, {sums, gradient(range::share)}, 0, op::reduction{shares});
+      b.emit(op::scatter_gradient, {sums, gradient(range::share)}, 0,
+             op::exchange_attributes{shares, precision.wire});
     }
   }
   b.when = phase::forward;
@@ -410,7 +412,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks,
     if (const axis_set shares = scattered_over(ranks, group); !shares.empty()) {
       const value_id share = store(feed::weight, "weight");
       b.emit(op::gather_weight, {share, store(feed::weight, "weight", range::whole)}, 0,
-             op::reduction{shares});
+             op::exchange_attributes{shares, precision.weight});
     }
   }
   if (broken.id >= 0) add_to(step_total::broken, broken);

@@ -85,6 +85,7 @@ public:
       differentiated[derived.size() - 1] = derived.back().get();
     }
     refuse(fault_of_ties(differentiated));
+    refuse(fault_of_roles(differentiated, s.precision));
     std::vector<const graph*> trained;
     for (int i = 0; i <= last_; ++i) {
       add(after_passes(

@@ -302,6 +302,8 @@ template <class Run> struct program {
     if (of_experts.code != fault::none) return of_experts;
     const fault_record ties = fault_of_ties(derived_graphs());
     if (ties.code != fault::none) return ties;
+    const fault_record roles = fault_of_roles(derived_graphs(), numbers.precision);
+    if (roles.code != fault::none) return roles;
     if (in_all_stores.code != fault::none) return in_all_stores;
     if (in_plans.code != fault::none) return in_plans;
     if (const fault_record steps = in_steps(); steps.code != fault::none) return steps;
