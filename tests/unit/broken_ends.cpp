@@ -11,6 +11,8 @@
 #include <megacpp/plan/update.hpp>
 #include <megacpp/plan/verify_registry.hpp>
 
+#include "../laws/coded.hpp"
+
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -439,6 +441,60 @@ struct broken_registry {
 };
 
 } // namespace
+
+// The same of what is frozen, and of what is stored in several arrays.
+BOOST_AUTO_TEST_CASE(broken_registries_of_frozen_parts_are_refused) {
+  coded_gpt m;
+  m.layers = 2, m.hidden = 64, m.heads = 4, m.ffn = 128, m.vocabulary = 64, m.positions = 32;
+  const setup s{.ranks = {.tp = 2, .zero = 1}, .batch = {2, 16}, .frozen = {"attn", "mlp.fc"}};
+  const auto g = std::make_unique<graph>(
+      after_passes(forward_graph(m, s, part_kind::block, 0), {.backward = true}));
+  BOOST_TEST_REQUIRE((g->wrong.code == fault::none), g->wrong.what.c_str());
+  const std::array<const graph*, 3> parts{g.get(), g.get(), g.get()};
+  const std::array<int, 3> layers{0, 2, 0};
+  const mesh ranks = mesh_of(s.ranks, 2);
+  const auto right = std::make_unique<registry>(make_registry(parts, layers, 1, ranks));
+  const auto with = [&](auto change) {
+    auto x = std::make_unique<registry>(*right);
+    change(*x);
+    return said(verify_registry(*x, parts, layers, 1, ranks));
+  };
+  BOOST_TEST(with([](registry&) {}) == " ");
+  int coded = -1, kept = -1, trained = -1;
+  for (int i = right->first[1]; i < right->first[2]; ++i) {
+    const registry::entry& e = right->entries[i];
+    (e.form != nullptr ? coded : right->groups[e.group].frozen ? kept : trained) = i;
+  }
+  BOOST_TEST_REQUIRE((coded >= 0 && kept >= 0 && trained >= 0));
+  const auto refused = [&](const char* what, auto change) {
+    const std::string found = with(change);
+    BOOST_TEST(found.starts_with("MEGA-P019 registry"), what << ": " << found);
+  };
+  const auto entry = [&](const char* what, int i, auto change) {
+    refused(what, [&](registry& x) { change(x.entries[i]); });
+  };
+  const auto group = [&](const char* what, int i, auto change) {
+    refused(what, [&](registry& x) { change(x.groups[x.entries[i].group]); });
+  };
+  entry("codes begin later", coded, [](auto& e) { e.arrays[0] += entry_alignment; });
+  entry("scales lie among codes", coded, [](auto& e) { e.arrays[1] -= entry_alignment; });
+  entry("scales have no room", coded, [](auto& e) { e.arrays[2] = e.arrays[1]; });
+  entry("a form is forgotten", coded, [](auto& e) { e.form = nullptr; });
+  entry("a plain weight has a form", kept, [&](auto& e) { e.form = right->entries[coded].form; });
+  entry("a coded weight lies where another does", coded,
+        [&](auto& e) { e.offset = e.offset == 0 ? entry_alignment : 0; });
+  group("bytes are elements", coded, [](auto& k) { k.of_bytes = false; });
+  group("elements are bytes", kept, [](auto& k) { k.of_bytes = true; });
+  group("what is coded is trained", coded, [](auto& k) { k.frozen = false; });
+  group("what is frozen is trained", kept, [](auto& k) { k.frozen = false; });
+  group("what is trained is frozen", trained, [](auto& k) { k.frozen = true; });
+  group("what is frozen has states", kept, [](auto& k) { k.share = k.count; });
+  group("replicas share what is frozen", kept, [](auto& k) { k.scattered = axis::dp; });
+  group("what is frozen has a gradient", kept, [](auto& k) { k.pending = axis::dp; });
+  refused("forms are longer", [](registry& x) { x.forms += entry_alignment; });
+  refused("frozen weights have main grads", [](registry& x) { x.trained = x.gradients = x.total; });
+  refused("frozen weights have moments", [](registry& x) { x.states = x.total; });
+}
 
 // What makes registries is not asked when one is read again, from the graphs.
 BOOST_AUTO_TEST_CASE(broken_registries_are_refused) {

@@ -145,7 +145,9 @@ private:
       planned_part& part = *parts_.back();
       for (address& at : part.plan.at)
         if (at.in == space::weights)
-          at.offset = trained_parameter(p_, i, part.g, static_cast<int>(at.offset));
+          at.offset +=
+              trained_parameter(p_, i, part.g, static_cast<int>(at.offset % max_parameters)) -
+              at.offset % max_parameters;
       if (a.parts > 0) // finds the caches of the program before
         refuse(compare_caches(part.g, this->part(i).g));
       graphs_.emplace_back(part.g, part.plan);

@@ -184,6 +184,37 @@ struct builder {
     return {this, id};
   }
 
+  /// The same of a parameter that is stored in several arrays, which are what ops read. It is
+  /// frozen. Faults: MEGA-S001 where a shard cuts a block.
+  [[gnu::cold]] constexpr std::array<var, max_arrays> parameter(const char* scope, const char* name,
+                                                                const stored_form& form,
+                                                                std::initializer_list<extent> dims,
+                                                                placement at, parameter_info info,
+                                                                source_line line = here()) {
+    info.frozen = true, info.form = &form;
+    const var whole = parameter(scope, name, dtype::u8, dims, at, info, line);
+    std::array<var, max_arrays> arrays;
+    const value box = whole.type();
+    const extent& last = box.dims[box.rank - 1];
+    in_range(form.block >= 1 && form.block <= most_in_block, line, "parameter", whole.id, "block",
+             static_cast<double>(form.block), "1 to 512");
+    in_range(form.count >= 1 && form.count <= max_arrays, line, "parameter", whole.id, "count",
+             form.count, "1 to 3");
+    if (g.wrong.code == fault::none && last.n % (form.block * ranks_of(box, last.d)) != 0)
+      fail(fault::S001, line, "parameter", whole.id);
+    if (g.wrong.code != fault::none) return arrays.fill(whole), arrays;
+    parameter_info& kept = g.parameters[g.parameter_count - 1];
+    for (int k = 0; k < form.count; ++k) {
+      value v = box;
+      form.arrays[k].shape(v);
+      v.name = form.arrays[k].name, v.type = form.arrays[k].type;
+      normalise(v, line, "parameter");
+      kept.arrays[k] = add(v, line);
+      arrays[static_cast<unsigned>(k)] = {this, kept.arrays[k]};
+    }
+    return arrays;
+  }
+
   /// Adds a node whose op, inputs, attributes and line are set: asks the op's rule for its outputs
   /// and adds them. Returns the first of them; the others are in the node's `out`. A fault of the
   /// rule, MEGA-P016 for operands of two regions or rows of another plan of experts, or MEGA-S004

@@ -250,6 +250,27 @@ enum class init : std::uint8_t { zeros, ones, normal };
 /// what was collected (the bias that balances experts, op/router.hpp).
 enum class update_rule : std::uint8_t { adamw, balance };
 
+inline constexpr int max_arrays = 3;               ///< of a stored parameter
+inline constexpr std::int64_t most_in_block = 512; ///< elements that are encoded together
+
+/// One array of a parameter that is stored in several.
+struct stored_array {
+  const char* name = "";
+  dtype type = dtype::u8;
+  /// The array's dims, of those of a box of the parameter: it is cut where the box is.
+  void (*shape)(value& box) = nullptr;
+};
+/// How a parameter is stored whose elements are not numbers of one type: codes, and what they are
+/// read by. Only what is frozen is stored so.
+struct stored_form {
+  const char* name = "";
+  std::int64_t block = 1; ///< elements along the last dim that no shard may cut: at most 512
+  int count = 0;
+  stored_array arrays[max_arrays]{};
+  /// Writes what `block` elements are stored as, where each array has them.
+  void (*encode)(const double* x, std::byte* const* to) = nullptr;
+};
+
 /// What the registry knows of a parameter beside its value.
 struct parameter_info {
   value_id v = -1;
@@ -265,12 +286,14 @@ struct parameter_info {
   std::int64_t valid_rows = 0;
   source_line line{}; ///< of its declaration
   update_rule update = update_rule::adamw;
-  double rate = 0; ///< of update_rule::balance: the step
+  double rate = 0;                   ///< of update_rule::balance: the step
+  const stored_form* form = nullptr; ///< null: one array of the value's type, which is the value
+  value_id arrays[max_arrays]{-1, -1, -1}; ///< of a form: what ops read in place of the value
 
   /// True if a tied use says the same of its parameter as the declaration does.
   constexpr bool declares_alike(const parameter_info& o) const {
     return how == o.how && std == o.std && decay == o.decay && frozen == o.frozen &&
-           valid_rows == o.valid_rows && update == o.update && rate == o.rate;
+           valid_rows == o.valid_rows && update == o.update && rate == o.rate && form == o.form;
   }
 };
 

@@ -21,6 +21,7 @@ namespace mc {
 enum class element : std::uint8_t {
   of_node, ///< those that the node is typed by (op_info::typed_by)
   sum,     ///< what sums of them are kept in: accumulator_t
+  u8,      ///< codes, which mean something to their op alone
   i32,
   i64,
   f64,
@@ -46,6 +47,7 @@ template <class List> struct output_names {
 /// The type of elements E of an operand of a node of type T.
 template <element E, class T> struct type_of_element { using type = T; };
 template <class T> struct type_of_element<element::sum, T> { using type = accumulator_t<T>; };
+template <class T> struct type_of_element<element::u8, T> { using type = std::uint8_t; };
 template <class T> struct type_of_element<element::i32, T> { using type = std::int32_t; };
 template <class T> struct type_of_element<element::i64, T> { using type = std::int64_t; };
 template <class T> struct type_of_element<element::f64, T> { using type = double; };

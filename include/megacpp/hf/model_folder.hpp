@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -127,17 +128,28 @@ template <class T, class Fill> void write_blocks(const hf_tensor& t, std::vector
   }
 }
 
-/// One tensor from elements of T of the ranks' stores; zeros where the program has no such
-/// parameter.
-template <class T> void write_tensor(const hf_tensor& t, const mc::stores& s, std::byte* store,
-                                     store_side what, communicator& ranks,
+/// One tensor of T from what the ranks' stores keep; zeros where the program has no such parameter.
+template <class T> void write_tensor(const hf_tensor& t, const mc::stores& s, communicator& ranks,
                                      std::vector<std::byte>& buffer, const byte_sink& sink) {
-  const auto [start, end] = t.range(s, what);
-  const host_view seen = s.seen(store, dtype_of<T>, start, end);
-  const T* const from = reinterpret_cast<const T*>(seen.data());
-  write_blocks<T>(t, buffer, sink, [&, begin = start](T* to, std::int64_t first, auto count) {
-    t.each(s, what, first, count,
-           [=](std::int64_t i, std::int64_t at) { to[i - first] = from[at - begin]; });
+  struct part {
+    store_source of;
+    std::pair<std::int64_t, std::int64_t> range;
+    host_view seen;
+    part(const hf_tensor& tensor, const mc::stores& in, const store_source& from)
+        : of(from),
+          range(tensor.range(in, from.what)),
+          seen(in.seen(from.data, from.type, range.first, range.second)) {}
+  };
+  std::deque<part> parts; // a view stays where it is
+  for (const store_source& k : s.kept()) parts.emplace_back(t, s, k);
+  write_blocks<T>(t, buffer, sink, [&](T* to, std::int64_t first, auto count) {
+    for (const part& p : parts)
+      with_float_type(p.of.type, [&]<class From>(From) {
+        const From* const from = reinterpret_cast<const From*>(p.seen.data());
+        t.each(s, p.of.what, first, count, [&](std::int64_t i, std::int64_t at) {
+          to[i - first] = convert<T>(from[at - p.range.first]);
+        });
+      });
     join_block(ranks, buffer);
   });
 }
@@ -210,6 +222,21 @@ inline std::string text_of(const model_folder& folder, const std::string& name) 
 
 } // namespace detail
 
+namespace detail {
+/// Throws mc::error(exit_code::mismatch) for a program some of whose parameters have no tensors in a
+/// Hugging Face folder.
+inline void require_tensors(const program_view& p) {
+  for_each_parameter(p, [&](const parameter_ref& r) {
+    if (r.info->form != nullptr)
+      throw error(
+          exit_code::mismatch,
+          fmt::format("{} of {} is stored as {}, which a Hugging Face folder has no tensors "
+                      "for: save and load states",
+                      r.name, p.name, r.info->form->name));
+  });
+}
+} // namespace detail
+
 /// Writes the files of a Hugging Face folder.
 ///
 /// Weights are written in the type that training updates, which is F32 for bf16_mixed too: the
@@ -230,18 +257,14 @@ inline saved_model write_model_files(folder_writer& out, const program_view& p, 
                                      communicator& ranks = self::of_process()) {
   const hf_family& family = hf_family_of(p);
   require_ranks(p, ranks);
-  const bool mastered = s.masters() != nullptr;
-  const dtype type = mastered ? s.precision().master : s.precision().weight;
-  std::byte* const store = mastered ? s.masters() : s.weights();
-  const store_side what{.states = type != s.precision().weight, .own = true};
+  detail::require_tensors(p);
+  const dtype type = s.kept().front().type;
   std::vector<std::byte> buffer;
   detail::outgoing_model m;
   m.texts = detail::config_texts(family.config(p), storage_of(type));
   for (const auto& [name, text] : extra_files) m.texts[name] = text;
-  const auto write = [&s, &buffer, &ranks, store, type, what](const hf_tensor& t,
-                                                              const byte_sink& data) {
-    with_float_type(
-        type, [&]<class T>(T) { detail::write_tensor<T>(t, s, store, what, ranks, buffer, data); });
+  const auto write = [&s, &buffer, &ranks, type](const hf_tensor& t, const byte_sink& data) {
+    with_float_type(type, [&]<class T>(T) { detail::write_tensor<T>(t, s, ranks, buffer, data); });
   };
   for (const hf_tensor& t : family.tensors(p))
     m.tensors.push_back(
@@ -274,6 +297,7 @@ inline saved_model save_model_folder(const std::filesystem::path& folder, const 
 /// shape or type.
 inline void load_model_folder(const model_folder& in, const program_view& p, mc::stores& s) {
   static_cast<void>(hf_family_of(p));
+  detail::require_tensors(p);
   require_same_model(read_json(in.open("config.json")), p);
   const weights_in_folder weights(in, p);
   s.clear_padding();

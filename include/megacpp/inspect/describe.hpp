@@ -140,9 +140,12 @@ inline void describe_parameters(std::string& out, const program_view& p) {
       const std::string where = placement_text(g.ranks, v.at);
       fmt::format_to(std::back_inserter(out), "  {:<8}{:>4} x {:<36} ({}) {}{}{}{}\n",
                      name_of_part(p, i), layers[static_cast<unsigned>(i)],
-                     fmt::format("{}.{}", v.scope, v.name), dims_text(v), name_of(v.type),
-                     info.decay ? ", decays" : "", info.tied ? ", tied" : "",
-                     where.empty() ? "" : " [" + where + "]");
+                     fmt::format("{}.{}", v.scope, v.name), dims_text(v),
+                     info.form != nullptr ? info.form->name : name_of(v.type),
+                     info.frozen  ? ", frozen"
+                     : info.decay ? ", decays"
+                                  : "",
+                     info.tied ? ", tied" : "", where.empty() ? "" : " [" + where + "]");
     }
   }
 }
@@ -192,6 +195,8 @@ inline std::string describe_text(const program_view& p, device& on, const mesh& 
   for (const model_number& n : p.model.numbers)
     fmt::format_to(at, "    {:<19} {}\n", n.name, n.value);
   fmt::format_to(at, "  parameters            {}\n", p.parameters);
+  if (const frozen& f = p.numbers.frozen; f.count > 0)
+    fmt::format_to(at, "  frozen                {}\n", fmt::join(f.names, f.names + f.count, ", "));
   fmt::format_to(at, "  layout                {}\n", detail::layout_text(p.numbers.ranks));
   fmt::format_to(at, "  micro-batch           {} x {} tokens\n", p.numbers.batch.micro,
                  p.numbers.batch.sequence);
@@ -303,37 +308,40 @@ inline std::string describe_json(const program_view& p, const std::vector<model_
   const std::string why_not = why_no_generation(p);
   const product_checks& checks = on.products().checks();
 
-  json_output d{{"name", p.name},
-                {"family", p.family.name},
-                {"model", std::move(numbers)},
-                {"layers", p.layers},
-                {"hidden", p.hidden},
-                {"vocabulary", p.vocabulary},
-                {"parameters", p.parameters},
-                {"layout",
-                 {{"tp", l.tp},
-                  {"pp", l.pp},
-                  {"cp", l.cp},
-                  {"ep", l.ep},
-                  {"etp", l.expert_tp()},
-                  {"sequence_parallel", l.sequence_parallel},
-                  {"virtual_stages", l.virtual_stages},
-                  {"schedule", name_of_schedule(l)},
-                  {"stage_layers", std::move(stage_layers)},
-                  {"zero", l.zero}}},
-                {"micro_batch", p.numbers.batch.micro},
-                {"sequence", p.numbers.batch.sequence},
-                {"precision", name_of(p.numbers.precision.weight)},
-                {"recompute", name_of(p.numbers.again)},
-                {"numerics", name_of(p.numbers.sums)},
-                {"products", on.products().describe(p.numbers.precision.weight)},
-                {"threads", on.threads()},
-                {"product_checks",
-                 {{"tiles", checks.plans},
-                  {"seconds", json_number(checks.seconds)},
-                  {"library_seconds", json_number(checks.library_seconds)},
-                  {"wrong", checks.refused}}},
-                {"generates", why_not.empty()}};
+  json_output d{
+      {"name", p.name},
+      {"family", p.family.name},
+      {"model", std::move(numbers)},
+      {"layers", p.layers},
+      {"hidden", p.hidden},
+      {"vocabulary", p.vocabulary},
+      {"parameters", p.parameters},
+      {"frozen", std::vector<std::string>(p.numbers.frozen.names,
+                                          p.numbers.frozen.names + p.numbers.frozen.count)},
+      {"layout",
+       {{"tp", l.tp},
+        {"pp", l.pp},
+        {"cp", l.cp},
+        {"ep", l.ep},
+        {"etp", l.expert_tp()},
+        {"sequence_parallel", l.sequence_parallel},
+        {"virtual_stages", l.virtual_stages},
+        {"schedule", name_of_schedule(l)},
+        {"stage_layers", std::move(stage_layers)},
+        {"zero", l.zero}}},
+      {"micro_batch", p.numbers.batch.micro},
+      {"sequence", p.numbers.batch.sequence},
+      {"precision", name_of(p.numbers.precision.weight)},
+      {"recompute", name_of(p.numbers.again)},
+      {"numerics", name_of(p.numbers.sums)},
+      {"products", on.products().describe(p.numbers.precision.weight)},
+      {"threads", on.threads()},
+      {"product_checks",
+       {{"tiles", checks.plans},
+        {"seconds", json_number(checks.seconds)},
+        {"library_seconds", json_number(checks.library_seconds)},
+        {"wrong", checks.refused}}},
+      {"generates", why_not.empty()}};
   if (!why_not.empty()) d["cannot_generate"] = why_not;
   d["memory_stage"] = largest;
   d["work_stage"] = busiest;

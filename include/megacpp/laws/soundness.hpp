@@ -201,7 +201,7 @@ void check_gradients(const Model& m, const setup& s, const kernel_table<Device>&
   const batch_view batch = data.view(0);
   run.gradients(batch);
   std::vector<double> g(w.size());
-  device.read(g.data(), run.weights().gradients(), total * size);
+  device.read(g.data(), run.weights().gradients(), run.weights().entries().trained * size);
   std::mt19937_64 random(13);
   std::normal_distribution<double> normal;
   for_each_parameter(program.view(), [&](const parameter_ref& p) {

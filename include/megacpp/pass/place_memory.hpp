@@ -191,7 +191,12 @@ struct placer {
   }
 
   constexpr void place_parameters() {
-    for (int i = 0; i < g.parameter_count; ++i) at(g.parameters[i].v) = {space::weights, i};
+    for (int i = 0; i < g.parameter_count; ++i) {
+      const parameter_info& p = g.parameters[i];
+      at(p.v) = {space::weights, i};
+      for (int k = 0; p.form != nullptr && k < p.form->count; ++k)
+        at(p.arrays[k]) = {space::weights, i + k * max_parameters};
+    }
   }
 
   /// What the stream's neighbours look for in its own place, not under another name.

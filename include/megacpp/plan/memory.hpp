@@ -93,7 +93,7 @@ constexpr std::int64_t stored_elements(const registry& r, std::span<const int> l
     for (int j = 0; uses == 0 && r.groups[e.group].shared && j < r.entry_count; ++j)
       if (const registry::entry& o = r.entries[j]; o.declared == i)
         uses = layers[static_cast<unsigned>(o.part)] > 0 ? 1 : 0;
-    if (!e.tied) n += aligned_elements(e.count.n) * uses;
+    if (!e.tied) n += registry::taken(e) * uses;
   }
   return n;
 }
@@ -107,21 +107,25 @@ constexpr std::int64_t tied_elements(const registry& r, std::span<const int> lay
   return n;
 }
 
-/// Elements of the flat stores of one rank: the states are masters, and each moment.
+/// Elements of the flat stores of one rank: the states are masters, and each moment. Behind the
+/// weights lie the bytes of what is stored in forms.
 struct store_sizes {
-  std::int64_t weights = 0, gradients = 0, states = 0;
+  std::int64_t weights = 0, gradients = 0, states = 0, forms = 0;
 };
 /// Of a registry as it is.
-constexpr store_sizes sizes_of(const registry& r) { return {r.total, r.gradients, r.states}; }
+constexpr store_sizes sizes_of(const registry& r) {
+  return {r.total, r.gradients, r.states, r.forms};
+}
 /// What a stage has of the model's registry, over ranks of these numbers.
 constexpr store_sizes sizes_of(const registry& r, std::span<const int> layers, const mesh& ranks) {
   store_sizes s;
   for (int k = 0; k < r.group_count; ++k) {
     const int shares = shares_of(ranks, r.groups[k].scattered);
     const std::int64_t n = padded_to_shares(stored_elements(r, layers, k), shares);
-    s.weights += n, s.states += n / shares;
+    (r.groups[k].of_bytes ? s.forms : s.weights) += n;
+    if (!r.groups[k].frozen) s.gradients += n, s.states += n / shares;
   }
-  s.gradients = s.weights + tied_elements(r, layers);
+  s.gradients += tied_elements(r, layers);
   return s;
 }
 
@@ -196,6 +200,7 @@ constexpr buffers buffers_of(std::span<const planned_graph> graphs, const stage_
 constexpr memory_items memory_of_stores(const store_sizes& s, const precision_policy& of) {
   memory_items m;
   m.weights = s.weights * size_of(of.weight);
+  if (s.forms > 0) m.weights = aligned_elements(s.weights) * size_of(of.weight) + s.forms;
   m.gradients = s.gradients * size_of(of.main_gradient);
   m.masters = of.updates_weights() ? 0 : s.states * size_of(of.master);
   m.moments = 2 * s.states * size_of(of.moment);

@@ -14,6 +14,7 @@
 #include <megacpp/pass/pipeline.hpp>
 #include <megacpp/pass/place_memory.hpp>
 #include <megacpp/pass/verify_hoist.hpp>
+#include <megacpp/plan/frozen.hpp>
 
 #include <span>
 
@@ -31,6 +32,7 @@ struct setup {
   numerics sums = numerics::fast;
   bool generating = false; ///< true: nothing is dropped out, by chance or for want of room
   std::int64_t room = 0;   ///< tokens of a sequence in the caches of keys and values; 0: no caches
+  mc::frozen frozen{};     ///< parameters that stay as they are
 
   constexpr place stream() const {
     return ranks.sequence_parallel ? shard(dim::sequence) : invariant;
@@ -446,9 +448,15 @@ template <class Model> [[gnu::cold]] constexpr graph written_graph(const Model& 
   }
   if (!s.generating && part != part_kind::logits) b.g.side_loss = c.side_loss().id;
   if (b.g.side_loss >= 0) verify_output(b, b.g.side_loss, as_loss, "side loss");
-  for (int i = 0; i < b.g.parameter_count; ++i) // the stores have one element type
-    if (const parameter_info& p = b.g.parameters[i]; b.g.at(p.v).type != s.precision.weight)
+  for (int i = 0; i < b.g.parameter_count; ++i) {
+    parameter_info& p = b.g.parameters[i];
+    if (p.form == nullptr && b.g.at(p.v).type != s.precision.weight)
       b.fail(fault::S006, p.line, "parameter", p.v);
+    p.frozen = p.frozen || s.frozen.has(b.g.at(p.v), p.tied,
+                                        part == part_kind::stem    ? parameter_of::stem
+                                        : part == part_kind::block ? parameter_of::block
+                                                                   : parameter_of::head);
+  }
   detail::check_inputs(b, part, s, as_tokens, as_all, as_stream, m.vocabulary);
   detail::check_changes(b, s.generating);
   if (part != part_kind::logits) detail::check_padding(b); // texts take none of the other rows

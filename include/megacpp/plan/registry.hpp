@@ -7,6 +7,10 @@
 // each keeps the masters and moments of its share of a group's range alone. Ranges are padded to
 // equal shares when it is known how many ranks there are.
 //
+// Groups that are frozen lie behind all others, since they have weights alone: no main grads, no
+// masters and no moments. Behind these lie groups of parameters that are stored in several arrays,
+// whose elements are bytes.
+//
 // All uses of a parameter add to one gradient where that is a sum over the same ranks for each and
 // no sum has to be taken apart. Else a tied use collects its gradient apart, behind all others, and
 // the step's end makes each a sum over the same ranks and adds it to that of the declaration: where
@@ -29,7 +33,7 @@
 namespace mc {
 
 inline constexpr int max_entries = 160, max_groups = 8;
-/// Entries start at multiples of so many elements: 256 bytes of f32.
+/// Entries start at multiples of so many elements: 256 bytes of f32; arrays of a form, of bytes.
 inline constexpr std::int64_t entry_alignment = 64;
 constexpr std::int64_t aligned_elements(std::int64_t n) {
   return (n + entry_alignment - 1) / entry_alignment * entry_alignment;
@@ -42,6 +46,8 @@ struct registry {
     std::int64_t offset = 0; ///< elements, of the first layer
     std::int64_t stride = 0; ///< elements from one layer of the kind to the next
     local_count count;
+    const stored_form* form = nullptr;     ///< that it is stored in; null: in one array, of `count`
+    std::int64_t arrays[max_arrays + 1]{}; ///< of a form: where in it each begins; behind, its end
     int group = 0;
     bool tied = false;         ///< shares the offset of another entry
     int declared = -1;         ///< of a tied one: the entry that it means
@@ -58,21 +64,38 @@ struct registry {
     axis_set pending{};                 ///< over which gradients are sums that are to be reduced
     axis_set scattered{};               ///< of these, over which ranks share masters and moments
     std::int64_t offset = 0, count = 0; ///< elements, padding between entries included
-    std::int64_t share = 0;             ///< of these, whose masters and moments a rank has
+    std::int64_t share = 0;             ///< of these, whose masters and moments a rank has, if any
     std::int64_t states = 0;            ///< where those begin, in elements
     bool counted = true;                ///< here: no stage before holds what is shared, too
+    bool of_bytes = false;              ///< its parameters are stored in forms
   };
   entry entries[max_entries]{};
   group groups[max_groups]{};
   int entry_count = 0, group_count = 0;
-  std::int64_t total = 0;
-  std::int64_t gradients = 0; ///< elements of the main grads: total, and those that tied uses have
+  std::int64_t total = 0;     ///< elements of the weights, but for what is stored in forms
+  std::int64_t forms = 0;     ///< behind these, bytes of that
+  dtype type = dtype::f32;    ///< of the weights
+  std::int64_t trained = 0;   ///< of these, that are updated: those before the frozen groups
+  std::int64_t gradients = 0; ///< of the main grads: trained, and those that tied uses have
   std::int64_t states = 0;    ///< of masters and of each moment
   fault_record wrong{};
 
   int part_count = 0;
   std::int16_t
       first[max_entries + 1]{}; ///< of each part's entries; behind the last part, their number
+
+  /// In the weights, where array k of an entry of a form begins in a layer: bytes.
+  constexpr std::int64_t address(const entry& e, int k, int layer) const {
+    return aligned_elements(total) * size_of(type) + e.offset + layer * e.stride + e.arrays[k];
+  }
+  /// Bytes of the weights.
+  constexpr std::int64_t weight_bytes() const {
+    return forms == 0 ? total * size_of(type) : aligned_elements(total) * size_of(type) + forms;
+  }
+  /// What an entry takes of its group, of a layer.
+  static constexpr std::int64_t taken(const entry& e) {
+    return e.form != nullptr ? e.arrays[e.form->count] : aligned_elements(e.count.n);
+  }
 
   /// The entry of a parameter, which is one of its part's. Throws std::out_of_range for any other.
   constexpr const entry& find(int part, int parameter) const {
@@ -128,11 +151,13 @@ constexpr bool is_shared(std::span<const graph* const> parts, std::size_t part,
     if (p != part && uses(parts, part, v) && uses(parts, p, v)) return true;
   return false;
 }
-/// Axes and dims matter to a group, not levels: what is reduced where.
+/// Axes and dims matter to a group, not levels: what is reduced where. How what is frozen would be
+/// updated does not.
 constexpr bool same_group(const registry::group& x, const placement& at, const parameter_info& p,
                           bool shared, axis_set pending) {
-  bool same = x.decay == p.decay && x.frozen == p.frozen && x.update == p.update &&
-              x.rate == p.rate && x.shared == shared && x.pending == pending;
+  const bool updated_alike = x.decay == p.decay && x.update == p.update && x.rate == p.rate;
+  bool same = x.frozen == p.frozen && (p.frozen || updated_alike) && x.shared == shared &&
+              x.pending == pending && x.of_bytes == (p.form != nullptr);
   for (unsigned a = 0; a < static_cast<unsigned>(axes); ++a)
     same = same && (x.at.at[a].s == state::shard) == (at.at[a].s == state::shard);
   return same;
@@ -215,7 +240,11 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
       }
       registry::entry& e = r.entries[r.entry_count++];
       e.part = static_cast<int>(p), e.parameter = i, e.tied = info.tied;
-      e.count = local_size(g.ranks, v);
+      e.count = local_size(g.ranks, v), e.form = info.form;
+      if (e.form == nullptr) r.type = v.type;
+      for (int k = 0; e.form != nullptr && k < e.form->count; ++k)
+        e.arrays[k + 1] =
+            e.arrays[k] + aligned_elements(local_bytes(g.ranks, g.at(info.arrays[k])));
       const bool shared = staged && detail::is_shared(parts, p, info, v);
       placement at = v.at;
       if (staged && !shared) at[axis::pp] = shard(dim::elements);
@@ -235,7 +264,10 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
       }
       if (k == r.group_count) {
         r.groups[k] = {at, info.decay, info.frozen, info.update, info.rate, shared, pending};
-        if (zero > 0 && info.update == update_rule::adamw)
+        if (info.frozen)
+          r.groups[k] = {
+              .at = at, .frozen = true, .shared = shared, .of_bytes = info.form != nullptr};
+        if (zero > 0 && info.update == update_rule::adamw && !info.frozen)
           r.groups[k].scattered = pending.also_in(replica_axes);
         named[k] = &v;
         ++r.group_count;
@@ -244,31 +276,37 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
     }
     r.first[p + 1] = static_cast<std::int16_t>(r.entry_count);
   }
-  for (int k = 0; k < r.group_count; ++k) {
+  for (int step = 0; step < 3 * r.group_count; ++step) { // in the order of their kinds
+    const int k = step % r.group_count;
     registry::group& group = r.groups[k];
-    group.offset = r.total;
+    if (group.frozen + group.of_bytes != step / r.group_count) continue;
+    std::int64_t& end = group.of_bytes ? r.forms : r.total;
+    group.offset = end;
     for (unsigned p = 0; p < parts.size(); ++p) {
       std::int64_t within = 0;
       for (int i = 0; i < r.entry_count; ++i) {
         registry::entry& e = r.entries[i];
         if (e.part != static_cast<int>(p) || e.group != k || e.tied) continue;
-        e.offset = r.total + within;
-        within += aligned_elements(e.count.n);
+        e.offset = end + within;
+        within += registry::taken(e);
       }
       for (int i = 0; i < r.entry_count; ++i) {
         registry::entry& e = r.entries[i];
         if (e.part == static_cast<int>(p) && e.group == k && !e.tied) e.stride = within;
       }
-      r.total += within * (group.shared ? detail::held(parts, layers, *named[k]) : layers[p]);
+      end += within * (group.shared ? detail::held(parts, layers, *named[k]) : layers[p]);
     }
     const int shares = shares_of(ranks, group.scattered);
-    group.count = padded_to_shares(r.total - group.offset, shares);
-    r.total = group.offset + group.count;
-    group.share = group.count / shares, group.states = r.states;
-    r.states += group.share;
+    group.count = padded_to_shares(end - group.offset, shares);
+    end = group.offset + group.count;
+    group.states = r.states;
+    if (!group.frozen) {
+      group.share = group.count / shares;
+      r.states += group.share, r.trained = r.total;
+    }
     group.counted = !group.shared || !detail::held(parts, before, *named[k]);
   }
-  r.gradients = r.total;
+  r.gradients = r.trained;
   int ties = 0;
   for (int i = 0; i < r.entry_count; ++i) {
     registry::entry& e = r.entries[i];

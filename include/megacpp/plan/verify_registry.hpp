@@ -83,6 +83,23 @@ struct registry_verifier {
     return layers_of(e);
   }
 
+  /// The arrays of a form stand in their order, each with room for what the part declares of it.
+  constexpr bool has_arrays(const registry::entry& e) const {
+    if (e.form != info_of(e).form) return false;
+    for (int k = 0; e.form != nullptr && k < e.form->count; ++k) {
+      const value& v = graph_of(e).at(info_of(e).arrays[k]);
+      const std::int64_t bytes = local_size(graph_of(e).ranks, v).n * size_of(v.type);
+      if (v.type != e.form->arrays[k].type || e.arrays[k] % entry_alignment != 0 ||
+          e.arrays[k + 1] < e.arrays[k] + bytes || (k == 0 && e.arrays[k] != 0))
+        return false;
+    }
+    return true;
+  }
+  /// What a layer of an entry takes of its group: elements, or bytes of a form.
+  static constexpr std::int64_t room_of(const registry::entry& e) {
+    return e.form != nullptr ? e.arrays[e.form->count] : aligned_elements(e.count.n);
+  }
+
   /// One entry for each parameter of each part, in their order, and each says what the graph does.
   constexpr bool is_complete() {
     int at = 0;
@@ -94,7 +111,8 @@ struct registry_verifier {
             e.part == static_cast<int>(p) && e.parameter == i && at == r.first[p] + i;
         if (!there) return fail("parameters of parts are missing"), false;
         if (e.group < 0 || e.group >= r.group_count) return fail("no such group", &e), false;
-        if (e.count != local_size(parts[p]->ranks, value_of(e)) || e.tied != info_of(e).tied)
+        if (e.count != local_size(parts[p]->ranks, value_of(e)) || e.tied != info_of(e).tied ||
+            !has_arrays(e))
           return fail("not what the part declares", &e), false;
       }
     const bool all = at == r.entry_count && r.part_count == static_cast<int>(parts.size()) &&
@@ -112,8 +130,10 @@ struct registry_verifier {
   constexpr void belongs(const registry::entry& e) {
     const parameter_info& p = info_of(e);
     const registry::group& k = group_of(e);
-    if (k.decay != p.decay || k.frozen != p.frozen || k.update != p.update || k.rate != p.rate)
-      fail("updated as another one", &e);
+    const bool alike = k.decay == p.decay && k.update == p.update && k.rate == p.rate;
+    if (k.frozen != p.frozen || (!p.frozen && !alike)) fail("updated as another one", &e);
+    if (k.of_bytes != (e.form != nullptr) || (k.of_bytes && !k.frozen))
+      fail("stored as another one", &e);
     const bool shared = staged() && of_several_parts(e);
     if (k.shared != shared) fail("shared by other stages than use it", &e);
     for (int a = 0; a < axes; ++a) {
@@ -127,7 +147,8 @@ struct registry_verifier {
         fail("apart from other uses over other ranks", &e);
       if (one == axis::pp) sum = shared && !p.frozen;
       if (k.pending.has(one) != sum) fail("its gradient is summed over other ranks", &e);
-      const bool apart = zero > 0 && p.update == update_rule::adamw && sum && replica_axes.has(one);
+      const bool apart =
+          zero > 0 && !p.frozen && p.update == update_rule::adamw && sum && replica_axes.has(one);
       if (k.scattered.has(one) != apart) fail("its states are shared by other ranks", &e);
     }
     if (k.counted != !(shared && used_in(e, before) > 0))
@@ -137,7 +158,7 @@ struct registry_verifier {
   constexpr void lies(const registry::entry& e) {
     const registry::group& k = group_of(e);
     const int n = copies_of(e);
-    const std::int64_t size = aligned_elements(e.count.n);
+    const std::int64_t size = room_of(e);
     if (e.offset % entry_alignment != 0 || e.stride % entry_alignment != 0) fail("not aligned", &e);
     if (n > 0 && (e.offset < k.offset || e.stride < 0 || (n > 1 && e.stride < size) ||
                   e.offset + (n - 1) * e.stride + size > k.offset + k.count))
@@ -159,12 +180,12 @@ struct registry_verifier {
     if (!k.shared || e.tied) return;
     std::int64_t first = k.offset; // the same on every stage
     for (const registry::entry* o = r.entries; o != &e; ++o)
-      if (!o->tied && o->group == e.group) first += aligned_elements(o->count.n);
+      if (!o->tied && o->group == e.group) first += room_of(*o);
     if (n > 0 && e.offset != first) fail("elsewhere than on other stages", &e);
   }
   /// Entries of one part stand side by side in each layer; parts do one behind the other.
   static constexpr bool overlap(const registry::entry& e, int n, const registry::entry& o, int m) {
-    const std::int64_t size = aligned_elements(e.count.n), other = aligned_elements(o.count.n);
+    const std::int64_t size = room_of(e), other = room_of(o);
     if (e.part == o.part && n == m && n > 1) {
       if (e.stride != o.stride || e.stride <= 0) return true;
       std::int64_t apart = (o.offset - e.offset) % e.stride;
@@ -194,7 +215,7 @@ struct registry_verifier {
     if (!own && e.gradient != e.offset) fail("its gradient is elsewhere", &e);
     if (!own) return;
     const std::int64_t end = e.gradient + aligned_elements(e.count.n);
-    if (e.gradient < r.total || end > r.gradients || e.gradient % entry_alignment != 0)
+    if (e.gradient < r.trained || end > r.gradients || e.gradient % entry_alignment != 0)
       fail("no place for its gradient", &e);
     for (int i = 0; i < r.entry_count; ++i) {
       const registry::entry& o = r.entries[i];
@@ -204,29 +225,34 @@ struct registry_verifier {
     }
   }
   /// Groups are as long as what the stage has of them, with the padding that equal shares need, and
-  /// lie one behind the other.
+  /// lie one behind the other, the frozen ones behind, of which there is nothing but weights, and
+  /// what is stored in forms last.
   constexpr void sizes() {
-    std::int64_t total = 0, states = 0, gradients = 0;
-    for (int k = 0; k < r.group_count; ++k) {
-      const registry::group& g = r.groups[k];
+    std::int64_t total = 0, forms = 0, trained = 0, states = 0, gradients = 0;
+    for (int i = 0; i < 3 * r.group_count; ++i) {
+      const registry::group& g = r.groups[i % r.group_count];
+      if (i / r.group_count != (g.of_bytes ? 2 : g.frozen ? 1 : 0)) continue;
+      const int k = i % r.group_count;
       std::int64_t n = 0;
       int shares = 1;
-      for (int i = 0; i < r.entry_count; ++i)
-        if (const registry::entry& e = r.entries[i]; e.group == k)
-          n += aligned_elements(e.count.n) * copies_of(e);
+      for (int j = 0; j < r.entry_count; ++j)
+        if (const registry::entry& e = r.entries[j]; e.group == k) n += room_of(e) * copies_of(e);
       for (int a = 0; a < axes; ++a)
         if (const auto one = static_cast<axis>(a); g.scattered.has(one) && ranks.sized(one))
           shares *= ranks.of(one);
       const std::int64_t line = shares * entry_alignment;
-      if (g.count != (n + line - 1) / line * line || g.share * shares != g.count)
+      if (g.count != (n + line - 1) / line * line || g.share * shares != (g.frozen ? 0 : g.count))
         fail("a group has another size than its parameters");
-      if (g.offset != total || g.states != states) fail("groups lie in each other");
-      total += g.count, states += g.share;
+      std::int64_t& end = g.of_bytes ? forms : total;
+      if (g.offset != end || g.states != states) fail("groups lie in each other");
+      end += g.count, states += g.share;
+      if (!g.frozen) trained = total;
     }
     for (int i = 0; i < r.entry_count; ++i)
       if (const registry::entry& e = r.entries[i]; e.gradient != e.offset)
         gradients += aligned_elements(e.count.n);
-    if (r.total != total || r.states != states || r.gradients != total + gradients)
+    if (r.total != total || r.forms != forms || r.trained != trained || r.states != states ||
+        r.gradients != trained + gradients)
       fail("stores have another size than the groups");
   }
   constexpr void verify() {

@@ -86,9 +86,12 @@ inline std::byte* resolve(const address& a, const frame& f, int part, std::int64
   case space::input: return f.input[a.offset];
   case space::weights:
   case space::gradients: {
-    const registry::entry& e = f.stores->find(part, static_cast<int>(a.offset));
+    const registry::entry& e = f.stores->find(part, static_cast<int>(a.offset % max_parameters));
+    std::byte* const base = f.base[static_cast<unsigned>(a.in)];
+    if (e.form != nullptr)
+      return base + f.stores->address(e, static_cast<int>(a.offset / max_parameters), f.index);
     const std::int64_t first = a.in == space::gradients ? e.gradient : e.offset;
-    return f.base[static_cast<unsigned>(a.in)] + (first + f.index * e.stride) * element_bytes;
+    return base + (first + f.index * e.stride) * element_bytes;
   }
   default: return f.base[static_cast<unsigned>(a.in)] + a.offset;
   }

@@ -69,6 +69,7 @@ public:
       graphs[static_cast<unsigned>(i)] = forward.back().get();
     }
     refuse(fault_of_experts(graphs, s));
+    refuse(fault_of_frozen(graphs, s.frozen));
     view_.name = name, view_.family = family_of<Model>(), view_.numbers = s;
     view_.layers = m.layers, view_.hidden = m.hidden, view_.vocabulary = m.vocabulary;
     view_.model = view_of_model(model_);

@@ -72,12 +72,25 @@ concept has_memory = requires {
   typename std::bool_constant<(std::int64_t(Run::device_memory), true)>;
 };
 
+template <class Run>
+concept names_frozen = requires {
+  Run::frozen;
+}
+|| requires { typename Run::frozen; };
+template <class Run>
+concept has_frozen = requires {
+  requires std::same_as<decltype(&Run::frozen), const frozen*>;
+  typename std::bool_constant<(mc::frozen(Run::frozen), true)>;
+};
+
 /// A member that means one of these under another name: a constant of its type. A function, or a
 /// number that no run has as a constant, is the run's own affair.
 template <class Member>
 concept says_memory = std::is_const_v<Member> && std::integral<std::remove_const_t<Member>>;
 template <class Member>
 concept says_recompute = says_memory<Member> || std::same_as<Member, const recompute>;
+template <class Member>
+concept says_frozen = std::same_as<Member, const frozen>;
 
 /// What a family has (docs/writing-a-model.md).
 template <class Model>
@@ -137,6 +150,7 @@ template <class Run> constexpr setup numbers_of_run() {
   // one rank is a layout of any stand-in
   if constexpr (has_layout<Run> && has_batch<Run> && has_family<Run>) s.ranks = Run::layout;
   if constexpr (has_precision<Run>) s.precision = Run::precision::policy;
+  if constexpr (has_frozen<Run>) s.frozen = Run::frozen;
   if constexpr (has_recompute<Run>) s.again = Run::recompute;
   if constexpr (has_numerics<Run>) s.sums = Run::numerics;
   return s;
@@ -215,8 +229,10 @@ enum class run_member {
   recompute,
   numerics,
   device_memory,
+  frozen,
   other_recompute,
   other_memory,
+  other_frozen,
   constant_numbers,
   constant_stem,
   constant_block,
@@ -242,6 +258,7 @@ template <class Run> constexpr run_member wrong_member() {
   else if constexpr (names_recompute<Run> && !has_recompute<Run>) return m::recompute;
   else if constexpr (names_numerics<Run> && !has_numerics<Run>) return m::numerics;
   else if constexpr (names_memory<Run> && !has_memory<Run>) return m::device_memory;
+  else if constexpr (names_frozen<Run> && !has_frozen<Run>) return m::frozen;
   else if constexpr (
       requires { requires says_recompute<decltype(Run::recomputation)>; } ||
       requires { requires says_recompute<decltype(Run::recomputing)>; } ||
@@ -254,6 +271,11 @@ template <class Run> constexpr run_member wrong_member() {
       requires { requires says_memory<decltype(Run::device_mem)>; } ||
       requires { requires says_memory<decltype(Run::devicememory)>; })
     return m::other_memory;
+  else if constexpr (
+      requires { requires says_frozen<decltype(Run::freeze)>; } ||
+      requires { requires says_frozen<decltype(Run::frozen_parts)>; } ||
+      requires { requires says_frozen<decltype(Run::frozen_parameters)>; })
+    return m::other_frozen;
   else if constexpr (!constant_numbers<Run>) return m::constant_numbers;
   else if constexpr (!constant_part<Run, part_kind::stem>) return m::constant_stem;
   else if constexpr (!constant_blocks<Run>()) return m::constant_block;
@@ -312,6 +334,12 @@ template <class Run, run_member Wrong> constexpr bool report_member() {
   static_assert(Wrong != run_member::device_memory,
                 "MEGA-C005 the run's device_memory is no public constant number of bytes: say "
                 "static constexpr std::int64_t device_memory = 80_GiB;");
+  static_assert(Wrong != run_member::frozen,
+                "MEGA-C005 the run's frozen is no public constant of type mc::frozen: say static "
+                "constexpr mc::frozen frozen{\"blocks\"};");
+  static_assert(Wrong != run_member::other_frozen,
+                "MEGA-C005 the run says what is frozen under a name that nothing reads: call it "
+                "frozen");
   static_assert(Wrong != run_member::other_recompute,
                 "MEGA-C005 the run says what is computed again under a name that nothing reads: "
                 "call it recompute");

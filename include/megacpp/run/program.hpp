@@ -78,6 +78,7 @@ template <class Run> struct program {
     return n;
   }
   static constexpr fault_record of_experts = fault_of_experts(forward_graphs(), numbers);
+  static constexpr fault_record of_frozen = fault_of_frozen(forward_graphs(), numbers.frozen);
   static constexpr std::int64_t parameters = count_parameters(forward_graphs(), layer_counts());
 
   /// What the passes over the graphs of training and evaluation (the head's forward alone) begin
@@ -300,6 +301,7 @@ template <class Run> struct program {
     if (computed.code != fault::none) return computed;
     if (in_graphs.code != fault::none) return in_graphs;
     if (of_experts.code != fault::none) return of_experts;
+    if (of_frozen.code != fault::none) return of_frozen;
     const fault_record ties = fault_of_ties(derived_graphs());
     if (ties.code != fault::none) return ties;
     const fault_record roles = fault_of_roles(derived_graphs(), numbers.precision);

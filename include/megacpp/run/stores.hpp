@@ -18,6 +18,7 @@
 #include <numbers>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace mc {
 
@@ -33,9 +34,12 @@ struct parameter_ref {
   local_count count;           ///< elements from there
   int group = 0;               ///< of the registry
   bool copied = false;         ///< a stage before has it, too
+  const part_view* part = nullptr;
+  int index = 0; ///< of the layer, among those of its part
 };
 
-/// f(parameter_ref) for every parameter of the stores once, tied ones left out, in the order of the
+/// f(parameter_ref) for every parameter of the stores once, also for those that are stored in a
+/// form, of which offset is that of the entry; tied ones left out, in the order of the
 /// model; a pipeline stage's copy of what another one declares stands where that is declared.
 template <class F> void for_each_parameter(const program_view& p, F f) {
   const auto visit = [&](const part_view& part, int layer, int index, bool copies = false) {
@@ -49,7 +53,7 @@ template <class F> void for_each_parameter(const program_view& p, F f) {
       r.local_name = std::string(r.v->scope) + "." + r.v->name;
       r.name = layer < 0 ? r.local_name : "layers." + std::to_string(layer) + "." + r.local_name;
       r.offset = e.offset + index * e.stride, r.count = e.count, r.group = e.group;
-      r.copied = !group.counted;
+      r.copied = !group.counted, r.part = &part, r.index = index;
       f(r);
     }
   };
@@ -64,10 +68,41 @@ template <class F> void for_each_parameter(const program_view& p, F f) {
   if (stage + 1 < of.pp) visit(p.head(), -1, 0, true);
 }
 
+/// f(parameter_ref, element type) for every array that the stores have: of a parameter in a form
+/// each of its arrays, "scope.name.codes", placed as the parameter is, whose offset is in elements
+/// of its own type from the beginning of the weights.
+template <class F> void for_each_array(const program_view& p, F f) {
+  for_each_parameter(p, [&](const parameter_ref& r) {
+    const stored_form* const form = r.info->form;
+    if (form == nullptr) return f(r, p.numbers.precision.weight);
+    const int number = static_cast<int>(r.info - r.part->g->parameters);
+    const registry::entry& e = p.stores->find(r.part->index, number);
+    for (int k = 0; k < form->count; ++k) {
+      parameter_ref a = r;
+      const stored_array& array = form->arrays[k];
+      a.name += std::string(".") + array.name, a.local_name += std::string(".") + array.name;
+      a.v = &r.part->g->at(r.info->arrays[k]);
+      a.offset = p.stores->address(e, k, r.index) / size_of(array.type);
+      a.count = local_size(r.part->g->ranks, *a.v);
+      f(a, array.type);
+    }
+  });
+}
+
+/// Whether some parameter is stored in a form.
+inline bool has_forms(const program_view& p) { return p.stores->forms > 0; }
+
 /// What of the stores is meant: weights (and main grads), or masters and moments; all that a rank
-/// holds, or what it answers for: of each logical element one rank does.
+/// holds, or what it answers for: of each logical element one rank does; of all parameters, or of
+/// those alone that are frozen.
 struct store_side {
-  bool states = false, own = false;
+  bool states = false, own = false, frozen = false;
+};
+/// Elements of one type, as a store has them.
+struct store_source {
+  std::byte* data = nullptr;
+  dtype type = dtype::f32;
+  store_side what{};
 };
 
 class stores {
@@ -77,7 +112,7 @@ public:
   stores(const program_view& p, bool training, const coordinates& at = {},
          memory_space& in = host_memory::of_process(), const mesh& ranks = mesh::one_rank())
       : program_(&p), in_(&in), at_(at), precision_(p.numbers.precision), total_(p.stores->total) {
-    for_each_parameter(p, [&](const parameter_ref& r) { held_.emplace(r.name, r); });
+    for_each_array(p, [&](const parameter_ref& r, dtype) { held_.emplace(r.name, r); });
     constexpr const char* smaller = "a smaller model";
     const std::int64_t states = p.stores->states;
     for (int k = 0; k < p.stores->group_count; ++k) {
@@ -89,7 +124,7 @@ public:
     const auto reserve = [&](std::int64_t elements, dtype t, const char* what) {
       return arena(in, elements * size_of(t), what, smaller);
     };
-    weights_ = reserve(total_, precision_.weight, "weights");
+    weights_ = arena(in, p.stores->weight_bytes(), "weights", smaller);
     if (!training) return;
     gradients_ = reserve(p.stores->gradients, precision_.main_gradient, "main grads");
     if (!precision_.updates_weights())
@@ -178,10 +213,20 @@ public:
   held_part part_of(const parameter_ref& of, store_side what) const {
     held_part part;
     const auto mine = held_.find(of.name);
-    if (mine == held_.end() || (what.own && !answers_for(mine->second, what.states))) return part;
+    if (mine == held_.end() || (what.own && !answers_for(mine->second, what.states)) ||
+        (what.frozen && !mine->second.info->frozen))
+      return part;
     part.of_ = this, part.mine_ = &mine->second, part.states_ = what.states;
     part.held_ = boxes_of(mine->second);
     return part;
+  }
+
+  /// The values that files keep, of which this rank answers for its own: masters, where training
+  /// has them apart from weights, and then the weights of what is frozen.
+  std::vector<store_source> kept() const {
+    if (masters_.size() == 0) return {{weights(), precision_.weight, {.own = true}}};
+    return {{masters_.data(), precision_.master, {.states = true, .own = true}},
+            {weights(), precision_.weight, {.own = true, .frozen = true}}};
   }
 
   /// f(i, at, n) for those of n elements from `first` on of which this rank has masters and
@@ -213,6 +258,20 @@ public:
   }
   static void set(std::byte* store, dtype t, std::int64_t i, double x) {
     with_float_type(t, [&]<class T>(T) { reinterpret_cast<T*>(store)[i] = convert<T>(x); });
+  }
+  /// n elements from the first of one type to the `first` of another, where the host sees them.
+  static void convert_run(const std::byte* from, dtype t, std::byte* to, dtype u,
+                          std::int64_t first, std::int64_t n) {
+    if (t == u) {
+      std::copy_n(from, n * size_of(t), to + first * size_of(t));
+      return;
+    }
+    with_float_type(t, [&]<class From>(From) {
+      with_float_type(u, [&]<class To>(To) {
+        std::transform(reinterpret_cast<const From*>(from), reinterpret_cast<const From*>(from) + n,
+                       reinterpret_cast<To*>(to) + first, [](From x) { return convert<To>(x); });
+      });
+    });
   }
   /// The master value of a weight, which training updates, where this rank has it; else the weight.
   double weight(std::int64_t i) const {
@@ -264,18 +323,21 @@ public:
       const std::uint64_t key = random_key(seed, hash(r.name));
       const global_count valid = unpadded_size(*r.v, *r.info);
       const boxes held = boxes_of(r);
-      parallel_for((r.count.n + block - 1) / block, [&](std::int64_t b) {
-        const auto run = [&](local_count first, global_count at, std::int64_t n) {
-          double x[block];
+      const std::int64_t piece = r.info->form != nullptr ? r.info->form->block : block;
+      parallel_for((r.count.n + piece - 1) / piece, [&](std::int64_t b) {
+        double x[block]{};
+        const std::int64_t begin = b * piece, end = std::min(r.count.n, begin + piece);
+        held.each_run({begin}, {end}, [&](local_count first, global_count at, std::int64_t n) {
           for (std::int64_t i = 0; i < n; ++i) {
-            x[i] = r.info->how == init::ones ? 1.0 : 0.0;
+            double& y = x[first.n - begin + i];
+            y = r.info->how == init::ones ? 1.0 : 0.0;
             if (r.info->how == init::normal)
-              x[i] = r.info->std * gaussian(key, static_cast<std::uint64_t>(at.n + i));
-            if (at.n + i >= valid.n) x[i] = 0;
+              y = r.info->std * gaussian(key, static_cast<std::uint64_t>(at.n + i));
+            if (at.n + i >= valid.n) y = 0;
           }
-          set_weights(r.offset + first.n, {x, static_cast<std::size_t>(n)});
-        };
-        held.each_run({b * block}, {std::min(r.count.n, (b + 1) * block)}, run);
+        });
+        if (r.info->form != nullptr) return encode(r, b, x);
+        set_weights(r.offset + begin, {x, static_cast<std::size_t>(end - begin)});
       });
     });
   }
@@ -283,7 +345,7 @@ public:
   void clear_padding() {
     for_each_parameter(*program_, [&](const parameter_ref& r) {
       const global_count valid = unpadded_size(*r.v, *r.info);
-      if (valid == global_size(*r.v)) return;
+      if (valid == global_size(*r.v) || r.info->form != nullptr) return;
       boxes_of(r).each_run({}, r.count, [&](local_count first, global_count at, std::int64_t n) {
         const std::int64_t padding = std::clamp<std::int64_t>(valid.n - at.n, 0, n),
                            begin = r.offset + first.n + padding;
@@ -297,7 +359,27 @@ public:
   }
 
 private:
-  static constexpr std::int64_t block = 512; ///< elements that a thread makes at a time
+  static constexpr std::int64_t block = most_in_block; ///< elements that a thread makes at a time
+
+  /// Block b of a rank's part of a parameter in a form, of these elements.
+  void encode(const parameter_ref& r, std::int64_t b, const double* x) {
+    const stored_form& form = *r.info->form;
+    const graph& g = *r.part->g;
+    const registry::entry& e =
+        entries().find(r.part->index, static_cast<int>(r.info - g.parameters));
+    std::vector<std::byte> made[max_arrays];
+    std::byte* to[max_arrays]{};
+    for (int k = 0; k < form.count; ++k) {
+      const std::int64_t all = local_bytes(g.ranks, g.at(r.info->arrays[k]));
+      made[k].resize(static_cast<std::size_t>(all / (r.count.n / form.block)));
+      to[k] = made[k].data();
+    }
+    form.encode(x, to);
+    for (int k = 0; k < form.count; ++k) {
+      const std::int64_t bytes = std::ssize(made[k]);
+      in_->write(weights() + entries().address(e, k, r.index) + b * bytes, to[k], bytes);
+    }
+  }
 
   /// Of ranks that hold the same, the first one on the mesh of the axes that tell ranks apart.
   bool answers_for(const parameter_ref& r, bool states) const {
@@ -337,8 +419,12 @@ private:
   };
   std::string first_nonfinite_of(std::initializer_list<named_store> list) const {
     std::string found;
-    for_each_parameter(*program_, [&](const parameter_ref& r) {
-      for (const named_store& s : list) {
+    for_each_array(*program_, [&](const parameter_ref& r, dtype type) {
+      for (named_store s : list) {
+        if (r.info->form != nullptr) { // arrays of numbers, beside the weights
+          if (s.data != weights() || !value{.type = type}.differentiable()) continue;
+          s.type = type;
+        }
         if (s.data == nullptr || !found.empty()) continue;
         const auto look = [&](std::int64_t first, std::int64_t begin, std::int64_t n) {
           const host_view here = seen(s.data, s.type, begin, begin + n);

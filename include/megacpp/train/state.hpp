@@ -40,17 +40,21 @@ struct run_position {
 
 namespace detail {
 
-/// A parameter as the files of a state hold it: whole, without the rows that pad a vocabulary.
+/// A parameter, or an array of one in a form, as the files of a state hold it: whole, without the
+/// rows that pad a vocabulary.
 struct stored_tensor {
   parameter_ref of;
+  dtype type; ///< of the stores' weights
   std::vector<std::int64_t> shape;
   global_count count;
 };
 
-inline std::vector<stored_tensor> stored_tensors(const program_view& p) {
+/// All of them, or those that training updates.
+inline std::vector<stored_tensor> stored_tensors(const program_view& p, bool trained) {
   std::vector<stored_tensor> list;
-  for_each_parameter(p, [&](const parameter_ref& r) {
-    stored_tensor t{r, {}, unpadded_size(*r.v, *r.info)};
+  for_each_array(p, [&](const parameter_ref& r, dtype type) {
+    if (trained && r.info->frozen) return;
+    stored_tensor t{r, type, {}, unpadded_size(*r.v, *r.info)};
     for (int i = 0; i < r.v->rank; ++i) t.shape.push_back(r.v->dims[static_cast<unsigned>(i)].n);
     if (r.info->valid_rows > 0) t.shape[0] = r.info->valid_rows;
     list.push_back(std::move(t));
@@ -58,28 +62,40 @@ inline std::vector<stored_tensor> stored_tensors(const program_view& p) {
   return list;
 }
 
-/// One store of a file of tensors: the tensors' names begin with `prefix`.
+/// Tensors of a file, whose names begin with `prefix`, and the stores that have them.
 struct stored_part {
   const char* prefix;
-  std::byte* store;
   dtype type;
-  bool states = true; ///< masters or moments
+  std::vector<store_source> from;
 };
+/// What a file has of a tensor in a part: arrays of a form lie among the weights, as they are.
+inline stored_part part_of(const stored_part& part, const stored_tensor& t, const mc::stores& s) {
+  if (t.of.info->form == nullptr) return part;
+  return {part.prefix, t.type, {{s.weights(), t.type, {.own = true}}}};
+}
+/// Both moments, of which a rank answers for its own or loads what it has.
+inline std::vector<stored_part> moments_of(const mc::stores& s, bool own) {
+  const dtype type = s.precision().moment;
+  const store_side what{.states = true, .own = own};
+  return {{"optim.exp_avg.", type, {{s.first_moments(), type, what}}},
+          {"optim.exp_avg_sq.", type, {{s.second_moments(), type, what}}}};
+}
 
 /// Tensors in the order of the file, of stores that ranks together have.
-inline void write_stores(folder_writer& out, const char* file, const program_view& p,
+inline void write_stores(folder_writer& out, const char* file, std::span<const stored_tensor> list,
                          const mc::stores& s, std::span<const stored_part> parts,
                          communicator& ranks) {
   struct source {
-    stored_tensor tensor;
+    const stored_tensor& tensor;
     stored_part part;
   };
   std::map<std::string, source> sources;
   std::vector<tensor_spec> specs;
-  for (const stored_tensor& t : stored_tensors(p))
+  for (const stored_tensor& t : list)
     for (const stored_part& part : parts) {
-      specs.push_back({part.prefix + t.of.name, storage_of(part.type), t.shape});
-      sources.emplace(part.prefix + t.of.name, source{t, part});
+      source from{t, part_of(part, t, s)};
+      specs.push_back({part.prefix + t.of.name, storage_of(from.part.type), t.shape});
+      sources.emplace(part.prefix + t.of.name, std::move(from));
     }
   const safetensors_layout layout(std::move(specs));
   out.require_space(layout.file_size());
@@ -87,18 +103,18 @@ inline void write_stores(folder_writer& out, const char* file, const program_vie
   std::vector<std::byte> block;
   out.write(file, layout.file_size(), [&](const byte_sink& sink) {
     write_finite(layout, sink, [&](const tensor_spec& spec, const byte_sink& data) {
-      const source& from = sources.at(spec.name);
-      const auto bytes = [&from](std::int64_t n) {
-        return static_cast<std::size_t>(n * size_of(from.part.type));
-      };
-      const auto held = s.part_of(from.tensor.of, {.states = from.part.states, .own = true});
-      for (global_count at; at.n < from.tensor.count.n; at.n += most) {
-        const std::int64_t end = std::min(at.n + most, from.tensor.count.n);
-        block.assign(bytes(end - at.n), std::byte{});
-        held.each_run(at, {end}, [&](global_count first, std::int64_t i, std::int64_t n) {
-          const host_view seen = s.seen(from.part.store, from.part.type, i, i + n);
-          std::copy_n(seen.data(), bytes(n), block.data() + bytes(first.n - at.n));
-        });
+      const stored_tensor& tensor = sources.at(spec.name).tensor;
+      const stored_part& part = sources.at(spec.name).part;
+      for (global_count at; at.n < tensor.count.n; at.n += most) {
+        const std::int64_t end = std::min(at.n + most, tensor.count.n);
+        block.assign(static_cast<std::size_t>((end - at.n) * size_of(part.type)), std::byte{});
+        for (const store_source& k : part.from)
+          s.part_of(tensor.of, k.what)
+              .each_run(at, {end}, [&](global_count first, std::int64_t i, std::int64_t n) {
+                const host_view seen = s.seen(k.data, k.type, i, i + n);
+                stores::convert_run(seen.data(), k.type, block.data(), part.type, first.n - at.n,
+                                    n);
+              });
         join_block(ranks, block);
         data(block);
       }
@@ -106,28 +122,28 @@ inline void write_stores(folder_writer& out, const char* file, const program_vie
   });
 }
 
-/// f(tensor, its view, store) for every tensor of a file, which must be exactly those of the
-/// program, in the types of the parts. Throws mc::error(exit_code::mismatch) naming the tensor.
+/// f(tensor, its view, part) for every tensor of a file, which must be exactly those of the list,
+/// in the types of the parts. Throws mc::error(exit_code::mismatch) naming the tensor.
 template <class F> void read_stores(const model_folder& folder, const char* name,
-                                    const program_view& p, std::span<const stored_part> parts,
-                                    F f) {
+                                    const program_view& p, std::span<const stored_tensor> ours,
+                                    std::span<const stored_part> parts, F f) {
   const safetensors_file file(folder.open(name));
   const auto refuse = [&](const std::string& tensor, std::string_view why) {
     return error(exit_code::mismatch, fmt::format("{}: tensor \"{}\" {}; the state is of another "
                                                   "model than {}",
                                                   file->path(), printable(tensor), why, p.name));
   };
-  const std::vector<stored_tensor> ours = stored_tensors(p);
   std::set<std::string> known;
   for (const stored_tensor& t : ours)
     for (const stored_part& part : parts) {
       const std::string full = part.prefix + t.of.name;
       const auto found = file->find(full);
       if (!found) throw refuse(full, "is missing");
-      if (!std::ranges::equal(found->shape, t.shape) || found->type != storage_of(part.type))
-        throw refuse(full, fmt::format("is {} {}, but {} {} is needed", name_of(found->type),
-                                       shape_text(found->shape), name_of(storage_of(part.type)),
-                                       shape_text(t.shape)));
+      const storage_type needed = storage_of(t.of.info->form != nullptr ? t.type : part.type);
+      if (!std::ranges::equal(found->shape, t.shape) || found->type != needed)
+        throw refuse(full,
+                     fmt::format("is {} {}, but {} {} is needed", name_of(found->type),
+                                 shape_text(found->shape), name_of(needed), shape_text(t.shape)));
       known.insert(full);
     }
   for (std::size_t i = 0; i < file->size(); ++i)
@@ -152,7 +168,7 @@ inline double stored_element(std::span<const std::byte> bytes, dtype type, std::
 /// has a name for.
 inline bool has_hugging_face_form(const program_view& p) {
   const hf_family* f = find_hf_family(p);
-  if (f == nullptr) return false;
+  if (f == nullptr || has_forms(p)) return false;
   try {
     static_cast<void>(f->tensors(p));
     static_cast<void>(f->config(p));
@@ -201,12 +217,11 @@ inline void write_state(folder_writer& out, const program_view& p, const mc::sto
     write_model_files(out, p, s, extra_files, max_shard, ranks);
   } else {
     for (const auto& [name, text] : extra_files) out.write(name, text);
-    const detail::stored_part weights[] = {{"", s.masters(), of.master, !of.updates_weights()}};
-    detail::write_stores(out, hf_weights_name, p, s, weights, ranks);
+    const detail::stored_part weights[] = {{"", s.kept().front().type, s.kept()}};
+    detail::write_stores(out, hf_weights_name, detail::stored_tensors(p, false), s, weights, ranks);
   }
-  const detail::stored_part moments[] = {{"optim.exp_avg.", s.first_moments(), of.moment},
-                                         {"optim.exp_avg_sq.", s.second_moments(), of.moment}};
-  detail::write_stores(out, optimizer_file_name, p, s, moments, ranks);
+  detail::write_stores(out, optimizer_file_name, detail::stored_tensors(p, true), s,
+                       detail::moments_of(s, true), ranks);
   state["step"] = at.step;
   state["consumed_samples"] = at.samples;
   state["empty_steps"] = at.empty;
@@ -260,12 +275,21 @@ inline void load_registry_weights(const model_folder& folder, const json_value& 
                                   const program_view& p, mc::stores& s) {
   require_same_program(state, p);
   const dtype type = s.precision().master;
-  const detail::stored_part weights[] = {{"", nullptr, type}};
+  const detail::stored_part weights[] = {{"", type, {}}};
   detail::read_stores(
-      folder, hf_weights_name, p, weights,
+      folder, hf_weights_name, p, detail::stored_tensors(p, false), weights,
       [&](const detail::stored_tensor& t, const tensor_view& stored, const detail::stored_part&) {
         constexpr std::int64_t block = 512;
         const auto held = s.part_of(t.of, {});
+        if (t.of.info->form != nullptr) {
+          const std::int64_t each = size_of(t.type);
+          return held.each_run(
+              {}, t.count, [&](global_count from, std::int64_t to, std::int64_t n) {
+                s.put_bytes(s.weights(), t.type, to,
+                            stored.bytes.subspan(static_cast<std::size_t>(from.n * each),
+                                                 static_cast<std::size_t>(n * each)));
+              });
+        }
         const auto load = [&](global_count from, std::int64_t to, std::int64_t n) {
           double x[block];
           for (std::int64_t i = 0; i < n; ++i)
@@ -313,20 +337,18 @@ inline run_position load_moments(const model_folder& folder, const json_value& s
   run_position at{state.field<std::int64_t>("step", 0, most),
                   state.field<std::int64_t>("consumed_samples", 0, most)};
   if (state.has("empty_steps")) at.empty = state.field<std::int64_t>("empty_steps", 0, at.step);
-  const dtype type = s.precision().moment;
-  const detail::stored_part moments[] = {{"optim.exp_avg.", s.first_moments(), type},
-                                         {"optim.exp_avg_sq.", s.second_moments(), type}};
   detail::read_stores(
-      folder, optimizer_file_name, p, moments,
+      folder, optimizer_file_name, p, detail::stored_tensors(p, true), detail::moments_of(s, false),
       [&](const detail::stored_tensor& t, const tensor_view& stored,
           const detail::stored_part& part) {
         const auto bytes = [&](std::int64_t n) {
           return static_cast<std::size_t>(n * size_of(part.type));
         };
-        s.part_of(t.of, {.states = true})
-            .each_run({}, t.count, [&](global_count from, std::int64_t to, std::int64_t n) {
-              s.put_bytes(part.store, part.type, to, stored.bytes.subspan(bytes(from.n), bytes(n)));
-            });
+        for (const store_source& k : part.from)
+          s.part_of(t.of, k.what)
+              .each_run({}, t.count, [&](global_count from, std::int64_t to, std::int64_t n) {
+                s.put_bytes(k.data, k.type, to, stored.bytes.subspan(bytes(from.n), bytes(n)));
+              });
       });
   return at;
 }
