@@ -210,7 +210,7 @@ BOOST_AUTO_TEST_CASE(a_tied_use_says_what_the_declaration_says) {
 }
 
 // The numbers of the sentences are those of the arrays.
-static_assert(max_entries == 160 && max_groups == 8 && max_slots == 8);
+static_assert(max_entries == 160 && max_groups == 16 && max_slots == 8);
 BOOST_AUTO_TEST_CASE(what_there_is_too_much_of_is_named) {
   const parameter_info normal = normal_weights(0.02);
   const auto uses = [&](int n) {
@@ -227,13 +227,14 @@ BOOST_AUTO_TEST_CASE(what_there_is_too_much_of_is_named) {
   BOOST_TEST(uses(max_slots + 1) == "MEGA-S004 tied(t8.weight): more than 8 tied uses");
   part rates;
   for (int i = 0; i <= max_groups; ++i) {
-    static const char* const names[] = {"0", "1", "2", "3", "4", "5", "6", "7", "8"};
+    static const char* const names[] = {"0", "1",  "2",  "3",  "4",  "5",  "6",  "7", "8",
+                                        "9", "10", "11", "12", "13", "14", "15", "16"};
     parameter_info p = ones();
     p.update = update_rule::balance, p.rate = i;
     rates.push_back({"r", names[i], p});
   }
   BOOST_TEST(said(fault_of(rates, {}, {}, {})) ==
-             "MEGA-S004 parameter(r.8): more than 8 ways of storing and updating parameters");
+             "MEGA-S004 parameter(r.16): more than 16 ways of storing and updating parameters");
   part many;
   std::vector<std::string> names;
   for (int i = 0; i < 41; ++i) names.push_back(std::to_string(i));

@@ -301,8 +301,8 @@ private:
   constexpr bool over_stages(const value& v) const {
     const state s = v.at[axis::pp].s;
     if (s == state::invariant || g.ranks.trivial(axis::pp)) return false;
-    const bool range = v.rank == 1 && v.dims[0].d == dim::elements &&
-                       (v.is == role::input ? is_store(v.from) : v.is != role::parameter);
+    const bool range =
+        is_range(v) && (v.is == role::input ? is_store(v.from) : v.is != role::parameter);
     return s == state::partial ? v.rank > 0 && !range : s != state::shard || !range;
   }
   /// Ranks among which a dim of a value is cut, over axes of known size.

@@ -357,12 +357,17 @@ constexpr global_count unpadded_size(const value& v, const parameter_info& p) {
   return {p.valid_rows > 0 ? n / v.dims[0].n * p.valid_rows : n};
 }
 
-/// A flat range of the stores is one dim of elements. It alone may be cut over an axis whose size
+/// A flat range of the stores is one dim of elements, or one for each of several layers.
+constexpr bool is_range(const value& v) {
+  return v.rank > 0 && v.dims[v.rank - 1].d == dim::elements &&
+         (v.rank == 1 || (v.rank == 2 && v.dims[0].d == dim::layers));
+}
+/// A range of the stores alone may be cut over an axis whose size
 /// is known only at start, which is this one; -1: it is not, or v is no range. Of a range, the mesh
 /// of the graph gives the most that a rank may hold, and one with all sizes what each does: every
 /// rank as many, of which those behind the last element are padding.
 constexpr int range_axis(const mesh& m, const value& v) {
-  if (v.rank != 1 || v.dims[0].d != dim::elements) return -1;
+  if (!is_range(v)) return -1;
   for (int a = 0; a < axes; ++a)
     if (v.at.at[a].s == state::shard && !m.sized(static_cast<axis>(a))) return a;
   return -1;

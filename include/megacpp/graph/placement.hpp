@@ -35,14 +35,15 @@ enum class dim : std::uint8_t {
   copies,
   choices,   ///< the experts a token goes to
   sequences, ///< of all ranks whose tokens one rank's experts take
-  replicas   ///< one entry a rank of an axis of unknown size
+  replicas,  ///< one entry a rank of an axis of unknown size
+  layers     ///< that a group of the stores has, each with a range
 };
 
 constexpr const char* name_of(dim d) {
   constexpr const char* names[] = {
-      "-",        "batch",    "sequence",   "hidden",          "heads",     "kv_heads",
-      "head_dim", "ffn",      "vocabulary", "vocabulary_part", "position",  "expert",
-      "rows",     "elements", "copies",     "choices",         "sequences", "replicas"};
+      "-",      "batch",      "sequence",        "hidden",   "heads",  "kv_heads", "head_dim",
+      "ffn",    "vocabulary", "vocabulary_part", "position", "expert", "rows",     "elements",
+      "copies", "choices",    "sequences",       "replicas", "layers"};
   return names[static_cast<int>(d)];
 }
 

@@ -223,8 +223,8 @@ inline std::string text_of(const model_folder& folder, const std::string& name) 
 } // namespace detail
 
 namespace detail {
-/// Throws mc::error(exit_code::mismatch) for a program some of whose parameters have no tensors in a
-/// Hugging Face folder.
+/// Throws mc::error(exit_code::mismatch) for a program some of whose parameters have no tensors in
+/// a Hugging Face folder.
 inline void require_tensors(const program_view& p) {
   for_each_parameter(p, [&](const parameter_ref& r) {
     if (r.info->form != nullptr)

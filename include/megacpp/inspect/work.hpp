@@ -30,7 +30,8 @@ inline std::vector<transfer> node_wire(const graph& g, const node& n, const mesh
   if (n.op->wire == nullptr) return calls;
   const transfers all = n.op->wire(g, n, ranks);
   for (int k = 0; k < all.count; ++k)
-    if (ranks_of(ranks, all.at[k].over) > 1) calls.push_back(all.at[k]);
+    if (ranks_of(ranks, all.at[k].over) > 1)
+      calls.insert(calls.end(), static_cast<std::size_t>(all.at[k].times), all.at[k]);
   return calls;
 }
 

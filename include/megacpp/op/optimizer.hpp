@@ -106,7 +106,8 @@ inline constexpr op_info add_gradient{.name = "add_gradient",
                                       .takes_ranges = true,
                                       .operands = named<add_gradient_in>};
 
-/// What ranks give each other of a whole of which each may have a share.
+/// What ranks give each other of a whole of which each may have a share. Of a range of several
+/// layers each is exchanged by itself, and a rank has its share of each.
 struct exchange_attributes {
   axis_set over; ///< the axes of whose ranks
   dtype wire;    ///< in which its elements go from rank to rank
@@ -123,8 +124,12 @@ struct exchange_attributes {
     sized = sized && (!over.has(static_cast<axis>(a)) || c.g.ranks.sized(static_cast<axis>(a)));
   if (share >= 0 && sized) c.alike(share, whole);
   if (share >= 0 && !sized) {
-    c.dims(whole, {dim::elements}), c.dims(share, {dim::elements});
-    const std::int64_t of = c.in(share).dims[0].n, n = c.in(whole).dims[0].n;
+    const value &w = c.in(whole), &s = c.in(share);
+    c.require(is_range(w), fault::S003, whole), c.require(is_range(s), fault::S003, share);
+    c.require(w.rank == s.rank && (w.rank == 1 || w.dims[0] == s.dims[0]), fault::S002, whole,
+              share);
+    const std::int64_t of = s.rank > 0 ? s.dims[s.rank - 1].n : 0,
+                       n = w.rank > 0 ? w.dims[w.rank - 1].n : 0;
     c.require(of == n || (of > 0 && n % of == 0), fault::S002, whole, share);
   }
   for (c.looking = 0; c.looking < axes; ++c.looking) {
@@ -149,8 +154,12 @@ template <collective What> [[gnu::cold]] constexpr transfers over_ranks_wire(con
                                                                              const node& n,
                                                                              const mesh& ranks) {
   const auto [over, wire] = n.attr.as<exchange_attributes>();
-  const std::int64_t bytes = local_size(g.ranks, g.at(n.in[0])).n * size_of(wire);
-  return transfers{}.add({What, over, bytes, bytes_sent(What, bytes, ranks_of(ranks, over))});
+  const value& v = g.at(n.in[0]);
+  const std::int64_t layers = What != collective::all_reduce && v.rank == 2 ? v.dims[0].n : 1;
+  if (layers == 0) return transfers{};
+  const std::int64_t bytes = local_size(g.ranks, v).n / layers * size_of(wire);
+  return transfers{}.add(
+      {What, over, bytes, bytes_sent(What, bytes, ranks_of(ranks, over)), layers});
 }
 
 [[gnu::cold]] constexpr void reduce_gradient_rule(inference& c) {
@@ -198,6 +207,10 @@ inline constexpr op_info gather_weight{.name = "gather_weight",
                                        .attributes = attributes_of<exchange_attributes>,
                                        .operands = named<gather_weight_in>};
 
+/// A range of several layers, of which a rank may have a share of each.
+struct share_attributes {
+  axis_set over; ///< the axes of whose ranks each has one
+};
 [[gnu::cold]] constexpr void sum_of_squares_rule(inference& c) {
   using in = sum_of_squares_in;
   using out = sum_of_squares_out;
@@ -208,6 +221,7 @@ inline constexpr op_info gather_weight{.name = "gather_weight",
 inline constexpr op_info sum_of_squares{.name = "sum_of_squares",
                                         .rule = &sum_of_squares_rule,
                                         .takes_ranges = true,
+                                        .attributes = attributes_of<share_attributes>,
                                         .operands = named<sum_of_squares_in, sum_of_squares_out>};
 
 [[gnu::cold]] constexpr void clip_factor_rule(
@@ -226,6 +240,7 @@ inline constexpr op_info clip_factor{.name = "clip_factor",
 struct adamw_attributes {
   bool decay;         ///< weight decay applies
   std::int64_t count; ///< elements of the group
+  axis_set over;      ///< the axes of whose ranks each has a share of it
 };
 // gradient, master, first moment, second moment, weight, factor, learning rate, step -> broken
 [[gnu::cold]] constexpr void adamw_rule(inference& c) {

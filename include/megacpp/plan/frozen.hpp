@@ -14,8 +14,8 @@ namespace mc {
 enum class parameter_of : std::uint8_t { stem, block, head };
 
 /// What a run freezes: static constexpr mc::frozen frozen{"blocks", "embedding"}. A name is
-/// "embedding", all that the stem declares, with tied uses of it; "blocks" or "head", all that these
-/// declare; or a parameter's as describe lists it, without the number of its layer, or the
+/// "embedding", all that the stem declares, with tied uses of it; "blocks" or "head", all that
+/// these declare; or a parameter's as describe lists it, without the number of its layer, or the
 /// beginning of one up to a point.
 struct frozen {
   static constexpr int most = 8;

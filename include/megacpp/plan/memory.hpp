@@ -121,7 +121,10 @@ constexpr store_sizes sizes_of(const registry& r, std::span<const int> layers, c
   store_sizes s;
   for (int k = 0; k < r.group_count; ++k) {
     const int shares = shares_of(ranks, r.groups[k].scattered);
-    const std::int64_t n = padded_to_shares(stored_elements(r, layers, k), shares);
+    const int part = r.groups[k].part;
+    const std::int64_t held = stored_elements(r, layers, k),
+                       many = part < 0 ? 1 : layers[static_cast<unsigned>(part)],
+                       n = many == 0 ? 0 : padded_to_shares(held / many, shares) * many;
     (r.groups[k].of_bytes ? s.forms : s.weights) += n;
     if (!r.groups[k].frozen) s.gradients += n, s.states += n / shares;
   }

@@ -4,8 +4,9 @@
 // optimizer work on ranges of one array.
 //
 // ZeRO 1 (Rajbhandari et al. 2020): over the axes on which ranks have one weight and other tokens,
-// each keeps the masters and moments of its share of a group's range alone. Ranges are padded to
-// equal shares when it is known how many ranks there are.
+// each keeps the masters and moments of its share of a group alone. Such a group has parameters of
+// one part, and a share is cut of each of its layers, so that a layer can be brought together by
+// itself. Layers are padded to equal shares when it is known how many ranks there are.
 //
 // Groups that are frozen lie behind all others, since they have weights alone: no main grads, no
 // masters and no moments. Behind these lie groups of parameters that are stored in several arrays,
@@ -32,7 +33,7 @@
 
 namespace mc {
 
-inline constexpr int max_entries = 160, max_groups = 8;
+inline constexpr int max_entries = 160, max_groups = 16;
 /// Entries start at multiples of so many elements: 256 bytes of f32; arrays of a form, of bytes.
 inline constexpr std::int64_t entry_alignment = 64;
 constexpr std::int64_t aligned_elements(std::int64_t n) {
@@ -68,6 +69,11 @@ struct registry {
     std::int64_t states = 0;            ///< where those begin, in elements
     bool counted = true;                ///< here: no stage before holds what is shared, too
     bool of_bytes = false;              ///< its parameters are stored in forms
+    int part = -1;                      ///< whose parameters alone it has; -1: of any
+    std::int64_t layers = 1;            ///< of that part; its range is as long for each
+
+    /// In how many pieces of one length a rank's share lies in the range.
+    constexpr std::int64_t runs() const { return part < 0 || layers == 0 ? 1 : layers; }
   };
   entry entries[max_entries]{};
   group groups[max_groups]{};
@@ -114,7 +120,7 @@ constexpr int shares_of(const mesh& ranks, axis_set over) {
       n *= ranks.of(one);
   return n;
 }
-/// Elements of a range that divides into shares, each with entries' alignment.
+/// Elements of a layer that divides into shares, each with entries' alignment.
 constexpr std::int64_t padded_to_shares(std::int64_t n, int shares) {
   const std::int64_t line = entry_alignment * shares;
   return (n + line - 1) / line * line;
@@ -254,12 +260,16 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
           detail::is_shared(parts, p, info, v) ? detail::pending_axes(parts, info, v, own) : own;
       e.apart = own.without(pending);
       if (shared && !info.frozen) pending = pending.with(axis::pp);
+      const auto of_another_part = [&](const registry::group& x) {
+        return x.part >= 0 && x.part != e.part && !e.tied; // a tied one is where it is declared
+      };
       while (k < r.group_count && !(detail::same_group(r.groups[k], at, info, shared, pending) &&
+                                    !of_another_part(r.groups[k]) &&
                                     (!shared || detail::used_alike(parts, *named[k], v))))
         ++k;
       if (k == max_groups) {
         detail::refuse(r, fault::S004, v, info, -1,
-                       ": more than 8 ways of storing and updating parameters");
+                       ": more than 16 ways of storing and updating parameters");
         return r;
       }
       if (k == r.group_count) {
@@ -269,6 +279,10 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
               .at = at, .frozen = true, .shared = shared, .of_bytes = info.form != nullptr};
         if (zero > 0 && info.update == update_rule::adamw && !info.frozen)
           r.groups[k].scattered = pending.also_in(replica_axes);
+        if (!r.groups[k].scattered.empty() && !shared) {
+          r.groups[k].part = e.part;
+          r.groups[k].layers = layers[p];
+        }
         named[k] = &v;
         ++r.group_count;
       }
@@ -281,6 +295,7 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
     registry::group& group = r.groups[k];
     if (group.frozen + group.of_bytes != step / r.group_count) continue;
     std::int64_t& end = group.of_bytes ? r.forms : r.total;
+    const int shares = shares_of(ranks, group.scattered);
     group.offset = end;
     for (unsigned p = 0; p < parts.size(); ++p) {
       std::int64_t within = 0;
@@ -290,13 +305,13 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
         e.offset = end + within;
         within += registry::taken(e);
       }
+      if (group.part >= 0) within = padded_to_shares(within, shares);
       for (int i = 0; i < r.entry_count; ++i) {
         registry::entry& e = r.entries[i];
         if (e.part == static_cast<int>(p) && e.group == k && !e.tied) e.stride = within;
       }
       end += within * (group.shared ? detail::held(parts, layers, *named[k]) : layers[p]);
     }
-    const int shares = shares_of(ranks, group.scattered);
     group.count = padded_to_shares(end - group.offset, shares);
     end = group.offset + group.count;
     group.states = r.states;
@@ -343,6 +358,7 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
           detail::refuse(r, fault::P002, v, info, a);
       if (v.type != w.type || !info.declares_alike(declared))
         detail::refuse(r, fault::C004, v, info);
+      e.group = o.group;
     }
     if (!found) detail::refuse_unknown_tie(r, parts, v, info);
   }

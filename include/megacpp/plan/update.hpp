@@ -43,25 +43,27 @@ constexpr std::int64_t elements_of(const registry::group& group, range what) {
   return what >= range::share ? group.share : group.count;
 }
 
-/// `n` elements of a group as a flat value.
+/// `n` elements of a group in each of so many layers as a value; of no layers, a flat one.
 constexpr var range_value(builder& b, const registry::group& group, range what, std::int64_t n,
-                          feed from, const char* name, dtype t, int slot) {
+                          feed from, const char* name, dtype t, int slot, std::int64_t layers = 0) {
   value v;
   v.name = name, v.type = t, v.is = role::input, v.from = from,
-  v.slot = static_cast<std::int8_t>(slot), v.rank = 1;
+  v.slot = static_cast<std::int8_t>(slot);
   v.at = placement_of(group, what);
   for (int a = 0; a < axes; ++a)
     if (v.at.at[a].s == state::shard && b.g.ranks.sized(static_cast<axis>(a)))
       n *= b.g.ranks.of(static_cast<axis>(a));
-  v.dims[0] = {dim::elements, n};
+  if (layers > 0) v.dims[v.rank++] = {dim::layers, layers};
+  v.dims[v.rank++] = {dim::elements, n};
   b.normalise(v, 0, "update");
   return {&b, b.add(v, 0)};
 }
 
-/// A group's range.
+/// A group's range: where shares are cut of each layer, by layers.
 constexpr var group_value(builder& b, const registry::group& group, range what, feed from,
                           const char* name, dtype t, int slot) {
-  return range_value(b, group, what, elements_of(group, what), from, name, t, slot);
+  const std::int64_t n = elements_of(group, what), layers = group.part < 0 ? 0 : group.layers;
+  return range_value(b, group, what, layers > 0 ? n / layers : n, from, name, t, slot, layers);
 }
 /// The group of a parameter whose gradient is a sum over more ranks than the others'.
 constexpr registry::group summed_further(registry::group group, axis_set over) {
@@ -100,7 +102,7 @@ struct update_verifier {
   }
   /// The same of `n` elements of a group on each rank: placed as it is, in the type of its store.
   constexpr bool is(value_id v, feed f, int slot, const registry::group& group, range what,
-                    std::int64_t n) const {
+                    std::int64_t n, std::int64_t layers = 0) const {
     bool same = is(v, f, slot);
     const placement want = placement_of(group, what);
     for (int a = 0; same && a < axes; ++a) {
@@ -109,13 +111,17 @@ struct update_verifier {
       same = p.s == w.s && (p.s != state::shard || p.is_shard(dim::elements));
       if (p.s == state::shard && ranks.sized(one)) n *= ranks.of(one);
     }
-    return same && g.at(v).rank == 1 && g.at(v).dims[0] == extent(dim::elements, n) &&
-           g.at(v).type == type_of_store(precision, f);
+    if (!same) return false;
+    const value& x = g.at(v);
+    if (layers > 0 && (x.rank != 2 || x.dims[0] != extent(dim::layers, layers))) return false;
+    return x.rank == (layers > 0 ? 2 : 1) && x.dims[x.rank - 1] == extent(dim::elements, n) &&
+           x.type == type_of_store(precision, f);
   }
   /// v is a group's range.
   constexpr bool is(value_id v, feed f, int k, range what) const {
     const registry::group& group = r.groups[k];
-    return is(v, f, k, group, what, elements_of(group, what));
+    const std::int64_t n = elements_of(group, what), layers = group.part < 0 ? 0 : group.layers;
+    return is(v, f, k, group, what, layers > 0 ? n / layers : n, layers);
   }
   /// The one node of an op in a phase for which holds(node).
   constexpr const node* one(const op_info& op, phase when, const char* what, auto holds) {
@@ -212,22 +218,29 @@ struct update_verifier {
     const node* made = one(op::adamw, phase::epilogue, "update", [&](const node& n) {
       return stores(n, k, 4) && n.in[5] == clip.out[0] && is(n.in[6], feed::learning_rate, 0) &&
              is(n.in[7], feed::step, 0) &&
-             n.attr == attributes(op::adamw_attributes{group.decay, group.count});
+             n.attr == attributes(op::adamw_attributes{group.decay, group.count,
+                                                       scattered_over(ranks, group)});
     });
     if (made != nullptr && !told.needed[made->out[0]]) fail("broken blocks");
   }
   /// A group's gradient counts once in the norm.
   constexpr void norm(int k, const node& clip) {
     const node* squares = one(op::sum_of_squares, phase::forward, "norm", [&](const node& n) {
-      return is(n.in[0], feed::gradient, k, range::counted);
+      return is(n.in[0], feed::gradient, k, range::counted) &&
+             n.attr == attributes(op::share_attributes{scattered_over(ranks, r.groups[k])});
     });
     if (squares == nullptr) return;
     value_id s = squares->out[0];
-    for (int i = 0; i < g.node_count; ++i) // behind its reductions
-      if (const node& n = g.at_node(i); n.op->redistributes && n.in[0] == s) s = n.out[0];
-    int times = 0;
-    for (value_id v : clip.in) times += v == s;
-    if (times != 1) fail("norm");
+    int times = 1;
+    for (int i = 0; i < g.node_count; ++i) { // behind its reductions, and added to others
+      const node& n = g.at_node(i);
+      const int reads = (n.in[0] == s) + (n.op == &op::add && n.in[1] == s);
+      if (reads == 0 || (!n.op->redistributes && n.op != &op::add)) continue;
+      times *= reads, s = n.out[0];
+    }
+    int last = 0;
+    for (value_id v : clip.in) last += v == s;
+    if (times * last != 1) fail("norm");
   }
   /// A number that every rank reads is the same on each.
   constexpr void whole(value_id v, const char* what) {
@@ -258,7 +271,7 @@ struct update_verifier {
     told_as(step_total::norm, phase::forward, g.outputs[1], "norm");
     if (g.outputs[0] >= 0)
       told_as(step_total::broken, phase::epilogue, g.outputs[0], "broken blocks");
-    int counted = 2; // token count and loss stand beside the norms
+    int norms = 0; // token count and loss stand beside them
     for (int k = 0; k < r.group_count; ++k) {
       const registry::group& group = r.groups[k];
       if (group.frozen) continue;
@@ -266,10 +279,13 @@ struct update_verifier {
       update(k, *clip, told);
       if (group.update == update_rule::balance) continue; // a load, not a gradient
       norm(k, *clip);
-      ++counted;
+      ++norms;
     }
-    for (value_id v : clip->in) counted -= v >= 0;
-    if (counted != 0) fail("norm");
+    int operands = -2, added = 0;
+    for (value_id v : clip->in) operands += v >= 0;
+    for (int i = 0; i < g.node_count; ++i)
+      added += g.at_node(i).op == &op::add && g.at_node(i).when == phase::forward;
+    if (operands + added != norms) fail("norm"); // nothing else counts
     for (int i = 0; i < g.node_count; ++i) writes -= g.at_node(i).op->changes != 0;
     if (writes != 0) fail("operands that are written");
     whole(g.outputs[0], "broken blocks"), whole(g.outputs[1], "norm");
@@ -371,6 +387,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks,
   clip.in[0] = total_input(b, step_total::whole_tokens).id;
   clip.in[1] = total_input(b, step_total::whole_loss).id;
   var gradients[max_groups]{};
+  int norms = 0;
   for (int k = 0; k < r.group_count; ++k) {
     const auto& group = r.groups[k];
     if (group.frozen) continue;
@@ -380,7 +397,11 @@ constexpr graph update_graph(const registry& r, const mesh& ranks,
     gradients[k] = gradient(range::share);
     if (group.update == update_rule::balance) continue; // a load, not a gradient
     const var counted = group.shared ? gradient(range::counted) : gradients[k];
-    clip.in[k + 2] = over_all_ranks({&b, b.emit(op::sum_of_squares, {counted.id}, 0)}).id;
+    const var squares =
+        over_all_ranks({&b, b.emit(op::sum_of_squares, {counted.id}, 0,
+                                   op::share_attributes{scattered_over(ranks, group)})});
+    value_id& sum = clip.in[2 + norms++ % (max_inputs - 2)]; // of more, sums of several
+    sum = sum < 0 ? squares.id : b.emit(op::add, {sum, squares.id}, 0);
   }
   const value_id factor = b.emit(clip);
   const value_id norm = b.g.at_node(b.g.node_count - 1).out[1];
@@ -407,7 +428,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks,
                  store(feed::first_moment, "first_moment"),
                  store(feed::second_moment, "second_moment"), store(feed::weight, "weight"), factor,
                  number_input(b, feed::learning_rate).id, number_input(b, feed::step).id},
-                0, op::adamw_attributes{group.decay, group.count})});
+                0, op::adamw_attributes{group.decay, group.count, scattered_over(ranks, group)})});
     broken = broken.id < 0 ? here : var{&b, b.emit(op::add, {broken.id, here.id}, 0)};
     if (const axis_set shares = scattered_over(ranks, group); !shares.empty()) {
       const value_id share = store(feed::weight, "weight");

@@ -135,6 +135,10 @@ struct registry_verifier {
     if (k.of_bytes != (e.form != nullptr) || (k.of_bytes && !k.frozen))
       fail("stored as another one", &e);
     const bool shared = staged() && of_several_parts(e);
+    const bool by_layers = !k.scattered.empty() && !shared;
+    if (!e.tied && k.part != (by_layers ? e.part : -1))
+      fail("its layers lie among those of another part", &e);
+    if (!e.tied && by_layers && k.layers != layers_of(e)) fail("of other layers", &e);
     if (k.shared != shared) fail("shared by other stages than use it", &e);
     for (int a = 0; a < axes; ++a) {
       const auto one = static_cast<axis>(a);
@@ -240,8 +244,10 @@ struct registry_verifier {
       for (int a = 0; a < axes; ++a)
         if (const auto one = static_cast<axis>(a); g.scattered.has(one) && ranks.sized(one))
           shares *= ranks.of(one);
-      const std::int64_t line = shares * entry_alignment;
-      if (g.count != (n + line - 1) / line * line || g.share * shares != (g.frozen ? 0 : g.count))
+      const std::int64_t line = shares * entry_alignment, runs = g.part < 0 ? 1 : g.layers,
+                         each = runs == 0 ? 0 : (n / runs + line - 1) / line * line;
+      if ((runs > 0 && n % runs != 0) || g.count != each * runs ||
+          g.share * shares != (g.frozen ? 0 : g.count))
         fail("a group has another size than its parameters");
       std::int64_t& end = g.of_bytes ? forms : total;
       if (g.offset != end || g.states != states) fail("groups lie in each other");

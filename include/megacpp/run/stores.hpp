@@ -1,6 +1,6 @@
 // The flat stores of one rank. Weights and main grads share the registry's offsets; behind the main
 // grads lie those of tied uses. Masters and moments do, too, unless ranks share them (ZeRO): then a
-// rank has those of its share of each group, one group's behind another's.
+// rank has those of its share of each layer of each group, one behind the other.
 #pragma once
 
 #include <megacpp/checkpoint/finite.hpp>
@@ -118,8 +118,7 @@ public:
     for (int k = 0; k < p.stores->group_count; ++k) {
       const registry::group& group = p.stores->groups[static_cast<unsigned>(k)];
       if (group.share < group.count)
-        share_begins_[static_cast<unsigned>(k)] =
-            group.share * number_in_group(ranks, group.scattered, at);
+        number_[static_cast<unsigned>(k)] = number_in_group(ranks, group.scattered, at);
     }
     const auto reserve = [&](std::int64_t elements, dtype t, const char* what) {
       return arena(in, elements * size_of(t), what, smaller);
@@ -172,7 +171,8 @@ public:
       for (int a = 0; a < axes; ++a)
         share = share || (group.scattered.has(static_cast<axis>(a)) &&
                           v.at.at[static_cast<unsigned>(a)].s == state::shard);
-      const std::int64_t range = group.offset + (share ? share_begins_[k] : 0);
+      const std::int64_t range =
+          group.offset + (share ? number_[k] * group.share / group.runs() : 0);
       const std::int64_t size = size_of(type_of_store(precision_, v.from));
       switch (v.from) {
       case feed::gradient: at = gradients() + range * size; return;
@@ -235,10 +235,17 @@ public:
     const registry& r = entries();
     for (int k = 0; k < r.group_count; ++k) {
       const registry::group& group = r.groups[static_cast<unsigned>(k)];
-      const std::int64_t begin = group.offset + share_begins_[static_cast<unsigned>(k)],
-                         from = std::max(first, begin),
-                         to = std::min(first + n, begin + group.share);
-      if (from < to) f(from, group.states + from - begin, to - from);
+      if (group.share == 0 || first + n <= group.offset || first >= group.offset + group.count)
+        continue;
+      // A run of the share lies in each layer.
+      const std::int64_t run = group.share / group.runs(), layer = group.count / group.runs();
+      std::int64_t i = std::max<std::int64_t>(0, (first - group.offset) / layer);
+      for (; i < group.runs() && group.offset + i * layer < first + n; ++i) {
+        const std::int64_t begin =
+                               group.offset + i * layer + number_[static_cast<unsigned>(k)] * run,
+                           from = std::max(first, begin), to = std::min(first + n, begin + run);
+        if (from < to) f(from, group.states + i * run + from - begin, to - from);
+      }
     }
   }
 
@@ -465,8 +472,8 @@ private:
   coordinates at_;
   precision_policy precision_;
   std::int64_t total_;
-  std::map<std::string, parameter_ref> held_;           ///< by name
-  std::array<std::int64_t, max_groups> share_begins_{}; ///< in a group's range, this rank's share
+  std::map<std::string, parameter_ref> held_;     ///< by name
+  std::array<std::int64_t, max_groups> number_{}; ///< of this rank among those of a group
   arena weights_, gradients_, masters_, first_, second_;
 };
 

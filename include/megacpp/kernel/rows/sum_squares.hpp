@@ -43,13 +43,15 @@ struct sum_in_order {
   }
 };
 
-/// `parts` is memory for sum_squares_parts(n) doubles.
+/// The sums of the blocks: `parts` is memory for sum_squares_parts(n) doubles.
+template <class T, class Device>
+void squares(Device& on, std::int64_t n, const T* x, double* parts) {
+  for_rows(on, sum_squares_parts(n), sum_squares_block<T>{n, x, parts});
+}
 template <class T, class Device>
 void sum_squares(Device& on, std::int64_t n, const T* x, double* parts, double* sum) {
-  const std::int64_t blocks = sum_squares_parts(n);
-  const sum_squares_block<T> body{n, x, parts};
-  for_rows(on, blocks, body);
-  for_one(on, sum_in_order{blocks, body.parts, sum});
+  squares(on, n, x, parts);
+  for_one(on, sum_in_order{sum_squares_parts(n), parts, sum});
 }
 
 } // namespace mc::rows
