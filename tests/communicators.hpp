@@ -264,7 +264,7 @@ inline float largest(const std::vector<int>& members, std::int64_t i) {
     else if (const float x = of_maxima(r, i); x > most || std::isnan(x)) most = x;
   return most;
 }
-/// Both exchanges that reduce, by maximum.
+/// Runs the exchanges that reduce, by maximum.
 inline std::string maxima_of(mc::communicator& c, const plain_groups& plain, mc::axis_set over,
                              std::int64_t n) {
   const std::vector<int> members = plain.of(over, c.rank());

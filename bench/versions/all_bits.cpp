@@ -171,8 +171,8 @@ template <class Model> void train(const Model& m, const way& w, const program_vi
     };
     collect(all.masters, held.masters(), held.precision().master,
             !held.precision().updates_weights());
-    collect(all.first, held.first_moments(), held.precision().master, true);
-    collect(all.second, held.second_moments(), held.precision().master, true);
+    collect(all.first, held.first_moments(), held.precision().moment, true);
+    collect(all.second, held.second_moments(), held.precision().moment, true);
   });
 }
 

@@ -1,5 +1,5 @@
 // expect-error: MEGA-P005
-// expect-text: clip_factor(sum_of_squares@26, sum_of_squares@25) over tp
+// expect-text: clip_factor(sum_of_squares@27, sum_of_squares@26) over tp
 //
 // The gradient is clipped by the norm of one rank's shards: another factor on every rank
 // (pytorch/torchtitan#596, https://github.com/pytorch/torchtitan/pull/596;
@@ -22,8 +22,10 @@ constexpr var flat(builder& b, const char* name, place over_tp) {
 constexpr graph end_of_step() {
   builder b{mesh(layout{2})};
   const var count = total_input(b, step_total::whole_tokens);
-  const var whole{&b, b.emit(op::sum_of_squares, {flat(b, "norms", I).id}, here())};
-  const var cut{&b, b.emit(op::sum_of_squares, {flat(b, "matrices", S(dim::elements)).id}, here())};
+  const var whole{
+      &b, b.emit(op::sum_of_squares, {flat(b, "norms", I).id}, here(), op::share_attributes{})};
+  const var cut{&b, b.emit(op::sum_of_squares, {flat(b, "matrices", S(dim::elements)).id}, here(),
+                           op::share_attributes{})};
 #ifdef MEGACPP_EXPECT_ERROR
   const var all = cut;
 #else

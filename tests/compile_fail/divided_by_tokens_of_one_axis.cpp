@@ -25,7 +25,7 @@ constexpr graph end_of_step() {
   const var loss = total_input(b, step_total::whole_loss);
   const var range =
       b.input(feed::gradient, "gradient", dtype::f32, {{dim::elements, 64}}, placement{});
-  const value_id squares = b.emit(op::sum_of_squares, {range.id}, here());
+  const value_id squares = b.emit(op::sum_of_squares, {range.id}, here(), op::share_attributes{});
   b.emit(op::clip_factor, {count.id, loss.id, squares}, here()); // expect-line
   return b.g;
 }

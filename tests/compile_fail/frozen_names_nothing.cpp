@@ -1,8 +1,8 @@
 // expect-error: MEGA-C009
 // expect-text: frozen(mlp.up)
 //
-// A run freezes a projection by the name that another family has for it. Were it not refused, all
-// of the model would be trained, and nobody told.
+// A run freezes a projection by the name that another family has for it. Were the
+// name not refused, that projection would be trained, and nobody told.
 #include "one_layer.hpp"
 
 using namespace mc;

@@ -20,7 +20,7 @@ constexpr graph end_of_step() {
     placement p;
     p[axis::tp] = over_tp;
     const var range = b.input(feed::gradient, name, dtype::f32, {{dim::elements, 64}}, p);
-    return var{&b, b.emit(op::sum_of_squares, {range.id}, here())};
+    return var{&b, b.emit(op::sum_of_squares, {range.id}, here(), op::share_attributes{})};
   };
   const var cut = to(squares("matrices", S(dim::elements)), axis::tp, I);
   const var whole = squares("norms", I);

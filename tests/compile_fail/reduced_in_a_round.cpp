@@ -31,7 +31,7 @@ constexpr graph built() {
   const var w = b.parameter("experts", "weight", dtype::f32, {E, F, H}, stored, frozen);
   const var rows = grouped_linear(dispatch(x, p), to(w, axis::edp, R), p);
   b.g.outputs[0] = combine(rows, p).id;
-  const var squares{&b, b.emit(op::sum_of_squares, {rows.id}, here())};
+  const var squares{&b, b.emit(op::sum_of_squares, {rows.id}, here(), op::share_attributes{})};
   [[maybe_unused]] const var of_ep = to(squares, axis::ep, I);
 #ifdef MEGACPP_EXPECT_ERROR
   to(of_ep, axis::edp, I); // expect-line

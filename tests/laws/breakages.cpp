@@ -229,10 +229,11 @@ graph norm_graph(const registry& r, const mesh& ranks, const op_info& squares) {
   for (int k = 0; k < r.group_count; ++k) {
     const var g = group_value(b, r.groups[static_cast<unsigned>(k)], range::share, feed::gradient,
                               "gradient", dtype::f64, k);
-    var s{&b, b.emit(squares, {g.id}, 0)};
+    var s{&b, b.emit(squares, {g.id}, 0, op::share_attributes{})};
     for (int a = 0; a < axes; ++a)
       if (s.at(static_cast<axis>(a)).s == state::partial) s = to(s, static_cast<axis>(a), I, 0);
-    clip.in[static_cast<unsigned>(k + 2)] = s.id;
+    value_id& sum = clip.in[static_cast<unsigned>(2 + k % (max_inputs - 2))];
+    sum = sum < 0 ? s.id : b.emit(op::add, {sum, s.id}, 0);
   }
   b.emit(clip);
   b.g.outputs = {-1, b.g.at_node(b.g.node_count - 1).out[1]};

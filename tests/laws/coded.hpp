@@ -62,6 +62,7 @@ constexpr void decode_rule(mc::inference& c) {
 inline constexpr mc::op_info decode{.name = "decode",
                                     .rule = &decode_rule,
                                     .typed_by = decode_in::scales,
+                                    .decodes = true,
                                     .attributes = mc::attributes_of<decode_attributes>,
                                     .operands = mc::named<decode_in, decode_out>};
 

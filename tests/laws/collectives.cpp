@@ -249,8 +249,8 @@ void sends_what_papers_say(const setup& s, int dp, int micros, const char* name)
     for (const auto& [key, t] : want) {
       const auto at = all[r].find(key);
       if (!(same = same && at != all[r].end())) break;
-      // A group of the stores at a time, and where ranks share it, a layer of one, which divides into
-      // shares of whole lines.
+      // Groups are exchanged one at a time; one that ranks share a layer at a time, of which each is
+      // padded to shares of whole lines.
       const std::int64_t more = at->second.calls - t.calls,
                          most = s.ranks.zero > 0 ? 4 * (counted_gpt.layers / s.ranks.pp + 2) : 4,
                          padding = at->second.bytes - t.bytes,

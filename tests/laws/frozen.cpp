@@ -1,5 +1,5 @@
-// Frozen parts: what a run freezes is read and stays as it is, has nothing but weights, and leaves
-// everything else to be trained as it would be without.
+// Frozen parameters: what a run freezes is read and stays as it is, has nothing but weights, and
+// leaves everything else to be trained as it would be without.
 #define BOOST_TEST_MODULE frozen_parts
 #include <boost/test/unit_test.hpp>
 
@@ -12,7 +12,9 @@
 #include <megacpp/run/session.hpp>
 #include <megacpp/train/state.hpp>
 
+#include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <set>
 #include <string>
@@ -138,13 +140,12 @@ BOOST_AUTO_TEST_CASE(what_is_frozen_has_nothing_but_weights) {
         const stores mine(program.view(), true, c.coordinate(), host_memory::of_process(),
                           c.ranks());
         const registry& r = mine.entries();
-        // 14 and 15: the head's table, the last norm's gain; every range is padded to its shares
-        const std::int64_t main = size_of(accumulator_of(t)), trained = head + norm,
-                           padding = zero * 2 * 2 * norm, states = trained / (1 + zero);
-        BOOST_TEST(r.gradients >= trained);
-        BOOST_TEST(r.gradients <= trained + padding);
-        BOOST_TEST(r.states >= states);
-        BOOST_TEST(r.states <= states + padding);
+        // The head's table and the last norm's gain are two groups. Where ranks share them, a layer
+        // is padded to shares of whole lines, which the table is already.
+        const std::int64_t main = size_of(accumulator_of(t)), ranks = 1 + zero,
+                           trained = head + norm * ranks;
+        BOOST_TEST(r.gradients == trained);
+        BOOST_TEST(r.states == trained / ranks);
         const memory_items m = memory_of_stores(sizes_of(r), p.view().numbers.precision);
         BOOST_TEST(m.gradients == r.gradients * main);
         BOOST_TEST(m.moments == 2 * r.states * main);
@@ -155,8 +156,8 @@ BOOST_AUTO_TEST_CASE(what_is_frozen_has_nothing_but_weights) {
     }
 }
 
-// A state keeps no moments of what is frozen, and its weights as they are: those of bf16 exactly.
-// A run that freezes something else goes on from it by its weights alone.
+// A state has no moments of frozen parameters, and has their weights to the bit. A run that freezes
+// others takes its weights alone.
 BOOST_AUTO_TEST_CASE(a_state_of_frozen_parts_is_whole) {
   for (const dtype t : {dtype::f32, dtype::bf16}) {
     const setup s{.batch = {2, 32}, .precision = t, .frozen = all_but_the_head};
@@ -198,6 +199,35 @@ BOOST_AUTO_TEST_CASE(a_state_of_frozen_parts_is_whole) {
                  std::string::npos;
         });
   }
+}
+
+// Stages and replicas of which some have nothing but frozen weights write the file of one rank.
+BOOST_AUTO_TEST_CASE(ranks_that_are_frozen_save_what_one_does) {
+  const setup alone{.batch = {2, 32}, .precision = dtype::bf16, .frozen = all_but_the_head};
+  const auto saved = [&](const layout& l, int dp, const std::string& folder) {
+    setup s = alone;
+    s.ranks = l;
+    const interpreted_program<qwen3> p(untied, s, "p");
+    thread_ranks(mesh_of(l, dp), std::chrono::seconds(20)).run([&](communicator& c) {
+      const rank_program program(p.view(), c);
+      stores mine(program.view(), true, c.coordinate(), host_memory::of_process(), c.ranks());
+      mine.initialise(3);
+      const auto write = [&](folder_writer&& out) {
+        write_state(out, p.view(), mine, {1, 2}, nlohmann::json::object(), {}, hf_shard_limit, c);
+        out.commit();
+      };
+      if (c.rank() == 0) write(folder_writer(folder));
+      else write(folder_writer::of_another_rank());
+    });
+    std::map<std::string, std::string> files;
+    for (const auto& entry : std::filesystem::directory_iterator(folder))
+      files[entry.path().filename().string()] = test::read_text(entry.path().string());
+    return files;
+  };
+  const test::scratch_folder dir;
+  const auto want = saved({}, 1, dir / "one");
+  BOOST_TEST((saved({.pp = 2}, 1, dir / "pp") == want));
+  BOOST_TEST((saved({.tp = 2, .pp = 2, .zero = 1}, 2, dir / "zero") == want));
 }
 
 BOOST_AUTO_TEST_CASE(names_that_mean_nothing_are_refused) {

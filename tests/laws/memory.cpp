@@ -337,6 +337,12 @@ BOOST_AUTO_TEST_CASE(the_planned_bytes_are_the_bytes_used_on_every_rank) {
            dtype::bf16);
   }
   of_gpt({.tp = 4, .sequence_parallel = true, .zero = 1}, 2, "zero 1 tp 4 sp dp 2");
+  const auto of_frozen = [&](layout l, const frozen& f, const char* name) {
+    poisoned_on_ranks(deep, {.ranks = l, .batch = b, .precision = dtype::bf16, .frozen = f}, 2,
+                      name);
+  };
+  of_frozen({}, {"blocks"}, "dp 2, frozen blocks");
+  of_frozen({.pp = 2, .zero = 1}, {"embedding", "attn"}, "zero 1 pp 2 dp 2, frozen tables");
   // Every token goes to every expert, so that all rows of the plan are there. A round of as many rows
   // as a rank has tokens is of one rank alone, which sends as much in it as it ever may.
   qwen3_moe all = small_moe;
@@ -702,7 +708,9 @@ BOOST_AUTO_TEST_CASE(an_update_tells_what_it_left_infinite_or_not_a_number) {
                      const std::int64_t at = 100 * p.hidden + 5;
                      for_each_parameter(p, [&](const parameter_ref& x) {
                        if (x.name.find("wpe") != std::string::npos)
-                         stores::set(in[store], s.precision().master, x.offset + at, NAN);
+                         stores::set(in[store],
+                                     store == 0 ? s.precision().master : s.precision().moment,
+                                     x.offset + at, NAN);
                      });
                      const step_result r = run.step(b);
                      BOOST_TEST((std::isfinite(r.norm) && r.applied && !r.finite));

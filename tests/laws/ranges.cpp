@@ -70,7 +70,8 @@ private:
     second = range(feed::second_moment, "second_moment", stored);
     weight = range(feed::weight, "weight", stored);
     const var mine = to({&b, gradient}, axis::dp, sharded ? S(dim::elements) : I);
-    const var squares = over_all_ranks({&b, b.emit(op::sum_of_squares, {mine.id}, 0)});
+    const var squares =
+        over_all_ranks({&b, b.emit(op::sum_of_squares, {mine.id}, 0, op::share_attributes{})});
     const value_id tokens = total_input(b, step_total::whole_tokens).id,
                    loss = total_input(b, step_total::whole_loss).id,
                    factor = b.emit(op::clip_factor, {tokens, loss, squares.id}, 0);
@@ -79,7 +80,7 @@ private:
     b.emit(op::adamw,
            {mine.id, master, first, second, weight, factor, number_input(b, feed::learning_rate).id,
             number_input(b, feed::step).id},
-           0, op::adamw_attributes{true, n});
+           0, op::adamw_attributes{true, n, {}});
     updated = to({&b, weight}, axis::dp, I).id;
     if (b.g.wrong.code == fault::none) b.g.wrong = verify_nodes(b.g);
     g = b.g;

@@ -322,13 +322,25 @@ BOOST_AUTO_TEST_CASE(a_shared_optimizer_leaves_the_same_bits) {
   }
 }
 
-// A policy may send gradients in a narrower type than they are kept in. Each rank's is rounded, and
-// so is the sum: the norm of the gradient is off by at most that.
+// A policy may send gradients in a narrower type than they are kept in. Each rank's gradient and the
+// sum are rounded, so that the norm is off by no more than two roundings.
 BOOST_AUTO_TEST_CASE(gradients_are_sent_in_the_type_of_the_wire) {
   setup s{.ranks = {.zero = 1}, .batch = {2, 32}};
   const outcome exact = outcome_of(small_gpt, s, 4, 4, {.clip = 0});
   s.precision.wire = dtype::bf16;
   const outcome sent = outcome_of(small_gpt, s, 4, 4, {.clip = 0});
+  // A sum of loads, whose sign is a step, goes as it is: it is no gradient.
+  setup of_experts{.ranks = {.ep = 2}, .batch = {2, 32}};
+  const outcome balanced = outcome_of(small_moe, of_experts, 2, 2, {.clip = 0, .steps = 1});
+  of_experts.precision.wire = dtype::bf16;
+  const outcome narrow = outcome_of(small_moe, of_experts, 2, 2, {.clip = 0, .steps = 1});
+  int biases = 0;
+  for (const auto& [name, w] : balanced.weights) {
+    if (!name.ends_with("e_score_correction_bias")) continue;
+    BOOST_TEST((narrow.weights.at(name) == w), name);
+    ++biases;
+  }
+  BOOST_TEST(biases == 3);
   BOOST_TEST(sent.numbers[0] == exact.numbers[0]);
   BOOST_TEST(sent.numbers[1] != exact.numbers[1]);
   BOOST_TEST(std::abs(sent.numbers[1] / exact.numbers[1] - 1) < 2 * 0x1p-8);

@@ -190,8 +190,9 @@ template <class Model> std::string gradients_of_five(const Model& m, int micro) 
   const stores& s = r.run.weights();
   const auto reduced = [&] {
     r.run.gradients(5 / micro, r.feed(text, 0));
-    return std::string(reinterpret_cast<const char*>(s.gradients()),
-                       static_cast<std::size_t>(s.total() * size_of(s.precision().master)));
+    return std::string(
+        reinterpret_cast<const char*>(s.gradients()),
+        static_cast<std::size_t>(s.entries().gradients * size_of(s.precision().main_gradient)));
   };
   std::string once = reduced();
   BOOST_TEST((reduced() == once));

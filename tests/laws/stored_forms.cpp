@@ -12,6 +12,7 @@
 
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -204,8 +205,39 @@ BOOST_AUTO_TEST_CASE(a_form_takes_what_its_arrays_do) {
   BOOST_TEST(b.weights - a.weights == elements * 4 - elements - elements / 64 * 4);
   BOOST_TEST(a.gradients == b.gradients);
   BOOST_TEST(a.moments == b.moments);
+  // What is decoded is kept by nobody: not for the step, nor for the backward pass.
+  BOOST_TEST(a.derived == b.derived);
+  BOOST_TEST(a.saved == b.saved);
   BOOST_TEST(stores(coded.view(), true).bytes() == a.weights + a.gradients + a.masters + a.moments);
   BOOST_TEST(coded.view().parameters == plain.view().parameters);
+}
+
+// A pass that reads the codes of another parameter, or the scales, is seen; what is decoded twice is
+// decoded twice.
+BOOST_AUTO_TEST_CASE(arrays_of_two_parameters_are_told_apart) {
+  const auto graph_with = [](int swapped) {
+    auto b = std::make_unique<builder>(mesh(layout{}));
+    const extent F{dim::ffn, 128}, H{dim::hidden, 64};
+    const var x = b->input(feed::stream, "x", dtype::f32, {{dim::sequence, 8}, H}, {});
+    var y[2];
+    std::array<var, max_arrays> of[2];
+    for (int k = 0; k < 2; ++k)
+      of[k] = b->parameter(k == 0 ? "one" : "two", "weight", mc_test::coded_form, {F, H}, {},
+                           normal_weights(0.1));
+    for (int k = 0; k < 2; ++k) {
+      const var codes = of[swapped == 1 ? 1 - k : k][0], scales = of[swapped == 2 ? 1 - k : k][1];
+      y[k] = linear(x, {b.get(), b->emit(mc_test::decode, {codes.id, scales.id}, 0,
+                                         mc_test::decode_attributes{dtype::f32})});
+    }
+    b->g.outputs[0] = (y[0] + gelu(y[1])).id;
+    BOOST_TEST((b->g.wrong.code == fault::none), b->g.wrong.what.c_str());
+    return std::make_unique<graph>(b->g);
+  };
+  const auto right = graph_with(0);
+  const meaning before = meaning_of(*right);
+  BOOST_TEST((verify_meaning(*right, before, false).code == fault::none));
+  for (const int swapped : {1, 2})
+    BOOST_TEST((verify_meaning(*graph_with(swapped), before, false).code == fault::P019));
 }
 
 BOOST_AUTO_TEST_CASE(no_shard_cuts_a_block) {

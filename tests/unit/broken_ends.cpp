@@ -95,6 +95,14 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_is_refused) {
     node* n = find_node(g, op::reduce_gradient);
     n->attr = op::exchange_attributes{n->attr.as<op::exchange_attributes>().over, dtype::bf16};
   });
+  refused("a norm counts shares that ranks do not have", [](graph& g) {
+    find_node(g, op::sum_of_squares)->attr = op::share_attributes{axis::cp};
+  });
+  refused("an update is of shares that ranks do not have", [](graph& g) {
+    node* n = find_node(g, op::adamw);
+    auto a = n->attr.as<op::adamw_attributes>();
+    a.over = axis::cp, n->attr = a;
+  });
   refused("a group is not clipped",
           [](graph& g) { find_node(g, op::adamw)->in[5] = find_node(g, op::clip_factor)->out[1]; });
   refused("a group is not updated", [&](graph& g) { erase(g, find_node(g, op::adamw, 1)); });
@@ -550,13 +558,19 @@ BOOST_AUTO_TEST_CASE(broken_registries_are_refused) {
       x.gradients += aligned_elements(x.entries[lent].count.n);
     });
     b.refuses("a group is longer than its parameters", [](registry& x) {
-      registry::group& last = x.groups[x.group_count - 1];
+      int k = x.group_count - 1;
+      while (x.groups[k].share == 0) --k; // a stage has nothing of the others
+      registry::group& last = x.groups[k];
       const std::int64_t more = entry_alignment * (last.count / last.share);
       last.count += more, last.share += entry_alignment, x.states += entry_alignment;
       x.total += more, x.gradients += more;
     });
     b.refuses("replicas share no states, and each has room for all",
               [&](registry& x) { x = make_registry(b.parts, b.layers, 0, b.ranks, b.before); });
+    group("a group has layers of any part", own, [](auto& g) { g.part = -1; });
+    group("a group has layers of another part", own, [](auto& g) { ++g.part; });
+    group("a group has more layers", own, [](auto& g) { ++g.layers; });
+    entry("layers are further apart", up, [](auto& e) { e.stride += entry_alignment; });
     group("weights decay otherwise", own, [](auto& g) { g.decay = !g.decay; });
     group("weights are frozen", own, [](auto& g) { g.frozen = true; });
     group("weights are balanced", own, [](auto& g) { g.update = update_rule::balance; });

@@ -25,7 +25,8 @@ std::unique_ptr<graph> rows_summed(bool of_replicas) {
   const expert_plan p = expert_rows(experts, 64, E.n, 0);
   const var rows = dispatch(x, p);
   b.g.outputs[0] = combine(rows, p).id;
-  const var sum = to({&b, b.emit(op::sum_of_squares, {rows.id}, 0)}, axis::ep, I);
+  const var sum =
+      to({&b, b.emit(op::sum_of_squares, {rows.id}, 0, op::share_attributes{})}, axis::ep, I);
   if (of_replicas) to(sum, axis::edp, I);
   auto g = std::make_unique<graph>(b.g);
   if (g->wrong.code == fault::none) g->wrong = verify_nodes(*g);

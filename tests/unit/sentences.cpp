@@ -416,8 +416,8 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_cut_or_multiplied_is_named) {
              }).find("MEGA-P005 times(") == 0u);
 }
 
-// A pending maximum is what ranks have each: an op takes it when it is reduced, in fp32, and no
-// gradient passes through it, since no sum over ranks gives it.
+// Of a pending maximum each rank has a number of its own: an op takes the maximum once it is
+// reduced, in fp32, and no gradient passes through it, since no sum over ranks gives it.
 BOOST_AUTO_TEST_CASE(a_pending_maximum_is_reduced_before_it_is_used) {
   using namespace mc_test;
   const auto with = [](const op_info& op, auto reduced, dtype t = dtype::f32) {

@@ -13,10 +13,10 @@
 //   - start waits for no other rank; until wait returns, `in` is not written and `out` not touched,
 //     and after it `out` is whole and `in` free;
 //   - sums are taken in the order of the ranks, from the first on: of bf16 in fp32, rounded once at
-//     the end, of fp32 in fp32, of fp64 in fp64, of integers modulo 2^32 or 2^64; a maximum of
-//     fp32, in that order, is the first of the largest, or the first that is not a number. So they
+//     the end, of fp32 in fp32, of fp64 in fp64, of integers modulo 2^32 or 2^64; a maximum is of
+//     fp32: the largest, of equals the first rank's, or the first that is not a number. So they
 //     have the same bits on every rank, in every run and from every backend (reduce_in_rank_order);
-//   - of an all-reduce, ranks may have nothing: their count is 0, and the sum, or the maximum, the
+//   - of an all-reduce, ranks may have nothing: their count is 0, and the result is the
 //     others';
 //   - `in` and `out` are apart, or one in place of the other: those of an all-reduce the same, `in`
 //     of an all-gather the rank's part of `out`, `out` of a reduce-scatter its part of `in`, of
@@ -48,7 +48,7 @@ inline std::string name_of(axis_set over) {
 ///                      in                    out
 ///   all_reduce         count                 count: the sum, or the maximum
 ///   all_gather         count                 n count: each rank's, in their order
-///   reduce_scatter     n count               count: that of everyone's rank-th part
+///   reduce_scatter     n count               count: the same of everyone's rank-th part
 ///   all_to_all         n count               n count: part i goes to rank i, and comes from it
 ///   ... by counts      the sum of `gives`    the sum of `takes`: parts of these sizes, in order
 ///   broadcast          count, of the root    count

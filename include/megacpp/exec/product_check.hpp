@@ -100,11 +100,6 @@ private:
     std::int64_t rows = 0, columns = 0, stride = 0;
     std::size_t begin = 0, end = 0;
   };
-  template <class F> static void with_type(dtype type, const F& f) {
-    if (type == dtype::f64) f(double{});
-    else if (type == dtype::f32) f(float{});
-    else f(bf16{});
-  }
   template <class T> static T* row(std::byte* room, const stored& m, std::int64_t i) {
     return reinterpret_cast<T*>(room + m.begin) + i * m.stride;
   }
@@ -156,7 +151,7 @@ private:
     const std::uint32_t mask = wide() - 1;
     const std::int64_t s = apart();
     const auto of = [&](int at) { return parity < 0 || at == parity ? mask : 0u; };
-    with_type(m.type, [&](auto type) {
+    with_float_type(m.type, [&](auto type) {
       using T = decltype(type);
       std::vector<T> numbers[2]; // of even rows and of odd ones
       for (int i = 0; i < 2; ++i) {
@@ -195,7 +190,7 @@ private:
 
   /// y += M x, of M as the product sees it.
   static void multiply(std::byte* room, const stored& m, const double* x, double* y) {
-    with_type(m.type, [&](auto type) {
+    with_float_type(m.type, [&](auto type) {
       using T = decltype(type);
       for (std::int64_t i = 0; i < m.rows; ++i) {
         const T* const in = row<T>(room, m, i);

@@ -40,7 +40,7 @@ struct product_shape {
   dtype a = dtype::f32;      // of X or dY, the first operand
   dtype b = dtype::f32;      // of W, or of a weight gradient's X; and of the bias
   dtype out = dtype::f32;    // of Y, dX or dW
-  bool scaled = false; // the sum is taken times a number of fp32 of each operand (product_scales)
+  bool scaled = false; // the sum is multiplied by one fp32 number of each operand (product_scales)
   bool bias = false;   // forward only, added to the scaled sum
   bool accumulate = false;   // input_gradient: dX += ...; a weight gradient always accumulates
   bool dynamic_rows = false; // M is a maximum; the rows of a call are given at execute

@@ -14,8 +14,8 @@ namespace mc {
 
 class lane;
 
-/// One number of fp32 for each operand of a scaled product, in the memory of the device: what the
-/// operand's elements stand for is they times that number.
+/// One number of fp32 for each operand of a scaled product, in the memory of the device: an
+/// operand's elements stand for themselves times its number.
 struct product_scales {
   const float *a = nullptr, *b = nullptr;
 };

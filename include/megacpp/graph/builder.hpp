@@ -184,8 +184,9 @@ struct builder {
     return {this, id};
   }
 
-  /// The same of a parameter that is stored in several arrays, which are what ops read. It is
-  /// frozen. Faults: MEGA-S001 where a shard cuts a block.
+  /// Declares a frozen parameter that is stored in several arrays, and gives these arrays, which
+  /// ops read in its place. Faults: MEGA-S001 where a shard would cut a block, MEGA-C001 for a form
+  /// beyond the limits.
   [[gnu::cold]] constexpr std::array<var, max_arrays> parameter(const char* scope, const char* name,
                                                                 const stored_form& form,
                                                                 std::initializer_list<extent> dims,
@@ -195,7 +196,13 @@ struct builder {
     const var whole = parameter(scope, name, dtype::u8, dims, at, info, line);
     std::array<var, max_arrays> arrays;
     const value box = whole.type();
+    if (box.rank == 0) {
+      fail(fault::S003, line, "parameter", whole.id);
+      return {};
+    }
     const extent& last = box.dims[box.rank - 1];
+    in_range(info.valid_rows == 0, line, "parameter", whole.id, "valid_rows",
+             static_cast<double>(info.valid_rows), "0 for what is stored in several arrays");
     in_range(form.block >= 1 && form.block <= most_in_block, line, "parameter", whole.id, "block",
              static_cast<double>(form.block), "1 to 512");
     in_range(form.count >= 1 && form.count <= max_arrays, line, "parameter", whole.id, "count",
@@ -208,6 +215,12 @@ struct builder {
       value v = box;
       form.arrays[k].shape(v);
       v.name = form.arrays[k].name, v.type = form.arrays[k].type;
+      // So many elements for each block, in the order of the blocks.
+      bool of_blocks = v.rank == box.rank && v.dims[v.rank - 1].n > 0 &&
+                       v.dims[v.rank - 1].n % (last.n / form.block) == 0;
+      for (int i = 0; of_blocks && i < v.rank; ++i)
+        of_blocks = v.dims[i].d == box.dims[i].d && (i + 1 == v.rank || v.dims[i] == box.dims[i]);
+      if (!of_blocks) fail(fault::S003, line, "parameter", whole.id);
       normalise(v, line, "parameter");
       kept.arrays[k] = add(v, line);
       arrays[static_cast<unsigned>(k)] = {this, kept.arrays[k]};

@@ -257,17 +257,17 @@ inline constexpr std::int64_t most_in_block = 512; ///< elements that are encode
 struct stored_array {
   const char* name = "";
   dtype type = dtype::u8;
-  /// The array's dims, of those of a box of the parameter: it is cut where the box is.
+  /// Changes the dims of a box of the parameter into those of this array's part of it.
   void (*shape)(value& box) = nullptr;
 };
-/// How a parameter is stored whose elements are not numbers of one type: codes, and what they are
-/// read by. Only what is frozen is stored so.
+/// How a parameter is stored in several arrays: codes, and the numbers that its op needs to decode
+/// them. Only what is frozen is stored so.
 struct stored_form {
   const char* name = "";
   std::int64_t block = 1; ///< elements along the last dim that no shard may cut: at most 512
   int count = 0;
   stored_array arrays[max_arrays]{};
-  /// Writes what `block` elements are stored as, where each array has them.
+  /// Encodes `block` elements x, and writes each array's bytes to to[k].
   void (*encode)(const double* x, std::byte* const* to) = nullptr;
 };
 
@@ -357,15 +357,15 @@ constexpr global_count unpadded_size(const value& v, const parameter_info& p) {
   return {p.valid_rows > 0 ? n / v.dims[0].n * p.valid_rows : n};
 }
 
-/// A flat range of the stores is one dim of elements, or one for each of several layers.
+/// Whether a value is a range of the stores: (elements), or (layers, elements).
 constexpr bool is_range(const value& v) {
   return v.rank > 0 && v.dims[v.rank - 1].d == dim::elements &&
          (v.rank == 1 || (v.rank == 2 && v.dims[0].d == dim::layers));
 }
-/// A range of the stores alone may be cut over an axis whose size
-/// is known only at start, which is this one; -1: it is not, or v is no range. Of a range, the mesh
-/// of the graph gives the most that a rank may hold, and one with all sizes what each does: every
-/// rank as many, of which those behind the last element are padding.
+/// Only a range of the stores may be cut over an axis whose size is known only at start. Gives that
+/// axis; -1: there is none, or v is no range. Of a range, the mesh of the graph gives the most that
+/// a rank may hold, and one with all sizes what each does: every rank as many, of which those
+/// behind the last element are padding.
 constexpr int range_axis(const mesh& m, const value& v) {
   if (!is_range(v)) return -1;
   for (int a = 0; a < axes; ++a)

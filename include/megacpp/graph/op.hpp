@@ -187,6 +187,8 @@ struct op_info {
   bool crosses = false;               ///< takes values of one mesh to the other
   unsigned constants = 0;             ///< bit k: output k has no gradient, whatever it depends on
   unsigned changes = 0;               ///< bit k: writes its operand k
+  bool decodes = false; ///< its result is larger than the parameters that it reads: it runs
+                        ///< where that is read, again in the backward pass, and nobody keeps it
   bool takes_ranges = false;  ///< element by element, however many: ranges cut at start (MEGA-P022)
   bool commutes = false;      ///< its operands 0 and 1 have no order
   bool redistributes = false; ///< its output is its operand, placed as an op::transition says

@@ -21,7 +21,7 @@ namespace mc {
 enum class element : std::uint8_t {
   of_node, ///< those that the node is typed by (op_info::typed_by)
   sum,     ///< what sums of them are kept in: accumulator_t
-  u8,      ///< codes, which mean something to their op alone
+  u8,      ///< bytes whose meaning the op knows
   i32,
   i64,
   f64,

@@ -3,7 +3,8 @@
 //   state       meaning                                            its cotangent is
 //   invariant   same value, one logical computation                invariant
 //   replicate   same value, used differently by each rank          partial
-//   partial     pending sum (or maximum, which has no cotangent)   replicate
+//   partial     pending sum                                        replicate
+//               pending maximum                                    none
 //   shard(dim)  split along a named dim                            shard(dim)
 //
 // The four states and their duality are those of varying-manual-axes types (JAX shard_map,
@@ -36,7 +37,7 @@ enum class dim : std::uint8_t {
   choices,   ///< the experts a token goes to
   sequences, ///< of all ranks whose tokens one rank's experts take
   replicas,  ///< one entry a rank of an axis of unknown size
-  layers     ///< that a group of the stores has, each with a range
+  layers     ///< of a group of the stores, of which each has as many elements
 };
 
 constexpr const char* name_of(dim d) {
@@ -51,7 +52,7 @@ enum class state : std::uint8_t { invariant, replicate, partial, shard };
 
 /// State on one axis. For shard: the dim, and the level of this axis among those that shard the
 /// same dim, 0 outermost; only the innermost axis of a dim may be gathered or re-sharded. For
-/// partial: what the value is of those that the ranks have.
+/// partial: whether the ranks' numbers are added, or the largest is taken.
 struct place {
   state s = state::invariant;
   dim d = dim::none;

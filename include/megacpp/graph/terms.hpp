@@ -29,7 +29,8 @@ constexpr term mixed(term h, const value& v) { // its type, integers, dims and p
     h = mixed(mixed(h, static_cast<term>(e.n)), static_cast<term>(e.d) << 8 | term(e.o));
   }
   for (const place& p : v.at.at)
-    h = mixed(h, static_cast<term>(p.s) << 16 | static_cast<term>(p.d) << 8 | term(p.level));
+    h = mixed(h, static_cast<term>(p.by) << 24 | static_cast<term>(p.s) << 16 |
+                     static_cast<term>(p.d) << 8 | term(p.level));
   return h;
 }
 

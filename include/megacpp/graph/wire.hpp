@@ -55,7 +55,7 @@ struct transfer {
   axis_set over{};
   std::int64_t bytes = 0; ///< that one rank hands in
   std::int64_t sent = 0;  ///< that one rank sends to others
-  std::int64_t times = 1; ///< one after another, each of these bytes
+  std::int64_t times = 1; ///< how many such calls follow one another
 };
 
 /// The calls of one node, in their order.

@@ -226,14 +226,11 @@ namespace detail {
 /// Throws mc::error(exit_code::mismatch) for a program some of whose parameters have no tensors in
 /// a Hugging Face folder.
 inline void require_tensors(const program_view& p) {
-  for_each_parameter(p, [&](const parameter_ref& r) {
-    if (r.info->form != nullptr)
-      throw error(
-          exit_code::mismatch,
-          fmt::format("{} of {} is stored as {}, which a Hugging Face folder has no tensors "
-                      "for: save and load states",
-                      r.name, p.name, r.info->form->name));
-  });
+  if (const parameter_info* const found = stored_in_form(p); found != nullptr)
+    throw error(exit_code::mismatch,
+                fmt::format("{} stores a parameter as {}, for which Hugging Face folders have no "
+                            "tensors: use the folder of a state",
+                            p.name, found->form->name));
 }
 } // namespace detail
 

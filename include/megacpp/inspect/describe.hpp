@@ -129,6 +129,20 @@ inline void describe_collectives(std::string& out, const program_view& p, const 
   }
 }
 
+/// How many numbers training updates, padding left out and tied ones counted once.
+inline std::int64_t trained_parameters(const program_view& p) {
+  std::int64_t n = 0;
+  const std::vector<int> layers = layers_of_parts(p);
+  for (int i = 0; i <= p.kinds() + 1; ++i) {
+    const graph& g = *p.part(i).g;
+    for (int k = 0; k < g.parameter_count; ++k)
+      if (const parameter_info& info = g.parameters[static_cast<unsigned>(k)];
+          !info.frozen && !info.tied)
+        n += unpadded_size(g.at(info.v), info).n * layers[static_cast<unsigned>(i)];
+  }
+  return n;
+}
+
 inline void describe_parameters(std::string& out, const program_view& p) {
   out += "Parameters\n";
   const std::vector<int> layers = layers_of_parts(p);
@@ -196,12 +210,15 @@ inline std::string describe_text(const program_view& p, device& on, const mesh& 
     fmt::format_to(at, "    {:<19} {}\n", n.name, n.value);
   fmt::format_to(at, "  parameters            {}\n", p.parameters);
   if (const frozen& f = p.numbers.frozen; f.count > 0)
-    fmt::format_to(at, "  frozen                {}\n", fmt::join(f.names, f.names + f.count, ", "));
+    fmt::format_to(at, "  frozen                {}: {} parameters are trained\n",
+                   fmt::join(f.names, f.names + f.count, ", "), detail::trained_parameters(p));
   fmt::format_to(at, "  layout                {}\n", detail::layout_text(p.numbers.ranks));
   fmt::format_to(at, "  micro-batch           {} x {} tokens\n", p.numbers.batch.micro,
                  p.numbers.batch.sequence);
   fmt::format_to(at, "  precision             {}, sums and masters {}\n",
                  name_of(p.numbers.precision.weight), name_of(p.numbers.precision.master));
+  if (const precision_policy& of = p.numbers.precision; of.wire != of.main_gradient)
+    fmt::format_to(at, "  gradients are sent in {}\n", name_of(of.wire));
   fmt::format_to(at, "  recomputation         {}\n", name_of(p.numbers.again));
   fmt::format_to(at, "  numerics              {}\n", name_of(p.numbers.sums));
   fmt::format_to(at, "  products              {}, {} threads\n",
@@ -316,6 +333,7 @@ inline std::string describe_json(const program_view& p, const std::vector<model_
       {"hidden", p.hidden},
       {"vocabulary", p.vocabulary},
       {"parameters", p.parameters},
+      {"trained_parameters", detail::trained_parameters(p)},
       {"frozen", std::vector<std::string>(p.numbers.frozen.names,
                                           p.numbers.frozen.names + p.numbers.frozen.count)},
       {"layout",

@@ -35,11 +35,8 @@ template <> struct kernel_of<&op::cast> {
     const std::int64_t n = c.size(in::x);
     const T* const x = c.in(in::x);
     std::byte* const y = c.out(out::y);
-    switch (c.value_of(out::y).type) {
-    case dtype::f64: return rows::cast(c.lane(), n, x, reinterpret_cast<double*>(y));
-    case dtype::bf16: return rows::cast(c.lane(), n, x, reinterpret_cast<bf16*>(y));
-    default: return rows::cast(c.lane(), n, x, reinterpret_cast<float*>(y));
-    }
+    with_float_type(c.value_of(out::y).type,
+                    [&]<class To>(To) { rows::cast(c.lane(), n, x, reinterpret_cast<To*>(y)); });
   }
 };
 

@@ -11,26 +11,26 @@
 
 namespace mc {
 
-/// A rank's share of each layer of a range: one run, or one for each layer. What lies in its place
-/// in the whole has the runs a layer apart, and all else has them one behind the other.
-struct share_runs {
+/// A rank's share of each layer of a range, as pieces: one, or one a layer. In the store of the
+/// whole the pieces are a layer apart; in stores of shares they are side by side.
+struct share_pieces {
   std::int64_t count = 1, elements = 0, apart = 0;
 
-  /// Of an operand that lies in its place.
-  template <class Call, class Name> share_runs(Call& c, Name share, axis_set over)
-      : elements(c.size(share)), apart(elements) {
+  template <class Call, class Name> share_pieces(Call& c, Name share, axis_set over)
+      : elements(c.size(share)) {
     const value& v = c.value_of(share);
     const std::int64_t ranks = over.empty() ? 1 : c.comm().over(over).size();
-    if (ranks == 1 || v.rank < 2 || elements == 0) return; // layers follow each other
-    count = v.dims[0].n, elements /= count, apart = elements * ranks;
+    // Of one rank layers follow each other.
+    if (ranks > 1 && v.rank > 1 && elements > 0) count = v.dims[0].n, elements /= count;
+    apart = elements * ranks;
   }
-  /// f(where a run begins in a share by itself, where in its place).
+  /// f(where a piece begins in a store of shares, where in that of the whole).
   template <class F> void each(F f) const {
     for (std::int64_t i = 0; i < count; ++i) f(i * elements, i * apart);
   }
 };
-/// How many runs there may be.
-template <class Call, class Name> constexpr std::int64_t most_runs(const Call& c, Name share) {
+/// How many pieces there may be.
+template <class Call, class Name> constexpr std::int64_t most_pieces(const Call& c, Name share) {
   const value& v = c.value_of(share);
   return v.rank < 2 ? 1 : v.dims[0].n;
 }
@@ -84,16 +84,16 @@ template <> struct kernel_of<&op::scatter_gradient> { // g, the rank's share of 
   template <class G, class Call> static void run(Call& c) {
     const auto a = c.attr(of_type<op::exchange_attributes>);
     G *const g = c.in_out(in::g), *const share = c.in_out(in::share);
-    const share_runs runs(c, in::share, a.over);
-    const std::int64_t n = runs.elements;
+    const share_pieces pieces(c, in::share, a.over);
+    const std::int64_t n = pieces.elements;
     with_float_type(a.wire, [&]<class W>(W) {
-      W* const sent = on_the_wire<W>(c, g, c.size(in::g));
-      runs.each([&](std::int64_t, std::int64_t at) {
+      pieces.each([&](std::int64_t, std::int64_t at) {
+        W* const sent = on_the_wire<W>(c, g + at, pieces.apart);
         W* mine = nullptr;
         if constexpr (std::is_same_v<W, G>) mine = share + at;
-        else mine = sent + at + c.comm().over(a.over).rank() * n; // in its place
+        else mine = sent + c.comm().over(a.over).rank() * n; // in its place
         c.comm().run(
-            exchange::reduce_scatter(a.over, dtype_of<W>, sent + at, mine, n, c.described().line));
+            exchange::reduce_scatter(a.over, dtype_of<W>, sent, mine, n, c.described().line));
         if constexpr (!std::is_same_v<W, G>) rows::cast(c.lane(), n, mine, share + at);
       });
     });
@@ -106,9 +106,9 @@ template <> struct kernel_of<&op::gather_weight> { // the rank's share of w, w
     const axis_set over = c.attr(of_type<op::exchange_attributes>).over;
     const T* const share = c.in(in::share);
     T* const w = c.in_out(in::w);
-    const share_runs runs(c, in::share, over);
-    runs.each([&](std::int64_t, std::int64_t at) {
-      c.comm().run(exchange::all_gather(over, dtype_of<T>, share + at, w + at, runs.elements,
+    const share_pieces pieces(c, in::share, over);
+    pieces.each([&](std::int64_t, std::int64_t at) {
+      c.comm().run(exchange::all_gather(over, dtype_of<T>, share + at, w + at, pieces.elements,
                                         c.described().line));
     });
   }
@@ -118,17 +118,17 @@ template <> struct kernel_of<&op::sum_of_squares> {
   using in = op::sum_of_squares_in;
   using out = op::sum_of_squares_out;
   template <class G, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
-    return (rows::sum_squares_parts(c.size(in::x)) + most_runs(c, in::x)) *
+    return (rows::sum_squares_parts(c.size(in::x)) + most_pieces(c, in::x)) *
            std::int64_t{sizeof(double)};
   }
   template <class G, class Call> static void run(Call& c) {
-    const share_runs runs(c, in::x, c.attr(of_type<op::share_attributes>).over);
+    const share_pieces pieces(c, in::x, c.attr(of_type<op::share_attributes>).over);
     const G* const x = c.in(in::x);
     auto* const parts = reinterpret_cast<double*>(c.scratch());
-    const std::int64_t each = rows::sum_squares_parts(runs.elements);
+    const std::int64_t each = rows::sum_squares_parts(pieces.elements);
     std::int64_t made = 0;
-    runs.each([&](std::int64_t, std::int64_t at) {
-      rows::squares(c.lane(), runs.elements, x + at, parts + made);
+    pieces.each([&](std::int64_t, std::int64_t at) {
+      rows::squares(c.lane(), pieces.elements, x + at, parts + made);
       made += each;
     });
     for_one(c.lane(), rows::sum_in_order{made, parts, c.out(out::sum)});
@@ -157,7 +157,7 @@ struct kernel_of<&op::adamw> { // gradient, master, moments, weight, factor, lea
   /// The factors lie before a byte of each block.
   static constexpr std::int64_t room_of_factors = 128;
   template <class, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
-    return room_of_factors + blocks_of(c.size(in::gradient)) + most_runs(c, in::gradient);
+    return room_of_factors + blocks_of(c.size(in::gradient)) + most_pieces(c, in::gradient);
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
@@ -169,13 +169,13 @@ struct kernel_of<&op::adamw> { // gradient, master, moments, weight, factor, lea
             rows::factors_of_step<G>{s.beta1, s.beta2, s.epsilon, a.decay ? s.weight_decay : 0.0,
                                      c.in(in::step), c.in(in::rate), c.in(in::factor), factors});
     auto* const broken = reinterpret_cast<std::uint8_t*>(c.scratch()) + room_of_factors;
-    const share_runs runs(c, in::gradient, a.over);
+    const share_pieces pieces(c, in::gradient, a.over);
     T* const weight = c.in_out(in::weight);
     G* const master = c.in_out(in::master);
     const bool in_place = static_cast<void*>(master) == static_cast<void*>(weight);
-    const std::int64_t n = runs.elements;
+    const std::int64_t n = pieces.elements;
     std::int64_t blocks = 0;
-    runs.each([&](std::int64_t alone, std::int64_t at) {
+    pieces.each([&](std::int64_t alone, std::int64_t at) {
       for_blocks(c.lane(), n,
                  rows::adamw_block<T>{n, factors, c.in(in::gradient) + at,
                                       master + (in_place ? at : alone), c.in_out(in::first) + alone,

@@ -1,6 +1,7 @@
 // Precision policies: which element type each role of a value has.
 //
-//   policy       activations, weights   statistics, main gradients, masters, moments, loss
+//   policy       activations, weights,  statistics, main grads, masters, moments, wire, loss
+//                and their gradients
 //   fp32         f32                    f32
 //   bf16_mixed   bf16                   f32; products accumulate in f32
 //   fp64         f64                    f64 (tests)
@@ -13,17 +14,17 @@ namespace mc {
 /// The element types of a run, by the role of a value. Graphs, stores and files ask for a role.
 struct precision_policy {
   dtype activation = dtype::f32;    ///< between ops
-  dtype weight = dtype::f32;        ///< as ops read it
+  dtype weight = dtype::f32;        ///< in which ops read it
   dtype gradient = dtype::f32;      ///< the cotangent of an activation
-  dtype main_gradient = dtype::f32; ///< of a weight, in which all micro-batches are summed
+  dtype main_gradient = dtype::f32; ///< of a weight: what all micro-batches add to
   dtype master = dtype::f32;        ///< of a weight, as the optimizer updates it
   dtype moment = dtype::f32;        ///< each of the two of AdamW
-  dtype statistic = dtype::f32;     ///< of norms, softmax, router and loss
-  dtype wire = dtype::f32;          ///< in which main gradients go from rank to rank
+  dtype statistic = dtype::f32;     ///< of the loss
+  dtype wire = dtype::f32;          ///< in which main grads go from rank to rank
 
   constexpr precision_policy() = default;
   /// Values of one type, with sums in the type that sums of such values have.
-  constexpr precision_policy(dtype values) // NOLINT(google-explicit-constructor): it is that
+  constexpr precision_policy(dtype values) // NOLINT(google-explicit-constructor): it is one
       : activation(values),
         weight(values),
         gradient(values),

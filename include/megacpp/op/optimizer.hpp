@@ -106,10 +106,10 @@ inline constexpr op_info add_gradient{.name = "add_gradient",
                                       .takes_ranges = true,
                                       .operands = named<add_gradient_in>};
 
-/// What ranks give each other of a whole of which each may have a share. Of a range of several
-/// layers each is exchanged by itself, and a rank has its share of each.
+/// An exchange of a range, of which each rank may have a share. A range of several layers is
+/// exchanged a layer at a time.
 struct exchange_attributes {
-  axis_set over; ///< the axes of whose ranks
+  axis_set over; ///< these axes
   dtype wire;    ///< in which its elements go from rank to rank
 };
 /// Operand `whole` is `summed` over all of the axes, and `share`, if there is one, the part of it
@@ -118,7 +118,7 @@ struct exchange_attributes {
 [[gnu::cold]] constexpr void over_ranks(inference& c, int whole, place summed, int share = -1) {
   const auto [over, wire] = c.n.attr.as<exchange_attributes>();
   c.require(!over.empty() && on_one_mesh(over), fault::P013, 0);
-  c.require(value{.type = wire}.differentiable(), fault::C001, 0);
+  c.require(value{.type = wire}.differentiable(), fault::P020, 0);
   bool sized = true;
   for (int a = 0; a < axes; ++a)
     sized = sized && (!over.has(static_cast<axis>(a)) || c.g.ranks.sized(static_cast<axis>(a)));
@@ -195,7 +195,7 @@ inline constexpr op_info scatter_gradient{.name = "scatter_gradient",
 [[gnu::cold]] constexpr void gather_weight_rule(inference& c) {
   using in = gather_weight_in;
   c.floats({in::share, in::w});
-  c.require(c.n.attr.as<exchange_attributes>().wire == c.in(in::w).type, fault::C001, in::w);
+  c.require(c.n.attr.as<exchange_attributes>().wire == c.in(in::w).type, fault::P020, in::w);
   over_ranks(c, 1, invariant, 0);
 }
 inline constexpr op_info gather_weight{.name = "gather_weight",
@@ -207,9 +207,9 @@ inline constexpr op_info gather_weight{.name = "gather_weight",
                                        .attributes = attributes_of<exchange_attributes>,
                                        .operands = named<gather_weight_in>};
 
-/// A range of several layers, of which a rank may have a share of each.
+/// A range, of whose layers each rank may have a share.
 struct share_attributes {
-  axis_set over; ///< the axes of whose ranks each has one
+  axis_set over; ///< over these axes
 };
 [[gnu::cold]] constexpr void sum_of_squares_rule(inference& c) {
   using in = sum_of_squares_in;
@@ -240,7 +240,7 @@ inline constexpr op_info clip_factor{.name = "clip_factor",
 struct adamw_attributes {
   bool decay;         ///< weight decay applies
   std::int64_t count; ///< elements of the group
-  axis_set over;      ///< the axes of whose ranks each has a share of it
+  axis_set over;      ///< over these axes ranks share it
 };
 // gradient, master, first moment, second moment, weight, factor, learning rate, step -> broken
 [[gnu::cold]] constexpr void adamw_rule(inference& c) {

@@ -13,8 +13,8 @@
 //
 // Saved: nothing. FLOPs: none; bytes on the wire: bytes_sent(). I and R differ, and nothing
 // converts silently. Ranks send each other parts that lie in one piece: where a dim is not the
-// outermost, parts are packed or unpacked in scratch (pack_bytes). A pending maximum goes where a
-// pending sum does, by a maximum over the ranks, and has no gradient. A place that is already
+// outermost, parts are packed or unpacked in scratch (pack_bytes). A pending maximum is reduced as
+// a pending sum is, by the maximum over the ranks; it has no gradient. A place that is already
 // there, or an axis of one rank, is no node at all.
 #pragma once
 

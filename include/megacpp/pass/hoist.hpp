@@ -84,7 +84,7 @@ constexpr value_id common_operand(const graph& g, const node& n) {
   const seen_values seen(g); // which lie where the host has a mirror of them, once a micro-batch
   for (int i = 0; i < g.node_count; ++i) {
     node& n = g.at_node(i);
-    bool constant = n.region < 0; // what each trip has anew is none
+    bool constant = n.region < 0 && !n.op->decodes; // what each trip has anew is none
     for (value_id v : n.out) constant = constant && (v < 0 || !seen.has[v]);
     for (value_id v : n.in) {
       if (v < 0) continue;

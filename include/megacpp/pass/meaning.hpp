@@ -63,6 +63,9 @@ struct meaning {
     const value& v = g.at(id);
     t.of[id] = m.names[i] =
         mixed(mixed(mixed(static_cast<term>(i) << 8 | term(v.is), v.scope), v.name), v);
+    const parameter_info& p = g.parameters[i];
+    for (int k = 0; p.form != nullptr && k < p.form->count; ++k)
+      t.of[p.arrays[k]] = mixed(mixed(m.names[i], p.form->arrays[k].name), g.at(p.arrays[k]));
   }
   const auto run = [&](phase first, phase last) {
     for (int i = 0; i < g.node_count; ++i) {

@@ -5,7 +5,7 @@
 //   none       every value the backward pass reads is saved; of one that was gathered, the rank's
 //              own part, which is gathered again (Korthikanti et al. 2022, 4.2.2)
 //   selective  nodes bound by bytes (norms, GELU, SwiGLU, RoPE, dropout) run again,
-//              and gathers
+//              and gathers; what decodes parameters always does (op_info::decodes)
 //   full       all forward nodes run again; only the incoming stream is saved
 //
 // What the host reads, too, is kept: it would have to wait for it again (op_info::seen).
@@ -35,6 +35,17 @@ constexpr bool gathers(const graph& g, const node& n) {
          g.at(n.in[0]).differentiable();
 }
 
+/// Whether a value is what an op decodes, or that in a state for which nothing is moved.
+constexpr bool decoded(const graph& g, value_id v) {
+  while (v >= 0 && g.at(v).producer >= 0) {
+    const node& n = g.at_node(g.at(v).producer);
+    if (n.op->decodes) return true;
+    if (!n.op->redistributes || n.attr.as<op::transition>().by() != collective::none) return false;
+    v = n.in[0];
+  }
+  return false;
+}
+
 struct rewriter {
   graph out{};
   value_id again[max_values]{}; ///< the re-emitted twin of a forward value, or -1
@@ -55,6 +66,7 @@ struct rewriter {
     if (p < 0) return false;
     const node& n = g.at_node(p);
     if (kept[p]) return false;
+    if (decoded(g, v)) return n.when == phase::forward;
     if (n.op->accumulates) return false; // it would add to its gradients twice
     if (policy != recompute::none && n.op->cheap) return n.when == phase::forward;
     return gathers(g, n) || (n.when == phase::forward && policy == recompute::full);
@@ -97,7 +109,7 @@ struct rewriter {
 /// True if the pass changes a graph.
 constexpr bool recomputes(const graph& g, recompute policy) {
   for (int i = 0; policy == recompute::none && i < g.node_count; ++i)
-    if (detail::gathers(g, g.at_node(i))) return true;
+    if (detail::gathers(g, g.at_node(i)) || g.at_node(i).op->decodes) return true;
   return policy != recompute::none;
 }
 

@@ -102,9 +102,13 @@ struct memory_walk {
     if (g.outputs[0] >= 0 && g.at(g.outputs[0]).rank > 0)
       lies(g.outputs[0], space::stream_out, 0, "output", g.outputs[0]);
     lies(g.d_stream, space::d_stream_in, 0, "cotangent", g.d_stream);
-    for (int i = 0; i < g.parameter_count; ++i)
-      if (const parameter_info& p = g.parameters[i]; !p.frozen)
-        lies(p.gradient, space::gradients, i, "gradient", p.v);
+    for (int i = 0; i < g.parameter_count; ++i) {
+      const parameter_info& p = g.parameters[i];
+      lies(p.v, space::weights, i, "parameter", p.v);
+      for (int k = 0; p.form != nullptr && k < p.form->count; ++k)
+        lies(p.arrays[k], space::weights, i + k * max_parameters, "parameter", p.arrays[k]);
+      if (!p.frozen) lies(p.gradient, space::gradients, i, "gradient", p.v);
+    }
     for (int i = 0; i < g.node_count; ++i) {
       const node& n = g.at_node(i);
       if (n.region >= 0) outlives(i, g.regions[n.region].trips);

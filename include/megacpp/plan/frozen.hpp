@@ -1,5 +1,5 @@
-// Frozen parts of a run: parameters that training reads and leaves as they are. They have no main
-// gradient, master or moments.
+// Frozen parameters of a run: training reads them and leaves them as they are. They have no main
+// grads, masters or moments.
 #pragma once
 
 #include <megacpp/graph/graph.hpp>
@@ -10,13 +10,13 @@
 
 namespace mc {
 
-/// Which part of a model has a parameter.
-enum class parameter_of : std::uint8_t { stem, block, head };
+/// The part of a model that declares a parameter.
+enum class declared_in : std::uint8_t { stem, block, head };
 
 /// What a run freezes: static constexpr mc::frozen frozen{"blocks", "embedding"}. A name is
 /// "embedding", all that the stem declares, with tied uses of it; "blocks" or "head", all that
-/// these declare; or a parameter's as describe lists it, without the number of its layer, or the
-/// beginning of one up to a point.
+/// these declare; or a parameter's as describe --graphs lists it, or the beginning of one up to a
+/// point.
 struct frozen {
   static constexpr int most = 8;
   const char* names[most]{};
@@ -27,15 +27,17 @@ struct frozen {
   requires(sizeof...(Names) > 0 && (... && std::convertible_to<Names, const char*>)) //
       constexpr explicit(false) frozen(Names... all)
       : names{all...}, count(sizeof...(Names)) {
-    static_assert(sizeof...(Names) <= most, "a run freezes at most 8 names: take shorter ones");
+    static_assert(sizeof...(Names) <= most,
+                  "MEGA-C009 a run's frozen has at most 8 names: give the common beginning of "
+                  "several, as self_attn");
   }
 
-  /// Whether a name means a parameter of a part. What is tied is the stem's, unless a model ties to
-  /// its head: then a name of the head's parameter means both.
-  static constexpr bool means(std::string_view name, const value& v, bool tied, parameter_of part) {
-    if (tied || part == parameter_of::stem) {
+  /// Whether a name means a parameter of a part. A tied use counts as the stem's. Where a model
+  /// ties to its head, the parameter's own name means both uses.
+  static constexpr bool means(std::string_view name, const value& v, bool tied, declared_in part) {
+    if (tied || part == declared_in::stem) {
       if (name == "embedding") return true;
-    } else if (name == (part == parameter_of::block ? "blocks" : "head")) {
+    } else if (name == (part == declared_in::block ? "blocks" : "head")) {
       return true;
     }
     const std::string_view scope = v.scope, last = v.name;
@@ -45,7 +47,7 @@ struct frozen {
     const std::string_view rest = name.substr(scope.size() + 1);
     return last.starts_with(rest) && (last.size() == rest.size() || last[rest.size()] == '.');
   }
-  constexpr bool has(const value& v, bool tied, parameter_of part) const {
+  constexpr bool has(const value& v, bool tied, declared_in part) const {
     for (int k = 0; k < count; ++k)
       if (means(names[k], v, tied, part)) return true;
     return false;
@@ -61,9 +63,9 @@ constexpr fault_record fault_of_frozen(std::span<const graph* const> parts, cons
     bool found = k == f.count;
     for (std::size_t p = 0; p < parts.size(); ++p) {
       const graph& g = *parts[p];
-      const parameter_of part = p == 0                 ? parameter_of::stem
-                                : p + 1 < parts.size() ? parameter_of::block
-                                                       : parameter_of::head;
+      const declared_in part = p == 0                 ? declared_in::stem
+                               : p + 1 < parts.size() ? declared_in::block
+                                                      : declared_in::head;
       if (g.wrong.code != fault::none) return wrong; // is told first
       for (int i = 0; i < g.parameter_count; ++i) {
         const parameter_info& info = g.parameters[i];

@@ -453,9 +453,9 @@ template <class Model> [[gnu::cold]] constexpr graph written_graph(const Model& 
     if (p.form == nullptr && b.g.at(p.v).type != s.precision.weight)
       b.fail(fault::S006, p.line, "parameter", p.v);
     p.frozen = p.frozen || s.frozen.has(b.g.at(p.v), p.tied,
-                                        part == part_kind::stem    ? parameter_of::stem
-                                        : part == part_kind::block ? parameter_of::block
-                                                                   : parameter_of::head);
+                                        part == part_kind::stem    ? declared_in::stem
+                                        : part == part_kind::block ? declared_in::block
+                                                                   : declared_in::head);
   }
   detail::check_inputs(b, part, s, as_tokens, as_all, as_stream, m.vocabulary);
   detail::check_changes(b, s.generating);

@@ -4,9 +4,10 @@
 // optimizer work on ranges of one array.
 //
 // ZeRO 1 (Rajbhandari et al. 2020): over the axes on which ranks have one weight and other tokens,
-// each keeps the masters and moments of its share of a group alone. Such a group has parameters of
-// one part, and a share is cut of each of its layers, so that a layer can be brought together by
-// itself. Layers are padded to equal shares when it is known how many ranks there are.
+// each keeps the masters and moments of its share of a group alone. Such a group, if stages do not
+// share it, has parameters of one part, and a share is cut of each of its layers, so that a layer
+// can be brought together by itself. Layers are padded to equal shares when it is known how many
+// ranks there are.
 //
 // Groups that are frozen lie behind all others, since they have weights alone: no main grads, no
 // masters and no moments. Behind these lie groups of parameters that are stored in several arrays,
@@ -33,7 +34,7 @@
 
 namespace mc {
 
-inline constexpr int max_entries = 160, max_groups = 16;
+inline constexpr int max_entries = 160, max_groups = 24;
 /// Entries start at multiples of so many elements: 256 bytes of f32; arrays of a form, of bytes.
 inline constexpr std::int64_t entry_alignment = 64;
 constexpr std::int64_t aligned_elements(std::int64_t n) {
@@ -69,8 +70,8 @@ struct registry {
     std::int64_t states = 0;            ///< where those begin, in elements
     bool counted = true;                ///< here: no stage before holds what is shared, too
     bool of_bytes = false;              ///< its parameters are stored in forms
-    int part = -1;                      ///< whose parameters alone it has; -1: of any
-    std::int64_t layers = 1;            ///< of that part; its range is as long for each
+    int part = -1;                      ///< the only part whose parameters are in it; -1: any
+    std::int64_t layers = 1;            ///< of that part, all of one length
 
     /// In how many pieces of one length a rank's share lies in the range.
     constexpr std::int64_t runs() const { return part < 0 || layers == 0 ? 1 : layers; }
@@ -79,9 +80,9 @@ struct registry {
   group groups[max_groups]{};
   int entry_count = 0, group_count = 0;
   std::int64_t total = 0;     ///< elements of the weights, but for what is stored in forms
-  std::int64_t forms = 0;     ///< behind these, bytes of that
+  std::int64_t forms = 0;     ///< bytes of stored forms, behind the weights
   dtype type = dtype::f32;    ///< of the weights
-  std::int64_t trained = 0;   ///< of these, that are updated: those before the frozen groups
+  std::int64_t trained = 0;   ///< elements of the weights that training updates, which are first
   std::int64_t gradients = 0; ///< of the main grads: trained, and those that tied uses have
   std::int64_t states = 0;    ///< of masters and of each moment
   fault_record wrong{};
@@ -157,8 +158,8 @@ constexpr bool is_shared(std::span<const graph* const> parts, std::size_t part,
     if (p != part && uses(parts, part, v) && uses(parts, p, v)) return true;
   return false;
 }
-/// Axes and dims matter to a group, not levels: what is reduced where. How what is frozen would be
-/// updated does not.
+/// Axes and dims matter to a group, not levels: what is reduced where. Decay and
+/// the rule of update do not matter to a frozen group.
 constexpr bool same_group(const registry::group& x, const placement& at, const parameter_info& p,
                           bool shared, axis_set pending) {
   const bool updated_alike = x.decay == p.decay && x.update == p.update && x.rate == p.rate;
@@ -235,6 +236,51 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
   r.part_count = static_cast<int>(parts.size());
   const value* named[max_groups]{}; // one parameter of each group
   const bool staged = !parts.empty() && !parts.front()->ranks.trivial(axis::pp);
+  // The group of an entry: found, or made; false where there are too many.
+  const auto assign = [&](registry::entry& e) {
+    const auto p = static_cast<unsigned>(e.part);
+    const graph& g = *parts[p];
+    const parameter_info& info = g.parameters[e.parameter];
+    const value& v = g.at(info.v);
+    const bool shared = staged && detail::is_shared(parts, p, info, v);
+    placement at = v.at;
+    if (staged && !shared) at[axis::pp] = shard(dim::elements);
+    const axis_set own = detail::pending_axes(g, info);
+    axis_set pending =
+        detail::is_shared(parts, p, info, v) ? detail::pending_axes(parts, info, v, own) : own;
+    e.apart = own.without(pending);
+    if (shared && !info.frozen) pending = pending.with(axis::pp);
+    const auto of_another_part = [&](const registry::group& x) {
+      return x.part >= 0 && x.part != e.part && !e.tied; // a tied one is where it is declared
+    };
+    int k = 0;
+    while (k < r.group_count &&
+           !(detail::same_group(r.groups[k], at, info, shared, pending) &&
+             !of_another_part(r.groups[k]) && (!shared || detail::used_alike(parts, *named[k], v))))
+      ++k;
+    if (k == max_groups) {
+      detail::refuse(r, fault::S004, v, info, -1,
+                     ": more than 24 ways of storing and updating parameters, under ZeRO those of "
+                     "each part");
+      return false;
+    }
+    if (k == r.group_count) {
+      r.groups[k] = {at, info.decay, info.frozen, info.update, info.rate, shared, pending};
+      if (info.frozen)
+        r.groups[k] = {
+            .at = at, .frozen = true, .shared = shared, .of_bytes = info.form != nullptr};
+      if (zero > 0 && info.update == update_rule::adamw && !info.frozen)
+        r.groups[k].scattered = pending.also_in(replica_axes);
+      if (!r.groups[k].scattered.empty() && !shared) {
+        r.groups[k].part = e.part;
+        r.groups[k].layers = layers[p];
+      }
+      named[k] = &v;
+      ++r.group_count;
+    }
+    e.group = k;
+    return true;
+  };
   for (unsigned p = 0; p < parts.size(); ++p) {
     const graph& g = *parts[p];
     for (int i = 0; i < g.parameter_count; ++i) {
@@ -251,46 +297,14 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
       for (int k = 0; e.form != nullptr && k < e.form->count; ++k)
         e.arrays[k + 1] =
             e.arrays[k] + aligned_elements(local_bytes(g.ranks, g.at(info.arrays[k])));
-      const bool shared = staged && detail::is_shared(parts, p, info, v);
-      placement at = v.at;
-      if (staged && !shared) at[axis::pp] = shard(dim::elements);
-      int k = 0;
-      const axis_set own = detail::pending_axes(g, info);
-      axis_set pending =
-          detail::is_shared(parts, p, info, v) ? detail::pending_axes(parts, info, v, own) : own;
-      e.apart = own.without(pending);
-      if (shared && !info.frozen) pending = pending.with(axis::pp);
-      const auto of_another_part = [&](const registry::group& x) {
-        return x.part >= 0 && x.part != e.part && !e.tied; // a tied one is where it is declared
-      };
-      while (k < r.group_count && !(detail::same_group(r.groups[k], at, info, shared, pending) &&
-                                    !of_another_part(r.groups[k]) &&
-                                    (!shared || detail::used_alike(parts, *named[k], v))))
-        ++k;
-      if (k == max_groups) {
-        detail::refuse(r, fault::S004, v, info, -1,
-                       ": more than 16 ways of storing and updating parameters");
-        return r;
-      }
-      if (k == r.group_count) {
-        r.groups[k] = {at, info.decay, info.frozen, info.update, info.rate, shared, pending};
-        if (info.frozen)
-          r.groups[k] = {
-              .at = at, .frozen = true, .shared = shared, .of_bytes = info.form != nullptr};
-        if (zero > 0 && info.update == update_rule::adamw && !info.frozen)
-          r.groups[k].scattered = pending.also_in(replica_axes);
-        if (!r.groups[k].scattered.empty() && !shared) {
-          r.groups[k].part = e.part;
-          r.groups[k].layers = layers[p];
-        }
-        named[k] = &v;
-        ++r.group_count;
-      }
-      e.group = k;
+      if (!e.tied && !assign(e)) return r;
     }
     r.first[p + 1] = static_cast<std::int16_t>(r.entry_count);
   }
-  for (int step = 0; step < 3 * r.group_count; ++step) { // in the order of their kinds
+  for (int i = 0; i < r.entry_count; ++i)
+    if (r.entries[i].tied && !assign(r.entries[i])) return r;
+  for (int step = 0; step < 3 * r.group_count;
+       ++step) { // trained ones, frozen ones, those of bytes
     const int k = step % r.group_count;
     registry::group& group = r.groups[k];
     if (group.frozen + group.of_bytes != step / r.group_count) continue;

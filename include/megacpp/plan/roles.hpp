@@ -20,7 +20,7 @@ constexpr dtype type_of_store(const precision_policy& p, feed f) {
 }
 
 /// MEGA-P020 for the first gradient that has another element type than its role: that of a
-/// parameter collects in the main grads, and that of the stream goes to the part before. `parts`
+/// parameter collects in the main grads, and the stream's goes to the part before. `parts`
 /// are the differentiated graphs of all parts.
 constexpr fault_record fault_of_roles(std::span<const graph* const> parts,
                                       const precision_policy& precision) {

@@ -43,7 +43,7 @@ constexpr std::int64_t elements_of(const registry::group& group, range what) {
   return what >= range::share ? group.share : group.count;
 }
 
-/// `n` elements of a group in each of so many layers as a value; of no layers, a flat one.
+/// A value (layers, n) of a group, or (n) where `layers` is 0.
 constexpr var range_value(builder& b, const registry::group& group, range what, std::int64_t n,
                           feed from, const char* name, dtype t, int slot, std::int64_t layers = 0) {
   value v;
@@ -76,6 +76,11 @@ constexpr axis_set reduced_over(const mesh& ranks, const registry::group& group)
 }
 constexpr axis_set scattered_over(const mesh& ranks, const registry::group& group) {
   return of_several_ranks(ranks, group.scattered);
+}
+
+/// In which a group's gradients go from rank to rank. Loads, which are none, go as they are.
+constexpr dtype wire_of(const precision_policy& p, const registry::group& group) {
+  return group.update == update_rule::balance ? p.main_gradient : p.wire;
 }
 
 /// A number that is summed over a group's elements, complete on every rank.
@@ -122,6 +127,10 @@ struct update_verifier {
     const registry::group& group = r.groups[k];
     const std::int64_t n = elements_of(group, what), layers = group.part < 0 ? 0 : group.layers;
     return is(v, f, k, group, what, layers > 0 ? n / layers : n, layers);
+  }
+  /// Loads go from rank to rank as they are: balance_step takes their signs.
+  constexpr dtype wire(const registry::group& group) const {
+    return group.update == update_rule::balance ? precision.main_gradient : precision.wire;
   }
   /// The one node of an op in a phase for which holds(node).
   constexpr const node* one(const op_info& op, phase when, const char* what, auto holds) {
@@ -179,7 +188,7 @@ struct update_verifier {
       ++writes;
       reduces = one(op::reduce_gradient, phase::prologue, "gradient", [&](const node& n) {
         return is(n.in[0], feed::gradient, k, range::pending) &&
-               n.attr == attributes(op::exchange_attributes{all, precision.wire});
+               n.attr == attributes(op::exchange_attributes{all, wire(r.groups[k])});
       });
     }
     if (shares.empty()) return;
@@ -285,7 +294,7 @@ struct update_verifier {
     for (value_id v : clip->in) operands += v >= 0;
     for (int i = 0; i < g.node_count; ++i)
       added += g.at_node(i).op == &op::add && g.at_node(i).when == phase::forward;
-    if (operands + added != norms) fail("norm"); // nothing else counts
+    if (operands + added != norms) fail("norm"); // each is summed once
     for (int i = 0; i < g.node_count; ++i) writes -= g.at_node(i).op->changes != 0;
     if (writes != 0) fail("operands that are written");
     whole(g.outputs[0], "broken blocks"), whole(g.outputs[1], "norm");
@@ -374,7 +383,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks,
     };
     if (const axis_set all = reduced_over(ranks, group); !all.empty())
       b.emit(op::reduce_gradient, {gradient(range::pending)}, 0,
-             op::exchange_attributes{all, precision.wire});
+             op::exchange_attributes{all, wire_of(precision, group)});
     if (const axis_set shares = scattered_over(ranks, group); !shares.empty()) {
       const value_id sums = gradient(range::unscattered);
       b.emit(op::scatter_gradient, {sums, gradient(range::share)}, 0,
@@ -400,7 +409,8 @@ constexpr graph update_graph(const registry& r, const mesh& ranks,
     const var squares =
         over_all_ranks({&b, b.emit(op::sum_of_squares, {counted.id}, 0,
                                    op::share_attributes{scattered_over(ranks, group)})});
-    value_id& sum = clip.in[2 + norms++ % (max_inputs - 2)]; // of more, sums of several
+    value_id& sum =
+        clip.in[2 + norms++ % (max_inputs - 2)]; // more than it has inputs: sums of several
     sum = sum < 0 ? squares.id : b.emit(op::add, {sum, squares.id}, 0);
   }
   const value_id factor = b.emit(clip);

@@ -163,6 +163,12 @@ struct registry_verifier {
     const registry::group& k = group_of(e);
     const int n = copies_of(e);
     const std::int64_t size = room_of(e);
+    if (e.form == nullptr && value_of(e).type != r.type) fail("of another type", &e);
+    if (k.part >= 0 && n > 0 && !e.tied) {
+      const std::int64_t layer = k.count / k.layers;
+      if (e.stride != layer || e.offset - k.offset + size > layer)
+        fail("its layer is no piece of the group", &e);
+    }
     if (e.offset % entry_alignment != 0 || e.stride % entry_alignment != 0) fail("not aligned", &e);
     if (n > 0 && (e.offset < k.offset || e.stride < 0 || (n > 1 && e.stride < size) ||
                   e.offset + (n - 1) * e.stride + size > k.offset + k.count))
@@ -229,8 +235,8 @@ struct registry_verifier {
     }
   }
   /// Groups are as long as what the stage has of them, with the padding that equal shares need, and
-  /// lie one behind the other, the frozen ones behind, of which there is nothing but weights, and
-  /// what is stored in forms last.
+  /// lie one behind the other: first the trained ones, then the frozen ones, which have weights
+  /// alone, then those of stored forms.
   constexpr void sizes() {
     std::int64_t total = 0, forms = 0, trained = 0, states = 0, gradients = 0;
     for (int i = 0; i < 3 * r.group_count; ++i) {

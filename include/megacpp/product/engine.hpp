@@ -135,7 +135,7 @@ private:
     std::int64_t parts = 0;
     product_scales scales{};
   };
-  /// What a sum is taken times.
+  /// The factor of a sum.
   template <class A> A factor_of(const product_scales& s) const {
     return shape_.scaled ? static_cast<A>(*s.a) * static_cast<A>(*s.b) : A(1);
   }

@@ -269,7 +269,7 @@ inline std::unique_ptr<product> product_engine::make(const product_shape& s) {
     refuse("its parts must divide its rows, which must not vary");
   if (s.a != s.b)
     refuse(std::string("its operands are ") + name_of(s.a) + " and " + name_of(s.b) +
-           ", and the CPU's libraries multiply those of one type");
+           ", and the CPU multiplies operands of one type: give both the same");
   if (s.a != dtype::f32 && s.a != dtype::bf16 && s.a != dtype::f64)
     refuse("its operands must be f32, bf16 or f64");
   if (gradient ? s.out != accumulator_of(s.a)

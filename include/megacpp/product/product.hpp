@@ -116,7 +116,7 @@ inline void product::copy(const operand& o, const std::byte* from, std::byte* co
       detail::copy_rows(in, o.stride, to, o.copy_stride, rows, columns, slot, slots);
     }
   };
-  with_float_type(shape_.a, run); // both have it
+  with_float_type(shape_.a, run); // both operands have this type
 }
 
 /// Where a tile reads a block of an operand, copied there first if so planned.
@@ -156,7 +156,8 @@ inline product::part_range product::range_of(const product_call& c) const {
                                          std::to_string(room.workspace) + ".");
   if (shape_.scaled && (c.scales.a == nullptr || c.scales.b == nullptr))
     throw error(exit_code::internal,
-                "A matrix product prepared with scales was given none: give one of each operand.");
+                "A matrix product prepared with scales was started without the scale of an "
+                "operand: give both.");
   return {.a = static_cast<const std::byte*>(c.a),
           .b = static_cast<const std::byte*>(c.b),
           .bias = static_cast<const std::byte*>(shape_.bias ? c.bias : nullptr),

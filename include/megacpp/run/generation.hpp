@@ -19,7 +19,9 @@ inline int trained_parameter(const program_view& p, int i, const graph& g, int k
   const value& v = g.at(g.parameters[static_cast<unsigned>(k)].v);
   for (int t = 0; t < trained.parameter_count; ++t)
     if (const value& w = trained.at(trained.parameters[static_cast<unsigned>(t)].v);
-        same_name(v, w) && v.same_dims(w))
+        same_name(v, w) && v.same_dims(w) &&
+        g.parameters[static_cast<unsigned>(k)].form ==
+            trained.parameters[static_cast<unsigned>(t)].form)
       return t;
   return -1;
 }

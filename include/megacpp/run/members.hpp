@@ -321,8 +321,8 @@ template <class Run, run_member Wrong> constexpr bool report_member() {
                 "MEGA-C005 the run lacks a public constant batch of type mc::batching: add static "
                 "constexpr mc::batching batch{.micro = 4, .sequence = 256};");
   static_assert(Wrong != run_member::precision,
-                "MEGA-C005 the run lacks a public type precision that is one of mc::fp32, "
-                "mc::bf16_mixed and mc::fp64: add using precision = mc::bf16_mixed;");
+                "MEGA-C005 the run lacks a public type precision with a constant policy of type "
+                "mc::precision_policy: add using precision = mc::bf16_mixed;");
   static_assert(Wrong != run_member::device,
                 "MEGA-C005 the run's device is no type: say using device = mc::cpu;");
   static_assert(Wrong != run_member::recompute,

@@ -38,9 +38,9 @@ struct parameter_ref {
   int index = 0; ///< of the layer, among those of its part
 };
 
-/// f(parameter_ref) for every parameter of the stores once, also for those that are stored in a
-/// form, of which offset is that of the entry; tied ones left out, in the order of the
-/// model; a pipeline stage's copy of what another one declares stands where that is declared.
+/// f(parameter_ref) for every parameter of the stores once, tied ones left out, in the order of the
+/// model; a pipeline stage's copy of what another one declares stands where that is declared. Of a
+/// parameter in a stored form, `offset` is its entry's, in bytes.
 template <class F> void for_each_parameter(const program_view& p, F f) {
   const auto visit = [&](const part_view& part, int layer, int index, bool copies = false) {
     for (int i = 0; i < part.g->parameter_count; ++i) {
@@ -89,8 +89,15 @@ template <class F> void for_each_array(const program_view& p, F f) {
   });
 }
 
-/// Whether some parameter is stored in a form.
-inline bool has_forms(const program_view& p) { return p.stores->forms > 0; }
+/// The first parameter of a model that is stored in a form, on whichever rank; null: there is none.
+inline const parameter_info* stored_in_form(const program_view& p) {
+  for (int i = 0; i <= p.kinds() + 1; ++i)
+    for (int k = 0; k < p.part(i).g->parameter_count; ++k)
+      if (const parameter_info& info = p.part(i).g->parameters[static_cast<unsigned>(k)];
+          info.form != nullptr)
+        return &info;
+  return nullptr;
+}
 
 /// What of the stores is meant: weights (and main grads), or masters and moments; all that a rank
 /// holds, or what it answers for: of each logical element one rank does; of all parameters, or of
@@ -126,8 +133,8 @@ public:
     weights_ = arena(in, p.stores->weight_bytes(), "weights", smaller);
     if (!training) return;
     gradients_ = reserve(p.stores->gradients, precision_.main_gradient, "main grads");
-    if (!precision_.updates_weights())
-      masters_ = reserve(states, precision_.master, "master weights");
+    mastered_ = !precision_.updates_weights();
+    if (mastered_) masters_ = reserve(states, precision_.master, "master weights");
     first_ = reserve(states, precision_.moment, "first moments");
     second_ = reserve(states, precision_.moment, "second moments");
   }
@@ -178,8 +185,7 @@ public:
       case feed::gradient: at = gradients() + range * size; return;
       case feed::weight: at = weights() + range * size; return;
       case feed::master:
-        at =
-            masters_.size() != 0 ? masters_.data() + group.states * size : weights() + range * size;
+        at = mastered_ ? masters_.data() + group.states * size : weights() + range * size;
         return;
       case feed::first_moment: at = first_moments() + group.states * size; return;
       case feed::second_moment: at = second_moments() + group.states * size; return;
@@ -221,10 +227,10 @@ public:
     return part;
   }
 
-  /// The values that files keep, of which this rank answers for its own: masters, where training
-  /// has them apart from weights, and then the weights of what is frozen.
+  /// The values that files keep, of which this rank answers for its own: masters, where they
+  /// are not the weights themselves, and then the weights of frozen parameters, which have none.
   std::vector<store_source> kept() const {
-    if (masters_.size() == 0) return {{weights(), precision_.weight, {.own = true}}};
+    if (!mastered_) return {{weights(), precision_.weight, {.own = true}}};
     return {{masters_.data(), precision_.master, {.states = true, .own = true}},
             {weights(), precision_.weight, {.own = true, .frozen = true}}};
   }
@@ -283,7 +289,7 @@ public:
   /// The master value of a weight, which training updates, where this rank has it; else the weight.
   double weight(std::int64_t i) const {
     double x = element(weights(), precision_.weight, i);
-    if (masters_.size() != 0)
+    if (mastered_)
       each_state(i, 1, [&](std::int64_t, std::int64_t at, std::int64_t) {
         x = element(masters(), precision_.master, at);
       });
@@ -293,7 +299,7 @@ public:
   /// Weights from the first one on, and their masters.
   void set_weights(std::int64_t first, std::span<const double> x) {
     put(weights(), precision_.weight, first, x);
-    if (masters_.size() == 0) return;
+    if (!mastered_) return;
     each_state(first, std::ssize(x), [&](std::int64_t i, std::int64_t at, std::int64_t n) {
       put(masters(), precision_.master, at,
           x.subspan(static_cast<std::size_t>(i - first), static_cast<std::size_t>(n)));
@@ -330,7 +336,8 @@ public:
       const std::uint64_t key = random_key(seed, hash(r.name));
       const global_count valid = unpadded_size(*r.v, *r.info);
       const boxes held = boxes_of(r);
-      const std::int64_t piece = r.info->form != nullptr ? r.info->form->block : block;
+      const std::int64_t piece =
+          r.info->form != nullptr ? block / r.info->form->block * r.info->form->block : block;
       parallel_for((r.count.n + piece - 1) / piece, [&](std::int64_t b) {
         double x[block]{};
         const std::int64_t begin = b * piece, end = std::min(r.count.n, begin + piece);
@@ -343,8 +350,9 @@ public:
             if (at.n + i >= valid.n) y = 0;
           }
         });
-        if (r.info->form != nullptr) return encode(r, b, x);
-        set_weights(r.offset + begin, {x, static_cast<std::size_t>(end - begin)});
+        const std::span<const double> made(x, static_cast<std::size_t>(end - begin));
+        if (r.info->form != nullptr) encode(r, begin, made);
+        else set_weights(r.offset + begin, made);
       });
     });
   }
@@ -357,7 +365,7 @@ public:
         const std::int64_t padding = std::clamp<std::int64_t>(valid.n - at.n, 0, n),
                            begin = r.offset + first.n + padding;
         clear(weights(), precision_.weight, begin, n - padding);
-        if (masters_.size() == 0) return;
+        if (!mastered_) return;
         each_state(begin, n - padding, [&](std::int64_t, std::int64_t state, std::int64_t count) {
           clear(masters(), precision_.master, state, count);
         });
@@ -368,24 +376,28 @@ public:
 private:
   static constexpr std::int64_t block = most_in_block; ///< elements that a thread makes at a time
 
-  /// Block b of a rank's part of a parameter in a form, of these elements.
-  void encode(const parameter_ref& r, std::int64_t b, const double* x) {
+  /// Encodes x as the elements from `first` on of this rank's part of a parameter in a stored form,
+  /// whole blocks of it.
+  void encode(const parameter_ref& r, std::int64_t first, std::span<const double> x) {
     const stored_form& form = *r.info->form;
     const graph& g = *r.part->g;
     const registry::entry& e =
         entries().find(r.part->index, static_cast<int>(r.info - g.parameters));
+    const std::int64_t blocks = std::ssize(x) / form.block, begin = first / form.block;
     std::vector<std::byte> made[max_arrays];
-    std::byte* to[max_arrays]{};
+    std::int64_t each[max_arrays]{};
     for (int k = 0; k < form.count; ++k) {
-      const std::int64_t all = local_bytes(g.ranks, g.at(r.info->arrays[k]));
-      made[k].resize(static_cast<std::size_t>(all / (r.count.n / form.block)));
-      to[k] = made[k].data();
+      each[k] = local_bytes(g.ranks, g.at(r.info->arrays[k])) / (r.count.n / form.block);
+      made[k].resize(static_cast<std::size_t>(blocks * each[k]));
     }
-    form.encode(x, to);
-    for (int k = 0; k < form.count; ++k) {
-      const std::int64_t bytes = std::ssize(made[k]);
-      in_->write(weights() + entries().address(e, k, r.index) + b * bytes, to[k], bytes);
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      std::byte* to[max_arrays]{};
+      for (int k = 0; k < form.count; ++k) to[k] = made[k].data() + b * each[k];
+      form.encode(x.data() + b * form.block, to);
     }
+    for (int k = 0; k < form.count; ++k)
+      in_->write(weights() + entries().address(e, k, r.index) + begin * each[k], made[k].data(),
+                 blocks * each[k]);
   }
 
   /// Of ranks that hold the same, the first one on the mesh of the axes that tell ranks apart.
@@ -471,9 +483,10 @@ private:
   memory_space* in_;
   coordinates at_;
   precision_policy precision_;
+  bool mastered_ = false; ///< masters lie apart from weights: on every rank, though some have none
   std::int64_t total_;
   std::map<std::string, parameter_ref> held_;     ///< by name
-  std::array<std::int64_t, max_groups> number_{}; ///< of this rank among those of a group
+  std::array<std::int64_t, max_groups> number_{}; ///< this rank's among those that share a group
   arena weights_, gradients_, masters_, first_, second_;
 };
 

@@ -49,7 +49,7 @@ struct stored_tensor {
   global_count count;
 };
 
-/// All of them, or those that training updates.
+/// All tensors of a program, or those that training updates.
 inline std::vector<stored_tensor> stored_tensors(const program_view& p, bool trained) {
   std::vector<stored_tensor> list;
   for_each_array(p, [&](const parameter_ref& r, dtype type) {
@@ -68,8 +68,10 @@ struct stored_part {
   dtype type;
   std::vector<store_source> from;
 };
-/// What a file has of a tensor in a part: arrays of a form lie among the weights, as they are.
-inline stored_part part_of(const stored_part& part, const stored_tensor& t, const mc::stores& s) {
+/// What a file has of a tensor: arrays of a stored form are those among the weights, in their own
+/// type.
+inline stored_part part_of_file(const stored_part& part, const stored_tensor& t,
+                                const mc::stores& s) {
   if (t.of.info->form == nullptr) return part;
   return {part.prefix, t.type, {{s.weights(), t.type, {.own = true}}}};
 }
@@ -93,7 +95,7 @@ inline void write_stores(folder_writer& out, const char* file, std::span<const s
   std::vector<tensor_spec> specs;
   for (const stored_tensor& t : list)
     for (const stored_part& part : parts) {
-      source from{t, part_of(part, t, s)};
+      source from{t, part_of_file(part, t, s)};
       specs.push_back({part.prefix + t.of.name, storage_of(from.part.type), t.shape});
       sources.emplace(part.prefix + t.of.name, std::move(from));
     }
@@ -130,7 +132,9 @@ template <class F> void read_stores(const model_folder& folder, const char* name
   const safetensors_file file(folder.open(name));
   const auto refuse = [&](const std::string& tensor, std::string_view why) {
     return error(exit_code::mismatch, fmt::format("{}: tensor \"{}\" {}; the state is of another "
-                                                  "model than {}",
+                                                  "model than {}, or of a run that froze other "
+                                                  "parameters: go on from its weights alone by "
+                                                  "--finetune",
                                                   file->path(), printable(tensor), why, p.name));
   };
   std::set<std::string> known;
@@ -168,7 +172,7 @@ inline double stored_element(std::span<const std::byte> bytes, dtype type, std::
 /// has a name for.
 inline bool has_hugging_face_form(const program_view& p) {
   const hf_family* f = find_hf_family(p);
-  if (f == nullptr || has_forms(p)) return false;
+  if (f == nullptr || stored_in_form(p) != nullptr) return false;
   try {
     static_cast<void>(f->tensors(p));
     static_cast<void>(f->config(p));
@@ -209,9 +213,15 @@ inline void write_state(folder_writer& out, const program_view& p, const mc::sto
                         std::uint64_t max_shard = hf_shard_limit,
                         communicator& ranks = self::of_process()) {
   require_ranks(p, ranks);
-  const precision_policy& of = s.precision();
-  const std::int64_t each = size_of(of.master) + 2 * size_of(of.moment);
-  out.require_space(static_cast<std::uint64_t>(p.parameters * each));
+  std::uint64_t bytes = 0;
+  for (const bool moments : {false, true})
+    for (const detail::stored_tensor& t : detail::stored_tensors(p, moments)) {
+      const dtype type = moments                      ? s.precision().moment
+                         : t.of.info->form != nullptr ? t.type
+                                                      : s.kept().front().type;
+      bytes += static_cast<std::uint64_t>((moments ? 2 : 1) * t.count.n * size_of(type));
+    }
+  out.require_space(bytes);
   state["weights"] = detail::has_hugging_face_form(p) ? huggingface_form : registry_form;
   if (state["weights"] == huggingface_form) {
     write_model_files(out, p, s, extra_files, max_shard, ranks);
