@@ -151,6 +151,10 @@ BOOST_AUTO_TEST_CASE(what_is_frozen_has_nothing_but_weights) {
         BOOST_TEST(m.moments == 2 * r.states * main);
         BOOST_TEST(m.masters == (t == dtype::bf16 ? r.states * main : 0));
         BOOST_TEST(mine.bytes() == m.weights + m.gradients + m.masters + m.moments);
+        const memory_items planned = memory_of_stage(p.view(), 0, true, c.ranks());
+        BOOST_TEST(planned.gradients == m.gradients);
+        BOOST_TEST(planned.masters == m.masters);
+        BOOST_TEST(planned.moments == m.moments);
       });
       BOOST_TEST(memory_of_stage(p.view()).weights == memory_of_stage(whole.view()).weights);
     }
