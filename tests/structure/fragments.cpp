@@ -157,4 +157,22 @@ struct small_run {
 // [/C005]
 static_assert(program<small_run>::ok);
 
+// [frozen]
+struct sent_in_bf16 { // as bf16_mixed, but for what main grads are sent in
+  static constexpr mc::precision_policy policy = [] {
+    mc::precision_policy p = mc::dtype::bf16;
+    p.wire = mc::dtype::bf16;
+    return p;
+  }();
+};
+struct head_alone {
+  static constexpr auto model = mc::preset::qwen3_30b_a3b; // whose head is not tied
+  static constexpr mc::layout layout{.zero = 1};
+  static constexpr mc::batching batch{.micro = 1, .sequence = 512};
+  using precision = sent_in_bf16;
+  static constexpr mc::frozen frozen{"embedding", "blocks"};
+};
+// [/frozen]
+static_assert(program<head_alone>::ok);
+
 } // namespace

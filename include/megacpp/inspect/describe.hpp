@@ -218,7 +218,7 @@ inline std::string describe_text(const program_view& p, device& on, const mesh& 
   fmt::format_to(at, "  precision             {}, sums and masters {}\n",
                  name_of(p.numbers.precision.weight), name_of(p.numbers.precision.master));
   if (const precision_policy& of = p.numbers.precision; of.wire != of.main_gradient)
-    fmt::format_to(at, "  gradients are sent in {}\n", name_of(of.wire));
+    fmt::format_to(at, "  gradients sent in     {}\n", name_of(of.wire));
   fmt::format_to(at, "  recomputation         {}\n", name_of(p.numbers.again));
   fmt::format_to(at, "  numerics              {}\n", name_of(p.numbers.sums));
   fmt::format_to(at, "  products              {}, {} threads\n",

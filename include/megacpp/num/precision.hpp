@@ -42,15 +42,12 @@ struct precision_policy {
 /// What a run names as its precision.
 struct fp32 {
   static constexpr precision_policy policy = dtype::f32;
-  static constexpr const char* name = "fp32";
 };
 struct bf16_mixed {
   static constexpr precision_policy policy = dtype::bf16;
-  static constexpr const char* name = "bf16_mixed";
 };
 struct fp64 {
   static constexpr precision_policy policy = dtype::f64;
-  static constexpr const char* name = "fp64";
 };
 
 } // namespace mc
