@@ -4,7 +4,7 @@
 #     [TP n] [PP n] [CP n] [EP n] [ETP n] [SEQUENCE_PARALLEL]
 #     [ZERO 0|1]                             # default 0
 #     [MICRO_BATCH n] [SEQUENCE n]           # default 4 and 1024
-#     [PRECISION fp32|bf16_mixed|fp64]       # default bf16_mixed
+#     [PRECISION fp32|bf16_mixed|bf16_moments|fp64] # default bf16_mixed
 #     [RECOMPUTE none|selective|full]        # default none
 #     [NUMERICS fast|batch_invariant]        # default fast
 #     [PACKED]                               # attention stays within documents
@@ -218,7 +218,7 @@ function(megacpp_add_preset name)
       set(arg_${CMAKE_MATCH_1} ${CMAKE_MATCH_2})
     endif()
   endforeach()
-  foreach(choice "PRECISION;fp32;bf16_mixed;fp64" "RECOMPUTE;none;selective;full"
+  foreach(choice "PRECISION;fp32;bf16_mixed;bf16_moments;fp64" "RECOMPUTE;none;selective;full"
           "NUMERICS;fast;batch_invariant" "DEVICE;cpu" "ZERO;0;1" "SCHEDULE;1f1b;gpipe")
     list(POP_FRONT choice key)
     if(NOT arg_${key} IN_LIST choice)

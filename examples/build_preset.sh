@@ -16,7 +16,7 @@
 #   zero=1         replicas share the optimizer's state (ZeRO 1); 0 is the default
 #   micro-batch=N  sequences at once, by default 4
 #   sequence=N     tokens in a sequence, by default 1024
-#   precision=P    fp32, bf16_mixed or fp64, by default bf16_mixed
+#   precision=P    fp32, bf16_mixed, bf16_moments or fp64, by default bf16_mixed
 #   recompute=R    none, selective or full, by default none
 #   numerics=N     fast (the default), or batch_invariant: weights have the same bits for any
 #                  micro-batch
@@ -77,7 +77,8 @@ while [ $# -gt 0 ]; do
     schedule) preset SCHEDULE '1f1b|gpipe' '1f1b or gpipe' ;;
     micro-batch) preset MICRO_BATCH "$number" "$positive" ;;
     sequence) preset SEQUENCE "$number" "$positive" ;;
-    precision) preset PRECISION 'fp32|bf16_mixed|fp64' 'fp32, bf16_mixed or fp64' ;;
+    precision) preset PRECISION 'fp32|bf16_mixed|bf16_moments|fp64' \
+      'fp32, bf16_mixed, bf16_moments or fp64' ;;
     recompute) preset RECOMPUTE 'none|selective|full' 'none, selective or full' ;;
     numerics) preset NUMERICS 'fast|batch_invariant' 'fast or batch_invariant' ;;
     zero) preset ZERO '0|1' '0 or 1' ;;

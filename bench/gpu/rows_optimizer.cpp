@@ -31,6 +31,37 @@ template <class T> void adamw(report& r, const sizes& m, bool broken) {
       });
 }
 
+// Moments of bf16, of two parameters of which the second is a part of the columns of a matrix.
+template <class T> void rounded(report& r, const sizes& m) {
+  const int64_t n = m.tokens * m.hidden, blocks = mc::blocks_of(n), whole = 3 * m.hidden;
+  const int64_t origins[][15] = {
+      {0, m.hidden, 11, 1, 1, 0, 1, 1, 0, 1, 1, 0, m.hidden, m.hidden, 0},
+      {m.hidden, n - 2 * m.hidden, 12, 1, 1, 0, 1, 1, 0, m.tokens, m.tokens - 2, 0, whole, m.hidden,
+       m.hidden}};
+  const auto factors = rows::adamw_step<float>(3, 1e-3, 0.9, 0.95, 1e-8, 0.1, 0.5);
+  arrays a;
+  const auto grad = a.read<float>(n), master = a.changed<float>("master", n);
+  const auto first = a.changed<bf16>("m", n), second = a.changed<bf16>("v", n, same_bits, 0, 1);
+  const auto weight = a.written<T>("weight", n);
+  const auto flags = a.written<std::uint8_t>("broken", blocks);
+  const auto step = a.given(factors);
+  const auto seed = a.given(int64_t{5}), done = a.given(int64_t{2});
+  const auto places = a.numbered<int64_t>(30, [&](int64_t i) { return origins[i / 15][i % 15]; });
+  run(r, "adamw_block rounded", name_of_type<T>, m, a, blocks, [=](place at) {
+    return rows::adamw_block<T, rows::rounded_moments>{
+        n,
+        at(step),
+        at(grad),
+        at(master),
+        at(first),
+        at(second),
+        at(weight),
+        at(flags),
+        {0, 2, reinterpret_cast<const rows::rounded_moments::origin*>(at(places)), at(seed),
+         at(done)}};
+  });
+}
+
 // Powers in double are not the same everywhere; what is rounded to single precision may be off by a
 // step. Ten numbers, of which the last is 1 and none.
 void factors(report& r, const sizes& m) {
@@ -111,6 +142,7 @@ template <class T> void sum_squares(report& r, const sizes& m) {
 void optimizer(report& r, std::span<const sizes> all) {
   for (const sizes& m : all) {
     adamw<float>(r, m, false), adamw<bf16>(r, m, false);
+    rounded<float>(r, m), rounded<bf16>(r, m);
     if (!m.timed) adamw<bf16>(r, m, true);
     sum_squares<float>(r, m), sum_squares<bf16>(r, m);
     if (m.timed) continue;

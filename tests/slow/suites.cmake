@@ -253,8 +253,8 @@ elseif(MEGACPP_EXHAUSTIVE_TESTS)
   megacpp_left_out("commands: there is no bible or no xz; on Debian or Ubuntu, apt install bible-kjv xz-utils")
 endif()
 
-# nanoGPT's configuration on tinyshakespeare in fp32 and bf16_mixed, of three seeds, or of one and with
-# a quarter of bf16_mixed's iterations.
+# nanoGPT's configuration on tinyshakespeare in fp32, bf16_mixed and bf16_moments, of three seeds, or of
+# one and with a quarter of bf16_mixed's iterations.
 set(tinyshakespeare ${shared_dir}/data/tinyshakespeare.txt)
 if(shared_dir AND NOT EXISTS ${tinyshakespeare})
   megacpp_left_out("learning: there is no ${tinyshakespeare}")
@@ -263,8 +263,11 @@ elseif(shared_dir AND MEGACPP_BUILD_EXAMPLES)
   if(MEGACPP_EXHAUSTIVE_TESTS)
     set(learning --seeds 3)
   endif()
+  megacpp_add_preset(char-gpt-bf16-moments MODEL char_gpt MICRO_BATCH 12 SEQUENCE 64
+    PRECISION bf16_moments)
+  set_target_properties(char-gpt-bf16-moments PROPERTIES EXCLUDE_FROM_ALL ON)
   megacpp_slow_test(learning SHARD 3 LABEL learning TIMEOUT 3600 ONE_THREAD LOCK COST 75
-    NEEDS char-gpt char-gpt-bf16
+    NEEDS char-gpt char-gpt-bf16 char-gpt-bf16-moments
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/learning/run.sh ${PROJECT_BINARY_DIR}
       ${tinyshakespeare} ${learning})
 endif()

@@ -95,6 +95,24 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_is_refused) {
     node* n = find_node(g, op::reduce_gradient);
     n->attr = op::exchange_attributes{n->attr.as<op::exchange_attributes>().over, dtype::bf16};
   });
+  precision_policy narrow = dtype::f32;
+  narrow.moment = dtype::bf16;
+  const auto of_moments = [&](const char* what, auto change) {
+    auto g = std::make_unique<graph>(update_graph(r, ranks, narrow));
+    BOOST_TEST((g->wrong.code == fault::none), g->wrong.what.c_str());
+    change(*g);
+    verify_update(*g, r, ranks, narrow);
+    BOOST_TEST((g->wrong.code != fault::none), what);
+  };
+  of_moments("moments are rounded by another group's places", [](graph& g) {
+    std::swap(find_node(g, op::adamw)->in[9], find_node(g, op::adamw, 1)->in[9]);
+  });
+  of_moments("moments are rounded without noise", [](graph& g) {
+    node* n = find_node(g, op::adamw);
+    n->in[8] = n->in[9] = -1;
+  });
+  of_moments("noise is of the step alone",
+             [](graph& g) { find_node(g, op::adamw)->in[8] = find_node(g, op::adamw)->in[7]; });
   refused("a norm counts shares that ranks do not have", [](graph& g) {
     find_node(g, op::sum_of_squares)->attr = op::share_attributes{axis::cp};
   });

@@ -70,21 +70,23 @@ enum class feed : std::uint8_t {
   master,
   first_moment,
   second_moment,
+  origin, ///< which elements of which parameters a group's share has
   weight,
   total, ///< what a step sums, by op/totals.hpp
   seed,  ///< numbers of the step (op/numbers.hpp)
   step,
   learning_rate
 };
-inline constexpr int feeds = 26;
+inline constexpr int feeds = 27;
 constexpr const char* name_of(feed f) {
-  constexpr const char* names[] = {"none",          "stream",       "tokens",   "labels",
-                                   "positions",     "documents",    "order",    "all order",
-                                   "all documents", "token keys",   "last",     "key cache",
-                                   "value cache",   "slots",        "d output", "declared gradient",
-                                   "tied gradient", "gradient",     "master",   "first moment",
-                                   "second moment", "weight",       "total",    "seed",
-                                   "step",          "learning rate"};
+  constexpr const char* names[] = {
+      "none",          "stream",     "tokens",       "labels",
+      "positions",     "documents",  "order",        "all order",
+      "all documents", "token keys", "last",         "key cache",
+      "value cache",   "slots",      "d output",     "declared gradient",
+      "tied gradient", "gradient",   "master",       "first moment",
+      "second moment", "origin",     "weight",       "total",
+      "seed",          "step",       "learning rate"};
   static_assert(std::size(names) == feeds);
   return names[static_cast<int>(f)];
 }

@@ -217,6 +217,8 @@ inline std::string describe_text(const program_view& p, device& on, const mesh& 
                  p.numbers.batch.sequence);
   fmt::format_to(at, "  precision             {}, sums and masters {}\n",
                  name_of(p.numbers.precision.weight), name_of(p.numbers.precision.master));
+  if (const precision_policy& of = p.numbers.precision; of.rounds_moments())
+    fmt::format_to(at, "  moments               {}, rounded by chance\n", name_of(of.moment));
   if (const precision_policy& of = p.numbers.precision; of.wire != of.main_gradient)
     fmt::format_to(at, "  gradients sent in     {}\n", name_of(of.wire));
   fmt::format_to(at, "  recomputation         {}\n", name_of(p.numbers.again));

@@ -15,6 +15,7 @@ namespace mc {
 /// whole the pieces are a layer apart; in stores of shares they are side by side.
 struct share_pieces {
   std::int64_t count = 1, elements = 0, apart = 0;
+  std::int64_t before = 0; ///< elements of a layer that ranks before this one have
 
   template <class Call, class Name> share_pieces(Call& c, Name share, axis_set over)
       : elements(c.size(share)) {
@@ -23,6 +24,7 @@ struct share_pieces {
     // Of one rank layers follow each other.
     if (ranks > 1 && v.rank > 1 && elements > 0) count = v.dims[0].n, elements /= count;
     apart = elements * ranks;
+    if (ranks > 1) before = elements * c.comm().over(over).rank();
   }
   /// f(where a piece begins in a store of shares, where in that of the whole).
   template <class F> void each(F f) const {
@@ -175,12 +177,27 @@ struct kernel_of<&op::adamw> { // gradient, master, moments, weight, factor, lea
     const bool in_place = static_cast<void*>(master) == static_cast<void*>(weight);
     const std::int64_t n = pieces.elements;
     std::int64_t blocks = 0;
-    pieces.each([&](std::int64_t alone, std::int64_t at) {
-      for_blocks(c.lane(), n,
-                 rows::adamw_block<T>{n, factors, c.in(in::gradient) + at,
-                                      master + (in_place ? at : alone), c.in_out(in::first) + alone,
-                                      c.in_out(in::second) + alone, weight + at, broken + blocks});
-      blocks += blocks_of(n);
+    with_float_type(c.value_of(in::first).type, [&]<class M>(M) {
+      constexpr bool rounds = std::is_same_v<M, bf16>;
+      if constexpr (std::is_same_v<M, G> || rounds) {
+        using moments = std::conditional_t<rounds, rows::rounded_moments, rows::kept_moments>;
+        M *const first = reinterpret_cast<M*>(c.in_out(in::first)), *const second =
+                                                                        reinterpret_cast<M*>(
+                                                                            c.in_out(in::second));
+        pieces.each([&](std::int64_t alone, std::int64_t at) {
+          moments how{};
+          if constexpr (rounds)
+            how = {pieces.before + at,
+                   c.size(in::origin) * 8 / std::int64_t{sizeof(rows::rounded_moments::origin)},
+                   reinterpret_cast<const rows::rounded_moments::origin*>(c.in(in::origin)),
+                   c.in(in::seed), c.in(in::step)};
+          for_blocks(c.lane(), n,
+                     rows::adamw_block<T, moments>{
+                         n, factors, c.in(in::gradient) + at, master + (in_place ? at : alone),
+                         first + alone, second + alone, weight + at, broken + blocks, how});
+          blocks += blocks_of(n);
+        });
+      }
     });
     for_one(c.lane(), rows::count_of_ones{blocks, broken, c.out(out::broken)});
   }

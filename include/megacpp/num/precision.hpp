@@ -4,6 +4,7 @@
 //                and their gradients
 //   fp32         f32                    f32
 //   bf16_mixed   bf16                   f32; products accumulate in f32
+//   bf16_moments bf16                   f32, but for moments: bf16, rounded stochastically
 //   fp64         f64                    f64 (tests)
 #pragma once
 
@@ -18,7 +19,8 @@ struct precision_policy {
   dtype gradient = dtype::f32;      ///< the cotangent of an activation
   dtype main_gradient = dtype::f32; ///< of a weight: what all micro-batches add to
   dtype master = dtype::f32;        ///< of a weight, as the optimizer updates it
-  dtype moment = dtype::f32;        ///< each of the two of AdamW
+  dtype moment = dtype::f32;        ///< each of the two of AdamW; one narrower than sums is rounded
+                                    ///< up or down by chance, so that small changes are not lost
   dtype statistic = dtype::f32;     ///< of the loss
   dtype wire = dtype::f32;          ///< in which main grads go from rank to rank
 
@@ -34,6 +36,8 @@ struct precision_policy {
         statistic(accumulator_of(values)),
         wire(accumulator_of(values)) {}
 
+  /// Whether moments are narrower than what they are computed in.
+  constexpr bool rounds_moments() const { return moment != main_gradient; }
   /// Whether masters are the weights themselves.
   constexpr bool updates_weights() const { return weight == master; }
   friend constexpr bool operator==(const precision_policy&, const precision_policy&) = default;
@@ -45,6 +49,13 @@ struct fp32 {
 };
 struct bf16_mixed {
   static constexpr precision_policy policy = dtype::bf16;
+};
+struct bf16_moments {
+  static constexpr precision_policy policy = [] {
+    precision_policy p = dtype::bf16;
+    p.moment = dtype::bf16;
+    return p;
+  }();
 };
 struct fp64 {
   static constexpr precision_policy policy = dtype::f64;

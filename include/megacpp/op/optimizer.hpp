@@ -62,12 +62,14 @@ struct clip_factor_out : output_names<clip_factor_out> {
 struct adamw_in : input_names<adamw_in> {
   static constexpr name<0, element::sum> gradient{};
   static constexpr name<1, element::sum> master{};
-  static constexpr name<2, element::sum> first{};
-  static constexpr name<3, element::sum> second{};
+  static constexpr name<2, element::converted> first{};
+  static constexpr name<3, element::converted> second{};
   static constexpr name<4> weight{};
   static constexpr name<5, element::f64> factor{};
   static constexpr name<6, element::f64> rate{};
   static constexpr name<7, element::i64> step{};
+  static constexpr name<8, element::i64> seed{};   ///< of moments that are rounded by chance
+  static constexpr name<9, element::i64> origin{}; ///< and of which elements they are
 };
 struct adamw_out : output_names<adamw_out> {
   static constexpr name<0, element::f64> broken{};
@@ -246,8 +248,15 @@ struct adamw_attributes {
 [[gnu::cold]] constexpr void adamw_rule(inference& c) {
   using in = adamw_in;
   using out = adamw_out;
-  c.floats({in::weight}), c.sums({in::gradient, in::master, in::first, in::second}, in::weight),
-      c.typed({in::factor, in::rate}, dtype::f64), c.rank(in::factor, 0), c.rank(in::rate, 0);
+  c.floats({in::weight}), c.floats({in::first}), c.sums({in::gradient, in::master}, in::weight),
+      c.typed({in::second}, c.in(in::first).type), c.typed({in::factor, in::rate}, dtype::f64),
+      c.rank(in::factor, 0), c.rank(in::rate, 0);
+  const dtype moment = c.in(in::first).type, sum = accumulator_of(c.in(in::weight).type);
+  const bool rounds = moment != sum;
+  c.require(size_of(moment) <= size_of(sum) && (!rounds || moment == dtype::bf16), fault::S007,
+            in::first);
+  c.require(c.has(in::seed) == rounds && c.has(in::origin) == rounds, fault::S008, in::first);
+  if (rounds) c.typed({in::seed, in::origin}, dtype::i64), c.rank(in::seed, 0);
   c.typed({in::step}, dtype::i64), c.rank(in::step, 0);
   placed_alike(c, 5);
   c.looking = -1;

@@ -98,6 +98,22 @@ constexpr std::int64_t stored_elements(const registry& r, std::span<const int> l
   return n;
 }
 
+/// Parameters of layers that a stage has of a group.
+constexpr std::int64_t stored_parameters(const registry& r, std::span<const int> layers,
+                                         int group) {
+  std::int64_t n = 0;
+  for (int i = 0; i < r.entry_count; ++i) {
+    const registry::entry& e = r.entries[i];
+    if (e.group != group || e.tied) continue;
+    int uses = layers[static_cast<unsigned>(e.part)];
+    for (int j = 0; uses == 0 && r.groups[group].shared && j < r.entry_count; ++j)
+      if (const registry::entry& o = r.entries[j]; o.declared == i)
+        uses = layers[static_cast<unsigned>(o.part)] > 0 ? 1 : 0;
+    n += uses;
+  }
+  return n;
+}
+
 /// Elements of the gradients that tied uses collect beside those of declarations on one stage.
 constexpr std::int64_t tied_elements(const registry& r, std::span<const int> layers) {
   std::int64_t n = 0;
@@ -110,11 +126,13 @@ constexpr std::int64_t tied_elements(const registry& r, std::span<const int> lay
 /// Elements of the flat stores of one rank: the states are masters, and each moment. Behind the
 /// weights lie the bytes of what is stored in forms.
 struct store_sizes {
-  std::int64_t weights = 0, gradients = 0, states = 0, forms = 0;
+  std::int64_t weights = 0, gradients = 0, states = 0, forms = 0, origins = 0;
 };
 /// Of a registry as it is.
 constexpr store_sizes sizes_of(const registry& r) {
-  return {r.total, r.gradients, r.states, r.forms};
+  store_sizes s{r.total, r.gradients, r.states, r.forms};
+  for (int k = 0; k < r.group_count; ++k) s.origins += r.groups[k].frozen ? 0 : r.groups[k].origins;
+  return s;
 }
 /// What a stage has of the model's registry, over ranks of these numbers.
 constexpr store_sizes sizes_of(const registry& r, std::span<const int> layers, const mesh& ranks) {
@@ -126,7 +144,9 @@ constexpr store_sizes sizes_of(const registry& r, std::span<const int> layers, c
                        many = part < 0 ? 1 : layers[static_cast<unsigned>(part)],
                        n = many == 0 ? 0 : padded_to_shares(held / many, shares) * many;
     (r.groups[k].of_bytes ? s.forms : s.weights) += n;
-    if (!r.groups[k].frozen) s.gradients += n, s.states += n / shares;
+    if (r.groups[k].frozen) continue;
+    s.gradients += n, s.states += n / shares;
+    s.origins += stored_parameters(r, layers, k);
   }
   s.gradients += tied_elements(r, layers);
   return s;
@@ -207,6 +227,7 @@ constexpr memory_items memory_of_stores(const store_sizes& s, const precision_po
   m.gradients = s.gradients * size_of(of.main_gradient);
   m.masters = of.updates_weights() ? 0 : s.states * size_of(of.master);
   m.moments = 2 * s.states * size_of(of.moment);
+  if (of.rounds_moments()) m.moments += s.origins * words_of_origin * size_of(dtype::i64);
   return m;
 }
 /// Bytes of the buffers alone.

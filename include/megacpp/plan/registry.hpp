@@ -35,6 +35,10 @@
 namespace mc {
 
 inline constexpr int max_entries = 160, max_groups = 24;
+/// What an origin says of a parameter of a layer: where it begins in its group and how many
+/// elements it has, its key, and of four dims the extents of the whole and of the rank's box, and
+/// where that begins: 64-bit integers.
+inline constexpr std::int64_t words_of_origin = 3 + 3 * max_rank;
 /// Entries start at multiples of so many elements: 256 bytes of f32; arrays of a form, of bytes.
 inline constexpr std::int64_t entry_alignment = 64;
 constexpr std::int64_t aligned_elements(std::int64_t n) {
@@ -70,6 +74,7 @@ struct registry {
     std::int64_t states = 0;            ///< where those begin, in elements
     bool counted = true;                ///< here: no stage before holds what is shared, too
     bool of_bytes = false;              ///< its parameters are stored in forms
+    std::int64_t origins = 0;           ///< parameters of layers that it has
     int part = -1;                      ///< the only part whose parameters are in it; -1: any
     std::int64_t layers = 1;            ///< of that part, all of one length
 
@@ -322,7 +327,9 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
       if (group.part >= 0) within = padded_to_shares(within, shares);
       for (int i = 0; i < r.entry_count; ++i) {
         registry::entry& e = r.entries[i];
-        if (e.part == static_cast<int>(p) && e.group == k && !e.tied) e.stride = within;
+        if (e.part != static_cast<int>(p) || e.group != k || e.tied) continue;
+        e.stride = within;
+        group.origins += group.shared ? detail::held(parts, layers, *named[k]) : layers[p];
       }
       end += within * (group.shared ? detail::held(parts, layers, *named[k]) : layers[p]);
     }

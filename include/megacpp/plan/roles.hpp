@@ -15,6 +15,7 @@ constexpr dtype type_of_store(const precision_policy& p, feed f) {
   case feed::master: return p.master;
   case feed::first_moment:
   case feed::second_moment: return p.moment;
+  case feed::origin: return dtype::i64;
   default: return p.main_gradient;
   }
 }

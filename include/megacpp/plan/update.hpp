@@ -226,11 +226,18 @@ struct update_verifier {
     }
     const node* made = one(op::adamw, phase::epilogue, "update", [&](const node& n) {
       return stores(n, k, 4) && n.in[5] == clip.out[0] && is(n.in[6], feed::learning_rate, 0) &&
-             is(n.in[7], feed::step, 0) &&
+             is(n.in[7], feed::step, 0) && rounded(n, k) &&
              n.attr == attributes(op::adamw_attributes{group.decay, group.count,
                                                        scattered_over(ranks, group)});
     });
     if (made != nullptr && !told.needed[made->out[0]]) fail("broken blocks");
+  }
+  /// Moments that are rounded by chance are so by the run's seed, each element by its own number.
+  constexpr bool rounded(const node& n, int k) const {
+    if (!precision.rounds_moments()) return n.in[8] < 0 && n.in[9] < 0;
+    const registry::group& group = r.groups[k];
+    return is(n.in[8], feed::seed, 0) &&
+           is(n.in[9], feed::origin, k, group, range::share, group.origins * words_of_origin);
   }
   /// A group's gradient counts once in the norm.
   constexpr void norm(int k, const node& clip) {
@@ -431,13 +438,21 @@ constexpr graph update_graph(const registry& r, const mesh& ranks,
           0, op::balance_attributes{group.rate});
       continue;
     }
+    value_id seed = -1, origin = -1;
+    if (precision.rounds_moments()) {
+      seed = number_input(b, feed::seed).id;
+      origin = range_value(b, group, range::share, group.origins * words_of_origin, feed::origin,
+                           "origin", type_of_store(precision, feed::origin), k)
+                   .id;
+    }
     const var here = over_all_ranks(
         {&b,
          b.emit(op::adamw,
                 {gradients[k].id, store(feed::master, "master"),
                  store(feed::first_moment, "first_moment"),
                  store(feed::second_moment, "second_moment"), store(feed::weight, "weight"), factor,
-                 number_input(b, feed::learning_rate).id, number_input(b, feed::step).id},
+                 number_input(b, feed::learning_rate).id, number_input(b, feed::step).id, seed,
+                 origin},
                 0, op::adamw_attributes{group.decay, group.count, scattered_over(ranks, group)})});
     broken = broken.id < 0 ? here : var{&b, b.emit(op::add, {broken.id, here.id}, 0)};
     if (const axis_set shares = scattered_over(ranks, group); !shares.empty()) {

@@ -137,6 +137,7 @@ public:
     if (mastered_) masters_ = reserve(states, precision_.master, "master weights");
     first_ = reserve(states, precision_.moment, "first moments");
     second_ = reserve(states, precision_.moment, "second moments");
+    if (precision_.rounds_moments()) make_origins(p, smaller);
   }
 
   const program_view& program() const { return *program_; }
@@ -156,7 +157,8 @@ public:
   std::byte* first_moments() const { return first_.data(); }
   std::byte* second_moments() const { return second_.data(); }
   std::int64_t bytes() const {
-    return weights_.size() + gradients_.size() + masters_.size() + first_.size() + second_.size();
+    return weights_.size() + gradients_.size() + masters_.size() + first_.size() + second_.size() +
+           origins_.size();
   }
 
   /// Where what the update reads and writes of these stores lies.
@@ -189,6 +191,7 @@ public:
         return;
       case feed::first_moment: at = first_moments() + group.states * size; return;
       case feed::second_moment: at = second_moments() + group.states * size; return;
+      case feed::origin: at = origins_.data() + origins_begin_[k] * words_of_origin * size; return;
       default: return;
       }
     });
@@ -376,6 +379,39 @@ public:
 private:
   static constexpr std::int64_t block = most_in_block; ///< elements that a thread makes at a time
 
+  /// Says of each group which elements of which parameters it has, in their order.
+  void make_origins(const program_view& p, const char* remedy) {
+    const registry& r = entries();
+    std::int64_t all = 0;
+    for (int k = 0; k < r.group_count; ++k) {
+      origins_begin_[static_cast<unsigned>(k)] = all;
+      if (!r.groups[static_cast<unsigned>(k)].frozen)
+        all += r.groups[static_cast<unsigned>(k)].origins;
+    }
+    std::vector<std::array<std::int64_t, words_of_origin>> made(static_cast<std::size_t>(all));
+    std::array<std::int64_t, max_groups> next = origins_begin_;
+    for_each_parameter(p, [&](const parameter_ref& of) {
+      const registry::group& group = r.groups[static_cast<unsigned>(of.group)];
+      if (group.frozen) return;
+      auto& row = made[static_cast<std::size_t>(next[static_cast<unsigned>(of.group)]++)];
+      row[0] = of.offset - group.offset, row[1] = of.count.n;
+      row[2] = static_cast<std::int64_t>(hash(of.name));
+      for (int d = 0; d < max_rank; ++d) { // the last dims, behind dims of one element
+        const int i = d - (max_rank - of.v->rank);
+        const stretch_of_dim s =
+            i < 0 ? stretch_of_dim{0, 1} : stretch_of(*of.ranks, *of.v, i, at_);
+        const auto at = static_cast<std::size_t>(3 + 3 * d);
+        row[at] = i < 0 ? 1 : of.v->dims[i].n, row[at + 1] = s.count, row[at + 2] = s.first;
+      }
+    });
+    for (int k = 0; k < r.group_count; ++k)
+      std::sort(made.begin() + origins_begin_[static_cast<unsigned>(k)],
+                made.begin() + next[static_cast<unsigned>(k)]);
+    const auto bytes = static_cast<std::int64_t>(made.size() * sizeof made[0]);
+    origins_ = arena(*in_, bytes, "the places of moments", remedy);
+    in_->write(origins_.data(), made.data(), bytes);
+  }
+
   /// Encodes x as the elements from `first` on of this rank's part of a parameter in a stored form,
   /// whole blocks of it.
   void encode(const parameter_ref& r, std::int64_t first, std::span<const double> x) {
@@ -487,7 +523,8 @@ private:
   std::int64_t total_;
   std::map<std::string, parameter_ref> held_;     ///< by name
   std::array<std::int64_t, max_groups> number_{}; ///< this rank's among those that share a group
-  arena weights_, gradients_, masters_, first_, second_;
+  arena weights_, gradients_, masters_, first_, second_, origins_;
+  std::array<std::int64_t, max_groups> origins_begin_{}; ///< of a group's among all
 };
 
 } // namespace mc

@@ -1,0 +1,209 @@
+// Moments of bf16, rounded up or down by chance: their mean is what they were, the noise is a
+// function of the seed, the step and the element, so that every layout rounds the same numbers, and
+// they take half the memory.
+#define BOOST_TEST_MODULE rounded_moments
+#include <boost/test/unit_test.hpp>
+
+#include <megacpp/comm/threads.hpp>
+#include <megacpp/kernel/rows/adamw.hpp>
+#include <megacpp/model/qwen3.hpp>
+#include <megacpp/model/qwen3_moe.hpp>
+#include <megacpp/product/cpu_products.hpp>
+#include <megacpp/run/rank_program.hpp>
+#include <megacpp/run/session.hpp>
+#include <megacpp/train/state.hpp>
+
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <kernels.hpp>
+#include <scratch.hpp>
+
+#include "outcome.hpp"
+
+using namespace mc;
+
+namespace {
+
+constexpr qwen3 dense{.layers = 4,
+                      .hidden = 24,
+                      .heads = 4,
+                      .kv_heads = 2,
+                      .head_dim = 6,
+                      .ffn = 36,
+                      .vocabulary = 70,
+                      .positions = 32};
+constexpr qwen3_moe experts = [] {
+  qwen3_moe m;
+  m.layers = 2, m.hidden = 24, m.heads = 4, m.kv_heads = 2, m.head_dim = 6, m.expert_ffn = 12;
+  m.experts = 4, m.experts_per_token = 2, m.vocabulary = 64, m.positions = 32, m.bias_rate = 1e-3;
+  return m;
+}();
+
+precision_policy rounding(dtype values) {
+  precision_policy p = values;
+  p.moment = dtype::bf16;
+  return p;
+}
+
+/// Both moments of every parameter in its logical order, and what a run tells.
+struct left {
+  std::map<std::string, std::vector<double>> moments;
+  std::vector<double> told;
+  bool operator==(const left&) const = default;
+};
+const auto initial = [](stores& s, const program_view&) { s.initialise(1); };
+
+template <class Model, class Before>
+left steps(const Model& m, const layout& l, int dp, const precision_policy& p, int count,
+           std::uint64_t seed, Before before, const std::string& folder = "") {
+  const setup s{.ranks = l, .batch = {2, 32}, .precision = p};
+  const interpreted_program<Model> program(m, s, "p");
+  std::vector<test::batches> data;
+  constexpr int micros = 4;
+  for (int k = 0; k < micros; ++k) data.emplace_back(s, k);
+  left all;
+  std::mutex turn;
+  thread_ranks(mesh_of(l, dp), std::chrono::seconds(20)).run([&](communicator& c) {
+    cpu device(product_type::widened, 1);
+    session run(program.view(), device, purpose::training, c);
+    step_numbers& n = run.numbers();
+    n.seed = seed, n.learning_rate = 1e-2, n.clip = 1, n.weight_decay = 0.1;
+    before(run.weights(), program.view());
+    const int each = micros / dp, first = c.coordinate()[static_cast<unsigned>(axis::dp)] * each;
+    std::vector<batch_view> mine;
+    for (int k = first; k < first + each; ++k)
+      mine.push_back(data[static_cast<std::size_t>(k)].view(k));
+    std::vector<double> told;
+    for (int i = 0; i < count; ++i) {
+      if (!folder.empty()) n.step = 2 + i;
+      const step_result r = run.step(mine);
+      told.push_back(r.loss.mean()), told.push_back(r.norm);
+    }
+    const std::lock_guard lock(turn);
+    all.told = told;
+    const stores& held = run.weights();
+    for_each_parameter(program.view(), [&](const parameter_ref& r) {
+      if (r.info->update != update_rule::adamw) return;
+      for (const std::byte* store : {held.first_moments(), held.second_moments()}) {
+        auto& x = all.moments[r.name + (store == held.first_moments() ? " m" : " v")];
+        x.resize(static_cast<std::size_t>(global_size(*r.v).n), NAN);
+        held.part_of(r, {.states = true})
+            .each_run({}, global_size(*r.v), [&](global_count at, std::int64_t i, std::int64_t k) {
+              for (std::int64_t e = 0; e < k; ++e)
+                x[static_cast<std::size_t>(at.n + e)] = held.element(store, dtype::bf16, i + e);
+            });
+      }
+    });
+  });
+  return all;
+}
+
+} // namespace
+
+// The mean over all noise of what a number is rounded to is the number, and each is a neighbour.
+BOOST_AUTO_TEST_CASE(rounding_by_chance_has_no_bias) {
+  for (const float x : {1.0f, 1.00390625f, 3.14159265f, -2.7182818e-5f, 1e-30f, -6.25e20f, 0.0f}) {
+    double sum = 0;
+    for (std::uint32_t noise = 0; noise < 65536; ++noise) {
+      const auto y = convert<double>(rows::rounded_moments::rounded(x, noise));
+      BOOST_REQUIRE(std::abs(y - static_cast<double>(x)) <=
+                    0x1p-7 * std::abs(static_cast<double>(x)));
+      sum += y;
+    }
+    BOOST_TEST(sum / 65536 == static_cast<double>(x));
+  }
+  BOOST_TEST(std::isnan(convert<double>(rows::rounded_moments::rounded(NAN, 5))));
+  BOOST_TEST(convert<double>(rows::rounded_moments::rounded(INFINITY, 0xffff)) == INFINITY);
+}
+
+// In double, where layouts differ by 1e-16, every moment has the bits of one rank's.
+BOOST_AUTO_TEST_CASE(every_layout_rounds_the_same_numbers) {
+  const precision_policy p = rounding(dtype::f64);
+  const auto compare = [&](const auto& m, const layout& l, int dp, const char* name) {
+    const left want = steps(m, {}, 1, p, 3, 7, initial), got = steps(m, l, dp, p, 3, 7, initial);
+    for (const auto& [moment, x] : want.moments) {
+      auto y = got.moments.at(moment); // a vocabulary may be padded
+      y.resize(x.size());
+      BOOST_TEST((x == y), name << ": " << moment);
+    }
+    for (std::size_t i = 0; i < want.told.size(); ++i)
+      BOOST_TEST(std::abs(got.told[i] - want.told[i]) <= 1e-9 * want.told[i], name);
+  };
+  compare(dense, {.tp = 2}, 1, "tp 2");
+  compare(dense, {.tp = 2, .sequence_parallel = true, .zero = 1}, 2, "zero 1 tp 2 sp dp 2");
+  compare(dense, {.pp = 2, .zero = 1}, 2, "zero 1 pp 2 dp 2");
+  compare(dense, {.cp = 2, .zero = 1}, 1, "zero 1 cp 2");
+  compare(dense, {.zero = 1}, 4, "zero 1 dp 4");
+  compare(experts, {.tp = 2, .ep = 2, .etp = 1}, 1, "tp 2 ep 2");
+  compare(experts, {.ep = 2, .zero = 1}, 4, "zero 1 ep 2 dp 4");
+}
+
+BOOST_AUTO_TEST_CASE(noise_is_of_the_seed_and_the_step) {
+  const precision_policy p = rounding(dtype::bf16);
+  const left one = steps(dense, {}, 1, p, 1, 7, initial);
+  BOOST_TEST((steps(dense, {}, 1, p, 1, 7, initial) == one));
+  const left other = steps(dense, {}, 1, p, 1, 8, initial);
+  BOOST_TEST(one.told[0] == other.told[0]);
+  const auto differ = [](const std::vector<double>& x, const std::vector<double>& y) {
+    std::int64_t n = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) n += x[i] != y[i];
+    return static_cast<double>(n) / static_cast<double>(x.size());
+  };
+  for (const auto& [name, x] : one.moments) // a third of uniform remainders goes another way
+    if (x.size() > 500)
+      BOOST_TEST(std::abs(differ(x, other.moments.at(name)) - 1.0 / 3) < 0.15, name);
+}
+
+// A state keeps moments to the bit, and a run goes on from it as if it had not ended.
+BOOST_AUTO_TEST_CASE(a_run_goes_on_to_the_bit) {
+  const precision_policy p = rounding(dtype::bf16);
+  const test::scratch_folder dir;
+  const setup s{.batch = {2, 32}, .precision = p};
+  const interpreted_program<qwen3> program(dense, s, "p");
+  const left want = steps(dense, {}, 1, p, 4, 7, initial);
+  {
+    cpu device(product_type::widened, 1);
+    session run(program.view(), device, purpose::training);
+    step_numbers& n = run.numbers();
+    n.seed = 7, n.learning_rate = 1e-2, n.clip = 1, n.weight_decay = 0.1;
+    run.weights().initialise(1);
+    std::vector<test::batches> data;
+    for (int k = 0; k < 4; ++k) data.emplace_back(s, k);
+    std::vector<batch_view> mine;
+    for (int k = 0; k < 4; ++k) mine.push_back(data[static_cast<std::size_t>(k)].view(k));
+    for (int i = 0; i < 2; ++i) run.step(mine);
+    folder_writer out(dir / "state");
+    write_state(out, program.view(), run.weights(), {2, 8}, nlohmann::json::object());
+    out.commit();
+  }
+  const left got = steps(
+      dense, {}, 1, p, 2, 7,
+      [&](stores& into, const program_view& v) {
+        const model_folder folder(dir / "state");
+        const state_file file(folder);
+        load_weights(folder, v, into);
+        load_moments(folder, file.state(), v, into);
+      },
+      dir / "state");
+  BOOST_TEST((got.moments == want.moments));
+}
+
+// Four bytes a parameter less, beside a few numbers for each parameter of each layer.
+BOOST_AUTO_TEST_CASE(moments_take_half_the_memory) {
+  const interpreted_program<qwen3> wide(dense, {.batch = {2, 32}, .precision = dtype::bf16}, "p"),
+      narrow(dense, {.batch = {2, 32}, .precision = rounding(dtype::bf16)}, "p");
+  const registry& r = *narrow.view().stores;
+  std::int64_t origins = 0;
+  for_each_parameter(narrow.view(), [&](const parameter_ref&) { ++origins; });
+  const memory_items a = memory_of_stage(wide.view()), b = memory_of_stage(narrow.view());
+  BOOST_TEST(a.moments - b.moments == 4 * r.states - origins * words_of_origin * 8);
+  BOOST_TEST(a.masters == b.masters);
+  BOOST_TEST(stores(narrow.view(), true).bytes() ==
+             b.weights + b.gradients + b.masters + b.moments);
+}
