@@ -344,7 +344,7 @@ BOOST_AUTO_TEST_CASE(the_planned_bytes_are_the_bytes_used_on_every_rank) {
   of_frozen({}, {"blocks"}, "dp 2, frozen blocks");
   precision_policy rounding = dtype::bf16;
   rounding.moment = dtype::bf16;
-  for (const layout l :
+  for (const layout& l :
        {layout{.pp = 2, .zero = 1}, layout{.tp = 2, .pp = 3, .cut = {.layers = {0, 3, 1}}}})
     poisoned_on_ranks(deep, {.ranks = l, .batch = b, .precision = rounding}, 2, "moments of bf16");
   of_frozen({.pp = 2, .zero = 1}, {"embedding", "attn"}, "zero 1 pp 2 dp 2, frozen tables");

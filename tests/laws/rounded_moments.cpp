@@ -16,6 +16,7 @@
 #include <bit>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <string>
@@ -118,6 +119,11 @@ BOOST_AUTO_TEST_CASE(rounding_by_chance_has_no_bias) {
     }
     BOOST_TEST(sum / 65536 == static_cast<double>(x));
   }
+  constexpr float largest = std::numeric_limits<float>::max();
+  for (const float x : {largest, -largest, 0x1.ffp127f})
+    for (const std::uint32_t noise : {0u, 1u, 0xffffu})
+      BOOST_TEST(std::isfinite(convert<double>(rows::rounded_moments::rounded(x, noise))));
+  BOOST_TEST(std::signbit(convert<double>(rows::rounded_moments::rounded(-0.0f, 0xffff))));
   BOOST_TEST(std::isnan(convert<double>(rows::rounded_moments::rounded(NAN, 5))));
   BOOST_TEST(convert<double>(rows::rounded_moments::rounded(INFINITY, 0xffff)) == INFINITY);
 }
@@ -140,6 +146,10 @@ BOOST_AUTO_TEST_CASE(every_layout_rounds_the_same_numbers) {
   compare(dense, {.pp = 2, .zero = 1}, 2, "zero 1 pp 2 dp 2");
   compare(dense, {.cp = 2, .zero = 1}, 1, "zero 1 cp 2");
   compare(dense, {.zero = 1}, 4, "zero 1 dp 4");
+  compare(dense, {.pp = 2, .virtual_stages = 2, .zero = 1}, 2, "zero 1 pp 2 virtual 2 dp 2");
+  compare(dense, {.tp = 2, .cp = 2, .zero = 1}, 2, "zero 1 tp 2 cp 2 dp 2");
+  compare(dense, {.pp = 4}, 1, "pp 4, a tied table");
+  compare(experts, {.pp = 2, .ep = 2, .zero = 1}, 2, "zero 1 pp 2 ep 2 dp 2");
   compare(experts, {.tp = 2, .ep = 2, .etp = 1}, 1, "tp 2 ep 2");
   compare(experts, {.ep = 2, .zero = 1}, 4, "zero 1 ep 2 dp 4");
 }

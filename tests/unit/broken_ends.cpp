@@ -585,6 +585,7 @@ BOOST_AUTO_TEST_CASE(broken_registries_are_refused) {
     });
     b.refuses("replicas share no states, and each has room for all",
               [&](registry& x) { x = make_registry(b.parts, b.layers, 0, b.ranks, b.before); });
+    group("a group counts another parameter", own, [](auto& g) { ++g.origins; });
     group("a group has layers of any part", own, [](auto& g) { g.part = -1; });
     group("a group has layers of another part", own, [](auto& g) { ++g.part; });
     group("a group has more layers", own, [](auto& g) { ++g.layers; });

@@ -70,7 +70,7 @@ enum class feed : std::uint8_t {
   master,
   first_moment,
   second_moment,
-  origin, ///< which elements of which parameters a group's share has
+  origin, ///< which elements of which parameters a group has
   weight,
   total, ///< what a step sums, by op/totals.hpp
   seed,  ///< numbers of the step (op/numbers.hpp)

@@ -152,8 +152,8 @@ struct kernel_of<&op::clip_factor> { // token count, summed loss, sums of square
   }
 };
 
-template <>
-struct kernel_of<&op::adamw> { // gradient, master, moments, weight, factor, learning rate, step
+template <> struct kernel_of<
+    &op::adamw> { // gradient, master, moments, weight, factor, rate, step, seed, origin
   using in = op::adamw_in;
   using out = op::adamw_out;
   /// The factors lie before a byte of each block.
@@ -180,6 +180,8 @@ struct kernel_of<&op::adamw> { // gradient, master, moments, weight, factor, lea
     with_float_type(c.value_of(in::first).type, [&]<class M>(M) {
       constexpr bool rounds = std::is_same_v<M, bf16>;
       if constexpr (std::is_same_v<M, G> || rounds) {
+        static_assert(sizeof(rows::rounded_moments::origin) == words_of_origin * 8 &&
+                      rows::rounded_moments::dims == max_rank);
         using moments = std::conditional_t<rounds, rows::rounded_moments, rows::kept_moments>;
         M *const first = reinterpret_cast<M*>(c.in_out(in::first)), *const second =
                                                                         reinterpret_cast<M*>(

@@ -37,7 +37,7 @@ struct precision_policy {
         wire(accumulator_of(values)) {}
 
   /// Whether moments are narrower than what they are computed in.
-  constexpr bool rounds_moments() const { return moment != main_gradient; }
+  constexpr bool rounds_moments() const { return size_of(moment) < size_of(main_gradient); }
   /// Whether masters are the weights themselves.
   constexpr bool updates_weights() const { return weight == master; }
   friend constexpr bool operator==(const precision_policy&, const precision_policy&) = default;

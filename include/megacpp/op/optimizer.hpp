@@ -69,7 +69,7 @@ struct adamw_in : input_names<adamw_in> {
   static constexpr name<6, element::f64> rate{};
   static constexpr name<7, element::i64> step{};
   static constexpr name<8, element::i64> seed{};   ///< of moments that are rounded by chance
-  static constexpr name<9, element::i64> origin{}; ///< and of which elements they are
+  static constexpr name<9, element::i64> origin{}; ///< which elements these moments are of
 };
 struct adamw_out : output_names<adamw_out> {
   static constexpr name<0, element::f64> broken{};
@@ -256,7 +256,10 @@ struct adamw_attributes {
   c.require(size_of(moment) <= size_of(sum) && (!rounds || moment == dtype::bf16), fault::S007,
             in::first);
   c.require(c.has(in::seed) == rounds && c.has(in::origin) == rounds, fault::S008, in::first);
-  if (rounds) c.typed({in::seed, in::origin}, dtype::i64), c.rank(in::seed, 0);
+  if (rounds) {
+    c.typed({in::seed, in::origin}, dtype::i64), c.rank(in::seed, 0), c.rank(in::origin, 1);
+    c.require(is_range(c.in(in::origin)), fault::S003, in::origin);
+  }
   c.typed({in::step}, dtype::i64), c.rank(in::step, 0);
   placed_alike(c, 5);
   c.looking = -1;

@@ -81,36 +81,33 @@ template <class Amount> constexpr int largest_stage(int pp, Amount amount) {
   return largest;
 }
 
-/// Parameters of one stage, local, in elements of the flat stores: those of one group, or all. Of
-/// what stages share, each has one copy whose parts use it.
+/// How many layers of a stage have a parameter of the registry. Of what stages share, a stage has
+/// one copy whose parts use it.
+constexpr int held_layers(const registry& r, std::span<const int> layers, int i) {
+  const registry::entry& e = r.entries[i];
+  if (e.tied) return 0;
+  int uses = layers[static_cast<unsigned>(e.part)];
+  for (int j = 0; uses == 0 && r.groups[e.group].shared && j < r.entry_count; ++j)
+    if (const registry::entry& o = r.entries[j]; o.declared == i)
+      uses = layers[static_cast<unsigned>(o.part)] > 0 ? 1 : 0;
+  return uses;
+}
+
+/// Parameters of one stage, local, in elements of the flat stores: those of one group, or all.
 constexpr std::int64_t stored_elements(const registry& r, std::span<const int> layers,
                                        int group = -1) {
   std::int64_t n = 0;
-  for (int i = 0; i < r.entry_count; ++i) {
-    const registry::entry& e = r.entries[i];
-    if (group >= 0 && e.group != group) continue;
-    int uses = layers[static_cast<unsigned>(e.part)];
-    for (int j = 0; uses == 0 && r.groups[e.group].shared && j < r.entry_count; ++j)
-      if (const registry::entry& o = r.entries[j]; o.declared == i)
-        uses = layers[static_cast<unsigned>(o.part)] > 0 ? 1 : 0;
-    if (!e.tied) n += registry::taken(e) * uses;
-  }
+  for (int i = 0; i < r.entry_count; ++i)
+    if (group < 0 || r.entries[i].group == group)
+      n += registry::taken(r.entries[i]) * held_layers(r, layers, i);
   return n;
 }
-
 /// Parameters of layers that a stage has of a group.
 constexpr std::int64_t stored_parameters(const registry& r, std::span<const int> layers,
                                          int group) {
   std::int64_t n = 0;
-  for (int i = 0; i < r.entry_count; ++i) {
-    const registry::entry& e = r.entries[i];
-    if (e.group != group || e.tied) continue;
-    int uses = layers[static_cast<unsigned>(e.part)];
-    for (int j = 0; uses == 0 && r.groups[group].shared && j < r.entry_count; ++j)
-      if (const registry::entry& o = r.entries[j]; o.declared == i)
-        uses = layers[static_cast<unsigned>(o.part)] > 0 ? 1 : 0;
-    n += uses;
-  }
+  for (int i = 0; i < r.entry_count; ++i)
+    if (r.entries[i].group == group) n += held_layers(r, layers, i);
   return n;
 }
 

@@ -237,7 +237,7 @@ struct update_verifier {
     if (!precision.rounds_moments()) return n.in[8] < 0 && n.in[9] < 0;
     const registry::group& group = r.groups[k];
     return is(n.in[8], feed::seed, 0) &&
-           is(n.in[9], feed::origin, k, group, range::share, group.origins * words_of_origin);
+           is(n.in[9], feed::origin, k, group, range::whole, group.origins * words_of_origin);
   }
   /// A group's gradient counts once in the norm.
   constexpr void norm(int k, const node& clip) {
@@ -441,7 +441,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks,
     value_id seed = -1, origin = -1;
     if (precision.rounds_moments()) {
       seed = number_input(b, feed::seed).id;
-      origin = range_value(b, group, range::share, group.origins * words_of_origin, feed::origin,
+      origin = range_value(b, group, range::whole, group.origins * words_of_origin, feed::origin,
                            "origin", type_of_store(precision, feed::origin), k)
                    .id;
     }

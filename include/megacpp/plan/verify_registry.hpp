@@ -243,10 +243,11 @@ struct registry_verifier {
       const registry::group& g = r.groups[i % r.group_count];
       if (i / r.group_count != (g.of_bytes ? 2 : g.frozen ? 1 : 0)) continue;
       const int k = i % r.group_count;
-      std::int64_t n = 0;
+      std::int64_t n = 0, held = 0;
       int shares = 1;
       for (int j = 0; j < r.entry_count; ++j)
-        if (const registry::entry& e = r.entries[j]; e.group == k) n += room_of(e) * copies_of(e);
+        if (const registry::entry& e = r.entries[j]; e.group == k)
+          n += room_of(e) * copies_of(e), held += copies_of(e);
       for (int a = 0; a < axes; ++a)
         if (const auto one = static_cast<axis>(a); g.scattered.has(one) && ranks.sized(one))
           shares *= ranks.of(one);
@@ -255,6 +256,7 @@ struct registry_verifier {
       if ((runs > 0 && n % runs != 0) || g.count != each * runs ||
           g.share * shares != (g.frozen ? 0 : g.count))
         fail("a group has another size than its parameters");
+      if (g.origins != held) fail("a group counts other parameters than it has");
       std::int64_t& end = g.of_bytes ? forms : total;
       if (g.offset != end || g.states != states) fail("groups lie in each other");
       end += g.count, states += g.share;

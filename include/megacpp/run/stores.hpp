@@ -393,7 +393,7 @@ private:
     for_each_parameter(p, [&](const parameter_ref& of) {
       const registry::group& group = r.groups[static_cast<unsigned>(of.group)];
       if (group.frozen) return;
-      auto& row = made[static_cast<std::size_t>(next[static_cast<unsigned>(of.group)]++)];
+      auto& row = made.at(static_cast<std::size_t>(next[static_cast<unsigned>(of.group)]++));
       row[0] = of.offset - group.offset, row[1] = of.count.n;
       row[2] = static_cast<std::int64_t>(hash(of.name));
       for (int d = 0; d < max_rank; ++d) { // the last dims, behind dims of one element
@@ -404,9 +404,16 @@ private:
         row[at] = i < 0 ? 1 : of.v->dims[i].n, row[at + 1] = s.count, row[at + 2] = s.first;
       }
     });
-    for (int k = 0; k < r.group_count; ++k)
-      std::sort(made.begin() + origins_begin_[static_cast<unsigned>(k)],
-                made.begin() + next[static_cast<unsigned>(k)]);
+    for (int k = 0; k < r.group_count; ++k) {
+      const registry::group& group = r.groups[static_cast<unsigned>(k)];
+      const std::int64_t begin = origins_begin_[static_cast<unsigned>(k)],
+                         end = next[static_cast<unsigned>(k)];
+      if (end - begin != (group.frozen ? 0 : group.origins))
+        throw error(exit_code::internal, "a group of the registry has " +
+                                             std::to_string(end - begin) + " parameters, not " +
+                                             std::to_string(group.origins));
+      std::sort(made.begin() + begin, made.begin() + end);
+    }
     const auto bytes = static_cast<std::int64_t>(made.size() * sizeof made[0]);
     origins_ = arena(*in_, bytes, "the places of moments", remedy);
     in_->write(origins_.data(), made.data(), bytes);

@@ -1,5 +1,6 @@
 // AdamW (Loshchilov, Hutter, "Decoupled weight decay regularization", ICLR 2019) on a flat range,
-// in the order of torch.optim.AdamW. State and arithmetic in G = accumulator_t<T>.
+// in the order of torch.optim.AdamW. Arithmetic and masters are in G = accumulator_t<T>, and so are
+// moments, or bf16.
 //
 //   g' = g scale                              scale: clipping, and the mean over micro-batches
 //   p -= lr decay p
@@ -19,6 +20,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <type_traits>
 
 namespace mc::rows {
@@ -70,9 +72,12 @@ template <class G> struct factors_of_step {
 /// Moments that are kept as they are computed.
 struct kept_moments {
   template <class G> using type = G;
+  struct state {
+    MEGACPP_HD explicit state(const kept_moments&) {}
+  };
 
   template <class G, class I, class V>
-  MEGACPP_HD void store(G* m, G* v, I i, const V& m1, const V& v1) const {
+  MEGACPP_HD void store(state&, G* m, G* v, I i, const V& m1, const V& v1) const {
     mc::store(m, i, m1), mc::store(v, i, v1);
   }
 };
@@ -89,64 +94,80 @@ struct rounded_moments {
       std::int64_t whole, local, first;
     } dim[dims];
   };
-  std::int64_t first;        // of the range, in the group's
-  std::int64_t parameters;   // of the group
-  const origin* origins;     // (parameters), by their beginning
+  std::int64_t first;        // where the range begins in the group
+  std::int64_t rows;         // parameters of layers that the group has
+  const origin* origins;     // (rows), by their beginning
   const std::int64_t* seed;  // ()
   const std::int64_t* steps; // (): done before this one
 
+  /// Random words of elements of a group. Of those that follow each other a key serves the ones of
+  /// one parameter, a place the ones that do so in the logical tensor, and a call of the generator
+  /// four of them.
+  struct state {
+    const rounded_moments& of;
+    std::int64_t next = -1;             // the element after the last one
+    std::int64_t row = 0, behind = 0;   // of the last one, and where the row after that begins
+    std::int64_t logical = 0, left = 0; // the next one's place, and how many follow with it
+    std::uint64_t key = 0, counter = 0;
+    bool drawn = false;
+    std::array<std::uint32_t, 4> words{};
+
+    MEGACPP_HD explicit state(const rounded_moments& r) : of(r) {}
+    /// Of padding, 0.
+    MEGACPP_HD std::uint32_t word(std::int64_t element) {
+      if (element != next || element >= behind) find(element);
+      next = element + 1;
+      if (left == 0) place(element);
+      if (left == 0) return 0;
+      --left;
+      const auto fourth = static_cast<std::uint64_t>(logical) / 4;
+      if (!drawn || fourth != counter) counter = fourth, words = philox(key, counter), drawn = true;
+      return words[static_cast<std::size_t>(logical++ % 4)];
+    }
+    /// The last row that begins at or before an element, and its key.
+    MEGACPP_HD void find(std::int64_t element) {
+      row = 0;
+      for (std::int64_t high = of.rows; high - row > 1;) {
+        const std::int64_t middle = (row + high) / 2;
+        (of.origins[middle].begin <= element ? row : high) = middle;
+      }
+      behind =
+          row + 1 < of.rows ? of.origins[row + 1].begin : std::numeric_limits<std::int64_t>::max();
+      const auto bits = [](std::int64_t x) { return static_cast<std::uint64_t>(x); };
+      key = random_key(random_key(bits(*of.seed), bits(of.origins[row].key)), bits(*of.steps));
+      left = 0, drawn = false;
+    }
+    /// Where an element of the row lies in the logical tensor; nowhere, where it is padding.
+    MEGACPP_HD void place(std::int64_t element) {
+      const origin& o = of.origins[row];
+      std::int64_t i = element - o.begin, stride = 1;
+      if (i < 0 || i >= o.count) return;
+      left = o.dim[dims - 1].local - i % o.dim[dims - 1].local;
+      logical = 0;
+      for (int d = dims - 1; d >= 0; --d) {
+        logical += (o.dim[d].first + i % o.dim[d].local) * stride;
+        i /= o.dim[d].local, stride *= o.dim[d].whole;
+      }
+    }
+  };
   template <class G, class I, class V>
-  MEGACPP_HD void store(bf16* m, bf16* v, I i, const V& m1, const V& v1) const {
+  MEGACPP_HD void store(state& noise, bf16* m, bf16* v, I i, const V& m1, const V& v1) const {
     constexpr int N = I::count;
     G of_m[N], of_v[N];
     mc::store(of_m, lanes<N>{0}, m1), mc::store(of_v, lanes<N>{0}, v1);
-    noise of(*this, first + i.first);
     for (int k = 0; k < N; ++k) {
-      const std::uint32_t w = of.word(first + i.first + k);
+      const std::uint32_t w = noise.word(first + i.first + k);
       m[i.first + k] = rounded(static_cast<float>(of_m[k]), w & 0xffff);
       v[i.first + k] = rounded(static_cast<float>(of_v[k]), w >> 16);
     }
   }
-  /// Random words of elements that follow each other: a key serves those of one parameter, and a
-  /// call of the generator four of them.
-  struct noise {
-    const rounded_moments& of;
-    std::int64_t at = 0; // the last parameter that begins at or before the element
-    std::uint64_t key = 0, counter = ~std::uint64_t{0};
-    std::array<std::uint32_t, 4> words{};
-
-    MEGACPP_HD noise(const rounded_moments& r, std::int64_t element) : of(r) {
-      for (std::int64_t high = of.parameters; high - at > 1;) {
-        const std::int64_t middle = (at + high) / 2;
-        (of.origins[middle].begin <= element ? at : high) = middle;
-      }
-      use();
-    }
-    MEGACPP_HD void use() {
-      const auto bits = [](std::int64_t x) { return static_cast<std::uint64_t>(x); };
-      key = random_key(random_key(bits(*of.seed), bits(of.origins[at].key)), bits(*of.steps));
-      counter = ~std::uint64_t{0};
-    }
-    /// That of an element of the group, none before the last one; of padding, 0.
-    MEGACPP_HD std::uint32_t word(std::int64_t element) {
-      while (at + 1 < of.parameters && of.origins[at + 1].begin <= element) ++at, use();
-      const origin& o = of.origins[at];
-      std::int64_t left = element - o.begin, logical = 0, stride = 1;
-      if (left < 0 || left >= o.count) return 0;
-      for (int d = dims - 1; d >= 0; --d) {
-        logical += (o.dim[d].first + left % o.dim[d].local) * stride;
-        left /= o.dim[d].local, stride *= o.dim[d].whole;
-      }
-      if (const auto fourth = static_cast<std::uint64_t>(logical) / 4; fourth != counter)
-        counter = fourth, words = philox(key, counter);
-      return words[static_cast<std::size_t>(logical % 4)];
-    }
-  };
-  /// x, or its neighbour of bf16 away from zero where so much of 2^16 is added to what is cut off.
+  /// x, or its neighbour of bf16 away from zero, where so much of 2^16 is added to what is cut off;
+  /// never an infinite one of a finite number.
   MEGACPP_HD static bf16 rounded(float x, std::uint32_t noise) {
     if (!(x - x == 0)) return convert<bf16>(x);
-    const auto bits = std::bit_cast<std::uint32_t>(x) + noise;
-    return convert<bf16>(std::bit_cast<float>(bits & 0xffff0000u));
+    const auto bits = std::bit_cast<std::uint32_t>(x), up = bits + noise;
+    const bool beyond = (up & 0x7f800000u) == 0x7f800000u;
+    return convert<bf16>(std::bit_cast<float>((beyond ? bits : up) & 0xffff0000u));
   }
 };
 
@@ -169,17 +190,20 @@ template <class T, class Moments = kept_moments> struct adamw_block {
       if (team.leader()) broken[block] = 0;
       return;
     }
+    typename Moments::state state(moments);
     const G written = sum_in_block<T>(team, block, n, [&](auto i) {
       const auto g = load<G>(grad, i) * f.scale;
       const auto m1 = fma(load<G>(m, i), f.beta1, g * f.rest1);
       const auto v1 = fma(load<G>(v, i), f.beta2, g * g * f.rest2);
-      moments.template store<G>(m, v, i, m1, v1);
+      moments.template store<G>(state, m, v, i, m1, v1);
       const auto update = m1 * f.step / fma(sqrt(v1), f.root, f.eps);
       const auto p = load<G>(master, i) * f.keep - update;
       store(master, i, p);
       store(weight, i, p);
       const auto zero = vec<G, decltype(i)::count>(G(0));
-      const auto finite = fma(m1, zero, v1 * zero);
+      auto finite = fma(m1, zero, v1 * zero);
+      if constexpr (!std::is_same_v<M, G>)
+        finite = fma(load<G>(m, i), zero, load<G>(v, i) * zero); // as they were written
       // A weight that is not finite shows a master that is not, and a master that rounds to none.
       // Where the two are one it is at hand; read again, it costs where memory is the limit.
       if constexpr (std::is_same_v<T, G>) return fma(p, zero, finite);
