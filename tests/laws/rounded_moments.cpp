@@ -128,6 +128,60 @@ BOOST_AUTO_TEST_CASE(rounding_by_chance_has_no_bias) {
   BOOST_TEST(convert<double>(rows::rounded_moments::rounded(INFINITY, 0xffff)) == INFINITY);
 }
 
+// A word is a function of the seed, the step, the parameter and the logical element: not of where an
+// element lies, nor of the one that was asked for before. Each moment has a half of its own.
+BOOST_AUTO_TEST_CASE(noise_is_of_the_logical_element) {
+  using rows::rounded_moments;
+  // A parameter (4, 6) in whole, and the last three of its columns on a rank, behind another one.
+  const rounded_moments::origin
+      whole[] = {{0, 24, 9, {{1, 1, 0}, {1, 1, 0}, {4, 4, 0}, {6, 6, 0}}}},
+      part[] = {{0, 3, 3, {{1, 1, 0}, {1, 1, 0}, {1, 1, 0}, {3, 3, 0}}},
+                {64, 12, 9, {{1, 1, 0}, {1, 1, 0}, {4, 4, 0}, {6, 3, 3}}}};
+  std::int64_t seed = 7, step = 2;
+  const rounded_moments all{0, 1, whole, &seed, &step}, some{0, 2, part, &seed, &step};
+  const auto words = [&] {
+    std::vector<std::uint32_t> w;
+    rounded_moments::state in_order(all);
+    for (std::int64_t i = 0; i < 24; ++i) w.push_back(in_order.word(i));
+    return w;
+  };
+  const std::vector<std::uint32_t> want = words();
+  rounded_moments::state back(all), of_part(some);
+  for (std::int64_t i = 23; i >= 0; --i)
+    BOOST_TEST(back.word(i) == want[static_cast<std::size_t>(i)]);
+  for (std::int64_t i = 0; i < 80; ++i) {
+    const std::uint32_t w = of_part.word(i);
+    if (i >= 64 && i < 76) {
+      const std::int64_t row = (i - 64) / 3, column = 3 + (i - 64) % 3;
+      BOOST_TEST(w == want[static_cast<std::size_t>(row * 6 + column)]);
+    } else if (i >= 3) {
+      BOOST_TEST(w == 0u); // padding
+    }
+  }
+  const auto others = [&] {
+    const std::vector<std::uint32_t> w = words();
+    std::size_t same = 0;
+    for (std::size_t i = 0; i < w.size(); ++i) same += w[i] == want[i];
+    return w.size() - same;
+  };
+  BOOST_TEST(others() == 0u);
+  step = 3;
+  BOOST_TEST(others() == 24u);
+  step = 2, seed = 8;
+  BOOST_TEST(others() == 24u);
+  seed = 7;
+  bf16 m[16], v[16];
+  rounded_moments::state s(all);
+  const vec<float, 16> x(1.00390625f); // half way between two neighbours
+  all.store<float>(s, m, v, lanes<16>{0}, x, x);
+  int differ = 0;
+  for (int k = 0; k < 16; ++k) {
+    differ += convert<float>(m[k]) != convert<float>(v[k]);
+    BOOST_TEST(convert<float>(m[k]) >= 1.0f);
+  }
+  BOOST_TEST((differ > 2 && differ < 14), differ);
+}
+
 // In double, where layouts differ by 1e-16, every moment has the bits of one rank's.
 BOOST_AUTO_TEST_CASE(every_layout_rounds_the_same_numbers) {
   const precision_policy p = rounding(dtype::f64);
