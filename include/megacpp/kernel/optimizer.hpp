@@ -152,8 +152,8 @@ struct kernel_of<&op::clip_factor> { // token count, summed loss, sums of square
   }
 };
 
-template <> struct kernel_of<
-    &op::adamw> { // gradient, master, moments, weight, factor, rate, step, seed, origin
+// gradient, master, moments, weight, factor, rate, step, seed, origin
+template <> struct kernel_of<&op::adamw> {
   using in = op::adamw_in;
   using out = op::adamw_out;
   /// The factors lie before a byte of each block.
