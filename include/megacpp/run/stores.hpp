@@ -400,7 +400,7 @@ private:
         const int i = d - (max_rank - of.v->rank);
         const stretch_of_dim s =
             i < 0 ? stretch_of_dim{0, 1} : stretch_of(*of.ranks, *of.v, i, at_);
-        const auto at = static_cast<std::size_t>(3 + 3 * d);
+        const std::size_t at = 3 + 3 * static_cast<std::size_t>(d);
         row[at] = i < 0 ? 1 : of.v->dims[i].n, row[at + 1] = s.count, row[at + 2] = s.first;
       }
     });
