@@ -70,14 +70,8 @@ struct exchange {
 
   static exchange all_reduce(axis_set over, dtype t, const void* in, void* out, std::int64_t count,
                              source_line line = {}, reduction by = reduction::sum) {
-    return {.what = collective::all_reduce,
-            .over = over,
-            .type = t,
-            .in = in,
-            .out = out,
-            .count = count,
-            .line = line,
-            .by = by};
+    return {collective::all_reduce, over, t, in, out, count, {}, {}, -1, 0, line,
+            collective::none,       by};
   }
   static exchange all_gather(axis_set over, dtype t, const void* in, void* out, std::int64_t count,
                              source_line line = {}) {
@@ -86,14 +80,8 @@ struct exchange {
   static exchange reduce_scatter(axis_set over, dtype t, const void* in, void* out,
                                  std::int64_t count, source_line line = {},
                                  reduction by = reduction::sum) {
-    return {.what = collective::reduce_scatter,
-            .over = over,
-            .type = t,
-            .in = in,
-            .out = out,
-            .count = count,
-            .line = line,
-            .by = by};
+    return {collective::reduce_scatter, over, t, in, out, count, {}, {}, -1, 0, line,
+            collective::none,           by};
   }
   static exchange all_to_all(axis_set over, dtype t, const void* in, void* out, std::int64_t count,
                              source_line line = {}) {

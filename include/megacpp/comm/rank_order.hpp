@@ -49,8 +49,8 @@ inline void maximum_in_rank_order(std::span<const void* const> parts, float* out
 
 /// out (n) = parts[0] + parts[1] + ..., added from the first rank on: bf16 in fp32 and rounded
 /// once, fp32 in fp32, fp64 in fp64, integers modulo 2^32 or 2^64. `out` may be one of the parts.
-/// The same, or by maximum, of fp32 alone: `out` is the largest part, of equals the first, or the
-/// first that is not a number.
+/// A maximum is of fp32 alone: each element of `out` is the largest of the parts' elements, of
+/// equals the first part's, or the first that is not a number.
 inline void reduce_in_rank_order(reduction by, dtype t, std::span<const void* const> parts,
                                  void* out, std::int64_t n) {
   if (by == reduction::maximum)

@@ -21,7 +21,7 @@ struct share_pieces {
       : elements(c.size(share)) {
     const value& v = c.value_of(share);
     const std::int64_t ranks = over.empty() ? 1 : c.comm().over(over).size();
-    // Of one rank layers follow each other.
+    // The layers of one rank follow each other.
     if (ranks > 1 && v.rank > 1 && elements > 0) count = v.dims[0].n, elements /= count;
     apart = elements * ranks;
     if (ranks > 1) before = elements * c.comm().over(over).rank();

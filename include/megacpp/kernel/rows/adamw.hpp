@@ -113,7 +113,7 @@ struct rounded_moments {
     std::array<std::uint32_t, 4> words{};
 
     MEGACPP_HD explicit state(const rounded_moments& r) : of(r) {}
-    /// Of padding, 0.
+    /// The word of an element, which is 0 where the element is padding.
     MEGACPP_HD std::uint32_t word(std::int64_t element) {
       if (element != next || element >= behind) find(element);
       next = element + 1;
