@@ -4,6 +4,7 @@
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
+#include <megacpp/exec/device.hpp>
 
 #include <algorithm>
 #include <array>
@@ -50,6 +51,27 @@ public:
 private:
   using row = std::array<std::pair<mc::axis, int>, 4>;
   std::vector<row> dense_, expert_;
+};
+
+/// A plane of a rank as the functions below ask it: hosts at once, ranks on a lane, in memory that
+/// the host sees as well.
+class plane_of_rank {
+public:
+  explicit plane_of_rank(mc::communicator& hosts) : c_(hosts) {}
+  plane_of_rank(mc::communicator& ranks, mc::lane& on) : c_(ranks), on_(&on) {}
+
+  const mc::mesh& ranks() const { return c_.ranks(); }
+  int rank() const { return c_.rank(); }
+  mc::group over(mc::axis_set axes) const { return c_.over(axes); }
+  mc::ticket start(const mc::exchange& x) {
+    return on_ != nullptr ? c_.start(*on_, x) : c_.start(x);
+  }
+  void wait(mc::ticket t) { on_ != nullptr ? c_.wait(*on_, t) : c_.wait(t); }
+  void run(const mc::exchange& x) { wait(start(x)); }
+
+private:
+  mc::communicator& c_;
+  mc::lane* on_ = nullptr;
 };
 
 /// Every set of axes that is a group.
@@ -135,7 +157,7 @@ private:
 constexpr std::int64_t ragged(int a, int b) { return (a * 5 + b * 3) % 4 * (b == 2 ? 40 : 1); }
 
 /// Every exchange of elements of T over one group, of `n` elements a rank; sums where T has some.
-template <class T> std::string exchanges_of(mc::communicator& c, const plain_groups& plain,
+template <class T> std::string exchanges_of(plane_of_rank& c, const plain_groups& plain,
                                             mc::axis_set over, std::int64_t n) {
   const mc::dtype t = sizeof(T) == 1 ? mc::dtype::u8 : mc::dtype_of<T>;
   const std::vector<int> members = plain.of(over, c.rank());
@@ -265,7 +287,7 @@ inline float largest(const std::vector<int>& members, std::int64_t i) {
   return most;
 }
 /// Runs the exchanges that reduce, by maximum.
-inline std::string maxima_of(mc::communicator& c, const plain_groups& plain, mc::axis_set over,
+inline std::string maxima_of(plane_of_rank& c, const plain_groups& plain, mc::axis_set over,
                              std::int64_t n) {
   const std::vector<int> members = plain.of(over, c.rank());
   const int size = static_cast<int>(members.size()), me = c.over(over).rank();
@@ -306,7 +328,7 @@ inline std::string maxima_of(mc::communicator& c, const plain_groups& plain, mc:
 }
 
 /// Every type, group and size.
-inline std::string every_exchange(mc::communicator& c) {
+inline std::string every_exchange(plane_of_rank& c) {
   const plain_groups plain(c.ranks());
   std::string wrong;
   const auto of = [&](auto zero, const char* name) {
@@ -326,7 +348,7 @@ inline std::string every_exchange(mc::communicator& c) {
 }
 
 /// Exchanges over several groups, and several over one, are in flight at once.
-inline std::string exchanges_in_flight(mc::communicator& c) {
+inline std::string exchanges_in_flight(plane_of_rank& c) {
   using enum mc::axis;
   const plain_groups plain(c.ranks());
   constexpr std::int64_t n = 300;
@@ -352,7 +374,7 @@ inline std::string exchanges_in_flight(mc::communicator& c) {
 }
 
 /// Ranks wait in different orders: each goes on with all that it has started.
-inline std::string waited_for_in_any_order(mc::communicator& c) {
+inline std::string waited_for_in_any_order(plane_of_rank& c) {
   using enum mc::axis;
   constexpr std::int64_t n = 1000;
   constexpr std::size_t exchanges = 8;
@@ -386,7 +408,7 @@ inline std::string waited_for_in_any_order(mc::communicator& c) {
 }
 
 /// When wait returns, both `in` and `out` are the rank's own: it writes over them at once.
-inline std::string written_over(mc::communicator& c) {
+inline std::string written_over(plane_of_rank& c) {
   using enum mc::axis;
   constexpr std::size_t n = 40'000;
   const int ranks = ranks_of(c.ranks());
@@ -402,8 +424,38 @@ inline std::string written_over(mc::communicator& c) {
   return wrong == 0 ? "" : std::to_string(wrong) + " sums are wrong";
 }
 
+/// Exchanges of both planes are in flight at once. Some ranks wait for that of hosts first, some for
+/// that of ranks: who waits goes on with both. They start them in one order, or in different ones.
+inline std::string both_planes(plane_of_rank& hosts, plane_of_rank& ranks, bool in_one_order) {
+  using enum mc::axis;
+  const mc::axis_set everyone{dp, cp, tp, pp};
+  const std::vector<int> members = plain_groups(ranks.ranks()).of(everyone, ranks.rank());
+  constexpr std::int64_t n = 3000;
+  std::string wrong;
+  for (int round = 0; round < 10; ++round) {
+    std::vector<float> in[2], want[2];
+    std::vector<landing<float>> out(2, landing<float>(n));
+    for (int k = 0; k < 2; ++k) { // as large, over the same group: what is mixed up is seen
+      in[k] = given<float>(ranks.rank(), k * n, n);
+      for (std::int64_t i = 0; i < n; ++i) want[k].push_back(summed<float>(members, k * n + i));
+    }
+    const auto sum = [&](std::size_t k) {
+      return mc::exchange::all_reduce(everyone, mc::dtype::f32, in[k].data(), out[k].data(), n);
+    };
+    mc::ticket of_hosts, of_ranks;
+    const bool hosts_first = in_one_order || ranks.rank() % 2 == 0;
+    if (hosts_first) of_hosts = hosts.start(sum(0));
+    of_ranks = ranks.start(sum(1));
+    if (!hosts_first) of_hosts = hosts.start(sum(0));
+    if ((ranks.rank() + round) % 2 == 0) hosts.wait(of_hosts), ranks.wait(of_ranks);
+    else ranks.wait(of_ranks), hosts.wait(of_hosts);
+    for (std::size_t k = 0; k < 2; ++k) wrong += out[k].difference(want[k]);
+  }
+  return wrong;
+}
+
 /// What two ranks send each other through one channel passes what they send through another.
-inline std::string channels(mc::communicator& c) {
+inline std::string channels(plane_of_rank& c) {
   const mc::axis_set over{mc::axis::dp, mc::axis::cp, mc::axis::tp, mc::axis::pp};
   const mc::group g = c.over(over);
   if (g.size() == 1) return "";
@@ -428,7 +480,7 @@ inline std::string channels(mc::communicator& c) {
 }
 
 /// Nobody leaves a barrier before all of its group have come. `came`: one count a rank, 0.
-inline std::string barriers(mc::communicator& c, std::atomic<int>* came) {
+inline std::string barriers(plane_of_rank& c, std::atomic<int>* came) {
   const plain_groups plain(c.ranks());
   std::string wrong;
   int round = 0;
@@ -442,7 +494,7 @@ inline std::string barriers(mc::communicator& c, std::atomic<int>* came) {
 }
 
 /// What no group can do is refused by a sentence that names it.
-inline std::string refusals_of(mc::communicator& c) {
+inline std::string refusals_of(plane_of_rank& c) {
   using enum mc::axis;
   std::string wrong;
   float x[4]{}, y[4]{};

@@ -4,6 +4,7 @@
 
 #include <megacpp/comm/communicator.hpp>
 #include <megacpp/comm/rank_order.hpp>
+#include <megacpp/exec/device.hpp>
 
 #include <condition_variable>
 #include <cstring>
@@ -33,8 +34,8 @@ public:
     for (int r = 0; r < mc::ranks_of(mesh_); ++r)
       threads.emplace_back([this, r, f] {
         try {
-          one_rank c(*this, r);
-          f(static_cast<mc::communicator&>(c));
+          one_rank hosts(*this, r, mc::plane::hosts);
+          f(static_cast<mc::communicator&>(hosts));
         } catch (...) {
           const std::lock_guard<std::mutex> hold(lock_);
           if (wrong_ == nullptr) wrong_ = std::current_exception();
@@ -57,38 +58,45 @@ private:
     };
     std::vector<guest> guests;
     int came = 0, left = 0;
+    const char* wrong = nullptr;
   };
-  /// The group by its axes and its first rank, or two ranks; how many met there before.
-  using key = std::tuple<int, int, int, int>;
+  /// The plane; the group by its axes and its first rank, or two ranks; how many met there before.
+  using key = std::tuple<mc::plane, int, int, int, int>;
 
   class one_rank final : public mc::communicator {
   public:
-    one_rank(simulated_ranks& of, int rank) : communicator(of.mesh_, rank), of_(of) {}
+    one_rank(simulated_ranks& of, int rank, mc::plane moves)
+        : communicator(of.mesh_, rank, moves, mc::reduced_bits::of_rank_order), of_(of) {}
+    std::unique_ptr<communicator> make_ranks(mc::device& /*on*/) override {
+      return std::make_unique<one_rank>(of_, rank(), mc::plane::ranks);
+    }
 
   private:
-    mc::ticket begin(const mc::exchange& x, const mc::group& g) override {
+    mc::ticket begin(const mc::exchange& x, const mc::group& g, mc::lane* on) override {
+      if (on != nullptr) on->finish();
       const bool pair = x.what == mc::collective::send || x.what == mc::collective::receive;
-      key k{x.over.bits, g[0], -1, 0};
+      key k{moves(), x.over.bits, g[0], -1, 0};
       if (pair) {
         const bool gives = x.what == mc::collective::send;
-        k = {-1 - x.channel, gives ? rank() : g[x.peer], gives ? g[x.peer] : rank(), 0};
+        k = {moves(), -1 - x.channel, gives ? rank() : g[x.peer], gives ? g[x.peer] : rank(), 0};
       }
-      std::get<3>(k) = met_[k]++;
+      std::get<4>(k) = met_[k]++;
       started_.push_back(k);
       of_.join(k, x, pair ? 2 : g.size(),
                pair ? (x.what == mc::collective::send ? 0 : 1) : g.rank());
       return {static_cast<std::int64_t>(started_.size()) - 1};
     }
-    std::size_t finish(std::span<const mc::ticket> any) override {
+    void finish(mc::lane& /*on*/, mc::ticket t) override { finish_any({&t, 1}); }
+    std::size_t finish_any(std::span<const mc::ticket> any) override {
       std::vector<key> keys;
       for (const mc::ticket t : any) {
         const auto i = static_cast<std::size_t>(t.number);
-        if (t.number < 0 || i >= started_.size() || std::get<3>(started_[i]) < 0)
+        if (t.number < 0 || i >= started_.size() || std::get<4>(started_[i]) < 0)
           throw std::logic_error("a ticket is waited for twice");
         keys.push_back(started_[i]);
       }
       const std::size_t left = of_.leave_one(keys);
-      std::get<3>(started_[static_cast<std::size_t>(any[left].number)]) = -1;
+      std::get<4>(started_[static_cast<std::size_t>(any[left].number)]) = -1;
       return left;
     }
 
@@ -119,6 +127,7 @@ private:
     });
     if (wrong_ != nullptr) throw std::runtime_error("another rank has ended");
     meeting& m = meetings_.at(of[over]);
+    if (m.wrong != nullptr) throw std::logic_error(m.wrong);
     if (++m.left == m.came) meetings_.erase(of[over]);
     return over;
   }
@@ -130,9 +139,11 @@ private:
     for (meeting::guest& g : m.guests) {
       g.x.gives = g.gives, g.x.takes = g.takes;
       const bool nothing = g.x.what == mc::collective::all_reduce && g.x.count * first.count == 0;
+      if (first.what == mc::collective::send && g.x.count != first.count)
+        return; // nothing is moved
       if (g.x.type != first.type || (g.x.count != first.count && !nothing) ||
           (g.x.what != first.what && first.what != mc::collective::send))
-        throw std::logic_error("ranks ask for different exchanges");
+        return void(m.wrong = "ranks ask for different exchanges");
       if (g.x.in == nullptr) continue;
       const auto* const from = static_cast<const std::byte*>(g.x.in);
       g.in.assign(from, from + static_cast<std::size_t>(g.x.elements_in(n)) * size);

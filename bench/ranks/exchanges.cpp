@@ -6,6 +6,7 @@
 // written, and takes the others' sums, (n - 1) / n B read and written; of an all-gather, B in all,
 // it reads B and writes B; a copy of B reads B and writes B.
 #include <megacpp/comm/threads.hpp>
+#include <megacpp/exec/cpu.hpp>
 
 #include <chrono>
 #include <cstdio>
@@ -26,7 +27,10 @@ int main(int argc, char** argv) {
   const int n = argc > 1 ? std::atoi(argv[1]) : 2, rounds = argc > 2 ? std::atoi(argv[2]) : 20;
   const std::int64_t count = std::int64_t{16} << 20; // 64 MB of fp32
   thread_ranks ranks(mesh({n, 1, 1, 1, n, 1, 1}));
-  ranks.run([&](communicator& c) {
+  ranks.run([&](communicator& hosts) {
+    cpu device(std::unique_ptr<product_source>(), 1);
+    lane& on = device.main_lane();
+    const auto c = hosts.make_ranks(device);
     std::vector<float> in(static_cast<std::size_t>(count), 1.0f), out(in.size());
     const double bytes = static_cast<double>(count) * sizeof(float), all = n;
     struct way {
@@ -39,15 +43,16 @@ int main(int argc, char** argv) {
     for (int round = 0; round < rounds + 2; ++round)
       for (int k = 0; k < 3; ++k) {
         const int w = round % 2 == 0 ? k : 2 - k;
-        c.run(exchange::barrier(axis::dp));
+        hosts.run(exchange::barrier(axis::dp));
         const double begin = seconds();
         if (w == 0) std::memcpy(out.data(), in.data(), static_cast<std::size_t>(bytes));
-        if (w == 1) c.run(exchange::all_reduce(axis::dp, dtype::f32, in.data(), out.data(), count));
+        if (w == 1)
+          c->run(on, exchange::all_reduce(axis::dp, dtype::f32, in.data(), out.data(), count));
         if (w == 2)
-          c.run(exchange::all_gather(axis::dp, dtype::f32, in.data(), out.data(), count / n));
-        c.run(exchange::barrier(axis::dp));
+          c->run(on, exchange::all_gather(axis::dp, dtype::f32, in.data(), out.data(), count / n));
+        hosts.run(exchange::barrier(axis::dp));
         const double took = seconds() - begin;
-        if (c.rank() == 0 && round >= 2)
+        if (hosts.rank() == 0 && round >= 2)
           std::printf("%s %.0f\n", ways[w].name, ways[w].moved / took);
       }
   });

@@ -117,7 +117,8 @@ struct text {
 template <class Model> void train(const Model& m, const way& w, const program_view& p,
                                   communicator& c, std::mutex& turn, left& all) {
   cpu device(w.products, w.threads);
-  session run(p, device, purpose::training, c);
+  const auto others = c.make_ranks(device);
+  session run(p, device, purpose::training, *others);
   run.weights().initialise(1);
   step_numbers& n = run.numbers();
   n.seed = 5, n.learning_rate = 1e-2, n.weight_decay = 0.1, n.clip = w.clip;
@@ -140,7 +141,8 @@ template <class Model> void train(const Model& m, const way& w, const program_vi
     told.insert(told.end(), {r.loss.sum, r.loss.count, r.loss.side, r.norm});
     if (step + 1 == steps) told.push_back(run.evaluate(batches).sum);
   }
-  generator g(run.program(), device, run.weights(), {.sequences = 2, .tokens = 12, .prompt = 5}, c);
+  generator g(run.program(), device, run.weights(), {.sequences = 2, .tokens = 12, .prompt = 5},
+              *others);
   const std::vector<std::int32_t> prompts[] = {{1, 2, 3, 4, 5}, {7, 8}};
   std::vector<std::span<const std::int32_t>> more{prompts[0], prompts[1]};
   const std::int32_t next[] = {9, 11};
@@ -205,7 +207,7 @@ void print(const std::string& model, const Model& m, const way& w, const asked& 
   left all;
   std::mutex turn;
   const auto run = [&](communicator& c) { train(m, w, p.view(), c, turn, all); };
-  if (ranks_of(ranks) == 1) run(self::of_process());
+  if (ranks_of(ranks) == 1) run(self::hosts());
   else thread_ranks(ranks, std::chrono::seconds(60)).run(run);
   for (const by_name* of : {&all.masters, &all.first, &all.second})
     for (const auto& [name, values] : *of)

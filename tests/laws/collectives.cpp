@@ -119,20 +119,23 @@ std::string text_of(const tallies& all) {
 /// Of single numbers (norms, sums of losses, counts), and of more.
 bool is_one_number(std::int64_t bytes) { return bytes <= 8; }
 
-/// A communicator that counts what it hands on to another one.
+/// A communicator of memory of a device that counts what it hands on to another one.
 class counting final : public communicator {
 public:
-  explicit counting(communicator& below) : communicator(below.ranks(), below.rank()), to_(below) {}
+  explicit counting(communicator& below)
+      : communicator(below.ranks(), below.rank(), below.moves(), below.bits()), to_(below) {}
+  std::unique_ptr<communicator> make_ranks(device& on) override { return to_.make_ranks(on); }
   tallies all, large; ///< and those of more than a number
 
 private:
-  ticket begin(const exchange& x, const group& g) override {
+  ticket begin(const exchange& x, const group& g, lane* on) override {
     const std::int64_t bytes = x.elements_in(g.size()) * size_of(x.type);
     count(all, ranks(), x.what, x.over, 1, bytes);
     if (!is_one_number(bytes)) count(large, ranks(), x.what, x.over, 1, bytes);
-    return to_.start(x);
+    return to_.start(*on, x);
   }
-  std::size_t finish(std::span<const ticket> any) override { return to_.wait_any(any); }
+  void finish(lane& on, ticket t) override { to_.wait(on, t); }
+  std::size_t finish_any(std::span<const ticket> any) override { return to_.wait_any(any); }
   void give_up() noexcept override { to_.give_up(); }
 
   communicator& to_;
@@ -145,9 +148,10 @@ std::vector<tallies> counted(const Model& m, const setup& s, int dp, int micros)
   const interpreted_program<Model> p(m, s, "counted");
   const mesh ranks = mesh_of(s.ranks, dp);
   std::vector<tallies> all(static_cast<std::size_t>(ranks_of(ranks))), large(all.size());
-  thread_ranks(ranks).run([&](communicator& threads) {
-    counting c(threads);
+  thread_ranks(ranks).run([&](communicator& hosts) {
     cpu device(product_type::widened, 1);
+    const auto threads = hosts.make_ranks(device);
+    counting c(*threads);
     session run(p.view(), device, purpose::training, c);
     run.weights().initialise(1);
     const std::vector<std::int32_t> ids(static_cast<std::size_t>(s.batch.micro * s.batch.sequence),

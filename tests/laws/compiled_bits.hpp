@@ -26,7 +26,8 @@ inline std::vector<std::string> bytes_of(const program_view& p, int dp) {
   std::vector<std::string> all(static_cast<std::size_t>(ranks_of(m)));
   thread_ranks(m).run([&](communicator& c) {
     cpu device(product_type::widened, 1);
-    session run(p, device, purpose::training, c);
+    const auto others = c.make_ranks(device);
+    session run(p, device, purpose::training, *others);
     run.weights().initialise(1);
     run.numbers().learning_rate = 1e-2, run.numbers().clip = 0.5, run.numbers().seed = 3;
     std::string& out = all[static_cast<std::size_t>(c.rank())];

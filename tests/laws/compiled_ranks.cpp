@@ -83,7 +83,8 @@ template <class Run> void reserves_what_is_planned(int dp) {
   std::vector<memory_items> planned(reserved.size());
   thread_ranks(m).run([&](communicator& c) {
     cpu device(product_type::widened, 1);
-    const session run(p, device, purpose::training, c);
+    const auto others = c.make_ranks(device);
+    const session run(p, device, purpose::training, *others);
     const auto r = static_cast<std::size_t>(c.rank());
     reserved[r] = run.weights().bytes() + run.activations().size() + run.mirrors().size();
     const int stage = c.coordinate()[static_cast<unsigned>(axis::pp)];

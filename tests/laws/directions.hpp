@@ -164,7 +164,7 @@ private:
   std::optional<input_addresses> inputs_;
   run_constants constants_;
   std::int64_t seed_ = 5, step_ = 0;
-  self ranks_;
+  self ranks_{plane::ranks};
   double one_ = 1;
 };
 

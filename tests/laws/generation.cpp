@@ -294,7 +294,7 @@ private:
   cpu& device_;
   kernel_table<cpu> kernels_ = kernel_table<cpu>::all();
   run_constants constants_{.dropping = false};
-  self ranks_{};
+  self ranks_{plane::ranks};
 };
 
 const std::vector<int> steps{40, 50, 31, 17};

@@ -52,7 +52,9 @@ std::vector<double> logits_of(const program_view& p, communicator& c) {
   cpu device(product_type::widened, 1, product_rows::apart);
   stores weights(of_rank.view(), false, c.coordinate(), device, c.ranks());
   weights.initialise(3);
-  generator g(of_rank.view(), device, weights, {.sequences = 2, .tokens = 20, .prompt = 7}, c);
+  const auto others = c.make_ranks(device);
+  generator g(of_rank.view(), device, weights, {.sequences = 2, .tokens = 20, .prompt = 7},
+              *others);
   std::vector<std::int32_t> texts[2] = {{5, 17, 2, 40, 40, 9, 60}, {1, 0, 33}};
   std::vector<double> all;
   std::vector<std::span<const std::int32_t>> more{texts[0], texts[1]};
@@ -76,7 +78,7 @@ template <class Model> void finds_what_one_rank_does(const Model& m, const layou
     return std::make_unique<interpreted_program<Model>>(
         m, setup{.ranks = ranks, .batch = {2, 32}, .precision = dtype::f64}, "writes");
   };
-  const std::vector<double> want = logits_of(made({})->view(), self::of_process());
+  const std::vector<double> want = logits_of(made({})->view(), self::hosts());
   const auto program = made(l);
   const mesh ranks = mesh_of(l, dp);
   std::vector<std::vector<double>> got(static_cast<std::size_t>(ranks_of(ranks)));

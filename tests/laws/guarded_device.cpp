@@ -16,7 +16,8 @@
 #include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/compiled.hpp>
 #include <megacpp/run/session.hpp>
-#include <megacpp/train/state.hpp>
+#include <megacpp/train/evaluate.hpp>
+#include <megacpp/train/trainer.hpp>
 
 #include <chrono>
 #include <cmath>
@@ -27,9 +28,12 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <kernels.hpp>
+#include <laws/flagged_run.hpp>
 #include <scratch.hpp>
 
 #include <sys/wait.h>
@@ -37,9 +41,10 @@
 
 using namespace mc;
 using mc_test::device_counts;
-using mc_test::guarded_communicator;
 using mc_test::guarded_device;
 using mc_test::guarded_lane;
+using mc_test::hosts_beside_device;
+using mc_test::ranks_of_device;
 
 namespace {
 
@@ -89,7 +94,7 @@ struct shifted : gpt {
 };
 
 /// All that a rank of a run tells: losses, norms, weights, logits.
-std::vector<double> told(const program_view& p, device& on, communicator& c) {
+std::vector<double> told(const program_view& p, device& on, communicator& c) { // of ranks
   std::vector<double> all;
   session s(p, on, purpose::training, c);
   s.weights().initialise(3);
@@ -144,19 +149,20 @@ std::int32_t check(const Program& plain, const Guarded& guarded, const setup& s,
   std::vector<std::vector<double>> want(static_cast<unsigned>(count)), got = want;
   std::int32_t trips = 0;
   const auto on_ranks = [&](auto run) {
-    if (count == 1) run(self::of_process());
+    if (count == 1) run(self::hosts());
     else thread_ranks(ranks, std::chrono::seconds(60)).run(run);
   };
   on_ranks([&](communicator& c) {
     cpu open(product_type::widened, threads, product_rows::apart);
-    want[static_cast<unsigned>(c.rank())] = told(plain, open, c);
+    const auto others = c.make_ranks(open);
+    want[static_cast<unsigned>(c.rank())] = told(plain, open, *others);
   });
   for (const bool deferring : {false, true}) {
     std::vector<device_counts> counts(want.size());
     on_ranks([&](communicator& c) {
       guarded_device closed(product_type::widened, threads, product_rows::apart);
       if (deferring) closed.defer();
-      guarded_communicator others(c, closed);
+      ranks_of_device others(c, closed);
       const auto r = static_cast<unsigned>(c.rank());
       got[r] = told(guarded, closed, others);
       counts[r] = closed.counts();
@@ -284,9 +290,8 @@ template <class Model> void check_states(const Model& m, dtype t) {
   const interpreted_program<Model> plain(m, s, "same");
   const interpreted_program<Model, guarded_device> guarded(m, s, "same");
   guarded_device closed(product_type::widened, 2);
-  guarded_communicator alone(self::of_process(), closed);
-  session trained(guarded.view(), closed, purpose::training, alone),
-      resumed(guarded.view(), closed, purpose::training, alone);
+  session trained(guarded.view(), closed, purpose::training),
+      resumed(guarded.view(), closed, purpose::training);
   trained.weights().initialise(5), resumed.weights().initialise(6);
   trained.numbers().learning_rate = 1e-2;
   const std::vector<std::int32_t> tokens(2 * sequence, 3);
@@ -334,6 +339,75 @@ BOOST_AUTO_TEST_CASE(states_are_saved_and_loaded_where_the_host_sees_nothing) {
   }
 }
 
+namespace {
+
+/// Trains as flags say, on threads of this process that are the ranks, from the newest state in the
+/// folder that there is, and measures what it has saved. Returns the files of the last state.
+template <class Device, class Model> std::string trained(const Model& m, const setup& s, int dp,
+                                                         const std::string& folder,
+                                                         const std::string& text) {
+  const interpreted_program<Model, Device> program(m, s, "same");
+  const program_view& p = program.view();
+  const mesh ranks = mesh_of(s.ranks, dp);
+  for (const char* const steps : {"2", "4"}) {
+    test::flag_values flags{
+        {"data-path", text},     {"split", "80,20,0"},       {"train-iters", steps},
+        {"save", folder},        {"global-batch-size", "8"}, {"lr", "1e-2"},
+        {"lr-decay-iters", "4"}, {"eval-iters", "1"},        {"eval-interval", "2"}};
+    if (*steps == '4') flags.emplace_back("load", folder);
+    options o = test::options_of(flags);
+    std::vector<training_start> starts;
+    starts.push_back(prepare_start(p, o));
+    while (std::ssize(starts) < ranks_of(ranks)) starts.push_back(for_another_rank(starts[0]));
+    thread_ranks(ranks, std::chrono::seconds(60)).run([&](communicator& c) {
+      Device on(product_type::widened, 1);
+      training_start& start = starts[static_cast<std::size_t>(c.rank())];
+      const auto run = [&](const planes& both) {
+        trainer(p, o, on, std::move(start), {}, both).run();
+        options e = test::options_of({{"data-path", text}, {"load", folder}});
+        run_evaluation(p, e, on, both);
+      };
+      if constexpr (std::is_same_v<Device, guarded_device>) {
+        hosts_beside_device hosts(c, on);
+        ranks_of_device others(c, on);
+        run({hosts, others});
+        if (on.counts().exchanged == 0) throw std::logic_error("ranks have moved nothing");
+      } else {
+        const auto others = c.make_ranks(on);
+        run({c, *others});
+      }
+    });
+  }
+  std::string all;
+  for (const char* const file : {"model.safetensors", "optimizer.safetensors"})
+    all += test::read_text(folder + "/" + step_folder_name(4) + "/" + file);
+  return all;
+}
+
+} // namespace
+
+// Whole runs: what ranks compute with goes over ranks, through the device alone, and what they agree
+// on and write goes over hosts, which a device's memory does not.
+BOOST_AUTO_TEST_CASE(a_trained_run_is_the_same_where_the_host_sees_nothing) {
+  const mc_test::looks_are_told here;
+  const auto same = [](const auto& m, const setup& s, int dp) {
+    const test::scratch_folder dir;
+    test::write_text(dir / "text", test::text_of_101_bytes().substr(0, 1000));
+    const std::string want = trained<cpu>(m, s, dp, dir / "open", dir / "text"),
+                      got = trained<guarded_device>(m, s, dp, dir / "closed", dir / "text");
+    BOOST_TEST(want.size() > 10'000u);
+    BOOST_TEST((got == want));
+  };
+  gpt plain = dense();
+  plain.vocabulary = 101;
+  qwen3_moe experts = mixture(6);
+  experts.vocabulary = 101;
+  same(plain, {.ranks = {.tp = 2, .sequence_parallel = true}, .batch = {2, sequence}}, 1);
+  same(plain, {.ranks = {.pp = 2}, .batch = {2, sequence}, .precision = dtype::bf16}, 2);
+  same(plain, {.ranks = {.cp = 2, .zero = 1}, .batch = {2, sequence}}, 2);
+  same(experts, {.ranks = {.ep = 2}, .batch = {2, sequence}}, 2);
+}
+
 BOOST_AUTO_TEST_CASE(a_program_runs_on_the_device_it_is_made_for) {
   const setup s{.batch = {2, sequence}};
   const interpreted_program<gpt> plain(dense(), s, "plain");
@@ -367,8 +441,7 @@ BOOST_AUTO_TEST_CASE(a_look_at_the_memory_of_a_device_is_the_end) {
   const interpreted_program<qwen3_moe, guarded_device> program(
       mixture(), {.batch = {2, sequence, false, 9}}, "guarded");
   guarded_device closed(product_type::widened, 1);
-  guarded_communicator alone(self::of_process(), closed);
-  session s(program.view(), closed, purpose::training, alone);
+  session s(program.view(), closed, purpose::training);
   s.weights().initialise(3);
   const std::vector<std::int32_t> tokens(2 * sequence, 3);
   const batch_view batch{tokens.data(), tokens.data()};
@@ -401,8 +474,7 @@ constexpr setup in_rounds(recompute again = recompute::none) {
 /// A session that has trained a step of two micro-batches on a device.
 template <class Model> void train_one(const Model& m, const setup& s, guarded_device& on) {
   const interpreted_program<Model, guarded_device> program(m, s, "guarded");
-  guarded_communicator alone(self::of_process(), on);
-  session run(program.view(), on, purpose::training, alone);
+  session run(program.view(), on, purpose::training);
   run.weights().initialise(3);
   run.numbers().learning_rate = 1e-2;
   std::vector<std::int32_t> tokens;
@@ -410,8 +482,7 @@ template <class Model> void train_one(const Model& m, const setup& s, guarded_de
   const std::vector<batch_view> batches{
       {tokens.data(), tokens.data()}, {tokens.data() + 2 * sequence, tokens.data() + 2 * sequence}};
   run.step(batches);
-  generator g(run.program(), on, run.weights(), {.sequences = 1, .tokens = sequence, .prompt = 3},
-              alone);
+  generator g(run.program(), on, run.weights(), {.sequences = 1, .tokens = sequence, .prompt = 3});
   const std::vector<std::int32_t> prompt{1, 2, 3};
   const std::vector<std::span<const std::int32_t>> more{prompt};
   g.append(more);
@@ -564,11 +635,11 @@ BOOST_AUTO_TEST_CASE(an_event_has_the_time_of_its_lane) {
 // needs more of room, the lane takes, and the earlier one goes on with the bits that it has alone.
 BOOST_AUTO_TEST_CASE(a_session_goes_on_behind_a_larger_generator) {
   const auto trained = [](bool samples, bool deferring) {
-    const interpreted_program<gpt, guarded_device> program(dense(), {.batch = {1, 4}}, "guarded");
+    const interpreted_program<gpt, guarded_device> program(
+        dense(), {.batch = {1, 4}, .precision = dtype::bf16}, "guarded"); // products copy operands
     guarded_device on(product_type::widened, 2);
     if (deferring) on.defer();
-    guarded_communicator alone(self::of_process(), on);
-    session s(program.view(), on, purpose::training, alone);
+    session s(program.view(), on, purpose::training);
     s.weights().initialise(3);
     s.numbers().learning_rate = 1e-2;
     const std::vector<std::int32_t> tokens{1, 2, 3, 4};
@@ -578,7 +649,7 @@ BOOST_AUTO_TEST_CASE(a_session_goes_on_behind_a_larger_generator) {
       all.push_back(s.step(batch_view{tokens.data(), tokens.data()}).loss.sum);
       if (!samples || step != 1) continue;
       generator g(s.program(), on, s.weights(),
-                  {.sequences = 8, .tokens = sequence, .prompt = sequence - 1}, alone);
+                  {.sequences = 8, .tokens = sequence, .prompt = sequence - 1});
       const std::vector<std::int32_t> prompt(sequence - 1, 5);
       const std::vector<std::span<const std::int32_t>> more(8, prompt);
       g.append(more);
@@ -632,8 +703,7 @@ BOOST_AUTO_TEST_CASE(times_are_those_of_the_device) {
                                                            "guarded");
     guarded_device closed(product_type::widened, 1);
     if (deferring) closed.defer();
-    guarded_communicator alone(self::of_process(), closed);
-    session s(program.view(), closed, purpose::training, alone);
+    session s(program.view(), closed, purpose::training);
     s.weights().initialise(3);
     const std::vector<std::int32_t> tokens(2 * sequence, 3);
     told_times told;

@@ -1,15 +1,15 @@
 // A CPU whose memory opens, as if it lay on a GPU, only where a device computes and copies: in the
-// bodies that a kernel starts, in its slots, a product and the device's own functions. What an
-// exchange moves is open from its start until it has been waited for. Elsewhere the pages are
-// closed: a look at them is SIGSEGV, and the op is named whose kernel it was.
+// bodies that a kernel starts, in its slots, a product and the device's own functions. Elsewhere the
+// pages are closed: a look at them is SIGSEGV, and the op is named whose kernel it was. What ranks
+// move of it they get by these functions.
 //
 // A device that defers keeps bodies, products, fills, writes, mirrors and events in a queue for each
 // lane, and does them in order when somebody reads, waits for an event, runs slots or exchanges: of
 // several lanes that could go on, one that chance chooses. The stack on which a kernel was called is
 // overwritten before.
 //
-// What is not seen: a body, a product or an exchange that reads memory of the host which is still
-// there, a look at the pages of an exchange while it is in flight, and whatever runs in slots.
+// What is not seen: a body or a product that reads memory of the host which is still there, and
+// whatever runs in slots.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
@@ -24,6 +24,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -65,6 +66,7 @@ private:
 struct device_counts {
   std::map<std::string, std::int64_t> launched; ///< by op
   std::int64_t bodies = 0, products = 0, mirrors = 0, waits = 0;
+  std::int64_t exchanged = 0; ///< bytes that ranks have handed in
 };
 
 class guarded_device;
@@ -98,8 +100,10 @@ public:
   void fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) override;
   void write(std::byte* to, const void* from_host, std::int64_t bytes) override;
   void mirror(std::byte* to, const std::byte* from, std::int64_t bytes) override;
+  void copy(std::byte* to, const std::byte* from, std::int64_t bytes) override;
   void record(mc::event& e) override;
   void wait(mc::event& e) override;
+  void finish() override;
 
   /// Does what f does with the memory open: now, or when the device settles.
   void later(std::function<void()> f);
@@ -167,6 +171,7 @@ public:
     if (changed) write(p, seen, bytes);
     delete[] seen;
   }
+  bool host_sees() const override { return false; }
   int threads() const override { return below_.threads(); }
   mc::product_source& products() override { return products_; }
   mc::memory_space& mirrored() override { return below_.mirrored(); }
@@ -191,7 +196,8 @@ public:
 
 private:
   friend class looks_are_told;
-  friend class guarded_communicator;
+  friend class ranks_of_device;
+  friend class hosts_beside_device;
   friend class guarded_event;
   friend class guarded_lane;
 
@@ -253,57 +259,14 @@ private:
     ~launching() { launched_ = nullptr; }
   };
 
-  /// Pages of an exchange in flight.
-  struct pages {
-    std::byte *first, *end;
-  };
-  /// Those of n bytes from p on; none where p is not the device's.
-  pages pages_of(const void* p, std::int64_t n) const {
-    const auto* const begin = static_cast<const std::byte*>(p);
-    if (n <= 0 || !holds(begin)) return {held_, held_};
-    const std::int64_t from = (begin - held_) / page * page,
-                       to = (begin - held_ + n + page - 1) / page * page;
-    return {held_ + from, held_ + to};
-  }
   bool holds(const void* p) const {
     const auto* const at = static_cast<const std::byte*>(p);
     return at >= held_ && at < held_ + size_;
   }
-  void begin_moving(const pages& p) const {
-    if (p.first == p.end) return;
-    const std::scoped_lock lock(mutex_);
-    moving_.push_back(p);
-    protect();
-  }
-  void end_moving(const pages& p) const {
-    if (p.first == p.end) return;
-    const std::scoped_lock lock(mutex_);
-    const auto at = std::find_if(moving_.begin(), moving_.end(), [&](const pages& q) {
-      return q.first == p.first && q.end == p.end;
-    });
-    if (at != moving_.end()) moving_.erase(at);
-    protect();
-  }
-
-  /// Opens and closes pages as the state asks. The mutex is held. What moves stays open throughout,
-  /// since other ranks may be copying it.
+  /// Opens and closes all pages as the state asks. The mutex is held.
   void protect() const {
-    constexpr int open = PROT_READ | PROT_WRITE;
-    std::byte* const end = held_ + size_;
-    if (opened_ > 0) return set(held_, end, open);
-    std::sort(moving_.begin(), moving_.end(),
-              [](const pages& a, const pages& b) { return a.first < b.first; });
-    std::byte* closed = held_; // from here on
-    for (const pages& p : moving_) {
-      if (closed < p.first) set(closed, p.first, PROT_NONE);
-      set(p.first, p.end, open);
-      closed = std::max(closed, p.end);
-    }
-    set(closed, end, PROT_NONE);
-  }
-  static void set(std::byte* first, std::byte* end, int how) {
-    if (first < end && ::mprotect(first, static_cast<std::size_t>(end - first), how) != 0)
-      std::abort();
+    const int how = opened_ > 0 ? PROT_READ | PROT_WRITE : PROT_NONE;
+    if (size_ > 0 && ::mprotect(held_, static_cast<std::size_t>(size_), how) != 0) std::abort();
   }
 
   /// A product opens the memory while it computes. The rows of parts are of the host, as a library
@@ -361,7 +324,6 @@ private:
   opened_products products_{*this};
   mutable std::mutex mutex_;
   mutable int opened_ = 0;
-  mutable std::vector<pages> moving_;
   bool deferring_ = false, breaks_mirrors_ = false, looks_at_end_ = false;
   std::string looks_in_;
   mutable std::byte looked_{};
@@ -445,6 +407,10 @@ inline void guarded_lane::mirror(std::byte* to, const std::byte* from, std::int6
     if (on_.breaks_mirrors_) ++reinterpret_cast<std::int32_t*>(to)[0];
   });
 }
+inline void guarded_lane::copy(std::byte* to, const std::byte* from, std::int64_t bytes) {
+  later([to, from, bytes] { mc::host_memory::of_process().read(to, from, bytes); });
+}
+inline void guarded_lane::finish() { on_.settle(); }
 inline void guarded_lane::record(mc::event& e) {
   auto& here = static_cast<guarded_event&>(e);
   here.recorded_ = true, here.come_ = here.waited_ = false;
@@ -466,53 +432,104 @@ inline void looks_are_told::on_fault(int, siginfo_t*, void*) {
     if (::write(STDERR_FILENO, w, std::strlen(w)) < 0) return;
 }
 
-/// One rank whose device is guarded.
-class guarded_communicator final : public mc::communicator {
+/// Hosts beside a guarded device: none of its memory goes over them.
+class hosts_beside_device final : public mc::communicator {
 public:
-  guarded_communicator(mc::communicator& below, const guarded_device& on)
-      : communicator(below.ranks(), below.rank()), below_(below), on_(on) {}
-  bool in_one_process() const override { return below_.in_one_process(); }
-  void give_up() noexcept override {
-    below_.give_up();
-    while (!in_flight_.empty()) close(in_flight_.size() - 1);
+  hosts_beside_device(mc::communicator& below, const guarded_device& on)
+      : communicator(below.ranks(), below.rank(), mc::plane::hosts, below.bits()),
+        below_(below),
+        on_(on) {}
+  std::unique_ptr<communicator> make_ranks(mc::device& on) override {
+    return below_.make_ranks(on);
   }
+  bool in_one_process() const override { return below_.in_one_process(); }
+  void give_up() noexcept override { below_.give_up(); }
 
 private:
-  struct moved {
-    mc::ticket of;
-    guarded_device::pages in, out;
-  };
-  mc::ticket begin(const mc::exchange& x, const mc::group& over) override {
-    const std::int64_t size = size_of(x.type);
-    on_.settle();
-    in_flight_.push_back({{},
-                          on_.pages_of(x.in, x.elements_in(over.size()) * size),
-                          on_.pages_of(x.out, x.elements_out(over.size()) * size)});
-    on_.begin_moving(in_flight_.back().in), on_.begin_moving(in_flight_.back().out);
-    try {
-      return in_flight_.back().of = below_.start(x);
-    } catch (...) {
-      close(in_flight_.size() - 1);
-      throw;
-    }
+  mc::ticket begin(const mc::exchange& x, const mc::group&, mc::lane*) override {
+    if (on_.holds(x.in) || on_.holds(x.out))
+      throw std::logic_error("memory of a device goes over hosts");
+    return below_.start(x);
   }
-  std::size_t finish(std::span<const mc::ticket> any) override {
-    const std::size_t i = below_.wait_any(any);
-    for (std::size_t k = 0; k < in_flight_.size(); ++k)
-      if (in_flight_[k].of.number == any[i].number) {
-        close(k);
-        break;
-      }
-    return i;
-  }
-  void close(std::size_t k) {
-    on_.end_moving(in_flight_[k].in), on_.end_moving(in_flight_[k].out);
-    in_flight_.erase(in_flight_.begin() + static_cast<std::ptrdiff_t>(k));
-  }
+  void finish(mc::lane&, mc::ticket) override {}
+  std::size_t finish_any(std::span<const mc::ticket> any) override { return below_.wait_any(any); }
 
   mc::communicator& below_;
   const guarded_device& on_;
-  std::vector<moved> in_flight_;
+};
+
+/// Ranks whose memory is that of guarded devices, which it gets at by the device's own functions:
+/// what they hand in is read as late as may be, when the rank waits for something, and what they get
+/// is written when it waits for that. Until then `out` holds what is of no use.
+class ranks_of_device final : public mc::communicator {
+public:
+  /// `hosts`: plain ones, of this rank.
+  ranks_of_device(mc::communicator& hosts, guarded_device& on)
+      : communicator(hosts.ranks(), hosts.rank(), mc::plane::ranks, hosts.bits()),
+        below_(hosts.make_ranks(staging_)),
+        on_(on) {}
+  std::unique_ptr<communicator> make_ranks(mc::device&) override { return nullptr; }
+  bool in_one_process() const override { return below_->in_one_process(); }
+  void give_up() noexcept override { below_->give_up(); }
+
+private:
+  struct record {
+    std::int64_t number = 0;
+    mc::exchange x;
+    std::vector<std::int64_t> gives, takes;
+    std::vector<std::byte> in, out;
+    std::unique_ptr<mc::event> reached; ///< the lane has come to the start
+    mc::ticket of;                      ///< below, once it is started there
+    bool started = false;
+  };
+
+  mc::ticket begin(const mc::exchange& x, const mc::group& g, mc::lane* on) override {
+    const std::int64_t in = x.elements_in(g.size()) * size_of(x.type),
+                       out = x.elements_out(g.size()) * size_of(x.type);
+    const bool gives = x.in != nullptr && in > 0;
+    if ((gives && !on_.holds(x.in)) || (out > 0 && !on_.holds(x.out)))
+      throw std::logic_error("memory that is not the device's goes over ranks");
+    record& r = started_.emplace_back();
+    r.number = ++number_, r.x = x;
+    r.gives.assign(x.gives.begin(), x.gives.end()), r.takes.assign(x.takes.begin(), x.takes.end());
+    r.in.resize(static_cast<std::size_t>(gives ? in : 0));
+    r.out.resize(static_cast<std::size_t>(out));
+    r.reached = on_.make_event();
+    on->record(*r.reached);
+    const auto* const first = static_cast<const std::byte*>(x.in);
+    auto* const to = static_cast<std::byte*>(x.out);
+    if (out > 0 && (!gives || to + out <= first || first + in <= to)) on->fill(to, 0xa5, out);
+    return {r.number};
+  }
+  void finish(mc::lane& on, mc::ticket t) override {
+    for (record& r : started_)
+      if (!r.started) start(r);
+    const auto at = std::find_if(started_.begin(), started_.end(),
+                                 [&](const record& r) { return r.number == t.number; });
+    if (at == started_.end()) mc::refuse_ticket();
+    below_->wait(staging_.main_lane(), at->of);
+    if (!at->out.empty())
+      on.write(static_cast<std::byte*>(at->x.out), at->out.data(), std::ssize(at->out));
+    started_.erase(at);
+  }
+  std::size_t finish_any(std::span<const mc::ticket>) override { return 0; }
+  void start(record& r) {
+    r.reached->wait();
+    if (!r.in.empty())
+      on_.read(r.in.data(), static_cast<const std::byte*>(r.x.in), std::ssize(r.in));
+    on_.counts_.exchanged += std::ssize(r.in);
+    r.started = true;
+    mc::exchange x = r.x;
+    x.in = r.in.empty() ? nullptr : r.in.data(), x.out = r.out.empty() ? nullptr : r.out.data();
+    x.gives = r.gives, x.takes = r.takes;
+    r.of = below_->start(staging_.main_lane(), x);
+  }
+
+  mc::cpu staging_{std::unique_ptr<mc::product_source>(), 1};
+  std::unique_ptr<mc::communicator> below_;
+  guarded_device& on_;
+  std::list<record> started_; ///< in their order
+  std::int64_t number_ = 0;
 };
 
 } // namespace mc_test

@@ -153,10 +153,11 @@ void run_as_threads(machine& m, const laws::feeds& given, int micros) {
   };
   const auto phases = [&](std::initializer_list<phase> list) {
     ranks.run([&](communicator& c) {
-      set_thread_count(1);
+      cpu device(product_type::widened, 1); // whose memory all kernels' is
+      const auto others = c.make_ranks(device);
       for (const phase p : list)
         for (int i = 0; i < m.g.node_count; ++i)
-          if (m.g.at_node(i).when == p) execute(m.g.at_node(i), rank_at(m.w, c), c);
+          if (m.g.at_node(i).when == p) execute(m.g.at_node(i), rank_at(m.w, c), *others);
     });
   };
   m.take(given, 0);

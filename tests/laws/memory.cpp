@@ -181,16 +181,18 @@ namespace {
 /// One of two replicas of which the other has nothing to add.
 class one_of_two final : public communicator {
 public:
-  one_of_two() : communicator(mesh_of({}, 2), 0) {}
+  one_of_two() : communicator(mesh_of({}, 2), 0, plane::ranks, reduced_bits::of_rank_order) {}
+  std::unique_ptr<communicator> make_ranks(device&) override { return nullptr; }
 
 private:
-  ticket begin(const exchange& x, const group&) override {
-    if (x.what != collective::all_reduce) refuse(x, "replicas add up what they have");
+  ticket begin(const exchange& x, const group&, lane*) override {
+    if (x.what != collective::all_reduce) refuse_exchange(x, "replicas add up what they have");
     if (x.in != x.out)
       std::memcpy(x.out, x.in, static_cast<std::size_t>(x.count * size_of(x.type)));
     return {0};
   }
-  std::size_t finish(std::span<const ticket> /*any*/) override { return 0; }
+  void finish(lane&, ticket) override {}
+  std::size_t finish_any(std::span<const ticket> /*any*/) override { return 0; }
 };
 
 } // namespace
@@ -200,7 +202,7 @@ BOOST_AUTO_TEST_CASE(nothing_is_allocated_for_a_step_that_is_measured) {
   interpreted_program<gpt> program(small_gpt, s, "measured");
   cpu device(product_type::widened, 1);
   one_of_two ranks;
-  timed_communicator timed(ranks);
+  timed_communicator timed(ranks, device);
   session run(program.view(), device, purpose::training, timed);
   run.weights().initialise(1);
   const tokens_of t(s.batch.micro * s.batch.sequence, small_gpt.vocabulary);
@@ -285,7 +287,8 @@ void poisoned_on_ranks(const Model& m, const setup& s, int dp, const char* name)
   thread_ranks(ranks).run([&](communicator& c) {
     const auto r = static_cast<std::size_t>(c.rank());
     cpu device(product_type::widened, 1);
-    session run(p.view(), device, purpose::training, c);
+    const auto others = c.make_ranks(device);
+    session run(p.view(), device, purpose::training, *others);
     run.weights().initialise(1); // and the learning rate is 0
     losses[r][0] = run.step(all).loss.sum;
     run.numbers().step = 0; // by which dropout draws

@@ -84,7 +84,8 @@ std::vector<double> told(const program_view& p, const mesh& ranks,
       .tokens = tokens.data(), .labels = labels.data(), .documents = documents.data()};
   const auto steps = [&](communicator& c) {
     cpu device(product_type::widened, 1);
-    session run(p, device, purpose::training, c);
+    const auto others = c.make_ranks(device);
+    session run(p, device, purpose::training, *others);
     run.weights().initialise(1);
     run.numbers().learning_rate = 1e-2, run.numbers().seed = 7;
     for (int i = 0; i < 2; ++i) {
@@ -92,7 +93,7 @@ std::vector<double> told(const program_view& p, const mesh& ranks,
       for (double x : {r.loss.mean(), r.norm}) all[static_cast<std::size_t>(c.rank())].push_back(x);
     }
   };
-  if (all.size() == 1) steps(self::of_process());
+  if (all.size() == 1) steps(self::hosts());
   else thread_ranks(ranks, std::chrono::seconds(20)).run(steps);
   for (const auto& x : all)
     for (std::size_t i = 0; i < want.size(); ++i)

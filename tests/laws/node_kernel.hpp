@@ -90,7 +90,7 @@ class node_kernel {
 public:
   run_constants constants{.clip = plain::clip_at};
   coordinates rank{};
-  communicator* ranks = &self::of_process();
+  communicator* ranks = &self::ranks();
   int layer = 0;
 
   explicit node_kernel(int threads = 2) : device_(product_type::widened, threads) {}

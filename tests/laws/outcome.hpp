@@ -72,7 +72,8 @@ outcome outcome_of(const Model& m, const mc::setup& s, int dp, int micros, const
   for (int r = 0; r < micros; ++r) data.emplace_back(s, r, h.together ? micros : 1, h.one_token);
   const auto train = [&](mc::communicator& c) {
     mc::cpu device(mc::product_type::widened, 1);
-    mc::session run(p.view(), device, mc::purpose::training, c);
+    const auto others = c.make_ranks(device);
+    mc::session run(p.view(), device, mc::purpose::training, *others);
     run.weights().initialise(1);
     run.numbers().learning_rate = h.rate, run.numbers().clip = h.clip,
     run.numbers().weight_decay = 0.1;
@@ -101,7 +102,7 @@ outcome outcome_of(const Model& m, const mc::setup& s, int dp, int micros, const
           });
     });
   };
-  if (all.size() == 1) train(mc::self::of_process());
+  if (all.size() == 1) train(mc::self::hosts());
   else mc::thread_ranks(ranks, std::chrono::seconds(20)).run(train);
   for (const outcome& o : all) {
     BOOST_TEST((o.numbers == all[0].numbers), "ranks tell different numbers");

@@ -114,7 +114,8 @@ BOOST_AUTO_TEST_CASE(no_token_sees_a_later_one_wherever_positions_begin_anew) {
         model, {.ranks = {.cp = 2}, .batch = {1, size}, .precision = dtype::f64}, "packing");
     thread_ranks(mesh_of({.cp = 2}, 1), std::chrono::seconds(60)).run([&](communicator& c) {
       cpu device(product_type::automatic, 1);
-      session run(program.view(), device, purpose::inference, c);
+      const auto others = c.make_ranks(device);
+      session run(program.view(), device, purpose::inference, *others);
       run.weights().initialise(4);
       const double sum =
           run.evaluate(batch_view{ids.data(), labels.data(), 0, positions.data()}).sum;

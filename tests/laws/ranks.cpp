@@ -82,11 +82,13 @@ std::string text_of(const call& c) {
 /// ranks away. So what a rank counts of experts is chosen equally often in all.
 class recording_communicator final : public communicator {
 public:
-  recording_communicator(const mesh& m, int rank) : communicator(m, rank) {}
+  recording_communicator(const mesh& m, int rank)
+      : communicator(m, rank, plane::ranks, reduced_bits::of_rank_order) {}
+  std::unique_ptr<communicator> make_ranks(device&) override { return nullptr; }
   std::vector<call> calls;
 
 private:
-  ticket begin(const exchange& x, const group& g) override {
+  ticket begin(const exchange& x, const group& g, lane*) override {
     const std::int64_t size = size_of(x.type), n = g.size();
     if (n > 1)
       calls.emplace_back(x.what, x.over.bits,
@@ -107,7 +109,8 @@ private:
     }
     return {0};
   }
-  std::size_t finish(std::span<const ticket> /*any*/) override { return 0; }
+  void finish(lane&, ticket) override {}
+  std::size_t finish_any(std::span<const ticket> /*any*/) override { return 0; }
 };
 
 /// What rank `rank` calls in a step of so many micro-batches is what `describe` lists of its stage,
@@ -519,8 +522,9 @@ std::vector<std::string> measured(const program_view& p, const mesh& ranks) {
   const std::vector<batch_view> micros(traced_micros, data.view(0));
   std::atomic<int> faults = 0; // Boost.Test counts those of one thread
   thread_ranks(ranks).run([&](communicator& c) {
-    timed_communicator timed(c);
     cpu device(product_type::widened, 1);
+    const auto others = c.make_ranks(device);
+    timed_communicator timed(*others, device);
     session run(p, device, purpose::training, timed);
     run.weights().initialise(1);
     timeline t(p, &timed, traced_micros, last_traced - first_traced + 1);
@@ -534,7 +538,7 @@ std::vector<std::string> measured(const program_view& p, const mesh& ranks) {
     if (run.step(1, [](int, batch_view&) { return false; }).has_value()) ++faults;
     t.end(false), run.profile(nullptr);
     if (timed.left_out() != 0) ++faults;
-    std::vector<std::string> packed = agreement(timed).gather(t.packed(timed));
+    std::vector<std::string> packed = agreement(c).gather(t.packed(c));
     if (c.rank() == 0) all = std::move(packed);
   });
   BOOST_TEST(faults == 0);

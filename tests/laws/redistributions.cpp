@@ -59,10 +59,11 @@ std::vector<array> by_kernel(const some_ranks& s, const graph& g, const std::vec
   while (kernels.size() < held.size()) kernels.push_back(std::make_unique<node_kernel>());
   std::vector<array> out(held.size());
   simulated_ranks(s.m).run([&](communicator& c) {
-    set_thread_count(1);
+    cpu device(product_type::widened, 1); // whose memory all kernels' is
+    const auto others = c.make_ranks(device);
     const std::size_t r = s.at(c);
     node_kernel& k = *kernels[r];
-    k.rank = c.coordinate(), k.ranks = &c;
+    k.rank = c.coordinate(), k.ranks = others.get();
     const node& n = g.at_node(0);
     k.place(g, n);
     k.run(g, n, [&](unsigned) -> const array& { return held[r]; });

@@ -72,7 +72,8 @@ left steps(const Model& m, const layout& l, int dp, const precision_policy& p, i
   std::mutex turn;
   thread_ranks(mesh_of(l, dp), std::chrono::seconds(20)).run([&](communicator& c) {
     cpu device(product_type::widened, 1);
-    session run(program.view(), device, purpose::training, c);
+    const auto others = c.make_ranks(device);
+    session run(program.view(), device, purpose::training, *others);
     step_numbers& n = run.numbers();
     n.seed = seed, n.learning_rate = 1e-2, n.clip = 1, n.weight_decay = 0.1;
     before(run.weights(), program.view());

@@ -55,7 +55,8 @@ template <class Before, class After> std::vector<double> steps(const coded_gpt& 
   std::vector<std::vector<double>> told(static_cast<std::size_t>(ranks_of(mesh_of(l, dp))));
   thread_ranks(mesh_of(l, dp), std::chrono::seconds(20)).run([&](communicator& c) {
     cpu device(product_type::widened, 1);
-    session run(p.view(), device, purpose::training, c);
+    const auto others = c.make_ranks(device);
+    session run(p.view(), device, purpose::training, *others);
     step_numbers& n = run.numbers();
     n.learning_rate = 1e-2, n.clip = 1, n.weight_decay = 0.1, n.epsilon = 1e-6;
     before(run.weights(), p.view());

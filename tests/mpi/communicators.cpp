@@ -4,7 +4,9 @@
 //   mpirun -n 4 mpi_communicators fault NAME         one fault: processes.py looks at what is said
 //
 // What is wrong stands on the standard error, and the exit code is 1.
+#include <megacpp/comm/checking.hpp>
 #include <megacpp/comm/mpi.hpp>
+#include <megacpp/exec/cpu.hpp>
 #include <megacpp/io/mapped_file.hpp>
 
 #include <cstdio>
@@ -38,7 +40,7 @@ const mesh meshes[] = {mesh({1, 1, 2, 1, 2, 1, 1}), mesh({2, 1, 2, 2, 1, 2, 2}),
                        mesh({2, 2, 2, 1, 8, 1, 1})};
 
 /// A step's exchanges, again and again: the first time reserves what the later ones use.
-std::string no_memory_after_the_first(communicator& c) {
+std::string no_memory_after_the_first(plane_of_rank& c) {
   constexpr std::int64_t n = 5000;
   const auto ranks = static_cast<std::size_t>(ranks_of(c.ranks()));
   std::vector<float> x(n * ranks), y(n * ranks), z(n), one(1);
@@ -75,16 +77,31 @@ int promises(mpi_ranks& ranks, const char* shared) {
     ++run;
     if (ranks_of(m) != ranks.size()) continue;
     ranks.run(m, std::chrono::seconds(60), [&](communicator& c) {
-      check("exchanges", every_exchange(c));
-      check("in flight", exchanges_in_flight(c));
-      check("channels", channels(c));
-      check("any order", waited_for_in_any_order(c));
-      check("written over", written_over(c));
-      check("refusals", refusals_of(c));
-      check("memory", no_memory_after_the_first(c));
-      came[c.rank()].store(0);
-      c.run(exchange::barrier(everyone));
-      check("barriers", barriers(c, came));
+      cpu device(std::unique_ptr<product_source>(), 1);
+      const auto others = c.make_ranks(device);
+      plane_of_rank hosts(c), on_lane(*others, device.main_lane());
+      for (plane_of_rank* const p : {&hosts, &on_lane}) {
+        check("exchanges", every_exchange(*p));
+        check("in flight", exchanges_in_flight(*p));
+        check("channels", channels(*p));
+        check("any order", waited_for_in_any_order(*p));
+        check("written over", written_over(*p));
+        check("refusals", refusals_of(*p));
+        check("memory", no_memory_after_the_first(*p));
+        hosts.run(exchange::barrier(everyone));
+        came[c.rank()].store(0);
+        hosts.run(exchange::barrier(everyone));
+        check("barriers", barriers(*p, came));
+      }
+      check("planes", both_planes(hosts, on_lane, false));
+      checked_if(true, c, [&](communicator& checks) {
+        const auto checked = checks.make_ranks(device);
+        plane_of_rank h(checks), r(*checked, device.main_lane());
+        check("planes that check", both_planes(h, r, true));
+        check("in flight, checked", exchanges_in_flight(r));
+        check("any order, checked", waited_for_in_any_order(r));
+        check("channels, checked", channels(r));
+      });
     });
   }
   return wrong;

@@ -43,16 +43,22 @@ struct strike {
   }
 };
 
-/// Weights are gathered when replicas have updated them; blocks of a state are put together.
+/// One plane of a rank. Weights are gathered when replicas have updated them; blocks of a state are
+/// put together.
 class struck_ranks final : public communicator {
 public:
-  struck_ranks(communicator& below, const strike& s)
-      : communicator(below.ranks(), below.rank()), to_(below), strike_(s) {}
+  /// `weights`: of both planes the same.
+  struck_ranks(communicator& below, const strike& s, std::span<float>& weights)
+      : communicator(below.ranks(), below.rank(), below.moves(), below.bits()),
+        to_(below),
+        strike_(s),
+        weights_(weights) {}
+  std::unique_ptr<communicator> make_ranks(device& on) override { return to_.make_ranks(on); }
   bool in_one_process() const override { return to_.in_one_process(); }
   void give_up() noexcept override { to_.give_up(); }
 
 private:
-  ticket begin(const exchange& x, const group&) override {
+  ticket begin(const exchange& x, const group&, lane* on) override {
     std::fill_n(weights_.data(), weights_.size(), std::numeric_limits<float>::quiet_NaN());
     weights_ = {};
     if (x.what == collective::all_gather && x.over.has(axis::dp) && x.count > 100) {
@@ -62,13 +68,14 @@ private:
     }
     if (x.what == collective::all_reduce && x.type == dtype::i32 && x.count > 100)
       strike_.at("save");
-    return to_.start(x);
+    return on != nullptr ? to_.start(*on, x) : to_.start(x);
   }
-  std::size_t finish(std::span<const ticket> any) override { return to_.wait_any(any); }
+  void finish(lane& on, ticket t) override { to_.wait(on, t); }
+  std::size_t finish_any(std::span<const ticket> any) override { return to_.wait_any(any); }
 
   communicator& to_;
   const strike& strike_;
-  std::span<float> weights_;
+  std::span<float>& weights_;
 };
 
 constexpr gpt model{
@@ -89,10 +96,13 @@ void run(const std::string& place, const std::string& how, int of_rank, options&
   const auto body = [&](communicator& c) {
     const strike& mine = c.rank() == of_rank ? one : none;
     cpu device(product_type::widened, 1);
-    struck_ranks all(c, mine);
-    if (place == "eval") return run_evaluation(p, o, device, all);
-    if (place != "loader") return trainer(p, o, device, {}, {}, all).run();
-    session steps(p, device, purpose::training, all);
+    const auto others = c.make_ranks(device);
+    std::span<float> weights;
+    struck_ranks hosts(c, mine, weights), ranks_of_device(*others, mine, weights);
+    const planes both{hosts, ranks_of_device};
+    if (place == "eval") return run_evaluation(p, o, device, both);
+    if (place != "loader") return trainer(p, o, device, {}, {}, both).run();
+    session steps(p, device, purpose::training, ranks_of_device);
     const std::vector<std::int32_t> tokens(64, 7);
     for (int step = 1; step <= 6; ++step)
       steps.step(2, [&](int micro, batch_view& b) {

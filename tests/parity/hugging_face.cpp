@@ -322,7 +322,8 @@ void check_ten_steps_of_ranks(const std::string& family, const mc::layout& l, in
   const test::scratch_folder dir;
   mc::thread_ranks(ranks, std::chrono::seconds(60)).run([&](mc::communicator& c) {
     mc::cpu device(mc::product_type::widened, 1);
-    mc::session s(p.view(), device, mc::purpose::training, c);
+    const auto others = c.make_ranks(device);
+    mc::session s(p.view(), device, mc::purpose::training, *others);
     mc::load_model_folder(test::fixtures(family) / "model", p.view(), s.weights());
     all[static_cast<std::size_t>(c.rank())] = take_ten_steps(
         s, family, static_cast<std::size_t>(c.coordinate()[static_cast<unsigned>(mc::axis::dp)]),

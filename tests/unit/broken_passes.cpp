@@ -58,12 +58,12 @@ constexpr node writing(graph& g, phase when) {
 
 // Each takes the graph of a part of GPT after the library's passes, and breaks it.
 using breakage = void (*)(graph&);
-struct named {
+struct broken_pass {
   const char* name;
   part_kind part;
   breakage apply;
 };
-constexpr named broken[] = {
+constexpr broken_pass broken[] = {
     {"two parameters' gradients are exchanged", part_kind::block,
      [](graph& g) {
        parameter_info &a = parameter(g, "ln_1", "weight"), &b = parameter(g, "ln_2", "weight");
@@ -297,7 +297,7 @@ std::string wrong_with(const graph& g, const meaning& owes) {
 } // namespace
 
 BOOST_AUTO_TEST_CASE(broken_passes_are_refused) {
-  for (const named& b : broken) {
+  for (const broken_pass& b : broken) {
     const graph derived = derived_graph(forward_graph(dense(), two_ranks(), b.part, 0));
     const meaning owes = meaning_of(derived);
     for (const recompute again : {recompute::none, recompute::selective, recompute::full}) {
@@ -671,7 +671,7 @@ constexpr graph of_parameters() {
   b.g.outputs[1] = (by(axis::cp, axis::tp) + by(axis::tp, axis::cp)).id;
   return b.g;
 }
-constexpr named broken_hoisting[] = {
+constexpr broken_pass broken_hoisting[] = {
     {"a sum reads another parameter", part_kind::block,
      [](graph& g) { find_node(g, op::add)->in[1] = g.parameters[2].v; }},
     {"two sums of one parameter are taken for one", part_kind::block,

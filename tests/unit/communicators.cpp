@@ -1,6 +1,6 @@
-// Every communicator keeps the same promises (tests/communicators.hpp): the one of one rank, threads
-// of this process, timed too, and simulated ones, on meshes whose dense and expert axes fold
-// differently; each as it is, and behind one that checks.
+// Every communicator keeps the same promises (tests/communicators.hpp) on both planes: the one of one
+// rank, threads of this process, timed too, and simulated ones, on meshes whose dense and expert axes
+// fold differently; each as it is, and behind one that checks.
 #define BOOST_TEST_MODULE communicators
 #include <boost/test/unit_test.hpp>
 
@@ -8,6 +8,7 @@
 #include <megacpp/comm/self.hpp>
 #include <megacpp/comm/threads.hpp>
 #include <megacpp/comm/timed.hpp>
+#include <megacpp/exec/cpu.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -26,69 +27,166 @@ namespace {
 const mesh meshes[] = {mesh({1, 1, 2, 1, 2, 1, 1}), mesh({2, 1, 2, 2, 1, 2, 2}),
                        mesh({3, 1, 2, 1, 1, 3, 2}), mesh({2, 2, 2, 1, 2, 4, 1})};
 
-/// f on every rank of a backend of several: what is wrong, by rank.
-template <class Ranks, class F> void on_ranks(Ranks& ranks, F f) {
+/// f(hosts, ranks, counts of all) on every rank of a backend of several: what is wrong, by rank.
+template <class Ranks, class F> void on_ranks(Ranks& ranks, bool checks, F f) {
   std::vector<std::atomic<int>> came(static_cast<std::size_t>(ranks_of(ranks.ranks())));
   std::vector<std::string> wrong(came.size());
-  ranks.run(
-      [&](communicator& c) { wrong[static_cast<std::size_t>(c.rank())] = f(c, came.data()); });
+  ranks.run([&](communicator& c) {
+    checked_if(checks, c, [&](communicator& hosts) {
+      cpu device(std::unique_ptr<product_source>(), 1);
+      const auto others = hosts.make_ranks(device);
+      plane_of_rank at_once(hosts), on_lane(*others, device.main_lane());
+      wrong[static_cast<std::size_t>(hosts.rank())] = f(at_once, on_lane, came.data());
+    });
+  });
   for (std::size_t r = 0; r < wrong.size(); ++r)
     BOOST_TEST(wrong[r].substr(0, 300) == "", "rank " << r << " of " << wrong.size());
 }
-/// The same behind communicators that check.
-template <class Ranks, class F> void on_checked_ranks(Ranks& ranks, F f) {
-  on_ranks(ranks, [&](communicator& c, std::atomic<int>* came) {
-    std::string wrong;
-    checked_if(true, c, [&](communicator& to) { wrong = f(to, came); });
-    return wrong;
-  });
-}
-/// f on every rank of every backend.
-template <class F> void on_all(F f) {
+/// f(hosts, ranks, counts, whether they check) on every rank of every backend.
+template <class F> void on_all_pairs(F f) {
   std::vector<std::atomic<int>> alone(1);
-  BOOST_TEST(f(static_cast<communicator&>(self::of_process()), alone.data()) == "", "one rank");
+  cpu device(std::unique_ptr<product_source>(), 1);
+  plane_of_rank hosts(self::hosts()), one(self::ranks(), device.main_lane());
+  BOOST_TEST(f(hosts, one, alone.data(), false) == "", "one rank");
+  const auto plain = [&](plane_of_rank& h, plane_of_rank& r, std::atomic<int>* came) {
+    return f(h, r, came, false);
+  };
+  const auto checked = [&](plane_of_rank& h, plane_of_rank& r, std::atomic<int>* came) {
+    return f(h, r, came, true);
+  };
   for (const mesh& m : meshes) {
     simulated_ranks simulated(m);
-    on_ranks(simulated, f);
+    on_ranks(simulated, false, plain);
     thread_ranks threads(m);
-    on_ranks(threads, f);
-    on_ranks(threads, [&](communicator& c, std::atomic<int>* came) { // timed, and some recorded
-      std::vector<timed_exchange> room;
-      room.reserve(7);
-      timed_communicator timed(c);
-      timed.record(&room);
-      return f(timed, came);
-    });
+    on_ranks(threads, false, plain);
   }
   thread_ranks threads(meshes[1]);
-  on_checked_ranks(threads, f);
+  on_ranks(threads, true, checked);
   simulated_ranks simulated(meshes[0]);
-  on_checked_ranks(simulated, f);
+  on_ranks(simulated, true, checked);
+}
+/// f on every rank and plane of every backend, and on ranks that are timed.
+template <class F> void on_all(F f) {
+  on_all_pairs([&](plane_of_rank& hosts, plane_of_rank& ranks, std::atomic<int>* came, bool) {
+    const std::string wrong = f(hosts, came);
+    hosts.run(exchange::barrier(everyone));
+    came[hosts.rank()].store(0);
+    hosts.run(exchange::barrier(everyone));
+    return wrong + f(ranks, came);
+  });
+  for (const mesh& m : meshes) {
+    std::vector<std::atomic<int>> came(static_cast<std::size_t>(ranks_of(m)));
+    std::vector<std::string> wrong(came.size());
+    thread_ranks(m).run([&](communicator& hosts) {
+      cpu device(std::unique_ptr<product_source>(), 1);
+      const auto others = hosts.make_ranks(device);
+      std::vector<timed_exchange> room; // of some
+      room.reserve(7);
+      timed_communicator timed(*others, device);
+      timed.record(&room);
+      plane_of_rank on_lane(timed, device.main_lane());
+      wrong[static_cast<std::size_t>(hosts.rank())] = f(on_lane, came.data());
+      timed.record(nullptr);
+    });
+    for (const std::string& w : wrong) BOOST_TEST(w == "");
+  }
 }
 
 } // namespace
 
 BOOST_AUTO_TEST_CASE(every_type_group_and_size) {
-  on_all([](communicator& c, std::atomic<int>*) { return every_exchange(c); });
+  on_all([](plane_of_rank& c, std::atomic<int>*) { return every_exchange(c); });
 }
 BOOST_AUTO_TEST_CASE(several_are_in_flight) {
-  on_all([](communicator& c, std::atomic<int>*) { return exchanges_in_flight(c); });
+  on_all([](plane_of_rank& c, std::atomic<int>*) { return exchanges_in_flight(c); });
 }
 BOOST_AUTO_TEST_CASE(channels_are_apart) {
-  on_all([](communicator& c, std::atomic<int>*) { return channels(c); });
+  on_all([](plane_of_rank& c, std::atomic<int>*) { return channels(c); });
 }
 BOOST_AUTO_TEST_CASE(a_barrier_waits_for_all) {
-  on_all([](communicator& c, std::atomic<int>* came) { return barriers(c, came); });
+  on_all([](plane_of_rank& c, std::atomic<int>* came) { return barriers(c, came); });
 }
 BOOST_AUTO_TEST_CASE(what_no_group_can_do_is_refused) {
-  on_all([](communicator& c, std::atomic<int>*) { return refusals_of(c); });
+  on_all([](plane_of_rank& c, std::atomic<int>*) { return refusals_of(c); });
 }
 
 BOOST_AUTO_TEST_CASE(ranks_wait_in_any_order) {
-  on_all([](communicator& c, std::atomic<int>*) { return waited_for_in_any_order(c); });
+  on_all([](plane_of_rank& c, std::atomic<int>*) { return waited_for_in_any_order(c); });
 }
 BOOST_AUTO_TEST_CASE(what_was_waited_for_may_be_written_over) {
-  on_all([](communicator& c, std::atomic<int>*) { return written_over(c); });
+  on_all([](plane_of_rank& c, std::atomic<int>*) { return written_over(c); });
+}
+BOOST_AUTO_TEST_CASE(planes_are_apart) {
+  on_all_pairs([](plane_of_rank& hosts, plane_of_rank& ranks, std::atomic<int>*, bool checks) {
+    return both_planes(hosts, ranks, checks);
+  });
+}
+
+namespace {
+
+/// A CPU that says that the host does not see its memory.
+struct unseen final : cpu {
+  unseen() : cpu(std::unique_ptr<product_source>(), 1) {}
+  bool host_sees() const override { return false; }
+};
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(what_is_of_the_other_plane_is_refused) {
+  const auto refused = [](auto f, const char* sentence) {
+    std::string says = "nothing";
+    try {
+      f();
+    } catch (const error& e) {
+      says = e.what();
+    }
+    return says.find(sentence) != std::string::npos ? "" : says + "; ";
+  };
+  const auto f = [&](communicator& hosts) {
+    cpu device(std::unique_ptr<product_source>(), 1);
+    lane& on = device.main_lane();
+    const auto ranks = hosts.make_ranks(device);
+    const auto x = exchange::barrier(everyone);
+    return refused([&] { hosts.run(on, x); }, "memory of a device is no matter of hosts") +
+           refused([&] { ranks->run(x); }, "memory of the host is no matter of ranks");
+  };
+  BOOST_TEST(f(self::hosts()) == "");
+  thread_ranks(meshes[0]).run([&](communicator& c) {
+    std::string wrong = f(c);
+    checked_if(true, c, [&](communicator& checks) { wrong += f(checks); });
+    unseen device;
+    wrong += refused([&] { static_cast<void>(c.make_ranks(device)); },
+                     "ranks as threads move memory that the host sees");
+    if (!wrong.empty()) throw error(exit_code::internal, wrong);
+  });
+}
+
+// An exchange that goes wrong is told to who waits for it, and not to who waits for another one.
+BOOST_AUTO_TEST_CASE(a_fault_is_of_its_exchange) {
+  for (const bool checks : {false, true}) {
+    std::atomic<int> summed{0}, told{0};
+    thread_ranks ranks(meshes[0]);
+    BOOST_CHECK_THROW(ranks.run([&](communicator& c) {
+      checked_if(checks, c, [&](communicator& hosts) {
+        float x[4]{1, 1, 1, 1}, y[4]{}, z[4]{};
+        const auto sum = [&](float* to, std::int64_t n) {
+          return exchange::all_reduce(axis::tp, dtype::f32, x, to, n);
+        };
+        const ticket wrong = hosts.start(sum(y, 1 + hosts.rank())), right = hosts.start(sum(z, 4));
+        hosts.wait(right);
+        summed += static_cast<int>(z[3]);
+        try {
+          hosts.wait(wrong);
+        } catch (const error& e) {
+          told += std::string(e.what()).find("ranks ask for different exchanges") == 0;
+          throw;
+        }
+      });
+    }),
+                      error);
+    BOOST_TEST(summed == 4);
+    BOOST_TEST(told >= 1);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(the_first_that_throws_ends_the_others) {
@@ -150,9 +248,9 @@ BOOST_AUTO_TEST_CASE(ranks_that_ask_for_different_exchanges_are_told) {
        "3 to and 1 from the other"},
       // The same of two places of the model, of which one rank has left one out.
       {e::all_reduce(axis::tp, t, x, y, 3, here), e::all_reduce(axis::tp, t, x, z, 3, there),
-       "rank 1 for all-reduce of 3 f32 over tp at mine.hpp:9 (exchange 1 of its group)"},
+       "rank 1 for all-reduce of 3 f32 over tp at mine.hpp:9 (exchange 1 of its group of hosts)"},
       {e::send(axis::tp, t, x, 3, 1, here), e::receive(axis::tp, t, z, 3, 0, there),
-       "rank 0 for send of 3 f32 over tp at mine.hpp:7 (exchange 0 of its group)"},
+       "rank 0 for send of 3 f32 over tp at mine.hpp:7 (exchange 0 of its group of hosts)"},
   };
   const mesh two_ranks({1, 1, 2, 1, 2, 1, 1});
   const auto told = [&](auto& ranks, bool checks, const asked& w) {
@@ -169,13 +267,14 @@ BOOST_AUTO_TEST_CASE(ranks_that_ask_for_different_exchanges_are_told) {
                                    says.find(w.sentence) != std::string::npos &&
                                    wrong.code() == exit_code::internal;
                           });
-    BOOST_TEST((out[0] == in && out[1] == in)); // nothing has moved
   };
   for (const asked& w : wishes) {
     thread_ranks ranks(two_ranks);
     told(ranks, false, w), told(ranks, true, w);
-    simulated_ranks simulated(two_ranks); // which compare little themselves
+    BOOST_TEST((out[0] == in && out[1] == in)); // nothing has moved
+    simulated_ranks simulated(two_ranks);       // which compare little themselves
     told(simulated, true, w);
+    out[0] = out[1] = in;
   }
 }
 
@@ -312,7 +411,10 @@ BOOST_AUTO_TEST_CASE(a_rank_that_others_wait_for_in_vain_is_named) {
 
 BOOST_AUTO_TEST_CASE(more_ranks_than_processors) {
   thread_ranks ranks(mesh({4, 2, 4, 2, 4, 2, 4}));
-  on_ranks(ranks, [](communicator& c, std::atomic<int>*) { return exchanges_in_flight(c); });
+  on_ranks(ranks, false, [](plane_of_rank& hosts, plane_of_rank& of_ranks, std::atomic<int>*) {
+    return exchanges_in_flight(hosts) + exchanges_in_flight(of_ranks) +
+           both_planes(hosts, of_ranks, false);
+  });
 }
 
 // Megatron-LM's order of ranks: of 2 x 2 x 2 x 2 ranks with the experts of a layer over 4 of them

@@ -80,7 +80,7 @@ struct end {
     f.on = &on;
     f.set(space::working, reinterpret_cast<std::byte*>(working.data()));
     f.set(space::derived, reinterpret_cast<std::byte*>(derived.data()));
-    f.input = in.data(), f.constants = &constants, f.ranks = &self::of_process();
+    f.input = in.data(), f.constants = &constants, f.ranks = &self::ranks();
     for (const phase p : {phase::prologue, phase::forward, phase::epilogue})
       part.view().run(part.view(), p, device, f, slots.data());
     return {totals[static_cast<int>(step_total::norm)],

@@ -190,23 +190,23 @@ inline void require_same_program(agreement& all, options& o, command what) {
                    "give all of them the same");
 }
 
-/// f(communicator) on every rank of a mesh: on this process's, where there are several, or on
+/// f(hosts) on every rank of a mesh: on this process's, where there are several, or on
 /// threads, or on the only one.
 template <class F>
 void on_ranks(const mesh& m, command what, options& o, process_ranks& processes, F f) {
   const std::chrono::seconds patience(o.machine.collective_timeout());
   const bool checks = o.machine.check_collectives() && ranks_of(m) > 1;
-  const auto told = [&](communicator& c) {
+  const auto told = [&](communicator& hosts) {
     try {
-      agreement all(c);
+      agreement all(hosts);
       require_same_program(all, o, what);
-      checked_if(checks, c, f);
+      checked_if(checks, hosts, f);
     } catch (const error& e) {
-      if (c.rank() == 0) throw;
+      if (hosts.rank() == 0) throw;
       // What all are refused, the first one tells, and ends the others.
       std::this_thread::sleep_for(std::chrono::milliseconds(500));
       if (processes.several()) throw; // which rank it is stands before what a process says
-      throw error(e.code(), fmt::format("rank {}: {}", c.rank(), e.what()));
+      throw error(e.code(), fmt::format("rank {}: {}", hosts.rank(), e.what()));
     }
   };
   if (processes.several() || ranks_of(m) == 1) return processes.run(m, patience, told);
@@ -231,8 +231,8 @@ inline void compute(const mesh& m, const program_view& p, command what, options&
   const std::string flags =
       what == command::train ? given_flags(flags_of(o), command::train) : std::string();
   const opened_once<std::vector<run_data>> measured;
-  on_ranks(m, what, o, processes, [&](communicator& c) {
-    agreement all(c);
+  on_ranks(m, what, o, processes, [&](communicator& hosts) {
+    agreement all(hosts);
     product_type products = product_type_of(o.machine.product_type());
     if (products == product_type::automatic && p.numbers.precision.weight == dtype::bf16 &&
         !all.alone()) {
@@ -242,16 +242,17 @@ inline void compute(const mesh& m, const program_view& p, command what, options&
                                  .type() == product_type::bf16;
       products = all.as_first(bf16) ? product_type::bf16 : product_type::widened;
     }
-    const auto device =
-        make_device(p.device_type(), {.products = products,
-                                      .threads = threads,
-                                      .rows = rows_of(what),
-                                      .tell = c.rank() == 0 ? &print_note : nullptr});
-    if (what == command::eval) return run_evaluation(p, o, *device, c, measured);
-    if (what == command::generate) return run_generation(p, o, *device, c);
-    training_start& mine = starts[all.apart() ? 0 : static_cast<std::size_t>(c.rank())];
-    trainer t(p, o, *device, std::move(mine), &make_training_samples, c);
-    if (c.rank() == 0 && !o.report.bench_json() && !flags.empty()) print_on_the_way(flags);
+    const auto device = make_device(p.device_type(), {.products = products,
+                                                      .threads = threads,
+                                                      .rows = rows_of(what),
+                                                      .tell = all.first() ? &print_note : nullptr});
+    const auto ranks = hosts.make_ranks(*device);
+    const planes both{hosts, *ranks};
+    if (what == command::eval) return run_evaluation(p, o, *device, both, measured);
+    if (what == command::generate) return run_generation(p, o, *device, both);
+    training_start& mine = starts[all.apart() ? 0 : static_cast<std::size_t>(hosts.rank())];
+    trainer t(p, o, *device, std::move(mine), &make_training_samples, both);
+    if (all.first() && !o.report.bench_json() && !flags.empty()) print_on_the_way(flags);
     t.run();
   });
 }
@@ -298,7 +299,7 @@ inline void carry_out(const program_source& source, const program_view& p, comma
     const int n = detail::number_of_ranks(o, processes.size(), 1); // files have no layout
     if (processes.first()) processes.call("");
     return detail::on_ranks(mesh_of({}, n), what, o, processes,
-                            [&](communicator& c) { run_export(p, o, c); });
+                            [&](communicator& hosts) { run_export(p, o, hosts); });
   }
   const mesh ranks = detail::check_runnable(p, what, o, processes.size(), processes.first());
   require_memory(p, what, o, ranks, processes, detail::threads_of_rank(o, ranks, processes));

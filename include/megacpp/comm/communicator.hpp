@@ -1,27 +1,36 @@
-// A communicator: one rank's way to the others. run/ knows it by this class, a call at a time, and
-// kernels by c.comm(). A backend has two functions, begin and finish.
+// A communicator: one rank's way to the others. A rank has two, of this one class, named for what
+// they move. `hosts` moves memory of the host: what ranks agree on, check, and write into files. It
+// is there before any device is opened. `ranks` moves memory of a device, on a lane of that device:
+// run/ knows it by this class, a call at a time, and kernels by c.comm(). Nothing of one plane goes
+// over the other. A backend has four functions: begin, finish, finish_any and make_ranks.
 //
-//   c.run(exchange::all_gather(axis::tp, dtype::bf16, part, whole, n));     over tp, at once
-//   const ticket t = c.start(exchange::all_reduce({axis::dp, axis::cp}, dtype::f32, x, x, n));
-//   ...                                                                     meanwhile
-//   c.wait(t);                                          or wait_any, for one of several
+//   hosts.run(exchange::all_gather(everyone, dtype::i64, &mine, all, 1));      at once
+//   const ticket t = hosts.start(exchange::barrier(everyone));
+//   ...                                                                        meanwhile
+//   hosts.wait(t);                                         or wait_any, for one of several
 //
-// What backends promise, and tests/communicators.hpp asks of each:
+//   const auto ranks = hosts.make_ranks(device);
+//   ranks->run(lane, exchange::all_reduce({axis::dp, axis::cp}, dtype::f32, x, x, n));
+//   const ticket u = ranks->start(lane, exchange::send(axis::pp, dtype::bf16, y, n, next));
+//   ...                                                                        meanwhile
+//   ranks->wait(lane, u);
+//
+// On a lane an exchange begins when the lane has come to its start, and what is started on the lane
+// after wait finds it done: `wait` means that the lane goes on. The host may go on before.
+//
+// What backends promise of each plane, and tests/communicators.hpp asks of each:
 //   - all ranks of a group start the same exchanges over it in the same order, and of two ranks one
 //     sends in the order in which the other receives; several may be in flight, over several
-//     groups, and are waited for once each, in any order;
+//     groups and both planes, and are waited for once each, in any order;
 //   - start waits for no other rank; until wait returns, `in` is not written and `out` not touched,
 //     and after it `out` is whole and `in` free;
-//   - sums are taken in the order of the ranks, from the first on: of bf16 in fp32, rounded once at
-//     the end, of fp32 in fp32, of fp64 in fp64, of integers modulo 2^32 or 2^64; a maximum is of
-//     fp32: the largest, of equals the first rank's, or the first that is not a number. So they
-//     have the same bits on every rank, in every run and from every backend (reduce_in_rank_order);
+//   - a fault of an exchange between ranks is thrown by the wait for that exchange;
 //   - of an all-reduce, ranks may have nothing: their count is 0, and the result is the
 //     others';
 //   - `in` and `out` are apart, or one in place of the other: those of an all-reduce the same, `in`
 //     of an all-gather the rank's part of `out`, `out` of a reduce-scatter its part of `in`, of
 //     which the other parts are of no use then.
-// Both lie in the memory that the communicator was made for, as a device's kernels see it.
+// What bits a reduction has, the backend says by `bits` (enum class reduced_bits).
 #pragma once
 
 #include <megacpp/comm/group.hpp>
@@ -29,10 +38,14 @@
 #include <megacpp/io/error.hpp>
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 
 namespace mc {
+
+class device;
+class lane;
 
 /// "tp", or "ep x etp"; "one rank" of no axis.
 inline std::string name_of(axis_set over) {
@@ -145,16 +158,49 @@ inline const char* name_of(const exchange& x) {
   return name_of(x.before == collective::none ? x.what : x.before);
 }
 
+/// What was asked for, and why it cannot be.
+[[noreturn, gnu::cold]] inline void refuse_exchange(const exchange& x, const std::string& why,
+                                                    exit_code code = exit_code::internal) {
+  std::string where;
+  if (x.line.number > 0) where = std::string(" at ") + text_of(x.line).c_str();
+  throw error(code, std::string(name_of(x)) + " over " + name_of(x.over) + where + ": " + why);
+}
+/// An exchange that was started and never waited for.
+[[noreturn, gnu::cold]] inline void refuse_left(const exchange& x) {
+  refuse_exchange(x, "it was started and not waited for: wait for every ticket");
+}
+/// A ticket that is of no exchange that was started and not waited for.
+[[noreturn, gnu::cold]] inline void refuse_ticket() {
+  throw error(exit_code::internal, "a ticket was waited for twice: wait for each exchange once");
+}
+
 /// An exchange that was started, to be waited for once.
 struct [[nodiscard]] ticket {
   std::int64_t number = -1;
+};
+
+/// What a communicator moves: memory of the host, or of a device.
+enum class plane : std::uint8_t { hosts, ranks };
+
+/// What a backend promises of the bits that a reduction leaves. On all ranks they are the same.
+enum class reduced_bits : std::uint8_t {
+  /// Sums are taken in the order of the ranks, from the first on: of bf16 in fp32, rounded once at
+  /// the end, of fp32 in fp32, of fp64 in fp64, of integers modulo 2^32 or 2^64; a maximum is of
+  /// fp32: the largest, of equals the first rank's, or the first that is not a number. So the bits
+  /// are those of every run and of every backend that promises the same (reduce_in_rank_order).
+  /// Threads and MPI do, and one rank alone.
+  of_rank_order,
+  /// Sums are taken in an order of the library's own, as NCCL's: another number of ranks or another
+  /// machine may leave others. Integers and maxima are as above.
+  of_library
 };
 
 class communicator {
 public:
   /// One of the ranks of a mesh. Throws mc::error(exit_code::mismatch) if the expert mesh does not
   /// fold over the ranks of the dense one.
-  communicator(const mesh& m, int rank) : mesh_(m), rank_(rank) {
+  communicator(const mesh& m, int rank, plane moves, reduced_bits bits)
+      : mesh_(m), rank_(rank), plane_(moves), bits_(bits) {
     if (!is_whole(m))
       throw error(exit_code::mismatch,
                   "edp x ep x etp does not count the ranks of dp x cp x tp: give a number of ranks "
@@ -171,75 +217,92 @@ public:
   int rank() const { return rank_; }
   const coordinates& coordinate() const { return at_; }
   group over(axis_set axes_of_it) const { return group(mesh_, axes_of_it, rank_); }
+  plane moves() const { return plane_; }
+  reduced_bits bits() const { return bits_; }
   /// Whether all ranks are threads of this process, which have its files, flags and signals.
   virtual bool in_one_process() const { return true; }
 
-  /// Throws mc::error(exit_code::internal) for what no group can do. What a backend throws when
-  /// another rank does not come, it throws here or in wait.
-  ticket start(const exchange& x) {
-    if (!on_one_mesh(x.over)) refuse(x, "its axes are of two meshes: name those of one");
-    const group g = over(x.over);
-    require_sound(x, g);
-    return begin(x, g);
-  }
-  void wait(ticket t) { finish({&t, 1}); }
+  /// Of hosts: this rank's communicator for memory of `on`, while all others make theirs. Both must
+  /// outlive it. Throws mc::error(exit_code::internal) for memory that the backend cannot reach.
+  virtual std::unique_ptr<communicator> make_ranks(device& on) = 0;
+
+  /// Throws mc::error(exit_code::internal) for what no group can do, and for memory of the other
+  /// plane. What a backend throws when another rank does not come, it throws here or in wait.
+  ticket start(const exchange& x) { return start_on(nullptr, x); }
+  void wait(ticket t) { finish_any({&t, 1}); }
   /// Waits for one of several, whichever is over first, and returns its place among them.
-  std::size_t wait_any(std::span<const ticket> any) { return finish(any); }
+  std::size_t wait_any(std::span<const ticket> any) { return finish_any(any); }
+  void run(const exchange& x) { wait(start(x)); }
+  /// The same on a lane of the device.
+  ticket start(lane& on, const exchange& x) { return start_on(&on, x); }
+  void wait(lane& on, ticket t) { finish(on, t); }
+  void run(lane& on, const exchange& x) { wait(on, start(on, x)); }
+
   /// For who ends with exchanges that it has started and cannot wait for, as the run has failed:
   /// afterwards no other rank touches its memory, and the others' exchanges throw.
   virtual void give_up() noexcept {}
-  void run(const exchange& x) { wait(start(x)); }
-
-protected:
-  /// What was asked for, and why it cannot be.
-  [[noreturn, gnu::cold]] static void refuse(const exchange& x, const std::string& why,
-                                             exit_code code = exit_code::internal) {
-    std::string where;
-    if (x.line.number > 0) where = std::string(" at ") + text_of(x.line).c_str();
-    throw error(code, std::string(name_of(x)) + " over " + name_of(x.over) + where + ": " + why);
-  }
-  /// An exchange that was started and never waited for.
-  [[noreturn, gnu::cold]] static void refuse_left(const exchange& x) {
-    refuse(x, "it was started and not waited for: wait for every ticket");
-  }
 
 private:
-  virtual ticket begin(const exchange&, const group&) = 0;
+  /// On a lane, where one is given: of ranks it always is, of hosts never.
+  virtual ticket begin(const exchange&, const group&, lane* on) = 0;
+  /// The lane goes on behind it.
+  virtual void finish(lane& on, ticket t) = 0;
   /// Until one of them is over: its place.
-  virtual std::size_t finish(std::span<const ticket> any) = 0;
+  virtual std::size_t finish_any(std::span<const ticket> any) = 0;
+
+  ticket start_on(lane* on, const exchange& x) {
+    if ((plane_ == plane::ranks) != (on != nullptr))
+      refuse_exchange(x, on != nullptr ? "memory of a device is no matter of hosts: ask ranks"
+                                       : "memory of the host is no matter of ranks: ask hosts");
+    if (!on_one_mesh(x.over)) refuse_exchange(x, "its axes are of two meshes: name those of one");
+    const group g = over(x.over);
+    require_sound(x, g);
+    return begin(x, g, on);
+  }
 
   static void require_sound(const exchange& x, const group& g) {
-    if (!waits(x.what)) refuse(x, "it is no matter of several ranks: do it without a communicator");
-    if (x.count < 0) refuse(x, "it has " + std::to_string(x.count) + " elements: give at least 0");
-    if (x.reduces() && x.type == dtype::u8) refuse(x, "bytes have no sum: give the elements' type");
+    if (!waits(x.what))
+      refuse_exchange(x, "it is no matter of several ranks: do it without a communicator");
+    if (x.count < 0)
+      refuse_exchange(x, "it has " + std::to_string(x.count) + " elements: give at least 0");
+    if (x.reduces() && x.type == dtype::u8)
+      refuse_exchange(x, "bytes have no sum: give the elements' type");
     if (x.reduces() && x.by == reduction::maximum && x.type != dtype::f32)
-      refuse(x, std::string("a maximum is of f32, not of ") + name_of(x.type) + ": give f32");
+      refuse_exchange(x,
+                      std::string("a maximum is of f32, not of ") + name_of(x.type) + ": give f32");
     if (x.by_counts()) {
       if (std::ssize(x.gives) != g.size() || std::ssize(x.takes) != g.size())
-        refuse(x, "it has counts for " + std::to_string(x.gives.size()) + " ranks and of " +
-                      std::to_string(x.takes.size()) + ": give one for each of " +
-                      std::to_string(g.size()));
+        refuse_exchange(x, "it has counts for " + std::to_string(x.gives.size()) +
+                               " ranks and of " + std::to_string(x.takes.size()) +
+                               ": give one for each of " + std::to_string(g.size()));
       for (int i = 0; i < g.size(); ++i)
         if (x.gives[static_cast<unsigned>(i)] < 0 || x.takes[static_cast<unsigned>(i)] < 0)
-          refuse(x, "a count is negative: give at least 0");
+          refuse_exchange(x, "a count is negative: give at least 0");
     }
     const bool pair = x.what == collective::send || x.what == collective::receive;
     if (pair || x.what == collective::broadcast) {
       if (x.peer < 0 || x.peer >= g.size())
-        refuse(x, "there is no rank " + std::to_string(x.peer) + " in the group: it has " +
-                      std::to_string(g.size()));
+        refuse_exchange(x, "there is no rank " + std::to_string(x.peer) + " in the group: it has " +
+                               std::to_string(g.size()));
       if (pair && x.peer == g.rank())
-        refuse(x, "a rank has what it would send itself: leave it out");
+        refuse_exchange(x, "a rank has what it would send itself: leave it out");
     }
     const bool gives = x.what != collective::broadcast || x.peer == g.rank();
     if ((gives && x.in == nullptr && x.elements_in(g.size()) > 0) ||
         (x.out == nullptr && x.elements_out(g.size()) > 0))
-      refuse(x, "an address is null: give what is sent and where it goes");
+      refuse_exchange(x, "an address is null: give what is sent and where it goes");
   }
 
   mesh mesh_;
   int rank_;
+  plane plane_;
+  reduced_bits bits_;
   coordinates at_{};
+};
+
+/// The two planes of one rank.
+struct planes {
+  communicator &hosts, &ranks;
 };
 
 } // namespace mc

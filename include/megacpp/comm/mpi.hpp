@@ -1,7 +1,7 @@
 // Ranks as processes, which talk by MPI. For units that are compiled with MEGACPP_WITH_MPI.
 //
 //   mpi_ranks ranks;                                         joins the other processes
-//   ranks.run(m, patience, [&](communicator& c) { ... });    this one's part, as rank of a mesh
+//   ranks.run(m, patience, [&](communicator& hosts) { ... });   this one's part, as rank of a mesh
 //   ranks.finish();                                          or end(code), which ends all of them
 //
 // Every exchange is messages between two ranks, which are started and looked after: none of MPI's
@@ -10,19 +10,22 @@
 // parts, sums its own in the order of ranks, and sends everyone the sum, a round of bounded memory
 // after the other. What is only moved goes from `in` to `out` without a copy of ours.
 //
-// A message is found by its sender and its tag: the group, by its axes, and how many exchanges
-// there were over it; of two ranks, the channel. Messages of one exchange between two ranks come in
-// the order in which they are sent (MPI 3.1, 3.5).
+// A message is found by its plane, which has a communicator of MPI, its sender and its tag: the
+// group, by its axes, and how many exchanges there were over it; of two ranks, the channel.
+// Messages of one exchange between two ranks come in the order in which they are sent (MPI 3.1,
+// 3.5).
 //
-// A rank that waits goes on with all that it has started, and sleeps in small naps between looks,
-// since ranks may be more than processors. It asks the rank that it lacks what that one waits for,
-// and so on to one that does not answer, or has ended: that one is named when patience ends.
+// A rank that waits goes on with all that it has started, of both planes, and sleeps in small naps
+// between looks, since ranks may be more than processors. It asks the rank that it lacks what that
+// one waits for, and so on to one that does not answer, or has ended: that one is named when
+// patience ends.
 #pragma once
 
 #if defined(MEGACPP_WITH_MPI)
 
 #include <megacpp/comm/mpi_questions.hpp>
 #include <megacpp/comm/rank_order.hpp>
+#include <megacpp/comm/seen_memory.hpp>
 #include <megacpp/exec/processors.hpp>
 #include <megacpp/io/clock.hpp>
 
@@ -31,11 +34,13 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -99,11 +104,12 @@ public:
                       std::to_string(level) + "): take one that is, such as OpenMPI");
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &size_);
-    detail::require_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &data_), "make a communicator");
+    for (MPI_Comm& c : planes_)
+      detail::require_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &c), "make a communicator");
     questions_.emplace();
     int* highest = nullptr;
     int has = 0;
-    MPI_Comm_get_attr(data_, MPI_TAG_UB, static_cast<void*>(&highest), &has);
+    MPI_Comm_get_attr(planes_[0], MPI_TAG_UB, static_cast<void*>(&highest), &has);
     if (has != 0) highest_tag_ = *highest;
     look_at_machine();
   }
@@ -121,7 +127,7 @@ public:
     return std::clamp(processors_ / on_machine_, 1, std::max(1, processors()));
   }
 
-  /// f(communicator) on this rank, while all others do the same. `patience`: how long it waits for
+  /// f(hosts) on this rank, while all others do the same. `patience`: how long it waits for
   /// another one. Throws what f throws, mc::error(exit_code::mismatch) for a mesh of another number
   /// of ranks, and mc::error(exit_code::ranks) for a rank that does not come.
   template <class F> void run(const mesh& m, seconds patience, F f) {
@@ -129,15 +135,17 @@ public:
       throw error(exit_code::mismatch, "there are " + std::to_string(size_) +
                                            " processes for a mesh of " +
                                            std::to_string(ranks_of(m)) + " ranks");
-    one_rank c(*this, m, patience);
-    f(static_cast<communicator&>(c));
-    c.leave();
+    one_rank me(*this, m, patience);
+    const auto hosts = me.on_plane(plane::hosts);
+    f(*hosts);
+    me.require_idle();
+    me.leave(*hosts);
   }
 
   /// When all that was run has ended well.
   void finish() {
     questions_->close();
-    MPI_Comm_free(&data_);
+    for (MPI_Comm& c : planes_) MPI_Comm_free(&c);
     MPI_Finalize();
   }
   /// Ends all processes; the launcher's exit code is this one's.
@@ -147,24 +155,53 @@ public:
   }
 
 private:
-  class one_rank final : public communicator {
+  /// What this rank has started on both planes, and how far it is.
+  class one_rank {
   public:
     one_rank(mpi_ranks& of, const mesh& m, seconds patience)
-        : communicator(m, of.rank_),
-          of_(of),
+        : of_(of),
+          mesh_(m),
           patience_(patience),
           looks_every_(std::clamp<seconds>(patience / 8, std::chrono::milliseconds(1),
                                            std::chrono::seconds(1))) {}
+    one_rank(const one_rank&) = delete;
+    one_rank& operator=(const one_rank&) = delete;
 
-    /// Waits for all others, as one that takes part in nothing any more.
-    void leave() {
-      if (!started_.empty()) refuse_left(started_[0]->x);
-      left_ = true;
-      run(exchange::barrier(everyone));
+    std::unique_ptr<communicator> on_plane(plane moves) {
+      return std::make_unique<communicator_of_rank>(*this, moves);
     }
-    bool in_one_process() const override { return false; }
+    void require_idle() const {
+      if (!started_.empty()) refuse_left(started_[0]->x);
+    }
+    /// Waits for all others, as one that takes part in nothing any more.
+    void leave(communicator& hosts) {
+      left_ = true;
+      hosts.run(exchange::barrier(everyone));
+    }
 
   private:
+    class communicator_of_rank final : public communicator {
+    public:
+      communicator_of_rank(one_rank& of, plane moves)
+          : communicator(of.mesh_, of.of_.rank_, moves, reduced_bits::of_rank_order), of_(of) {}
+      std::unique_ptr<communicator> make_ranks(device& on) override {
+        require_seen(on, "processes of MPI");
+        return of_.on_plane(plane::ranks);
+      }
+      bool in_one_process() const override { return false; }
+      void give_up() noexcept override { of_.give_up(); }
+
+    private:
+      ticket begin(const exchange& x, const group& g, lane* on) override {
+        if (on != nullptr) on->finish(); // from now on messages read the memory
+        return of_.begin(moves(), x, g);
+      }
+      void finish(lane& /*on*/, ticket t) override { finish_any({&t, 1}); }
+      std::size_t finish_any(std::span<const ticket> any) override { return of_.finish(any); }
+
+      one_rank& of_;
+    };
+
     using time = steady::time_point;
 
     /// What all send each other at the start of an all-reduce; where it is short, `count` elements
@@ -183,6 +220,7 @@ private:
     /// An exchange that was started and not waited for.
     struct record {
       std::int64_t number = 0;
+      plane moves_of{};
       exchange x;
       group g{mesh::one_rank(), axis_set{}, 0};
       std::int64_t of_group = 0; ///< how many came before it over its group
@@ -194,10 +232,11 @@ private:
       std::vector<int> holders;        ///< numbers in the group of those that have something to sum
       std::int64_t begin = 0, end = 0; ///< of a round, elements
       time since{};
+      std::exception_ptr wrong; ///< why it failed
     };
 
-    ticket begin(const exchange& x, const group& g) override {
-      record& r = open(x, g);
+    ticket begin(plane moves, const exchange& x, const group& g) {
+      record& r = open(moves, x, g);
       switch (x.what) {
       case collective::all_reduce: start_all_reduce(r); break;
       case collective::reduce_scatter:
@@ -210,7 +249,7 @@ private:
       return {r.number};
     }
 
-    std::size_t finish(std::span<const ticket> any) override {
+    std::size_t finish(std::span<const ticket> any) {
       record& first = find(any[0]);
       waited_for_ = &first;
       first.since = steady::now();
@@ -222,6 +261,7 @@ private:
         for (std::size_t i = 0; i < any.size(); ++i)
           if (record& r = find(any[i]); r.stage == record::done) {
             waited_for_ = nullptr;
+            if (r.wrong != nullptr) std::rethrow_exception(r.wrong);
             close(r);
             return i;
           }
@@ -232,8 +272,7 @@ private:
     record& find(ticket t) const {
       for (const auto& r : started_)
         if (r->number == t.number) return *r;
-      throw error(exit_code::internal,
-                  "a ticket was waited for twice: wait for each exchange once");
+      refuse_ticket();
     }
     void close(record& r) {
       of_.memory_.give_back(std::exchange(r.memory, {}));
@@ -245,7 +284,7 @@ private:
 
     /// What nobody sends any more is not received. What was sent may still be read by others, who
     /// are given a little time for it: this process ends them.
-    void give_up() noexcept override {
+    void give_up() noexcept {
       const time until = steady::now() + std::chrono::milliseconds(100);
       for (auto& r : started_) {
         for (std::size_t i = 0; i < r->requests.size(); ++i)
@@ -260,12 +299,12 @@ private:
       waited_for_ = nullptr;
     }
 
-    record& open(const exchange& x, const group& g) {
+    record& open(plane moves, const exchange& x, const group& g) {
       if (unused_.empty()) unused_.push_back(std::make_unique<record>());
       started_.push_back(std::move(unused_.back()));
       unused_.pop_back();
       record& r = *started_.back();
-      r.number = ++number_;
+      r.number = ++number_, r.moves_of = moves, r.wrong = nullptr;
       r.x = x, r.x.gives = r.x.takes = {};
       r.g = g;
       r.stage = record::moves;
@@ -274,10 +313,10 @@ private:
       const int bits =
           static_cast<int>(std::bit_width(static_cast<unsigned>(of_.highest_tag_))) - 1 - axes;
       if (pair) {
-        r.of_group = met_[{-1 - 2 * x.channel - (sends ? 0 : 1), g[x.peer]}]++;
+        r.of_group = met_[{moves, -1 - 2 * x.channel - (sends ? 0 : 1), g[x.peer]}]++;
         r.tag = x.channel << axes; // a group of no axes sends nothing
       } else {
-        r.of_group = met_[{x.over.bits, 0}]++;
+        r.of_group = met_[{moves, x.over.bits, 0}]++;
         r.tag =
             static_cast<int>((r.of_group & ((std::int64_t{1} << bits) - 1)) << axes) | x.over.bits;
       }
@@ -292,7 +331,7 @@ private:
         MPI_Request& q = r.requests.emplace_back(MPI_REQUEST_NULL);
         r.messages.push_back({r.g[to], -1});
         detail::require_mpi(
-            MPI_Isend(at, static_cast<int>(n), MPI_BYTE, r.g[to], r.tag, of_.data_, &q),
+            MPI_Isend(at, static_cast<int>(n), MPI_BYTE, r.g[to], r.tag, of_.of(r.moves_of), &q),
             "send to rank ", r.g[to]);
         at += n, left -= n;
       } while (left > 0);
@@ -306,7 +345,7 @@ private:
         MPI_Request& q = r.requests.emplace_back(MPI_REQUEST_NULL);
         r.messages.push_back({r.g[from], n, up_to});
         detail::require_mpi(
-            MPI_Irecv(at, static_cast<int>(n), MPI_BYTE, r.g[from], r.tag, of_.data_, &q),
+            MPI_Irecv(at, static_cast<int>(n), MPI_BYTE, r.g[from], r.tag, of_.of(r.moves_of), &q),
             "receive from rank ", r.g[from]);
         at += n, left -= n;
       } while (left > 0);
@@ -495,14 +534,20 @@ private:
       else start_round(r, r.end);
     }
 
-    /// What can be done of an exchange now.
+    /// What can be done of an exchange now. What goes wrong is for who waits for it.
     bool go_on(record& r) {
-      if (r.stage == record::done || !all_here(r)) return false;
-      switch (r.stage) {
-      case record::heads: read_heads(r); break;
-      case record::parts: sum_round(r); break;
-      case record::sums: end_round(r); break;
-      default: r.stage = record::done;
+      if (r.stage == record::done) return false;
+      try {
+        if (!all_here(r)) return false;
+        switch (r.stage) {
+        case record::heads: read_heads(r); break;
+        case record::parts: sum_round(r); break;
+        case record::sums: end_round(r); break;
+        default: r.stage = record::done;
+        }
+      } catch (const error&) {
+        r.wrong = std::current_exception();
+        r.stage = record::done;
       }
       r.since = steady::now();
       return true;
@@ -540,13 +585,13 @@ private:
         detail::require_mpi(wrong, "reach rank ", m.peer);
       }
       detail::require_mpi(result, "move messages");
-      refuse(r.x, "it failed");
+      refuse_exchange(r.x, "it failed");
     }
     [[noreturn]] void refuse_other(const record& r, int other, const std::string& what) const {
       std::string here;
       if (r.x.line.number > 0) here = std::string(" at ") + text_of(r.x.line).c_str();
       throw error(exit_code::internal, "ranks ask for different exchanges: rank " +
-                                           std::to_string(rank()) + " for " + name_of(r.x.what) +
+                                           std::to_string(of_.rank_) + " for " + name_of(r.x.what) +
                                            " of " + std::to_string(r.x.count) + " " +
                                            name_of(r.x.type) + " over " + name_of(r.x.over) + here +
                                            ", where rank " + std::to_string(other) + " gives " +
@@ -591,8 +636,9 @@ private:
     }
 
     mpi_ranks& of_;
+    mesh mesh_;
     seconds patience_, looks_every_;
-    std::map<std::pair<int, int>, std::int64_t> met_;
+    std::map<std::tuple<plane, int, int>, std::int64_t> met_;
     std::vector<std::unique_ptr<record>> started_, unused_; ///< in their order; kept
     std::vector<MPI_Status> states_;
     std::vector<const void*> parts_;
@@ -623,11 +669,13 @@ private:
     spins_ = on_machine_ <= processors_ ? 1000 : 0;
   }
 
+  MPI_Comm of(plane p) const { return planes_[static_cast<unsigned>(p)]; }
+
   mpi_sizes sizes_;
   int rank_ = 0, size_ = 1;
   int on_machine_ = 1, processors_ = 1; ///< ranks of this machine, and what they may run on
   int spins_ = 0;                       ///< looks before a rank sleeps
-  MPI_Comm data_ = MPI_COMM_NULL;
+  MPI_Comm planes_[2]{MPI_COMM_NULL, MPI_COMM_NULL}; ///< of hosts, of ranks
   std::optional<mpi_questions> questions_;
   int highest_tag_ = 32767; ///< of every MPI
   detail::staging_memory memory_;

@@ -76,13 +76,13 @@ public:
   /// By another process: what the first one calls it with; none if it is dismissed.
   std::optional<std::string> called() { return tell(false, ""); }
 
-  /// f(communicator) on this process's rank of a mesh of all.
+  /// f(hosts) on this process's rank of a mesh of all.
   template <class F> void run([[maybe_unused]] const mesh& m,
                               [[maybe_unused]] std::chrono::duration<double> patience, F f) {
 #if defined(MEGACPP_WITH_MPI)
     if (mpi_) return mpi_->run(m, patience, f);
 #endif
-    f(static_cast<communicator&>(self::of_process()));
+    f(static_cast<communicator&>(self::hosts()));
   }
 
   /// The process has told what there is to tell, and ends with this code: with 0 once all others

@@ -1,35 +1,50 @@
-// The communicator of one rank in host memory: what would be sent to others stays where it is.
+// The communicator of one rank: what would be sent to others stays where it is.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
+#include <megacpp/exec/device.hpp>
 
 #include <cstring>
 
 namespace mc {
 
 /// The one rank of a run. Every group is this rank alone; an exchange is a copy, or nothing where
-/// it is in place, and done when it is started.
+/// it is in place, and done when it is started: by the host, or on the lane.
 class self final : public communicator {
 public:
-  self() : communicator(mesh::one_rank(), 0) {}
+  explicit self(plane moves)
+      : communicator(mesh::one_rank(), 0, moves, reduced_bits::of_rank_order) {}
 
-  /// For all runs of one rank in this process, since it has no state.
-  static self& of_process() {
-    static self one;
+  /// For all runs of one rank in this process and all devices, since they have no state.
+  static self& hosts() {
+    static self one(plane::hosts);
     return one;
+  }
+  static self& ranks() {
+    static self one(plane::ranks);
+    return one;
+  }
+  static planes both() { return {hosts(), ranks()}; }
+
+  std::unique_ptr<communicator> make_ranks(device& /*on*/) override {
+    return std::make_unique<self>(plane::ranks);
   }
 
 private:
-  ticket begin(const exchange& x, const group& g) override {
+  ticket begin(const exchange& x, const group& g, lane* on) override {
     const std::int64_t n = x.elements_in(g.size());
     if (n != x.elements_out(g.size()))
-      refuse(x, "this rank would give itself " + std::to_string(n) + " elements and take " +
-                    std::to_string(x.elements_out(g.size())) + ": let both be the same");
-    if (n > 0 && x.in != x.out)
-      std::memcpy(x.out, x.in, static_cast<std::size_t>(n * size_of(x.type)));
+      refuse_exchange(x, "this rank would give itself " + std::to_string(n) +
+                             " elements and take " + std::to_string(x.elements_out(g.size())) +
+                             ": let both be the same");
+    const std::int64_t bytes = n * size_of(x.type);
+    if (bytes == 0 || x.in == x.out) return {0};
+    if (on == nullptr) std::memcpy(x.out, x.in, static_cast<std::size_t>(bytes));
+    else on->copy(static_cast<std::byte*>(x.out), static_cast<const std::byte*>(x.in), bytes);
     return {0};
   }
-  std::size_t finish(std::span<const ticket> /*any*/) override { return 0; }
+  void finish(lane& /*on*/, ticket /*t*/) override {}
+  std::size_t finish_any(std::span<const ticket> /*any*/) override { return 0; }
 };
 
 } // namespace mc

@@ -2,7 +2,7 @@
 // `out` lie, and each takes its share out of the memory of the others.
 //
 //   thread_ranks ranks(m);
-//   ranks.run([&](communicator& c) { ... });     on every rank, each a thread
+//   ranks.run([&](communicator& hosts) { ... });     on every rank, each a thread
 //
 // Ranks of a group meet, each exchange at a meeting of its own. Once all have come, each does its
 // share: of an all-reduce it sums its part of everyone's `in`, and when all have, takes the other
@@ -15,6 +15,7 @@
 
 #include <megacpp/comm/missing_rank.hpp>
 #include <megacpp/comm/rank_order.hpp>
+#include <megacpp/comm/seen_memory.hpp>
 #include <megacpp/comm/wish.hpp>
 #include <megacpp/exec/own_thread.hpp>
 #include <megacpp/exec/processors.hpp>
@@ -51,7 +52,7 @@ public:
 
   const mesh& ranks() const { return mesh_; }
 
-  /// f(communicator) on every rank. What the first one throws ends the others, whose exchanges
+  /// f(hosts) on every rank. What the first one throws ends the others, whose exchanges
   /// throw mc::error(exit_code::ranks) then, and is thrown here when all have ended. So is such an
   /// error for a rank that does not come.
   template <class F> void run(F f) {
@@ -66,9 +67,10 @@ public:
         threads.emplace_back(
             [this, r, &f] {
               try {
-                one_rank c(*this, r);
-                f(static_cast<communicator&>(c));
-                c.require_idle();
+                one_rank me(*this, r);
+                const auto hosts = me.on_plane(plane::hosts);
+                f(*hosts);
+                me.require_idle();
               } catch (...) {
                 end(std::current_exception());
               }
@@ -86,9 +88,9 @@ public:
   }
 
 private:
-  /// The group by its axes and its first rank, or the two ranks of a pair; how many met there
-  /// before.
-  using key = std::tuple<int, int, int, std::int64_t>;
+  /// The plane; the group by its axes and its first rank, or the two ranks of a pair; how many met
+  /// there before.
+  using key = std::tuple<plane, int, int, int, std::int64_t>;
 
   using time = steady::time_point;
 
@@ -112,15 +114,42 @@ private:
   };
   using meetings = std::map<key, std::unique_ptr<meeting>>;
 
-  class one_rank final : public communicator {
+  /// What a rank has started on both planes, and how far it is.
+  class one_rank {
   public:
-    one_rank(thread_ranks& of, int rank) : communicator(of.mesh_, rank), of_(of) {}
+    one_rank(thread_ranks& of, int rank) : of_(of), rank_(rank) {}
+    one_rank(const one_rank&) = delete;
+    one_rank& operator=(const one_rank&) = delete;
 
+    std::unique_ptr<communicator> on_plane(plane moves) {
+      return std::make_unique<communicator_of_rank>(*this, moves);
+    }
     void require_idle() const {
       if (!started_.empty()) refuse_left(started_[0].mine().x);
     }
 
   private:
+    class communicator_of_rank final : public communicator {
+    public:
+      communicator_of_rank(one_rank& of, plane moves)
+          : communicator(of.of_.mesh_, of.rank_, moves, reduced_bits::of_rank_order), of_(of) {}
+      std::unique_ptr<communicator> make_ranks(device& on) override {
+        require_seen(on, "threads");
+        return of_.on_plane(plane::ranks);
+      }
+      void give_up() noexcept override { of_.give_up(); }
+
+    private:
+      ticket begin(const exchange& x, const group& g, lane* on) override {
+        if (on != nullptr) on->finish(); // from now on others read the memory
+        return of_.begin(moves(), x, g);
+      }
+      void finish(lane& /*on*/, ticket t) override { finish_any({&t, 1}); }
+      std::size_t finish_any(std::span<const ticket> any) override { return of_.finish(any); }
+
+      one_rank& of_;
+    };
+
     /// An exchange that this rank has started and not left.
     struct record {
       std::int64_t number;
@@ -128,28 +157,31 @@ private:
       meeting* m;
       int place;
       enum : std::uint8_t { waits, has_shared, has_gathered } stage = waits;
+      std::exception_ptr wrong{}; ///< another rank asks for something else
 
       const meeting::guest& mine() const { return m->guests[static_cast<std::size_t>(place)]; }
       bool reduces() const { return mine().x.what == collective::all_reduce; }
       bool done() const {
+        if (wrong != nullptr) return true;
         if (mine().x.what == collective::receive) return stage == has_shared; // nobody reads here
         return reduces() ? stage == has_gathered && m->all(m->gathered)
                          : stage == has_shared && m->all(m->shared);
       }
     };
 
-    ticket begin(const exchange& x, const group& g) override {
-      key k{x.over.bits, g[0], -1, 0};
+    ticket begin(plane moves, const exchange& x, const group& g) {
+      key k{moves, x.over.bits, g[0], -1, 0};
       int place = g.rank(), size = g.size();
       const int pair = -1 - x.channel;
-      if (x.what == collective::send) k = {pair, rank(), g[x.peer], 0}, place = 0, size = 2;
-      if (x.what == collective::receive) k = {pair, g[x.peer], rank(), 0}, place = 1, size = 2;
-      std::get<3>(k) = met_[{std::get<0>(k), std::get<1>(k), std::get<2>(k)}]++;
-      started_.push_back({++number_, k, &of_.come(k, x, rank(), place, size), place});
+      if (x.what == collective::send) k = {moves, pair, rank_, g[x.peer], 0}, place = 0, size = 2;
+      if (x.what == collective::receive)
+        k = {moves, pair, g[x.peer], rank_, 0}, place = 1, size = 2;
+      std::get<4>(k) = met_[k]++;
+      started_.push_back({++number_, k, &of_.come(k, x, rank_, place, size), place});
       return {number_};
     }
 
-    std::size_t finish(std::span<const ticket> any) override {
+    std::size_t finish(std::span<const ticket> any) {
       for (;;) {
         const std::uint32_t seen = of_.changes_.load(std::memory_order_acquire);
         bool moved = false;
@@ -157,17 +189,18 @@ private:
         for (std::size_t i = 0; i < any.size(); ++i) {
           const auto it = find(any[i]);
           if (!it->done()) continue;
+          if (it->wrong != nullptr) std::rethrow_exception(it->wrong);
           of_.leave(it->at);
           started_.erase(it);
           return i;
         }
         if (of_.ended_.load()) {
           of_.until_untouched();
-          refuse(find(any[0])->mine().x, "another rank has ended: see what it says",
-                 exit_code::ranks);
+          refuse_exchange(find(any[0])->mine().x, "another rank has ended: see what it says",
+                          exit_code::ranks);
         }
         if (moved) continue;
-        auto& waiting = of_.waiting_[static_cast<std::size_t>(rank())];
+        auto& waiting = of_.waiting_[static_cast<std::size_t>(rank_)];
         waiting.store(find(any[0])->m);
         of_.sleep(seen);
         waiting.store(nullptr);
@@ -176,13 +209,11 @@ private:
     std::vector<record>::iterator find(ticket t) {
       const auto it = std::find_if(started_.begin(), started_.end(),
                                    [&](const record& r) { return r.number == t.number; });
-      if (it == started_.end())
-        throw error(exit_code::internal,
-                    "a ticket was waited for twice: wait for each exchange once");
+      if (it == started_.end()) refuse_ticket();
       return it;
     }
 
-    void give_up() noexcept override {
+    void give_up() noexcept {
       of_.ended_.store(true);
       of_.changed();
       of_.until_untouched();
@@ -198,9 +229,14 @@ private:
         ~guard() { --n; }
       } touching(of_.touching_);
       meeting& m = *r.m;
-      if (of_.ended_.load()) return false;
+      if (of_.ended_.load() || r.wrong != nullptr) return false;
       if (r.stage == record::waits && m.all(m.came)) {
-        require_agreement(r);
+        try {
+          require_agreement(r);
+        } catch (const error&) {
+          r.wrong = std::current_exception();
+          return true;
+        }
         share(r);
         r.stage = record::has_shared;
         of_.count(m, m.shared);
@@ -298,18 +334,20 @@ private:
     /// one looks into its memory.
     static void require_agreement(const record& r) {
       const meeting::guest& mine = r.mine();
-      const std::int64_t number = std::get<3>(r.at);
+      const plane moves = std::get<0>(r.at);
+      const std::int64_t number = std::get<4>(r.at);
       for (int q = 0; q < r.m->size(); ++q) {
         if (q == r.place) continue;
         const meeting::guest& o = r.m->guests[static_cast<std::size_t>(q)];
-        mc::require_agreement(wish_of(mine.x, number, mine.rank, q),
-                              wish_of(o.x, number, o.rank, r.place));
+        mc::require_agreement(wish_of(mine.x, moves, number, mine.rank, q),
+                              wish_of(o.x, moves, number, o.rank, r.place));
       }
     }
 
     thread_ranks& of_;
-    std::map<std::tuple<int, int, int>, std::int64_t> met_;
-    std::vector<record> started_; ///< in their order
+    int rank_;
+    std::map<key, std::int64_t> met_; ///< by keys without a number
+    std::vector<record> started_;     ///< in their order
     std::vector<const void*> parts_;
     std::int64_t number_ = 0;
   };
@@ -392,7 +430,7 @@ private:
 
     std::string text() const {
       for (const meeting::guest& g : m->guests)
-        if (g.rank == waits) return text_of(g.x, std::get<3>(m->at));
+        if (g.rank == waits) return text_of(g.x, std::get<4>(m->at));
       return "";
     }
   };
@@ -405,7 +443,7 @@ private:
       else if (absent < 0) absent = static_cast<int>(&g - m.guests.data());
     }
     if (absent < 0 || l.waits < 0) return l;
-    const auto [over, first, second, number] = m.at;
+    const auto [moves, over, first, second, number] = m.at;
     l.rank = over >= 0 ? group(mesh_, axis_set::of_bits(over), l.waits)[absent]
                        : (absent == 0 ? first : second);
     return l;

@@ -1,13 +1,14 @@
-// A communicator that times the exchanges of another one: how long this rank waits for them, and,
-// while they are recorded, when each was started, waited for and done.
+// A communicator of memory of a device that times the exchanges of another one: how long its lanes
+// wait for them, and, while they are recorded, when each was started, waited for and done. Times
+// are the device's: they are read when somebody asks for them.
 //
-//   timed_communicator c(ranks);
+//   timed_communicator c(ranks, device);
 //   c.record(&list);                 what happens from here on, as long as the list has room
-//   c.waited();                      nanoseconds that it has waited, recorded or not
+//   c.waited();                      nanoseconds that lanes have waited, recorded or not
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
-#include <megacpp/io/clock.hpp>
+#include <megacpp/exec/timed_list.hpp>
 
 #include <cstddef>
 #include <span>
@@ -28,53 +29,75 @@ struct timed_exchange {
 
 class timed_communicator final : public communicator {
 public:
-  /// `of` must outlive this.
-  explicit timed_communicator(communicator& of) : communicator(of.ranks(), of.rank()), of_(of) {}
+  /// `of` and `on`, whose memory it moves, must outlive this.
+  timed_communicator(communicator& of, device& on)
+      : communicator(of.ranks(), of.rank(), of.moves(), of.bits()),
+        of_(of),
+        starts_(on, room),
+        waits_(on, room) {}
 
-  /// Time that this rank has spent in waiting for exchanges, and in moving what they move.
-  std::int64_t waited() const { return waited_; }
+  /// Time that lanes have spent in waiting for exchanges, and in moving what they move. Waits for
+  /// those that were waited for.
+  std::int64_t waited() {
+    settle();
+    return waited_;
+  }
   /// Records exchanges from now on, behind those in `to`, which does not grow beyond its capacity;
-  /// of nullptr, none. None may be in flight.
-  void record(std::vector<timed_exchange>* to) { to_ = to; }
+  /// of nullptr, none: then all times are known. None may be in flight.
+  void record(std::vector<timed_exchange>* to) {
+    settle();
+    to_ = to;
+  }
   /// Exchanges for which there was no room.
   std::int64_t left_out() const { return left_out_; }
 
+  std::unique_ptr<communicator> make_ranks(device& on) override { return of_.make_ranks(on); }
   void give_up() noexcept override { of_.give_up(); }
   bool in_one_process() const override { return of_.in_one_process(); }
 
 private:
-  ticket begin(const exchange& x, const group& g) override {
-    if (to_ == nullptr || g.size() == 1) return of_.start(x);
+  ticket begin(const exchange& x, const group& g, lane* on) override {
+    if (to_ == nullptr || g.size() == 1) return of_.start(*on, x);
     if (to_->size() == to_->capacity()) {
       ++left_out_;
-      return of_.start(x);
+      return of_.start(*on, x);
     }
     timed_exchange e{x.what, x.over, 0, x.peer, x.channel, x.line};
     const int n = g.size();
     e.bytes = (x.what == collective::receive ? x.count : x.elements_in(n)) * size_of(x.type);
-    e.started = monotonic_nanoseconds();
-    e.of = of_.start(x);
+    if (starts_.full()) settle();
+    starts_.begin(*on);
+    e.of = of_.start(*on, x);
     to_->push_back(e);
+    starts_.end(*on, to_->size() - 1);
     return {recorded - static_cast<std::int64_t>(to_->size())};
   }
-  std::size_t finish(std::span<const ticket> any) override {
-    const std::int64_t begin = monotonic_nanoseconds();
-    below_.clear();
-    for (const ticket t : any) below_.push_back(t.number < recorded ? record_of(t).of : t);
-    const std::size_t i = of_.wait_any(below_);
-    const std::int64_t end = monotonic_nanoseconds();
-    if (any[i].number < recorded) record_of(any[i]).waited = begin, record_of(any[i]).done = end;
-    waited_ += end - begin;
-    return i;
+  void finish(lane& on, ticket t) override {
+    if (waits_.full()) settle();
+    waits_.begin(on);
+    const bool is_recorded = t.number < recorded;
+    const std::size_t place =
+        is_recorded ? static_cast<std::size_t>(recorded - t.number) - 1 : none;
+    of_.wait(on, is_recorded ? (*to_)[place].of : t);
+    waits_.end(on, place);
   }
-  timed_exchange& record_of(ticket t) const {
-    return (*to_)[static_cast<std::size_t>(recorded - t.number) - 1];
+  std::size_t finish_any(std::span<const ticket> any) override { return of_.wait_any(any); }
+
+  void settle() {
+    starts_.take([this](std::size_t place, std::int64_t began, std::int64_t) {
+      (*to_)[place].started = began;
+    });
+    waits_.take([this](std::size_t place, std::int64_t began, std::int64_t ended) {
+      if (place != none) (*to_)[place].waited = began, (*to_)[place].done = ended;
+      waited_ += ended - began;
+    });
   }
 
   static constexpr std::int64_t recorded = -1; ///< tickets below are of exchanges that are recorded
+  static constexpr std::size_t none = ~std::size_t{0}, room = 1024;
   communicator& of_;
   std::vector<timed_exchange>* to_ = nullptr;
-  std::vector<ticket> below_; ///< that are waited for
+  timed_list<std::size_t> starts_, waits_; ///< by place in `to_`; of waits, none: not recorded
   std::int64_t waited_ = 0, left_out_ = 0;
 };
 

@@ -20,15 +20,17 @@ struct wish {
   collective what{};
   dtype type{};
   reduction by{};
+  plane moves{};
   std::uint8_t over = 0;
   bool by_counts = false;
   char file[40]{}; ///< the name's beginning
 };
 
-/// Of an exchange of rank `rank`, as the group's rank `other` has to see it.
-inline wish wish_of(const exchange& x, std::int64_t number, int rank, int other) {
+/// Of an exchange of rank `rank` on a plane, as the group's rank `other` has to see it.
+inline wish wish_of(const exchange& x, plane moves, std::int64_t number, int rank, int other) {
   wish w;
-  w.number = number, w.rank = rank, w.what = x.what, w.type = x.type, w.over = x.over.bits;
+  w.moves = moves, w.number = number, w.rank = rank, w.what = x.what, w.type = x.type,
+  w.over = x.over.bits;
   w.by = x.by;
   w.by_counts = x.by_counts();
   w.gives = w.by_counts ? x.gives[static_cast<std::size_t>(other)] : x.count;
@@ -47,7 +49,7 @@ inline bool agree(const wish& a, const wish& b) {
   const collective met = a.what == send ? receive : a.what == receive ? send : a.what;
   const bool nothing = a.what == all_reduce && (a.gives == 0 || b.gives == 0);
   return b.what == met && b.number == a.number && b.type == a.type && b.by == a.by &&
-         b.over == a.over && b.root == a.root && b.by_counts == a.by_counts &&
+         b.moves == a.moves && b.over == a.over && b.root == a.root && b.by_counts == a.by_counts &&
          (nothing || (b.gives == a.takes && b.takes == a.gives)) && b.line == a.line &&
          std::strcmp(a.file, b.file) == 0;
 }
@@ -62,7 +64,8 @@ inline std::string text_of(const wish& w) {
   text += std::string(" ") + name_of(w.type) + " over " + name_of(axis_set::of_bits(w.over));
   if (w.root >= 0) text += " from its rank " + std::to_string(w.root);
   if (w.line > 0) text += std::string(" at ") + text_of(source_line(w.line, w.file)).c_str();
-  return text + " (exchange " + std::to_string(w.number) + " of its group)";
+  return text + " (exchange " + std::to_string(w.number) +
+         (w.moves == plane::hosts ? " of its group of hosts)" : " of its group)");
 }
 
 /// Throws mc::error(exit_code::internal) where they do not agree.

@@ -41,8 +41,12 @@ public:
   void mirror(std::byte* to, const std::byte* from, std::int64_t bytes) override {
     host_memory::of_process().read(to, from, bytes);
   }
+  void copy(std::byte* to, const std::byte* from, std::int64_t bytes) override {
+    host_memory::of_process().read(to, from, bytes);
+  }
   void record(event& e) override { static_cast<cpu_event&>(e).record(); }
   void wait(event& /*e*/) override {} // it has come
+  void finish() override {}           // all is done
 };
 
 /// The limits that product/plan.hpp keeps: bytes of an operand that is copied whole, and of copies

@@ -43,6 +43,8 @@ public:
   /// which closing puts back if they were `changed`. Several may be open, of any threads.
   virtual std::byte* open(std::byte* p, std::int64_t bytes) = 0;
   virtual void close(std::byte* p, std::int64_t bytes, std::byte* seen, bool changed) = 0;
+  /// Whether the host may follow an address of it, once what was started before is done.
+  virtual bool host_sees() const { return false; }
 };
 
 /// Bytes of a memory space as the host sees them while this lives.
@@ -134,10 +136,14 @@ public:
   /// Copies memory of the device to memory of device::mirrored(), which is there when an event that
   /// is recorded behind it has come.
   virtual void mirror(std::byte* to, const std::byte* from, std::int64_t bytes) = 0;
+  /// Copies memory of the device to other memory of it.
+  virtual void copy(std::byte* to, const std::byte* from, std::int64_t bytes) = 0;
   virtual void record(event& e) = 0;
   /// The lane does what is started on it from here on behind the event, which may be another
   /// lane's.
   virtual void wait(event& e) = 0;
+  /// Waits until all that was started on the lane is done.
+  virtual void finish() = 0;
 
   /// Sees to it that there is so much room, and waits for whatever has less before it takes that
   /// away. Throws mc::error(exit_code::memory), which names a `remedy`; then the room is as it was.

@@ -69,6 +69,7 @@ public:
   std::byte* open(std::byte* p, std::int64_t /*bytes*/) override { return p; }
   void close(std::byte* /*p*/, std::int64_t /*bytes*/, std::byte* /*seen*/,
              bool /*changed*/) override {}
+  bool host_sees() const override { return true; }
 };
 
 /// The host's memory, for what no device computes with.

@@ -42,8 +42,12 @@ public:
   /// the generator; of several ranks, `p` is the rank's (run/rank_program.hpp). All are given the
   /// same tokens and find the same logits.
   generator(const program_view& p, device& on, const stores& weights, const generation_room& room,
-            communicator& ranks = self::of_process())
-      : p_(require_ranks(p, ranks)), weights_(weights), ranks_(ranks), room_(room) {
+            communicator& ranks = self::ranks())
+      : p_(require_ranks(p, ranks)),
+        weights_(weights),
+        ranks_(ranks),
+        lane_(on.main_lane()),
+        room_(room) {
     if (room.sequences < 1 || room.tokens < 1 || room.tokens > p_.positions)
       throw error(exit_code::internal, "generation of " + std::to_string(room.sequences) +
                                            " sequences of " + std::to_string(room.tokens) +
@@ -250,7 +254,8 @@ private:
     const int behind = uses_[a.shape.first + a.shape.uses - 1].position + 1;
     const std::byte* at = last ? run_->address_of(buffers_->of(content::stream, behind)) : nullptr;
     if (stages.size() > 1) { // all ranks find them
-      ranks_.run(exchange::broadcast(axis::pp, p_.numbers.precision.activation, at, shared_.data(),
+      ranks_.run(lane_,
+                 exchange::broadcast(axis::pp, p_.numbers.precision.activation, at, shared_.data(),
                                      width_ * room_.sequences, stages.size() - 1));
       at = shared_.data();
     }
@@ -262,6 +267,7 @@ private:
   const program_view& p_;
   const stores& weights_;
   communicator& ranks_;
+  lane& lane_;
   generation_room room_;
   std::vector<std::unique_ptr<planned_part>> parts_; ///< of both programs
   std::vector<planned_graph> graphs_;                ///< by part

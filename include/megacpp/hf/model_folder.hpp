@@ -129,7 +129,7 @@ template <class T, class Fill> void write_blocks(const hf_tensor& t, std::vector
 }
 
 /// One tensor of T from what the ranks' stores keep; zeros where the program has no such parameter.
-template <class T> void write_tensor(const hf_tensor& t, const mc::stores& s, communicator& ranks,
+template <class T> void write_tensor(const hf_tensor& t, const mc::stores& s, communicator& hosts,
                                      std::vector<std::byte>& buffer, const byte_sink& sink) {
   struct part {
     store_source of;
@@ -150,25 +150,25 @@ template <class T> void write_tensor(const hf_tensor& t, const mc::stores& s, co
           to[i - first] = convert<T>(from[at - p.range.first]);
         });
       });
-    join_block(ranks, buffer);
+    join_block(hosts, buffer);
   });
 }
 
 /// One tensor of a folder, converted to T; zeros where the folder has none. As many of its blocks
 /// at once as there are ranks, one by each.
 template <class T>
-void convert_tensor(const weights_in_folder::match& m, communicator& ranks, const byte_sink& sink) {
-  const std::int64_t n = ranks_of(ranks.ranks()), elements = m.ours.elements(),
+void convert_tensor(const weights_in_folder::match& m, communicator& hosts, const byte_sink& sink) {
+  const std::int64_t n = ranks_of(hosts.ranks()), elements = m.ours.elements(),
                      block = std::min(m.ours.block(), elements);
   std::vector<T> mine(static_cast<std::size_t>(block)), all(static_cast<std::size_t>(n * block));
   std::vector<double> values;
   for (std::int64_t begin = 0; begin < elements; begin += n * block) {
-    const std::int64_t first = begin + ranks.rank() * block;
+    const std::int64_t first = begin + hosts.rank() * block;
     if (m.file != nullptr && first < elements)
       weights_in_folder::read_from(m, first, values, [&](std::span<const double> x) {
         std::transform(x.begin(), x.end(), mine.begin(), [](double v) { return convert<T>(v); });
       });
-    ranks.run(exchange::all_gather(everyone, dtype_of<T>, mine.data(), all.data(), block));
+    hosts.run(exchange::all_gather(everyone, dtype_of<T>, mine.data(), all.data(), block));
     const auto count = static_cast<std::size_t>(std::min(n * block, elements - begin));
     sink(std::as_bytes(std::span(all)).first(count * sizeof(T)));
   }
@@ -251,17 +251,17 @@ inline void require_tensors(const program_view& p) {
 inline saved_model write_model_files(folder_writer& out, const program_view& p, const mc::stores& s,
                                      std::span<const extra_file> extra_files = {},
                                      std::uint64_t max_shard = hf_shard_limit,
-                                     communicator& ranks = self::of_process()) {
+                                     communicator& hosts = self::hosts()) {
   const hf_family& family = hf_family_of(p);
-  require_ranks(p, ranks);
+  require_ranks(p, hosts);
   detail::require_tensors(p);
   const dtype type = s.kept().front().type;
   std::vector<std::byte> buffer;
   detail::outgoing_model m;
   m.texts = detail::config_texts(family.config(p), storage_of(type));
   for (const auto& [name, text] : extra_files) m.texts[name] = text;
-  const auto write = [&s, &buffer, &ranks, type](const hf_tensor& t, const byte_sink& data) {
-    with_float_type(type, [&]<class T>(T) { detail::write_tensor<T>(t, s, ranks, buffer, data); });
+  const auto write = [&s, &buffer, &hosts, type](const hf_tensor& t, const byte_sink& data) {
+    with_float_type(type, [&]<class T>(T) { detail::write_tensor<T>(t, s, hosts, buffer, data); });
   };
   for (const hf_tensor& t : family.tensors(p))
     m.tensors.push_back(
@@ -322,7 +322,7 @@ inline void load_model_folder(const std::filesystem::path& folder, const program
 inline saved_model export_model_folder(const model_folder& in, const std::filesystem::path& to,
                                        const program_view& p, std::optional<storage_type> as,
                                        std::uint64_t max_shard = hf_shard_limit,
-                                       communicator& ranks = self::of_process(),
+                                       communicator& hosts = self::hosts(),
                                        std::span<const extra_file> extra_files = {}) {
   const hf_family& family = hf_family_of(p);
   nlohmann::json written = family.config(p);
@@ -341,23 +341,23 @@ inline saved_model export_model_folder(const model_folder& in, const std::filesy
   for (const char* name : {"generation_config.json", "characters.json"})
     if (in.contains(name)) m.texts[name] = detail::text_of(in, name);
   for (const auto& [name, text] : extra_files) m.texts[name] = text;
-  ranks.run(exchange::barrier(everyone)); // all have seen the files, in whose place others may come
+  hosts.run(exchange::barrier(everyone)); // all have seen the files, in whose place others may come
 
   for (const auto& t : weights.matches()) {
     const storage_type type = as || t.file == nullptr ? common : t.theirs.type;
-    m.tensors.push_back({t.ours.name, type, t.ours.shape, [&t, type, &ranks](const byte_sink& out) {
+    m.tensors.push_back({t.ours.name, type, t.ours.shape, [&t, type, &hosts](const byte_sink& out) {
                            if (t.file != nullptr && t.theirs.type == type) {
                              t.file->check_unchanged();
                              out(t.theirs.bytes);
                            } else if (bits_of(type) == 16)
-                             detail::convert_tensor<bf16>(t, ranks, out);
+                             detail::convert_tensor<bf16>(t, hosts, out);
                            else if (bits_of(type) == 64)
-                             detail::convert_tensor<double>(t, ranks, out);
-                           else detail::convert_tensor<float>(t, ranks, out);
+                             detail::convert_tensor<double>(t, hosts, out);
+                           else detail::convert_tensor<float>(t, hosts, out);
                          }});
   }
   folder_writer out =
-      ranks.rank() == 0 ? folder_writer(to.string()) : folder_writer::of_another_rank();
+      hosts.rank() == 0 ? folder_writer(to.string()) : folder_writer::of_another_rank();
   const saved_model saved = detail::write_model(out, std::move(m), max_shard);
   out.commit();
   return saved;

@@ -244,12 +244,12 @@ public:
   }
 
   /// What trace_text takes of each rank. All ranks ask at the same time.
-  std::string packed(communicator& ranks) const {
+  std::string packed(communicator& hosts) const {
     detail::rank_times r;
-    if (ranks_of(ranks.ranks()) > 1)
+    if (ranks_of(hosts.ranks()) > 1)
       for (int i = 0; i < 8; ++i) {
         const std::int64_t entered = monotonic_nanoseconds();
-        ranks.run(exchange::barrier(everyone));
+        hosts.run(exchange::barrier(everyone));
         r.clocks.push_back({entered, monotonic_nanoseconds()});
       }
     r.steps = steps_, r.tasks = tasks_;

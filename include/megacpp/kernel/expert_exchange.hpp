@@ -116,8 +116,8 @@ public:
       for (std::int64_t t = 1; t < etp_; ++t)
         for_blocks(on, elements, rows::copy_block<T>{elements, first, first + t * elements});
     });
-    to.run(exchange::all_to_all(op::expert_group, dtype_of<T>, chosen_, rows_, counts(gives_),
-                                counts(takes_), line));
+    to.run(on, exchange::all_to_all(op::expert_group, dtype_of<T>, chosen_, rows_, counts(gives_),
+                                    counts(takes_), line));
     for_rows(on, pieces_, rows::rows_from_way<T>{width_, piece_, rows_, rows});
   }
   /// The rows of this rank's experts go to the ranks that they are of; what came back of every
@@ -125,8 +125,8 @@ public:
   template <class Device>
   void come_back(Device& on, communicator& to, source_line line, const T* rows) const {
     for_rows(on, pieces_, rows::rows_to_way<T>{width_, piece_, rows, rows_});
-    to.run(exchange::all_to_all(op::expert_group, dtype_of<T>, rows_, chosen_, counts(takes_),
-                                counts(gives_), line));
+    to.run(on, exchange::all_to_all(op::expert_group, dtype_of<T>, rows_, chosen_, counts(takes_),
+                                    counts(gives_), line));
     each_rank_of_ep([&](T* first, std::int64_t elements) {
       if (etp_ > 1) for_blocks(on, elements, rows::sum_of_copies<T>{elements, etp_, first});
     });

@@ -90,8 +90,8 @@ template <> struct kernel_of<&op::expert_rows> { // experts, [all] -> row, count
     const rows::taken_choices taken = take(c, s, begin, all + s.ranks * s.experts * s.apart);
     for_rows(on, s.parts.count(), rows::count_choices{s.parts, s.experts, taken, chosen, of_parts});
     for_rows(on, s.experts, rows::add_counts{s.parts, s.experts, of_parts, own});
-    c.comm().run(exchange::all_gather(op::expert_group, dtype::i32, own, all, s.experts * s.apart,
-                                      c.described().line));
+    c.comm().run(c.lane(), exchange::all_gather(op::expert_group, dtype::i32, own, all,
+                                                s.experts * s.apart, c.described().line));
     for_rows(on, s.ep,
              rows::place_experts{s.experts / s.ep, s.ranks, c.comm().over(op::expert_group).rank(),
                                  s.apart, s.experts, all, counts, begin});

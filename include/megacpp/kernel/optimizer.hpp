@@ -72,7 +72,8 @@ template <> struct kernel_of<&op::reduce_gradient> { // g
     const std::int64_t n = c.size(in::g);
     with_float_type(a.wire, [&]<class W>(W) {
       W* const sent = on_the_wire<W>(c, g, n);
-      c.comm().run(exchange::all_reduce(a.over, dtype_of<W>, sent, sent, n, c.described().line));
+      c.comm().run(c.lane(),
+                   exchange::all_reduce(a.over, dtype_of<W>, sent, sent, n, c.described().line));
       if constexpr (!std::is_same_v<W, G>) rows::cast(c.lane(), n, sent, g);
     });
   }
@@ -94,8 +95,8 @@ template <> struct kernel_of<&op::scatter_gradient> { // g, the rank's share of 
         W* mine = nullptr;
         if constexpr (std::is_same_v<W, G>) mine = share + at;
         else mine = sent + c.comm().over(a.over).rank() * n; // in its place
-        c.comm().run(
-            exchange::reduce_scatter(a.over, dtype_of<W>, sent, mine, n, c.described().line));
+        c.comm().run(c.lane(), exchange::reduce_scatter(a.over, dtype_of<W>, sent, mine, n,
+                                                        c.described().line));
         if constexpr (!std::is_same_v<W, G>) rows::cast(c.lane(), n, mine, share + at);
       });
     });
@@ -110,8 +111,8 @@ template <> struct kernel_of<&op::gather_weight> { // the rank's share of w, w
     T* const w = c.in_out(in::w);
     const share_pieces pieces(c, in::share, over);
     pieces.each([&](std::int64_t, std::int64_t at) {
-      c.comm().run(exchange::all_gather(over, dtype_of<T>, share + at, w + at, pieces.elements,
-                                        c.described().line));
+      c.comm().run(c.lane(), exchange::all_gather(over, dtype_of<T>, share + at, w + at,
+                                                  pieces.elements, c.described().line));
     });
   }
 };

@@ -28,7 +28,8 @@ template <> struct kernel_of<&op::redistribute> {
     }
     const group g = c.comm().over(over);
     if (what == collective::all_reduce)
-      return c.comm().run(exchange::all_reduce(over, dtype_of<T>, x, y, count, line, from.by));
+      return c.comm().run(c.lane(),
+                          exchange::all_reduce(over, dtype_of<T>, x, y, count, line, from.by));
     const std::int64_t ranks = g.size(), me = g.rank();
     if (!c.ranks().sized(over)) require_equal_parts(c.value_of(in::x).dims[0].n, over, ranks);
     const parts_along given = to.s == state::shard
@@ -50,7 +51,8 @@ template <> struct kernel_of<&op::redistribute> {
     const T* const sent = packs ? packed : x;
     const std::int64_t part =
         what == collective::all_gather ? taken.outer * taken.run : count / ranks;
-    c.comm().run(exchange_of(what, over, dtype_of<T>, sent, arrives, part, line, from.by));
+    c.comm().run(c.lane(),
+                 exchange_of(what, over, dtype_of<T>, sent, arrives, part, line, from.by));
     if (unpacks) rows::unpack(c.lane(), taken.outer, ranks, taken.run, arrives, y);
   }
 

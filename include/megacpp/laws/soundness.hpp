@@ -120,17 +120,18 @@ template <class Model, class Device> step_record two_steps(const Model& m, const
   const interpreted_program<Model, Device> program(m, s, "soundness", kernels);
   const mesh ranks = mesh_of(s.ranks, dp);
   std::vector<step_record> held(static_cast<std::size_t>(ranks_of(ranks)));
-  const auto train = [&](communicator& c) {
+  const auto train = [&](communicator& hosts) {
     Device device(product_type::widened, 1);
-    session run(program.view(), device, purpose::training, c);
+    const auto c = hosts.make_ranks(device);
+    session run(program.view(), device, purpose::training, *c);
     run.weights().initialise(1);
     run.numbers().learning_rate = 1e-2, run.numbers().clip = 0;
     run.numbers().weight_decay = 0.1, run.numbers().epsilon = 1e-6;
     std::vector<batch_view> mine;
     const int each = random_batches::count / dp,
-              first = c.coordinate()[static_cast<unsigned>(axis::dp)] * each;
+              first = hosts.coordinate()[static_cast<unsigned>(axis::dp)] * each;
     for (int k = first; k < first + each; ++k) mine.push_back(data.view(k));
-    step_record& record = held[static_cast<std::size_t>(c.rank())];
+    step_record& record = held[static_cast<std::size_t>(hosts.rank())];
     for (int step = 0; step < 2; ++step) {
       const step_result r = run.step(mine);
       record["the loss"].push_back(r.loss.sum + r.loss.side);
@@ -154,7 +155,7 @@ template <class Model, class Device> step_record two_steps(const Model& m, const
       });
     }
   };
-  if (held.size() == 1) train(self::of_process());
+  if (held.size() == 1) train(self::hosts());
   else thread_ranks(ranks, std::chrono::seconds(60)).run(train);
   step_record whole;
   same = true;

@@ -21,9 +21,9 @@ using step_sums = std::array<double, step_totals>;
 
 class executor {
 public:
-  /// `parts` are by number, as the uses of `b` have them; `b`, `on`, `ranks` and `weights` stay
-  /// where they are. All memory is reserved here: throws mc::error(exit_code::memory), which names
-  /// `what` it is for and a `remedy`.
+  /// `parts` are by number, as the uses of `b` have them; `b`, `on`, `ranks` (which moves memory of
+  /// `on`) and `weights` stay where they are. All memory is reserved here: throws
+  /// mc::error(exit_code::memory), which names `what` it is for and a `remedy`.
   executor(std::vector<part_view> parts, const buffers& b, device& on, communicator& ranks,
            const stores& weights, const char* what, const char* remedy)
       : parts_(std::move(parts)),
@@ -34,6 +34,10 @@ public:
         weights_(weights),
         remedy_(remedy),
         slots_(parts_.size()) {
+    if (ranks_.moves() != plane::ranks)
+      throw error(exit_code::internal,
+                  "a program was given a communicator of hosts: give it that of ranks, which moves "
+                  "memory of its device");
     std::size_t places = 0; // of which each is sent from once at a time, at most
     for (const buffer& x : b_.all()) places += static_cast<std::size_t>(x.copies);
     sent_.reserve(places);
@@ -203,8 +207,8 @@ private:
     const stage_stream& x = streams_[static_cast<unsigned>(use_of(t).part)];
     b_.for_each_operand(t, [&](int number, const buffers::operand&) {
       const std::byte* const at = address_of(number, t.micro);
-      sent_.push_back({at, ranks_.start(exchange::send(axis::pp, x.type, at, x.elements,
-                                                       neighbour(t), x.line, channel(t)))});
+      sent_.push_back({at, ranks_.start(lane_, exchange::send(axis::pp, x.type, at, x.elements,
+                                                              neighbour(t), x.line, channel(t)))});
     });
   }
   /// A task of no micro-batch waits for all that was sent of any.
@@ -214,7 +218,7 @@ private:
       const std::byte* const end = first + (t.micro < 0 ? b_[number].size() : b_[number].bytes);
       std::erase_if(sent_, [&](const sent& s) {
         if (s.at < first || s.at >= end) return false;
-        ranks_.wait(s.gone);
+        ranks_.wait(lane_, s.gone);
         return true;
       });
     });
@@ -222,8 +226,8 @@ private:
   void receive(const task& t) {
     const stage_stream& x = streams_[static_cast<unsigned>(use_of(t).part)];
     b_.for_each_operand(t, [&](int number, const buffers::operand&) {
-      ranks_.run(exchange::receive(axis::pp, x.type, address_of(number, t.micro), x.elements,
-                                   neighbour(t), x.line, channel(t)));
+      ranks_.run(lane_, exchange::receive(axis::pp, x.type, address_of(number, t.micro), x.elements,
+                                          neighbour(t), x.line, channel(t)));
     });
   }
   void clear(const task& t) {

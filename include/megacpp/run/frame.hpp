@@ -70,7 +70,7 @@ struct frame {
   const run_constants* constants = nullptr;
   const registry* stores = nullptr; ///< of this rank's weights and gradients
   coordinates coordinate{};         ///< of this rank on every axis
-  communicator* ranks = nullptr;    ///< this rank and the others
+  communicator* ranks = nullptr;    ///< this rank and the others, for memory of the device
 
   void set(space s, std::byte* p) { base[static_cast<unsigned>(s)] = p; }
 };

@@ -57,11 +57,10 @@ enum class purpose : std::uint8_t { training, inference };
 
 class session {
 public:
-  /// `ranks`: this rank and the others, whose collectives move memory of the device. Ranks of one
+  /// `ranks`: this rank and the others, which move memory of the device. Ranks of one
   /// replica are given the same batches, replicas their own. Throws mc::error(exit_code::mismatch)
   /// where the ranks are others than the program is laid out over. The program must outlive this.
-  session(const program_view& program, device& on, purpose why,
-          communicator& ranks = self::of_process())
+  session(const program_view& program, device& on, purpose why, communicator& ranks = self::ranks())
       : of_rank_(require_ranks(program, ranks), ranks),
         p_(of_rank_.view()),
         training_(why == purpose::training),

@@ -1,14 +1,12 @@
-// The times of a step's nodes and tasks, taken by a device's own clock: events around them, which
-// are read when the step is over. So a device that runs behind the host is measured, not the host.
+// The times of a step's nodes and tasks, taken by a device's own clock and read when the step is
+// over.
 #pragma once
 
-#include <megacpp/exec/device.hpp>
+#include <megacpp/exec/timed_list.hpp>
 #include <megacpp/plan/step.hpp>
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <vector>
 
 namespace mc {
 
@@ -25,7 +23,7 @@ public:
 /// not overlap, nor do tasks. All its memory is made with it.
 class step_times {
 public:
-  explicit step_times(device& on) : nodes_(on), tasks_(on) {}
+  explicit step_times(device& on) : nodes_(on, room), tasks_(on, room) {}
 
   /// From now on it tells `to`, of times that are taken from now on.
   void tell_to(step_clock& to) { to_ = &to, forget(); }
@@ -51,32 +49,7 @@ private:
     const graph* g = nullptr;
     int index = 0;
   };
-  template <class What> class pairs {
-  public:
-    explicit pairs(device& of) : began_(room), ended_(room), what_(room) {
-      for (auto& e : began_) e = of.make_event();
-      for (auto& e : ended_) e = of.make_event();
-    }
-    bool full() const { return size_ == room; }
-    void clear() { size_ = 0; }
-    void begin(lane& on) { on.record(*began_[size_]); }
-    void end(lane& on, const What& what) {
-      what_[size_] = what;
-      on.record(*ended_[size_++]);
-    }
-    /// f(what, began, ended) for each, in order; then there are none.
-    template <class F> void take(F f) {
-      for (std::size_t i = 0; i < size_; ++i)
-        f(what_[i], began_[i]->reached(), ended_[i]->reached());
-      size_ = 0;
-    }
-
-  private:
-    static constexpr std::size_t room = 4096;
-    std::vector<std::unique_ptr<event>> began_, ended_;
-    std::vector<What> what_;
-    std::size_t size_ = 0;
-  };
+  static constexpr std::size_t room = 4096;
   void tell_nodes() {
     nodes_.take([this](const timed_node& n, std::int64_t began, std::int64_t ended) {
       to_->node(*n.g, n.index, ended - began);
@@ -89,8 +62,8 @@ private:
   }
 
   step_clock* to_ = nullptr;
-  pairs<timed_node> nodes_;
-  pairs<task> tasks_;
+  timed_list<timed_node> nodes_;
+  timed_list<task> tasks_;
 };
 
 } // namespace mc

@@ -32,15 +32,15 @@ inline batch_view view_of(micro_batch& b, bool packed, std::int64_t first_sample
 /// micro-batches. Buffers are made once.
 class evaluation {
 public:
-  /// `s` and `ranks` must outlive this.
+  /// `s` must outlive this.
   evaluation(session& s, const program_view& p, measured_set set,
-             const communicator& ranks = self::of_process())
+             const communicator& hosts = self::hosts())
       : session_(&s),
         set_(std::move(set)),
         packed_(p.numbers.batch.packed),
-        replicas_(ranks.ranks().of(axis::dp)),
-        replica_(ranks.coordinate()[static_cast<unsigned>(axis::dp)]),
-        alone_(ranks_of(ranks.ranks()) == 1),
+        replicas_(hosts.ranks().of(axis::dp)),
+        replica_(hosts.coordinate()[static_cast<unsigned>(axis::dp)]),
+        alone_(ranks_of(hosts.ranks()) == 1),
         batch_(s.micro_batch(), s.sequence()) {}
 
   const std::string& name() const { return set_.name; }

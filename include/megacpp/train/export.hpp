@@ -51,8 +51,8 @@ inline void refuse_states(const std::string& path) {
 
 /// Reads --load and writes --save; no weights are held in memory. All ranks call it.
 inline void run_export(const program_view& p, const options& o,
-                       communicator& ranks = self::of_process()) {
-  agreement all(ranks);
+                       communicator& hosts = self::hosts()) {
+  agreement all(hosts);
   const std::string named = all.before_others();
   if (!o.model.load.given() || !o.training.save.given())
     throw error(exit_code::usage,
@@ -64,7 +64,7 @@ inline void run_export(const program_view& p, const options& o,
   detail::require_same_model(all, from.folder);
   const saved_model m =
       export_model_folder(from.folder, o.training.save(), p, detail::storage_named(o.model.dtype()),
-                          shard_limit, ranks, tokenizer_files(from.folder.path()));
+                          shard_limit, hosts, tokenizer_files(from.folder.path()));
   if (!all.first()) return;
   print_line(fmt::format("{} tensors, {} in {} file{}, written to {}", m.tensors,
                          bytes_text(m.bytes).view(), m.files, m.files == 1 ? "" : "s",

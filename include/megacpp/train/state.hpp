@@ -86,7 +86,7 @@ inline std::vector<stored_part> moments_of(const mc::stores& s, bool own) {
 /// Tensors in the order of the file, of stores that ranks together have.
 inline void write_stores(folder_writer& out, const char* file, std::span<const stored_tensor> list,
                          const mc::stores& s, std::span<const stored_part> parts,
-                         communicator& ranks) {
+                         communicator& hosts) {
   struct source {
     const stored_tensor& tensor;
     stored_part part;
@@ -117,7 +117,7 @@ inline void write_stores(folder_writer& out, const char* file, std::span<const s
                 stores::convert_run(seen.data(), k.type, block.data(), part.type, first.n - at.n,
                                     n);
               });
-        join_block(ranks, block);
+        join_block(hosts, block);
         data(block);
       }
     });
@@ -211,8 +211,8 @@ inline void write_state(folder_writer& out, const program_view& p, const mc::sto
                         const run_position& at, nlohmann::json state,
                         std::span<const extra_file> extra_files = {},
                         std::uint64_t max_shard = hf_shard_limit,
-                        communicator& ranks = self::of_process()) {
-  require_ranks(p, ranks);
+                        communicator& hosts = self::hosts()) {
+  require_ranks(p, hosts);
   std::uint64_t bytes = 0;
   for (const bool moments : {false, true})
     for (const detail::stored_tensor& t : detail::stored_tensors(p, moments)) {
@@ -224,14 +224,14 @@ inline void write_state(folder_writer& out, const program_view& p, const mc::sto
   out.require_space(bytes);
   state["weights"] = detail::has_hugging_face_form(p) ? huggingface_form : registry_form;
   if (state["weights"] == huggingface_form) {
-    write_model_files(out, p, s, extra_files, max_shard, ranks);
+    write_model_files(out, p, s, extra_files, max_shard, hosts);
   } else {
     for (const auto& [name, text] : extra_files) out.write(name, text);
     const detail::stored_part weights[] = {{"", s.kept().front().type, s.kept()}};
-    detail::write_stores(out, hf_weights_name, detail::stored_tensors(p, false), s, weights, ranks);
+    detail::write_stores(out, hf_weights_name, detail::stored_tensors(p, false), s, weights, hosts);
   }
   detail::write_stores(out, optimizer_file_name, detail::stored_tensors(p, true), s,
-                       detail::moments_of(s, true), ranks);
+                       detail::moments_of(s, true), hosts);
   state["step"] = at.step;
   state["consumed_samples"] = at.samples;
   state["empty_steps"] = at.empty;

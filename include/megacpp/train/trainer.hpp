@@ -35,14 +35,15 @@ namespace mc {
 class trainer {
 public:
   /// `start`: what prepare_start found, on the first rank; for_another_rank of it on another one.
-  /// `samples`: for --sample-interval, on one rank.
+  /// `samples`: for --sample-interval, on one rank. `of`: this rank's two planes.
   trainer(const program_view& p, const options& o, device& on, training_start start = {},
-          const make_sample_writer& samples = {}, communicator& ranks = self::of_process())
+          const make_sample_writer& samples = {}, const planes& of = self::both())
       : p_(p),
         o_(o),
-        ranks_(ranks_of(ranks.ranks()) > 1 ? timed_.emplace(ranks) : ranks),
-        all_(ranks_),
-        set_((all_.before_others(), settings_of(p, o, ranks.ranks().of(axis::dp)))),
+        hosts_(of.hosts),
+        ranks_(ranks_of(hosts_.ranks()) > 1 ? timed_.emplace(of.ranks, on) : of.ranks),
+        all_(hosts_),
+        set_((all_.before_others(), settings_of(p, o, hosts_.ranks().of(axis::dp)))),
         max_shard_(shard_limit_of(o)),
         device_(on),
         from_(std::move(start.from)),
@@ -52,8 +53,8 @@ public:
             o.training.save.given()
                 ? files_of_run_tokenizer(p, o.data, *data_, from_ ? from_->folder.path() : "")
                 : std::vector<extra_file>()),
-        reports_(p, o, set_, on, losses_, ranks_),
-        computing_(timed_ ? static_cast<std::size_t>(ranks_of(ranks_.ranks())) : 0) {
+        reports_(p, o, set_, on, losses_, hosts_),
+        computing_(timed_ ? static_cast<std::size_t>(ranks_of(hosts_.ranks())) : 0) {
     // Before there is a folder that a signal could leave.
     const bool leads = all_.first() || all_.apart();
     if (leads && o_.training.exit_signal_handler()) signals_.emplace();
@@ -124,12 +125,12 @@ public:
 private:
   std::shared_ptr<const run_data> open_data(const opened_once<run_data>& once) {
     std::shared_ptr<const run_data> data = once([&] {
-      const int threads = detail::reading_threads(device_, ranks_);
+      const int threads = detail::reading_threads(device_, hosts_);
       return from_ ? open_training_data(p_, o_, set_, from_->folder.path(),
                                         characters_of(from_->folder, p_), threads)
                    : open_training_data(p_, o_, set_, "", std::nullopt, threads);
     });
-    if (data->steps) set_ = settings_of(p_, o_, ranks_.ranks().of(axis::dp), data->steps);
+    if (data->steps) set_ = settings_of(p_, o_, hosts_.ranks().of(axis::dp), data->steps);
     return data;
   }
 
@@ -154,8 +155,8 @@ private:
   /// Of micro-batch m of a step, the number of its first sample within the batch: replicas take
   /// turns.
   std::int64_t first_of(std::int64_t m) const {
-    return (m * ranks_.ranks().of(axis::dp) +
-            ranks_.coordinate()[static_cast<unsigned>(axis::dp)]) *
+    return (m * hosts_.ranks().of(axis::dp) +
+            hosts_.coordinate()[static_cast<unsigned>(axis::dp)]) *
            p_.numbers.batch.micro;
   }
 
@@ -357,9 +358,9 @@ private:
                               detail::nothing_to_validate(o_)));
     }
     for (const measured_set& set : data_->test)
-      if (measures()) tests_.add(evaluation(*session_, p_, set, ranks_), set.samples->size());
+      if (measures()) tests_.add(evaluation(*session_, p_, set, hosts_), set.samples->size());
     for (const measured_set& set : data_->validation)
-      if (wanted) validation_.add(evaluation(*session_, p_, set, ranks_), validated_of(set));
+      if (wanted) validation_.add(evaluation(*session_, p_, set, hosts_), validated_of(set));
   }
   /// Samples of a validation set that one evaluation takes at the most.
   std::int64_t validated_of(const measured_set& set) const {
@@ -408,12 +409,12 @@ private:
   void write_trace() {
     if (!timeline_) return;
     if (timeline_->steps() > 0) {
-      const std::vector<std::string> all = all_.gather(timeline_->packed(ranks_));
+      const std::vector<std::string> all = all_.gather(timeline_->packed(hosts_));
       const bool cut = all_.any(timed_ && timed_->left_out() > 0);
       const int steps = timeline_->steps();
       timeline_.reset();
       if (!all_.first()) return;
-      reports_.trace(trace_text(p_, ranks_.ranks(), all), steps);
+      reports_.trace(trace_text(p_, hosts_.ranks(), all), steps);
       if (cut)
         reports_.note("the trace lacks exchanges of further rounds of experts: they had no memory");
     }
@@ -422,7 +423,7 @@ private:
 
   void introduce() {
     if (!all_.first()) return;
-    reports_.introduce(session_->planned().total(), ranks_of(ranks_.ranks()));
+    reports_.introduce(session_->planned().total(), ranks_of(hosts_.ranks()));
     reports_.note(fmt::format("{}: {}", data_->name, data_->summary));
     reports_.tell_unlearned(data_->unlearned);
     if (data_->validation.empty() && !o_.training.eval_iters.given() && !o_.data.mock_data())
@@ -643,7 +644,7 @@ private:
     nlohmann::json state{{"data", identity_}};
     losses_.save(state, at);
     save_flags(state, flags_to_save());
-    write_state(out, p_, session_->weights(), at, std::move(state), extra, max_shard_, ranks_);
+    write_state(out, p_, session_->weights(), at, std::move(state), extra, max_shard_, hosts_);
   }
   /// What the other ranks do while the first one writes.
   void help_to_save() {
@@ -694,7 +695,7 @@ private:
     std::vector<double> broken(computing_.size());
     all_.of_each(std::isfinite(own) ? 0 : 1, broken);
     const auto first = std::find(broken.begin(), broken.end(), 1.0);
-    const auto of_stage = std::ssize(broken) / ranks_.ranks().of(axis::pp);
+    const auto of_stage = std::ssize(broken) / hosts_.ranks().of(axis::pp);
     const auto count = std::count(first, broken.end(), 1.0);
     if (count == 0 || count >= of_stage) return "";
     return fmt::format(", and not of all: look at rank {}", first - broken.begin());
@@ -724,6 +725,7 @@ private:
   stopwatch started_;
   const program_view& p_; ///< of all ranks
   const options& o_;
+  communicator& hosts_;
   std::optional<timed_communicator> timed_; ///< of several ranks
   communicator& ranks_;
   agreement all_;
