@@ -1,5 +1,5 @@
-// launch() on the CUDA device, for nvcc: bodies_*.cu instantiate it for the types of bodies.inc and
-// bodies_once.inc.
+// launch() on the CUDA device, for nvcc: bodies_*.cu instantiate it for the list of row bodies
+// (kernel/rows/bodies.inc).
 #pragma once
 
 #include "device.hpp"

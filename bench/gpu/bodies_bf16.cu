@@ -4,11 +4,13 @@
 namespace gpu {
 using namespace mc::rows;
 
-#define MEGACPP_ELEMENT mc::bf16
 #define MEGACPP_BODY(...) \
   template void launch<__VA_ARGS__>(std::int64_t rows, const __VA_ARGS__& body);
-#include "bodies.inc"
-#undef MEGACPP_BODY
+#define MEGACPP_SHAPED_BODY(...) MEGACPP_BODY(__VA_ARGS__)
+#define MEGACPP_ELEMENT mc::bf16
+#include <megacpp/kernel/rows/bodies.inc>
 #undef MEGACPP_ELEMENT
+#undef MEGACPP_SHAPED_BODY
+#undef MEGACPP_BODY
 
 } // namespace gpu

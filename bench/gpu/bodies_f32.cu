@@ -4,12 +4,17 @@
 namespace gpu {
 using namespace mc::rows;
 
-#define MEGACPP_ELEMENT float
 #define MEGACPP_BODY(...) \
   template void launch<__VA_ARGS__>(std::int64_t rows, const __VA_ARGS__& body);
-#include "bodies.inc"
-#include "bodies_once.inc"
-#undef MEGACPP_BODY
+#define MEGACPP_SHAPED_BODY(...) MEGACPP_BODY(__VA_ARGS__)
+#define MEGACPP_ELEMENT float
+#include <megacpp/kernel/rows/bodies.inc>
 #undef MEGACPP_ELEMENT
+#define MEGACPP_SUM float
+#include <megacpp/kernel/rows/bodies.inc>
+#undef MEGACPP_SUM
+#include <megacpp/kernel/rows/bodies.inc>
+#undef MEGACPP_SHAPED_BODY
+#undef MEGACPP_BODY
 
 } // namespace gpu

@@ -28,7 +28,7 @@ template <class T> inline constexpr int threads_of<mc::rows::embedding_gradient_
 
 mc::memory_space& memory();
 
-/// Starts the body for every row. Defined for the bodies of bodies*.inc.
+/// Starts the body for every row. Defined for the list of row bodies.
 template <class Body> void launch(std::int64_t rows, const Body& body);
 
 /// Waits for what was started. Throws mc::error if something of it went wrong.

@@ -54,13 +54,18 @@ void finish() {
 using namespace mc::rows;
 #define MEGACPP_BODY(...) \
   template void launch<__VA_ARGS__>(std::int64_t rows, const __VA_ARGS__& body);
+#define MEGACPP_SHAPED_BODY(...) MEGACPP_BODY(__VA_ARGS__)
 #define MEGACPP_ELEMENT float
-#include "../../bench/gpu/bodies.inc"
-#include "../../bench/gpu/bodies_once.inc"
+#include <megacpp/kernel/rows/bodies.inc>
 #undef MEGACPP_ELEMENT
 #define MEGACPP_ELEMENT mc::bf16
-#include "../../bench/gpu/bodies.inc"
+#include <megacpp/kernel/rows/bodies.inc>
 #undef MEGACPP_ELEMENT
+#define MEGACPP_SUM float
+#include <megacpp/kernel/rows/bodies.inc>
+#undef MEGACPP_SUM
+#include <megacpp/kernel/rows/bodies.inc>
+#undef MEGACPP_SHAPED_BODY
 #undef MEGACPP_BODY
 
 } // namespace gpu

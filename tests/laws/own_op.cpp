@@ -27,9 +27,9 @@ const cores host;
 /// The library's kernels and those of own_op.hpp.
 kernel_table<cpu> own_kernels() {
   kernel_table<cpu> t = kernel_table<cpu>::all();
-  t.add<&own::op::squared_relu, float, bf16, double>();
-  t.add<&own::op::squared_relu_grad, float, bf16, double>();
-  t.add<&own::op::squared_relu_grad_add, float, bf16, double>();
+  t.add<&own::op::squared_relu>();
+  t.add<&own::op::squared_relu_grad>();
+  t.add<&own::op::squared_relu_grad_add>();
   return t;
 }
 // [/kernels]

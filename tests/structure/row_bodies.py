@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Every row body of kernel/rows runs on emulated teams (tests/unit/emulated_*.cpp), is compiled for
-CUDA (bench/gpu/bodies*), and is run and compared on a device by megacpp_gpu
-(bench/gpu/rows_*.cpp). The kernels of the ops of op/NAME.hpp stand in kernel/NAME.hpp.
+CUDA and for CPUs (the list kernel/rows/bodies.inc), and is run and compared on a device by megacpp_gpu
+(bench/gpu/rows_*.cpp). The kernels of the ops of op/NAME.hpp stand in kernel/NAME.hpp, and their ops
+in the list of kernel/kernels.hpp.
 
     row_bodies.py ROOT
 """
@@ -13,6 +14,7 @@ from pathlib import Path
 BODY = re.compile(r"^template <class Team> MEGACPP_HD void operator\(\)\(const Team&", re.MULTILINE)
 OP = re.compile(r"^inline constexpr op_info (\w+)\s*\{", re.MULTILINE)
 STRUCT = re.compile(r"^(template <class[^>]*>\s+)?struct (\w+) \{", re.MULTILINE)
+LIST = "include/megacpp/kernel/rows/bodies.inc"
 # What names nothing in C++: a comment, a string, a character.
 UNREAD = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])'", re.DOTALL)
 
@@ -27,9 +29,10 @@ def bodies(header):
 
 
 def used(name, is_template, place, text):
-    """Whether the text makes this body, or, of bodies*, has it compiled."""
-    if place == "bench/gpu/bodies*":
-        return re.search(rf"\bMEGACPP_BODY\({name}{'<' if is_template else '[)]'}", text)
+    """Whether the text makes this body, or, of the list, has it compiled."""
+    if place == LIST:
+        return re.search(rf"\bMEGACPP_(SHAPED_)?BODY\(mc::rows::{name}{'<' if is_template else '[)]'}",
+                         text)
     return re.search(rf"\brows::{name}{'<' if is_template else '{'}", text)
 
 
@@ -37,7 +40,7 @@ def main():
     root = Path(sys.argv[1])
     unit, gpu = root / "tests/unit", root / "bench/gpu"
     places = {"tests/unit/emulated_*.cpp": sorted(unit.glob("emulated_*.cpp")),
-              "bench/gpu/bodies*": sorted(gpu.glob("bodies*")),
+              LIST: [root / LIST],
               "bench/gpu/rows_*.cpp": sorted(gpu.glob("rows_*.cpp"))}
     found = [(header.name, *body)
              for header in sorted((root / "include/megacpp/kernel/rows").glob("*.hpp"))
@@ -47,6 +50,7 @@ def main():
         text = "".join(UNREAD.sub(" ", source.read_text(encoding="utf-8")) for source in sources)
         problems += [f"{header}: {name} is not in {place}" for header, name, is_template in found
                      if not used(name, is_template, place, text)]
+    listed = (root / "include/megacpp/kernel/kernels.hpp").read_text(encoding="utf-8")
     ops = 0
     for header in sorted((root / "include/megacpp/op").glob("*.hpp")):
         kernels = root / "include/megacpp/kernel" / header.name
@@ -55,6 +59,8 @@ def main():
             ops += 1
             if f"kernel_of<&op::{op}>" not in text:
                 problems.append(f"op/{header.name}: the kernel of {op} is not in kernel/{header.name}")
+            if not re.search(rf"&op::{op}\b", listed):
+                problems.append(f"op/{header.name}: {op} is not in kernel/kernels.hpp")
     problems += [] if ops else ["no op is found: is the pattern of row_bodies.py theirs?"]
     print("\n".join(problems) or f"{len(found)} row bodies, {ops} ops")
     return 1 if problems else 0

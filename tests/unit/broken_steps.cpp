@@ -9,6 +9,7 @@
 #include <megacpp/plan/parts.hpp>
 #include <megacpp/plan/update.hpp>
 #include <megacpp/plan/verify_step.hpp>
+#include <megacpp/run/program.hpp>
 
 #include <algorithm>
 #include <memory>
@@ -361,43 +362,15 @@ constexpr bool refused(std::span<const planned_graph> graphs, const breakage& x)
   return s.wrong().code == x.code;
 }
 
-/// The parts as constants: each is a constant of its own.
-template <int Part> struct constant {
-  static constexpr part_kind what = Part == 0           ? part_kind::stem
-                                    : Part == kinds + 1 ? part_kind::loss
-                                                        : part_kind::block;
-  static constexpr graph forward =
-      forward_graph(mixture, with(1), what, Part == 0 || Part == kinds + 1 ? 0 : Part - 1);
-  static constexpr pass_options options{.backward = true};
-  static constexpr memory_plan plan = place_memory(after_all_passes<constant>::g);
-  static constexpr planned_graph planned{after_all_passes<constant>::g, plan};
+/// The graphs as constants, as a program has them.
+struct of_mixture {
+  static constexpr auto model = mixture;
+  static constexpr setup numbers = with(1);
 };
-struct constant_update {
-  static constexpr const graph* trained[] = {
-      &after_all_passes<constant<0>>::g, &after_all_passes<constant<1>>::g,
-      &after_all_passes<constant<2>>::g, &after_all_passes<constant<3>>::g};
-  static constexpr int layers[] = {1, 2, 2, 1};
-  static constexpr registry stores = make_registry(trained, layers);
-  static constexpr graph g = update_graph(stores, mesh(with(1).ranks), dtype::f32);
-  static constexpr memory_plan plan = place_memory(g);
-};
-struct constant_totals {
-  static constexpr graph g = totals_graph(mesh(with(1).ranks));
-  static constexpr memory_plan plan = place_memory(g);
-};
-struct constant_evaluation {
-  static constexpr const graph& forward = constant<kinds + 1>::forward;
-  static constexpr pass_options options{};
-  static constexpr memory_plan plan = place_memory(after_all_passes<constant_evaluation>::g);
-};
-constexpr planned_graph constants[] = {
-    constant<0>::planned,
-    constant<1>::planned,
-    constant<2>::planned,
-    constant<3>::planned,
-    planned_graph(constant_update::g, constant_update::plan),
-    planned_graph(after_all_passes<constant_evaluation>::g, constant_evaluation::plan),
-    planned_graph(constant_totals::g, constant_totals::plan)};
+using whole =
+    mc::detail::assembled<of_mixture, assembly<std::remove_const_t<decltype(mixture)>>.count()>;
+static_assert(whole::wrong == nullptr);
+constexpr std::span<const planned_graph> constants = whole::now.planned;
 
 /// Each a constant of its own, as compilers count what one takes.
 template <int I> constexpr bool is_refused = refused(constants, broken[I]);

@@ -74,6 +74,7 @@ constexpr product_list grouped_products(const Call& c, product_kind kind, std::i
 } // namespace detail
 
 template <> struct kernel_of<&op::expert_rows> { // experts, [all] -> row, counts, rounds
+  using elements = element_list<std::int32_t>;
   using in = op::expert_rows_in;
   using out = op::expert_rows_out;
   template <class, class Call> static void run(Call& c) {

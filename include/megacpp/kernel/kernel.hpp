@@ -1,6 +1,8 @@
 // How a kernel is bound to an op: the specialisation kernel_of<&the_op> has
 //
 //   template <class T, class Call> static void run(Call& c);      compute one node
+//   using elements = element_list<T...>;                          for these T, where they are not
+//                                                                 all floating-point types
 //
 // and, where it needs them, functions that are constants of a node whose extents are:
 //
@@ -57,6 +59,18 @@
 #include <concepts>
 
 namespace mc {
+
+/// Element types for which a kernel is.
+template <class... T> struct element_list {};
+using floating = element_list<float, bf16, double>;
+using accumulators = element_list<float, double>;
+/// Those of a kernel (kernel_of).
+template <class Kernel> constexpr auto elements_of() {
+  if constexpr (requires { typename Kernel::elements; }) return typename Kernel::elements{};
+  else return floating{};
+}
+/// Ops, as a list of their addresses.
+template <const op_info*... Ops> struct op_list {};
 
 /// The products of node c, by Kernel for elements of type T.
 template <class Kernel, class T, class Call> constexpr product_list products_of(const Call& c) {

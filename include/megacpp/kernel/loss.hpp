@@ -132,6 +132,7 @@ template <> struct kernel_of<&op::vocabulary_partial_grad> { // dlse, dtarget, x
 };
 
 template <> struct kernel_of<&op::cross_entropy> { // lse_part, target, labels -> loss, count
+  using elements = accumulators;
   using in = op::cross_entropy_in;
   using out = op::cross_entropy_out;
   /// A loss for each row.
@@ -153,6 +154,7 @@ template <> struct kernel_of<&op::cross_entropy> { // lse_part, target, labels -
 
 template <>
 struct kernel_of<&op::cross_entropy_grad> { // dloss, lse_part, target, labels -> dlse_part, dtarget
+  using elements = accumulators;
   using in = op::cross_entropy_grad_in;
   using out = op::cross_entropy_grad_out;
   template <class G, class Call> static void run(Call& c) {

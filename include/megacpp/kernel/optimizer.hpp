@@ -38,6 +38,7 @@ template <class Call, class Name> constexpr std::int64_t most_pieces(const Call&
 }
 
 template <> struct kernel_of<&op::add_gradient> { // g, h
+  using elements = accumulators;
   using in = op::add_gradient_in;
   template <class G, class Call> static void run(Call& c) {
     G *g = c.in_out(in::g), *h = c.in_out(in::h);
@@ -62,6 +63,7 @@ template <class G, class Call> constexpr std::int64_t wire_bytes(const Call& c, 
 }
 
 template <> struct kernel_of<&op::reduce_gradient> { // g
+  using elements = accumulators;
   using in = op::reduce_gradient_in;
   template <class G, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
     return wire_bytes<G>(c, c.size(in::g));
@@ -80,6 +82,7 @@ template <> struct kernel_of<&op::reduce_gradient> { // g
 };
 
 template <> struct kernel_of<&op::scatter_gradient> { // g, the rank's share of it
+  using elements = accumulators;
   using in = op::scatter_gradient_in;
   template <class G, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
     return wire_bytes<G>(c, c.size(in::g));
@@ -118,6 +121,7 @@ template <> struct kernel_of<&op::gather_weight> { // the rank's share of w, w
 };
 
 template <> struct kernel_of<&op::sum_of_squares> {
+  using elements = accumulators;
   using in = op::sum_of_squares_in;
   using out = op::sum_of_squares_out;
   template <class G, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
@@ -140,6 +144,7 @@ template <> struct kernel_of<&op::sum_of_squares> {
 
 template <>
 struct kernel_of<&op::clip_factor> { // token count, summed loss, sums of squares -> factor, norm
+  using elements = element_list<double>;
   using in = op::clip_factor_in;
   using out = op::clip_factor_out;
   template <class T, class Call> static void run(Call& c) {

@@ -13,6 +13,7 @@
 namespace mc {
 
 template <> struct kernel_of<&op::redistribute> {
+  using elements = element_list<float, bf16, double, std::int32_t>;
   using in = op::redistribute_in;
   using out = op::redistribute_out;
   template <class T, class Call> static void run(Call& c) {

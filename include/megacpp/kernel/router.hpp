@@ -96,6 +96,7 @@ template <> struct kernel_of<&op::router_statistics_grad> { // ds, dz, l
 };
 
 template <> struct kernel_of<&op::router_loss> { // s, c, z
+  using elements = accumulators;
   using in = op::router_loss_in;
   using out = op::router_loss_out;
   template <class G, class Call> static void run(Call& c) {
@@ -108,6 +109,7 @@ template <> struct kernel_of<&op::router_loss> { // s, c, z
 };
 
 template <> struct kernel_of<&op::router_loss_grad> { // dL, c -> ds, dz
+  using elements = accumulators;
   using in = op::router_loss_grad_in;
   using out = op::router_loss_grad_out;
   template <class G, class Call> static void run(Call& c) {

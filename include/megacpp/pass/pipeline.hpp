@@ -42,14 +42,26 @@ inline constexpr int pass_count = static_cast<int>(std::size(all_passes));
 /// How many of them, from the first, derive what a graph owes: what the others must leave as it is.
 inline constexpr int deriving_passes = 1;
 
-/// What a pass left wrong, by the whole verifier: its nodes; of training, the gradients; what the
-/// graph owes beside `before` (`derived`: the pass derived the backward pass, and `before` is the
-/// forward's).
+/// What the verifier asks of the result of a pass. `before`: what the graph has to mean; `derived`:
+/// the pass derived the backward pass, and `before` is the forward's.
+struct pass_check {
+  const char* name;
+  fault_record (*fault_of)(const graph& g, const meaning& before, bool backward, bool derived);
+};
+inline constexpr pass_check pass_checks[] = {
+    {"nodes", [](const graph& g, const meaning&, bool, bool) { return verify_nodes(g); }},
+    {"gradients", [](const graph& g, const meaning&, bool backward,
+                     bool) { return backward ? verify_training(g) : fault_record{}; }},
+    {"meaning", [](const graph& g, const meaning& before, bool, bool derived) {
+       return verify_meaning(g, before, derived);
+     }}};
+inline constexpr int pass_check_count = static_cast<int>(std::size(pass_checks));
+
+/// What a pass left wrong, by all of them.
 constexpr fault_record verify(const graph& g, const meaning& before, bool backward, bool derived) {
   fault_record wrong = g.wrong;
-  if (wrong.code == fault::none) wrong = verify_nodes(g);
-  if (wrong.code == fault::none && backward) wrong = verify_training(g);
-  if (wrong.code == fault::none) wrong = verify_meaning(g, before, derived);
+  for (const pass_check& c : pass_checks)
+    if (wrong.code == fault::none) wrong = c.fault_of(g, before, backward, derived);
   return wrong;
 }
 
@@ -93,46 +105,5 @@ constexpr graph unverified(const graph& forward, const pass_options& o) {
 constexpr graph derived_graph(const graph& forward) {
   return after_passes(forward, {.backward = true}, 0, deriving_passes);
 }
-
-namespace detail {
-
-/// A graph after the first N passes; each result, and what was wrong with it, is a constant of its
-/// own, since the limit on the steps of a constant evaluation counts for each. A pass that does not
-/// apply, or comes after a fault, leaves all as it was.
-template <class Source, int N> struct after;
-
-template <class Source> struct after<Source, 0> {
-  static constexpr auto& g = Source::forward; // nvcc takes no reference of a named type here
-  static constexpr fault_record wrong = g.wrong;
-  static constexpr meaning owes = meaning_of(g);
-};
-template <class Before, class Source, int N, bool Applies> struct result : Before {};
-template <class Before, class Source, int N> struct result<Before, Source, N, true> {
-  static constexpr graph g = all_passes[N].run(Before::g, Source::options);
-  static constexpr bool backward = Source::options.backward, derived = N < deriving_passes;
-  // verify() in steps
-  static constexpr fault_record of_nodes = g.wrong.code == fault::none ? verify_nodes(g) : g.wrong;
-  static constexpr fault_record of_gradients =
-      of_nodes.code == fault::none && backward ? verify_training(g) : of_nodes;
-  static constexpr fault_record wrong =
-      of_gradients.code == fault::none ? verify_meaning(g, Before::owes, derived) : of_gradients;
-  static constexpr meaning meant = meaning_of(g);
-  static constexpr const meaning& owes = []() -> const meaning& {
-    if constexpr (derived) return meant;
-    else return Before::owes;
-  }();
-};
-template <class Source, int N> struct after
-    : result<after<Source, N - 1>, Source, N - 1,
-             after<Source, N - 1>::wrong.code == fault::none &&
-                 all_passes[N - 1].applies(after<Source, N - 1>::g, Source::options)> {};
-
-} // namespace detail
-
-/// after_passes at compile time, with a static constexpr graph g and fault_record wrong. Source has
-/// static constexpr members forward, a graph, and options.
-template <class Source> using after_all_passes = detail::after<Source, pass_count>;
-/// The same after the passes that derive alone.
-template <class Source> using after_deriving = detail::after<Source, deriving_passes>;
 
 } // namespace mc

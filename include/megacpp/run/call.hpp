@@ -79,55 +79,152 @@ template <class Device> struct call_state {
   std::byte* mirrors() const { return f->base[static_cast<unsigned>(space::mirror)]; }
 };
 
-/// Node N of a part that is a type with static constexpr members g, plan and index.
-template <class Part, int N, class Device> struct compiled_call : call_state<Device> {
-  static constexpr const node& n() { return Part::g.nodes[static_cast<unsigned>(N)]; }
+/// A node of a part that is a type with static constexpr members g, plan and index: all of it is
+/// constant, and what a kernel asks wrongly is an assertion.
+template <class Part, int N> struct constant_node {
   using type = mc::type_of<type_of_node(Part::g, Part::g.nodes[static_cast<unsigned>(N)])>;
 
-  static constexpr const node& described() { return n(); }
-  template <class A> static constexpr A attr(type_tag<A>) {
-    static_assert(n().attr.template are<A>(), "the op's attributes are of another type");
-    return n().attr.template as<A>();
-  }
-  static constexpr const mesh& ranks() { return Part::g.ranks; }
-  static constexpr numerics sums() { return Part::g.sums; }
+  static constexpr const mc::graph& graph() { return Part::g; }
+  static constexpr const memory_plan& plan() { return Part::plan; }
+  static constexpr int part() { return Part::index; }
+  static constexpr const node& described() { return Part::g.nodes[static_cast<unsigned>(N)]; }
 
-  template <class Name> static constexpr bool has(Name) { return id<Name>() >= 0; }
-  template <class Name> static constexpr const value& value_of(Name) {
-    return Part::g.at(id<Name>());
+  template <class A> static constexpr A attr(type_tag<A>) {
+    static_assert(described().attr.template are<A>(), "the op's attributes are of another type");
+    return described().attr.template as<A>();
   }
   template <class Name, int From, int To> static constexpr auto span(Name, dim_range<From, To>) {
     return fixed<detail::span_of(Part::g.ranks, Part::g.at(id<Name>()), From, To)>{};
   }
-  template <class Name> static constexpr std::int64_t size(Name k) {
-    return local_size(Part::g.ranks, value_of(k)).n;
+
+protected:
+  template <class Name> static constexpr value_id id() {
+    constexpr const node& n = described();
+    constexpr bool own = (Name::output ? n.op->operands.out : n.op->operands.in) ==
+                         &detail::tag_of_list<typename Name::list>;
+    static_assert(own,
+                  "MEGA-B003 a kernel asks for an operand by the name of another op's: name it as "
+                  "op_info::operands does");
+    constexpr value_id v = Name::output ? n.out[Name::at] : n.in[Name::at];
+    static_assert(
+        !own || v < 0 || is_named<Name, type>(Part::g.at(v)),
+        "MEGA-B003 a kernel's operand has other elements than its name says: give the name "
+        "the elements that the op's rule asks for");
+    return v;
   }
-  template <class Name> static constexpr std::int64_t rows(Name k) {
-    return detail::span_of(Part::g.ranks, value_of(k), 0, -1);
+  template <class Name> static constexpr void require_seen() {
+    static_assert(Name::at == described().op->seen,
+                  "MEGA-B003 a kernel reads a mirror that its op does not ask for: say so by "
+                  "op_info::seen");
+  }
+};
+
+/// A node of a graph that is known only now.
+class node_of_graph {
+public:
+  node_of_graph(const mc::graph& g, const memory_plan& p, int part, const node& n)
+      : g_(g), plan_(p), part_(part), n_(n) {}
+  const mc::graph& graph() const { return g_; }
+  const memory_plan& plan() const { return plan_; }
+  int part() const { return part_; }
+  const node& described() const { return n_; }
+
+  template <class A> A attr(type_tag<A>) const {
+    if (!n_.attr.template are<A>())
+      wrong("attributes of another type than the op names: read them as op_info::attributes says");
+    return n_.attr.template as<A>();
+  }
+
+protected:
+  [[noreturn, gnu::cold, gnu::noinline]] void wrong(const char* what) const {
+    throw error(exit_code::internal,
+                std::string("the kernel of ") + n_.op->name + " reads " + what);
+  }
+
+private:
+  const mc::graph& g_;
+  const memory_plan& plan_;
+  int part_;
+  const node& n_;
+};
+/// The same for a kernel of elements of type T, which is told by an exception what it asks wrongly.
+template <class T> struct typed_node : node_of_graph {
+  using type = T;
+  explicit typed_node(const node_of_graph& of) : node_of_graph(of) {}
+
+  template <class Name, int From, int To> std::int64_t span(Name, dim_range<From, To>) const {
+    return detail::span_of(graph().ranks, graph().at(id<Name>()), From, To);
+  }
+
+protected:
+  template <class Name> value_id id() const {
+    const node& n = described();
+    if ((Name::output ? n.op->operands.out : n.op->operands.in) !=
+        &detail::tag_of_list<typename Name::list>)
+      wrong("an operand by the name of another op's: name it as op_info::operands does");
+    value_id v = -1;
+    if constexpr (Name::output) v = n.out[Name::at];
+    else v = n.in[Name::at];
+    if constexpr (has_one_type<Name>) require_type(v, dtype_of<element_t<Name, T>>);
+    return v;
+  }
+  template <class Name> void require_seen() const {
+    if (Name::at != described().op->seen)
+      wrong("a mirror that the op does not ask for by op_info::seen");
+  }
+
+private:
+  [[gnu::noinline]] void require_type(value_id v, dtype of_name) const {
+    if (v >= 0 && graph().at(v).type != of_name)
+      wrong("an operand of other elements than its name says");
+  }
+};
+
+/// What a kernel is called with: run-time state, and a node that is constant or known only now.
+template <class Device, class Node> struct node_call : call_state<Device>, Node {
+  using type = typename Node::type;
+
+  constexpr node_call() = default;
+  template <class Of> explicit node_call(const call_state<Device>& s, const Of& of)
+      : call_state<Device>(s), Node(of) {}
+
+  constexpr const mesh& ranks() const { return this->graph().ranks; }
+  constexpr numerics sums() const { return this->graph().sums; }
+
+  template <class Name> constexpr bool has(Name) const { return id_of<Name>() >= 0; }
+  template <class Name> constexpr const value& value_of(Name) const {
+    return this->graph().at(id_of<Name>());
+  }
+  template <class Name> constexpr std::int64_t size(Name k) const {
+    return local_size(ranks(), value_of(k)).n;
+  }
+  template <class Name> constexpr std::int64_t rows(Name k) const {
+    return detail::span_of(ranks(), value_of(k), 0, -1);
   }
   template <class Name> const element_t<Name, type>* in(Name) const {
     require_input<Name>();
-    return at<element_t<Name, type>>(id<Name>());
+    return at<element_t<Name, type>>(id_of<Name>());
   }
   template <class Name> element_t<Name, type>* in_out(Name) const {
     require_input<Name>();
-    return at<element_t<Name, type>>(id<Name>());
+    return at<element_t<Name, type>>(id_of<Name>());
   }
   template <class Name> element_t<Name, type>* out(Name) const {
     require_output<Name>();
-    return at<element_t<Name, type>>(id<Name>());
+    return at<element_t<Name, type>>(id_of<Name>());
   }
   template <class Name, class F> void each_from(Name, F f) const {
-    require_input<Name>(), static_cast<void>(id<Name>());
+    require_input<Name>(), static_cast<void>(id_of<Name>());
+    const node& n = this->described();
     for (auto k = static_cast<unsigned>(Name::at); k < max_inputs; ++k)
-      if (n().in[k] >= 0) f(at<element_t<Name, type>>(n().in[k]));
+      if (n.in[k] >= 0) f(at<element_t<Name, type>>(n.in[k]));
   }
-  std::byte* declared_scratch() const { return at<std::byte>(scratch_of(Part::g, n())); }
+  std::byte* declared_scratch() const {
+    return at<std::byte>(scratch_of(this->graph(), this->described()));
+  }
   template <class Name> const element_t<Name, type>* mirrored(Name) const {
-    static_assert(Name::at == n().op->seen,
-                  "MEGA-B003 a kernel reads a mirror that its op does not ask for: say so by "
-                  "op_info::seen");
-    require_input<Name>(), static_cast<void>(id<Name>());
+    require_input<Name>(), static_cast<void>(id_of<Name>());
+    this->template require_seen<Name>();
     return reinterpret_cast<const element_t<Name, type>*>(this->mirrors() + seen().offset);
   }
   std::byte* host_room() const { return this->mirrors() + seen().room; }
@@ -138,122 +235,30 @@ template <class Part, int N, class Device> struct compiled_call : call_state<Dev
   }
 
 private:
-  template <class Name> static constexpr value_id id() {
-    constexpr bool own = (Name::output ? n().op->operands.out : n().op->operands.in) ==
-                         &detail::tag_of_list<typename Name::list>;
-    static_assert(own,
-                  "MEGA-B003 a kernel asks for an operand by the name of another op's: name it as "
-                  "op_info::operands does");
-    constexpr value_id v = Name::output ? n().out[Name::at] : n().in[Name::at];
-    static_assert(
-        !own || v < 0 || is_named<Name, type>(Part::g.at(v)),
-        "MEGA-B003 a kernel's operand has other elements than its name says: give the name "
-        "the elements that the op's rule asks for");
-    return v;
-  }
+  template <class Name> constexpr value_id id_of() const { return this->template id<Name>(); }
   template <class U> U* at(value_id v) const {
     if (v < 0) return nullptr;
-    return reinterpret_cast<U*>(resolve(Part::plan.at[static_cast<unsigned>(v)], *this->f,
-                                        Part::index, size_of(Part::g.at(v).type)));
-  }
-  static constexpr const mirror& seen() {
-    return *Part::plan.mirror_of(n().in[static_cast<unsigned>(n().op->seen)]);
-  }
-};
-
-/// A node of a graph that is known only now.
-template <class Device> struct dynamic_node : call_state<Device> {
-  const graph& g;
-  const memory_plan& plan;
-  int index;
-  const node& n;
-
-  dynamic_node(const call_state<Device>& s, const graph& graph_, const memory_plan& p, int part,
-               const node& node_)
-      : call_state<Device>(s), g(graph_), plan(p), index(part), n(node_) {}
-};
-/// The same as a call of the kernel for elements of type T.
-template <class Device, class T> struct dynamic_call : dynamic_node<Device> {
-  using type = T;
-  using dynamic_node<Device>::g, dynamic_node<Device>::n;
-
-  explicit dynamic_call(const dynamic_node<Device>& of) : dynamic_node<Device>(of) {}
-
-  const node& described() const { return n; }
-  template <class A> A attr(type_tag<A>) const {
-    if (!n.attr.template are<A>())
-      wrong("attributes of another type than the op names: read them as op_info::attributes says");
-    return n.attr.template as<A>();
-  }
-  const mesh& ranks() const { return g.ranks; }
-  numerics sums() const { return g.sums; }
-
-  template <class Name> bool has(Name) const { return id<Name>() >= 0; }
-  template <class Name> const value& value_of(Name) const { return g.at(id<Name>()); }
-  template <class Name, int From, int To> std::int64_t span(Name, dim_range<From, To>) const {
-    return detail::span_of(g.ranks, g.at(id<Name>()), From, To);
-  }
-  template <class Name> std::int64_t size(Name k) const {
-    return local_size(g.ranks, value_of(k)).n;
-  }
-  template <class Name> std::int64_t rows(Name k) const {
-    return detail::span_of(g.ranks, value_of(k), 0, -1);
-  }
-  template <class Name> const element_t<Name, T>* in(Name) const {
-    require_input<Name>();
-    return at<element_t<Name, T>>(id<Name>());
-  }
-  template <class Name> element_t<Name, T>* in_out(Name) const {
-    require_input<Name>();
-    return at<element_t<Name, T>>(id<Name>());
-  }
-  template <class Name> element_t<Name, T>* out(Name) const {
-    require_output<Name>();
-    return at<element_t<Name, T>>(id<Name>());
-  }
-  template <class Name, class F> void each_from(Name, F f) const {
-    require_input<Name>(), static_cast<void>(id<Name>());
-    for (auto k = static_cast<unsigned>(Name::at); k < max_inputs; ++k)
-      if (n.in[k] >= 0) f(at<element_t<Name, T>>(n.in[k]));
-  }
-  std::byte* declared_scratch() const { return at<std::byte>(scratch_of(g, n)); }
-  template <class Name> const element_t<Name, T>* mirrored(Name) const {
-    require_input<Name>(), static_cast<void>(id<Name>());
-    if (Name::at != n.op->seen) wrong("a mirror that the op does not ask for by op_info::seen");
-    return reinterpret_cast<const element_t<Name, T>*>(this->mirrors() + seen().offset);
-  }
-  std::byte* host_room() const { return this->mirrors() + seen().room; }
-
-  /// Global index of this rank's first element of dim i of a value.
-  std::int64_t origin(const value& v, int i) const {
-    return origin_of(ranks(), v, i, this->f->coordinate);
-  }
-
-private:
-  template <class Name> value_id id() const {
-    if ((Name::output ? n.op->operands.out : n.op->operands.in) !=
-        &detail::tag_of_list<typename Name::list>)
-      wrong("an operand by the name of another op's: name it as op_info::operands does");
-    value_id v = -1;
-    if constexpr (Name::output) v = n.out[Name::at];
-    else v = n.in[Name::at];
-    if constexpr (has_one_type<Name>) require_type(v, dtype_of<element_t<Name, T>>);
-    return v;
-  }
-  [[gnu::noinline]] void require_type(value_id v, dtype of_name) const {
-    if (v >= 0 && g.at(v).type != of_name) wrong("an operand of other elements than its name says");
-  }
-  [[noreturn, gnu::cold, gnu::noinline]] void wrong(const char* what) const {
-    throw error(exit_code::internal, std::string("the kernel of ") + n.op->name + " reads " + what);
-  }
-  template <class U> U* at(value_id v) const {
-    if (v < 0) return nullptr;
-    return reinterpret_cast<U*>(resolve(this->plan.at[static_cast<unsigned>(v)], *this->f,
-                                        this->index, size_of(g.at(v).type)));
+    return reinterpret_cast<U*>(resolve(this->plan().at[static_cast<unsigned>(v)], *this->f,
+                                        this->part(), size_of(this->graph().at(v).type)));
   }
   const mirror& seen() const {
-    return *this->plan.mirror_of(n.in[static_cast<unsigned>(n.op->seen)]);
+    const node& n = this->described();
+    return *this->plan().mirror_of(n.in[static_cast<unsigned>(n.op->seen)]);
   }
+};
+
+/// Node N of a part.
+template <class Part, int N, class Device> using compiled_call =
+    node_call<Device, constant_node<Part, N>>;
+/// A node of a graph, and the same as a call of the kernel for elements of type T.
+template <class Device> struct dynamic_node : call_state<Device>, node_of_graph {
+  dynamic_node(const call_state<Device>& s, const mc::graph& g, const memory_plan& p, int part,
+               const node& n)
+      : call_state<Device>(s), node_of_graph(g, p, part, n) {}
+};
+template <class Device, class T> struct dynamic_call : node_call<Device, typed_node<T>> {
+  explicit dynamic_call(const dynamic_node<Device>& of)
+      : node_call<Device, typed_node<T>>(of, static_cast<const node_of_graph&>(of)) {}
 };
 
 /// Clears what node n of a part adds into, once before its trips, unless it is a main grad, which

@@ -32,8 +32,12 @@ public:
     std::int64_t (*scratch_bytes)(const call&) = nullptr;
   };
 
-  /// Adds the kernel of an op for element types Types. A user's op is added the same way.
-  template <const op_info* Op, class... Types> void add() { (add_one<Op, Types>(), ...); }
+  /// Adds the kernel of an op for element types Types, or for all that it is for. A user's op is
+  /// added the same way.
+  template <const op_info* Op, class... Types> void add() {
+    if constexpr (sizeof...(Types) > 0) add_for<Op>(element_list<Types...>{});
+    else add_for<Op>(elements_of<kernel_on<Op, Device>>());
+  }
 
   const functions& find(const op_info* op, dtype t) const {
     const auto at = kernels_.find({op, t});
@@ -49,7 +53,7 @@ public:
     for (const auto& k : kernels_) f(k.first.first, k.first.second);
   }
 
-  /// Every op of the library (run/interpreter.hpp). Programs of many units may instantiate it in
+  /// Every op of the library (kernel/kernels.hpp). Programs of many units may instantiate it in
   /// one: most of the time that such a unit takes to compile is this.
   static kernel_table all();
 
@@ -75,8 +79,9 @@ private:
       };
     kernels_[{Op, dtype_of<T>}] = f;
   }
-  template <const op_info*... Ops> void add_floating() { (add<Ops, float, bf16, double>(), ...); }
-  template <const op_info*... Ops> void add_accumulators() { (add<Ops, float, double>(), ...); }
+  template <const op_info* Op, class... Types> void add_for(element_list<Types...>) {
+    (add_one<Op, Types>(), ...);
+  }
 
   std::map<std::pair<const op_info*, dtype>, functions> kernels_;
 };
@@ -144,13 +149,22 @@ template <class Device> struct interpreted_part final : planned_part {
     order = running_order(g);
     plan = place_memory(g, order);
     refuse(verify_memory(g, plan, order));
+    find_kernels(table);
+  }
+  /// The same of a graph that is placed, and verified.
+  interpreted_part(const graph& passed, const running_order& o, const memory_plan& p, int part,
+                   const kernel_table<Device>& table) {
+    index = part, g = passed, order = o, plan = p;
+    find_kernels(table);
+  }
+
+private:
+  void find_kernels(const kernel_table<Device>& table) {
     for (int i = 0; i < g.node_count; ++i) {
       const node& n = g.at_node(i);
       kernels.push_back(is_alias(plan, n) ? functions{} : table.find(n.op, type_of_node(g, n)));
     }
   }
-
-private:
   void run(phases when, Device& device, frame& f, node_slot* slots) const {
     order.each(when, [&](const stretch& s) {
       const auto trip = [&](bool several) {

@@ -3,30 +3,17 @@
 #pragma once
 
 #include <megacpp/num/precision.hpp>
-#include <megacpp/pass/verify_memory.hpp>
-#include <megacpp/plan/memory.hpp>
-#include <megacpp/plan/parts.hpp>
-#include <megacpp/plan/registry.hpp>
-#include <megacpp/plan/tied.hpp>
-#include <megacpp/plan/update.hpp>
-#include <megacpp/plan/verify_registry.hpp>
-#include <megacpp/plan/verify_step.hpp>
+#include <megacpp/plan/assembly.hpp>
 #include <megacpp/run/members.hpp>
 #include <megacpp/run/report.hpp>
 
-#include <initializer_list>
+#include <array>
 #include <type_traits>
+#include <utility>
 
 namespace mc {
 
 namespace detail {
-
-/// The first fault of a list.
-constexpr fault_record first_fault(std::initializer_list<const fault_record*> list) {
-  for (const fault_record* f : list)
-    if (f->code != fault::none) return *f;
-  return {};
-}
 
 /// Needed and available, in GiB with one digit.
 constexpr fault_record does_not_fit(std::int64_t needed, std::int64_t has) {
@@ -43,13 +30,181 @@ constexpr fault_record does_not_fit(std::int64_t needed, std::int64_t has) {
   return r;
 }
 
+// The list of steps, evaluated a constant at a time, since the limit on the steps of a constant
+// evaluation counts for each. Of is a type with static constexpr members model and numbers; S
+// counts the steps that are done.
+
+template <class Of> using steps_of = assembly_list<std::remove_const_t<decltype(Of::model)>>;
+template <class Of> using state_of = typename steps_of<Of>::state;
+template <class Of> inline constexpr auto& steps =
+    assembly<std::remove_const_t<decltype(Of::model)>>;
+template <class Of>
+inline constexpr int graphs_in = state_of<Of>::count_of(used_kinds(Of::model).count);
+
+// What is not made.
+inline constexpr graph no_graph{};
+inline constexpr meaning no_meaning{};
+inline constexpr registry no_stores{};
+inline constexpr running_order no_order{};
+inline constexpr memory_plan no_plan{};
+inline constexpr fault_record no_fault{};
+
+template <class Of, int S> struct assembled;
+
+/// Graph, meaning, order or plan `I` that step S makes.
+template <class Of, int S, int I>
+inline constexpr graph graph_made = steps<Of>[S].make(assembled<Of, S>::now, I);
+template <class Of, int S, int I>
+inline constexpr meaning meaning_made = meaning_of(assembled<Of, S>::now.g(I));
+template <class Of, int S>
+inline constexpr registry stores_made = steps<Of>[S].make_stores(assembled<Of, S>::now);
+template <class Of, int S, int I>
+inline constexpr running_order order_made{assembled<Of, S>::now.g(I)};
+template <class Of, int S, int I>
+inline constexpr memory_plan plan_made = place_memory(assembled<Of, S>::now.g(I),
+                                                      order_made<Of, S, I>);
+/// What step S, a check, says of item I.
+template <class Of, int S, int I>
+inline constexpr fault_record fault_found = steps<Of>[S].fault_of(assembled<Of, S>::now, I);
+
+/// For what graphs step S makes something.
+template <class Of, int S> inline constexpr auto made_by = [] {
+  std::array<bool, static_cast<unsigned>(graphs_in<Of>)> made{};
+  constexpr auto& step = steps<Of>[S];
+  if constexpr (step.of != nullptr && assembled<Of, S>::wrong == nullptr)
+    for (int i = 0; i < graphs_in<Of>; ++i)
+      made[static_cast<unsigned>(i)] = step.of(assembled<Of, S>::now, i);
+  return made;
+}();
+
+/// f<I>() for every graph, as an array.
+template <class Of, class T, class F> constexpr auto of_graphs(F f) {
+  return [&]<int... I>(std::integer_sequence<int, I...>) {
+    return std::array<T, sizeof...(I)>{f.template operator()<I>()...};
+  }
+  (std::make_integer_sequence<int, graphs_in<Of>>{});
+}
+/// After S steps: the graphs and what they owe, by number.
+template <class Of, int S>
+inline constexpr auto graphs_after = of_graphs<Of, const graph*>([]<int I>() -> const graph* {
+  if constexpr (S == 0) {
+    return &no_graph;
+  } else if constexpr (steps<Of>[S - 1].is == steps_of<Of>::step::graphs) {
+    if constexpr (made_by<Of, S - 1>[I]) return &graph_made<Of, S - 1, I>;
+    else return graphs_after<Of, S - 1>[I];
+  } else {
+    return graphs_after<Of, S - 1>[I];
+  }
+});
+template <class Of, int S>
+inline constexpr auto owed_after = of_graphs<Of, const meaning*>([]<int I>() -> const meaning* {
+  if constexpr (S == 0) {
+    return &no_meaning;
+  } else if constexpr (steps<Of>[S - 1].is == steps_of<Of>::step::meanings) {
+    if constexpr (made_by<Of, S - 1>[I]) return &meaning_made<Of, S - 1, I>;
+    else return owed_after<Of, S - 1>[I];
+  } else {
+    return owed_after<Of, S - 1>[I];
+  }
+});
+/// What the plans of step S are.
+template <class Of, int S>
+inline constexpr auto orders_made = of_graphs<Of, const running_order*>([]<int I>() {
+  return &order_made<Of, S, I>;
+});
+template <class Of, int S>
+inline constexpr auto plans_made = of_graphs<Of, const memory_plan*>([]<int I>() {
+  return &plan_made<Of, S, I>;
+});
+template <class Of, int S>
+inline constexpr auto buffers_made = of_graphs<Of, planned_graph>([]<int I>() {
+  constexpr auto& a = assembled<Of, S>::now;
+  return planned_graph(a.g(I), *a.plans[I], *a.orders[I]);
+});
+
+/// A program after S steps.
+template <class Of, int S> struct assembled {
+  using before = assembled<Of, S - 1>;
+  using step = typename steps_of<Of>::step;
+  static constexpr typename step::task is = steps<Of>[S - 1].is;
+
+  static constexpr state_of<Of> now = [] {
+    state_of<Of> a = before::now;
+    a.graphs = graphs_after<Of, S>, a.owes = owed_after<Of, S>;
+    if constexpr (is == step::graphs) a.made = made_by<Of, S - 1>;
+    if constexpr (before::wrong == nullptr) {
+      if constexpr (is == step::stores) a.stores = &stores_made<Of, S - 1>;
+      if constexpr (is == step::plans)
+        a.orders = orders_made<Of, S - 1>, a.plans = plans_made<Of, S - 1>;
+      if constexpr (is == step::buffers) a.planned = buffers_made<Of, S - 1>;
+    }
+    return a;
+  }();
+  /// The first fault; null: none.
+  static constexpr const fault_record* wrong = [] {
+    const fault_record* first = before::wrong;
+    const auto see = [&first](const fault_record& f) {
+      if (first == nullptr && f.code != fault::none) first = &f;
+    };
+    if constexpr (before::wrong == nullptr) {
+      if constexpr (is == step::graphs) {
+        for (int i = 0; i < graphs_in<Of>; ++i)
+          if (made_by<Of, S - 1>[static_cast<unsigned>(i)]) see(now.g(i).wrong);
+      } else if constexpr (is == step::stores) {
+        see(now.stores->wrong);
+      } else if constexpr (is == step::check) {
+        constexpr auto& check = steps<Of>[S - 1];
+        constexpr int items = check.items != nullptr ? check.items(before::now) : 1;
+        [&]<int... I>(std::integer_sequence<int, I...>) {
+          (
+              [&] {
+                if constexpr (check.of == nullptr || check.of(before::now, I))
+                  see(fault_found<Of, S - 1, I>);
+              }(),
+              ...);
+        }
+        (std::make_integer_sequence<int, items>{});
+      }
+    }
+    return first;
+  }();
+};
+/// A program before the first step.
+template <class Of> struct assembled<Of, 0> {
+  static constexpr std::array<bool, static_cast<unsigned>(graphs_in<Of>)> none_made{};
+  static constexpr auto no_orders =
+      of_graphs<Of, const running_order*>([]<int>() { return &no_order; });
+  static constexpr auto no_plans =
+      of_graphs<Of, const memory_plan*>([]<int>() { return &no_plan; });
+  static constexpr state_of<Of> now{.model = &Of::model,
+                                    .numbers = &Of::numbers,
+                                    .used = used_kinds(Of::model),
+                                    .graphs = graphs_after<Of, 0>,
+                                    .made = none_made,
+                                    .owes = owed_after<Of, 0>,
+                                    .stores = &no_stores,
+                                    .orders = no_orders,
+                                    .plans = no_plans};
+  static constexpr const fault_record* wrong = nullptr;
+};
+
+/// What a run is assembled of.
+template <class Run> struct model_and_numbers {
+  static constexpr auto model = members_of<Run>::model();
+  static constexpr setup numbers = members_of<Run>::numbers();
+};
+
 } // namespace detail
 
 template <class Run> struct program {
   using members = detail::members_of<Run>;
+  using assembled_of = detail::model_and_numbers<Run>;
   using model_type = decltype(members::model());
-  static constexpr model_type model = members::model();
-  static constexpr setup numbers = members::numbers();
+  static constexpr model_type model = assembled_of::model;
+  static constexpr setup numbers = assembled_of::numbers;
+  /// After all steps, and when the forward graphs are there.
+  using whole = detail::assembled<assembled_of, assembly<model_type>.count()>;
+  using hoisted = detail::assembled<assembled_of, assembly<model_type>.hoisted()>;
   /// Kinds of block that some layer is, by the model's own numbers.
   static constexpr auto used = used_kinds(model);
   static constexpr int kinds = used.count;
@@ -58,69 +213,30 @@ template <class Run> struct program {
 
   /// Forward graph of a part, and how the registry counts it: 0 stem, 1 ... kinds, last head.
   template <int Index> struct forward {
-    static constexpr part_kind what = Index == 0      ? part_kind::stem
-                                      : Index == last ? part_kind::loss
-                                                      : part_kind::block;
-    static constexpr graph written = written_graph(model, numbers, what, used.kind(Index - 1));
-    static constexpr graph g = hoisted_graph(written);
+    static constexpr auto& g = *hoisted::now.graphs[static_cast<unsigned>(Index)];
   };
-
-  static constexpr auto forward_graphs() {
-    return []<int... K>(std::integer_sequence<int, K...>) {
-      return std::array<const graph*, sizeof...(K)>{&forward<K>::g...};
-    }
-    (std::make_integer_sequence<int, kinds + 2>{});
-  }
-  static constexpr auto layer_counts() {
-    std::array<int, static_cast<unsigned>(kinds + 2)> n{};
-    n[0] = n[static_cast<unsigned>(last)] = 1;
-    for (int l = 0; l < layers_of(model); ++l) ++n[static_cast<unsigned>(1 + kind_of(l))];
-    return n;
-  }
-  static constexpr fault_record of_experts = fault_of_experts(forward_graphs(), numbers);
-  static constexpr fault_record of_frozen = fault_of_frozen(forward_graphs(), numbers.frozen);
-  static constexpr std::int64_t parameters = count_parameters(forward_graphs(), layer_counts());
-
-  /// What the passes over the graphs of training and evaluation (the head's forward alone) begin
-  /// with.
   template <int Index> struct training {
-    static constexpr const graph& forward = program::forward<Index>::g;
-    static constexpr pass_options options{
-        .backward = true, .again = Index == 0 || Index == last ? recompute::none : numbers.again};
+    static constexpr pass_options options = whole::now.options(Index);
   };
-  struct evaluating {
-    static constexpr const graph& forward = program::forward<last>::g;
-    static constexpr pass_options options{};
-  };
+  static constexpr std::int64_t parameters = [] {
+    const auto layers = hoisted::now.layers();
+    return count_parameters(hoisted::now.of_training(),
+                            std::span(layers).first(static_cast<unsigned>(kinds + 2)));
+  }();
+  static constexpr auto& stores = *whole::now.stores;
 
-  /// The graphs of training after all passes.
-  static constexpr auto trained_graphs() {
-    return []<int... K>(std::integer_sequence<int, K...>) {
-      return std::array<const graph*, sizeof...(K)>{&after_all_passes<training<K>>::g...};
-    }
-    (std::make_integer_sequence<int, kinds + 2>{});
-  }
-  static constexpr registry stores =
-      verified_registry(trained_graphs(), layer_counts(), numbers.ranks.zero, mesh(numbers.ranks));
-
-  /// A graph after all passes, with its plan.
-  template <class Source, int Index> struct finished {
+  /// A graph after all passes, by number (plan/memory.hpp), with its plan. Its parameters are those
+  /// of the registry's part Index.
+  template <int Number, int Index> struct finished {
     static constexpr int index = Index;
-    static constexpr auto& g = after_all_passes<Source>::g;
-    static constexpr fault_record wrong = after_all_passes<Source>::wrong;
-    static constexpr running_order order{g};
-    static constexpr memory_plan plan =
-        wrong.code == fault::none ? place_memory(g, order) : memory_plan{};
-    // verify_memory in steps
-    static constexpr fault_record in_one_trip =
-        wrong.code == fault::none ? verify_memory(g, plan, order, 1) : fault_record{};
-    static constexpr fault_record misplaced =
-        in_one_trip.code != fault::none || wrong.code != fault::none || g.region_count == 0
-            ? in_one_trip
-            : verify_memory(g, plan, order, 2);
+    static constexpr auto& g = *whole::now.graphs[static_cast<unsigned>(Number)];
+    static constexpr auto& order = *whole::now.orders[static_cast<unsigned>(Number)];
+    static constexpr auto& plan = *whole::now.plans[static_cast<unsigned>(Number)];
   };
-  template <int Index> using part = finished<training<Index>, Index>;
-  using evaluation = finished<evaluating, last>;
+  template <int Index> using part = finished<Index, Index>;
+  using evaluation = finished<part_of_evaluation(kinds), last>;
+  using update = finished<part_of_update(kinds), 0>;
+  using totals = finished<part_of_totals(kinds), 0>;
   /// A part of generation in the smallest shape: a token for each rank of tp, which may cut a
   /// sequence between them. It tells the ops and element types of the nodes that run, whose shapes
   /// come with the prompts: run/generation.hpp makes and verifies those when they are known, and
@@ -135,44 +251,7 @@ template <class Run> struct program {
                       used.kind(Index - 1)),
         {});
   };
-  struct update {
-    static constexpr int index = 0;
-    static constexpr graph g =
-        update_graph(program::stores, mesh(numbers.ranks), numbers.precision);
-    static constexpr fault_record wrong = g.wrong;
-    static constexpr running_order order{g};
-    static constexpr memory_plan plan = place_memory(g, order);
-    static constexpr fault_record misplaced = verify_memory(g, plan, order);
-  };
-  struct totals {
-    static constexpr int index = 0;
-    static constexpr graph g = totals_graph(mesh(numbers.ranks));
-    static constexpr fault_record wrong = g.wrong;
-    static constexpr running_order order{g};
-    static constexpr memory_plan plan = place_memory(g, order);
-    static constexpr fault_record misplaced = verify_memory(g, plan, order);
-  };
 
-  static constexpr auto derived_graphs() {
-    return []<int... K>(std::integer_sequence<int, K...>) {
-      return std::array<const graph*, sizeof...(K)>{&after_deriving<training<K>>::g...};
-    }
-    (std::make_integer_sequence<int, kinds + 2>{});
-  }
-
-  template <class Part> static constexpr planned_graph as_planned() {
-    return {Part::g, Part::plan, Part::order};
-  }
-  /// The graphs of a step by part (plan/memory.hpp).
-  static constexpr auto graphs() {
-    return []<int... K>(std::integer_sequence<int, K...>) {
-      return std::array<planned_graph, sizeof...(K) + 3>{
-          as_planned<part<K>>()..., as_planned<update>(), as_planned<evaluation>(),
-          as_planned<totals>()};
-    }
-    (std::make_integer_sequence<int, kinds + 2>{});
-  }
-  static constexpr auto planned = graphs();
   static constexpr stage_shape stage(int number) {
     return {
         layers_of(model),           kinds, numbers.ranks, number, [](int l) { return kind_of(l); },
@@ -181,8 +260,8 @@ template <class Run> struct program {
 
   /// Bytes of one rank of a pipeline stage, of one replica alone.
   template <int Stage>
-  static constexpr memory_items stage_memory = mc::stage_memory(planned, stage(Stage), stores,
-                                                                numbers.precision,
+  static constexpr memory_items stage_memory = mc::stage_memory(whole::now.planned, stage(Stage),
+                                                                stores, numbers.precision,
                                                                 mesh(numbers.ranks));
   /// Of the stage that needs most, among `dp` replicas. The first one has most micro-batches in
   /// flight, the last one the head, and any the largest kinds of block.
@@ -202,114 +281,13 @@ template <class Run> struct program {
     m.masters = shared.masters, m.moments = shared.moments;
     return m;
   }
-  /// The first fault of the device, of the graphs of training and evaluation after all passes, of
-  /// experts, of tied parameters, of the memory plans, and of the whole against the device's
-  /// memory, if the run says how much that is.
-  static constexpr fault_record in_graphs = []<int... K>(std::integer_sequence<int, K...>) {
-    return detail::first_fault(
-        {&part<K>::wrong..., &update::wrong, &evaluation::wrong, &totals::wrong});
-  }
-  (std::make_integer_sequence<int, kinds + 2>{});
-  static constexpr fault_record in_plans = []<int... K>(std::integer_sequence<int, K...>) {
-    return detail::first_fault(
-        {&part<K>::misplaced..., &update::misplaced, &evaluation::misplaced, &totals::misplaced});
-  }
-  (std::make_integer_sequence<int, kinds + 2>{});
-  /// What is wrong with the training steps or the evaluations of the first or the last stage. Two
-  /// layers at each end of a chunk stand for all, three stages and two chunks for more, and one
-  /// micro-batch more than are in flight for any number: what lies between repeats. A session
-  /// verifies its own.
-  template <bool Last, bool Training> static constexpr fault_record in_step = [] {
-    if (in_graphs.code != fault::none || in_plans.code != fault::none) return fault_record{};
-    constexpr const layout& whole = numbers.ranks;
-    constexpr int stage = Last ? (whole.pp < 3 ? whole.pp : 3) - 1 : 0;
-    layout few{.pp = whole.pp < 3 ? whole.pp : 3,
-               .virtual_stages = whole.virtual_stages < 2 ? whole.virtual_stages : 2,
-               .schedule = whole.schedule};
-    int first[2]{}, count[2]{}; // of the layers of its first and its last chunk
-    for (auto& n : few.cut.layers) n = 1;
-    for (int c = 0; c < few.virtual_stages; ++c) {
-      const int v = (c > 0 ? whole.virtual_stages - 1 : 0) * whole.pp + (Last ? whole.pp - 1 : 0);
-      first[c] = first_layer_of_stage(whole, layers_of(model), v);
-      count[c] = layers_of_stage(whole, layers_of(model), v);
-      few.cut.layers[static_cast<unsigned>(c * few.pp + stage)] =
-          static_cast<std::int16_t>(count[c] < 4 ? count[c] : 4);
-    }
-    const int all = few.pp * few.virtual_stages;
-    const int most = numbers.batch.micro_batches;
-    const stage_shape s(
-        first_layer_of_stage(few, 0, all), kinds, few, stage,
-        [&](int l) {
-          const int c = l < first_layer_of_stage(few, 0, few.pp) ? 0 : 1,
-                    k = l - first_layer_of_stage(few, 0, c * few.pp + stage);
-          return kind_of(first[c] + (k < 2 || count[c] < 4 ? k : count[c] - 4 + k));
-        },
-        most < 2 * few.pp ? most : 2 * few.pp);
-    return verify_stage(planned, s, Training, s.micros_to_prove());
-  }();
-  static constexpr int max_passes_to_compile = 1 << 12;
-  /// What is wrong with the schedule for so many rounds of as many micro-batches as there are
-  /// stages, and some more. A session proves its own number, and what takes a compiler long.
-  template <int Rounds, int More> static constexpr fault_record in_schedule = [] {
-    constexpr pipeline p(numbers.ranks);
-    constexpr int micros = Rounds * p.stages + More, most = numbers.batch.micro_batches;
-    if (p.stages == 1 || (p.chunks > 1 && More > 0) || (most > 0 && micros > most) ||
-        2 * micros * p.virtual_stages() > max_passes_to_compile)
-      return fault_record{};
-    return verify_schedule(schedule_of(numbers.ranks), p, micros);
-  }();
-  static constexpr fault_record in_flights =
-      verify_flights(schedule_of(numbers.ranks), numbers.ranks, numbers.batch.micro_batches);
-  static constexpr fault_record in_steps() {
-    constexpr bool last = numbers.ranks.pp > 1;
-    if (in_graphs.code != fault::none) return in_graphs;
-    return detail::first_fault({&in_schedule<1, 0>, &in_schedule<1, 1>, &in_schedule<2, 0>,
-                                &in_schedule<4, 0>, &in_flights, &in_step<false, true>,
-                                &in_step<false, false>, &in_step<last, true>,
-                                &in_step<last, false>});
-  }
-
-  /// How many layers each part has on the stages before this one.
-  template <int Stage> struct before {
-    static constexpr auto layers = [] {
-      std::array<int, static_cast<unsigned>(kinds + 2)> n{};
-      if constexpr (Stage > 0) {
-        n = before<Stage - 1>::layers;
-        const stage_shape last = stage(Stage - 1);
-        for (int i = 0; i < kinds + 2; ++i) n[static_cast<unsigned>(i)] += last.layers[i];
-      }
-      return n;
-    }();
-  };
-  /// The first fault of the registry of a stage, which a rank makes at start.
-  template <int Stage> static constexpr fault_record in_stores = [] {
-    if (numbers.ranks.pp == 1 || in_graphs.code != fault::none) return fault_record{};
-    return verified_registry(trained_graphs(), stage(Stage).layers, numbers.ranks.zero,
-                             mesh(numbers.ranks), before<Stage>::layers)
-        .wrong;
-  }();
-  static constexpr fault_record in_all_stores =
-      []<int... Stage>(std::integer_sequence<int, Stage...>) {
-    return detail::first_fault({&in_stores<Stage>...});
-  }
-  (std::make_integer_sequence<int, numbers.ranks.pp>{});
-
   static constexpr int most_replicas = 1 << 16; ///< among which states may be shared
+  /// The first fault: of the device, of what is assembled, of the whole against the device's
+  /// memory, if the run says how much that is.
   static constexpr fault_record in_all() {
     if (!members::has_backend()) return detail::sentence(fault::B002, "using device");
-    const fault_record computed = fault_of_computed_ties(forward_graphs());
-    if (computed.code != fault::none) return computed;
-    if (in_graphs.code != fault::none) return in_graphs;
-    if (of_experts.code != fault::none) return of_experts;
-    if (of_frozen.code != fault::none) return of_frozen;
-    const fault_record ties = fault_of_ties(derived_graphs());
-    if (ties.code != fault::none) return ties;
-    const fault_record roles = fault_of_roles(derived_graphs(), numbers.precision);
-    if (roles.code != fault::none) return roles;
-    if (in_all_stores.code != fault::none) return in_all_stores;
-    if (in_plans.code != fault::none) return in_plans;
-    if (const fault_record steps = in_steps(); steps.code != fault::none) return steps;
-    return fault_of_memory({});
+    if constexpr (whole::wrong != nullptr) return *whole::wrong;
+    else return fault_of_memory({});
   }
   /// MEGA-M001 for a rank whose kernels need so much, if the run says what its memory is.
   static constexpr fault_record fault_of_memory(const kernel_room& kernels) {

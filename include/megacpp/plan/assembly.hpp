@@ -1,0 +1,300 @@
+// How a program is put together: one list of steps, in order. A step makes graphs from those before
+// it, or the registry, or plans, or checks what is made. program<Run> evaluates the list a constant
+// at a time (run/program.hpp), the interpreter in a loop (run/interpreter.hpp); the first fault
+// ends both, with the same sentence.
+//
+// A program has its graphs by number (plan/memory.hpp): the parts of training, which are the stem,
+// a block of each kind and the head with the loss; the end of a step; evaluation's head; the
+// totals.
+#pragma once
+
+#include <megacpp/pass/pipeline.hpp>
+#include <megacpp/pass/verify_memory.hpp>
+#include <megacpp/plan/memory.hpp>
+#include <megacpp/plan/parts.hpp>
+#include <megacpp/plan/registry.hpp>
+#include <megacpp/plan/roles.hpp>
+#include <megacpp/plan/tied.hpp>
+#include <megacpp/plan/update.hpp>
+#include <megacpp/plan/verify_registry.hpp>
+#include <megacpp/plan/verify_step.hpp>
+
+#include <array>
+#include <span>
+#include <utility>
+
+namespace mc {
+
+/// A program as far as it is made. What is not made yet is empty.
+template <class Model> struct assembling {
+  const Model* model = nullptr;
+  const setup* numbers = nullptr;
+  kind_list<Model::kinds> used{};
+  std::span<const graph* const> graphs{}; ///< by number
+  std::span<const bool> made{};           ///< of these, by the last step that made some
+  std::span<const meaning* const> owes{}; ///< by number: what a graph must go on to mean
+  const registry* stores = nullptr;
+  std::span<const running_order* const> orders{}; ///< by number, as the next two
+  std::span<const memory_plan* const> plans{};
+  std::span<const planned_graph> planned{};
+
+  constexpr int kinds() const { return used.count; }
+  constexpr int parts() const { return kinds() + 2; }
+  constexpr int head() const { return kinds() + 1; }
+  constexpr bool is_part(int number) const { return number < parts(); }
+  constexpr bool is_evaluation(int number) const { return number == part_of_evaluation(kinds()); }
+  static constexpr int count_of(int kinds) { return part_of_totals(kinds) + 1; }
+  constexpr int count() const { return count_of(kinds()); }
+
+  constexpr part_kind what(int part) const {
+    return part == 0 ? part_kind::stem : part == head() ? part_kind::loss : part_kind::block;
+  }
+  constexpr const graph& g(int number) const { return *graphs[static_cast<unsigned>(number)]; }
+  constexpr std::span<const graph* const> of_training() const {
+    return graphs.first(static_cast<unsigned>(parts()));
+  }
+  constexpr mesh ranks() const { return mesh(numbers->ranks); }
+  /// What the passes over a graph are told.
+  constexpr pass_options options(int number) const {
+    if (!is_part(number)) return {};
+    return {.backward = true,
+            .again = number == 0 || number == head() ? recompute::none : numbers->again};
+  }
+  constexpr int kind_of(int layer) const { return used.index(model->kind_of(layer)); }
+  /// Layers by part; the stem and the head count as one.
+  constexpr std::array<int, Model::kinds + 2> layers() const {
+    std::array<int, Model::kinds + 2> n{};
+    n[0] = n[static_cast<unsigned>(head())] = 1;
+    for (int l = 0; l < layers_of(*model); ++l) ++n[static_cast<unsigned>(1 + kind_of(l))];
+    return n;
+  }
+  constexpr stage_shape stage(int number) const {
+    return {layers_of(*model),
+            kinds(),
+            numbers->ranks,
+            number,
+            [this](int l) { return kind_of(l); },
+            numbers->batch.micro_batches};
+  }
+};
+
+/// One step. Functions get the program as it is before the step.
+template <class Model> struct assembly_step {
+  using state = assembling<Model>;
+  enum task : std::uint8_t { graphs, meanings, stores, plans, buffers, check };
+  const char* name = "";
+  task is = check;
+  /// Of steps that make something of graphs, for which of them: make(program, number).
+  bool (*of)(const state&, int) = nullptr;
+  graph (*make)(const state&, int) = nullptr;
+  registry (*make_stores)(const state&) = nullptr;
+  /// A check of so many items, by number; null: of one.
+  int (*items)(const state&) = nullptr;
+  fault_record (*fault_of)(const state&, int) = nullptr;
+};
+
+namespace detail {
+
+/// What is wrong with the training steps or the evaluations of the first or the last stage. Two
+/// layers at each end of a chunk stand for all, three stages and two chunks for more, and one
+/// micro-batch more than are in flight for any number: what lies between repeats. A session
+/// verifies its own.
+template <class Model>
+constexpr fault_record fault_of_step(const assembling<Model>& a, bool of_last, bool training) {
+  const layout& whole = a.numbers->ranks;
+  const int stage = of_last ? (whole.pp < 3 ? whole.pp : 3) - 1 : 0;
+  layout few{.pp = whole.pp < 3 ? whole.pp : 3,
+             .virtual_stages = whole.virtual_stages < 2 ? whole.virtual_stages : 2,
+             .schedule = whole.schedule};
+  int first[2]{}, count[2]{}; // of the layers of its first and its last chunk
+  for (auto& n : few.cut.layers) n = 1;
+  for (int c = 0; c < few.virtual_stages; ++c) {
+    const int v = (c > 0 ? whole.virtual_stages - 1 : 0) * whole.pp + (of_last ? whole.pp - 1 : 0);
+    first[c] = first_layer_of_stage(whole, layers_of(*a.model), v);
+    count[c] = layers_of_stage(whole, layers_of(*a.model), v);
+    few.cut.layers[static_cast<unsigned>(c * few.pp + stage)] =
+        static_cast<std::int16_t>(count[c] < 4 ? count[c] : 4);
+  }
+  const int all = few.pp * few.virtual_stages;
+  const int most = a.numbers->batch.micro_batches;
+  const stage_shape s(
+      first_layer_of_stage(few, 0, all), a.kinds(), few, stage,
+      [&](int l) {
+        const int c = l < first_layer_of_stage(few, 0, few.pp) ? 0 : 1,
+                  k = l - first_layer_of_stage(few, 0, c * few.pp + stage);
+        return a.kind_of(first[c] + (k < 2 || count[c] < 4 ? k : count[c] - 4 + k));
+      },
+      most < 2 * few.pp ? most : 2 * few.pp);
+  return verify_stage(a.planned, s, training, s.micros_to_prove());
+}
+
+/// A longer schedule than of so many passes takes a compiler long: a session proves its own number.
+inline constexpr int max_passes_to_compile = 1 << 12;
+/// What is wrong with the schedule of so many rounds of as many micro-batches as there are stages,
+/// and some more.
+constexpr fault_record fault_of_schedule(const setup& s, int rounds, int more) {
+  const pipeline p(s.ranks);
+  const int micros = rounds * p.stages + more, most = s.batch.micro_batches;
+  if (p.stages == 1 || (p.chunks > 1 && more > 0) || (most > 0 && micros > most) ||
+      2 * micros * p.virtual_stages() > max_passes_to_compile)
+    return {};
+  return verify_schedule(schedule_of(s.ranks), p, micros);
+}
+
+/// What is wrong with the registry of a stage, which a rank makes at start.
+template <class Model>
+constexpr fault_record fault_of_stage(const assembling<Model>& a, int number) {
+  std::array<int, Model::kinds + 2> before{};
+  for (int s = 0; s < number; ++s) {
+    const stage_shape one = a.stage(s);
+    for (int i = 0; i < a.parts(); ++i) before[static_cast<unsigned>(i)] += one.layers[i];
+  }
+  const auto parts = static_cast<unsigned>(a.parts());
+  return verified_registry(a.of_training(), a.stage(number).layers, a.numbers->ranks.zero,
+                           a.ranks(), std::span(before).first(parts))
+      .wrong;
+}
+
+} // namespace detail
+
+/// The steps of a program.
+template <class Model> class assembly_list {
+public:
+  using step = assembly_step<Model>;
+  using state = assembling<Model>;
+
+  constexpr assembly_list() {
+    const auto part = [](const state& a, int number) { return a.is_part(number); };
+    add({.name = "write", .is = step::graphs, .of = part, .make = [](const state& a, int i) {
+           return written_graph(*a.model, *a.numbers, a.what(i), a.used.kind(i - 1));
+         }});
+    add({.name = "hoist", .is = step::graphs, .of = part, .make = [](const state& a, int i) {
+           return hoisted_graph(a.g(i));
+         }});
+    hoisted_ = count_;
+    check("computed ties",
+          [](const state& a, int) { return fault_of_computed_ties(a.of_training()); });
+    check("experts",
+          [](const state& a, int) { return fault_of_experts(a.of_training(), *a.numbers); });
+    check("frozen",
+          [](const state& a, int) { return fault_of_frozen(a.of_training(), a.numbers->frozen); });
+    add({.name = "evaluate",
+         .is = step::graphs,
+         .of = [](const state& a, int i) { return a.is_evaluation(i); },
+         .make = [](const state& a, int) { return a.g(a.head()); }});
+    add({.name = "meanings", .is = step::meanings, .of = [](const state& a, int i) {
+           return a.is_part(i) || a.is_evaluation(i);
+         }});
+    [this]<int... P>(std::integer_sequence<int, P...>) { (add_pass<P>(), ...); }
+    (std::make_integer_sequence<int, pass_count>{});
+    add({.name = "registry", .is = step::stores, .make_stores = [](const state& a) {
+           const auto layers = a.layers();
+           return verified_registry(a.of_training(),
+                                    std::span(layers).first(static_cast<unsigned>(a.parts())),
+                                    a.numbers->ranks.zero, a.ranks());
+         }});
+    add({.name = "update",
+         .is = step::graphs,
+         .of = [](const state& a, int i) { return i == part_of_update(a.kinds()); },
+         .make = [](const state& a,
+                    int) { return update_graph(*a.stores, a.ranks(), a.numbers->precision); }});
+    check_made("the nodes of the update",
+               [](const state& a, int i) { return verify_nodes(a.g(i)); });
+    add({.name = "totals",
+         .is = step::graphs,
+         .of = [](const state& a, int i) { return i == part_of_totals(a.kinds()); },
+         .make = [](const state& a, int) { return totals_graph(a.ranks()); }});
+    check_made("the nodes of the totals",
+               [](const state& a, int i) { return verify_nodes(a.g(i)); });
+    check(
+        "the registries of stages",
+        [](const state& a, int stage) { return detail::fault_of_stage(a, stage); },
+        [](const state& a) { return a.numbers->ranks.pp > 1 ? a.numbers->ranks.pp : 0; });
+    add({.name = "plans", .is = step::plans});
+    const auto graphs = [](const state& a) { return a.count(); };
+    check(
+        "memory in one trip",
+        [](const state& a, int i) {
+          const auto k = static_cast<unsigned>(i);
+          return verify_memory(a.g(i), *a.plans[k], *a.orders[k], 1);
+        },
+        graphs);
+    check(
+        "memory in several trips",
+        [](const state& a, int i) {
+          const auto k = static_cast<unsigned>(i);
+          if (a.g(i).region_count == 0) return fault_record{};
+          return verify_memory(a.g(i), *a.plans[k], *a.orders[k], 2);
+        },
+        graphs);
+    add({.name = "buffers", .is = step::buffers});
+    check(
+        "schedules",
+        [](const state& a, int i) {
+          constexpr int rounds[] = {1, 1, 2, 4}, more[] = {0, 1, 0, 0};
+          return detail::fault_of_schedule(*a.numbers, rounds[i], more[i]);
+        },
+        [](const state&) { return 4; });
+    check("micro-batches in flight", [](const state& a, int) {
+      const layout& l = a.numbers->ranks;
+      return verify_flights(schedule_of(l), l, a.numbers->batch.micro_batches);
+    });
+    check(
+        "steps", [](const state& a, int i) { return detail::fault_of_step(a, i >= 2, i % 2 == 0); },
+        [](const state& a) { return a.numbers->ranks.pp > 1 ? 4 : 2; });
+  }
+
+  constexpr int count() const { return count_; }
+  constexpr const step& operator[](int i) const { return all_[static_cast<unsigned>(i)]; }
+  /// After so many steps, graphs are those that the model writes, hoisted.
+  constexpr int hoisted() const { return hoisted_; }
+
+private:
+  constexpr void add(const step& s) { all_[static_cast<unsigned>(count_++)] = s; }
+  constexpr void check(const char* name, fault_record (*fault_of)(const state&, int),
+                       int (*items)(const state&) = nullptr) {
+    add({.name = name, .items = items, .fault_of = fault_of});
+  }
+  /// Of the graphs that the last step of graphs has made.
+  constexpr void check_made(const char* name, fault_record (*fault_of)(const state&, int)) {
+    add({.name = name,
+         .of = [](const state& a, int i) { return a.made[static_cast<unsigned>(i)]; },
+         .items = [](const state& a) { return a.count(); },
+         .fault_of = fault_of});
+  }
+  /// A pass, and all that the verifier says of what it made.
+  template <int P> constexpr void add_pass() {
+    constexpr bool derives = P < deriving_passes;
+    add({.name = all_passes[P].name,
+         .is = step::graphs,
+         .of =
+             [](const state& a, int i) {
+               return (a.is_part(i) || a.is_evaluation(i)) &&
+                      all_passes[P].applies(a.g(i), a.options(i));
+             },
+         .make = [](const state& a, int i) { return all_passes[P].run(a.g(i), a.options(i)); }});
+    [this]<int... C>(std::integer_sequence<int, C...>) {
+      (check_made(pass_checks[C].name,
+                  [](const state& a, int i) {
+                    return pass_checks[C].fault_of(a.g(i), *a.owes[static_cast<unsigned>(i)],
+                                                   a.options(i).backward, derives);
+                  }),
+       ...);
+    }
+    (std::make_integer_sequence<int, pass_check_count>{});
+    if constexpr (!derives) return;
+    add({.name = "meanings", .is = step::meanings, .of = [](const state& a, int i) {
+           return a.made[static_cast<unsigned>(i)];
+         }});
+    check("ties", [](const state& a, int) { return fault_of_ties(a.of_training()); });
+    check("roles", [](const state& a, int) {
+      return fault_of_roles(a.of_training(), a.numbers->precision);
+    });
+  }
+
+  step all_[64]{};
+  int count_ = 0, hoisted_ = 0;
+};
+template <class Model> inline constexpr assembly_list<Model> assembly{};
+
+} // namespace mc
