@@ -710,6 +710,11 @@ BOOST_AUTO_TEST_CASE(other_ranks_than_the_layout_has_are_refused) {
              std::string(e.what()).find(why) != std::string::npos;
     });
   };
+  const interpreted_program<gpt> alone(small_gpt, {.batch = {2, 32}}, "alone");
+  BOOST_CHECK_EXCEPTION(
+      session(alone.view(), device, purpose::training, self::hosts()), error, [](const error& e) {
+        return std::string(e.what()).find("was given a communicator of hosts") != std::string::npos;
+      });
   refused(p.view(), mesh_of({.tp = 4}, 1), "over 2 ranks of tp and was given 4");
   refused(p.view(), mesh_of({}, 1), "over at least 2 ranks");
   refused(stages.view(), mesh_of({.pp = 4}, 1), "over 2 ranks of pp and was given 4");

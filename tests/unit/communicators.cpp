@@ -12,8 +12,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <memory>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <communicators.hpp>
 #include <simulated_communicator.hpp>
@@ -130,7 +133,66 @@ struct unseen final : cpu {
   bool host_sees() const override { return false; }
 };
 
+/// A CPU whose lane does what it was asked for when it is finished.
+struct late final : cpu {
+  class late_lane final : public cpu_lane {
+  public:
+    using cpu_lane::cpu_lane;
+    void write(std::byte* to, const void* from, std::int64_t bytes) override {
+      const auto* const first = static_cast<const std::byte*>(from);
+      kept_.push_back({to, {first, first + bytes}});
+    }
+    void finish() override {
+      for (const auto& [to, from] : kept_) std::memcpy(to, from.data(), from.size());
+      kept_.clear();
+    }
+
+  private:
+    std::vector<std::pair<std::byte*, std::vector<std::byte>>> kept_;
+  };
+  late() : cpu(std::unique_ptr<product_source>(), 1) {}
+  lane& main_lane() override { return lane_; }
+
+private:
+  late_lane lane_{*this};
+};
+
 } // namespace
+
+// An exchange on a lane begins when the lane has come to it.
+BOOST_AUTO_TEST_CASE(an_exchange_is_behind_what_its_lane_was_given) {
+  const auto sums = [](communicator& hosts) {
+    late device;
+    lane& on = device.main_lane();
+    const auto ranks = hosts.make_ranks(device);
+    float x = 0, sum = 0;
+    const float mine = static_cast<float>(1 + hosts.rank());
+    on.write(reinterpret_cast<std::byte*>(&x), &mine, sizeof mine);
+    ranks->run(on, exchange::all_reduce(everyone, dtype::f32, &x, &sum, 1));
+    return sum;
+  };
+  float found[2]{};
+  thread_ranks threads(meshes[0]);
+  threads.run([&](communicator& c) { found[c.rank()] = sums(c); });
+  BOOST_TEST(found[0] == 3);
+  BOOST_TEST(found[1] == 3);
+}
+
+// What one rank gives itself is copied by its lane, in the lane's order.
+BOOST_AUTO_TEST_CASE(one_rank_copies_on_its_lane) {
+  struct counted final : cpu_lane {
+    int copies = 0;
+    void copy(std::byte* to, const std::byte* from, std::int64_t bytes) override {
+      ++copies;
+      cpu_lane::copy(to, from, bytes);
+    }
+  } on;
+  const float x = 3;
+  float y = 0;
+  self::ranks().run(on, exchange::all_reduce(axis::tp, dtype::f32, &x, &y, 1));
+  BOOST_TEST(y == 3);
+  BOOST_TEST(on.copies == 1);
+}
 
 BOOST_AUTO_TEST_CASE(what_is_of_the_other_plane_is_refused) {
   const auto refused = [](auto f, const char* sentence) {
@@ -268,12 +330,24 @@ BOOST_AUTO_TEST_CASE(ranks_that_ask_for_different_exchanges_are_told) {
                                    wrong.code() == exit_code::internal;
                           });
   };
+  const auto told_of_ranks = [&](auto& ranks, const asked& w) {
+    BOOST_CHECK_EXCEPTION(ranks.run([&](communicator& c) {
+      checked_if(true, c, [&](communicator& hosts) {
+        cpu device(std::unique_ptr<product_source>(), 1);
+        const auto to = hosts.make_ranks(device);
+        to->run(device.main_lane(), hosts.rank() == 0 ? w.first : w.second);
+      });
+    }),
+                          error, [&](const error& wrong) {
+                            return std::string(wrong.what()).find("ranks ask for different") == 0;
+                          });
+  };
   for (const asked& w : wishes) {
     thread_ranks ranks(two_ranks);
     told(ranks, false, w), told(ranks, true, w);
     BOOST_TEST((out[0] == in && out[1] == in)); // nothing has moved
     simulated_ranks simulated(two_ranks);       // which compare little themselves
-    told(simulated, true, w);
+    told(simulated, true, w), told_of_ranks(simulated, w);
     out[0] = out[1] = in;
   }
 }
