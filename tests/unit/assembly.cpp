@@ -55,7 +55,52 @@ constexpr narrow narrowed() {
   return m;
 }
 
+/// Its list has a pass that hands on the stream as it came in.
+struct tampered : gpt {
+  static constexpr family_name<tampered> family{"tampered"};
+};
+constexpr tampered tampered_with() {
+  tampered m;
+  static_cast<gpt&>(m) = dense();
+  return m;
+}
+class tampered_list {
+public:
+  using step = assembly_step<tampered>;
+  constexpr tampered_list() {
+    for (int i = 0; i < whole_.count(); ++i) {
+      all_[i] = whole_[i];
+      if (all_[i].name == all_passes[pass_count - 2].name) all_[i].make = &make;
+    }
+  }
+  constexpr int count() const { return whole_.count(); }
+  constexpr int hoisted() const { return whole_.hoisted(); }
+  constexpr const step& operator[](int i) const { return all_[i]; }
+
+private:
+  static constexpr graph make(const assembling<tampered>& a, int number) {
+    graph g = all_passes[pass_count - 2].run(a.g(number), a.options(number));
+    if (a.what(number) != part_kind::block) return g;
+    for (int v = 0; v < g.value_count; ++v)
+      if (g.values[v].is == role::input && g.values[v].from == feed::stream)
+        g.outputs[0] = static_cast<value_id>(v);
+    return g;
+  }
+  assembly_list<tampered> whole_{};
+  step all_[64]{};
+};
+
+} // namespace
+namespace mc {
+template <> inline constexpr tampered_list assembly<tampered>{};
+} // namespace mc
+namespace {
+
 /// What a program is of; each is a type, whose graphs are constants.
+struct of_tampered {
+  static constexpr tampered model = tampered_with();
+  static constexpr setup numbers = small();
+};
 struct whole_dense {
   static constexpr gpt model = dense();
   static constexpr setup numbers = small();
@@ -167,6 +212,7 @@ BOOST_AUTO_TEST_CASE(the_first_fault_is_the_same) {
   both_refuse<other_width>("MEGA-S");
   both_refuse<no_end>("MEGA-T003");
   both_refuse<main_grads_too_narrow>("MEGA-");
+  both_refuse<of_tampered>("MEGA-P019");
 }
 
 // Whatever a step makes of graphs, the verifier's checks stand behind it.
