@@ -11,9 +11,9 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include <kernels.hpp>
 
@@ -70,7 +70,7 @@ public:
   constexpr tampered_list() {
     for (int i = 0; i < whole_.count(); ++i) {
       all_[i] = whole_[i];
-      if (all_[i].name == all_passes[pass_count - 2].name) all_[i].make = &make;
+      if (std::string_view(all_[i].name) == all_passes[pass_count - 2].name) all_[i].make = &make;
     }
   }
   constexpr int count() const { return whole_.count(); }
@@ -222,14 +222,14 @@ BOOST_AUTO_TEST_CASE(nothing_is_made_without_a_check) {
   int passes = 0;
   for (int i = 0; i < list.count(); ++i) {
     bool is_pass = false;
-    for (const pass& p : all_passes) is_pass = is_pass || std::strcmp(p.name, list[i].name) == 0;
+    for (const pass& p : all_passes) is_pass = is_pass || std::string_view(p.name) == list[i].name;
     if (!is_pass) continue;
     ++passes;
     BOOST_TEST((list[i].is == step::graphs));
     for (int c = 0; c < pass_check_count; ++c) {
       BOOST_TEST_REQUIRE(i + 1 + c < list.count());
       BOOST_TEST((list[i + 1 + c].is == step::check));
-      BOOST_TEST(list[i + 1 + c].name == pass_checks[c].name);
+      BOOST_TEST(std::string_view(list[i + 1 + c].name) == pass_checks[c].name);
     }
   }
   BOOST_TEST(passes == pass_count);
