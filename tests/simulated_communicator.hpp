@@ -67,7 +67,7 @@ private:
   public:
     one_rank(simulated_ranks& of, int rank, mc::plane moves)
         : communicator(of.mesh_, rank, moves, mc::reduced_bits::of_rank_order), of_(of) {}
-    std::unique_ptr<communicator> make_ranks(mc::device& /*on*/) override {
+    std::unique_ptr<communicator> ranks_for(mc::device& /*on*/) override {
       return std::make_unique<one_rank>(of_, rank(), mc::plane::ranks);
     }
 

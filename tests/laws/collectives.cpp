@@ -124,7 +124,7 @@ class counting final : public communicator {
 public:
   explicit counting(communicator& below)
       : communicator(below.ranks(), below.rank(), below.moves(), below.bits()), to_(below) {}
-  std::unique_ptr<communicator> make_ranks(device& on) override { return to_.make_ranks(on); }
+  std::unique_ptr<communicator> ranks_for(device& on) override { return to_.make_ranks(on); }
   tallies all, large; ///< and those of more than a number
 
 private:

@@ -439,9 +439,7 @@ public:
       : communicator(below.ranks(), below.rank(), mc::plane::hosts, below.bits()),
         below_(below),
         on_(on) {}
-  std::unique_ptr<communicator> make_ranks(mc::device& on) override {
-    return below_.make_ranks(on);
-  }
+  std::unique_ptr<communicator> ranks_for(mc::device& on) override { return below_.make_ranks(on); }
   bool in_one_process() const override { return below_.in_one_process(); }
   void give_up() noexcept override { below_.give_up(); }
 
@@ -459,8 +457,8 @@ private:
 };
 
 /// Ranks whose memory is that of guarded devices, which it gets at by the device's own functions:
-/// what they hand in is read as late as may be, when the rank waits for something, and what they get
-/// is written when it waits for that. Until then `out` holds what is of no use.
+/// what they hand in is read as late as may be, when the rank waits for an exchange of ranks, and what
+/// they get is written when it waits for that. Until then `out` holds what is of no use.
 class ranks_of_device final : public mc::communicator {
 public:
   /// `hosts`: plain ones, of this rank.
@@ -468,7 +466,7 @@ public:
       : communicator(hosts.ranks(), hosts.rank(), mc::plane::ranks, hosts.bits()),
         below_(hosts.make_ranks(staging_)),
         on_(on) {}
-  std::unique_ptr<communicator> make_ranks(mc::device&) override { return nullptr; }
+  std::unique_ptr<communicator> ranks_for(mc::device&) override { return nullptr; }
   bool in_one_process() const override { return below_->in_one_process(); }
   void give_up() noexcept override { below_->give_up(); }
 
@@ -494,7 +492,8 @@ private:
     r.gives.assign(x.gives.begin(), x.gives.end()), r.takes.assign(x.takes.begin(), x.takes.end());
     r.in.resize(static_cast<std::size_t>(gives ? in : 0));
     r.out.resize(static_cast<std::size_t>(out));
-    r.reached = on_.make_event();
+    if (events_.empty()) events_.push_back(on_.make_event());
+    r.reached = std::move(events_.back()), events_.pop_back();
     on->record(*r.reached);
     const auto* const first = static_cast<const std::byte*>(x.in);
     auto* const to = static_cast<std::byte*>(x.out);
@@ -510,6 +509,7 @@ private:
     below_->wait(staging_.main_lane(), at->of);
     if (!at->out.empty())
       on.write(static_cast<std::byte*>(at->x.out), at->out.data(), std::ssize(at->out));
+    events_.push_back(std::move(at->reached)); // whose end would wait for the device
     started_.erase(at);
   }
   std::size_t finish_any(std::span<const mc::ticket>) override { return 0; }
@@ -528,7 +528,8 @@ private:
   mc::cpu staging_{std::unique_ptr<mc::product_source>(), 1};
   std::unique_ptr<mc::communicator> below_;
   guarded_device& on_;
-  std::list<record> started_; ///< in their order
+  std::list<record> started_;                      ///< in their order
+  std::vector<std::unique_ptr<mc::event>> events_; ///< of exchanges that are over
   std::int64_t number_ = 0;
 };
 

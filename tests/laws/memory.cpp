@@ -182,7 +182,7 @@ namespace {
 class one_of_two final : public communicator {
 public:
   one_of_two() : communicator(mesh_of({}, 2), 0, plane::ranks, reduced_bits::of_rank_order) {}
-  std::unique_ptr<communicator> make_ranks(device&) override { return nullptr; }
+  std::unique_ptr<communicator> ranks_for(device&) override { return nullptr; }
 
 private:
   ticket begin(const exchange& x, const group&, lane*) override {

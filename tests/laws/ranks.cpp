@@ -82,9 +82,9 @@ std::string text_of(const call& c) {
 /// ranks away. So what a rank counts of experts is chosen equally often in all.
 class recording_communicator final : public communicator {
 public:
-  recording_communicator(const mesh& m, int rank)
-      : communicator(m, rank, plane::ranks, reduced_bits::of_rank_order) {}
-  std::unique_ptr<communicator> make_ranks(device&) override { return nullptr; }
+  recording_communicator(const mesh& m, int rank, reduced_bits bits = reduced_bits::of_rank_order)
+      : communicator(m, rank, plane::ranks, bits) {}
+  std::unique_ptr<communicator> ranks_for(device&) override { return nullptr; }
   std::vector<call> calls;
 
 private:
@@ -714,6 +714,13 @@ BOOST_AUTO_TEST_CASE(other_ranks_than_the_layout_has_are_refused) {
   BOOST_CHECK_EXCEPTION(
       session(alone.view(), device, purpose::training, self::hosts()), error, [](const error& e) {
         return std::string(e.what()).find("was given a communicator of hosts") != std::string::npos;
+      });
+  const interpreted_program<gpt> invariant(
+      small_gpt, {.ranks = {.tp = 2}, .batch = {2, 32}, .sums = numerics::batch_invariant}, "same");
+  recording_communicator by_library(mesh_of({.tp = 2}, 1), 0, reduced_bits::of_library);
+  BOOST_CHECK_EXCEPTION(
+      session(invariant.view(), device, purpose::training, by_library), error, [](const error& e) {
+        return std::string(e.what()).find("an order of a library's own") != std::string::npos;
       });
   refused(p.view(), mesh_of({.tp = 4}, 1), "over 2 ranks of tp and was given 4");
   refused(p.view(), mesh_of({}, 1), "over at least 2 ranks");

@@ -53,7 +53,7 @@ public:
         to_(below),
         strike_(s),
         weights_(weights) {}
-  std::unique_ptr<communicator> make_ranks(device& on) override { return to_.make_ranks(on); }
+  std::unique_ptr<communicator> ranks_for(device& on) override { return to_.make_ranks(on); }
   bool in_one_process() const override { return to_.in_one_process(); }
   void give_up() noexcept override { to_.give_up(); }
 

@@ -209,8 +209,10 @@ BOOST_AUTO_TEST_CASE(what_is_of_the_other_plane_is_refused) {
     lane& on = device.main_lane();
     const auto ranks = hosts.make_ranks(device);
     const auto x = exchange::barrier(everyone);
-    return refused([&] { hosts.run(on, x); }, "memory of a device is no matter of hosts") +
-           refused([&] { ranks->run(x); }, "memory of the host is no matter of ranks");
+    return refused([&] { hosts.run(on, x); }, "a lane was given to hosts") +
+           refused([&] { hosts.wait(on, ticket{}); }, "a lane was given to hosts") +
+           refused([&] { ranks->run(x); }, "no lane was given to ranks") +
+           refused([&] { ranks->wait(ticket{}); }, "no lane was given to ranks");
   };
   BOOST_TEST(f(self::hosts()) == "");
   thread_ranks(meshes[0]).run([&](communicator& c) {
@@ -221,6 +223,28 @@ BOOST_AUTO_TEST_CASE(what_is_of_the_other_plane_is_refused) {
                      "ranks as threads move memory that the host sees");
     if (!wrong.empty()) throw error(exit_code::internal, wrong);
   });
+}
+
+// A rank that agrees with two others which do not agree is not left alone with them.
+BOOST_AUTO_TEST_CASE(who_agrees_with_ranks_that_differ_is_told) {
+  for (const bool checks : {false, true}) {
+    thread_ranks ranks(mesh({4, 1, 1, 1, 4, 1, 1}), std::chrono::seconds(20));
+    BOOST_CHECK_EXCEPTION(
+        ranks.run([&](communicator& c) {
+          checked_if(checks, c, [&](communicator& hosts) {
+            float x[8]{}, y[8]{}, z = 0;
+            const std::int64_t n = hosts.rank() == 2 ? 0 : 3 + hosts.rank() / 3;
+            const ticket sum = hosts.start(exchange::all_reduce(axis::dp, dtype::f32, x, y, n));
+            if (hosts.rank() == 2) hosts.wait(sum);
+            const ticket next = hosts.start(exchange::all_reduce(axis::dp, dtype::f32, x, &z, 1));
+            if (hosts.rank() != 2) hosts.wait(next), hosts.wait(sum);
+            else hosts.wait(next);
+          });
+        }),
+        error, [](const error& e) {
+          return std::string(e.what()).find("ranks ask for different exchanges") == 0;
+        });
+  }
 }
 
 // An exchange that goes wrong is told to who waits for it, and not to who waits for another one.
@@ -237,6 +261,7 @@ BOOST_AUTO_TEST_CASE(a_fault_is_of_its_exchange) {
         const ticket wrong = hosts.start(sum(y, 1 + hosts.rank())), right = hosts.start(sum(z, 4));
         hosts.wait(right);
         summed += static_cast<int>(z[3]);
+        hosts.run(exchange::barrier(axis::tp)); // behind it one that throws ends the other, too
         try {
           hosts.wait(wrong);
         } catch (const error& e) {
@@ -315,6 +340,17 @@ BOOST_AUTO_TEST_CASE(ranks_that_ask_for_different_exchanges_are_told) {
        "rank 0 for send of 3 f32 over tp at mine.hpp:7 (exchange 0 of its group of hosts)"},
   };
   const mesh two_ranks({1, 1, 2, 1, 2, 1, 1});
+  BOOST_CHECK_EXCEPTION(thread_ranks(two_ranks, std::chrono::seconds(20)).run([&](communicator& c) {
+    checked_if(true, c, [&](communicator& hosts) { // of another plane each
+      cpu device(std::unique_ptr<product_source>(), 1);
+      const auto to = hosts.make_ranks(device);
+      if (hosts.rank() == 0) hosts.run(exchange::barrier(axis::tp));
+      else to->run(device.main_lane(), exchange::barrier(axis::tp));
+    });
+  }),
+                        error, [](const error& wrong) {
+                          return std::string(wrong.what()).find("ranks ask for different") == 0;
+                        });
   const auto told = [&](auto& ranks, bool checks, const asked& w) {
     BOOST_CHECK_EXCEPTION(ranks.run([&](communicator& c) {
       checked_if(checks, c, [&](communicator& to) {

@@ -5,7 +5,7 @@
 //   checked_if(checks, hosts, [&](communicator& hosts) { ... });     and its ranks
 //
 // start tells what is asked for and starts the exchange, and waits for nobody; wait compares what
-// the others have told. All ranks of a group ask both planes for exchanges in one order.
+// the others have told. Ranks of a group start their exchanges of both planes in one common order.
 #pragma once
 
 #include <megacpp/comm/wish.hpp>
@@ -20,36 +20,40 @@
 
 namespace mc {
 
-/// What it needs for an exchange it keeps, and uses again for the next one.
+/// A checker keeps the memory that it needs for an exchange, and uses it again.
 class checking final : public communicator {
 public:
   /// `hosts` must outlive this.
   explicit checking(communicator& hosts) : checking(hosts, hosts) {}
   ~checking() override {
     if (started_.empty()) return;
-    if (asks_ != nullptr) asks_->left_ = started_.front()->x;
-    to_.give_up(); // others read what is kept here
+    if (made_by_ != nullptr) made_by_->left_ = started_.front()->x;
+    give_up(); // others read what is kept here
   }
 
-  std::unique_ptr<communicator> make_ranks(device& on) override {
+  std::unique_ptr<communicator> ranks_for(device& on) override {
     auto ranks = to_.make_ranks(on);
     std::unique_ptr<checking> checks(new checking(*ranks, hosts_));
-    checks->owned_ = std::move(ranks), checks->asks_ = this;
+    checks->owned_ = std::move(ranks), checks->made_by_ = this;
     return checks;
   }
   void give_up() noexcept override {
     to_.give_up();
+    if (&hosts_ != &to_) hosts_.give_up();
     started_.clear();
   }
   bool in_one_process() const override { return to_.in_one_process(); }
   /// Throws mc::error(exit_code::internal) for an exchange, of hosts or of ranks that are gone,
   /// that nobody has waited for.
   void require_idle() const {
-    if (left_) refuse_left(*left_);
+    require_none_left();
     if (!started_.empty()) refuse_left(started_.front()->x);
   }
 
 private:
+  void require_none_left() const {
+    if (left_) refuse_left(*left_);
+  }
   checking(communicator& below, communicator& hosts)
       : communicator(below.ranks(), below.rank(), below.moves(), below.bits()),
         hosts_(hosts),
@@ -73,6 +77,7 @@ private:
   };
 
   ticket begin(const exchange& x, const group& g, lane* on) override {
+    require_none_left();
     std::unique_ptr<asked> a;
     if (spare_.empty()) a = std::make_unique<asked>();
     else a = std::move(spare_.back()), spare_.pop_back();
@@ -89,31 +94,49 @@ private:
     a->theirs.resize(a->mine.size());
     started_.push_back(std::move(a));
     asked& here = *started_.back();
-    here.tells = hosts_.start(telling(here));
-    here.data = on != nullptr ? to_.start(*on, x) : to_.start(x);
+    or_give_up([&] {
+      here.tells = hosts_.start(telling(here));
+      here.data = on != nullptr ? to_.start(*on, x) : to_.start(x);
+    });
     return {here.number};
   }
   void finish(lane& on, ticket t) override {
     asked& a = find(t);
-    hosts_.wait(a.tells);
-    require_agreement(a);
-    to_.wait(on, a.data);
+    or_give_up([&] {
+      hosts_.wait(a.tells);
+      require_agreement(a);
+      to_.wait(on, a.data);
+    });
     leave(a);
   }
   std::size_t finish_any(std::span<const ticket> any) override {
+    require_none_left();
     for (;;) {
       waited_.clear();
       for (const ticket t : any) {
         const asked& a = find(t);
         waited_.push_back(a.agreed ? a.data : a.tells);
       }
-      const std::size_t over = hosts_.wait_any(waited_);
-      asked& a = find(any[over]);
-      if (a.agreed) {
-        leave(a);
-        return over;
-      }
-      require_agreement(a);
+      std::size_t over = 0;
+      bool whole = false;
+      or_give_up([&] {
+        over = hosts_.wait_any(waited_);
+        asked& a = find(any[over]);
+        whole = a.agreed;
+        if (!whole) require_agreement(a);
+      });
+      if (!whole) continue;
+      leave(find(any[over]));
+      return over;
+    }
+  }
+  /// f(). What it throws ends the run, while the memory of all that is in flight is still there.
+  template <class F> void or_give_up(F f) {
+    try {
+      f();
+    } catch (...) {
+      give_up();
+      throw;
     }
   }
   /// Gives others what this rank asks for, and takes what they do.
@@ -152,7 +175,7 @@ private:
   communicator& hosts_;
   std::unique_ptr<communicator> owned_; ///< of ranks: whom it checks
   communicator& to_;
-  checking* asks_ = nullptr;     ///< of ranks: by which it was made
+  checking* made_by_ = nullptr;  ///< of ranks: the one of hosts
   std::optional<exchange> left_; ///< of ranks that are gone: what nobody has waited for
   std::vector<std::unique_ptr<asked>> started_, spare_; ///< in their order; none of them
   std::map<stream, std::int64_t> counts_;

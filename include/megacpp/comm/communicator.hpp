@@ -2,7 +2,8 @@
 // they move. `hosts` moves memory of the host: what ranks agree on, check, and write into files. It
 // is there before any device is opened. `ranks` moves memory of a device, on a lane of that device:
 // run/ knows it by this class, a call at a time, and kernels by c.comm(). Nothing of one plane goes
-// over the other. A backend has four functions: begin, finish, finish_any and make_ranks.
+// over the other. A backend begins exchanges, finishes them (on a lane, or any of several), and
+// makes its ranks (ranks_for); one of processes says so (in_one_process), and gives up what failed.
 //
 //   hosts.run(exchange::all_gather(everyone, dtype::i64, &mine, all, 1));      at once
 //   const ticket t = hosts.start(exchange::barrier(everyone));
@@ -19,12 +20,14 @@
 // after wait finds it done: `wait` means that the lane goes on. The host may go on before.
 //
 // What backends promise of each plane, and tests/communicators.hpp asks of each:
-//   - all ranks of a group start the same exchanges over it in the same order, and of two ranks one
-//     sends in the order in which the other receives; several may be in flight, over several
-//     groups and both planes, and are waited for once each, in any order;
-//   - start waits for no other rank; until wait returns, `in` is not written and `out` not touched,
-//     and after it `out` is whole and `in` free;
-//   - a fault of an exchange between ranks is thrown by the wait for that exchange;
+//   - all ranks of a group start the same exchanges over it in the same order, and a rank receives
+//     from another one in the order in which that one sends; several exchanges may be in flight,
+//     over several groups and both planes, and are waited for once each, in any order;
+//   - start waits for no other rank; `in` is not written and `out` not touched until, of hosts,
+//     wait has returned, and of ranks, the lane has come to the wait; then `out` is whole and `in`
+//     free;
+//   - what ranks ask differently is thrown by the wait for that exchange, where the backend's wait
+//     is one of the host;
 //   - of an all-reduce, ranks may have nothing: their count is 0, and the result is the
 //     others';
 //   - `in` and `out` are apart, or one in place of the other: those of an all-reduce the same, `in`
@@ -191,7 +194,7 @@ enum class reduced_bits : std::uint8_t {
   /// Threads and MPI do, and one rank alone.
   of_rank_order,
   /// Sums are taken in an order of the library's own, as NCCL's: another number of ranks or another
-  /// machine may leave others. Integers and maxima are as above.
+  /// machine may leave others. Sums of integers are as above.
   of_library
 };
 
@@ -224,18 +227,28 @@ public:
 
   /// Of hosts: this rank's communicator for memory of `on`, while all others make theirs. Both must
   /// outlive it. Throws mc::error(exit_code::internal) for memory that the backend cannot reach.
-  virtual std::unique_ptr<communicator> make_ranks(device& on) = 0;
+  std::unique_ptr<communicator> make_ranks(device& on) {
+    require_plane(plane::hosts);
+    return ranks_for(on);
+  }
 
-  /// Throws mc::error(exit_code::internal) for what no group can do, and for memory of the other
-  /// plane. What a backend throws when another rank does not come, it throws here or in wait.
+  /// Throws mc::error(exit_code::internal) for what no group can do, and where a lane is missing,
+  /// or is given to hosts. What a backend throws when another rank does not come, it throws here or
+  /// in wait.
   ticket start(const exchange& x) { return start_on(nullptr, x); }
-  void wait(ticket t) { finish_any({&t, 1}); }
+  void wait(ticket t) { wait_any({&t, 1}); }
   /// Waits for one of several, whichever is over first, and returns its place among them.
-  std::size_t wait_any(std::span<const ticket> any) { return finish_any(any); }
+  std::size_t wait_any(std::span<const ticket> any) {
+    require_plane(plane::hosts);
+    return finish_any(any);
+  }
   void run(const exchange& x) { wait(start(x)); }
   /// The same on a lane of the device.
   ticket start(lane& on, const exchange& x) { return start_on(&on, x); }
-  void wait(lane& on, ticket t) { finish(on, t); }
+  void wait(lane& on, ticket t) {
+    require_plane(plane::ranks);
+    finish(on, t);
+  }
   void run(lane& on, const exchange& x) { wait(on, start(on, x)); }
 
   /// For who ends with exchanges that it has started and cannot wait for, as the run has failed:
@@ -243,6 +256,7 @@ public:
   virtual void give_up() noexcept {}
 
 private:
+  virtual std::unique_ptr<communicator> ranks_for(device& on) = 0;
   /// On a lane, where one is given: of ranks it always is, of hosts never.
   virtual ticket begin(const exchange&, const group&, lane* on) = 0;
   /// The lane goes on behind it.
@@ -250,10 +264,16 @@ private:
   /// Until one of them is over: its place.
   virtual std::size_t finish_any(std::span<const ticket> any) = 0;
 
+  void require_plane(plane asked) const {
+    if (asked != plane_)
+      throw error(exit_code::internal,
+                  asked == plane::ranks
+                      ? "a lane was given to hosts, which move memory of the host: ask ranks"
+                      : "no lane was given to ranks, which move memory of a device: give one, or "
+                        "ask hosts");
+  }
   ticket start_on(lane* on, const exchange& x) {
-    if ((plane_ == plane::ranks) != (on != nullptr))
-      refuse_exchange(x, on != nullptr ? "memory of a device is no matter of hosts: ask ranks"
-                                       : "memory of the host is no matter of ranks: ask hosts");
+    require_plane(on != nullptr ? plane::ranks : plane::hosts);
     if (!on_one_mesh(x.over)) refuse_exchange(x, "its axes are of two meshes: name those of one");
     const group g = over(x.over);
     require_sound(x, g);

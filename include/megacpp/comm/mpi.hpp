@@ -184,7 +184,7 @@ private:
     public:
       communicator_of_rank(one_rank& of, plane moves)
           : communicator(of.mesh_, of.of_.rank_, moves, reduced_bits::of_rank_order), of_(of) {}
-      std::unique_ptr<communicator> make_ranks(device& on) override {
+      std::unique_ptr<communicator> ranks_for(device& on) override {
         require_seen(on, "processes of MPI");
         return of_.on_plane(plane::ranks);
       }
@@ -207,6 +207,9 @@ private:
     /// What all send each other at the start of an all-reduce; where it is short, `count` elements
     /// follow.
     struct head {
+      static constexpr std::int64_t all_reduces =
+          0x6d6567612b2b; ///< no element of another exchange
+      std::int64_t is = all_reduces;
       std::int64_t count = 0;
       std::int16_t type = 0, by = 0;
       std::int32_t line = 0;
@@ -220,7 +223,7 @@ private:
     /// An exchange that was started and not waited for.
     struct record {
       std::int64_t number = 0;
-      plane moves_of{};
+      plane of_plane{};
       exchange x;
       group g{mesh::one_rank(), axis_set{}, 0};
       std::int64_t of_group = 0; ///< how many came before it over its group
@@ -304,7 +307,7 @@ private:
       started_.push_back(std::move(unused_.back()));
       unused_.pop_back();
       record& r = *started_.back();
-      r.number = ++number_, r.moves_of = moves, r.wrong = nullptr;
+      r.number = ++number_, r.of_plane = moves, r.wrong = nullptr;
       r.x = x, r.x.gives = r.x.takes = {};
       r.g = g;
       r.stage = record::moves;
@@ -331,7 +334,7 @@ private:
         MPI_Request& q = r.requests.emplace_back(MPI_REQUEST_NULL);
         r.messages.push_back({r.g[to], -1});
         detail::require_mpi(
-            MPI_Isend(at, static_cast<int>(n), MPI_BYTE, r.g[to], r.tag, of_.of(r.moves_of), &q),
+            MPI_Isend(at, static_cast<int>(n), MPI_BYTE, r.g[to], r.tag, of_.of(r.of_plane), &q),
             "send to rank ", r.g[to]);
         at += n, left -= n;
       } while (left > 0);
@@ -345,7 +348,7 @@ private:
         MPI_Request& q = r.requests.emplace_back(MPI_REQUEST_NULL);
         r.messages.push_back({r.g[from], n, up_to});
         detail::require_mpi(
-            MPI_Irecv(at, static_cast<int>(n), MPI_BYTE, r.g[from], r.tag, of_.of(r.moves_of), &q),
+            MPI_Irecv(at, static_cast<int>(n), MPI_BYTE, r.g[from], r.tag, of_.of(r.of_plane), &q),
             "receive from rank ", r.g[from]);
         at += n, left -= n;
       } while (left > 0);
@@ -417,8 +420,8 @@ private:
       r.stage = record::heads;
       r.memory =
           of_.memory_.take(n * (static_cast<std::int64_t>(sizeof(head)) + of_.sizes_.at_once));
-      const head mine{x.count, static_cast<std::int16_t>(x.type), static_cast<std::int16_t>(x.by),
-                      x.line.number};
+      const head mine{head::all_reduces, x.count, static_cast<std::int16_t>(x.type),
+                      static_cast<std::int16_t>(x.by), x.line.number};
       std::memcpy(head_of(r, me), &mine, sizeof mine);
       copy(head_of(r, me) + sizeof mine, x.in, bytes);
       for (int k = 1; k < n; ++k)
@@ -433,10 +436,11 @@ private:
       for (int q = 0; q < r.g.size(); ++q) {
         head theirs;
         std::memcpy(&theirs, head_of(r, q), sizeof theirs);
+        if (theirs.is != head::all_reduces) refuse_other(r, r.g[q], "what no all-reduce is");
         if (theirs.count > 0) r.holders.push_back(q);
         if (theirs.type != static_cast<std::int16_t>(x.type) ||
             theirs.by != static_cast<std::int16_t>(x.by) ||
-            (theirs.count != x.count && theirs.count * x.count != 0))
+            (theirs.count != x.count && theirs.count != 0 && x.count != 0))
           refuse_other(
               r, r.g[q],
               (static_cast<reduction>(theirs.by) != x.by
@@ -567,7 +571,7 @@ private:
         int bytes = 0;
         if (m.bytes < 0) continue;
         MPI_Get_count(&states_[i], MPI_BYTE, &bytes);
-        if (bytes != m.bytes && !m.up_to)
+        if (m.up_to ? bytes < static_cast<int>(sizeof(head)) : bytes != m.bytes)
           refuse_other(r, m.peer, std::to_string(bytes) + " bytes, not " + std::to_string(m.bytes));
       }
       r.requests.clear(), r.messages.clear();

@@ -8,8 +8,8 @@
 
 namespace mc {
 
-/// Throws mc::error(exit_code::internal) for memory that the host does not see, which ranks `as`
-/// one or the other cannot move.
+/// Ranks made `as` threads or processes cannot move memory that the host does not see: throws
+/// mc::error(exit_code::internal).
 inline void require_seen(const memory_space& of, const char* as) {
   if (!of.host_sees())
     throw error(exit_code::internal, std::string("ranks as ") + as +

@@ -26,7 +26,7 @@ public:
   }
   static planes both() { return {hosts(), ranks()}; }
 
-  std::unique_ptr<communicator> make_ranks(device& /*on*/) override {
+  std::unique_ptr<communicator> ranks_for(device& /*on*/) override {
     return std::make_unique<self>(plane::ranks);
   }
 

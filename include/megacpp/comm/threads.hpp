@@ -103,6 +103,7 @@ private:
     };
     std::vector<guest> guests;
     std::atomic<int> came{0}, shared{0}, gathered{0};
+    std::atomic<bool> faulty{false}; ///< its guests ask for different exchanges
     int left = 0;
     seconds since{}; ///< of awake_, when the first one came
     key at{};
@@ -133,7 +134,7 @@ private:
     public:
       communicator_of_rank(one_rank& of, plane moves)
           : communicator(of.of_.mesh_, of.rank_, moves, reduced_bits::of_rank_order), of_(of) {}
-      std::unique_ptr<communicator> make_ranks(device& on) override {
+      std::unique_ptr<communicator> ranks_for(device& on) override {
         require_seen(on, "threads");
         return of_.on_plane(plane::ranks);
       }
@@ -189,7 +190,10 @@ private:
         for (std::size_t i = 0; i < any.size(); ++i) {
           const auto it = find(any[i]);
           if (!it->done()) continue;
-          if (it->wrong != nullptr) std::rethrow_exception(it->wrong);
+          if (it->wrong != nullptr) { // others may read this rank's memory until then
+            end_for_all();
+            std::rethrow_exception(it->wrong);
+          }
           of_.leave(it->at);
           started_.erase(it);
           return i;
@@ -214,10 +218,13 @@ private:
     }
 
     void give_up() noexcept {
+      end_for_all();
+      started_.clear();
+    }
+    void end_for_all() noexcept {
       of_.ended_.store(true);
       of_.changed();
       of_.until_untouched();
-      started_.clear();
     }
 
     /// What can be done of an exchange now: nothing once the run has ended, for the memory of
@@ -230,11 +237,17 @@ private:
       } touching(of_.touching_);
       meeting& m = *r.m;
       if (of_.ended_.load() || r.wrong != nullptr) return false;
+      if (m.faulty.load()) { // others do not do their shares
+        r.wrong = std::make_exception_ptr(error(
+            exit_code::ranks, "ranks ask for different exchanges: see what another one says"));
+        return true;
+      }
       if (r.stage == record::waits && m.all(m.came)) {
         try {
           require_agreement(r);
         } catch (const error&) {
           r.wrong = std::current_exception();
+          m.faulty.store(true), of_.changed();
           return true;
         }
         share(r);
@@ -380,7 +393,7 @@ private:
     meeting& m = *node.mapped();
     m.guests.resize(static_cast<std::size_t>(size));
     for (meeting::guest& g : m.guests) g.rank = -1;
-    m.came = 0, m.shared = 0, m.gathered = 0, m.left = 0;
+    m.came = 0, m.shared = 0, m.gathered = 0, m.left = 0, m.faulty = false;
     m.since = awake_;
     node.key() = k;
     return meetings_.insert(std::move(node)).position;

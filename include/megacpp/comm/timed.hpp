@@ -34,10 +34,13 @@ public:
       : communicator(of.ranks(), of.rank(), of.moves(), of.bits()),
         of_(of),
         starts_(on, room),
-        waits_(on, room) {}
+        waits_(on, room) {
+    if (of.moves() != plane::ranks)
+      throw error(exit_code::internal, "exchanges of hosts were to be timed: give ranks");
+  }
 
-  /// Time that lanes have spent in waiting for exchanges, and in moving what they move. Waits for
-  /// those that were waited for.
+  /// Time that lanes have spent in waiting for exchanges, and in moving what they move. The call
+  /// waits until the lanes have ended those exchanges.
   std::int64_t waited() {
     settle();
     return waited_;
@@ -48,10 +51,17 @@ public:
     settle();
     to_ = to;
   }
+  /// Ends the recording without its last times, and waits for nothing: the run has failed.
+  void forget() noexcept {
+    starts_.clear(), waits_.clear();
+    to_ = nullptr;
+  }
   /// Exchanges for which there was no room.
   std::int64_t left_out() const { return left_out_; }
 
-  std::unique_ptr<communicator> make_ranks(device& on) override { return of_.make_ranks(on); }
+  std::unique_ptr<communicator> ranks_for(device& /*on*/) override {
+    return nullptr;
+  } // it is not of hosts
   void give_up() noexcept override { of_.give_up(); }
   bool in_one_process() const override { return of_.in_one_process(); }
 

@@ -1,6 +1,6 @@
 // What a rank asks of another one of its group, as that one has to see it. Ranks agree where both
-// ask for the same exchange, which is what is compared before data moves; where they do not, a
-// sentence tells both ranks, what each asked for, and for which line of the model.
+// ask for the same exchange, which is compared before a rank goes on with what it got; where they
+// do not, a sentence tells both ranks, what each asked for, and for which line of the model.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
@@ -12,7 +12,7 @@ namespace mc {
 
 /// Bytes that can be sent.
 struct wish {
-  std::int64_t number = 0;           ///< exchanges of its group before
+  std::int64_t number = 0;           ///< exchanges of its group before, on its plane
   std::int64_t gives = 0, takes = 0; ///< elements: `count`, or by counts those of the other rank
   std::int32_t rank = 0;             ///< in the run
   std::int32_t root = -1;

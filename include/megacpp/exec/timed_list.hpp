@@ -19,6 +19,7 @@ public:
     for (auto& e : began_) e = of.make_event();
     for (auto& e : ended_) e = of.make_event();
   }
+  /// Whether there is no room: then neither begin nor end may be called.
   bool full() const { return size_ == what_.size(); }
   void clear() { size_ = 0; }
   void begin(lane& on) { on.record(*began_[size_]); }
@@ -29,8 +30,9 @@ public:
   /// Waits for all of them. f(what, began, ended) for each, in order, in monotonic_nanoseconds;
   /// then there are none.
   template <class F> void take(F f) {
-    for (std::size_t i = 0; i < size_; ++i) f(what_[i], began_[i]->reached(), ended_[i]->reached());
+    const std::size_t n = size_;
     size_ = 0;
+    for (std::size_t i = 0; i < n; ++i) f(what_[i], began_[i]->reached(), ended_[i]->reached());
   }
 
 private:

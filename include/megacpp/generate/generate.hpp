@@ -481,8 +481,8 @@ inline std::uint64_t hash_of(std::span<const continued_text> texts) {
 /// before the first text one on positions that were never trained. With --chat prompts are what a
 /// user says, and the texts are answers alone; without a prompt it talks (detail::talk).
 inline void run_generation(const program_view& p, const options& asked, device& on,
-                           const planes& of = self::both()) {
-  agreement all(of.hosts);
+                           const planes& both = self::both()) {
+  agreement all(both.hosts);
   const std::string named = all.before_others();
   const sampling_flags& s = asked.sampling;
   if (s.greedy() && s.temperature.given() && s.temperature() != 0)
@@ -505,8 +505,8 @@ inline void run_generation(const program_view& p, const options& asked, device& 
   all.after_first(name_of(found));
   detail::require_same_model(all, folder);
   if (all.apart()) all.require_same(detail::hash_of(texts), "other prompts", "give all the same");
-  const rank_program of_rank(p, of.ranks);
-  stores weights(of_rank.view(), false, of.ranks.coordinate(), on, of.ranks.ranks());
+  const rank_program of_rank(p, both.ranks);
+  stores weights(of_rank.view(), false, both.ranks.coordinate(), on, both.ranks.ranks());
   load_weights(folder, p, weights);
   std::int64_t longest = 0; // without the last token, which no other follows
   for (const detail::continued_text& t : texts) {
@@ -525,7 +525,8 @@ inline void run_generation(const program_view& p, const options& asked, device& 
   };
   if (talks) {
     const auto make = [&](std::span<const detail::continued_text> text) {
-      return generator(of_rank.view(), on, weights, detail::room_of(text, p, end.most()), of.ranks);
+      return generator(of_rank.view(), on, weights, detail::room_of(text, p, end.most()),
+                       both.ranks);
     };
     detail::talk(*chat, all, batch, make, tell_end);
     if (all.first()) print_note(detail::speed_of(batch.work()));
@@ -535,7 +536,7 @@ inline void run_generation(const program_view& p, const options& asked, device& 
   const auto at_once = static_cast<std::size_t>(o.sampling.batch_size());
   for (std::size_t first = 0; first < texts.size(); first += at_once) {
     const auto some = std::span(texts).subspan(first, std::min(at_once, texts.size() - first));
-    generator g(of_rank.view(), on, weights, detail::room_of(some, p, end.most()), of.ranks);
+    generator g(of_rank.view(), on, weights, detail::room_of(some, p, end.most()), both.ranks);
     batch.run(some, g, live);
     if (!all.first()) continue;
     for (std::size_t b = 0; b < some.size() && !live; ++b) {

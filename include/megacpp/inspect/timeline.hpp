@@ -4,7 +4,7 @@
 //
 //   timeline t(program, exchanges, micro_batches, 2);
 //   t.begin(11), session.profile(&t);       session.step(...);       t.end();
-//   const std::vector<std::string> all = agreement(ranks).gather(t.packed(ranks));
+//   const std::vector<std::string> all = agreement(hosts).gather(t.packed(hosts));
 //   trace_text(program, ranks.ranks(), all);                         on the first rank
 //
 // No rank can move what another has not begun: of the time that a rank waits for an exchange, it is
@@ -211,7 +211,7 @@ public:
   timeline(const timeline&) = delete;
   timeline& operator=(const timeline&) = delete;
   ~timeline() override {
-    if (exchanges_of_ != nullptr) exchanges_of_->record(nullptr);
+    if (exchanges_of_ != nullptr) exchanges_of_->forget();
   }
 
   /// A step begins, whose nodes another clock may be told of.

@@ -57,7 +57,7 @@ enum class purpose : std::uint8_t { training, inference };
 
 class session {
 public:
-  /// `ranks`: this rank and the others, which move memory of the device. Ranks of one
+  /// `ranks` is this rank's communicator for memory of the device. Ranks of one
   /// replica are given the same batches, replicas their own. Throws mc::error(exit_code::mismatch)
   /// where the ranks are others than the program is laid out over. The program must outlive this.
   session(const program_view& program, device& on, purpose why, communicator& ranks = self::ranks())

@@ -180,8 +180,15 @@ inline const program_view& require_one_rank(const program_view& p) {
   return p;
 }
 
-/// The same where the ranks are others than the program is laid out over.
+/// The same where the ranks are others than the program is laid out over, or add up in an order
+/// that its numerics do not allow.
 inline const program_view& require_ranks(const program_view& p, const communicator& ranks) {
+  if (p.numbers.sums == numerics::batch_invariant && ranks.bits() != reduced_bits::of_rank_order)
+    throw error(exit_code::mismatch,
+                p.name +
+                    " has sums that do not depend on the batch (batch_invariant) and was given "
+                    "ranks that add up in an order of a library's own: give it ranks as threads "
+                    "or processes of MPI, or build it with numerics fast");
   if (ranks_of(ranks.ranks()) == 1) return require_one_rank(p);
   const mesh m(p.numbers.ranks);
   for (int a = 0; a < axes; ++a) {

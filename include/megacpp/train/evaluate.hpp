@@ -26,8 +26,8 @@ inline double perplexity(double loss) { return std::exp(loss); }
 namespace detail {
 
 /// Threads that read data for all ranks of this process, while they wait.
-inline int reading_threads(const device& on, const communicator& ranks) {
-  return on.threads() * (ranks.in_one_process() ? ranks_of(ranks.ranks()) : 1);
+inline int reading_threads(const device& on, const communicator& hosts) {
+  return on.threads() * (hosts.in_one_process() ? ranks_of(hosts.ranks()) : 1);
 }
 
 /// Ranks of several processes, each of which has opened the model for itself, have the same.
@@ -77,9 +77,9 @@ inline json_output evaluation_json(const loss_sum& total) {
 /// the field "files". With --eval-iters of what an evaluation of `train` takes. All files are
 /// opened before the first is read. `data`: of the ranks of a process the same.
 inline void run_evaluation(const program_view& p, const options& asked, device& on,
-                           const planes& of = self::both(),
+                           const planes& both = self::both(),
                            const opened_once<std::vector<run_data>>& data = {}) {
-  agreement all_ranks(of.hosts);
+  agreement all_ranks(both.hosts);
   const std::string named = all_ranks.before_others();
   const found_model found = detail::required_model(asked, "eval", all_ranks, named);
   const model_folder& folder = found.folder;
@@ -88,7 +88,7 @@ inline void run_evaluation(const program_view& p, const options& asked, device& 
   const std::optional<character_set> characters = characters_of(folder, p);
   const auto opened = data([&] {
     return open_evaluation_data(p, o, folder.path(), characters,
-                                detail::reading_threads(on, of.hosts), share);
+                                detail::reading_threads(on, both.hosts), share);
   });
   std::size_t files = 0;
   for (const run_data& d : *opened) files += d.validation.size();
@@ -97,7 +97,7 @@ inline void run_evaluation(const program_view& p, const options& asked, device& 
   for (const run_data& d : *opened)
     if (all_ranks.apart())
       all_ranks.require_same(d.hash(), "other data", "give all of them the same");
-  session s(p, on, purpose::inference, of.ranks);
+  session s(p, on, purpose::inference, both.ranks);
   load_weights(folder, p, s.weights());
   // `of`: what the loss is of, as a field that comes first where there are several files.
   const auto tell = [&](const loss_sum& total, std::string_view name, json_output of) {
@@ -116,7 +116,7 @@ inline void run_evaluation(const program_view& p, const options& asked, device& 
   loss_sum all;
   for (const run_data& d : *opened)
     for (const measured_set& set : d.validation) {
-      evaluation e(s, p, set, of.hosts);
+      evaluation e(s, p, set, both.hosts);
       const loss_sum total = *e.run(share.each > 0 ? share.each : e.samples(), share.number);
       if (const std::string file = d.written ? d.written() : ""; !file.empty())
         throw error(exit_code::data,
