@@ -2,7 +2,6 @@
 #include "bodies.hpp"
 
 namespace gpu {
-using namespace mc::rows;
 
 #define MEGACPP_BODY(...) \
   template void launch<__VA_ARGS__>(std::int64_t rows, const __VA_ARGS__& body);

@@ -51,7 +51,6 @@ void finish() {
   if (!sentence.empty()) throw mc::error(mc::exit_code::internal, sentence);
 }
 
-using namespace mc::rows;
 #define MEGACPP_BODY(...) \
   template void launch<__VA_ARGS__>(std::int64_t rows, const __VA_ARGS__& body);
 #define MEGACPP_SHAPED_BODY(...) MEGACPP_BODY(__VA_ARGS__)

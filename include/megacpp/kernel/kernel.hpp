@@ -64,9 +64,13 @@ namespace mc {
 template <class... T> struct element_list {};
 using floating = element_list<float, bf16, double>;
 using accumulators = element_list<float, double>;
-/// Those of a kernel (kernel_of).
-template <class Kernel> constexpr auto elements_of() {
-  if constexpr (requires { typename Kernel::elements; }) return typename Kernel::elements{};
+/// The element types that the kernel of an op is for on a device: one of the device's own has those
+/// of the common one, where it does not say others.
+template <const op_info* Op, class Device> constexpr auto elements_of() {
+  if constexpr (requires { typename kernel_on<Op, Device>::elements; })
+    return typename kernel_on<Op, Device>::elements{};
+  else if constexpr (requires { typename kernel_of<Op>::elements; })
+    return typename kernel_of<Op>::elements{};
   else return floating{};
 }
 /// Ops, as a list of their addresses.

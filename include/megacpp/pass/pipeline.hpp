@@ -57,7 +57,7 @@ inline constexpr pass_check pass_checks[] = {
      }}};
 inline constexpr int pass_check_count = static_cast<int>(std::size(pass_checks));
 
-/// What a pass left wrong, by all of them.
+/// What a pass left wrong, by all of `pass_checks`.
 constexpr fault_record verify(const graph& g, const meaning& before, bool backward, bool derived) {
   fault_record wrong = g.wrong;
   for (const pass_check& c : pass_checks)

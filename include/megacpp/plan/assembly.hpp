@@ -25,7 +25,7 @@
 
 namespace mc {
 
-/// A program as far as it is made. What is not made yet is empty.
+/// A program as far as it is made. What is not made yet points to something empty.
 template <class Model> struct assembling {
   const Model* model = nullptr;
   const setup* numbers = nullptr;
@@ -81,15 +81,18 @@ template <class Model> struct assembling {
 /// One step. Functions get the program as it is before the step.
 template <class Model> struct assembly_step {
   using state = assembling<Model>;
-  enum task : std::uint8_t { graphs, meanings, stores, plans, buffers, check };
+  enum task : std::uint8_t { graphs, meanings, stores, plans, planned, check };
   const char* name = "";
   task is = check;
-  /// Of steps that make something of graphs, for which of them: make(program, number).
+  /// Whether the step makes something of the graph of this number, or a check looks at this item;
+  /// null: a check looks at all of its items.
   bool (*of)(const state&, int) = nullptr;
+  /// The graph that takes the place of the one of this number; the registry.
   graph (*make)(const state&, int) = nullptr;
   registry (*make_stores)(const state&) = nullptr;
-  /// A check of so many items, by number; null: of one.
+  /// How many items a check has; null: one.
   int (*items)(const state&) = nullptr;
+  /// What is wrong with this item.
   fault_record (*fault_of)(const state&, int) = nullptr;
 };
 
@@ -128,7 +131,7 @@ constexpr fault_record fault_of_step(const assembling<Model>& a, bool of_last, b
   return verify_stage(a.planned, s, training, s.micros_to_prove());
 }
 
-/// A longer schedule than of so many passes takes a compiler long: a session proves its own number.
+/// A compiler takes long over a schedule of more passes than this; a session proves its own number.
 inline constexpr int max_passes_to_compile = 1 << 12;
 /// What is wrong with the schedule of so many rounds of as many micro-batches as there are stages,
 /// and some more.
@@ -144,10 +147,13 @@ constexpr fault_record fault_of_schedule(const setup& s, int rounds, int more) {
 /// What is wrong with the registry of a stage, which a rank makes at start.
 template <class Model>
 constexpr fault_record fault_of_stage(const assembling<Model>& a, int number) {
-  std::array<int, Model::kinds + 2> before{};
-  for (int s = 0; s < number; ++s) {
-    const stage_shape one = a.stage(s);
-    for (int i = 0; i < a.parts(); ++i) before[static_cast<unsigned>(i)] += one.layers[i];
+  const layout& l = a.numbers->ranks;
+  std::array<int, Model::kinds + 2> before{}; // layers of earlier stages; the last one has the head
+  for (int v = 0, layer = 0; v < l.pp * l.virtual_stages; ++v) {
+    const bool earlier = v % l.pp < number;
+    if (earlier && v == 0) ++before[0];
+    for (int n = layers_of_stage(l, layers_of(*a.model), v); n > 0; --n, ++layer)
+      if (earlier) ++before[static_cast<unsigned>(1 + a.kind_of(layer))];
   }
   const auto parts = static_cast<unsigned>(a.parts());
   return verified_registry(a.of_training(), a.stage(number).layers, a.numbers->ranks.zero,
@@ -185,7 +191,7 @@ public:
     add({.name = "meanings", .is = step::meanings, .of = [](const state& a, int i) {
            return a.is_part(i) || a.is_evaluation(i);
          }});
-    [this]<int... P>(std::integer_sequence<int, P...>) { (add_pass<P>(), ...); }
+    [this]<int... P>(std::integer_sequence<int, P...>) { (this->template add_pass<P>(), ...); }
     (std::make_integer_sequence<int, pass_count>{});
     add({.name = "registry", .is = step::stores, .make_stores = [](const state& a) {
            const auto layers = a.layers();
@@ -198,14 +204,10 @@ public:
          .of = [](const state& a, int i) { return i == part_of_update(a.kinds()); },
          .make = [](const state& a,
                     int) { return update_graph(*a.stores, a.ranks(), a.numbers->precision); }});
-    check_made("the nodes of the update",
-               [](const state& a, int i) { return verify_nodes(a.g(i)); });
     add({.name = "totals",
          .is = step::graphs,
          .of = [](const state& a, int i) { return i == part_of_totals(a.kinds()); },
          .make = [](const state& a, int) { return totals_graph(a.ranks()); }});
-    check_made("the nodes of the totals",
-               [](const state& a, int i) { return verify_nodes(a.g(i)); });
     check(
         "the registries of stages",
         [](const state& a, int stage) { return detail::fault_of_stage(a, stage); },
@@ -219,15 +221,15 @@ public:
           return verify_memory(a.g(i), *a.plans[k], *a.orders[k], 1);
         },
         graphs);
-    check(
-        "memory in several trips",
-        [](const state& a, int i) {
-          const auto k = static_cast<unsigned>(i);
-          if (a.g(i).region_count == 0) return fault_record{};
-          return verify_memory(a.g(i), *a.plans[k], *a.orders[k], 2);
-        },
-        graphs);
-    add({.name = "buffers", .is = step::buffers});
+    add({.name = "memory in several trips",
+         .of = [](const state& a, int i) { return a.g(i).region_count > 0; },
+         .items = graphs,
+         .fault_of =
+             [](const state& a, int i) {
+               const auto k = static_cast<unsigned>(i);
+               return verify_memory(a.g(i), *a.plans[k], *a.orders[k], 2);
+             }});
+    add({.name = "planned graphs", .is = step::planned});
     check(
         "schedules",
         [](const state& a, int i) {
@@ -255,7 +257,7 @@ private:
                        int (*items)(const state&) = nullptr) {
     add({.name = name, .items = items, .fault_of = fault_of});
   }
-  /// Of the graphs that the last step of graphs has made.
+  /// Adds a check of the graphs that the last step of graphs has made.
   constexpr void check_made(const char* name, fault_record (*fault_of)(const state&, int)) {
     add({.name = name,
          .of = [](const state& a, int i) { return a.made[static_cast<unsigned>(i)]; },
@@ -274,18 +276,19 @@ private:
              },
          .make = [](const state& a, int i) { return all_passes[P].run(a.g(i), a.options(i)); }});
     [this]<int... C>(std::integer_sequence<int, C...>) {
-      (check_made(pass_checks[C].name,
-                  [](const state& a, int i) {
-                    return pass_checks[C].fault_of(a.g(i), *a.owes[static_cast<unsigned>(i)],
-                                                   a.options(i).backward, derives);
-                  }),
+      (this->check_made(pass_checks[C].name,
+                        [](const state& a, int i) {
+                          return pass_checks[C].fault_of(a.g(i), *a.owes[static_cast<unsigned>(i)],
+                                                         a.options(i).backward, derives);
+                        }),
        ...);
     }
     (std::make_integer_sequence<int, pass_check_count>{});
-    if constexpr (!derives) return;
-    add({.name = "meanings", .is = step::meanings, .of = [](const state& a, int i) {
-           return a.made[static_cast<unsigned>(i)];
-         }});
+    if constexpr (derives)
+      add({.name = "meanings", .is = step::meanings, .of = [](const state& a, int i) {
+             return a.made[static_cast<unsigned>(i)];
+           }});
+    if constexpr (P != deriving_passes - 1) return;
     check("ties", [](const state& a, int) { return fault_of_ties(a.of_training()); });
     check("roles", [](const state& a, int) {
       return fault_of_roles(a.of_training(), a.numbers->precision);

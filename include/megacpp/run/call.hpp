@@ -247,15 +247,16 @@ private:
   }
 };
 
-/// Node N of a part.
+/// The call of the kernel of node N of a part.
 template <class Part, int N, class Device> using compiled_call =
     node_call<Device, constant_node<Part, N>>;
-/// A node of a graph, and the same as a call of the kernel for elements of type T.
+/// A call of a kernel whose element type is not chosen yet.
 template <class Device> struct dynamic_node : call_state<Device>, node_of_graph {
   dynamic_node(const call_state<Device>& s, const mc::graph& g, const memory_plan& p, int part,
                const node& n)
       : call_state<Device>(s), node_of_graph(g, p, part, n) {}
 };
+/// The call of the kernel for elements of type T.
 template <class Device, class T> struct dynamic_call : node_call<Device, typed_node<T>> {
   explicit dynamic_call(const dynamic_node<Device>& of)
       : node_call<Device, typed_node<T>>(of, static_cast<const node_of_graph&>(of)) {}

@@ -36,7 +36,7 @@ public:
   /// added the same way.
   template <const op_info* Op, class... Types> void add() {
     if constexpr (sizeof...(Types) > 0) add_for<Op>(element_list<Types...>{});
-    else add_for<Op>(elements_of<kernel_on<Op, Device>>());
+    else add_for<Op>(elements_of<Op, Device>());
   }
 
   const functions& find(const op_info* op, dtype t) const {
@@ -53,8 +53,8 @@ public:
     for (const auto& k : kernels_) f(k.first.first, k.first.second);
   }
 
-  /// Every op of the library (kernel/kernels.hpp). Programs of many units may instantiate it in
-  /// one: most of the time that such a unit takes to compile is this.
+  /// Every op of the library (kernel/kernels.hpp); defined in run/interpreter.hpp. Programs of many
+  /// units may instantiate it in one: most of the time that such a unit takes to compile is this.
   static kernel_table all();
 
 private:

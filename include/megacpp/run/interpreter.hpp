@@ -43,6 +43,8 @@ public:
     const auto n = static_cast<std::size_t>(now_.count());
     graphs_.assign(n, keep(graph{})), owes_.assign(n, keep(meaning{}));
     made_ = std::make_unique<bool[]>(n);
+    orders_.assign(n, keep(running_order{})), plans_.assign(n, keep(memory_plan{}));
+    now_.stores = keep(registry{}), now_.orders = orders_, now_.plans = plans_;
     now_.graphs = graphs_, now_.owes = owes_, now_.made = {made_.get(), n};
     for (int i = 0; i < assembly<Model>.count(); ++i) {
       take(assembly<Model>[i]);
@@ -78,13 +80,12 @@ private:
       return each([&](int i, std::size_t k) { owes_[k] = keep(meaning_of(now_.g(i))); });
     case step::stores: now_.stores = keep(s.make_stores(now_)); return refuse(now_.stores->wrong);
     case step::plans:
-      for (const graph* g : graphs_) {
-        orders_.push_back(keep(running_order(*g)));
-        plans_.push_back(keep(place_memory(*g, *orders_.back())));
+      for (std::size_t k = 0; k < graphs_.size(); ++k) {
+        orders_[k] = keep(running_order(*graphs_[k]));
+        plans_[k] = keep(place_memory(*graphs_[k], *orders_[k]));
       }
-      now_.orders = orders_, now_.plans = plans_;
       return;
-    case step::buffers:
+    case step::planned:
       for (std::size_t k = 0; k < graphs_.size(); ++k)
         planned_.emplace_back(*graphs_[k], *plans_[k], *orders_[k]);
       now_.planned = planned_;
@@ -105,7 +106,7 @@ private:
   std::unique_ptr<bool[]> made_;
   std::vector<const running_order*> orders_;
   std::vector<const memory_plan*> plans_;
-  std::vector<planned_graph> planned_;
+  std::vector<planned_graph> planned_; ///< once all is planned
   std::tuple<std::vector<std::unique_ptr<graph>>, std::vector<std::unique_ptr<meaning>>,
              std::vector<std::unique_ptr<registry>>, std::vector<std::unique_ptr<running_order>>,
              std::vector<std::unique_ptr<memory_plan>>>

@@ -47,144 +47,181 @@ inline constexpr meaning no_meaning{};
 inline constexpr registry no_stores{};
 inline constexpr running_order no_order{};
 inline constexpr memory_plan no_plan{};
-inline constexpr fault_record no_fault{};
+inline constexpr planned_graph no_planned{no_graph, no_plan, no_order};
 
 template <class Of, int S> struct assembled;
+template <class Of, int S> struct graphs_after;
 
-/// Graph, meaning, order or plan `I` that step S makes.
-template <class Of, int S, int I>
-inline constexpr graph graph_made = steps<Of>[S].make(assembled<Of, S>::now, I);
-template <class Of, int S, int I>
-inline constexpr meaning meaning_made = meaning_of(assembled<Of, S>::now.g(I));
+/// Graph, meaning, order or plan `At` that step S makes.
+template <class Of, int S, int At>
+inline constexpr graph graph_made = steps<Of>[S].make(assembled<Of, S>::now, At);
+template <class Of, int S, int At>
+inline constexpr meaning meaning_made = meaning_of(assembled<Of, S>::now.g(At));
 template <class Of, int S>
 inline constexpr registry stores_made = steps<Of>[S].make_stores(assembled<Of, S>::now);
-template <class Of, int S, int I>
-inline constexpr running_order order_made{assembled<Of, S>::now.g(I)};
-template <class Of, int S, int I>
-inline constexpr memory_plan plan_made = place_memory(assembled<Of, S>::now.g(I),
-                                                      order_made<Of, S, I>);
-/// What step S, a check, says of item I.
-template <class Of, int S, int I>
-inline constexpr fault_record fault_found = steps<Of>[S].fault_of(assembled<Of, S>::now, I);
+template <class Of, int S, int At>
+inline constexpr running_order order_made{assembled<Of, S>::now.g(At)};
+template <class Of, int S, int At>
+inline constexpr memory_plan plan_made = place_memory(assembled<Of, S>::now.g(At),
+                                                      order_made<Of, S, At>);
+/// What step S, a check, says of item At.
+template <class Of, int S, int At>
+inline constexpr fault_record fault_found = steps<Of>[S].fault_of(assembled<Of, S>::now, At);
+
+/// The numbers of all graphs.
+template <class Of> using numbers_of_graphs = std::make_integer_sequence<int, graphs_in<Of>>;
+template <class Of, class T> using by_number = std::array<T, static_cast<unsigned>(graphs_in<Of>)>;
 
 /// For what graphs step S makes something.
-template <class Of, int S> inline constexpr auto made_by = [] {
-  std::array<bool, static_cast<unsigned>(graphs_in<Of>)> made{};
-  constexpr auto& step = steps<Of>[S];
-  if constexpr (step.of != nullptr && assembled<Of, S>::wrong == nullptr)
+template <class Of, int S> constexpr by_number<Of, bool> makes() {
+  by_number<Of, bool> made{};
+  if constexpr (steps<Of>[S].of != nullptr && assembled<Of, S>::wrong == nullptr)
     for (int i = 0; i < graphs_in<Of>; ++i)
-      made[static_cast<unsigned>(i)] = step.of(assembled<Of, S>::now, i);
+      made[static_cast<unsigned>(i)] = steps<Of>[S].of(assembled<Of, S>::now, i);
   return made;
-}();
-
-/// f<I>() for every graph, as an array.
-template <class Of, class T, class F> constexpr auto of_graphs(F f) {
-  return [&]<int... I>(std::integer_sequence<int, I...>) {
-    return std::array<T, sizeof...(I)>{f.template operator()<I>()...};
-  }
-  (std::make_integer_sequence<int, graphs_in<Of>>{});
 }
-/// After S steps: the graphs and what they owe, by number.
-template <class Of, int S>
-inline constexpr auto graphs_after = of_graphs<Of, const graph*>([]<int I>() -> const graph* {
-  if constexpr (S == 0) {
-    return &no_graph;
-  } else if constexpr (steps<Of>[S - 1].is == steps_of<Of>::step::graphs) {
-    if constexpr (made_by<Of, S - 1>[I]) return &graph_made<Of, S - 1, I>;
-    else return graphs_after<Of, S - 1>[I];
-  } else {
-    return graphs_after<Of, S - 1>[I];
-  }
-});
-template <class Of, int S>
-inline constexpr auto owed_after = of_graphs<Of, const meaning*>([]<int I>() -> const meaning* {
-  if constexpr (S == 0) {
-    return &no_meaning;
-  } else if constexpr (steps<Of>[S - 1].is == steps_of<Of>::step::meanings) {
-    if constexpr (made_by<Of, S - 1>[I]) return &meaning_made<Of, S - 1, I>;
-    else return owed_after<Of, S - 1>[I];
-  } else {
-    return owed_after<Of, S - 1>[I];
-  }
-});
-/// What the plans of step S are.
-template <class Of, int S>
-inline constexpr auto orders_made = of_graphs<Of, const running_order*>([]<int I>() {
-  return &order_made<Of, S, I>;
-});
-template <class Of, int S>
-inline constexpr auto plans_made = of_graphs<Of, const memory_plan*>([]<int I>() {
-  return &plan_made<Of, S, I>;
-});
-template <class Of, int S>
-inline constexpr auto buffers_made = of_graphs<Of, planned_graph>([]<int I>() {
-  constexpr auto& a = assembled<Of, S>::now;
-  return planned_graph(a.g(I), *a.plans[I], *a.orders[I]);
-});
+template <class Of, int S> struct made_by {
+  static constexpr by_number<Of, bool> graphs = makes<Of, S>();
+};
 
+/// Graph At, and what it owes, once step S is done.
+template <class Of, int S, int At> constexpr const graph* graph_behind() {
+  if constexpr (made_by<Of, S>::graphs[At]) return &graph_made<Of, S, At>;
+  else return graphs_after<Of, S>::graphs[At];
+}
+template <class Of, int S, int At> constexpr const meaning* owed_behind() {
+  if constexpr (made_by<Of, S>::graphs[At]) return &meaning_made<Of, S, At>;
+  else return graphs_after<Of, S>::owes[At];
+}
+template <class Of, int S, int At> constexpr planned_graph planned_behind() {
+  constexpr auto& a = assembled<Of, S>::now;
+  return planned_graph(a.g(At), *a.plans[At], *a.orders[At]);
+}
+/// Of all graphs.
+template <class Of, int S, int... At>
+constexpr by_number<Of, const graph*> graphs_behind(std::integer_sequence<int, At...>) {
+  if constexpr (steps<Of>[S].is == steps_of<Of>::step::graphs)
+    return {graph_behind<Of, S, At>()...};
+  else return graphs_after<Of, S>::graphs;
+}
+template <class Of, int S, int... At>
+constexpr by_number<Of, const meaning*> owes_behind(std::integer_sequence<int, At...>) {
+  if constexpr (steps<Of>[S].is == steps_of<Of>::step::meanings)
+    return {owed_behind<Of, S, At>()...};
+  else return graphs_after<Of, S>::owes;
+}
+template <class Of, int S, int... At>
+constexpr by_number<Of, const running_order*> orders_of(std::integer_sequence<int, At...>) {
+  return {&order_made<Of, S, At>...};
+}
+template <class Of, int S, int... At>
+constexpr by_number<Of, const memory_plan*> plans_of(std::integer_sequence<int, At...>) {
+  return {&plan_made<Of, S, At>...};
+}
+template <class Of, int S, int... At>
+constexpr by_number<Of, planned_graph> planned_of(std::integer_sequence<int, At...>) {
+  return {planned_behind<Of, S, At>()...};
+}
+/// What step S makes of all graphs.
+template <class Of, int S>
+inline constexpr auto orders_made = orders_of<Of, S>(numbers_of_graphs<Of>{});
+template <class Of, int S>
+inline constexpr auto plans_made = plans_of<Of, S>(numbers_of_graphs<Of>{});
+template <class Of, int S>
+inline constexpr auto planned_made = planned_of<Of, S>(numbers_of_graphs<Of>{});
+
+/// The first fault of step S, whose items have these numbers; null: there is none.
+template <class Of, int S, int At> constexpr const fault_record* fault_of_item() {
+  if constexpr (steps<Of>[S].of == nullptr) return &fault_found<Of, S, At>;
+  else if constexpr (steps<Of>[S].of(assembled<Of, S>::now, At)) return &fault_found<Of, S, At>;
+  else return nullptr;
+}
+template <class Of, int S, int... At>
+constexpr const fault_record* first_of(std::integer_sequence<int, At...>) {
+  const fault_record* first = nullptr;
+  for (const fault_record* f :
+       {static_cast<const fault_record*>(nullptr), fault_of_item<Of, S, At>()...})
+    if (first == nullptr && f != nullptr && f->code != fault::none) first = f;
+  return first;
+}
+template <class Of, int S> constexpr int items_of() {
+  return steps<Of>[S].items != nullptr ? steps<Of>[S].items(assembled<Of, S>::now) : 1;
+}
+template <class Of, int S> constexpr const fault_record* fault_behind() {
+  using step = typename steps_of<Of>::step;
+  if constexpr (assembled<Of, S>::wrong != nullptr) {
+    return assembled<Of, S>::wrong;
+  } else if constexpr (steps<Of>[S].is == step::check) {
+    return first_of<Of, S>(std::make_integer_sequence<int, items_of<Of, S>()>{});
+  } else if constexpr (steps<Of>[S].is == step::stores) {
+    return stores_made<Of, S>.wrong.code != fault::none ? &stores_made<Of, S>.wrong : nullptr;
+  } else if constexpr (steps<Of>[S].is == step::graphs) {
+    for (int i = 0; i < graphs_in<Of>; ++i) {
+      const graph& g = *graphs_after<Of, S + 1>::graphs[static_cast<unsigned>(i)];
+      if (made_by<Of, S>::graphs[static_cast<unsigned>(i)] && g.wrong.code != fault::none)
+        return &g.wrong;
+    }
+  }
+  return nullptr;
+}
+
+/// The program behind step S.
+template <class Of, int S> constexpr state_of<Of> state_behind() {
+  using step = typename steps_of<Of>::step;
+  state_of<Of> a = assembled<Of, S>::now;
+  a.graphs = graphs_after<Of, S + 1>::graphs, a.owes = graphs_after<Of, S + 1>::owes;
+  if constexpr (steps<Of>[S].is == step::graphs) a.made = made_by<Of, S>::graphs;
+  if constexpr (assembled<Of, S>::wrong == nullptr) {
+    if constexpr (steps<Of>[S].is == step::stores) a.stores = &stores_made<Of, S>;
+    if constexpr (steps<Of>[S].is == step::plans)
+      a.orders = orders_made<Of, S>, a.plans = plans_made<Of, S>;
+    if constexpr (steps<Of>[S].is == step::planned) a.planned = planned_made<Of, S>;
+  }
+  return a;
+}
+
+/// Graphs after S steps, and what they owe, by number.
+template <class Of, int S> struct graphs_after {
+  static constexpr by_number<Of, const graph*> graphs =
+      graphs_behind<Of, S - 1>(numbers_of_graphs<Of>{});
+  static constexpr by_number<Of, const meaning*> owes =
+      owes_behind<Of, S - 1>(numbers_of_graphs<Of>{});
+};
 /// A program after S steps.
 template <class Of, int S> struct assembled {
-  using before = assembled<Of, S - 1>;
-  using step = typename steps_of<Of>::step;
-  static constexpr typename step::task is = steps<Of>[S - 1].is;
-
-  static constexpr state_of<Of> now = [] {
-    state_of<Of> a = before::now;
-    a.graphs = graphs_after<Of, S>, a.owes = owed_after<Of, S>;
-    if constexpr (is == step::graphs) a.made = made_by<Of, S - 1>;
-    if constexpr (before::wrong == nullptr) {
-      if constexpr (is == step::stores) a.stores = &stores_made<Of, S - 1>;
-      if constexpr (is == step::plans)
-        a.orders = orders_made<Of, S - 1>, a.plans = plans_made<Of, S - 1>;
-      if constexpr (is == step::buffers) a.planned = buffers_made<Of, S - 1>;
-    }
-    return a;
-  }();
+  static constexpr auto& graphs = graphs_after<Of, S>::graphs;
+  static constexpr state_of<Of> now = state_behind<Of, S - 1>();
   /// The first fault; null: none.
-  static constexpr const fault_record* wrong = [] {
-    const fault_record* first = before::wrong;
-    const auto see = [&first](const fault_record& f) {
-      if (first == nullptr && f.code != fault::none) first = &f;
-    };
-    if constexpr (before::wrong == nullptr) {
-      if constexpr (is == step::graphs) {
-        for (int i = 0; i < graphs_in<Of>; ++i)
-          if (made_by<Of, S - 1>[static_cast<unsigned>(i)]) see(now.g(i).wrong);
-      } else if constexpr (is == step::stores) {
-        see(now.stores->wrong);
-      } else if constexpr (is == step::check) {
-        constexpr auto& check = steps<Of>[S - 1];
-        constexpr int items = check.items != nullptr ? check.items(before::now) : 1;
-        [&]<int... I>(std::integer_sequence<int, I...>) {
-          (
-              [&] {
-                if constexpr (check.of == nullptr || check.of(before::now, I))
-                  see(fault_found<Of, S - 1, I>);
-              }(),
-              ...);
-        }
-        (std::make_integer_sequence<int, items>{});
-      }
-    }
-    return first;
-  }();
+  static constexpr const fault_record* wrong = fault_behind<Of, S - 1>();
+};
+
+/// As many of x as there are graphs.
+template <class Of, class T> constexpr by_number<Of, T> all_the_same(const T& x) {
+  by_number<Of, T> all{};
+  for (T& one : all) one = x;
+  return all;
+}
+template <class Of> struct graphs_after<Of, 0> {
+  static constexpr auto graphs = all_the_same<Of, const graph*>(&no_graph);
+  static constexpr auto owes = all_the_same<Of, const meaning*>(&no_meaning);
 };
 /// A program before the first step.
 template <class Of> struct assembled<Of, 0> {
-  static constexpr std::array<bool, static_cast<unsigned>(graphs_in<Of>)> none_made{};
-  static constexpr auto no_orders =
-      of_graphs<Of, const running_order*>([]<int>() { return &no_order; });
-  static constexpr auto no_plans =
-      of_graphs<Of, const memory_plan*>([]<int>() { return &no_plan; });
+  static constexpr auto& graphs = graphs_after<Of, 0>::graphs;
+  static constexpr auto none_made = all_the_same<Of, bool>(false);
+  static constexpr auto orders = all_the_same<Of, const running_order*>(&no_order);
+  static constexpr auto plans = all_the_same<Of, const memory_plan*>(&no_plan);
+  static constexpr auto planned = all_the_same<Of, planned_graph>(no_planned);
   static constexpr state_of<Of> now{.model = &Of::model,
                                     .numbers = &Of::numbers,
                                     .used = used_kinds(Of::model),
-                                    .graphs = graphs_after<Of, 0>,
+                                    .graphs = graphs,
                                     .made = none_made,
-                                    .owes = owed_after<Of, 0>,
+                                    .owes = graphs_after<Of, 0>::owes,
                                     .stores = &no_stores,
-                                    .orders = no_orders,
-                                    .plans = no_plans};
+                                    .orders = orders,
+                                    .plans = plans,
+                                    .planned = planned};
   static constexpr const fault_record* wrong = nullptr;
 };
 
@@ -291,7 +328,7 @@ template <class Run> struct program {
   }
   /// MEGA-M001 for a rank whose kernels need so much, if the run says what its memory is.
   static constexpr fault_record fault_of_memory(const kernel_room& kernels) {
-    if constexpr (members::device_memory() >= 0) {
+    if constexpr (whole::wrong == nullptr && members::device_memory() >= 0) {
       memory_items all = memory(most_replicas);
       all.kernels = kernels;
       if (all.total() > members::device_memory())
