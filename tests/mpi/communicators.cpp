@@ -80,6 +80,7 @@ int promises(mpi_ranks& ranks, const char* shared) {
       cpu device(std::unique_ptr<product_source>(), 1);
       const auto others = c.make_ranks(device);
       plane_of_rank hosts(c), on_lane(*others, device.main_lane());
+      check("planes", both_planes(hosts, on_lane, false)); // while both have had as many exchanges
       for (plane_of_rank* const p : {&hosts, &on_lane}) {
         check("exchanges", every_exchange(*p));
         check("in flight", exchanges_in_flight(*p));
@@ -93,7 +94,6 @@ int promises(mpi_ranks& ranks, const char* shared) {
         hosts.run(exchange::barrier(everyone));
         check("barriers", barriers(*p, came));
       }
-      check("planes", both_planes(hosts, on_lane, false));
       checked_if(true, c, [&](communicator& checks) {
         const auto checked = checks.make_ranks(device);
         plane_of_rank h(checks), r(*checked, device.main_lane());
