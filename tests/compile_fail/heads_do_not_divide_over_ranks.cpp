@@ -12,6 +12,7 @@ struct run : small_run {
 #else
   static constexpr mc::layout layout{.tp = 2};
 #endif
-  static constexpr std::int64_t device_memory = std::int64_t{1} << 30; // no other error is added by it
+  static constexpr std::int64_t device_memory = std::int64_t{1}
+                                                << 30; // no other error is added by it
 };
 static_assert(mc::program<run>::ok && mc::memory<run>().total() > 0);
