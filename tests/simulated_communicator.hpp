@@ -36,18 +36,24 @@ public:
         try {
           one_rank hosts(*this, r, mc::plane::hosts);
           f(static_cast<mc::communicator&>(hosts));
+        } catch (const ended&) { // another one says why
+          give_up();
         } catch (...) {
+          give_up();
           const std::lock_guard<std::mutex> hold(lock_);
           if (wrong_ == nullptr) wrong_ = std::current_exception();
-          came_.notify_all();
         }
       });
     for (std::thread& t : threads) t.join();
+    if (std::exchange(given_up_, false)) meetings_.clear();
     if (wrong_ != nullptr) std::rethrow_exception(std::exchange(wrong_, nullptr));
     if (!meetings_.empty()) throw std::logic_error("an exchange was started and not waited for");
   }
 
 private:
+  struct ended : std::runtime_error {
+    using std::runtime_error::runtime_error;
+  };
   using bytes = std::vector<std::byte>;
   /// What the ranks of one group have asked for, each in its place.
   struct meeting {
@@ -67,6 +73,7 @@ private:
   public:
     one_rank(simulated_ranks& of, int rank, mc::plane moves)
         : communicator(of.mesh_, rank, moves, mc::reduced_bits::of_rank_order), of_(of) {}
+    void give_up() noexcept override { of_.give_up(); }
     std::unique_ptr<communicator> ranks_for(mc::device& /*on*/) override {
       return std::make_unique<one_rank>(of_, rank(), mc::plane::ranks);
     }
@@ -105,8 +112,14 @@ private:
     std::vector<key> started_;
   };
 
+  void give_up() noexcept {
+    const std::lock_guard<std::mutex> hold(lock_);
+    given_up_ = true;
+    came_.notify_all();
+  }
   void join(const key& k, const mc::exchange& x, int size, int place) {
     const std::lock_guard<std::mutex> hold(lock_);
+    if (given_up_) return; // the memory of others may be gone
     meeting& m = meetings_[k];
     m.guests.resize(static_cast<std::size_t>(size));
     meeting::guest& g = m.guests[static_cast<std::size_t>(place)];
@@ -120,14 +133,19 @@ private:
     std::unique_lock<std::mutex> hold(lock_);
     std::size_t over = of.size();
     came_.wait(hold, [&] {
+      if (given_up_) return true;
       for (over = 0; over < of.size(); ++over)
         if (const meeting& m = meetings_.at(of[over]); m.came == static_cast<int>(m.guests.size()))
           break;
-      return wrong_ != nullptr || over < of.size();
+      return over < of.size();
     });
-    if (wrong_ != nullptr) throw std::runtime_error("another rank has ended");
+    if (given_up_) throw ended("another rank has ended");
     meeting& m = meetings_.at(of[over]);
-    if (m.wrong != nullptr) throw std::logic_error(m.wrong);
+    if (m.wrong != nullptr) {
+      given_up_ = true;
+      came_.notify_all();
+      throw std::logic_error(m.wrong);
+    }
     if (++m.left == m.came) meetings_.erase(of[over]);
     return over;
   }
@@ -192,6 +210,7 @@ private:
   std::condition_variable came_;
   std::map<key, meeting> meetings_;
   std::exception_ptr wrong_;
+  bool given_up_ = false; ///< a rank has failed: nothing is moved any more
 };
 
 } // namespace mc_test

@@ -88,9 +88,9 @@ public:
   }
 
 private:
-  /// The plane; the group by its axes and its first rank, or the two ranks of a pair; how many met
-  /// there before.
-  using key = std::tuple<plane, int, int, int, std::int64_t>;
+  /// The plane; whether ranks tell what they ask for (comm/checking.hpp), which is counted apart; the
+  /// group by its axes and its first rank, or the two ranks of a pair; how many met there before.
+  using key = std::tuple<plane, bool, int, int, int, std::int64_t>;
 
   using time = steady::time_point;
 
@@ -103,7 +103,8 @@ private:
     };
     std::vector<guest> guests;
     std::atomic<int> came{0}, shared{0}, gathered{0};
-    std::atomic<bool> faulty{false}; ///< its guests ask for different exchanges
+    std::atomic<bool> differs{false}; ///< its guests ask for different exchanges, as `wrong` says
+    std::exception_ptr wrong{};
     int left = 0;
     seconds since{}; ///< of awake_, when the first one came
     key at{};
@@ -171,13 +172,15 @@ private:
     };
 
     ticket begin(plane moves, const exchange& x, const group& g) {
-      key k{moves, x.over.bits, g[0], -1, 0};
+      const bool tells = x.before != collective::none;
+      key k{moves, tells, x.over.bits, g[0], -1, 0};
       int place = g.rank(), size = g.size();
       const int pair = -1 - x.channel;
-      if (x.what == collective::send) k = {moves, pair, rank_, g[x.peer], 0}, place = 0, size = 2;
+      if (x.what == collective::send)
+        k = {moves, tells, pair, rank_, g[x.peer], 0}, place = 0, size = 2;
       if (x.what == collective::receive)
-        k = {moves, pair, g[x.peer], rank_, 0}, place = 1, size = 2;
-      std::get<4>(k) = met_[k]++;
+        k = {moves, tells, pair, g[x.peer], rank_, 0}, place = 1, size = 2;
+      std::get<5>(k) = met_[k]++;
       started_.push_back({++number_, k, &of_.come(k, x, rank_, place, size), place});
       return {number_};
     }
@@ -200,6 +203,8 @@ private:
         }
         if (of_.ended_.load()) {
           of_.until_untouched();
+          for (const record& r : started_) // a reason is told before "see another one"
+            if (r.wrong != nullptr) std::rethrow_exception(r.wrong);
           refuse_exchange(find(any[0])->mine().x, "another rank has ended: see what it says",
                           exit_code::ranks);
         }
@@ -237,9 +242,8 @@ private:
       } touching(of_.touching_);
       meeting& m = *r.m;
       if (of_.ended_.load() || r.wrong != nullptr) return false;
-      if (m.faulty.load()) { // others do not do their shares
-        r.wrong = std::make_exception_ptr(error(
-            exit_code::ranks, "ranks ask for different exchanges: see what another one says"));
+      if (m.differs.load(std::memory_order_acquire)) { // others do not do their shares
+        r.wrong = m.wrong;
         return true;
       }
       if (r.stage == record::waits && m.all(m.came)) {
@@ -247,7 +251,7 @@ private:
           require_agreement(r);
         } catch (const error&) {
           r.wrong = std::current_exception();
-          m.faulty.store(true), of_.changed();
+          of_.tell(m, r.wrong);
           return true;
         }
         share(r);
@@ -348,7 +352,7 @@ private:
     static void require_agreement(const record& r) {
       const meeting::guest& mine = r.mine();
       const plane moves = std::get<0>(r.at);
-      const std::int64_t number = std::get<4>(r.at);
+      const std::int64_t number = std::get<5>(r.at);
       for (int q = 0; q < r.m->size(); ++q) {
         if (q == r.place) continue;
         const meeting::guest& o = r.m->guests[static_cast<std::size_t>(q)];
@@ -381,6 +385,15 @@ private:
     count(*m, m->came);
     return *m;
   }
+  /// Guests of a meeting ask for different exchanges: the first that finds it says why for all.
+  void tell(meeting& m, const std::exception_ptr& wrong) {
+    {
+      const std::scoped_lock hold(lock_);
+      if (m.wrong == nullptr) m.wrong = wrong;
+    }
+    m.differs.store(true, std::memory_order_release);
+    changed();
+  }
   /// A meeting that nobody has come to yet; one that was left before, if there is one.
   meetings::iterator open(const key& k, int size) {
     if (unused_.empty()) {
@@ -393,7 +406,7 @@ private:
     meeting& m = *node.mapped();
     m.guests.resize(static_cast<std::size_t>(size));
     for (meeting::guest& g : m.guests) g.rank = -1;
-    m.came = 0, m.shared = 0, m.gathered = 0, m.left = 0, m.faulty = false;
+    m.came = 0, m.shared = 0, m.gathered = 0, m.left = 0;
     m.since = awake_;
     node.key() = k;
     return meetings_.insert(std::move(node)).position;
@@ -443,7 +456,7 @@ private:
 
     std::string text() const {
       for (const meeting::guest& g : m->guests)
-        if (g.rank == waits) return text_of(g.x, std::get<4>(m->at));
+        if (g.rank == waits) return text_of(g.x, std::get<5>(m->at));
       return "";
     }
   };
@@ -456,7 +469,7 @@ private:
       else if (absent < 0) absent = static_cast<int>(&g - m.guests.data());
     }
     if (absent < 0 || l.waits < 0) return l;
-    const auto [moves, over, first, second, number] = m.at;
+    const auto [moves, tells, over, first, second, number] = m.at;
     l.rank = over >= 0 ? group(mesh_, axis_set::of_bits(over), l.waits)[absent]
                        : (absent == 0 ? first : second);
     return l;
