@@ -31,7 +31,8 @@ MEGACPP_KERNELS template void build_rope_table(std::int64_t, std::span<const dou
 
 #define MEGACPP_BODY(...) \
   MEGACPP_KERNELS template void cores::for_rows(std::int64_t, __VA_ARGS__) const;
-#define MEGACPP_SHAPED_BODY(...) // a run compiles it
+#define MEGACPP_SMALL_BODY(...) // a run compiles it
+#define MEGACPP_SHAPED_BODY(...)
 #define MEGACPP_ELEMENT float
 #include <megacpp/kernel/rows/bodies.inc>
 #undef MEGACPP_ELEMENT
@@ -49,6 +50,7 @@ MEGACPP_KERNELS template void build_rope_table(std::int64_t, std::span<const dou
 #undef MEGACPP_SUM
 #include <megacpp/kernel/rows/bodies.inc>
 #undef MEGACPP_SHAPED_BODY
+#undef MEGACPP_SMALL_BODY
 #undef MEGACPP_BODY
 
 } // namespace mc

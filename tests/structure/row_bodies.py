@@ -31,7 +31,7 @@ def bodies(header):
 def used(name, is_template, place, text):
     """Whether the text makes this body, or, of the list, has it compiled."""
     if place == LIST:
-        return re.search(rf"\bMEGACPP_(SHAPED_)?BODY\(mc::rows::{name}{'<' if is_template else '[)]'}",
+        return re.search(rf"\bMEGACPP_(?:SMALL_|SHAPED_)?BODY\(mc::rows::{name}{'<' if is_template else '[)]'}",
                          text)
     return re.search(rf"\brows::{name}{'<' if is_template else '{'}", text)
 
@@ -50,7 +50,7 @@ def main():
         text = "".join(UNREAD.sub(" ", source.read_text(encoding="utf-8")) for source in sources)
         problems += [f"{header}: {name} is not in {place}" for header, name, is_template in found
                      if not used(name, is_template, place, text)]
-    listed = UNREAD.sub(" ", (root / "include/megacpp/kernel/kernels.hpp").read_text(encoding="utf-8"))
+    listed = UNREAD.sub(" ", (root / "include/megacpp/kernel/kernels.hpp").read_text("utf-8"))
     ops = 0
     for header in sorted((root / "include/megacpp/op").glob("*.hpp")):
         kernels = root / "include/megacpp/kernel" / header.name

@@ -19,7 +19,7 @@
 // On a lane an exchange begins when the lane has come to its start, and what is started on the lane
 // after wait finds it done: `wait` means that the lane goes on. The host may go on before.
 //
-// What backends promise of each plane, and tests/communicators.hpp asks of each:
+// Backends promise of each plane, and tests/communicators.hpp asks them:
 //   - all ranks of a group start the same exchanges over it in the same order, and a rank receives
 //     from another one in the order in which that one sends; several exchanges may be in flight,
 //     over several groups and both planes, and are waited for once each, in any order;
@@ -33,7 +33,7 @@
 //   - `in` and `out` are apart, or one in place of the other: those of an all-reduce the same, `in`
 //     of an all-gather the rank's part of `out`, `out` of a reduce-scatter its part of `in`, of
 //     which the other parts are of no use then.
-// What bits a reduction has, the backend says by `bits` (enum class reduced_bits).
+// The backend says by `bits` what bits a reduction has (enum class reduced_bits).
 #pragma once
 
 #include <megacpp/comm/group.hpp>
@@ -161,18 +161,18 @@ inline const char* name_of(const exchange& x) {
   return name_of(x.before == collective::none ? x.what : x.before);
 }
 
-/// What was asked for, and why it cannot be.
+/// Throws a sentence that says what was asked for, and why it cannot be.
 [[noreturn, gnu::cold]] inline void refuse_exchange(const exchange& x, const std::string& why,
                                                     exit_code code = exit_code::internal) {
   std::string where;
   if (x.line.number > 0) where = std::string(" at ") + text_of(x.line).c_str();
   throw error(code, std::string(name_of(x)) + " over " + name_of(x.over) + where + ": " + why);
 }
-/// An exchange that was started and never waited for.
+/// Throws the sentence about an exchange that was started and never waited for.
 [[noreturn, gnu::cold]] inline void refuse_left(const exchange& x) {
   refuse_exchange(x, "it was started and not waited for: wait for every ticket");
 }
-/// A ticket that is of no exchange that was started and not waited for.
+/// Throws the sentence about a ticket of no exchange that is in flight.
 [[noreturn, gnu::cold]] inline void refuse_ticket() {
   throw error(exit_code::internal, "a ticket was waited for twice: wait for each exchange once");
 }
@@ -182,10 +182,10 @@ struct [[nodiscard]] ticket {
   std::int64_t number = -1;
 };
 
-/// What a communicator moves: memory of the host, or of a device.
+/// A communicator moves memory of the host, or of a device.
 enum class plane : std::uint8_t { hosts, ranks };
 
-/// What a backend promises of the bits that a reduction leaves. On all ranks they are the same.
+/// The backend promises this of the bits that a reduction leaves. On all ranks they are the same.
 enum class reduced_bits : std::uint8_t {
   /// Sums are taken in the order of the ranks, from the first on: of bf16 in fp32, rounded once at
   /// the end, of fp32 in fp32, of fp64 in fp64, of integers modulo 2^32 or 2^64; a maximum is of
@@ -225,8 +225,9 @@ public:
   /// Whether all ranks are threads of this process, which have its files, flags and signals.
   virtual bool in_one_process() const { return true; }
 
-  /// Of hosts: this rank's communicator for memory of `on`, while all others make theirs. Both must
-  /// outlive it. Throws mc::error(exit_code::internal) for memory that the backend cannot reach.
+  /// Hosts make this rank's communicator for memory of `on`, while all others make theirs. Both
+  /// must outlive it. Throws mc::error(exit_code::internal) for memory that the backend cannot
+  /// reach.
   std::unique_ptr<communicator> make_ranks(device& on) {
     require_plane(plane::hosts);
     return ranks_for(on);
@@ -243,7 +244,7 @@ public:
     return finish_any(any);
   }
   void run(const exchange& x) { wait(start(x)); }
-  /// The same on a lane of the device.
+  /// These do the same on a lane of the device.
   ticket start(lane& on, const exchange& x) { return start_on(&on, x); }
   void wait(lane& on, ticket t) {
     require_plane(plane::ranks);
@@ -259,7 +260,7 @@ private:
   virtual std::unique_ptr<communicator> ranks_for(device& on) = 0;
   /// On a lane, where one is given: of ranks it always is, of hosts never.
   virtual ticket begin(const exchange&, const group&, lane* on) = 0;
-  /// The lane goes on behind it.
+  /// Lets the lane go on behind the exchange.
   virtual void finish(lane& on, ticket t) = 0;
   /// Until one of them is over: its place.
   virtual std::size_t finish_any(std::span<const ticket> any) = 0;

@@ -13,9 +13,9 @@
 // long, or that has ended without them, ends the run with a sentence that names it.
 #pragma once
 
+#include <megacpp/comm/host_plane.hpp>
 #include <megacpp/comm/missing_rank.hpp>
 #include <megacpp/comm/rank_order.hpp>
-#include <megacpp/comm/seen_memory.hpp>
 #include <megacpp/comm/wish.hpp>
 #include <megacpp/exec/own_thread.hpp>
 #include <megacpp/exec/processors.hpp>
@@ -68,8 +68,8 @@ public:
             [this, r, &f] {
               try {
                 one_rank me(*this, r);
-                const auto hosts = me.on_plane(plane::hosts);
-                f(*hosts);
+                host_plane hosts(me, mesh_, r, plane::hosts);
+                f(static_cast<communicator&>(hosts));
                 me.require_idle();
               } catch (...) {
                 end(std::current_exception());
@@ -88,8 +88,9 @@ public:
   }
 
 private:
-  /// The plane; whether ranks tell what they ask for (comm/checking.hpp), which is counted apart; the
-  /// group by its axes and its first rank, or the two ranks of a pair; how many met there before.
+  /// The plane; whether ranks tell what they ask for (comm/checking.hpp), which is counted apart;
+  /// the group by its axes and its first rank, or the two ranks of a pair; how many met there
+  /// before.
   using key = std::tuple<plane, bool, int, int, int, std::int64_t>;
 
   using time = steady::time_point;
@@ -116,42 +117,22 @@ private:
   };
   using meetings = std::map<key, std::unique_ptr<meeting>>;
 
-  /// What a rank has started on both planes, and how far it is.
+  /// The engine of a rank: it knows what the rank has started on both planes, and how far it is.
   class one_rank {
   public:
+    static constexpr const char* ranks_are = "threads";
+    static constexpr bool in_one_process = true;
+
     one_rank(thread_ranks& of, int rank) : of_(of), rank_(rank) {}
     one_rank(const one_rank&) = delete;
     one_rank& operator=(const one_rank&) = delete;
 
-    std::unique_ptr<communicator> on_plane(plane moves) {
-      return std::make_unique<communicator_of_rank>(*this, moves);
-    }
     void require_idle() const {
       if (!started_.empty()) refuse_left(started_[0].mine().x);
     }
 
   private:
-    class communicator_of_rank final : public communicator {
-    public:
-      communicator_of_rank(one_rank& of, plane moves)
-          : communicator(of.of_.mesh_, of.rank_, moves, reduced_bits::of_rank_order), of_(of) {}
-      std::unique_ptr<communicator> ranks_for(device& on) override {
-        require_seen(on, "threads");
-        return of_.on_plane(plane::ranks);
-      }
-      void give_up() noexcept override { of_.give_up(); }
-
-    private:
-      ticket begin(const exchange& x, const group& g, lane* on) override {
-        if (on != nullptr) on->finish(); // from now on others read the memory
-        return of_.begin(moves(), x, g);
-      }
-      void finish(lane& /*on*/, ticket t) override { finish_any({&t, 1}); }
-      std::size_t finish_any(std::span<const ticket> any) override { return of_.finish(any); }
-
-      one_rank& of_;
-    };
-
+    friend class host_plane<one_rank>;
     /// An exchange that this rank has started and not left.
     struct record {
       std::int64_t number;

@@ -25,7 +25,7 @@
 
 namespace mc {
 
-/// A program as far as it is made. What is not made yet points to something empty.
+/// A program as far as it is made. Pointers to what is not made yet point to something empty.
 template <class Model> struct assembling {
   const Model* model = nullptr;
   const setup* numbers = nullptr;
@@ -54,7 +54,7 @@ template <class Model> struct assembling {
     return graphs.first(static_cast<unsigned>(parts()));
   }
   constexpr mesh ranks() const { return mesh(numbers->ranks); }
-  /// What the passes over a graph are told.
+  /// The passes over a graph are told this.
   constexpr pass_options options(int number) const {
     if (!is_part(number)) return {};
     return {.backward = true,
@@ -78,7 +78,7 @@ template <class Model> struct assembling {
   }
 };
 
-/// One step. Functions get the program as it is before the step.
+/// One step. Its functions get the program as it is before the step.
 template <class Model> struct assembly_step {
   using state = assembling<Model>;
   enum task : std::uint8_t { graphs, meanings, stores, plans, planned, check };

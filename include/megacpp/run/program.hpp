@@ -41,7 +41,7 @@ template <class Of> inline constexpr auto& steps =
 template <class Of>
 inline constexpr int graphs_in = state_of<Of>::count_of(used_kinds(Of::model).count);
 
-// What is not made.
+// These stand for what is not made yet.
 inline constexpr graph no_graph{};
 inline constexpr meaning no_meaning{};
 inline constexpr registry no_stores{};
@@ -97,7 +97,7 @@ template <class Of, int S, int At> constexpr planned_graph planned_behind() {
   constexpr auto& a = assembled<Of, S>::now;
   return planned_graph(a.g(At), *a.plans[At], *a.orders[At]);
 }
-/// Of all graphs.
+/// These give the same of all graphs.
 template <class Of, int S, int... At>
 constexpr by_number<Of, const graph*> graphs_behind(std::integer_sequence<int, At...>) {
   if constexpr (steps<Of>[S].is == steps_of<Of>::step::graphs)
@@ -122,7 +122,7 @@ template <class Of, int S, int... At>
 constexpr by_number<Of, planned_graph> planned_of(std::integer_sequence<int, At...>) {
   return {planned_behind<Of, S, At>()...};
 }
-/// What step S makes of all graphs.
+/// Step S makes these of all graphs.
 template <class Of, int S>
 inline constexpr auto orders_made = orders_of<Of, S>(numbers_of_graphs<Of>{});
 template <class Of, int S>
@@ -239,14 +239,13 @@ template <class Run> struct program {
   using model_type = decltype(members::model());
   static constexpr model_type model = assembled_of::model;
   static constexpr setup numbers = assembled_of::numbers;
-  /// After all steps, and when the forward graphs are there.
+  /// The program before the first step, after all steps, and when the forward graphs are there.
+  static constexpr auto& start = detail::assembled<assembled_of, 0>::now;
   using whole = detail::assembled<assembled_of, assembly<model_type>.count()>;
   using hoisted = detail::assembled<assembled_of, assembly<model_type>.hoisted()>;
-  /// Kinds of block that some layer is, by the model's own numbers.
-  static constexpr auto used = used_kinds(model);
-  static constexpr int kinds = used.count;
-  static constexpr int kind_of(int layer) { return used.index(model.kind_of(layer)); }
-  static constexpr int last = kinds + 1; ///< registry part of the head
+  static constexpr int kinds = start.kinds(); ///< of block, that some layer is
+  static constexpr int kind_of(int layer) { return start.kind_of(layer); }
+  static constexpr int last = start.head(); ///< registry part of the head
 
   /// Forward graph of a part, and how the registry counts it: 0 stem, 1 ... kinds, last head.
   template <int Index> struct forward {
@@ -285,15 +284,11 @@ template <class Run> struct program {
                                                       : part_kind::block;
     static constexpr graph g = unverified(
         forward_graph(model, for_generation(numbers, 1, numbers.ranks.tp, numbers.ranks.tp), what,
-                      used.kind(Index - 1)),
+                      start.used.kind(Index - 1)),
         {});
   };
 
-  static constexpr stage_shape stage(int number) {
-    return {
-        layers_of(model),           kinds, numbers.ranks, number, [](int l) { return kind_of(l); },
-        numbers.batch.micro_batches};
-  }
+  static constexpr stage_shape stage(int number) { return start.stage(number); }
 
   /// Bytes of one rank of a pipeline stage, of one replica alone.
   template <int Stage>
