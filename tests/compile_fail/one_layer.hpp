@@ -43,7 +43,7 @@ template <class Run, class Change>
 constexpr mc::fault_record verdict_after(int stage, int micro_batches, Change change) {
   using program = mc::program<Run>;
   const mc::stage_shape s = program::stage(stage);
-  mc::buffers b = mc::buffers_of(program::planned, s);
+  mc::buffers b = mc::buffers_of(program::whole::now.planned, s);
   mc::list<mc::task> tasks = mc::training_step(s.training, micro_batches);
   change(tasks, b);
   return mc::verify_step(tasks, s.training, b, micro_batches);

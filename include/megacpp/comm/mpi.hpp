@@ -23,9 +23,9 @@
 
 #if defined(MEGACPP_WITH_MPI)
 
+#include <megacpp/comm/host_plane.hpp>
 #include <megacpp/comm/mpi_questions.hpp>
 #include <megacpp/comm/rank_order.hpp>
-#include <megacpp/comm/seen_memory.hpp>
 #include <megacpp/exec/processors.hpp>
 #include <megacpp/io/clock.hpp>
 
@@ -135,11 +135,11 @@ public:
       throw error(exit_code::mismatch, "there are " + std::to_string(size_) +
                                            " processes for a mesh of " +
                                            std::to_string(ranks_of(m)) + " ranks");
-    one_rank me(*this, m, patience);
-    const auto hosts = me.on_plane(plane::hosts);
-    f(*hosts);
+    one_rank me(*this, patience);
+    host_plane hosts(me, m, rank_, plane::hosts);
+    f(static_cast<communicator&>(hosts));
     me.require_idle();
-    me.leave(*hosts);
+    me.leave(hosts);
   }
 
   /// When all that was run has ended well.
@@ -155,21 +155,20 @@ public:
   }
 
 private:
-  /// What this rank has started on both planes, and how far it is.
+  /// The engine of this rank: it knows what the rank has started on both planes, and how far it is.
   class one_rank {
   public:
-    one_rank(mpi_ranks& of, const mesh& m, seconds patience)
+    static constexpr const char* ranks_are = "processes of MPI";
+    static constexpr bool in_one_process = false;
+
+    one_rank(mpi_ranks& of, seconds patience)
         : of_(of),
-          mesh_(m),
           patience_(patience),
           looks_every_(std::clamp<seconds>(patience / 8, std::chrono::milliseconds(1),
                                            std::chrono::seconds(1))) {}
     one_rank(const one_rank&) = delete;
     one_rank& operator=(const one_rank&) = delete;
 
-    std::unique_ptr<communicator> on_plane(plane moves) {
-      return std::make_unique<communicator_of_rank>(*this, moves);
-    }
     void require_idle() const {
       if (!started_.empty()) refuse_left(started_[0]->x);
     }
@@ -180,28 +179,7 @@ private:
     }
 
   private:
-    class communicator_of_rank final : public communicator {
-    public:
-      communicator_of_rank(one_rank& of, plane moves)
-          : communicator(of.mesh_, of.of_.rank_, moves, reduced_bits::of_rank_order), of_(of) {}
-      std::unique_ptr<communicator> ranks_for(device& on) override {
-        require_seen(on, "processes of MPI");
-        return of_.on_plane(plane::ranks);
-      }
-      bool in_one_process() const override { return false; }
-      void give_up() noexcept override { of_.give_up(); }
-
-    private:
-      ticket begin(const exchange& x, const group& g, lane* on) override {
-        if (on != nullptr) on->finish(); // from now on messages read the memory
-        return of_.begin(moves(), x, g);
-      }
-      void finish(lane& /*on*/, ticket t) override { finish_any({&t, 1}); }
-      std::size_t finish_any(std::span<const ticket> any) override { return of_.finish(any); }
-
-      one_rank& of_;
-    };
-
+    friend class host_plane<one_rank>;
     using time = steady::time_point;
 
     /// What all send each other at the start of an all-reduce; where it is short, `count` elements
@@ -234,8 +212,8 @@ private:
       detail::staging_memory::block memory;
       std::vector<int> holders;        ///< numbers in the group of those that have something to sum
       std::int64_t begin = 0, end = 0; ///< of a round, elements
-      time since{};
-      std::exception_ptr wrong; ///< why it failed
+      seconds waited{};                ///< that this rank has been awake, for what comes next
+      std::exception_ptr wrong;        ///< why it failed
     };
 
     ticket begin(plane moves, const exchange& x, const group& g) {
@@ -255,8 +233,9 @@ private:
     std::size_t finish(std::span<const ticket> any) {
       record& first = find(any[0]);
       waited_for_ = &first;
-      first.since = steady::now();
-      looks_at_ = first.since + std::chrono::duration_cast<time::duration>(looks_every_);
+      first.waited = {};
+      rested_ = steady::now();
+      looks_at_ = rested_ + std::chrono::duration_cast<time::duration>(looks_every_);
       of_.questions_->forget();
       for (int idle = 0;;) {
         bool moved = false;
@@ -538,7 +517,7 @@ private:
       else start_round(r, r.end);
     }
 
-    /// What can be done of an exchange now. What goes wrong is for who waits for it.
+    /// Does what can be done of an exchange now. What goes wrong is for who waits for it.
     bool go_on(record& r) {
       if (r.stage == record::done) return false;
       try {
@@ -553,7 +532,7 @@ private:
         r.wrong = std::current_exception();
         r.stage = record::done;
       }
-      r.since = steady::now();
+      r.waited = {};
       return true;
     }
     /// Whether all messages of an exchange have come and gone. Throws
@@ -613,10 +592,12 @@ private:
       }
       const int naps = std::min(idle - of_.spins_ - yields, 5);
       const time now = steady::now();
+      // Of a process that was stopped itself, the time it stood still counts for nobody.
+      r.waited += std::min<seconds>(now - std::exchange(rested_, now), 2 * looks_every_);
       if (now >= looks_at_) {
         looks_at_ = now + std::chrono::duration_cast<time::duration>(looks_every_);
-        if (const seconds waited = now - r.since; waited >= looks_every_)
-          of_.questions_->look(now_waits(), waited, patience_, looks_every_);
+        if (r.waited >= looks_every_)
+          of_.questions_->look(now_waits(), r.waited, patience_, looks_every_);
         else of_.questions_->forget();
       }
       std::this_thread::sleep_for(std::chrono::microseconds(20 << naps));
@@ -640,7 +621,6 @@ private:
     }
 
     mpi_ranks& of_;
-    mesh mesh_;
     seconds patience_, looks_every_;
     std::map<std::tuple<plane, int, int>, std::int64_t> met_;
     std::vector<std::unique_ptr<record>> started_, unused_; ///< in their order; kept
@@ -649,7 +629,7 @@ private:
     std::int64_t number_ = 0;
     record* waited_for_ = nullptr;
     bool left_ = false;
-    time looks_at_{};
+    time rested_{}, looks_at_{};
   };
 
   /// The ranks of this machine, and the processors that they have together.
