@@ -10,6 +10,7 @@
 #pragma once
 
 #include <megacpp/graph/graph.hpp>
+#include <megacpp/graph/operand.hpp>
 
 namespace mc {
 
@@ -19,6 +20,8 @@ struct part_operand {
 
   constexpr part_operand() = default;
   constexpr part_operand(int k) : at(static_cast<std::int8_t>(k)) {}
+  template <class List, int K, element E>
+  constexpr part_operand(operand_name<List, K, E, false> /*name*/) : at(K) {}
   constexpr bool absent() const { return at < 0; }
   /// True of an operand of the fused node, which is `at`.
   constexpr bool outer() const { return at >= 0 && at < max_inputs; }

@@ -25,6 +25,7 @@ enum class element : std::uint8_t {
   i32,
   i64,
   f64,
+  moment,    ///< the type of this role (num/precision.hpp)
   converted, ///< of a type that the node's attributes or rule decide
   bytes      ///< scratch
 };
@@ -44,6 +45,12 @@ template <class List> struct output_names {
   template <int K, element E = element::of_node> using name = operand_name<List, K, E, true>;
 };
 
+/// Operands or outputs of one op as a mask, bit k for number k (op_info::changes and constants).
+template <class List, bool Output, int... K, element... E>
+constexpr unsigned mask_of(operand_name<List, K, E, Output>... /*names*/) {
+  return ((1u << K) | ...);
+}
+
 /// The type of elements E of an operand of a node of type T.
 template <element E, class T> struct type_of_element { using type = T; };
 template <class T> struct type_of_element<element::sum, T> { using type = accumulator_t<T>; };
@@ -51,6 +58,7 @@ template <class T> struct type_of_element<element::u8, T> { using type = std::ui
 template <class T> struct type_of_element<element::i32, T> { using type = std::int32_t; };
 template <class T> struct type_of_element<element::i64, T> { using type = std::int64_t; };
 template <class T> struct type_of_element<element::f64, T> { using type = double; };
+template <class T> struct type_of_element<element::moment, T> { using type = std::byte; };
 template <class T> struct type_of_element<element::converted, T> { using type = std::byte; };
 template <class T> struct type_of_element<element::bytes, T> { using type = std::byte; };
 template <class Name, class T> using element_t = typename type_of_element<Name::is, T>::type;

@@ -127,17 +127,18 @@ constexpr place attention_place(inference& c, axis a, int q, int k, int v, int i
 
 [[gnu::cold]] constexpr void attention_rule(inference& c) {
   using in = attention_in;
+  using out = attention_out;
   const value& q = c.in(in::q);
-  attention_operands(c, 0);
-  attention_marks(c, 0, 1, 3);
+  attention_operands(c, in::q);
+  attention_marks(c, in::q, in::k, in::q_order);
   c.declare(q);
   value& lse = c.declare(accumulator_of(q.type), {q.dims[0], q.dims[2], q.dims[1]});
   for (int i = 0; i < axes; ++i) {
     const auto a = static_cast<axis>(i);
     if (c.g.ranks.trivial(a)) continue;
     c.looking = i;
-    const place p = attention_place(c, a, 0, 1, 2, 3);
-    c.out[0].at[a] = p;
+    const place p = attention_place(c, a, in::q, in::k, in::v, in::q_order);
+    c.out[out::o].at[a] = p;
     lse.at[a] = p;
   }
 }
@@ -147,25 +148,26 @@ constexpr place attention_place(inference& c, axis a, int q, int k, int v, int i
 /// read.
 [[gnu::cold]] constexpr void attention_grad_rule(inference& c) {
   using in = attention_grad_in;
-  attention_operands(c, 1);
-  attention_marks(c, 1, 2, 6);
+  using out = attention_grad_out;
+  attention_operands(c, in::q);
+  attention_marks(c, in::q, in::k, in::q_order);
   c.typed({in::dy, in::o}, c.in(in::q).type), c.sums({in::lse}, in::q);
   c.alike(in::dy, in::q), c.alike(in::o, in::q);
   c.dims(in::lse, {dim::batch, dim::heads, dim::sequence});
   const auto &of_q = c.in(in::q).dims, &of_lse = c.in(in::lse).dims;
-  c.require(of_lse[0] == of_q[0] && of_lse[1] == of_q[2] && of_lse[2] == of_q[1], fault::S002, 1,
-            5);
-  for (int k = 1; k <= 3; ++k) c.declare(c.in(k)).type = c.in(in::dy).type;
+  c.require(of_lse[0] == of_q[0] && of_lse[1] == of_q[2] && of_lse[2] == of_q[1], fault::S002,
+            in::q, in::lse);
+  for (int k = in::q; k <= in::v; ++k) c.declare(c.in(k)).type = c.in(in::dy).type;
   for (int i = 0; i < axes; ++i) {
     const auto a = static_cast<axis>(i);
     if (c.g.ranks.trivial(a)) continue;
     c.looking = i;
     const place dy = c.in(in::dy).at[a], y = c.in(in::o).at[a];
     if (dy != cotangent(y)) c.fail(fault::P006, in::dy, in::o);
-    c.out[0].at[a] = dy;
-    for (int k = 1; k < 3; ++k) {
+    c.out[out::dq].at[a] = dy;
+    for (int k = out::dk; k <= out::dv; ++k) {
       place p = dy;
-      if (dy.is_shard(dim::heads)) p.d = c.in(k + 1).dims[2].d;
+      if (dy.is_shard(dim::heads)) p.d = c.in(in::q + k).dims[2].d;
       if (dy.is_shard(dim::sequence)) p = partial;
       c.out[k].at[a] = p;
     }
@@ -196,10 +198,10 @@ constexpr std::int64_t visible_pairs(std::int64_t s, std::int64_t keys, bool cau
   return w;
 }
 [[gnu::cold]] constexpr work attention_cost(const graph& g, const node& n) {
-  return attention_work(g, n, 0, 1, 2);
+  return attention_work(g, n, attention_in::q, attention_in::k, 2);
 }
 [[gnu::cold]] constexpr work attention_grad_cost(const graph& g, const node& n) {
-  return attention_work(g, n, 1, 2, 5);
+  return attention_work(g, n, attention_grad_in::q, attention_grad_in::k, 5);
 }
 
 inline constexpr op_info attention_grad{.name = "attention_grad",
@@ -211,6 +213,7 @@ inline constexpr op_info attention_grad{.name = "attention_grad",
 [[gnu::cold]] constexpr void attention_adjoint(backward& d, const node& n) {
   using in = attention_in;
   using out = attention_out;
+  using grad = attention_grad_out;
   const value_id dy = d.of(n.out[out::o]);
   if (dy < 0) return;
   const value_id dq =
@@ -219,7 +222,9 @@ inline constexpr op_info attention_grad{.name = "attention_grad",
                 n.in[in::q_order], n.in[in::k_order], n.in[in::q_document], n.in[in::k_document]},
                n.line, n.attr);
   const node made = d.b.g.at_node(d.b.g.at(dq).producer);
-  for (unsigned k = 0; k < 3; ++k) d.give(n.in[k], made.out[k], n.line);
+  d.give(n.in[in::q], made.out[grad::dq], n.line);
+  d.give(n.in[in::k], made.out[grad::dk], n.line);
+  d.give(n.in[in::v], made.out[grad::dv], n.line);
 }
 inline constexpr op_info attention{.name = "attention",
                                    .rule = &attention_rule,

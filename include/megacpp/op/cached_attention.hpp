@@ -42,36 +42,37 @@ inline constexpr std::int64_t most_slots = 0x7fffffff;
 [[gnu::cold]] constexpr void cached_attention_rule(inference& c) {
   using in = cached_attention_in;
   const value &q = c.in(in::q), &k = c.in(in::k), &keys = c.in(in::keys);
-  attention_operands(c, 0);
+  attention_operands(c, in::q);
   c.require(q.dims[1] == k.dims[1], fault::S002, in::q, in::k);
   c.typed({in::keys, in::values}, k.type), c.rank(in::keys, 4), c.alike(in::values, in::keys);
   c.require(keys.dims[0] == k.dims[0] && keys.dims[2] == k.dims[2] && keys.dims[3] == k.dims[3],
             fault::S002, in::k, in::keys);
-  c.indexes(in::slots, integer_kind::slots, keys.dims[1].n, 3), c.leads(in::slots, in::q, 2);
+  c.indexes(in::slots, integer_kind::slots, keys.dims[1].n, in::keys), c.leads(in::slots, in::q, 2);
   c.require(keys.dims[1].n <= most_slots, fault::S002, in::keys);
-  c.require(c.n.attr.as<attention_options>().causal, fault::C001, 0,
-            1); // later tokens do not exist yet
+  c.require(c.n.attr.as<attention_options>().causal, fault::C001, in::q,
+            in::k); // later tokens do not exist yet
   value& o = c.declare(q);
   for (int i = 0; i < axes; ++i) {
     const auto a = static_cast<axis>(i);
     if (c.g.ranks.trivial(a)) continue;
     c.looking = i;
-    o.at[a] = attention_place(c, a, 0, 1, 2, 5);
+    o.at[a] = attention_place(c, a, in::q, in::k, in::v, in::slots);
     if (q.at[a].is_shard(dim::sequence)) c.fail(fault::P007, in::q);
     if (keys.at[a] != k.at[a]) c.fail(fault::P002, in::k, in::keys);
     if (c.in(in::values).at[a] != c.in(in::v).at[a]) c.fail(fault::P002, in::v, in::values);
   }
 }
 [[gnu::cold]] constexpr work cached_attention_cost(const graph& g, const node& n) {
-  work w = attention_work(g, n, 0, 3, 2);
-  for (const unsigned k : {1u, 2u}) w.written += local_bytes(g.ranks, g.at(n.in[k]));
+  using in = cached_attention_in;
+  work w = attention_work(g, n, in::q, in::keys, 2);
+  w.written += local_bytes(g.ranks, g.at(n.in[in::k])) + local_bytes(g.ranks, g.at(n.in[in::v]));
   return w;
 }
 inline constexpr op_info cached_attention{
     .name = "cached_attention",
     .rule = &cached_attention_rule,
     .cost = &cached_attention_cost,
-    .changes = 0b11000,
+    .changes = mask_of(cached_attention_in::keys, cached_attention_in::values),
     .attributes = attributes_of<attention_options>,
     .operands = named<cached_attention_in, cached_attention_out>};
 

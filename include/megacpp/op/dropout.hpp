@@ -41,10 +41,11 @@ struct dropout_attributes {
   using out = dropout_out;
   const auto [p, salt] = c.n.attr.as<dropout_attributes>();
   c.typed({in::seed, in::step}, dtype::i64), c.rank(in::seed, 0), c.rank(in::step, 0);
-  c.floats({in::x}), c.holds(1, integer_kind::token_keys, 0), c.leads(1, 0);
+  c.floats({in::x}), c.holds(in::token_keys, integer_kind::token_keys, in::x),
+      c.leads(in::token_keys, in::x);
   c.require(c.in(in::x).rank - c.in(in::token_keys).rank == 1 ||
                 c.in(in::x).rank - c.in(in::token_keys).rank == 2,
-            fault::S003, 0, 1);
+            fault::S003, in::x, in::token_keys);
   c.in_range(p >= 0 && p < 1, "probability", p, "at least 0 and below 1");
   c.in_range(salt >= 0 && salt < salts, "salt", static_cast<double>(salt), "in 0 ... 255");
   c.declare(c.in(in::x));
@@ -63,7 +64,7 @@ struct dropout_attributes {
 inline constexpr op_info dropout{.name = "dropout",
                                  .rule = &dropout_rule,
                                  .adjoint = &dropout_adjoint,
-                                 .in_place = 0,
+                                 .in_place = dropout_in::x,
                                  .cheap = true,
                                  .attributes = attributes_of<dropout_attributes>,
                                  .operands = named<dropout_in, dropout_out>};

@@ -69,7 +69,7 @@ struct swiglu_grad_out : output_names<swiglu_grad_out> {
 inline constexpr op_info add{.name = "+",
                              .rule = &add_rule,
                              .adjoint = &add_adjoint,
-                             .in_place = 1,
+                             .in_place = sum_in::b,
                              .commutes = true,
                              .operands = named<sum_in, sum_out>};
 
@@ -92,7 +92,7 @@ struct gelu_attributes {
 }
 inline constexpr op_info gelu_grad{.name = "gelu_grad",
                                    .rule = &gelu_grad_rule,
-                                   .in_place = 0,
+                                   .in_place = gelu_grad_in::dy,
                                    .attributes = attributes_of<gelu_attributes>,
                                    .operands = named<gelu_grad_in, gelu_grad_out>};
 [[gnu::cold]] constexpr void gelu_adjoint(backward& d, const node& n) {
@@ -105,7 +105,7 @@ inline constexpr op_info gelu_grad{.name = "gelu_grad",
 inline constexpr op_info gelu{.name = "gelu",
                               .rule = &gelu_rule,
                               .adjoint = &gelu_adjoint,
-                              .in_place = 0,
+                              .in_place = gelu_in::x,
                               .cheap = true,
                               .attributes = attributes_of<gelu_attributes>,
                               .operands = named<gelu_in, gelu_out>};
@@ -119,15 +119,16 @@ inline constexpr op_info gelu{.name = "gelu",
 }
 [[gnu::cold]] constexpr void swiglu_grad_rule(inference& c) {
   using in = swiglu_grad_in;
+  using out = swiglu_grad_out;
   c.floats({in::dy, in::gate, in::up}), c.alike(in::gate, in::dy), c.alike(in::up, in::dy);
-  for (int k = 0; k < 2; ++k) {
+  for (int k = out::dgate; k <= out::dup; ++k) {
     c.declare(c.in(in::dy));
-    place_output(c, k, algebra::product, {0, 1, 2});
+    place_output(c, k, algebra::product, {in::dy, in::gate, in::up});
   }
 }
 inline constexpr op_info swiglu_grad{.name = "swiglu_grad",
                                      .rule = &swiglu_grad_rule,
-                                     .in_place = 0,
+                                     .in_place = swiglu_grad_in::dy,
                                      .operands = named<swiglu_grad_in, swiglu_grad_out>};
 [[gnu::cold]] constexpr void swiglu_adjoint(backward& d, const node& n) {
   using in = swiglu_in;
@@ -135,14 +136,14 @@ inline constexpr op_info swiglu_grad{.name = "swiglu_grad",
   const value_id dy = d.of(n.out[out::y]);
   if (dy < 0) return;
   const value_id dgate = d.b.emit(swiglu_grad, {dy, n.in[in::gate], n.in[in::up]}, n.line);
-  const value_id dup = d.b.g.at_node(d.b.g.at(dgate).producer).out[1];
+  const value_id dup = d.b.g.at_node(d.b.g.at(dgate).producer).out[swiglu_grad_out::dup];
   d.give(n.in[in::gate], dgate, n.line);
   d.give(n.in[in::up], dup, n.line);
 }
 inline constexpr op_info swiglu{.name = "swiglu",
                                 .rule = &swiglu_rule,
                                 .adjoint = &swiglu_adjoint,
-                                .in_place = 0,
+                                .in_place = swiglu_in::gate,
                                 .cheap = true,
                                 .operands = named<swiglu_in, swiglu_out>};
 

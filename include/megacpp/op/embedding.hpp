@@ -34,13 +34,13 @@ struct embedding_grad_out : output_names<embedding_grad_out> {
   using out = embedding_out;
   const value &ids = c.in(in::ids), &table = c.in(in::table);
   c.floats({in::table}), c.rank(in::table, 2);
-  c.indexes(in::ids, integer_kind::indices, c.table_rows(1), 1);
+  c.indexes(in::ids, integer_kind::indices, c.table_rows(in::table), in::table);
   c.require(ids.rank < max_rank, fault::S003, in::ids);
   value& y = c.declare(ids);
   y.type = table.type;
   if (ids.rank == max_rank) return;
   y.dims[y.rank++] = table.dims[1];
-  c.distinct(0, 0, 1);
+  c.distinct(out::y, in::ids, in::table);
   place_output(c, out::y, algebra::product, {in::ids, in::table}, {table.dims[1].d});
 }
 [[gnu::cold]] constexpr void embedding_grad_rule(inference& c) {
@@ -48,7 +48,7 @@ struct embedding_grad_out : output_names<embedding_grad_out> {
   // dy, ids, table (its shape only)
   const value &dy = c.in(in::dy), &table = c.in(in::table);
   c.floats({in::dy, in::table}), c.rank(in::table, 2), c.leads(in::ids, in::dy, 1);
-  c.indexes(in::ids, integer_kind::indices, c.table_rows(2), 2);
+  c.indexes(in::ids, integer_kind::indices, c.table_rows(in::table), in::table);
   c.agree(dy.back(), table.dims[1], in::dy, in::table);
   value& d = c.declare(table);
   d.type = accumulator_of(dy.type);
@@ -57,7 +57,7 @@ struct embedding_grad_out : output_names<embedding_grad_out> {
     const auto a = static_cast<axis>(i);
     if (c.g.ranks.trivial(a)) continue;
     c.looking = i;
-    d.at[a] = join(c, a, algebra::product, d, {0, 1}, {table.dims[1].d});
+    d.at[a] = join(c, a, algebra::product, d, {in::dy, in::ids}, {table.dims[1].d});
     if (!table.at[a].is_shard(rows)) continue;
     if (dy.at[a].s != state::replicate) c.fail(fault::P002, in::dy, in::table);
     d.at[a] = table.at[a];
@@ -93,7 +93,7 @@ inline constexpr op_info embedding{.name = "embedding",
                                    .rule = &embedding_rule,
                                    .adjoint = &embedding_adjoint,
                                    .cost = &embedding_cost,
-                                   .typed_by = 1,
+                                   .typed_by = embedding_in::table,
                                    .operands = named<embedding_in, embedding_out>};
 
 } // namespace op

@@ -185,11 +185,12 @@ private:
   }
 };
 /// The host's memory of an exchange: elements for and from each rank, and the tables.
+template <class In>
 [[gnu::cold]] constexpr std::int64_t room_of_exchange(const graph& g, const node& n) {
   const mesh& m = g.ranks;
   const std::int64_t ranks = m.of(axis::ep) * m.of(axis::etp);
   if (ranks == 1) return 0;
-  const exchange_scratch lies(m, g.at(n.in[1]), g.at(n.in[3]).dims[1].n, 1, 1);
+  const exchange_scratch lies(m, g.at(n.in[In::experts]), g.at(n.in[In::counts]).dims[1].n, 1, 1);
   return 2 * ranks * size_of(dtype::i64) + lies.tables;
 }
 /// Of dispatch and combine.
@@ -198,10 +199,10 @@ struct crossing_attributes {
   bool drops = false; ///< whether some choices may have no row
 };
 /// Declares the scratch of dispatch or combine, whose rows are these, where ranks share experts.
-[[gnu::cold]] constexpr void declare_exchange(inference& c, const value& rows) {
+template <class In> [[gnu::cold]] constexpr void declare_exchange(inference& c, const value& rows) {
   if (c.wrong != fault::none || (c.g.ranks.trivial(axis::ep) && c.g.ranks.trivial(axis::etp)))
     return;
-  c.declare_scratch(exchange_scratch(c.g.ranks, c.in(1), c.in(3).dims[1].n,
+  c.declare_scratch(exchange_scratch(c.g.ranks, c.in(In::experts), c.in(In::counts).dims[1].n,
                                      c.n.attr.as<crossing_attributes>().rows,
                                      bytes_of_row(c.g.ranks, rows))
                         .bytes);
@@ -225,13 +226,13 @@ struct grouped_attributes {
   std::int64_t tokens; ///< of a rank that are summed at once: an expert takes each at most once
 };
 
-/// The rows of a round, or 1 where their number cannot be one.
-[[gnu::cold]] constexpr std::int64_t rows_of_round(inference& c, std::int64_t rows) {
-  c.require(rows > 0 && rows <= most_rows, fault::C001, 0);
+/// The rows of a round, or 1 where their number cannot be one, which is said of operand k.
+[[gnu::cold]] constexpr std::int64_t rows_of_round(inference& c, int k, std::int64_t rows) {
+  c.require(rows > 0 && rows <= most_rows, fault::C001, k);
   return rows > 0 ? rows : 1;
 }
-/// Counts (1, E, sequences) i32, as expert_rows makes them: operand k.
-[[gnu::cold]] constexpr void counts_of_experts(inference& c, int k) {
+/// Counts (1, E, sequences) i32, as expert_rows makes them: operand k, to be named beside x.
+[[gnu::cold]] constexpr void counts_of_experts(inference& c, int k, int x) {
   const value& v = c.in(k);
   c.indexes(k, integer_kind::expert_counts, 0);
   c.dims(k, {dim::replicas, dim::expert, dim::sequences});
@@ -239,7 +240,7 @@ struct grouped_attributes {
   for (c.looking = 0; c.looking < axes; ++c.looking) {
     const auto a = static_cast<axis>(c.looking);
     const place at = a == axis::edp ? shard(dim::replicas) : invariant;
-    if (!c.g.ranks.trivial(a) && v.at[a].s != at.s) c.fail(fault::P002, 0, k);
+    if (!c.g.ranks.trivial(a) && v.at[a].s != at.s) c.fail(fault::P002, x, k);
   }
   c.looking = -1;
 }
@@ -260,12 +261,12 @@ struct grouped_attributes {
   using in = expert_rows_in;
   const value& experts = c.in(in::experts);
   const auto [rows, count, capacity] = c.n.attr.as<expert_rows_attributes>();
-  chosen_experts(c, 0, count), rows_of_round(c, rows);
+  chosen_experts(c, in::experts, count), rows_of_round(c, in::experts, rows);
   c.require(count > 0 && count <= most_rows && capacity >= 0 && numbers_rows(c.g.ranks, experts),
             fault::C001, in::experts);
-  on_one_rank_each(c, 0);
+  on_one_rank_each(c, in::experts);
   c.require(c.has(expert_rows_in::all) == (capacity > 0), fault::S008, in::experts);
-  if (c.has(expert_rows_in::all)) choices_of_micro_batch(c, 1, 0, count);
+  if (c.has(expert_rows_in::all)) choices_of_micro_batch(c, in::all, in::experts, count);
   value& row = c.declare(experts);
   row.at = experts.at, row.holds = integer_kind::expert_rows, row.below = most_rows;
   value& counts = c.declare(dtype::i32, {{dim::replicas, 1},
@@ -281,8 +282,9 @@ struct grouped_attributes {
 /// Every rank's counts, of each expert and sequence that is summed apart.
 [[gnu::cold]] constexpr transfers expert_rows_wire(const graph& g, const node& n,
                                                    const mesh& ranks) {
+  const value& experts = g.at(n.in[expert_rows_in::experts]);
   const std::int64_t bytes = n.attr.as<expert_rows_attributes>().experts *
-                             sequences_apart(g.sums, g.ranks, g.at(n.in[0])) * size_of(dtype::i32);
+                             sequences_apart(g.sums, g.ranks, experts) * size_of(dtype::i32);
   return transfers{}.add(
       {collective::all_gather, expert_group, bytes,
        bytes_sent(collective::all_gather, bytes, ranks_of(ranks, expert_group))});
@@ -303,48 +305,53 @@ inline constexpr op_info expert_rows{.name = "expert_rows",
     }
   c.looking = -1;
 }
-/// experts (B, S, k), row like it, counts: operands 1, 2, 3 of dispatch and combine. Returns the
+/// experts (B, S, k), row like it, counts: operands of dispatch and combine beside x. Returns the
 /// rows of a round.
-[[gnu::cold]] constexpr std::int64_t plan_of_experts(inference& c) {
-  chosen_experts(c, 1, c.in(3).dims[1].n), c.indexes(2, integer_kind::expert_rows, 0);
-  c.alike(2, 1), counts_of_experts(c, 3);
-  c.require(c.in(3).dims[2].n == sequences_of_group(c.g, c.in(1)), fault::S002, 1, 3);
-  like_choices(c, 2, 1);
-  return rows_of_round(c, c.n.attr.as<crossing_attributes>().rows);
+template <class In> [[gnu::cold]] constexpr std::int64_t plan_of_experts(inference& c, int x) {
+  const value &experts = c.in(In::experts), &counts = c.in(In::counts);
+  chosen_experts(c, In::experts, counts.dims[1].n),
+      c.indexes(In::row, integer_kind::expert_rows, 0);
+  c.alike(In::row, In::experts), counts_of_experts(c, In::counts, x);
+  c.require(counts.dims[2].n == sequences_of_group(c.g, experts), fault::S002, In::experts,
+            In::counts);
+  like_choices(c, In::row, In::experts);
+  return rows_of_round(c, x, c.n.attr.as<crossing_attributes>().rows);
 }
 [[gnu::cold]] constexpr void dispatch_rule(inference& c) {
   using in = dispatch_in;
+  using out = dispatch_out;
   // x (B, S, H) or (B, S, k), experts, row, counts
   const value &x = c.in(in::x), &experts = c.in(in::experts);
   c.floats({in::x});
-  const std::int64_t count = plan_of_experts(c);
+  const std::int64_t count = plan_of_experts<in>(c, in::x);
   c.rank(in::x, 3);
   c.agree(x.dims[0], experts.dims[0], in::x, in::experts),
       c.agree(x.dims[1], experts.dims[1], in::x, in::experts);
   const bool choices = x.back().d == dim::choices;
   if (choices) c.agree(x.back(), experts.dims[2], in::x, in::experts);
-  on_one_rank_each(c, 0);
-  like_choices(c, 0, 1);
+  on_one_rank_each(c, in::x);
+  like_choices(c, in::x, in::experts);
   value& rows = c.declare(x.type, {{dim::rows, count * c.g.ranks.of(axis::ep)}});
   if (!choices) rows.dims[rows.rank++] = x.back();
-  c.distinct(0, 0, 1);
+  c.distinct(out::rows, in::x, in::experts);
   place_rows(c, rows);
   if (!c.g.ranks.trivial(axis::etp)) rows.at[axis::etp] = replicate;
-  declare_exchange(c, rows);
+  declare_exchange<in>(c, rows);
 }
 [[gnu::cold]] constexpr void combine_rule(inference& c) {
   using in = combine_in;
+  using out = combine_out;
   // rows (R, H) or (R), experts, row, counts
   const value &rows = c.in(in::rows), &experts = c.in(in::experts);
   c.floats({in::rows});
-  const std::int64_t count = plan_of_experts(c);
+  const std::int64_t count = plan_of_experts<in>(c, in::rows);
   c.require(rows.rank == 1 || (rows.rank == 2 && rows.dims[1].d != dim::choices), fault::S003,
             in::rows);
   c.agree(rows.dims[0], {dim::rows, count * c.g.ranks.of(axis::ep)}, in::rows, in::experts);
   value& y = c.declare(rows);
   y.take_dims(experts), y.at = experts.at;
   if (rows.rank > 1) y.dims[2] = rows.dims[1];
-  c.distinct(0, 0, 1);
+  c.distinct(out::y, in::rows, in::experts);
   value wanted{};
   place_rows(c, wanted);
   if (!c.g.ranks.trivial(axis::etp)) wanted.at[axis::etp] = partial;
@@ -354,7 +361,7 @@ inline constexpr op_info expert_rows{.name = "expert_rows",
       c.fail(fault::P002, in::rows, in::experts);
     }
   c.looking = -1;
-  declare_exchange(c, rows);
+  declare_exchange<in>(c, rows);
 }
 [[gnu::cold]] constexpr transfers dispatch_wire(const graph& g, const node& n, const mesh& ranks) {
   using in = dispatch_in;
@@ -373,8 +380,8 @@ inline constexpr op_info dispatch{.name = "dispatch",
                                   .wire = &dispatch_wire,
                                   .linear = true,
                                   .crosses = true,
-                                  .seen = 3,
-                                  .host_room = &room_of_exchange,
+                                  .seen = dispatch_in::counts,
+                                  .host_room = &room_of_exchange<dispatch_in>,
                                   .attributes = attributes_of<crossing_attributes>,
                                   .operands = named<dispatch_in, dispatch_out>};
 inline constexpr op_info combine{.name = "combine",
@@ -384,20 +391,25 @@ inline constexpr op_info combine{.name = "combine",
                                  .accumulates = true,
                                  .linear = true,
                                  .crosses = true,
-                                 .seen = 3,
-                                 .host_room = &room_of_exchange,
+                                 .seen = combine_in::counts,
+                                 .host_room = &room_of_exchange<combine_in>,
                                  .attributes = attributes_of<crossing_attributes>,
                                  .operands = named<combine_in, combine_out>};
-[[gnu::cold]] constexpr void transpose_crossing(backward& d, const node& n, const op_info& back) {
-  const value_id dy = d.of(n.out[0]);
-  if (dy < 0 || !d.wants(n.in[0])) return;
-  d.give(n.in[0], d.b.emit(back, {dy, n.in[1], n.in[2], n.in[3]}, n.line, n.attr), n.line);
+/// Of x -> y, by the op that goes back.
+template <class In> [[gnu::cold]] constexpr void transpose_crossing(backward& d, const node& n,
+                                                                    value_id x, value_id y,
+                                                                    const op_info& back) {
+  const value_id dy = d.of(y);
+  if (dy < 0 || !d.wants(x)) return;
+  d.give(x,
+         d.b.emit(back, {dy, n.in[In::experts], n.in[In::row], n.in[In::counts]}, n.line, n.attr),
+         n.line);
 }
 [[gnu::cold]] constexpr void dispatch_adjoint(backward& d, const node& n) {
-  transpose_crossing(d, n, combine);
+  transpose_crossing<dispatch_in>(d, n, n.in[dispatch_in::x], n.out[dispatch_out::rows], combine);
 }
 [[gnu::cold]] constexpr void combine_adjoint(backward& d, const node& n) {
-  transpose_crossing(d, n, dispatch);
+  transpose_crossing<combine_in>(d, n, n.in[combine_in::rows], n.out[combine_out::y], dispatch);
 }
 
 /// Output places of a grouped product on the expert mesh: over ep, the rows of a rank meet the
@@ -429,66 +441,77 @@ constexpr std::int8_t level_of_rows(const inference& c) {
 [[gnu::cold]] constexpr void rows_by_expert(inference& c, int x, int counts) {
   c.require(c.in(x).rank == 2 && c.in(x).dims[0].d == dim::rows, fault::S003, x);
   c.require(c.n.attr.as<grouped_attributes>().tokens > 0, fault::C001, x);
-  counts_of_experts(c, counts);
+  counts_of_experts(c, counts, x);
 }
-/// x (R, K) or dy (R, N), w (E, N, K), counts; operand 0 has w's dim `shared`.
+/// x (R, K) or dy (R, N), w (E, N, K), counts; the rows have w's dim `shared`.
 [[gnu::cold]] constexpr void check_grouped(inference& c, std::size_t shared) {
-  const value &x = c.in(0), &w = c.in(1);
-  c.floats({0, 1}), rows_by_expert(c, 0, 2), c.rank(1, 3);
-  c.agree(x.dims[1], w.dims[shared], 0, 1), c.agree(w.dims[0], c.in(2).dims[1], 1, 2);
+  using in = grouped_linear_in;
+  const value &x = c.in(in::x), &w = c.in(in::w);
+  c.floats({in::x, in::w}), rows_by_expert(c, in::x, in::counts), c.rank(in::w, 3);
+  c.agree(x.dims[1], w.dims[shared], in::x, in::w);
+  c.agree(w.dims[0], c.in(in::counts).dims[1], in::w, in::counts);
 }
 [[gnu::cold]] constexpr void grouped_linear_rule(inference& c) {
   using in = grouped_linear_in;
+  using out = grouped_linear_out;
   // x (R, K), w (E, N, K), counts
   check_grouped(c, 2);
   c.declare(c.in(in::x)).dims[1] = c.in(in::w).dims[1];
-  c.distinct(0, 0, 1);
-  place_grouped(c, 0, {0, 1}, {state::shard, dim::rows, level_of_rows(c)}, 0, 1);
+  c.distinct(out::y, in::x, in::w);
+  place_grouped(c, out::y, {in::x, in::w}, {state::shard, dim::rows, level_of_rows(c)}, in::x,
+                in::w);
 }
 [[gnu::cold]] constexpr void grouped_input_grad_rule(inference& c) {
   using in = grouped_linear_in;
+  using out = grouped_linear_out;
   // dy (R, N), w (E, N, K), counts
   check_grouped(c, 1);
   c.declare(c.in(in::x)).dims[1] = c.in(in::w).dims[2];
-  c.distinct(0, 0, 1);
-  place_grouped(c, 0, {0, 1}, {state::shard, dim::rows, level_of_rows(c)}, 0, 1);
+  c.distinct(out::y, in::x, in::w);
+  place_grouped(c, out::y, {in::x, in::w}, {state::shard, dim::rows, level_of_rows(c)}, in::x,
+                in::w);
 }
 [[gnu::cold]] constexpr void grouped_weight_grad_rule(inference& c) {
   using in = grouped_weight_grad_in;
+  using out = grouped_weight_grad_out;
   // dy (R, N), x (R, K), counts
-  c.floats({in::dy, in::x}), rows_by_expert(c, 0, 2), c.rank(in::x, 2),
+  c.floats({in::dy, in::x}), rows_by_expert(c, in::dy, in::counts), c.rank(in::x, 2),
       c.agree(c.in(in::dy).dims[0], c.in(in::x).dims[0], in::dy, in::x);
   c.declare(accumulator_of(c.in(in::dy).type),
             {c.in(in::counts).dims[1], c.in(in::dy).dims[1], c.in(in::x).dims[1]});
-  c.distinct(0, 0, 1);
-  place_grouped(c, 0, {0, 1}, shard(dim::expert), 0, -1);
+  c.distinct(out::dw, in::dy, in::x);
+  place_grouped(c, out::dw, {in::dy, in::x}, shard(dim::expert), in::dy, -1);
 }
+/// Operands A (rows) and B give output Y.
+template <int A, int B, int Y>
 [[gnu::cold]] constexpr work grouped_cost(const graph& g, const node& n) {
-  const value &a = g.at(n.in[0]), &b = g.at(n.in[1]), &y = g.at(n.out[0]);
+  const value &a = g.at(n.in[A]), &b = g.at(n.in[B]), &y = g.at(n.out[Y]);
   const std::int64_t rows = local_extent(g.ranks, a, 0), width = local_extent(g.ranks, a, 1);
   const std::int64_t other = local_extent(g.ranks, y, y.rank - 1);
   return {2 * rows * width * other, local_bytes(g.ranks, a) + local_bytes(g.ranks, b),
           local_bytes(g.ranks, y)};
 }
 /// The host's memory of a grouped product: rows of each sequence of one expert.
+template <int Counts>
 [[gnu::cold]] constexpr std::int64_t room_of_products(const graph& g, const node& n) {
-  return g.at(n.in[2]).dims[2].n * size_of(dtype::i32);
+  return g.at(n.in[Counts]).dims[2].n * size_of(dtype::i32);
 }
 inline constexpr op_info grouped_input_grad{
     .name = "grouped_input_grad",
     .rule = &grouped_input_grad_rule,
-    .cost = &grouped_cost,
-    .seen = 2,
-    .host_room = &room_of_products,
+    .cost = &grouped_cost<grouped_linear_in::x, grouped_linear_in::w, grouped_linear_out::y>,
+    .seen = grouped_linear_in::counts,
+    .host_room = &room_of_products<grouped_linear_in::counts>,
     .attributes = attributes_of<grouped_attributes>,
     .operands = named<grouped_linear_in, grouped_linear_out>};
 inline constexpr op_info grouped_weight_grad{
     .name = "grouped_weight_grad",
     .rule = &grouped_weight_grad_rule,
-    .cost = &grouped_cost,
+    .cost = &grouped_cost<grouped_weight_grad_in::dy, grouped_weight_grad_in::x,
+                          grouped_weight_grad_out::dw>,
     .accumulates = true,
-    .seen = 2,
-    .host_room = &room_of_products,
+    .seen = grouped_weight_grad_in::counts,
+    .host_room = &room_of_products<grouped_weight_grad_in::counts>,
     .attributes = attributes_of<grouped_attributes>,
     .operands = named<grouped_weight_grad_in, grouped_weight_grad_out>};
 [[gnu::cold]] constexpr void grouped_linear_adjoint(backward& d, const node& n) {
@@ -500,14 +523,15 @@ inline constexpr op_info grouped_weight_grad{
   if (d.wants(x)) d.give(x, d.b.emit(grouped_input_grad, {dy, w, counts}, n.line, n.attr), n.line);
   if (d.wants(w)) d.give(w, d.b.emit(grouped_weight_grad, {dy, x, counts}, n.line, n.attr), n.line);
 }
-inline constexpr op_info grouped_linear{.name = "grouped_linear",
-                                        .rule = &grouped_linear_rule,
-                                        .adjoint = &grouped_linear_adjoint,
-                                        .cost = &grouped_cost,
-                                        .seen = 2,
-                                        .host_room = &room_of_products,
-                                        .attributes = attributes_of<grouped_attributes>,
-                                        .operands = named<grouped_linear_in, grouped_linear_out>};
+inline constexpr op_info grouped_linear{
+    .name = "grouped_linear",
+    .rule = &grouped_linear_rule,
+    .adjoint = &grouped_linear_adjoint,
+    .cost = &grouped_cost<grouped_linear_in::x, grouped_linear_in::w, grouped_linear_out::y>,
+    .seen = grouped_linear_in::counts,
+    .host_room = &room_of_products<grouped_linear_in::counts>,
+    .attributes = attributes_of<grouped_attributes>,
+    .operands = named<grouped_linear_in, grouped_linear_out>};
 
 [[gnu::cold]] constexpr void scale_rows_rule(inference& c) {
   using in = scale_rows_in;
@@ -579,7 +603,8 @@ constexpr expert_plan expert_rows(var experts, int rows, std::int64_t count, std
   if (capacity > 0) all = to(to(experts, axis::tp, replicate, line), axis::cp, replicate, line);
   const value_id row = b.emit(op::expert_rows, {experts.id, all.id}, line,
                               op::expert_rows_attributes{rows, count, capacity});
-  return {experts, {&b, row}, {&b, b.g.at_node(b.g.at(row).producer).out[1]}};
+  const node& n = b.g.at_node(b.g.at(row).producer);
+  return {experts, {&b, row}, {&b, n.out[op::expert_rows_out::counts]}};
 }
 
 /// x (B, S, H): rows (R, H), the token of each choice; or x (B, S, k): (R). It and all that is
@@ -587,7 +612,7 @@ constexpr expert_plan expert_rows(var experts, int rows, std::int64_t count, std
 constexpr var dispatch(var x, const expert_plan& p, source_line line = here()) {
   builder& b = *x.b;
   const region_id around = b.region;
-  b.region = b.region_of_trips(p.made().out[2], line);
+  b.region = b.region_of_trips(p.made().out[op::expert_rows_out::rounds], line);
   const value_id rows =
       b.emit(op::dispatch, {x.id, p.experts.id, p.row.id, p.counts.id}, line, p.crossing());
   b.region = around;

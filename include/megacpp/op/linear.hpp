@@ -72,19 +72,21 @@ constexpr product_extents extents_of_product(const mesh& r, const value& x, cons
 }
 
 /// The bias is added to a finished sum only: it is placed as the output.
-[[gnu::cold]] constexpr void place_bias(inference& c, int bias) {
+[[gnu::cold]] constexpr void place_bias(inference& c) {
+  using in = linear_in;
+  constexpr int x = in::x, bias = in::bias;
   if (!c.has(bias)) return;
-  const value& y = c.out[0];
+  const value& y = c.out[linear_out::y];
   for (int a = 0; a < axes; ++a) {
     c.looking = a;
     const place p = y.at.at[a], b = c.in(bias).at.at[a];
-    if (p.s == state::partial && b != partial) c.fail(fault::P005, 0, bias);
+    if (p.s == state::partial && b != partial) c.fail(fault::P005, x, bias);
     if (p.s == state::shard && c.in(bias).find(p.d) < 0 && b.s != state::replicate)
-      c.fail(fault::P004, bias, 0);
+      c.fail(fault::P004, bias, x);
     else if (p.s == state::shard && c.in(bias).find(p.d) >= 0 && b != p)
-      c.fail(fault::P002, 0, bias);
+      c.fail(fault::P002, x, bias);
     else if (p.s != state::shard && p.s != state::partial && b.s != p.s)
-      c.fail(fault::P008, b.s == state::invariant ? bias : 0, b.s == state::invariant ? 0 : bias);
+      c.fail(fault::P008, b.s == state::invariant ? bias : x, b.s == state::invariant ? x : bias);
   }
 }
 
@@ -96,11 +98,12 @@ struct bias_attributes {
   int kept; ///< trailing dims of dy that stay
 };
 
-/// The number of dims that the forward product sums: of an operand that ends in them.
-constexpr int summed_dims(inference& c, int k) {
+/// The number of dims that the forward product sums: of an operand that ends in them, one of the
+/// product's two, a and b.
+constexpr int summed_dims(inference& c, int k, int a, int b) {
   const int n = c.n.attr.as<product_attributes>().summed;
   const bool fits = n >= 1 && n <= c.in(k).rank;
-  c.require(fits, fault::S003, 0, 1);
+  c.require(fits, fault::S003, a, b);
   return fits ? n : 0;
 }
 /// The dims of operand a from the first-th on, n of them, are those of operand b from the
@@ -116,12 +119,12 @@ constexpr int summed_dims(inference& c, int k) {
   using out = linear_out;
   c.floats({in::x, in::w});
   const value &x = c.in(in::x), &w = c.in(in::w);
-  const int summed = summed_dims(c, 0);
-  pairs(c, 0, x.rank - summed, 1, w.rank - summed, summed);
+  const int summed = summed_dims(c, in::x, in::x, in::w);
+  pairs(c, in::x, x.rank - summed, in::w, w.rank - summed, summed);
   if (c.has(linear_in::bias)) {
     c.typed({in::bias}, x.type);
     c.require(c.in(in::bias).rank == w.rank - summed, fault::S003, in::w, in::bias);
-    c.leads(2, 1);
+    c.leads(in::bias, in::w);
   }
   value& y = c.declare(x);
   y.rank = static_cast<std::int8_t>(x.rank - summed);
@@ -134,7 +137,7 @@ constexpr int summed_dims(inference& c, int k) {
     y.dims[y.rank++] = w.dims[i];
   }
   place_output(c, out::y, algebra::product, {in::x, in::w});
-  place_bias(c, 2);
+  place_bias(c);
 }
 
 [[gnu::cold]] constexpr void linear_input_grad_rule(inference& c) {
@@ -142,13 +145,13 @@ constexpr int summed_dims(inference& c, int k) {
   using out = linear_input_grad_out;
   c.floats({in::dy, in::w});
   const value &dy = c.in(in::dy), &w = c.in(in::w);
-  const int kept = w.rank - summed_dims(c, 1), lead = dy.rank - kept;
-  pairs(c, 0, lead, 1, 0, kept);
+  const int kept = w.rank - summed_dims(c, in::w, in::dy, in::w), lead = dy.rank - kept;
+  pairs(c, in::dy, lead, in::w, 0, kept);
   value& dx = c.declare(dy);
   dx.rank = static_cast<std::int8_t>(lead > 0 ? lead : 0);
   c.require(dx.rank + w.rank - kept <= max_rank, fault::S004, in::dy, in::w);
   for (int i = kept; i < w.rank && dx.rank < max_rank; ++i) dx.dims[dx.rank++] = w.dims[i];
-  c.distinct(0, 0, 1);
+  c.distinct(out::dx, in::dy, in::w);
   place_output(c, out::dx, algebra::product, {in::dy, in::w});
 }
 
@@ -157,15 +160,15 @@ constexpr int summed_dims(inference& c, int k) {
   using out = linear_weight_grad_out;
   c.floats({in::dy, in::x});
   const value &dy = c.in(in::dy), &x = c.in(in::x);
-  const int summed = summed_dims(c, 1), lead = x.rank - summed;
-  pairs(c, 0, 0, 1, 0, lead);
+  const int summed = summed_dims(c, in::x, in::dy, in::x), lead = x.rank - summed;
+  pairs(c, in::dy, 0, in::x, 0, lead);
   c.require(dy.rank + summed - lead <= max_rank, fault::S004, in::dy, in::x);
   value& dw = c.declare(dy);
   dw.type = accumulator_of(dy.type);
   dw.rank = 0;
   for (int i = lead; i < dy.rank; ++i) dw.dims[dw.rank++] = dy.dims[i];
   for (int i = lead; i < x.rank && dw.rank < max_rank; ++i) dw.dims[dw.rank++] = x.dims[i];
-  c.distinct(0, 0, 1);
+  c.distinct(out::dw, in::dy, in::x);
   place_output(c, out::dw, algebra::product, {in::dy, in::x});
 }
 
@@ -226,7 +229,8 @@ inline constexpr op_info linear_input_grad{
     .fuses = {&linear_input_grad_add}};
 /// dx = d + dy w for (dy, w, d), in place of d.
 inline constexpr op_info linear_input_grad_add =
-    sums_into<linear_input_grad, 2>("linear_input_grad_add", 2);
+    sums_into<linear_input_grad, linear_input_grad_in::d>("linear_input_grad_add",
+                                                          linear_input_grad_in::d);
 inline constexpr op_info linear_weight_grad{
     .name = "linear_weight_grad",
     .rule = &linear_weight_grad_rule,
@@ -270,7 +274,7 @@ inline constexpr op_info bias_grad{.name = "bias_grad",
 inline constexpr op_info add_bias{.name = "add_bias",
                                   .rule = &add_bias_rule,
                                   .adjoint = &add_bias_adjoint,
-                                  .in_place = 0,
+                                  .in_place = add_bias_in::x,
                                   .cheap = true,
                                   .operands = named<add_bias_in, add_bias_out>};
 
@@ -281,9 +285,10 @@ inline constexpr op_info linear{.name = "linear",
                                 .cost = &linear_cost,
                                 .attributes = attributes_of<product_attributes>,
                                 .operands = named<linear_in, linear_out>,
-                                .form = {.parts = {{&linear, {0, 1}}, {&add_bias, {out_of(0), 2}}},
+                                .form = {.parts = {{&linear, {linear_in::x, linear_in::w}},
+                                                   {&add_bias, {out_of(0), linear_in::bias}}},
                                          .outputs = {out_of(1)},
-                                         .with = 2},
+                                         .with = linear_in::bias},
                                 .fuses = {&linear}};
 
 } // namespace op

@@ -132,7 +132,7 @@ struct vocabulary_loss_attributes {
 [[gnu::cold]] constexpr void vocabulary_partial_rule(inference& c) {
   using in = vocabulary_partial_in;
   const value &x = c.in(in::x), &w = c.in(in::w), &labels = c.in(in::labels);
-  vocabulary_operands(c, 0, 1, 2, c.n.attr.as<vocabulary_attributes>().words);
+  vocabulary_operands(c, in::x, in::w, in::labels, c.n.attr.as<vocabulary_attributes>().words);
   value& lse = c.declare(labels);
   if (lse.rank == max_rank) --lse.rank;
   lse.type = dtype::f64;
@@ -146,13 +146,14 @@ struct vocabulary_loss_attributes {
     const place of_w = w.at[a];
     if (of_w.is_shard(dim::vocabulary)) {
       if (x.at[a].s != state::replicate)
-        c.fail(x.at[a].s == state::invariant ? fault::P004 : fault::P002, 0, 1);
+        c.fail(x.at[a].s == state::invariant ? fault::P004 : fault::P002, in::x, in::w);
       if (labels.at[a].s == state::shard) c.fail(fault::P002, in::labels, in::w);
       lse.at[a] = {state::shard, dim::vocabulary_part, of_w.level};
       target.at[a] = partial;
     } else {
-      lse.at[a] = join(c, a, algebra::nonlinear, lse, {0, 1, 2}, {x.back().d});
-      target.at[a] = join(c, a, algebra::nonlinear, target, {0, 1, 2}, {x.back().d});
+      lse.at[a] = join(c, a, algebra::nonlinear, lse, {in::x, in::w, in::labels}, {x.back().d});
+      target.at[a] =
+          join(c, a, algebra::nonlinear, target, {in::x, in::w, in::labels}, {x.back().d});
     }
   }
   c.declare_scratch(chunk_bytes(c.g, x, w));
@@ -160,15 +161,17 @@ struct vocabulary_loss_attributes {
 
 [[gnu::cold]] constexpr void vocabulary_partial_grad_rule(inference& c) {
   using in = vocabulary_partial_grad_in;
+  using out = vocabulary_partial_grad_out;
   const value &dlse = c.in(in::dlse), &x = c.in(in::x), &w = c.in(in::w);
   const auto [words, weights] = c.n.attr.as<vocabulary_attributes>();
-  vocabulary_operands(c, 2, 3, 4, words);
+  vocabulary_operands(c, in::x, in::w, in::labels, words);
   c.typed({in::dlse, in::lse}, dtype::f64), c.sums({in::dtarget}, in::x),
       c.alike(in::dlse, in::lse), c.alike(in::dtarget, in::labels), c.leads(in::labels, in::lse, 1);
   c.require(dlse.back() == extent(dim::vocabulary_part, vocabulary_parts(c.g.ranks, w)),
             fault::S003, in::dlse, in::w);
   c.declare(x);
   if (weights) c.declare(w).type = accumulator_of(x.type);
+  value &dx = c.out[out::dx], &dw = c.out[out::dw];
   for (int i = 0; i < axes; ++i) {
     const auto a = static_cast<axis>(i);
     if (c.g.ranks.trivial(a)) continue;
@@ -176,11 +179,11 @@ struct vocabulary_loss_attributes {
     if (w.at[a].is_shard(dim::vocabulary)) {
       if (dlse.at[a].s != state::shard || c.in(in::dtarget).at[a].s != state::replicate)
         c.fail(fault::P006, in::dlse, in::w);
-      c.out[0].at[a] = partial;
-      if (weights) c.out[1].at[a] = w.at[a];
+      dx.at[a] = partial;
+      if (weights) dw.at[a] = w.at[a];
     } else {
-      c.out[0].at[a] = join(c, a, algebra::product, c.out[0], {0, 2, 3}, {x.back().d});
-      if (weights) c.out[1].at[a] = join(c, a, algebra::product, c.out[1], {0, 2}, {x.back().d});
+      dx.at[a] = join(c, a, algebra::product, dx, {in::dlse, in::x, in::w}, {x.back().d});
+      if (weights) dw.at[a] = join(c, a, algebra::product, dw, {in::dlse, in::x}, {x.back().d});
     }
   }
   c.declare_scratch(chunk_bytes(c.g, x, w));
@@ -211,7 +214,7 @@ inline constexpr op_info vocabulary_partial_grad{
     .name = "vocabulary_partial_grad",
     .rule = &vocabulary_partial_grad_rule,
     .cost = &vocabulary_partial_grad_cost,
-    .typed_by = 2,
+    .typed_by = vocabulary_partial_grad_in::x,
     .accumulates = true,
     .attributes = attributes_of<vocabulary_attributes>,
     .operands = named<vocabulary_partial_grad_in, vocabulary_partial_grad_out>,
@@ -229,7 +232,7 @@ inline constexpr op_info vocabulary_partial_grad{
       {dlse, dtarget, n.in[in::x], n.in[in::w], n.in[in::labels], n.out[out::lse]}, n.line, attr);
   const node made = d.b.g.at_node(d.b.g.at(dx).producer);
   d.give(n.in[in::x], dx, n.line);
-  if (attr.weights) d.give(n.in[in::w], made.out[1], n.line);
+  if (attr.weights) d.give(n.in[in::w], made.out[vocabulary_partial_grad_out::dw], n.line);
 }
 inline constexpr op_info vocabulary_partial{
     .name = "vocabulary_partial",
@@ -240,35 +243,39 @@ inline constexpr op_info vocabulary_partial{
     .operands = named<vocabulary_partial_in, vocabulary_partial_out>};
 
 /// lse_part (..., parts) f64, target (...) of a type of sums, labels (...) i32.
-[[gnu::cold]] constexpr void cross_entropy_operands(inference& c, int lse) {
+[[gnu::cold]] constexpr void cross_entropy_operands(inference& c, int lse, int target, int labels) {
   const value& part = c.in(lse);
-  c.typed({lse}, dtype::f64), c.floats({lse + 1}), c.sums({lse + 1}, lse + 1);
-  c.holds(lse + 2, integer_kind::labels, lse);
-  c.leads(lse + 1, lse, 1), c.leads(lse + 2, lse, 1);
+  c.typed({lse}, dtype::f64), c.floats({target}), c.sums({target}, target);
+  c.holds(labels, integer_kind::labels, lse);
+  c.leads(target, lse, 1), c.leads(labels, lse, 1);
   c.require(part.back().d == dim::vocabulary_part, fault::S003, lse);
   z_of_loss(c, c.n.attr.as<cross_entropy_attributes>().z);
 }
 [[gnu::cold]] constexpr void cross_entropy_rule(inference& c) {
   using in = cross_entropy_in;
-  cross_entropy_operands(c, 0);
-  for (int k = 0; k < 2; ++k) {
+  using out = cross_entropy_out;
+  cross_entropy_operands(c, in::lse, in::target, in::labels);
+  for (int k = out::loss; k <= out::count; ++k) {
     c.declare(c.in(in::target).type, {});
-    place_output(c, k, algebra::reduction, {0, 1, 2}, {dim::vocabulary_part});
+    place_output(c, k, algebra::reduction, {in::lse, in::target, in::labels},
+                 {dim::vocabulary_part});
   }
 }
 [[gnu::cold]] constexpr void cross_entropy_grad_rule(inference& c) {
   using in = cross_entropy_grad_in;
-  cross_entropy_operands(c, 1);
+  using out = cross_entropy_grad_out;
+  cross_entropy_operands(c, in::lse, in::target, in::labels);
   c.typed({in::dloss}, c.in(in::target).type), c.rank(in::dloss, 0);
-  for (int k = 0; k < 2; ++k) {
-    c.declare(c.in(1 + k));
-    place_output(c, k, algebra::product, {0, 1, 2, 3}, {dim::vocabulary_part});
+  for (int k = out::dlse; k <= out::dtarget; ++k) {
+    c.declare(c.in(in::lse + k));
+    place_output(c, k, algebra::product, {in::dloss, in::lse, in::target, in::labels},
+                 {dim::vocabulary_part});
   }
 }
 inline constexpr op_info cross_entropy_grad{
     .name = "cross_entropy_grad",
     .rule = &cross_entropy_grad_rule,
-    .typed_by = 2,
+    .typed_by = cross_entropy_grad_in::target,
     .attributes = attributes_of<cross_entropy_attributes>,
     .operands = named<cross_entropy_grad_in, cross_entropy_grad_out>};
 [[gnu::cold]] constexpr void cross_entropy_adjoint(backward& d, const node& n) {
@@ -279,14 +286,15 @@ inline constexpr op_info cross_entropy_grad{
   const value_id dlse =
       d.b.emit(cross_entropy_grad, {dloss, n.in[in::lse], n.in[in::target], n.in[in::labels]},
                n.line, n.attr);
-  const value_id dtarget = d.b.g.at_node(d.b.g.at(dlse).producer).out[1];
+  const value_id dtarget =
+      d.b.g.at_node(d.b.g.at(dlse).producer).out[cross_entropy_grad_out::dtarget];
   d.give(n.in[in::lse], dlse, n.line);
   d.give(n.in[in::target], dtarget, n.line);
 }
 inline constexpr op_info cross_entropy{.name = "cross_entropy",
                                        .rule = &cross_entropy_rule,
                                        .adjoint = &cross_entropy_adjoint,
-                                       .typed_by = 1,
+                                       .typed_by = cross_entropy_in::target,
                                        .attributes = attributes_of<cross_entropy_attributes>,
                                        .operands = named<cross_entropy_in, cross_entropy_out>};
 
@@ -304,15 +312,15 @@ constexpr void vocabulary_loss_rule(inference& c) {
   using out = vocabulary_loss_out;
   const value &x = c.in(in::x), &w = c.in(in::w);
   const auto [z, words, weights] = c.n.attr.as<vocabulary_loss_attributes>();
-  vocabulary_operands(c, 0, 1, 2, words);
+  vocabulary_operands(c, in::x, in::w, in::labels, words);
   c.sums({in::dloss}, in::x), c.rank(in::dloss, 0);
   z_of_loss(c, z);
   for (int i = 0; i < axes; ++i)
     if (w.at.at[i].s == state::shard) c.fail(fault::P007, in::w);
   const dtype main = accumulator_of(x.type);
-  for (int k = 0; k < 2; ++k) {
+  for (int k = out::loss; k <= out::count; ++k) {
     c.declare(main, {});
-    place_output(c, k, algebra::reduction, {0, 1, 2}, {x.back().d});
+    place_output(c, k, algebra::reduction, {in::x, in::w, in::labels}, {x.back().d});
   }
   c.declare(x);
   place_output(c, out::dx, algebra::product, {in::dloss, in::x, in::w}, {x.back().d});
@@ -341,22 +349,31 @@ constexpr attributes attributes_of_loss(const attributes (&parts)[max_parts]) {
   const auto [words, weights] = parts[3].as<vocabulary_attributes>();
   return vocabulary_loss_attributes{parts[1].as<cross_entropy_attributes>().z, words, weights};
 }
-inline constexpr op_info vocabulary_loss{
-    .name = "vocabulary_loss",
-    .rule = &vocabulary_loss_rule,
-    .cost = &vocabulary_loss_cost,
-    .accumulates = true,
-    .attributes = attributes_of<vocabulary_loss_attributes>,
-    .operands = named<vocabulary_loss_in, vocabulary_loss_out>,
-    .form = {.parts = {{&vocabulary_partial, {0, 1, 2}},
-                       {&cross_entropy, {out_of(0), out_of(0, 1), 2}},
-                       {&cross_entropy_grad, {3, out_of(0), out_of(0, 1), 2}},
-                       {&vocabulary_partial_grad, {out_of(2), out_of(2, 1), 0, 1, 2, out_of(0)}}},
-             .outputs = {out_of(1), out_of(1, 1), out_of(3), out_of(3, 1)},
-             .main = 1,
-             .place = 1,
-             .of_part = &attributes_in_loss,
-             .joined = &attributes_of_loss}};
+constexpr fused_form form_of_loss() {
+  using in = vocabulary_loss_in;
+  constexpr auto lse = out_of(0, vocabulary_partial_out::lse),
+                 target = out_of(0, vocabulary_partial_out::target),
+                 dlse = out_of(2, cross_entropy_grad_out::dlse),
+                 dtarget = out_of(2, cross_entropy_grad_out::dtarget);
+  return {.parts = {{&vocabulary_partial, {in::x, in::w, in::labels}},
+                    {&cross_entropy, {lse, target, in::labels}},
+                    {&cross_entropy_grad, {in::dloss, lse, target, in::labels}},
+                    {&vocabulary_partial_grad, {dlse, dtarget, in::x, in::w, in::labels, lse}}},
+          .outputs = {out_of(1, cross_entropy_out::loss), out_of(1, cross_entropy_out::count),
+                      out_of(3, vocabulary_partial_grad_out::dx),
+                      out_of(3, vocabulary_partial_grad_out::dw)},
+          .main = 1,
+          .place = 1,
+          .of_part = &attributes_in_loss,
+          .joined = &attributes_of_loss};
+}
+inline constexpr op_info vocabulary_loss{.name = "vocabulary_loss",
+                                         .rule = &vocabulary_loss_rule,
+                                         .cost = &vocabulary_loss_cost,
+                                         .accumulates = true,
+                                         .attributes = attributes_of<vocabulary_loss_attributes>,
+                                         .operands = named<vocabulary_loss_in, vocabulary_loss_out>,
+                                         .form = form_of_loss()};
 
 } // namespace op
 
@@ -372,7 +389,8 @@ constexpr vocabulary_statistics vocabulary_partial(var x, var w, var labels, std
   builder& b = *x.b;
   const value_id lse = b.emit(op::vocabulary_partial, {x.id, w.id, labels.id}, line,
                               op::vocabulary_attributes{valid});
-  return {{&b, lse}, {&b, b.g.at_node(b.g.at(lse).producer).out[1]}};
+  return {{&b, lse},
+          {&b, b.g.at_node(b.g.at(lse).producer).out[op::vocabulary_partial_out::target]}};
 }
 
 /// The loss of a part's tokens in nats, added up, and how many tokens have one; both scalars of the
@@ -388,7 +406,7 @@ constexpr summed_loss cross_entropy(vocabulary_statistics s, var labels, double 
   builder& b = *labels.b;
   const value_id sum = b.emit(op::cross_entropy, {s.lse_part.id, s.target.id, labels.id}, line,
                               op::cross_entropy_attributes{z});
-  return {{&b, sum}, {&b, b.g.at_node(b.g.at(sum).producer).out[1]}};
+  return {{&b, sum}, {&b, b.g.at_node(b.g.at(sum).producer).out[op::cross_entropy_out::count]}};
 }
 
 } // namespace mc

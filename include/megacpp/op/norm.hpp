@@ -107,8 +107,10 @@ struct add_layer_norm_out : output_names<add_layer_norm_out> {
   s.dims[s.rank] = extent{};
 }
 
-/// Operand k, a gain or a bias, has the last dim of operand 0.
-[[gnu::cold]] constexpr void of_last_dim(inference& c, int k) { c.rank(k, 1), c.trails(k, 0); }
+/// Operand k, a gain or a bias, has the last dim of operand x.
+[[gnu::cold]] constexpr void of_last_dim(inference& c, int k, int x) {
+  c.rank(k, 1), c.trails(k, x);
+}
 struct norm_attributes {
   double eps;
 };
@@ -117,67 +119,81 @@ struct norm_attributes {
   c.in_range(eps > 1e-30 && eps < 1e30, "eps", eps, "above 1e-30 and below 1e30");
 }
 
-/// Operand k, the bias of a norm that takes out the mean (with two statistics), may be absent.
-[[gnu::cold]] constexpr void bias_of_norm(inference& c, int k, int statistics) {
+// The rules serve both norms, by their lists: layer_norm's have a mean before rstd, and a bias.
+
+template <class List> inline constexpr bool has_mean = requires { List::mean; };
+
+/// Operand k, the bias of a norm that takes out the mean, may be absent.
+[[gnu::cold]] constexpr void bias_of_norm(inference& c, int k, int x, bool mean) {
   if (!c.has(k)) return;
-  c.require(statistics == 2, fault::S003, 0, k);
-  c.typed({k}, c.in(0).type), of_last_dim(c, k);
+  c.require(mean, fault::S003, x, k);
+  c.typed({k}, c.in(x).type), of_last_dim(c, k, x);
 }
 
-[[gnu::cold]] constexpr void norm_rule(inference& c, int statistics) { // x, gain, [bias]
-  const value& x = c.in(0);
+template <class Out> [[gnu::cold]] constexpr void norm_rule(inference& c) { // x, gain, [bias]
+  using in = layer_norm_in;
+  const value& x = c.in(in::x);
   const dim last = x.back().d;
-  c.floats({0, 1}), of_last_dim(c, 1);
-  bias_of_norm(c, 2, statistics);
+  c.floats({in::x, in::gain}), of_last_dim(c, in::gain, in::x);
+  bias_of_norm(c, in::bias, in::x, has_mean<Out>);
   eps_of_norm(c);
   c.declare(x);
-  place_output(c, 0, algebra::nonlinear, {0, 1, 2}, {last});
-  for (int k = 0; k < statistics; ++k) {
+  place_output(c, Out::y, algebra::nonlinear, {in::x, in::gain, in::bias}, {last});
+  for (int k = Out::y + 1; k <= Out::rstd; ++k) {
     declare_statistic(c, x);
-    place_output(c, 1 + k, algebra::nonlinear, {0, 1, 2}, {last});
+    place_output(c, k, algebra::nonlinear, {in::x, in::gain, in::bias}, {last});
   }
 }
-[[gnu::cold]] constexpr void rms_norm_rule(inference& c) { norm_rule(c, 1); }
-[[gnu::cold]] constexpr void layer_norm_rule(inference& c) { norm_rule(c, 2); }
 
-/// The statistics of operand 0's rows are operands k, k + 1, ...
-[[gnu::cold]] constexpr void row_statistics(inference& c, int k, int statistics) {
-  for (int i = k; i < k + statistics; ++i) c.sums({i}, 0), c.leads(i, 0, 1);
+/// The statistics of operand x's rows are operands `first` ... `last`.
+[[gnu::cold]] constexpr void row_statistics(inference& c, int first, int last, int x) {
+  for (int k = first; k <= last; ++k) c.sums({k}, x), c.leads(k, x, 1);
 }
-template <int Statistics>
+template <class In, class Out>
 [[gnu::cold]] constexpr void norm_grad_rule(inference& c) { // dy, x, gain, statistics...
-  c.floats({0, 1, 2}), c.alike(1, 0), of_last_dim(c, 2), row_statistics(c, 3, Statistics);
-  c.declare(c.in(0));
-  if (Statistics == 2) place_output(c, 0, algebra::product, {0, 1, 2, 3, 4}, {c.in(0).back().d});
-  else place_output(c, 0, algebra::product, {0, 1, 2, 3}, {c.in(0).back().d});
+  const value& dy = c.in(In::dy);
+  c.floats({In::dy, In::x, In::gain}), c.alike(In::x, In::dy), of_last_dim(c, In::gain, In::dy),
+      row_statistics(c, In::gain + 1, In::rstd, In::dy);
+  c.declare(dy);
+  if constexpr (has_mean<In>)
+    place_output(c, Out::dx, algebra::product, {In::dy, In::x, In::gain, In::mean, In::rstd},
+                 {dy.back().d});
+  else
+    place_output(c, Out::dx, algebra::product, {In::dy, In::x, In::gain, In::rstd}, {dy.back().d});
 }
-template <int Statistics> constexpr void norm_gain_grad_rule(inference& c) { // dy, x, statistics...
-  c.floats({0, 1}), c.alike(1, 0), row_statistics(c, 2, Statistics);
-  c.declare(accumulator_of(c.in(0).type), {c.in(0).back()});
-  place_output(c, 0, algebra::product, {0, 1, 2, 3}, {c.in(0).back().d});
+template <class In, class Out>
+constexpr void norm_gain_grad_rule(inference& c) { // dy, x, statistics...
+  const value& dy = c.in(In::dy);
+  c.floats({In::dy, In::x}), c.alike(In::x, In::dy), row_statistics(c, In::x + 1, In::rstd, In::dy);
+  c.declare(accumulator_of(dy.type), {dy.back()});
+  if constexpr (has_mean<In>)
+    place_output(c, Out::dgain, algebra::product, {In::dy, In::x, In::mean, In::rstd},
+                 {dy.back().d});
+  else place_output(c, Out::dgain, algebra::product, {In::dy, In::x, In::rstd}, {dy.back().d});
 }
 
 extern const op_info rms_norm_grad_add, layer_norm_grad_add;
 inline constexpr op_info rms_norm_grad{.name = "rms_norm_grad",
-                                       .rule = &norm_grad_rule<1>,
+                                       .rule = &norm_grad_rule<rms_norm_grad_in, rms_norm_grad_out>,
                                        .operands = named<rms_norm_grad_in, rms_norm_grad_out>,
                                        .fuses = {&rms_norm_grad_add}};
 inline constexpr op_info rms_norm_grad_add =
-    sums_into<rms_norm_grad, 4>("rms_norm_grad_add", -1); // dy, x, gain, r, d
+    sums_into<rms_norm_grad, rms_norm_grad_in::d>("rms_norm_grad_add", -1);
 inline constexpr op_info rms_norm_gain_grad{
     .name = "rms_norm_gain_grad",
-    .rule = &norm_gain_grad_rule<1>,
+    .rule = &norm_gain_grad_rule<rms_norm_gain_grad_in, rms_norm_gain_grad_out>,
     .accumulates = true,
     .operands = named<rms_norm_gain_grad_in, rms_norm_gain_grad_out>};
-inline constexpr op_info layer_norm_grad{.name = "layer_norm_grad",
-                                         .rule = &norm_grad_rule<2>,
-                                         .operands = named<layer_norm_grad_in, layer_norm_grad_out>,
-                                         .fuses = {&layer_norm_grad_add}};
+inline constexpr op_info layer_norm_grad{
+    .name = "layer_norm_grad",
+    .rule = &norm_grad_rule<layer_norm_grad_in, layer_norm_grad_out>,
+    .operands = named<layer_norm_grad_in, layer_norm_grad_out>,
+    .fuses = {&layer_norm_grad_add}};
 inline constexpr op_info layer_norm_grad_add =
-    sums_into<layer_norm_grad, 5>("layer_norm_grad_add", -1); // dy, x, gain, mu, r, d
+    sums_into<layer_norm_grad, layer_norm_grad_in::d>("layer_norm_grad_add", -1);
 inline constexpr op_info layer_norm_gain_grad{
     .name = "layer_norm_gain_grad",
-    .rule = &norm_gain_grad_rule<2>,
+    .rule = &norm_gain_grad_rule<layer_norm_gain_grad_in, layer_norm_gain_grad_out>,
     .accumulates = true,
     .operands = named<layer_norm_gain_grad_in, layer_norm_gain_grad_out>};
 
@@ -203,14 +219,14 @@ inline constexpr op_info layer_norm_gain_grad{
 }
 extern const op_info add_rms_norm, add_layer_norm;
 inline constexpr op_info rms_norm{.name = "rms_norm",
-                                  .rule = &rms_norm_rule,
+                                  .rule = &norm_rule<rms_norm_out>,
                                   .adjoint = &rms_norm_adjoint,
                                   .cheap = true,
                                   .attributes = attributes_of<norm_attributes>,
                                   .operands = named<rms_norm_in, rms_norm_out>,
                                   .fuses = {&add_rms_norm}};
 inline constexpr op_info layer_norm{.name = "layer_norm",
-                                    .rule = &layer_norm_rule,
+                                    .rule = &norm_rule<layer_norm_out>,
                                     .adjoint = &layer_norm_adjoint,
                                     .cheap = true,
                                     .attributes = attributes_of<norm_attributes>,
@@ -219,34 +235,37 @@ inline constexpr op_info layer_norm{.name = "layer_norm",
 
 /// s = x + a, y = norm(s): (x, a, gain[, bias]) -> s, y, statistics. It rounds where add and norm
 /// would.
-template <int Statistics> constexpr void add_norm_rule(inference& c) { // x, a, gain, [bias]
-  c.floats({0, 1, 2}), c.alike(1, 0), of_last_dim(c, 2);
-  bias_of_norm(c, 3, Statistics);
+template <class Out> constexpr void add_norm_rule(inference& c) { // x, a, gain, [bias]
+  using in = add_layer_norm_in;
+  const value& x = c.in(in::x);
+  c.floats({in::x, in::a, in::gain}), c.alike(in::a, in::x), of_last_dim(c, in::gain, in::x);
+  bias_of_norm(c, in::bias, in::x, has_mean<Out>);
   eps_of_norm(c);
-  c.declare(c.in(0));
-  place_output(c, 0, algebra::sum, {0, 1});
-  c.declare(c.in(0));
-  place_output(c, 1, algebra::nonlinear, {0, 1, 2, 3}, {c.in(0).back().d});
-  for (int k = 0; k < Statistics; ++k) {
-    declare_statistic(c, c.in(0));
-    place_output(c, 2 + k, algebra::nonlinear, {0, 1, 2, 3}, {c.in(0).back().d});
+  c.declare(x);
+  place_output(c, Out::s, algebra::sum, {in::x, in::a});
+  for (int k = Out::y; k <= Out::rstd; ++k) {
+    if (k == Out::y) c.declare(x);
+    else declare_statistic(c, x);
+    place_output(c, k, algebra::nonlinear, {in::x, in::a, in::gain, in::bias}, {x.back().d});
   }
 }
 // [form]
-template <const op_info& Norm, int Statistics>
-constexpr op_info add_before(const char* name, operand_lists operands) {
+template <const op_info& Norm, class In, class Out> constexpr op_info add_before(const char* name) {
+  using in = add_layer_norm_in; // without a mean there is no bias, and one statistic less
+  using out = layer_norm_out;
   return {.name = name,
-          .rule = &add_norm_rule<Statistics>,
+          .rule = &add_norm_rule<Out>,
           .attributes = Norm.attributes,
-          .operands = operands,
-          .form = {.parts = {{&add, {0, 1}}, {&Norm, {out_of(0), 2, 3}}},
-                   .outputs = {out_of(0), out_of(1), out_of(1, 1), out_of(1, 2)},
-                   .main = 1}};
+          .operands = named<In, Out>,
+          .form = {
+              .parts = {{&add, {in::x, in::a}}, {&Norm, {out_of(0), in::gain, in::bias}}},
+              .outputs = {out_of(0), out_of(1, out::y), out_of(1, out::mean), out_of(1, out::rstd)},
+              .main = 1}};
 }
 inline constexpr op_info add_rms_norm =
-    add_before<rms_norm, 1>("add_rms_norm", named<add_rms_norm_in, add_rms_norm_out>);
+    add_before<rms_norm, add_rms_norm_in, add_rms_norm_out>("add_rms_norm");
 inline constexpr op_info add_layer_norm =
-    add_before<layer_norm, 2>("add_layer_norm", named<add_layer_norm_in, add_layer_norm_out>);
+    add_before<layer_norm, add_layer_norm_in, add_layer_norm_out>("add_layer_norm");
 // [/form]
 
 } // namespace op

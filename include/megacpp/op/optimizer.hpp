@@ -62,8 +62,8 @@ struct clip_factor_out : output_names<clip_factor_out> {
 struct adamw_in : input_names<adamw_in> {
   static constexpr name<0, element::sum> gradient{};
   static constexpr name<1, element::sum> master{};
-  static constexpr name<2, element::converted> first{};
-  static constexpr name<3, element::converted> second{};
+  static constexpr name<2, element::moment> first{};
+  static constexpr name<3, element::moment> second{};
   static constexpr name<4> weight{};
   static constexpr name<5, element::f64> factor{};
   static constexpr name<6, element::f64> rate{};
@@ -81,20 +81,21 @@ struct balance_step_in : input_names<balance_step_in> {
   static constexpr name<3, element::f64> factor{};
 };
 
-/// All operands have the dims of the first and are placed as it is.
-[[gnu::cold]] constexpr void placed_alike(inference& c, int operands) {
-  for (int k = 1; k < operands; ++k) c.alike(k, 0);
-  for (int k = 1; k < operands; ++k)
+/// These operands have the dims of operand x and are placed as it is.
+[[gnu::cold]] constexpr void placed_alike(inference& c, std::initializer_list<int> operands,
+                                          int x) {
+  for (int k : operands) c.alike(k, x);
+  for (int k : operands)
     for (c.looking = 0; c.looking < axes; ++c.looking) {
       const auto a = static_cast<axis>(c.looking);
-      if (c.in(k).at[a] != c.in(0).at[a]) c.fail(fault::P010, 0, k);
+      if (c.in(k).at[a] != c.in(x).at[a]) c.fail(fault::P010, x, k);
     }
 }
 
 [[gnu::cold]] constexpr void add_gradient_rule(inference& c) {
   using in = add_gradient_in;
   c.floats({in::g, in::h}), c.sums({in::g}, in::g);
-  placed_alike(c, 2);
+  placed_alike(c, {in::h}, in::g);
 }
 [[gnu::cold]] constexpr work add_gradient_cost(const graph& g, const node& n) {
   using in = add_gradient_in;
@@ -104,7 +105,7 @@ struct balance_step_in : input_names<balance_step_in> {
 inline constexpr op_info add_gradient{.name = "add_gradient",
                                       .rule = &add_gradient_rule,
                                       .cost = &add_gradient_cost,
-                                      .changes = 0b11,
+                                      .changes = mask_of(add_gradient_in::g, add_gradient_in::h),
                                       .takes_ranges = true,
                                       .operands = named<add_gradient_in>};
 
@@ -119,8 +120,9 @@ struct exchange_attributes {
 /// there are, its extent is that of one.
 [[gnu::cold]] constexpr void over_ranks(inference& c, int whole, place summed, int share = -1) {
   const auto [over, wire] = c.n.attr.as<exchange_attributes>();
-  c.require(!over.empty() && on_one_mesh(over), fault::P013, 0);
-  c.require(value{.type = wire}.differentiable(), fault::P020, 0);
+  const int first = share >= 0 && share < whole ? share : whole; // to blame
+  c.require(!over.empty() && on_one_mesh(over), fault::P013, first);
+  c.require(value{.type = wire}.differentiable(), fault::P020, first);
   bool sized = true;
   for (int a = 0; a < axes; ++a)
     sized = sized && (!over.has(static_cast<axis>(a)) || c.g.ranks.sized(static_cast<axis>(a)));
@@ -145,18 +147,16 @@ struct exchange_attributes {
   }
   c.looking = -1;
 }
-template <collective What>
+/// Reads operand From, and writes operand To.
+template <int From, int To>
 [[gnu::cold]] constexpr work over_ranks_cost(const graph& g, const node& n) {
-  const std::int64_t in = local_bytes(g.ranks, g.at(n.in[0])),
-                     out =
-                         What == collective::all_reduce ? in : local_bytes(g.ranks, g.at(n.in[1]));
-  return {0, in, out};
+  return {0, local_bytes(g.ranks, g.at(n.in[From])), local_bytes(g.ranks, g.at(n.in[To]))};
 }
-template <collective What> [[gnu::cold]] constexpr transfers over_ranks_wire(const graph& g,
-                                                                             const node& n,
-                                                                             const mesh& ranks) {
+template <collective What, int From>
+[[gnu::cold]] constexpr transfers over_ranks_wire(const graph& g, const node& n,
+                                                  const mesh& ranks) {
   const auto [over, wire] = n.attr.as<exchange_attributes>();
-  const value& v = g.at(n.in[0]);
+  const value& v = g.at(n.in[From]);
   const std::int64_t layers = What != collective::all_reduce && v.rank == 2 ? v.dims[0].n : 1;
   if (layers == 0) return transfers{};
   const std::int64_t bytes = local_size(g.ranks, v).n / layers * size_of(wire);
@@ -167,47 +167,50 @@ template <collective What> [[gnu::cold]] constexpr transfers over_ranks_wire(con
 [[gnu::cold]] constexpr void reduce_gradient_rule(inference& c) {
   using in = reduce_gradient_in;
   c.floats({in::g}), c.sums({in::g}, in::g);
-  over_ranks(c, 0, partial);
+  over_ranks(c, in::g, partial);
 }
-inline constexpr op_info reduce_gradient{.name = "reduce_gradient",
-                                         .rule = &reduce_gradient_rule,
-                                         .cost = &over_ranks_cost<collective::all_reduce>,
-                                         .wire = &over_ranks_wire<collective::all_reduce>,
-                                         .changes = 0b1,
-                                         .takes_ranges = true,
-                                         .attributes = attributes_of<exchange_attributes>,
-                                         .operands = named<reduce_gradient_in>};
+inline constexpr op_info reduce_gradient{
+    .name = "reduce_gradient",
+    .rule = &reduce_gradient_rule,
+    .cost = &over_ranks_cost<reduce_gradient_in::g, reduce_gradient_in::g>,
+    .wire = &over_ranks_wire<collective::all_reduce, reduce_gradient_in::g>,
+    .changes = mask_of(reduce_gradient_in::g),
+    .takes_ranges = true,
+    .attributes = attributes_of<exchange_attributes>,
+    .operands = named<reduce_gradient_in>};
 
 /// Both lie in one store, the share in its place in the whole, of which the rest is of no use then.
 [[gnu::cold]] constexpr void scatter_gradient_rule(inference& c) {
   using in = scatter_gradient_in;
   c.floats({in::g, in::share}), c.sums({in::g}, in::g);
-  over_ranks(c, 0, partial, 1);
+  over_ranks(c, in::g, partial, in::share);
 }
-inline constexpr op_info scatter_gradient{.name = "scatter_gradient",
-                                          .rule = &scatter_gradient_rule,
-                                          .cost = &over_ranks_cost<collective::reduce_scatter>,
-                                          .wire = &over_ranks_wire<collective::reduce_scatter>,
-                                          .changes = 0b11,
-                                          .takes_ranges = true,
-                                          .attributes = attributes_of<exchange_attributes>,
-                                          .operands = named<scatter_gradient_in>};
+inline constexpr op_info scatter_gradient{
+    .name = "scatter_gradient",
+    .rule = &scatter_gradient_rule,
+    .cost = &over_ranks_cost<scatter_gradient_in::g, scatter_gradient_in::share>,
+    .wire = &over_ranks_wire<collective::reduce_scatter, scatter_gradient_in::g>,
+    .changes = mask_of(scatter_gradient_in::g, scatter_gradient_in::share),
+    .takes_ranges = true,
+    .attributes = attributes_of<exchange_attributes>,
+    .operands = named<scatter_gradient_in>};
 
 /// Both lie in one store, the share in its place in the whole.
 [[gnu::cold]] constexpr void gather_weight_rule(inference& c) {
   using in = gather_weight_in;
   c.floats({in::share, in::w});
   c.require(c.n.attr.as<exchange_attributes>().wire == c.in(in::w).type, fault::P020, in::w);
-  over_ranks(c, 1, invariant, 0);
+  over_ranks(c, in::w, invariant, in::share);
 }
-inline constexpr op_info gather_weight{.name = "gather_weight",
-                                       .rule = &gather_weight_rule,
-                                       .cost = &over_ranks_cost<collective::all_gather>,
-                                       .wire = &over_ranks_wire<collective::all_gather>,
-                                       .changes = 0b10,
-                                       .takes_ranges = true,
-                                       .attributes = attributes_of<exchange_attributes>,
-                                       .operands = named<gather_weight_in>};
+inline constexpr op_info gather_weight{
+    .name = "gather_weight",
+    .rule = &gather_weight_rule,
+    .cost = &over_ranks_cost<gather_weight_in::share, gather_weight_in::w>,
+    .wire = &over_ranks_wire<collective::all_gather, gather_weight_in::share>,
+    .changes = mask_of(gather_weight_in::w),
+    .takes_ranges = true,
+    .attributes = attributes_of<exchange_attributes>,
+    .operands = named<gather_weight_in>};
 
 /// A range, of whose layers each rank may have a share.
 struct share_attributes {
@@ -228,11 +231,13 @@ inline constexpr op_info sum_of_squares{.name = "sum_of_squares",
 
 [[gnu::cold]] constexpr void clip_factor_rule(
     inference& c) { // token count, summed loss, sums of squares...
+  using in = clip_factor_in;
+  using out = clip_factor_out;
   for (int k = 0; k < max_inputs; ++k)
-    if (k < 2 || c.has(k)) c.typed({k}, dtype::f64), c.rank(k, 0);
-  for (int k = 0; k < 2; ++k) { // factor, norm
+    if (k < in::squares || c.has(k)) c.typed({k}, dtype::f64), c.rank(k, 0);
+  for (int k = out::factor; k <= out::norm; ++k) {
     c.declare(dtype::f64, {});
-    place_output(c, k, algebra::nonlinear, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
+    place_output(c, k, algebra::nonlinear, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}); // all operands
   }
 }
 inline constexpr op_info clip_factor{.name = "clip_factor",
@@ -261,28 +266,30 @@ struct adamw_attributes {
     c.require(is_range(c.in(in::origin)), fault::S003, in::origin);
   }
   c.typed({in::step}, dtype::i64), c.rank(in::step, 0);
-  placed_alike(c, 5);
+  placed_alike(c, {in::master, in::first, in::second, in::weight}, in::gradient);
   c.looking = -1;
   c.declare(dtype::f64, {});
   place_output(c, out::broken, algebra::reduction, {in::gradient});
 }
 [[gnu::cold]] constexpr work adamw_cost(const graph& g, const node& n) {
+  using in = adamw_in;
   work w;
-  for (unsigned k = 0; k < 5; ++k) {
+  for (int k = in::gradient; k <= in::weight; ++k) {
     const std::int64_t bytes = local_bytes(g.ranks, g.at(n.in[k]));
-    if (k < 4) w.read += bytes;
-    if (k > 0) w.written += bytes;
+    if (k != in::weight) w.read += bytes;
+    if (k != in::gradient) w.written += bytes;
   }
   return w;
 }
-inline constexpr op_info adamw{.name = "adamw",
-                               .rule = &adamw_rule,
-                               .cost = &adamw_cost,
-                               .typed_by = 4,
-                               .changes = 0b11110,
-                               .takes_ranges = true,
-                               .attributes = attributes_of<adamw_attributes>,
-                               .operands = named<adamw_in, adamw_out>};
+inline constexpr op_info adamw{
+    .name = "adamw",
+    .rule = &adamw_rule,
+    .cost = &adamw_cost,
+    .typed_by = adamw_in::weight,
+    .changes = mask_of(adamw_in::master, adamw_in::first, adamw_in::second, adamw_in::weight),
+    .takes_ranges = true,
+    .attributes = attributes_of<adamw_attributes>,
+    .operands = named<adamw_in, adamw_out>};
 
 struct balance_attributes {
   double rate; ///< the step
@@ -293,14 +300,15 @@ struct balance_attributes {
       c.typed({in::factor}, dtype::f64), c.rank(in::factor, 0);
   const double rate = c.n.attr.as<balance_attributes>().rate;
   c.require(rate >= 0 && rate < 1e30, fault::C001, in::load);
-  placed_alike(c, 3);
+  placed_alike(c, {in::master, in::weight}, in::load);
 }
-inline constexpr op_info balance_step{.name = "balance_step",
-                                      .rule = &balance_step_rule,
-                                      .typed_by = 2,
-                                      .changes = 0b110,
-                                      .attributes = attributes_of<balance_attributes>,
-                                      .operands = named<balance_step_in>};
+inline constexpr op_info balance_step{
+    .name = "balance_step",
+    .rule = &balance_step_rule,
+    .typed_by = balance_step_in::weight,
+    .changes = mask_of(balance_step_in::master, balance_step_in::weight),
+    .attributes = attributes_of<balance_attributes>,
+    .operands = named<balance_step_in>};
 
 } // namespace op
 } // namespace mc

@@ -160,7 +160,7 @@ constexpr value_id emit_redistribution(builder& b, const op_info& to, value_id x
   const auto t = n.attr.as<transition>();
   const collective what = t.by();
   if (!waits(what)) return transfers{};
-  const std::int64_t bytes = local_bytes(g.ranks, g.at(n.in[0]));
+  const std::int64_t bytes = local_bytes(g.ranks, g.at(n.in[redistribute_in::x]));
   return transfers{}.add({what, t.over, bytes, bytes_sent(what, bytes, ranks.of(t.over))});
 }
 

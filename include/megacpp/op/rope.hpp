@@ -44,7 +44,8 @@ struct rope_attributes {
   // x (..., D), positions: the first dims of x, not D
   const value &x = c.in(in::x), &positions = c.in(in::positions);
   const auto [base, direction, factor, along, slow, fast] = c.n.attr.as<rope_attributes>();
-  c.floats({in::x}), c.indexes(in::positions, integer_kind::positions, 0, 0), c.leads(1, 0);
+  c.floats({in::x}), c.indexes(in::positions, integer_kind::positions, 0, in::x),
+      c.leads(in::positions, in::x);
   c.require(positions.rank < x.rank, fault::S003, in::x, in::positions);
   const auto width = static_cast<double>(x.back().n);
   c.in_range(x.back().n % 2 == 0, "the width of a head", width, "even");
@@ -82,7 +83,7 @@ constexpr double inverse_frequency(const rope_attributes& a, std::int64_t i, std
 inline constexpr op_info rope{.name = "rope",
                               .rule = &rope_rule,
                               .adjoint = &rope_adjoint,
-                              .in_place = 0,
+                              .in_place = rope_in::x,
                               .cheap = true,
                               .attributes = attributes_of<rope_attributes>,
                               .operands = named<rope_in, rope_out>};

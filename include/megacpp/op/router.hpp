@@ -127,7 +127,7 @@ struct router_loss_attributes {
   // l (..., E), [b] (E)
   const value& l = c.in(in::logits);
   const std::int64_t k = c.n.attr.as<route_attributes>().choices;
-  logits_of_router(c, 0);
+  logits_of_router(c, in::logits);
   constexpr auto bias = route_in::bias;
   if (c.has(bias)) c.typed({bias}, l.type), c.rank(bias, 1), c.trails(bias, route_in::logits);
   c.in_range(k >= 1 && k <= l.back().n, "the number of experts a token", static_cast<double>(k),
@@ -135,7 +135,7 @@ struct router_loss_attributes {
   value& w = c.declare(l);
   w.type = accumulator_of(l.type);
   if (w.rank > 0) w.dims[w.rank - 1] = {dim::choices, k > 0 ? k : 1};
-  c.distinct(0, 0, 0);
+  c.distinct(out::weights, in::logits, in::logits);
   place_output(c, out::weights, algebra::nonlinear, {in::logits, in::bias}, {dim::expert});
   value& experts = c.declare(w);
   experts.type = dtype::i32, experts.holds = integer_kind::experts, experts.below = l.back().n;
@@ -145,7 +145,7 @@ struct router_loss_attributes {
   using in = route_grad_in;
   using out = route_grad_out;
   // dw (..., k), l (..., E), experts (..., k)
-  logits_of_router(c, 1), choices_of_router(c, 2, 1);
+  logits_of_router(c, in::logits), choices_of_router(c, in::experts, in::logits);
   c.sums({in::dweights}, in::logits), c.alike(in::dweights, in::experts);
   c.require(c.in(in::experts).back().n == c.n.attr.as<route_attributes>().choices, fault::S002,
             in::logits, in::experts);
@@ -158,7 +158,7 @@ struct router_loss_attributes {
   using out = expert_load_out;
   // experts (..., k), b (E)
   c.floats({in::bias}), c.dims(in::bias, {dim::expert}),
-      c.indexes(in::experts, integer_kind::experts, c.in(in::bias).back().n, 1);
+      c.indexes(in::experts, integer_kind::experts, c.in(in::bias).back().n, in::bias);
   c.require(c.in(in::experts).rank > 0 && c.in(in::experts).back().d == dim::choices, fault::S003,
             in::experts, in::bias);
   c.declare(c.in(in::bias)).type = accumulator_of(c.in(in::bias).type);
@@ -166,12 +166,12 @@ struct router_loss_attributes {
 }
 inline constexpr op_info route_grad{.name = "route_grad",
                                     .rule = &route_grad_rule,
-                                    .typed_by = 1,
+                                    .typed_by = route_grad_in::logits,
                                     .attributes = attributes_of<route_attributes>,
                                     .operands = named<route_grad_in, route_grad_out>};
 inline constexpr op_info expert_load{.name = "expert_load",
                                      .rule = &expert_load_rule,
-                                     .typed_by = 1,
+                                     .typed_by = expert_load_in::bias,
                                      .accumulates = true,
                                      .operands = named<expert_load_in, expert_load_out>};
 [[gnu::cold]] constexpr void route_adjoint(backward& d, const node& n) {
@@ -197,12 +197,14 @@ constexpr place place_of_group(const inference& c, axis a, place tokens, balance
 }
 [[gnu::cold]] constexpr void router_statistics_rule(inference& c) {
   using in = router_statistics_in;
+  using out = router_statistics_out;
   const value& l = c.in(in::logits);
   const auto over = c.n.attr.as<statistics_attributes>().over;
-  logits_of_router(c, 0), choices_of_router(c, 1, 0);
+  logits_of_router(c, in::logits), choices_of_router(c, in::experts, in::logits);
   c.dims(in::logits, {dim::batch, dim::sequence, dim::expert});
   const extent group = over == balance_group::sequence ? l.dims[0] : extent{dim::replicas, 1};
-  for (int k = 0; k < 2; ++k) c.declare(accumulator_of(l.type), {group, l.back()});
+  for (int k = out::probabilities; k <= out::choices; ++k)
+    c.declare(accumulator_of(l.type), {group, l.back()});
   c.declare(accumulator_of(l.type), {});
   for (c.looking = 0; c.looking < axes; ++c.looking) {
     const auto a = static_cast<axis>(c.looking);
@@ -211,18 +213,19 @@ constexpr place place_of_group(const inference& c, axis a, place tokens, balance
     if (at.s == state::partial) c.fail(fault::P005, in::logits);
     if (at.is_shard(dim::expert)) c.fail(fault::P007, in::logits);
     if (c.in(in::experts).at[a] != at) c.fail(fault::P002, in::logits, in::experts);
-    c.out[0].at[a] = c.out[1].at[a] = place_of_group(c, a, at, over);
-    c.out[2].at[a] = at.s == state::shard ? partial : at;
+    c.out[out::probabilities].at[a] = c.out[out::choices].at[a] = place_of_group(c, a, at, over);
+    c.out[out::squares].at[a] = at.s == state::shard ? partial : at;
   }
   c.looking = -1;
 }
 [[gnu::cold]] constexpr void router_statistics_grad_rule(inference& c) {
   using in = router_statistics_grad_in;
+  using out = router_statistics_grad_out;
   // ds (groups, E), dz (), l (B, S, E)
   const value &ds = c.in(in::dprobabilities), &l = c.in(in::logits);
   const auto over = c.n.attr.as<statistics_attributes>().over;
   const bool per_sequence = over == balance_group::sequence;
-  logits_of_router(c, 2), c.sums({in::dprobabilities, in::dsquares}, in::logits);
+  logits_of_router(c, in::logits), c.sums({in::dprobabilities, in::dsquares}, in::logits);
   c.dims(in::dprobabilities, {per_sequence ? dim::batch : dim::replicas, dim::expert}),
       c.rank(in::dsquares, 0);
   c.dims(in::logits, {dim::batch, dim::sequence, dim::expert});
@@ -237,14 +240,14 @@ constexpr place place_of_group(const inference& c, axis a, place tokens, balance
       c.fail(fault::P002, in::dprobabilities, in::logits);
     if (l.at[a].s == state::shard && c.in(in::dsquares).at[a].s != state::replicate)
       c.fail(fault::P002, in::dsquares, in::logits);
-    c.out[0].at[a] = cotangent(l.at[a]);
+    c.out[out::dlogits].at[a] = cotangent(l.at[a]);
   }
   c.looking = -1;
 }
 inline constexpr op_info router_statistics_grad{
     .name = "router_statistics_grad",
     .rule = &router_statistics_grad_rule,
-    .typed_by = 2,
+    .typed_by = router_statistics_grad_in::logits,
     .attributes = attributes_of<statistics_attributes>,
     .operands = named<router_statistics_grad_in, router_statistics_grad_out>};
 [[gnu::cold]] constexpr void router_statistics_adjoint(backward& d, const node& n) {
@@ -259,7 +262,7 @@ inline constexpr op_info router_statistics{
     .name = "router_statistics",
     .rule = &router_statistics_rule,
     .adjoint = &router_statistics_adjoint,
-    .constants = 1u << 1, // counts
+    .constants = mask_of(router_statistics_out::choices), // counts
     .attributes = attributes_of<statistics_attributes>,
     .operands = named<router_statistics_in, router_statistics_out>};
 
@@ -280,7 +283,7 @@ inline constexpr op_info router_statistics{
   c.declare(c.in(in::probabilities).type, {});
   place_output(c, out::loss, algebra::product, {in::probabilities, in::choices});
   for (int a = 0; a < axes; ++a)
-    if (c.in(in::squares).at.at[a] != c.out[0].at.at[a])
+    if (c.in(in::squares).at.at[a] != c.out[out::loss].at.at[a])
       c.fail(fault::P002, in::probabilities, in::squares);
 }
 [[gnu::cold]] constexpr void router_loss_grad_rule(inference& c) {
@@ -296,7 +299,7 @@ inline constexpr op_info router_statistics{
 inline constexpr op_info router_loss_grad{
     .name = "router_loss_grad",
     .rule = &router_loss_grad_rule,
-    .typed_by = 1,
+    .typed_by = router_loss_grad_in::choices,
     .attributes = attributes_of<router_loss_attributes>,
     .operands = named<router_loss_grad_in, router_loss_grad_out>};
 [[gnu::cold]] constexpr void router_loss_adjoint(backward& d, const node& n) {
@@ -305,7 +308,7 @@ inline constexpr op_info router_loss_grad{
   const value_id dL = d.of(n.out[out::loss]);
   if (dL < 0) return;
   const value_id ds = d.b.emit(router_loss_grad, {dL, n.in[in::choices]}, n.line, n.attr);
-  const value_id dz = d.b.g.at_node(d.b.g.at(ds).producer).out[1];
+  const value_id dz = d.b.g.at_node(d.b.g.at(ds).producer).out[router_loss_grad_out::dsquares];
   d.give(n.in[in::probabilities], ds, n.line);
   d.give(n.in[in::squares], dz, n.line);
 }
@@ -327,7 +330,7 @@ constexpr routing route(var logits, var bias, int k, bool normalise, source_line
   builder& b = *logits.b;
   const value_id w =
       b.emit(op::route, {logits.id, bias.id}, line, op::route_attributes{k, normalise});
-  return {{&b, w}, {&b, b.g.at_node(b.g.at(w).producer).out[1]}};
+  return {{&b, w}, {&b, b.g.at_node(b.g.at(w).producer).out[op::route_out::experts]}};
 }
 
 struct router_statistics_of {
@@ -338,11 +341,12 @@ struct router_statistics_of {
 /// What a router's losses need to know.
 constexpr router_statistics_of router_statistics(var logits, var experts, balance_group over,
                                                  source_line line = here()) {
+  using out = op::router_statistics_out;
   builder& b = *logits.b;
   const value_id s =
       b.emit(op::router_statistics, {logits.id, experts.id}, line, op::statistics_attributes{over});
   const node& n = b.g.at_node(b.g.at(s).producer);
-  return {{&b, n.out[0]}, {&b, n.out[1]}, {&b, n.out[2]}};
+  return {{&b, n.out[out::probabilities]}, {&b, n.out[out::choices]}, {&b, n.out[out::squares]}};
 }
 
 /// balance E sum s c / sum c + z_loss z: a summed loss.

@@ -38,7 +38,8 @@ struct repeat_grad_out : output_names<repeat_grad_out> {
   using out = select_out;
   // x (B, S, H), index (B)
   const value& x = c.in(in::x);
-  c.floats({in::x}), c.rank(in::x, 3), c.indexes(in::index, integer_kind::indices, x.dims[1].n, 0);
+  c.floats({in::x}), c.rank(in::x, 3),
+      c.indexes(in::index, integer_kind::indices, x.dims[1].n, in::x);
   c.leads(in::index, in::x, 2);
   c.declare(x.type, {x.dims[0], x.dims[2]});
   place_output(c, out::y, algebra::product, {in::x, in::index}, {x.dims[1].d});

@@ -15,7 +15,7 @@ constexpr value_id renamed_parameter(const graph& g, value_id v) {
   while (v >= 0 && g.at(v).producer >= 0) {
     const node& n = g.at_node(g.at(v).producer);
     if (!n.op->redistributes || n.attr.as<op::transition>().by() != collective::none) return -1;
-    v = n.in[0];
+    v = n.in[op::redistribute_in::x];
   }
   return v >= 0 && g.at(v).is == role::parameter ? v : value_id{-1};
 }
@@ -26,14 +26,16 @@ constexpr bool same_work(const graph& g, const node& n, const node& o) {
   bool same = n.attr == o.attr && n.op->changes == 0;
   for (int k = 0; same && k < max_inputs; ++k) same = n.in[k] == o.in[k];
   if (same || !n.op->redistributes) return same;
-  const value_id p = renamed_parameter(g, n.out[0]);
-  return p >= 0 && p == renamed_parameter(g, o.out[0]) && g.at(n.out[0]).at == g.at(o.out[0]).at;
+  const value_id y = n.out[op::redistribute_out::y], other = o.out[op::redistribute_out::y];
+  const value_id p = renamed_parameter(g, y);
+  return p >= 0 && p == renamed_parameter(g, other) && g.at(y).at == g.at(other).at;
 }
 
 /// The operand that nodes of the prologue have in common if they give the same: the parameter that
 /// is converted, or the first one.
 constexpr value_id common_operand(const graph& g, const node& n) {
-  const value_id p = n.op->redistributes ? renamed_parameter(g, n.out[0]) : value_id{-1};
+  const value_id p =
+      n.op->redistributes ? renamed_parameter(g, n.out[op::redistribute_out::y]) : value_id{-1};
   return p >= 0 ? p : n.in[0];
 }
 

@@ -22,7 +22,7 @@ constexpr pending_gradient pending_gradient_of(const graph& g, const parameter_i
     if (n.when != phase::epilogue || !n.op->redistributes) break;
     const auto t = n.attr.as<op::transition>();
     if (t.from != partial || t.to != invariant || r.over.has(t.over)) break;
-    r.v = n.in[0], r.over = r.over.with(t.over);
+    r.v = n.in[op::redistribute_in::x], r.over = r.over.with(t.over);
   }
   return r;
 }
@@ -34,7 +34,7 @@ constexpr bool collects_for(const graph& g, value_id gradient, const parameter_i
   while (of >= 0 && of != p.v && g.at(of).producer >= 0) {
     const node& n = g.at_node(g.at(of).producer);
     if (!n.op->redistributes || n.attr.as<op::transition>().by() != collective::none) return false;
-    of = n.in[0];
+    of = n.in[op::redistribute_in::x];
   }
   return of == p.v;
 }
@@ -50,13 +50,15 @@ constexpr bool collects_for(const graph& g, value_id gradient, const parameter_i
     parameter_info& p = g.parameters[i];
     if (p.frozen || p.tied || p.gradient < 0) continue;
     const pending_gradient left = pending_gradient_of(g, p);
+    const auto before = [&](value_id v) {
+      return g.at_node(g.at(v).producer).in[op::redistribute_in::x];
+    };
     bool alone = left.v == p.gradient || reads[left.v] == 1;
     alone = alone && (g.at(left.v).is != role::gradient || collects_for(g, left.v, p));
-    for (value_id v = p.gradient; v != left.v; v = g.at_node(g.at(v).producer).in[0])
+    for (value_id v = p.gradient; v != left.v; v = before(v))
       alone = alone && reads[v] == (v == p.gradient ? 0 : 1);
     if (!alone) continue;
-    for (value_id v = p.gradient; v != left.v; v = g.at_node(g.at(v).producer).in[0])
-      dead[g.at(v).producer] = true;
+    for (value_id v = p.gradient; v != left.v; v = before(v)) dead[g.at(v).producer] = true;
     p.gradient = left.v, p.pending = left.over;
   }
   int kept = 0;

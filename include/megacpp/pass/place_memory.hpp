@@ -72,7 +72,8 @@ struct memory_plan {
   /// True if a redistribution's output is another name of its input.
   constexpr bool renames(const node& n) const {
     if (!n.op->redistributes) return false;
-    const address &from = at[n.in[0]], &to = at[n.out[0]];
+    const address &from = at[n.in[op::redistribute_in::x]],
+                  &to = at[n.out[op::redistribute_out::y]];
     return from.in == to.in && from.offset == to.offset;
   }
 };
@@ -133,7 +134,8 @@ struct placer {
     for (auto& l : last_use) l = -1;
     for (int i = 0; i < g.node_count; ++i) {
       const node& n = g.nodes[i];
-      aliases[i] = may_alias(n) && (leaves_as_is(n) || read_by_one(n.in[0])) && !seen.has[n.out[0]];
+      aliases[i] = may_alias(n) && (leaves_as_is(n) || read_by_one(n.in[op::redistribute_in::x])) &&
+                   !seen.has[n.out[op::redistribute_out::y]];
     }
   }
 
@@ -145,7 +147,7 @@ struct placer {
     while (reads_of_place(g, v) == 1 && finishes(v) < 0) {
       const node_id made = g.at(v).producer;
       if (made < 0 || !aliases[made]) return true;
-      v = g.at_node(made).in[0];
+      v = g.at_node(made).in[op::redistribute_in::x];
     }
     return false;
   }
@@ -163,7 +165,8 @@ struct placer {
     // an alias keeps its source alive
     for (int i = g.node_count - 1; i >= 0; --i)
       if (aliases[i]) {
-        const value_id from = g.at_node(i).in[0], to = g.at_node(i).out[0];
+        const value_id from = g.at_node(i).in[op::redistribute_in::x],
+                       to = g.at_node(i).out[op::redistribute_out::y];
         auto& last = last_use[from];
         if (last_use[to] > last) last = last_use[to];
         read_in_backward[from] |= read_in_backward[to];
@@ -205,12 +208,14 @@ struct placer {
   }
   constexpr void place_node(int i) {
     const node& n = g.at_node(i);
-    if (aliases[i] && !leaves(n.out[0]) &&
-        (n.when != phase::epilogue || finishes(n.out[0]) < 0 ||
-         at(n.in[0]).in == space::gradients)) {
-      at(n.out[0]) = at(n.in[0]);
-      buffer_of[n.out[0]] = buffer_of[n.in[0]];
-      return;
+    if (aliases[i]) {
+      const value_id from = n.in[op::redistribute_in::x], to = n.out[op::redistribute_out::y];
+      if (!leaves(to) &&
+          (n.when != phase::epilogue || finishes(to) < 0 || at(from).in == space::gradients)) {
+        at(to) = at(from);
+        buffer_of[to] = buffer_of[from];
+        return;
+      }
     }
     for (int k = 0; k < max_outputs; ++k) {
       const value_id v = n.out[k];
@@ -289,7 +294,7 @@ struct placer {
     value_id v = g.parameters[i].gradient;
     while (v >= 0 && g.at(v).is != role::gradient) {
       const node_id made = g.at(v).producer;
-      v = made >= 0 && aliases[made] ? g.at_node(made).in[0] : value_id{-1};
+      v = made >= 0 && aliases[made] ? g.at_node(made).in[op::redistribute_in::x] : value_id{-1};
     }
     return v < 0 ? value_id{-1} : g.at(v).grad_of;
   }

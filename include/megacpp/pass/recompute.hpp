@@ -32,7 +32,7 @@ constexpr bool gathers(const graph& g, const node& n) {
   if (n.when != phase::forward || !n.op->redistributes) return false;
   const auto t = n.attr.as<op::transition>();
   return t.by() == collective::all_gather && t.to.s == state::replicate &&
-         g.at(n.in[0]).differentiable();
+         g.at(n.in[op::redistribute_in::x]).differentiable();
 }
 
 /// Whether a value is what an op decodes, or that in a state for which nothing is moved.
@@ -41,7 +41,7 @@ constexpr bool decoded(const graph& g, value_id v) {
     const node& n = g.at_node(g.at(v).producer);
     if (n.op->decodes) return true;
     if (!n.op->redistributes || n.attr.as<op::transition>().by() != collective::none) return false;
-    v = n.in[0];
+    v = n.in[op::redistribute_in::x];
   }
   return false;
 }

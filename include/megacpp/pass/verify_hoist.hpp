@@ -44,9 +44,11 @@ private:
   constexpr void read(const graph& g, const node& n) {
     t.read(n);
     const bool moves = !n.op->redistributes || n.attr.as<op::transition>().by() != collective::none;
-    if (moves || renamed[n.in[0]] < 0) return;
-    renamed[n.out[0]] = renamed[n.in[0]];
-    t.of[n.out[0]] = mixed(t.of[renamed[n.in[0]]], g.at(n.out[0]));
+    if (moves) return;
+    const value_id x = n.in[op::redistribute_in::x], y = n.out[op::redistribute_out::y];
+    if (renamed[x] < 0) return;
+    renamed[y] = renamed[x];
+    t.of[y] = mixed(t.of[renamed[x]], g.at(y));
   }
 };
 
