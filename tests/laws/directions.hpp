@@ -144,7 +144,7 @@ private:
     in.set(feed::seed, &seed_), in.set(feed::step, &step_);
     for (const auto& i : integers_) in.set(i.first.first, i.second.data(), i.first.second);
     f.input = in.data();
-    f.constants = &constants_, f.on = &device_.main_lane(), f.mirrored = mirrored_.get();
+    f.constants = &constants_, f.on = &device_.main_lane(), f.mirrored = &mirrored_;
     f.ranks = &ranks_;
     return f;
   }
@@ -154,7 +154,7 @@ private:
   }
 
   cpu device_{product_type::automatic, 1};
-  std::unique_ptr<event> mirrored_ = device_.make_event();
+  mirror_event mirrored_{device_.make_event()};
   std::unique_ptr<interpreted_part<cpu>> part_;
   registry stores_;
   std::vector<node_slot> slots_;

@@ -269,8 +269,8 @@ public:
       lane& on = device_.main_lane();
       on.reserve(
           {node.view().scratch_bytes(node.view(), device_), device_.products().workspace_bytes()});
-      const auto mirrored = device_.make_event();
-      f.constants = &constants_, f.ranks = &ranks_, f.on = &on, f.mirrored = mirrored.get();
+      mirror_event mirrored(device_.make_event());
+      f.constants = &constants_, f.ranks = &ranks_, f.on = &on, f.mirrored = &mirrored;
       input_addresses inputs(node.g);
       inputs.set(feed::tokens, t.data()), inputs.set(feed::positions, positions.data());
       inputs.set(feed::order, positions.data()), inputs.set(feed::all_order, positions.data());

@@ -38,7 +38,7 @@ template <class Name> constexpr void require_output() {
 }
 /// Whether a name says what type an operand has.
 template <class Name> inline constexpr bool has_one_type =
-    Name::is != element::bytes&& Name::is != element::converted;
+    Name::is != element::bytes&& Name::is != element::converted&& Name::is != element::moment;
 /// Whether a value has the elements that its name says.
 template <class Name, class T> constexpr bool is_named(const value& v) {
   if constexpr (has_one_type<Name>) return v.type == dtype_of<element_t<Name, T>>;
@@ -275,7 +275,8 @@ template <class Device, class T> struct dynamic_call : node_call<Device, typed_n
 }
 
 /// Starts the copies of what node n of a part has made to the mirrors that it has: of outputs that
-/// lie side by side, one. The frame's event comes when they are there. One function for all nodes.
+/// lie side by side, one. The frame's mirror event comes when they are there. One function for all
+/// nodes.
 [[gnu::noinline]] inline void mirror_outputs(const frame& f, const graph& g, const memory_plan& p,
                                              int part, const node& n) {
   std::byte *to = nullptr, *from = nullptr;
@@ -292,16 +293,12 @@ template <class Device, class T> struct dynamic_call : node_call<Device, typed_n
     bytes = here - from + local_bytes(g.ranks, g.at(v));
   }
   copy();
-  f.on->record(*f.mirrored);
+  f.mirrored->record(*f.on);
 }
-/// Waits for the mirror that a node's kernel reads, unless its region has: what the node makes that
-/// says how often the region runs comes in one copy.
-inline void await_seen(const frame& f, const graph& g, const memory_plan& p, const node& n) {
+/// Waits for the mirror that a node's kernel reads.
+inline void await_seen(const frame& f, const memory_plan& p, const node& n) {
   if (n.op->seen < 0) return;
   const value_id v = n.in[static_cast<unsigned>(n.op->seen)];
-  if (n.region >= 0 && v >= 0 &&
-      g.at(v).producer == g.at(g.regions[static_cast<unsigned>(n.region)].trips).producer)
-    return;
   if (v >= 0 && p.mirror_of(v) != nullptr) f.mirrored->wait();
 }
 /// Whether a node of a part makes what the host reads.

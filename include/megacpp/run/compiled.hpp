@@ -105,7 +105,7 @@ void run_node(Device& device, frame& f, node_slot* slots) {
     compiled_call<Part, N, Device> c;
     c.dev = &device, c.f = &f, c.prepared = slots + N;
     if constexpr (n.op->accumulates) clear_sums(f, Part::g, Part::plan, Part::index, n);
-    if constexpr (n.op->seen >= 0) await_seen(f, Part::g, Part::plan, n);
+    if constexpr (n.op->seen >= 0) await_seen(f, Part::plan, n);
     launch_node(c.lane(), f, Part::g, N, [&] { kernel_on<n.op, Device>::template run<T>(c); });
     if constexpr (is_mirrored(Part::plan, n))
       mirror_outputs(f, Part::g, Part::plan, Part::index, n);

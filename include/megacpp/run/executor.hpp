@@ -61,7 +61,7 @@ public:
     for (const buffer& x : b_.all()) {
       auto& of_copies = mirrored_.emplace_back();
       if (x.what != content::mirror) continue;
-      for (int copy = 0; copy < x.copies; ++copy) of_copies.push_back(on.make_event());
+      for (int copy = 0; copy < x.copies; ++copy) of_copies.emplace_back(on.make_event());
     }
   }
   executor(const executor&) = delete;
@@ -274,10 +274,10 @@ private:
     return f;
   }
   /// The event that comes when a micro-batch's copy of a mirror is there.
-  event* mirrored_of(int number, int micro) const {
-    const auto& of_copies = mirrored_[static_cast<unsigned>(number)];
+  mirror_event* mirrored_of(int number, int micro) {
+    auto& of_copies = mirrored_[static_cast<unsigned>(number)];
     const std::size_t copies = of_copies.size();
-    return of_copies[copies == 1 || micro < 0 ? 0 : static_cast<unsigned>(micro) % copies].get();
+    return &of_copies[copies == 1 || micro < 0 ? 0 : static_cast<unsigned>(micro) % copies];
   }
   /// The cotangents of a part's losses.
   static void set_seeds(input_addresses& in, std::byte* seed) {
@@ -322,8 +322,8 @@ private:
   };
   std::vector<sent> sent_; ///< and not waited for
   arena memory_, mirrors_;
-  std::vector<std::vector<std::unique_ptr<event>>> mirrored_; ///< by buffer and its copies
-  std::int64_t begin_of_[arenas]{};                           ///< of each arena in `memory_`
+  std::vector<std::vector<mirror_event>> mirrored_; ///< by buffer and its copies
+  std::int64_t begin_of_[arenas]{};                 ///< of each arena in `memory_`
   step_numbers numbers_{};
   std::optional<step_times> times_;
   bool timed_ = false;

@@ -11,6 +11,8 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <memory>
+#include <utility>
 #include <vector>
 
 namespace mc {
@@ -56,6 +58,24 @@ private:
   std::vector<std::byte*> at_;
 };
 
+/// What tells that a layer's mirror is there: whoever needs it first waits for the event, and
+/// nobody does after that.
+class mirror_event {
+public:
+  explicit mirror_event(std::unique_ptr<event> e) : event_(std::move(e)) {}
+  void record(lane& on) {
+    on.record(*event_);
+    there_ = false;
+  }
+  void wait() {
+    if (!std::exchange(there_, true)) event_->wait();
+  }
+
+private:
+  std::unique_ptr<event> event_;
+  bool there_ = true; ///< or never recorded
+};
+
 /// Base addresses by space, those of the inputs, and where in the model we are.
 struct frame {
   std::array<std::byte*, static_cast<unsigned>(spaces)>
@@ -65,7 +85,7 @@ struct frame {
   int layer = 0;                     ///< of the model; -1 the stem, `layers` the head
   int trip = 0;                      ///< of the region that runs
   lane* on = nullptr;                ///< on which everything is started
-  event* mirrored = nullptr;         ///< comes when the mirror is there
+  mirror_event* mirrored = nullptr;  ///< of the layer's mirror
   step_times* times = nullptr;       ///< null: no times are taken
   const run_constants* constants = nullptr;
   const registry* stores = nullptr; ///< of this rank's weights and gradients

@@ -32,8 +32,8 @@ public:
     std::int64_t (*scratch_bytes)(const call&) = nullptr;
   };
 
-  /// Adds the kernel of an op for element types Types, or for all that it is for. A user's op is
-  /// added the same way.
+  /// Adds the kernel of an op for element types Types, or for all that it is for, unless the device
+  /// has none (kernel_on, kernel/kernel.hpp). A user's op is added the same way.
   template <const op_info* Op, class... Types> void add() {
     if constexpr (sizeof...(Types) > 0) add_for<Op>(element_list<Types...>{});
     else add_for<Op>(elements_of<Op, Device>());
@@ -44,7 +44,8 @@ public:
     if (at == kernels_.end())
       throw error(exit_code::mismatch, std::string(code_of(fault::B001)) +
                                            ": the interpreter has no kernel of " + op->name +
-                                           " for " + name_of(t) + ": add it to the kernel table");
+                                           " for " + name_of(t) +
+                                           " on this device: add it to the kernel table");
     return at->second;
   }
 
@@ -79,8 +80,15 @@ private:
       };
     kernels_[{Op, dtype_of<T>}] = f;
   }
+  template <const op_info* Op, class T>
+  static constexpr bool exists = requires(dynamic_call<Device, T>& c) {
+    kernel_on<Op, Device>::template run<T>(c);
+  };
+  template <const op_info* Op, class T> void add_if_it_exists() {
+    if constexpr (exists<Op, T>) add_one<Op, T>();
+  }
   template <const op_info* Op, class... Types> void add_for(element_list<Types...>) {
-    (add_one<Op, Types>(), ...);
+    (add_if_it_exists<Op, Types>(), ...);
   }
 
   std::map<std::pair<const op_info*, dtype>, functions> kernels_;
@@ -179,7 +187,7 @@ private:
     const node& n = g.at_node(i);
     dynamic_node<Device> c({&device, &f, slots + i}, g, plan, index, n);
     if (n.op->accumulates) clear_sums(f, g, plan, index, n);
-    await_seen(f, g, plan, n);
+    await_seen(f, plan, n);
     launch_node(c.lane(), f, g, i, [&] { kernels[static_cast<unsigned>(i)].run(c); });
     if (is_mirrored(plan, n)) mirror_outputs(f, g, plan, index, n);
   }
