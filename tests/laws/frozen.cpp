@@ -183,6 +183,14 @@ BOOST_AUTO_TEST_CASE(a_state_of_frozen_parts_is_whole) {
     load_weights(folder, p.view(), again);
     load_moments(folder, file.state(), p.view(), again);
     load_weights(folder, other.view(), whole);
+    for (const storage_type as : {storage_type::f32, storage_type::bf16}) { // exports agree
+      const std::string mine = dir / ("mine" + std::to_string(static_cast<int>(as))),
+                        others = dir / ("others" + std::to_string(static_cast<int>(as)));
+      export_model_folder(dir / "state", mine, p.view(), as);
+      export_model_folder(dir / "state", others, other.view(), as);
+      BOOST_TEST((test::read_text(mine + "/model.safetensors") ==
+                  test::read_text(others + "/model.safetensors")));
+    }
     for_each_parameter(p.view(), [&](const parameter_ref& r) {
       bool same = true;
       for (std::int64_t i = r.offset; i < r.offset + r.count.n; ++i)

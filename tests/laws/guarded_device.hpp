@@ -65,8 +65,9 @@ private:
 /// What a guarded device has done.
 struct device_counts {
   std::map<std::string, std::int64_t> launched; ///< by op
-  std::int64_t bodies = 0, products = 0, mirrors = 0, waits = 0;
-  std::int64_t exchanged = 0; ///< bytes that ranks have handed in
+  std::int64_t bodies = 0, products = 0, slots = 0, copies = 0, mirrors = 0, waits = 0;
+  std::int64_t exchanges = 0, exchanged = 0; ///< that ranks have started, and bytes handed in
+  std::set<std::string> idle;                ///< ops of which a launch has started nothing
 };
 
 class guarded_device;
@@ -83,7 +84,7 @@ private:
   friend class guarded_device;
   friend class guarded_lane;
   guarded_device& on_;
-  bool recorded_ = false, come_ = false, waited_ = false;
+  bool recorded_ = false, come_ = false;
   std::int64_t at_ = 0;
 };
 
@@ -259,6 +260,11 @@ private:
     ~launching() { launched_ = nullptr; }
   };
 
+  /// How often something was started on the device.
+  std::int64_t started() const {
+    const device_counts& c = counts_;
+    return c.bodies + c.products + c.slots + c.copies + c.exchanges;
+  }
   bool holds(const void* p) const {
     const auto* const at = static_cast<const std::byte*>(p);
     return at >= held_ && at < held_ + size_;
@@ -342,8 +348,7 @@ private:
 inline guarded_event::~guarded_event() { on_.settle(); }
 inline void guarded_event::wait() {
   on_.settle();
-  if (recorded_ && !waited_) ++on_.counts_.waits;
-  waited_ = true;
+  if (recorded_) ++on_.counts_.waits;
 }
 inline std::int64_t guarded_event::reached() {
   on_.settle();
@@ -376,7 +381,9 @@ template <class F> void guarded_lane::launch(const mc::node& n, F f) {
     const guarded_device::launching here(on_, *n.op);
     const bool looks = n.op->name == on_.looks_in_;
     if (looks && !on_.looks_at_end_) on_.look();
+    const std::int64_t before = on_.started();
     f();
+    if (on_.started() == before) on_.counts_.idle.insert(n.op->name);
     if (looks && on_.looks_at_end_) on_.look();
   }
   if (on_.deferring_) guarded_device::overwrite_stack();
@@ -386,6 +393,7 @@ template <class Body> void guarded_lane::for_rows(std::int64_t rows, Body body) 
   later([rows, body] { mc::cores{}.for_rows(rows, body); });
 }
 inline void guarded_lane::run_slots(int slots, function f) const {
+  ++on_.counts_.slots;
   on_.settle();
   const guarded_device::opening o(on_);
   mc::on_slots(slots, f);
@@ -408,12 +416,13 @@ inline void guarded_lane::mirror(std::byte* to, const std::byte* from, std::int6
   });
 }
 inline void guarded_lane::copy(std::byte* to, const std::byte* from, std::int64_t bytes) {
+  ++on_.counts_.copies;
   later([to, from, bytes] { mc::host_memory::of_process().read(to, from, bytes); });
 }
 inline void guarded_lane::finish() { on_.settle(); }
 inline void guarded_lane::record(mc::event& e) {
   auto& here = static_cast<guarded_event&>(e);
-  here.recorded_ = true, here.come_ = here.waited_ = false;
+  here.recorded_ = true, here.come_ = false;
   later([&here] { here.come_ = true, here.at_ = mc::monotonic_nanoseconds(); });
 }
 inline void guarded_lane::wait(mc::event& e) {
@@ -487,6 +496,7 @@ private:
     const bool gives = x.in != nullptr && in > 0;
     if ((gives && !on_.holds(x.in)) || (out > 0 && !on_.holds(x.out)))
       throw std::logic_error("memory that is not the device's goes over ranks");
+    ++on_.counts_.exchanges;
     record& r = started_.emplace_back();
     r.number = ++number_, r.x = x;
     r.gives.assign(x.gives.begin(), x.gives.end()), r.takes.assign(x.takes.begin(), x.takes.end());

@@ -60,9 +60,13 @@ struct left {
 };
 const auto initial = [](stores& s, const program_view&) { s.initialise(1); };
 
-template <class Model, class Before>
+const auto nothing = [](stores&, const program_view&, communicator&) {};
+
+/// What is left when `count` steps were done after `done` others: before(stores, program) sets the
+/// weights of each rank, and after(stores, program, hosts) gets them at the end.
+template <class Model, class Before, class After = decltype(nothing)>
 left steps(const Model& m, const layout& l, int dp, const precision_policy& p, int count,
-           std::uint64_t seed, Before before, const std::string& folder = "") {
+           std::uint64_t seed, Before before, int done = 0, After after = nothing) {
   const setup s{.ranks = l, .batch = {2, 32}, .precision = p};
   const interpreted_program<Model> program(m, s, "p");
   std::vector<test::batches> data;
@@ -83,10 +87,11 @@ left steps(const Model& m, const layout& l, int dp, const precision_policy& p, i
       mine.push_back(data[static_cast<std::size_t>(k)].view(k));
     std::vector<double> told;
     for (int i = 0; i < count; ++i) {
-      if (!folder.empty()) n.step = 2 + i;
+      n.step = done + i;
       const step_result r = run.step(mine);
       told.push_back(r.loss.mean()), told.push_back(r.norm);
     }
+    after(run.weights(), program.view(), c);
     const std::lock_guard lock(turn);
     all.told = told;
     const stores& held = run.weights();
@@ -225,38 +230,35 @@ BOOST_AUTO_TEST_CASE(noise_is_of_the_seed_and_the_step) {
       BOOST_TEST(std::abs(differ(x, other.moments.at(name)) - 1.0 / 3) < 0.15, name);
 }
 
-// A state keeps moments to the bit, and a run goes on from it as if it had not ended.
+// A state keeps moments to the bit, and a run of any layout goes on from it as if it had not ended.
 BOOST_AUTO_TEST_CASE(a_run_goes_on_to_the_bit) {
   const precision_policy p = rounding(dtype::bf16);
-  const test::scratch_folder dir;
-  const setup s{.batch = {2, 32}, .precision = p};
-  const interpreted_program<qwen3> program(dense, s, "p");
-  const left want = steps(dense, {}, 1, p, 4, 7, initial);
-  {
-    cpu device(product_type::widened, 1);
-    session run(program.view(), device, purpose::training);
-    step_numbers& n = run.numbers();
-    n.seed = 7, n.learning_rate = 1e-2, n.clip = 1, n.weight_decay = 0.1;
-    run.weights().initialise(1);
-    std::vector<test::batches> data;
-    for (int k = 0; k < 4; ++k) data.emplace_back(s, k);
-    std::vector<batch_view> mine;
-    for (int k = 0; k < 4; ++k) mine.push_back(data[static_cast<std::size_t>(k)].view(k));
-    for (int i = 0; i < 2; ++i) run.step(mine);
-    folder_writer out(dir / "state");
-    write_state(out, program.view(), run.weights(), {2, 8}, nlohmann::json::object());
-    out.commit();
-  }
-  const left got = steps(
-      dense, {}, 1, p, 2, 7,
-      [&](stores& into, const program_view& v) {
-        const model_folder folder(dir / "state");
-        const state_file file(folder);
-        load_weights(folder, v, into);
-        load_moments(folder, file.state(), v, into);
-      },
-      dir / "state");
-  BOOST_TEST((got.moments == want.moments));
+  const auto check = [&](const layout& l, int dp, const char* name) {
+    const test::scratch_folder dir;
+    const left want = steps(dense, l, dp, p, 4, 7, initial);
+    const auto save = [&](const stores& w, const program_view& v, communicator& c) {
+      const auto write = [&](folder_writer&& out) {
+        write_state(out, v, w, {2, 8}, nlohmann::json::object(), {}, hf_shard_limit, c);
+        out.commit();
+      };
+      if (c.rank() == 0) write(folder_writer(dir / "state"));
+      else write(folder_writer::of_another_rank());
+    };
+    steps(dense, l, dp, p, 2, 7, initial, 0, save);
+    const auto load = [&](stores& into, const program_view& v) {
+      const model_folder folder(dir / "state");
+      const state_file file(folder);
+      load_weights(folder, v, into);
+      load_moments(folder, file.state(), v, into);
+    };
+    const left got = steps(dense, l, dp, p, 2, 7, load, 2);
+    BOOST_TEST((got.moments == want.moments), name);
+    BOOST_TEST((got.told == std::vector<double>(want.told.begin() + 4, want.told.end())), name);
+  };
+  check({}, 1, "one rank");
+  check({.tp = 2, .sequence_parallel = true}, 1, "tp 2 sp");
+  check({.pp = 2}, 1, "pp 2");
+  check({.zero = 1}, 2, "zero 1 dp 2");
 }
 
 // Four bytes a parameter less, beside a few numbers for each parameter of each layer.

@@ -1,5 +1,6 @@
-// Two ops of one's own: a number that the device makes, and one that the host reads outside of any
-// region, to tell a kernel what to start.
+// Three ops of one's own: a number that the device makes; one that the host reads outside of any
+// region, to tell a kernel what to start; and a parameter that is read beside that number, whose
+// gradient no op adds by itself.
 #pragma once
 
 #include <megacpp/kernel/kernel.hpp>
@@ -40,6 +41,26 @@ inline constexpr mc::op_info filled{.name = "filled",
                                     .constants = 1,
                                     .seen = filled_in::n,
                                     .operands = mc::named<filled_in, filled_out>};
+struct taken_in : mc::input_names<taken_in> {
+  static constexpr name<0, mc::element::i32> n{};
+  static constexpr name<1> a{};
+};
+struct taken_out : mc::output_names<taken_out> {
+  static constexpr name<0> y{};
+};
+constexpr void taken_rule(mc::inference& c) {
+  c.floats({taken_in::a});
+  c.declare(c.in(taken_in::a));
+  place_output(c, taken_out::y, mc::algebra::nonlinear, {taken_in::a});
+}
+constexpr void taken_adjoint(mc::backward& d, const mc::node& n) {
+  d.give(n.in[taken_in::a], d.of(n.out[taken_out::y]), n.line);
+}
+inline constexpr mc::op_info taken{.name = "taken",
+                                   .rule = &taken_rule,
+                                   .adjoint = &taken_adjoint,
+                                   .typed_by = taken_in::a,
+                                   .operands = mc::named<taken_in, taken_out>};
 struct three_row {
   std::int32_t* n;
   template <class Team> void operator()(const Team& /*team*/, std::int64_t /*row*/) const {
@@ -52,6 +73,12 @@ struct three_row {
 template <> struct mc::kernel_of<&mc_test::made_number> {
   template <class, class Call> static void run(Call& c) {
     for_one(c.lane(), mc_test::three_row{c.out(mc_test::number_out::n)});
+  }
+};
+template <> struct mc::kernel_of<&mc_test::taken> {
+  template <class, class Call> static void run(Call& c) {
+    rows::cast(c.lane(), c.size(mc_test::taken_in::a), c.in(mc_test::taken_in::a),
+               c.out(mc_test::taken_out::y));
   }
 };
 template <> struct mc::kernel_of<&mc_test::filled> {

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Every row body of kernel/rows runs on emulated teams (tests/unit/emulated_*.cpp), is compiled for
 CUDA and for CPUs (the list kernel/rows/bodies.inc), and is run and compared on a device by megacpp_gpu
-(bench/gpu/rows_*.cpp). The kernels of the ops of op/NAME.hpp stand in kernel/NAME.hpp, and their ops
-in the list of kernel/kernels.hpp.
+(bench/gpu/rows_*.cpp). No body stands elsewhere, and headers of bodies see exec/, num/ and each other
+alone. The kernels of the ops of op/NAME.hpp stand in kernel/NAME.hpp, and their ops in the list of
+kernel/kernels.hpp.
 
     row_bodies.py ROOT
 """
@@ -14,6 +15,8 @@ from pathlib import Path
 BODY = re.compile(r"^template <class Team> MEGACPP_HD void operator\(\)\(const Team&", re.MULTILINE)
 OP = re.compile(r"^inline constexpr op_info (\w+)\s*\{", re.MULTILINE)
 STRUCT = re.compile(r"^(template <class[^>]*>\s+)?struct (\w+) \{", re.MULTILINE)
+ANY_BODY = re.compile(r"operator\(\)\(const Team\b")
+SEEN = re.compile(r"#include <megacpp/(?!exec/|num/|kernel/rows/)([^>]+)>")
 LIST = "include/megacpp/kernel/rows/bodies.inc"
 # What names nothing in C++: a comment, a string, a character.
 UNREAD = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])'", re.DOTALL)
@@ -46,6 +49,12 @@ def main():
              for header in sorted((root / "include/megacpp/kernel/rows").glob("*.hpp"))
              for body in bodies(header)]
     problems = [] if found else ["no row body is found: is the pattern of row_bodies.py theirs?"]
+    for header in sorted((root / "include").rglob("*.hpp")):
+        text = header.read_text(encoding="utf-8")
+        if header.parent.name != "rows":
+            problems += [f"{header}: a body stands outside of kernel/rows" for _ in ANY_BODY.findall(text)]
+        else:
+            problems += [f"{header}: sees {seen}" for seen in SEEN.findall(text)]
     for place, sources in places.items():
         text = "".join(UNREAD.sub(" ", source.read_text(encoding="utf-8")) for source in sources)
         problems += [f"{header}: {name} is not in {place}" for header, name, is_template in found
