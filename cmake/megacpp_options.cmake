@@ -6,7 +6,7 @@ option(MEGACPP_BUILD_EXAMPLES "Add the targets of examples/ (programs are built 
 option(MEGACPP_SLOW_TESTS "Register the tests that configure and build again (label slow)" OFF)
 option(MEGACPP_EXHAUSTIVE_TESTS "With MEGACPP_SLOW_TESTS, also what finds little more (CONTRIBUTING.md)" OFF)
 option(MEGACPP_UNITE_TESTS "Compile the tests of a folder as one program: half the time for all, more for one" OFF)
-set(MEGACPP_SHARD "" CACHE STRING "Of the suites that runs share, those of one shard, 0 to 4; empty: all (CONTRIBUTING.md)")
+set(MEGACPP_SHARD "" CACHE STRING "Of the suites that runs share, those of one shard, 0 to 7; empty: all (CONTRIBUTING.md)")
 option(MEGACPP_SHORT_TESTS "Share also laws, cases of one compiler and runs of processes by shard" OFF)
 set(MEGACPP_TESTS "." CACHE STRING "Tests of unit/, laws/, parity/, mpi/ and cli to build, a regular expression")
 # What the environment says holds for builds within tests, too, which then share objects.

@@ -48,7 +48,7 @@ function(megacpp_suite name shard cost tests)
 endfunction()
 
 # Built beforehand; the test says whether that failed.
-megacpp_slow_test(headers_linked_twice SHARD 4 LABEL headers TIMEOUT 3600 ONE_THREAD LOCK
+megacpp_slow_test(headers_linked_twice SHARD 7 LABEL headers TIMEOUT 3600 ONE_THREAD LOCK
   NEEDS headers_linked_twice
   COMMAND ${CMAKE_COMMAND} --build ${PROJECT_BINARY_DIR} --target headers_linked_twice)
 
@@ -56,7 +56,7 @@ megacpp_slow_test(headers_linked_twice SHARD 4 LABEL headers TIMEOUT 3600 ONE_TH
 set(compiles Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/structure/compiles.py)
 megacpp_slow_test(headers_alone_self_test LABEL headers TIMEOUT 300 ONE_THREAD COST 10
   COMMAND ${compiles} --self-test)
-# Every fifth header of a run that does one shard.
+# Every eighth header of a run that does one shard.
 set(alone_here ${alone})
 if(NOT MEGACPP_SHARD STREQUAL "")
   set(alone_here)
@@ -97,11 +97,11 @@ endif()
 if(MEGACPP_EXHAUSTIVE_TESTS)
   megacpp_suite(asan "" 900 . ${sanitized})
 else()
-  megacpp_suite(asan_files 1 190
+  megacpp_suite(asan_files 6 190
     "^unit_(chat|data|folder|gpt_indices|hf_config|indexed|json|machine|mapped_file|observe|options|safetensors|schedule|shard_index|state|text|tokenizer)$"
     ${sanitized})
   megacpp_suite(asan_cli 0 450 "^cli$" ${sanitized})
-  megacpp_suite(asan_data 3 110 "^cli_data" ${sanitized})
+  megacpp_suite(asan_data 6 110 "^cli_data" ${sanitized})
   megacpp_suite(asan_models 4 220 "^laws_(packing|patterns|rounds|shapes)$|^parity|^unit_threads$"
                 ${sanitized})
 endif()
@@ -112,7 +112,7 @@ set(racing -DMEGACPP_SANITIZE=thread -DMEGACPP_WITH_ONEDNN=OFF -DMEGACPP_OPTIMIS
 if(MEGACPP_CLANG)
   list(APPEND racing -DCMAKE_CXX_COMPILER=${MEGACPP_CLANG})
 endif()
-megacpp_suite(tsan 4 270 "^unit_communicators|^laws_(ranks|runs_of_ranks)$" ${racing})
+megacpp_suite(tsan 5 270 "^unit_communicators|^laws_(ranks|runs_of_ranks)$" ${racing})
 
 # Kernels as on a processor without AVX-512, and optimised by another compiler.
 set(of_kernels "unit_(attention|cached_attention|product|rows|rows_bits|sampling|threads|vec_math)|laws_patterns|parity_hugging_face")
@@ -220,7 +220,7 @@ if(MEGACPP_TIDY AND MEGACPP_CLANG)
   if(MEGACPP_EXHAUSTIVE_TESTS)
     set(checks)
   endif()
-  megacpp_slow_test(clang_tidy SHARD 4 LABEL tidy TIMEOUT 3600 ONE_THREAD COST 50
+  megacpp_slow_test(clang_tidy SHARD 2 LABEL tidy TIMEOUT 3600 ONE_THREAD COST 50
     COMMAND ${MEGACPP_TIDY} --quiet ${checks} -p ${PROJECT_BINARY_DIR}
       --extra-arg=-Wno-unused-command-line-argument # options of g++ alone
       ${CMAKE_CURRENT_BINARY_DIR}/headers/one.cpp)
@@ -266,7 +266,7 @@ elseif(shared_dir AND MEGACPP_BUILD_EXAMPLES)
   megacpp_add_preset(char-gpt-bf16-moments MODEL char_gpt MICRO_BATCH 12 SEQUENCE 64
     PRECISION bf16_moments)
   set_target_properties(char-gpt-bf16-moments PROPERTIES EXCLUDE_FROM_ALL ON)
-  megacpp_slow_test(learning SHARD 3 LABEL learning TIMEOUT 3600 ONE_THREAD LOCK COST 75
+  megacpp_slow_test(learning SHARD 7 LABEL learning TIMEOUT 3600 ONE_THREAD LOCK COST 75
     NEEDS char-gpt char-gpt-bf16 char-gpt-bf16-moments
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/learning/run.sh ${PROJECT_BINARY_DIR}
       ${tinyshakespeare} ${learning})
@@ -298,7 +298,7 @@ if(MEGACPP_CLANG)
 endif()
 
 # A save killed, or failing, at every one of its system calls.
-megacpp_slow_test(crash_save SHARD 2 LABEL crash TIMEOUT 2400 ONE_THREAD MAY_SKIP COST 220
+megacpp_slow_test(crash_save SHARD 7 LABEL crash TIMEOUT 2400 ONE_THREAD MAY_SKIP COST 220
   COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/crash/save.py
     $<TARGET_FILE:cli_tiny_gpt>)
 
