@@ -72,7 +72,8 @@ inline constexpr fault_record fault_found = steps<Of>[S].fault_of(assembled<Of, 
 template <class Of> using numbers_of_graphs = std::make_integer_sequence<int, graphs_in<Of>>;
 template <class Of, class T> using by_number = std::array<T, static_cast<unsigned>(graphs_in<Of>)>;
 
-/// For what graphs step S makes something.
+/// For what graphs step S makes something, or which ones it looks at: all are asked at once, since
+/// nvcc's front end takes long for each constant that refers to all graphs.
 template <class Of, int S> constexpr by_number<Of, bool> makes() {
   by_number<Of, bool> made{};
   if constexpr (steps<Of>[S].of != nullptr && assembled<Of, S>::wrong == nullptr)
@@ -133,7 +134,7 @@ inline constexpr auto planned_made = planned_of<Of, S>(numbers_of_graphs<Of>{});
 /// The first fault of step S, whose items have these numbers; null: there is none.
 template <class Of, int S, int At> constexpr const fault_record* fault_of_item() {
   if constexpr (steps<Of>[S].of == nullptr) return &fault_found<Of, S, At>;
-  else if constexpr (steps<Of>[S].of(assembled<Of, S>::now, At)) return &fault_found<Of, S, At>;
+  else if constexpr (made_by<Of, S>::graphs[At]) return &fault_found<Of, S, At>;
   else return nullptr;
 }
 template <class Of, int S, int... At>
@@ -145,7 +146,10 @@ constexpr const fault_record* first_of(std::integer_sequence<int, At...>) {
   return first;
 }
 template <class Of, int S> constexpr int items_of() {
-  return steps<Of>[S].items != nullptr ? steps<Of>[S].items(assembled<Of, S>::now) : 1;
+  if constexpr (steps<Of>[S].of != nullptr) return graphs_in<Of>;
+  else if constexpr (steps<Of>[S].items != nullptr)
+    return steps<Of>[S].items(assembled<Of, S>::now);
+  else return 1;
 }
 template <class Of, int S> constexpr const fault_record* fault_behind() {
   using step = typename steps_of<Of>::step;
