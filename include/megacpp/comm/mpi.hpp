@@ -592,7 +592,7 @@ private:
       }
       const int naps = std::min(idle - of_.spins_ - yields, 5);
       const time now = steady::now();
-      // Of a process that was stopped itself, the time it stood still counts for nobody.
+      // The time that this process itself was stopped counts for nobody.
       r.waited += std::min<seconds>(now - std::exchange(rested_, now), 2 * looks_every_);
       if (now >= looks_at_) {
         looks_at_ = now + std::chrono::duration_cast<time::duration>(looks_every_);

@@ -395,7 +395,7 @@ inline constexpr op_info combine{.name = "combine",
                                  .host_room = &room_of_exchange<combine_in>,
                                  .attributes = attributes_of<crossing_attributes>,
                                  .operands = named<combine_in, combine_out>};
-/// Of x -> y, by the op that goes back.
+/// This adjoint of x -> y emits the op that goes back.
 template <class In> [[gnu::cold]] constexpr void transpose_crossing(backward& d, const node& n,
                                                                     value_id x, value_id y,
                                                                     const op_info& back) {

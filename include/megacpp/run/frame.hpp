@@ -58,8 +58,8 @@ private:
   std::vector<std::byte*> at_;
 };
 
-/// What tells that a layer's mirror is there: whoever needs it first waits for the event, and
-/// nobody does after that.
+/// A mirror_event tells that a layer's mirror is there: whoever needs the mirror first waits for
+/// the event, and nobody does after that.
 class mirror_event {
 public:
   explicit mirror_event(std::unique_ptr<event> e) : event_(std::move(e)) {}
