@@ -131,10 +131,14 @@ inline constexpr auto plans_made = plans_of<Of, S>(numbers_of_graphs<Of>{});
 template <class Of, int S>
 inline constexpr auto planned_made = planned_of<Of, S>(numbers_of_graphs<Of>{});
 
+/// Whether step S, a check, looks at item At.
+template <class Of, int S, int At> constexpr bool looks_at() {
+  if constexpr (steps<Of>[S].of == nullptr) return true;
+  else return made_by<Of, S>::graphs[At];
+}
 /// The first fault of step S, whose items have these numbers; null: there is none.
 template <class Of, int S, int At> constexpr const fault_record* fault_of_item() {
-  if constexpr (steps<Of>[S].of == nullptr) return &fault_found<Of, S, At>;
-  else if constexpr (made_by<Of, S>::graphs[At]) return &fault_found<Of, S, At>;
+  if constexpr (looks_at<Of, S, At>()) return &fault_found<Of, S, At>;
   else return nullptr;
 }
 template <class Of, int S, int... At>
