@@ -147,6 +147,8 @@ struct main_grads_too_narrow {
 
 template <class Of> using as_constants =
     mc::detail::assembled<Of, assembly<std::remove_const_t<decltype(Of::model)>>.count()>;
+template <class Of> constexpr const fault_record* first_fault_of =
+    detail::faults<Of, assembly<std::remove_const_t<decltype(Of::model)>>.count()>::first;
 
 /// What the interpreter refuses it with; nothing: it does not.
 template <class Of> std::string refused_now() {
@@ -159,7 +161,7 @@ template <class Of> std::string refused_now() {
   return "";
 }
 template <class Of> void both_refuse(const char* code) {
-  constexpr const fault_record* wrong = as_constants<Of>::wrong;
+  constexpr const fault_record* wrong = first_fault_of<Of>;
   static_assert(wrong != nullptr);
   const std::string said = sentence_about(in_run(*wrong, Of::numbers));
   BOOST_TEST(said.find(code) != std::string::npos, said);
@@ -179,7 +181,7 @@ bool same(const graph& a, const graph& b) {
 /// Every graph, and where its values lie.
 template <class Of> void both_make() {
   using constants = as_constants<Of>;
-  static_assert(constants::wrong == nullptr);
+  static_assert(first_fault_of<Of> == nullptr);
   const interpreted_program<std::remove_const_t<decltype(Of::model)>, cpu> made(
       Of::model, Of::numbers, "made now");
   const program_view& v = made.view();

@@ -367,10 +367,9 @@ struct of_mixture {
   static constexpr auto model = mixture;
   static constexpr setup numbers = with(1);
 };
-using whole =
-    mc::detail::assembled<of_mixture, assembly<std::remove_const_t<decltype(mixture)>>.count()>;
-static_assert(whole::wrong == nullptr);
-constexpr std::span<const planned_graph> constants = whole::now.planned;
+constexpr int all_steps = assembly<std::remove_const_t<decltype(mixture)>>.count();
+static_assert(mc::detail::faults<of_mixture, all_steps>::first == nullptr);
+constexpr auto& constants = mc::detail::assembled<of_mixture, all_steps>::now.planned;
 
 /// Each a constant of its own, as compilers count what one takes.
 template <int I> constexpr bool is_refused = refused(constants, broken[I]);

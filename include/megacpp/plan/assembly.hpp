@@ -25,7 +25,8 @@
 
 namespace mc {
 
-/// A program as far as it is made. Pointers to what is not made yet point to something empty.
+/// A program as far as it is made. Pointers to what is not made yet point to something empty, those
+/// to graphs that a step does not look at (assembly_step) are null.
 template <class Model> struct assembling {
   const Model* model = nullptr;
   const setup* numbers = nullptr;
@@ -84,12 +85,20 @@ template <class Model> struct assembly_step {
   enum task : std::uint8_t { graphs, meanings, stores, plans, planned, check };
   const char* name = "";
   task is = check;
+  /// Whether `make` and `fault_of`, asked about a number, look at no other graph, nor at what a
+  /// program has beside graphs: a compiler evaluates them without the rest.
+  bool alone = false;
   /// Whether the step makes something of the graph of this number, or a check looks at this item;
-  /// null: a check looks at all of its items.
+  /// null: a check looks at all of its items. What is told apart by it is graphs. It looks at that
+  /// graph alone, if it is made.
   bool (*of)(const state&, int) = nullptr;
   /// The graph that takes the place of the one of this number; the registry.
   graph (*make)(const state&, int) = nullptr;
   registry (*make_stores)(const state&) = nullptr;
+  /// That of a step for the graphs that the last step of graphs has made.
+  static constexpr bool is_made(const state& a, int number) {
+    return a.made[static_cast<unsigned>(number)];
+  }
   /// How many items a check has; null: one.
   int (*items)(const state&) = nullptr;
   /// What is wrong with this item.
@@ -171,12 +180,18 @@ public:
 
   constexpr assembly_list() {
     const auto part = [](const state& a, int number) { return a.is_part(number); };
-    add({.name = "write", .is = step::graphs, .of = part, .make = [](const state& a, int i) {
+    add({.name = "write",
+         .is = step::graphs,
+         .alone = true,
+         .of = part,
+         .make = [](const state& a, int i) {
            return written_graph(*a.model, *a.numbers, a.what(i), a.used.kind(i - 1));
          }});
-    add({.name = "hoist", .is = step::graphs, .of = part, .make = [](const state& a, int i) {
-           return hoisted_graph(a.g(i));
-         }});
+    add({.name = "hoist",
+         .is = step::graphs,
+         .alone = true,
+         .of = part,
+         .make = [](const state& a, int i) { return hoisted_graph(a.g(i)); }});
     hoisted_ = count_;
     check("computed ties",
           [](const state& a, int) { return fault_of_computed_ties(a.of_training()); });
@@ -188,7 +203,7 @@ public:
          .is = step::graphs,
          .of = [](const state& a, int i) { return a.is_evaluation(i); },
          .make = [](const state& a, int) { return a.g(a.head()); }});
-    add({.name = "meanings", .is = step::meanings, .of = [](const state& a, int i) {
+    add({.name = "meanings", .is = step::meanings, .alone = true, .of = [](const state& a, int i) {
            return a.is_part(i) || a.is_evaluation(i);
          }});
     [this]<int... P>(std::integer_sequence<int, P...>) { (this->template add_pass<P>(), ...); }
@@ -214,14 +229,17 @@ public:
         [](const state& a) { return a.numbers->ranks.pp > 1 ? a.numbers->ranks.pp : 0; });
     add({.name = "plans", .is = step::plans});
     const auto graphs = [](const state& a) { return a.count(); };
-    check(
-        "memory in one trip",
-        [](const state& a, int i) {
-          const auto k = static_cast<unsigned>(i);
-          return verify_memory(a.g(i), *a.plans[k], *a.orders[k], 1);
-        },
-        graphs);
+    add({.name = "memory in one trip",
+         .alone = true,
+         .of = [](const state&, int) { return true; },
+         .items = graphs,
+         .fault_of =
+             [](const state& a, int i) {
+               const auto k = static_cast<unsigned>(i);
+               return verify_memory(a.g(i), *a.plans[k], *a.orders[k], 1);
+             }});
     add({.name = "memory in several trips",
+         .alone = true,
          .of = [](const state& a, int i) { return a.g(i).region_count > 0; },
          .items = graphs,
          .fault_of =
@@ -230,14 +248,14 @@ public:
                return verify_memory(a.g(i), *a.plans[k], *a.orders[k], 2);
              }});
     add({.name = "planned graphs", .is = step::planned});
-    check(
+    check_numbers(
         "schedules",
         [](const state& a, int i) {
           constexpr int rounds[] = {1, 1, 2, 4}, more[] = {0, 1, 0, 0};
           return detail::fault_of_schedule(*a.numbers, rounds[i], more[i]);
         },
         [](const state&) { return 4; });
-    check("micro-batches in flight", [](const state& a, int) {
+    check_numbers("micro-batches in flight", [](const state& a, int) {
       const layout& l = a.numbers->ranks;
       return verify_flights(schedule_of(l), l, a.numbers->batch.micro_batches);
     });
@@ -257,10 +275,16 @@ private:
                        int (*items)(const state&) = nullptr) {
     add({.name = name, .items = items, .fault_of = fault_of});
   }
+  /// Adds a check of numbers, which looks at no graph.
+  constexpr void check_numbers(const char* name, fault_record (*fault_of)(const state&, int),
+                               int (*items)(const state&) = nullptr) {
+    add({.name = name, .alone = true, .items = items, .fault_of = fault_of});
+  }
   /// Adds a check of the graphs that the last step of graphs has made.
   constexpr void check_made(const char* name, fault_record (*fault_of)(const state&, int)) {
     add({.name = name,
-         .of = [](const state& a, int i) { return a.made[static_cast<unsigned>(i)]; },
+         .alone = true,
+         .of = &step::is_made,
          .items = [](const state& a) { return a.count(); },
          .fault_of = fault_of});
   }
@@ -269,6 +293,7 @@ private:
     constexpr bool derives = P < deriving_passes;
     add({.name = all_passes[P].name,
          .is = step::graphs,
+         .alone = true,
          .of =
              [](const state& a, int i) {
                return (a.is_part(i) || a.is_evaluation(i)) &&
@@ -285,9 +310,7 @@ private:
     }
     (std::make_integer_sequence<int, pass_check_count>{});
     if constexpr (derives)
-      add({.name = "meanings", .is = step::meanings, .of = [](const state& a, int i) {
-             return a.made[static_cast<unsigned>(i)];
-           }});
+      add({.name = "meanings", .is = step::meanings, .alone = true, .of = &step::is_made});
     if constexpr (P != deriving_passes - 1) return;
     check("ties", [](const state& a, int) { return fault_of_ties(a.of_training()); });
     check("roles", [](const state& a, int) {

@@ -32,14 +32,21 @@ constexpr fault_record does_not_fit(std::int64_t needed, std::int64_t has) {
 
 // The list of steps, evaluated a constant at a time, since the limit on the steps of a constant
 // evaluation counts for each. Of is a type with static constexpr members model and numbers; S
-// counts the steps that are done.
+// counts the steps that are done. A constant that refers to graphs costs nvcc's front end as much
+// time as one that looks at them: a function that looks at one graph alone is given a program in
+// which there is no other.
 
 template <class Of> using steps_of = assembly_list<std::remove_const_t<decltype(Of::model)>>;
 template <class Of> using state_of = typename steps_of<Of>::state;
+template <class Of> using step_type = typename steps_of<Of>::step;
 template <class Of> inline constexpr auto& steps =
     assembly<std::remove_const_t<decltype(Of::model)>>;
 template <class Of>
 inline constexpr int graphs_in = state_of<Of>::count_of(used_kinds(Of::model).count);
+
+/// The numbers of all graphs, and one T for each.
+template <class Of> using numbers_of_graphs = std::make_integer_sequence<int, graphs_in<Of>>;
+template <class Of, class T> using by_number = std::array<T, static_cast<unsigned>(graphs_in<Of>)>;
 
 // These stand for what is not made yet.
 inline constexpr graph no_graph{};
@@ -47,98 +54,150 @@ inline constexpr meaning no_meaning{};
 inline constexpr registry no_stores{};
 inline constexpr running_order no_order{};
 inline constexpr memory_plan no_plan{};
-inline constexpr planned_graph no_planned{no_graph, no_plan, no_order};
 
-template <class Of, int S> struct assembled;
-template <class Of, int S> struct graphs_after;
-
-/// Graph, meaning, order or plan `At` that step S makes.
-template <class Of, int S, int At>
-inline constexpr graph graph_made = steps<Of>[S].make(assembled<Of, S>::now, At);
-template <class Of, int S, int At>
-inline constexpr meaning meaning_made = meaning_of(assembled<Of, S>::now.g(At));
-template <class Of, int S>
-inline constexpr registry stores_made = steps<Of>[S].make_stores(assembled<Of, S>::now);
-template <class Of, int S, int At>
-inline constexpr running_order order_made{assembled<Of, S>::now.g(At)};
-template <class Of, int S, int At>
-inline constexpr memory_plan plan_made = place_memory(assembled<Of, S>::now.g(At),
-                                                      order_made<Of, S, At>);
-/// What step S, a check, says of item At.
-template <class Of, int S, int At>
-inline constexpr fault_record fault_found = steps<Of>[S].fault_of(assembled<Of, S>::now, At);
-
-/// The numbers of all graphs.
-template <class Of> using numbers_of_graphs = std::make_integer_sequence<int, graphs_in<Of>>;
-template <class Of, class T> using by_number = std::array<T, static_cast<unsigned>(graphs_in<Of>)>;
-
-/// For what graphs step S makes something, or which ones it looks at: all are asked at once, since
-/// nvcc's front end takes long for each constant that refers to all graphs.
-template <class Of, int S> constexpr by_number<Of, bool> makes() {
-  by_number<Of, bool> made{};
-  if constexpr (steps<Of>[S].of != nullptr && assembled<Of, S>::wrong == nullptr)
-    for (int i = 0; i < graphs_in<Of>; ++i)
-      made[static_cast<unsigned>(i)] = steps<Of>[S].of(assembled<Of, S>::now, i);
-  return made;
+template <class Of, int S, int At> constexpr bool chooses();
+template <class Of, int S, int At> struct seen;
+template <class Of, int S> struct faults;
+/// Whether step S makes something of graph or item `At`, or looks at it.
+template <class Of, int S, int At> inline constexpr bool works_on = chooses<Of, S, At>();
+/// The last step before S that has made something of this kind of graph `At`; -1: none.
+template <class Of, int S, int At, typename step_type<Of>::task Kind> constexpr int maker() {
+  if constexpr (S == 0) return -1;
+  else if constexpr (steps<Of>[S - 1].is != Kind) return maker<Of, S - 1, At, Kind>();
+  else if constexpr (works_on<Of, S - 1, At>) return S - 1;
+  else return maker<Of, S - 1, At, Kind>();
 }
-template <class Of, int S> struct made_by {
-  static constexpr by_number<Of, bool> graphs = makes<Of, S>();
+
+// What step S makes of graph `At`, and what there is before step S: of each kind what the last step
+// has made. A name of the latter goes straight to what was made, since nvcc's front end evaluates
+// each call on the way.
+
+template <class Of, int S, int At>
+inline constexpr graph graph_made = steps<Of>[S].make(seen<Of, S, At>{}.now(), At);
+template <class Of, int S, int At> constexpr const graph* last_graph() {
+  constexpr int by = maker<Of, S, At, step_type<Of>::graphs>();
+  if constexpr (by < 0) return &no_graph;
+  else return &graph_made<Of, by, At>;
+}
+template <class Of, int S, int At>
+inline constexpr meaning meaning_made = meaning_of(*last_graph<Of, S, At>());
+template <class Of, int S, int At> constexpr const meaning* last_meaning() {
+  constexpr int by = maker<Of, S, At, step_type<Of>::meanings>();
+  if constexpr (by < 0) return &no_meaning;
+  else return &meaning_made<Of, by, At>;
+}
+template <class Of, int S>
+inline constexpr registry stores_made = steps<Of>[S].make_stores(seen<Of, S, 0>{}.now());
+template <class Of, int S> constexpr const registry* last_stores() {
+  constexpr int by = maker<Of, S, 0, step_type<Of>::stores>();
+  if constexpr (by < 0) return &no_stores;
+  else return &stores_made<Of, by>;
+}
+template <class Of, int S, int At>
+inline constexpr running_order order_made{*last_graph<Of, S, At>()};
+template <class Of, int S, int At> constexpr const running_order* last_order() {
+  constexpr int by = maker<Of, S, At, step_type<Of>::plans>();
+  if constexpr (by < 0) return &no_order;
+  else return &order_made<Of, by, At>;
+}
+template <class Of, int S, int At>
+inline constexpr memory_plan plan_made = place_memory(*last_graph<Of, S, At>(),
+                                                      order_made<Of, S, At>);
+template <class Of, int S, int At> constexpr const memory_plan* last_plan() {
+  constexpr int by = maker<Of, S, At, step_type<Of>::plans>();
+  if constexpr (by < 0) return &no_plan;
+  else return &plan_made<Of, by, At>;
+}
+template <class Of, int S, int... At>
+constexpr by_number<Of, planned_graph> planned_all(std::integer_sequence<int, At...>) {
+  return {planned_graph(*last_graph<Of, S, At>(), *last_plan<Of, S, At>(),
+                        *last_order<Of, S, At>())...};
+}
+template <class Of, int S> inline constexpr by_number<Of, planned_graph> planned_made =
+    planned_all<Of, S>(numbers_of_graphs<Of>{});
+template <class Of, int S> constexpr std::span<const planned_graph> last_planned() {
+  constexpr int by = maker<Of, S, 0, step_type<Of>::planned>();
+  return planned_made<Of, (by < 0 ? 0 : by)>; // before step 0 nothing is there of any graph
+}
+
+/// A program after S steps, with what it has of graphs `At`; others are null.
+template <class Of, int S, class Numbers> struct with_graphs;
+template <class Of, int S, int... At> struct with_graphs<Of, S, std::integer_sequence<int, At...>> {
+  by_number<Of, const graph*> graphs{};
+  by_number<Of, const meaning*> owes{};
+  by_number<Of, const running_order*> orders{};
+  by_number<Of, const memory_plan*> plans{};
+  constexpr with_graphs() {
+    ((graphs[At] = last_graph<Of, S, At>(), owes[At] = last_meaning<Of, S, At>(),
+      orders[At] = last_order<Of, S, At>(), plans[At] = last_plan<Of, S, At>()),
+     ...);
+  }
+  constexpr state_of<Of> now() const {
+    return {.model = &Of::model,
+            .numbers = &Of::numbers,
+            .used = used_kinds(Of::model),
+            .graphs = graphs,
+            .owes = owes,
+            .stores = &no_stores,
+            .orders = orders,
+            .plans = plans};
+  }
+};
+/// A program after S steps.
+template <class Of, int S> struct with_all : with_graphs<Of, S, numbers_of_graphs<Of>> {
+  constexpr state_of<Of> now() const {
+    state_of<Of> a = with_graphs<Of, S, numbers_of_graphs<Of>>::now();
+    a.stores = last_stores<Of, S>(), a.planned = last_planned<Of, S>();
+    return a;
+  }
+};
+/// The same as a constant.
+template <class Of, int S> struct assembled {
+  static constexpr with_all<Of, S> all{};
+  static constexpr state_of<Of> now = all.now();
 };
 
-/// Graph At, and what it owes, once step S is done.
-template <class Of, int S, int At> constexpr const graph* graph_behind() {
-  if constexpr (made_by<Of, S>::graphs[At]) return &graph_made<Of, S, At>;
-  else return graphs_after<Of, S>::graphs[At];
+/// So many steps have done what S steps have: checks change nothing.
+template <class Of> constexpr int without_checks(int s) {
+  while (s > 0 && steps<Of>[s - 1].is == step_type<Of>::check) --s;
+  return s;
 }
-template <class Of, int S, int At> constexpr const meaning* owed_behind() {
-  if constexpr (made_by<Of, S>::graphs[At]) return &meaning_made<Of, S, At>;
-  else return graphs_after<Of, S>::owes[At];
-}
-template <class Of, int S, int At> constexpr planned_graph planned_behind() {
-  constexpr auto& a = assembled<Of, S>::now;
-  return planned_graph(a.g(At), *a.plans[At], *a.orders[At]);
-}
-/// These give the same of all graphs.
-template <class Of, int S, int... At>
-constexpr by_number<Of, const graph*> graphs_behind(std::integer_sequence<int, At...>) {
-  if constexpr (steps<Of>[S].is == steps_of<Of>::step::graphs)
-    return {graph_behind<Of, S, At>()...};
-  else return graphs_after<Of, S>::graphs;
-}
-template <class Of, int S, int... At>
-constexpr by_number<Of, const meaning*> owes_behind(std::integer_sequence<int, At...>) {
-  if constexpr (steps<Of>[S].is == steps_of<Of>::step::meanings)
-    return {owed_behind<Of, S, At>()...};
-  else return graphs_after<Of, S>::owes;
-}
-template <class Of, int S, int... At>
-constexpr by_number<Of, const running_order*> orders_of(std::integer_sequence<int, At...>) {
-  return {&order_made<Of, S, At>...};
-}
-template <class Of, int S, int... At>
-constexpr by_number<Of, const memory_plan*> plans_of(std::integer_sequence<int, At...>) {
-  return {&plan_made<Of, S, At>...};
-}
-template <class Of, int S, int... At>
-constexpr by_number<Of, planned_graph> planned_of(std::integer_sequence<int, At...>) {
-  return {planned_behind<Of, S, At>()...};
-}
-/// Step S makes these of all graphs.
-template <class Of, int S>
-inline constexpr auto orders_made = orders_of<Of, S>(numbers_of_graphs<Of>{});
-template <class Of, int S>
-inline constexpr auto plans_made = plans_of<Of, S>(numbers_of_graphs<Of>{});
-template <class Of, int S>
-inline constexpr auto planned_made = planned_of<Of, S>(numbers_of_graphs<Of>{});
+/// What there is of a program when step S is asked whether it works on `At`: that graph, if it is
+/// made.
+template <class Of, int S, int At> using seen_of_one = with_graphs<
+    Of, without_checks<Of>(S),
+    std::conditional_t<(maker<Of, without_checks<Of>(S), At, step_type<Of>::graphs>() < 0),
+                       std::integer_sequence<int>, std::integer_sequence<int, At>>>;
+/// What the other functions of step S get when they are asked about `At`.
+template <class Of, int S, int At> struct seen
+    : std::conditional_t<steps<Of>[S].alone, seen_of_one<Of, S, At>,
+                         with_all<Of, without_checks<Of>(S)>> {};
 
-/// Whether step S, a check, looks at item At.
-template <class Of, int S, int At> constexpr bool looks_at() {
-  if constexpr (steps<Of>[S].of == nullptr) return true;
-  else return made_by<Of, S>::graphs[At];
+/// The last step before S that made graphs.
+template <class Of> constexpr int maker_before(int s) {
+  do --s;
+  while (steps<Of>[s].is != step_type<Of>::graphs);
+  return s;
 }
-/// The first fault of step S, whose items have these numbers; null: there is none.
+template <class Of, int S, int At> constexpr bool chooses() {
+  if constexpr (faults<Of, S>::first != nullptr) return false;
+  else if constexpr (steps<Of>[S].of == nullptr) return true;
+  else if constexpr (steps<Of>[S].of == &step_type<Of>::is_made)
+    return works_on<Of, maker_before<Of>(S), At>;
+  else return steps<Of>[S].of(seen_of_one<Of, S, At>{}.now(), At);
+}
+
+/// What step S, a check, says of item At.
+template <class Of, int S, int At>
+inline constexpr fault_record fault_found = steps<Of>[S].fault_of(seen<Of, S, At>{}.now(), At);
+
+/// The first fault of what step S has made or looked at, whose items have these numbers; null:
+/// there is none.
 template <class Of, int S, int At> constexpr const fault_record* fault_of_item() {
-  if constexpr (looks_at<Of, S, At>()) return &fault_found<Of, S, At>;
+  if constexpr (!works_on<Of, S, At>) return nullptr;
+  else if constexpr (steps<Of>[S].is == step_type<Of>::graphs) return &graph_made<Of, S, At>.wrong;
+  else if constexpr (steps<Of>[S].is == step_type<Of>::stores) return &stores_made<Of, S>.wrong;
+  else if constexpr (steps<Of>[S].is == step_type<Of>::check) return &fault_found<Of, S, At>;
   else return nullptr;
 }
 template <class Of, int S, int... At>
@@ -152,85 +211,16 @@ constexpr const fault_record* first_of(std::integer_sequence<int, At...>) {
 template <class Of, int S> constexpr int items_of() {
   if constexpr (steps<Of>[S].of != nullptr) return graphs_in<Of>;
   else if constexpr (steps<Of>[S].items != nullptr)
-    return steps<Of>[S].items(assembled<Of, S>::now);
-  else return 1;
+    return steps<Of>[S].items(seen_of_one<Of, S, 0>{}.now());
+  else return steps<Of>[S].is == step_type<Of>::check || steps<Of>[S].is == step_type<Of>::stores;
 }
-template <class Of, int S> constexpr const fault_record* fault_behind() {
-  using step = typename steps_of<Of>::step;
-  if constexpr (assembled<Of, S>::wrong != nullptr) {
-    return assembled<Of, S>::wrong;
-  } else if constexpr (steps<Of>[S].is == step::check) {
-    return first_of<Of, S>(std::make_integer_sequence<int, items_of<Of, S>()>{});
-  } else if constexpr (steps<Of>[S].is == step::stores) {
-    return stores_made<Of, S>.wrong.code != fault::none ? &stores_made<Of, S>.wrong : nullptr;
-  } else if constexpr (steps<Of>[S].is == step::graphs) {
-    for (int i = 0; i < graphs_in<Of>; ++i) {
-      const graph& g = *graphs_after<Of, S + 1>::graphs[static_cast<unsigned>(i)];
-      if (made_by<Of, S>::graphs[static_cast<unsigned>(i)] && g.wrong.code != fault::none)
-        return &g.wrong;
-    }
-  }
-  return nullptr;
-}
-
-/// The program behind step S.
-template <class Of, int S> constexpr state_of<Of> state_behind() {
-  using step = typename steps_of<Of>::step;
-  state_of<Of> a = assembled<Of, S>::now;
-  a.graphs = graphs_after<Of, S + 1>::graphs, a.owes = graphs_after<Of, S + 1>::owes;
-  if constexpr (steps<Of>[S].is == step::graphs) a.made = made_by<Of, S>::graphs;
-  if constexpr (assembled<Of, S>::wrong == nullptr) {
-    if constexpr (steps<Of>[S].is == step::stores) a.stores = &stores_made<Of, S>;
-    if constexpr (steps<Of>[S].is == step::plans)
-      a.orders = orders_made<Of, S>, a.plans = plans_made<Of, S>;
-    if constexpr (steps<Of>[S].is == step::planned) a.planned = planned_made<Of, S>;
-  }
-  return a;
-}
-
-/// Graphs after S steps, and what they owe, by number.
-template <class Of, int S> struct graphs_after {
-  static constexpr by_number<Of, const graph*> graphs =
-      graphs_behind<Of, S - 1>(numbers_of_graphs<Of>{});
-  static constexpr by_number<Of, const meaning*> owes =
-      owes_behind<Of, S - 1>(numbers_of_graphs<Of>{});
-};
-/// A program after S steps.
-template <class Of, int S> struct assembled {
-  static constexpr auto& graphs = graphs_after<Of, S>::graphs;
-  static constexpr state_of<Of> now = state_behind<Of, S - 1>();
-  /// The first fault; null: none.
-  static constexpr const fault_record* wrong = fault_behind<Of, S - 1>();
-};
-
-/// As many of x as there are graphs.
-template <class Of, class T> constexpr by_number<Of, T> all_the_same(const T& x) {
-  by_number<Of, T> all{};
-  for (T& one : all) one = x;
-  return all;
-}
-template <class Of> struct graphs_after<Of, 0> {
-  static constexpr auto graphs = all_the_same<Of, const graph*>(&no_graph);
-  static constexpr auto owes = all_the_same<Of, const meaning*>(&no_meaning);
-};
-/// A program before the first step.
-template <class Of> struct assembled<Of, 0> {
-  static constexpr auto& graphs = graphs_after<Of, 0>::graphs;
-  static constexpr auto none_made = all_the_same<Of, bool>(false);
-  static constexpr auto orders = all_the_same<Of, const running_order*>(&no_order);
-  static constexpr auto plans = all_the_same<Of, const memory_plan*>(&no_plan);
-  static constexpr auto planned = all_the_same<Of, planned_graph>(no_planned);
-  static constexpr state_of<Of> now{.model = &Of::model,
-                                    .numbers = &Of::numbers,
-                                    .used = used_kinds(Of::model),
-                                    .graphs = graphs,
-                                    .made = none_made,
-                                    .owes = graphs_after<Of, 0>::owes,
-                                    .stores = &no_stores,
-                                    .orders = orders,
-                                    .plans = plans,
-                                    .planned = planned};
-  static constexpr const fault_record* wrong = nullptr;
+/// The first fault of S steps; null: none. No step follows it.
+template <class Of, int S> struct faults {
+  static constexpr const fault_record* first = [] {
+    if constexpr (S == 0) return static_cast<const fault_record*>(nullptr);
+    else if constexpr (faults<Of, S - 1>::first != nullptr) return faults<Of, S - 1>::first;
+    else return first_of<Of, S - 1>(std::make_integer_sequence<int, items_of<Of, S - 1>()>{});
+  }();
 };
 
 /// What a run is assembled of.
@@ -247,9 +237,12 @@ template <class Run> struct program {
   using model_type = decltype(members::model());
   static constexpr model_type model = assembled_of::model;
   static constexpr setup numbers = assembled_of::numbers;
+  static constexpr int steps = assembly<model_type>.count(); ///< of the assembly
+  /// The first fault of the assembly; null: none.
+  static constexpr const fault_record* in_assembly = detail::faults<assembled_of, steps>::first;
   /// The program before the first step, after all steps, and when the forward graphs are there.
   static constexpr auto& start = detail::assembled<assembled_of, 0>::now;
-  using whole = detail::assembled<assembled_of, assembly<model_type>.count()>;
+  using whole = detail::assembled<assembled_of, steps>;
   using hoisted = detail::assembled<assembled_of, assembly<model_type>.hoisted()>;
   static constexpr int kinds = start.kinds(); ///< of block, that some layer is
   static constexpr int kind_of(int layer) { return start.kind_of(layer); }
@@ -257,25 +250,26 @@ template <class Run> struct program {
 
   /// Forward graph of a part, and how the registry counts it: 0 stem, 1 ... kinds, last head.
   template <int Index> struct forward {
-    static constexpr auto& g = *hoisted::now.graphs[static_cast<unsigned>(Index)];
+    static constexpr auto& g =
+        *detail::last_graph<assembled_of, assembly<model_type>.hoisted(), Index>();
   };
   template <int Index> struct training {
-    static constexpr pass_options options = whole::now.options(Index);
+    static constexpr pass_options options = start.options(Index);
   };
   static constexpr std::int64_t parameters = [] {
     const auto layers = hoisted::now.layers();
     return count_parameters(hoisted::now.of_training(),
                             std::span(layers).first(static_cast<unsigned>(kinds + 2)));
   }();
-  static constexpr auto& stores = *whole::now.stores;
+  static constexpr auto& stores = *detail::last_stores<assembled_of, steps>();
 
   /// A graph after all passes, by number (plan/memory.hpp), with its plan. Its parameters are those
   /// of the registry's part Index.
   template <int Number, int Index> struct finished {
     static constexpr int index = Index;
-    static constexpr auto& g = *whole::now.graphs[static_cast<unsigned>(Number)];
-    static constexpr auto& order = *whole::now.orders[static_cast<unsigned>(Number)];
-    static constexpr auto& plan = *whole::now.plans[static_cast<unsigned>(Number)];
+    static constexpr auto& g = *detail::last_graph<assembled_of, steps, Number>();
+    static constexpr auto& order = *detail::last_order<assembled_of, steps, Number>();
+    static constexpr auto& plan = *detail::last_plan<assembled_of, steps, Number>();
   };
   template <int Index> using part = finished<Index, Index>;
   using evaluation = finished<part_of_evaluation(kinds), last>;
@@ -290,10 +284,10 @@ template <class Run> struct program {
     static constexpr part_kind what = Index == 0      ? part_kind::stem
                                       : Index == last ? part_kind::logits
                                                       : part_kind::block;
-    static constexpr graph g = unverified(
+    static constexpr graph written =
         forward_graph(model, for_generation(numbers, 1, numbers.ranks.tp, numbers.ranks.tp), what,
-                      start.used.kind(Index - 1)),
-        {});
+                      start.used.kind(Index - 1));
+    static constexpr graph g = unverified(written, {});
   };
 
   static constexpr stage_shape stage(int number) { return start.stage(number); }
@@ -326,12 +320,12 @@ template <class Run> struct program {
   /// memory, if the run says how much that is.
   static constexpr fault_record in_all() {
     if (!members::has_backend()) return detail::sentence(fault::B002, "using device");
-    if constexpr (whole::wrong != nullptr) return *whole::wrong;
+    if constexpr (in_assembly != nullptr) return *in_assembly;
     else return fault_of_memory({});
   }
   /// MEGA-M001 for a rank whose kernels need so much, if the run says what its memory is.
   static constexpr fault_record fault_of_memory(const kernel_room& kernels) {
-    if constexpr (whole::wrong == nullptr && members::device_memory() >= 0) {
+    if constexpr (in_assembly == nullptr && members::device_memory() >= 0) {
       memory_items all = memory(most_replicas);
       all.kernels = kernels;
       if (all.total() > members::device_memory())
