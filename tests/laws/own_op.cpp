@@ -85,6 +85,7 @@ struct sequences {
   batch_view view() const { return {tokens.data(), labels.data()}; }
 };
 
+// [train]
 /// Losses and gradient norms of a few steps, then the weights.
 std::vector<double> train(const program_view& p, int threads) {
   cpu device(product_type::widened, threads);
@@ -101,6 +102,7 @@ std::vector<double> train(const program_view& p, int threads) {
   for (std::int64_t i = 0; i < run.weights().total(); ++i) out.push_back(run.weights().weight(i));
   return out;
 }
+// [/train]
 
 template <class Precision> void agree() {
   using run = tiny_run<Precision>;
@@ -109,9 +111,11 @@ template <class Precision> void agree() {
   const interpreted_program<own::decoder> program(
       run::model, {.batch = run::batch, .precision = Precision::policy}, "tiny", own_kernels());
   // [/interpreter]
+  // [agree]
   BOOST_TEST((compiled == train(program.view(), 1)));
   BOOST_TEST((compiled == train(program.view(), 2)));
   BOOST_TEST(compiled[8] < 0.8 * compiled[0]);
+  // [/agree]
 }
 
 template <class T> void compare_with_reference(std::int64_t n, double tolerance) {

@@ -100,6 +100,7 @@ template <> struct kernel_of<&op::add_bias> {
   }
 };
 
+// [bias_grad]
 template <> struct kernel_of<&op::bias_grad> {
   using in = op::bias_grad_in;
   using out = op::bias_grad_out;
@@ -111,5 +112,6 @@ template <> struct kernel_of<&op::bias_grad> {
                         c.in(in::dy), c.out(out::dbias));
   }
 };
+// [/bias_grad]
 
 } // namespace mc

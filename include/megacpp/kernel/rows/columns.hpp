@@ -184,6 +184,7 @@ MEGACPP_HD void add_rows(const Team& team, slab s, summed_rows rows, accumulator
                       detail::two_gradients<double>{sum[0], sum[1]}, f);
 }
 
+// [slab]
 /// bias gradient: grad[j] += sum over rows of dy[row, j].
 template <class T> struct bias_gradient_slab {
   using G = accumulator_t<T>;
@@ -204,5 +205,6 @@ template <class T, class Device> void bias_gradient(Device& on, summed_rows rows
                                                     accumulator_t<T>* grad) {
   for_slabs(on, bias_gradient_slab<T>{width, rows, 0, dy, grad});
 }
+// [/slab]
 
 } // namespace mc::rows
