@@ -199,8 +199,25 @@ struct asked {
   std::string text;
 };
 
+/// Whether this processor multiplies bf16. Where it does not, that is said once.
+bool has_bf16_products() {
+  static const bool has = [] {
+    try {
+      product_engine of({.type = product_type::bf16, .threads = 1});
+      of.prepare(make_product_shape(product_kind::forward, dtype::bf16, 16, 16, 16));
+    } catch (const error& e) {
+      if (e.code() != exit_code::machine) throw;
+      std::printf("left out: bf16 products, which this processor lacks\n");
+      return false;
+    }
+    return true;
+  }();
+  return has;
+}
+
 template <class Model>
 void print(const std::string& model, const Model& m, const way& w, const asked& a) {
+  if (w.products == product_type::bf16 && !has_bf16_products()) return;
   if ((model + " " + w.name).find(a.text) == std::string::npos) return;
   const interpreted_program<Model> p(m, w.s, "all_bits");
   const mesh ranks = mesh_of(w.s.ranks, w.dp);
