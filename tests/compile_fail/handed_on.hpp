@@ -1,12 +1,11 @@
-// What the cases of operands by name share: an op that hands its input on. Each case writes the op's
-// kernel.
+// What the cases of operands by name share: an op that hands its input on, and a run of a GPT that
+// has this op in each block. Each case writes the op's kernel.
 #pragma once
 
-#include <megacpp/exec/cpu.hpp>
-#include <megacpp/graph/adjoint.hpp>
-#include <megacpp/kernel/kernel.hpp>
-#include <megacpp/kernel/rows/elementwise.hpp>
-#include <megacpp/run/interpreted_part.hpp>
+#include "one_layer.hpp"
+
+#include <megacpp/kernel/kernels.hpp>
+#include <megacpp/run/compiled.hpp>
 
 using namespace mc;
 
@@ -30,3 +29,14 @@ inline constexpr op_info handed_on{.name = "handed_on",
                                    .rule = &handed_on_rule,
                                    .adjoint = &handed_on_adjoint,
                                    .operands = named<handed_on_in, handed_on_out>};
+
+struct handing_on : gpt {
+  constexpr var block(context& c, int kind, var x) const {
+    return gpt::block(c, kind, {x.b, x.b->emit(handed_on, {x.id, c.positions.id}, here())});
+  }
+};
+
+struct run : small_run {
+  static constexpr handing_on model{small()};
+  static constexpr mc::layout layout{};
+};

@@ -3,7 +3,7 @@
 //
 // A kernel that takes its operand for the gate of another op, which stands in the same place.
 // Host compilers only: the kernels of the CPU are no CUDA.
-#include "handed_on_run.hpp"
+#include "handed_on.hpp"
 
 template <> struct mc::kernel_of<&handed_on> {
   using in = handed_on_in;

@@ -3,7 +3,7 @@
 //
 // A kernel that takes positions for numbers of the type that the node computes in.
 // Host compilers only: the kernels of the CPU are no CUDA.
-#include "handed_on_run.hpp"
+#include "handed_on.hpp"
 
 template <> struct mc::kernel_of<&handed_on> {
   using in = handed_on_in;

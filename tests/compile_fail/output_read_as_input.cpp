@@ -19,8 +19,4 @@ template <> struct mc::kernel_of<&handed_on> {
   }
 };
 
-const kernel_table<cpu> kernels = [] {
-  kernel_table<cpu> t;
-  t.add<&handed_on>();
-  return t;
-}();
+const program_view program_of_run = compiled_program<run>("run");
