@@ -230,7 +230,7 @@ endif()
 
 # README's first command as a stranger runs it: where nothing is installed but what it installs itself.
 if(NOT MEGACPP_EXHAUSTIVE_TESTS)
-  megacpp_slow_test(fresh_bookworm SHARD 5 LABEL fresh TIMEOUT 1800 ONE_THREAD MAY_SKIP COST 200
+  megacpp_slow_test(fresh_bookworm LABEL fresh TIMEOUT 1800 ONE_THREAD MAY_SKIP COST 200
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/fresh_machine.sh ${PROJECT_SOURCE_DIR}
       ${CMAKE_CURRENT_BINARY_DIR}/fresh bookworm)
 else() # the second one, too, which builds these tests, and Debian 13

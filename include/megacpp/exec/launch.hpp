@@ -23,7 +23,7 @@ template <class Lane, class Body> void for_rows(Lane& on, std::int64_t rows, Bod
   static_assert(is_row_body<Body>,
                 "a body is a struct of pointers, extents and numbers with a name, which a lane "
                 "can copy: give the lambda's captures a struct and its body to operator()");
-  if constexpr (is_row_body<Body>) on.for_rows(rows, body); // else that is the one error
+  if constexpr (is_row_body<Body>) on.for_rows(rows, body); // the assertion is the one error
 }
 /// body(team, block) for every block of a range of n elements.
 template <class Lane, class Body> void for_blocks(Lane& on, std::int64_t n, Body body) {

@@ -32,7 +32,6 @@ template <class Model> struct assembling {
   const setup* numbers = nullptr;
   kind_list<Model::kinds> used{};
   std::span<const graph* const> graphs{}; ///< by number
-  std::span<const bool> made{};           ///< of these, by the last step that made some
   std::span<const meaning* const> owes{}; ///< by number: what a graph must go on to mean
   const registry* stores = nullptr;
   std::span<const running_order* const> orders{}; ///< by number, as the next two
@@ -88,17 +87,14 @@ template <class Model> struct assembly_step {
   /// Whether `make` and `fault_of`, asked about a number, look at no other graph, nor at what a
   /// program has beside graphs: a compiler evaluates them without the rest.
   bool alone = false;
-  /// Whether the step makes something of the graph of this number, or a check looks at this item;
-  /// null: a check looks at all of its items. What is told apart by it is graphs. It looks at that
-  /// graph alone, if it is made.
+  /// Whether the step makes something of the graph of this number, or a check looks at it; null: a
+  /// check looks at all of its items. `of` looks at that graph alone, if it is made.
   bool (*of)(const state&, int) = nullptr;
+  /// The step is for the graphs that the last step of graphs has made; then `of` is null.
+  bool of_made = false;
   /// The graph that takes the place of the one of this number; the registry.
   graph (*make)(const state&, int) = nullptr;
   registry (*make_stores)(const state&) = nullptr;
-  /// That of a step for the graphs that the last step of graphs has made.
-  static constexpr bool is_made(const state& a, int number) {
-    return a.made[static_cast<unsigned>(number)];
-  }
   /// How many items a check has; null: one.
   int (*items)(const state&) = nullptr;
   /// What is wrong with this item.
@@ -231,13 +227,11 @@ public:
     const auto graphs = [](const state& a) { return a.count(); };
     add({.name = "memory in one trip",
          .alone = true,
-         .of = [](const state&, int) { return true; },
          .items = graphs,
-         .fault_of =
-             [](const state& a, int i) {
-               const auto k = static_cast<unsigned>(i);
-               return verify_memory(a.g(i), *a.plans[k], *a.orders[k], 1);
-             }});
+         .fault_of = [](const state& a, int i) {
+           const auto k = static_cast<unsigned>(i);
+           return verify_memory(a.g(i), *a.plans[k], *a.orders[k], 1);
+         }});
     add({.name = "memory in several trips",
          .alone = true,
          .of = [](const state& a, int i) { return a.g(i).region_count > 0; },
@@ -284,7 +278,7 @@ private:
   constexpr void check_made(const char* name, fault_record (*fault_of)(const state&, int)) {
     add({.name = name,
          .alone = true,
-         .of = &step::is_made,
+         .of_made = true,
          .items = [](const state& a) { return a.count(); },
          .fault_of = fault_of});
   }
@@ -310,7 +304,7 @@ private:
     }
     (std::make_integer_sequence<int, pass_check_count>{});
     if constexpr (derives)
-      add({.name = "meanings", .is = step::meanings, .alone = true, .of = &step::is_made});
+      add({.name = "meanings", .is = step::meanings, .alone = true, .of_made = true});
     if constexpr (P != deriving_passes - 1) return;
     check("ties", [](const state& a, int) { return fault_of_ties(a.of_training()); });
     check("roles", [](const state& a, int) {

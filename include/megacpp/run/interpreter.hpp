@@ -42,10 +42,10 @@ public:
     now_.model = &m, now_.numbers = &s, now_.used = used_kinds(m);
     const auto n = static_cast<std::size_t>(now_.count());
     graphs_.assign(n, keep(graph{})), owes_.assign(n, keep(meaning{}));
-    made_ = std::make_unique<bool[]>(n);
+    made_.assign(n, false);
     orders_.assign(n, keep(running_order{})), plans_.assign(n, keep(memory_plan{}));
     now_.stores = keep(registry{}), now_.orders = orders_, now_.plans = plans_;
-    now_.graphs = graphs_, now_.owes = owes_, now_.made = {made_.get(), n};
+    now_.graphs = graphs_, now_.owes = owes_;
     for (int i = 0; i < assembly<Model>.count(); ++i) {
       take(assembly<Model>[i]);
       if (i + 1 == assembly<Model>.hoisted()) hoisted_ = graphs_;
@@ -63,15 +63,19 @@ public:
 private:
   void take(const step& s) {
     const auto refuse = [&](const fault_record& r) { mc::refuse(in_run(r, *now_.numbers)); };
+    const auto works_on = [&](int i) {
+      if (s.of_made) return bool{made_[static_cast<std::size_t>(i)]};
+      return s.of == nullptr || s.of(now_, i);
+    };
     const auto each = [&](auto f) {
       for (int i = 0; i < now_.count(); ++i)
-        if (s.of(now_, i)) f(i, static_cast<std::size_t>(i));
+        if (works_on(i)) f(i, static_cast<std::size_t>(i));
     };
     switch (s.is) {
     case step::graphs: {
       std::vector<std::pair<std::size_t, const graph*>> made;
       each([&](int i, std::size_t k) { made.emplace_back(k, keep(s.make(now_, i))); });
-      std::fill_n(made_.get(), now_.made.size(), false);
+      made_.assign(made_.size(), false);
       for (const auto& [k, g] : made) graphs_[k] = g, made_[k] = true;
       for (const auto& one : made) refuse(one.second->wrong);
       return;
@@ -92,7 +96,7 @@ private:
       return;
     case step::check:
       for (int i = 0; i < (s.items != nullptr ? s.items(now_) : 1); ++i)
-        if (s.of == nullptr || s.of(now_, i)) refuse(s.fault_of(now_, i));
+        if (works_on(i)) refuse(s.fault_of(now_, i));
     }
   }
   template <class T> const T* keep(T x) {
@@ -103,7 +107,7 @@ private:
   assembling<Model> now_;
   std::vector<const graph*> graphs_, hoisted_;
   std::vector<const meaning*> owes_;
-  std::unique_ptr<bool[]> made_;
+  std::vector<bool> made_; ///< of the graphs, by the last step that made some
   std::vector<const running_order*> orders_;
   std::vector<const memory_plan*> plans_;
   std::vector<planned_graph> planned_; ///< once all is planned

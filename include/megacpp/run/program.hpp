@@ -68,9 +68,9 @@ template <class Of, int S, int At, typename step_type<Of>::task Kind> constexpr 
   else return maker<Of, S - 1, At, Kind>();
 }
 
-// What step S makes of graph `At`, and what there is before step S: of each kind what the last step
-// has made. A name of the latter goes straight to what was made, since nvcc's front end evaluates
-// each call on the way.
+// The constants *_made are what step S makes of graph `At`. The functions last_* tell what there is
+// before step S: of each kind, what the last step has made. They go straight to it, since nvcc's
+// front end evaluates each call on the way.
 
 template <class Of, int S, int At>
 inline constexpr graph graph_made = steps<Of>[S].make(seen<Of, S, At>{}.now(), At);
@@ -151,7 +151,7 @@ template <class Of, int S> struct with_all : with_graphs<Of, S, numbers_of_graph
     return a;
   }
 };
-/// The same as a constant.
+/// This has a program after S steps as a constant.
 template <class Of, int S> struct assembled {
   static constexpr with_all<Of, S> all{};
   static constexpr state_of<Of> now = all.now();
@@ -162,13 +162,13 @@ template <class Of> constexpr int without_checks(int s) {
   while (s > 0 && steps<Of>[s - 1].is == step_type<Of>::check) --s;
   return s;
 }
-/// What there is of a program when step S is asked whether it works on `At`: that graph, if it is
+/// When step S is asked whether it works on `At`, it sees this of a program: that graph, if it is
 /// made.
 template <class Of, int S, int At> using seen_of_one = with_graphs<
     Of, without_checks<Of>(S),
     std::conditional_t<(maker<Of, without_checks<Of>(S), At, step_type<Of>::graphs>() < 0),
                        std::integer_sequence<int>, std::integer_sequence<int, At>>>;
-/// What the other functions of step S get when they are asked about `At`.
+/// The other functions of step S see this when they are asked about `At`.
 template <class Of, int S, int At> struct seen
     : std::conditional_t<steps<Of>[S].alone, seen_of_one<Of, S, At>,
                          with_all<Of, without_checks<Of>(S)>> {};
@@ -181,13 +181,12 @@ template <class Of> constexpr int maker_before(int s) {
 }
 template <class Of, int S, int At> constexpr bool chooses() {
   if constexpr (faults<Of, S>::first != nullptr) return false;
+  else if constexpr (steps<Of>[S].of_made) return works_on<Of, maker_before<Of>(S), At>;
   else if constexpr (steps<Of>[S].of == nullptr) return true;
-  else if constexpr (steps<Of>[S].of == &step_type<Of>::is_made)
-    return works_on<Of, maker_before<Of>(S), At>;
   else return steps<Of>[S].of(seen_of_one<Of, S, At>{}.now(), At);
 }
 
-/// What step S, a check, says of item At.
+/// Step S, a check, says this of item `At`.
 template <class Of, int S, int At>
 inline constexpr fault_record fault_found = steps<Of>[S].fault_of(seen<Of, S, At>{}.now(), At);
 
@@ -209,7 +208,7 @@ constexpr const fault_record* first_of(std::integer_sequence<int, At...>) {
   return first;
 }
 template <class Of, int S> constexpr int items_of() {
-  if constexpr (steps<Of>[S].of != nullptr) return graphs_in<Of>;
+  if constexpr (steps<Of>[S].of != nullptr || steps<Of>[S].of_made) return graphs_in<Of>;
   else if constexpr (steps<Of>[S].items != nullptr)
     return steps<Of>[S].items(seen_of_one<Of, S, 0>{}.now());
   else return steps<Of>[S].is == step_type<Of>::check || steps<Of>[S].is == step_type<Of>::stores;
