@@ -723,13 +723,16 @@ class Training(Case):
             for name in ("model.safetensors", "optimizer.safetensors"):
                 self.assertEqual(contents(newest(model))[name], contents(newest(whole))[name])
 
-    def started(self, *arguments, wait=1.5, **options):
-        """A training run that has begun."""
+    def started(self, *arguments, wait=1.5, until=None, **options):
+        """A training run that has begun: `wait` seconds after its start, and until() is true."""
         process = subprocess.Popen([PROGRAM, "train", *map(str, arguments)],
                                    stdin=subprocess.DEVNULL, **options)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         time.sleep(wait)
+        end = time.monotonic() + 120
+        while until and not until() and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.05)
         self.assertIsNone(process.poll())
         return process
 
@@ -849,10 +852,11 @@ class Training(Case):
             errors = process.communicate(timeout=20)[1]
             self.assertEqual(process.returncode, INTERRUPTED, errors)
             self.assertIn(b"its state was saved to", errors)
-        # A run that has taken its last step, and stands before the pipe.
-        process = self.started("--mock-data", "--train-iters", 3, "--save", self.folder / "whole",
-                               "--loss-curve", curve, stdout=subprocess.DEVNULL,
-                               stderr=subprocess.PIPE)
+        # A run that has saved its last step, and stands before the pipe.
+        whole = self.folder / "whole"
+        process = self.started("--mock-data", "--train-iters", 3, "--save", whole, "--loss-curve",
+                               curve, until=(whole / "iter_0000003").exists,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         process.send_signal(signal.SIGTERM)
         errors = process.communicate(timeout=20)[1]
         self.assertEqual(process.returncode, INTERRUPTED, errors)
