@@ -97,7 +97,7 @@ public:
   int threads() const { return mc::thread_count(); }
   template <class F> void launch(const mc::node& n, F f);
   template <class Body> void for_rows(std::int64_t rows, Body body);
-  void run_slots(int slots, function f) const override;
+  void run_slots(int slots, mc::function_of_slot f) const override;
   void fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) override;
   void write(std::byte* to, const void* from_host, std::int64_t bytes) override;
   void mirror(std::byte* to, const std::byte* from, std::int64_t bytes) override;
@@ -392,7 +392,7 @@ template <class Body> void guarded_lane::for_rows(std::int64_t rows, Body body) 
   ++on_.counts_.bodies;
   later([rows, body] { mc::cores{}.for_rows(rows, body); });
 }
-inline void guarded_lane::run_slots(int slots, function f) const {
+inline void guarded_lane::run_slots(int slots, mc::function_of_slot f) const {
   ++on_.counts_.slots;
   on_.settle();
   const guarded_device::opening o(on_);

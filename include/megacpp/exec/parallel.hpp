@@ -31,42 +31,40 @@ struct share {
       : begin(n * slot / slots), end(n * (slot + 1) / slots) {}
 };
 
-/// f(slot) for slots 0, 1, ... below `slots`, each once and on one thread; f must not throw.
-template <class F> void on_slots(int slots, const F& f) { workers::mine().run(slots, f); }
+/// A function of a slot; one of the items begin ... end-1.
+using function_of_slot = function_ref<int>;
+using function_of_range = function_ref<std::int64_t, std::int64_t>;
 
-/// f(i) for i in [0, n), in contiguous pieces of equal size. Returns when all are done; f must not
-/// throw. One piece runs on the caller's thread without waking others.
-template <class F> void parallel_for(std::int64_t n, F f) {
+/// f(slot) for slots 0, 1, ... below `slots`, each once and on one thread; f must not throw.
+inline void on_slots(int slots, function_of_slot f) { workers::mine().run(slots, f); }
+
+/// f(begin, end) for contiguous pieces of [0, n) of equal size. Returns when all are done; f must
+/// not throw. One piece runs on the caller's thread without waking others.
+[[gnu::noinline]] inline void in_pieces(std::int64_t n, function_of_range f) {
   constexpr int pieces_of_a_thread = 2; // so that the faster thread does more
   const int threads = n > 1 ? thread_count() : 1;
   const auto pieces =
       static_cast<int>(threads == 1 ? 1 : std::min<std::int64_t>(n, threads * pieces_of_a_thread));
   on_slots(pieces, [n, pieces, &f](int piece) {
     const share mine(n, piece, pieces);
-    for (std::int64_t i = mine.begin; i < mine.end; ++i) f(i);
+    f(mine.begin, mine.end);
+  });
+}
+/// f(i) for i in [0, n), in such pieces.
+template <class F> void parallel_for(std::int64_t n, F f) {
+  in_pieces(n, [&f](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) f(i);
   });
 }
 
 /// The host's threads, on which a kernel that only devices of the host have runs its own code.
 class host_slots {
 public:
-  /// A function of a slot, as whoever calls it sees it: it lives as long as what it was made of.
-  class function {
-  public:
-    template <class F> function(const F& f)
-        : of_(&f), call_([](const void* of, int slot) { (*static_cast<const F*>(of))(slot); }) {}
-    void operator()(int slot) const { call_(of_, slot); }
-
-  private:
-    const void* of_;
-    void (*call_)(const void*, int);
-  };
-
   host_slots() = default;
   host_slots(const host_slots&) = delete;
   host_slots& operator=(const host_slots&) = delete;
   /// f(slot) for slots 0, 1, ... below `slots`, each once and on one thread; f must not throw.
-  virtual void run_slots(int slots, function f) const = 0;
+  virtual void run_slots(int slots, function_of_slot f) const = 0;
 
 protected:
   ~host_slots() = default;
@@ -76,10 +74,12 @@ protected:
 class cores : public host_slots {
 public:
   int threads() const { return thread_count(); }
-  template <class Body> void for_rows(std::int64_t rows, Body body) const {
-    parallel_for(rows, [body](std::int64_t row) { body(core_team{}, row); });
-  }
-  void run_slots(int slots, function f) const override { on_slots(slots, f); }
+  template <class Body> void for_rows(std::int64_t rows, Body body) const;
+  void run_slots(int slots, function_of_slot f) const override { on_slots(slots, f); }
 };
+/// Not inline, so that a unit leaves it alone where another one has it (cmake/kernels.hpp).
+template <class Body> void cores::for_rows(std::int64_t rows, Body body) const {
+  parallel_for(rows, [body](std::int64_t row) { body(core_team{}, row); });
+}
 
 } // namespace mc

@@ -7,6 +7,7 @@
 // about as long as sleeping and waking would take, and then sleeps.
 #pragma once
 
+#include <megacpp/exec/function_ref.hpp>
 #include <megacpp/exec/openmp.hpp>
 #include <megacpp/exec/own_thread.hpp>
 #include <megacpp/exec/processors.hpp>
@@ -53,15 +54,13 @@ public:
 
   /// f(piece) for pieces 0, 1, ... below `pieces`, each once; f must not throw. A region within a
   /// region runs on the thread that comes to it.
-  template <class F> void run(int pieces, const F& f) {
+  [[gnu::noinline]] void run(int pieces, function_ref<int> f) {
     if (pieces <= 1 || inside_ || threads() == 1) {
       for (int i = 0; i < pieces; ++i) f(i);
       return;
     }
     inside_ = true;
-    // What f throws all the same ends the program. NOLINTNEXTLINE(bugprone-exception-escape)
-    body_ = [](const void* g, int piece) noexcept { (*static_cast<const F*>(g))(piece); };
-    argument_ = &f;
+    body_ = &f;
     for (int n = 0; pieces != 0; first_ += n, pieces -= n)
       finish(n = std::min(pieces, most_pieces));
     first_ = 0;
@@ -88,8 +87,9 @@ private:
     threads_ = threads;
   }
 
-  /// Does so many pieces from first_ on, with the workers.
-  void finish(int pieces) {
+  /// Does so many pieces from first_ on, with the workers. What a piece throws all the same ends
+  /// the program, since others may be on their way.
+  void finish(int pieces) noexcept { // NOLINT(bugprone-exception-escape)
     unfinished_.store(pieces, std::memory_order_relaxed);
     open_.exchange(static_cast<std::uint32_t>(pieces) << 16);
     // More than there are processors would only take them from each other.
@@ -97,7 +97,7 @@ private:
     else
       for (int i = 0; i < std::max(1, processors_ - 1); ++i) open_.notify_one();
     int done = 0;
-    for (int piece; (piece = take(true)) >= 0; ++done) body_(argument_, first_ + piece);
+    for (int piece; (piece = take(true)) >= 0; ++done) (*body_)(first_ + piece);
     int left = unfinished_.fetch_sub(done) - done;
     while (left != 0) {
       if (!soon([&] { return (left = unfinished_.load(std::memory_order_acquire)) == 0; }))
@@ -106,7 +106,7 @@ private:
   }
 
   /// The next piece from the front or from the back; -1 if all are taken. What it returns keeps the
-  /// region open until it is done, so body_, argument_ and first_ are those of that region.
+  /// region open until it is done, so body_ and first_ are those of that region.
   int take(bool front) {
     std::uint32_t open = open_.load(std::memory_order_relaxed);
     for (;;) {
@@ -128,7 +128,7 @@ private:
     started_.notify_one();
     for (;;) {
       int done = 0;
-      for (int piece; (piece = take(false)) >= 0; ++done) body_(argument_, first_ + piece);
+      for (int piece; (piece = take(false)) >= 0; ++done) (*body_)(first_ + piece);
       if (done != 0 && unfinished_.fetch_sub(done) == done) unfinished_.notify_one();
       const std::uint32_t seen = open_.load(std::memory_order_acquire);
       if (seen == leave) return;
@@ -173,8 +173,7 @@ private:
 
   // The pieces that nobody has taken: the first in the lower half, the end in the upper one.
   alignas(64) std::atomic<std::uint32_t> open_{0};
-  void (*body_)(const void*, int) noexcept = nullptr;
-  const void* argument_ = nullptr;
+  const function_ref<int>* body_ = nullptr;
   int first_ = 0; // of the open pieces
   alignas(64) std::atomic<int> unfinished_{0};
   alignas(64) std::atomic<int> started_{0};

@@ -84,13 +84,14 @@ template <class Kernel, class T, class Call> constexpr product_list products_of(
   for (int k = 0; k < products.count; ++k) products.all[k].sums = c.sums();
   return products;
 }
-/// What the kernel of a node needs beside its operands: of products, the most that a library may
-/// ask for.
-template <class Kernel, class T, class Call> constexpr kernel_room room_of_node(const Call& c) {
+/// What the kernel of a node needs beside its operands: of its products, the most that a library
+/// may ask for.
+template <class Kernel, class T, class Call>
+constexpr kernel_room room_of_node(const Call& c, const product_list& products) {
   kernel_room room;
   if constexpr (requires { Kernel::template scratch_bytes<T>(c); })
     room.scratch = Kernel::template scratch_bytes<T>(c);
-  for (const product_shape& s : products_of<Kernel, T>(c)) {
+  for (const product_shape& s : products) {
     const std::int64_t most = Call::device_type::most_workspace(s, c.threads());
     if (room.workspace < most) room.workspace = most;
   }
@@ -100,11 +101,15 @@ template <class Kernel, class T, class Call> constexpr table_room table_of_node(
   if constexpr (requires { Kernel::template table<T>(c); }) return Kernel::template table<T>(c);
   else return {};
 }
+/// Prepares the products of a node. One function for all nodes.
+[[gnu::noinline]] inline void prepare_products(product_source& from, const product_list& products,
+                                               const void** prepared) {
+  for (const product_shape& s : products) *prepared++ = &from.prepare(s);
+}
 /// Prepares what the kernel of a node uses in every step.
-template <class Kernel, class T, class Call> void prepare_kernel(Call& c) {
-  const product_list products = products_of<Kernel, T>(c);
-  for (int k = 0; k < products.count; ++k)
-    c.slot().plan[static_cast<unsigned>(k)] = &c.device().products().prepare(products.all[k]);
+template <class Kernel, class T, class Call>
+void prepare_kernel(Call& c, const product_list& products) {
+  prepare_products(c.device().products(), products, c.slot().plan.data());
   if constexpr (requires { Kernel::template prepare<T>(c); }) Kernel::template prepare<T>(c);
 }
 

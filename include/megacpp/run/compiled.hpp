@@ -50,6 +50,11 @@ template <class Part, class Device> constexpr fault_record missing_kernel() {
   return wrong;
 }
 
+/// The products of node N.
+template <class Part, int N, class Device> inline constexpr product_list products_of_node =
+    products_of<kernel_on<Part::g.nodes[static_cast<unsigned>(N)].op, Device>, element_of<Part, N>>(
+        compiled_call<Part, N, Device>{});
+
 /// Adds what the kernel of node N needs at most.
 template <class Part, int N, class Device> constexpr void add_room(kernel_rooms& to) {
   constexpr const node& n = Part::g.nodes[static_cast<unsigned>(N)];
@@ -57,7 +62,8 @@ template <class Part, int N, class Device> constexpr void add_room(kernel_rooms&
     using kernel = kernel_on<n.op, Device>;
     using T = element_of<Part, N>;
     const compiled_call<Part, N, Device> c{};
-    to.add(room_of_node<kernel, T>(c), table_of_node<kernel, T>(c));
+    to.add(room_of_node<kernel, T>(c, products_of_node<Part, N, Device>),
+           table_of_node<kernel, T>(c));
   }
 }
 template <class Part, class Device> constexpr void add_rooms(kernel_rooms& to) {
@@ -115,10 +121,15 @@ void run_node(Device& device, frame& f, node_slot* slots) {
 template <class Part, int N, class Device> void prepare_node(Device& device, node_slot* slots) {
   constexpr const node& n = Part::g.nodes[static_cast<unsigned>(N)];
   if constexpr (!is_alias(Part::plan, n) && has_kernel<Part, N, Device>) {
+    using kernel = kernel_on<n.op, Device>;
     using T = element_of<Part, N>;
-    compiled_call<Part, N, Device> c;
-    c.dev = &device, c.prepared = slots + N;
-    prepare_kernel<kernel_on<n.op, Device>, T>(c);
+    using call = compiled_call<Part, N, Device>;
+    constexpr const product_list& products = products_of_node<Part, N, Device>;
+    if constexpr (products.count > 0 || requires(call & c) { kernel::template prepare<T>(c); }) {
+      call c;
+      c.dev = &device, c.prepared = slots + N;
+      prepare_kernel<kernel, T>(c, products);
+    }
   }
 }
 

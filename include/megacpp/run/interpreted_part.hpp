@@ -72,7 +72,7 @@ private:
         requires(typed & c) { kernel::template prepare<T>(c); })
       f.prepare = [](const call& of) {
         typed c(of);
-        prepare_kernel<kernel, T>(c);
+        prepare_kernel<kernel, T>(c, products_of<kernel, T>(c));
       };
     if constexpr (requires(const typed& c) { kernel::template scratch_bytes<T>(c); })
       f.scratch_bytes = [](const call& of) {

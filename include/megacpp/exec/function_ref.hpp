@@ -1,0 +1,20 @@
+// A function as whoever calls it sees it, whatever its type: so what loops over threads is compiled
+// once.
+#pragma once
+
+namespace mc {
+
+/// Calls a function of these arguments that lives as long as the call of whoever takes this.
+template <class... Arguments> class function_ref {
+public:
+  template <class F> function_ref(const F& f)
+      : of_(&f),
+        call_([](const void* of, Arguments... a) { (*static_cast<const F*>(of))(a...); }) {}
+  void operator()(Arguments... a) const { call_(of_, a...); }
+
+private:
+  const void* of_;
+  void (*call_)(const void*, Arguments...);
+};
+
+} // namespace mc
