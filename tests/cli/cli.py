@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The command line of a program: what it does, and that bad input is one sentence and an exit code.
 
-    cli.py PROGRAM [unittest argument...]
+    cli.py PROGRAM [--part K/N] [unittest argument...]
 
-PROGRAM is compiled from tiny_gpt.hpp.
+PROGRAM is compiled from tiny_gpt.hpp. With --part every N-th test runs, from the K-th on.
 """
 
 import base64
@@ -3368,4 +3368,10 @@ if __name__ == "__main__":
     PROGRAM = str(Path(sys.argv.pop(1)).resolve())
     if b"__asan_init" in Path(PROGRAM).read_bytes():
         SANITIZED, WITHOUT_LEAKS = True, {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
+    if sys.argv[1:2] == ["--part"]:
+        k, n = map(int, sys.argv[2].split("/"))
+        del sys.argv[1:3]
+        tests = [test for of_class in unittest.defaultTestLoader.loadTestsFromModule(
+            sys.modules["__main__"]) for test in of_class]
+        sys.argv += [test.id().removeprefix("__main__.") for test in tests[k - 1::n]]
     unittest.main()

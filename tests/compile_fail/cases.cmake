@@ -53,24 +53,37 @@ foreach(compiler IN LISTS front_ends)
     set(read --flag=-include --flag=${header})
   endif()
 
-  add_test(NAME compile_fail_check_self_test_${name}
-    COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}/check.py --self-test
-      --compiler ${compiler} ${flags})
-  set(tests compile_fail_check_self_test_${name})
+  set(tests)
+  set(shard_of_self_test)
+  if(name STREQUAL "nvcc")
+    set(shard_of_self_test 3) # it takes half a minute
+  endif()
+  megacpp_in_shard(ours "${shard_of_self_test}" compile_fail_check_self_test_${name})
+  if(ours)
+    add_test(NAME compile_fail_check_self_test_${name}
+      COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}/check.py --self-test
+        --compiler ${compiler} ${flags})
+    list(APPEND tests compile_fail_check_self_test_${name})
+  endif()
   if(NOT name STREQUAL "nvcc")
     add_test(NAME compile_fail_documented_${name}
       COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}/documented.py ${PROJECT_SOURCE_DIR}
         --compiler ${compiler} ${flags})
     list(APPEND tests compile_fail_documented_${name})
   endif()
-  # One compiler reads every case, the others, and all in a short run, those of the shard.
+  # One compiler reads the wrong half of every case, and the right halves of the shard's; the others,
+  # and all in a short run, read those of the shard alone.
   set(number 0)
   set(left 0)
+  set(halves_left 0)
   foreach(case IN LISTS cases)
     get_filename_component(case_name ${case} NAME_WE)
     math(EXPR number "(${number} + 1) % ${shards}")
-    if((MEGACPP_SHORT_TESTS OR NOT compiler STREQUAL CMAKE_CXX_COMPILER) AND
-       NOT MEGACPP_SHARD STREQUAL "" AND NOT number EQUAL MEGACPP_SHARD)
+    set(of_shard OFF)
+    if(MEGACPP_SHARD STREQUAL "" OR number EQUAL MEGACPP_SHARD)
+      set(of_shard ON)
+    endif()
+    if(NOT of_shard AND (MEGACPP_SHORT_TESTS OR NOT compiler STREQUAL CMAKE_CXX_COMPILER))
       math(EXPR left "${left} + 1")
       continue()
     endif()
@@ -84,7 +97,10 @@ foreach(compiler IN LISTS front_ends)
     if(one_layer)
       list(APPEND halves ${read})
     endif()
-    if(one_layer AND NOT compiler STREQUAL CMAKE_CXX_COMPILER AND NOT MEGACPP_EXHAUSTIVE_TESTS)
+    if(NOT of_shard)
+      math(EXPR halves_left "${halves_left} + 1")
+      list(APPEND halves --wrong-only)
+    elseif(one_layer AND NOT compiler STREQUAL CMAKE_CXX_COMPILER AND NOT MEGACPP_EXHAUSTIVE_TESTS)
       list(APPEND halves --wrong-only)
     endif()
     add_test(NAME compile_fail_${case_name}_${name}
@@ -95,6 +111,10 @@ foreach(compiler IN LISTS front_ends)
   set_tests_properties(${tests} PROPERTIES LABELS "${labels}" TIMEOUT ${timeout})
   if(left)
     set_property(GLOBAL APPEND PROPERTY megacpp_other_shards ${left}_of_compile_fail_under_${name})
+  endif()
+  if(halves_left)
+    set_property(GLOBAL APPEND PROPERTY megacpp_other_shards
+                 ${halves_left}_right_halves_of_compile_fail_under_${name})
   endif()
 
   if(NOT name STREQUAL "nvcc")

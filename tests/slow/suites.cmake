@@ -100,8 +100,9 @@ else()
   megacpp_suite(asan_files 6 190
     "^unit_(chat|data|folder|gpt_indices|hf_config|indexed|json|machine|mapped_file|observe|options|safetensors|schedule|shard_index|state|text|tokenizer)$"
     ${sanitized})
-  megacpp_suite(asan_cli 0 450 "^cli$" ${sanitized})
-  megacpp_suite(asan_data 6 110 "^cli_data" ${sanitized})
+  megacpp_suite(asan_cli_1 0 450 "^cli_1_of_2$" ${sanitized})
+  megacpp_suite(asan_cli_2 5 450 "^cli_2_of_2$" ${sanitized})
+  megacpp_suite(asan_data 4 110 "^cli_data" ${sanitized})
   megacpp_suite(asan_models 4 220 "^laws_(packing|patterns|rounds|shapes)$|^parity|^unit_threads$"
                 ${sanitized})
 endif()
@@ -112,7 +113,7 @@ set(racing -DMEGACPP_SANITIZE=thread -DMEGACPP_WITH_ONEDNN=OFF -DMEGACPP_OPTIMIS
 if(MEGACPP_CLANG)
   list(APPEND racing -DCMAKE_CXX_COMPILER=${MEGACPP_CLANG})
 endif()
-megacpp_suite(tsan 5 270 "^unit_communicators|^laws_(ranks|runs_of_ranks)$" ${racing})
+megacpp_suite(tsan 6 270 "^unit_communicators|^laws_(ranks|runs_of_ranks)$" ${racing})
 
 # Kernels as on a processor without AVX-512, and optimised by another compiler.
 set(of_kernels "unit_(attention|cached_attention|product|rows|rows_bits|sampling|threads|vec_math)|laws_patterns|parity_hugging_face")
@@ -228,9 +229,14 @@ else()
   megacpp_left_out("clang_tidy: there is no clang-tidy with clang++; on Debian or Ubuntu, apt install clang clang-tidy")
 endif()
 
-# README's first command as a stranger runs it: where nothing is installed but what it installs itself.
+# README's first command as a stranger runs it: where nothing is installed but what it installs itself;
+# in the shards that have no suite with sanitizers, which take as long.
 if(NOT MEGACPP_EXHAUSTIVE_TESTS)
-  megacpp_slow_test(fresh_bookworm LABEL fresh TIMEOUT 1800 ONE_THREAD MAY_SKIP COST 200
+  set(shard_of_fresh 1)
+  if(MEGACPP_SHARD MATCHES "^[1237]$")
+    set(shard_of_fresh ${MEGACPP_SHARD})
+  endif()
+  megacpp_slow_test(fresh_bookworm SHARD ${shard_of_fresh} LABEL fresh TIMEOUT 1800 ONE_THREAD MAY_SKIP COST 200
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/fresh_machine.sh ${PROJECT_SOURCE_DIR}
       ${CMAKE_CURRENT_BINARY_DIR}/fresh bookworm)
 else() # the second one, too, which builds these tests, and Debian 13
