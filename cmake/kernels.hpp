@@ -11,6 +11,8 @@
 
 namespace mc {
 
+MEGACPP_KERNELS template struct host_threads<>;
+
 #define MEGACPP_KERNELS_OF(T)                                                                   \
   MEGACPP_KERNELS template void attention_forward<T>(                                           \
       const tiled::shape&, const attention_visibility&, head_rows<const T>, head_rows<const T>, \

@@ -94,14 +94,30 @@ private:
   std::map<std::pair<const op_info*, dtype>, functions> kernels_;
 };
 
-/// A graph with its plan.
-struct planned_part {
+/// A graph with its plan, of part `index`.
+struct placed_graph {
   graph g{};
   memory_plan plan{};
   running_order order;
   int index = 0;
+};
+/// Places the values of a graph whose passes are done. Throws mc::error(exit_code::mismatch) with
+/// the fault the compiler would report.
+inline std::unique_ptr<placed_graph> placed(const graph& passed, int part) {
+  auto made = std::make_unique<placed_graph>();
+  made->index = part;
+  graph& g = made->g = passed;
+  if (g.wrong.code == fault::none) g.wrong = verify_nodes(g);
+  refuse(g.wrong);
+  made->order = running_order(g);
+  made->plan = place_memory(g, made->order);
+  refuse(verify_memory(g, made->plan, made->order));
+  return made;
+}
 
-  planned_part() = default;
+/// A placed graph that can be run.
+struct planned_part : placed_graph {
+  explicit planned_part(const placed_graph& of) : placed_graph(of) {}
   planned_part(const planned_part&) = default;
   planned_part& operator=(const planned_part&) = default;
   virtual ~planned_part() = default;
@@ -110,7 +126,7 @@ struct planned_part {
 };
 
 inline std::unique_ptr<planned_part> generation_view::part(const graph& passed, int number) const {
-  return make(passed, number, kernels);
+  return make(*placed(passed, number), kernels);
 }
 
 /// One that is ready to run on a device.
@@ -147,32 +163,18 @@ template <class Device> struct interpreted_part final : planned_part {
     return v;
   }
 
-  /// Places the values of a graph whose passes are done, and finds its kernels. Throws
-  /// mc::error(exit_code::mismatch) with the fault the compiler would report.
-  interpreted_part(const graph& passed, int part, const kernel_table<Device>& table) {
-    index = part;
-    g = passed;
-    if (g.wrong.code == fault::none) g.wrong = verify_nodes(g);
-    refuse(g.wrong);
-    order = running_order(g);
-    plan = place_memory(g, order);
-    refuse(verify_memory(g, plan, order));
-    find_kernels(table);
-  }
-  /// The same of a graph that is placed, and verified.
-  interpreted_part(const graph& passed, const running_order& o, const memory_plan& p, int part,
-                   const kernel_table<Device>& table) {
-    index = part, g = passed, order = o, plan = p;
-    find_kernels(table);
-  }
-
-private:
-  void find_kernels(const kernel_table<Device>& table) {
+  /// Finds the kernels of a graph.
+  interpreted_part(const placed_graph& of, const kernel_table<Device>& table) : planned_part(of) {
     for (int i = 0; i < g.node_count; ++i) {
       const node& n = g.at_node(i);
       kernels.push_back(is_alias(plan, n) ? functions{} : table.find(n.op, type_of_node(g, n)));
     }
   }
+  /// Places it before.
+  interpreted_part(const graph& passed, int part, const kernel_table<Device>& table)
+      : interpreted_part(*placed(passed, part), table) {}
+
+private:
   void run(phases when, Device& device, frame& f, node_slot* slots) const {
     order.each(when, [&](const stretch& s) {
       const auto trip = [&](bool several) {
@@ -195,9 +197,9 @@ private:
 
 /// An interpreted part with the kernels of a kernel_table<Device>.
 template <class Device>
-std::unique_ptr<planned_part> interpreted(const graph& passed, int part, const void* kernels) {
+std::unique_ptr<planned_part> interpreted(const placed_graph& of, const void* kernels) {
   return std::make_unique<interpreted_part<Device>>(
-      passed, part, *static_cast<const kernel_table<Device>*>(kernels));
+      of, *static_cast<const kernel_table<Device>*>(kernels));
 }
 
 } // namespace mc

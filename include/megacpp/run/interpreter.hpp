@@ -141,8 +141,9 @@ public:
     for (int i = 0; i < a.count(); ++i) {
       const auto k = static_cast<std::size_t>(i);
       const int index = a.is_part(i) ? i : a.is_evaluation(i) ? a.head() : 0;
-      parts_.push_back(std::make_unique<interpreted_part<Device>>(a.g(i), *a.orders[k], *a.plans[k],
-                                                                  index, table));
+      const auto of = std::make_unique<placed_graph>();
+      of->g = a.g(i), of->plan = *a.plans[k], of->order = *a.orders[k], of->index = index;
+      parts_.push_back(std::make_unique<interpreted_part<Device>>(*of, table));
       view_.parts.push_back(parts_.back()->view());
     }
   }

@@ -85,6 +85,7 @@ private:
   }
 };
 
+struct placed_graph;
 struct planned_part;
 
 /// What parts are made of that become known only at run time, as those of generation do with the
@@ -93,8 +94,7 @@ struct planned_part;
 struct generation_view {
   graph (*forward)(const void* model, const setup&, part_kind, int kind) = nullptr;
   const void* kernels = nullptr; ///< a kernel_table of the device
-  std::unique_ptr<planned_part> (*make)(const graph& passed, int part,
-                                        const void* kernels) = nullptr;
+  std::unique_ptr<planned_part> (*make)(const placed_graph& of, const void* kernels) = nullptr;
 
   /// A part with its kernels, of a graph whose passes are done.
   std::unique_ptr<planned_part> part(const graph& passed, int number) const;
