@@ -4,8 +4,7 @@
 
 #include "device.hpp"
 
-#include <megacpp/exec/cuda/memory.hpp>
-#include <megacpp/exec/cuda/rows.hpp>
+#include <megacpp/exec/cuda/launch.cuh>
 #include <megacpp/kernel/rows/adamw.hpp>
 #include <megacpp/kernel/rows/clip_factor.hpp>
 #include <megacpp/kernel/rows/dropout.hpp>
@@ -21,7 +20,7 @@
 namespace gpu {
 
 template <class Body> void launch(std::int64_t rows, const Body& body) {
-  mc::cuda::require(mc::cuda::for_rows<threads_of<Body>>(nullptr, rows, body), "a kernel's launch");
+  require_launch(mc::launch_blocks<threads_of<Body>>(nullptr, rows, body));
 }
 
 } // namespace gpu

@@ -2,7 +2,7 @@
 #include "cuda_device.hpp"
 #include "kernels.hpp"
 
-#include <megacpp/exec/cuda/memory.hpp>
+#include <megacpp/exec/cuda/device.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -36,9 +36,9 @@ void copies(report& r) {
           [&] { return rate([&](int) { start_copy(to.data(), from.data(), bytes); }); });
   r.check("copy by cudaMemcpyAsync", [&] {
     return rate([&](int) {
-      mc::cuda::require(cudaMemcpyAsync(to.data(), from.data(), static_cast<std::size_t>(bytes),
-                                        cudaMemcpyDeviceToDevice, nullptr),
-                        "cudaMemcpyAsync");
+      mc::require_cuda(cudaMemcpyAsync(to.data(), from.data(), static_cast<std::size_t>(bytes),
+                                       cudaMemcpyDeviceToDevice, nullptr),
+                       "cudaMemcpyAsync");
     });
   });
   r.fact("copy_TB/s", best);

@@ -2,7 +2,7 @@
 
 #include "kernels.hpp"
 
-#include <megacpp/exec/cuda/memory.hpp>
+#include <megacpp/exec/cuda/device.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,9 @@
 namespace gpu {
 namespace {
 
-using mc::cuda::require;
+void require(cudaError_t status, const char* call, mc::exit_code code = mc::exit_code::internal) {
+  mc::require_cuda(status, call, code);
+}
 
 constexpr int most_calls = 50;
 constexpr double enough_milliseconds = 25; // of calls whose median is taken
@@ -41,6 +43,66 @@ const cudaDeviceProp& properties() {
   }();
   return of_device;
 }
+
+/// Memory of the device that is current when it is reserved. What the functions do, they have done
+/// when they return, and all kernels before them.
+class blocking_memory final : public mc::memory_space {
+public:
+  std::byte* reserve(std::int64_t bytes, const char* what, const char* remedy) override {
+    void* p = nullptr;
+    if (const cudaError_t status = cudaMalloc(&p, static_cast<std::size_t>(bytes));
+        status == cudaErrorMemoryAllocation) {
+      std::size_t free = 0, all = 0;
+      (void)cudaGetLastError(); // this one is told here, and no later call should tell it again
+      require(cudaMemGetInfo(&free, &all), "cudaMemGetInfo");
+      throw mc::error(mc::exit_code::memory,
+                      "cannot reserve " + mebibytes(bytes) + " of the device for " + what +
+                          ", which has " + mebibytes(static_cast<std::int64_t>(free)) +
+                          " left: use " + remedy + " or a device with more memory");
+    } else {
+      require(status, "cudaMalloc");
+    }
+    fill(static_cast<std::byte*>(p), 0, bytes);
+    return static_cast<std::byte*>(p);
+  }
+  void release(std::byte* p, std::int64_t) override { (void)cudaFree(p); }
+  void fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) override {
+    require(cudaMemset(to, byte, static_cast<std::size_t>(bytes)), "cudaMemset");
+    require(cudaDeviceSynchronize(), "cudaDeviceSynchronize after cudaMemset");
+  }
+  void write(std::byte* to, const void* from_host, std::int64_t bytes) override {
+    require(cudaMemcpy(to, from_host, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice),
+            "cudaMemcpy to the device");
+    // A copy of pageable memory may return while its last piece is still on its way.
+    require(cudaDeviceSynchronize(), "cudaDeviceSynchronize after cudaMemcpy");
+  }
+  void read(void* to_host, const std::byte* from, std::int64_t bytes) const override {
+    require(cudaMemcpy(to_host, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost),
+            "cudaMemcpy from the device");
+  }
+  std::byte* open(std::byte* p, std::int64_t bytes) override {
+    auto* const seen = new std::byte[static_cast<std::size_t>(bytes)];
+    try {
+      read(seen, p, bytes);
+    } catch (...) {
+      delete[] seen;
+      throw;
+    }
+    return seen;
+  }
+  void close(std::byte* p, std::int64_t bytes, std::byte* seen, bool changed) override {
+    const cudaError_t status =
+        changed ? cudaMemcpy(p, seen, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice)
+                : cudaSuccess;
+    delete[] seen;
+    require(status, "cudaMemcpy to the device");
+  }
+
+private:
+  static std::string mebibytes(std::int64_t bytes) {
+    return std::to_string(((bytes - 1) >> 20) + 1) + " MiB";
+  }
+};
 
 std::string version(int v) {
   return std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10);
@@ -85,10 +147,11 @@ figures device_facts() {
 void require_device() { require(cudaDeviceSynchronize(), "cudaDeviceSynchronize"); }
 
 mc::memory_space& memory() {
-  static mc::cuda::memory of_device;
+  static blocking_memory of_device;
   return of_device;
 }
 
+void require_launch(int status) { require(static_cast<cudaError_t>(status), "a kernel's launch"); }
 void finish() { require(cudaDeviceSynchronize(), "cudaDeviceSynchronize after a kernel"); }
 
 std::int64_t cache_bytes() { return properties().l2CacheSize; }

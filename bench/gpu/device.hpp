@@ -31,6 +31,9 @@ mc::memory_space& memory();
 /// Starts the body for every row. Defined for the list of row bodies.
 template <class Body> void launch(std::int64_t rows, const Body& body);
 
+/// Throws mc::error unless a launch gave 0, cudaSuccess.
+void require_launch(int status);
+
 /// Waits for what was started. Throws mc::error if something of it went wrong.
 void finish();
 

@@ -1,6 +1,8 @@
 #include "kernels.hpp"
 
-#include <megacpp/exec/cuda/memory.hpp>
+#include "device.hpp"
+
+#include <cuda_runtime.h>
 
 namespace gpu {
 namespace {
@@ -34,7 +36,7 @@ void start_copy(std::byte* to, const std::byte* from, std::int64_t bytes) {
   const auto blocks = static_cast<unsigned>((pieces + of_block - 1) / of_block);
   copy_kernel<<<blocks, copy_threads>>>(reinterpret_cast<uint4*>(to),
                                         reinterpret_cast<const uint4*>(from), pieces);
-  mc::cuda::require(cudaGetLastError(), "the launch of copy_kernel");
+  require_launch(cudaGetLastError());
 }
 
 } // namespace gpu

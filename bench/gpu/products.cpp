@@ -2,7 +2,7 @@
 #include "ceilings.hpp"
 #include "cuda_device.hpp"
 
-#include <megacpp/exec/cuda/memory.hpp>
+#include <megacpp/exec/cuda/device.hpp>
 
 #include <cublasLt.h>
 

@@ -144,7 +144,7 @@ if(MEGACPP_NVCC)
       -I${PROJECT_SOURCE_DIR}/include ${eigen_flags})
   # Headers for CUDA alone, which the host compiler cannot read.
   file(GLOB_RECURSE cuda_headers RELATIVE ${PROJECT_SOURCE_DIR}/include CONFIGURE_DEPENDS
-       ${PROJECT_SOURCE_DIR}/include/megacpp/*/cuda/*.hpp)
+       ${PROJECT_SOURCE_DIR}/include/megacpp/*/cuda/*.hpp ${PROJECT_SOURCE_DIR}/include/megacpp/*/cuda/*.cuh)
   foreach(header IN LISTS cuda_headers)
     set(unit ${CMAKE_CURRENT_BINARY_DIR}/headers/${header}.cu)
     file(CONFIGURE OUTPUT ${unit} CONTENT "#include <${header}>\n#include <${header}>\n")

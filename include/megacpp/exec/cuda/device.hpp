@@ -1,0 +1,390 @@
+// The CUDA device: memory, lanes and events over cuda_runtime_api.h. Any C++ compiler that finds
+// CUDA's headers reads this; kernels come from units of nvcc (exec/cuda/launch.hpp).
+#pragma once
+
+#include <megacpp/exec/cuda/launch.hpp>
+#include <megacpp/exec/host_memory.hpp>
+#include <megacpp/io/clock.hpp>
+#include <megacpp/io/error.hpp>
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace mc {
+
+/// Throws mc::error that names the `call` and what CUDA says of it, unless it succeeded. An error
+/// of a kernel shows in the first call that waits for it.
+inline void require_cuda(cudaError_t status, const std::string& call,
+                         exit_code code = exit_code::internal) {
+  if (status == cudaSuccess) return;
+  throw error(code, call + ": " + cudaGetErrorName(status) + ", " + cudaGetErrorString(status));
+}
+
+/// An event of CUDA, as a value.
+class cuda_moment {
+public:
+  cuda_moment() {
+    require_cuda(cudaEventCreateWithFlags(&e_, cudaEventDefault), "cudaEventCreateWithFlags");
+  }
+  cuda_moment(cuda_moment&& o) noexcept : e_(std::exchange(o.e_, nullptr)) {}
+  cuda_moment& operator=(cuda_moment&& o) noexcept {
+    std::swap(e_, o.e_);
+    return *this;
+  }
+  ~cuda_moment() {
+    if (e_ != nullptr) (void)cudaEventDestroy(e_);
+  }
+  void record(cudaStream_t on) const { require_cuda(cudaEventRecord(e_, on), "cudaEventRecord"); }
+  void wait() const { require_cuda(cudaEventSynchronize(e_), "cudaEventSynchronize"); }
+  /// Nanoseconds from another moment to this; both have come.
+  std::int64_t since(const cuda_moment& start) const {
+    float milliseconds = 0;
+    require_cuda(cudaEventElapsedTime(&milliseconds, start.e_, e_), "cudaEventElapsedTime");
+    return static_cast<std::int64_t>(static_cast<double>(milliseconds) * 1e6);
+  }
+  cudaEvent_t get() const { return e_; }
+
+private:
+  cudaEvent_t e_ = nullptr;
+};
+
+/// Memory of the host that a CUDA device reaches by itself (pinned).
+class cuda_pinned final : public in_host_memory<memory_space> {
+public:
+  std::byte* reserve(std::int64_t bytes, const char* what, const char* remedy) override {
+    void* p = nullptr;
+    const cudaError_t status =
+        cudaHostAlloc(&p, static_cast<std::size_t>(bytes), cudaHostAllocDefault);
+    if (status == cudaErrorMemoryAllocation) {
+      (void)cudaGetLastError(); // this one is told here
+      throw error(exit_code::memory, "cannot pin " + std::to_string(((bytes - 1) >> 20) + 1) +
+                                         " MiB of the host for " + what + ": use " + remedy +
+                                         " or a machine with more memory");
+    }
+    require_cuda(status, "cudaHostAlloc");
+    std::memset(p, 0, static_cast<std::size_t>(bytes));
+    return static_cast<std::byte*>(p);
+  }
+  void release(std::byte* p, std::int64_t /*bytes*/) override { (void)cudaFreeHost(p); }
+};
+
+/// Pinned memory in which what is written to the device waits for its copy. One stream reads it.
+class cuda_staging {
+public:
+  /// Copies bytes of the host to the device behind what was started on the stream. They are taken
+  /// when this returns.
+  void write(std::byte* to, const void* from_host, std::int64_t bytes, cudaStream_t on) {
+    const auto* from = static_cast<const std::byte*>(from_host);
+    for (std::int64_t n = 0; bytes > 0; to += n, from += n, bytes -= n) {
+      n = std::min(bytes, size / 2);
+      std::byte* const at = room(n);
+      std::memcpy(at, from, static_cast<std::size_t>(n));
+      require_cuda(cudaMemcpyAsync(to, at, static_cast<std::size_t>(n), cudaMemcpyHostToDevice, on),
+                   "cudaMemcpyAsync to the device");
+      cuda_moment read = free_.empty() ? cuda_moment() : std::move(free_.back());
+      if (!free_.empty()) free_.pop_back();
+      read.record(on);
+      copies_.push_back({end_, std::move(read)});
+    }
+  }
+
+private:
+  static constexpr std::int64_t size = 8 << 20;
+  struct copy {
+    std::int64_t end; ///< of what it reads
+    cuda_moment read;
+  };
+
+  /// Room for n bytes. Bytes are counted from the first that was ever written; byte i lies at i
+  /// modulo the size, and those of one copy lie together.
+  std::byte* room(std::int64_t n) {
+    if (data_.data() == nullptr)
+      data_ = arena(pinned_, size, "what is written to the device", "fewer processes of a machine");
+    const std::int64_t left = size - end_ % size;
+    const std::int64_t first = n <= left ? end_ : end_ + left;
+    end_ = first + n;
+    while (!copies_.empty() && begin_ + size < end_) {
+      copies_.front().read.wait();
+      begin_ = copies_.front().end;
+      free_.push_back(std::move(copies_.front().read));
+      copies_.pop_front();
+    }
+    return data_.data() + first % size;
+  }
+
+  cuda_pinned pinned_;
+  arena data_;
+  std::int64_t begin_ = 0, end_ = 0; ///< of the bytes that copies may still read
+  std::deque<copy> copies_;
+  std::vector<cuda_moment> free_;
+};
+
+class cuda;
+
+/// A moment of a lane of a CUDA device.
+class cuda_event final : public event {
+public:
+  explicit cuda_event(cuda& of) : of_(of) {}
+  void wait() override { at_.wait(); } // one that nobody has recorded has come
+  std::int64_t reached() override;
+
+private:
+  friend class cuda_lane;
+  cuda& of_;
+  cuda_moment at_;
+  bool recorded_ = false;
+};
+
+/// A stream of a CUDA device.
+class cuda_lane final : public lane {
+public:
+  explicit cuda_lane(cuda& of);
+  ~cuda_lane() override { (void)cudaStreamDestroy(on_); }
+  cudaStream_t stream() const { return on_; }
+
+  template <class Node, class F> void launch(const Node& n, F f);
+  template <class Body> void for_rows(std::int64_t rows, const Body& body) {
+    if (rows <= 0) return;
+    require(static_cast<cudaError_t>(launch_on_cuda(on_, rows, body)), "the launch of a kernel");
+  }
+  int threads() const;
+
+  void fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) override {
+    if (bytes > 0)
+      require(cudaMemsetAsync(to, byte, static_cast<std::size_t>(bytes), on_), "cudaMemsetAsync");
+  }
+  void write(std::byte* to, const void* from_host, std::int64_t bytes) override {
+    const std::scoped_lock lock(mutex_);
+    staging_.write(to, from_host, bytes, on_);
+  }
+  void mirror(std::byte* to, const std::byte* from, std::int64_t bytes) override {
+    if (bytes > 0)
+      require(
+          cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost, on_),
+          "cudaMemcpyAsync from the device");
+  }
+  void copy(std::byte* to, const std::byte* from, std::int64_t bytes) override {
+    if (bytes > 0)
+      require(
+          cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, on_),
+          "cudaMemcpyAsync within the device");
+  }
+  void record(event& e) override {
+    auto& of = static_cast<cuda_event&>(e);
+    of.at_.record(on_), of.recorded_ = true;
+  }
+  void wait(event& e) override {
+    require(cudaStreamWaitEvent(on_, static_cast<cuda_event&>(e).at_.get(), 0),
+            "cudaStreamWaitEvent");
+  }
+  void finish() override { require(cudaStreamSynchronize(on_), "cudaStreamSynchronize"); }
+
+private:
+  /// The node whose kernel was called last.
+  struct launched {
+    const void* node = nullptr;
+    std::string (*name)(const void*) = nullptr;
+  };
+  void require(cudaError_t status, const char* call) const {
+    if (status == cudaSuccess) return;
+    require_cuda(status, last_.node == nullptr
+                             ? std::string(call)
+                             : std::string(call) + " behind " + last_.name(last_.node));
+  }
+  cuda& of_;
+  cudaStream_t on_ = nullptr;
+  launched last_;
+  std::mutex mutex_; ///< of staging_
+  cuda_staging staging_;
+};
+
+/// A CUDA device. Its host's threads make feeds; what it computes runs on its lanes.
+class cuda : public device {
+public:
+  using lane_type = cuda_lane;
+
+  /// Products of its own choice: defined in product/cublaslt.hpp, which brings the library.
+  explicit cuda(int ordinal = 0, int threads = 0);
+  /// Takes a source of products of the caller's own, for device `ordinal`.
+  cuda(std::unique_ptr<product_source> products, int ordinal, int threads)
+      : ordinal_(chosen(ordinal)), threads_(threads), products_(std::move(products)) {
+    set_thread_count(threads_);
+    take_origin();
+  }
+
+  int ordinal() const { return ordinal_; }
+  /// Makes it the device of what the calling thread asks CUDA for.
+  void make_current() const {
+    thread_local int current = -1;
+    if (current == ordinal_) return;
+    require_cuda(cudaSetDevice(ordinal_), "cudaSetDevice", exit_code::machine);
+    current = ordinal_;
+  }
+
+  std::byte* reserve(std::int64_t bytes, const char* what, const char* remedy) override {
+    make_current();
+    void* p = nullptr;
+    const cudaError_t status = cudaMalloc(&p, static_cast<std::size_t>(bytes));
+    if (status == cudaErrorMemoryAllocation) {
+      std::size_t free = 0, all = 0;
+      (void)cudaGetLastError(); // this one is told here, and no later call should tell it again
+      require_cuda(cudaMemGetInfo(&free, &all), "cudaMemGetInfo");
+      throw error(exit_code::memory,
+                  "cannot reserve " + mebibytes(bytes) + " of device " + std::to_string(ordinal_) +
+                      " for " + what + ", which has " + mebibytes(static_cast<std::int64_t>(free)) +
+                      " left: use " + remedy + " or a device with more memory");
+    }
+    require_cuda(status, "cudaMalloc");
+    lane_.fill(static_cast<std::byte*>(p), 0, bytes);
+    return static_cast<std::byte*>(p);
+  }
+  void release(std::byte* p, std::int64_t /*bytes*/) override { (void)cudaFree(p); }
+  void fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) override {
+    lane_.fill(to, byte, bytes);
+  }
+  void write(std::byte* to, const void* from_host, std::int64_t bytes) override {
+    lane_.write(to, from_host, bytes);
+  }
+  void read(void* to_host, const std::byte* from, std::int64_t bytes) const override {
+    if (bytes <= 0) return;
+    require_cuda(cudaMemcpyAsync(to_host, from, static_cast<std::size_t>(bytes),
+                                 cudaMemcpyDeviceToHost, lane_.stream()),
+                 "cudaMemcpyAsync from the device");
+    require_cuda(cudaStreamSynchronize(lane_.stream()), "cudaStreamSynchronize");
+  }
+  std::byte* open(std::byte* p, std::int64_t bytes) override {
+    auto seen = std::make_unique<std::byte[]>(static_cast<std::size_t>(bytes));
+    read(seen.get(), p, bytes);
+    return seen.release();
+  }
+  void close(std::byte* p, std::int64_t bytes, std::byte* seen, bool changed) override {
+    const std::unique_ptr<std::byte[]> own(seen);
+    if (changed) write(p, seen, bytes);
+  }
+
+  int threads() const override { return threads_; }
+  memory_space& mirrored() override { return pinned_; }
+  lane& main_lane() override { return lane_; }
+  std::unique_ptr<lane> make_lane() override {
+    make_current();
+    return std::make_unique<cuda_lane>(*this);
+  }
+  std::unique_ptr<event> make_event() override {
+    make_current();
+    return std::make_unique<cuda_event>(*this);
+  }
+  product_source& products() override { return *products_; }
+
+  /// A table found by the numbers that it is made of, or made by `fill(T*)` in memory of the host
+  /// and copied, while programs are prepared.
+  template <class Type, class F>
+  auto table(Type, std::vector<double> key, std::int64_t count, F fill) {
+    using T = typename Type::type;
+    key.push_back(sizeof(T));
+    auto [at, made] = tables_.try_emplace(std::move(key));
+    if (made) {
+      std::vector<T> of_host(static_cast<std::size_t>(count));
+      fill(of_host.data());
+      const std::int64_t bytes = count * std::int64_t{sizeof(T)};
+      at->second = arena(*this, bytes, "a table of kernels", "a shorter sequence");
+      write(at->second.data(), of_host.data(), bytes);
+      table_bytes_ += bytes;
+    }
+    return reinterpret_cast<const T*>(at->second.data());
+  }
+  std::int64_t table_bytes() const override { return table_bytes_; }
+
+  /// The most that cuBLASLt is allowed to ask for.
+  static constexpr std::int64_t product_workspace = 32 << 20;
+  static constexpr std::int64_t most_workspace(const product_shape& /*s*/, int /*threads*/) {
+    return product_workspace;
+  }
+
+private:
+  friend class cuda_event;
+
+  static int chosen(int ordinal) {
+    int devices = 0;
+    const cudaError_t status = cudaGetDeviceCount(&devices);
+    const std::string instead =
+        "; give a machine with a GPU and its driver, or build the program "
+        "with device=cpu";
+    if (status == cudaErrorInsufficientDriver)
+      throw error(exit_code::machine, "the driver of the GPU is older than CUDA " +
+                                          version(CUDART_VERSION) +
+                                          ", for which this program was built" + instead);
+    if (status != cudaSuccess)
+      throw error(exit_code::machine, std::string("CUDA finds no device to run on (") +
+                                          cudaGetErrorString(status) + ")" + instead);
+    if (ordinal < 0 || ordinal >= devices)
+      throw error(exit_code::usage,
+                  "there is no device " + std::to_string(ordinal) + ": " +
+                      (devices == 1 ? "one is visible, number 0"
+                                    : std::to_string(devices) + " are visible, numbers 0 to " +
+                                          std::to_string(devices - 1)) +
+                      " (CUDA_VISIBLE_DEVICES chooses them)");
+    require_cuda(cudaSetDevice(ordinal), "cudaSetDevice", exit_code::machine);
+    return ordinal;
+  }
+  static std::string version(int v) {
+    return std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10);
+  }
+  static std::string mebibytes(std::int64_t bytes) {
+    return std::to_string(((bytes - 1) >> 20) + 1) + " MiB";
+  }
+
+  /// When a moment came, by the host's clock. Milliseconds of CUDA are float, so that they are
+  /// taken from a moment of the last seconds.
+  std::int64_t host_time(const cuda_moment& of) {
+    constexpr std::int64_t long_ago = 1'000'000'000;
+    const std::int64_t since = of.since(origin_), at = origin_time_ + since;
+    if (since > long_ago) take_origin();
+    return at;
+  }
+  void take_origin() {
+    origin_.record(lane_.stream());
+    origin_.wait();
+    origin_time_ = monotonic_nanoseconds();
+  }
+
+  int ordinal_;
+  int threads_;
+  std::unique_ptr<product_source> products_;
+  cuda_pinned pinned_;
+  cuda_lane lane_{*this};
+  cuda_moment origin_;
+  std::int64_t origin_time_ = 0;
+  std::int64_t table_bytes_ = 0;
+  std::map<std::vector<double>, arena> tables_;
+};
+
+inline std::int64_t cuda_event::reached() {
+  if (!recorded_) return 0;
+  at_.wait();
+  return of_.host_time(at_);
+}
+
+inline cuda_lane::cuda_lane(cuda& of) : lane(of), of_(of) {
+  require_cuda(cudaStreamCreateWithFlags(&on_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+}
+inline int cuda_lane::threads() const { return of_.threads(); }
+template <class Node, class F> void cuda_lane::launch(const Node& n, F f) {
+  of_.make_current();
+  last_ = {&n, [](const void* p) {
+             const auto& launched = *static_cast<const Node*>(p);
+             return std::string("the kernel of ") + launched.op->name + " at " +
+                    launched.line.file_name() + ":" + std::to_string(launched.line.number);
+           }};
+  f();
+}
+
+} // namespace mc

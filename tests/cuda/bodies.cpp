@@ -1,0 +1,34 @@
+// The bodies that a CUDA program has from nvcc, as emulated blocks.
+#include <cuda/emulated_launch.hpp>
+
+#include <megacpp/kernel/rows/adamw.hpp>
+#include <megacpp/kernel/rows/clip_factor.hpp>
+#include <megacpp/kernel/rows/columns.hpp>
+#include <megacpp/kernel/rows/cross_entropy.hpp>
+#include <megacpp/kernel/rows/dropout.hpp>
+#include <megacpp/kernel/rows/elementwise.hpp>
+#include <megacpp/kernel/rows/embedding.hpp>
+#include <megacpp/kernel/rows/experts.hpp>
+#include <megacpp/kernel/rows/layer_norm.hpp>
+#include <megacpp/kernel/rows/redistribute.hpp>
+#include <megacpp/kernel/rows/rms_norm.hpp>
+#include <megacpp/kernel/rows/rope.hpp>
+#include <megacpp/kernel/rows/router.hpp>
+#include <megacpp/kernel/rows/select.hpp>
+#include <megacpp/kernel/rows/sum_squares.hpp>
+#include <megacpp/kernel/rows/swiglu.hpp>
+
+#define MEGACPP_BODY(...) \
+  template int mc::launch_on_cuda(cudaStream_t, std::int64_t, const __VA_ARGS__&);
+#define MEGACPP_SMALL_BODY(...) MEGACPP_BODY(__VA_ARGS__)
+#define MEGACPP_SHAPED_BODY(...) MEGACPP_BODY(__VA_ARGS__)
+#define MEGACPP_ELEMENT float
+#include <megacpp/kernel/rows/bodies.inc>
+#undef MEGACPP_ELEMENT
+#define MEGACPP_ELEMENT mc::bf16
+#include <megacpp/kernel/rows/bodies.inc>
+#undef MEGACPP_ELEMENT
+#define MEGACPP_SUM float
+#include <megacpp/kernel/rows/bodies.inc>
+#undef MEGACPP_SUM
+#include <megacpp/kernel/rows/bodies.inc>

@@ -1,0 +1,288 @@
+// mc::cuda over the stand-in: the contract of memory, lanes and events (exec/device.hpp), and what a
+// machine lacks, in one sentence.
+#define BOOST_TEST_MODULE cuda_device
+#include <boost/test/unit_test.hpp>
+
+#include <cuda/stand_in.hpp>
+
+#include <megacpp/exec/cuda/device.hpp>
+#include <megacpp/exec/launch.hpp>
+#include <megacpp/graph/operand.hpp>
+#include <megacpp/kernel/rows/elementwise.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+namespace {
+
+/// For devices that compute no product.
+std::unique_ptr<mc::product_source> none() { return nullptr; }
+
+/// A device of a stand-in that begins with it.
+struct opened {
+  explicit opened(const stand_in::machine& m = {}) { stand_in::begin(m); }
+};
+struct opened_device : opened, mc::cuda {
+  explicit opened_device(const stand_in::machine& m = {}) : opened(m), cuda(none(), 0, 1) {}
+};
+
+std::vector<std::int32_t> counted(std::size_t n, std::int32_t from = 0) {
+  std::vector<std::int32_t> x(n);
+  std::iota(x.begin(), x.end(), from);
+  return x;
+}
+template <class T> std::int64_t bytes_of(const std::vector<T>& x) {
+  return static_cast<std::int64_t>(x.size() * sizeof(T));
+}
+std::vector<std::int32_t> read(const mc::device& from, const std::byte* p, std::size_t n) {
+  std::vector<std::int32_t> x(n);
+  from.read(x.data(), p, bytes_of(x));
+  return x;
+}
+
+/// The sentence of the error that f throws, with its code.
+template <class F> std::string error_of(mc::exit_code code, F f) {
+  try {
+    f();
+  } catch (const mc::error& e) {
+    BOOST_TEST(static_cast<int>(e.code()) == static_cast<int>(code));
+    return e.what();
+  }
+  BOOST_ERROR("nothing was thrown");
+  return "";
+}
+void is_in(const std::string& part, const std::string& all) {
+  BOOST_TEST(all.find(part) != std::string::npos, part << " is not in: " << all);
+}
+
+struct named_op {
+  const char* name;
+};
+struct named_line {
+  int number;
+  const char* file_name() const { return "model.hpp"; }
+};
+/// As the graph's nodes are for a launch.
+struct named_node {
+  const named_op* op;
+  named_line line;
+};
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(reserved_memory_is_zero_and_given_back) {
+  opened_device d;
+  {
+    const mc::arena a(d, 4096, "a test", "nothing");
+    BOOST_TEST(read(d, a.data(), 1024) == std::vector<std::int32_t>(1024),
+               boost::test_tools::per_element());
+    BOOST_TEST(stand_in::count().reserved == 4096);
+  }
+  BOOST_TEST(stand_in::count().reserved == 0);
+}
+
+// Sizes below, at and beyond what the staging takes at once, in turn, so that it goes round.
+BOOST_AUTO_TEST_CASE(what_is_written_may_change_at_once) {
+  opened_device d;
+  const std::size_t largest = std::size_t{5} << 20; // numbers: 20 MiB
+  const mc::arena a(d, static_cast<std::int64_t>(largest) * 4, "a test", "nothing");
+  for (const std::size_t n : {std::size_t{1}, std::size_t{1000}, std::size_t{1} << 20, largest,
+                              std::size_t{3} << 19, std::size_t{7}, std::size_t{1} << 20}) {
+    std::vector<std::int32_t> x = counted(n, static_cast<std::int32_t>(n));
+    d.write(a.data(), x.data(), bytes_of(x));
+    std::fill(x.begin(), x.end(), -1);
+    BOOST_TEST((read(d, a.data(), n) == counted(n, static_cast<std::int32_t>(n))));
+  }
+}
+
+// CUDA reads and writes pinned memory when it comes to it.
+BOOST_AUTO_TEST_CASE(memory_of_the_host_may_be_pinned) {
+  opened_device d;
+  const mc::arena a(d, 64, "a test", "nothing"), pinned(d.mirrored(), 64, "a test", "nothing");
+  auto* const x = reinterpret_cast<std::int32_t*>(pinned.data());
+  x[5] = 1;
+  d.write(a.data(), x, 64);
+  x[5] = 2;
+  d.read(x, a.data(), 64);
+  BOOST_TEST(x[5] == 1);
+}
+
+BOOST_AUTO_TEST_CASE(small_writes_do_not_wait_for_the_device) {
+  opened_device d;
+  const mc::arena a(d, 1 << 16, "a test", "nothing");
+  const std::vector<std::int32_t> x = counted(16);
+  d.main_lane().finish();
+  const std::int64_t before = stand_in::count().waits;
+  for (std::int64_t i = 0; i < 1000; ++i) d.write(a.data() + i * 64, x.data(), 64);
+  BOOST_TEST(stand_in::count().waits == before);
+  BOOST_TEST(read(d, a.data() + 999 * 64, 16) == x, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(fills_and_writes_are_done_in_order) {
+  opened_device d;
+  const mc::arena a(d, 64, "a test", "nothing");
+  const std::vector<std::int32_t> x = counted(16, 1);
+  d.write(a.data(), x.data(), 64);
+  d.fill(a.data() + 4, 0, 8);
+  d.write(a.data() + 8, x.data(), 4);
+  std::vector<std::int32_t> expected = x;
+  expected[1] = 0, expected[2] = 1;
+  BOOST_TEST(read(d, a.data(), 16) == expected, boost::test_tools::per_element());
+  d.fill(a.data(), 0, 0); // nothing is nothing
+  d.write(a.data(), x.data(), 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_view_that_changes_is_put_back) {
+  opened_device d;
+  const mc::arena a(d, 64, "a test", "nothing");
+  BOOST_TEST(!d.host_sees());
+  for (const bool changing : {false, true}) {
+    const mc::host_view seen(d, a.data(), 64, changing);
+    reinterpret_cast<std::int32_t*>(seen.data())[3] = 5;
+  }
+  BOOST_TEST(read(d, a.data(), 16)[3] == 5);
+}
+
+BOOST_AUTO_TEST_CASE(a_mirror_is_there_behind_its_event) {
+  opened_device d;
+  const mc::arena a(d, 64, "a test", "nothing"), there(d.mirrored(), 64, "a mirror", "nothing");
+  const auto seen = [&] { return reinterpret_cast<const std::int32_t*>(there.data())[15]; };
+  const auto e = d.make_event();
+  e->wait(); // nobody has recorded it
+  BOOST_TEST(e->reached() == 0);
+  const std::vector<std::int32_t> x = counted(16);
+  d.write(a.data(), x.data(), 64);
+  d.main_lane().mirror(there.data(), a.data(), 64);
+  d.main_lane().record(*e);
+  BOOST_TEST(seen() == 0);
+  e->wait();
+  BOOST_TEST(seen() == 15);
+}
+
+// Lanes are ordered by events alone; without the wait some order of theirs is found to be wrong.
+BOOST_AUTO_TEST_CASE(lanes_are_ordered_by_events) {
+  int wrong[2] = {};
+  for (const bool waits : {false, true})
+    for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+      opened_device d({.seed = seed});
+      const mc::arena a(d, 8, "a test", "nothing");
+      const auto other = d.make_lane();
+      const auto e = d.make_event();
+      const std::vector<std::int32_t> x = counted(2, 1);
+      d.main_lane().finish();
+      d.main_lane().write(a.data(), x.data(), 4);
+      d.main_lane().record(*e);
+      if (waits) other->wait(*e);
+      other->copy(a.data() + 4, a.data(), 4);
+      other->finish();
+      wrong[waits] += read(d, a.data() + 4, 1)[0] != 1;
+    }
+  BOOST_TEST(wrong[false] > 0);
+  BOOST_TEST(wrong[true] == 0);
+}
+
+BOOST_AUTO_TEST_CASE(times_are_those_of_the_device_in_the_hosts_clock) {
+  opened_device d;
+  const auto first = d.make_event(), second = d.make_event();
+  const mc::arena a(d, 64, "a test", "nothing");
+  const std::int64_t before = mc::monotonic_nanoseconds();
+  d.main_lane().record(*first);
+  d.main_lane().fill(a.data(), 1, 64);
+  d.main_lane().record(*second);
+  const std::int64_t one = first->reached(), two = second->reached(),
+                     after = mc::monotonic_nanoseconds(), unsure = 5'000'000;
+  BOOST_TEST(one <= two);
+  BOOST_TEST(one >= before - unsure);
+  BOOST_TEST(two <= after + unsure);
+}
+
+BOOST_AUTO_TEST_CASE(a_table_is_made_once) {
+  opened_device d;
+  int made = 0;
+  const auto table = [&](double number) {
+    return d.table(mc::of_type<float>, {number}, 100, [&](float* x) {
+      ++made;
+      for (int i = 0; i < 100; ++i) x[i] = static_cast<float>(i * number);
+    });
+  };
+  const float* const t = table(2);
+  BOOST_TEST(table(2) == t);
+  BOOST_TEST(table(3) != t);
+  BOOST_TEST(made == 2);
+  BOOST_TEST(d.table_bytes() == 800);
+  std::vector<float> seen(100);
+  d.read(seen.data(), reinterpret_cast<const std::byte*>(t), 400);
+  BOOST_TEST(seen[99] == 198);
+}
+
+BOOST_AUTO_TEST_CASE(a_body_runs_when_its_lane_comes_to_it) {
+  opened_device d;
+  const std::int64_t n = 10000;
+  const mc::arena a(d, n * 4, "a test", "nothing"), b(d, n * 4, "a test", "nothing"),
+      c(d, n * 4, "a test", "nothing");
+  std::vector<float> x(n), y(n), sum(n), expected(n);
+  for (std::size_t i = 0; i < n; ++i)
+    x[i] = static_cast<float>(i), y[i] = 1 / (1 + x[i]), expected[i] = x[i] + y[i];
+  d.write(a.data(), x.data(), n * 4), d.write(b.data(), y.data(), n * 4);
+  const auto at = [](const mc::arena& m) { return reinterpret_cast<float*>(m.data()); };
+  auto& lane = static_cast<mc::cuda_lane&>(d.main_lane());
+  mc::for_blocks(lane, n, mc::rows::add_block<float>{n, at(a), at(b), at(c)});
+  mc::for_blocks(lane, 0, mc::rows::add_block<float>{0, at(a), at(b), at(c)});
+  d.fill(a.data(), 0, n * 4); // behind it
+  d.read(sum.data(), c.data(), n * 4);
+  BOOST_TEST((sum == expected));
+}
+
+BOOST_AUTO_TEST_CASE(what_a_machine_lacks_is_one_sentence) {
+  const auto make = [](int ordinal = 0) { return [=] { const mc::cuda d(none(), ordinal, 1); }; };
+  stand_in::begin({.devices = 0});
+  is_in(
+      "CUDA finds no device to run on (no CUDA-capable device is detected); give a machine with a "
+      "GPU and its driver, or build the program with device=cpu",
+      error_of(mc::exit_code::machine, make()));
+  stand_in::begin({});
+  stand_in::fail("cudaGetDeviceCount", cudaErrorInsufficientDriver);
+  is_in("the driver of the GPU is older than CUDA ", error_of(mc::exit_code::machine, make()));
+  stand_in::begin({});
+  is_in("there is no device 1: one is visible, number 0 (CUDA_VISIBLE_DEVICES chooses them)",
+        error_of(mc::exit_code::usage, make(1)));
+  stand_in::begin({.devices = 4});
+  is_in("there is no device -1: 4 are visible, numbers 0 to 3",
+        error_of(mc::exit_code::usage, make(-1)));
+}
+
+BOOST_AUTO_TEST_CASE(memory_that_is_not_there_is_one_sentence) {
+  opened_device d({.bytes = std::size_t{64} << 20});
+  const std::string said = error_of(mc::exit_code::memory, [&] {
+    const mc::arena a(d, std::int64_t{100} << 20, "weights", "a smaller model");
+  });
+  is_in(
+      "cannot reserve 100 MiB of device 0 for weights, which has 64 MiB left: use a smaller model "
+      "or a device with more memory",
+      said);
+  BOOST_TEST(cudaGetLastError() == cudaSuccess); // the error is told once
+  const mc::arena a(d, 1 << 20, "weights", "a smaller model");
+  stand_in::fail("cudaHostAlloc", cudaErrorMemoryAllocation);
+  is_in("cannot pin 1 MiB of the host for mirrors: use nothing or a machine with more memory",
+        error_of(mc::exit_code::memory,
+                 [&] { const mc::arena b(d.mirrored(), 64, "mirrors", "nothing"); }));
+}
+
+BOOST_AUTO_TEST_CASE(a_device_that_is_lost_is_named_with_the_node_before) {
+  opened_device d;
+  const mc::arena a(d, 64, "a test", "nothing");
+  auto& lane = static_cast<mc::cuda_lane&>(d.main_lane());
+  lane.finish();
+  const named_op op{"rms_norm"};
+  const named_node n{&op, {17}};
+  stand_in::lose_device(0);
+  lane.launch(n, [&] { lane.fill(a.data(), 0, 64); });
+  is_in(
+      "cudaStreamSynchronize behind the kernel of rms_norm at model.hpp:17: "
+      "cudaErrorLaunchFailure, "
+      "unspecified launch failure",
+      error_of(mc::exit_code::internal, [&] { lane.finish(); }));
+}

@@ -1,0 +1,488 @@
+#include "stand_in.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+// CUDA's handles.
+struct CUevent_st {
+  std::int64_t recorded = 0, come = 0; // how often
+  std::int64_t at = 0;                 // nanoseconds, when it came last
+};
+struct CUstream_st {
+  struct work {
+    std::string what;
+    std::function<void()> f; // none: it waits alone
+    CUevent_st* behind = nullptr;
+    std::int64_t times = 0; // as often as the event has to have come
+  };
+  std::deque<work> queue;
+};
+
+namespace stand_in {
+namespace {
+
+constexpr std::size_t page = 4096;
+constexpr auto beyond = std::byte{0xa5}; // what lies behind the end of reserved memory
+
+std::size_t pages(std::size_t bytes) { return (bytes + page - 1) / page * page; }
+std::int64_t now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+class runtime {
+public:
+  machine is;
+  std::recursive_mutex mutex;
+  counts counted;
+  std::vector<std::unique_ptr<CUstream_st>> streams;
+  std::vector<std::unique_ptr<CUevent_st>> events;
+
+  void begin(const machine& m) {
+    struct sigaction action = {};
+    action.sa_sigaction = &on_fault;
+    action.sa_flags = SA_SIGINFO | SA_RESETHAND;
+    ::sigaction(SIGSEGV, &action, nullptr); // whoever runs tests may have had it meanwhile
+    if (counted.streams + counted.events != 0 || !device_.empty() || !pinned_.empty())
+      end("a device begins while something of the one before is left");
+    is = m, counted = {}, chance_.seed(static_cast<std::minstd_rand::result_type>(m.seed));
+    fails_.clear(), lost_after_ = -1, sticky_ = last_ = cudaSuccess;
+  }
+
+  /// What a call of this name answers before it does anything.
+  cudaError_t enter(const char* call) {
+    if (sticky_ != cudaSuccess) return sticky_;
+    const auto f = fails_.find(call);
+    if (f == fails_.end() || f->second.after-- > 0) return cudaSuccess;
+    const cudaError_t with = f->second.with;
+    fails_.erase(f);
+    return told(with);
+  }
+  cudaError_t told(cudaError_t e) {
+    if (e != cudaSuccess) last_ = e;
+    return e;
+  }
+  cudaError_t last(bool forget) {
+    const cudaError_t e = sticky_ != cudaSuccess ? sticky_ : last_;
+    if (forget) last_ = cudaSuccess;
+    return e;
+  }
+  void fail(const std::string& call, cudaError_t with, int after) { fails_[call] = {with, after}; }
+  void lose(int after) { lost_after_ = after; }
+
+  // Memory.
+
+  cudaError_t reserve(void** p, std::size_t bytes) {
+    if (static_cast<std::size_t>(counted.reserved) + bytes > is.bytes)
+      return told(cudaErrorMemoryAllocation);
+    auto* const at = map(bytes);
+    std::memset(at, 0xff, bytes); // a NaN of every type
+    std::memset(at + bytes, static_cast<int>(beyond), pages(bytes) - bytes);
+    protect(at, bytes, PROT_NONE);
+    device_[at] = bytes, counted.reserved += static_cast<std::int64_t>(bytes);
+    *p = at;
+    return cudaSuccess;
+  }
+  cudaError_t release(void* p) {
+    if (p == nullptr) return cudaSuccess;
+    finish_all();
+    const auto at = device_.find(static_cast<std::byte*>(p));
+    if (at == device_.end()) return told(cudaErrorInvalidValue);
+    counted.reserved -= static_cast<std::int64_t>(at->second);
+    unmap(at->first, at->second); // so that a look at it later ends the process
+    device_.erase(at);
+    return sticky_;
+  }
+  cudaError_t pin(void** p, std::size_t bytes) {
+    auto* const at = map(bytes);
+    std::memset(at, 0xff, bytes);
+    pinned_[at] = bytes, counted.pinned += static_cast<std::int64_t>(bytes);
+    *p = at;
+    return cudaSuccess;
+  }
+  cudaError_t unpin(void* p) {
+    if (p == nullptr) return cudaSuccess;
+    finish_all();
+    const auto at = pinned_.find(static_cast<std::byte*>(p));
+    if (at == pinned_.end()) return told(cudaErrorInvalidValue);
+    counted.pinned -= static_cast<std::int64_t>(at->second);
+    unmap(at->first, at->second);
+    pinned_.erase(at);
+    return sticky_;
+  }
+  bool of_device(const void* p, std::size_t bytes) const { return holds(device_, p, bytes); }
+  bool of_pinned(const void* p, std::size_t bytes) const { return holds(pinned_, p, bytes); }
+
+  // Work.
+
+  void start(cudaStream_t on, std::string what, std::function<void()> f,
+             CUevent_st* behind = nullptr, std::int64_t times = 0) {
+    ++counted.started;
+    on->queue.push_back({std::move(what), std::move(f), behind, times});
+  }
+  bool there(cudaStream_t s) const {
+    return std::ranges::any_of(streams, [s](const auto& one) { return one.get() == s; });
+  }
+  bool there(cudaEvent_t e) const {
+    return std::ranges::any_of(events, [e](const auto& one) { return one.get() == e; });
+  }
+
+  /// Does what is started until `enough()`, which what is started must lead to.
+  template <class F> cudaError_t finish(F enough) {
+    ++counted.waits;
+    while (sticky_ == cudaSuccess && !enough()) {
+      std::vector<CUstream_st*> ready;
+      for (const auto& s : streams)
+        if (!s->queue.empty()) {
+          const CUstream_st::work& w = s->queue.front();
+          if (w.behind == nullptr || w.behind->come >= w.times) ready.push_back(s.get());
+        }
+      if (ready.empty()) end("streams wait for what nothing that is started leads to");
+      CUstream_st& s = *ready[chance_() % ready.size()];
+      CUstream_st::work w = std::move(s.queue.front());
+      s.queue.pop_front();
+      perform(w);
+    }
+    return sticky_;
+  }
+  void finish_all() {
+    finish([&] {
+      return std::ranges::all_of(streams, [](const auto& s) { return s->queue.empty(); });
+    });
+  }
+
+private:
+  struct failure {
+    cudaError_t with;
+    int after;
+  };
+  using blocks = std::map<std::byte*, std::size_t>;
+  blocks device_, pinned_;
+  std::map<std::string, failure> fails_;
+  int lost_after_ = -1;
+  cudaError_t sticky_ = cudaSuccess, last_ = cudaSuccess;
+  std::minstd_rand chance_;
+  static inline std::string working_ = "nothing"; // for on_fault
+  static inline bool open_ = false;
+
+  /// Between two pages that nobody may touch.
+  static std::byte* map(std::size_t bytes) {
+    void* const p = ::mmap(nullptr, pages(bytes) + 2 * page, PROT_NONE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) end("the host has no memory for that of the device");
+    auto* const at = static_cast<std::byte*>(p) + page;
+    protect(at, bytes, PROT_READ | PROT_WRITE);
+    return at;
+  }
+  static void unmap(std::byte* at, std::size_t bytes) {
+    ::munmap(at - page, pages(bytes) + 2 * page);
+  }
+  static void protect(std::byte* at, std::size_t bytes, int how) {
+    if (::mprotect(at, pages(bytes), how) != 0) end("mprotect fails");
+  }
+  static bool holds(const blocks& in, const void* p, std::size_t bytes) {
+    auto* const first = static_cast<std::byte*>(const_cast<void*>(p));
+    auto at = in.upper_bound(first);
+    if (at == in.begin()) return false;
+    --at;
+    return static_cast<std::size_t>(first - at->first) + bytes <= at->second;
+  }
+
+  void perform(const CUstream_st::work& w) {
+    working_ = w.what;
+    if (w.f) {
+      if (lost_after_ == 0) {
+        sticky_ = cudaErrorLaunchFailure;
+        return;
+      }
+      if (lost_after_ > 0) --lost_after_;
+      for (const auto& [at, bytes] : device_) protect(at, bytes, PROT_READ | PROT_WRITE);
+      open_ = true;
+      w.f();
+      open_ = false;
+      for (const auto& [at, bytes] : device_) {
+        for (std::byte* p = at + bytes; p != at + pages(bytes); ++p)
+          if (*p != beyond) end("work has written beyond the end of what is reserved");
+        protect(at, bytes, PROT_NONE);
+      }
+    }
+    ++counted.done;
+  }
+
+  [[noreturn]] static void end(const char* why) {
+    std::fprintf(stderr, "stand-in: %s (%s: %s)\n", why, open_ ? "it does" : "it did last",
+                 working_.c_str());
+    leave();
+  }
+  /// Without a handler that would go on.
+  [[noreturn]] static void leave() {
+    ::signal(SIGABRT, SIG_DFL);
+    std::abort();
+  }
+  static void on_fault(int, siginfo_t* info, void*) {
+    std::fprintf(stderr, "stand-in: %s %p (%s: %s)\n",
+                 open_ ? "work looks at an address that is not reserved,"
+                       : "the host looks at memory of the device or at none,",
+                 info->si_addr, open_ ? "it does" : "it did last", working_.c_str());
+    leave();
+  }
+};
+
+runtime& here() {
+  static runtime one;
+  return one;
+}
+
+/// Runs f(runtime) behind the answer that a call of this name has to give.
+template <class F> cudaError_t call(const char* name, F f) {
+  runtime& r = here();
+  const std::scoped_lock lock(r.mutex);
+  if (const cudaError_t e = r.enter(name); e != cudaSuccess) return e;
+  return f(r);
+}
+
+std::string bytes_of(const char* what, std::size_t bytes) {
+  return std::string(what) + " of " + std::to_string(bytes) + " bytes";
+}
+
+} // namespace
+
+void start(cudaStream_t on, std::string what, std::function<void()> f) {
+  runtime& r = here();
+  const std::scoped_lock lock(r.mutex);
+  if (!r.there(on)) std::abort();
+  r.start(on, std::move(what), std::move(f));
+}
+void begin(const machine& m) {
+  const std::scoped_lock lock(here().mutex);
+  here().begin(m);
+}
+void fail(const std::string& call, cudaError_t with, int after) {
+  const std::scoped_lock lock(here().mutex);
+  here().fail(call, with, after);
+}
+void lose_device(int after) {
+  const std::scoped_lock lock(here().mutex);
+  here().lose(after);
+}
+counts count() {
+  const std::scoped_lock lock(here().mutex);
+  return here().counted;
+}
+
+} // namespace stand_in
+
+using stand_in::call;
+using stand_in::here;
+using stand_in::runtime;
+
+extern "C" {
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  return call("cudaGetDeviceCount", [&](runtime& r) {
+    *count = r.is.devices;
+    return r.is.devices > 0 ? cudaSuccess : r.told(cudaErrorNoDevice);
+  });
+}
+cudaError_t cudaSetDevice(int device) {
+  return call("cudaSetDevice", [&](runtime& r) {
+    return device >= 0 && device < r.is.devices ? cudaSuccess : r.told(cudaErrorInvalidDevice);
+  });
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
+  return call("cudaGetDeviceProperties", [&](runtime& r) {
+    if (device < 0 || device >= r.is.devices) return r.told(cudaErrorInvalidDevice);
+    *p = {};
+    std::snprintf(p->name, sizeof p->name, "stand-in %d", device);
+    p->major = r.is.capability / 10, p->minor = r.is.capability % 10;
+    p->totalGlobalMem = r.is.bytes, p->multiProcessorCount = 132;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  return call("cudaDriverGetVersion", [&](runtime& r) {
+    *version = r.is.driver;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  return call("cudaRuntimeGetVersion", [&](runtime&) {
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  return call("cudaMemGetInfo", [&](runtime& r) {
+    *total = r.is.bytes, *free = r.is.bytes - static_cast<std::size_t>(r.counted.reserved);
+    return cudaSuccess;
+  });
+}
+const char* cudaGetErrorName(cudaError_t e) {
+  switch (e) {
+  case cudaSuccess: return "cudaSuccess";
+  case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
+  case cudaErrorNoDevice: return "cudaErrorNoDevice";
+  case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
+  case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
+  case cudaErrorInvalidResourceHandle: return "cudaErrorInvalidResourceHandle";
+  case cudaErrorInsufficientDriver: return "cudaErrorInsufficientDriver";
+  case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
+  default: return "another error";
+  }
+}
+const char* cudaGetErrorString(cudaError_t e) {
+  switch (e) {
+  case cudaErrorMemoryAllocation: return "out of memory";
+  case cudaErrorNoDevice: return "no CUDA-capable device is detected";
+  case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient";
+  case cudaErrorLaunchFailure: return "unspecified launch failure";
+  default: return "an error of the stand-in";
+  }
+}
+cudaError_t cudaGetLastError() {
+  const std::scoped_lock lock(here().mutex);
+  return here().last(true);
+}
+cudaError_t cudaPeekAtLastError() {
+  const std::scoped_lock lock(here().mutex);
+  return here().last(false);
+}
+
+cudaError_t cudaMalloc(void** p, std::size_t bytes) {
+  return call("cudaMalloc", [&](runtime& r) { return r.reserve(p, bytes); });
+}
+cudaError_t cudaFree(void* p) {
+  return call("cudaFree", [&](runtime& r) { return r.release(p); });
+}
+cudaError_t cudaHostAlloc(void** p, std::size_t bytes, unsigned) {
+  return call("cudaHostAlloc", [&](runtime& r) { return r.pin(p, bytes); });
+}
+cudaError_t cudaFreeHost(void* p) {
+  return call("cudaFreeHost", [&](runtime& r) { return r.unpin(p); });
+}
+
+cudaError_t cudaMemsetAsync(void* to, int byte, std::size_t bytes, cudaStream_t on) {
+  return call("cudaMemsetAsync", [&](runtime& r) {
+    if (!r.there(on)) return r.told(cudaErrorInvalidResourceHandle);
+    if (!r.of_device(to, bytes)) return r.told(cudaErrorInvalidValue);
+    r.start(on, stand_in::bytes_of("a fill", bytes), [=] { std::memset(to, byte, bytes); });
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t on) {
+  return call("cudaMemcpyAsync", [&](runtime& r) {
+    if (!r.there(on)) return r.told(cudaErrorInvalidResourceHandle);
+    const bool into = kind != cudaMemcpyDeviceToHost, of = kind != cudaMemcpyHostToDevice;
+    if ((into && !r.of_device(to, bytes)) || (of && !r.of_device(from, bytes)))
+      return r.told(cudaErrorInvalidValue);
+    const auto copy = [=] { std::memcpy(to, from, bytes); };
+    const std::string what = stand_in::bytes_of("a copy", bytes);
+    if (!of && !r.of_pinned(from, bytes)) { // it is taken now
+      const auto* const first = static_cast<const std::byte*>(from);
+      r.start(on, what, [=, kept = std::vector<std::byte>(first, first + bytes)] {
+        std::memcpy(to, kept.data(), bytes);
+      });
+      return cudaSuccess;
+    }
+    r.start(on, what, copy);
+    // It is there when the call returns, where CUDA cannot copy to it by itself.
+    if (!into && !r.of_pinned(to, bytes)) return r.finish([&] { return on->queue.empty(); });
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned flags) {
+  return call("cudaStreamCreateWithFlags", [&](runtime& r) {
+    if (flags != cudaStreamNonBlocking) return r.told(cudaErrorInvalidValue);
+    r.streams.push_back(std::make_unique<CUstream_st>());
+    *s = r.streams.back().get();
+    ++r.counted.streams;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaStreamDestroy(cudaStream_t s) {
+  return call("cudaStreamDestroy", [&](runtime& r) {
+    if (!r.there(s)) return r.told(cudaErrorInvalidResourceHandle);
+    const cudaError_t e = r.finish([&] { return s->queue.empty(); });
+    std::erase_if(r.streams, [s](const auto& one) { return one.get() == s; });
+    --r.counted.streams;
+    return e;
+  });
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+  return call("cudaStreamSynchronize", [&](runtime& r) {
+    if (!r.there(s)) return r.told(cudaErrorInvalidResourceHandle);
+    return r.finish([&] { return s->queue.empty(); });
+  });
+}
+cudaError_t cudaDeviceSynchronize() {
+  return call("cudaDeviceSynchronize", [&](runtime& r) {
+    r.finish_all();
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
+  return call("cudaStreamWaitEvent", [&](runtime& r) {
+    if (!r.there(s) || !r.there(e)) return r.told(cudaErrorInvalidResourceHandle);
+    if (e->recorded > 0) r.start(s, "a wait for an event", nullptr, e, e->recorded);
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) {
+  return call("cudaEventCreateWithFlags", [&](runtime& r) {
+    r.events.push_back(std::make_unique<CUevent_st>());
+    *e = r.events.back().get();
+    ++r.counted.events;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaEventDestroy(cudaEvent_t e) {
+  return call("cudaEventDestroy", [&](runtime& r) {
+    if (!r.there(e)) return r.told(cudaErrorInvalidResourceHandle);
+    r.finish_all(); // what is recorded may still come
+    std::erase_if(r.events, [e](const auto& one) { return one.get() == e; });
+    --r.counted.events;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+  return call("cudaEventRecord", [&](runtime& r) {
+    if (!r.there(s) || !r.there(e)) return r.told(cudaErrorInvalidResourceHandle);
+    r.start(s, "an event", [e, times = ++e->recorded] {
+      e->come = std::max(e->come, times), e->at = stand_in::now();
+    });
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+  return call("cudaEventSynchronize", [&](runtime& r) {
+    if (!r.there(e)) return r.told(cudaErrorInvalidResourceHandle);
+    return r.finish([e, times = e->recorded] { return e->come >= times; });
+  });
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
+  return call("cudaEventElapsedTime", [&](runtime& r) {
+    if (!r.there(from) || !r.there(to) || from->come == 0 || to->come == 0)
+      return r.told(cudaErrorInvalidResourceHandle);
+    *milliseconds = static_cast<float>(to->at - from->at) * 1e-6f;
+    return cudaSuccess;
+  });
+}
+
+} // extern "C"

@@ -1,0 +1,51 @@
+// A CUDA runtime without a device: the functions of cuda_runtime_api.h that exec/cuda calls, for
+// programs that link this in the place of CUDA's library.
+//
+// Memory of the device is closed to the host: a look at it ends the process, which names the work
+// that was done last. What is started on a stream is kept, and is done when somebody waits: of several
+// streams that could go on, one that chance chooses, and of a stream in order. So a copy lands as
+// late as it may, and what was forgotten to be waited for is not there. Memory that is reserved holds
+// numbers that are none, and what lies behind its end is looked at after all work.
+//
+// What is not seen: a read beyond the end of memory within its last page, and what kernels of one
+// stream would do to each other if they ran at once.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace stand_in {
+
+/// Work on a stream, as a kernel is. The memory is open while f runs; f must not throw.
+void start(cudaStream_t on, std::string what, std::function<void()> f);
+
+/// How the device is from now on. Nothing may be left of what was before.
+struct machine {
+  int devices = 1;
+  std::size_t bytes = std::size_t{1} << 32; ///< of memory
+  int capability = 90;
+  int driver = 13000; ///< the version of CUDA that it is for
+  std::uint64_t seed = 1;
+};
+void begin(const machine& m);
+
+/// The call of this name that comes after so many others of it fails so.
+void fail(const std::string& call, cudaError_t with, int after = 0);
+/// After so many more pieces of work the device is lost: all calls fail from then on.
+void lose_device(int after);
+
+/// What has been done.
+struct counts {
+  std::int64_t started = 0, done = 0; ///< pieces of work
+  std::int64_t waits = 0;             ///< of the host for a stream, an event or the device
+  std::int64_t reserved = 0;          ///< bytes of the device that are reserved now
+  std::int64_t pinned = 0;            ///< of the host
+  int streams = 0, events = 0;        ///< that there are now
+};
+counts count();
+
+} // namespace stand_in
