@@ -10,11 +10,13 @@
 #include <fiber.hpp>
 #include <megacpp/exec/team.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <exception>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -37,6 +39,7 @@ struct turns {
 struct written {
   std::byte* data;
   std::size_t count, bytes; // of an element
+  written(std::byte* at, std::size_t n, std::size_t of_one) : data(at), count(n), bytes(of_one) {}
   template <class T> explicit written(std::vector<T>& x)
       : data(reinterpret_cast<std::byte*>(x.data())), count(x.size()), bytes(sizeof(T)) {}
   std::size_t size() const { return count * bytes; }
@@ -73,6 +76,16 @@ public:
   std::string run(const std::function<void(const emulated_team&)>& f, turns order,
                   const std::vector<written>& arrays = {});
 
+  /// An array that the threads share, of so many bytes, by what tells it from others.
+  std::byte* shared(const void* key, std::size_t count, std::size_t bytes) {
+    std::unique_ptr<shared_array>& a = shared_[key];
+    if (a == nullptr) {
+      a = std::make_unique<shared_array>(count, bytes);
+      a->clear();
+    }
+    return a->data.data();
+  }
+
   /// On a fiber: waits until all threads come here.
   struct barrier {
     const char* name = nullptr; // null: the thread has ended
@@ -104,6 +117,13 @@ private:
   std::vector<int> order_;
   std::uint64_t result_ = 0, state_ = 0;
   std::string fault_;
+  struct shared_array {
+    std::size_t bytes; // of an element
+    std::vector<std::byte> data;
+    shared_array(std::size_t count, std::size_t of_one) : bytes(of_one), data(count * of_one) {}
+    void clear() { std::fill(data.begin(), data.end(), std::byte{0xff}); } // a NaN of every type
+  };
+  std::map<const void*, std::unique_ptr<shared_array>> shared_;
 
   static std::size_t index(int thread) { return static_cast<std::size_t>(thread); }
 
@@ -202,6 +222,11 @@ public:
 
   bool leader() const { return block_->current() == 0; }
 
+  template <class X, int N, int I> X* shared() const {
+    static char key;
+    return reinterpret_cast<X*>(block_->shared(&key, N, sizeof(X)));
+  }
+
   void sync(place where = place::here()) const {
     block_->wait({"sync", -1, where, [](emulated_block&) {}});
   }
@@ -286,6 +311,11 @@ inline std::string emulated_block::run(const std::function<void(const emulated_t
                                        turns order, const std::vector<written>& arrays) {
   state_ = order.seed;
   fault_.clear();
+  std::vector<written> all = arrays; // and what they share, which a run before has made
+  for (const auto& [key, a] : shared_) {
+    a->clear();
+    all.emplace_back(a->data.data(), a->data.size() / a->bytes, a->bytes);
+  }
   for (int t = 0; t < threads_; ++t) {
     fibers_[index(t)].start([this, t, &f] {
       try {
@@ -299,7 +329,7 @@ inline std::string emulated_block::run(const std::function<void(const emulated_t
   for (;;) {
     take_order(order);
     std::unique_ptr<memory> own;
-    if (order.of == turns::apart) own = std::make_unique<memory>(arrays);
+    if (order.of == turns::apart) own = std::make_unique<memory>(all);
     for (int t : order_) {
       current_ = t;
       fibers_[index(t)].resume();

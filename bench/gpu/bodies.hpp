@@ -6,6 +6,7 @@
 
 #include <megacpp/exec/cuda/launch.cuh>
 #include <megacpp/kernel/rows/adamw.hpp>
+#include <megacpp/kernel/rows/attention.hpp>
 #include <megacpp/kernel/rows/clip_factor.hpp>
 #include <megacpp/kernel/rows/dropout.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>

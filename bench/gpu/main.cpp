@@ -48,7 +48,7 @@ int run(int argc, char** argv) {
   gpu::report r(file, facts, gpu::require_device);
   const auto bodies = [&](std::span<const gpu::sizes> sizes) {
     gpu::norms(r, sizes), gpu::losses(r, sizes), gpu::experts(r, sizes);
-    gpu::optimizer(r, sizes), gpu::elements(r, sizes);
+    gpu::optimizer(r, sizes), gpu::elements(r, sizes), gpu::attention_by_rows(r, sizes);
   };
   // Seconds: together less than five minutes.
   r.part("copies", 10, [&] { gpu::copies(r); });

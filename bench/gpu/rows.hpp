@@ -50,6 +50,7 @@ void elements(report& r, std::span<const sizes> all);
 void optimizer(report& r, std::span<const sizes> all);
 void losses(report& r, std::span<const sizes> all);
 void experts(report& r, std::span<const sizes> all);
+void attention_by_rows(report& r, std::span<const sizes> all);
 
 template <class T> inline constexpr const char* name_of_type = mc::name_of(mc::dtype_of<T>);
 

@@ -2,6 +2,7 @@
 #include <cuda/emulated_launch.hpp>
 
 #include <megacpp/kernel/rows/adamw.hpp>
+#include <megacpp/kernel/rows/attention.hpp>
 #include <megacpp/kernel/rows/clip_factor.hpp>
 #include <megacpp/kernel/rows/columns.hpp>
 #include <megacpp/kernel/rows/cross_entropy.hpp>

@@ -10,6 +10,7 @@
 
 #include <megacpp/exec/host_memory.hpp>
 #include <megacpp/kernel/rows/adamw.hpp>
+#include <megacpp/kernel/rows/attention.hpp>
 #include <megacpp/kernel/rows/clip_factor.hpp>
 #include <megacpp/kernel/rows/dropout.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
@@ -76,7 +77,7 @@ namespace {
 void rows(gpu::report& r, std::span<const gpu::sizes> sizes) {
   r.part("rows", 1e6, [&] {
     gpu::norms(r, sizes), gpu::elements(r, sizes), gpu::optimizer(r, sizes);
-    gpu::losses(r, sizes), gpu::experts(r, sizes);
+    gpu::losses(r, sizes), gpu::experts(r, sizes), gpu::attention_by_rows(r, sizes);
   });
 }
 

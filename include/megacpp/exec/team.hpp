@@ -8,6 +8,7 @@
 //   team.sum_two<T>(n, f)      two sums at once: f returns a two<vec>
 //   team.max<T>(n, f)          the greatest lane
 //   team.sync()                what threads stored before it, all may read after it
+//   team.shared<X, N, I>()     array I of N elements that the threads share; it begins with nothing
 //   team.threads               1 for a core
 //   team.leader()              true for one thread: who stores a row's statistics
 //
@@ -36,6 +37,10 @@ struct core_team {
 
   MEGACPP_HD constexpr bool leader() const { return true; }
   MEGACPP_HD constexpr void sync() const {}
+  template <class X, int N, int I> X* shared() const {
+    alignas(64) static thread_local X array[N];
+    return array;
+  }
 
   template <class T, class Extent, class F> MEGACPP_HD void each(Extent extent, F f) const {
     constexpr int N = width<T>;
@@ -130,6 +135,10 @@ template <int Threads> struct block_team {
 
   __device__ __forceinline__ bool leader() const { return threadIdx.x == 0; }
   __device__ __forceinline__ void sync() const { __syncthreads(); }
+  template <class X, int N, int I> __device__ __forceinline__ X* shared() const {
+    __shared__ alignas(16) X array[N];
+    return array;
+  }
 
   template <class T, class Extent, class F>
   __device__ __forceinline__ void each(Extent extent, F f) const {

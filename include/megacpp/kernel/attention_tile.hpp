@@ -8,6 +8,7 @@
 
 #include <megacpp/exec/math.hpp>
 #include <megacpp/exec/parallel.hpp>
+#include <megacpp/kernel/rows/attention.hpp>
 #include <megacpp/kernel/tile.hpp>
 
 #include <algorithm>
@@ -30,31 +31,6 @@ struct attention_shape {
   HeadDim head_dim;
 };
 template <class... Extents> attention_shape(Extents...) -> attention_shape<Extents...>;
-
-/// Which keys a query sees, and the factor of its scores. Query i sees key j if all of these hold:
-/// position(j) <= position(i), if causal or window > 0;
-/// position(i) - window < position(j), if window > 0;
-/// document(i) == document(j), if documents are given.
-struct attention_visibility {
-  double scale = 1; // usually 1 / sqrt(D)
-  bool causal = true;
-  std::int64_t window = 0; // 0: none
-  // Positions (B, Sq) and (B, Sk), or null: then key j stands at j and query i at
-  // i + max(Sk - Sq, 0), so that with fewer queries than keys the queries are the last ones.
-  const std::int32_t* query_position = nullptr;
-  const std::int32_t* key_position = nullptr;
-  // Document numbers (B, Sq) and (B, Sk) of packed sequences, both or neither.
-  const std::int32_t* query_document = nullptr;
-  const std::int32_t* key_document = nullptr;
-};
-
-/// Heads of tokens: element (b, s, a, d) is data[(b * S + s) * stride + a * D + d], so that a part
-/// of a packed (T, 3H) row is read where it lies.
-template <class T> struct head_rows {
-  T* data;
-  std::int64_t stride; // of a token, in elements
-  operator head_rows<const T>() const { return {data, stride}; }
-};
 
 /// Memory the caller lends to a kernel, attention_forward_bytes or attention_backward_bytes for
 /// this number of threads, and whose threads they are. Results do not depend on the number.
