@@ -16,6 +16,10 @@ namespace {
 namespace rows = mc::rows;
 using namespace test;
 
+} // namespace
+
+// Named outside, since lambdas capture them.
+
 /// An attention: B, Sq, Sk, A, K, D, and what its queries see.
 struct problem {
   std::string name;
@@ -128,6 +132,8 @@ struct defined {
         }
   }
 };
+
+namespace {
 
 /// Each number within `most` of what it should be, relative to the largest of them and to 1.
 template <class T>
