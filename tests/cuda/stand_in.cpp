@@ -56,7 +56,7 @@ public:
   void begin(const machine& m) {
     struct sigaction action = {};
     action.sa_sigaction = &on_fault;
-    action.sa_flags = SA_SIGINFO | SA_RESETHAND;
+    action.sa_flags = SA_SIGINFO;
     ::sigaction(SIGSEGV, &action, nullptr); // whoever runs tests may have had it meanwhile
     if (counted.streams + counted.events != 0 || !device_.empty() || !pinned_.empty())
       end("a device begins while something of the one before is left");
@@ -235,6 +235,7 @@ private:
     std::abort();
   }
   static void on_fault(int, siginfo_t* info, void*) {
+    ::signal(SIGSEGV, SIG_DFL);
     std::fprintf(stderr, "stand-in: %s %p (%s: %s)\n",
                  open_ ? "work looks at an address that is not reserved,"
                        : "the host looks at memory of the device or at none,",
