@@ -268,7 +268,6 @@ BOOST_AUTO_TEST_CASE(all_that_is_planned_is_reserved_and_touched) {
       std::memset(on.scratch(), 0xff, static_cast<std::size_t>(room.scratch));
       std::memset(on.workspace(), 0xff, static_cast<std::size_t>(room.workspace));
       run.numbers().weight_decay = 0.1;
-      for (int i = 0; i < 2; ++i) step(run, b);
       const stores& w = run.weights();
       BOOST_TEST(run.activations().size() == plan.saved + plan.streams + plan.working + plan.feeds +
                                                  plan.derived + plan.caches);
@@ -276,18 +275,22 @@ BOOST_AUTO_TEST_CASE(all_that_is_planned_is_reserved_and_touched) {
       BOOST_TEST(w.bytes() == plan.weights + plan.gradients + plan.masters + plan.moments);
       BOOST_TEST(
           (room.scratch == plan.kernels.scratch && room.workspace == plan.kernels.workspace));
-      const std::int64_t used =
-          bytes_touched(run.activations().data(), run.activations().size(), 0) +
-          bytes_touched(run.mirrors().data(), run.mirrors().size(), 0) +
-          bytes_touched(w.weights(), plan.weights, 0) +
-          bytes_touched(w.gradients(), plan.gradients, 0) +
-          bytes_touched(w.masters(), plan.masters, 0) +
-          bytes_touched(w.first_moments(), plan.moments / 2, 0) +
-          bytes_touched(w.second_moments(), plan.moments / 2, 0) +
-          bytes_touched(on.scratch(), room.scratch, 0xff) +
-          bytes_touched(on.workspace(), room.workspace, 0xff) + device.table_bytes();
-      BOOST_TEST(static_cast<double>(used) >= 0.99 * static_cast<double>(plan.total()),
-                 used << " touched of " << plan.total());
+      const auto used = [&] {
+        return bytes_touched(run.activations().data(), run.activations().size(), 0) +
+               bytes_touched(run.mirrors().data(), run.mirrors().size(), 0) +
+               bytes_touched(w.weights(), plan.weights, 0) +
+               bytes_touched(w.gradients(), plan.gradients, 0) +
+               bytes_touched(w.masters(), plan.masters, 0) +
+               bytes_touched(w.first_moments(), plan.moments / 2, 0) +
+               bytes_touched(w.second_moments(), plan.moments / 2, 0) +
+               bytes_touched(on.scratch(), room.scratch, 0xff) +
+               bytes_touched(on.workspace(), room.workspace, 0xff) + device.table_bytes();
+      };
+      const double enough = 0.99 * static_cast<double>(plan.total());
+      for (int i = 0; i < 2; ++i) step(run, b);
+      // On a busy machine one thread may do in a step what is there for two.
+      for (int i = 0; i < 50 && static_cast<double>(used()) < enough; ++i) step(run, b);
+      BOOST_TEST(static_cast<double>(used()) >= enough, used() << " touched of " << plan.total());
     });
   };
   qwen3_moe all = small_moe; // all rows of experts are there
