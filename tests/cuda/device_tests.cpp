@@ -254,6 +254,18 @@ BOOST_AUTO_TEST_CASE(what_a_machine_lacks_is_one_sentence) {
         error_of(mc::exit_code::usage, make(-1)));
 }
 
+BOOST_AUTO_TEST_CASE(each_device_chooses_itself) {
+  stand_in::begin({.devices = 2});
+  mc::cuda a(none(), 0, 1), b(none(), 1, 1);
+  BOOST_TEST(stand_in::current_device() == 1);
+  const auto e = a.make_event();
+  BOOST_TEST(stand_in::current_device() == 0);
+  const mc::arena of_b(b, 64, "a test", "nothing");
+  BOOST_TEST(stand_in::current_device() == 1);
+  const auto other = a.make_lane();
+  BOOST_TEST(stand_in::current_device() == 0);
+}
+
 BOOST_AUTO_TEST_CASE(memory_that_is_not_there_is_one_sentence) {
   opened_device d({.bytes = std::size_t{64} << 20});
   const std::string said = error_of(mc::exit_code::memory, [&] {

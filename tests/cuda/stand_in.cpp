@@ -35,6 +35,8 @@ struct CUstream_st {
 namespace stand_in {
 namespace {
 
+thread_local int chosen = 0; // the device, by cudaSetDevice
+
 constexpr std::size_t page = 4096;
 constexpr auto beyond = std::byte{0xa5}; // what lies behind the end of reserved memory
 
@@ -77,9 +79,9 @@ public:
     if (e != cudaSuccess) last_ = e;
     return e;
   }
-  cudaError_t last(bool forget) {
+  cudaError_t take_last() {
     const cudaError_t e = sticky_ != cudaSuccess ? sticky_ : last_;
-    if (forget) last_ = cudaSuccess;
+    last_ = cudaSuccess;
     return e;
   }
   void fail(const std::string& call, cudaError_t with, int after) { fails_[call] = {with, after}; }
@@ -281,6 +283,7 @@ void lose_device(int after) {
   const std::scoped_lock lock(here().mutex);
   here().lose(after);
 }
+int current_device() { return chosen; }
 counts count() {
   const std::scoped_lock lock(here().mutex);
   return here().counted;
@@ -302,28 +305,8 @@ cudaError_t cudaGetDeviceCount(int* count) {
 }
 cudaError_t cudaSetDevice(int device) {
   return call("cudaSetDevice", [&](runtime& r) {
-    return device >= 0 && device < r.is.devices ? cudaSuccess : r.told(cudaErrorInvalidDevice);
-  });
-}
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
-  return call("cudaGetDeviceProperties", [&](runtime& r) {
     if (device < 0 || device >= r.is.devices) return r.told(cudaErrorInvalidDevice);
-    *p = {};
-    std::snprintf(p->name, sizeof p->name, "stand-in %d", device);
-    p->major = r.is.capability / 10, p->minor = r.is.capability % 10;
-    p->totalGlobalMem = r.is.bytes, p->multiProcessorCount = 132;
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaDriverGetVersion(int* version) {
-  return call("cudaDriverGetVersion", [&](runtime& r) {
-    *version = r.is.driver;
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaRuntimeGetVersion(int* version) {
-  return call("cudaRuntimeGetVersion", [&](runtime&) {
-    *version = CUDART_VERSION;
+    stand_in::chosen = device;
     return cudaSuccess;
   });
 }
@@ -357,11 +340,7 @@ const char* cudaGetErrorString(cudaError_t e) {
 }
 cudaError_t cudaGetLastError() {
   const std::scoped_lock lock(here().mutex);
-  return here().last(true);
-}
-cudaError_t cudaPeekAtLastError() {
-  const std::scoped_lock lock(here().mutex);
-  return here().last(false);
+  return here().take_last();
 }
 
 cudaError_t cudaMalloc(void** p, std::size_t bytes) {

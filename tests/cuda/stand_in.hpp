@@ -27,8 +27,6 @@ void start(cudaStream_t on, std::string what, std::function<void()> f);
 struct machine {
   int devices = 1;
   std::size_t bytes = std::size_t{1} << 32; ///< of memory
-  int capability = 90;
-  int driver = 13000; ///< the version of CUDA that it is for
   std::uint64_t seed = 1;
 };
 void begin(const machine& m);
@@ -37,6 +35,9 @@ void begin(const machine& m);
 void fail(const std::string& call, cudaError_t with, int after = 0);
 /// After so many more pieces of work the device is lost: all calls fail from then on.
 void lose_device(int after);
+
+/// The device that the calling thread has chosen.
+int current_device();
 
 /// What has been done.
 struct counts {

@@ -229,14 +229,9 @@ else()
   megacpp_left_out("clang_tidy: there is no clang-tidy with clang++; on Debian or Ubuntu, apt install clang clang-tidy")
 endif()
 
-# README's first command as a stranger runs it: where nothing is installed but what it installs itself;
-# in the shards that have no suite with sanitizers, which take as long.
+# README's first command as a stranger runs it: where nothing is installed but what it installs itself.
 if(NOT MEGACPP_EXHAUSTIVE_TESTS)
-  set(shard_of_fresh 1)
-  if(MEGACPP_SHARD MATCHES "^[1237]$")
-    set(shard_of_fresh ${MEGACPP_SHARD})
-  endif()
-  megacpp_slow_test(fresh_bookworm SHARD ${shard_of_fresh} LABEL fresh TIMEOUT 1800 ONE_THREAD MAY_SKIP COST 200
+  megacpp_slow_test(fresh_bookworm LABEL fresh TIMEOUT 1800 ONE_THREAD MAY_SKIP COST 200
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/fresh_machine.sh ${PROJECT_SOURCE_DIR}
       ${CMAKE_CURRENT_BINARY_DIR}/fresh bookworm)
 else() # the second one, too, which builds these tests, and Debian 13

@@ -91,7 +91,7 @@ public:
   template <class Body> void for_rows(std::int64_t rows, Body body) const;
   void run_slots(int slots, function_of_slot f) const override { on_slots(slots, f); }
 };
-/// Not inline, for the same reason.
+/// This is not inline either, for the same reason as the functions of host_threads.
 template <class Body> void cores::for_rows(std::int64_t rows, Body body) const {
   parallel_for(rows, [body](std::int64_t row) { body(core_team{}, row); });
 }

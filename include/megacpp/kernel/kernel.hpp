@@ -84,8 +84,8 @@ template <class Kernel, class T, class Call> constexpr product_list products_of(
   for (int k = 0; k < products.count; ++k) products.all[k].sums = c.sums();
   return products;
 }
-/// What the kernel of a node needs beside its operands: of its products, the most that a library
-/// may ask for.
+/// The room that the kernel of a node needs beside its operands: of its products, the most that a
+/// library may ask for.
 template <class Kernel, class T, class Call>
 constexpr kernel_room room_of_node(const Call& c, const product_list& products) {
   kernel_room room;

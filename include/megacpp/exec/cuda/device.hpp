@@ -212,9 +212,7 @@ class cuda : public device {
 public:
   using lane_type = cuda_lane;
 
-  /// Products of its own choice: defined in product/cublaslt.hpp, which brings the library.
-  explicit cuda(int ordinal = 0, int threads = 0);
-  /// Takes a source of products of the caller's own, for device `ordinal`.
+  /// Device `ordinal` of those that are visible, with a source of products of the caller's own.
   cuda(std::unique_ptr<product_source> products, int ordinal, int threads)
       : ordinal_(chosen(ordinal)), threads_(threads), products_(std::move(products)) {
     set_thread_count(threads_);
@@ -223,12 +221,7 @@ public:
 
   int ordinal() const { return ordinal_; }
   /// Makes it the device of what the calling thread asks CUDA for.
-  void make_current() const {
-    thread_local int current = -1;
-    if (current == ordinal_) return;
-    require_cuda(cudaSetDevice(ordinal_), "cudaSetDevice", exit_code::machine);
-    current = ordinal_;
-  }
+  void make_current() const { make_current(ordinal_); }
 
   std::byte* reserve(std::int64_t bytes, const char* what, const char* remedy) override {
     make_current();
@@ -332,8 +325,15 @@ private:
                                     : std::to_string(devices) + " are visible, numbers 0 to " +
                                           std::to_string(devices - 1)) +
                       " (CUDA_VISIBLE_DEVICES chooses them)");
-    require_cuda(cudaSetDevice(ordinal), "cudaSetDevice", exit_code::machine);
+    make_current(ordinal);
     return ordinal;
+  }
+  /// The only place that chooses, so that it knows what a thread has chosen.
+  static void make_current(int ordinal) {
+    thread_local int current = -1;
+    if (current == ordinal) return;
+    require_cuda(cudaSetDevice(ordinal), "cudaSetDevice", exit_code::machine);
+    current = ordinal;
   }
   static std::string version(int v) {
     return std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10);

@@ -4,7 +4,7 @@
 // A team takes `attention_keys` keys (or queries) at a time. Its threads compute their scores, each
 // of other ones, and put them into memory that they share; then each adds up other elements of the
 // output. Keys follow each other with a running maximum m and sum l (Milakov and Gimelshein 2018).
-// What is summed, and in which order, follows from the extents alone.
+// The order of all sums follows from the extents alone.
 #pragma once
 
 #include <megacpp/exec/launch.hpp>
@@ -15,7 +15,8 @@
 
 namespace mc {
 
-/// Which keys a query sees, and the factor of its scores. Query i sees key j if all of these hold:
+/// The keys that a query sees, and the factor of its scores. Query i sees key j if all of these
+/// hold:
 /// position(j) <= position(i), if causal or window > 0;
 /// position(i) - window < position(j), if window > 0;
 /// document(i) == document(j), if documents are given.
@@ -59,7 +60,7 @@ struct attention_extents {
 
 namespace detail {
 
-/// Which keys a query sees.
+/// A query as its keys see it: its place, its document, and the keys among which it looks.
 struct seen_from {
   std::int64_t position, document;
   bool bounded; // keys stand at their indices, so that none beyond [first, last) is seen
