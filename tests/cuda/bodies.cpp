@@ -21,15 +21,4 @@
 
 #define MEGACPP_BODY(...) \
   template int mc::launch_on_cuda(cudaStream_t, std::int64_t, const __VA_ARGS__&);
-#define MEGACPP_SMALL_BODY(...) MEGACPP_BODY(__VA_ARGS__)
-#define MEGACPP_SHAPED_BODY(...) MEGACPP_BODY(__VA_ARGS__)
-#define MEGACPP_ELEMENT float
-#include <megacpp/kernel/rows/bodies.inc>
-#undef MEGACPP_ELEMENT
-#define MEGACPP_ELEMENT mc::bf16
-#include <megacpp/kernel/rows/bodies.inc>
-#undef MEGACPP_ELEMENT
-#define MEGACPP_SUM float
-#include <megacpp/kernel/rows/bodies.inc>
-#undef MEGACPP_SUM
-#include <megacpp/kernel/rows/bodies.inc>
+#include <every_body.inc>
