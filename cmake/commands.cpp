@@ -1,7 +1,8 @@
 // What the commands do. It knows no run, so an edit of the run leaves it alone.
 #include <megacpp/cli/commands.hpp>
 
-#include "products.hpp"
+std::unique_ptr<mc::device> megacpp_make_device(const std::type_info& type,
+                                                const mc::device_options& o); // devices.cpp
 
 void megacpp_carry_out(const mc::program_source& source, const mc::program_view& program,
                        mc::command what, mc::options& flags, mc::process_ranks& processes,
@@ -9,5 +10,5 @@ void megacpp_carry_out(const mc::program_source& source, const mc::program_view&
 void megacpp_carry_out(const mc::program_source& source, const mc::program_view& program,
                        mc::command what, mc::options& flags, mc::process_ranks& processes,
                        const std::string& called) {
-  mc::carry_out(source, program, what, flags, processes, called);
+  mc::carry_out(source, program, what, flags, processes, called, megacpp_make_device);
 }

@@ -1,4 +1,3 @@
 // The kernels that no run shapes.
 #define MEGACPP_KERNELS // here they are
 #include "kernels.hpp"
-#include "products.hpp"

@@ -5,6 +5,7 @@
 #include <megacpp/cli/commands.hpp>
 #include <megacpp/exec/affinity_at_start.hpp>
 #include <megacpp/exec/machine_at_start.hpp>
+#include <megacpp/product/devices.hpp>
 #include <megacpp/program.hpp>
 
 namespace mc {
@@ -15,7 +16,11 @@ template <class Run> int run(int argc, char** argv) {
 #else
   constexpr const char* hash = "unknown";
 #endif
-  return run_program(source_of<Run>(hash), argc, argv, &carry_out);
+  return run_program(source_of<Run>(hash), argc, argv,
+                     [](const program_source& source, const program_view& p, command what,
+                        options& o, process_ranks& processes, const std::string& called) {
+                       carry_out(source, p, what, o, processes, called, make_device);
+                     });
 }
 
 } // namespace mc

@@ -15,7 +15,6 @@
 #include <megacpp/inspect/states.hpp>
 #include <megacpp/io/checksum.hpp>
 #include <megacpp/io/mapped_file.hpp>
-#include <megacpp/product/devices.hpp>
 #include <megacpp/run/program_source.hpp>
 #include <megacpp/train/evaluate.hpp>
 #include <megacpp/train/export.hpp>
@@ -222,7 +221,7 @@ inline int threads_of_rank(const options& o, const mesh& m, const process_ranks&
 
 /// Trains, evaluates or generates on the ranks of a mesh.
 inline void compute(const mesh& m, const program_view& p, command what, options& o,
-                    training_start start, process_ranks& processes) {
+                    training_start start, process_ranks& processes, device_maker& make_device) {
   const int n = ranks_of(m), threads = threads_of_rank(o, m, processes);
   std::vector<training_start> starts; // of the ranks of this process
   starts.push_back(std::move(start));
@@ -258,7 +257,8 @@ inline void compute(const mesh& m, const program_view& p, command what, options&
 }
 
 /// Says what the program is; on one rank, whatever it is laid out over.
-inline void describe(const program_source& source, const program_view& p, const options& o) {
+inline void describe(const program_source& source, const program_view& p, const options& o,
+                     device_maker& make_device) {
   const mesh ranks = o.machine.ranks() > 0 ? ranks_of_run(p, o) : mesh();
   if (o.report.graphs()) return print(graphs_text(p, source.model(), ranks));
   const auto device =
@@ -280,9 +280,11 @@ inline std::vector<std::string> idle_flags_of(command what, options& o) {
 } // namespace detail
 
 /// Carries out a command with flags that agree with the program p of the source, as the first of
-/// `processes`, or as another one that was called with the word `called`. Throws mc::error.
+/// `processes`, or as another one that was called with the word `called`, on devices that
+/// `make_device` makes. Throws mc::error.
 inline void carry_out(const program_source& source, const program_view& p, command what, options& o,
-                      process_ranks& processes, const std::string& called) {
+                      process_ranks& processes, const std::string& called,
+                      device_maker& make_device) {
   if (what == command::describe && !processes.first())
     throw error(exit_code::mismatch,
                 "this rank describes the program, and rank 0 does not: give all "
@@ -292,7 +294,7 @@ inline void carry_out(const program_source& source, const program_view& p, comma
     if (o.model.load.given()) return detail::describe_states(o);
     detail::idle_flags_of(what, o);
     if (o.report.pictures.given()) return detail::draw_pictures(p, o, o.report.pictures());
-    return detail::describe(source, p, o);
+    return detail::describe(source, p, o, make_device);
   }
   detail::require_connected(o, processes.several());
   if (what == command::convert) {
@@ -302,7 +304,8 @@ inline void carry_out(const program_source& source, const program_view& p, comma
                             [&](communicator& hosts) { run_export(p, o, hosts); });
   }
   const mesh ranks = detail::check_runnable(p, what, o, processes.size(), processes.first());
-  require_memory(p, what, o, ranks, processes, detail::threads_of_rank(o, ranks, processes));
+  require_memory(p, what, o, ranks, processes, detail::threads_of_rank(o, ranks, processes),
+                 make_device);
   if (const std::string_view slow = why_slow(); processes.first() && !slow.empty())
     print_note(slow);
   training_start start = what != command::train ? training_start{}
@@ -312,7 +315,7 @@ inline void carry_out(const program_source& source, const program_view& p, comma
   const std::string idle = idle_flags{{}, detail::idle_flags_of(what, o)}.note();
   if (processes.first() && !idle.empty()) print_note(idle);
   if (processes.first()) processes.call(name_of_start(start));
-  detail::compute(ranks, p, what, o, std::move(start), processes);
+  detail::compute(ranks, p, what, o, std::move(start), processes, make_device);
 }
 
 } // namespace mc

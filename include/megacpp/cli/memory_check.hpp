@@ -4,11 +4,11 @@
 
 #include <megacpp/comm/process_ranks.hpp>
 #include <megacpp/data/micro_batches.hpp>
+#include <megacpp/exec/device_options.hpp>
 #include <megacpp/exec/memory_room.hpp>
 #include <megacpp/io/error.hpp>
 #include <megacpp/observe/text.hpp>
 #include <megacpp/options/options.hpp>
-#include <megacpp/product/devices.hpp>
 #include <megacpp/run/view.hpp>
 
 #include <algorithm>
@@ -29,7 +29,8 @@ struct memory_need {
 /// The memory that ranks need to train, evaluate or generate: their plans, with what kernels need
 /// on `threads` threads each, and the micro-batches that are read ahead. A command that generates
 /// does not know its texts yet: the weights count, and of kernels scratch and tables.
-inline memory_need need_of(const program_view& p, command what, const mesh& ranks, int threads) {
+inline memory_need need_of(const program_view& p, command what, const mesh& ranks, int threads,
+                           device_maker& make_device) {
   memory_need need;
   const auto device = make_device(p.device_type(), {.threads = threads, .sizes_alone = true});
   const batching& b = p.numbers.batch;
@@ -77,11 +78,12 @@ inline void require_memory(const memory_need& need, int ranks, int here, int min
 
 /// Checks the memory for a command, in the first process. Ranks of other machines do not count.
 inline void require_memory(const program_view& p, command what, const options& o, const mesh& ranks,
-                           const process_ranks& processes, int threads) {
+                           const process_ranks& processes, int threads, device_maker& make_device) {
   if (o.machine.no_memory_check() || !processes.first()) return;
   const int n = ranks_of(ranks);
-  require_memory(need_of(p, what, ranks, threads), n, processes.several() ? processes.here() : n,
-                 processes.several() ? 1 : n, room_on_machine(), room_in_process());
+  require_memory(need_of(p, what, ranks, threads, make_device), n,
+                 processes.several() ? processes.here() : n, processes.several() ? 1 : n,
+                 room_on_machine(), room_in_process());
 }
 
 } // namespace mc

@@ -1,23 +1,14 @@
 // Makes the device of a program, which a command knows by its type alone.
 #pragma once
 
+#include <megacpp/exec/device_options.hpp>
 #include <megacpp/product/cpu_products.hpp>
 
 #include <memory>
 #include <string>
-#include <string_view>
 #include <typeinfo>
 
 namespace mc {
-
-/// What a user may choose of a device.
-struct device_options {
-  product_type products = product_type::automatic; ///< how bf16 operands are multiplied
-  int threads = 0;                                 ///< of the host, that work for it; 0: all cores
-  product_rows rows = product_rows::together;      ///< how those of forward products are computed
-  void (*tell)(std::string_view) = nullptr;        ///< hears once of a library that computes wrong
-  bool sizes_alone = false; ///< it says how much memory a program needs, and computes nothing
-};
 
 /// A device of a type (part_view::device_type). Throws mc::error(exit_code::internal) for one that
 /// these headers do not make.
