@@ -18,6 +18,7 @@ struct second_lane : mc::lane {
     for (std::int64_t row = 0; row < rows; ++row) body(mc::core_team{}, row);
   }
   int threads() const { return 1; }
+  void sort(std::uint64_t*, std::int64_t, int, int, std::byte*) const {}
   void fill(std::byte*, std::uint8_t, std::int64_t) override;
   void write(std::byte*, const void*, std::int64_t) override;
   void mirror(std::byte*, const std::byte*, std::int64_t) override;
@@ -34,6 +35,7 @@ struct second_device : mc::in_host_memory<mc::device> {
   std::unique_ptr<mc::event> make_event() override;
   std::int64_t table_bytes() const override { return 0; }
   static constexpr std::int64_t most_workspace(const mc::product_shape&, int) { return 0; }
+  static constexpr std::int64_t sort_bytes(std::int64_t) { return 0; }
   template <class T, class F> const T* table(std::vector<double>, std::int64_t, F);
 };
 

@@ -218,22 +218,38 @@ template <class T> void kept(report& r, const sizes& m) {
   });
 }
 
-// A table of the ids from 5 on; some tokens have others. Ids repeat, so that gradients add up.
+// A table of the ids from `first_id` on; some tokens have others. Ids repeat, so that gradients add up.
+constexpr int64_t first_id = 5;
+int64_t rows_of_table(const sizes& m) { return m.timed ? m.vocabulary : 2 + m.tokens / 2; }
+int64_t id_of_token(int64_t t, int64_t count) {
+  if (t == 0) return first_id; // one at least has a row
+  return static_cast<int64_t>(mixed(9, static_cast<std::uint64_t>(t)) %
+                              static_cast<std::uint64_t>(count + 2)) +
+         first_id - 1;
+}
+
+void numbers_of_tokens(report& r, const sizes& m) {
+  const int64_t count = rows_of_table(m);
+  arrays a;
+  const auto ids = a.numbered(m.tokens, [=](int64_t t) { return id_of_token(t, count); });
+  const auto numbers = a.written<std::uint64_t>("numbers", m.tokens);
+  const rows::summed_rows tokens(m.tokens, (m.tokens + 1) / 2); // two sequences
+  run(r, "number_tokens", "u64", m, a, mc::blocks_of(m.tokens), [=](place at) {
+    return rows::number_tokens{tokens, rows::token_order(tokens, count), first_id, at(ids),
+                               at(numbers)};
+  });
+}
+
 template <class T> void embedding(report& r, const sizes& m) {
-  const int64_t count = m.timed ? m.vocabulary : 2 + m.tokens / 2, n = m.tokens * m.hidden;
-  const auto id = [=](int64_t t) {
-    if (t == 0) return int64_t{5}; // one at least has a row
-    return static_cast<int64_t>(mixed(9, static_cast<std::uint64_t>(t)) %
-                                static_cast<std::uint64_t>(count + 2)) +
-           4;
-  };
+  const int64_t count = rows_of_table(m), n = m.tokens * m.hidden;
+  const auto id = [=](int64_t t) { return id_of_token(t, count); };
   {
     arrays a;
     const auto table = a.read<T>(count * m.hidden), y = a.written<T>("y", n);
     const auto ids = a.numbered(m.tokens, id);
     a.moves(table, n);
     run(r, "embedding_row", name_of_type<T>, m, a, m.tokens, [=](place at) {
-      return rows::embedding_row<T, int64_t>{m.hidden, 5, count, at(table), at(ids), at(y)};
+      return rows::embedding_row<T, int64_t>{m.hidden, first_id, count, at(table), at(ids), at(y)};
     });
   }
   {
@@ -242,20 +258,20 @@ template <class T> void embedding(report& r, const sizes& m) {
     const auto dy = a.read<T>(n);
     std::vector<std::int32_t> ids;
     for (int64_t t = 0; t < m.tokens; ++t) ids.push_back(static_cast<std::int32_t>(id(t)));
-    std::vector<rows::token_of_row> ordered(ids.size());
-    ordered.resize(static_cast<std::size_t>(
-        mc::detail::order_tokens(m.tokens, ids.data(), 5, count, ordered.data())));
-    const auto number = static_cast<int64_t>(ordered.size());
-    const auto count_of_ordered = a.given(number);
-    const auto order = a.numbered<rows::token_of_row>(number, [ordered](int64_t k) {
+    const rows::token_order order(m.tokens, count);
+    std::vector<std::uint64_t> ordered(ids.size());
+    const mc::cores host;
+    rows::number_of_tokens(host, m.tokens, order, first_id, ids.data(), ordered.data());
+    host.sort(ordered.data(), m.tokens, order.token_bits, order.group_bits(), nullptr);
+    const auto numbers = a.numbered<std::uint64_t>(m.tokens, [ordered](int64_t k) {
       return static_cast<int64_t>(ordered[static_cast<std::size_t>(k)]);
     });
     const auto dtable = a.changed<float>("dtable", count * m.hidden);
     a.moves(dtable, 2 * n);
     run(r, "embedding_gradient_slab", name_of_type<T>, m, a, (m.hidden + columns - 1) / columns,
         [=](place at) {
-          return rows::embedding_gradient_slab<T>{
-              m.hidden, m.tokens, columns, at(dy), at(count_of_ordered), at(order), at(dtable)};
+          return rows::embedding_gradient_slab<T>{m.hidden, m.tokens,    order,     columns,
+                                                  at(dy),   at(numbers), at(dtable)};
         });
   }
 }
@@ -278,7 +294,7 @@ void elements(report& r, std::span<const sizes> all) {
     of_type<float>(r, m), of_type<bf16>(r, m);
     cast<float, bf16>(r, "f32 to bf16", m), cast<bf16, float>(r, "bf16 to f32", m);
     if (m.timed) continue;
-    key_of_dropout(r, m);
+    key_of_dropout(r, m), numbers_of_tokens(r, m);
     cast<float, float>(r, "f32 to f32", m), cast<bf16, bf16>(r, "bf16 to bf16", m);
   }
 }

@@ -1,8 +1,8 @@
 // expect-error: MEGA-B001
 // expect-text: embedding_grad(
 //
-// A second device, which starts bodies and has memory of its own: ops whose kernels are host code
-// have none on it. Host compilers only: the kernels of the CPU are no CUDA.
+// A second device, which starts bodies and has memory of its own: an op whose kernel is host code has
+// none on it. Host compilers only: the kernels of the CPU are no CUDA.
 #include "../second_device.hpp"
 #include "one_layer.hpp"
 
@@ -11,6 +11,12 @@
 
 using namespace mc;
 using mc_test::second_device;
+
+template <> struct mc::kernel_on<&mc::op::embedding_grad, second_device> {
+  template <class T, class Call>
+  requires on_host<Call>
+  static void run(Call& c);
+};
 
 struct run : small_run {
   static constexpr gpt model = small();

@@ -10,6 +10,7 @@
 #include <megacpp/graph/operand.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <numeric>
@@ -19,14 +20,14 @@
 namespace {
 
 /// For devices that compute no product.
-std::unique_ptr<mc::product_source> none() { return nullptr; }
+std::unique_ptr<mc::product_source> none(mc::cuda&) { return nullptr; }
 
 /// A device of a stand-in that begins with it.
 struct opened {
   explicit opened(const stand_in::machine& m = {}) { stand_in::begin(m); }
 };
 struct opened_device : opened, mc::cuda {
-  explicit opened_device(const stand_in::machine& m = {}) : opened(m), cuda(none(), 0, 1) {}
+  explicit opened_device(const stand_in::machine& m = {}) : opened(m), cuda(0, 1, none) {}
 };
 
 std::vector<std::int32_t> counted(std::size_t n, std::int32_t from = 0) {
@@ -237,7 +238,7 @@ BOOST_AUTO_TEST_CASE(a_body_runs_when_its_lane_comes_to_it) {
 }
 
 BOOST_AUTO_TEST_CASE(what_a_machine_lacks_is_one_sentence) {
-  const auto make = [](int ordinal = 0) { return [=] { const mc::cuda d(none(), ordinal, 1); }; };
+  const auto make = [](int ordinal = 0) { return [=] { const mc::cuda d(ordinal, 1, none); }; };
   stand_in::begin({.devices = 0});
   is_in(
       "CUDA finds no device to run on (no CUDA-capable device is detected); give a machine with a "
@@ -256,7 +257,7 @@ BOOST_AUTO_TEST_CASE(what_a_machine_lacks_is_one_sentence) {
 
 BOOST_AUTO_TEST_CASE(each_device_chooses_itself) {
   stand_in::begin({.devices = 2});
-  mc::cuda a(none(), 0, 1), b(none(), 1, 1);
+  mc::cuda a(0, 1, none), b(1, 1, none);
   BOOST_TEST(stand_in::current_device() == 1);
   const auto e = a.make_event();
   BOOST_TEST(stand_in::current_device() == 0);
@@ -281,6 +282,30 @@ BOOST_AUTO_TEST_CASE(memory_that_is_not_there_is_one_sentence) {
   is_in("cannot pin 1 MiB of the host for mirrors: use nothing or a machine with more memory",
         error_of(mc::exit_code::memory,
                  [&] { const mc::arena b(d.mirrored(), 64, "mirrors", "nothing"); }));
+}
+
+// Numbers whose lower bits are in order, in all that is reserved beside them and no more.
+BOOST_AUTO_TEST_CASE(a_lane_sorts_by_the_bits_that_it_is_told) {
+  opened_device d;
+  auto& lane = static_cast<mc::cuda_lane&>(d.main_lane());
+  constexpr int lower = 10, upper = 5;
+  std::vector<std::uint64_t> numbers;
+  for (std::uint64_t i = 0; i < 1000; ++i) numbers.push_back(i * 2654435761u % 32 << lower | i);
+  const std::int64_t bytes = bytes_of(numbers), n = std::ssize(numbers);
+  const mc::arena a(d, bytes, "a test", "nothing"),
+      room(d, mc::cuda::sort_bytes(n), "a test", "nothing");
+  d.write(a.data(), numbers.data(), bytes);
+  lane.sort(reinterpret_cast<std::uint64_t*>(a.data()), n, lower, upper, room.data());
+  std::vector<std::uint64_t> sorted(numbers.size());
+  d.read(sorted.data(), a.data(), bytes);
+  std::sort(numbers.begin(), numbers.end());
+  BOOST_TEST((sorted == numbers));
+  stand_in::fail("sort_on_cuda", cudaErrorMemoryAllocation);
+  is_in("this version of CUB sorts 1000 numbers in " + std::to_string(mc::cuda::sort_bytes(n) + 1) +
+            " bytes, and " + std::to_string(mc::cuda::sort_bytes(n)) + " are planned",
+        error_of(mc::exit_code::memory, [&] {
+          lane.sort(reinterpret_cast<std::uint64_t*>(a.data()), n, lower, upper, room.data());
+        }));
 }
 
 BOOST_AUTO_TEST_CASE(a_device_that_is_lost_is_named_with_the_node_before) {

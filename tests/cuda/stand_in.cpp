@@ -275,6 +275,10 @@ void begin(const machine& m) {
   const std::scoped_lock lock(here().mutex);
   here().begin(m);
 }
+cudaError_t entered(const char* call) {
+  const std::scoped_lock lock(here().mutex);
+  return here().enter(call);
+}
 void fail(const std::string& call, cudaError_t with, int after) {
   const std::scoped_lock lock(here().mutex);
   here().fail(call, with, after);

@@ -31,6 +31,8 @@ struct machine {
 };
 void begin(const machine& m);
 
+/// What a call of this name answers before it does anything, for libraries over the runtime.
+cudaError_t entered(const char* call);
 /// The call of this name that comes after so many others of it fails so.
 void fail(const std::string& call, cudaError_t with, int after = 0);
 /// After so many more pieces of work the device is lost: all calls fail from then on.

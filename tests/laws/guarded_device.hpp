@@ -98,6 +98,7 @@ public:
   template <class F> void launch(const mc::node& n, F f);
   template <class Body> void for_rows(std::int64_t rows, Body body);
   void run_slots(int slots, mc::function_of_slot f) const override;
+  void sort(std::uint64_t* numbers, std::int64_t n, int first, int bits, std::byte* room);
   void fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) override;
   void write(std::byte* to, const void* from_host, std::int64_t bytes) override;
   void mirror(std::byte* to, const std::byte* from, std::int64_t bytes) override;
@@ -184,6 +185,9 @@ public:
   std::int64_t table_bytes() const override { return below_.table_bytes(); }
   static constexpr std::int64_t most_workspace(const mc::product_shape& s, int threads) {
     return mc::cpu::most_workspace(s, threads);
+  }
+  static constexpr std::int64_t sort_bytes(std::int64_t n) {
+    return n * std::int64_t{sizeof(std::uint64_t)};
   }
   template <class Type, class F>
   auto table(Type type, std::vector<double> key, std::int64_t count, F fill) {
@@ -308,8 +312,9 @@ private:
       if (p == nullptr) p = std::make_unique<opened_product>(on_, found);
       return *p;
     }
-    void lend(std::byte* memory, std::int64_t bytes) override { of().lend(memory, bytes); }
-    std::int64_t take_back() override { return of().take_back(); }
+    // The CPU's products are checked in memory that is open.
+    void lend(std::byte*, std::int64_t) override {}
+    std::int64_t take_back() override { return 0; }
     const mc::product_checks& checks() const override { return of().checks(); }
     std::int64_t workspace_bytes() const override { return of().workspace_bytes(); }
     mc::product_type type() override { return of().type(); }
@@ -397,6 +402,19 @@ inline void guarded_lane::run_slots(int slots, mc::function_of_slot f) const {
   on_.settle();
   const guarded_device::opening o(on_);
   mc::on_slots(slots, f);
+}
+/// By the bits that it is told alone, as libraries of GPUs do it, and in room of its own.
+inline void guarded_lane::sort(std::uint64_t* numbers, std::int64_t n, int first, int bits,
+                               std::byte* room) {
+  ++on_.counts_.bodies;
+  later([=] {
+    auto* const sorted = reinterpret_cast<std::uint64_t*>(room);
+    const auto key = [=](std::uint64_t x) { return x >> first << (64 - bits); };
+    std::copy(numbers, numbers + n, sorted);
+    std::stable_sort(sorted, sorted + n,
+                     [&](std::uint64_t a, std::uint64_t b) { return key(a) < key(b); });
+    std::copy(sorted, sorted + n, numbers);
+  });
 }
 inline void guarded_lane::fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) {
   later([to, byte, bytes] { mc::host_memory::of_process().fill(to, byte, bytes); });

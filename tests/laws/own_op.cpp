@@ -21,6 +21,12 @@
 
 using namespace mc;
 
+/// Its kernel of an op as it would be if that was code of the host.
+template <> struct mc::kernel_on<&mc::op::cached_attention, mc_test::second_device> {
+  template <class T, class Call>
+  requires on_host<Call>
+  static void run(Call& c);
+};
 /// The second device's own kernel of attention.
 template <> struct mc::kernel_on<&mc::op::attention, mc_test::second_device> {
   using elements = mc::element_list<float>;
@@ -337,20 +343,21 @@ BOOST_AUTO_TEST_CASE(an_op_without_a_kernel_is_named) {
 }
 
 // A device that no code of the host runs on has the kernels that start bodies, and those of its own;
-// of any other the table says so.
+// of one that is code of the host the table says so.
 BOOST_AUTO_TEST_CASE(a_device_has_the_kernels_that_it_can_run) {
   kernel_table<mc_test::second_device> t;
   t.add<&mc::op::gelu>(), t.add<&mc::op::attention>(), t.add<&mc::op::attention_grad>();
   t.add<&mc::op::cached_attention>(), t.add<&mc::op::embedding_grad>();
   BOOST_TEST(t.find(&mc::op::gelu, dtype::bf16).run != nullptr);
+  BOOST_TEST(t.find(&mc::op::embedding_grad, dtype::bf16).run != nullptr);
   BOOST_TEST(t.find(&mc::op::attention, dtype::f32).run != nullptr);
   BOOST_CHECK_THROW(t.find(&mc::op::attention, dtype::bf16), error); // it is for float alone
-  for (const op_info* const op :
-       {&mc::op::attention_grad, &mc::op::cached_attention, &mc::op::embedding_grad})
-    BOOST_CHECK_EXCEPTION(t.find(op, dtype::f32), error, [&](const error& e) {
-      return std::string(e.what()).find("MEGA-B001: the interpreter has no kernel of " +
-                                        std::string(op->name) + " for f32 on this device") == 0;
-    });
+  BOOST_TEST(t.find(&mc::op::attention_grad, dtype::f32).run != nullptr);
+  BOOST_CHECK_EXCEPTION(t.find(&mc::op::cached_attention, dtype::f32), error, [](const error& e) {
+    return std::string(e.what()).find(
+               "MEGA-B001: the interpreter has no kernel of "
+               "cached_attention for f32 on this device") == 0;
+  });
 }
 
 // A fault at run time is the sentence that the compiler would say, with the line and the file.

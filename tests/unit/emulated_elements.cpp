@@ -493,10 +493,18 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(embedding, T, types) {
         rows::embedding_row<T, int64_t>{s.width, first, count, table.data(), ids.data(), y.data()},
         y);
     BOOST_TEST(same_bytes(y.data(), want.data(), y.size() * sizeof(T)));
-    const ordered_tokens order(tokens, ids, first, count);
+    const ordered_tokens in_order(tokens, ids, first, count);
+    auto numbers = unset<std::uint64_t>(tokens);
+    team_shape flat = s;
+    flat.rows = mc::blocks_of(tokens);
+    on_team("number_tokens", flat,
+            rows::number_tokens{tokens, in_order.order, first, ids.data(), numbers.data()},
+            numbers);
+    std::sort(numbers.begin(), numbers.end());
+    BOOST_TEST((numbers == in_order.numbers));
     on_team("embedding_gradient", slabs,
-            rows::embedding_gradient_slab<T>{s.width, tokens, columns, dy.data(), &order.count,
-                                             order.all.data(), dtable.data()},
+            rows::embedding_gradient_slab<T>{s.width, tokens, in_order.order, columns, dy.data(),
+                                             numbers.data(), dtable.data()},
             dtable);
     close<G<T>>("embedding_gradient", dtable, gradient, 1, 8, 4);
   });

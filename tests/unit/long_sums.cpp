@@ -351,7 +351,7 @@ BOOST_AUTO_TEST_CASE(gradients_of_a_frequent_word) {
   std::vector<std::int32_t> ids;
   for (int64_t t = 0; t < tokens; ++t)
     ids.push_back(static_cast<std::int32_t>(t % 10 < 8 ? 2 : t / 10 % words));
-  const ordered_tokens order(tokens, ids, 0, words);
+  const ordered_tokens in_order(tokens, ids, 0, words);
   for (int kind = 0; kind < kinds_of_terms; ++kind) {
     const auto dy = terms(kind, tokens * width);
     std::vector<long_sum> want(words * width);
@@ -359,8 +359,8 @@ BOOST_AUTO_TEST_CASE(gradients_of_a_frequent_word) {
       want[static_cast<std::size_t>(ids[static_cast<std::size_t>(k / width)] * width + k % width)]
           .add(wide(dy[static_cast<std::size_t>(k)]));
     std::vector<float> table(words * width);
-    rows::embedding_gradient(host, tokens, width, dy.data(), &order.count, order.all.data(),
-                             table.data());
+    rows::embedding_gradient(host, tokens, in_order.order, width, dy.data(),
+                             in_order.numbers.data(), table.data());
     for (std::size_t i = 0; i < table.size(); ++i) BOOST_TEST(want[i].off(wide(table[i])) <= 65);
   }
 }

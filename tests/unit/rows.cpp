@@ -310,9 +310,9 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(embedding, T, types) {
       }
     }
     rows::embedding(host, s.rows, s.width, table.data(), first, count, ids.data(), y.data());
-    const ordered_tokens order(s.rows, ids, first, count);
-    rows::embedding_gradient(host, s.rows, s.width, dy.data(), &order.count, order.all.data(),
-                             dtable.data());
+    const ordered_tokens in_order(s.rows, ids, first, count);
+    rows::embedding_gradient(host, s.rows, in_order.order, s.width, dy.data(),
+                             in_order.numbers.data(), dtable.data());
     close<T>("embedding", y, want, 0, 0.01);
     close<G<T>>("embedding_gradient", dtable, gradient, 1, 8, 4);
   });

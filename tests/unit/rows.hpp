@@ -40,14 +40,16 @@ struct numbers {
 /// What row bodies run on.
 inline const mc::cores host;
 
-/// The tokens that have a row of a table, in the order in which its gradient adds them up.
+/// Tokens in the order in which the gradient of a table adds them up.
 struct ordered_tokens {
-  std::vector<mc::rows::token_of_row> all;
-  int64_t count;
+  mc::rows::token_order order;
+  std::vector<std::uint64_t> numbers;
   ordered_tokens(mc::rows::summed_rows tokens, const std::vector<std::int32_t>& ids, int64_t first,
                  int64_t rows)
-      : all(ids.size()),
-        count(mc::detail::order_tokens(tokens, ids.data(), first, rows, all.data())) {}
+      : order(tokens, rows), numbers(ids.size()) {
+    mc::rows::number_of_tokens(host, tokens, order, first, ids.data(), numbers.data());
+    host.sort(numbers.data(), tokens.count, order.token_bits, order.group_bits(), nullptr);
+  }
 };
 
 template <class T> std::vector<T> zeros(int64_t n) {

@@ -16,6 +16,7 @@
 #include <megacpp/kernel/rows/swiglu.hpp>
 #include <megacpp/num/extent.hpp>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <tuple>
@@ -122,9 +123,11 @@ outputs everything(int64_t r, Extent width, Half half) {
   rows::dropout(host, r, width, w, int64_t{0}, &key, 0.3, ids.data(), x.data(), y.data());
   out.add("dropout", y);
   std::vector<G> table(static_cast<std::size_t>(4 * w));
-  std::vector<rows::token_of_row> order(ids.size());
-  const int64_t ordered = mc::detail::order_tokens(r, ids.data(), 2, 4, order.data());
-  rows::embedding_gradient(host, r, width, dy.data(), &ordered, order.data(), table.data());
+  const rows::token_order order(r, 4);
+  std::vector<std::uint64_t> numbers(ids.size());
+  rows::number_of_tokens(host, r, order, 2, ids.data(), numbers.data());
+  std::sort(numbers.begin(), numbers.end());
+  rows::embedding_gradient(host, r, order, width, dy.data(), numbers.data(), table.data());
   out.add("embedding_gradient", table);
   std::vector<T> entries = from.of<T>(4 * w);
   rows::embedding(host, r, width, entries.data(), 2, 4, ids.data(), y.data());

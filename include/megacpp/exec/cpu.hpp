@@ -100,6 +100,7 @@ public:
   }
   std::int64_t table_bytes() const override { return table_bytes_; }
 
+  static constexpr std::int64_t sort_bytes(std::int64_t /*n*/) { return 0; }
   /// The most workspace that a lane needs for a product with so many threads, where no canonical
   /// panels are asked for: whole copies of both operands, and, for each thread, a tile in fp32,
   /// blocks of both operands and what a library takes for itself, 2 MiB. Eigen takes more where it

@@ -4,6 +4,9 @@
 //   D::lane_type            its lanes, of which each has
 //     l.launch(n, f)          f() calls the kernel of node n, which starts what it does on l
 //     l.for_rows(rows, body)  starts body(team, row) for every row (exec/launch.hpp)
+//     l.sort(x, n, first, bits, room)  puts n numbers (std::uint64_t) that differ in order: by
+//                             `bits` bits from bit `first` on where those below are in order, with
+//                             D::sort_bytes(n) bytes of room beside them
 //     l.threads()             of the host, that work for it
 //   d.table()               numbers that kernels share
 //   D::most_workspace(s, threads)  bytes that a lane needs at most for a product of shape s

@@ -6,6 +6,7 @@
 #include <megacpp/exec/workers.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 namespace mc {
@@ -21,6 +22,7 @@ template <class = void> struct host_threads {
   static void set_count(int n);
   static void run(int slots, function_of_slot f);
   static void run_in_pieces(std::int64_t n, function_of_range f);
+  static void sort(std::uint64_t* numbers, std::int64_t n);
 };
 
 /// Threads that the calling thread computes with; by default as many as it may run on.
@@ -71,6 +73,11 @@ template <class T> void host_threads<T>::run_in_pieces(std::int64_t n, function_
   });
 }
 
+/// One thread sorts: sums over tokens, which need it, take longer.
+template <class T> void host_threads<T>::sort(std::uint64_t* numbers, std::int64_t n) {
+  run(1, [numbers, n](int) { std::sort(numbers, numbers + n); });
+}
+
 /// The host's threads, on which a kernel that only devices of the host have runs its own code.
 class host_slots {
 public:
@@ -90,6 +97,10 @@ public:
   int threads() const { return thread_count(); }
   template <class Body> void for_rows(std::int64_t rows, Body body) const;
   void run_slots(int slots, function_of_slot f) const override { on_slots(slots, f); }
+  void sort(std::uint64_t* numbers, std::int64_t n, int /*first*/, int /*bits*/,
+            std::byte* /*room*/) const {
+    host_threads<>::sort(numbers, n);
+  }
 };
 /// This is not inline either, for the same reason as the functions of host_threads.
 template <class Body> void cores::for_rows(std::int64_t rows, Body body) const {

@@ -90,10 +90,12 @@ struct hf_tensor {
 
   /// The whole tensor from one of the stores `of`, of type `t`, in double; zeros where they do not
   /// hold it.
-  std::vector<double> values(const stores& of, const std::byte* store, dtype t) const {
+  std::vector<double> values(const stores& of, std::byte* store, dtype t) const {
     std::vector<double> out(static_cast<std::size_t>(elements()));
-    each(of, {}, 0, elements(), [&](std::int64_t i, std::int64_t at) {
-      out[static_cast<std::size_t>(i)] = stores::get(store, t, at);
+    const auto [begin, end] = range(of, {});
+    const host_view seen = of.seen(store, t, begin, end);
+    each(of, {}, 0, elements(), [&, first = begin](std::int64_t i, std::int64_t at) {
+      out[static_cast<std::size_t>(i)] = stores::get(seen.data(), t, at - first);
     });
     return out;
   }

@@ -1,9 +1,11 @@
-// Kernels of op/attention.hpp: tiled, so that scores of Sq x Sk are never held.
+// Kernels of op/attention.hpp: tiled on the host, by rows on other devices, so that scores of
+// Sq x Sk are never held.
 #pragma once
 
 #include <megacpp/kernel/attention_backward.hpp>
 #include <megacpp/kernel/attention_forward.hpp>
 #include <megacpp/kernel/kernel.hpp>
+#include <megacpp/kernel/rows/attention.hpp>
 #include <megacpp/op/attention.hpp>
 
 #include <cmath>
@@ -52,6 +54,30 @@ template <class U, class Shape> head_rows<U> key_rows(U* p, const Shape& s) {
   return {p, s.kv_heads * s.head_dim};
 }
 
+template <class Shape> constexpr rows::attention_extents row_extents(const Shape& s) {
+  return {s.queries, s.keys, s.heads, s.kv_heads, s.head_dim};
+}
+
+/// The bytes that attention with such queries and keys needs beside them.
+template <class T, class Call, class Q, class K>
+constexpr std::int64_t attention_bytes(const Call& c, Q q, K k) {
+  if constexpr (on_host<Call>)
+    return attention_forward_bytes<T>(shape_of_attention(c, q, k), c.threads());
+  else return 0;
+}
+/// Starts it on a device, by at most `threads` threads of the host where it is one.
+template <class T, class Call, class Shape>
+void attend(Call& c, const Shape& s, const attention_visibility& see, const T* q, const T* k,
+            const T* v, T* o, accumulator_t<T>* lse, int threads) {
+  const auto of_q = query_rows(q, s), of_k = key_rows(k, s), of_v = key_rows(v, s);
+  const auto of_o = query_rows(o, s);
+  if constexpr (on_host<Call>)
+    attention_forward<T>(s, see, of_q, of_k, of_v, of_o, lse, {c.scratch(), threads, c.lane()});
+  else
+    for_rows(c.lane(), s.batch * s.heads * s.queries,
+             rows::attention_row<T>{row_extents(s), see, of_q, of_k, of_v, of_o, lse});
+}
+
 } // namespace detail
 
 template <> struct kernel_of<&op::attention> { // q, k, v, q_order, k_order, q_document,
@@ -59,16 +85,12 @@ template <> struct kernel_of<&op::attention> { // q, k, v, q_order, k_order, q_d
   using in = op::attention_in;
   using out = op::attention_out;
   template <class T, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
-    return attention_forward_bytes<T>(detail::shape_of_attention(c, in::q, in::k), c.threads());
+    return detail::attention_bytes<T>(c, in::q, in::k);
   }
-  template <class T, class Call>
-  requires on_host<Call>
-  static void run(Call& c) {
+  template <class T, class Call> static void run(Call& c) {
     const auto s = detail::shape_of_attention(c, in::q, in::k);
-    attention_forward<T>(s, detail::visibility_of<in>(c, s.head_dim),
-                         detail::query_rows(c.in(in::q), s), detail::key_rows(c.in(in::k), s),
-                         detail::key_rows(c.in(in::v), s), detail::query_rows(c.out(out::o), s),
-                         c.out(out::lse), {c.scratch(), c.threads(), c.lane()});
+    detail::attend<T>(c, s, detail::visibility_of<in>(c, s.head_dim), c.in(in::q), c.in(in::k),
+                      c.in(in::v), c.out(out::o), c.out(out::lse), c.threads());
   }
 };
 
@@ -77,18 +99,32 @@ struct kernel_of<&op::attention_grad> { // dy, q, k, v, o, lse, places, document
   using in = op::attention_grad_in;
   using out = op::attention_grad_out;
   template <class T, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
-    return attention_backward_bytes<T>(detail::shape_of_attention(c, in::q, in::k), c.threads());
-  }
-  template <class T, class Call>
-  requires on_host<Call>
-  static void run(Call& c) {
     const auto s = detail::shape_of_attention(c, in::q, in::k);
-    attention_backward<T>(
-        s, detail::visibility_of<in>(c, s.head_dim), detail::query_rows(c.in(in::dy), s),
-        detail::query_rows(c.in(in::q), s), detail::key_rows(c.in(in::k), s),
-        detail::key_rows(c.in(in::v), s), detail::query_rows(c.in(in::o), s), c.in(in::lse),
-        detail::query_rows(c.out(out::dq), s), detail::key_rows(c.out(out::dk), s),
-        detail::key_rows(c.out(out::dv), s), {c.scratch(), c.threads(), c.lane()});
+    if constexpr (on_host<Call>) return attention_backward_bytes<T>(s, c.threads());
+    else return s.batch * s.heads * s.queries * std::int64_t{sizeof(accumulator_t<T>)}; // delta
+  }
+  template <class T, class Call> static void run(Call& c) {
+    using namespace detail;
+    const auto s = shape_of_attention(c, in::q, in::k);
+    const attention_visibility see = visibility_of<in>(c, s.head_dim);
+    const auto dy = query_rows(c.in(in::dy), s), q = query_rows(c.in(in::q), s),
+               k = key_rows(c.in(in::k), s), v = key_rows(c.in(in::v), s),
+               o = query_rows(c.in(in::o), s);
+    const auto dq = query_rows(c.out(out::dq), s), dk = key_rows(c.out(out::dk), s),
+               dv = key_rows(c.out(out::dv), s);
+    const auto* const lse = c.in(in::lse);
+    if constexpr (on_host<Call>) {
+      attention_backward<T>(s, see, dy, q, k, v, o, lse, dq, dk, dv,
+                            {c.scratch(), c.threads(), c.lane()});
+    } else {
+      auto* const delta = reinterpret_cast<accumulator_t<T>*>(c.scratch());
+      for_rows(
+          c.lane(), s.batch * s.heads * s.queries,
+          rows::attention_query_grad_row<T>{row_extents(s), see, dy, q, k, v, o, lse, delta, dq});
+      for_rows(
+          c.lane(), s.batch * s.kv_heads * s.keys,
+          rows::attention_key_grad_row<T>{row_extents(s), see, dy, q, k, v, lse, delta, dk, dv});
+    }
   }
 };
 

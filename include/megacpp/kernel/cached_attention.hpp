@@ -11,11 +11,9 @@ template <> struct kernel_of<&op::cached_attention> { // q, k, v, keys, values, 
   using in = op::cached_attention_in;
   using out = op::cached_attention_out;
   template <class T, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
-    return attention_forward_bytes<T>(detail::shape_of_attention(c, in::q, in::keys), c.threads());
+    return detail::attention_bytes<T>(c, in::q, in::keys);
   }
-  template <class T, class Call>
-  requires on_host<Call>
-  static void run(Call& c) {
+  template <class T, class Call> static void run(Call& c) {
     const auto s = detail::shape_of_attention(c, in::q, in::keys);
     const std::int32_t* slots = c.in(in::slots);
     T *const keys = c.in_out(in::keys), *const values = c.in_out(in::values);
@@ -28,9 +26,7 @@ template <> struct kernel_of<&op::cached_attention> { // q, k, v, keys, values, 
     v.query_position = slots;
     const int threads =
         threads_for(s.batch * s.heads * s.queries * s.keys * s.head_dim, c.threads());
-    attention_forward<T>(s, v, detail::query_rows(c.in(in::q), s), detail::key_rows(keys, s),
-                         detail::key_rows(values, s), detail::query_rows(c.out(out::o), s), nullptr,
-                         {c.scratch(), threads, c.lane()});
+    detail::attend<T>(c, s, v, c.in(in::q), keys, values, c.out(out::o), nullptr, threads);
   }
 };
 

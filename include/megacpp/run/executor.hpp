@@ -163,9 +163,8 @@ private:
   /// Memory that nothing is in yet, lent to the products for their checks; zeros afterwards.
   class lent_memory {
   public:
-    lent_memory(device& to, const arena& memory)
-        : to_(to), memory_(memory), seen_(to, memory.data(), memory.size()) {
-      to_.products().lend(seen_.data(), memory_.size());
+    lent_memory(device& to, const arena& memory) : to_(to), memory_(memory) {
+      to_.products().lend(memory_.data(), memory_.size());
     }
     lent_memory(const lent_memory&) = delete;
     lent_memory& operator=(const lent_memory&) = delete;
@@ -177,7 +176,6 @@ private:
   private:
     device& to_;
     const arena& memory_;
-    host_view seen_;
   };
 
   void run_untimed(const task& t) {

@@ -156,7 +156,24 @@ public:
     if (rows <= 0) return;
     require(static_cast<cudaError_t>(launch_on_cuda(on_, rows, body)), "the launch of a kernel");
   }
+  void sort(std::uint64_t* numbers, std::int64_t n, int first, int bits, std::byte* room) {
+    std::int64_t needed = 0;
+    const auto status =
+        static_cast<cudaError_t>(sort_on_cuda(on_, numbers, n, first, bits, room, &needed));
+    if (status == cudaErrorMemoryAllocation)
+      throw error(exit_code::memory,
+                  "this version of CUB sorts " + std::to_string(n) + " numbers in " +
+                      std::to_string(needed) + " bytes, and " +
+                      std::to_string(sort_bytes_on_cuda(n)) +
+                      " are planned for it: build with another version of the CUDA toolkit");
+    require(status, "the start of a sort");
+  }
   int threads() const;
+  /// A call, for people, with the node whose kernel was called last.
+  std::string behind(const char* call) const {
+    return last_.node == nullptr ? std::string(call)
+                                 : std::string(call) + " behind " + last_.name(last_.node);
+  }
 
   void fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) override {
     if (bytes > 0)
@@ -195,10 +212,7 @@ private:
     std::string (*name)(const void*) = nullptr;
   };
   void require(cudaError_t status, const char* call) const {
-    if (status == cudaSuccess) return;
-    require_cuda(status, last_.node == nullptr
-                             ? std::string(call)
-                             : std::string(call) + " behind " + last_.name(last_.node));
+    if (status != cudaSuccess) require_cuda(status, behind(call));
   }
   cuda& of_;
   cudaStream_t on_ = nullptr;
@@ -212,9 +226,11 @@ class cuda : public device {
 public:
   using lane_type = cuda_lane;
 
-  /// Device `ordinal` of those that are visible, with a source of products of the caller's own.
-  cuda(std::unique_ptr<product_source> products, int ordinal, int threads)
-      : ordinal_(chosen(ordinal)), threads_(threads), products_(std::move(products)) {
+  /// Makes the source of products of a device, which is the current one and computes nothing yet.
+  using products_maker = std::unique_ptr<product_source>(cuda&);
+  /// Device `ordinal` of those that are visible.
+  cuda(int ordinal, int threads, products_maker& make_products)
+      : ordinal_(chosen(ordinal)), threads_(threads), products_(make_products(*this)) {
     set_thread_count(threads_);
     take_origin();
   }
@@ -301,6 +317,7 @@ public:
   static constexpr std::int64_t most_workspace(const product_shape& /*s*/, int /*threads*/) {
     return product_workspace;
   }
+  static constexpr std::int64_t sort_bytes(std::int64_t n) { return sort_bytes_on_cuda(n); }
 
 private:
   friend class cuda_event;

@@ -1,7 +1,9 @@
-// How units that g++ compiles start bodies on a CUDA device: this is declared for them, and defined
-// for nvcc alone (exec/cuda/launch.cuh), whose units instantiate it for the bodies that there are.
+// What units that g++ compiles start on a CUDA device: this is declared for them, and defined for
+// nvcc alone (exec/cuda/launch.cuh, exec/cuda/sort.cuh), whose units instantiate it for the bodies
+// that there are.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 struct CUstream_st; // cudaStream_t is a pointer to it
@@ -12,5 +14,15 @@ namespace mc {
 /// started; what goes wrong in the kernel shows in a later call, as everywhere in CUDA.
 template <class Body>
 [[nodiscard]] int launch_on_cuda(CUstream_st* on, std::int64_t rows, const Body& body);
+
+/// Room beside n numbers in which sort_on_cuda works: as many numbers, and tables of the sort.
+constexpr std::int64_t sort_bytes_on_cuda(std::int64_t n) {
+  return (n * 8 + 255) / 256 * 256 + n + (1 << 20);
+}
+/// Puts n numbers in order on a stream, by `bits` bits from bit `first` on; those that agree in
+/// them stay as they are. Gives the cudaError_t, cudaErrorMemoryAllocation where the room is too
+/// small, and how much is needed.
+[[nodiscard]] int sort_on_cuda(CUstream_st* on, std::uint64_t* numbers, std::int64_t n, int first,
+                               int bits, std::byte* room, std::int64_t* needed);
 
 } // namespace mc

@@ -41,8 +41,8 @@ struct slab {
 /// Rows of whole sequences that are summed apart; by default of one.
 struct summed_rows {
   std::int64_t count, sequence;
-  MEGACPP_HD summed_rows(std::int64_t n) : summed_rows(n, n) {}
-  MEGACPP_HD summed_rows(std::int64_t n, std::int64_t of_sequence)
+  MEGACPP_HD constexpr summed_rows(std::int64_t n) : summed_rows(n, n) {}
+  MEGACPP_HD constexpr summed_rows(std::int64_t n, std::int64_t of_sequence)
       : count(n), sequence(of_sequence) {}
   /// Where the sequence of row r ends.
   MEGACPP_HD std::int64_t end_of_sequence(std::int64_t r) const {
