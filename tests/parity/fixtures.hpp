@@ -33,6 +33,12 @@ inline constexpr mc::qwen3_moe tiny_qwen3_moe{.layers = 2,
                                               .vocabulary = 160,
                                               .positions = 64,
                                               .rope_theta = 10000};
+/// The fixture's loss has no load-balancing term.
+inline constexpr mc::qwen3_moe tiny_qwen3_moe_unbalanced = [] {
+  mc::qwen3_moe m = tiny_qwen3_moe;
+  m.aux_loss = 0;
+  return m;
+}();
 inline constexpr mc::batching tiny_batch{.micro = 4, .sequence = 24};
 
 inline std::filesystem::path fixtures(const std::string& family) {

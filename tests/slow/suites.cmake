@@ -142,15 +142,19 @@ if(MEGACPP_NVCC)
   set(nvcc ${MEGACPP_NVCC} -std=c++20 -arch=sm_90a --expt-relaxed-constexpr
       -ccbin=${CMAKE_CXX_COMPILER} -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-ffp-contract=off
       -I${PROJECT_SOURCE_DIR}/include ${eigen_flags})
-  # Headers for CUDA alone, which the host compiler cannot read.
+  # Headers for CUDA alone: code of the host is the host compiler's, the rest nvcc's.
   file(GLOB_RECURSE cuda_headers RELATIVE ${PROJECT_SOURCE_DIR}/include CONFIGURE_DEPENDS
        ${PROJECT_SOURCE_DIR}/include/megacpp/*/cuda/*.hpp ${PROJECT_SOURCE_DIR}/include/megacpp/*/cuda/*.cuh)
   foreach(header IN LISTS cuda_headers)
     set(unit ${CMAKE_CURRENT_BINARY_DIR}/headers/${header}.cu)
     file(CONFIGURE OUTPUT ${unit} CONTENT "#include <${header}>\n#include <${header}>\n")
     string(MAKE_C_IDENTIFIER ${header} name)
+    set(compile ${nvcc} -c)
+    if(header MATCHES "[.]hpp$")
+      set(compile ${CMAKE_CXX_COMPILER} -std=c++20 ${reading} -isystem ${MEGACPP_CUDA_INCLUDE} -x c++ -c)
+    endif()
     megacpp_slow_test(nvcc_${name} SHARD 2 LABEL nvcc TIMEOUT 1200 ONE_THREAD COST 10
-      COMMAND ${nvcc} -c -o ${CMAKE_CURRENT_BINARY_DIR}/${name}.o ${unit})
+      COMMAND ${compile} -o ${CMAKE_CURRENT_BINARY_DIR}/${name}.o ${unit})
   endforeach()
 
   # The program for a GPU, which has every row body, linked; without a GPU it says so.

@@ -25,7 +25,7 @@ import tempfile
 from pathlib import Path
 
 COMPILE_TIME = ["config", "num", "graph", "op", "nn", "model", "pass", "plan"]
-RUN_TIME = ["io", "exec", "product", "comm", "kernel", "data", "checkpoint", "observe"]
+RUN_TIME = ["io", "exec", "comm", "kernel", "product", "data", "checkpoint", "observe"]
 RUN_TIME_SEES = ["config", "num", "graph", "op", "plan"]
 BOTH = ["run", "hf", "laws", "optim", "options", "inspect", "train", "generate", "cli", "preset"]
 TOP = ["megacpp.hpp", "program.hpp", "main.hpp"]

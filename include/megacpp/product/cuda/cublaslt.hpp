@@ -1,0 +1,426 @@
+// Matrix products of a CUDA device, by cuBLASLt. Any C++ compiler that finds CUDA's headers reads
+// this.
+//
+// cuBLASLt counts by columns: a matrix that lies by rows, (r, c), is to it the transposed one,
+// (c, r), which lies by columns. So with X, W and Y by rows it computes
+//
+//   forward          Y^T (N, M)  = W X^T        A = W, transposed   B = X
+//   input gradient   dX^T (K, M) = W^T dY^T     A = W               B = dY
+//   weight gradient  dW^T (K, N) += X^T dY      A = X               B = dY, transposed
+//
+// Sums of fp32 and bf16 operands are taken in fp32, without TF32, and rounded once; those of fp64
+// in fp64. A way to compute a product is chosen once, so that a rerun has the same bits: the first
+// of those that the library proposes which passes the check of exec/product_check.hpp. A part of a
+// shape (product_shape::part) is a product of its own.
+#pragma once
+
+#include <megacpp/exec/cuda/device.hpp>
+#include <megacpp/exec/product_check.hpp>
+#include <megacpp/io/clock.hpp>
+#include <megacpp/kernel/rows/elementwise.hpp>
+
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace mc {
+
+/// Throws mc::error that names the `call` and what cuBLASLt says of it, unless it succeeded.
+inline void require_cublaslt(cublasStatus_t status, const std::string& call) {
+  if (status != CUBLAS_STATUS_SUCCESS)
+    throw error(exit_code::internal, call + ": " + cublasLtGetStatusString(status));
+}
+
+namespace detail {
+
+/// What a function of cuBLASLt made, and another one takes back.
+template <class Handle, cublasStatus_t (*Destroy)(Handle)> struct cublaslt_destroyed {
+  using pointer = Handle;
+  void operator()(Handle h) const { (void)Destroy(h); }
+};
+template <class Handle, cublasStatus_t (*Destroy)(Handle)> using cublaslt_owned =
+    std::unique_ptr<std::remove_pointer_t<Handle>, cublaslt_destroyed<Handle, Destroy>>;
+using cublaslt_layout = cublaslt_owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+
+constexpr cudaDataType_t cuda_type_of(dtype t) {
+  return t == dtype::f64 ? CUDA_R_64F : t == dtype::f32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+inline cublaslt_layout make_cublaslt_layout(dtype t, std::int64_t rows, std::int64_t columns,
+                                            std::int64_t stride) {
+  cublasLtMatrixLayout_t l = nullptr;
+  require_cublaslt(cublasLtMatrixLayoutCreate(&l, cuda_type_of(t), static_cast<std::uint64_t>(rows),
+                                              static_cast<std::uint64_t>(columns), stride),
+                   "cublasLtMatrixLayoutCreate");
+  return cublaslt_layout(l);
+}
+
+} // namespace detail
+
+/// A product that cuBLASLt computes. Several threads may execute it.
+class cublaslt_product final : public prepared_product {
+public:
+  /// Throws mc::error for a shape that cuBLASLt does not compute. Choose a way next.
+  cublaslt_product(cublasLtHandle_t handle, const product_shape& s, bool tf32) : handle_(handle) {
+    shape_ = s;
+    const bool types = s.a == s.b && (s.out == s.a || s.out == accumulator_of(s.a));
+    if (!types || s.scaled || s.chunk != 0 || s.panel != 0)
+      refuse("is of types, or has scales or panels, that cuBLASLt is not asked for here");
+    const bool wide = s.a == dtype::f64;
+    cublasLtMatmulDesc_t made = nullptr;
+    require_cublaslt(
+        cublasLtMatmulDescCreate(&made,
+                                 wide                        ? CUBLAS_COMPUTE_64F
+                                 : tf32 && s.a == dtype::f32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                             : CUBLAS_COMPUTE_32F,
+                                 wide ? CUDA_R_64F : CUDA_R_32F),
+        "cublasLtMatmulDescCreate");
+    description_.reset(made);
+    if (forward()) set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T, "CUBLASLT_MATMUL_DESC_TRANSA");
+    if (summed()) set(CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_T, "CUBLASLT_MATMUL_DESC_TRANSB");
+    way most = layouts_of(rows_of_part());
+    if (s.bias) {
+      set_epilogue(CUBLASLT_EPILOGUE_BIAS);
+      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, detail::cuda_type_of(s.b),
+          "CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE");
+    }
+    proposed_ = proposals(most);
+    if (s.bias && proposed_.empty()) { // a body adds it, where that rounds no more often
+      bias_behind_ = true;
+      if (s.out != accumulator_of(s.out) || s.out != s.b || s.y_row() != s.N)
+        refuse("has a bias that cuBLASLt does not add");
+      set_epilogue(CUBLASLT_EPILOGUE_DEFAULT);
+      proposed_ = proposals(most);
+    }
+    if (proposed_.empty()) refuse("is one that cuBLASLt knows no way to compute");
+    ways_.emplace(rows_of_part(), std::move(most));
+  }
+
+  /// The number of ways that the library proposes for the most rows, and the choice of one.
+  int ways() const { return static_cast<int>(proposed_.size()); }
+  void choose(int way) {
+    ways_.at(rows_of_part()).algorithm = proposed_[static_cast<unsigned>(way)];
+  }
+  /// What a check of the most rows computes.
+  product_cell_shape checked() const {
+    const product_shape& s = shape_;
+    const std::int64_t rows = rows_of_part();
+    product_cell_shape c;
+    c.type = s.a, c.output = s.out, c.bias = s.bias, c.accumulate = summed() || s.accumulate;
+    c.m = summed() ? s.N : rows, c.n = forward() ? s.N : s.K;
+    c.k = forward() ? s.K : summed() ? rows : s.N;
+    c.lda = forward() ? s.x_row() : s.y_row(), c.a_transposed = summed();
+    c.ldb = summed() ? s.x_row() : s.K, c.b_transposed = forward();
+    c.ldc = summed() ? s.K : forward() ? s.y_row() : s.x_row();
+    return c;
+  }
+  [[noreturn]] void refuse(const std::string& what, exit_code code = exit_code::internal) const {
+    throw error(code, text() + " " + what);
+  }
+  std::string text() const {
+    const product_shape& s = shape_;
+    return "a matrix product of " + std::to_string(s.M) + " x " + std::to_string(s.N) + " x " +
+           std::to_string(s.K) + " (" + name_of(s.a) + " x " + name_of(s.b) + " to " +
+           name_of(s.out) + ")";
+  }
+
+  void execute(const product_call& c) const override { execute(c, shape_.parts()); }
+  /// The first `parts` of its parts.
+  void execute(const product_call& c, std::int64_t parts) const {
+    const std::int64_t rows = shape_.dynamic_rows ? c.rows : shape_.M,
+                       part = shape_.part != 0 ? shape_.part : rows;
+    if (rows < 0 || rows > shape_.M || (part > 0 && rows % part != 0))
+      refuse("was prepared for fewer rows than " + std::to_string(rows) + ", or for whole parts");
+    place at(c);
+    for (std::int64_t i = 0; part > 0 && i < std::min(parts, rows / part); ++i)
+      run(c, at, part), advance(at, part);
+  }
+  void execute_parts(const product_call& c, std::span<const std::int32_t> rows) const override {
+    if (!shape_.dynamic_rows || shape_.bias)
+      refuse("was prepared for a fixed number of rows, or with a bias, and was given parts");
+    place at(c);
+    for (const std::int32_t n : rows) {
+      if (n < 0 || n > shape_.M)
+        refuse("was prepared for fewer rows than the " + std::to_string(n) + " of a part");
+      if (n > 0) run(c, at, n), advance(at, n);
+    }
+  }
+
+private:
+  using description = detail::cublaslt_owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
+  /// Where operands and output of a part begin.
+  struct place {
+    explicit place(const product_call& c)
+        : a(static_cast<const std::byte*>(c.a)),
+          b(static_cast<const std::byte*>(c.b)),
+          out(static_cast<std::byte*>(c.out)) {}
+    const std::byte *a, *b;
+    std::byte* out;
+  };
+  /// How the library computes so many rows.
+  struct way {
+    detail::cublaslt_layout a, b, d;
+    cublasLtMatmulAlgo_t algorithm{};
+  };
+
+  bool forward() const { return shape_.kind == product_kind::forward; }
+  bool summed() const { return shape_.kind == product_kind::weight_gradient; }
+  std::int64_t rows_of_part() const { return shape_.part != 0 ? shape_.part : shape_.M; }
+
+  template <class V>
+  void set(cublasLtMatmulDescAttributes_t what, const V& v, const char* name) const {
+    require_cublaslt(cublasLtMatmulDescSetAttribute(description_.get(), what, &v, sizeof v), name);
+  }
+  void set_epilogue(cublasLtEpilogue_t e) const {
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, e, "CUBLASLT_MATMUL_DESC_EPILOGUE");
+  }
+
+  way layouts_of(std::int64_t rows) const {
+    const product_shape& s = shape_;
+    const auto of_x = [&](dtype t) {
+      return detail::make_cublaslt_layout(t, s.K, rows, s.x_row());
+    };
+    const auto of_y = [&](dtype t) {
+      return detail::make_cublaslt_layout(t, s.N, rows, s.y_row());
+    };
+    const auto of_w = [&](dtype t) { return detail::make_cublaslt_layout(t, s.K, s.N, s.K); };
+    switch (s.kind) {
+    case product_kind::forward: return {of_w(s.b), of_x(s.a), of_y(s.out)};
+    case product_kind::input_gradient: return {of_w(s.b), of_y(s.a), of_x(s.out)};
+    case product_kind::weight_gradient: break;
+    }
+    return {of_x(s.b), of_y(s.a), of_w(s.out)};
+  }
+  /// The ways that the library proposes, best guess first.
+  std::vector<cublasLtMatmulAlgo_t> proposals(const way& w) const {
+    cublasLtMatmulPreference_t made = nullptr;
+    require_cublaslt(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
+    const detail::cublaslt_owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> wish(
+        made);
+    const std::size_t room = cuda::product_workspace;
+    require_cublaslt(cublasLtMatmulPreferenceSetAttribute(
+                         made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room),
+                     "CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES");
+    // Buffers of a plan and parameters begin at 64 bytes, an expert's weight where its extents say,
+    // and rows where theirs do.
+    const auto aligned = [&](cublasLtMatmulPreferenceAttributes_t what, std::uint32_t bytes) {
+      require_cublaslt(cublasLtMatmulPreferenceSetAttribute(made, what, &bytes, sizeof bytes),
+                       "CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT");
+    };
+    aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of_b());
+    aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of_a());
+    aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of_out());
+    aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of_out());
+    std::array<cublasLtMatmulHeuristicResult_t, 8> found{};
+    int count = 0;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+        handle_, description_.get(), w.a.get(), w.b.get(), w.d.get(), w.d.get(), made,
+        static_cast<int>(found.size()), found.data(), &count);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
+    require_cublaslt(status, "cublasLtMatmulAlgoGetHeuristic");
+    std::vector<cublasLtMatmulAlgo_t> all;
+    for (int i = 0; i < count; ++i)
+      if (const auto& one = found[static_cast<unsigned>(i)]; one.state == CUBLAS_STATUS_SUCCESS)
+        all.push_back(one.algo);
+    return all;
+  }
+  /// Bytes of which what begins at each so many elements is a multiple, at most 64.
+  static std::uint32_t alignment(std::int64_t elements, dtype t) {
+    const std::int64_t bytes = elements * size_of(t);
+    return static_cast<std::uint32_t>(std::min<std::int64_t>(bytes & -bytes, 64));
+  }
+  std::int64_t of_w() const { return shape_.N * shape_.K; }
+  std::uint32_t alignment_of_a() const {
+    return alignment(forward() ? shape_.x_row() : shape_.y_row(), shape_.a);
+  }
+  std::uint32_t alignment_of_b() const {
+    return alignment(summed() ? shape_.x_row() : of_w(), shape_.b);
+  }
+  std::uint32_t alignment_of_out() const {
+    return alignment(summed() ? of_w() : forward() ? shape_.y_row() : shape_.x_row(), shape_.out);
+  }
+  /// Fewer rows than the most are computed in the way of these, where it serves them.
+  const way& way_of(std::int64_t rows) const {
+    const auto [at, made] = ways_.try_emplace(rows);
+    if (!made) return at->second;
+    way w = layouts_of(rows);
+    w.algorithm = ways_.at(rows_of_part()).algorithm;
+    cublasLtMatmulHeuristicResult_t checked{};
+    const bool serves =
+        cublasLtMatmulAlgoCheck(handle_, description_.get(), w.a.get(), w.b.get(), w.d.get(),
+                                w.d.get(), &w.algorithm, &checked) == CUBLAS_STATUS_SUCCESS &&
+        checked.workspaceSize <= static_cast<std::size_t>(cuda::product_workspace);
+    if (!serves) {
+      const std::vector<cublasLtMatmulAlgo_t> others = proposals(w);
+      if (others.empty()) {
+        ways_.erase(at);
+        refuse("is one that cuBLASLt knows no way to compute for " + std::to_string(rows) +
+               " rows");
+      }
+      w.algorithm = others.front();
+    }
+    return at->second = std::move(w);
+  }
+
+  void run(const product_call& c, const place& at, std::int64_t rows) const {
+    auto& on = static_cast<cuda_lane&>(c.on);
+    const auto begins = [](const void* p, std::uint32_t bytes) {
+      return reinterpret_cast<std::uintptr_t>(p) % bytes == 0;
+    };
+    if (!begins(at.a, alignment_of_a()) || !begins(at.b, alignment_of_b()) ||
+        !begins(at.out, alignment_of_out()))
+      refuse("was given memory that begins elsewhere than its rows do");
+    {
+      const std::scoped_lock lock(mutex_);
+      const way& w = way_of(rows);
+      if (shape_.bias && !bias_behind_)
+        set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, c.bias, "CUBLASLT_MATMUL_DESC_BIAS_POINTER");
+      const bool adds = summed() || shape_.accumulate;
+      const float one = 1, factor = adds ? 1 : 0;
+      const double wide_one = 1, wide_factor = factor;
+      const bool wide = shape_.a == dtype::f64;
+      // The weight is the first operand, or the weight gradient's X.
+      const cublasStatus_t status = cublasLtMatmul(
+          handle_, description_.get(), wide ? static_cast<const void*>(&wide_one) : &one, at.b,
+          w.a.get(), at.a, w.b.get(), wide ? static_cast<const void*>(&wide_factor) : &factor,
+          at.out, w.d.get(), at.out, w.d.get(), &w.algorithm, on.workspace(),
+          static_cast<std::size_t>(on.room().workspace), on.stream());
+      if (status != CUBLAS_STATUS_SUCCESS) require_cublaslt(status, on.behind("cublasLtMatmul"));
+    }
+    if (shape_.bias && bias_behind_) {
+      if (shape_.out == dtype::f64) add_bias<double>(on, at.out, c.bias, rows);
+      else add_bias<float>(on, at.out, c.bias, rows);
+    }
+  }
+  template <class T>
+  void add_bias(cuda_lane& on, std::byte* y, const void* bias, std::int64_t rows) const {
+    auto* const out = reinterpret_cast<T*>(y);
+    on.for_rows(
+        rows, rows::bias_add_row<T, std::int64_t>{shape_.N, out, static_cast<const T*>(bias), out});
+  }
+  void advance(place& at, std::int64_t rows) const {
+    const bool of_y = shape_.kind != product_kind::forward;
+    at.a += rows * (of_y ? shape_.y_row() : shape_.x_row()) * size_of(shape_.a);
+    if (summed()) at.b += rows * shape_.x_row() * size_of(shape_.b);
+    else at.out += rows * (forward() ? shape_.y_row() : shape_.x_row()) * size_of(shape_.out);
+  }
+
+  cublasLtHandle_t handle_;
+  description description_;
+  bool bias_behind_ = false; ///< added by a body, since no way of the library adds it
+  std::vector<cublasLtMatmulAlgo_t> proposed_; ///< for the most rows
+  mutable std::mutex mutex_;                   ///< of the description and the ways
+  mutable std::map<std::int64_t, way> ways_;   ///< by rows
+};
+
+/// cuBLASLt on a CUDA device, which is the current one. With tf32, fp32 operands are rounded to
+/// TF32 before they are multiplied.
+class cublaslt_products final : public product_source {
+public:
+  explicit cublaslt_products(cuda& on, bool tf32 = false) : on_(on), tf32_(tf32) {
+    cublasLtHandle_t made = nullptr;
+    require_cublaslt(cublasLtCreate(&made), "cublasLtCreate");
+    handle_.reset(made);
+  }
+  const prepared_product& prepare(const product_shape& s) override {
+    for (const auto& p : products_)
+      if (p->shape() == s) return *p;
+    auto made = std::make_unique<cublaslt_product>(handle_.get(), s, tf32_);
+    std::string fault;
+    for (int way = 0; way < made->ways(); ++way) {
+      made->choose(way);
+      ++checks_.plans;
+      if (fault = fault_of(*made); fault.empty()) return *products_.emplace_back(std::move(made));
+      checks_.refused.push_back("cuBLASLt " + fault + " in way " + std::to_string(way + 1) +
+                                " of " + std::to_string(made->ways()) + " of " + made->text());
+    }
+    made->refuse("is one that cuBLASLt " + fault +
+                     " in each way that it proposes: another version of it is needed",
+                 exit_code::machine);
+  }
+  void lend(std::byte* memory, std::int64_t bytes) override {
+    lent_ = memory, lent_bytes_ = bytes, lent_used_ = 0;
+  }
+  std::int64_t take_back() override {
+    lent_ = nullptr, lent_bytes_ = 0;
+    return std::exchange(lent_used_, 0);
+  }
+  const product_checks& checks() const override { return checks_; }
+  std::int64_t workspace_bytes() const override {
+    return products_.empty() ? 0 : cuda::product_workspace;
+  }
+  product_type type() override { return product_type::bf16; }
+  std::string describe(dtype storage) override {
+    const std::size_t v = cublasLtGetVersion();
+    std::string text = "cuBLASLt " + std::to_string(v / 10000) + "." +
+                       std::to_string(v / 100 % 100) + "." + std::to_string(v % 100);
+    if (storage == dtype::f32) text += tf32_ ? ", with TF32" : ", without TF32";
+    if (const std::size_t n = checks_.refused.size(); n > 0)
+      text += ", but for " + std::to_string(n) + " of " + std::to_string(checks_.plans) +
+              " ways, which compute wrong";
+    return text;
+  }
+
+private:
+  /// What the library does wrong with a product, as a verb with an object; nothing if it may be
+  /// trusted.
+  std::string fault_of(const cublaslt_product& p) {
+    const stopwatch watch;
+    const product_check check(p.checked());
+    const auto bytes = static_cast<std::int64_t>((check.bytes() + 255) / 256 * 256);
+    arena own, room(on_.mirrored(), bytes, "the check of a matrix product", remedy);
+    std::byte* memory = lent_;
+    if (bytes <= lent_bytes_) lent_used_ = std::max(lent_used_, bytes);
+    else own = arena(on_, bytes, "the check of a matrix product", remedy), memory = own.data();
+    lane& l = on_.main_lane();
+    l.reserve({.workspace = cuda::product_workspace});
+    const auto there = [&](const void* x) {
+      return x == nullptr ? nullptr : memory + (static_cast<const std::byte*>(x) - room.data());
+    };
+    double in_library = 0;
+    std::string fault =
+        check.fault(room.data(), [&](const void* a, const void* b, const void* bias, void* to) {
+          const stopwatch call;
+          const product_shape& s = p.shape();
+          on_.write(memory, room.data(), bytes);
+          p.execute({.on = l,
+                     .a = there(a),
+                     .b = there(b),
+                     .bias = there(bias),
+                     .out = there(to),
+                     .rows = s.dynamic_rows ? s.M : -1},
+                    1);
+          on_.read(room.data(), memory, bytes);
+          in_library = call.seconds();
+          return true;
+        });
+    checks_.seconds += watch.seconds() - in_library;
+    checks_.library_seconds += in_library;
+    return fault;
+  }
+
+  static constexpr const char* remedy = "a smaller micro-batch or sequence";
+  cuda& on_;
+  bool tf32_;
+  detail::cublaslt_owned<cublasLtHandle_t, cublasLtDestroy> handle_;
+  product_checks checks_;
+  std::byte* lent_ = nullptr;
+  std::int64_t lent_bytes_ = 0, lent_used_ = 0;
+  std::vector<std::unique_ptr<cublaslt_product>> products_;
+};
+
+/// Makes the products of a CUDA device.
+inline std::unique_ptr<product_source> cublaslt(cuda& on) {
+  return std::make_unique<cublaslt_products>(on);
+}
+
+} // namespace mc

@@ -1,0 +1,25 @@
+// A machine whose first device a program runs on, with products of cuBLASLt: all of the stand-in.
+#pragma once
+
+#include <cuda/stand_in.hpp>
+
+#include <megacpp/product/cuda/cublaslt.hpp>
+
+#include <memory>
+#include <optional>
+
+namespace test {
+
+class machine_with_device {
+public:
+  explicit machine_with_device(const stand_in::machine& m = {}) {
+    stand_in::begin(m);
+    device_.emplace(0, 1, mc::cublaslt);
+  }
+  mc::cuda& device() { return *device_; }
+
+private:
+  std::optional<mc::cuda> device_;
+};
+
+} // namespace test

@@ -1,0 +1,235 @@
+// Products of product/cuda/cublaslt.hpp over the stand-in of cuBLASLt, against sums in double.
+#define BOOST_TEST_MODULE cuda_products
+#include <boost/test/unit_test.hpp>
+
+#include <cuda/machine.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+using namespace mc;
+using std::int64_t;
+
+namespace {
+
+/// Numbers of a type in the device's memory, with what lies between rows.
+template <class T> class matrix {
+public:
+  matrix(device& on, int64_t rows, int64_t columns, int64_t stride, std::uint64_t seed)
+      : on_(on),
+        columns_(columns),
+        stride_(stride),
+        values_(static_cast<std::size_t>(std::max<int64_t>(rows * stride, 1))),
+        memory_(on, bytes(), "a test", "nothing") {
+    for (T& x : values_) {
+      seed = seed * 6364136223846793005u + 1442695040888963407u;
+      x = convert<T>(static_cast<double>(static_cast<int64_t>(seed) >> 11) * 0x1p-52);
+    }
+    on.write(memory_.data(), values_.data(), bytes());
+  }
+  std::byte* data() const { return memory_.data(); }
+  double operator()(int64_t r, int64_t c) const {
+    return convert<double>(values_[static_cast<std::size_t>(r * stride_ + c)]);
+  }
+  /// What the device has now.
+  std::vector<T> read() const {
+    std::vector<T> now(values_.size());
+    on_.read(now.data(), memory_.data(), bytes());
+    return now;
+  }
+  const std::vector<T>& values() const { return values_; }
+  int64_t stride() const { return stride_; }
+
+private:
+  int64_t bytes() const { return std::ssize(values_) * int64_t{sizeof(T)}; }
+  device& on_;
+  int64_t columns_, stride_;
+  std::vector<T> values_;
+  arena memory_;
+};
+
+/// Of elements of T with results of Out, on a device, against double. Rows: those of the call where
+/// the shape's are dynamic, in parts of `parts` where there are some.
+template <class T, class Out>
+void check(cuda& on, product_shape s, int64_t rows, const std::vector<std::int32_t>& parts = {}) {
+  s.a = s.b = dtype_of<T>, s.out = dtype_of<Out>;
+  const bool forward = s.kind == product_kind::forward,
+             summed = s.kind == product_kind::weight_gradient, adds = summed || s.accumulate;
+  // Operands as the product names them: a, b, and out.
+  const matrix<T> a(on, rows, forward ? s.K : s.N, forward ? s.x_row() : s.y_row(), 1);
+  const matrix<T> b(on, summed ? rows : s.N, s.K, summed ? s.x_row() : s.K, 2);
+  const matrix<T> bias(on, 1, s.N, s.N, 3);
+  const int64_t height = summed ? s.N : rows, width = forward ? s.N : s.K,
+                stride = summed    ? s.K
+                         : forward ? s.y_row()
+                                   : s.x_row();
+  const matrix<Out> out(on, height, width, stride, 4);
+  const prepared_product& p = on.products().prepare(s);
+  lane& l = on.main_lane();
+  l.reserve({.workspace = on.products().workspace_bytes()});
+  const product_call call{.on = l,
+                          .a = a.data(),
+                          .b = b.data(),
+                          .bias = s.bias ? bias.data() : nullptr,
+                          .out = out.data(),
+                          .rows = s.dynamic_rows ? rows : -1};
+  if (parts.empty()) p.execute(call);
+  else p.execute_parts(call, parts);
+  const std::vector<Out> got = out.read();
+  std::vector<bool> inside(got.size());
+  for (int64_t i = 0; i < height; ++i)
+    for (int64_t j = 0; j < width; ++j) {
+      double sum = 0, terms = 0;
+      const auto add = [&](double x) { sum += x, terms += std::abs(x); };
+      const int64_t n = forward ? s.K : summed ? rows : s.N;
+      for (int64_t k = 0; k < n; ++k)
+        add(forward ? a(i, k) * b(j, k) : summed ? a(k, i) * b(k, j) : a(i, k) * b(k, j));
+      if (s.bias) add(bias(0, j));
+      if (adds) add(out(i, j));
+      const auto at = static_cast<std::size_t>(i * stride + j);
+      inside[at] = true;
+      const double unit = sizeof(T) == 8 ? 0x1p-48 : 0x1p-19,
+                   rounding = sizeof(Out) == 2 ? 0x1p-8 * (summed ? 1 : 2) : 0;
+      BOOST_REQUIRE_MESSAGE(
+          std::abs(convert<double>(got[at]) - sum) <= rounding * std::abs(sum) + unit * terms,
+          "(" << i << ", " << j << ") is " << convert<double>(got[at]) << " and should be " << sum);
+    }
+  // Nothing is written between rows.
+  for (std::size_t k = 0; k < got.size(); ++k)
+    if (!inside[k]) BOOST_REQUIRE(convert<double>(got[k]) == convert<double>(out.values()[k]));
+}
+
+constexpr product_kind kinds[] = {product_kind::forward, product_kind::input_gradient,
+                                  product_kind::weight_gradient};
+
+/// f of every kind with the types that it is used with.
+template <class F> void for_types(product_kind kind, F f) {
+  f(float(), float()), f(double(), double()), f(bf16(), float());
+  if (kind != product_kind::weight_gradient) f(bf16(), bf16());
+}
+
+std::string refused(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const error& e) {
+    return e.what();
+  }
+  return "nothing was refused";
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(products_of_every_kind) {
+  test::machine_with_device machine;
+  for (const product_kind kind : kinds)
+    for_types(kind, [&]<class T, class Out>(T, Out) {
+      for (const auto& [m, n, k] : {std::array<int64_t, 3>{16, 32, 64}, {7, 5, 3}, {1, 9, 17}}) {
+        product_shape s{.kind = kind, .M = m, .N = n, .K = k};
+        check<T, Out>(machine.device(), s, m);
+        s.x_stride = k + 3, s.y_stride = n + 1; // parts of packed rows
+        check<T, Out>(machine.device(), s, m);
+      }
+    });
+}
+
+BOOST_AUTO_TEST_CASE(what_is_added) {
+  test::machine_with_device machine;
+  for_types(product_kind::forward, [&]<class T, class Out>(T, Out) {
+    if (!std::is_same_v<T, Out>) return;
+    check<T, T>(machine.device(), {.M = 6, .N = 10, .K = 4, .bias = true}, 6);
+    check<T, T>(machine.device(),
+                {.kind = product_kind::input_gradient, .M = 6, .N = 10, .K = 4, .accumulate = true},
+                6);
+  });
+}
+
+// Fewer rows than the most, one after the other on one plan; none; parts, some of them empty.
+BOOST_AUTO_TEST_CASE(rows_of_a_call) {
+  test::machine_with_device machine;
+  for (const product_kind kind : kinds)
+    for_types(kind, [&]<class T, class Out>(T, Out) {
+      const product_shape s{.kind = kind, .M = 12, .N = 8, .K = 16, .dynamic_rows = true};
+      for (const int64_t rows : {12, 5, 1, 0, 5}) check<T, Out>(machine.device(), s, rows);
+      check<T, Out>(machine.device(), s, 12, {3, 0, 8, 1});
+      check<T, Out>(machine.device(), s, 3, {3});
+    });
+}
+
+// A part has the bits that it has alone, whatever others there are.
+BOOST_AUTO_TEST_CASE(parts_are_products_of_their_own) {
+  test::machine_with_device machine;
+  cuda& on = machine.device();
+  for (const product_kind kind : kinds) {
+    check<float, float>(on, {.kind = kind, .M = 12, .N = 6, .K = 10, .part = 4}, 12);
+    check<bf16, float>(on, {.kind = kind, .M = 12, .N = 6, .K = 10, .part = 4}, 12);
+  }
+  const auto first_rows = [&](int64_t m) {
+    const product_shape s{.M = m, .N = 6, .K = 10, .part = 4};
+    const matrix<float> x(on, m, 10, 10, 1), w(on, 6, 10, 10, 2), y(on, m, 6, 6, 3);
+    on.main_lane().reserve({.workspace = cuda::product_workspace});
+    on.products().prepare(s).execute(
+        {.on = on.main_lane(), .a = x.data(), .b = w.data(), .out = y.data()});
+    std::vector<float> all = y.read();
+    all.resize(24);
+    return all;
+  };
+  BOOST_TEST(first_rows(4) == first_rows(12), boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(what_it_cannot_do_is_refused) {
+  test::machine_with_device machine;
+  cuda& on = machine.device();
+  const auto says = [&](const std::string& part, const std::function<void()>& f) {
+    const std::string sentence = refused(f);
+    BOOST_TEST(sentence.find(part) != std::string::npos, sentence);
+  };
+  product_shape s{.M = 4, .N = 8, .K = 8};
+  s.b = dtype::bf16;
+  says("a matrix product of 4 x 8 x 8 (f32 x bf16 to f32) is of types",
+       [&] { on.products().prepare(s); });
+  s.b = dtype::f32;
+  const prepared_product& p = on.products().prepare(s);
+  const matrix<float> x(on, 5, 8, 8, 1);
+  const auto call = [&](std::byte* a) {
+    return product_call{.on = on.main_lane(), .a = a, .b = x.data(), .out = x.data()};
+  };
+  says("begins elsewhere", [&] { p.execute(call(x.data() + 4)); });
+  s.dynamic_rows = true;
+  product_call many = call(x.data());
+  many.rows = 5;
+  says("fewer rows than 5,", [&] { on.products().prepare(s).execute(many); });
+  // A lane without a workspace: the library says so, and nothing is started.
+  const auto other = on.make_lane();
+  const product_call elsewhere{.on = *other, .a = x.data(), .b = x.data(), .out = x.data()};
+  const std::int64_t before = stand_in::count().started;
+  says("cublasLtMatmul: CUBLAS_STATUS_INVALID_VALUE", [&] { p.execute(elsewhere); });
+  BOOST_TEST(stand_in::count().started == before);
+  BOOST_TEST(on.products().describe(dtype::f32).find("without TF32") != std::string::npos);
+}
+
+// A way that computes wrong is found before it is used, and told; where all are wrong the run ends.
+BOOST_AUTO_TEST_CASE(a_wrong_way_is_not_used) {
+  test::machine_with_device machine;
+  cuda& on = machine.device();
+  for (const product_kind kind : kinds) {
+    stand_in::fail("way 1", cudaErrorUnknown);
+    check<bf16, float>(on, {.kind = kind, .M = 6, .N = 10, .K = 14}, 6);
+  }
+  BOOST_TEST(on.products().checks().refused.size() == 3u);
+  BOOST_TEST(on.products().checks().refused[0] ==
+             "cuBLASLt computes row 0 wrong in way 1 of 2 of a matrix product of 6 x 10 x 14 (bf16 "
+             "x bf16 to f32)");
+  BOOST_TEST(on.products().describe(dtype::bf16).find("but for 3 of 6 ways") != std::string::npos);
+  stand_in::fail("way 1", cudaErrorUnknown), stand_in::fail("way 2", cudaErrorUnknown);
+  const std::string sentence = refused([&] { on.products().prepare({.M = 2, .N = 2, .K = 2}); });
+  BOOST_TEST(sentence ==
+             "a matrix product of 2 x 2 x 2 (f32 x f32 to f32) is one that cuBLASLt "
+             "computes row 0 wrong in each way that it proposes: another version of it "
+             "is needed");
+}

@@ -1,0 +1,293 @@
+// cuBLASLt without a device: the functions that product/cuda/cublaslt.hpp calls. Products are computed
+// when their stream comes to them, by plain loops; a way is for one shape, with the alignments and the
+// workspace that were asked for.
+#include "stand_in.hpp"
+
+#include <cublasLt.h>
+#include <megacpp/num/dtype.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <type_traits>
+
+// CUDA's handle.
+struct cublasLtContext {};
+
+namespace {
+
+/// What the words of CUDA's opaque structs are here.
+struct layout_words {
+  std::uint64_t type, rows, columns, stride;
+};
+struct description_words {
+  std::uint64_t computes, scales, a_transposed, b_transposed, epilogue, bias_type;
+  const void* bias;
+};
+struct wish_words {
+  std::uint64_t workspace, a, b, c, d; ///< bytes, and those at which operands begin
+};
+/// A way: for extents of D and of the sum that are at most these. A wrong one computes one element
+/// of the result wrong.
+struct algorithm_words {
+  std::uint64_t m, n, k, types, wrong, a, b, d;
+};
+constexpr std::size_t workspace_of_ways = 1 << 16;
+
+template <class Words, class Opaque> Words words_of(const Opaque& o) {
+  static_assert(sizeof(Words) <= sizeof o.data && std::is_trivially_copyable_v<Words>);
+  Words w;
+  std::memcpy(&w, o.data, sizeof w);
+  return w;
+}
+template <class Words, class Opaque> void put(Opaque& o, const Words& w) {
+  std::memcpy(o.data, &w, sizeof w);
+}
+template <class Opaque, class Words> cublasStatus_t make(Opaque** to, const Words& w) {
+  *to = new Opaque{};
+  put(**to, w);
+  return CUBLAS_STATUS_SUCCESS;
+}
+template <class Opaque> cublasStatus_t destroy(Opaque* o) {
+  delete o;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+template <class V> std::optional<V> value_of(const void* from, std::size_t bytes) {
+  if (bytes != sizeof(V)) return {};
+  V v;
+  std::memcpy(&v, from, sizeof v);
+  return v;
+}
+
+/// A product as it is to be computed.
+struct computed {
+  description_words how;
+  layout_words a, b, d;
+  double alpha, beta;
+  const std::byte *from_a, *from_b;
+  std::byte* to;
+  algorithm_words way;
+  std::byte* workspace;
+
+  std::uint64_t k() const { return how.a_transposed != 0 ? a.rows : a.columns; }
+  bool agrees() const {
+    return d.rows == (how.a_transposed != 0 ? a.columns : a.rows) &&
+           d.columns == (how.b_transposed != 0 ? b.rows : b.columns) &&
+           k() == (how.b_transposed != 0 ? b.columns : b.rows) && a.stride >= a.rows &&
+           b.stride >= b.rows && d.stride >= d.rows;
+  }
+  /// Whether the way serves it.
+  bool is_served() const {
+    return agrees() && d.rows <= way.m && d.columns <= way.n && k() <= way.k &&
+           types() == way.types;
+  }
+  std::uint64_t types() const { return a.type | b.type << 16 | d.type << 32 | how.epilogue << 48; }
+
+  /// Sums are of type S.
+  template <class S, class In, class Out> void run() const {
+    const auto *x = reinterpret_cast<const In*>(from_a), *y = reinterpret_cast<const In*>(from_b);
+    auto* const out = reinterpret_cast<Out*>(to);
+    const std::uint64_t of_x = how.a_transposed != 0 ? a.stride : 1,
+                        next_x = how.a_transposed != 0 ? 1 : a.stride,
+                        of_y = how.b_transposed != 0 ? 1 : b.stride,
+                        next_y = how.b_transposed != 0 ? b.stride : 1;
+    std::memset(workspace, 0xa5, workspace_of_ways); // of this product alone
+    for (std::uint64_t j = 0; j < d.columns; ++j)
+      for (std::uint64_t i = 0; i < d.rows; ++i) {
+        S sum = 0;
+        for (std::uint64_t t = 0; t < k(); ++t)
+          sum +=
+              mc::convert<S>(x[i * of_x + t * next_x]) * mc::convert<S>(y[j * of_y + t * next_y]);
+        sum *= static_cast<S>(alpha);
+        Out& element = out[i + j * d.stride];
+        if (beta != 0) sum += static_cast<S>(beta) * mc::convert<S>(element);
+        if (how.epilogue == CUBLASLT_EPILOGUE_BIAS)
+          sum += mc::convert<S>(static_cast<const Out*>(how.bias)[i]);
+        element = mc::convert<Out>(sum);
+      }
+    if (way.wrong != 0) out[0] = mc::convert<Out>(mc::convert<S>(out[0]) + 1);
+  }
+};
+
+/// f.operator()<S, In, Out>() for the types of a product, or false where there is no such product.
+template <class F> bool with_types(const description_words& how, const layout_words& a,
+                                   const layout_words& b, const layout_words& d, F f) {
+  if (a.type != b.type) return false;
+  const bool sums_64 = how.computes == CUBLAS_COMPUTE_64F && how.scales == CUDA_R_64F,
+             sums_32 = (how.computes == CUBLAS_COMPUTE_32F ||
+                        how.computes == CUBLAS_COMPUTE_32F_FAST_TF32) &&
+                       how.scales == CUDA_R_32F;
+  // The library adds a bias of the output's type to what is no fp64.
+  if (how.epilogue == CUBLASLT_EPILOGUE_BIAS && (sums_64 || how.bias_type != d.type)) return false;
+  if (sums_64 && a.type == CUDA_R_64F && d.type == CUDA_R_64F)
+    return f.template operator()<double, double, double>(), true;
+  if (!sums_32) return false;
+  if (a.type == CUDA_R_32F && d.type == CUDA_R_32F)
+    return f.template operator()<float, float, float>(), true;
+  if (a.type != CUDA_R_16BF) return false;
+  if (d.type == CUDA_R_32F) return f.template operator()<float, mc::bf16, float>(), true;
+  if (d.type == CUDA_R_16BF) return f.template operator()<float, mc::bf16, mc::bf16>(), true;
+  return false;
+}
+
+bool begins(const void* p, std::uint64_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(p) % bytes == 0;
+}
+
+} // namespace
+
+extern "C" {
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* made) {
+  if (stand_in::entered("cublasLtCreate") != cudaSuccess) return CUBLAS_STATUS_NOT_INITIALIZED;
+  *made = new cublasLtContext;
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t h) {
+  delete h;
+  return CUBLAS_STATUS_SUCCESS;
+}
+std::size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
+const char* cublasLtGetStatusString(cublasStatus_t s) {
+  switch (s) {
+  case CUBLAS_STATUS_SUCCESS: return "CUBLAS_STATUS_SUCCESS";
+  case CUBLAS_STATUS_NOT_INITIALIZED: return "CUBLAS_STATUS_NOT_INITIALIZED";
+  case CUBLAS_STATUS_INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
+  case CUBLAS_STATUS_NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
+  case CUBLAS_STATUS_EXECUTION_FAILED: return "CUBLAS_STATUS_EXECUTION_FAILED";
+  default: return "another status";
+  }
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* d, cublasComputeType_t computes,
+                                        cudaDataType_t scales) {
+  return make(
+      d, description_words{static_cast<std::uint64_t>(computes), static_cast<std::uint64_t>(scales),
+                           0, 0, CUBLASLT_EPILOGUE_DEFAULT, 0, nullptr});
+}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d) { return destroy(d); }
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d,
+                                              cublasLtMatmulDescAttributes_t what, const void* from,
+                                              std::size_t bytes) {
+  auto w = words_of<description_words>(*d);
+  const auto number = value_of<std::int32_t>(from, bytes);
+  const auto pointer = value_of<const void*>(from, bytes);
+  if (what == CUBLASLT_MATMUL_DESC_BIAS_POINTER ? !pointer : !number)
+    return CUBLAS_STATUS_INVALID_VALUE;
+  const auto n = static_cast<std::uint64_t>(number.value_or(0));
+  switch (what) {
+  case CUBLASLT_MATMUL_DESC_TRANSA: w.a_transposed = n == CUBLAS_OP_T; break;
+  case CUBLASLT_MATMUL_DESC_TRANSB: w.b_transposed = n == CUBLAS_OP_T; break;
+  case CUBLASLT_MATMUL_DESC_EPILOGUE: w.epilogue = n; break;
+  case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: w.bias_type = n; break;
+  case CUBLASLT_MATMUL_DESC_BIAS_POINTER: w.bias = *pointer; break;
+  default: return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  put(*d, w);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* l, cudaDataType type,
+                                          std::uint64_t rows, std::uint64_t columns,
+                                          std::int64_t stride) {
+  return make(l, layout_words{static_cast<std::uint64_t>(type), rows, columns,
+                              static_cast<std::uint64_t>(stride)});
+}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l) { return destroy(l); }
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* p) {
+  return make(p, wish_words{0, 256, 256, 256, 256});
+}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) { return destroy(p); }
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
+                                                    cublasLtMatmulPreferenceAttributes_t what,
+                                                    const void* from, std::size_t bytes) {
+  auto w = words_of<wish_words>(*p);
+  const bool room = what == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+  const auto large = value_of<std::uint64_t>(from, bytes);
+  const auto small = value_of<std::uint32_t>(from, bytes);
+  if (room ? !large : !small) return CUBLAS_STATUS_INVALID_VALUE;
+  switch (what) {
+  case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: w.workspace = *large; break;
+  case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: w.a = *small; break;
+  case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: w.b = *small; break;
+  case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES: w.c = *small; break;
+  case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES: w.d = *small; break;
+  default: return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  put(*p, w);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t how,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t wish, int most,
+                                              cublasLtMatmulHeuristicResult_t* found, int* count) {
+  computed p{};
+  p.how = words_of<description_words>(*how), p.a = words_of<layout_words>(*a);
+  p.b = words_of<layout_words>(*b), p.d = words_of<layout_words>(*d);
+  const auto w = words_of<wish_words>(*wish);
+  *count = 0;
+  if (!p.agrees() || c != d) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!with_types(p.how, p.a, p.b, p.d, []<class, class, class>() {}))
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  for (; *count < std::min(most, 2); ++*count) {
+    found[*count] = {};
+    found[*count].workspaceSize =
+        std::min(static_cast<std::size_t>(w.workspace), workspace_of_ways);
+    if (w.workspace < workspace_of_ways) return CUBLAS_STATUS_NOT_SUPPORTED;
+    put(found[*count].algo,
+        algorithm_words{p.d.rows, p.d.columns, p.k(), p.types(),
+                        stand_in::entered(*count == 0 ? "way 1" : "way 2") != cudaSuccess ? 1u : 0u,
+                        w.a, w.b, std::min(w.c, w.d)});
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t how,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t* algorithm,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  computed p{};
+  p.how = words_of<description_words>(*how), p.a = words_of<layout_words>(*a);
+  p.b = words_of<layout_words>(*b), p.d = words_of<layout_words>(*d);
+  p.way = words_of<algorithm_words>(*algorithm);
+  *result = {};
+  result->workspaceSize = workspace_of_ways;
+  return p.is_served() ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t how, const void* alpha,
+                              const void* from_a, cublasLtMatrixLayout_t a, const void* from_b,
+                              cublasLtMatrixLayout_t b, const void* beta, const void* from_c,
+                              cublasLtMatrixLayout_t, void* to, cublasLtMatrixLayout_t d,
+                              const cublasLtMatmulAlgo_t* algorithm, void* workspace,
+                              std::size_t bytes, cudaStream_t on) {
+  if (stand_in::entered("cublasLtMatmul") != cudaSuccess) return CUBLAS_STATUS_EXECUTION_FAILED;
+  computed p{words_of<description_words>(*how),
+             words_of<layout_words>(*a),
+             words_of<layout_words>(*b),
+             words_of<layout_words>(*d),
+             0,
+             0,
+             static_cast<const std::byte*>(from_a),
+             static_cast<const std::byte*>(from_b),
+             static_cast<std::byte*>(to),
+             words_of<algorithm_words>(*algorithm),
+             static_cast<std::byte*>(workspace)};
+  const bool wide = p.how.scales == CUDA_R_64F;
+  p.alpha = wide ? *static_cast<const double*>(alpha) : *static_cast<const float*>(alpha);
+  p.beta = wide ? *static_cast<const double*>(beta) : *static_cast<const float*>(beta);
+  const bool fits = p.is_served() && workspace_of_ways <= bytes;
+  if (!fits || from_c != to || !begins(from_a, p.way.a) || !begins(from_b, p.way.b) ||
+      !begins(to, p.way.d) || (p.how.epilogue == CUBLASLT_EPILOGUE_BIAS && p.how.bias == nullptr))
+    return CUBLAS_STATUS_INVALID_VALUE;
+  const bool known = with_types(p.how, p.a, p.b, p.d, [&]<class S, class In, class Out>() {
+    stand_in::start(on, "a product", [p] { p.run<S, In, Out>(); });
+  });
+  return known ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+} // extern "C"
