@@ -75,42 +75,97 @@ function(megacpp_optimise_sanitized)
 endfunction()
 
 # What knows no run, compiled once for all programs that are compiled alike: those of one folder of a
-# project, whose flags a folder has in common, with the same MEGACPP_MARCH and standard.
-function(megacpp_add_runless result)
+# project, whose flags a folder has in common, with the same MEGACPP_MARCH and standard. RESULT is two
+# libraries: what commands do, on any device, and a device with the kernels that no run shapes.
+function(megacpp_add_runless result device)
   set(key "${CMAKE_CURRENT_SOURCE_DIR};${MEGACPP_MARCH};${CMAKE_CXX_STANDARD};${CMAKE_CXX_EXTENSIONS};${CMAKE_POSITION_INDEPENDENT_CODE};${CMAKE_INTERPROCEDURAL_OPTIMIZATION}")
   if(TARGET megacpp_own)
     set(key own)
   endif()
   string(MD5 key "${key}")
   string(SUBSTRING ${key} 0 8 key)
-  set(name megacpp_runless_${key})
-  set(${result} ${name} PARENT_SCOPE)
-  if(TARGET ${name})
+  set(commands megacpp_runless_${key})
+  set(kernels megacpp_on_${device}_${key})
+  set(${result} ${commands} ${kernels} PARENT_SCOPE)
+  # The one that takes longest first.
+  if(NOT TARGET ${commands})
+    add_library(${commands} STATIC EXCLUDE_FROM_ALL ${megacpp_templates}/commands.cpp
+                ${megacpp_templates}/command_line.cpp)
+    # What computes is elsewhere: these read and write files, whose bytes are copied and converted, so
+    # that their loops are vectorised, and code that runs once is not made better for long. g++ collects
+    # its garbage from 1 GiB on, which takes less time, too.
+    if(NOT MEGACPP_SANITIZE)
+      set(optimised $<NOT:$<CONFIG:Debug>>)
+      set(gnu $<CXX_COMPILER_ID:GNU>)
+      set_source_files_properties(${megacpp_templates}/commands.cpp ${megacpp_templates}/command_line.cpp
+        PROPERTIES COMPILE_OPTIONS
+          "$<${optimised}:-O1>;$<$<AND:${optimised},${gnu}>:-ftree-loop-vectorize;-fno-tree-pta;-fno-tree-dominator-opts>;$<${gnu}:--param=ggc-min-heapsize=1048576>")
+    endif()
+    megacpp_program_options(${commands})
+  endif()
+  if(TARGET ${kernels})
     return()
   endif()
-  # The one that takes longest first.
-  add_library(${name} STATIC EXCLUDE_FROM_ALL ${megacpp_templates}/commands.cpp
-              ${megacpp_templates}/kernels.cpp ${megacpp_templates}/devices.cpp
-              ${megacpp_templates}/command_line.cpp)
-  megacpp_optimise_sanitized(${megacpp_templates}/kernels.cpp)
-  # What computes is elsewhere: these read and write files, whose bytes are copied and converted, so
-  # that their loops are vectorised, and code that runs once is not made better for long. g++ collects
-  # its garbage from 1 GiB on, which takes less time, too.
-  if(NOT MEGACPP_SANITIZE)
-    set(optimised $<NOT:$<CONFIG:Debug>>)
-    set(gnu $<CXX_COMPILER_ID:GNU>)
-    set_source_files_properties(${megacpp_templates}/commands.cpp ${megacpp_templates}/command_line.cpp
-      PROPERTIES COMPILE_OPTIONS
-        "$<${optimised}:-O1>;$<$<AND:${optimised},${gnu}>:-ftree-loop-vectorize;-fno-tree-pta;-fno-tree-dominator-opts>;$<${gnu}:--param=ggc-min-heapsize=1048576>")
+  if(device STREQUAL "cpu")
+    add_library(${kernels} STATIC EXCLUDE_FROM_ALL ${megacpp_templates}/kernels.cpp
+                ${megacpp_templates}/devices.cpp)
+    megacpp_optimise_sanitized(${megacpp_templates}/kernels.cpp)
+  else()
+    megacpp_find_cuda()
+    add_library(${kernels} STATIC EXCLUDE_FROM_ALL ${megacpp_templates}/cuda_devices.cpp)
+    megacpp_add_cuda_bodies(${kernels} ${key})
+    target_link_libraries(${kernels} PUBLIC CUDA::cudart CUDA::cublasLt)
   endif()
-  megacpp_program_options(${name})
+  megacpp_program_options(${kernels})
+endfunction()
+
+# CUDA's toolkit, which programs for GPUs need.
+macro(megacpp_find_cuda)
+  find_package(CUDAToolkit 12.8 QUIET)
+  if(NOT TARGET CUDA::cublasLt)
+    message(FATAL_ERROR "megacpp: a program for DEVICE cuda needs CUDA's toolkit, 12.8 or later, with nvcc and cuBLASLt (found: ${CUDAToolkit_VERSION}): install it, name it by -DCUDAToolkit_ROOT=..., or use DEVICE cpu.")
+  endif()
+endmacro()
+
+# The row bodies of all element types as objects of a library, by nvcc, which reads nothing else.
+# MEGACPP_CUDA_ARCHITECTURES lists what for: 90a is an H100 or H200.
+function(megacpp_add_cuda_bodies library key)
+  if(NOT MEGACPP_CUDA_ARCHITECTURES)
+    set(MEGACPP_CUDA_ARCHITECTURES 90a)
+  endif()
+  set(code)
+  foreach(architecture IN LISTS MEGACPP_CUDA_ARCHITECTURES)
+    list(APPEND code -gencode=arch=compute_${architecture},code=sm_${architecture})
+  endforeach()
+  foreach(bodies ELEMENT=mc::bf16 ELEMENT=float ELEMENT=double SUM=float SUM=double "")
+    set(definition)
+    if(bodies)
+      set(definition "-DMEGACPP_${bodies}")
+    endif()
+    string(MAKE_C_IDENTIFIER "bodies_${bodies}" file)
+    set(object ${CMAKE_CURRENT_BINARY_DIR}/megacpp_cuda_${key}/${file}.o)
+    add_custom_command(OUTPUT ${object}
+      COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr ${code}
+        -ccbin=${CMAKE_CXX_COMPILER}
+        "-I$<JOIN:$<TARGET_PROPERTY:megacpp::megacpp,INTERFACE_INCLUDE_DIRECTORIES>,;-I>"
+        ${definition} -Xcompiler=-ffp-contract=off -MD -MF ${object}.d -c -o ${object}
+        ${megacpp_templates}/cuda_bodies.cu
+      DEPENDS ${megacpp_templates}/cuda_bodies.cu DEPFILE ${object}.d
+      COMMAND_EXPAND_LISTS VERBATIM COMMENT "Compiling CUDA bodies ${bodies}")
+    target_sources(${library} PRIVATE ${object})
+    set_source_files_properties(${object} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+  endforeach()
 endfunction()
 
 # The executable: main, the run, and its kernels of generation; with them what knows no run: the command
 # line, what its commands do, and kernels that no run shapes. A unit each, so that they build side by
 # side and an edit of the run builds two of them alone. Only main knows the commit.
-function(megacpp_add_program name folder run_header run_struct)
+function(megacpp_add_program name folder run_header run_struct device)
   set(main ${folder}/main.cpp)
+  set(megacpp_kernels_elsewhere) # bodies for CUDA are but declared
+  if(device STREQUAL "cpu")
+    set(megacpp_kernels_elsewhere "#include \"${megacpp_templates}/kernels.hpp\"")
+  endif()
   configure_file(${megacpp_templates}/main.cpp.in ${main} @ONLY)
   configure_file(${megacpp_templates}/run.cpp.in ${folder}/run.cpp @ONLY)
   configure_file(${megacpp_templates}/generation.cpp.in ${folder}/generation.cpp @ONLY)
@@ -120,8 +175,12 @@ function(megacpp_add_program name folder run_header run_struct)
   add_executable(${name} ${main} ${folder}/run.cpp ${folder}/generation.cpp)
   megacpp_program_options(${name})
   megacpp_optimise_sanitized(${folder}/run.cpp)
-  megacpp_add_runless(runless)
+  megacpp_add_runless(runless ${device})
   target_link_libraries(${name} PRIVATE ${runless})
+  if(device STREQUAL "cuda") # what the CPU's products need is left out
+    target_link_options(${name} PRIVATE LINKER:--as-needed)
+    target_link_libraries(${name}_check PRIVATE CUDA::cudart)
+  endif()
   megacpp_git_hash(hash)
   if(NOT hash)
     set(hash unknown)
@@ -143,9 +202,12 @@ function(megacpp_add_hf_preset_tool)
 endfunction()
 
 function(megacpp_add_run)
-  if(NOT ARGC EQUAL 3)
+  set(device cpu)
+  if(ARGC EQUAL 5 AND "${ARGV3}" STREQUAL "DEVICE" AND "${ARGV4}" MATCHES "^(cpu|cuda)$")
+    set(device ${ARGV4})
+  elseif(NOT ARGC EQUAL 3)
     list(JOIN ARGV " " given)
-    message(FATAL_ERROR "megacpp_add_run(${given}): takes NAME HEADER STRUCT and nothing else, as in megacpp_add_run(my-gpt my_gpt.hpp my_gpt).")
+    message(FATAL_ERROR "megacpp_add_run(${given}): takes NAME HEADER STRUCT and nothing else but DEVICE cpu or DEVICE cuda, as in megacpp_add_run(my-gpt my_gpt.hpp my_gpt).")
   endif()
   set(name "${ARGV0}")
   set(header "${ARGV1}")
@@ -154,7 +216,7 @@ function(megacpp_add_run)
   if(NOT EXISTS "${run_header}")
     message(FATAL_ERROR "megacpp_add_run(${name} ...): there is no header ${run_header}.")
   endif()
-  megacpp_add_program(${name} ${CMAKE_CURRENT_BINARY_DIR}/${name}.run ${run_header} ${struct})
+  megacpp_add_program(${name} ${CMAKE_CURRENT_BINARY_DIR}/${name}.run ${run_header} ${struct} ${device})
 endfunction()
 
 function(megacpp_add_preset name)
@@ -222,7 +284,7 @@ function(megacpp_add_preset name)
     endif()
   endforeach()
   foreach(choice "PRECISION;fp32;bf16_mixed;bf16_moments;fp64" "RECOMPUTE;none;selective;full"
-          "NUMERICS;fast;batch_invariant" "DEVICE;cpu" "ZERO;0;1" "SCHEDULE;1f1b;gpipe")
+          "NUMERICS;fast;batch_invariant" "DEVICE;cpu;cuda" "ZERO;0;1" "SCHEDULE;1f1b;gpipe")
     list(POP_FRONT choice key)
     if(NOT arg_${key} IN_LIST choice)
       list(JOIN choice ", " choice)
@@ -288,6 +350,9 @@ function(megacpp_add_preset name)
   set(preset_recompute ${arg_RECOMPUTE})
   set(preset_numerics ${arg_NUMERICS})
   set(preset_includes)
+  if(arg_DEVICE STREQUAL "cuda")
+    set(preset_includes "#include <megacpp/exec/cuda/device.hpp>\n")
+  endif()
   foreach(header IN LISTS arg_INCLUDE)
     if(EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/${header}")
       set(header ${CMAKE_CURRENT_SOURCE_DIR}/${header})
@@ -301,7 +366,7 @@ function(megacpp_add_preset name)
     string(APPEND preset_includes "#include \"${folder}/model.hpp\"\n")
   endif()
   configure_file(${megacpp_templates}/run.hpp.in ${folder}/run.hpp @ONLY)
-  megacpp_add_program(${name} ${folder} run.hpp ${preset_struct})
+  megacpp_add_program(${name} ${folder} run.hpp ${preset_struct} ${arg_DEVICE})
   if(DEFINED arg_HF_CONFIG)
     megacpp_add_hf_preset_tool()
     add_custom_command(OUTPUT ${folder}/model.hpp

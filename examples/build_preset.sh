@@ -22,7 +22,8 @@
 #                  micro-batch
 #   packed=1       attention stays within documents: for conversations, and data sets with
 #                  --reset-attention-mask; 0 is the default
-#   device=D       cpu
+#   device=D       cpu (the default), or cuda: an H100 or H200, or what MEGACPP_CUDA_ARCHITECTURES
+#                  names; needs CUDA's toolkit
 #   --no-install   install nothing; whatever is missing is named
 #   --build DIR    build folder, by default one for each OUT under build/
 #
@@ -82,7 +83,7 @@ while [ $# -gt 0 ]; do
     recompute) preset RECOMPUTE 'none|selective|full' 'none, selective or full' ;;
     numerics) preset NUMERICS 'fast|batch_invariant' 'fast or batch_invariant' ;;
     zero) preset ZERO '0|1' '0 or 1' ;;
-    device) preset DEVICE 'cpu' 'cpu' ;;
+    device) preset DEVICE 'cpu|cuda' 'cpu or cuda' ;;
     sp)
       [[ $value =~ ^[01]$ ]] || fail "sp must be 0 or 1, not '$value'" 2
       [ "$value" = 0 ] || arguments+=(SEQUENCE_PARALLEL)

@@ -246,7 +246,8 @@ BOOST_AUTO_TEST_CASE(what_a_machine_lacks_is_one_sentence) {
       error_of(mc::exit_code::machine, make()));
   stand_in::begin({});
   stand_in::fail("cudaGetDeviceCount", cudaErrorInsufficientDriver);
-  is_in("the driver of the GPU is older than CUDA ", error_of(mc::exit_code::machine, make()));
+  is_in("the driver of the GPU is missing, or older than CUDA ",
+        error_of(mc::exit_code::machine, make()));
   stand_in::begin({});
   is_in("there is no device 1: one is visible, number 0 (CUDA_VISIBLE_DEVICES chooses them)",
         error_of(mc::exit_code::usage, make(1)));

@@ -12,9 +12,9 @@ namespace test {
 
 class machine_with_device {
 public:
-  explicit machine_with_device(const stand_in::machine& m = {}) {
-    stand_in::begin(m);
-    device_.emplace(0, 1, mc::cublaslt);
+  explicit machine_with_device(mc::cuda::products_maker* make_products = mc::cublaslt<>) {
+    stand_in::begin({});
+    device_.emplace(0, 1, make_products);
   }
   mc::cuda& device() { return *device_; }
 

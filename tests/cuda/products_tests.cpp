@@ -182,6 +182,22 @@ BOOST_AUTO_TEST_CASE(parts_are_products_of_their_own) {
   BOOST_TEST(first_rows(4) == first_rows(12), boost::test_tools::per_element());
 }
 
+// Rows apart are as many products, of which each has the way of one row.
+BOOST_AUTO_TEST_CASE(rows_may_be_products_of_their_own) {
+  test::machine_with_device machine(cublaslt<product_rows::apart>);
+  cuda& on = machine.device();
+  const product_shape s{.M = 6, .N = 10, .K = 4, .bias = true, .dynamic_rows = true};
+  check<bf16, bf16>(on, s, 6);
+  const std::int64_t before = stand_in::count().started;
+  check<bf16, bf16>(on, s, 5);
+  check<bf16, bf16>(on, s, 1);
+  const std::int64_t of_six = stand_in::count().started - before;
+  check<bf16, bf16>(on, s, 1);
+  // Beside the products the same was started: operands are written, and the result is read.
+  BOOST_TEST(of_six - 2 * (stand_in::count().started - before - of_six) == 4);
+  check<bf16, float>(on, {.kind = product_kind::weight_gradient, .M = 6, .N = 10, .K = 4}, 6);
+}
+
 BOOST_AUTO_TEST_CASE(what_it_cannot_do_is_refused) {
   test::machine_with_device machine;
   cuda& on = machine.device();

@@ -786,7 +786,8 @@ BOOST_AUTO_TEST_CASE(what_a_run_needs_is_known_before_it_starts) {
     with_session(m, s, [&](session& run, const batch_view&, const program_view& p, cpu& device) {
       const std::int64_t workspace = run.planned().kernels.workspace, holds = run.planned().total(),
                          batch = std::int64_t{s.batch.micro} * s.batch.sequence * 16;
-      const memory_need need = need_of(p, command::train, mesh::one_rank(), 2, make_device);
+      const auto counting = make_device(typeid(cpu), {.threads = 2, .sizes_alone = true});
+      const memory_need need = need_of(p, command::train, mesh::one_rank(), *counting);
       BOOST_TEST(workspace > 0);
       BOOST_TEST(workspace == device.products().workspace_bytes());
       BOOST_TEST(need.all == need.largest);

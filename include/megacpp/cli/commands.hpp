@@ -263,7 +263,8 @@ inline void describe(const program_source& source, const program_view& p, const 
   if (o.report.graphs()) return print(graphs_text(p, source.model(), ranks));
   const auto device =
       make_device(p.device_type(), {.products = product_type_of(o.machine.product_type()),
-                                    .threads = static_cast<int>(o.machine.threads())});
+                                    .threads = static_cast<int>(o.machine.threads()),
+                                    .described = true});
   print(o.report.json() ? describe_json(p, source.model(), *device, ranks)
                         : describe_text(p, *device, ranks));
 }

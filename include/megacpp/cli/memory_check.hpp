@@ -27,15 +27,14 @@ struct memory_need {
 };
 
 /// The memory that ranks need to train, evaluate or generate: their plans, with what kernels need
-/// on `threads` threads each, and the micro-batches that are read ahead. A command that generates
+/// on the threads of each, and the micro-batches that are read ahead. A command that generates
 /// does not know its texts yet: the weights count, and of kernels scratch and tables.
-inline memory_need need_of(const program_view& p, command what, const mesh& ranks, int threads,
-                           device_maker& make_device) {
+/// `on` counts sizes alone.
+inline memory_need need_of(const program_view& p, command what, const mesh& ranks, device& on) {
   memory_need need;
-  const auto device = make_device(p.device_type(), {.threads = threads, .sizes_alone = true});
   const batching& b = p.numbers.batch;
   const bool trains = what == command::train, generates = what == command::generate;
-  kernel_room kernels = room_of(p.parts, *device);
+  kernel_room kernels = room_of(p.parts, on);
   if (generates) kernels.workspace = 0;
   const std::int64_t batch = std::int64_t{b.micro} * b.sequence * 4 * 4,
                      reads = generates ? 0
@@ -80,10 +79,13 @@ inline void require_memory(const memory_need& need, int ranks, int here, int min
 inline void require_memory(const program_view& p, command what, const options& o, const mesh& ranks,
                            const process_ranks& processes, int threads, device_maker& make_device) {
   if (o.machine.no_memory_check() || !processes.first()) return;
-  const int n = ranks_of(ranks);
-  require_memory(need_of(p, what, ranks, threads, make_device), n,
-                 processes.several() ? processes.here() : n, processes.several() ? 1 : n,
-                 room_on_machine(), room_in_process());
+  const int n = ranks_of(ranks), of_process = processes.several() ? 1 : n;
+  const auto on = make_device(p.device_type(), {.threads = threads, .sizes_alone = true});
+  const memory_need need = need_of(p, what, ranks, *on);
+  // Ranks of a process share its device.
+  if (!on->host_sees()) return require_memory(need, n, n, of_process, std::nullopt, on->room());
+  require_memory(need, n, processes.several() ? processes.here() : n, of_process, room_on_machine(),
+                 room_in_process());
 }
 
 } // namespace mc

@@ -8,6 +8,8 @@
 //                             `bits` bits from bit `first` on where those below are in order, with
 //                             D::sort_bytes(n) bytes of room beside them
 //     l.threads()             of the host, that work for it
+//   D::takes_constants      false where bodies are given extents as numbers alone, so that they are
+//                           the same for every run; by default they may be constants
 //   d.table()               numbers that kernels share
 //   D::most_workspace(s, threads)  bytes that a lane needs at most for a product of shape s
 #pragma once
@@ -17,6 +19,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 
 namespace mc {
@@ -166,6 +170,12 @@ private:
   arena scratch_, workspace_;
 };
 
+/// Bytes of memory that are left, and what leaves no more.
+struct memory_room {
+  std::int64_t bytes = 0;
+  std::string of;
+};
+
 class device : public memory_space {
 public:
   /// The number of threads of the host that work for it.
@@ -180,6 +190,8 @@ public:
   virtual product_source& products() = 0;
   /// The bytes of all tables that kernels have prepared.
   virtual std::int64_t table_bytes() const = 0;
+  /// What is left of memory that the host does not see; nothing where that is not known.
+  virtual std::optional<memory_room> room() const { return std::nullopt; }
 };
 
 } // namespace mc

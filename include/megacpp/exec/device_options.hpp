@@ -16,7 +16,10 @@ struct device_options {
   int threads = 0;                                 ///< of the host, that work for it; 0: all cores
   product_rows rows = product_rows::together;      ///< how those of forward products are computed
   void (*tell)(std::string_view) = nullptr;        ///< hears once of a library that computes wrong
-  bool sizes_alone = false; ///< it says how much memory a program needs, and computes nothing
+  /// It says how much memory a program needs, and computes nothing: no device need be there.
+  bool sizes_alone = false;
+  /// It is described, and computes nothing but what describing it needs.
+  bool described = false;
 };
 
 /// Makes a device of a type (part_view::device_type), as mc::make_device does

@@ -2,6 +2,7 @@
 // that it is in, which a container has, and of its address space.
 #pragma once
 
+#include <megacpp/exec/device.hpp>
 #include <megacpp/exec/processors.hpp>
 
 #include <algorithm>
@@ -23,12 +24,6 @@ namespace mc {
 struct memory_files {
   std::string machine = "/proc/meminfo", process = "/proc/self/statm",
               memberships = "/proc/self/cgroup", groups = "/sys/fs/cgroup";
-};
-
-/// Bytes that are left, and what leaves no more.
-struct memory_room {
-  std::int64_t bytes = 0;
-  std::string of;
 };
 
 namespace detail {

@@ -164,7 +164,7 @@ template <> struct kernel_of<&op::dispatch> { // x, experts, row, counts -> rows
     const std::int64_t tokens = numbers ? choices : c.rows(in::x);
     const auto k = static_cast<int>(choices / tokens);
     if (counts.ranks() > 1) {
-      const std::int64_t width = numbers ? 1 : c.span(in::x, dims<-1>);
+      const std::int64_t width = numbers ? std::int64_t{1} : std::int64_t{c.span(in::x, dims<-1>)};
       const detail::expert_exchange<T> way(c, of_type<in>, counts, r, width);
       for_rows(on, tokens,
                rows::dispatch_token<T, std::int64_t>{width, k, 0, way.chosen(), x, way.place(),
@@ -196,7 +196,8 @@ template <> struct kernel_of<&op::combine> { // rows, experts, row, counts -> y,
     const bool numbers = c.value_of(in::rows).rank == 1;
     const std::int64_t choices = c.size(in::row);
     if (counts.ranks() > 1) {
-      const std::int64_t width = numbers ? 1 : c.span(in::rows, dims<-1>),
+      const std::int64_t width =
+                             numbers ? std::int64_t{1} : std::int64_t{c.span(in::rows, dims<-1>)},
                          tokens = local_size(c.ranks(), c.value_of(out::y)).n / width;
       const detail::expert_exchange<T> way(c, of_type<in>, counts, r, width);
       way.come_back(on, c.comm(), c.described().line, from);

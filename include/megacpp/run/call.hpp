@@ -54,6 +54,12 @@ constexpr value_id scratch_of(const graph& g, const node& n) {
 /// Threads of the host for which what kernels need is bounded (fits).
 inline constexpr int most_threads = 64;
 
+/// Whether the bodies of a device are instantiated for extents that are constants.
+template <class Device> constexpr bool takes_constants() {
+  if constexpr (requires { Device::takes_constants; }) return Device::takes_constants;
+  else return true;
+}
+
 /// What both calls share: run-time state.
 template <class Device> struct call_state {
   using device_type = Device;
@@ -188,6 +194,12 @@ template <class Device, class Node> struct node_call : call_state<Device>, Node 
   template <class Of> explicit node_call(const call_state<Device>& s, const Of& of)
       : call_state<Device>(s), Node(of) {}
 
+  /// A constant where the node has it and the device's bodies take it.
+  template <class Name, int From, int To>
+  constexpr auto span(Name k, dim_range<From, To> of) const {
+    if constexpr (takes_constants<Device>()) return Node::span(k, of);
+    else return std::int64_t{Node::span(k, of)};
+  }
   constexpr const mesh& ranks() const { return this->graph().ranks; }
   constexpr numerics sums() const { return this->graph().sums; }
 

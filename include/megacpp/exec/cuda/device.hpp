@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -206,6 +207,7 @@ public:
   void finish() override { require(cudaStreamSynchronize(on_), "cudaStreamSynchronize"); }
 
 private:
+  friend class cuda;
   /// The node whose kernel was called last.
   struct launched {
     const void* node = nullptr;
@@ -225,15 +227,22 @@ private:
 class cuda : public device {
 public:
   using lane_type = cuda_lane;
+  static constexpr bool takes_constants = false;
 
   /// Makes the source of products of a device, which is the current one and computes nothing yet.
   using products_maker = std::unique_ptr<product_source>(cuda&);
   /// Device `ordinal` of those that are visible.
-  cuda(int ordinal, int threads, products_maker& make_products)
-      : ordinal_(chosen(ordinal)), threads_(threads), products_(make_products(*this)) {
+  cuda(int ordinal, int threads, products_maker* make_products)
+      : ordinal_(chosen(ordinal)),
+        threads_(threads),
+        products_(make_products(*this)),
+        open_(std::make_unique<running>(*this)) {
     set_thread_count(threads_);
     take_origin();
   }
+  /// One that counts sizes alone: no device is opened, and nothing may be started on it.
+  cuda(int threads, std::unique_ptr<product_source> products)
+      : threads_(threads), products_(std::move(products)) {}
 
   int ordinal() const { return ordinal_; }
   /// Makes it the device of what the calling thread asks CUDA for.
@@ -253,22 +262,22 @@ public:
                       " left: use " + remedy + " or a device with more memory");
     }
     require_cuda(status, "cudaMalloc");
-    lane_.fill(static_cast<std::byte*>(p), 0, bytes);
+    main().fill(static_cast<std::byte*>(p), 0, bytes);
     return static_cast<std::byte*>(p);
   }
   void release(std::byte* p, std::int64_t /*bytes*/) override { (void)cudaFree(p); }
   void fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) override {
-    lane_.fill(to, byte, bytes);
+    main().fill(to, byte, bytes);
   }
   void write(std::byte* to, const void* from_host, std::int64_t bytes) override {
-    lane_.write(to, from_host, bytes);
+    main().write(to, from_host, bytes);
   }
   void read(void* to_host, const std::byte* from, std::int64_t bytes) const override {
     if (bytes <= 0) return;
-    require_cuda(cudaMemcpyAsync(to_host, from, static_cast<std::size_t>(bytes),
-                                 cudaMemcpyDeviceToHost, lane_.stream()),
-                 "cudaMemcpyAsync from the device");
-    require_cuda(cudaStreamSynchronize(lane_.stream()), "cudaStreamSynchronize");
+    main().require(cudaMemcpyAsync(to_host, from, static_cast<std::size_t>(bytes),
+                                   cudaMemcpyDeviceToHost, main().stream()),
+                   "cudaMemcpyAsync from the device");
+    main().finish();
   }
   std::byte* open(std::byte* p, std::int64_t bytes) override {
     auto seen = std::make_unique<std::byte[]>(static_cast<std::size_t>(bytes));
@@ -282,7 +291,7 @@ public:
 
   int threads() const override { return threads_; }
   memory_space& mirrored() override { return pinned_; }
-  lane& main_lane() override { return lane_; }
+  lane& main_lane() override { return main(); }
   std::unique_ptr<lane> make_lane() override {
     make_current();
     return std::make_unique<cuda_lane>(*this);
@@ -301,16 +310,25 @@ public:
     key.push_back(sizeof(T));
     auto [at, made] = tables_.try_emplace(std::move(key));
     if (made) {
-      std::vector<T> of_host(static_cast<std::size_t>(count));
-      fill(of_host.data());
       const std::int64_t bytes = count * std::int64_t{sizeof(T)};
-      at->second = arena(*this, bytes, "a table of kernels", "a shorter sequence");
-      write(at->second.data(), of_host.data(), bytes);
       table_bytes_ += bytes;
+      if (open_ != nullptr) {
+        std::vector<T> of_host(static_cast<std::size_t>(count));
+        fill(of_host.data());
+        at->second = arena(*this, bytes, "a table of kernels", "a shorter sequence");
+        write(at->second.data(), of_host.data(), bytes);
+      }
     }
     return reinterpret_cast<const T*>(at->second.data());
   }
   std::int64_t table_bytes() const override { return table_bytes_; }
+  /// Of the device that would be opened, too.
+  std::optional<memory_room> room() const override {
+    std::size_t free = 0, all = 0;
+    const int ordinal = open_ != nullptr ? ordinal_ : chosen(0);
+    require_cuda(cudaMemGetInfo(&free, &all), "cudaMemGetInfo");
+    return memory_room{static_cast<std::int64_t>(free), "device " + std::to_string(ordinal)};
+  }
 
   /// The most that cuBLASLt is allowed to ask for.
   static constexpr std::int64_t product_workspace = 32 << 20;
@@ -322,6 +340,15 @@ public:
 private:
   friend class cuda_event;
 
+  /// What there is once the device is open.
+  struct running {
+    explicit running(cuda& of) : lane(of) {}
+    cuda_lane lane;
+    cuda_moment origin;
+    std::int64_t origin_time = 0;
+  };
+  cuda_lane& main() const { return open_->lane; }
+
   static int chosen(int ordinal) {
     int devices = 0;
     const cudaError_t status = cudaGetDeviceCount(&devices);
@@ -329,7 +356,7 @@ private:
         "; give a machine with a GPU and its driver, or build the program "
         "with device=cpu";
     if (status == cudaErrorInsufficientDriver)
-      throw error(exit_code::machine, "the driver of the GPU is older than CUDA " +
+      throw error(exit_code::machine, "the driver of the GPU is missing, or older than CUDA " +
                                           version(CUDART_VERSION) +
                                           ", for which this program was built" + instead);
     if (status != cudaSuccess)
@@ -363,23 +390,21 @@ private:
   /// taken from a moment of the last seconds.
   std::int64_t host_time(const cuda_moment& of) {
     constexpr std::int64_t long_ago = 1'000'000'000;
-    const std::int64_t since = of.since(origin_), at = origin_time_ + since;
+    const std::int64_t since = of.since(open_->origin), at = open_->origin_time + since;
     if (since > long_ago) take_origin();
     return at;
   }
   void take_origin() {
-    origin_.record(lane_.stream());
-    origin_.wait();
-    origin_time_ = monotonic_nanoseconds();
+    open_->origin.record(main().stream());
+    open_->origin.wait();
+    open_->origin_time = monotonic_nanoseconds();
   }
 
-  int ordinal_;
+  int ordinal_ = -1;
   int threads_;
   std::unique_ptr<product_source> products_;
   cuda_pinned pinned_;
-  cuda_lane lane_{*this};
-  cuda_moment origin_;
-  std::int64_t origin_time_ = 0;
+  std::unique_ptr<running> open_;
   std::int64_t table_bytes_ = 0;
   std::map<std::vector<double>, arena> tables_;
 };

@@ -64,13 +64,25 @@ inline cublaslt_layout make_cublaslt_layout(dtype t, std::int64_t rows, std::int
   return cublaslt_layout(l);
 }
 
+inline std::string cublaslt_version(std::size_t v) {
+  return std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." +
+         std::to_string(v % 100);
+}
+
 } // namespace detail
+
+/// How cuBLASLt computes products.
+struct cublaslt_options {
+  product_rows rows = product_rows::together; ///< those of forward products
+  bool tf32 = false; ///< fp32 operands are rounded to TF32 before they are multiplied
+};
 
 /// A product that cuBLASLt computes. Several threads may execute it.
 class cublaslt_product final : public prepared_product {
 public:
   /// Throws mc::error for a shape that cuBLASLt does not compute. Choose a way next.
-  cublaslt_product(cublasLtHandle_t handle, const product_shape& s, bool tf32) : handle_(handle) {
+  cublaslt_product(cublasLtHandle_t handle, const product_shape& s, const cublaslt_options& o)
+      : handle_(handle), apart_(o.rows == product_rows::apart && s.kind == product_kind::forward) {
     shape_ = s;
     const bool types = s.a == s.b && (s.out == s.a || s.out == accumulator_of(s.a));
     if (!types || s.scaled || s.chunk != 0 || s.panel != 0)
@@ -79,9 +91,9 @@ public:
     cublasLtMatmulDesc_t made = nullptr;
     require_cublaslt(
         cublasLtMatmulDescCreate(&made,
-                                 wide                        ? CUBLAS_COMPUTE_64F
-                                 : tf32 && s.a == dtype::f32 ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                                             : CUBLAS_COMPUTE_32F,
+                                 wide                          ? CUBLAS_COMPUTE_64F
+                                 : o.tf32 && s.a == dtype::f32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                               : CUBLAS_COMPUTE_32F,
                                  wide ? CUDA_R_64F : CUDA_R_32F),
         "cublasLtMatmulDescCreate");
     description_.reset(made);
@@ -133,15 +145,15 @@ public:
            name_of(s.out) + ")";
   }
 
-  void execute(const product_call& c) const override { execute(c, shape_.parts()); }
-  /// The first `parts` of its parts.
-  void execute(const product_call& c, std::int64_t parts) const {
+  void execute(const product_call& c) const override { execute(c, shape_.M); }
+  /// At most so many of its parts, from the first on.
+  void execute(const product_call& c, std::int64_t most) const {
     const std::int64_t rows = shape_.dynamic_rows ? c.rows : shape_.M,
-                       part = shape_.part != 0 ? shape_.part : rows;
+                       part = apart_ || shape_.part != 0 ? rows_of_part() : rows;
     if (rows < 0 || rows > shape_.M || (part > 0 && rows % part != 0))
       refuse("was prepared for fewer rows than " + std::to_string(rows) + ", or for whole parts");
     place at(c);
-    for (std::int64_t i = 0; part > 0 && i < std::min(parts, rows / part); ++i)
+    for (std::int64_t i = 0; part > 0 && i < std::min(most, rows / part); ++i)
       run(c, at, part), advance(at, part);
   }
   void execute_parts(const product_call& c, std::span<const std::int32_t> rows) const override {
@@ -174,7 +186,9 @@ private:
 
   bool forward() const { return shape_.kind == product_kind::forward; }
   bool summed() const { return shape_.kind == product_kind::weight_gradient; }
-  std::int64_t rows_of_part() const { return shape_.part != 0 ? shape_.part : shape_.M; }
+  std::int64_t rows_of_part() const {
+    return apart_ ? 1 : shape_.part != 0 ? shape_.part : shape_.M;
+  }
 
   template <class V>
   void set(cublasLtMatmulDescAttributes_t what, const V& v, const char* name) const {
@@ -315,6 +329,7 @@ private:
   }
 
   cublasLtHandle_t handle_;
+  bool apart_; ///< each row is a product, whose bits do not depend on the others
   description description_;
   bool bias_behind_ = false; ///< added by a body, since no way of the library adds it
   std::vector<cublasLtMatmulAlgo_t> proposed_; ///< for the most rows
@@ -322,11 +337,10 @@ private:
   mutable std::map<std::int64_t, way> ways_;   ///< by rows
 };
 
-/// cuBLASLt on a CUDA device, which is the current one. With tf32, fp32 operands are rounded to
-/// TF32 before they are multiplied.
+/// cuBLASLt on a CUDA device, which is the current one.
 class cublaslt_products final : public product_source {
 public:
-  explicit cublaslt_products(cuda& on, bool tf32 = false) : on_(on), tf32_(tf32) {
+  explicit cublaslt_products(cuda& on, const cublaslt_options& o = {}) : on_(on), options_(o) {
     cublasLtHandle_t made = nullptr;
     require_cublaslt(cublasLtCreate(&made), "cublasLtCreate");
     handle_.reset(made);
@@ -334,7 +348,7 @@ public:
   const prepared_product& prepare(const product_shape& s) override {
     for (const auto& p : products_)
       if (p->shape() == s) return *p;
-    auto made = std::make_unique<cublaslt_product>(handle_.get(), s, tf32_);
+    auto made = std::make_unique<cublaslt_product>(handle_.get(), s, options_);
     std::string fault;
     for (int way = 0; way < made->ways(); ++way) {
       made->choose(way);
@@ -361,9 +375,8 @@ public:
   product_type type() override { return product_type::bf16; }
   std::string describe(dtype storage) override {
     const std::size_t v = cublasLtGetVersion();
-    std::string text = "cuBLASLt " + std::to_string(v / 10000) + "." +
-                       std::to_string(v / 100 % 100) + "." + std::to_string(v % 100);
-    if (storage == dtype::f32) text += tf32_ ? ", with TF32" : ", without TF32";
+    std::string text = "cuBLASLt " + detail::cublaslt_version(v);
+    if (storage == dtype::f32) text += options_.tf32 ? ", with TF32" : ", without TF32";
     if (const std::size_t n = checks_.refused.size(); n > 0)
       text += ", but for " + std::to_string(n) + " of " + std::to_string(checks_.plans) +
               " ways, which compute wrong";
@@ -410,7 +423,7 @@ private:
 
   static constexpr const char* remedy = "a smaller micro-batch or sequence";
   cuda& on_;
-  bool tf32_;
+  cublaslt_options options_;
   detail::cublaslt_owned<cublasLtHandle_t, cublasLtDestroy> handle_;
   product_checks checks_;
   std::byte* lent_ = nullptr;
@@ -419,8 +432,9 @@ private:
 };
 
 /// Makes the products of a CUDA device.
-inline std::unique_ptr<product_source> cublaslt(cuda& on) {
-  return std::make_unique<cublaslt_products>(on);
+template <product_rows Rows = product_rows::together>
+std::unique_ptr<product_source> cublaslt(cuda& on) {
+  return std::make_unique<cublaslt_products>(on, cublaslt_options{.rows = Rows});
 }
 
 } // namespace mc

@@ -1,0 +1,77 @@
+// Makes the CUDA device of a program, which a command knows by its type alone.
+#pragma once
+
+#include <megacpp/exec/device_options.hpp>
+#include <megacpp/exec/processors.hpp>
+#include <megacpp/product/cuda/cublaslt.hpp>
+
+#include <memory>
+#include <span>
+#include <string>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+namespace mc {
+
+namespace detail {
+
+/// Products of which the sizes alone are known.
+class counted_products final : public product_source {
+public:
+  const prepared_product& prepare(const product_shape& s) override {
+    return *all_.emplace_back(std::make_unique<counted>(s));
+  }
+  void lend(std::byte* /*memory*/, std::int64_t /*bytes*/) override {}
+  std::int64_t take_back() override { return 0; }
+  const product_checks& checks() const override { return checks_; }
+  std::int64_t workspace_bytes() const override {
+    return all_.empty() ? 0 : cuda::product_workspace;
+  }
+  product_type type() override { return product_type::bf16; }
+  std::string describe(dtype /*storage*/) override {
+    return "cuBLASLt " + detail::cublaslt_version(CUBLAS_VERSION) + " or later";
+  }
+
+private:
+  class counted final : public prepared_product {
+  public:
+    explicit counted(const product_shape& s) { shape_ = s; }
+    void execute(const product_call& /*c*/) const override { refuse(); }
+    void execute_parts(const product_call& /*c*/,
+                       std::span<const std::int32_t> /*rows*/) const override {
+      refuse();
+    }
+
+  private:
+    [[noreturn]] static void refuse() {
+      throw error(exit_code::internal,
+                  "a matrix product was started on a device that counts sizes alone");
+    }
+  };
+  product_checks checks_;
+  std::vector<std::unique_ptr<counted>> all_;
+};
+
+} // namespace detail
+
+/// A device of a type (part_view::device_type): the first of those that are visible. Throws
+/// mc::error: exit_code::machine where there is none, exit_code::internal for a type that these
+/// headers do not make, exit_code::usage for what no CUDA device does.
+inline std::unique_ptr<device> make_cuda_device(const std::type_info& type,
+                                                const device_options& o) {
+  if (type != typeid(cuda))
+    throw error(exit_code::internal, std::string("the program is made for a device of type ") +
+                                         type.name() +
+                                         ", which commands cannot make: give a session one");
+  if (o.products == product_type::widened)
+    throw error(exit_code::usage,
+                "--product-type widened is for CPUs: a GPU multiplies bf16 as it is; leave it out");
+  const int threads = o.threads > 0 ? o.threads : processors();
+  if (o.sizes_alone || o.described)
+    return std::make_unique<cuda>(threads, std::make_unique<detail::counted_products>());
+  return std::make_unique<cuda>(
+      0, threads, o.rows == product_rows::apart ? cublaslt<product_rows::apart> : cublaslt<>);
+}
+
+} // namespace mc

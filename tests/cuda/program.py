@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""A whole program for CUDA, over the stand-in of tests/cuda, beside the same program for CPUs.
+
+    program.py CUDA_PROGRAM CPU_PROGRAM [unittest argument...]
+
+Both are compiled from tests/cli/tiny_gpt.hpp.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+CUDA = CPU = None
+MACHINE, MEMORY, INTERNAL, USAGE = 8, 9, 1, 2
+TEXT = "".join(f"{n} green bottles hanging on the wall, and if {n % 7} should fall.\n"
+               for n in range(160))
+# fp32 sums in another order, over ten steps of a model this small.
+BOUND = 2e-5
+
+
+def run(program, *arguments, check=0, machine=""):
+    done = subprocess.run([program, *map(str, arguments)], timeout=240, stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True,
+                          env={**os.environ, "MEGACPP_STAND_IN": machine})
+    if check is not None and done.returncode != check:
+        raise AssertionError(f"{arguments}: exit code {done.returncode}, not {check}\n"
+                             f"{done.stdout}\n{done.stderr}")
+    return done
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="megacpp-cuda-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.text = self.folder / "text"
+        self.text.write_text(TEXT)
+
+    def train(self, program, steps, *more, **options):
+        """What steps told, as (loss, norm) by step."""
+        told = self.folder / "told"
+        told.unlink(missing_ok=True)
+        run(program, "train", "--data-path", self.text, "--train-iters", steps, "--lr-decay-iters", 10,
+            "--lr", "1e-2", "--eval-iters", 1, "--metrics-jsonl", told, *more, **options)
+        lines = [json.loads(line) for line in told.read_text().splitlines()]
+        return {line["step"]: (line["loss"], line["grad_norm"]) for line in lines if "grad_norm" in line}
+
+    def near(self, mine, theirs):
+        self.assertEqual(mine.keys(), theirs.keys())
+        for step, numbers in mine.items():
+            for a, b in zip(numbers, theirs[step]):
+                self.assertAlmostEqual(a, b, delta=BOUND * abs(b), msg=f"step {step}")
+
+    def test_trains_as_on_cpus(self):
+        mine = self.train(CUDA, 6)
+        self.assertEqual(len(mine), 6)
+        self.near(mine, self.train(CPU, 6))
+        self.assertEqual(mine, self.train(CUDA, 6))  # a rerun has the same bits
+
+    def test_states_go_from_one_to_the_other(self):
+        whole = self.train(CPU, 6)
+        for first, second in ((CUDA, CPU), (CPU, CUDA), (CUDA, CUDA)):
+            root = self.folder / "root"
+            shutil.rmtree(root, ignore_errors=True)
+            self.train(first, 3, "--save", root)
+            told = self.train(second, 6, "--load", root, "--save", root)
+            self.assertEqual(sorted(told), [4, 5, 6])
+            self.near(told, {k: v for k, v in whole.items() if k > 3})
+
+    def test_evaluates_exports_and_generates_as_on_cpus(self):
+        root = self.folder / "root"
+        self.train(CPU, 10, "--save", root)
+        said = [json.loads(run(p, "eval", "--load", root, "--data-path", self.text, "--json").stdout)
+                for p in (CUDA, CPU)]
+        self.assertAlmostEqual(said[0]["loss"], said[1]["loss"], delta=BOUND * said[1]["loss"])
+        texts = [run(p, "generate", "--load", root, "--prompt", "1 green", "--max-new-tokens", 20,
+                     "--temperature", 0).stdout for p in (CUDA, CPU)]
+        self.assertEqual(*texts)
+        for name, program in (("cuda", CUDA), ("cpu", CPU)):
+            run(program, "export", "--load", root, "--save", self.folder / name)
+        self.assertEqual(*((self.folder / name / "model.safetensors").read_bytes()
+                           for name in ("cuda", "cpu")))
+
+    def test_what_the_machine_lacks_is_one_sentence(self):
+        def refused(code, machine, *arguments):
+            done = run(CUDA, *arguments, check=code, machine=machine)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+            return done.stderr
+        mock = ("train", "--mock-data", "--train-iters", 2)
+        self.assertIn("CUDA finds no device to run on", refused(MACHINE, "devices=0", *mock))
+        said = refused(MEMORY, "bytes=1000000", *mock)
+        self.assertIn("of memory, and device 0 leaves 977 KiB", said)
+        self.assertIn("--product-type widened is for CPUs", refused(USAGE, "", *mock, "--product-type", "widened"))
+        # What needs no device runs without one.
+        self.assertIn("cuBLASLt", run(CUDA, "describe", machine="devices=0").stdout)
+
+    def test_a_device_that_is_lost_leaves_the_last_state(self):
+        root = self.folder / "root"
+        whole = self.train(CPU, 4)
+        self.train(CPU, 2, "--save", root)
+        done = run(CUDA, "train", "--load", root, "--save", root, "--data-path", self.text,
+                   "--train-iters", 4, check=INTERNAL, machine="lose=400")
+        self.assertIn("cudaErrorLaunchFailure", done.stderr)
+        self.assertIn("the kernel of ", done.stderr)
+        self.near(self.train(CUDA, 4, "--load", root), {k: v for k, v in whole.items() if k > 2})
+
+
+if __name__ == "__main__":
+    CUDA, CPU = sys.argv[1:3]
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
