@@ -8,7 +8,7 @@
 #     [RECOMPUTE none|selective|full]        # default none
 #     [NUMERICS fast|batch_invariant]        # default fast
 #     [PACKED]                               # attention stays within documents
-#     [DEVICE cpu]
+#     [DEVICE cpu|cuda]                      # default cpu
 #     [INCLUDE header...])                   # if the model is not one of megacpp's own
 #
 # writes run.hpp (the run as a type named after the preset), run.cpp, generation.cpp and main.cpp into the build
@@ -16,7 +16,7 @@
 # configuration of a Hugging Face model (docs/hugging-face.md); the build reads it, again when it
 # was edited, and fails with a sentence that names the field if it cannot be honoured.
 #
-#   megacpp_add_run(NAME run.hpp STRUCT)
+#   megacpp_add_run(NAME run.hpp STRUCT [DEVICE cpu|cuda])
 #
 # adds the executable NAME for a run written by hand.
 #
@@ -103,6 +103,9 @@ function(megacpp_add_runless result device)
     endif()
     megacpp_program_options(${commands})
   endif()
+  if(device STREQUAL "cuda")
+    megacpp_find_cuda() # its targets are those of a folder
+  endif()
   if(TARGET ${kernels})
     return()
   endif()
@@ -111,7 +114,6 @@ function(megacpp_add_runless result device)
                 ${megacpp_templates}/devices.cpp)
     megacpp_optimise_sanitized(${megacpp_templates}/kernels.cpp)
   else()
-    megacpp_find_cuda()
     add_library(${kernels} STATIC EXCLUDE_FROM_ALL ${megacpp_templates}/cuda_devices.cpp)
     megacpp_add_cuda_bodies(${kernels} ${key})
     target_link_libraries(${kernels} PUBLIC CUDA::cudart CUDA::cublasLt)
@@ -122,7 +124,7 @@ endfunction()
 # CUDA's toolkit, which programs for GPUs need.
 macro(megacpp_find_cuda)
   find_package(CUDAToolkit 12.8 QUIET)
-  if(NOT TARGET CUDA::cublasLt)
+  if(NOT TARGET CUDA::cublasLt OR NOT CUDAToolkit_NVCC_EXECUTABLE)
     message(FATAL_ERROR "megacpp: a program for DEVICE cuda needs CUDA's toolkit, 12.8 or later, with nvcc and cuBLASLt (found: ${CUDAToolkit_VERSION}): install it, name it by -DCUDAToolkit_ROOT=..., or use DEVICE cpu.")
   endif()
 endmacro()
@@ -137,6 +139,7 @@ function(megacpp_add_cuda_bodies library key)
   foreach(architecture IN LISTS MEGACPP_CUDA_ARCHITECTURES)
     list(APPEND code -gencode=arch=compute_${architecture},code=sm_${architecture})
   endforeach()
+  file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/megacpp_cuda_${key})
   foreach(bodies ELEMENT=mc::bf16 ELEMENT=float ELEMENT=double SUM=float SUM=double "")
     set(definition)
     if(bodies)

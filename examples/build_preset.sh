@@ -22,8 +22,7 @@
 #                  micro-batch
 #   packed=1       attention stays within documents: for conversations, and data sets with
 #                  --reset-attention-mask; 0 is the default
-#   device=D       cpu (the default), or cuda: an H100 or H200, or what MEGACPP_CUDA_ARCHITECTURES
-#                  names; needs CUDA's toolkit
+#   device=D       cpu (the default), or cuda: an H100 or H200; needs CUDA's toolkit
 #   --no-install   install nothing; whatever is missing is named
 #   --build DIR    build folder, by default one for each OUT under build/
 #

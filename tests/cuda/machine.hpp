@@ -12,9 +12,10 @@ namespace test {
 
 class machine_with_device {
 public:
-  explicit machine_with_device(mc::cuda::products_maker* make_products = mc::cublaslt<>) {
+  explicit machine_with_device(mc::product_rows rows = mc::product_rows::together) {
     stand_in::begin({});
-    device_.emplace(0, 1, make_products);
+    device_.emplace(
+        0, 1, [rows](mc::cuda& on) { return std::make_unique<mc::cublaslt_products>(on, rows); });
   }
   mc::cuda& device() { return *device_; }
 

@@ -184,7 +184,7 @@ BOOST_AUTO_TEST_CASE(parts_are_products_of_their_own) {
 
 // Rows apart are as many products, of which each has the way of one row.
 BOOST_AUTO_TEST_CASE(rows_may_be_products_of_their_own) {
-  test::machine_with_device machine(cublaslt<product_rows::apart>);
+  test::machine_with_device machine(product_rows::apart);
   cuda& on = machine.device();
   const product_shape s{.M = 6, .N = 10, .K = 4, .bias = true, .dynamic_rows = true};
   check<bf16, bf16>(on, s, 6);
@@ -207,7 +207,7 @@ BOOST_AUTO_TEST_CASE(what_it_cannot_do_is_refused) {
   };
   product_shape s{.M = 4, .N = 8, .K = 8};
   s.b = dtype::bf16;
-  says("a matrix product of 4 x 8 x 8 (f32 x bf16 to f32) is of types",
+  says("a forward product of 4 x 8 x 8 (f32 x bf16 to f32) has types",
        [&] { on.products().prepare(s); });
   s.b = dtype::f32;
   const prepared_product& p = on.products().prepare(s);
@@ -219,7 +219,7 @@ BOOST_AUTO_TEST_CASE(what_it_cannot_do_is_refused) {
   s.dynamic_rows = true;
   product_call many = call(x.data());
   many.rows = 5;
-  says("fewer rows than 5,", [&] { on.products().prepare(s).execute(many); });
+  says("for 4 rows, and was given 5", [&] { on.products().prepare(s).execute(many); });
   // A lane without a workspace: the library says so, and nothing is started.
   const auto other = on.make_lane();
   const product_call elsewhere{.on = *other, .a = x.data(), .b = x.data(), .out = x.data()};
@@ -238,14 +238,15 @@ BOOST_AUTO_TEST_CASE(a_wrong_way_is_not_used) {
     check<bf16, float>(on, {.kind = kind, .M = 6, .N = 10, .K = 14}, 6);
   }
   BOOST_TEST(on.products().checks().refused.size() == 3u);
-  BOOST_TEST(on.products().checks().refused[0] ==
-             "cuBLASLt computes row 0 wrong in way 1 of 2 of a matrix product of 6 x 10 x 14 (bf16 "
-             "x bf16 to f32)");
+  BOOST_TEST(
+      on.products().checks().refused[0] ==
+      "cuBLASLt computes row 0 wrong in way 1 of 2 of a forward product of 6 x 10 x 14 (bf16 x "
+      "bf16 to f32)");
   BOOST_TEST(on.products().describe(dtype::bf16).find("but for 3 of 6 ways") != std::string::npos);
   stand_in::fail("way 1", cudaErrorUnknown), stand_in::fail("way 2", cudaErrorUnknown);
   const std::string sentence = refused([&] { on.products().prepare({.M = 2, .N = 2, .K = 2}); });
   BOOST_TEST(sentence ==
-             "a matrix product of 2 x 2 x 2 (f32 x f32 to f32) is one that cuBLASLt "
+             "a forward product of 2 x 2 x 2 (f32 x f32 to f32) is one that cuBLASLt "
              "computes row 0 wrong in each way that it proposes: another version of it "
              "is needed");
 }

@@ -102,11 +102,19 @@ class Case(unittest.TestCase):
         root = self.folder / "root"
         whole = self.train(CPU, 4)
         self.train(CPU, 2, "--save", root)
-        done = run(CUDA, "train", "--load", root, "--save", root, "--data-path", self.text,
-                   "--train-iters", 4, check=INTERNAL, machine="lose=400")
-        self.assertIn("cudaErrorLaunchFailure", done.stderr)
+        # As it is opened, while products are checked, weights are loaded, and in a step.
+        for after in (0, 3, 25, 90, 400):
+            done = run(CUDA, "train", "--load", root, "--save", root, "--data-path", self.text,
+                       "--train-iters", 4, check=INTERNAL, machine=f"lose={after}")
+            self.assertIn("cudaErrorLaunchFailure", done.stderr)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
         self.assertIn("the kernel of ", done.stderr)
+        self.assertIn("holds the state of step 2", done.stderr)
         self.near(self.train(CUDA, 4, "--load", root), {k: v for k, v in whole.items() if k > 2})
+
+    def test_ranks_are_refused_in_a_sentence(self):
+        done = run(CUDA, "train", "--mock-data", "--train-iters", 2, "--ranks", 2, check=USAGE)
+        self.assertIn("it does not see this device's: use one rank, or a program for the CPU", done.stderr)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 // cuBLASLt without a device: the functions that product/cuda/cublaslt.hpp calls. Products are computed
-// when their stream comes to them, by plain loops; a way is for one shape, with the alignments and the
-// workspace that were asked for.
+// when their stream comes to them, by plain loops; a way serves its shape and smaller ones, with the
+// alignments and the workspace that were asked for.
 #include "stand_in.hpp"
 
 #include <cublasLt.h>
@@ -26,6 +26,7 @@ struct description_words {
 };
 struct wish_words {
   std::uint64_t workspace, a, b, c, d; ///< bytes, and those at which operands begin
+  std::uint64_t schemes;               ///< of sums in parts
 };
 /// A way: for extents of D and of the sum that are at most these. A wrong one computes one element
 /// of the result wrong.
@@ -79,7 +80,8 @@ struct computed {
   }
   /// Whether the way serves it.
   bool is_served() const {
-    return agrees() && d.rows <= way.m && d.columns <= way.n && k() <= way.k &&
+    const std::uint64_t less = way.m + way.n + way.k - d.rows - d.columns - k(); // some are not
+    return agrees() && d.rows <= way.m && d.columns <= way.n && k() <= way.k && less % 3 != 1 &&
            types() == way.types;
   }
   std::uint64_t types() const { return a.type | b.type << 16 | d.type << 32 | how.epilogue << 48; }
@@ -197,7 +199,7 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* l, cudaDataTyp
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l) { return destroy(l); }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* p) {
-  return make(p, wish_words{0, 256, 256, 256, 256});
+  return make(p, wish_words{0, 256, 256, 256, 256, CUBLASLT_REDUCTION_SCHEME_MASK});
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) { return destroy(p); }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
@@ -210,6 +212,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
   if (room ? !large : !small) return CUBLAS_STATUS_INVALID_VALUE;
   switch (what) {
   case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: w.workspace = *large; break;
+  case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: w.schemes = *small; break;
   case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: w.a = *small; break;
   case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: w.b = *small; break;
   case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES: w.c = *small; break;
@@ -231,7 +234,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   const auto w = words_of<wish_words>(*wish);
   *count = 0;
   if (!p.agrees() || c != d) return CUBLAS_STATUS_INVALID_VALUE;
-  if (!with_types(p.how, p.a, p.b, p.d, []<class, class, class>() {}))
+  // Parts of a sum may be rounded to bf16 unless the caller says otherwise.
+  const bool rounds_once =
+      (w.schemes & ~std::uint64_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}) == 0;
+  if (!with_types(p.how, p.a, p.b, p.d, []<class, class, class>() {}) ||
+      (p.d.type == CUDA_R_16BF && !rounds_once))
     return CUBLAS_STATUS_NOT_SUPPORTED;
   for (; *count < std::min(most, 2); ++*count) {
     found[*count] = {};

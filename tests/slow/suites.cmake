@@ -162,6 +162,12 @@ if(MEGACPP_NVCC)
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/gpu_program.sh ${PROJECT_SOURCE_DIR}
       ${CMAKE_CURRENT_BINARY_DIR}/megacpp_gpu -G ${CMAKE_GENERATOR}
       -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER} -DCMAKE_CUDA_HOST_COMPILER=${CMAKE_CXX_COMPILER})
+
+  # Presets for CUDA, from a project of their own.
+  megacpp_slow_test(nvcc_presets SHARD 4 LABEL nvcc TIMEOUT 2400 ONE_THREAD COST 200
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/cuda_presets.sh ${PROJECT_SOURCE_DIR}
+      ${CMAKE_CURRENT_BINARY_DIR}/cuda_presets -G ${CMAKE_GENERATOR}
+      -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER})
 else()
   megacpp_left_out("the CUDA compile checks: there is no nvcc on the PATH or in /usr/local/cuda/bin; install CUDA's compiler")
 endif()

@@ -82,8 +82,8 @@ inline void require_memory(const program_view& p, command what, const options& o
   const int n = ranks_of(ranks), of_process = processes.several() ? 1 : n;
   const auto on = make_device(p.device_type(), {.threads = threads, .sizes_alone = true});
   const memory_need need = need_of(p, what, ranks, *on);
-  // Ranks of a process share its device.
-  if (!on->host_sees()) return require_memory(need, n, n, of_process, std::nullopt, on->room());
+  // All ranks on one device of its own.
+  if (!on->host_sees()) return require_memory(need, n, n, n, on->room(), std::nullopt);
   require_memory(need, n, processes.several() ? processes.here() : n, of_process, room_on_machine(),
                  room_in_process());
 }

@@ -29,9 +29,9 @@ public:
 private:
   std::unique_ptr<communicator> ranks_for(device& on) override {
     if (!on.host_sees())
-      throw error(exit_code::internal, std::string("ranks as ") + Engine::ranks_are +
-                                           " move memory that the host sees, and it does not see "
-                                           "this device's: use ranks that are made for the device");
+      throw error(exit_code::usage, std::string("ranks as ") + Engine::ranks_are +
+                                        " move memory that the host sees, and it does not see "
+                                        "this device's: use one rank, or a program for the CPU");
     return std::make_unique<host_plane>(of_, ranks(), rank(), plane::ranks);
   }
   ticket begin(const exchange& x, const group& g, lane* on) override {

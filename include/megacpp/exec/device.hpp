@@ -4,9 +4,9 @@
 //   D::lane_type            its lanes, of which each has
 //     l.launch(n, f)          f() calls the kernel of node n, which starts what it does on l
 //     l.for_rows(rows, body)  starts body(team, row) for every row (exec/launch.hpp)
-//     l.sort(x, n, first, bits, room)  puts n numbers (std::uint64_t) that differ in order: by
-//                             `bits` bits from bit `first` on where those below are in order, with
-//                             D::sort_bytes(n) bytes of room beside them
+//     l.sort(x, n, first, bits, room)  puts n numbers (std::uint64_t), all of them different, in
+//                             order; those that agree in the `bits` bits from bit `first` on are in
+//                             order already. It has D::sort_bytes(n) bytes of room beside them
 //     l.threads()             of the host, that work for it
 //   D::takes_constants      false where bodies are given extents as numbers alone, so that they are
 //                           the same for every run; by default they may be constants
@@ -18,6 +18,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -65,8 +66,17 @@ public:
         changing_(changing) {}
   host_view(const host_view&) = delete;
   host_view& operator=(const host_view&) = delete;
-  ~host_view() {
-    if (p_ != nullptr) in_.close(p_, bytes_, seen_, changing_);
+  /// Throws what putting the bytes back throws, unless something else is on its way.
+  ~host_view() noexcept(false) {
+    if (p_ == nullptr) return;
+    if (std::uncaught_exceptions() == thrown_) {
+      in_.close(p_, bytes_, seen_, changing_);
+      return;
+    }
+    try {
+      in_.close(p_, bytes_, seen_, changing_);
+    } catch (...) { // what is thrown already is told
+    }
   }
   std::byte* data() const { return seen_; }
 
@@ -76,6 +86,7 @@ private:
   std::int64_t bytes_;
   std::byte* seen_;
   bool changing_;
+  int thrown_ = std::uncaught_exceptions();
 };
 
 /// Memory of a fixed size. Its space must outlive it.

@@ -50,9 +50,10 @@ protected:
 /// The checks (exec/product_check.hpp) that a source has made of what its libraries prepared.
 struct product_checks {
   int plans = 0;
-  double seconds = 0;               ///< without those in the libraries
-  double library_seconds = 0;       ///< at the first one also what they make for all their products
-  std::vector<std::string> refused; ///< one sentence for each plan that went to another library
+  double seconds = 0;         ///< without those in the libraries
+  double library_seconds = 0; ///< at the first one also what they make for all their products
+  std::vector<std::string>
+      refused; ///< a sentence for each plan that was left to another library or way
 };
 
 /// Where products come from.

@@ -60,7 +60,7 @@ public:
       return;
     }
     inside_ = true;
-    body_ = &f;
+    body_ = f;
     for (int n = 0; pieces != 0; first_ += n, pieces -= n)
       finish(n = std::min(pieces, most_pieces));
     first_ = 0;
@@ -97,7 +97,7 @@ private:
     else
       for (int i = 0; i < std::max(1, processors_ - 1); ++i) open_.notify_one();
     int done = 0;
-    for (int piece; (piece = take(true)) >= 0; ++done) (*body_)(first_ + piece);
+    for (int piece; (piece = take(true)) >= 0; ++done) body_(first_ + piece);
     int left = unfinished_.fetch_sub(done) - done;
     while (left != 0) {
       if (!soon([&] { return (left = unfinished_.load(std::memory_order_acquire)) == 0; }))
@@ -128,7 +128,7 @@ private:
     started_.notify_one();
     for (;;) {
       int done = 0;
-      for (int piece; (piece = take(false)) >= 0; ++done) (*body_)(first_ + piece);
+      for (int piece; (piece = take(false)) >= 0; ++done) body_(first_ + piece);
       if (done != 0 && unfinished_.fetch_sub(done) == done) unfinished_.notify_one();
       const std::uint32_t seen = open_.load(std::memory_order_acquire);
       if (seen == leave) return;
@@ -171,9 +171,12 @@ private:
     started_ = 0;
   }
 
-  // The pieces that nobody has taken: the first in the lower half, the end in the upper one.
+  static constexpr auto nothing = [](int) {};
+
+  // The pieces that nobody has taken: the first in the lower half, the end in the upper one. What
+  // is to be done lies beside them, since the caller's stack is in another core's cache.
   alignas(64) std::atomic<std::uint32_t> open_{0};
-  const function_ref<int>* body_ = nullptr;
+  function_ref<int> body_{nothing};
   int first_ = 0; // of the open pieces
   alignas(64) std::atomic<int> unfinished_{0};
   alignas(64) std::atomic<int> started_{0};

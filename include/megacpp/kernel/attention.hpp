@@ -65,7 +65,7 @@ constexpr std::int64_t attention_bytes(const Call& c, Q q, K k) {
     return attention_forward_bytes<T>(shape_of_attention(c, q, k), c.threads());
   else return 0;
 }
-/// Starts it on a device, by at most `threads` threads of the host where it is one.
+/// Starts the attention of a node, by at most `threads` threads where its device is the host.
 template <class T, class Call, class Shape>
 void attend(Call& c, const Shape& s, const attention_visibility& see, const T* q, const T* k,
             const T* v, T* o, accumulator_t<T>* lse, int threads) {

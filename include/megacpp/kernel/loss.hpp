@@ -180,7 +180,7 @@ struct kernel_of<&op::vocabulary_loss> { // x, w, labels, dloss -> loss, count, 
     const auto k = detail::placed<in>(c, a.words);
     const std::int32_t* labels = c.in(in::labels);
     double* losses = reinterpret_cast<double*>(c.declared_scratch());
-    G* logits = reinterpret_cast<G*>(losses + k.rows);
+    G* logits = reinterpret_cast<G*>(c.declared_scratch() + op::losses_bytes(k.rows));
     const auto row_of = [&](std::int64_t at, T* dlogits) {
       return rows::loss_row<T>{k.width,         k.valid, logits,      labels + at,
                                c.in(in::dloss), a.z,     losses + at, dlogits};

@@ -303,9 +303,13 @@ inline constexpr op_info cross_entropy{.name = "cross_entropy",
 //   (x, w, labels, dloss) -> loss, count, dx[, dw]
 // It stands where the vocabulary is whole on a rank and the loss is the last value of the graph.
 
+/// Of the losses of so many rows, behind which logits begin where products want them.
+constexpr std::int64_t losses_bytes(std::int64_t rows) {
+  return (rows * std::int64_t{sizeof(double)} + 63) / 64 * 64;
+}
 [[gnu::cold]] constexpr std::int64_t loss_scratch_bytes(const graph& g, const value& x,
                                                         const value& w) {
-  return chunk_bytes(g, x, w) + local_rows(g.ranks, x) * std::int64_t{sizeof(double)};
+  return chunk_bytes(g, x, w) + losses_bytes(local_rows(g.ranks, x));
 }
 constexpr void vocabulary_loss_rule(inference& c) {
   using in = vocabulary_loss_in;

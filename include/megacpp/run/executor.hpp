@@ -73,7 +73,7 @@ public:
   /// Prepares what the kernels of these tasks need, before anything is in memory(): products are
   /// checked there.
   void prepare(const list<task>& step) {
-    const lent_memory here(device_, memory_);
+    lent_memory lent(device_, memory_);
     for (const task& t : step) {
       if (t.what != action::run) continue;
       const auto k = static_cast<unsigned>(use_of(t).part);
@@ -81,6 +81,7 @@ public:
       slots_[k].resize(static_cast<unsigned>(parts_[k].g->node_count));
       parts_[k].prepare(parts_[k], device_, slots_[k].data());
     }
+    lent.take_back();
     lane_.reserve({.workspace = device_.products().workspace_bytes()}, remedy_);
   }
   /// Writes what no task does: to be called once, when everything is prepared.
@@ -168,10 +169,12 @@ private:
     }
     lent_memory(const lent_memory&) = delete;
     lent_memory& operator=(const lent_memory&) = delete;
-    ~lent_memory() {
-      if (const std::int64_t used = to_.products().take_back(); used > 0)
-        to_.fill(memory_.data(), 0, used);
+    /// Takes it back, when all that was to be checked is.
+    void take_back() {
+      const std::int64_t used = to_.products().take_back();
+      if (used > 0) to_.fill(memory_.data(), 0, used);
     }
+    ~lent_memory() { to_.products().take_back(); }
 
   private:
     device& to_;

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -75,7 +76,10 @@ public:
     std::memset(p, 0, static_cast<std::size_t>(bytes));
     return static_cast<std::byte*>(p);
   }
-  void release(std::byte* p, std::int64_t /*bytes*/) override { (void)cudaFreeHost(p); }
+  void release(std::byte* p, std::int64_t /*bytes*/) override {
+    (void)cudaDeviceSynchronize();
+    (void)cudaFreeHost(p);
+  }
 };
 
 /// Pinned memory in which what is written to the device waits for its copy. One stream reads it.
@@ -149,7 +153,10 @@ private:
 class cuda_lane final : public lane {
 public:
   explicit cuda_lane(cuda& of);
-  ~cuda_lane() override { (void)cudaStreamDestroy(on_); }
+  ~cuda_lane() override {
+    (void)cudaStreamSynchronize(on_); // what is started reads the staging
+    (void)cudaStreamDestroy(on_);
+  }
   cudaStream_t stream() const { return on_; }
 
   template <class Node, class F> void launch(const Node& n, F f);
@@ -161,7 +168,7 @@ public:
     std::int64_t needed = 0;
     const auto status =
         static_cast<cudaError_t>(sort_on_cuda(on_, numbers, n, first, bits, room, &needed));
-    if (status == cudaErrorMemoryAllocation)
+    if (status == cudaSuccess && needed > sort_bytes_on_cuda(n))
       throw error(exit_code::memory,
                   "this version of CUB sorts " + std::to_string(n) + " numbers in " +
                       std::to_string(needed) + " bytes, and " +
@@ -181,6 +188,7 @@ public:
       require(cudaMemsetAsync(to, byte, static_cast<std::size_t>(bytes), on_), "cudaMemsetAsync");
   }
   void write(std::byte* to, const void* from_host, std::int64_t bytes) override {
+    make_current();
     const std::scoped_lock lock(mutex_);
     staging_.write(to, from_host, bytes, on_);
   }
@@ -216,6 +224,7 @@ private:
   void require(cudaError_t status, const char* call) const {
     if (status != cudaSuccess) require_cuda(status, behind(call));
   }
+  void make_current() const;
   cuda& of_;
   cudaStream_t on_ = nullptr;
   launched last_;
@@ -230,9 +239,9 @@ public:
   static constexpr bool takes_constants = false;
 
   /// Makes the source of products of a device, which is the current one and computes nothing yet.
-  using products_maker = std::unique_ptr<product_source>(cuda&);
+  using products_maker = std::function<std::unique_ptr<product_source>(cuda&)>;
   /// Device `ordinal` of those that are visible.
-  cuda(int ordinal, int threads, products_maker* make_products)
+  cuda(int ordinal, int threads, const products_maker& make_products)
       : ordinal_(chosen(ordinal)),
         threads_(threads),
         products_(make_products(*this)),
@@ -322,10 +331,10 @@ public:
     return reinterpret_cast<const T*>(at->second.data());
   }
   std::int64_t table_bytes() const override { return table_bytes_; }
-  /// Of the device that would be opened, too.
+  /// Of one that counts sizes alone: what is left of the device that would be opened.
   std::optional<memory_room> room() const override {
     std::size_t free = 0, all = 0;
-    const int ordinal = open_ != nullptr ? ordinal_ : chosen(0);
+    const int ordinal = chosen(open_ != nullptr ? ordinal_ : 0);
     require_cuda(cudaMemGetInfo(&free, &all), "cudaMemGetInfo");
     return memory_room{static_cast<std::int64_t>(free), "device " + std::to_string(ordinal)};
   }
@@ -419,6 +428,7 @@ inline cuda_lane::cuda_lane(cuda& of) : lane(of), of_(of) {
   require_cuda(cudaStreamCreateWithFlags(&on_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
 }
 inline int cuda_lane::threads() const { return of_.threads(); }
+inline void cuda_lane::make_current() const { of_.make_current(); }
 template <class Node, class F> void cuda_lane::launch(const Node& n, F f) {
   of_.make_current();
   last_ = {&n, [](const void* p) {

@@ -1,6 +1,6 @@
-// What units that g++ compiles start on a CUDA device: this is declared for them, and defined for
-// nvcc alone (exec/cuda/launch.cuh, exec/cuda/sort.cuh), whose units instantiate it for the bodies
-// that there are.
+// What units that g++ compiles start on a CUDA device: these are declared for them, and defined for
+// nvcc alone, bodies in exec/cuda/launch.cuh, which nvcc's units instantiate for those that there
+// are, and the sort in exec/cuda/sort.cuh.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,8 @@ constexpr std::int64_t sort_bytes_on_cuda(std::int64_t n) {
   return (n * 8 + 255) / 256 * 256 + n + (1 << 20);
 }
 /// Puts n numbers in order on a stream, by `bits` bits from bit `first` on; those that agree in
-/// them stay as they are. Gives the cudaError_t, cudaErrorMemoryAllocation where the room is too
-/// small, and how much is needed.
+/// them stay as they are. Gives the cudaError_t, and how much room is needed; where that is more
+/// than there is, nothing is started.
 [[nodiscard]] int sort_on_cuda(CUstream_st* on, std::uint64_t* numbers, std::int64_t n, int first,
                                int bits, std::byte* room, std::int64_t* needed);
 

@@ -68,7 +68,7 @@ struct token_order {
 struct number_tokens {
   summed_rows tokens;
   token_order order;
-  std::int64_t first;      // row of the table that the whole of it has
+  std::int64_t first;      // id of the table's first row
   const std::int32_t* ids; // (T)
   std::uint64_t* numbers;  // (T)
 

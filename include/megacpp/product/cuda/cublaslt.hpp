@@ -24,11 +24,13 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -71,61 +73,65 @@ inline std::string cublaslt_version(std::size_t v) {
 
 } // namespace detail
 
-/// How cuBLASLt computes products.
-struct cublaslt_options {
-  product_rows rows = product_rows::together; ///< those of forward products
-  bool tf32 = false; ///< fp32 operands are rounded to TF32 before they are multiplied
-};
-
 /// A product that cuBLASLt computes. Several threads may execute it.
 class cublaslt_product final : public prepared_product {
 public:
-  /// Throws mc::error for a shape that cuBLASLt does not compute. Choose a way next.
-  cublaslt_product(cublasLtHandle_t handle, const product_shape& s, const cublaslt_options& o)
-      : handle_(handle), apart_(o.rows == product_rows::apart && s.kind == product_kind::forward) {
+  /// Says what a way does wrong with the product of so many rows, as a verb with an object; nothing
+  /// if it may be trusted. It is way `way` of the `ways` that the library proposes.
+  using way_check =
+      std::function<std::string(const cublaslt_product&, std::int64_t rows, int way, int ways)>;
+
+  /// Throws mc::error for a shape that cuBLASLt does not compute. prepare() comes next.
+  cublaslt_product(cublasLtHandle_t handle, const product_shape& s, product_rows rows,
+                   way_check check)
+      : handle_(handle),
+        check_(std::move(check)),
+        apart_(rows == product_rows::apart && s.kind == product_kind::forward) {
     shape_ = s;
-    const bool types = s.a == s.b && (s.out == s.a || s.out == accumulator_of(s.a));
-    if (!types || s.scaled || s.chunk != 0 || s.panel != 0)
-      refuse("is of types, or has scales or panels, that cuBLASLt is not asked for here");
+    if (s.a != s.b || (s.out != s.a && s.out != accumulator_of(s.a)))
+      refuse("has types that cuBLASLt does not multiply: give both operands one type");
+    if (s.scaled || s.chunk != 0 || s.panel != 0)
+      refuse("has scales or panels, which are not asked of cuBLASLt: compute it on the CPU");
     const bool wide = s.a == dtype::f64;
     cublasLtMatmulDesc_t made = nullptr;
-    require_cublaslt(
-        cublasLtMatmulDescCreate(&made,
-                                 wide                          ? CUBLAS_COMPUTE_64F
-                                 : o.tf32 && s.a == dtype::f32 ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                                               : CUBLAS_COMPUTE_32F,
-                                 wide ? CUDA_R_64F : CUDA_R_32F),
-        "cublasLtMatmulDescCreate");
+    require_cublaslt(cublasLtMatmulDescCreate(&made, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+                                              wide ? CUDA_R_64F : CUDA_R_32F),
+                     "cublasLtMatmulDescCreate");
     description_.reset(made);
     if (forward()) set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T, "CUBLASLT_MATMUL_DESC_TRANSA");
     if (summed()) set(CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_T, "CUBLASLT_MATMUL_DESC_TRANSB");
-    way most = layouts_of(rows_of_part());
-    if (s.bias) {
-      set_epilogue(CUBLASLT_EPILOGUE_BIAS);
+    // The library adds a bias of the output's type, and none to fp64; then a body does.
+    bias_behind_ = s.bias && (wide || s.out != s.b);
+    if (bias_behind_ && (s.out != s.b || s.y_row() != s.N))
+      refuse(
+          "has a bias that neither cuBLASLt nor a body adds: give the output the bias' type, "
+          "and rows that follow each other");
+    if (s.bias && !bias_behind_) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS, "CUBLASLT_MATMUL_DESC_EPILOGUE");
       set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, detail::cuda_type_of(s.b),
           "CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE");
+      set_bias(reinterpret_cast<const void*>(std::uintptr_t{bias_alignment})); // tells how aligned
     }
-    proposed_ = proposals(most);
-    if (s.bias && proposed_.empty()) { // a body adds it, where that rounds no more often
-      bias_behind_ = true;
-      if (s.out != accumulator_of(s.out) || s.out != s.b || s.y_row() != s.N)
-        refuse("has a bias that cuBLASLt does not add");
-      set_epilogue(CUBLASLT_EPILOGUE_DEFAULT);
-      proposed_ = proposals(most);
+  }
+  /// Chooses how the most rows are computed and, where rows are dynamic, checks that way with one
+  /// row, and with an odd number, too.
+  void prepare() {
+    const std::int64_t most = rows_of_part();
+    const std::scoped_lock lock(mutex_);
+    chosen_ = choose(most, layouts_of(most)).algorithm;
+    if (!shape_.dynamic_rows) return;
+    for (const std::int64_t rows : {std::int64_t{1}, (most / 2) | 1}) {
+      if (rows >= most || ways_.contains(rows)) continue;
+      way w = layouts_of(rows);
+      if (!serves(w, chosen_)) continue; // others are checked when they are chosen
+      w.algorithm = chosen_;
+      ways_.emplace(rows, std::move(w));
+      if (!check_(*this, rows, 0, 1).empty()) ways_.erase(rows), choose(rows, layouts_of(rows));
     }
-    if (proposed_.empty()) refuse("is one that cuBLASLt knows no way to compute");
-    ways_.emplace(rows_of_part(), std::move(most));
   }
-
-  /// The number of ways that the library proposes for the most rows, and the choice of one.
-  int ways() const { return static_cast<int>(proposed_.size()); }
-  void choose(int way) {
-    ways_.at(rows_of_part()).algorithm = proposed_[static_cast<unsigned>(way)];
-  }
-  /// What a check of the most rows computes.
-  product_cell_shape checked() const {
+  /// What a check of so many rows computes.
+  product_cell_shape checked(std::int64_t rows) const {
     const product_shape& s = shape_;
-    const std::int64_t rows = rows_of_part();
     product_cell_shape c;
     c.type = s.a, c.output = s.out, c.bias = s.bias, c.accumulate = summed() || s.accumulate;
     c.m = summed() ? s.N : rows, c.n = forward() ? s.N : s.K;
@@ -135,12 +141,12 @@ public:
     c.ldc = summed() ? s.K : forward() ? s.y_row() : s.x_row();
     return c;
   }
-  [[noreturn]] void refuse(const std::string& what, exit_code code = exit_code::internal) const {
-    throw error(code, text() + " " + what);
-  }
   std::string text() const {
     const product_shape& s = shape_;
-    return "a matrix product of " + std::to_string(s.M) + " x " + std::to_string(s.N) + " x " +
+    return std::string(forward()  ? "a forward product"
+                       : summed() ? "a product for a weight gradient"
+                                  : "a product for an input gradient") +
+           " of " + std::to_string(s.M) + " x " + std::to_string(s.N) + " x " +
            std::to_string(s.K) + " (" + name_of(s.a) + " x " + name_of(s.b) + " to " +
            name_of(s.out) + ")";
   }
@@ -150,8 +156,10 @@ public:
   void execute(const product_call& c, std::int64_t most) const {
     const std::int64_t rows = shape_.dynamic_rows ? c.rows : shape_.M,
                        part = apart_ || shape_.part != 0 ? rows_of_part() : rows;
-    if (rows < 0 || rows > shape_.M || (part > 0 && rows % part != 0))
-      refuse("was prepared for fewer rows than " + std::to_string(rows) + ", or for whole parts");
+    require_rows(rows);
+    if (part > 0 && rows % part != 0)
+      refuse("has parts of " + std::to_string(part) + " rows, and was given " +
+             std::to_string(rows));
     place at(c);
     for (std::int64_t i = 0; part > 0 && i < std::min(most, rows / part); ++i)
       run(c, at, part), advance(at, part);
@@ -161,8 +169,7 @@ public:
       refuse("was prepared for a fixed number of rows, or with a bias, and was given parts");
     place at(c);
     for (const std::int32_t n : rows) {
-      if (n < 0 || n > shape_.M)
-        refuse("was prepared for fewer rows than the " + std::to_string(n) + " of a part");
+      require_rows(n);
       if (n > 0) run(c, at, n), advance(at, n);
     }
   }
@@ -194,8 +201,16 @@ private:
   void set(cublasLtMatmulDescAttributes_t what, const V& v, const char* name) const {
     require_cublaslt(cublasLtMatmulDescSetAttribute(description_.get(), what, &v, sizeof v), name);
   }
-  void set_epilogue(cublasLtEpilogue_t e) const {
-    set(CUBLASLT_MATMUL_DESC_EPILOGUE, e, "CUBLASLT_MATMUL_DESC_EPILOGUE");
+  void set_bias(const void* bias) const {
+    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias, "CUBLASLT_MATMUL_DESC_BIAS_POINTER");
+  }
+  void require_rows(std::int64_t rows) const {
+    if (rows < 0 || rows > shape_.M)
+      refuse("was prepared for " + std::to_string(shape_.M) + " rows, and was given " +
+             std::to_string(rows));
+  }
+  [[noreturn]] void refuse(const std::string& what, exit_code code = exit_code::internal) const {
+    throw error(code, text() + " " + what);
   }
 
   way layouts_of(std::int64_t rows) const {
@@ -224,6 +239,13 @@ private:
     require_cublaslt(cublasLtMatmulPreferenceSetAttribute(
                          made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room),
                      "CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES");
+    // Partial sums are those that the product is computed in, so that it is rounded once.
+    const std::uint32_t schemes =
+        CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    require_cublaslt(
+        cublasLtMatmulPreferenceSetAttribute(made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                             &schemes, sizeof schemes),
+        "CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK");
     // Buffers of a plan and parameters begin at 64 bytes, an expert's weight where its extents say,
     // and rows where theirs do.
     const auto aligned = [&](cublasLtMatmulPreferenceAttributes_t what, std::uint32_t bytes) {
@@ -262,27 +284,37 @@ private:
   std::uint32_t alignment_of_out() const {
     return alignment(summed() ? of_w() : forward() ? shape_.y_row() : shape_.x_row(), shape_.out);
   }
+  bool serves(const way& w, const cublasLtMatmulAlgo_t& algorithm) const {
+    cublasLtMatmulHeuristicResult_t checked{};
+    return cublasLtMatmulAlgoCheck(handle_, description_.get(), w.a.get(), w.b.get(), w.d.get(),
+                                   w.d.get(), &algorithm, &checked) == CUBLAS_STATUS_SUCCESS &&
+           checked.workspaceSize <= static_cast<std::size_t>(cuda::product_workspace);
+  }
+  /// The first of the ways that the library proposes which passes its check.
+  const way& choose(std::int64_t rows, way w) const {
+    const std::vector<cublasLtMatmulAlgo_t> proposed = proposals(w);
+    if (proposed.empty())
+      refuse("is one that cuBLASLt knows no way to compute for " + std::to_string(rows) + " rows",
+             exit_code::machine);
+    way& here = ways_.emplace(rows, std::move(w)).first->second;
+    std::string fault;
+    const int ways = static_cast<int>(proposed.size());
+    for (int i = 0; i < ways; ++i) {
+      here.algorithm = proposed[static_cast<unsigned>(i)];
+      if (fault = check_(*this, rows, i, ways); fault.empty()) return here;
+    }
+    ways_.erase(rows);
+    refuse("is one that cuBLASLt " + fault +
+               " in each way that it proposes: another version of it is needed",
+           exit_code::machine);
+  }
   /// Fewer rows than the most are computed in the way of these, where it serves them.
   const way& way_of(std::int64_t rows) const {
-    const auto [at, made] = ways_.try_emplace(rows);
-    if (!made) return at->second;
+    if (const auto at = ways_.find(rows); at != ways_.end()) return at->second;
     way w = layouts_of(rows);
-    w.algorithm = ways_.at(rows_of_part()).algorithm;
-    cublasLtMatmulHeuristicResult_t checked{};
-    const bool serves =
-        cublasLtMatmulAlgoCheck(handle_, description_.get(), w.a.get(), w.b.get(), w.d.get(),
-                                w.d.get(), &w.algorithm, &checked) == CUBLAS_STATUS_SUCCESS &&
-        checked.workspaceSize <= static_cast<std::size_t>(cuda::product_workspace);
-    if (!serves) {
-      const std::vector<cublasLtMatmulAlgo_t> others = proposals(w);
-      if (others.empty()) {
-        ways_.erase(at);
-        refuse("is one that cuBLASLt knows no way to compute for " + std::to_string(rows) +
-               " rows");
-      }
-      w.algorithm = others.front();
-    }
-    return at->second = std::move(w);
+    if (!serves(w, chosen_)) return choose(rows, std::move(w));
+    w.algorithm = chosen_;
+    return ways_.emplace(rows, std::move(w)).first->second;
   }
 
   void run(const product_call& c, const place& at, std::int64_t rows) const {
@@ -290,14 +322,15 @@ private:
     const auto begins = [](const void* p, std::uint32_t bytes) {
       return reinterpret_cast<std::uintptr_t>(p) % bytes == 0;
     };
+    const bool adds_bias = shape_.bias && !bias_behind_;
     if (!begins(at.a, alignment_of_a()) || !begins(at.b, alignment_of_b()) ||
-        !begins(at.out, alignment_of_out()))
-      refuse("was given memory that begins elsewhere than its rows do");
+        !begins(at.out, alignment_of_out()) || (adds_bias && !begins(c.bias, bias_alignment)))
+      refuse(
+          "was given memory that begins elsewhere than its rows do: align it as planned buffers");
     {
       const std::scoped_lock lock(mutex_);
       const way& w = way_of(rows);
-      if (shape_.bias && !bias_behind_)
-        set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, c.bias, "CUBLASLT_MATMUL_DESC_BIAS_POINTER");
+      if (adds_bias) set_bias(c.bias);
       const bool adds = summed() || shape_.accumulate;
       const float one = 1, factor = adds ? 1 : 0;
       const double wide_one = 1, wide_factor = factor;
@@ -328,38 +361,43 @@ private:
     else at.out += rows * (forward() ? shape_.y_row() : shape_.x_row()) * size_of(shape_.out);
   }
 
+  static constexpr std::uint32_t bias_alignment = 64; ///< bytes: that of parameters
   cublasLtHandle_t handle_;
+  way_check check_;
   bool apart_; ///< each row is a product, whose bits do not depend on the others
   description description_;
-  bool bias_behind_ = false; ///< added by a body, since no way of the library adds it
-  std::vector<cublasLtMatmulAlgo_t> proposed_; ///< for the most rows
-  mutable std::mutex mutex_;                   ///< of the description and the ways
-  mutable std::map<std::int64_t, way> ways_;   ///< by rows
+  bool bias_behind_ = false;                 ///< a body adds it
+  cublasLtMatmulAlgo_t chosen_{};            ///< for the most rows
+  mutable std::recursive_mutex mutex_;       ///< of the description and the ways
+  mutable std::map<std::int64_t, way> ways_; ///< by rows
 };
 
 /// cuBLASLt on a CUDA device, which is the current one.
 class cublaslt_products final : public product_source {
 public:
-  explicit cublaslt_products(cuda& on, const cublaslt_options& o = {}) : on_(on), options_(o) {
+  /// `rows`: how those of forward products are computed. `tell` hears of the first way that fails
+  /// its check.
+  explicit cublaslt_products(cuda& on, product_rows rows = product_rows::together,
+                             void (*tell)(std::string_view) = nullptr)
+      : on_(on), rows_(rows), tell_(tell) {
     cublasLtHandle_t made = nullptr;
-    require_cublaslt(cublasLtCreate(&made), "cublasLtCreate");
+    if (const cublasStatus_t s = cublasLtCreate(&made); s != CUBLAS_STATUS_SUCCESS)
+      throw error(exit_code::machine,
+                  std::string("cuBLASLt cannot be opened (") + cublasLtGetStatusString(s) +
+                      "): free memory of the device, or give a machine with another driver");
     handle_.reset(made);
   }
   const prepared_product& prepare(const product_shape& s) override {
     for (const auto& p : products_)
       if (p->shape() == s) return *p;
-    auto made = std::make_unique<cublaslt_product>(handle_.get(), s, options_);
-    std::string fault;
-    for (int way = 0; way < made->ways(); ++way) {
-      made->choose(way);
-      ++checks_.plans;
-      if (fault = fault_of(*made); fault.empty()) return *products_.emplace_back(std::move(made));
-      checks_.refused.push_back("cuBLASLt " + fault + " in way " + std::to_string(way + 1) +
-                                " of " + std::to_string(made->ways()) + " of " + made->text());
-    }
-    made->refuse("is one that cuBLASLt " + fault +
-                     " in each way that it proposes: another version of it is needed",
-                 exit_code::machine);
+    on_.make_current();
+    auto made = std::make_unique<cublaslt_product>(
+        handle_.get(), s, rows_,
+        [this](const cublaslt_product& p, std::int64_t rows, int way, int ways) {
+          return fault_of(p, rows, way, ways);
+        });
+    made->prepare();
+    return *products_.emplace_back(std::move(made));
   }
   void lend(std::byte* memory, std::int64_t bytes) override {
     lent_ = memory, lent_bytes_ = bytes, lent_used_ = 0;
@@ -374,9 +412,8 @@ public:
   }
   product_type type() override { return product_type::bf16; }
   std::string describe(dtype storage) override {
-    const std::size_t v = cublasLtGetVersion();
-    std::string text = "cuBLASLt " + detail::cublaslt_version(v);
-    if (storage == dtype::f32) text += options_.tf32 ? ", with TF32" : ", without TF32";
+    std::string text = "cuBLASLt " + detail::cublaslt_version(cublasLtGetVersion());
+    if (storage == dtype::f32) text += ", without TF32";
     if (const std::size_t n = checks_.refused.size(); n > 0)
       text += ", but for " + std::to_string(n) + " of " + std::to_string(checks_.plans) +
               " ways, which compute wrong";
@@ -384,16 +421,17 @@ public:
   }
 
 private:
-  /// What the library does wrong with a product, as a verb with an object; nothing if it may be
-  /// trusted.
-  std::string fault_of(const cublaslt_product& p) {
+  std::string fault_of(const cublaslt_product& p, std::int64_t rows, int way, int ways) {
     const stopwatch watch;
-    const product_check check(p.checked());
+    const product_check check(p.checked(rows));
     const auto bytes = static_cast<std::int64_t>((check.bytes() + 255) / 256 * 256);
-    arena own, room(on_.mirrored(), bytes, "the check of a matrix product", remedy);
+    constexpr const char *what = "the check of a matrix product",
+                         *remedy = "a smaller micro-batch or sequence";
+    const arena room(host_memory::of_process(), bytes, what, remedy);
+    arena own;
     std::byte* memory = lent_;
     if (bytes <= lent_bytes_) lent_used_ = std::max(lent_used_, bytes);
-    else own = arena(on_, bytes, "the check of a matrix product", remedy), memory = own.data();
+    else own = arena(on_, bytes, what, remedy), memory = own.data();
     lane& l = on_.main_lane();
     l.reserve({.workspace = cuda::product_workspace});
     const auto there = [&](const void* x) {
@@ -402,39 +440,47 @@ private:
     double in_library = 0;
     std::string fault =
         check.fault(room.data(), [&](const void* a, const void* b, const void* bias, void* to) {
-          const stopwatch call;
-          const product_shape& s = p.shape();
           on_.write(memory, room.data(), bytes);
-          p.execute({.on = l,
-                     .a = there(a),
-                     .b = there(b),
-                     .bias = there(bias),
-                     .out = there(to),
-                     .rows = s.dynamic_rows ? s.M : -1},
-                    1);
-          on_.read(room.data(), memory, bytes);
+          l.finish();
+          const stopwatch call;
+          try {
+            p.execute({.on = l,
+                       .a = there(a),
+                       .b = there(b),
+                       .bias = there(bias),
+                       .out = there(to),
+                       .rows = p.shape().dynamic_rows ? rows : -1},
+                      1);
+          } catch (const error&) { // a way that cannot be started is no way
+            (void)cudaGetLastError();
+            return false;
+          }
+          l.finish();
           in_library = call.seconds();
+          on_.read(room.data(), memory, bytes);
           return true;
         });
     checks_.seconds += watch.seconds() - in_library;
     checks_.library_seconds += in_library;
+    ++checks_.plans;
+    if (!fault.empty()) {
+      std::string text = "cuBLASLt " + fault + " in way " + std::to_string(way + 1) + " of " +
+                         std::to_string(ways) + " of " + p.text();
+      if (tell_ != nullptr && checks_.refused.empty())
+        tell_(text + ": another way computes it, and so of others that fail their check");
+      checks_.refused.push_back(std::move(text));
+    }
     return fault;
   }
 
-  static constexpr const char* remedy = "a smaller micro-batch or sequence";
   cuda& on_;
-  cublaslt_options options_;
+  product_rows rows_;
+  void (*tell_)(std::string_view);
   detail::cublaslt_owned<cublasLtHandle_t, cublasLtDestroy> handle_;
   product_checks checks_;
   std::byte* lent_ = nullptr;
   std::int64_t lent_bytes_ = 0, lent_used_ = 0;
   std::vector<std::unique_ptr<cublaslt_product>> products_;
 };
-
-/// Makes the products of a CUDA device.
-template <product_rows Rows = product_rows::together>
-std::unique_ptr<product_source> cublaslt(cuda& on) {
-  return std::make_unique<cublaslt_products>(on, cublaslt_options{.rows = Rows});
-}
 
 } // namespace mc

@@ -70,8 +70,9 @@ inline std::unique_ptr<device> make_cuda_device(const std::type_info& type,
   const int threads = o.threads > 0 ? o.threads : processors();
   if (o.sizes_alone || o.described)
     return std::make_unique<cuda>(threads, std::make_unique<detail::counted_products>());
-  return std::make_unique<cuda>(
-      0, threads, o.rows == product_rows::apart ? cublaslt<product_rows::apart> : cublaslt<>);
+  return std::make_unique<cuda>(0, threads, [&o](cuda& on) {
+    return std::make_unique<cublaslt_products>(on, o.rows, o.tell);
+  });
 }
 
 } // namespace mc
