@@ -13,7 +13,7 @@ KEYWORDS = ("after the name come TP, PP, CP, EP, ETP, MICRO_BATCH, SEQUENCE, VIR
             "FIRST_STAGE_LAYERS, LAST_STAGE_LAYERS, MICRO_BATCHES, MODEL, HF_CONFIG, PRECISION, "
             "RECOMPUTE, NUMERICS, DEVICE, ZERO, SCHEDULE, INCLUDE, STAGE_LAYERS, each with a value, "
             "and SEQUENCE_PARALLEL, COUNT_EMBEDDING, COUNT_LOSS, PACKED.")
-TAKES = "takes NAME HEADER STRUCT and nothing else, as in megacpp_add_run(my-gpt my_gpt.hpp my_gpt)."
+TAKES = "takes NAME HEADER STRUCT and nothing else but DEVICE cpu or DEVICE cuda, as in megacpp_add_run(my-gpt my_gpt.hpp my_gpt)."
 CASES = {
     "megacpp_add_run()": TAKES,
     "megacpp_add_run(x)": "megacpp_add_run(x): " + TAKES,
