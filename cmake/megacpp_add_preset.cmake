@@ -112,7 +112,7 @@ function(megacpp_add_runless result device)
   if(device STREQUAL "cpu")
     add_library(${kernels} STATIC EXCLUDE_FROM_ALL ${megacpp_templates}/kernels.cpp
                 ${megacpp_templates}/devices.cpp)
-    megacpp_optimise_sanitized(${megacpp_templates}/kernels.cpp)
+    megacpp_optimise_sanitized(${megacpp_templates}/kernels.cpp ${megacpp_templates}/devices.cpp)
   else()
     add_library(${kernels} STATIC EXCLUDE_FROM_ALL ${megacpp_templates}/cuda_devices.cpp)
     megacpp_add_cuda_bodies(${kernels} ${key})
