@@ -18,6 +18,7 @@ struct second_lane : mc::lane {
     for (std::int64_t row = 0; row < rows; ++row) body(mc::core_team{}, row);
   }
   int threads() const { return 1; }
+  int slabs() const { return 1; }
   void sort(std::uint64_t*, std::int64_t, int, int, std::byte*) const {}
   void fill(std::byte*, std::uint8_t, std::int64_t) override;
   void write(std::byte*, const void*, std::int64_t) override;

@@ -5,18 +5,7 @@
 #include "device.hpp"
 
 #include <megacpp/exec/cuda/launch.cuh>
-#include <megacpp/kernel/rows/adamw.hpp>
-#include <megacpp/kernel/rows/attention.hpp>
-#include <megacpp/kernel/rows/clip_factor.hpp>
-#include <megacpp/kernel/rows/dropout.hpp>
-#include <megacpp/kernel/rows/elementwise.hpp>
-#include <megacpp/kernel/rows/experts.hpp>
-#include <megacpp/kernel/rows/redistribute.hpp>
-#include <megacpp/kernel/rows/rope.hpp>
-#include <megacpp/kernel/rows/router.hpp>
-#include <megacpp/kernel/rows/select.hpp>
-#include <megacpp/kernel/rows/swiglu.hpp>
-#include <megacpp/num/extent.hpp>
+#include <megacpp/kernel/rows/bodies.hpp>
 
 namespace gpu {
 

@@ -3,8 +3,7 @@
 #include "cuda_device.hpp"
 
 #include <megacpp/exec/cuda/device.hpp>
-
-#include <cublasLt.h>
+#include <megacpp/product/cuda/cublaslt_handles.hpp>
 
 #include <array>
 #include <cmath>
@@ -16,37 +15,6 @@ namespace gpu {
 namespace {
 
 using std::int64_t;
-
-void require(cublasStatus_t status, const char* call) {
-  if (status != CUBLAS_STATUS_SUCCESS)
-    throw mc::error(mc::exit_code::internal,
-                    std::string(call) + ": " + cublasLtGetStatusString(status));
-}
-
-// What a function of cuBLASLt made, and another one takes back.
-template <class Handle, cublasStatus_t (*Destroy)(Handle)> struct destroyed {
-  using pointer = Handle;
-  void operator()(Handle h) const { (void)Destroy(h); }
-};
-template <class Handle, cublasStatus_t (*Destroy)(Handle)> using owned =
-    std::unique_ptr<std::remove_pointer_t<Handle>, destroyed<Handle, Destroy>>;
-using library = owned<cublasLtHandle_t, cublasLtDestroy>;
-using description = owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
-using layout = owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
-using preference = owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
-
-layout make_layout(cudaDataType_t type, int64_t rows, int64_t columns) {
-  cublasLtMatrixLayout_t l = nullptr;
-  require(cublasLtMatrixLayoutCreate(&l, type, static_cast<std::uint64_t>(rows),
-                                     static_cast<std::uint64_t>(columns), rows),
-          "cublasLtMatrixLayoutCreate");
-  return layout(l);
-}
-
-template <class V>
-void set(const description& d, cublasLtMatmulDescAttributes_t what, const V& v, const char* name) {
-  require(cublasLtMatmulDescSetAttribute(d.get(), what, &v, sizeof v), name);
-}
 
 // Y = X W^T by rows: X (M, K), W (N, K), Y (M, N). cuBLASLt counts by columns: D = A^T B with A = W
 // (K, N), B = X (K, M), D = Y^T (N, M).
@@ -99,32 +67,35 @@ public:
 
   plan(cublasLtHandle_t handle, const product& p, const float* one, bool fast)
       : handle_(handle),
-        a_(make_layout(Of::type, p.k, p.n)),
-        b_(make_layout(Of::type, p.k, p.m)),
-        d_(make_layout(CUDA_R_16BF, p.n, p.m)) {
+        a_(mc::make_cublaslt_layout(Of::type, p.k, p.n, p.k)),
+        b_(mc::make_cublaslt_layout(Of::type, p.k, p.m, p.k)),
+        d_(mc::make_cublaslt_layout(CUDA_R_16BF, p.n, p.m, p.n)) {
     cublasLtMatmulDesc_t made = nullptr;
-    require(cublasLtMatmulDescCreate(&made, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-            "cublasLtMatmulDescCreate");
+    mc::require_cublaslt(cublasLtMatmulDescCreate(&made, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+                         "cublasLtMatmulDescCreate");
     description_.reset(made);
-    set(description_, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T, "CUBLASLT_MATMUL_DESC_TRANSA");
-    set(description_, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N, "CUBLASLT_MATMUL_DESC_TRANSB");
+    mc::set_cublaslt(description_, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T,
+                     "CUBLASLT_MATMUL_DESC_TRANSA");
+    mc::set_cublaslt(description_, CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N,
+                     "CUBLASLT_MATMUL_DESC_TRANSB");
     if constexpr (Of::type == CUDA_R_8F_E4M3) {
-      set(description_, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, one, "the scale of A");
-      set(description_, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, one, "the scale of B");
-      set(description_, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(fast ? 1 : 0),
-          "CUBLASLT_MATMUL_DESC_FAST_ACCUM");
+      mc::set_cublaslt(description_, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, one, "the scale of A");
+      mc::set_cublaslt(description_, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, one, "the scale of B");
+      mc::set_cublaslt(description_, CUBLASLT_MATMUL_DESC_FAST_ACCUM,
+                       static_cast<std::int8_t>(fast ? 1 : 0), "CUBLASLT_MATMUL_DESC_FAST_ACCUM");
     }
     cublasLtMatmulPreference_t wish = nullptr;
-    require(cublasLtMatmulPreferenceCreate(&wish), "cublasLtMatmulPreferenceCreate");
-    const preference owner(wish);
-    require(cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                                 &workspace_bytes, sizeof workspace_bytes),
-            "cublasLtMatmulPreferenceSetAttribute");
+    mc::require_cublaslt(cublasLtMatmulPreferenceCreate(&wish), "cublasLtMatmulPreferenceCreate");
+    const mc::cublaslt_preference owner(wish);
+    mc::require_cublaslt(
+        cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                             &workspace_bytes, sizeof workspace_bytes),
+        "cublasLtMatmulPreferenceSetAttribute");
     int found = 0;
-    require(cublasLtMatmulAlgoGetHeuristic(handle_, description_.get(), a_.get(), b_.get(),
-                                           d_.get(), d_.get(), wish, static_cast<int>(ways_.size()),
-                                           ways_.data(), &found),
-            "cublasLtMatmulAlgoGetHeuristic");
+    mc::require_cublaslt(cublasLtMatmulAlgoGetHeuristic(
+                             handle_, description_.get(), a_.get(), b_.get(), d_.get(), d_.get(),
+                             wish, static_cast<int>(ways_.size()), ways_.data(), &found),
+                         "cublasLtMatmulAlgoGetHeuristic");
     if (found == 0)
       throw mc::error(mc::exit_code::internal, "cuBLASLt knows no way to compute this product");
     count_ = static_cast<std::size_t>(found);
@@ -135,16 +106,16 @@ public:
   void run(std::size_t way, const std::byte* w, const std::byte* x, std::byte* y,
            std::byte* workspace) const {
     const float alpha = 1, beta = 0;
-    require(cublasLtMatmul(handle_, description_.get(), &alpha, w, a_.get(), x, b_.get(), &beta, y,
-                           d_.get(), y, d_.get(), &ways_[way].algo, workspace, workspace_bytes,
-                           nullptr),
-            "cublasLtMatmul");
+    mc::require_cublaslt(cublasLtMatmul(handle_, description_.get(), &alpha, w, a_.get(), x,
+                                        b_.get(), &beta, y, d_.get(), y, d_.get(), &ways_[way].algo,
+                                        workspace, workspace_bytes, nullptr),
+                         "cublasLtMatmul");
   }
 
 private:
   cublasLtHandle_t handle_;
-  description description_;
-  layout a_, b_, d_;
+  mc::cublaslt_description description_;
+  mc::cublaslt_layout a_, b_, d_;
   std::array<cublasLtMatmulHeuristicResult_t, 8> ways_{};
   std::size_t count_ = 0;
 };
@@ -231,11 +202,11 @@ std::string product_library() {
 void products(report& r) {
   cublasLtHandle_t handle = nullptr;
   r.check("cublasLtCreate", [&]() -> figures {
-    require(cublasLtCreate(&handle), "cublasLtCreate");
+    mc::require_cublaslt(cublasLtCreate(&handle), "cublasLtCreate");
     return {};
   });
   if (handle == nullptr) return;
-  const library owner(handle);
+  const mc::cublaslt_handle owner(handle);
   for (const product& p : shapes) {
     measure<of_bf16>(r, handle, "bf16", p, false);
     measure<of_fp8>(r, handle, "fp8", p, false);

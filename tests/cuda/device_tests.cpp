@@ -266,6 +266,17 @@ BOOST_AUTO_TEST_CASE(each_device_chooses_itself) {
   BOOST_TEST(stand_in::current_device() == 1);
   const auto other = a.make_lane();
   BOOST_TEST(stand_in::current_device() == 0);
+  // What is written waits for events of the device that it is written to.
+  const mc::arena of_a(a, 64, "a test", "nothing"), again(b, 64, "a test", "nothing");
+  const std::vector<std::int32_t> x = counted(16);
+  for (int i = 0; i < 3; ++i) {
+    b.write(of_b.data(), x.data(), 64);
+    a.write(of_a.data(), x.data(), 64);
+    BOOST_TEST(read(a, of_a.data(), 16) == x, boost::test_tools::per_element());
+  }
+  b.make_current();
+  BOOST_TEST(a.room()->of == "device 0");
+  BOOST_TEST(stand_in::current_device() == 0);
 }
 
 BOOST_AUTO_TEST_CASE(memory_that_is_not_there_is_one_sentence) {

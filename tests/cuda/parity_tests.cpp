@@ -10,7 +10,10 @@
 #include <megacpp/run/interpreter.hpp>
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <kernels.hpp>
 #include <parity/checks.hpp>
@@ -55,7 +58,38 @@ void in_bf16_as_on_cpus(const Model& m, const std::string& family, bool experts 
   BOOST_TEST(norm <= (experts ? 4e-2 : 5e-3));
 }
 
+/// The loss of 15 tokens before and after a step.
+template <class Device> std::pair<double, double> losses_of_few(Device& device, mc::dtype type) {
+  const mc::interpreted_program<mc::gpt, Device> p(
+      test::tiny_gpt2, {.batch = {.micro = 3, .sequence = 5}, .precision = type}, "tiny");
+  mc::session s(p.view(), device, mc::purpose::training);
+  s.weights().initialise(1);
+  s.numbers().learning_rate = 1e-2;
+  std::vector<std::int32_t> tokens(15), labels(15);
+  for (int i = 0; i < 15; ++i) {
+    tokens[static_cast<std::size_t>(i)] = i * 7 % 128;
+    labels[static_cast<std::size_t>(i)] = (i * 7 + 7) % 128;
+  }
+  mc::batch_view batch;
+  batch.tokens = tokens.data(), batch.labels = labels.data();
+  const double first = s.step(std::vector{batch}).loss.mean();
+  return {first, s.step(std::vector{batch}).loss.mean()};
+}
+
 } // namespace
+
+// Products want what they read where planned buffers begin, however many rows lie before it.
+BOOST_AUTO_TEST_CASE(any_number_of_tokens) {
+  test::machine_with_device machine;
+  mc::cpu cpu(mc::product_type::widened, 1);
+  for (const mc::dtype type : {mc::dtype::f32, mc::dtype::bf16, mc::dtype::f64}) {
+    const auto mine = losses_of_few(machine.device(), type), theirs = losses_of_few(cpu, type);
+    const double bound = type == mc::dtype::bf16 ? 2e-3 : type == mc::dtype::f32 ? 1e-5 : 1e-12;
+    BOOST_TEST(test::relative(mine.first, theirs.first) <= bound);
+    BOOST_TEST(test::relative(mine.second, theirs.second) <= bound);
+    BOOST_TEST(mine.second < mine.first);
+  }
+}
 
 BOOST_AUTO_TEST_CASE(in_bf16_gpt2) { in_bf16_as_on_cpus(test::tiny_gpt2, "gpt2"); }
 BOOST_AUTO_TEST_CASE(in_bf16_qwen3) { in_bf16_as_on_cpus(test::tiny_qwen3, "qwen3"); }

@@ -21,8 +21,10 @@
 struct CUevent_st {
   std::int64_t recorded = 0, come = 0; // how often
   std::int64_t at = 0;                 // nanoseconds, when it came last
+  int device = 0;
 };
 struct CUstream_st {
+  int device = 0;
   struct work {
     std::string what;
     std::function<void()> f; // none: it waits alone
@@ -396,6 +398,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned flags) {
     if (flags != cudaStreamNonBlocking) return r.told(cudaErrorInvalidValue);
     r.streams.push_back(std::make_unique<CUstream_st>());
     *s = r.streams.back().get();
+    (*s)->device = stand_in::chosen;
     ++r.counted.streams;
     return cudaSuccess;
   });
@@ -432,6 +435,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) {
   return call("cudaEventCreateWithFlags", [&](runtime& r) {
     r.events.push_back(std::make_unique<CUevent_st>());
     *e = r.events.back().get();
+    (*e)->device = stand_in::chosen;
     ++r.counted.events;
     return cudaSuccess;
   });
@@ -447,7 +451,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
   return call("cudaEventRecord", [&](runtime& r) {
-    if (!r.there(s) || !r.there(e)) return r.told(cudaErrorInvalidResourceHandle);
+    // An event is recorded on streams of its own device.
+    if (!r.there(s) || !r.there(e) || s->device != e->device)
+      return r.told(cudaErrorInvalidResourceHandle);
     r.start(s, "an event", [e, times = ++e->recorded] {
       e->come = std::max(e->come, times), e->at = stand_in::now();
     });

@@ -9,17 +9,7 @@
 #include "../../bench/gpu/rows.hpp"
 
 #include <megacpp/exec/host_memory.hpp>
-#include <megacpp/kernel/rows/adamw.hpp>
-#include <megacpp/kernel/rows/attention.hpp>
-#include <megacpp/kernel/rows/clip_factor.hpp>
-#include <megacpp/kernel/rows/dropout.hpp>
-#include <megacpp/kernel/rows/elementwise.hpp>
-#include <megacpp/kernel/rows/experts.hpp>
-#include <megacpp/kernel/rows/redistribute.hpp>
-#include <megacpp/kernel/rows/rope.hpp>
-#include <megacpp/kernel/rows/router.hpp>
-#include <megacpp/kernel/rows/select.hpp>
-#include <megacpp/kernel/rows/swiglu.hpp>
+#include <megacpp/kernel/rows/bodies.hpp>
 
 #include <map>
 #include <string>

@@ -37,6 +37,7 @@
 
 #include <sys/mman.h>
 #include <unistd.h>
+#include <sort_by_bits.hpp>
 
 namespace mc_test {
 
@@ -95,6 +96,7 @@ public:
   ~guarded_lane() override;
 
   int threads() const { return mc::thread_count(); }
+  int slabs() const { return mc::thread_count(); }
   template <class F> void launch(const mc::node& n, F f);
   template <class Body> void for_rows(std::int64_t rows, Body body);
   void run_slots(int slots, mc::function_of_slot f) const override;
@@ -403,18 +405,10 @@ inline void guarded_lane::run_slots(int slots, mc::function_of_slot f) const {
   const guarded_device::opening o(on_);
   mc::on_slots(slots, f);
 }
-/// By the bits that it is told alone, as libraries of GPUs do it, and in room of its own.
 inline void guarded_lane::sort(std::uint64_t* numbers, std::int64_t n, int first, int bits,
                                std::byte* room) {
   ++on_.counts_.bodies;
-  later([=] {
-    auto* const sorted = reinterpret_cast<std::uint64_t*>(room);
-    const auto key = [=](std::uint64_t x) { return x >> first << (64 - bits); };
-    std::copy(numbers, numbers + n, sorted);
-    std::stable_sort(sorted, sorted + n,
-                     [&](std::uint64_t a, std::uint64_t b) { return key(a) < key(b); });
-    std::copy(sorted, sorted + n, numbers);
-  });
+  later([=] { test::sort_by_bits(numbers, n, first, bits, room); });
 }
 inline void guarded_lane::fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) {
   later([to, byte, bytes] { mc::host_memory::of_process().fill(to, byte, bytes); });

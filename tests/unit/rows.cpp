@@ -15,11 +15,14 @@
 #include <megacpp/kernel/rows/swiglu.hpp>
 #include <megacpp/num/random.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "rows.hpp"
@@ -316,6 +319,33 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(embedding, T, types) {
     close<T>("embedding", y, want, 0, 0.01);
     close<G<T>>("embedding_gradient", dtable, gradient, 1, 8, 4);
   });
+}
+
+// By sequence, row and token, and behind all others those that have no row.
+BOOST_AUTO_TEST_CASE(order_of_tokens) {
+  constexpr int64_t tokens = 90, sequence = 30, first = 3, rows_of_table = 5;
+  std::vector<std::int32_t> ids;
+  for (int64_t t = 0; t < tokens; ++t) ids.push_back(static_cast<std::int32_t>(t * 7 % 11));
+  const auto row_of = [&](int64_t t) { return ids[static_cast<std::size_t>(t)] - first; };
+  const auto has_row = [&](int64_t t) { return row_of(t) >= 0 && row_of(t) < rows_of_table; };
+  std::vector<int64_t> want(static_cast<std::size_t>(tokens));
+  std::iota(want.begin(), want.end(), 0);
+  std::stable_sort(want.begin(), want.end(), [&](int64_t a, int64_t b) {
+    if (!has_row(a) || !has_row(b)) return has_row(a) && !has_row(b);
+    return std::pair(a / sequence, row_of(a)) < std::pair(b / sequence, row_of(b));
+  });
+  const ordered_tokens in_order({tokens, sequence}, ids, first, rows_of_table);
+  for (std::size_t k = 0; k < want.size(); ++k) {
+    const std::uint64_t number = in_order.numbers[k];
+    BOOST_TEST(in_order.order.token_of(number) == want[k]);
+    BOOST_TEST((in_order.order.group_of(number) < in_order.order.groups) == has_row(want[k]));
+  }
+  const auto fits = [](int64_t n, int64_t of_sequence, int64_t of_table) {
+    return rows::token_order({n, of_sequence}, of_table).fits();
+  };
+  BOOST_TEST(fits(int64_t{1} << 24, int64_t{1} << 24, int64_t{1} << 18));
+  BOOST_TEST(fits(int64_t{1} << 24, int64_t{1} << 12, int64_t{1} << 18));
+  BOOST_TEST(!fits(int64_t{1} << 24, 1, int64_t{1} << 18));
 }
 
 BOOST_AUTO_TEST_CASE_TEMPLATE(dropout, T, types) {

@@ -27,9 +27,9 @@ struct memory_need {
 };
 
 /// The memory that ranks need to train, evaluate or generate: their plans, with what kernels need
-/// on the threads of each, and the micro-batches that are read ahead. A command that generates
-/// does not know its texts yet: the weights count, and of kernels scratch and tables.
-/// `on` counts sizes alone.
+/// on the threads of each, and, where the device's memory is the host's, the micro-batches that are
+/// read ahead. A command that generates does not know its texts yet: the weights count, and of
+/// kernels scratch and tables. The device `on` counts sizes alone.
 inline memory_need need_of(const program_view& p, command what, const mesh& ranks, device& on) {
   memory_need need;
   const batching& b = p.numbers.batch;
@@ -37,9 +37,9 @@ inline memory_need need_of(const program_view& p, command what, const mesh& rank
   kernel_room kernels = room_of(p.parts, on);
   if (generates) kernels.workspace = 0;
   const std::int64_t batch = std::int64_t{b.micro} * b.sequence * 4 * 4,
-                     reads = generates ? 0
-                             : trains  ? batch * (std::int64_t{read_ahead::ahead} + 1)
-                                       : batch;
+                     reads = generates || !on.host_sees() ? 0
+                             : trains ? batch * (std::int64_t{read_ahead::ahead} + 1)
+                                      : batch;
   const int stages = p.numbers.ranks.pp, of_stage = ranks_of(ranks) / stages;
   for (int stage = 0; stage < stages; ++stage) {
     memory_items plan = memory_of_stage(p, stage, trains, ranks);
@@ -79,13 +79,13 @@ inline void require_memory(const memory_need& need, int ranks, int here, int min
 inline void require_memory(const program_view& p, command what, const options& o, const mesh& ranks,
                            const process_ranks& processes, int threads, device_maker& make_device) {
   if (o.machine.no_memory_check() || !processes.first()) return;
-  const int n = ranks_of(ranks), of_process = processes.several() ? 1 : n;
+  const int n = ranks_of(ranks);
   const auto on = make_device(p.device_type(), {.threads = threads, .sizes_alone = true});
   const memory_need need = need_of(p, what, ranks, *on);
-  // All ranks on one device of its own.
-  if (!on->host_sees()) return require_memory(need, n, n, n, on->room(), std::nullopt);
-  require_memory(need, n, processes.several() ? processes.here() : n, of_process, room_on_machine(),
-                 room_in_process());
+  if (!on->host_sees()) // all ranks share the device
+    return require_memory(need, n, n, n, on->room(), std::nullopt);
+  require_memory(need, n, processes.several() ? processes.here() : n, processes.several() ? 1 : n,
+                 room_on_machine(), room_in_process());
 }
 
 } // namespace mc

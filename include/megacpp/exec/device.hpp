@@ -7,6 +7,7 @@
 //     l.sort(x, n, first, bits, room)  puts n numbers (std::uint64_t), all of them different, in
 //                             order; those that agree in the `bits` bits from bit `first` on are in
 //                             order already. It has D::sort_bytes(n) bytes of room beside them
+//     l.slabs()               into how many pieces a sum over rows is cut at best, by columns
 //     l.threads()             of the host, that work for it
 //   D::takes_constants      false where bodies are given extents as numbers alone, so that they are
 //                           the same for every run; by default they may be constants
@@ -201,7 +202,7 @@ public:
   virtual product_source& products() = 0;
   /// The bytes of all tables that kernels have prepared.
   virtual std::int64_t table_bytes() const = 0;
-  /// What is left of memory that the host does not see; nothing where that is not known.
+  /// The room that is left in memory that the host does not see; none where it sees it.
   virtual std::optional<memory_room> room() const { return std::nullopt; }
 };
 

@@ -1,16 +1,18 @@
-// What a user may choose of the device of a program, and who makes it: commands know a device by
-// its type alone, and the libraries of its products are for the unit that makes it.
+// A program's device is made by one unit, which has the libraries of its products; commands know it
+// by its type alone, and say what a user has chosen of it.
 #pragma once
 
 #include <megacpp/exec/device.hpp>
+#include <megacpp/io/error.hpp>
 
 #include <memory>
+#include <string>
 #include <string_view>
 #include <typeinfo>
 
 namespace mc {
 
-/// What a user may choose of a device.
+/// A user's choices of a device.
 struct device_options {
   product_type products = product_type::automatic; ///< how bf16 operands are multiplied
   int threads = 0;                                 ///< of the host, that work for it; 0: all cores
@@ -25,5 +27,14 @@ struct device_options {
 /// Makes a device of a type (part_view::device_type), as mc::make_device does
 /// (product/devices.hpp).
 using device_maker = std::unique_ptr<device>(const std::type_info&, const device_options&);
+
+/// Throws mc::error(exit_code::internal) unless a device that is asked for is of the type that its
+/// maker makes.
+inline void require_device(const std::type_info& asked, const std::type_info& made) {
+  if (asked != made)
+    throw error(exit_code::internal, std::string("the program is made for a device of type ") +
+                                         asked.name() +
+                                         ", which commands cannot make: give a session one");
+}
 
 } // namespace mc

@@ -95,6 +95,7 @@ protected:
 class cores : public host_slots {
 public:
   int threads() const { return thread_count(); }
+  int slabs() const { return thread_count(); }
   template <class Body> void for_rows(std::int64_t rows, Body body) const;
   void run_slots(int slots, function_of_slot f) const override { on_slots(slots, f); }
   void sort(std::uint64_t* numbers, std::int64_t n, int /*first*/, int /*bits*/,

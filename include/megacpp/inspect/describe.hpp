@@ -226,11 +226,12 @@ inline std::string describe_text(const program_view& p, device& on, const mesh& 
   fmt::format_to(at, "  products              {}, {} threads\n",
                  on.products().describe(p.numbers.precision.weight), on.threads());
   const product_checks& checks = on.products().checks();
-  fmt::format_to(at,
-                 "  checked               {} kinds of tiles in {:.1f} ms, beside {:.1f} ms in the "
-                 "library, its first product included; {} wrong\n",
-                 checks.plans, 1e3 * checks.seconds, 1e3 * checks.library_seconds,
-                 checks.refused.size());
+  if (checks.plans > 0)
+    fmt::format_to(
+        at,
+        "  checked               {} kinds of tiles in {:.1f} ms, beside {:.1f} ms in the "
+        "library, its first product included; {} wrong\n",
+        checks.plans, 1e3 * checks.seconds, 1e3 * checks.library_seconds, checks.refused.size());
   for (const std::string& line : checks.refused) fmt::format_to(at, "    {}\n", line);
   const std::string why_not = why_no_generation(p);
   fmt::format_to(at, "  generates             {}\n", why_not.empty() ? "yes" : "no; " + why_not);

@@ -24,7 +24,7 @@ template <> struct kernel_of<&op::embedding_grad> { // dy, ids, table
   template <class T, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
     const std::int64_t n = c.size(in::ids);
     const rows::token_order order = order_of(c);
-    if (order.token_bits + order.group_bits() > 64)
+    if (!order.fits())
       throw error(exit_code::usage,
                   "a micro-batch has more sequences than the gradient of its "
                   "embedding can tell apart: use a smaller micro-batch, or "

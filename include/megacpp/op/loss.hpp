@@ -303,7 +303,7 @@ inline constexpr op_info cross_entropy{.name = "cross_entropy",
 //   (x, w, labels, dloss) -> loss, count, dx[, dw]
 // It stands where the vocabulary is whole on a rank and the loss is the last value of the graph.
 
-/// Of the losses of so many rows, behind which logits begin where products want them.
+/// The losses of so many rows take these bytes, behind which logits begin where products want them.
 constexpr std::int64_t losses_bytes(std::int64_t rows) {
   return (rows * std::int64_t{sizeof(double)} + 63) / 64 * 64;
 }

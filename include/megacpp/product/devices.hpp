@@ -13,10 +13,7 @@ namespace mc {
 /// A device of a type (part_view::device_type). Throws mc::error(exit_code::internal) for one that
 /// these headers do not make.
 inline std::unique_ptr<device> make_device(const std::type_info& type, const device_options& o) {
-  if (type != typeid(cpu))
-    throw error(exit_code::internal, std::string("the program is made for a device of type ") +
-                                         type.name() +
-                                         ", which commands cannot make: give a session one");
+  require_device(type, typeid(cpu));
   const int threads = o.threads > 0 ? o.threads : processors();
   if (o.sizes_alone)
     return std::make_unique<cpu>(

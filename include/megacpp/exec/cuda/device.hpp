@@ -177,6 +177,7 @@ public:
     require(status, "the start of a sort");
   }
   int threads() const;
+  int slabs() const { return most_slabs; }
   /// A call, for people, with the node whose kernel was called last.
   std::string behind(const char* call) const {
     return last_.node == nullptr ? std::string(call)
@@ -216,6 +217,7 @@ public:
 
 private:
   friend class cuda;
+  static constexpr int most_slabs = 256; ///< about two for each multiprocessor
   /// The node whose kernel was called last.
   struct launched {
     const void* node = nullptr;
@@ -247,7 +249,8 @@ public:
         products_(make_products(*this)),
         open_(std::make_unique<running>(*this)) {
     set_thread_count(threads_);
-    take_origin();
+    open_->origin = moment_now();
+    open_->origin_time = monotonic_nanoseconds();
   }
   /// One that counts sizes alone: no device is opened, and nothing may be started on it.
   cuda(int threads, std::unique_ptr<product_source> products)
@@ -331,7 +334,7 @@ public:
     return reinterpret_cast<const T*>(at->second.data());
   }
   std::int64_t table_bytes() const override { return table_bytes_; }
-  /// Of one that counts sizes alone: what is left of the device that would be opened.
+  /// A device that counts sizes alone says what is left of the one that would be opened.
   std::optional<memory_room> room() const override {
     std::size_t free = 0, all = 0;
     const int ordinal = chosen(open_ != nullptr ? ordinal_ : 0);
@@ -349,7 +352,7 @@ public:
 private:
   friend class cuda_event;
 
-  /// What there is once the device is open.
+  /// This is there once the device is open.
   struct running {
     explicit running(cuda& of) : lane(of) {}
     cuda_lane lane;
@@ -400,13 +403,19 @@ private:
   std::int64_t host_time(const cuda_moment& of) {
     constexpr std::int64_t long_ago = 1'000'000'000;
     const std::int64_t since = of.since(open_->origin), at = open_->origin_time + since;
-    if (since > long_ago) take_origin();
+    if (since > long_ago) { // by the device's clock, so that times before and after it compare
+      cuda_moment next = moment_now();
+      open_->origin_time += next.since(open_->origin);
+      open_->origin = std::move(next);
+    }
     return at;
   }
-  void take_origin() {
-    open_->origin.record(main().stream());
-    open_->origin.wait();
-    open_->origin_time = monotonic_nanoseconds();
+  cuda_moment moment_now() const {
+    make_current();
+    cuda_moment now;
+    now.record(main().stream());
+    now.wait();
+    return now;
   }
 
   int ordinal_ = -1;

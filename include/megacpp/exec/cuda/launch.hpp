@@ -1,6 +1,6 @@
-// What units that g++ compiles start on a CUDA device: these are declared for them, and defined for
-// nvcc alone, bodies in exec/cuda/launch.cuh, which nvcc's units instantiate for those that there
-// are, and the sort in exec/cuda/sort.cuh.
+// Units that g++ compiles start their work on a CUDA device by what is declared here. Only nvcc
+// sees the definitions: of bodies in exec/cuda/launch.cuh, which nvcc's units instantiate for those
+// that there are, and of the sort in exec/cuda/sort.cuh.
 #pragma once
 
 #include <cstddef>

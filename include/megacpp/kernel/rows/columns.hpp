@@ -19,12 +19,11 @@ inline constexpr std::int64_t rows_per_part = 64;
 inline constexpr std::int64_t most_columns = 1024;
 
 /// body(team, slab) for every slab of the columns that a body sums; body.width is their number. How
-/// many columns a slab has depends on the device: body.columns is set here, so that each thread of
-/// the device has a slab, in whole lines of 64 bytes of accumulators.
+/// many columns a slab has depends on the device: body.columns is set here, so that there are as
+/// many slabs as the lane wishes, in whole lines of 64 bytes of accumulators.
 template <class Device, class Body> void for_slabs(Device& on, Body body) {
   constexpr std::int64_t group = lane_count<typename Body::G>;
-  const std::int64_t width = body.width, threads = on.threads(),
-                     share = (width + threads - 1) / threads,
+  const std::int64_t width = body.width, wish = on.slabs(), share = (width + wish - 1) / wish,
                      rounded = (share + group - 1) / group * group;
   body.columns = rounded < most_columns ? rounded : most_columns;
   for_rows(on, (width + body.columns - 1) / body.columns, body);

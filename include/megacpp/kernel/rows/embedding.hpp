@@ -52,6 +52,8 @@ struct token_order {
   }
   /// Bits of a number that tell its group: all groups, and the one of no row.
   MEGACPP_HD constexpr int group_bits() const { return bits_of(groups + 1); }
+  /// Whether numbers are wide enough for both.
+  MEGACPP_HD constexpr bool fits() const { return token_bits + group_bits() <= 64; }
 
   MEGACPP_HD std::uint64_t number(std::int64_t group, std::int64_t token) const {
     return static_cast<std::uint64_t>(group) << token_bits | static_cast<std::uint64_t>(token);

@@ -10,16 +10,17 @@
 //
 // Sums of fp32 and bf16 operands are taken in fp32, without TF32, and rounded once; those of fp64
 // in fp64. A way to compute a product is chosen once, so that a rerun has the same bits: the first
-// of those that the library proposes which passes the check of exec/product_check.hpp. A part of a
-// shape (product_shape::part) is a product of its own.
+// of those that the library proposes which passes the check of exec/product_check.hpp. Where rows
+// are dynamic, it is checked with the most rows, with one and with an odd number, and computes
+// other numbers of rows, too, where the library says that it can. A part of a shape
+// (product_shape::part) is a product of its own.
 #pragma once
 
 #include <megacpp/exec/cuda/device.hpp>
 #include <megacpp/exec/product_check.hpp>
 #include <megacpp/io/clock.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
-
-#include <cublasLt.h>
+#include <megacpp/product/cuda/cublaslt_handles.hpp>
 
 #include <algorithm>
 #include <array>
@@ -31,44 +32,15 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace mc {
 
-/// Throws mc::error that names the `call` and what cuBLASLt says of it, unless it succeeded.
-inline void require_cublaslt(cublasStatus_t status, const std::string& call) {
-  if (status != CUBLAS_STATUS_SUCCESS)
-    throw error(exit_code::internal, call + ": " + cublasLtGetStatusString(status));
-}
-
 namespace detail {
-
-/// What a function of cuBLASLt made, and another one takes back.
-template <class Handle, cublasStatus_t (*Destroy)(Handle)> struct cublaslt_destroyed {
-  using pointer = Handle;
-  void operator()(Handle h) const { (void)Destroy(h); }
-};
-template <class Handle, cublasStatus_t (*Destroy)(Handle)> using cublaslt_owned =
-    std::unique_ptr<std::remove_pointer_t<Handle>, cublaslt_destroyed<Handle, Destroy>>;
-using cublaslt_layout = cublaslt_owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 
 constexpr cudaDataType_t cuda_type_of(dtype t) {
   return t == dtype::f64 ? CUDA_R_64F : t == dtype::f32 ? CUDA_R_32F : CUDA_R_16BF;
-}
-inline cublaslt_layout make_cublaslt_layout(dtype t, std::int64_t rows, std::int64_t columns,
-                                            std::int64_t stride) {
-  cublasLtMatrixLayout_t l = nullptr;
-  require_cublaslt(cublasLtMatrixLayoutCreate(&l, cuda_type_of(t), static_cast<std::uint64_t>(rows),
-                                              static_cast<std::uint64_t>(columns), stride),
-                   "cublasLtMatrixLayoutCreate");
-  return cublaslt_layout(l);
-}
-
-inline std::string cublaslt_version(std::size_t v) {
-  return std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." +
-         std::to_string(v % 100);
 }
 
 } // namespace detail
@@ -175,7 +147,6 @@ public:
   }
 
 private:
-  using description = detail::cublaslt_owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
   /// Where operands and output of a part begin.
   struct place {
     explicit place(const product_call& c)
@@ -187,7 +158,7 @@ private:
   };
   /// How the library computes so many rows.
   struct way {
-    detail::cublaslt_layout a, b, d;
+    cublaslt_layout a, b, d;
     cublasLtMatmulAlgo_t algorithm{};
   };
 
@@ -199,7 +170,7 @@ private:
 
   template <class V>
   void set(cublasLtMatmulDescAttributes_t what, const V& v, const char* name) const {
-    require_cublaslt(cublasLtMatmulDescSetAttribute(description_.get(), what, &v, sizeof v), name);
+    set_cublaslt(description_, what, v, name);
   }
   void set_bias(const void* bias) const {
     set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias, "CUBLASLT_MATMUL_DESC_BIAS_POINTER");
@@ -216,12 +187,14 @@ private:
   way layouts_of(std::int64_t rows) const {
     const product_shape& s = shape_;
     const auto of_x = [&](dtype t) {
-      return detail::make_cublaslt_layout(t, s.K, rows, s.x_row());
+      return make_cublaslt_layout(detail::cuda_type_of(t), s.K, rows, s.x_row());
     };
     const auto of_y = [&](dtype t) {
-      return detail::make_cublaslt_layout(t, s.N, rows, s.y_row());
+      return make_cublaslt_layout(detail::cuda_type_of(t), s.N, rows, s.y_row());
     };
-    const auto of_w = [&](dtype t) { return detail::make_cublaslt_layout(t, s.K, s.N, s.K); };
+    const auto of_w = [&](dtype t) {
+      return make_cublaslt_layout(detail::cuda_type_of(t), s.K, s.N, s.K);
+    };
     switch (s.kind) {
     case product_kind::forward: return {of_w(s.b), of_x(s.a), of_y(s.out)};
     case product_kind::input_gradient: return {of_w(s.b), of_y(s.a), of_x(s.out)};
@@ -233,8 +206,7 @@ private:
   std::vector<cublasLtMatmulAlgo_t> proposals(const way& w) const {
     cublasLtMatmulPreference_t made = nullptr;
     require_cublaslt(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
-    const detail::cublaslt_owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> wish(
-        made);
+    const cublaslt_preference wish(made);
     const std::size_t room = cuda::product_workspace;
     require_cublaslt(cublasLtMatmulPreferenceSetAttribute(
                          made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room),
@@ -365,7 +337,7 @@ private:
   cublasLtHandle_t handle_;
   way_check check_;
   bool apart_; ///< each row is a product, whose bits do not depend on the others
-  description description_;
+  cublaslt_description description_;
   bool bias_behind_ = false;                 ///< a body adds it
   cublasLtMatmulAlgo_t chosen_{};            ///< for the most rows
   mutable std::recursive_mutex mutex_;       ///< of the description and the ways
@@ -412,7 +384,7 @@ public:
   }
   product_type type() override { return product_type::bf16; }
   std::string describe(dtype storage) override {
-    std::string text = "cuBLASLt " + detail::cublaslt_version(cublasLtGetVersion());
+    std::string text = "cuBLASLt " + cublaslt_version(cublasLtGetVersion());
     if (storage == dtype::f32) text += ", without TF32";
     if (const std::size_t n = checks_.refused.size(); n > 0)
       text += ", but for " + std::to_string(n) + " of " + std::to_string(checks_.plans) +
@@ -476,7 +448,7 @@ private:
   cuda& on_;
   product_rows rows_;
   void (*tell_)(std::string_view);
-  detail::cublaslt_owned<cublasLtHandle_t, cublasLtDestroy> handle_;
+  cublaslt_handle handle_;
   product_checks checks_;
   std::byte* lent_ = nullptr;
   std::int64_t lent_bytes_ = 0, lent_used_ = 0;

@@ -30,7 +30,7 @@ public:
   }
   product_type type() override { return product_type::bf16; }
   std::string describe(dtype /*storage*/) override {
-    return "cuBLASLt " + detail::cublaslt_version(CUBLAS_VERSION) + " or later";
+    return "cuBLASLt " + cublaslt_version(CUBLAS_VERSION) + " or later";
   }
 
 private:
@@ -60,10 +60,7 @@ private:
 /// headers do not make, exit_code::usage for what no CUDA device does.
 inline std::unique_ptr<device> make_cuda_device(const std::type_info& type,
                                                 const device_options& o) {
-  if (type != typeid(cuda))
-    throw error(exit_code::internal, std::string("the program is made for a device of type ") +
-                                         type.name() +
-                                         ", which commands cannot make: give a session one");
+  require_device(type, typeid(cuda));
   if (o.products == product_type::widened)
     throw error(exit_code::usage,
                 "--product-type widened is for CPUs: a GPU multiplies bf16 as it is; leave it out");
