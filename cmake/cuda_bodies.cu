@@ -1,5 +1,6 @@
-// The row bodies of programs for CUDA, which are the same for all runs: those of elements, or of sums,
-// of a type, or those of none; with these the sort. For nvcc, which reads no graph.
+// The row bodies of programs for CUDA. nvcc, which reads no graph, compiles them, and they are the same
+// for all runs. MEGACPP_ELEMENT or MEGACPP_SUM names a type, and the unit has the bodies of such
+// elements or sums; without either it has the bodies that have no type, and the sort.
 #include <megacpp/exec/cuda/launch.cuh>
 #if !defined(MEGACPP_ELEMENT) && !defined(MEGACPP_SUM)
 #include <megacpp/exec/cuda/sort.cuh>

@@ -91,9 +91,9 @@ function(megacpp_add_runless result device)
   if(NOT TARGET ${commands})
     add_library(${commands} STATIC EXCLUDE_FROM_ALL ${megacpp_templates}/commands.cpp
                 ${megacpp_templates}/command_line.cpp)
-    # What computes is elsewhere: these read and write files, whose bytes are copied and converted, so
-    # that their loops are vectorised, and code that runs once is not made better for long. g++ collects
-    # its garbage from 1 GiB on, which takes less time, too.
+    # These units compute nothing that takes long, so that -O1 is enough and saves time. g++ also
+    # vectorises their loops, which copy and convert the bytes of files, leaves out two passes that take
+    # long, and collects its garbage from 1 GiB on.
     if(NOT MEGACPP_SANITIZE)
       set(optimised $<NOT:$<CONFIG:Debug>>)
       set(gnu $<CXX_COMPILER_ID:GNU>)
@@ -125,12 +125,15 @@ endfunction()
 macro(megacpp_find_cuda)
   find_package(CUDAToolkit 12.8 QUIET)
   if(NOT TARGET CUDA::cublasLt OR NOT CUDAToolkit_NVCC_EXECUTABLE)
+    if(NOT CUDAToolkit_VERSION)
+      set(CUDAToolkit_VERSION none)
+    endif()
     message(FATAL_ERROR "megacpp: a program for DEVICE cuda needs CUDA's toolkit, 12.8 or later, with nvcc and cuBLASLt (found: ${CUDAToolkit_VERSION}): install it, name it by -DCUDAToolkit_ROOT=..., or use DEVICE cpu.")
   endif()
 endmacro()
 
-# The row bodies of all element types as objects of a library, by nvcc, which reads nothing else.
-# MEGACPP_CUDA_ARCHITECTURES lists what for: 90a is an H100 or H200.
+# Adds the row bodies of all element types to a library, as objects that nvcc compiles, for the
+# architectures that MEGACPP_CUDA_ARCHITECTURES lists: 90a, the default, is an H100 or H200.
 function(megacpp_add_cuda_bodies library key)
   if(NOT MEGACPP_CUDA_ARCHITECTURES)
     set(MEGACPP_CUDA_ARCHITECTURES 90a)
@@ -138,7 +141,7 @@ function(megacpp_add_cuda_bodies library key)
   set(code)
   foreach(architecture IN LISTS MEGACPP_CUDA_ARCHITECTURES)
     if(NOT architecture MATCHES "^[1-9][0-9]+[af]?$")
-      message(FATAL_ERROR "megacpp: MEGACPP_CUDA_ARCHITECTURES lists '${architecture}', and not numbers as 90a (an H100 or H200) or 80 (an A100).")
+      message(FATAL_ERROR "megacpp: MEGACPP_CUDA_ARCHITECTURES lists '${architecture}', which is no architecture of CUDA: write 90a for an H100 or H200, 80 for an A100, or several as in \"80;90a\".")
     endif()
     list(APPEND code -gencode=arch=compute_${architecture},code=sm_${architecture})
   endforeach()

@@ -215,7 +215,7 @@ BOOST_AUTO_TEST_CASE(what_it_cannot_do_is_refused) {
   const auto call = [&](std::byte* a) {
     return product_call{.on = on.main_lane(), .a = a, .b = x.data(), .out = x.data()};
   };
-  says("begins elsewhere", [&] { p.execute(call(x.data() + 4)); });
+  says("begins elsewhere than a planned buffer", [&] { p.execute(call(x.data() + 4)); });
   s.dynamic_rows = true;
   product_call many = call(x.data());
   many.rows = 5;
@@ -241,12 +241,12 @@ BOOST_AUTO_TEST_CASE(a_wrong_way_is_not_used) {
   BOOST_TEST(
       on.products().checks().refused[0] ==
       "cuBLASLt computes row 0 wrong in way 1 of 2 of a forward product of 6 x 10 x 14 (bf16 x "
-      "bf16 to f32)");
+      "bf16 to f32), checked with 6 rows");
   BOOST_TEST(on.products().describe(dtype::bf16).find("but for 3 of 6 ways") != std::string::npos);
   stand_in::fail("way 1", cudaErrorUnknown), stand_in::fail("way 2", cudaErrorUnknown);
   const std::string sentence = refused([&] { on.products().prepare({.M = 2, .N = 2, .K = 2}); });
   BOOST_TEST(sentence ==
-             "a forward product of 2 x 2 x 2 (f32 x f32 to f32) is one that cuBLASLt "
-             "computes row 0 wrong in each way that it proposes: another version of it "
-             "is needed");
+             "a forward product of 2 x 2 x 2 (f32 x f32 to f32) has no way of cuBLASLt "
+             "that passes its check (the last computes row 0 wrong): install another "
+             "version of cuBLASLt");
 }

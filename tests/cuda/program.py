@@ -114,7 +114,7 @@ class Case(unittest.TestCase):
 
     def test_ranks_are_refused_in_a_sentence(self):
         done = run(CUDA, "train", "--mock-data", "--train-iters", 2, "--ranks", 2, check=USAGE)
-        self.assertIn("it does not see this device's: use one rank, or a program for the CPU", done.stderr)
+        self.assertIn("the memory of this device: use one rank, or a program for the CPU", done.stderr)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 // cuBLASLt without a device: the functions that product/cuda/cublaslt.hpp calls. Products are computed
-// when their stream comes to them, by plain loops; a way serves its shape and smaller ones, with the
-// alignments and the workspace that were asked for.
+// when their stream comes to them, by plain loops. A way serves the shape that it was proposed for and
+// two of three smaller ones, so that callers have to ask. It wants the alignments that were asked for,
+// and a workspace of 64 KiB.
 #include "stand_in.hpp"
 
 #include <cublasLt.h>
@@ -80,7 +81,8 @@ struct computed {
   }
   /// Whether the way serves it.
   bool is_served() const {
-    const std::uint64_t less = way.m + way.n + way.k - d.rows - d.columns - k(); // some are not
+    const std::uint64_t less =
+        way.m + way.n + way.k - d.rows - d.columns - k(); // one of three is not
     return agrees() && d.rows <= way.m && d.columns <= way.n && k() <= way.k && less % 3 != 1 &&
            types() == way.types;
   }

@@ -21,7 +21,8 @@
 
 using namespace mc;
 
-/// Its kernel of an op as it would be if that was code of the host.
+/// A kernel of cached attention for the second device that only code of the host could run: the
+/// device then has none.
 template <> struct mc::kernel_on<&mc::op::cached_attention, mc_test::second_device> {
   template <class T, class Call>
   requires on_host<Call>
@@ -343,7 +344,7 @@ BOOST_AUTO_TEST_CASE(an_op_without_a_kernel_is_named) {
 }
 
 // A device that no code of the host runs on has the kernels that start bodies, and those of its own;
-// of one that is code of the host the table says so.
+// of an op whose kernel is code of the host the table says that there is none.
 BOOST_AUTO_TEST_CASE(a_device_has_the_kernels_that_it_can_run) {
   kernel_table<mc_test::second_device> t;
   t.add<&mc::op::gelu>(), t.add<&mc::op::attention>(), t.add<&mc::op::attention_grad>();

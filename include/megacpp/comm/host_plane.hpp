@@ -29,9 +29,11 @@ public:
 private:
   std::unique_ptr<communicator> ranks_for(device& on) override {
     if (!on.host_sees())
-      throw error(exit_code::usage, std::string("ranks as ") + Engine::ranks_are +
-                                        " move memory that the host sees, and it does not see "
-                                        "this device's: use one rank, or a program for the CPU");
+      throw error(exit_code::usage,
+                  std::string("ranks as ") + Engine::ranks_are +
+                      " move memory that the host sees, and the host does not see "
+                      "the memory of this device: use one rank, or a program for "
+                      "the CPU");
     return std::make_unique<host_plane>(of_, ranks(), rank(), plane::ranks);
   }
   ticket begin(const exchange& x, const group& g, lane* on) override {

@@ -4,13 +4,15 @@
 //   D::lane_type            its lanes, of which each has
 //     l.launch(n, f)          f() calls the kernel of node n, which starts what it does on l
 //     l.for_rows(rows, body)  starts body(team, row) for every row (exec/launch.hpp)
-//     l.sort(x, n, first, bits, room)  puts n numbers (std::uint64_t), all of them different, in
-//                             order; those that agree in the `bits` bits from bit `first` on are in
-//                             order already. It has D::sort_bytes(n) bytes of room beside them
-//     l.slabs()               into how many pieces a sum over rows is cut at best, by columns
+//     l.sort(x, n, first, bits, room)  puts n different numbers (std::uint64_t) in order. Numbers
+//                             that agree in the `bits` bits from bit `first` on are in order among
+//                             themselves before. `room` has D::sort_bytes(n) bytes
+//     l.slabs()               the number of pieces, by columns, into which a sum over rows is best
+//                             cut
 //     l.threads()             of the host, that work for it
-//   D::takes_constants      false where bodies are given extents as numbers alone, so that they are
-//                           the same for every run; by default they may be constants
+//   D::sort_bytes(n)        bytes of room that a lane needs to sort n numbers
+//   D::takes_constants      false where bodies get extents as run-time numbers alone, so that the
+//                           bodies are the same for every run; left out, extents may be constants
 //   d.table()               numbers that kernels share
 //   D::most_workspace(s, threads)  bytes that a lane needs at most for a product of shape s
 #pragma once

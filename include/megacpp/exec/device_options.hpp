@@ -18,7 +18,7 @@ struct device_options {
   int threads = 0;                                 ///< of the host, that work for it; 0: all cores
   product_rows rows = product_rows::together;      ///< how those of forward products are computed
   void (*tell)(std::string_view) = nullptr;        ///< hears once of a library that computes wrong
-  /// It says how much memory a program needs, and computes nothing: no device need be there.
+  /// It says how much memory a program needs, and computes nothing.
   bool sizes_alone = false;
   /// It is described, and computes nothing but what describing it needs.
   bool described = false;
@@ -32,9 +32,11 @@ using device_maker = std::unique_ptr<device>(const std::type_info&, const device
 /// maker makes.
 inline void require_device(const std::type_info& asked, const std::type_info& made) {
   if (asked != made)
-    throw error(exit_code::internal, std::string("the program is made for a device of type ") +
-                                         asked.name() +
-                                         ", which commands cannot make: give a session one");
+    throw error(exit_code::internal,
+                std::string("the program computes on a device of type ") + asked.name() +
+                    ", and its commands make one of type " + made.name() +
+                    ": give megacpp_add_run the DEVICE that the run names, or open a session on "
+                    "a device of your own");
 }
 
 } // namespace mc

@@ -26,9 +26,9 @@ template <> struct kernel_of<&op::embedding_grad> { // dy, ids, table
     const rows::token_order order = order_of(c);
     if (!order.fits())
       throw error(exit_code::usage,
-                  "a micro-batch has more sequences than the gradient of its "
-                  "embedding can tell apart: use a smaller micro-batch, or "
-                  "numerics that do not sum each sequence apart");
+                  "the gradient of an embedding cannot number the tokens of a micro-batch in 64 "
+                  "bits, since tokens, sequences and rows of the table are too many together: use "
+                  "a smaller micro-batch, or NUMERICS fast");
     return numbers_bytes(n) + Call::device_type::sort_bytes(n);
   }
   template <class T, class Call> static void run(Call& c) {

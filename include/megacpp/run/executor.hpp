@@ -161,7 +161,8 @@ public:
   input_addresses& inputs_of(int part) { return inputs_[static_cast<unsigned>(part)]; }
 
 private:
-  /// Memory that nothing is in yet, lent to the products for their checks; zeros afterwards.
+  /// Memory that holds nothing yet. It is lent to the products for their checks, and take_back()
+  /// leaves zeros in what they used.
   class lent_memory {
   public:
     lent_memory(device& to, const arena& memory) : to_(to), memory_(memory) {
@@ -169,7 +170,7 @@ private:
     }
     lent_memory(const lent_memory&) = delete;
     lent_memory& operator=(const lent_memory&) = delete;
-    /// Takes it back, when all that was to be checked is.
+    /// Takes the memory back and clears it: to be called once all products are checked.
     void take_back() {
       const std::int64_t used = to_.products().take_back();
       if (used > 0) to_.fill(memory_.data(), 0, used);

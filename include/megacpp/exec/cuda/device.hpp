@@ -252,7 +252,8 @@ public:
     open_->origin = moment_now();
     open_->origin_time = monotonic_nanoseconds();
   }
-  /// One that counts sizes alone: no device is opened, and nothing may be started on it.
+  /// Makes a device that counts sizes alone: nothing may be started on it. Of CUDA it asks only in
+  /// room(), which opens the first visible device and throws mc::error where there is none.
   cuda(int threads, std::unique_ptr<product_source> products)
       : threads_(threads), products_(std::move(products)) {}
 

@@ -15,13 +15,14 @@ namespace mc {
 template <class Body>
 [[nodiscard]] int launch_on_cuda(CUstream_st* on, std::int64_t rows, const Body& body);
 
-/// Room beside n numbers in which sort_on_cuda works: as many numbers, and tables of the sort.
+/// The bytes of room that sort_on_cuda may use beside n numbers: for a second copy of the numbers,
+/// and for the tables of the sort.
 constexpr std::int64_t sort_bytes_on_cuda(std::int64_t n) {
   return (n * 8 + 255) / 256 * 256 + n + (1 << 20);
 }
-/// Puts n numbers in order on a stream, by `bits` bits from bit `first` on; those that agree in
-/// them stay as they are. Gives the cudaError_t, and how much room is needed; where that is more
-/// than there is, nothing is started.
+/// Sorts n numbers on a stream by the `bits` bits from bit `first` on; numbers that agree in these
+/// bits keep their order. Returns the cudaError_t. Where n is above 1, `needed` is set to the bytes
+/// of room that the sort needs; where they are more than sort_bytes_on_cuda(n), no sort is started.
 [[nodiscard]] int sort_on_cuda(CUstream_st* on, std::uint64_t* numbers, std::int64_t n, int first,
                                int bits, std::byte* room, std::int64_t* needed);
 

@@ -116,15 +116,15 @@ void embedding(Device& on, std::int64_t tokens, Extent width, const T* table, st
   for_rows(on, tokens, embedding_row<T, Extent>{width, first, count, table, ids, y});
 }
 
-/// The numbers of tokens, which a lane puts in order (lane.sort: by their bits from
-/// order.token_bits on, since tokens are in order already).
+/// Starts number_tokens. A lane then sorts the numbers (l.sort) by their bits from order.token_bits
+/// on: numbers that agree in those are in the order of tokens from the start.
 template <class Device> void number_of_tokens(Device& on, const summed_rows& tokens,
                                               const token_order& order, std::int64_t first,
                                               const std::int32_t* ids, std::uint64_t* numbers) {
   for_blocks(on, tokens.count, number_tokens{tokens, order, first, ids, numbers});
 }
 
-/// `numbers`: in order.
+/// Adds up the gradient of a table; the `numbers` of tokens are sorted.
 template <class T, class Device>
 void embedding_gradient(Device& on, const summed_rows& tokens, const token_order& order,
                         std::int64_t width, const T* dy, const std::uint64_t* numbers,

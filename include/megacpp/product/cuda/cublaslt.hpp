@@ -49,7 +49,8 @@ constexpr cudaDataType_t cuda_type_of(dtype t) {
 class cublaslt_product final : public prepared_product {
 public:
   /// Says what a way does wrong with the product of so many rows, as a verb with an object; nothing
-  /// if it may be trusted. It is way `way` of the `ways` that the library proposes.
+  /// if the way may be trusted. It is way `way` of the `ways` that the library proposes for these
+  /// rows, or 0 of 1 where it is the way that was chosen for the most rows.
   using way_check =
       std::function<std::string(const cublaslt_product&, std::int64_t rows, int way, int ways)>;
 
@@ -61,7 +62,9 @@ public:
         apart_(rows == product_rows::apart && s.kind == product_kind::forward) {
     shape_ = s;
     if (s.a != s.b || (s.out != s.a && s.out != accumulator_of(s.a)))
-      refuse("has types that cuBLASLt does not multiply: give both operands one type");
+      refuse(
+          "has types that cuBLASLt does not multiply: give both operands one type, and the "
+          "output that type or the type of its sums");
     if (s.scaled || s.chunk != 0 || s.panel != 0)
       refuse("has scales or panels, which are not asked of cuBLASLt: compute it on the CPU");
     const bool wide = s.a == dtype::f64;
@@ -218,8 +221,9 @@ private:
         cublasLtMatmulPreferenceSetAttribute(made, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                                              &schemes, sizeof schemes),
         "CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK");
-    // Buffers of a plan and parameters begin at 64 bytes, an expert's weight where its extents say,
-    // and rows where theirs do.
+    // Planned buffers and parameters begin at multiples of 64 bytes. An expert's weight begins a
+    // multiple of the weight's bytes behind the first expert's, and a row a multiple of the row
+    // stride behind the first row: alignment() says how far both are aligned.
     const auto aligned = [&](cublasLtMatmulPreferenceAttributes_t what, std::uint32_t bytes) {
       require_cublaslt(cublasLtMatmulPreferenceSetAttribute(made, what, &bytes, sizeof bytes),
                        "CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT");
@@ -241,7 +245,8 @@ private:
         all.push_back(one.algo);
     return all;
   }
-  /// Bytes of which what begins at each so many elements is a multiple, at most 64.
+  /// The largest power of two, at most 64, that divides the bytes of so many elements. What lies a
+  /// multiple of these bytes behind an address of that alignment has the alignment, too.
   static std::uint32_t alignment(std::int64_t elements, dtype t) {
     const std::int64_t bytes = elements * size_of(t);
     return static_cast<std::uint32_t>(std::min<std::int64_t>(bytes & -bytes, 64));
@@ -266,7 +271,8 @@ private:
   const way& choose(std::int64_t rows, way w) const {
     const std::vector<cublasLtMatmulAlgo_t> proposed = proposals(w);
     if (proposed.empty())
-      refuse("is one that cuBLASLt knows no way to compute for " + std::to_string(rows) + " rows",
+      refuse("is one that cuBLASLt knows no way to compute for " + std::to_string(rows) +
+                 " rows: install another version of cuBLASLt",
              exit_code::machine);
     way& here = ways_.emplace(rows, std::move(w)).first->second;
     std::string fault;
@@ -276,8 +282,8 @@ private:
       if (fault = check_(*this, rows, i, ways); fault.empty()) return here;
     }
     ways_.erase(rows);
-    refuse("is one that cuBLASLt " + fault +
-               " in each way that it proposes: another version of it is needed",
+    refuse("has no way of cuBLASLt that passes its check (the last " + fault +
+               "): install another version of cuBLASLt",
            exit_code::machine);
   }
   /// Fewer rows than the most are computed in the way of these, where it serves them.
@@ -298,7 +304,8 @@ private:
     if (!begins(at.a, alignment_of_a()) || !begins(at.b, alignment_of_b()) ||
         !begins(at.out, alignment_of_out()) || (adds_bias && !begins(c.bias, bias_alignment)))
       refuse(
-          "was given memory that begins elsewhere than its rows do: align it as planned buffers");
+          "was given an operand that begins elsewhere than a planned buffer or a row of one does: "
+          "give it such memory");
     {
       const std::scoped_lock lock(mutex_);
       const way& w = way_of(rows);
@@ -437,9 +444,12 @@ private:
     ++checks_.plans;
     if (!fault.empty()) {
       std::string text = "cuBLASLt " + fault + " in way " + std::to_string(way + 1) + " of " +
-                         std::to_string(ways) + " of " + p.text();
+                         std::to_string(ways) + " of " + p.text() + ", checked with " +
+                         std::to_string(rows) + " rows";
       if (tell_ != nullptr && checks_.refused.empty())
-        tell_(text + ": another way computes it, and so of others that fail their check");
+        tell_(text +
+              ": the next way that it proposes is tried, and further ones that fail their "
+              "check are not told");
       checks_.refused.push_back(std::move(text));
     }
     return fault;
