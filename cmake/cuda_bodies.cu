@@ -4,6 +4,7 @@
 #include <megacpp/exec/cuda/launch.cuh>
 #if !defined(MEGACPP_ELEMENT) && !defined(MEGACPP_SUM)
 #include <megacpp/exec/cuda/sort.cuh>
+#include <megacpp/kernel/cuda/reduce.hpp>
 #endif
 #include <megacpp/kernel/rows/bodies.hpp>
 

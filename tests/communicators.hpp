@@ -57,7 +57,7 @@ private:
 };
 
 /// A plane of a rank as the functions below ask it: hosts at once, ranks on a lane, in memory that
-/// the host sees as well.
+/// the host sees as well once the lane is finished.
 class plane_of_rank {
 public:
   explicit plane_of_rank(mc::communicator& hosts) : c_(hosts) {}
@@ -69,7 +69,11 @@ public:
   mc::ticket start(const mc::exchange& x) {
     return on_ != nullptr ? c_.start(*on_, x) : c_.start(x);
   }
-  void wait(mc::ticket t) { on_ != nullptr ? c_.wait(*on_, t) : c_.wait(t); }
+  void wait(mc::ticket t) {
+    if (on_ == nullptr) return c_.wait(t);
+    c_.wait(*on_, t);
+    on_->finish();
+  }
   void run(const mc::exchange& x) { wait(start(x)); }
 
 private:

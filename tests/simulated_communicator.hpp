@@ -3,8 +3,8 @@
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
-#include <megacpp/comm/rank_order.hpp>
 #include <megacpp/exec/device.hpp>
+#include <megacpp/exec/rank_order.hpp>
 
 #include <condition_variable>
 #include <cstring>

@@ -6,6 +6,7 @@
 #include <megacpp/kernel/rows/elementwise.hpp>
 #include <megacpp/kernel/rows/embedding.hpp>
 #include <megacpp/kernel/rows/redistribute.hpp>
+#include <megacpp/kernel/rows/reduce.hpp>
 #include <megacpp/kernel/rows/rope.hpp>
 #include <megacpp/kernel/rows/select.hpp>
 #include <megacpp/kernel/rows/swiglu.hpp>
@@ -55,6 +56,21 @@ template <class T> void flat(report& r, const sizes& m) {
       return rows::bias_add_row<T, int64_t>{m.hidden, at(x), at(bias), at(y)};
     });
   }
+}
+
+// What four ranks of one device add up, and the largest of it.
+template <class T> void of_ranks(report& r, const sizes& m) {
+  const int64_t n = m.tokens * m.hidden;
+  arrays a;
+  const auto p = a.read<T>(n), q = a.read<T>(n), s = a.read<T>(n), t = a.read<T>(n),
+             y = a.written<T>("y", n);
+  run(r, "sum_of_ranks_block", name_of_type<T>, m, a, mc::blocks_of(n), [=](place at) {
+    return rows::sum_of_ranks_block<T>{n, 4, {at(p), at(q), at(s), at(t)}, at(y)};
+  });
+  if constexpr (std::is_same_v<T, float>)
+    run(r, "maximum_of_ranks_block", name_of_type<T>, m, a, mc::blocks_of(n), [=](place at) {
+      return rows::maximum_of_ranks_block{n, 4, {at(p), at(q), at(s), at(t)}, at(y)};
+    });
 }
 
 template <class T> void total(report& r, const sizes& m) {
@@ -277,7 +293,7 @@ template <class T> void embedding(report& r, const sizes& m) {
 }
 
 template <class T> void of_type(report& r, const sizes& m) {
-  flat<T>(r, m), pieces<T>(r, m);
+  flat<T>(r, m), of_ranks<T>(r, m), pieces<T>(r, m);
   activation<rows::gelu_exact, T>(r, "gelu_exact", m);
   activation<rows::gelu_tanh, T>(r, "gelu_tanh", m);
   activation<rows::silu, T>(r, "silu", m);

@@ -1,6 +1,7 @@
-// What a CUDA program has from nvcc: its bodies, as emulated blocks, and the sort.
+// What a CUDA program has from nvcc: its bodies, as emulated blocks, sums over ranks, and the sort.
 #include <cuda/emulated_launch.hpp>
 
+#include <megacpp/kernel/cuda/reduce.hpp>
 #include <megacpp/kernel/rows/bodies.hpp>
 
 #include <cstring>

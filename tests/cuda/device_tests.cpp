@@ -237,6 +237,23 @@ BOOST_AUTO_TEST_CASE(a_body_runs_when_its_lane_comes_to_it) {
   BOOST_TEST((sum == expected));
 }
 
+// Who asks for a number gets it; else the processes of a machine take its devices in turn.
+BOOST_AUTO_TEST_CASE(devices_are_taken_in_turn) {
+  const opened machine({.devices = 3});
+  const auto taken = [](int number, int place) {
+    const mc::cuda_choice c = mc::cuda::choice(number, place);
+    return std::pair(c.ordinal, c.alike);
+  };
+  BOOST_TEST((taken(-1, 0) == std::pair(0, 3)));
+  BOOST_TEST((taken(-1, 2) == std::pair(2, 3)));
+  BOOST_TEST((taken(-1, 7) == std::pair(1, 3)));
+  BOOST_TEST((taken(2, 0) == std::pair(2, 1)));
+  is_in("there is no device 3: 3 are visible, numbers 0 to 2",
+        error_of(mc::exit_code::usage, [&] { (void)taken(3, 0); }));
+  const mc::cuda second(1, 1, none);
+  BOOST_TEST(second.name() == "device 1 (stand-in)");
+}
+
 BOOST_AUTO_TEST_CASE(what_a_machine_lacks_is_one_sentence) {
   const auto make = [](int ordinal = 0) { return [=] { const mc::cuda d(ordinal, 1, none); }; };
   stand_in::begin({.devices = 0});

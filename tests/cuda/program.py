@@ -8,6 +8,7 @@ Both are compiled from tests/cli/tiny_gpt.hpp.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,10 @@ CUDA = CPU = None
 MACHINE, MEMORY, INTERNAL, USAGE = 8, 9, 1, 2
 TEXT = "".join(f"{n} green bottles hanging on the wall, and if {n % 7} should fall.\n"
                for n in range(160))
+# What mpirun needs as root, and for more ranks than processors, of OpenMPI 4 and 5.
+MPIRUN = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+          "OMPI_MCA_rmaps_base_oversubscribe": "1",
+          "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
 # fp32 sums in another order, over ten steps of a model this small.
 BOUND = 2e-5
 
@@ -26,7 +31,7 @@ BOUND = 2e-5
 def run(program, *arguments, check=0, machine=""):
     done = subprocess.run([program, *map(str, arguments)], timeout=240, stdin=subprocess.DEVNULL,
                           capture_output=True, text=True,
-                          env={**os.environ, "MEGACPP_STAND_IN": machine})
+                          env={**os.environ, **MPIRUN, "MEGACPP_STAND_IN": machine})
     if check is not None and done.returncode != check:
         raise AssertionError(f"{arguments}: exit code {done.returncode}, not {check}\n"
                              f"{done.stdout}\n{done.stderr}")
@@ -112,9 +117,33 @@ class Case(unittest.TestCase):
         self.assertIn("holds the state of step 2", done.stderr)
         self.near(self.train(CUDA, 4, "--load", root), {k: v for k, v in whole.items() if k > 2})
 
-    def test_ranks_are_refused_in_a_sentence(self):
-        done = run(CUDA, "train", "--mock-data", "--train-iters", 2, "--ranks", 2, check=USAGE)
-        self.assertIn("the memory of this device: use one rank, or a program for the CPU", done.stderr)
+    def test_ranks_share_a_device(self):
+        """As threads, and as processes, which start under mpirun."""
+        root = self.folder / "root"
+        told = self.train(CUDA, 4, "--ranks", 2, "--global-batch-size", 8, "--save", root)
+        self.near(told, self.train(CPU, 4, "--ranks", 2, "--global-batch-size", 8))
+        self.near(self.train(CPU, 5, "--load", root, "--global-batch-size", 8),
+                  self.train(CUDA, 5, "--load", root, "--ranks", 2, "--global-batch-size", 8))
+        mock = ("train", "--mock-data", "--train-iters", 1, "--global-batch-size", 8)
+        said = run(CUDA, *mock, "--ranks", 2, "--device", 1, machine="devices=2")
+        self.assertIn("2 ranks that exchange within the device, each micro-batch", said.stdout)
+        self.assertIn(", device 1 (stand-in), cuBLASLt", said.stdout)
+        threads = re.findall(r"loss: .* grad norm: [0-9.]+", said.stdout)
+        self.assertEqual(len(threads), 1, said.stdout)
+        if shutil.which("mpirun") is None:
+            return
+        processes = run("mpirun", "-n", 2, CUDA, *mock, machine="devices=2")
+        self.assertIn("2 ranks that exchange through memory of the host, each", processes.stdout)
+        self.assertIn(", device 0 (stand-in), cuBLASLt", processes.stdout)
+        self.assertEqual(threads, re.findall(r"loss: .* grad norm: [0-9.]+", processes.stdout))
+
+    def test_another_device_is_refused_in_a_sentence(self):
+        mock = ("train", "--mock-data", "--train-iters", 1)
+        said = run(CUDA, *mock, "--device", 2, machine="devices=2", check=USAGE)
+        self.assertIn("there is no device 2: 2 are visible, numbers 0 to 1", said.stderr)
+        self.assertEqual(said.stderr.count("\n"), 1, said.stderr)
+        said = run(CPU, *mock, "--device", 0, check=USAGE)
+        self.assertIn("--device chooses among GPUs, and this program computes on CPUs", said.stderr)
 
 
 if __name__ == "__main__":

@@ -62,6 +62,7 @@ public:
     action.sa_sigaction = &on_fault;
     action.sa_flags = SA_SIGINFO;
     ::sigaction(SIGSEGV, &action, nullptr); // whoever runs tests may have had it meanwhile
+    if (sticky_ != cudaSuccess) forget();   // a device that was lost takes nothing back
     if (counted.streams + counted.events != 0 || !device_.empty() || !pinned_.empty())
       end("a device begins while something of the one before is left");
     is = m, counted = {}, chance_.seed(static_cast<std::minstd_rand::result_type>(m.seed));
@@ -157,11 +158,13 @@ public:
           if (w.behind == nullptr || w.behind->come >= w.times) ready.push_back(s.get());
         }
       if (ready.empty()) end("streams wait for what nothing that is started leads to");
+      open();
       CUstream_st& s = *ready[chance_() % ready.size()];
       CUstream_st::work w = std::move(s.queue.front());
       s.queue.pop_front();
       perform(w);
     }
+    close();
     return sticky_;
   }
   void finish_all() {
@@ -207,6 +210,21 @@ private:
     return static_cast<std::size_t>(first - at->first) + bytes <= at->second;
   }
 
+  /// The memory of the device is open while somebody waits and work is done.
+  void open() {
+    if (std::exchange(open_, true)) return;
+    for (const auto& [at, bytes] : device_) protect(at, bytes, PROT_READ | PROT_WRITE);
+  }
+  void close() {
+    if (!std::exchange(open_, false)) return;
+    for (const auto& [at, bytes] : device_) protect(at, bytes, PROT_NONE);
+  }
+  void forget() {
+    for (const blocks* all : {&device_, &pinned_})
+      for (const auto& [at, bytes] : *all) unmap(at, bytes);
+    device_.clear(), pinned_.clear(), streams.clear(), events.clear(), counted = {};
+  }
+
   void perform(const CUstream_st::work& w) {
     working_ = w.what;
     if (w.f) {
@@ -215,15 +233,10 @@ private:
         return;
       }
       if (lost_after_ > 0) --lost_after_;
-      for (const auto& [at, bytes] : device_) protect(at, bytes, PROT_READ | PROT_WRITE);
-      open_ = true;
       w.f();
-      open_ = false;
-      for (const auto& [at, bytes] : device_) {
+      for (const auto& [at, bytes] : device_)
         for (std::byte* p = at + bytes; p != at + pages(bytes); ++p)
           if (*p != beyond) end("work has written beyond the end of what is reserved");
-        protect(at, bytes, PROT_NONE);
-      }
     }
     ++counted.done;
   }
@@ -247,6 +260,20 @@ private:
     leave();
   }
 };
+
+/// Whole pages of zeros are given back to the system, which makes new ones when they are needed: to
+/// open and close what nobody has touched costs little.
+void fill(std::byte* to, int byte, std::size_t bytes) {
+  const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(to),
+                       first = std::min(pages(address) - address, bytes),
+                       last = std::max(first, bytes - std::min((address + bytes) % page, bytes));
+  if (byte != 0 || ::madvise(to + first, last - first, MADV_DONTNEED) != 0) {
+    std::memset(to, byte, bytes);
+    return;
+  }
+  std::memset(to, 0, first);
+  std::memset(to + last, 0, bytes - last);
+}
 
 runtime& here() {
   static runtime one;
@@ -316,6 +343,14 @@ cudaError_t cudaSetDevice(int device) {
     return cudaSuccess;
   });
 }
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* facts, int device) {
+  return call("cudaGetDeviceProperties", [&](runtime& r) {
+    if (device < 0 || device >= r.is.devices) return r.told(cudaErrorInvalidDevice);
+    *facts = {};
+    std::snprintf(facts->name, sizeof facts->name, "stand-in");
+    return cudaSuccess;
+  });
+}
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   return call("cudaMemGetInfo", [&](runtime& r) {
     *total = r.is.bytes, *free = r.is.bytes - static_cast<std::size_t>(r.counted.reserved);
@@ -366,7 +401,8 @@ cudaError_t cudaMemsetAsync(void* to, int byte, std::size_t bytes, cudaStream_t 
   return call("cudaMemsetAsync", [&](runtime& r) {
     if (!r.there(on)) return r.told(cudaErrorInvalidResourceHandle);
     if (!r.of_device(to, bytes)) return r.told(cudaErrorInvalidValue);
-    r.start(on, stand_in::bytes_of("a fill", bytes), [=] { std::memset(to, byte, bytes); });
+    r.start(on, stand_in::bytes_of("a fill", bytes),
+            [=] { stand_in::fill(static_cast<std::byte*>(to), byte, bytes); });
     return cudaSuccess;
   });
 }

@@ -20,7 +20,8 @@
 
 namespace stand_in {
 
-/// Work on a stream, as a kernel is. The memory is open while f runs; f must not throw.
+/// Work on a stream, as a kernel is. The memory is open while f runs; f must not throw, and starts
+/// and waits for nothing.
 void start(cudaStream_t on, std::string what, std::function<void()> f);
 
 /// How the device is from now on. Nothing may be left of what was before.

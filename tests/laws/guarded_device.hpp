@@ -105,6 +105,8 @@ public:
   void write(std::byte* to, const void* from_host, std::int64_t bytes) override;
   void mirror(std::byte* to, const std::byte* from, std::int64_t bytes) override;
   void copy(std::byte* to, const std::byte* from, std::int64_t bytes) override;
+  void reduce(mc::reduction by, mc::dtype t, std::span<const void* const> parts, void* out,
+              std::int64_t n) override;
   void record(mc::event& e) override;
   void wait(mc::event& e) override;
   void finish() override;
@@ -430,6 +432,12 @@ inline void guarded_lane::mirror(std::byte* to, const std::byte* from, std::int6
 inline void guarded_lane::copy(std::byte* to, const std::byte* from, std::int64_t bytes) {
   ++on_.counts_.copies;
   later([to, from, bytes] { mc::host_memory::of_process().read(to, from, bytes); });
+}
+inline void guarded_lane::reduce(mc::reduction by, mc::dtype t, std::span<const void* const> parts,
+                                 void* out, std::int64_t n) {
+  later([by, t, kept = std::vector<const void*>(parts.begin(), parts.end()), out, n] {
+    mc::reduce_in_rank_order(by, t, kept, out, n);
+  });
 }
 inline void guarded_lane::finish() { on_.settle(); }
 inline void guarded_lane::record(mc::event& e) {

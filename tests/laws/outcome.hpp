@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -61,18 +62,30 @@ struct how {
   bool one_token = false; ///< again and again, which always goes to the same experts
 };
 
+/// What ranks compute on, and how they get at each other.
+struct on_cpus {
+  using device = mc::cpu;
+  static std::unique_ptr<device> make_device() {
+    return std::make_unique<device>(mc::product_type::widened, 1);
+  }
+  static std::unique_ptr<mc::communicator> make_ranks(mc::communicator& hosts, device& on) {
+    return hosts.make_ranks(on);
+  }
+};
+
 /// Of steps of so many micro-batches, divided among dp replicas. Ranks that hold one element hold
 /// the same.
-template <class Model>
+template <class On = on_cpus, class Model>
 outcome outcome_of(const Model& m, const mc::setup& s, int dp, int micros, const how& h = {}) {
-  const mc::interpreted_program<Model> p(m, s, "ranks");
+  const mc::interpreted_program<Model, typename On::device> p(m, s, "ranks");
   const mc::mesh ranks = mc::mesh_of(s.ranks, dp);
   std::vector<outcome> all(static_cast<std::size_t>(mc::ranks_of(ranks)));
   std::vector<batches> data;
   for (int r = 0; r < micros; ++r) data.emplace_back(s, r, h.together ? micros : 1, h.one_token);
   const auto train = [&](mc::communicator& c) {
-    mc::cpu device(mc::product_type::widened, 1);
-    const auto others = c.make_ranks(device);
+    const auto own = On::make_device();
+    auto& device = *own;
+    const auto others = On::make_ranks(c, device);
     mc::session run(p.view(), device, mc::purpose::training, *others);
     run.weights().initialise(1);
     run.numbers().learning_rate = h.rate, run.numbers().clip = h.clip,
@@ -90,15 +103,19 @@ outcome outcome_of(const Model& m, const mc::setup& s, int dp, int micros, const
       for (double n : {r.loss.mean(), r.norm}) x.numbers.push_back(n);
     }
     const mc::stores& held = run.weights();
+    const mc::dtype type = held.precision().weight;
+    std::vector<std::byte> read;
     for_each_parameter(run.program(), [&](const mc::parameter_ref& r) {
       if (r.info->form != nullptr) return;
       auto& w = x.weights[r.name];
       w.resize(static_cast<std::size_t>(global_size(*r.v).n), NAN);
       held.boxes_of(r).each_run(
           {}, r.count, [&](mc::local_count i, mc::global_count at, std::int64_t n) {
+            read.resize(static_cast<std::size_t>(n * size_of(type)));
+            device.read(read.data(), held.weights() + (r.offset + i.n) * size_of(type),
+                        std::ssize(read));
             for (std::int64_t k = 0; k < n; ++k)
-              w[static_cast<std::size_t>(at.n + k)] =
-                  held.element(held.weights(), held.precision().weight, r.offset + i.n + k);
+              w[static_cast<std::size_t>(at.n + k)] = mc::stores::get(read.data(), type, k);
           });
     });
   };

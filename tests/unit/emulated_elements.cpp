@@ -3,12 +3,14 @@
 #define BOOST_TEST_MODULE emulated_elements
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/exec/rank_order.hpp>
 #include <megacpp/kernel/rows/adamw.hpp>
 #include <megacpp/kernel/rows/clip_factor.hpp>
 #include <megacpp/kernel/rows/dropout.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
 #include <megacpp/kernel/rows/embedding.hpp>
 #include <megacpp/kernel/rows/redistribute.hpp>
+#include <megacpp/kernel/rows/reduce.hpp>
 #include <megacpp/kernel/rows/rope.hpp>
 #include <megacpp/kernel/rows/sum_squares.hpp>
 #include <megacpp/kernel/rows/swiglu.hpp>
@@ -169,6 +171,58 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(elementwise, T, types) {
              of_each(x, [&](std::size_t i) { return wide(x[i]) + wide(bias[i % bias.size()]); }), 1,
              1);
   });
+}
+
+// Sums of up to as many ranks as there may be, into the last one's memory, have the bits of those
+// that the host takes; so have maxima, of which some are not numbers and some are zeros of either
+// sign.
+BOOST_AUTO_TEST_CASE(over_ranks) {
+  using of_ranks = std::tuple<float, double, bf16, std::uint32_t, std::uint64_t>;
+  for (const int count : {1, 2, 5, mc::most_reduced}) {
+    for_ranges<float>([count](team_shape s, int64_t n) {
+      const auto check = [&](auto zero, const char* what, mc::reduction by) {
+        using T = decltype(zero);
+        constexpr mc::dtype type = std::is_same_v<T, std::uint32_t>   ? mc::dtype::i32
+                                   : std::is_same_v<T, std::uint64_t> ? mc::dtype::i64
+                                                                      : mc::dtype_of<T>;
+        numbers from;
+        std::vector<std::vector<T>> parts;
+        for (int q = 0; q < count; ++q) {
+          if constexpr (std::is_integral_v<T>) {
+            parts.emplace_back(static_cast<std::size_t>(n));
+            for (std::size_t i = 0; i < parts.back().size(); ++i)
+              parts.back()[i] =
+                  static_cast<T>((i + 1) * (static_cast<T>(q) + 3) * 0x9E3779B97F4A7C15u);
+          } else {
+            parts.push_back(from.of<T>(n));
+          }
+          if constexpr (std::is_same_v<T, float>)
+            if (by == mc::reduction::maximum)
+              for (std::size_t i = 0; i < parts.back().size(); ++i) {
+                if ((i + static_cast<unsigned>(q)) % 7 == 0) parts.back()[i] = std::nanf("7");
+                if (i % 5 == 0) parts.back()[i] = q % 2 == 0 ? -0.0f : 0.0f;
+              }
+        }
+        std::vector<const void*> at;
+        for (const auto& part : parts) at.push_back(part.data());
+        std::vector<T> want(static_cast<std::size_t>(n));
+        mc::reduce_in_rank_order(by, type, at, want.data(), n);
+        auto& out = parts.back();
+        const auto run = [&](auto body) {
+          body.n = n, body.count = count, body.out = out.data();
+          for (std::size_t q = 0; q < parts.size(); ++q) body.parts[q] = parts[q].data();
+          on_team(what, s, body, out);
+        };
+        if constexpr (std::is_same_v<T, float>)
+          if (by == mc::reduction::maximum) run(rows::maximum_of_ranks_block{});
+        if (by == mc::reduction::sum) run(rows::sum_of_ranks_block<T>{});
+        BOOST_TEST(same_bytes(out.data(), want.data(), want.size() * sizeof(T)),
+                   what << " of " << count);
+      };
+      std::apply([&](auto... zero) { (check(zero, "sum", mc::reduction::sum), ...); }, of_ranks());
+      check(0.0f, "maximum", mc::reduction::maximum);
+    });
+  }
 }
 
 // All bits, of a NaN too.

@@ -235,15 +235,19 @@ inline void compute(const mesh& m, const program_view& p, command what, options&
     product_type products = product_type_of(o.machine.product_type());
     if (products == product_type::automatic && p.numbers.precision.weight == dtype::bf16 &&
         !all.alone()) {
-      const bool bf16 =
-          all.first() && make_device(p.device_type(), {.products = products, .threads = threads})
-                                 ->products()
-                                 .type() == product_type::bf16;
+      const bool bf16 = all.first() && make_device(p.device_type(), {.products = products,
+                                                                     .threads = threads,
+                                                                     .number = number_of_device(o),
+                                                                     .place = processes.place()})
+                                               ->products()
+                                               .type() == product_type::bf16;
       products = all.as_first(bf16) ? product_type::bf16 : product_type::widened;
     }
     const auto device = make_device(p.device_type(), {.products = products,
                                                       .threads = threads,
                                                       .rows = rows_of(what),
+                                                      .number = number_of_device(o),
+                                                      .place = processes.place(),
                                                       .tell = all.first() ? &print_note : nullptr});
     const auto ranks = hosts.make_ranks(*device);
     const planes both{hosts, *ranks};
@@ -264,6 +268,7 @@ inline void describe(const program_source& source, const program_view& p, const 
   const auto device =
       make_device(p.device_type(), {.products = product_type_of(o.machine.product_type()),
                                     .threads = static_cast<int>(o.machine.threads()),
+                                    .number = number_of_device(o),
                                     .described = true});
   print(o.report.json() ? describe_json(p, source.model(), *device, ranks)
                         : describe_text(p, *device, ranks));

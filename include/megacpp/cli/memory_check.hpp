@@ -75,17 +75,27 @@ inline void require_memory(const memory_need& need, int ranks, int here, int min
   require(mine, process);
 }
 
+/// The device that a user has chosen by its number; -1: none.
+inline int number_of_device(const options& o) {
+  return o.machine.device.given() ? static_cast<int>(o.machine.device()) : -1;
+}
+
 /// Checks the memory for a command, in the first process. Ranks of other machines do not count.
 inline void require_memory(const program_view& p, command what, const options& o, const mesh& ranks,
                            const process_ranks& processes, int threads, device_maker& make_device) {
   if (o.machine.no_memory_check() || !processes.first()) return;
   const int n = ranks_of(ranks);
-  const auto on = make_device(p.device_type(), {.threads = threads, .sizes_alone = true});
+  const auto on = make_device(p.device_type(), {.threads = threads,
+                                                .number = number_of_device(o),
+                                                .place = processes.place(),
+                                                .sizes_alone = true});
   const memory_need need = need_of(p, what, ranks, *on);
-  if (!on->host_sees()) // all ranks share the device
-    return require_memory(need, n, n, n, on->room(), std::nullopt);
-  require_memory(need, n, processes.several() ? processes.here() : n, processes.several() ? 1 : n,
-                 room_on_machine(), room_in_process());
+  const int here = processes.several() ? processes.here() : n, mine = processes.several() ? 1 : n;
+  if (on->host_sees())
+    return require_memory(need, n, here, mine, room_on_machine(), room_in_process());
+  const std::optional<memory_room> room = on->room();
+  const int share = processes.several() && room ? (here + room->alike - 1) / room->alike : here;
+  require_memory(need, n, share, mine, room, std::nullopt);
 }
 
 } // namespace mc

@@ -43,6 +43,7 @@ public:
     started_.clear();
   }
   bool in_one_process() const override { return to_.in_one_process(); }
+  const char* way() const override { return to_.way(); }
   /// Throws mc::error(exit_code::internal) for an exchange, of hosts or of ranks that are gone,
   /// that nobody has waited for.
   void require_idle() const {

@@ -225,9 +225,12 @@ public:
   /// Whether all ranks are threads of this process, which have its files, flags and signals.
   virtual bool in_one_process() const { return true; }
 
+  /// How ranks exchange memory that the host does not see, for people; "" of memory that it sees.
+  virtual const char* way() const { return ""; }
+
   /// Hosts make this rank's communicator for memory of `on`, while all others make theirs. Both
-  /// must outlive it. Throws mc::error(exit_code::internal) for memory that the backend cannot
-  /// reach.
+  /// must outlive it. Ranks that are threads, and whose memory the host does not see, must have one
+  /// device, each as an object of its own.
   std::unique_ptr<communicator> make_ranks(device& on) {
     require_plane(plane::hosts);
     return ranks_for(on);

@@ -4,46 +4,48 @@
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
+#include <megacpp/comm/staged_ranks.hpp>
 #include <megacpp/exec/device.hpp>
 
 #include <memory>
 #include <span>
-#include <string>
 
 namespace mc {
 
 /// Engine has
-///   ticket begin(plane, const exchange&, const group&)   the exchange is started
+///   ticket begin(plane, const exchange&, const group&, lane*)   the exchange is started
 ///   std::size_t finish(std::span<const ticket>)          one of these is over: its place
 ///   void give_up() noexcept                              as communicator::give_up
-///   static constexpr const char* ranks_are               "threads", for messages
 ///   static constexpr bool in_one_process
+///   static constexpr bool has_lanes   what a device's memory needs, a lane of it does where
+///                                     `begin` is given one; else memory that the host does not see
+///                                     goes by copies of it
 template <class Engine> class host_plane final : public communicator {
 public:
-  /// `of` must outlive this.
-  host_plane(Engine& of, const mesh& m, int rank, plane moves)
-      : communicator(m, rank, moves, reduced_bits::of_rank_order), of_(of) {}
+  /// `of` must outlive this. `by_lanes`: the host does not see the memory, and lanes move it.
+  host_plane(Engine& of, const mesh& m, int rank, plane moves, bool by_lanes = false)
+      : communicator(m, rank, moves, reduced_bits::of_rank_order), of_(of), by_lanes_(by_lanes) {}
   bool in_one_process() const override { return Engine::in_one_process; }
   void give_up() noexcept override { of_.give_up(); }
+  const char* way() const override { return by_lanes_ ? "within the device" : ""; }
 
 private:
   std::unique_ptr<communicator> ranks_for(device& on) override {
-    if (!on.host_sees())
-      throw error(exit_code::usage,
-                  std::string("ranks as ") + Engine::ranks_are +
-                      " move memory that the host sees, and the host does not see "
-                      "the memory of this device: use one rank, or a program for "
-                      "the CPU");
-    return std::make_unique<host_plane>(of_, ranks(), rank(), plane::ranks);
+    const bool unseen = !on.host_sees();
+    auto ranks = std::make_unique<host_plane>(of_, this->ranks(), rank(), plane::ranks,
+                                              unseen && Engine::has_lanes);
+    if (unseen && !Engine::has_lanes) return std::make_unique<staged_ranks>(std::move(ranks), on);
+    return ranks;
   }
   ticket begin(const exchange& x, const group& g, lane* on) override {
-    if (on != nullptr) on->finish(); // from now on the host reads and writes the memory
-    return of_.begin(moves(), x, g);
+    if (on != nullptr) on->finish(); // from now on others read and write the memory
+    return of_.begin(moves(), x, g, by_lanes_ ? on : nullptr);
   }
   void finish(lane& /*on*/, ticket t) override { of_.finish({&t, 1}); }
   std::size_t finish_any(std::span<const ticket> any) override { return of_.finish(any); }
 
   Engine& of_;
+  bool by_lanes_;
 };
 
 } // namespace mc

@@ -25,8 +25,10 @@
 
 #include <megacpp/comm/host_plane.hpp>
 #include <megacpp/comm/mpi_questions.hpp>
-#include <megacpp/comm/rank_order.hpp>
+#include <megacpp/comm/staging_memory.hpp>
+#include <megacpp/exec/host_memory.hpp>
 #include <megacpp/exec/processors.hpp>
+#include <megacpp/exec/rank_order.hpp>
 #include <megacpp/io/clock.hpp>
 
 #include <algorithm>
@@ -48,37 +50,6 @@
 #include <sched.h>
 
 namespace mc {
-
-namespace detail {
-
-/// Memory that is used again and again: it is reserved in the first steps, and kept.
-class staging_memory {
-public:
-  using block = std::pair<std::unique_ptr<std::byte[]>, std::size_t>;
-
-  block take(std::int64_t bytes) {
-    const auto n = static_cast<std::size_t>(bytes);
-    if (n == 0) return {};
-    auto best = free_.end();
-    for (auto b = free_.begin(); b != free_.end(); ++b)
-      if (b->second >= n && (best == free_.end() || b->second < best->second)) best = b;
-    if (best == free_.end()) {
-      const std::size_t room = std::bit_ceil(n);
-      return {std::make_unique_for_overwrite<std::byte[]>(room), room};
-    }
-    block taken = std::move(*best);
-    free_.erase(best);
-    return taken;
-  }
-  void give_back(block b) {
-    if (b.first != nullptr) free_.push_back(std::move(b));
-  }
-
-private:
-  std::vector<block> free_;
-};
-
-} // namespace detail
 
 /// How exchanges are cut into messages: bytes. Others than these are for tests.
 struct mpi_sizes {
@@ -120,6 +91,8 @@ public:
   int size() const { return size_; }
   /// The number of ranks on this machine.
   int on_machine() const { return on_machine_; }
+  /// This rank's place among those.
+  int place_on_machine() const { return place_on_machine_; }
   /// Of `asked` threads on this machine, 0 being all processors that its ranks may run on: those of
   /// this rank.
   int threads(int asked) const {
@@ -158,8 +131,7 @@ private:
   /// The engine of this rank: it knows what the rank has started on both planes, and how far it is.
   class one_rank {
   public:
-    static constexpr const char* ranks_are = "processes of MPI";
-    static constexpr bool in_one_process = false;
+    static constexpr bool in_one_process = false, has_lanes = false;
 
     one_rank(mpi_ranks& of, seconds patience)
         : of_(of),
@@ -209,14 +181,14 @@ private:
       enum : std::uint8_t { moves, heads, parts, sums, done } stage = moves;
       std::vector<MPI_Request> requests;
       std::vector<message> messages;
-      detail::staging_memory::block memory;
+      arena memory;
       std::vector<int> holders;        ///< numbers in the group of those that have something to sum
       std::int64_t begin = 0, end = 0; ///< of a round, elements
       seconds waited{};                ///< that this rank has been awake, for what comes next
       std::exception_ptr wrong;        ///< why it failed
     };
 
-    ticket begin(plane moves, const exchange& x, const group& g) {
+    ticket begin(plane moves, const exchange& x, const group& g, lane* /*on*/) {
       record& r = open(moves, x, g);
       switch (x.what) {
       case collective::all_reduce: start_all_reduce(r); break;
@@ -389,8 +361,7 @@ private:
     /// Where the message of rank q lies, that of this one being the last.
     std::byte* head_of(const record& r, int q) const {
       const std::int64_t each = std::int64_t{sizeof(head)} + of_.sizes_.at_once;
-      return r.memory.first.get() +
-             each * (q == r.g.rank() ? r.g.size() - 1 : q - (q > r.g.rank()));
+      return r.memory.data() + each * (q == r.g.rank() ? r.g.size() - 1 : q - (q > r.g.rank()));
     }
     void start_all_reduce(record& r) {
       const exchange& x = r.x;
@@ -467,11 +438,11 @@ private:
           64, of_.sizes_.staging / size / (reduces ? 1 : std::max<std::int64_t>(1, all - 1)));
       r.stage = record::parts, r.begin = begin, r.end = std::min(x.count, begin + most);
       const auto [first, count] = summed_by(r, me);
-      if (r.memory.first == nullptr) {
+      if (r.memory.data() == nullptr) {
         const std::int64_t longest = reduces ? most / all + 128 : std::min(most, x.count);
         r.memory = of_.memory_.take((all - 1) * longest * size);
       }
-      std::byte* to = r.memory.first.get();
+      std::byte* to = r.memory.data();
       for (std::int64_t i = 0; i < all && count > 0; ++i)
         if (i != me) {
           receive(r, r.holders[static_cast<std::size_t>(i)], to, count * size);
@@ -493,7 +464,7 @@ private:
       const bool reduces = x.what == collective::all_reduce;
       std::byte* const out = static_cast<std::byte*>(x.out) + (reduces ? first : r.begin) * size;
       parts_.clear();
-      const std::byte* from = r.memory.first.get();
+      const std::byte* from = r.memory.data();
       for (std::int64_t i = 0; i < all; ++i) {
         if (i == me) {
           parts_.push_back(static_cast<const std::byte*>(x.in) + first * size);
@@ -639,6 +610,7 @@ private:
         MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &machine),
         "find the ranks of a machine");
     MPI_Comm_size(machine, &on_machine_);
+    MPI_Comm_rank(machine, &place_on_machine_);
     cpu_set_t mine;
     CPU_ZERO(&mine);
     ::sched_getaffinity(0, sizeof mine, &mine);
@@ -658,11 +630,12 @@ private:
   mpi_sizes sizes_;
   int rank_ = 0, size_ = 1;
   int on_machine_ = 1, processors_ = 1; ///< ranks of this machine, and what they may run on
-  int spins_ = 0;                       ///< looks before a rank sleeps
+  int place_on_machine_ = 0;
+  int spins_ = 0;                                    ///< looks before a rank sleeps
   MPI_Comm planes_[2]{MPI_COMM_NULL, MPI_COMM_NULL}; ///< of hosts, of ranks
   std::optional<mpi_questions> questions_;
   int highest_tag_ = 32767; ///< of every MPI
-  detail::staging_memory memory_;
+  staging_memory memory_{host_memory::of_process()};
 };
 
 } // namespace mc

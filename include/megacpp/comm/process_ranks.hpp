@@ -57,6 +57,13 @@ public:
 #endif
     return 1;
   }
+  /// The place of this process among them.
+  int place() const {
+#if defined(MEGACPP_WITH_MPI)
+    if (mpi_) return mpi_->place_on_machine();
+#endif
+    return 0;
+  }
   /// Of `asked` threads of this machine, 0 being all processors, those of each rank.
   int threads(int asked) const {
 #if defined(MEGACPP_WITH_MPI)

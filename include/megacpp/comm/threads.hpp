@@ -1,5 +1,6 @@
 // Ranks as threads of one process. Nothing is copied on its way: a rank tells where its `in` and
-// `out` lie, and each takes its share out of the memory of the others.
+// `out` lie, and each takes its share out of the memory of the others. That is memory of the host,
+// or of one device which all ranks share.
 //
 //   thread_ranks ranks(m);
 //   ranks.run([&](communicator& hosts) { ... });     on every rank, each a thread
@@ -15,10 +16,10 @@
 
 #include <megacpp/comm/host_plane.hpp>
 #include <megacpp/comm/missing_rank.hpp>
-#include <megacpp/comm/rank_order.hpp>
 #include <megacpp/comm/wish.hpp>
 #include <megacpp/exec/own_thread.hpp>
 #include <megacpp/exec/processors.hpp>
+#include <megacpp/exec/rank_order.hpp>
 #include <megacpp/io/clock.hpp>
 
 #include <algorithm>
@@ -117,11 +118,31 @@ private:
   };
   using meetings = std::map<key, std::unique_ptr<meeting>>;
 
+  /// Copies and adds up what ranks have in one memory: the host does, or a lane of the device that
+  /// all of them share.
+  struct mover {
+    lane* on = nullptr;
+
+    void copy(void* to, const void* from, std::int64_t bytes) const {
+      if (bytes <= 0 || to == from) return;
+      if (on == nullptr) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+      else on->copy(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
+    }
+    void reduce(reduction by, dtype t, std::span<const void* const> parts, void* out,
+                std::int64_t n) const {
+      if (on == nullptr) reduce_in_rank_order(by, t, parts, out, n);
+      else on->reduce(by, t, parts, out, n);
+    }
+    /// Others may read what was written, and write what was read.
+    void finish() const {
+      if (on != nullptr) on->finish();
+    }
+  };
+
   /// The engine of a rank: it knows what the rank has started on both planes, and how far it is.
   class one_rank {
   public:
-    static constexpr const char* ranks_are = "threads";
-    static constexpr bool in_one_process = true;
+    static constexpr bool in_one_process = true, has_lanes = true;
 
     one_rank(thread_ranks& of, int rank) : of_(of), rank_(rank) {}
     one_rank(const one_rank&) = delete;
@@ -139,6 +160,7 @@ private:
       key at;
       meeting* m;
       int place;
+      mover by;
       enum : std::uint8_t { waits, has_shared, has_gathered } stage = waits;
       std::exception_ptr wrong{}; ///< another rank asks for something else
 
@@ -152,7 +174,7 @@ private:
       }
     };
 
-    ticket begin(plane moves, const exchange& x, const group& g) {
+    ticket begin(plane moves, const exchange& x, const group& g, lane* on) {
       const bool tells = x.before != collective::none;
       key k{moves, tells, x.over.bits, g[0], -1, 0};
       int place = g.rank(), size = g.size();
@@ -162,7 +184,7 @@ private:
       if (x.what == collective::receive)
         k = {moves, tells, pair, g[x.peer], rank_, 0}, place = 1, size = 2;
       std::get<5>(k) = met_[k]++;
-      started_.push_back({++number_, k, &of_.come(k, x, rank_, place, size), place});
+      started_.push_back({++number_, k, &of_.come(k, x, rank_, place, size), place, {on}});
       return {number_};
     }
 
@@ -236,12 +258,14 @@ private:
           return true;
         }
         share(r);
+        r.by.finish();
         r.stage = record::has_shared;
         of_.count(m, m.shared);
         return true;
       }
       if (r.stage == record::has_shared && r.reduces() && m.all(m.shared)) {
         gather(r);
+        r.by.finish();
         r.stage = record::has_gathered;
         of_.count(m, m.gathered);
         return true;
@@ -253,10 +277,6 @@ private:
     static std::int64_t part(std::int64_t n, int rank, int ranks) {
       return rank == ranks ? n : n * rank / ranks / 64 * 64;
     }
-    static void copy(void* to, const void* from, std::int64_t bytes) {
-      if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
-    }
-
     void share(const record& r) {
       const meeting& m = *r.m;
       const exchange& x = r.mine().x;
@@ -272,7 +292,7 @@ private:
         parts_.clear();
         for (int q = 0; q < n; ++q)
           if (m.guests[static_cast<std::size_t>(q)].x.count > 0) parts_.push_back(in(q, first));
-        reduce_in_rank_order(x.by, x.type, parts_, to, count);
+        r.by.reduce(x.by, x.type, parts_, to, count);
       };
       switch (x.what) {
       case collective::all_reduce: {
@@ -283,7 +303,7 @@ private:
       }
       case collective::reduce_scatter: return sum(me * x.count, out, x.count);
       case collective::all_gather:
-        for (int q = 0; q < n; ++q) copy(out + q * bytes, in(q, 0), bytes);
+        for (int q = 0; q < n; ++q) r.by.copy(out + q * bytes, in(q, 0), bytes);
         return;
       case collective::all_to_all:
         for (int q = 0; q < n; ++q) {
@@ -293,12 +313,12 @@ private:
             first = 0, count = gives[static_cast<std::size_t>(me)];
             for (int k = 0; k < me; ++k) first += gives[static_cast<std::size_t>(k)];
           }
-          copy(out, in(q, first), count * size);
+          r.by.copy(out, in(q, first), count * size);
           out += count * size;
         }
         return;
-      case collective::broadcast: return copy(out, in(x.peer, 0), bytes);
-      case collective::receive: return copy(out, in(0, 0), bytes);
+      case collective::broadcast: return r.by.copy(out, in(x.peer, 0), bytes);
+      case collective::receive: return r.by.copy(out, in(0, 0), bytes);
       default: return; // sends and barriers have come, and that is all
       }
     }
@@ -321,10 +341,10 @@ private:
         if (q == r.place || r.m->guests[static_cast<std::size_t>(q)].x.count == 0) continue;
         const std::int64_t first = part(x.count, theirs, all),
                            count = part(x.count, theirs + 1, all) - first;
-        copy(static_cast<std::byte*>(x.out) + first * size,
-             static_cast<const std::byte*>(r.m->guests[static_cast<std::size_t>(q)].x.out) +
-                 first * size,
-             count * size);
+        r.by.copy(static_cast<std::byte*>(x.out) + first * size,
+                  static_cast<const std::byte*>(r.m->guests[static_cast<std::size_t>(q)].x.out) +
+                      first * size,
+                  count * size);
       }
     }
 

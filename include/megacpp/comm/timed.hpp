@@ -64,6 +64,7 @@ public:
   } // it is not of hosts
   void give_up() noexcept override { of_.give_up(); }
   bool in_one_process() const override { return of_.in_one_process(); }
+  const char* way() const override { return of_.way(); }
 
 private:
   ticket begin(const exchange& x, const group& g, lane* on) override {

@@ -3,11 +3,13 @@
 
 #include <megacpp/exec/host_memory.hpp>
 #include <megacpp/exec/parallel.hpp>
+#include <megacpp/exec/rank_order.hpp>
 #include <megacpp/io/clock.hpp>
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -43,6 +45,10 @@ public:
   }
   void copy(std::byte* to, const std::byte* from, std::int64_t bytes) override {
     host_memory::of_process().read(to, from, bytes);
+  }
+  void reduce(reduction by, dtype t, std::span<const void* const> parts, void* out,
+              std::int64_t n) override {
+    reduce_in_rank_order(by, t, parts, out, n);
   }
   void record(event& e) override { static_cast<cpu_event&>(e).record(); }
   void wait(event& /*e*/) override {} // it has come

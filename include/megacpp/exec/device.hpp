@@ -18,12 +18,15 @@
 #pragma once
 
 #include <megacpp/exec/product_source.hpp>
+#include <megacpp/num/dtype.hpp>
+#include <megacpp/num/reduction.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -159,6 +162,10 @@ public:
   virtual void mirror(std::byte* to, const std::byte* from, std::int64_t bytes) = 0;
   /// Copies memory of the device to other memory of it.
   virtual void copy(std::byte* to, const std::byte* from, std::int64_t bytes) = 0;
+  /// Adds up arrays of n elements of the device, or takes their maximum: `out` gets the bits of
+  /// reduce_in_rank_order (exec/rank_order.hpp).
+  virtual void reduce(reduction by, dtype t, std::span<const void* const> parts, void* out,
+                      std::int64_t n) = 0;
   virtual void record(event& e) = 0;
   /// The lane does what is started on it from here on behind the event, which may be another
   /// lane's.
@@ -188,12 +195,15 @@ private:
 struct memory_room {
   std::int64_t bytes = 0;
   std::string of;
+  int alike = 1; ///< memories like it over which the processes of a machine are spread
 };
 
 class device : public memory_space {
 public:
   /// The number of threads of the host that work for it.
   virtual int threads() const = 0;
+  /// Which of several devices it is, for people; "" where there is only one.
+  virtual std::string name() const { return {}; }
   /// Memory of the host to which lanes copy what the host has to know (lane::mirror).
   virtual memory_space& mirrored() = 0;
   /// The lane that steps run on. It lives as long as the device.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <megacpp/graph/mesh.hpp>
+#include <megacpp/num/reduction.hpp>
 
 namespace mc {
 
@@ -27,11 +28,6 @@ constexpr const char* name_of(collective c) {
                                    "send",       "receive",        "barrier"};
   return names[static_cast<int>(c)];
 }
-
-/// What a collective that reduces makes of what several ranks hand in.
-enum class reduction : std::uint8_t { sum, maximum };
-
-constexpr const char* name_of(reduction r) { return r == reduction::sum ? "sum" : "maximum"; }
 
 /// True if ranks wait for each other.
 constexpr bool waits(collective c) { return c > collective::zero_pad; }

@@ -550,9 +550,10 @@ struct report_flags {
 };
 
 struct machine_flags {
-  BOOST_HANA_DEFINE_STRUCT(machine_flags, (whole_flag, threads), (whole_flag, ranks),
-                           (whole_flag, collective_timeout), (switch_flag, check_collectives),
-                           (switch_flag, no_memory_check), (text_flag, product_type));
+  BOOST_HANA_DEFINE_STRUCT(machine_flags, (whole_flag, threads), (whole_flag, device),
+                           (whole_flag, ranks), (whole_flag, collective_timeout),
+                           (switch_flag, check_collectives), (switch_flag, no_memory_check),
+                           (text_flag, product_type));
   machine_flags() {
     const command computing =
         command::train | command::eval | command::generate | command::describe;
@@ -561,6 +562,14 @@ struct machine_flags {
         .is(0,
             "threads to compute with; 0: all cores, or the quota of a container. Results do not "
             "depend on it")
+        .within(0, 4096)
+        .of(computing)
+        .resumes(on_resume::unsaved);
+    device
+        .is(0,
+            "the GPU to compute on, by its number among those that are visible "
+            "(CUDA_VISIBLE_DEVICES), of a program that is built for GPUs. Left out, the processes "
+            "of a machine take its GPUs in turn; ranks that are threads of one process share one")
         .within(0, 4096)
         .of(computing)
         .resumes(on_resume::unsaved);

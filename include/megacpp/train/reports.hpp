@@ -71,20 +71,24 @@ public:
     measure_ceiling();
   }
 
-  /// Of one of so many ranks.
-  void introduce(std::int64_t planned_bytes, int ranks) {
+  /// Of one of so many ranks, which exchange what devices hold on a `way` (communicator::way).
+  void introduce(std::int64_t planned_bytes, int ranks, std::string_view way) {
     const std::int64_t micro_batches = set_.micro_batches();
+    const std::string on = device_.name();
     note(fmt::format(
         "{}: {} parameters, {}, {}micro-batch {} x {} tokens, {}{} micro-batch{} a step, {} "
-        "thread{}, {}, {:.1f} GF/s, {} planned",
+        "thread{}, {}{}{}, {:.1f} GF/s, {} planned",
         p_.name, count_text(static_cast<double>(p_.parameters)).view(),
         name_of(p_.numbers.precision.weight),
-        ranks > 1 ? fmt::format("{} ranks, each ", ranks) : "", p_.numbers.batch.micro,
-        p_.numbers.batch.sequence,
+        ranks == 1    ? std::string()
+        : way.empty() ? fmt::format("{} ranks, each ", ranks)
+                      : fmt::format("{} ranks that exchange {}, each ", ranks, way),
+        p_.numbers.batch.micro, p_.numbers.batch.sequence,
         set_.batches.grows() ? fmt::format("{} to ", set_.batches.start / set_.at_once) : "",
         micro_batches, micro_batches == 1 ? "" : "es", device_.threads(),
-        device_.threads() == 1 ? "" : "s", device_.products().describe(p_.numbers.precision.weight),
-        ceiling_.behind() * 1e-9, bytes_text(static_cast<std::uint64_t>(planned_bytes)).view()));
+        device_.threads() == 1 ? "" : "s", on, on.empty() ? "" : ", ",
+        device_.products().describe(p_.numbers.precision.weight), ceiling_.behind() * 1e-9,
+        bytes_text(static_cast<std::uint64_t>(planned_bytes)).view()));
   }
   void note(std::string_view line) {
     if (tells_) progress_.note(line);
@@ -375,6 +379,7 @@ private:
          {"sequence", p_.numbers.batch.sequence},
          {"parameters", p_.parameters},
          {"threads", device_.threads()},
+         {"device", device_.name()},
          {"steps", n},
          {"warmup", set_.warmup},
          {"median_ms", json_number(median * 1e3)},

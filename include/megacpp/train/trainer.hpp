@@ -423,7 +423,7 @@ private:
 
   void introduce() {
     if (!all_.first()) return;
-    reports_.introduce(session_->planned().total(), ranks_of(hosts_.ranks()));
+    reports_.introduce(session_->planned().total(), ranks_of(hosts_.ranks()), ranks_.way());
     reports_.note(fmt::format("{}: {}", data_->name, data_->summary));
     reports_.tell_unlearned(data_->unlearned);
     if (data_->validation.empty() && !o_.training.eval_iters.given() && !o_.data.mock_data())

@@ -17,6 +17,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -205,6 +206,16 @@ public:
           cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, on_),
           "cudaMemcpyAsync within the device");
   }
+  void reduce(reduction by, dtype t, std::span<const void* const> parts, void* out,
+              std::int64_t n) override {
+    if (n <= 0) return;
+    if (std::ssize(parts) > most_reduced)
+      throw error(exit_code::mismatch,
+                  std::to_string(parts.size()) + " ranks add up on one device, which does so for " +
+                      std::to_string(most_reduced) + " at most: use fewer ranks");
+    require(static_cast<cudaError_t>(reduce_on_cuda(on_, by, t, parts, out, n)),
+            "the start of a sum over ranks");
+  }
   void record(event& e) override {
     auto& of = static_cast<cuda_event&>(e);
     of.at_.record(on_), of.recorded_ = true;
@@ -234,6 +245,11 @@ private:
   cuda_staging staging_;
 };
 
+/// One of the devices that are visible, and over how many of them processes are spread.
+struct cuda_choice {
+  int ordinal = 0, alike = 1;
+};
+
 /// A CUDA device. Its host's threads make feeds; what it computes runs on its lanes.
 class cuda : public device {
 public:
@@ -251,11 +267,22 @@ public:
     set_thread_count(threads_);
     open_->origin = moment_now();
     open_->origin_time = monotonic_nanoseconds();
+    cudaDeviceProp facts{};
+    require_cuda(cudaGetDeviceProperties(&facts, ordinal_), "cudaGetDeviceProperties");
+    name_ = "device " + std::to_string(ordinal_) + " (" + facts.name + ")";
+  }
+  /// Device `number` of those that are visible or, of -1, the one that comes to the process at a
+  /// `place` among those of its machine, which take the devices in turn. Throws mc::error:
+  /// exit_code::machine where there is none, exit_code::usage for a number that is not there.
+  static cuda_choice choice(int number, int place) {
+    if (number >= 0) return {existing(number), 1};
+    const int devices = visible();
+    return {place % devices, devices};
   }
   /// Makes a device that counts sizes alone: nothing may be started on it. Of CUDA it asks only in
-  /// room(), which opens the first visible device and throws mc::error where there is none.
-  cuda(int threads, std::unique_ptr<product_source> products)
-      : threads_(threads), products_(std::move(products)) {}
+  /// room(), which opens the device that `choose` gives.
+  cuda(std::function<cuda_choice()> choose, int threads, std::unique_ptr<product_source> products)
+      : threads_(threads), choose_(std::move(choose)), products_(std::move(products)) {}
 
   int ordinal() const { return ordinal_; }
   /// Makes it the device of what the calling thread asks CUDA for.
@@ -303,6 +330,7 @@ public:
   }
 
   int threads() const override { return threads_; }
+  std::string name() const override { return name_; }
   memory_space& mirrored() override { return pinned_; }
   lane& main_lane() override { return main(); }
   std::unique_ptr<lane> make_lane() override {
@@ -338,9 +366,11 @@ public:
   /// A device that counts sizes alone says what is left of the one that would be opened.
   std::optional<memory_room> room() const override {
     std::size_t free = 0, all = 0;
-    const int ordinal = chosen(open_ != nullptr ? ordinal_ : 0);
+    const cuda_choice c = open_ != nullptr ? cuda_choice{ordinal_, 1} : choose_();
+    make_current(c.ordinal);
     require_cuda(cudaMemGetInfo(&free, &all), "cudaMemGetInfo");
-    return memory_room{static_cast<std::int64_t>(free), "device " + std::to_string(ordinal)};
+    return memory_room{static_cast<std::int64_t>(free), "device " + std::to_string(c.ordinal),
+                       c.alike};
   }
 
   /// The most that cuBLASLt is allowed to ask for.
@@ -363,6 +393,21 @@ private:
   cuda_lane& main() const { return open_->lane; }
 
   static int chosen(int ordinal) {
+    make_current(existing(ordinal));
+    return ordinal;
+  }
+  static int existing(int ordinal) {
+    const int devices = visible();
+    if (ordinal < 0 || ordinal >= devices)
+      throw error(exit_code::usage,
+                  "there is no device " + std::to_string(ordinal) + ": " +
+                      (devices == 1 ? "one is visible, number 0"
+                                    : std::to_string(devices) + " are visible, numbers 0 to " +
+                                          std::to_string(devices - 1)) +
+                      " (CUDA_VISIBLE_DEVICES chooses them)");
+    return ordinal;
+  }
+  static int visible() {
     int devices = 0;
     const cudaError_t status = cudaGetDeviceCount(&devices);
     const std::string instead =
@@ -375,15 +420,7 @@ private:
     if (status != cudaSuccess)
       throw error(exit_code::machine, std::string("CUDA finds no device to run on (") +
                                           cudaGetErrorString(status) + ")" + instead);
-    if (ordinal < 0 || ordinal >= devices)
-      throw error(exit_code::usage,
-                  "there is no device " + std::to_string(ordinal) + ": " +
-                      (devices == 1 ? "one is visible, number 0"
-                                    : std::to_string(devices) + " are visible, numbers 0 to " +
-                                          std::to_string(devices - 1)) +
-                      " (CUDA_VISIBLE_DEVICES chooses them)");
-    make_current(ordinal);
-    return ordinal;
+    return devices;
   }
   /// The only place that chooses, so that it knows what a thread has chosen.
   static void make_current(int ordinal) {
@@ -420,7 +457,9 @@ private:
   }
 
   int ordinal_ = -1;
+  std::string name_;
   int threads_;
+  std::function<cuda_choice()> choose_; ///< of one that counts sizes alone
   std::unique_ptr<product_source> products_;
   cuda_pinned pinned_;
   std::unique_ptr<running> open_;

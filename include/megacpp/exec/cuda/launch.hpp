@@ -1,10 +1,15 @@
 // Units that g++ compiles start their work on a CUDA device by what is declared here. Only nvcc
 // sees the definitions: of bodies in exec/cuda/launch.cuh, which nvcc's units instantiate for those
-// that there are, and of the sort in exec/cuda/sort.cuh.
+// that there are, of the sort in exec/cuda/sort.cuh, and of sums over ranks in
+// kernel/cuda/reduce.hpp.
 #pragma once
+
+#include <megacpp/num/dtype.hpp>
+#include <megacpp/num/reduction.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 struct CUstream_st; // cudaStream_t is a pointer to it
 
@@ -25,5 +30,9 @@ constexpr std::int64_t sort_bytes_on_cuda(std::int64_t n) {
 /// of room that the sort needs; where they are more than sort_bytes_on_cuda(n), no sort is started.
 [[nodiscard]] int sort_on_cuda(CUstream_st* on, std::uint64_t* numbers, std::int64_t n, int first,
                                int bits, std::byte* room, std::int64_t* needed);
+
+/// Starts lane::reduce of at most most_reduced parts on a stream. Returns the cudaError_t.
+[[nodiscard]] int reduce_on_cuda(CUstream_st* on, reduction by, dtype t,
+                                 std::span<const void* const> parts, void* out, std::int64_t n);
 
 } // namespace mc

@@ -55,9 +55,9 @@ private:
 
 } // namespace detail
 
-/// A device of a type (part_view::device_type): the first of those that are visible. Throws
-/// mc::error: exit_code::machine where there is none, exit_code::internal for a type that these
-/// headers do not make, exit_code::usage for what no CUDA device does.
+/// A device of a type (part_view::device_type). Throws mc::error: exit_code::machine where there is
+/// none, exit_code::internal for a type that these headers do not make, exit_code::usage for what
+/// no CUDA device does and for a number that no device has.
 inline std::unique_ptr<device> make_cuda_device(const std::type_info& type,
                                                 const device_options& o) {
   require_device(type, typeid(cuda));
@@ -65,9 +65,10 @@ inline std::unique_ptr<device> make_cuda_device(const std::type_info& type,
     throw error(exit_code::usage,
                 "--product-type widened is for CPUs: a GPU multiplies bf16 as it is; leave it out");
   const int threads = o.threads > 0 ? o.threads : processors();
+  const auto choose = [number = o.number, place = o.place] { return cuda::choice(number, place); };
   if (o.sizes_alone || o.described)
-    return std::make_unique<cuda>(threads, std::make_unique<detail::counted_products>());
-  return std::make_unique<cuda>(0, threads, [&o](cuda& on) {
+    return std::make_unique<cuda>(choose, threads, std::make_unique<detail::counted_products>());
+  return std::make_unique<cuda>(choose().ordinal, threads, [&o](cuda& on) {
     return std::make_unique<cublaslt_products>(on, o.rows, o.tell);
   });
 }

@@ -1,9 +1,9 @@
-// Sums and maxima over ranks as communicators take them: one definition for every backend in host
-// memory.
+// Sums and maxima over ranks as communicators take them, in memory of the host. Bodies take them in
+// memory of a device (kernel/rows/reduce.hpp).
 #pragma once
 
-#include <megacpp/graph/wire.hpp>
 #include <megacpp/num/dtype.hpp>
+#include <megacpp/num/reduction.hpp>
 
 #include <algorithm>
 #include <cstddef>

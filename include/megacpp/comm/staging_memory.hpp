@@ -1,0 +1,40 @@
+// Memory of the host that exchanges use again and again: reserved in the first steps, and kept.
+#pragma once
+
+#include <megacpp/exec/device.hpp>
+
+#include <bit>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace mc {
+
+class staging_memory {
+public:
+  /// The blocks are `of` this space, which must outlive them.
+  explicit staging_memory(memory_space& of) : of_(of) {}
+
+  /// The smallest free block of at least so many bytes; nothing for none.
+  arena take(std::int64_t bytes) {
+    if (bytes == 0) return {};
+    auto best = free_.end();
+    for (auto b = free_.begin(); b != free_.end(); ++b)
+      if (b->size() >= bytes && (best == free_.end() || b->size() < best->size())) best = b;
+    if (best == free_.end())
+      return {of_, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(bytes))),
+              "what ranks send each other", "a smaller micro-batch or sequence"};
+    arena taken = std::move(*best);
+    free_.erase(best);
+    return taken;
+  }
+  void give_back(arena block) {
+    if (block.size() > 0) free_.push_back(std::move(block));
+  }
+
+private:
+  memory_space& of_;
+  std::vector<arena> free_;
+};
+
+} // namespace mc

@@ -1,0 +1,49 @@
+// Sums and maxima over ranks whose memory is one device's, with the bits of exec/rank_order.hpp.
+#pragma once
+
+#include <megacpp/exec/launch.hpp>
+#include <megacpp/num/reduction.hpp>
+
+#include <type_traits>
+
+namespace mc::rows {
+
+/// out (n) = parts[0] + parts[1] + ..., added in this order: of bf16 in fp32 and rounded once, else
+/// in T. Integers are unsigned ones, which wrap around. `out` may be one of the parts.
+template <class T> struct sum_of_ranks_block {
+  using A = std::conditional_t<std::is_integral_v<T>, T, accumulator_t<T>>;
+  std::int64_t n;
+  int count;                    // of the parts, at least one
+  const T* parts[most_reduced]; // (n) each
+  T* out;                       // (n)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t block) const {
+    each_in_block<T>(team, block, n, [&](auto i) {
+      auto sum = load<A>(parts[0], i);
+      for (int q = 1; q < count; ++q) sum = sum + load<A>(parts[q], i);
+      store(out, i, sum);
+    });
+  }
+};
+
+/// Each element of out (n) is the largest of the parts' elements, of equals the first part's, or
+/// the first that is not a number. `out` may be one of the parts.
+struct maximum_of_ranks_block {
+  std::int64_t n;
+  int count;                        // of the parts, at least one
+  const float* parts[most_reduced]; // (n) each
+  float* out;                       // (n)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t block) const {
+    each_in_block<float>(team, block, n, [&](auto i) {
+      auto most = load<float>(parts[0], i);
+      for (int q = 1; q < count; ++q) {
+        const auto x = load<float>(parts[q], i);
+        most = select((most < x) | ((x != x) & (most == most)), x, most);
+      }
+      store(out, i, most);
+    });
+  }
+};
+
+} // namespace mc::rows
