@@ -9,8 +9,7 @@
 
 namespace mc::laws::plain {
 
-/// One query row against all keys: calls f(i, j, p) for head a of batch b, with the scores'
-/// softmax.
+/// One query row against the keys that it sees, with the softmax of their scores.
 struct heads_of {
   block q, k;
   double scale;
@@ -57,25 +56,30 @@ struct heads_of {
       return false;
     return q_document == nullptr || (*q_document)[qi] == (*k_document)[kj];
   }
-  /// Softmax of row i's scores, and their log-sum-exp.
-  array softmax(int64_t b, int64_t i, int64_t a, double& lse) const {
-    array p(at(k.local[1]), -std::numeric_limits<double>::infinity());
+  /// A key that a query sees, and the share of its value.
+  struct seen {
+    int64_t j;
+    double p;
+  };
+  /// The keys that row i sees, with the softmax of their scores, and the scores' log-sum-exp.
+  std::vector<seen> softmax(int64_t b, int64_t i, int64_t a, double& lse) const {
+    std::vector<seen> keys_seen;
     double top = -std::numeric_limits<double>::infinity(), sum = 0;
+    const double* const of_q = queries->data() + q_at(b, i, a);
     for (int64_t j = 0; j < k.local[1]; ++j) {
       if (!visible(b, i, j)) continue;
-      p[at(j)] = 0;
-      for (int64_t d = 0; d < q.local[3]; ++d)
-        p[at(j)] += scale * (*queries)[q_at(b, i, a) + at(d)] * (*keys)[k_at(b, j, a) + at(d)];
-      top = std::max(top, p[at(j)]);
+      const double* const of_k = keys->data() + k_at(b, j, a);
+      double score = 0;
+      for (int64_t d = 0; d < q.local[3]; ++d) score += scale * of_q[d] * of_k[d];
+      keys_seen.push_back({j, score});
+      top = std::max(top, score);
     }
-    if (!std::isfinite(top)) { // it sees no key
-      lse = top;
-      return array(p.size(), 0.0);
-    }
-    for (double& x : p) sum += x = std::exp(x - top);
-    for (double& x : p) x /= sum;
+    lse = top;
+    if (!std::isfinite(top)) return {}; // it sees no key
+    for (seen& x : keys_seen) sum += x.p = std::exp(x.p - top);
+    for (seen& x : keys_seen) x.p /= sum;
     lse = top + std::log(sum);
-    return p;
+    return keys_seen;
   }
   template <class F> void each(F f) const {
     for (int64_t b = 0; b < q.local[0]; ++b)
@@ -87,10 +91,12 @@ struct heads_of {
 inline void attention(node_task& t) { // q, k, v, positions, documents -> o, lse (B, A, S)
   const heads_of h(t, 0, 3);
   h.each([&](int64_t b, int64_t a, int64_t i) {
-    const array p = h.softmax(b, i, a, t.out(1)[at((b * h.q.local[2] + a) * h.q.local[1] + i)]);
-    for (int64_t j = 0; j < h.k.local[1]; ++j)
-      for (int64_t d = 0; d < h.q.local[3]; ++d)
-        t.out(0)[h.q_at(b, i, a) + at(d)] += p[at(j)] * t.in(2)[h.k_at(b, j, a) + at(d)];
+    double& lse = t.out(1)[at((b * h.q.local[2] + a) * h.q.local[1] + i)];
+    double* const o = t.out(0).data() + h.q_at(b, i, a);
+    for (const auto& [j, p] : h.softmax(b, i, a, lse)) {
+      const double* const v = t.in(2).data() + h.k_at(b, j, a);
+      for (int64_t d = 0; d < h.q.local[3]; ++d) o[d] += p * v[d];
+    }
   });
 }
 inline void attention_grad(
@@ -99,18 +105,22 @@ inline void attention_grad(
   need(t.in(0).size() == t.in(1).size() && t.in(4).size() == t.in(1).size(), "attention_grad");
   h.each([&](int64_t b, int64_t a, int64_t i) {
     double lse = 0, delta = 0;
-    const array p = h.softmax(b, i, a, lse);
     const std::size_t qi = h.q_at(b, i, a);
-    for (int64_t d = 0; d < h.q.local[3]; ++d) delta += t.in(0)[qi + at(d)] * t.in(4)[qi + at(d)];
-    for (int64_t j = 0; j < h.k.local[1]; ++j) {
+    const double *const dy = t.in(0).data() + qi, *const q = t.in(1).data() + qi,
+                        *const o = t.in(4).data() + qi;
+    double* const dq = t.out(0).data() + qi;
+    for (int64_t d = 0; d < h.q.local[3]; ++d) delta += dy[d] * o[d];
+    for (const auto& [j, p] : h.softmax(b, i, a, lse)) {
       const std::size_t kj = h.k_at(b, j, a);
+      const double *const k = t.in(2).data() + kj, *const v = t.in(3).data() + kj;
+      double *const dk = t.out(1).data() + kj, *const dv = t.out(2).data() + kj;
       double dp = 0;
-      for (int64_t d = 0; d < h.q.local[3]; ++d) dp += t.in(0)[qi + at(d)] * t.in(3)[kj + at(d)];
-      const double ds = p[at(j)] * (dp - delta) * h.scale;
+      for (int64_t d = 0; d < h.q.local[3]; ++d) dp += dy[d] * v[d];
+      const double ds = p * (dp - delta) * h.scale;
       for (int64_t d = 0; d < h.q.local[3]; ++d) {
-        t.out(0)[qi + at(d)] += ds * t.in(2)[kj + at(d)];
-        t.out(1)[kj + at(d)] += ds * t.in(1)[qi + at(d)];
-        t.out(2)[kj + at(d)] += p[at(j)] * t.in(0)[qi + at(d)];
+        dq[d] += ds * k[d];
+        dk[d] += ds * q[d];
+        dv[d] += p * dy[d];
       }
     }
   });

@@ -28,7 +28,7 @@ inline array probabilities(const array& l, int64_t row, int64_t experts, double*
 }
 inline void route(node_task& t) { // l, [b] -> w, experts
   const int64_t experts = t.in_block(0).last(), k = t.attr<op::route_attributes>().choices;
-  for (int64_t row = 0; row < t.in_block(0).rows(); ++row) {
+  for (int64_t row = 0, rows = t.in_block(0).rows(); row < rows; ++row) {
     const array p = probabilities(t.in(0), row, experts);
     std::vector<int64_t> order;
     for (int64_t e = 0; e < experts; ++e) order.push_back(e);
@@ -47,7 +47,7 @@ inline void route(node_task& t) { // l, [b] -> w, experts
 inline void route_grad(
     node_task& t) { // dw, l, experts: by the Jacobians of softmax and of the quotient
   const int64_t experts = t.in_block(1).last(), k = t.attr<op::route_attributes>().choices;
-  for (int64_t row = 0; row < t.in_block(1).rows(); ++row) {
+  for (int64_t row = 0, rows = t.in_block(1).rows(); row < rows; ++row) {
     const array p = probabilities(t.in(1), row, experts);
     array dp(at(experts), 0.0);
     double sum = 0;
@@ -132,7 +132,7 @@ inline void grouped_linear(node_task& t) { // x, w (E, N, K), counts
   const block w = t.in_block(1);
   const int64_t n = w.local[1], k = w.local[2];
   need(t.in_block(0).last() == k && t.in_block(2).rows() % w.local[0] == 0, "grouped_linear");
-  for (int64_t row = 0; row < t.in_block(0).rows(); ++row) {
+  for (int64_t row = 0, rows = t.in_block(0).rows(); row < rows; ++row) {
     const int64_t e = expert_of(t, row, w.local[0]);
     for (int64_t i = 0; e >= 0 && i < n; ++i)
       for (int64_t j = 0; j < k; ++j)
@@ -142,7 +142,7 @@ inline void grouped_linear(node_task& t) { // x, w (E, N, K), counts
 inline void grouped_input_grad(node_task& t) { // dy, w (E, N, K), counts
   const block w = t.in_block(1);
   const int64_t n = w.local[1], k = w.local[2];
-  for (int64_t row = 0; row < t.in_block(0).rows(); ++row) {
+  for (int64_t row = 0, rows = t.in_block(0).rows(); row < rows; ++row) {
     const int64_t e = expert_of(t, row, w.local[0]);
     for (int64_t i = 0; e >= 0 && i < n; ++i)
       for (int64_t j = 0; j < k; ++j)
@@ -151,7 +151,7 @@ inline void grouped_input_grad(node_task& t) { // dy, w (E, N, K), counts
 }
 inline void grouped_weight_grad(node_task& t) { // dy, x, counts
   const int64_t n = t.in_block(0).last(), k = t.in_block(1).last();
-  for (int64_t row = 0; row < t.in_block(0).rows(); ++row) {
+  for (int64_t row = 0, rows = t.in_block(0).rows(); row < rows; ++row) {
     const int64_t e = expert_of(t, row, t.out_block(0).local[0]);
     for (int64_t i = 0; e >= 0 && i < n; ++i)
       for (int64_t j = 0; j < k; ++j)

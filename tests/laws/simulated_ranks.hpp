@@ -118,12 +118,13 @@ inline boxes boxes_of(const world& w, const mesh& m, const value& v, int rank) {
 inline block block_of(const world& w, const mesh& m, const value& v, int rank) {
   const value all = of_all_ranks(w, m, v);
   const mesh sizes = mesh_of(w);
+  const coordinates here = coordinates_of(w, rank);
   block b;
   b.rank = v.rank;
   for (int i = 0; i < v.rank; ++i) {
     const auto k = static_cast<unsigned>(i);
     b.whole[k] = all.dims[k].n, b.local[k] = local_extent(sizes, all, i);
-    b.first[k] = origin_of(sizes, all, i, coordinates_of(w, rank));
+    b.first[k] = origin_of(sizes, all, i, here);
   }
   return b;
 }

@@ -100,8 +100,12 @@ else()
   megacpp_suite(asan_files 6 190
     "^unit_(chat|data|folder|gpt_indices|hf_config|indexed|json|machine|mapped_file|observe|options|safetensors|schedule|shard_index|state|text|tokenizer)$"
     ${sanitized})
-  megacpp_suite(asan_cli_1 0 450 "^cli_1_of_2$" ${sanitized})
-  megacpp_suite(asan_cli_2 5 450 "^cli_2_of_2$" ${sanitized})
+  foreach(part_shard 1_0 2_5 3_1 4_3)
+    string(REPLACE "_" ";" part_shard ${part_shard})
+    list(GET part_shard 0 part)
+    list(GET part_shard 1 shard)
+    megacpp_suite(asan_cli_${part} ${shard} 300 "^cli_${part}_of_4$" ${sanitized})
+  endforeach()
   megacpp_suite(asan_data 4 110 "^cli_data" ${sanitized})
   megacpp_suite(asan_models 4 220 "^laws_(packing|patterns|rounds|shapes)$|^parity|^unit_threads$"
                 ${sanitized})
@@ -164,7 +168,7 @@ if(MEGACPP_NVCC)
       -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER} -DCMAKE_CUDA_HOST_COMPILER=${CMAKE_CXX_COMPILER})
 
   # Presets for CUDA, from a project of their own.
-  megacpp_slow_test(nvcc_presets SHARD 4 LABEL nvcc TIMEOUT 2400 ONE_THREAD COST 200
+  megacpp_slow_test(nvcc_presets SHARD 5 LABEL nvcc TIMEOUT 2400 ONE_THREAD COST 200
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/cuda_presets.sh ${PROJECT_SOURCE_DIR}
       ${CMAKE_CURRENT_BINARY_DIR}/cuda_presets -G ${CMAKE_GENERATOR}
       -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER})

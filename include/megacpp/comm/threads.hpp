@@ -62,6 +62,7 @@ public:
     spins_ = n <= processors() ? 2000 : 0;
     gone_.assign(static_cast<std::size_t>(n), false);
     waiting_ = std::vector<std::atomic<const meeting*>>(static_cast<std::size_t>(n));
+    bells_ = std::vector<bell>(static_cast<std::size_t>(n));
     try {
       threads.reserve(static_cast<std::size_t>(n));
       for (int r = 0; r < n; ++r)
@@ -190,7 +191,8 @@ private:
 
     std::size_t finish(std::span<const ticket> any) {
       for (;;) {
-        const std::uint32_t seen = of_.changes_.load(std::memory_order_acquire);
+        const bell& mine = of_.bells_[static_cast<std::size_t>(rank_)];
+        const std::uint32_t seen = mine.rings.load(std::memory_order_acquire);
         bool moved = false;
         for (record& r : started_) moved |= go_on(r);
         for (std::size_t i = 0; i < any.size(); ++i) {
@@ -214,7 +216,7 @@ private:
         if (moved) continue;
         auto& waiting = of_.waiting_[static_cast<std::size_t>(rank_)];
         waiting.store(find(any[0])->m);
-        of_.sleep(seen);
+        of_.sleep(mine, seen);
         waiting.store(nullptr);
       }
     }
@@ -231,7 +233,7 @@ private:
     }
     void end_for_all() noexcept {
       of_.ended_.store(true);
-      of_.changed();
+      of_.wake_all();
       of_.until_untouched();
     }
 
@@ -393,7 +395,7 @@ private:
       if (m.wrong == nullptr) m.wrong = wrong;
     }
     m.differs.store(true, std::memory_order_release);
-    changed();
+    wake_all();
   }
   /// A meeting that nobody has come to yet; one that was left before, if there is one.
   meetings::iterator open(const key& k, int size) {
@@ -417,18 +419,33 @@ private:
     const auto at = meetings_.find(k);
     if (++at->second->left == at->second->size()) unused_.insert(meetings_.extract(at));
   }
-  /// One rank more is so far; the last one of a meeting wakes those who wait.
+  /// How often there was something new for a rank, which sleeps until there is.
+  struct alignas(64) bell {
+    std::atomic<std::uint32_t> rings{0};
+    void ring() {
+      rings.fetch_add(1, std::memory_order_acq_rel);
+      rings.notify_one();
+    }
+  };
+  /// One rank more is so far; the last one of a meeting, to which all have come, wakes the others.
   void count(const meeting& m, std::atomic<int>& so_far) {
-    if (so_far.fetch_add(1, std::memory_order_acq_rel) + 1 == m.size()) changed();
+    if (so_far.fetch_add(1, std::memory_order_acq_rel) + 1 != m.size()) return;
+    for (const meeting::guest& g : m.guests) bells_[static_cast<std::size_t>(g.rank)].ring();
   }
-  void changed() {
-    changes_.fetch_add(1, std::memory_order_acq_rel);
-    changes_.notify_all();
+  void wake_all() {
+    for (bell& b : bells_) b.ring();
   }
-  void sleep(std::uint32_t seen) const {
+  /// Of more ranks than processors, the one that is waited for runs sooner if this one yields than if
+  /// it sleeps at once.
+  void sleep(const bell& mine, std::uint32_t seen) const {
+    constexpr int yields = 100;
     for (int i = 0; i < spins_; ++i)
-      if (changes_.load(std::memory_order_acquire) != seen) return;
-    changes_.wait(seen, std::memory_order_acquire);
+      if (mine.rings.load(std::memory_order_acquire) != seen) return;
+    for (int i = 0; i < yields; ++i) {
+      if (mine.rings.load(std::memory_order_acquire) != seen) return;
+      std::this_thread::yield();
+    }
+    mine.rings.wait(seen, std::memory_order_acquire);
   }
   /// Until every rank has ended, sees to it that they come to each other.
   void watch() {
@@ -445,7 +462,7 @@ private:
         if (const std::optional<error> who = missing(*m)) {
           wrong_ = std::make_exception_ptr(*who);
           ended_.store(true);
-          changed();
+          wake_all();
           break;
         }
     }
@@ -510,7 +527,7 @@ private:
       if (wrong_ == nullptr || (is_of_ranks(wrong_) && !is_of_ranks(e))) wrong_ = std::move(e);
     }
     ended_.store(true);
-    changed();
+    wake_all();
   }
   static bool is_of_ranks(const std::exception_ptr& e) {
     try {
@@ -537,7 +554,7 @@ private:
   std::exception_ptr wrong_;
   std::atomic<bool> ended_{false};
   std::atomic<int> touching_{0}; ///< ranks that do their share of an exchange
-  std::atomic<std::uint32_t> changes_{0};
+  std::vector<bell> bells_;      ///< by rank
   int spins_ = 0;
 };
 
