@@ -1,7 +1,11 @@
 // Norms and sums over rows.
 #include "rows.hpp"
 
+#include <megacpp/kernel/rows/columns.hpp>
 #include <megacpp/kernel/rows/layer_norm.hpp>
+
+#include <algorithm>
+#include <string>
 
 namespace gpu {
 namespace {
@@ -116,6 +120,49 @@ template <class T> void sums_over_rows(report& r, const sizes& m) {
   }
 }
 
+// The same by parts, each by a launch of its own, and the sums of the parts.
+template <class T> void sums_by_parts(report& r, const sizes& m) {
+  const int64_t n = m.tokens * m.hidden, wide = std::min<int64_t>(m.hidden, 1024),
+                slabs = (m.hidden + wide - 1) / wide, narrow = 16;
+  const mc::rows::summed_rows of(m.tokens, m.tokens % 2 == 0 ? m.tokens / 2 : m.tokens);
+  const int64_t all = of.parts() * m.hidden;
+  const auto bytes = [](float* x) { return reinterpret_cast<std::byte*>(x); };
+  const auto check = [&](const char* name, auto body_for) {
+    arrays a;
+    const auto dy = a.read<T>(n), x = a.read<T>(n);
+    const auto mean = a.read<float>(m.tokens), rstd = a.read<float>(m.tokens, 0.5, 2);
+    const auto sums = a.written<float>("sums", all);
+    run(r, (std::string("part of ") + name).c_str(), name_of_type<T>, m, a, slabs * of.parts(),
+        [=](place at) {
+          auto body = body_for(at(dy), at(x), at(mean), at(rstd), static_cast<float*>(nullptr));
+          body.columns = wide;
+          return rows::part_of_slab<decltype(body)>{body, slabs, bytes(at(sums))};
+        });
+    arrays b;
+    const auto parts = b.read<float>(all);
+    const auto grad = b.changed<float>("grad", m.hidden);
+    run(r, (std::string("total of ") + name).c_str(), name_of_type<T>, m, b,
+        (m.hidden + narrow - 1) / narrow, [=](place at) {
+          auto body = body_for(static_cast<const T*>(nullptr), static_cast<const T*>(nullptr),
+                               static_cast<const float*>(nullptr),
+                               static_cast<const float*>(nullptr), at(grad));
+          body.columns = narrow;
+          return rows::total_of_slab<decltype(body)>{body, bytes(at(parts))};
+        });
+  };
+  check("bias_gradient_slab", [=](const T* dy, const T*, const float*, const float*, float* grad) {
+    return rows::bias_gradient_slab<T>{m.hidden, of, 0, dy, grad};
+  });
+  check("rms_norm_gain_slab",
+        [=](const T* dy, const T* x, const float*, const float* rstd, float* grad) {
+          return rows::rms_norm_gain_slab<T>{m.hidden, of, 0, dy, x, rstd, grad};
+        });
+  check("layer_norm_gain_slab",
+        [=](const T* dy, const T* x, const float* mean, const float* rstd, float* grad) {
+          return rows::layer_norm_gain_slab<T>{m.hidden, of, 0, dy, x, mean, rstd, grad, nullptr};
+        });
+}
+
 template <class T> void of_type(report& r, const sizes& m) {
   rms<T, false>(r, m), rms<T, true>(r, m);
   dx<rows::rms_norm_dx_row<T, int64_t, false>, T, false, false>(r, "rms_norm_dx_row", m);
@@ -123,7 +170,7 @@ template <class T> void of_type(report& r, const sizes& m) {
   layer<T, false>(r, m), layer<T, true>(r, m);
   dx<rows::layer_norm_dx_row<T, int64_t, false>, T, false, true>(r, "layer_norm_dx_row", m);
   dx<rows::layer_norm_dx_row<T, int64_t, true>, T, true, true>(r, "add layer_norm_dx_row", m);
-  sums_over_rows<T>(r, m);
+  sums_over_rows<T>(r, m), sums_by_parts<T>(r, m);
 }
 
 } // namespace

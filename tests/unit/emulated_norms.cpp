@@ -208,3 +208,57 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(bias_gradient, T, types) {
     close<G<T>>("bias_gradient", grad, want, 1, 20, 40);
   });
 }
+
+// Sums of parts by launches of their own have the bits of a core that walks slabs from end to end,
+// however the columns are cut: of rows that are one part, or several, of one sequence or many.
+BOOST_AUTO_TEST_CASE_TEMPLATE(by_parts, T, types) {
+  struct cut_in_rows {
+    int64_t count, sequence;
+  };
+  for (const auto& [count, sequence] :
+       {cut_in_rows{1, 1}, {65, 65}, {300, 300}, {6, 1}, {260, 130}})
+    for (const int threads : {32, 128}) {
+      const int64_t width = threads + 37;
+      const rows::summed_rows of(count, sequence);
+      BOOST_TEST_CONTEXT(count << " rows, sequences of " << sequence << ", " << threads) {
+        numbers from;
+        const auto dy = from.of<T>(count * width), x = from.of<T>(count * width);
+        const auto mean = from.of<G<T>>(count), rstd = from.of<G<T>>(count);
+        const auto start = from.of<G<T>>(width);
+        const auto check = [&](const char* what, int arrays, auto body_for) {
+          auto first = start, second = start, want_first = start, want_second = start;
+          auto body = body_for(want_first.data(), want_second.data());
+          rows::for_slabs(host, body);
+          std::vector<std::byte> sums(static_cast<std::size_t>(of.parts() * width * arrays) *
+                                      sizeof(G<T>));
+          using slab = decltype(body);
+          body = body_for(first.data(), second.data());
+          body.columns = threads;
+          const int64_t slabs = (width + threads - 1) / threads;
+          on_team(what, {{slabs * of.parts(), width}, threads},
+                  rows::part_of_slab<slab>{body, slabs, sums.data()}, sums);
+          body.columns = 16;
+          on_team(what, {{(width + 15) / 16, width}, threads},
+                  rows::total_of_slab<slab>{body, sums.data()}, first, second);
+          BOOST_TEST(same_bytes(first.data(), want_first.data(), first.size() * sizeof(G<T>)),
+                     what);
+          BOOST_TEST(same_bytes(second.data(), want_second.data(), first.size() * sizeof(G<T>)),
+                     what);
+        };
+        check("bias_gradient", 1, [&](G<T>* g, G<T>*) {
+          return rows::bias_gradient_slab<T>{width, of, 0, dy.data(), g};
+        });
+        check("rms_norm_dgain", 1, [&](G<T>* g, G<T>*) {
+          return rows::rms_norm_gain_slab<T>{width, of, 0, dy.data(), x.data(), rstd.data(), g};
+        });
+        check("layer_norm_dgain", 1, [&](G<T>* g, G<T>*) {
+          return rows::layer_norm_gain_slab<T>{width,       of,          0, dy.data(), x.data(),
+                                               mean.data(), rstd.data(), g, nullptr};
+        });
+        check("layer_norm_dgain_dbias", 2, [&](G<T>* g, G<T>* b) {
+          return rows::layer_norm_gain_slab<T>{width,       of,          0, dy.data(), x.data(),
+                                               mean.data(), rstd.data(), g, b};
+        });
+      }
+    }
+}

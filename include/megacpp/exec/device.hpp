@@ -9,6 +9,8 @@
 //                             themselves before. `room` has D::sort_bytes(n) bytes
 //     l.slabs()               the number of pieces, by columns, into which a sum over rows is best
 //                             cut
+//     l.sums_by_parts         true where parts of a sum over rows are best summed by bodies of
+//                             their own; left out, one body sums a slab (kernel/rows/columns.hpp)
 //     l.threads()             of the host, that work for it
 //   D::sort_bytes(n)        bytes of room that a lane needs to sort n numbers
 //   D::takes_constants      false where bodies get extents as run-time numbers alone, so that the

@@ -20,7 +20,7 @@ template <> struct kernel_of<&op::embedding> { // ids, table
 template <> struct kernel_of<&op::embedding_grad> { // dy, ids, table
   using in = op::embedding_grad_in;
   using out = op::embedding_grad_out;
-  /// The numbers of tokens, and what the device needs to put them in order.
+  /// The numbers of tokens, what the device needs to put them in order, and sums of their parts.
   template <class T, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
     const std::int64_t n = c.size(in::ids);
     const rows::token_order order = order_of(c);
@@ -29,7 +29,9 @@ template <> struct kernel_of<&op::embedding_grad> { // dy, ids, table
                   "the gradient of an embedding cannot number the tokens of a micro-batch in 64 "
                   "bits, since tokens, sequences and rows of the table are too many together: use "
                   "a smaller micro-batch, or NUMERICS fast");
-    return numbers_bytes(n) + Call::device_type::sort_bytes(n);
+    return bytes_before_parts<Call>(n) +
+           rows::bytes_of_token_parts<lane_of<Call>, accumulator_t<T>>(
+               n, c.span(in::table, dims<1, 2>));
   }
   template <class T, class Call> static void run(Call& c) {
     const std::int64_t n = c.size(in::ids), first = c.origin(c.value_of(in::table), 0);
@@ -39,7 +41,8 @@ template <> struct kernel_of<&op::embedding_grad> { // dy, ids, table
     rows::number_of_tokens(c.lane(), tokens, order, first, c.in(in::ids), numbers);
     c.lane().sort(numbers, n, order.token_bits, order.group_bits(), c.scratch() + numbers_bytes(n));
     rows::embedding_gradient(c.lane(), tokens, order, c.span(in::table, dims<1, 2>), c.in(in::dy),
-                             numbers, c.out(out::dtable));
+                             numbers, c.out(out::dtable),
+                             c.scratch() + bytes_before_parts<Call>(n));
   }
 
 private:
@@ -49,6 +52,9 @@ private:
   }
   template <class Call> static constexpr rows::token_order order_of(const Call& c) {
     return {tokens_of(c), c.span(in::table, dims<0, 1>)};
+  }
+  template <class Call> static constexpr std::int64_t bytes_before_parts(std::int64_t n) {
+    return (numbers_bytes(n) + Call::device_type::sort_bytes(n) + 255) / 256 * 256;
   }
   static constexpr std::int64_t numbers_bytes(std::int64_t n) {
     return (n * std::int64_t{sizeof(std::uint64_t)} + 255) / 256 * 256;

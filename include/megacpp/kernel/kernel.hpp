@@ -73,6 +73,8 @@ template <const op_info* Op, class Device> constexpr auto elements_of() {
     return typename kernel_of<Op>::elements{};
   else return floating{};
 }
+/// The lanes of the device that a kernel is called on.
+template <class Call> using lane_of = typename Call::device_type::lane_type;
 /// Ops, as a list of their addresses.
 template <const op_info*... Ops> struct op_list {};
 

@@ -104,12 +104,19 @@ template <> struct kernel_of<&op::add_bias> {
 template <> struct kernel_of<&op::bias_grad> {
   using in = op::bias_grad_in;
   using out = op::bias_grad_out;
+  template <class T, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
+    return rows::bytes_of_parts<lane_of<Call>, accumulator_t<T>>(summed(c),
+                                                                 c.span(out::dbias, dims<0>));
+  }
   template <class T, class Call> static void run(Call& c) {
-    const auto width = c.span(out::dbias, dims<0>);
-    const std::int64_t rows = c.size(in::dy) / width;
-    rows::bias_gradient(c.lane(),
-                        {rows, rows_at_once(c.sums(), c.ranks(), c.value_of(in::dy), rows)}, width,
-                        c.in(in::dy), c.out(out::dbias));
+    rows::bias_gradient(c.lane(), summed(c), c.span(out::dbias, dims<0>), c.in(in::dy),
+                        c.out(out::dbias), c.scratch());
+  }
+
+private:
+  template <class Call> static constexpr rows::summed_rows summed(const Call& c) {
+    const std::int64_t n = c.size(in::dy) / c.span(out::dbias, dims<0>);
+    return {n, rows_at_once(c.sums(), c.ranks(), c.value_of(in::dy), n)};
   }
 };
 // [/bias_grad]

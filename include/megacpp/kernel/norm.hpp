@@ -8,6 +8,20 @@
 
 namespace mc {
 
+namespace detail {
+
+/// The rows over which the gradient of a gain is a sum, and the room that it needs.
+template <class Call, class In> constexpr rows::summed_rows rows_of_gain(const Call& c, In dy) {
+  return {c.rows(dy), rows_at_once(c.sums(), c.ranks(), c.value_of(dy), c.rows(dy))};
+}
+template <class T, class Call, class In>
+constexpr std::int64_t bytes_of_gain_parts(const Call& c, In dy) {
+  return rows::bytes_of_parts<lane_of<Call>, accumulator_t<T>>(rows_of_gain(c, dy),
+                                                               c.span(dy, dims<-1>));
+}
+
+} // namespace detail
+
 template <> struct kernel_of<&op::rms_norm> {
   using in = op::rms_norm_in;
   using out = op::rms_norm_out;
@@ -29,11 +43,12 @@ template <> struct kernel_of<&op::rms_norm_grad> { // dy, x, gain, rstd
 template <> struct kernel_of<&op::rms_norm_gain_grad> { // dy, x, rstd
   using in = op::rms_norm_gain_grad_in;
   using out = op::rms_norm_gain_grad_out;
+  template <class T, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
+    return detail::bytes_of_gain_parts<T>(c, in::dy);
+  }
   template <class T, class Call> static void run(Call& c) {
-    rows::rms_norm_dgain(
-        c.lane(),
-        {c.rows(in::dy), rows_at_once(c.sums(), c.ranks(), c.value_of(in::dy), c.rows(in::dy))},
-        c.span(in::dy, dims<-1>), c.in(in::dy), c.in(in::x), c.in(in::rstd), c.out(out::dgain));
+    rows::rms_norm_dgain(c.lane(), detail::rows_of_gain(c, in::dy), c.span(in::dy, dims<-1>),
+                         c.in(in::dy), c.in(in::x), c.in(in::rstd), c.out(out::dgain), c.scratch());
   }
 };
 
@@ -59,13 +74,15 @@ template <> struct kernel_of<&op::layer_norm_grad> { // dy, x, gain, mean, rstd
 template <> struct kernel_of<&op::layer_norm_gain_grad> { // dy, x, mean, rstd
   using in = op::layer_norm_gain_grad_in;
   using out = op::layer_norm_gain_grad_out;
+  template <class T, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
+    return detail::bytes_of_gain_parts<T>(c, in::dy);
+  }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
-    rows::layer_norm_dgain_dbias(
-        c.lane(),
-        {c.rows(in::dy), rows_at_once(c.sums(), c.ranks(), c.value_of(in::dy), c.rows(in::dy))},
-        c.span(in::dy, dims<-1>), c.in(in::dy), c.in(in::x), c.in(in::mean), c.in(in::rstd),
-        c.out(out::dgain), static_cast<G*>(nullptr));
+    rows::layer_norm_dgain_dbias(c.lane(), detail::rows_of_gain(c, in::dy),
+                                 c.span(in::dy, dims<-1>), c.in(in::dy), c.in(in::x),
+                                 c.in(in::mean), c.in(in::rstd), c.out(out::dgain),
+                                 static_cast<G*>(nullptr), c.scratch());
   }
 };
 

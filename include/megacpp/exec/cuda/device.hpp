@@ -179,6 +179,7 @@ public:
   }
   int threads() const;
   int slabs() const { return most_slabs; }
+  static constexpr bool sums_by_parts = true;
   /// A call, for people, with the node whose kernel was called last.
   std::string behind(const char* call) const {
     return last_.node == nullptr ? std::string(call)

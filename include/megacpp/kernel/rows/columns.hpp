@@ -9,6 +9,10 @@
 // has, each sequence is summed apart. No column's result depends on how columns are cut, so cuts
 // follow the number of threads, and no loop ends at the width: these kernels do not know it before
 // they run.
+//
+// A core walks a slab from its first row to its last. A device of many blocks would do so with the
+// few that a width has: there a first launch sums every part by itself, and a second one adds the
+// parts up, in the same order, so with the same bits.
 #pragma once
 
 #include <megacpp/exec/launch.hpp>
@@ -17,25 +21,6 @@ namespace mc::rows {
 
 inline constexpr std::int64_t rows_per_part = 64;
 inline constexpr std::int64_t most_columns = 1024;
-
-/// body(team, slab) for every slab of the columns that a body sums; body.width is their number. How
-/// many columns a slab has depends on the device: body.columns is set here, so that there are as
-/// many slabs as the lane wishes, in whole lines of 64 bytes of accumulators.
-template <class Device, class Body> void for_slabs(Device& on, Body body) {
-  constexpr std::int64_t group = lane_count<typename Body::G>;
-  const std::int64_t width = body.width, wish = on.slabs(), share = (width + wish - 1) / wish,
-                     rounded = (share + group - 1) / group * group;
-  body.columns = rounded < most_columns ? rounded : most_columns;
-  for_rows(on, (width + body.columns - 1) / body.columns, body);
-}
-
-/// The columns [first, first + count) of one body call.
-struct slab {
-  std::int64_t first, count;
-  MEGACPP_HD slab(std::int64_t index, std::int64_t columns, std::int64_t width)
-      : first(index * columns), count(width - first < columns ? width - first : columns) {}
-  template <int N> MEGACPP_HD lanes<N> at(lanes<N> i) const { return {first + i.first}; }
-};
 
 /// Rows of whole sequences that are summed apart; by default of one.
 struct summed_rows {
@@ -47,6 +32,99 @@ struct summed_rows {
   MEGACPP_HD std::int64_t end_of_sequence(std::int64_t r) const {
     return (r / sequence + 1) * sequence;
   }
+  /// Parts of one sequence, and of all.
+  MEGACPP_HD constexpr std::int64_t parts_of_sequence() const {
+    return (sequence + rows_per_part - 1) / rows_per_part;
+  }
+  MEGACPP_HD constexpr std::int64_t parts() const {
+    return count == 0 ? 0 : count / sequence * parts_of_sequence();
+  }
+};
+
+namespace detail {
+
+/// Memory for the sums of parts, (parts, arrays, width) of accumulators, and the part that a call
+/// of a body sums; none where the call adds up parts.
+struct sums_of_parts {
+  static constexpr std::int64_t none = -1;
+  std::int64_t part, width;
+  std::byte* sums;
+};
+/// A team of which add_rows sums one part, or adds up what others have summed.
+template <class Team> struct team_of_parts : Team { sums_of_parts parts; };
+
+template <class Lane> constexpr bool sums_by_parts() {
+  if constexpr (requires { Lane::sums_by_parts; }) return Lane::sums_by_parts;
+  else return false;
+}
+
+} // namespace detail
+
+/// Sums a part of the columns of a slab: body `Slab` without its gradients, which it does not
+/// touch.
+template <class Slab> struct part_of_slab {
+  Slab slab;
+  std::int64_t slabs;
+  std::byte* sums;
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t index) const {
+    slab(detail::team_of_parts<Team>{team, {index / slabs, slab.width, sums}}, index % slabs);
+  }
+};
+/// Adds the sums of all parts to the gradients of a slab: body `Slab` without its rows, which it
+/// does not read.
+template <class Slab> struct total_of_slab {
+  Slab slab;
+  std::byte* sums;
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t index) const {
+    slab(detail::team_of_parts<Team>{team, {detail::sums_of_parts::none, slab.width, sums}}, index);
+  }
+};
+
+/// The bytes that for_slabs needs on a lane for `arrays` gradients of accumulators G of a width.
+template <class Lane, class G>
+constexpr std::int64_t bytes_of_parts(const summed_rows& rows, std::int64_t width, int arrays = 1) {
+  if (!detail::sums_by_parts<Lane>() || rows.parts() < 2) return 0;
+  return rows.parts() * width * arrays * std::int64_t{sizeof(G)};
+}
+
+/// body(team, slab) for every slab of the columns that a body sums; body.width is their number. How
+/// many columns a slab has depends on the device: body.columns is set here, so that there are as
+/// many slabs as the lane wishes, in whole lines of 64 bytes of accumulators. A body that has
+/// `rows` and sums them by add_rows is started for each of their parts, too, where the lane wants
+/// it and `sums` is memory for it (bytes_of_parts).
+template <class Lane, class Body>
+void for_slabs(Lane& on, Body body, [[maybe_unused]] std::byte* sums = nullptr) {
+  constexpr std::int64_t group = lane_count<typename Body::G>;
+  const std::int64_t width = body.width;
+  const auto in_slabs_of = [width](std::int64_t columns) {
+    return (width + columns - 1) / columns;
+  };
+  const auto rounded = [](std::int64_t columns) {
+    const std::int64_t lines = (columns + group - 1) / group * group;
+    return lines < most_columns ? lines : most_columns;
+  };
+  const std::int64_t columns = rounded((width + on.slabs() - 1) / on.slabs());
+  if constexpr (detail::sums_by_parts<Lane>() && requires { body.rows.parts(); }) {
+    if (sums != nullptr && body.rows.parts() > 1) {
+      body.columns = rounded(width);
+      const std::int64_t slabs = in_slabs_of(body.columns);
+      for_rows(on, slabs * body.rows.parts(), part_of_slab<Body>{body, slabs, sums});
+      body.columns = columns;
+      return for_rows(on, in_slabs_of(columns), total_of_slab<Body>{body, sums});
+    }
+  }
+  body.columns = columns;
+  for_rows(on, in_slabs_of(columns), body);
+}
+
+/// The columns [first, first + count) of one body call.
+struct slab {
+  std::int64_t first, count;
+  MEGACPP_HD slab(std::int64_t index, std::int64_t columns, std::int64_t width)
+      : first(index * columns), count(width - first < columns ? width - first : columns) {}
+  template <int N> MEGACPP_HD lanes<N> at(lanes<N> i) const { return {first + i.first}; }
 };
 
 namespace detail {
@@ -62,13 +140,17 @@ template <class B, class V> MEGACPP_HD auto as_sum(two<V> x) {
 }
 
 template <class G> struct one_gradient {
+  static constexpr int arrays = 1;
   G* grad;
+  MEGACPP_HD static one_gradient in(G* sums, std::int64_t /*width*/) { return {sums}; }
   template <int N> MEGACPP_HD vec<G, N> get(lanes<N> i) const { return load<G>(grad, i); }
   template <int N> MEGACPP_HD void set(lanes<N> i, vec<G, N> x) const { store(grad, i, x); }
 };
 
 template <class G> struct two_gradients {
+  static constexpr int arrays = 2;
   G *first, *second;
+  MEGACPP_HD static two_gradients in(G* sums, std::int64_t width) { return {sums, sums + width}; }
   template <int N> MEGACPP_HD two<vec<G, N>> get(lanes<N> i) const {
     return {load<G>(first, i), load<G>(second, i)};
   }
@@ -136,11 +218,53 @@ MEGACPP_HD void add_sequence(const Team& team, slab s, std::int64_t r, std::int6
   }
 }
 
+// The sums of a part in the memory of sums_of_parts.
+template <class Grad, class G> MEGACPP_HD Grad of_part(const sums_of_parts& in, std::int64_t part) {
+  return Grad::in(reinterpret_cast<G*>(in.sums) + part * in.width * Grad::arrays, in.width);
+}
+
+// The sum of one part, in the order of add_sequence.
+template <class T, class Grad, class Team, class F>
+MEGACPP_HD void sum_one_part(const Team& team, slab s, summed_rows rows, F f) {
+  const std::int64_t each = rows.parts_of_sequence(), of = team.parts.part / each,
+                     first = of * rows.sequence + team.parts.part % each * rows_per_part,
+                     last = (of + 1) * rows.sequence,
+                     end = first + rows_per_part < last ? first + rows_per_part : last;
+  const Grad to = of_part<Grad, accumulator_t<T>>(team.parts, team.parts.part);
+  team.template each<T>(s.count, [&](auto i) {
+    auto p = f(first, s.at(i));
+    for (std::int64_t r = first + 1; r < end; ++r) p = sum_of(p, f(r, s.at(i)));
+    to.set(s.at(i), p);
+  });
+}
+
+// grad += the sums of all parts, sequence by sequence.
+template <class T, class Team, class Grad>
+MEGACPP_HD void add_parts(const Team& team, slab s, summed_rows rows, Grad grad) {
+  using G = accumulator_t<T>;
+  const std::int64_t each = rows.parts_of_sequence(), parts = rows.parts();
+  team.template each<T>(s.count, [&](auto i) {
+    auto g = grad.get(s.at(i));
+    for (std::int64_t first = 0; first < parts; first += each) {
+      auto all = as_sum<double>(of_part<Grad, G>(team.parts, first).get(s.at(i)));
+      for (std::int64_t p = first + 1; p < first + each; ++p)
+        all = sum_of(all, as_sum<double>(of_part<Grad, G>(team.parts, p).get(s.at(i))));
+      g = sum_of(g, as_sum<G>(all));
+    }
+    grad.set(s.at(i), g);
+  });
+}
+
 template <class T, class Team, class Grad, class Sum, class F>
 MEGACPP_HD void add_rows(const Team& team, slab s, summed_rows rows, Grad grad, Grad part, Sum sum,
                          F f) {
-  for (std::int64_t r = 0; r < rows.count; r = rows.end_of_sequence(r))
-    add_sequence<T>(team, s, r, rows.end_of_sequence(r), grad, part, sum, f);
+  if constexpr (requires { team.parts; }) {
+    if (team.parts.part == sums_of_parts::none) add_parts<T>(team, s, rows, grad);
+    else sum_one_part<T, Grad>(team, s, rows, f);
+  } else {
+    for (std::int64_t r = 0; r < rows.count; r = rows.end_of_sequence(r))
+      add_sequence<T>(team, s, r, rows.end_of_sequence(r), grad, part, sum, f);
+  }
 }
 
 // What part of a team's sums lies in memory: none for a block.
@@ -199,10 +323,10 @@ template <class T> struct bias_gradient_slab {
   }
 };
 
-template <class T, class Device> void bias_gradient(Device& on, summed_rows rows,
-                                                    std::int64_t width, const T* dy,
-                                                    accumulator_t<T>* grad) {
-  for_slabs(on, bias_gradient_slab<T>{width, rows, 0, dy, grad});
+template <class T, class Device>
+void bias_gradient(Device& on, summed_rows rows, std::int64_t width, const T* dy,
+                   accumulator_t<T>* grad, std::byte* sums = nullptr) {
+  for_slabs(on, bias_gradient_slab<T>{width, rows, 0, dy, grad}, sums);
 }
 // [/slab]
 

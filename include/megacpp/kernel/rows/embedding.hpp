@@ -109,6 +109,95 @@ template <class T> struct embedding_gradient_slab {
   }
 };
 
+/// Where the parts of a group lie among the tokens in order: 64 each, from the first token on.
+struct token_parts {
+  std::int64_t tokens;
+  token_order order;
+  const std::uint64_t* numbers; // (T): in order
+
+  MEGACPP_HD std::int64_t group_at(std::int64_t k) const { return order.group_of(numbers[k]); }
+  /// Of places from `low` to `high`, the first whose token is of the group of `key` or a later one.
+  MEGACPP_HD std::int64_t first_from(std::int64_t low, std::int64_t high, std::int64_t key) const {
+    while (low < high) {
+      const std::int64_t middle = low + (high - low) / 2;
+      if (group_at(middle) < key) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+  /// Whether the group that begins there is more than one part.
+  MEGACPP_HD bool is_long(std::int64_t begin) const {
+    return begin + rows_per_part < tokens && group_at(begin + rows_per_part) == group_at(begin);
+  }
+  /// The number of the part that begins there, of those of long groups: of 64 tokens, one may be
+  /// where a part of the group before begins, and one where a group begins.
+  MEGACPP_HD static std::int64_t number(std::int64_t k, std::int64_t begin) {
+    return k / rows_per_part * 2 + (k == begin ? 1 : 0);
+  }
+  MEGACPP_HD static constexpr std::int64_t windows(std::int64_t of_tokens) {
+    return (of_tokens + rows_per_part - 1) / rows_per_part;
+  }
+};
+
+/// Sums the part of a group that begins at a token, if one does, and adds it to the table where the
+/// group has no other.
+template <class T> struct embedding_gradient_part {
+  using G = accumulator_t<T>;
+  std::int64_t width;
+  token_parts of;
+  const T* dy; // (T, width)
+  G* dtable;   // (rows of the table, width)
+  G* sums;     // (2 windows, width)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t k) const {
+    const std::int64_t group = of.group_at(k);
+    if (group == of.order.groups) return;
+    const std::int64_t begin = of.first_from(0, k, group);
+    if ((k - begin) % rows_per_part != 0) return;
+    const std::int64_t last = k + rows_per_part < of.tokens ? k + rows_per_part : of.tokens,
+                       end = of.first_from(k + 1, last, group + 1);
+    const bool whole = !of.is_long(begin);
+    G* const row = dtable + group % of.order.rows * width;
+    G* const sum = sums + token_parts::number(k, begin) * width;
+    team.template each<T>(width, [&](auto i) {
+      auto p = load<G>(dy + of.order.token_of(of.numbers[k]) * width, i);
+      for (std::int64_t r = k + 1; r < end; ++r)
+        p = p + load<G>(dy + of.order.token_of(of.numbers[r]) * width, i);
+      if (whole) store(row, i, load<G>(row, i) + p);
+      else store(sum, i, p);
+    });
+  }
+};
+/// Adds up the parts of the long group that begins in a window of 64 tokens, if one does.
+template <class G> struct embedding_gradient_total {
+  std::int64_t width;
+  token_parts of;
+  const G* sums; // (2 windows, width)
+  G* dtable;     // (rows of the table, width)
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t window) const {
+    const std::int64_t first = window * rows_per_part,
+                       end = first + rows_per_part < of.tokens ? first + rows_per_part : of.tokens;
+    for (std::int64_t begin = first; begin < end; ++begin) {
+      const std::int64_t group = of.group_at(begin);
+      if (group == of.order.groups) return;
+      if ((begin > 0 && of.group_at(begin - 1) == group) || !of.is_long(begin)) continue;
+      G* const row = dtable + group % of.order.rows * width;
+      team.template each<G>(width, [&](auto i) {
+        const auto part = [&](std::int64_t k) {
+          return to<double>(load<G>(sums + token_parts::number(k, begin) * width, i));
+        };
+        auto all = part(begin);
+        for (std::int64_t k = begin + rows_per_part; k < of.tokens && of.group_at(k) == group;
+             k += rows_per_part)
+          all = all + part(k);
+        store(row, i, load<G>(row, i) + to<G>(all));
+      });
+      return; // no other group of so many tokens begins in the window
+    }
+  }
+};
+
 /// A NaN in the table comes out as a quiet NaN; every other value comes out bit for bit.
 template <class T, class Extent, class Device>
 void embedding(Device& on, std::int64_t tokens, Extent width, const T* table, std::int64_t first,
@@ -124,11 +213,26 @@ template <class Device> void number_of_tokens(Device& on, const summed_rows& tok
   for_blocks(on, tokens.count, number_tokens{tokens, order, first, ids, numbers});
 }
 
-/// Adds up the gradient of a table; the `numbers` of tokens are sorted.
+/// The bytes that embedding_gradient needs on a lane for parts of groups.
+template <class Lane, class G>
+constexpr std::int64_t bytes_of_token_parts(std::int64_t tokens, std::int64_t width) {
+  if (!detail::sums_by_parts<Lane>()) return 0;
+  return 2 * token_parts::windows(tokens) * width * std::int64_t{sizeof(G)};
+}
+/// Adds up the gradient of a table; the `numbers` of tokens are sorted. `sums`: memory for parts of
+/// groups (bytes_of_token_parts), on a lane that sums by parts.
 template <class T, class Device>
 void embedding_gradient(Device& on, const summed_rows& tokens, const token_order& order,
                         std::int64_t width, const T* dy, const std::uint64_t* numbers,
-                        accumulator_t<T>* dtable) {
+                        accumulator_t<T>* dtable, [[maybe_unused]] std::byte* sums = nullptr) {
+  if constexpr (detail::sums_by_parts<Device>()) {
+    using G = accumulator_t<T>;
+    const token_parts of{tokens.count, order, numbers};
+    auto* const parts = reinterpret_cast<G*>(sums);
+    for_rows(on, tokens.count, embedding_gradient_part<T>{width, of, dy, dtable, parts});
+    return for_rows(on, token_parts::windows(tokens.count),
+                    embedding_gradient_total<G>{width, of, parts, dtable});
+  }
   for_slabs(on, embedding_gradient_slab<T>{width, tokens.count, order, 0, dy, numbers, dtable});
 }
 

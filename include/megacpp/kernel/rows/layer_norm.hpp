@@ -177,8 +177,9 @@ void add_layer_norm_dx(Device& on, std::int64_t rows, Extent width, const T* dy,
 template <class T, class Device>
 void layer_norm_dgain_dbias(Device& on, summed_rows rows, std::int64_t width, const T* dy,
                             const T* x, const accumulator_t<T>* mean, const accumulator_t<T>* rstd,
-                            accumulator_t<T>* dgain, accumulator_t<T>* dbias) {
-  for_slabs(on, layer_norm_gain_slab<T>{width, rows, 0, dy, x, mean, rstd, dgain, dbias});
+                            accumulator_t<T>* dgain, accumulator_t<T>* dbias,
+                            std::byte* sums = nullptr) {
+  for_slabs(on, layer_norm_gain_slab<T>{width, rows, 0, dy, x, mean, rstd, dgain, dbias}, sums);
 }
 
 } // namespace mc::rows

@@ -143,8 +143,9 @@ void add_rms_norm_dx(Device& on, std::int64_t rows, Extent width, const T* dy, c
 
 template <class T, class Device>
 void rms_norm_dgain(Device& on, summed_rows rows, std::int64_t width, const T* dy, const T* x,
-                    const accumulator_t<T>* rstd, accumulator_t<T>* dgain) {
-  for_slabs(on, rms_norm_gain_slab<T>{width, rows, 0, dy, x, rstd, dgain});
+                    const accumulator_t<T>* rstd, accumulator_t<T>* dgain,
+                    std::byte* sums = nullptr) {
+  for_slabs(on, rms_norm_gain_slab<T>{width, rows, 0, dy, x, rstd, dgain}, sums);
 }
 
 } // namespace mc::rows
