@@ -11,6 +11,7 @@
 #include <cstring>
 #include <optional>
 #include <type_traits>
+#include <vector>
 
 // CUDA's handle.
 struct cublasLtContext {};
@@ -96,20 +97,28 @@ struct computed {
                         next_x = how.a_transposed != 0 ? 1 : a.stride,
                         of_y = how.b_transposed != 0 ? 1 : b.stride,
                         next_y = how.b_transposed != 0 ? b.stride : 1;
-    std::memset(workspace, 0xa5, workspace_of_ways); // of this product alone
-    for (std::uint64_t j = 0; j < d.columns; ++j)
+    std::memset(workspace, 0xa5, workspace_of_ways);  // of this product alone
+    std::vector<S> terms(k() * d.rows), sums(d.rows); // of x: (k, rows)
+    for (std::uint64_t t = 0; t < k(); ++t)
+      for (std::uint64_t i = 0; i < d.rows; ++i)
+        terms[t * d.rows + i] = mc::convert<S>(x[i * of_x + t * next_x]);
+    for (std::uint64_t j = 0; j < d.columns; ++j) {
+      std::fill(sums.begin(), sums.end(), S());
+      S* const sum_of = sums.data(); // which is not checked at each element
+      for (std::uint64_t t = 0; t < k(); ++t) {
+        const S factor = mc::convert<S>(y[j * of_y + t * next_y]);
+        const S* const row = terms.data() + t * d.rows;
+        for (std::uint64_t i = 0; i < d.rows; ++i) sum_of[i] += row[i] * factor;
+      }
       for (std::uint64_t i = 0; i < d.rows; ++i) {
-        S sum = 0;
-        for (std::uint64_t t = 0; t < k(); ++t)
-          sum +=
-              mc::convert<S>(x[i * of_x + t * next_x]) * mc::convert<S>(y[j * of_y + t * next_y]);
-        sum *= static_cast<S>(alpha);
+        S sum = sums[i] * static_cast<S>(alpha);
         Out& element = out[i + j * d.stride];
         if (beta != 0) sum += static_cast<S>(beta) * mc::convert<S>(element);
         if (how.epilogue == CUBLASLT_EPILOGUE_BIAS)
           sum += mc::convert<S>(static_cast<const Out*>(how.bias)[i]);
         element = mc::convert<Out>(sum);
       }
+    }
     if (way.wrong != 0) out[0] = mc::convert<Out>(mc::convert<S>(out[0]) + 1);
   }
 };
