@@ -16,9 +16,10 @@
 # configuration of a Hugging Face model (docs/hugging-face.md); the build reads it, again when it
 # was edited, and fails with a sentence that names the field if it cannot be honoured.
 #
-#   megacpp_add_run(NAME run.hpp STRUCT [DEVICE cpu|cuda])
+#   megacpp_add_run(NAME run.hpp STRUCT [DEVICE cpu|cuda] [BODIES header...])
 #
-# adds the executable NAME for a run written by hand.
+# adds the executable NAME for a run written by hand. BODIES: headers of row bodies of its own, which nvcc
+# compiles for a GPU.
 #
 # Both add the target NAME_check, too, built on request: it has the compiler check the run in
 # seconds, before minutes go into its kernels.
@@ -132,9 +133,9 @@ macro(megacpp_find_cuda)
   endif()
 endmacro()
 
-# Adds the row bodies of all element types to a library, as objects that nvcc compiles, for the
-# architectures that MEGACPP_CUDA_ARCHITECTURES lists: 90a, the default, is an H100 or H200.
-function(megacpp_add_cuda_bodies library key)
+# How nvcc compiles row bodies, for the architectures that MEGACPP_CUDA_ARCHITECTURES lists: 90a, the
+# default, is an H100 or H200.
+function(megacpp_nvcc_command result)
   if(NOT MEGACPP_CUDA_ARCHITECTURES)
     set(MEGACPP_CUDA_ARCHITECTURES 90a)
   endif()
@@ -145,6 +146,15 @@ function(megacpp_add_cuda_bodies library key)
     endif()
     list(APPEND code -gencode=arch=compute_${architecture},code=sm_${architecture})
   endforeach()
+  set(${result} ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr ${code}
+      -ccbin=${CMAKE_CXX_COMPILER} -Xcompiler=-ffp-contract=off PARENT_SCOPE)
+endfunction()
+set(megacpp_include_flags
+    "-I$<JOIN:$<TARGET_PROPERTY:megacpp::megacpp,INTERFACE_INCLUDE_DIRECTORIES>,;-I>" CACHE INTERNAL "")
+
+# Adds the row bodies of all element types to a library, as objects that nvcc compiles.
+function(megacpp_add_cuda_bodies library key)
+  megacpp_nvcc_command(nvcc)
   file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/megacpp_cuda_${key})
   foreach(bodies ELEMENT=mc::bf16 ELEMENT=float ELEMENT=double SUM=float SUM=double "")
     set(definition)
@@ -154,10 +164,7 @@ function(megacpp_add_cuda_bodies library key)
     string(MAKE_C_IDENTIFIER "bodies_${bodies}" file)
     set(object ${CMAKE_CURRENT_BINARY_DIR}/megacpp_cuda_${key}/${file}.o)
     add_custom_command(OUTPUT ${object}
-      COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr ${code}
-        -ccbin=${CMAKE_CXX_COMPILER}
-        "-I$<JOIN:$<TARGET_PROPERTY:megacpp::megacpp,INTERFACE_INCLUDE_DIRECTORIES>,;-I>"
-        ${definition} -Xcompiler=-ffp-contract=off -MD -MF ${object}.d -c -o ${object}
+      COMMAND ${nvcc} "${megacpp_include_flags}" ${definition} -MD -MF ${object}.d -c -o ${object}
         ${megacpp_templates}/cuda_bodies.cu
       DEPENDS ${megacpp_templates}/cuda_bodies.cu DEPFILE ${object}.d
       COMMAND_EXPAND_LISTS VERBATIM COMMENT "Compiling CUDA bodies ${bodies}")
@@ -169,7 +176,7 @@ endfunction()
 # The executable: main, the run, and its kernels of generation; with them what knows no run: the command
 # line, what its commands do, and kernels that no run shapes. A unit each, so that they build side by
 # side and an edit of the run builds two of them alone. Only main knows the commit.
-function(megacpp_add_program name folder run_header run_struct device)
+function(megacpp_add_program name folder run_header run_struct device) # and headers of bodies
   set(main ${folder}/main.cpp)
   set(megacpp_kernels_elsewhere) # bodies for CUDA are but declared
   if(device STREQUAL "cpu")
@@ -187,8 +194,23 @@ function(megacpp_add_program name folder run_header run_struct device)
   megacpp_add_runless(runless ${device})
   target_link_libraries(${name} PRIVATE ${runless})
   if(device STREQUAL "cuda") # what the CPU's products need is left out
-    target_link_options(${name} PRIVATE LINKER:--as-needed)
+    target_link_options(${name} PRIVATE LINKER:--as-needed "@${folder}/own_bodies.rsp")
     target_link_libraries(${name}_check PRIVATE CUDA::cudart)
+    megacpp_nvcc_command(nvcc)
+    list(GET runless 1 bodies)
+    list(JOIN nvcc "|" nvcc)
+    list(JOIN ARGN "|" headers)
+    # What g++ compiles the program with, nvcc does, too: a body has one layout.
+    set(folders "$<TARGET_PROPERTY:${name},INCLUDE_DIRECTORIES>")
+    set(defined "$<TARGET_PROPERTY:${name},COMPILE_DEFINITIONS>")
+    set(own "$<$<BOOL:${folders}>:|-I$<JOIN:${folders},|-I>>$<$<BOOL:${defined}>:|-D$<JOIN:${defined},|-D>>")
+    set_property(TARGET ${name} APPEND PROPERTY LINK_DEPENDS ${ARGN})
+    add_custom_command(TARGET ${name} PRE_LINK
+      COMMAND ${CMAKE_COMMAND} -DPROGRAM=${name} "-DOBJECTS=$<JOIN:$<TARGET_OBJECTS:${name}>,|>"
+        -DLIBRARY=$<TARGET_FILE:${bodies}> "-DHEADERS=${headers}" -DFOLDER=${folder} -DNM=${CMAKE_NM}
+        "-DNVCC=${nvcc}|-I$<JOIN:$<TARGET_PROPERTY:megacpp::megacpp,INTERFACE_INCLUDE_DIRECTORIES>,|-I>${own}"
+        -P ${megacpp_templates}/cuda_own_bodies.cmake
+      VERBATIM)
   endif()
   megacpp_git_hash(hash)
   if(NOT hash)
@@ -211,13 +233,22 @@ function(megacpp_add_hf_preset_tool)
 endfunction()
 
 function(megacpp_add_run)
-  set(device cpu)
-  if(ARGC EQUAL 5 AND "${ARGV3}" STREQUAL "DEVICE" AND "${ARGV4}" MATCHES "^(cpu|cuda)$")
-    set(device ${ARGV4})
-  elseif(NOT ARGC EQUAL 3)
-    list(JOIN ARGV " " given)
-    message(FATAL_ERROR "megacpp_add_run(${given}): takes NAME HEADER STRUCT and nothing else but DEVICE cpu or DEVICE cuda, as in megacpp_add_run(my-gpt my_gpt.hpp my_gpt).")
+  cmake_parse_arguments(PARSE_ARGV 3 arg "" DEVICE BODIES)
+  if(NOT DEFINED arg_DEVICE)
+    set(arg_DEVICE cpu)
   endif()
+  if(ARGC LESS 3 OR arg_UNPARSED_ARGUMENTS OR arg_KEYWORDS_MISSING_VALUES OR NOT arg_DEVICE MATCHES "^(cpu|cuda)$")
+    list(JOIN ARGV " " given)
+    message(FATAL_ERROR "megacpp_add_run(${given}): takes NAME HEADER STRUCT and nothing else but DEVICE cpu or DEVICE cuda, and BODIES with headers of row bodies, as in megacpp_add_run(my-gpt my_gpt.hpp my_gpt).")
+  endif()
+  set(bodies)
+  foreach(header IN LISTS arg_BODIES)
+    get_filename_component(path "${header}" ABSOLUTE BASE_DIR ${CMAKE_CURRENT_SOURCE_DIR})
+    if(NOT EXISTS "${path}")
+      message(FATAL_ERROR "megacpp_add_run(${ARGV0} ...): there is no header ${path}.")
+    endif()
+    list(APPEND bodies ${path})
+  endforeach()
   set(name "${ARGV0}")
   set(header "${ARGV1}")
   set(struct "${ARGV2}")
@@ -225,7 +256,8 @@ function(megacpp_add_run)
   if(NOT EXISTS "${run_header}")
     message(FATAL_ERROR "megacpp_add_run(${name} ...): there is no header ${run_header}.")
   endif()
-  megacpp_add_program(${name} ${CMAKE_CURRENT_BINARY_DIR}/${name}.run ${run_header} ${struct} ${device})
+  megacpp_add_program(${name} ${CMAKE_CURRENT_BINARY_DIR}/${name}.run ${run_header} ${struct} ${arg_DEVICE}
+                      ${bodies})
 endfunction()
 
 function(megacpp_add_preset name)

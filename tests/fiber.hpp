@@ -30,8 +30,9 @@
 namespace test {
 
 #if defined(MEGACPP_FIBERS_SWITCH)
-/// Leaves the stack of the caller, whose place goes to `from`, for one that was left so before: what
-/// a call must preserve (System V ABI, AMD64, 3.2.1) lies on it.
+/// Leaves the stack of the caller, whose place goes to `from`, for one that was left so before. The six
+/// registers that a call must preserve (System V ABI, AMD64, 3.2.1) lie on it; control words of
+/// floating point are not switched.
 [[gnu::naked, gnu::noinline]] inline void switch_stacks(void** /*from*/, void* /*to*/) {
   asm volatile(
       "pushq %rbp\n\tpushq %rbx\n\tpushq %r12\n\tpushq %r13\n\tpushq %r14\n\tpushq %r15\n\t"

@@ -292,13 +292,13 @@ template <class T> void embedding(report& r, const sizes& m) {
     const int64_t windows = rows::token_parts::windows(m.tokens);
     const auto sums = a.changed<float>("sums", 2 * windows * m.hidden);
     run(r, "embedding_gradient_part", name_of_type<T>, m, a, m.tokens, [=](place at) {
-      return rows::embedding_gradient_part<T>{
-          m.hidden, {m.tokens, order, at(numbers)}, at(dy), at(dtable), at(sums)};
+      return rows::embedding_gradient_part<T>{m.hidden, 0,          {m.tokens, order, at(numbers)},
+                                              at(dy),   at(dtable), at(sums)};
     });
     if constexpr (std::is_same_v<T, float>)
       run(r, "embedding_gradient_total", name_of_type<T>, m, a, windows, [=](place at) {
         return rows::embedding_gradient_total<T>{
-            m.hidden, {m.tokens, order, at(numbers)}, at(sums), at(dtable)};
+            m.hidden, 0, {m.tokens, order, at(numbers)}, at(sums), at(dtable)};
       });
   }
 }

@@ -8,6 +8,7 @@
 #include <megacpp/exec/cuda/device.hpp>
 #include <megacpp/exec/launch.hpp>
 #include <megacpp/graph/operand.hpp>
+#include <megacpp/kernel/rows/columns.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
 
 #include <algorithm>
@@ -237,12 +238,43 @@ BOOST_AUTO_TEST_CASE(a_body_runs_when_its_lane_comes_to_it) {
   BOOST_TEST((sum == expected));
 }
 
+// A lane that sums by parts starts a body for each part of each slab, in just so much scratch as it
+// says, and has the bits of a core: of more columns than a slab has at most, and of two sequences.
+BOOST_AUTO_TEST_CASE(sums_over_rows_have_the_bits_of_a_core) {
+  opened_device on;
+  const mc::rows::summed_rows rows(260, 130);
+  const std::int64_t width = 1100, n = rows.count * width;
+  std::vector<float> dy(static_cast<std::size_t>(n)), start(static_cast<std::size_t>(width));
+  std::uint64_t state = 7;
+  const auto draw = [&] {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<float>(static_cast<std::int64_t>(state) >> 20) * 0x1p-40f;
+  };
+  std::generate(dy.begin(), dy.end(), draw), std::generate(start.begin(), start.end(), draw);
+  std::vector<float> want = start, got = start;
+  const mc::cores host;
+  mc::rows::bias_gradient(host, rows, width, dy.data(), want.data());
+  const auto bytes = [](const std::vector<float>& x) { return std::ssize(x) * 4; };
+  const std::int64_t room = mc::rows::bytes_of_parts<mc::cuda_lane, float>(rows, width);
+  BOOST_TEST(room == 6 * width * 4);
+  const mc::arena x(on, bytes(dy), "a test", "none"), grad(on, bytes(start), "a test", "none"),
+      sums(on, room, "a test", "none");
+  on.write(x.data(), dy.data(), bytes(dy)), on.write(grad.data(), start.data(), bytes(start));
+  auto& lane = static_cast<mc::cuda_lane&>(on.main_lane());
+  const std::int64_t before = stand_in::count().started;
+  mc::rows::bias_gradient(lane, rows, width, reinterpret_cast<const float*>(x.data()),
+                          reinterpret_cast<float*>(grad.data()), sums.data());
+  BOOST_TEST(stand_in::count().started == before + 2);
+  on.read(got.data(), grad.data(), bytes(got));
+  BOOST_TEST((got == want));
+}
+
 // Who asks for a number gets it; else the processes of a machine take its devices in turn.
 BOOST_AUTO_TEST_CASE(devices_are_taken_in_turn) {
   const opened machine({.devices = 3});
   const auto taken = [](int number, int place) {
     const mc::cuda_choice c = mc::cuda::choice(number, place);
-    return std::pair(c.ordinal, c.alike);
+    return std::pair(c.ordinal, c.spread_over);
   };
   BOOST_TEST((taken(-1, 0) == std::pair(0, 3)));
   BOOST_TEST((taken(-1, 2) == std::pair(2, 3)));

@@ -12,10 +12,12 @@ namespace test {
 
 class machine_with_device {
 public:
-  explicit machine_with_device(mc::product_rows rows = mc::product_rows::together) {
+  explicit machine_with_device(mc::product_rows rows = mc::product_rows::together,
+                               bool tf32 = false) {
     stand_in::begin({});
-    device_.emplace(
-        0, 1, [rows](mc::cuda& on) { return std::make_unique<mc::cublaslt_products>(on, rows); });
+    device_.emplace(0, 1, [=](mc::cuda& on) {
+      return std::make_unique<mc::cublaslt_products>(on, rows, nullptr, tf32);
+    });
   }
   mc::cuda& device() { return *device_; }
 

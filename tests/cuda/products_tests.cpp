@@ -161,6 +161,35 @@ BOOST_AUTO_TEST_CASE(rows_of_a_call) {
     });
 }
 
+// Operands of fp32 are rounded to 11 bits where that is asked for, and only then; others never are.
+// All ways pass a check of so many bits.
+BOOST_AUTO_TEST_CASE(by_tf32_where_it_is_asked_for) {
+  for (const bool tf32 : {false, true}) {
+    test::machine_with_device machine(product_rows::together, tf32);
+    cuda& on = machine.device();
+    const auto one_by = [&]<class T>(T factor) {
+      const std::vector<T> one{T(1)}, x{factor};
+      arena a(on, 64, "a test", "none"), b(on, 64, "a test", "none"), out(on, 64, "a test", "none");
+      on.write(a.data(), one.data(), sizeof(T)), on.write(b.data(), x.data(), sizeof(T));
+      on.main_lane().reserve({.workspace = cuda::product_workspace});
+      const product_shape s{
+          .M = 1, .N = 1, .K = 1, .a = dtype_of<T>, .b = dtype_of<T>, .out = dtype_of<T>};
+      on.products().prepare(s).execute(
+          {.on = on.main_lane(), .a = a.data(), .b = b.data(), .out = out.data()});
+      T got;
+      on.read(&got, out.data(), sizeof got);
+      return got;
+    };
+    const float fine = 1 + 0x1p-10f, finer = 1 + 0x1p-12f;
+    BOOST_TEST(one_by(fine) == fine);
+    BOOST_TEST(one_by(finer) == (tf32 ? 1.0f : finer));
+    BOOST_TEST(one_by(double{finer}) == double{finer});
+    const std::string says = on.products().describe(dtype::f32);
+    BOOST_TEST(says.find(tf32 ? ", by TF32" : ", without TF32") != std::string::npos, says);
+    BOOST_TEST(on.products().checks().refused.empty());
+  }
+}
+
 // A part has the bits that it has alone, whatever others there are.
 BOOST_AUTO_TEST_CASE(parts_are_products_of_their_own) {
   test::machine_with_device machine;

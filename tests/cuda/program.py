@@ -136,6 +136,13 @@ class Case(unittest.TestCase):
         self.assertIn("2 ranks that exchange through memory of the host, each", processes.stdout)
         self.assertIn(", device 0 (stand-in), cuBLASLt", processes.stdout)
         self.assertEqual(threads, re.findall(r"loss: .* grad norm: [0-9.]+", processes.stdout))
+        # A device that has room for one rank: a process each, and not two ranks of one.
+        planned = float(re.search(r"([0-9.]+) MiB planned", said.stdout).group(1))
+        room = f"bytes={int(1.6 * planned) << 20} devices="
+        run("mpirun", "-n", 2, CUDA, *mock, machine=room + "2")
+        for program in ((CUDA, *mock, "--ranks", 2), ("mpirun", "-n", 2, CUDA, *mock, "--device", 0)):
+            refused = run(*program, machine=room + "2", check=MEMORY)
+            self.assertIn("of memory, and device 0 leaves", refused.stderr)
 
     def test_another_device_is_refused_in_a_sentence(self):
         mock = ("train", "--mock-data", "--train-iters", 1)
@@ -144,6 +151,18 @@ class Case(unittest.TestCase):
         self.assertEqual(said.stderr.count("\n"), 1, said.stderr)
         said = run(CPU, *mock, "--device", 0, check=USAGE)
         self.assertIn("--device chooses among GPUs, and this program computes on CPUs", said.stderr)
+
+    def test_tf32_is_used_where_it_is_asked_for(self):
+        mock = ("train", "--mock-data", "--train-iters", 1)
+        for flags, told in (((), ", without TF32, "), (("--tf32",), ", by TF32, ")):
+            self.assertIn(told, run(CUDA, *mock, *flags).stdout)
+        exact, rounded = self.train(CUDA, 2), self.train(CUDA, 2, "--tf32")
+        for step, (loss, norm) in exact.items():
+            self.assertNotEqual(norm, rounded[step][1])
+            self.assertAlmostEqual(loss, rounded[step][0], delta=1e-2 * loss)
+            self.assertAlmostEqual(norm, rounded[step][1], delta=2e-2 * norm)
+        said = run(CPU, *mock, "--tf32", check=USAGE)
+        self.assertIn("--tf32 is for GPUs, and this program computes on CPUs", said.stderr)
 
 
 if __name__ == "__main__":

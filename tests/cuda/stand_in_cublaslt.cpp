@@ -8,6 +8,7 @@
 #include <megacpp/num/dtype.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <type_traits>
@@ -63,6 +64,17 @@ template <class V> std::optional<V> value_of(const void* from, std::size_t bytes
   return v;
 }
 
+/// The nearest number of 11 significant bits, of two the even one.
+float tf32_of(float x) {
+  if (!std::isfinite(x)) return x;
+  std::uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  bits += 0xfffu + (bits >> 13 & 1u);
+  bits &= ~0x1fffu;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
 /// A product as it is to be computed.
 struct computed {
   description_words how;
@@ -99,14 +111,20 @@ struct computed {
                         next_y = how.b_transposed != 0 ? b.stride : 1;
     std::memset(workspace, 0xa5, workspace_of_ways);  // of this product alone
     std::vector<S> terms(k() * d.rows), sums(d.rows); // of x: (k, rows)
+    const auto operand = [rounds = how.computes == CUBLAS_COMPUTE_32F_FAST_TF32](In v) {
+      const S wide = mc::convert<S>(v);
+      if constexpr (std::is_same_v<In, float>)
+        if (rounds) return tf32_of(wide);
+      return wide;
+    };
     for (std::uint64_t t = 0; t < k(); ++t)
       for (std::uint64_t i = 0; i < d.rows; ++i)
-        terms[t * d.rows + i] = mc::convert<S>(x[i * of_x + t * next_x]);
+        terms[t * d.rows + i] = operand(x[i * of_x + t * next_x]);
     for (std::uint64_t j = 0; j < d.columns; ++j) {
       std::fill(sums.begin(), sums.end(), S());
       S* const sum_of = sums.data(); // which is not checked at each element
       for (std::uint64_t t = 0; t < k(); ++t) {
-        const S factor = mc::convert<S>(y[j * of_y + t * next_y]);
+        const S factor = operand(y[j * of_y + t * next_y]);
         const S* const row = terms.data() + t * d.rows;
         for (std::uint64_t i = 0; i < d.rows; ++i) sum_of[i] += row[i] * factor;
       }

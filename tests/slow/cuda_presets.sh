@@ -14,19 +14,23 @@ fail() {
   exit 1
 }
 
-mkdir -p "$build/source"
-cat >"$build/source/CMakeLists.txt" <<END
-cmake_minimum_required(VERSION 3.24)
-project(cuda_presets LANGUAGES CXX)
-set(CMAKE_CXX_EXTENSIONS OFF)
-set(MEGACPP_CUDA_ARCHITECTURES 80 90a)
-add_subdirectory([==[$root]==] megacpp EXCLUDE_FROM_ALL)
-megacpp_add_preset(dense MODEL gpt2_124m SEQUENCE 256 PRECISION fp32 DEVICE cuda)
-megacpp_add_preset(experts MODEL qwen3_moe_165m MICRO_BATCH 1 SEQUENCE 256 DEVICE cuda)
-END
-cmake -S "$build/source" -B "$build" -DCMAKE_BUILD_TYPE=Release -DMEGACPP_BUILD_TESTS=OFF \
-  -DMEGACPP_BUILD_EXAMPLES=OFF "$@"
-cmake --build "$build" --target dense experts -j 1
+cmake -S "$root/tests/slow/cuda_presets" -B "$build" -DMEGACPP_SOURCE="$root" -DCMAKE_BUILD_TYPE=Release \
+  -DMEGACPP_BUILD_TESTS=OFF -DMEGACPP_BUILD_EXAMPLES=OFF "$@"
+cmake --build "$build" --target dense experts own-run-on-gpu -j 1
+
+# A body that the library lacks is compiled from the header that the run names; without one, it is named.
+grep -q 'own::squared_relu_block<float>' "$build/own-run-on-gpu.run/own_bodies.cu" ||
+  fail 'the body of the run of its own is not in the unit for nvcc'
+linked=$(nm -C "$build/own-run-on-gpu")
+[[ $linked == *'launch_on_cuda<own::squared_relu_block<float> >'* ]] ||
+  fail 'the body of the run of its own is not linked'
+[ "$(tr -d ' \n' <"$build/dense.run/own_bodies.rsp")" = '' ] || fail 'a preset has bodies of its own'
+said=$(cmake --build "$build" --target own-run-on-gpu -j 1) && [[ $said != *'nvcc compiles own::'* ]] ||
+  fail "nothing has changed, and nvcc is asked again: $said"
+said=$(cmake --build "$build" --target bodies-not-named -j 1 2>&1) && fail 'bodies that nobody named are linked'
+said=$(tr -s ' \n' ' ' <<<"$said")
+[[ $said == *'bodies-not-named starts bodies on a GPU that the library does not have, own::squared_relu_block<float>: name the headers that define them'* ]] ||
+  fail "bodies that nobody named: $said"
 
 # No class is a template argument of a body, whose name would have its members in braces.
 for object in "$build"/megacpp_cuda_*/*.o; do
@@ -36,7 +40,7 @@ for object in "$build"/megacpp_cuda_*/*.o; do
   [ "$longest" -le 300 ] || fail "$object: a symbol is $longest characters long"
 done
 
-for preset in dense experts; do
+for preset in dense experts own-run-on-gpu; do
   program=$build/$preset
   linked=$(ldd "$program")
   [[ $linked != *libdnnl* ]] || fail "$preset is linked with oneDNN"
@@ -50,4 +54,4 @@ for preset in dense experts; do
   [ "$(wc -l <<<"$said")" -eq 1 ] || fail "$preset says more than a sentence: $said"
   [[ $said == *'or build the program with device=cpu' ]] || fail "$preset says: $said"
 done
-echo 'cuda_presets: both presets are built and say that there is no GPU'
+echo 'cuda_presets: presets and a run of its own are built and say that there is no GPU'

@@ -167,6 +167,12 @@ if(MEGACPP_NVCC)
       ${CMAKE_CURRENT_BINARY_DIR}/megacpp_gpu -G ${CMAKE_GENERATOR}
       -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER} -DCMAKE_CUDA_HOST_COMPILER=${CMAKE_CXX_COMPILER})
 
+  # Registers, stacks and spills of all bodies.
+  megacpp_slow_test(nvcc_registers SHARD 2 LABEL nvcc TIMEOUT 1200 ONE_THREAD COST 60
+    COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/slow/registers.py ${PROJECT_SOURCE_DIR}
+      ${MEGACPP_NVCC} ${CMAKE_CURRENT_SOURCE_DIR}/slow/registers_sm_90a.txt -- -arch=sm_90a
+      -ccbin=${CMAKE_CXX_COMPILER})
+
   # Presets for CUDA, from a project of their own.
   megacpp_slow_test(nvcc_presets SHARD 5 LABEL nvcc TIMEOUT 2400 ONE_THREAD COST 200
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/cuda_presets.sh ${PROJECT_SOURCE_DIR}

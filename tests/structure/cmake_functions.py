@@ -13,11 +13,14 @@ KEYWORDS = ("after the name come TP, PP, CP, EP, ETP, MICRO_BATCH, SEQUENCE, VIR
             "FIRST_STAGE_LAYERS, LAST_STAGE_LAYERS, MICRO_BATCHES, MODEL, HF_CONFIG, PRECISION, "
             "RECOMPUTE, NUMERICS, DEVICE, ZERO, SCHEDULE, INCLUDE, STAGE_LAYERS, each with a value, "
             "and SEQUENCE_PARALLEL, COUNT_EMBEDDING, COUNT_LOSS, PACKED.")
-TAKES = "takes NAME HEADER STRUCT and nothing else but DEVICE cpu or DEVICE cuda, as in megacpp_add_run(my-gpt my_gpt.hpp my_gpt)."
+TAKES = "takes NAME HEADER STRUCT and nothing else but DEVICE cpu or DEVICE cuda, and BODIES with headers of row bodies, as in megacpp_add_run(my-gpt my_gpt.hpp my_gpt)."
 CASES = {
     "megacpp_add_run()": TAKES,
     "megacpp_add_run(x)": "megacpp_add_run(x): " + TAKES,
     "megacpp_add_run(x x.hpp x MICRO_BATCH 4)": "megacpp_add_run(x x.hpp x MICRO_BATCH 4): " + TAKES,
+    "megacpp_add_run(x x.hpp x DEVICE gpu)": "megacpp_add_run(x x.hpp x DEVICE gpu): " + TAKES,
+    "megacpp_add_run(x x.hpp x DEVICE cuda BODIES)": "megacpp_add_run(x x.hpp x DEVICE cuda BODIES): " + TAKES,
+    "megacpp_add_run(x x.hpp x DEVICE cuda BODIES none.hpp)": "megacpp_add_run(x ...): there is no header",
     "megacpp_add_run(x none.hpp x)": "megacpp_add_run(x ...): there is no header",
     "megacpp_add_preset(x MODEL gpt2_124m MICROBATCH 4)":
         "megacpp_add_preset(x ...): unknown argument 'MICROBATCH'; " + KEYWORDS,

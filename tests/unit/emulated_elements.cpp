@@ -571,16 +571,19 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(embedding_by_parts, T, types) {
   numbers from;
   const int64_t first = 3, count = 9, threads = 32, width = 45;
   for (const int64_t sequences : {1, 2}) {
-    std::vector<std::int32_t> of_one;
-    const int comes[] = {1, 64, 65, 130, 0, 2, 63, 127, 70};
-    for (int id = 0; id < 9; ++id)
-      of_one.insert(of_one.end(), static_cast<std::size_t>(comes[id]),
-                    static_cast<int>(first) + id);
-    of_one.insert(of_one.end(), {2, 99, 12}); // no rows of the table
-    std::vector<std::int32_t> ids;
-    for (int64_t s = 0; s < sequences; ++s)
+    // What is several parts in the one sequence is one part in the other, and the other way round.
+    const int comes[2][9] = {{1, 64, 65, 130, 0, 2, 63, 127, 70},
+                             {70, 1, 2, 63, 127, 130, 0, 64, 65}};
+    std::vector<std::int32_t> ids, of_one;
+    for (const auto& by_id : std::span(comes).first(static_cast<std::size_t>(sequences))) {
+      of_one.clear();
+      for (int id = 0; id < 9; ++id)
+        of_one.insert(of_one.end(), static_cast<std::size_t>(by_id[id]),
+                      static_cast<int>(first) + id);
+      of_one.insert(of_one.end(), {2, 99, 12});       // no rows of the table
       for (std::size_t k = 0; k < of_one.size(); ++k) // in another order
-        ids.push_back(of_one[(k * 101 + static_cast<std::size_t>(s) * 7) % of_one.size()]);
+        ids.push_back(of_one[k * 101 % of_one.size()]);
+    }
     const auto tokens = std::ssize(ids);
     const rows::summed_rows of(tokens, std::ssize(of_one));
     const ordered_tokens in_order(of, ids, first, count);
@@ -591,11 +594,15 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(embedding_by_parts, T, types) {
     const rows::token_parts parts{tokens, in_order.order, in_order.numbers.data()};
     const int64_t windows = rows::token_parts::windows(tokens);
     auto sums = unset<G<T>>(2 * windows * width);
-    on_team("parts", {{tokens, width}, threads},
-            rows::embedding_gradient_part<T>{width, parts, dy.data(), dtable.data(), sums.data()},
-            dtable, sums);
-    on_team("totals", {{windows, width}, threads},
-            rows::embedding_gradient_total<G<T>>{width, parts, sums.data(), dtable.data()}, dtable);
+    for (int64_t s = 0; s < sequences; ++s) {
+      on_team(
+          "parts", {{of.sequence, width}, threads},
+          rows::embedding_gradient_part<T>{width, s, parts, dy.data(), dtable.data(), sums.data()},
+          dtable, sums);
+      on_team("totals", {{windows, width}, threads},
+              rows::embedding_gradient_total<G<T>>{width, s, parts, sums.data(), dtable.data()},
+              dtable);
+    }
     BOOST_TEST(same_bytes(dtable.data(), want.data(), want.size() * sizeof(G<T>)),
                sequences << " sequences");
   }

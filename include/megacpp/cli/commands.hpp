@@ -222,6 +222,11 @@ inline int threads_of_rank(const options& o, const mesh& m, const process_ranks&
 /// Trains, evaluates or generates on the ranks of a mesh.
 inline void compute(const mesh& m, const program_view& p, command what, options& o,
                     training_start start, process_ranks& processes, device_maker& make_device) {
+  if (o.machine.tf32() && p.numbers.precision.weight != dtype::f32)
+    throw error(
+        exit_code::usage,
+        fmt::format("--tf32 is for programs of f32, and this one computes in {}: leave it out",
+                    name_of(p.numbers.precision.weight)));
   const int n = ranks_of(m), threads = threads_of_rank(o, m, processes);
   std::vector<training_start> starts; // of the ranks of this process
   starts.push_back(std::move(start));
@@ -237,6 +242,7 @@ inline void compute(const mesh& m, const program_view& p, command what, options&
         !all.alone()) {
       const bool bf16 = all.first() && make_device(p.device_type(), {.products = products,
                                                                      .threads = threads,
+                                                                     .tf32 = o.machine.tf32(),
                                                                      .number = number_of_device(o),
                                                                      .place = processes.place()})
                                                ->products()
@@ -246,6 +252,7 @@ inline void compute(const mesh& m, const program_view& p, command what, options&
     const auto device = make_device(p.device_type(), {.products = products,
                                                       .threads = threads,
                                                       .rows = rows_of(what),
+                                                      .tf32 = o.machine.tf32(),
                                                       .number = number_of_device(o),
                                                       .place = processes.place(),
                                                       .tell = all.first() ? &print_note : nullptr});
@@ -268,7 +275,6 @@ inline void describe(const program_source& source, const program_view& p, const 
   const auto device =
       make_device(p.device_type(), {.products = product_type_of(o.machine.product_type()),
                                     .threads = static_cast<int>(o.machine.threads()),
-                                    .number = number_of_device(o),
                                     .described = true});
   print(o.report.json() ? describe_json(p, source.model(), *device, ranks)
                         : describe_text(p, *device, ranks));

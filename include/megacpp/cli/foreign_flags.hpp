@@ -162,7 +162,6 @@ inline constexpr auto foreign_flags = std::to_array<foreign_flag>({
     {"recompute", "", detail::recompute_compiled},
     {"gradient-checkpointing", "", detail::recompute_compiled},
     {"activation-checkpoint.mode", "", detail::recompute_compiled},
-    {"device", "", detail::device_compiled},
     {"no-cuda", "", detail::device_compiled},
     {"use-cpu", "", detail::device_compiled},
     {"n-layer", "", detail::model_compiled},

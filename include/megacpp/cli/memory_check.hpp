@@ -94,7 +94,8 @@ inline void require_memory(const program_view& p, command what, const options& o
   if (on->host_sees())
     return require_memory(need, n, here, mine, room_on_machine(), room_in_process());
   const std::optional<memory_room> room = on->room();
-  const int share = processes.several() && room ? (here + room->alike - 1) / room->alike : here;
+  const int share =
+      processes.several() && room ? (here + room->spread_over - 1) / room->spread_over : here;
   require_memory(need, n, share, mine, room, std::nullopt);
 }
 

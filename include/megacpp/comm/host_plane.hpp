@@ -17,9 +17,9 @@ namespace mc {
 ///   std::size_t finish(std::span<const ticket>)          one of these is over: its place
 ///   void give_up() noexcept                              as communicator::give_up
 ///   static constexpr bool in_one_process
-///   static constexpr bool has_lanes   what a device's memory needs, a lane of it does where
-///                                     `begin` is given one; else memory that the host does not see
-///                                     goes by copies of it
+///   static constexpr bool has_lanes   whether `begin` can move memory that the host does not see,
+///                                     on the lane that it is given. Otherwise such memory goes by
+///                                     way of the host (staged_ranks)
 template <class Engine> class host_plane final : public communicator {
 public:
   /// `of` must outlive this. `by_lanes`: the host does not see the memory, and lanes move it.

@@ -23,7 +23,7 @@ public:
       if (b->size() >= bytes && (best == free_.end() || b->size() < best->size())) best = b;
     if (best == free_.end())
       return {of_, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(bytes))),
-              "what ranks send each other", "a smaller micro-batch or sequence"};
+              "what ranks send each other", "fewer ranks on this machine"};
     arena taken = std::move(*best);
     free_.erase(best);
     return taken;

@@ -15,7 +15,8 @@
 //   - each of the K products of a sum is at most `wide` in magnitude, and so are a bias and a C
 //     that is added to: (K + 2) wide <= exact. One of the two factors is 1 or -1 and the other one
 //     has up to log2(wide) bits, A's where k is even and B's where it is odd: an operand or a sum
-//     that is rounded more coarsely than its type shows. A bf16 operand has 2^8 at most;
+//     that is rounded more coarsely than its type shows. A bf16 operand has 2^8 at most, and one
+//     that the library is asked to round as much as is left of it (operand_bits);
 //   - where K + 2 > exact, as in long sums that end in bf16, only every s-th product is not zero:
 //     those with i + k (or k + j) = 0 modulo s, the least s with K / s + 2 <= exact. Each column
 //     of A and row of B counts in some row or column of C;
@@ -120,7 +121,8 @@ private:
   /// A power of two.
   std::uint32_t wide() const {
     const auto most = static_cast<std::uint64_t>(exact() / ((s_.k + apart() - 1) / apart() + 2));
-    const std::uint64_t of_type = s_.type == dtype::bf16 ? 1 << 8 : 1 << 30;
+    const int bits = s_.operand_bits != 0 ? s_.operand_bits : s_.type == dtype::bf16 ? 8 : 30;
+    const std::uint64_t of_type = std::uint64_t{1} << bits;
     return static_cast<std::uint32_t>(std::bit_floor(std::min(most, of_type)));
   }
 

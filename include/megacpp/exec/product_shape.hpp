@@ -104,6 +104,7 @@ struct product_cell_shape {
   std::int64_t lda = 0, ldb = 0, ldc = 0; // elements between stored rows
   bool a_transposed = false, b_transposed = false;
   dtype type = dtype::f32, output = dtype::f32;
+  int operand_bits = 0;    // significant ones that are left of operands; 0: all of the type
   bool bias = false;       // (n) of `type`, added to each row
   bool accumulate = false; // C is read and added to
 

@@ -553,7 +553,7 @@ struct machine_flags {
   BOOST_HANA_DEFINE_STRUCT(machine_flags, (whole_flag, threads), (whole_flag, device),
                            (whole_flag, ranks), (whole_flag, collective_timeout),
                            (switch_flag, check_collectives), (switch_flag, no_memory_check),
-                           (text_flag, product_type));
+                           (text_flag, product_type), (switch_flag, tf32));
   machine_flags() {
     const command computing =
         command::train | command::eval | command::generate | command::describe;
@@ -571,7 +571,7 @@ struct machine_flags {
             "(CUDA_VISIBLE_DEVICES), of a program that is built for GPUs. Left out, the processes "
             "of a machine take its GPUs in turn; ranks that are threads of one process share one")
         .within(0, 4096)
-        .of(computing)
+        .of(command::train | command::eval | command::generate)
         .resumes(on_resume::unsaved);
     ranks
         .is(0,
@@ -605,6 +605,11 @@ struct machine_flags {
             "first, or the faster of the two, measured at start")
         .one_of("auto|bf16|widened")
         .of(computing)
+        .resumes(on_resume::may_change);
+    tf32.is(false,
+            "let a GPU multiply matrices of fp32 by TF32, which rounds their elements to 11 "
+            "significant bits and is faster")
+        .of(command::train | command::eval | command::generate)
         .resumes(on_resume::may_change);
   }
 };

@@ -240,7 +240,7 @@ inline std::vector<std::string> refuse_idle_flags(command c, options& o, refusal
   if (c == command::describe) {
     refuse(o.report.json(), {"graphs"}, "changes nothing beside --json, which has the graphs, too");
     refuse(o.report.pictures.given(), {"graphs"}, "changes nothing beside --pictures");
-    refuse(o.report.graphs(), {"threads", "device", "product-type"},
+    refuse(o.report.graphs(), {"threads", "product-type"},
            "changes nothing beside --graphs, which computes nothing");
   }
   if (c == command::eval) {

@@ -11,13 +11,17 @@
 namespace mc {
 
 /// A device of a type (part_view::device_type). Throws mc::error: exit_code::internal for one that
-/// these headers do not make, exit_code::usage where one of several devices is asked for.
+/// these headers do not make, exit_code::usage for what is asked of GPUs alone.
 inline std::unique_ptr<device> make_device(const std::type_info& type, const device_options& o) {
   require_device(type, typeid(cpu));
   if (o.number >= 0)
     throw error(exit_code::usage,
                 "--device chooses among GPUs, and this program computes on CPUs: leave it out, or "
                 "build the program with device=cuda");
+  if (o.tf32)
+    throw error(exit_code::usage,
+                "--tf32 is for GPUs, and this program computes on CPUs, which multiply fp32 as it "
+                "is: leave it out");
   const int threads = o.threads > 0 ? o.threads : processors();
   if (o.sizes_alone)
     return std::make_unique<cpu>(

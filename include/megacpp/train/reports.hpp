@@ -379,7 +379,7 @@ private:
          {"sequence", p_.numbers.batch.sequence},
          {"parameters", p_.parameters},
          {"threads", device_.threads()},
-         {"device", device_.name()},
+         {"device", device_.name().empty() ? "cpu" : device_.name()},
          {"steps", n},
          {"warmup", set_.warmup},
          {"median_ms", json_number(median * 1e3)},

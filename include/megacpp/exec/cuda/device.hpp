@@ -246,9 +246,10 @@ private:
   cuda_staging staging_;
 };
 
-/// One of the devices that are visible, and over how many of them processes are spread.
+/// One of the devices that are visible, and the number of them over which the processes of a
+/// machine are spread.
 struct cuda_choice {
-  int ordinal = 0, alike = 1;
+  int ordinal = 0, spread_over = 1;
 };
 
 /// A CUDA device. Its host's threads make feeds; what it computes runs on its lanes.
@@ -371,7 +372,7 @@ public:
     make_current(c.ordinal);
     require_cuda(cudaMemGetInfo(&free, &all), "cudaMemGetInfo");
     return memory_room{static_cast<std::int64_t>(free), "device " + std::to_string(c.ordinal),
-                       c.alike};
+                       c.spread_over};
   }
 
   /// The most that cuBLASLt is allowed to ask for.
@@ -421,6 +422,7 @@ private:
     if (status != cudaSuccess)
       throw error(exit_code::machine, std::string("CUDA finds no device to run on (") +
                                           cudaGetErrorString(status) + ")" + instead);
+    if (devices < 1) throw error(exit_code::machine, "CUDA finds no device to run on" + instead);
     return devices;
   }
   /// The only place that chooses, so that it knows what a thread has chosen.

@@ -92,8 +92,9 @@ constexpr std::int64_t bytes_of_parts(const summed_rows& rows, std::int64_t widt
 /// body(team, slab) for every slab of the columns that a body sums; body.width is their number. How
 /// many columns a slab has depends on the device: body.columns is set here, so that there are as
 /// many slabs as the lane wishes, in whole lines of 64 bytes of accumulators. A body that has
-/// `rows` and sums them by add_rows is started for each of their parts, too, where the lane wants
-/// it and `sums` is memory for it (bytes_of_parts).
+/// `rows` and sums them by add_rows is started for each of their parts and once for the total,
+/// where the lane wants it and `sums` is memory for it (bytes_of_parts): it must call add_rows
+/// exactly once, and store nothing else.
 template <class Lane, class Body>
 void for_slabs(Lane& on, Body body, [[maybe_unused]] std::byte* sums = nullptr) {
   constexpr std::int64_t group = lane_count<typename Body::G>;

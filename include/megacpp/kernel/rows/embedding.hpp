@@ -116,6 +116,10 @@ struct token_parts {
   const std::uint64_t* numbers; // (T): in order
 
   MEGACPP_HD std::int64_t group_at(std::int64_t k) const { return order.group_of(numbers[k]); }
+  /// Whether a group is of a row that the table has, in this sequence.
+  MEGACPP_HD bool is_in(std::int64_t sequence, std::int64_t group) const {
+    return group != order.groups && group / order.rows == sequence;
+  }
   /// Of places from `low` to `high`, the first whose token is of the group of `key` or a later one.
   MEGACPP_HD std::int64_t first_from(std::int64_t low, std::int64_t high, std::int64_t key) const {
     while (low < high) {
@@ -139,19 +143,22 @@ struct token_parts {
   }
 };
 
-/// Sums the part of a group that begins at a token, if one does, and adds it to the table where the
-/// group has no other.
+/// Sums the part of a group that begins at a token of a sequence, if one does, and adds it to the
+/// table where the group has no other. The table has one row for the groups of an id in several
+/// sequences, which are added one after the other: a launch is for one sequence.
 template <class T> struct embedding_gradient_part {
   using G = accumulator_t<T>;
-  std::int64_t width;
+  std::int64_t width, sequence;
   token_parts of;
   const T* dy; // (T, width)
   G* dtable;   // (rows of the table, width)
   G* sums;     // (2 windows, width)
 
-  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t k) const {
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t token) const {
+    const std::int64_t k = of.first_from(0, of.tokens, sequence * of.order.rows) + token;
+    if (k >= of.tokens) return;
     const std::int64_t group = of.group_at(k);
-    if (group == of.order.groups) return;
+    if (!of.is_in(sequence, group)) return;
     const std::int64_t begin = of.first_from(0, k, group);
     if ((k - begin) % rows_per_part != 0) return;
     const std::int64_t last = k + rows_per_part < of.tokens ? k + rows_per_part : of.tokens,
@@ -168,9 +175,10 @@ template <class T> struct embedding_gradient_part {
     });
   }
 };
-/// Adds up the parts of the long group that begins in a window of 64 tokens, if one does.
+/// Adds up the parts of the long group of a sequence that begins in a window of 64 tokens, if one
+/// does.
 template <class G> struct embedding_gradient_total {
-  std::int64_t width;
+  std::int64_t width, sequence;
   token_parts of;
   const G* sums; // (2 windows, width)
   G* dtable;     // (rows of the table, width)
@@ -180,8 +188,9 @@ template <class G> struct embedding_gradient_total {
                        end = first + rows_per_part < of.tokens ? first + rows_per_part : of.tokens;
     for (std::int64_t begin = first; begin < end; ++begin) {
       const std::int64_t group = of.group_at(begin);
-      if (group == of.order.groups) return;
-      if ((begin > 0 && of.group_at(begin - 1) == group) || !of.is_long(begin)) continue;
+      if (!of.is_in(sequence, group) || (begin > 0 && of.group_at(begin - 1) == group) ||
+          !of.is_long(begin))
+        continue;
       G* const row = dtable + group % of.order.rows * width;
       team.template each<G>(width, [&](auto i) {
         const auto part = [&](std::int64_t k) {
@@ -229,11 +238,14 @@ void embedding_gradient(Device& on, const summed_rows& tokens, const token_order
     using G = accumulator_t<T>;
     const token_parts of{tokens.count, order, numbers};
     auto* const parts = reinterpret_cast<G*>(sums);
-    for_rows(on, tokens.count, embedding_gradient_part<T>{width, of, dy, dtable, parts});
-    return for_rows(on, token_parts::windows(tokens.count),
-                    embedding_gradient_total<G>{width, of, parts, dtable});
+    for (std::int64_t s = 0; s * tokens.sequence < tokens.count; ++s) {
+      for_rows(on, tokens.sequence, embedding_gradient_part<T>{width, s, of, dy, dtable, parts});
+      for_rows(on, token_parts::windows(tokens.count),
+               embedding_gradient_total<G>{width, s, of, parts, dtable});
+    }
+  } else {
+    for_slabs(on, embedding_gradient_slab<T>{width, tokens.count, order, 0, dy, numbers, dtable});
   }
-  for_slabs(on, embedding_gradient_slab<T>{width, tokens.count, order, 0, dy, numbers, dtable});
 }
 
 } // namespace mc::rows

@@ -8,8 +8,10 @@
 //   input gradient   dX^T (K, M) = W^T dY^T     A = W               B = dY
 //   weight gradient  dW^T (K, N) += X^T dY      A = X               B = dY, transposed
 //
-// Sums of fp32 and bf16 operands are taken in fp32, without TF32, and rounded once; those of fp64
-// in fp64. A way to compute a product is chosen once, so that a rerun has the same bits: the first
+// Sums of fp32 and bf16 operands are taken in fp32 and rounded once; those of fp64 in fp64.
+// Operands of fp32 are multiplied as they are or, where that is asked for, rounded to TF32.
+//
+// A way to compute a product is chosen once, so that a rerun has the same bits: the first
 // of those that the library proposes which passes the check of exec/product_check.hpp. Where rows
 // are dynamic, it is checked with the most rows, with one and with an odd number, and computes
 // other numbers of rows, too, where the library says that it can. A part of a shape
@@ -55,10 +57,11 @@ public:
       std::function<std::string(const cublaslt_product&, std::int64_t rows, int way, int ways)>;
 
   /// Throws mc::error for a shape that cuBLASLt does not compute. prepare() comes next.
-  cublaslt_product(cublasLtHandle_t handle, const product_shape& s, product_rows rows,
+  cublaslt_product(cublasLtHandle_t handle, const product_shape& s, product_rows rows, bool tf32,
                    way_check check)
       : handle_(handle),
         check_(std::move(check)),
+        tf32_(tf32 && s.a == dtype::f32),
         apart_(rows == product_rows::apart && s.kind == product_kind::forward) {
     shape_ = s;
     if (s.a != s.b || (s.out != s.a && s.out != accumulator_of(s.a)))
@@ -69,8 +72,10 @@ public:
       refuse("has scales or panels, which are not asked of cuBLASLt: compute it on the CPU");
     const bool wide = s.a == dtype::f64;
     cublasLtMatmulDesc_t made = nullptr;
-    require_cublaslt(cublasLtMatmulDescCreate(&made, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
-                                              wide ? CUDA_R_64F : CUDA_R_32F),
+    const cublasComputeType_t type = wide    ? CUBLAS_COMPUTE_64F
+                                     : tf32_ ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                             : CUBLAS_COMPUTE_32F;
+    require_cublaslt(cublasLtMatmulDescCreate(&made, type, wide ? CUDA_R_64F : CUDA_R_32F),
                      "cublasLtMatmulDescCreate");
     description_.reset(made);
     if (forward()) set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T, "CUBLASLT_MATMUL_DESC_TRANSA");
@@ -108,6 +113,7 @@ public:
   product_cell_shape checked(std::int64_t rows) const {
     const product_shape& s = shape_;
     product_cell_shape c;
+    if (tf32_) c.operand_bits = 11;
     c.type = s.a, c.output = s.out, c.bias = s.bias, c.accumulate = summed() || s.accumulate;
     c.m = summed() ? s.N : rows, c.n = forward() ? s.N : s.K;
     c.k = forward() ? s.K : summed() ? rows : s.N;
@@ -343,6 +349,7 @@ private:
   static constexpr std::uint32_t bias_alignment = 64; ///< bytes: that of parameters
   cublasLtHandle_t handle_;
   way_check check_;
+  bool tf32_;  ///< operands are rounded
   bool apart_; ///< each row is a product, whose bits do not depend on the others
   cublaslt_description description_;
   bool bias_behind_ = false;                 ///< a body adds it
@@ -355,10 +362,10 @@ private:
 class cublaslt_products final : public product_source {
 public:
   /// `rows`: how those of forward products are computed. `tell` hears of the first way that fails
-  /// its check.
+  /// its check. `tf32`: operands of fp32 are rounded.
   explicit cublaslt_products(cuda& on, product_rows rows = product_rows::together,
-                             void (*tell)(std::string_view) = nullptr)
-      : on_(on), rows_(rows), tell_(tell) {
+                             void (*tell)(std::string_view) = nullptr, bool tf32 = false)
+      : on_(on), rows_(rows), tf32_(tf32), tell_(tell) {
     cublasLtHandle_t made = nullptr;
     if (const cublasStatus_t s = cublasLtCreate(&made); s != CUBLAS_STATUS_SUCCESS)
       throw error(exit_code::machine,
@@ -371,7 +378,7 @@ public:
       if (p->shape() == s) return *p;
     on_.make_current();
     auto made = std::make_unique<cublaslt_product>(
-        handle_.get(), s, rows_,
+        handle_.get(), s, rows_, tf32_,
         [this](const cublaslt_product& p, std::int64_t rows, int way, int ways) {
           return fault_of(p, rows, way, ways);
         });
@@ -392,7 +399,7 @@ public:
   product_type type() override { return product_type::bf16; }
   std::string describe(dtype storage) override {
     std::string text = "cuBLASLt " + cublaslt_version(cublasLtGetVersion());
-    if (storage == dtype::f32) text += ", without TF32";
+    if (storage == dtype::f32) text += tf32_ ? ", by TF32" : ", without TF32";
     if (const std::size_t n = checks_.refused.size(); n > 0)
       text += ", but for " + std::to_string(n) + " of " + std::to_string(checks_.plans) +
               " ways, which compute wrong";
@@ -457,6 +464,7 @@ private:
 
   cuda& on_;
   product_rows rows_;
+  bool tf32_;
   void (*tell_)(std::string_view);
   cublaslt_handle handle_;
   product_checks checks_;

@@ -69,7 +69,7 @@ inline std::unique_ptr<device> make_cuda_device(const std::type_info& type,
   if (o.sizes_alone || o.described)
     return std::make_unique<cuda>(choose, threads, std::make_unique<detail::counted_products>());
   return std::make_unique<cuda>(choose().ordinal, threads, [&o](cuda& on) {
-    return std::make_unique<cublaslt_products>(on, o.rows, o.tell);
+    return std::make_unique<cublaslt_products>(on, o.rows, o.tell, o.tf32);
   });
 }
 

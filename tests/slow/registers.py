@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""What ptxas makes of the row bodies of programs for CUDA: registers, and memory that a thread keeps
+beside them, are those of a committed table, and nothing else is spilled.
+
+    registers.py ROOT NVCC TABLE [--write] [-- NVCC-ARGUMENT...]
+
+TABLE is for one version of nvcc, which its first line names: for another one only spills and stacks are
+compared. --write makes the table anew.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+UNITS = ("-DMEGACPP_ELEMENT=float", "-DMEGACPP_ELEMENT=mc::bf16", "-DMEGACPP_SUM=float", "")
+ENTRY = re.compile(r"Compiling entry function '(\w+)'")
+MEMORY = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+USED = re.compile(r"Used (\d+) registers")
+BODY = re.compile(r"void mc::rows_kernel<\d+, (.*)>\(long, .*\)$")
+
+
+def facts_of(nvcc, root, arguments, unit, folder):
+    """Of each kernel that stands for a body: its mangled name, registers, bytes of stack and of spills."""
+    command = [nvcc, "-std=c++20", "--expt-relaxed-constexpr", "-O3", "-fmad=false",
+               "-Xcompiler=-ffp-contract=off", f"-I{root}/include", "-Xptxas=-v", "-cubin",
+               *arguments, *unit.split(), "-o", str(folder / "unit.cubin"), str(root / "cmake/cuda_bodies.cu")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}: {done.stdout}{done.stderr}")
+    name, memory = "", (0, 0)
+    for line in (done.stdout + done.stderr).splitlines():
+        if match := ENTRY.search(line):
+            name = match.group(1)
+        elif match := MEMORY.search(line):
+            memory = int(match.group(1)), int(match.group(2)) + int(match.group(3))
+        elif (match := USED.search(line)) and "rows_kernel" in name:
+            yield name, (int(match.group(1)), *memory)
+
+
+def demangled(names):
+    done = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True)
+    for name in done.stdout.splitlines():
+        body = BODY.match(name)
+        if body is None:
+            raise SystemExit(f"no body is seen in {name}")
+        yield body.group(1).strip().replace("mc::rows::", "").replace("mc::", "")
+
+
+def text_of(body, facts):
+    registers, stack, spilled = facts
+    return f"{body}: {registers} registers" + f", {stack} bytes of stack" * bool(stack) + \
+        f", {spilled} bytes spilled" * bool(spilled)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("root", type=Path)
+    parser.add_argument("nvcc")
+    parser.add_argument("table", type=Path)
+    parser.add_argument("--write", action="store_true")
+    words = sys.argv[1:]
+    cut = words.index("--") if "--" in words else len(words)
+    arguments = parser.parse_args(words[:cut])
+    arguments.of_nvcc = words[cut + 1:]
+    version = re.search(r"release ([\d.]+)", subprocess.run([arguments.nvcc, "--version"], capture_output=True,
+                                                            text=True, check=True).stdout).group(1)
+    head = f"# nvcc {version} {' '.join(arguments.of_nvcc[:1])}"
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for unit in UNITS:
+            kernels = dict(facts_of(arguments.nvcc, arguments.root, arguments.of_nvcc, unit, Path(folder)))
+            found.update(zip(demangled(kernels), kernels.values()))
+    if not found:
+        raise SystemExit("ptxas tells of no body: is it called another way?")
+    lines = [text_of(body, facts) for body, facts in sorted(found.items())]
+    if arguments.write:
+        arguments.table.write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")
+        return 0
+    first, *known = arguments.table.read_text(encoding="utf-8").splitlines()
+    if first == head:
+        problems = [f"- {line}" for line in known if line not in lines] + \
+            [f"+ {line}" for line in lines if line not in known]
+    else:
+        print(f"the table is of{first[1:]}, and this is{head[1:]}: registers are not compared")
+        kept = {line.split(":")[0] for line in known if "bytes" in line}
+        problems = [line for line in lines if "bytes" in line and line.split(":")[0] not in kept]
+    print("\n".join(problems) or f"{len(found)} bodies as {arguments.table.name} has them")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
