@@ -21,6 +21,7 @@ foreach(launch IN LISTS asked)
   string(FIND "${there}" "${launch}" at)
   if(at EQUAL -1)
     string(REGEX REPLACE "^int mc::launch_on_cuda<(.*)>\\(CUstream_st\\*$" "\\1" body "${launch}")
+    string(STRIP "${body}" body) # of "block<float> "
     list(APPEND lacking "${body}")
   endif()
 endforeach()
