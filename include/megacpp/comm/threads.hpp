@@ -435,8 +435,8 @@ private:
   void wake_all() {
     for (bell& b : bells_) b.ring();
   }
-  /// Of more ranks than processors, the one that is waited for runs sooner if this one yields than
-  /// if it sleeps at once.
+  /// Where ranks are more than processors, the rank that is waited for runs sooner if this one
+  /// yields than if it sleeps at once.
   void sleep(const bell& mine, std::uint32_t seen) const {
     constexpr int yields = 100;
     for (int i = 0; i < spins_; ++i)

@@ -205,7 +205,7 @@ class device : public memory_space {
 public:
   /// The number of threads of the host that work for it.
   virtual int threads() const = 0;
-  /// Which of several devices it is, for people; "" where there is only one.
+  /// The name tells people which of several devices it is; it is "" where there is only one.
   virtual std::string name() const { return {}; }
   /// Memory of the host to which lanes copy what the host has to know (lane::mirror).
   virtual memory_space& mirrored() = 0;

@@ -1,4 +1,4 @@
-// What a collective that reduces makes of what several ranks hand in.
+// A reduction says what a collective makes of what several ranks hand in.
 #pragma once
 
 #include <cstdint>

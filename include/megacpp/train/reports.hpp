@@ -71,7 +71,8 @@ public:
     measure_ceiling();
   }
 
-  /// Of one of so many ranks, which exchange what devices hold on a `way` (communicator::way).
+  /// Introduces a run of so many ranks, which exchange what devices hold on a `way`
+  /// (communicator::way).
   void introduce(std::int64_t planned_bytes, int ranks, std::string_view way) {
     const std::int64_t micro_batches = set_.micro_batches();
     const std::string on = device_.name();

@@ -120,7 +120,8 @@ struct token_parts {
   MEGACPP_HD bool is_in(std::int64_t sequence, std::int64_t group) const {
     return group != order.groups && group / order.rows == sequence;
   }
-  /// Of places from `low` to `high`, the first whose token is of the group of `key` or a later one.
+  /// The first place from `low` on whose token is of the group `key` or a later one; `high`, where
+  /// none before it is.
   MEGACPP_HD std::int64_t first_from(std::int64_t low, std::int64_t high, std::int64_t key) const {
     while (low < high) {
       const std::int64_t middle = low + (high - low) / 2;

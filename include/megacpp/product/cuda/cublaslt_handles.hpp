@@ -1,4 +1,4 @@
-// What cuBLASLt makes and takes back, as values, and what it answers.
+// The handles that cuBLASLt makes and takes back are values here, and its answers are errors.
 #pragma once
 
 #include <megacpp/io/error.hpp>
