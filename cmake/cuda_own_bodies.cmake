@@ -1,7 +1,6 @@
-# What a program for CUDA starts on a GPU beside the library's row bodies: those of ops of its own. Run
-# before the program is linked. Its objects ask for launch_on_cuda of every body that they start; of those
-# that the library does not have, nvcc compiles a unit, whose object the file own_bodies.rsp names to the
-# linker.
+# This script compiles the row bodies of a program's own ops for a GPU, before the program is linked. The
+# program's objects ask for launch_on_cuda of every body that they start. nvcc compiles a unit of those
+# that the library does not have, and the file own_bodies.rsp names the object to the linker.
 #
 #   cmake -DPROGRAM=name -DOBJECTS=a|b -DLIBRARY=archive -DHEADERS=a|b -DFOLDER=folder -DNM=nm
 #         -DNVCC=nvcc|argument|... -P cuda_own_bodies.cmake

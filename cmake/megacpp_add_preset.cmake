@@ -133,8 +133,8 @@ macro(megacpp_find_cuda)
   endif()
 endmacro()
 
-# How nvcc compiles row bodies, for the architectures that MEGACPP_CUDA_ARCHITECTURES lists: 90a, the
-# default, is an H100 or H200.
+# RESULT is the command by which nvcc compiles row bodies, for the architectures that
+# MEGACPP_CUDA_ARCHITECTURES lists: 90a, the default, is an H100 or H200.
 function(megacpp_nvcc_command result)
   if(NOT MEGACPP_CUDA_ARCHITECTURES)
     set(MEGACPP_CUDA_ARCHITECTURES 90a)

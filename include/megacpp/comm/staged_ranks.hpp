@@ -1,5 +1,6 @@
-// Ranks whose memory the host does not see, over a communicator that moves memory of the host: what
-// is given is copied to the host, exchanged there, and what comes is copied to the device.
+// This communicator is for ranks whose memory the host does not see, over one that moves memory of
+// the host. It copies what is given to the host, has it exchanged there, and copies what comes to
+// the device.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>

@@ -1,4 +1,5 @@
-// Memory of the host that exchanges use again and again: reserved in the first steps, and kept.
+// Exchanges use this memory of the host again and again. It is reserved in the first steps, and
+// kept.
 #pragma once
 
 #include <megacpp/exec/device.hpp>

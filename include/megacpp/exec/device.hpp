@@ -197,8 +197,8 @@ private:
 struct memory_room {
   std::int64_t bytes = 0;
   std::string of;
-  int spread_over =
-      1; ///< the number of such memories over which the processes of a machine are spread
+  /// The number of such memories over which the processes of a machine are spread.
+  int spread_over = 1;
 };
 
 class device : public memory_space {
