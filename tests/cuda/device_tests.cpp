@@ -21,7 +21,7 @@
 namespace {
 
 /// For devices that compute no product.
-std::unique_ptr<mc::product_source> none(mc::cuda&) { return nullptr; }
+mc::cuda_libraries none(mc::cuda&) { return {}; }
 
 /// A device of a stand-in that begins with it.
 struct opened {

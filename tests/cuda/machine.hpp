@@ -1,8 +1,10 @@
-// A machine whose first device a program runs on, with products of cuBLASLt: all of the stand-in.
+// A machine whose first device a program runs on, with products of cuBLASLt and attention of cuDNN:
+// all of the stand-in.
 #pragma once
 
 #include <cuda/stand_in.hpp>
 
+#include <megacpp/kernel/cuda/cudnn_attention.hpp>
 #include <megacpp/product/cuda/cublaslt.hpp>
 
 #include <memory>
@@ -10,14 +12,19 @@
 
 namespace test {
 
+inline mc::cuda_libraries libraries_of(mc::cuda& on,
+                                       mc::product_rows rows = mc::product_rows::together,
+                                       bool tf32 = false) {
+  return {std::make_unique<mc::cublaslt_products>(on, rows, nullptr, tf32),
+          std::make_unique<mc::cudnn_attention>(on)};
+}
+
 class machine_with_device {
 public:
   explicit machine_with_device(mc::product_rows rows = mc::product_rows::together,
                                bool tf32 = false) {
     stand_in::begin({});
-    device_.emplace(0, 1, [=](mc::cuda& on) {
-      return std::make_unique<mc::cublaslt_products>(on, rows, nullptr, tf32);
-    });
+    device_.emplace(0, 1, [=](mc::cuda& on) { return libraries_of(on, rows, tf32); });
   }
   mc::cuda& device() { return *device_; }
 

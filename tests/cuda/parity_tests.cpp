@@ -58,10 +58,12 @@ void in_bf16_as_on_cpus(const Model& m, const std::string& family, bool experts 
   BOOST_TEST(norm <= (experts ? 4e-2 : 5e-3));
 }
 
-/// The loss of 15 tokens before and after a step.
-template <class Device> std::pair<double, double> losses_of_few(Device& device, mc::dtype type) {
+/// The loss of 15 tokens before and after a step, of three sequences or packed into two documents each.
+template <class Device>
+std::pair<double, double> losses_of_few(Device& device, mc::dtype type, bool packed = false) {
   const mc::interpreted_program<mc::gpt, Device> p(
-      test::tiny_gpt2, {.batch = {.micro = 3, .sequence = 5}, .precision = type}, "tiny");
+      test::tiny_gpt2, {.batch = {.micro = 3, .sequence = 5, .packed = packed}, .precision = type},
+      "tiny");
   mc::session s(p.view(), device, mc::purpose::training);
   s.weights().initialise(1);
   s.numbers().learning_rate = 1e-2;
@@ -72,6 +74,8 @@ template <class Device> std::pair<double, double> losses_of_few(Device& device, 
   }
   mc::batch_view batch;
   batch.tokens = tokens.data(), batch.labels = labels.data();
+  const std::vector<std::int32_t> documents{0, 0, 1, 1, 1, 0, 1, 1, 1, 1, 0, 0, 0, 0, 1};
+  if (packed) batch.documents = documents.data();
   const double first = s.step(std::vector{batch}).loss.mean();
   return {first, s.step(std::vector{batch}).loss.mean()};
 }
@@ -91,6 +95,26 @@ BOOST_AUTO_TEST_CASE(any_number_of_tokens) {
   }
 }
 
+// cuDNN computes attention where tokens stand at 0, 1, 2, ... of one document, and rows elsewhere.
+BOOST_AUTO_TEST_CASE(documents_in_bf16) {
+  for (const bool packed : {false, true}) {
+    test::machine_with_device machine;
+    mc::cpu cpu(mc::product_type::widened, 1);
+    const auto mine = losses_of_few(machine.device(), mc::dtype::bf16, packed),
+               theirs = losses_of_few(cpu, mc::dtype::bf16, packed);
+    BOOST_TEST(test::relative(mine.first, theirs.first) <= 2e-3);
+    BOOST_TEST(test::relative(mine.second, theirs.second) <= 2e-3);
+    const mc::attention_source& by = *machine.device().attention();
+    BOOST_TEST(by.computed_by() ==
+               (packed ? "attention by rows" : "attention of " + by.describe()));
+    BOOST_TEST(
+        by.left() == (packed ? std::vector<std::string>{"attention is computed by rows, which "
+                                                        "is slow: its sequences hold several "
+                                                        "documents"}
+                             : std::vector<std::string>{}),
+        boost::test_tools::per_element());
+  }
+}
 BOOST_AUTO_TEST_CASE(in_bf16_gpt2) { in_bf16_as_on_cpus(test::tiny_gpt2, "gpt2"); }
 BOOST_AUTO_TEST_CASE(in_bf16_qwen3) { in_bf16_as_on_cpus(test::tiny_qwen3, "qwen3"); }
 BOOST_AUTO_TEST_CASE(in_bf16_qwen3_moe) {

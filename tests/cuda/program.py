@@ -101,7 +101,10 @@ class Case(unittest.TestCase):
         self.assertIn("of memory, and device 0 leaves 977 KiB", said)
         self.assertIn("--product-type widened is for CPUs", refused(USAGE, "", *mock, "--product-type", "widened"))
         # What needs no device runs without one.
-        self.assertIn("cuBLASLt", run(CUDA, "describe", machine="devices=0").stdout)
+        said = run(CUDA, "describe", machine="devices=0").stdout
+        self.assertIn("cuBLASLt", said)
+        self.assertRegex(said, "attention  .*cuDNN [0-9.]+ or later, deterministic\n *attention is computed "
+                               "by rows, which is slow: libraries take bf16 alone\n")
 
     def test_a_device_that_is_lost_leaves_the_last_state(self):
         root = self.folder / "root"
@@ -128,6 +131,7 @@ class Case(unittest.TestCase):
         said = run(CUDA, *mock, "--ranks", 2, "--device", 1, machine="devices=2")
         self.assertIn("2 ranks that exchange within the device, each micro-batch", said.stdout)
         self.assertIn(", device 1 (stand-in), cuBLASLt", said.stdout)
+        self.assertIn(", without TF32, attention by rows, ", said.stdout)
         threads = re.findall(r"loss: .* grad norm: [0-9.]+", said.stdout)
         self.assertEqual(len(threads), 1, said.stdout)
         if shutil.which("mpirun") is None:

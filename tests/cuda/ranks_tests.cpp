@@ -4,11 +4,10 @@
 #include <boost/test/unit_test.hpp>
 
 #include <cuda/emulated_launch.hpp>
-#include <cuda/stand_in.hpp>
+#include <cuda/machine.hpp>
 
 #include <megacpp/comm/staged_ranks.hpp>
 #include <megacpp/preset/models.hpp>
-#include <megacpp/product/cuda/cublaslt.hpp>
 #include <megacpp/run/interpreter.hpp>
 
 #include <memory>
@@ -46,8 +45,7 @@ constexpr qwen3_moe small_moe = [] {
 struct on_one_gpu {
   using device = cuda;
   static std::unique_ptr<device> make_device() {
-    return std::make_unique<device>(
-        0, 1, [](cuda& on) { return std::make_unique<cublaslt_products>(on); });
+    return std::make_unique<device>(0, 1, [](cuda& on) { return test::libraries_of(on); });
   }
   static std::unique_ptr<communicator> make_ranks(communicator& hosts, device& on) {
     auto ranks = hosts.make_ranks(on);
@@ -102,6 +100,7 @@ BOOST_AUTO_TEST_CASE(dense_layouts) {
 }
 BOOST_AUTO_TEST_CASE(in_bf16) {
   as_on_cpus(small_qwen, {.tp = 2, .zero = 1}, 2, 2, "tp 2, dp 2, zero 1", dtype::bf16);
+  as_on_cpus(small_qwen, {.cp = 2}, 1, 1, "cp 2", dtype::bf16); // tokens lie in balanced order
 }
 BOOST_AUTO_TEST_CASE(experts) {
   as_on_cpus(small_moe, {.ep = 2}, 2, 2, "ep 2");

@@ -44,11 +44,14 @@ for preset in dense experts own-run-on-gpu; do
   program=$build/$preset
   linked=$(ldd "$program")
   [[ $linked != *libdnnl* ]] || fail "$preset is linked with oneDNN"
-  for library in cudart cublasLt; do
+  for library in cudart cublasLt cudnn; do
     [[ $linked == *"lib$library"* ]] || fail "$preset is not linked with $library"
   done
   "$program" describe >"$build/described"
   grep -q 'cuBLASLt .* or later' "$build/described" || fail "$preset does not describe its products"
+  [ "$preset" = dense ] || # fp32, which cuDNN does not take
+    grep -q '  attention  *cuDNN .* or later, deterministic$' "$build/described" ||
+    fail "$preset does not describe its attention"
   said=$("$program" train --mock-data --train-iters 1 2>&1) && fail "$preset trained without a GPU" || status=$?
   [ "$status" -eq 8 ] || fail "$preset ended with $status, not 8, without a GPU: $said"
   [ "$(wc -l <<<"$said")" -eq 1 ] || fail "$preset says more than a sentence: $said"

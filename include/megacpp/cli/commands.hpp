@@ -249,13 +249,15 @@ inline void compute(const mesh& m, const program_view& p, command what, options&
                                                .type() == product_type::bf16;
       products = all.as_first(bf16) ? product_type::bf16 : product_type::widened;
     }
-    const auto device = make_device(p.device_type(), {.products = products,
-                                                      .threads = threads,
-                                                      .rows = rows_of(what),
-                                                      .tf32 = o.machine.tf32(),
-                                                      .number = number_of_device(o),
-                                                      .place = processes.place(),
-                                                      .tell = all.first() ? &print_note : nullptr});
+    const auto device = make_device(
+        p.device_type(), {.products = products,
+                          .threads = threads,
+                          .rows = rows_of(what),
+                          .tf32 = o.machine.tf32(),
+                          .deterministic_attention = !o.machine.no_deterministic_attention(),
+                          .number = number_of_device(o),
+                          .place = processes.place(),
+                          .tell = all.first() ? &print_note : nullptr});
     const auto ranks = hosts.make_ranks(*device);
     const planes both{hosts, *ranks};
     if (what == command::eval) return run_evaluation(p, o, *device, both, measured);
@@ -272,10 +274,11 @@ inline void describe(const program_source& source, const program_view& p, const 
                      device_maker& make_device) {
   const mesh ranks = o.machine.ranks() > 0 ? ranks_of_run(p, o) : mesh();
   if (o.report.graphs()) return print(graphs_text(p, source.model(), ranks));
-  const auto device =
-      make_device(p.device_type(), {.products = product_type_of(o.machine.product_type()),
-                                    .threads = static_cast<int>(o.machine.threads()),
-                                    .described = true});
+  const auto device = make_device(
+      p.device_type(), {.products = product_type_of(o.machine.product_type()),
+                        .threads = static_cast<int>(o.machine.threads()),
+                        .deterministic_attention = !o.machine.no_deterministic_attention(),
+                        .described = true});
   print(o.report.json() ? describe_json(p, source.model(), *device, ranks)
                         : describe_text(p, *device, ranks));
 }

@@ -85,10 +85,12 @@ inline void require_memory(const program_view& p, command what, const options& o
                            const process_ranks& processes, int threads, device_maker& make_device) {
   if (o.machine.no_memory_check() || !processes.first()) return;
   const int n = ranks_of(ranks);
-  const auto on = make_device(p.device_type(), {.threads = threads,
-                                                .number = number_of_device(o),
-                                                .place = processes.place(),
-                                                .sizes_alone = true});
+  const auto on = make_device(p.device_type(),
+                              {.threads = threads,
+                               .deterministic_attention = !o.machine.no_deterministic_attention(),
+                               .number = number_of_device(o),
+                               .place = processes.place(),
+                               .sizes_alone = true});
   const memory_need need = need_of(p, what, ranks, *on);
   const int here = processes.several() ? processes.here() : n, mine = processes.several() ? 1 : n;
   if (on->host_sees())

@@ -17,12 +17,16 @@
 //                           bodies are the same for every run; left out, extents may be constants
 //   d.table()               numbers that kernels share
 //   D::most_workspace(s, threads)  bytes that a lane needs at most for a product of shape s
+//   D::most_attention_scratch(s)   bytes of scratch for a fused attention of shape s at most; left
+//                           out, no library of the device computes attention
 #pragma once
 
+#include <megacpp/exec/attention_source.hpp>
 #include <megacpp/exec/product_source.hpp>
 #include <megacpp/num/dtype.hpp>
 #include <megacpp/num/reduction.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -215,6 +219,19 @@ public:
   virtual std::unique_ptr<lane> make_lane() = 0;
   virtual std::unique_ptr<event> make_event() = 0;
   virtual product_source& products() = 0;
+  /// Where attention of a library comes from; nullptr: kernels compute all of it.
+  virtual attention_source* attention() { return nullptr; }
+  /// Lends memory to the checks of its libraries (product_source::lend, attention_source::lend),
+  /// and takes it back.
+  void lend(std::byte* memory, std::int64_t bytes) {
+    products().lend(memory, bytes);
+    if (attention_source* const of = attention()) of->lend(memory, bytes);
+  }
+  std::int64_t take_back() {
+    const std::int64_t used = products().take_back();
+    attention_source* const of = attention();
+    return of == nullptr ? used : std::max(used, of->take_back());
+  }
   /// The bytes of all tables that kernels have prepared.
   virtual std::int64_t table_bytes() const = 0;
   /// The room that is left in memory that the host does not see; none where it sees it.

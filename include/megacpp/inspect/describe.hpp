@@ -233,6 +233,10 @@ inline std::string describe_text(const program_view& p, device& on, const mesh& 
         "library, its first product included; {} wrong\n",
         checks.plans, 1e3 * checks.seconds, 1e3 * checks.library_seconds, checks.refused.size());
   for (const std::string& line : checks.refused) fmt::format_to(at, "    {}\n", line);
+  if (const attention_source* const of = on.attention()) {
+    fmt::format_to(at, "  attention             {}\n", of->describe());
+    for (const std::string& line : of->left()) fmt::format_to(at, "    {}\n", line);
+  }
   const std::string why_not = why_no_generation(p);
   fmt::format_to(at, "  generates             {}\n", why_not.empty() ? "yes" : "no; " + why_not);
 

@@ -1,13 +1,16 @@
-// Kernels of op/attention.hpp: tiled on the host, by rows on other devices, so that scores of
-// Sq x Sk are never held.
+// Kernels of op/attention.hpp: tiled on the host; on other devices by the library of the device
+// where it has the attention of the node, and by rows elsewhere. Scores of Sq x Sk are never held,
+// but for those of which a library makes deterministic gradients.
 #pragma once
 
+#include <megacpp/exec/attention_source.hpp>
 #include <megacpp/kernel/attention_backward.hpp>
 #include <megacpp/kernel/attention_forward.hpp>
 #include <megacpp/kernel/kernel.hpp>
 #include <megacpp/kernel/rows/attention.hpp>
 #include <megacpp/op/attention.hpp>
 
+#include <algorithm>
 #include <cmath>
 
 namespace mc {
@@ -47,6 +50,53 @@ attention_visibility visibility_of(const Call& c, std::int64_t head_dim) {
   v.query_document = c.in(In::q_document), v.key_document = c.in(In::k_document);
   return v;
 }
+/// Why no library computes the attention of a node, whose operands In lists; nullptr: one may
+/// (fused_attention_shape says which).
+template <class T, class In, class Call> constexpr const char* why_not_fused(const Call& c) {
+  if (!std::is_same_v<T, bf16>) return "libraries take bf16 alone";
+  if (!c.attr(of_type<attention_options>).causal) return "libraries are asked for causal ones";
+  if (c.has(In::q_document)) return "its sequences hold several documents";
+  if (!counts_here<In>(c))
+    return "its tokens stand at other places than 0, 1, 2, ..., by context parallelism or as feeds "
+           "may say";
+  return nullptr;
+}
+template <class T, class In, class Call> constexpr bool is_fused(const Call& c) {
+  if constexpr (requires { Call::device_type::most_attention_scratch(fused_attention_shape{}); })
+    return why_not_fused<T, In>(c) == nullptr;
+  else return false;
+}
+template <class In, class Call>
+constexpr fused_attention_shape fused_shape(const Call& c, bool gradient) {
+  const auto s = shape_of_attention(c, In::q, In::k);
+  const auto o = c.attr(of_type<attention_options>);
+  return {.sequences = s.batch,
+          .tokens = s.queries,
+          .heads = s.heads,
+          .kv_heads = s.kv_heads,
+          .head_dim = s.head_dim,
+          .window = o.window < s.keys ? o.window : 0,
+          .scale = o.scale,
+          .gradient = gradient};
+}
+template <class T, class In, class Call>
+constexpr std::int64_t fused_scratch(const Call& c, bool gradient) {
+  if constexpr (requires { Call::device_type::most_attention_scratch(fused_attention_shape{}); })
+    if (is_fused<T, In>(c)) return c.attention_scratch(fused_shape<In>(c, gradient));
+  return 0;
+}
+/// Prepares the attention of the library, which run() finds by fused_here().
+template <class T, class In, class Call> void prepare_fused(Call& c, bool gradient) {
+  attention_source* const of = c.device().attention();
+  c.slot().plan[0] = nullptr;
+  if (of == nullptr) return;
+  if (const char* const why = why_not_fused<T, In>(c)) of->leave(why, false);
+  else c.slot().plan[0] = of->prepare(fused_shape<In>(c, gradient));
+}
+template <class T, class In, class Call> const fused_attention* fused_here(const Call& c) {
+  if (!is_fused<T, In>(c)) return nullptr;
+  return static_cast<const fused_attention*>(c.slot().plan[0]);
+}
 template <class U, class Shape> head_rows<U> query_rows(U* p, const Shape& s) {
   return {p, s.heads * s.head_dim};
 }
@@ -85,9 +135,16 @@ template <> struct kernel_of<&op::attention> { // q, k, v, q_order, k_order, q_d
   using in = op::attention_in;
   using out = op::attention_out;
   template <class T, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
-    return detail::attention_bytes<T>(c, in::q, in::k);
+    return std::max(detail::attention_bytes<T>(c, in::q, in::k),
+                    detail::fused_scratch<T, in>(c, false));
+  }
+  template <class T, class Call> static void prepare(Call& c) requires(!on_host<Call>) {
+    detail::prepare_fused<T, in>(c, false);
   }
   template <class T, class Call> static void run(Call& c) {
+    if (const fused_attention* const of = detail::fused_here<T, in>(c))
+      return of->execute(fused_attention_call{c.lane(), c.scratch(), c.in(in::q), c.in(in::k),
+                                              c.in(in::v), c.out(out::o), c.out(out::lse)});
     const auto s = detail::shape_of_attention(c, in::q, in::k);
     detail::attend<T>(c, s, detail::visibility_of<in>(c, s.head_dim), c.in(in::q), c.in(in::k),
                       c.in(in::v), c.out(out::o), c.out(out::lse), c.threads());
@@ -101,10 +158,19 @@ struct kernel_of<&op::attention_grad> { // dy, q, k, v, o, lse, places, document
   template <class T, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
     const auto s = detail::shape_of_attention(c, in::q, in::k);
     if constexpr (on_host<Call>) return attention_backward_bytes<T>(s, c.threads());
-    else return s.batch * s.heads * s.queries * std::int64_t{sizeof(accumulator_t<T>)}; // delta
+    const std::int64_t delta =
+        s.batch * s.heads * s.queries * std::int64_t{sizeof(accumulator_t<T>)};
+    return std::max(delta, detail::fused_scratch<T, in>(c, true));
+  }
+  template <class T, class Call> static void prepare(Call& c) requires(!on_host<Call>) {
+    detail::prepare_fused<T, in>(c, true);
   }
   template <class T, class Call> static void run(Call& c) {
     using namespace detail;
+    if (const fused_attention* const of = fused_here<T, in>(c))
+      return of->execute(fused_attention_grad_call{
+          c.lane(), c.scratch(), c.in(in::dy), c.in(in::q), c.in(in::k), c.in(in::v), c.in(in::o),
+          c.in(in::lse), c.out(out::dq), c.out(out::dk), c.out(out::dv)});
     const auto s = shape_of_attention(c, in::q, in::k);
     const attention_visibility see = visibility_of<in>(c, s.head_dim);
     const auto dy = query_rows(c.in(in::dy), s), q = query_rows(c.in(in::q), s),

@@ -32,6 +32,7 @@
 //   c.product(k)                the k-th of its products
 //   c.device(), c.slot()        device, prepared state
 //   c.threads()                 of the host, that work for the device
+//   c.attention_scratch(s)      bytes for a fused attention of the device's library
 //   c.layer(), c.coordinate()   layer; of this rank, on every axis
 //   c.origin(value, i)          global index of this rank's first element of dim i
 //   c.comm()                    this rank and the others (comm/communicator.hpp)

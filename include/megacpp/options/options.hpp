@@ -553,7 +553,8 @@ struct machine_flags {
   BOOST_HANA_DEFINE_STRUCT(machine_flags, (whole_flag, threads), (whole_flag, device),
                            (whole_flag, ranks), (whole_flag, collective_timeout),
                            (switch_flag, check_collectives), (switch_flag, no_memory_check),
-                           (text_flag, product_type), (switch_flag, tf32));
+                           (text_flag, product_type), (switch_flag, tf32),
+                           (switch_flag, no_deterministic_attention));
   machine_flags() {
     const command computing =
         command::train | command::eval | command::generate | command::describe;
@@ -610,6 +611,12 @@ struct machine_flags {
             "let a GPU multiply matrices of fp32 by TF32, which rounds their elements to 11 "
             "significant bits and is faster")
         .of(command::train | command::eval | command::generate)
+        .resumes(on_resume::may_change);
+    no_deterministic_attention
+        .is(false,
+            "let a GPU add up the gradients of attention in any order, which takes less memory "
+            "for long sequences; the bits of a rerun differ")
+        .of(command::train | command::describe)
         .resumes(on_resume::may_change);
   }
 };

@@ -22,6 +22,10 @@ inline std::unique_ptr<device> make_device(const std::type_info& type, const dev
     throw error(exit_code::usage,
                 "--tf32 is for GPUs, and this program computes on CPUs, which multiply fp32 as it "
                 "is: leave it out");
+  if (!o.deterministic_attention)
+    throw error(exit_code::usage,
+                "--no-deterministic-attention is for GPUs, and attention on CPUs, on which this "
+                "program computes, is deterministic: leave it out");
   const int threads = o.threads > 0 ? o.threads : processors();
   if (o.sizes_alone)
     return std::make_unique<cpu>(

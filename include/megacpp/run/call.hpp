@@ -72,6 +72,13 @@ template <class Device> struct call_state {
   node_slot& slot() const { return *prepared; }
   /// The device's threads, or, where a plan is made without a device, the most that it is made for.
   constexpr int threads() const { return dev != nullptr ? dev->threads() : most_threads; }
+  /// Bytes of scratch for a fused attention of the device's library: where a plan is made without a
+  /// device, the most.
+  constexpr std::int64_t attention_scratch(const fused_attention_shape& s) const {
+    if (dev == nullptr) return Device::most_attention_scratch(s);
+    const attention_source* const of = dev->attention();
+    return of == nullptr ? 0 : of->scratch(s);
+  }
   const prepared_product& product(int k) const {
     return *static_cast<const prepared_product*>(prepared->plan[static_cast<unsigned>(k)]);
   }

@@ -70,8 +70,8 @@ public:
     if (!sent_.empty()) ranks_.give_up(); // a step has failed in the middle
   }
 
-  /// Prepares what the kernels of these tasks need, before anything is in memory(): products are
-  /// checked there.
+  /// Prepares what the kernels of these tasks need, before anything is in memory(): what libraries
+  /// compute is checked there.
   void prepare(const list<task>& step) {
     lent_memory lent(device_, memory_);
     for (const task& t : step) {
@@ -161,21 +161,21 @@ public:
   input_addresses& inputs_of(int part) { return inputs_[static_cast<unsigned>(part)]; }
 
 private:
-  /// Memory that holds nothing yet. It is lent to the products for their checks, and take_back()
-  /// leaves zeros in what they used.
+  /// Memory that holds nothing yet. It is lent to the device's libraries for their checks, and
+  /// take_back() leaves zeros in what they used.
   class lent_memory {
   public:
     lent_memory(device& to, const arena& memory) : to_(to), memory_(memory) {
-      to_.products().lend(memory_.data(), memory_.size());
+      to_.lend(memory_.data(), memory_.size());
     }
     lent_memory(const lent_memory&) = delete;
     lent_memory& operator=(const lent_memory&) = delete;
-    /// Takes the memory back and clears it: to be called once all products are checked.
+    /// Takes the memory back and clears it: to be called once all is checked.
     void take_back() {
-      const std::int64_t used = to_.products().take_back();
+      const std::int64_t used = to_.take_back();
       if (used > 0) to_.fill(memory_.data(), 0, used);
     }
-    ~lent_memory() { to_.products().take_back(); }
+    ~lent_memory() { to_.take_back(); }
 
   private:
     device& to_;

@@ -78,7 +78,7 @@ public:
     const std::string on = device_.name();
     note(fmt::format(
         "{}: {} parameters, {}, {}micro-batch {} x {} tokens, {}{} micro-batch{} a step, {} "
-        "thread{}, {}{}{}, {:.1f} GF/s, {} planned",
+        "thread{}, {}{}{}{}, {:.1f} GF/s, {} planned",
         p_.name, count_text(static_cast<double>(p_.parameters)).view(),
         name_of(p_.numbers.precision.weight),
         ranks == 1    ? std::string()
@@ -88,8 +88,9 @@ public:
         set_.batches.grows() ? fmt::format("{} to ", set_.batches.start / set_.at_once) : "",
         micro_batches, micro_batches == 1 ? "" : "es", device_.threads(),
         device_.threads() == 1 ? "" : "s", on, on.empty() ? "" : ", ",
-        device_.products().describe(p_.numbers.precision.weight), ceiling_.behind() * 1e-9,
-        bytes_text(static_cast<std::uint64_t>(planned_bytes)).view()));
+        device_.products().describe(p_.numbers.precision.weight),
+        device_.attention() == nullptr ? "" : ", " + device_.attention()->computed_by(),
+        ceiling_.behind() * 1e-9, bytes_text(static_cast<std::uint64_t>(planned_bytes)).view()));
   }
   void note(std::string_view line) {
     if (tells_) progress_.note(line);

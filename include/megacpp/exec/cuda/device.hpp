@@ -2,6 +2,7 @@
 // CUDA's headers reads this; kernels come from units of nvcc (exec/cuda/launch.hpp).
 #pragma once
 
+#include <megacpp/exec/attention_source.hpp>
 #include <megacpp/exec/cuda/launch.hpp>
 #include <megacpp/exec/host_memory.hpp>
 #include <megacpp/io/clock.hpp>
@@ -252,19 +253,25 @@ struct cuda_choice {
   int ordinal = 0, spread_over = 1;
 };
 
+/// What libraries compute on a CUDA device.
+struct cuda_libraries {
+  std::unique_ptr<product_source> products;
+  std::unique_ptr<attention_source> attention; ///< nullptr: bodies compute all of it
+};
+
 /// A CUDA device. Its host's threads make feeds; what it computes runs on its lanes.
 class cuda : public device {
 public:
   using lane_type = cuda_lane;
   static constexpr bool takes_constants = false;
 
-  /// Makes the source of products of a device, which is the current one and computes nothing yet.
-  using products_maker = std::function<std::unique_ptr<product_source>(cuda&)>;
+  /// Opens the libraries of a device, which is the current one and computes nothing yet.
+  using libraries_maker = std::function<cuda_libraries(cuda&)>;
   /// Device `ordinal` of those that are visible.
-  cuda(int ordinal, int threads, const products_maker& make_products)
+  cuda(int ordinal, int threads, const libraries_maker& open_libraries)
       : ordinal_(chosen(ordinal)),
         threads_(threads),
-        products_(make_products(*this)),
+        libraries_(open_libraries(*this)),
         open_(std::make_unique<running>(*this)) {
     set_thread_count(threads_);
     open_->origin = moment_now();
@@ -283,8 +290,8 @@ public:
   }
   /// Makes a device that counts sizes alone: nothing may be started on it. Of CUDA it asks only in
   /// room(), which opens the device that `choose` gives.
-  cuda(std::function<cuda_choice()> choose, int threads, std::unique_ptr<product_source> products)
-      : threads_(threads), choose_(std::move(choose)), products_(std::move(products)) {}
+  cuda(std::function<cuda_choice()> choose, int threads, cuda_libraries libraries)
+      : threads_(threads), choose_(std::move(choose)), libraries_(std::move(libraries)) {}
 
   int ordinal() const { return ordinal_; }
   /// Makes it the device of what the calling thread asks CUDA for.
@@ -343,7 +350,9 @@ public:
     make_current();
     return std::make_unique<cuda_event>(*this);
   }
-  product_source& products() override { return *products_; }
+  product_source& products() override { return *libraries_.products; }
+  /// nullptr: bodies compute all attention.
+  attention_source* attention() override { return libraries_.attention.get(); }
 
   /// A table found by the numbers that it is made of, or made by `fill(T*)` in memory of the host
   /// and copied, while programs are prepared.
@@ -382,6 +391,30 @@ public:
   }
   static constexpr std::int64_t sort_bytes(std::int64_t n) { return sort_bytes_on_cuda(n); }
 
+  /// The sequences that cuDNN computes at a time, for which `room` bytes of scratch are enough: as
+  /// many as divide all of them, at least one.
+  static constexpr std::int64_t attention_room = std::int64_t{1} << 30;
+  static constexpr std::int64_t sequences_at_once(const fused_attention_shape& s,
+                                                  bool deterministic,
+                                                  std::int64_t room = attention_room) {
+    fused_attention_shape some = s;
+    while (some.sequences > 1 &&
+           (s.sequences % some.sequences != 0 || scratch_at_once(some, deterministic) > room))
+      --some.sequences;
+    return some.sequences;
+  }
+  /// The most scratch that cuDNN is given for a shape.
+  static constexpr std::int64_t attention_scratch(const fused_attention_shape& s,
+                                                  bool deterministic,
+                                                  std::int64_t room = attention_room) {
+    fused_attention_shape some = s;
+    some.sequences = sequences_at_once(s, deterministic, room);
+    return scratch_at_once(some, deterministic);
+  }
+  static constexpr std::int64_t most_attention_scratch(const fused_attention_shape& s) {
+    return attention_scratch(s, true);
+  }
+
 private:
   friend class cuda_event;
 
@@ -393,6 +426,18 @@ private:
     std::int64_t origin_time = 0;
   };
   cuda_lane& main() const { return open_->lane; }
+
+  /// What cuDNN 9.19 asks for, and the tensors beside that (kernel/cuda/cudnn_attention.hpp): sums
+  /// of rows; dS of all scores in bf16 or dq in fp32; dk and dv of all heads where they share keys.
+  static constexpr std::int64_t scratch_at_once(const fused_attention_shape& s,
+                                                bool deterministic) {
+    const auto up = [](std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; };
+    constexpr std::int64_t beside = 1024;
+    if (!s.gradient) return beside;
+    const std::int64_t heads = s.sequences * s.heads, wide = 4 * heads * s.tokens * s.head_dim;
+    return beside + up(4 * heads * s.tokens, 256) + (s.heads == s.kv_heads ? 0 : wide) +
+           (deterministic ? 2 * heads * up(s.tokens, 64) * up(s.tokens, 128) : up(wide, 256));
+  }
 
   static int chosen(int ordinal) {
     make_current(existing(ordinal));
@@ -463,7 +508,7 @@ private:
   std::string name_;
   int threads_;
   std::function<cuda_choice()> choose_; ///< of one that counts sizes alone
-  std::unique_ptr<product_source> products_;
+  cuda_libraries libraries_;
   cuda_pinned pinned_;
   std::unique_ptr<running> open_;
   std::int64_t table_bytes_ = 0;

@@ -4,6 +4,9 @@
 #include <megacpp/exec/device_options.hpp>
 #include <megacpp/exec/processors.hpp>
 #include <megacpp/product/cuda/cublaslt.hpp>
+#if defined(MEGACPP_WITH_CUDNN)
+#include <megacpp/kernel/cuda/cudnn_attention.hpp>
+#endif
 
 #include <memory>
 #include <span>
@@ -53,6 +56,52 @@ private:
   std::vector<std::unique_ptr<counted>> all_;
 };
 
+#if defined(MEGACPP_WITH_CUDNN)
+/// Attention of which the sizes alone are known.
+class counted_attention final : public attention_source {
+public:
+  explicit counted_attention(bool deterministic) : deterministic_(deterministic) {}
+  const fused_attention* prepare(const fused_attention_shape& /*s*/) override { return nullptr; }
+  std::int64_t scratch(const fused_attention_shape& s) const override {
+    return cuda::attention_scratch(s, deterministic_);
+  }
+  void lend(std::byte* /*memory*/, std::int64_t /*bytes*/) override {}
+  std::int64_t take_back() override { return 0; }
+  std::string describe() const override {
+    return cudnn_attention::text_of(cudnn_version(CUDNN_VERSION) + " or later", deterministic_);
+  }
+
+private:
+  bool deterministic_;
+};
+inline std::unique_ptr<attention_source> make_attention(cuda& on, const device_options& o) {
+  return std::make_unique<cudnn_attention>(on, o.deterministic_attention, o.tell);
+}
+inline std::unique_ptr<attention_source> count_attention(const device_options& o) {
+  return std::make_unique<counted_attention>(o.deterministic_attention);
+}
+#else
+/// Attention of a program that was built without cuDNN.
+class no_attention final : public attention_source {
+public:
+  using attention_source::attention_source;
+  const fused_attention* prepare(const fused_attention_shape& /*s*/) override {
+    leave("this program was built without cuDNN", true);
+    return nullptr;
+  }
+  std::int64_t scratch(const fused_attention_shape& /*s*/) const override { return 0; }
+  void lend(std::byte* /*memory*/, std::int64_t /*bytes*/) override {}
+  std::int64_t take_back() override { return 0; }
+  std::string describe() const override { return "by rows, without cuDNN"; }
+};
+inline std::unique_ptr<attention_source> make_attention(cuda& /*on*/, const device_options& o) {
+  return std::make_unique<no_attention>(o.tell);
+}
+inline std::unique_ptr<attention_source> count_attention(const device_options& /*o*/) {
+  return std::make_unique<no_attention>();
+}
+#endif
+
 } // namespace detail
 
 /// A device of a type (part_view::device_type). Throws mc::error: exit_code::machine where there is
@@ -67,9 +116,12 @@ inline std::unique_ptr<device> make_cuda_device(const std::type_info& type,
   const int threads = o.threads > 0 ? o.threads : processors();
   const auto choose = [number = o.number, place = o.place] { return cuda::choice(number, place); };
   if (o.sizes_alone || o.described)
-    return std::make_unique<cuda>(choose, threads, std::make_unique<detail::counted_products>());
+    return std::make_unique<cuda>(
+        choose, threads,
+        cuda_libraries{std::make_unique<detail::counted_products>(), detail::count_attention(o)});
   return std::make_unique<cuda>(choose().ordinal, threads, [&o](cuda& on) {
-    return std::make_unique<cublaslt_products>(on, o.rows, o.tell, o.tf32);
+    return cuda_libraries{std::make_unique<cublaslt_products>(on, o.rows, o.tell, o.tf32),
+                          detail::make_attention(on, o)};
   });
 }
 

@@ -1,0 +1,215 @@
+// The check that a prepared attention passes before it is trusted, as products pass theirs
+// (exec/product_check.hpp): versions of libraries have computed wrong numbers for single shapes.
+//
+// The library computes the whole shape once on numbers of the check's own. All results must be
+// written and finite, nothing beside them may change, and what belongs to the first key head of the
+// first sequence and to the last one of the last must be what the tiled kernels of the host compute
+// in fp32 (kernel/attention_forward.hpp). The scores have a standard deviation of 2, so that a
+// query that sees one key too many or too few shows in lse, which is fp32.
+//
+// The library rounds P and dS to bf16 before it multiplies them, O before its product with dy, and
+// the parts of dK and dV that each head has before it adds them up: an element may be wrong by
+// 2^-8 of itself and 2^-8 (of o) or 2^-6 (of gradients) of the largest of its head.
+#pragma once
+
+#include <megacpp/exec/attention_source.hpp>
+#include <megacpp/exec/cpu.hpp>
+#include <megacpp/kernel/attention_backward.hpp>
+#include <megacpp/kernel/attention_forward.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace mc {
+
+class attention_check {
+public:
+  /// Of the gradient of a shape the check computes o and lse before, by the same library.
+  explicit attention_check(const fused_attention_shape& s) : s_(s) {
+    const std::int64_t of_q = s.heads * s.head_dim, of_k = s.kv_heads * s.head_dim;
+    const auto place = [&](array& a, bool is_there, std::int64_t per_sequence, dtype type) {
+      if (!is_there) return;
+      a = {bytes_ + guard, per_sequence, type};
+      bytes_ = aligned(a.begin + s.sequences * a.bytes()) + guard;
+    };
+    place(q_, true, s.tokens * of_q, dtype::bf16);
+    place(k_, true, s.tokens * of_k, dtype::bf16);
+    place(v_, true, s.tokens * of_k, dtype::bf16);
+    place(o_, true, s.tokens * of_q, dtype::bf16);
+    place(lse_, true, s.tokens * s.heads, dtype::f32);
+    place(dy_, s.gradient, s.tokens * of_q, dtype::bf16);
+    place(dq_, s.gradient, s.tokens * of_q, dtype::bf16);
+    place(dk_, s.gradient, s.tokens * of_k, dtype::bf16);
+    place(dv_, s.gradient, s.tokens * of_k, dtype::bf16);
+  }
+
+  /// Memory of the device that the check needs.
+  std::int64_t bytes() const { return bytes_; }
+
+  /// run(forward, gradient) starts what computes the results of a shape; false: it could not. Both
+  /// calls lack scratch. Returns what the library does wrong, as a verb with an object; nothing if
+  /// it may be trusted.
+  using run_attention =
+      std::function<bool(const fused_attention_call&, const fused_attention_grad_call&)>;
+  std::string fault(device& on, std::byte* memory, const run_attention& run) const {
+    on.fill(memory, 0xff, bytes_);
+    for (std::int64_t b = 0; b < s_.sequences; ++b)
+      for (const array* a : {&q_, &k_, &v_, &dy_})
+        if (a->there()) on.write(memory + a->at(b), input(*a, b).data(), a->bytes());
+    const auto at = [&](const array& a) { return memory + a.begin; };
+    lane& l = on.main_lane();
+    if (!run({l, nullptr, at(q_), at(k_), at(v_), at(o_), at(lse_)},
+             {l, nullptr, at(dy_), at(q_), at(k_), at(v_), at(o_), at(lse_), at(dq_), at(dk_),
+              at(dv_)}))
+      return "fails";
+    l.finish();
+    for (const array* a : {&o_, &dq_, &dk_, &dv_, &lse_})
+      if (a->there() && !is_written(on, memory, *a)) return "leaves results that are no numbers";
+    if (!guards_are_whole(on, memory)) return "writes beside its results";
+    std::string wrong = fault_of_head(on, memory, 0, 0);
+    if (wrong.empty() && s_.sequences * s_.kv_heads > 1)
+      wrong = fault_of_head(on, memory, s_.sequences - 1, s_.kv_heads - 1);
+    return wrong;
+  }
+
+private:
+  static constexpr std::int64_t guard = 256; // bytes on each side of an array
+  static constexpr std::int64_t aligned(std::int64_t n) { return (n + 255) / 256 * 256; }
+
+  /// An array in the check's memory: so many elements a sequence.
+  struct array {
+    std::int64_t begin = -1, elements = 0;
+    dtype type = dtype::bf16;
+    bool there() const { return begin >= 0; }
+    std::int64_t bytes() const { return elements * size_of(type); } ///< of a sequence
+    std::int64_t at(std::int64_t sequence) const { return begin + sequence * bytes(); }
+  };
+
+  /// Numbers that look random, the same for the same array and sequence: up to 1 in magnitude, and
+  /// those of q so large that scores have the deviation that is wanted.
+  std::vector<bf16> input(const array& a, std::int64_t sequence) const {
+    double most = 1;
+    if (&a == &q_) most = 6 / (s_.score_scale() * std::sqrt(static_cast<double>(s_.head_dim)));
+    std::vector<bf16> x(static_cast<std::size_t>(a.elements));
+    const auto key = static_cast<std::uint64_t>(a.at(sequence));
+    constexpr std::int64_t piece = 1 << 16;
+    parallel_for((a.elements + piece - 1) / piece, [&](std::int64_t p) {
+      for (std::int64_t i = p * piece; i < a.elements && i < (p + 1) * piece; ++i) {
+        std::uint64_t n = (key + static_cast<std::uint64_t>(i)) * 0x9e3779b97f4a7c15u;
+        n ^= n >> 29, n *= 0xbf58476d1ce4e5b9u, n ^= n >> 32;
+        const double unit = static_cast<double>(n >> 11) * 0x1p-52 - 1;
+        x[static_cast<std::size_t>(i)] = bf16(static_cast<float>(most * unit));
+      }
+    });
+    return x;
+  }
+  template <class T> static std::vector<T> read(device& on, const std::byte* memory, const array& a,
+                                                std::int64_t sequence) {
+    std::vector<T> x(static_cast<std::size_t>(a.elements));
+    on.read(x.data(), memory + a.at(sequence), a.bytes());
+    return x;
+  }
+  bool is_written(device& on, const std::byte* memory, const array& a) const {
+    const auto finite = [](auto x) { return std::isfinite(convert<double>(x)); };
+    for (std::int64_t b = 0; b < s_.sequences; ++b) {
+      bool all = true;
+      if (a.type == dtype::bf16) {
+        const auto x = read<bf16>(on, memory, a, b);
+        all = std::all_of(x.begin(), x.end(), finite);
+      } else {
+        const auto x = read<float>(on, memory, a, b);
+        all = std::all_of(x.begin(), x.end(), finite);
+      }
+      if (!all) return false;
+    }
+    return true;
+  }
+  bool guards_are_whole(device& on, const std::byte* memory) const {
+    std::array<unsigned char, guard> x{};
+    for (const array* a : {&q_, &k_, &v_, &o_, &lse_, &dy_, &dq_, &dk_, &dv_}) {
+      if (!a->there()) continue;
+      for (const std::int64_t first : {a->begin - guard, a->at(s_.sequences)}) {
+        on.read(x.data(), memory + first, guard);
+        if (std::any_of(x.begin(), x.end(), [](unsigned char c) { return c != 0xff; }))
+          return false;
+      }
+    }
+    return true;
+  }
+
+  /// Columns [first, first + count) of the rows of a sequence, as fp32.
+  std::vector<float> columns(const std::vector<bf16>& x, std::int64_t stride, std::int64_t first,
+                             std::int64_t count) const {
+    std::vector<float> y;
+    y.reserve(static_cast<std::size_t>(s_.tokens * count));
+    for (std::int64_t t = 0; t < s_.tokens; ++t)
+      for (std::int64_t d = 0; d < count; ++d)
+        y.push_back(static_cast<float>(x[static_cast<std::size_t>(t * stride + first + d)]));
+    return y;
+  }
+  static std::string differing(const char* name, const std::vector<float>& got,
+                               const std::vector<float>& want, double roundings) {
+    double most = 0;
+    for (const float w : want) most = std::max(most, std::fabs(double{w}));
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      const double w = want[i], near = 0x1p-8 * (std::fabs(w) + roundings * most);
+      if (!(std::fabs(got[i] - w) <= near)) return std::string("computes ") + name + " wrong";
+    }
+    return {};
+  }
+
+  /// What belongs to one key head of a sequence, and to the query heads that read it.
+  std::string fault_of_head(device& on, const std::byte* memory, std::int64_t b,
+                            std::int64_t kv) const {
+    const std::int64_t S = s_.tokens, D = s_.head_dim, group = s_.heads / s_.kv_heads;
+    const std::int64_t of_q = s_.heads * D, of_k = s_.kv_heads * D;
+    const auto queries = [&](const std::vector<bf16>& x) {
+      return columns(x, of_q, kv * group * D, group * D);
+    };
+    const auto keys = [&](const std::vector<bf16>& x) { return columns(x, of_k, kv * D, D); };
+    const auto q = queries(input(q_, b)), k = keys(input(k_, b)), v = keys(input(v_, b));
+    std::vector<float> o(q.size()), lse(static_cast<std::size_t>(group * S));
+    const attention_shape shape{std::int64_t{1}, S, S, group, std::int64_t{1}, D};
+    attention_visibility see;
+    see.scale = s_.score_scale(), see.window = s_.window;
+    const cores threads;
+    const int many = on.threads();
+    std::vector<std::byte> scratch(
+        static_cast<std::size_t>(std::max(attention_forward_bytes<float>(shape, many),
+                                          attention_backward_bytes<float>(shape, many))));
+    const auto rows_of = [D](auto& x, std::int64_t heads) {
+      return head_rows<std::remove_reference_t<decltype(x[0])>>{x.data(), heads * D};
+    };
+    attention_forward<float>(shape, see, rows_of(q, group), rows_of(k, 1), rows_of(v, 1),
+                             rows_of(o, group), lse.data(), {scratch.data(), many, threads});
+    const auto got = read<float>(on, memory, lse_, b);
+    for (std::int64_t i = 0; i < group * S; ++i) {
+      const double want = lse[static_cast<std::size_t>(i)],
+                   is = got[static_cast<std::size_t>(kv * group * S + i)];
+      if (!(std::fabs(is - want) <= 1e-4 + 1e-5 * std::fabs(want))) return "computes lse wrong";
+    }
+    std::string wrong = differing("o", queries(read<bf16>(on, memory, o_, b)), o, 1);
+    if (!wrong.empty() || !s_.gradient) return wrong;
+    const auto dy = queries(input(dy_, b));
+    std::vector<float> dq(q.size()), dk(k.size()), dv(v.size());
+    attention_backward<float>(shape, see, rows_of(dy, group), rows_of(q, group), rows_of(k, 1),
+                              rows_of(v, 1), rows_of(o, group), lse.data(), rows_of(dq, group),
+                              rows_of(dk, 1), rows_of(dv, 1), {scratch.data(), many, threads});
+    wrong = differing("dq", queries(read<bf16>(on, memory, dq_, b)), dq, 4);
+    if (wrong.empty()) wrong = differing("dk", keys(read<bf16>(on, memory, dk_, b)), dk, 4);
+    if (wrong.empty()) wrong = differing("dv", keys(read<bf16>(on, memory, dv_, b)), dv, 4);
+    return wrong;
+  }
+
+  fused_attention_shape s_;
+  array q_, k_, v_, o_, lse_, dy_, dq_, dk_, dv_;
+  std::int64_t bytes_ = 0;
+};
+
+} // namespace mc

@@ -1,0 +1,98 @@
+// Attention of kernel/cuda/cudnn_attention.hpp over the stand-in of cuDNN: what its graphs say, the check
+// that it passes, and what is left to bodies.
+#define BOOST_TEST_MODULE cuda_attention
+#include <boost/test/unit_test.hpp>
+
+#include <cuda/machine.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+using namespace mc;
+
+namespace {
+
+constexpr fused_attention_shape shape_of(std::int64_t sequences, std::int64_t tokens,
+                                         std::int64_t heads, std::int64_t kv_heads,
+                                         std::int64_t head_dim, std::int64_t window = 0) {
+  return {sequences, tokens, heads, kv_heads, head_dim, window, 0, true};
+}
+fused_attention_shape forward_of(fused_attention_shape s) {
+  s.gradient = false;
+  return s;
+}
+
+} // namespace
+
+// Each that is prepared has passed its check, which compares it with the kernels of the host.
+BOOST_AUTO_TEST_CASE(graphs_say_attention) {
+  for (const fused_attention_shape& s :
+       {shape_of(2, 24, 2, 2, 16), shape_of(1, 33, 4, 2, 8), shape_of(3, 17, 3, 1, 24),
+        shape_of(2, 40, 2, 2, 8, 7), shape_of(1, 9, 4, 1, 8, 1), shape_of(2, 1, 2, 1, 8)}) {
+    test::machine_with_device machine;
+    for (const bool deterministic : {true, false}) {
+      cudnn_attention of(machine.device(), deterministic);
+      BOOST_TEST((of.prepare(s) != nullptr), "of " << s.tokens << " tokens");
+      BOOST_TEST((of.prepare(forward_of(s)) != nullptr));
+      BOOST_TEST(of.prepare(s) == of.prepare(s)); // found
+      for (const std::string& why : of.left()) BOOST_ERROR(why);
+    }
+  }
+}
+
+// Where all sequences at once would take more than 1 GiB of scratch, as many are computed as have room:
+// none is left out (the check sees the last one, and what is not written).
+BOOST_AUTO_TEST_CASE(few_sequences_at_a_time) {
+  constexpr auto long_ones = shape_of(8, 4096, 32, 8, 128);
+  static_assert(cuda::sequences_at_once(long_ones, true) == 1);
+  static_assert(cuda::sequences_at_once(long_ones, false) == 4);
+  static_assert(cuda::sequences_at_once(shape_of(32, 1024, 12, 12, 64), true) == 32);
+  static_assert(cuda::sequences_at_once(shape_of(6, 2048, 12, 12, 64), true) == 6);
+  static_assert(cuda::sequences_at_once(shape_of(12, 2048, 12, 12, 64), true) == 6);
+  static_assert(cuda::most_attention_scratch(long_ones) < std::int64_t{1300} << 20);
+  test::machine_with_device machine;
+  for (const std::int64_t room : {1, 40'000, 80'000, 1 << 20}) {
+    const auto s = shape_of(6, 20, 4, 2, 8);
+    cudnn_attention of(machine.device(), true, nullptr, room);
+    BOOST_TEST((of.prepare(s) != nullptr));
+    for (const std::string& why : of.left()) BOOST_ERROR(why);
+    BOOST_TEST(of.scratch(s) <= std::max<std::int64_t>(room, 80'000));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_next_engine_or_bodies_compute_what_one_does_wrong) {
+  const auto s = forward_of(shape_of(1, 12, 2, 2, 8));
+  for (const std::string fault : {"plan", "workspace", "execute", "wrong"}) {
+    test::machine_with_device machine;
+    stand_in::fail(fault + " 1", cudaErrorUnknown);
+    cudnn_attention of(machine.device());
+    BOOST_TEST((of.prepare(s) != nullptr), fault);
+    BOOST_TEST(of.left().empty());
+  }
+  struct both {
+    std::string fault;
+    const char* says;
+  };
+  for (const both& f :
+       {both{"plan", "cudnnBackendFinalize of a plan of attention"},
+        both{"workspace", " bytes for it, and 1024 are planned"}, both{"execute", "cuDNN fails"},
+        both{"wrong", "cuDNN computes o wrong"}, both{"cudnnCreate", "cuDNN cannot be opened"}}) {
+    test::machine_with_device machine;
+    for (const char* const engine : {"", " 1", " 2"})
+      stand_in::fail(f.fault + engine, cudaErrorUnknown);
+    static std::string told;
+    told.clear();
+    cudnn_attention of(machine.device(), true, [](std::string_view text) { told += text; });
+    BOOST_TEST((of.prepare(s) == nullptr), f.fault);
+    BOOST_TEST((of.prepare(s) == nullptr)); // and none is tried again
+    BOOST_TEST_REQUIRE(of.left().size() == 1u);
+    BOOST_TEST(of.left().front() == told);
+    BOOST_TEST(told.find("attention is computed by rows, which is slow: of 1 x 12 tokens with 2 "
+                         "heads of 8 and 2 of keys: ") == 0u,
+               told);
+    BOOST_TEST(told.find(f.says) != std::string::npos, told);
+  }
+}
