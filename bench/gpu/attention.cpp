@@ -1,69 +1,21 @@
 #include "arrays.hpp"
-#include "attention_plan.hpp"
 #include "ceilings.hpp"
 #include "cuda_device.hpp"
 
+#include <megacpp/kernel/cuda/cudnn_attention.hpp>
+
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <memory>
 
 namespace gpu {
 namespace {
 
 using mc::bf16;
 using std::int64_t;
-using kind = attention_plan::kind;
-
-class library {
-public:
-  library() { require(cudnnCreate(&h_), "cudnnCreate"); }
-  library(const library&) = delete;
-  library& operator=(const library&) = delete;
-  ~library() { (void)cudnnDestroy(h_); }
-  cudnnHandle_t get() const { return h_; }
-
-private:
-  cudnnHandle_t h_ = nullptr;
-};
-
-// Where the arrays of attention lie in one block, for the forward and the backward.
-class arrays_of {
-public:
-  explicit arrays_of(const attention_shape& s) : shape(s) {
-    const int64_t out = s.rows() * s.heads * s.head_dim, row = s.rows() * s.heads;
-    qkv = take(s.rows() * s.packed() * 2), o = take(out * 2), d_o = take(out * 2);
-    d_qkv = take(s.rows() * s.packed() * 2);
-    stats = take(row * 4), row_sums = take(row * 4), accumulator = take(out * 4);
-  }
-  attention_shape shape;
-  int64_t qkv, o, d_o, d_qkv, stats, row_sums, accumulator, bytes = 0;
-
-  void run(const attention_plan& plan, kind of, std::byte* at, std::byte* workspace) const {
-    float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_dim)));
-    float none = -std::numeric_limits<float>::infinity(), one = 1;
-    const int64_t k = shape.heads * shape.head_dim * 2,
-                  v = k + shape.key_heads * shape.head_dim * 2;
-    std::vector<binding> all{{tensor::q, at + qkv},          {tensor::k, at + qkv + k},
-                             {tensor::v, at + qkv + v},      {tensor::o, at + o},
-                             {tensor::stats, at + stats},    {tensor::scale, &scale},
-                             {tensor::minus_infinity, &none}};
-    if (of != kind::forward) {
-      const binding more[] = {{tensor::d_o, at + d_o},       {tensor::d_q, at + d_qkv},
-                              {tensor::d_k, at + d_qkv + k}, {tensor::d_v, at + d_qkv + v},
-                              {tensor::one, &one},           {tensor::row_sums, at + row_sums}};
-      all.insert(all.end(), std::begin(more), std::end(more));
-      if (of == kind::backward) all.push_back({tensor::d_q_accumulator, at + accumulator});
-    }
-    plan.run(all, workspace);
-  }
-
-private:
-  int64_t take(int64_t of) {
-    const int64_t at = bytes;
-    bytes += (of + 255) / 256 * 256;
-    return at;
-  }
-};
+using shape = mc::fused_attention_shape;
 
 std::vector<bf16> random(int64_t n, std::uint64_t seed) {
   std::vector<bf16> x(static_cast<std::size_t>(n));
@@ -78,20 +30,82 @@ std::vector<bf16> random(int64_t n, std::uint64_t seed) {
   return x;
 }
 
-// Loops in double over one sequence and one head: adds to the gradients of its key head.
+// The operands of an attention: those that are read hold random numbers, the others a NaN everywhere.
+class operands {
+public:
+  operands(mc::cuda& on, const shape& s)
+      : q(random(of_q(s), 31)),
+        k(random(of_k(s), 32)),
+        v(random(of_k(s), 33)),
+        dy(random(of_q(s), 34)),
+        on_(on),
+        s_(s) {
+    const int64_t rows = s.sequences * s.tokens * s.heads;
+    const int64_t bytes[] = {of_q(s) * 2, of_k(s) * 2, of_k(s) * 2, of_q(s) * 2, of_q(s) * 2,
+                             rows * 4,    of_q(s) * 2, of_k(s) * 2, of_k(s) * 2};
+    int64_t all = 0;
+    for (std::size_t i = 0; i < std::size(bytes); ++i)
+      at_[i] = all, all += (bytes[i] + 255) / 256 * 256;
+    data_ = mc::arena(on, all, "attention", "a smaller micro-batch");
+    data_.poison();
+    for (std::size_t i = 0; i < 4; ++i) {
+      const std::vector<bf16>* const from[] = {&q, &k, &v, &dy};
+      on.write(pointer(i), from[i]->data(), bytes[i]);
+    }
+  }
+  mc::fused_attention_call forward() const {
+    return {on_.main_lane(), scratch(), pointer(0), pointer(1), pointer(2), pointer(4), pointer(5)};
+  }
+  mc::fused_attention_grad_call gradient() const {
+    return {on_.main_lane(), scratch(),  pointer(3), pointer(0), pointer(1), pointer(2),
+            pointer(4),      pointer(5), pointer(6), pointer(7), pointer(8)};
+  }
+  template <class T> std::vector<T> read(const void* from, int64_t n) const {
+    std::vector<T> x(static_cast<std::size_t>(n));
+    on_.read(x.data(), static_cast<const std::byte*>(from), n * int64_t{sizeof(T)});
+    return x;
+  }
+  static int64_t of_q(const shape& s) { return s.sequences * s.tokens * s.heads * s.head_dim; }
+  static int64_t of_k(const shape& s) { return s.sequences * s.tokens * s.kv_heads * s.head_dim; }
+
+  std::vector<bf16> q, k, v, dy;
+
+private:
+  std::byte* pointer(std::size_t i) const { return data_.data() + at_[i]; }
+  std::byte* scratch() const {
+    on_.main_lane().reserve({.scratch = on_.attention()->scratch(s_)});
+    return on_.main_lane().scratch();
+  }
+  mc::cuda& on_;
+  shape s_;
+  mc::arena data_;
+  int64_t at_[9];
+};
+
+// Loops in double over the sequences and the heads.
 struct reference {
-  const attention_shape& s;
-  std::vector<double> qkv, d_o, o, d_qkv;
-  reference(const attention_shape& shape, const std::vector<bf16>& x, const std::vector<bf16>& d)
-      : s(shape), o(d.size()), d_qkv(x.size()) {
-    for (bf16 v : x) qkv.push_back(mc::convert<double>(v));
-    for (bf16 v : d) d_o.push_back(mc::convert<double>(v));
+  const shape& s;
+  std::vector<double> q, k, v, dy, o, dq, dk, dv;
+  reference(const shape& of, const operands& x)
+      : s(of),
+        q(wide(x.q)),
+        k(wide(x.k)),
+        v(wide(x.v)),
+        dy(wide(x.dy)),
+        o(q.size()),
+        dq(q.size()),
+        dk(k.size()),
+        dv(k.size()) {
     for (int64_t b = 0; b < s.sequences; ++b)
       for (int64_t h = 0; h < s.heads; ++h) head(b, h);
   }
 
 private:
-  static std::size_t index(int64_t i) { return static_cast<std::size_t>(i); }
+  static std::vector<double> wide(const std::vector<bf16>& x) {
+    std::vector<double> y;
+    for (bf16 v : x) y.push_back(mc::convert<double>(v));
+    return y;
+  }
   static double dot(const double* a, const double* b, int64_t n) {
     double sum = 0;
     for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
@@ -101,31 +115,31 @@ private:
     for (int64_t i = 0; i < n; ++i) to[i] += factor * x[i];
   }
 
+  // Adds to the gradients of the head's keys.
   void head(int64_t b, int64_t h) {
-    const int64_t d = s.head_dim, key = s.heads + h / (s.heads / s.key_heads);
-    const double scale = 1 / std::sqrt(static_cast<double>(d));
-    const auto part = [&](std::vector<double>& of, int64_t t, int64_t which) {
-      return &of[index((b * s.tokens + t) * s.packed() + which * d)];
+    const int64_t d = s.head_dim;
+    const double scale = s.score_scale();
+    const auto query = [&](std::vector<double>& x, int64_t t) {
+      return x.data() + ((b * s.tokens + t) * s.heads + h) * d;
+    };
+    const auto key = [&](std::vector<double>& x, int64_t t) {
+      return x.data() + ((b * s.tokens + t) * s.kv_heads + h / (s.heads / s.kv_heads)) * d;
     };
     for (int64_t t = 0; t < s.tokens; ++t) {
-      std::vector<double> p(index(t + 1));
+      const int64_t first = s.window > 0 ? std::max<int64_t>(t - s.window + 1, 0) : 0;
+      std::vector<double> p(static_cast<std::size_t>(t + 1));
+      const auto of = [&](int64_t j) -> double& { return p[static_cast<std::size_t>(j)]; };
       double top = -std::numeric_limits<double>::infinity(), sum = 0;
-      for (int64_t j = 0; j <= t; ++j) {
-        p[index(j)] = scale * dot(part(qkv, t, h), part(qkv, j, key), d);
-        top = std::max(top, p[index(j)]);
-      }
-      for (double& x : p) sum += x = std::exp(x - top);
-      const int64_t at = ((b * s.tokens + t) * s.heads + h) * d;
-      for (int64_t j = 0; j <= t; ++j)
-        add(&o[index(at)], p[index(j)] /= sum, part(qkv, j, key + s.key_heads), d);
-      const double* const of_o = &d_o[index(at)];
-      const double mean = dot(of_o, &o[index(at)], d);
-      for (int64_t j = 0; j <= t; ++j) {
-        add(part(d_qkv, j, key + s.key_heads), p[index(j)], of_o, d);
-        const double d_s =
-            scale * p[index(j)] * (dot(of_o, part(qkv, j, key + s.key_heads), d) - mean);
-        add(part(d_qkv, t, h), d_s, part(qkv, j, key), d);
-        add(part(d_qkv, j, key), d_s, part(qkv, t, h), d);
+      for (int64_t j = first; j <= t; ++j)
+        top = std::max(top, of(j) = scale * dot(query(q, t), key(k, j), d));
+      for (int64_t j = first; j <= t; ++j) sum += of(j) = std::exp(of(j) - top);
+      for (int64_t j = first; j <= t; ++j) add(query(o, t), of(j) /= sum, key(v, j), d);
+      const double mean = dot(query(dy, t), query(o, t), d);
+      for (int64_t j = first; j <= t; ++j) {
+        add(key(dv, j), of(j), query(dy, t), d);
+        const double ds = scale * of(j) * (dot(query(dy, t), key(v, j), d) - mean);
+        add(query(dq, t), ds, key(k, j), d);
+        add(key(dk, j), ds, query(q, t), d);
       }
     }
   }
@@ -147,63 +161,45 @@ void compare(const char* name, const std::vector<bf16>& got, const std::vector<d
   }
 }
 
-// A block of the device that begins as a NaN everywhere, with the inputs in it.
-class inputs {
-public:
-  inputs(const arrays_of& a, const std::vector<bf16>& qkv, const std::vector<bf16>& d_o)
-      : data_(memory(), a.bytes, "attention", "a smaller micro-batch") {
-    data_.poison();
-    memory().write(data_.data() + a.qkv, qkv.data(), static_cast<int64_t>(qkv.size()) * 2);
-    memory().write(data_.data() + a.d_o, d_o.data(), static_cast<int64_t>(d_o.size()) * 2);
-  }
-  std::byte* data() const { return data_.data(); }
-  std::vector<bf16> read(int64_t offset, std::size_t n) const {
-    std::vector<bf16> x(n);
-    memory().read(x.data(), data_.data() + offset, static_cast<int64_t>(n) * 2);
-    return x;
-  }
-
-private:
-  mc::arena data_;
-};
-
-// Of a plan; of one that needs none, too, a pointer to something.
-mc::arena workspace_of(const attention_plan& plan) {
-  return mc::arena(memory(), plan.workspace_bytes() + 256, "cuDNN's workspace",
-                   "a smaller micro-batch");
+// A device whose attention is deterministic or not. It multiplies nothing.
+std::unique_ptr<mc::cuda> device(bool deterministic) {
+  return std::make_unique<mc::cuda>(0, mc::thread_count(), [=](mc::cuda& on) {
+    return mc::cuda_libraries{nullptr, std::make_unique<mc::cudnn_attention>(on, deterministic)};
+  });
+}
+const mc::fused_attention& prepared(mc::cuda& on, shape s, bool gradient) {
+  s.gradient = gradient;
+  const mc::fused_attention* const of = on.attention()->prepare(s);
+  if (of == nullptr) throw mc::error(mc::exit_code::internal, on.attention()->left().back());
+  return *of;
 }
 
-std::vector<bf16> random_qkv(const attention_shape& s) { return random(s.rows() * s.packed(), 31); }
-std::vector<bf16> random_out(const attention_shape& s) {
-  return random(s.rows() * s.heads * s.head_dim, 32);
-}
-
-void check(report& r, const library& of, const std::string& name, const attention_shape& s) {
+void check(report& r, const std::string& name, shape s) {
+  s.gradient = true;
   r.check("attention " + name, [&]() -> figures {
-    const arrays_of a(s);
-    const auto qkv = random_qkv(s), d_o = random_out(s);
-    const inputs in(a, qkv, d_o);
-    const reference want(s, qkv, d_o);
-    const auto run = [&](kind k) {
-      const attention_plan plan(k, s, of.get());
-      const mc::arena workspace = workspace_of(plan);
-      a.run(plan, k, in.data(), workspace.data());
-      finish();
-    };
-    run(kind::forward);
-    compare("o", in.read(a.o, d_o.size()), want.o, 1);
-    std::vector<bf16> first;
-    for (const kind k :
-         {kind::backward, kind::deterministic_backward, kind::deterministic_backward}) {
-      memory().fill(in.data() + a.d_qkv, 0xff, s.rows() * s.packed() * 2);
-      run(k);
-      const auto d = in.read(a.d_qkv, qkv.size());
-      compare(k == kind::backward ? "d_qkv" : "d_qkv deterministic", d, want.d_qkv, 2);
-      if (k != kind::deterministic_backward) continue;
-      if (first.empty()) first = d;
-      else if (std::memcmp(first.data(), d.data(), d.size() * 2) != 0)
-        throw mc::error(mc::exit_code::internal,
-                        "the deterministic backward gives other bits the second time");
+    for (const bool deterministic : {false, true}) {
+      const auto on = device(deterministic);
+      const operands x(*on, s);
+      const reference want(s, x);
+      const auto forward = x.forward();
+      prepared(*on, s, false).execute(forward);
+      const auto read = [&](const void* from, std::size_t n) {
+        return x.read<bf16>(from, static_cast<int64_t>(n));
+      };
+      compare("o", read(forward.o, want.o.size()), want.o, 1);
+      std::vector<bf16> first;
+      for (int again = 0; again < 2; ++again) {
+        const auto g = x.gradient();
+        prepared(*on, s, true).execute(g);
+        compare("dq", read(g.dq, want.dq.size()), want.dq, 2);
+        compare("dk", read(g.dk, want.dk.size()), want.dk, 2);
+        compare("dv", read(g.dv, want.dv.size()), want.dv, 2);
+        const auto dq = read(g.dq, want.dq.size());
+        if (again == 0) first = dq;
+        else if (deterministic && std::memcmp(first.data(), dq.data(), dq.size() * 2) != 0)
+          throw mc::error(mc::exit_code::internal,
+                          "the deterministic gradient has other bits the second time");
+      }
     }
     return {};
   });
@@ -211,55 +207,57 @@ void check(report& r, const library& of, const std::string& name, const attentio
 
 // A causal score and a half: forward 2 products of B A T^2 D / 2 multiplications and additions
 // each, backward 5 of them.
-void measure(report& r, const library& of, const std::string& name, const attention_shape& s) {
+void measure(report& r, const std::string& name, shape s) {
   struct what {
     const char* name;
-    kind of;
-    double products;
+    bool gradient, deterministic;
   };
-  for (const what w : {what{"forward", kind::forward, 2}, what{"backward", kind::backward, 5},
-                       what{"deterministic backward", kind::deterministic_backward, 5}}) {
+  for (const what w : {what{"forward", false, true}, what{"backward", true, false},
+                       what{"deterministic backward", true, true}}) {
     r.check("attention " + std::string(w.name) + " " + name, [&]() -> figures {
-      const arrays_of a(s); // larger than the cache
-      const inputs in(a, random_qkv(s), random_out(s));
-      if (w.of != kind::forward) {
-        const attention_plan before(kind::forward, s, of.get());
-        const mc::arena workspace = workspace_of(before);
-        a.run(before, kind::forward, in.data(), workspace.data());
-        finish();
-      }
-      const attention_plan plan(w.of, s, of.get());
-      const mc::arena workspace = workspace_of(plan);
-      const double ms =
-          milliseconds([&](int) { a.run(plan, w.of, in.data(), workspace.data()); }, 1);
-      const auto n = [](int64_t x) { return static_cast<double>(x); };
-      const double flops = w.products * n(s.rows()) * n(s.heads) * n(s.tokens) * n(s.head_dim);
+      const auto on = device(w.deterministic);
+      s.gradient = w.gradient;
+      const operands x(*on, s); // larger than the cache
+      const mc::fused_attention &forward = prepared(*on, s, false),
+                                &of = prepared(*on, s, w.gradient);
+      forward.execute(x.forward());
+      const auto f = x.forward();
+      const auto g = x.gradient();
+      mc::cuda_moment begin, end;
+      auto& lane = static_cast<mc::cuda_lane&>(on->main_lane());
+      const auto run = [&] {
+        if (w.gradient) of.execute(g);
+        else of.execute(f);
+      };
+      run();
+      constexpr int calls = 10;
+      begin.record(lane.stream());
+      for (int i = 0; i < calls; ++i) run();
+      end.record(lane.stream());
+      lane.finish();
+      const double ms = static_cast<double>(end.since(begin)) * 1e-6 / calls;
+      const auto n = [](int64_t i) { return static_cast<double>(i); };
+      const double flops = (w.gradient ? 5.0 : 2.0) * n(s.sequences * s.tokens) * n(s.heads) *
+                           n(s.tokens) * n(s.head_dim);
       return {{"ms", ms},
               {"TFLOP/s", flops / ms / 1e9},
-              {"workspace_MiB", n(plan.workspace_bytes()) / 0x1p20}};
+              {"scratch_MiB", n(on->attention()->scratch(s)) / 0x1p20}};
     });
   }
 }
 
 } // namespace
 
-std::string attention_library() {
-  const std::size_t v = cudnnGetVersion();
-  return std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." +
-         std::to_string(v % 100);
-}
+std::string attention_library() { return mc::cudnn_version(cudnnGetVersion()); }
 
 void attention(report& r) {
-  std::unique_ptr<library> of;
-  r.check("cudnnCreate", [&]() -> figures {
-    of = std::make_unique<library>();
-    return {};
-  });
-  if (!of) return;
-  check(r, *of, "of heads of 64", {2, 256, 4, 4, 64});
-  check(r, *of, "of grouped heads of 128", {1, 384, 8, 2, 128});
-  measure(r, *of, "gpt2-124m", {32, 1024, 12, 12, 64});
-  measure(r, *of, "qwen3-8b", {4, 4096, 32, 8, 128});
+  check(r, "of heads of 64", {2, 256, 4, 4, 64});
+  check(r, "of grouped heads of 128", {1, 384, 8, 2, 128});
+  check(r, "of a window", {2, 320, 4, 2, 64, 100});
+  check(r, "of an odd length", {3, 257, 2, 2, 64});
+  measure(r, "gpt2-124m", {32, 1024, 12, 12, 64});
+  measure(r, "qwen3-8b", {4, 4096, 32, 8, 128});
+  measure(r, "qwen3-30b-a3b", {2, 4096, 32, 4, 128});
 }
 
 } // namespace gpu

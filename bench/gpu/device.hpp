@@ -1,13 +1,9 @@
-// What row bodies are checked on: the CUDA device (cuda_device.cpp, bodies_*.cu), or blocks that are
-// emulated on the CPU (tests/gpu/emulated_gpu.cpp). A program links one of them.
+// What row bodies are checked on: the CUDA device (cuda_device.cpp, cmake/cuda_bodies.cu), or blocks
+// that are emulated on the CPU (tests/gpu/emulated_gpu.cpp). A program links one of them.
 #pragma once
 
+#include <megacpp/exec/cuda/launch.hpp>
 #include <megacpp/exec/device.hpp>
-#include <megacpp/kernel/rows/columns.hpp>
-#include <megacpp/kernel/rows/cross_entropy.hpp>
-#include <megacpp/kernel/rows/embedding.hpp>
-#include <megacpp/kernel/rows/layer_norm.hpp>
-#include <megacpp/kernel/rows/sum_squares.hpp>
 
 #include <cstdint>
 #include <functional>
@@ -16,23 +12,16 @@ namespace gpu {
 
 /// Threads of the block that works on a row.
 template <class Body> inline constexpr int threads_of = 128;
-template <class G> inline constexpr int threads_of<mc::rows::logits_row<G>> = 1024;
-template <class T> inline constexpr int threads_of<mc::rows::logits_grad_row<T>> = 1024;
-template <class T> inline constexpr int threads_of<mc::rows::loss_row<T>> = 1024;
-template <class T> inline constexpr int threads_of<mc::rows::sum_squares_block<T>> = 512;
-// Slabs are narrow, so that there are more of them than one.
-template <class T> inline constexpr int threads_of<mc::rows::bias_gradient_slab<T>> = 32;
-template <class T> inline constexpr int threads_of<mc::rows::rms_norm_gain_slab<T>> = 32;
-template <class T> inline constexpr int threads_of<mc::rows::layer_norm_gain_slab<T>> = 32;
-template <class T> inline constexpr int threads_of<mc::rows::embedding_gradient_slab<T>> = 32;
 
 mc::memory_space& memory();
 
-/// Starts the body for every row. Defined for the list of row bodies.
-template <class Body> void launch(std::int64_t rows, const Body& body);
-
 /// Throws mc::error unless a launch gave 0, cudaSuccess.
 void require_launch(int status);
+
+/// Starts the body for every row, as programs do it.
+template <class Body> void launch(std::int64_t rows, const Body& body) {
+  require_launch(mc::launch_on_cuda(nullptr, rows, body));
+}
 
 /// Waits for what was started. Throws mc::error if something of it went wrong.
 void finish();

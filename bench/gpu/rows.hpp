@@ -5,6 +5,8 @@
 #include "device.hpp"
 #include "report.hpp"
 
+#include <megacpp/exec/launch.hpp>
+
 #include <span>
 #include <string>
 

@@ -295,9 +295,10 @@ template <class T> void embedding(report& r, const sizes& m) {
       return rows::embedding_gradient_part<T>{m.hidden, 0,          {m.tokens, order, at(numbers)},
                                               at(dy),   at(dtable), at(sums)};
     });
-    if constexpr (std::is_same_v<T, float>)
+    if (std::is_same_v<T, float> &&
+        m.tokens > rows::rows_per_part) // of fewer there is nothing to add
       run(r, "embedding_gradient_total", name_of_type<T>, m, a, windows, [=](place at) {
-        return rows::embedding_gradient_total<T>{
+        return rows::embedding_gradient_total<float>{
             m.hidden, 0, {m.tokens, order, at(numbers)}, at(sums), at(dtable)};
       });
   }

@@ -27,26 +27,28 @@ mc::memory_space& memory() { return mc::host_memory::of_process(); }
 std::int64_t cache_bytes() { return 0; }
 double milliseconds(const std::function<void(int)>&, int) { return 0; }
 
-template <class Body> void launch(std::int64_t rows, const Body& body) {
-  static std::map<int, test::emulated_block> blocks;
-  test::emulated_block& block =
-      blocks.try_emplace(threads_of<Body>, threads_of<Body>).first->second;
-  const test::turns order{test::turns::random, static_cast<std::uint64_t>(rows)};
-  const std::int64_t all = last_row_is_missing ? rows - 1 : rows;
-  for (std::int64_t row = 0; row < all && found.empty(); ++row)
-    found = block.run([&](const test::emulated_team& team) { body(team, row); }, order);
-}
-
+void require_launch(int) {}
 void finish() {
   const std::string sentence = std::exchange(found, "");
   if (!sentence.empty()) throw mc::error(mc::exit_code::internal, sentence);
 }
 
-#define MEGACPP_BODY(...) \
-  template void launch<__VA_ARGS__>(std::int64_t rows, const __VA_ARGS__& body);
-#include <every_body.inc>
-
 } // namespace gpu
+
+template <class Body> int mc::launch_on_cuda(CUstream_st*, std::int64_t rows, const Body& body) {
+  static std::map<int, test::emulated_block> blocks;
+  test::emulated_block& block =
+      blocks.try_emplace(gpu::threads_of<Body>, gpu::threads_of<Body>).first->second;
+  const test::turns order{test::turns::random, static_cast<std::uint64_t>(rows)};
+  const std::int64_t all = last_row_is_missing ? rows - 1 : rows;
+  for (std::int64_t row = 0; row < all && found.empty(); ++row)
+    found = block.run([&](const test::emulated_team& team) { body(team, row); }, order);
+  return 0;
+}
+
+#define MEGACPP_BODY(...) \
+  template int mc::launch_on_cuda(CUstream_st*, std::int64_t, const __VA_ARGS__&);
+#include <every_body.inc>
 
 namespace {
 
