@@ -1,10 +1,11 @@
-// A CUDA block (block_team) on one thread of the CPU: what a row body computes on CUDA, and what is
-// right there by luck alone.
+// The threads of a CUDA block that are the team of a row (group_team) on one thread of the CPU: what a
+// row body computes on CUDA, and what is right there by luck alone.
 //
-// Every thread of the block is a fiber. From one barrier (sync, sum, sum_two, max) to the next they
+// Every thread of the team is a fiber. From one barrier (sync, sum, sum_two, max) to the next they
 // run one after the other, in an order that is drawn anew; or each apart from the others, whose
 // writes it sees only after the barrier. A body without races gives the same bits in every order.
-// Elements, the width of groups and the order of sums are those of block_team.
+// Elements, the width of groups and the order of sums are those of group_team. Where a body says that
+// its rows are aligned, loads and stores of whole groups look at their addresses.
 #pragma once
 
 #include <fiber.hpp>
@@ -12,6 +13,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <functional>
@@ -54,9 +57,38 @@ struct place {
   }
 };
 
+/// Lanes of a whole group. Of a body that says its rows are aligned, addresses are looked at.
+template <int N> struct group_lanes : mc::lanes<N> { bool aligned; };
+namespace detail {
+template <int N, class T> void look(const T* p, group_lanes<N> i) {
+  constexpr std::size_t bytes = N * sizeof(T) < 16 ? N * sizeof(T) : 16;
+  if (!i.aligned || reinterpret_cast<std::uintptr_t>(p + i.first) % bytes == 0) return;
+  std::fprintf(stderr, "emulated team: an aligned body has a group of %d elements at %p\n", N,
+               static_cast<const void*>(p + i.first));
+  std::abort();
+}
+} // namespace detail
+template <class A, class T, int N> mc::vec<A, N> load(const T* p, group_lanes<N> i) {
+  detail::look(p, i);
+  return mc::load<A>(p, static_cast<const mc::lanes<N>&>(i));
+}
+template <class T, class A, int N> void store(T* p, group_lanes<N> i, mc::vec<A, N> x) {
+  detail::look(p, i);
+  mc::store(p, static_cast<const mc::lanes<N>&>(i), x);
+}
+template <class T, int N> void copy(T* to, const T* from, group_lanes<N> i) {
+  detail::look(to, i), detail::look(from, i);
+  mc::copy(to, from, static_cast<const mc::lanes<N>&>(i));
+}
+/// Whether a body says so.
+template <class Body> bool says_aligned(const Body& body) {
+  if constexpr (requires { body.aligned(); }) return body.aligned();
+  else return false;
+}
+
 class emulated_team;
 
-/// The threads of one block: a multiple of 32, at most 1,024.
+/// The threads of one team: 16, or a multiple of 32, at most 1,024.
 class emulated_block {
 public:
   static constexpr int most = 1024;
@@ -69,6 +101,7 @@ public:
 
   int threads() const { return threads_; }
   int current() const { return current_; }
+  bool aligned = false; ///< says the body that runs next
 
   /// Runs f(team) on all threads. Gives one sentence on what is wrong, or nothing: threads that
   /// wait at different barriers, or for one that has ended, and elements of `arrays` that two
@@ -98,7 +131,7 @@ public:
     fibers_[index(current_)].pause();
   }
 
-  /// Over all threads as block_team has it: the threads of a warp by exclusive or of their numbers,
+  /// Over all threads as group_team has it: the threads of a warp by exclusive or of their numbers,
   /// then the warps in order.
   template <class A, class Op>
   A over_block(A of_thread, const char* name, std::int64_t extent, place where) {
@@ -141,11 +174,13 @@ private:
 
   template <class A, class Op> void combine() {
     A all{};
-    for (int warp = 0; warp < threads_ / 32; ++warp) {
-      A a[32], b[32];
-      for (int i = 0; i < 32; ++i) std::memcpy(&a[i], &deposits_[index(32 * warp + i)], sizeof(A));
-      for (int d = 16; d > 0; d /= 2) {
-        for (int i = 0; i < 32; ++i) b[i] = Op()(a[i], a[i ^ d]);
+    const int lanes = std::min(threads_, 32);
+    for (int warp = 0; warp < threads_ / lanes; ++warp) {
+      A a[32]{}, b[32]{};
+      for (int i = 0; i < lanes; ++i)
+        std::memcpy(&a[i], &deposits_[index(lanes * warp + i)], sizeof(A));
+      for (int d = lanes / 2; d > 0; d /= 2) {
+        for (int i = 0; i < lanes; ++i) b[i] = Op()(a[i], a[i ^ d]);
         std::memcpy(a, b, sizeof a);
       }
       all = warp == 0 ? a[0] : Op()(all, a[0]);
@@ -234,8 +269,8 @@ public:
   template <class T, class Extent, class F> void each(Extent extent, F f) const {
     constexpr int N = width<T>;
     const std::int64_t n = extent, full = n / N * N, me = block_->current();
-    for (std::int64_t i = me * N; i < full; i += block_->threads() * N) f(mc::lanes<N>{i});
-    if (full + me < n) f(mc::lanes<1>{full + me});
+    for (std::int64_t i = me * N; i < full; i += block_->threads() * N) f(group<N>(i));
+    for (std::int64_t i = full + me; i < n; i += block_->threads()) f(mc::lanes<1>{i});
   }
 
   template <class T, class Extent, class F> void each_wide(Extent extent, F f) const {
@@ -247,21 +282,21 @@ public:
     constexpr int N = width<T>;
     const std::int64_t m = outer, n = extent, groups = n / N, rest = n % N;
     for (std::int64_t k = block_->current(); k < m * groups; k += block_->threads())
-      f(k / groups, mc::lanes<N>{k % groups * N});
+      f(k / groups, group<N>(k % groups * N));
     for (std::int64_t k = block_->current(); k < m * rest; k += block_->threads())
       f(k / rest, mc::lanes<1>{groups * N + k % rest});
   }
 
   template <class T, class Extent, class F>
   auto sum(Extent extent, F f, place where = place::here()) const {
-    using V = decltype(f(mc::lanes<width<T>>{0}));
+    using V = decltype(f(group<width<T>>(0)));
     return over_block<mc::detail::plus>(fold<T, mc::detail::plus>(extent, V(0), f), "sum", extent,
                                         where);
   }
 
   template <class T, class Extent, class F>
   auto sum_two(Extent extent, F f, place where = place::here()) const {
-    using V = decltype(f(mc::lanes<width<T>>{0}).first);
+    using V = decltype(f(group<width<T>>(0)).first);
     using A = typename V::value_type;
     V a(0), b(0);
     each<T>(extent, [&](auto i) {
@@ -275,14 +310,30 @@ public:
 
   template <class T, class Extent, class F>
   auto max(Extent extent, F f, place where = place::here()) const {
-    using V = decltype(f(mc::lanes<width<T>>{0}));
+    using V = decltype(f(group<width<T>>(0)));
     const V least(-std::numeric_limits<typename V::value_type>::infinity());
     return over_block<mc::detail::greater_of>(fold<T, mc::detail::greater_of>(extent, least, f),
                                               "max", extent, where);
   }
 
+  template <class T, class Extent, class F>
+  auto log_sum_exp(Extent extent, F f, place where = place::here()) const {
+    using A = typename decltype(f(group<width<T>>(0)))::value_type;
+    mc::detail::running_sum<A> mine;
+    each<T>(extent, [&](auto i) { mine.add(f(i)); });
+    const A top = over_block<mc::detail::greater_of>(mc::vec<A, 1>(mine.maximum), "log_sum_exp",
+                                                     extent, where);
+    return mc::maximum_and_sum<A>{
+        top, over_block<mc::detail::plus>(mc::vec<double, 1>(mine.below(top)), "log_sum_exp",
+                                          extent, where)};
+  }
+
 private:
   emulated_block* block_;
+
+  template <int N> group_lanes<N> group(std::int64_t first) const {
+    return {{first}, block_->aligned};
+  }
 
   // The elements of a rest go to the first lane.
   template <class Op, class A, int N, int M>

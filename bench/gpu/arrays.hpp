@@ -2,6 +2,7 @@
 // alike, and how far the results of the two may lie apart.
 #pragma once
 
+#include <megacpp/exec/cuda/launch.hpp>
 #include <megacpp/exec/parallel.hpp>
 #include <megacpp/num/dtype.hpp>
 
@@ -27,11 +28,12 @@ struct bound {
 };
 inline constexpr bound same_bits{};
 
-/// Roundings by which two sums of n elements of T may lie apart, that of a core and that of a block.
+/// Roundings by which two sums of n elements of T may lie apart, that of a core and that of a team.
 /// An element passes through as many additions as the tree is deep; d of them, with errors that are
 /// as often up as down, add up to more than 6 sqrt(d) units once in 10^7 times (Higham, Mary, "A new
 /// approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41, 2019).
-template <class T> double steps_of_sum(std::int64_t n, int threads) {
+template <class T> double steps_of_sum(std::int64_t n) {
+  const int threads = mc::lanes_of_row(n * std::int64_t{sizeof(T)});
   const double count = static_cast<double>(n);
   const double group = 16.0 / sizeof(T), core = 64.0 / sizeof(mc::accumulator_t<T>);
   const double of_block = std::ceil(count / group / threads) + group + 5 + threads / 32.0;

@@ -10,9 +10,6 @@
 
 namespace gpu {
 
-/// Threads of the block that works on a row.
-template <class Body> inline constexpr int threads_of = 128;
-
 mc::memory_space& memory();
 
 /// Throws mc::error unless a launch gave 0, cudaSuccess.

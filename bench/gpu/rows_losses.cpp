@@ -3,6 +3,8 @@
 
 #include <megacpp/kernel/rows/cross_entropy.hpp>
 
+#include <limits>
+
 namespace gpu {
 namespace {
 
@@ -74,7 +76,10 @@ template <class T> void loss(report& r, const sizes& m) {
   if constexpr (in_place) {
     logits = d = a.changed<T>("dlogits", m.rows * m.padded, of_gradient, -8, 8);
   } else {
-    logits = a.changed<float>("logits", m.rows * m.padded, of_gradient, -8, 8);
+    // A core leaves terms of the sum in them, a block nothing.
+    const bound any{.steps = 1, .magnitude = std::numeric_limits<double>::infinity()};
+    logits = a.changed<float>("logits", m.rows * m.padded, any, -8, 8);
+    a.moves(logits, m.rows * m.padded);
     d = a.written<T>("dlogits", m.rows * m.padded, of_gradient);
   }
   const auto seed = a.given(0.75f);

@@ -64,35 +64,58 @@ BOOST_AUTO_TEST_CASE(few_sequences_at_a_time) {
 }
 
 BOOST_AUTO_TEST_CASE(the_next_engine_or_bodies_compute_what_one_does_wrong) {
-  const auto s = forward_of(shape_of(1, 12, 2, 2, 8));
-  for (const std::string fault : {"plan", "workspace", "execute", "wrong"}) {
-    test::machine_with_device machine;
-    stand_in::fail(fault + " 1", cudaErrorUnknown);
-    cudnn_attention of(machine.device());
-    BOOST_TEST((of.prepare(s) != nullptr), fault);
-    BOOST_TEST(of.left().empty());
-  }
-  struct both {
-    std::string fault;
+  struct fault {
+    std::string of;
+    bool gradient;
     const char* says;
   };
-  for (const both& f :
-       {both{"plan", "cudnnBackendFinalize of a plan of attention"},
-        both{"workspace", " bytes for it, and 1024 are planned"}, both{"execute", "cuDNN fails"},
-        both{"wrong", "cuDNN computes o wrong"}, both{"cudnnCreate", "cuDNN cannot be opened"}}) {
+  const auto tensor = [](const char* what, attention_tensor t) {
+    return what + std::to_string(static_cast<int>(t));
+  };
+  using enum attention_tensor;
+  for (const fault& f : {fault{"plan", false, "cudnnBackendFinalize of a plan of attention"},
+                         fault{"workspace", false, " bytes for it, and 1024 are planned"},
+                         fault{"execute", false, "cuDNN fails"},
+                         fault{tensor("wrong ", o), false, "cuDNN computes o wrong"},
+                         fault{tensor("wrong ", stats), false, "cuDNN computes lse wrong"},
+                         fault{tensor("wrong ", dq), true, "cuDNN computes dq wrong"},
+                         fault{tensor("wrong ", dk), true, "cuDNN computes dk wrong"},
+                         fault{tensor("wrong ", dv), true, "cuDNN computes dv wrong"},
+                         fault{tensor("unwritten ", o), false, "cuDNN leaves results that are no"},
+                         fault{tensor("unwritten ", dv), true, "cuDNN leaves results that are no"},
+                         fault{tensor("beside ", stats), false, "cuDNN writes beside its results"},
+                         fault{tensor("beside ", dk), true, "cuDNN writes beside its results"}}) {
+    auto s = shape_of(1, 12, 2, 2, 8);
+    s.gradient = f.gradient;
+    {
+      test::machine_with_device machine;
+      stand_in::fail(f.of + " 1", cudaErrorUnknown);
+      cudnn_attention of(machine.device());
+      BOOST_TEST((of.prepare(s) != nullptr), f.of);
+      BOOST_TEST(of.left().empty());
+    }
     test::machine_with_device machine;
-    for (const char* const engine : {"", " 1", " 2"})
-      stand_in::fail(f.fault + engine, cudaErrorUnknown);
+    for (const char* const engine : {" 1", " 2"}) stand_in::fail(f.of + engine, cudaErrorUnknown);
     static std::string told;
     told.clear();
     cudnn_attention of(machine.device(), true, [](std::string_view text) { told += text; });
-    BOOST_TEST((of.prepare(s) == nullptr), f.fault);
+    BOOST_TEST((of.prepare(s) == nullptr), f.of);
     BOOST_TEST((of.prepare(s) == nullptr)); // and none is tried again
     BOOST_TEST_REQUIRE(of.left().size() == 1u);
     BOOST_TEST(of.left().front() == told);
-    BOOST_TEST(told.find("attention is computed by rows, which is slow: of 1 x 12 tokens with 2 "
-                         "heads of 8 and 2 of keys: ") == 0u,
+    BOOST_TEST(told.find(std::string("attention is computed by rows, which is slow: of ") +
+                         (f.gradient ? "the gradient of " : "") +
+                         "1 x 12 tokens with 2 heads of 8 and 2 of keys: ") == 0u,
                told);
     BOOST_TEST(told.find(f.says) != std::string::npos, told);
   }
+}
+
+BOOST_AUTO_TEST_CASE(a_library_that_cannot_be_opened_leaves_all_to_bodies) {
+  test::machine_with_device machine;
+  stand_in::fail("cudnnCreate", cudaErrorUnknown);
+  cudnn_attention of(machine.device());
+  BOOST_TEST((of.prepare(forward_of(shape_of(1, 12, 2, 2, 8))) == nullptr));
+  BOOST_TEST(of.left().front().find("cuDNN cannot be opened") != std::string::npos);
+  BOOST_TEST(of.computed_by() == "attention by rows");
 }

@@ -29,11 +29,12 @@ inline block_settings& blocks() {
   return all;
 }
 
-/// f(team, row) for every row, by a block each.
-inline void emulate(std::int64_t rows, const char* body,
+/// f(team, row) for every row, by a team each.
+inline void emulate(std::int64_t rows, const char* body, bool aligned,
                     const std::function<void(const emulated_team&, std::int64_t)>& f) {
   thread_local std::map<int, emulated_block> of_threads;
   emulated_block& block = of_threads.try_emplace(blocks().threads, blocks().threads).first->second;
+  block.aligned = aligned;
   // Rows in the order 0, k, 2 k, ... modulo their number.
   const std::uint64_t seed = blocks().seed++;
   std::int64_t step = static_cast<std::int64_t>(seed % static_cast<std::uint64_t>(rows)) | 1;
@@ -53,7 +54,7 @@ inline void emulate(std::int64_t rows, const char* body,
 
 template <class Body> int mc::launch_on_cuda(cudaStream_t on, std::int64_t rows, const Body& body) {
   stand_in::start(on, typeid(Body).name(), [rows, body] {
-    test::emulate(rows, typeid(Body).name(),
+    test::emulate(rows, typeid(Body).name(), test::says_aligned(body),
                   [&body](const test::emulated_team& team, std::int64_t row) { body(team, row); });
   });
   return cudaSuccess;

@@ -15,6 +15,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -126,10 +127,15 @@ double rounded(double x, cudnnDataType_t type) {
 /// A graph that is computed on arrays.
 class computed {
 public:
-  computed(const descriptor& graph, std::map<int64_t, void*> arrays, bool wrong)
+  /// `wrong` gives the tensors of which one number is computed wrong, `unwritten` those of which it is
+  /// not written, `beside` those behind which a number is.
+  struct faults {
+    std::set<int64_t> wrong, unwritten, beside;
+  };
+  computed(const descriptor& graph, std::map<int64_t, void*> arrays, faults of)
       : operations_(graph.all<const descriptor*>(CUDNN_ATTR_OPERATIONGRAPH_OPS)),
         arrays_(std::move(arrays)),
-        wrong_(wrong) {
+        faults_(std::move(of)) {
     // Numbers of the host are read now.
     for (const descriptor* op : operations_)
       for (const auto& [name, bytes] : op->attributes)
@@ -194,14 +200,18 @@ private:
     each_place(t.dims, [&](const place& at) { n.x.push_back(rounded(f(at), t.type)); });
     if (!t.is_between) {
       void* const p = arrays_.at(t.name);
-      if (wrong_ && t.name <= 4) n.x.back() += 1; // of o
+      const auto write = [&](int64_t i, double x) {
+        const auto narrow = static_cast<float>(x);
+        if (t.type == CUDNN_DATA_BFLOAT16) static_cast<mc::bf16*>(p)[i] = mc::bf16(narrow);
+        else static_cast<float*>(p)[i] = narrow;
+      };
+      if (faults_.wrong.contains(t.name)) n.x.back() += 1;
       std::size_t k = 0;
       each_place(t.dims, [&](const place& at) {
-        const auto x = static_cast<float>(n.x[k++]);
-        const int64_t i = t.offset(at);
-        if (t.type == CUDNN_DATA_BFLOAT16) static_cast<mc::bf16*>(p)[i] = mc::bf16(x);
-        else static_cast<float*>(p)[i] = x;
+        const bool last = ++k == n.x.size();
+        if (!last || !faults_.unwritten.contains(t.name)) write(t.offset(at), n.x[k - 1]);
       });
+      if (faults_.beside.contains(t.name)) write(t.extent(), 0);
     }
     values_[&d] = std::move(n);
   }
@@ -291,7 +301,7 @@ private:
 
   std::vector<const descriptor*> operations_;
   std::map<int64_t, void*> arrays_;
-  bool wrong_;
+  faults faults_;
   std::map<const descriptor*, numbers> values_;
 };
 
@@ -448,8 +458,17 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t h, cudnnBackendDescriptor_t of,
     if (pointers[i] == nullptr || address % 4 != 0) return CUDNN_STATUS_BAD_PARAM;
     arrays[names[i]] = pointers[i];
   }
-  const auto all = std::make_shared<computed>(engine.of(graph_of_engine), std::move(arrays),
-                                              fails("wrong", engine));
+  computed::faults faults;
+  for (const auto& [name, at] : arrays) {
+    const auto asked = [&](const std::string& what) {
+      return fails(what + " " + std::to_string(name), engine);
+    };
+    if (asked("wrong")) faults.wrong.insert(name);
+    if (asked("unwritten")) faults.unwritten.insert(name);
+    if (asked("beside")) faults.beside.insert(name);
+  }
+  const auto all =
+      std::make_shared<computed>(engine.of(graph_of_engine), std::move(arrays), std::move(faults));
   auto* const workspace =
       static_cast<std::byte*>(given.one<void*>(CUDNN_ATTR_VARIANT_PACK_WORKSPACE));
   const auto bytes =

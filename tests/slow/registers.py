@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What ptxas makes of the row bodies of programs for CUDA: registers, and memory that a thread keeps
-beside them, are those of a committed table, and nothing else is spilled.
+"""What nvcc makes of the row bodies of programs for CUDA: registers, memory that a thread keeps beside
+them, and accesses of 16 bytes are those of a committed table, nothing else is spilled, and every kernel
+for rows that are aligned has such accesses.
 
     registers.py ROOT NVCC TABLE [--write] [-- NVCC-ARGUMENT...]
 
@@ -19,17 +20,23 @@ UNITS = ("-DMEGACPP_ELEMENT=float", "-DMEGACPP_ELEMENT=mc::bf16", "-DMEGACPP_SUM
 ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 MEMORY = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
-BODY = re.compile(r"void mc::rows_kernel<\d+, (.*)>\(long, .*\)$")
+BODY = re.compile(r"void mc::rows_kernel<(\d+), (\d+), (true|false), (.*)>\(long, .*\)$")
+KERNEL = re.compile(r"^(?:\.visible |\.weak )?\.entry (\w+)\(.*?^}", re.MULTILINE | re.DOTALL)
+BESIDE = re.compile(r"bytes (of stack|spilled)")
+WIDE = re.compile(r"\b(ld|st)\.(?:param\.|global\.)?[\w.]*v4\.[a-z]32|\b(ld|st)\.[\w.]*v2\.[a-z]64")
 
 
 def facts_of(nvcc, root, arguments, unit, folder):
-    """Of each kernel that stands for a body: its mangled name, registers, bytes of stack and of spills."""
+    """Of each kernel that stands for a body: its mangled name, registers, bytes of stack and of spills, and
+    accesses of 16 bytes as PTX has them."""
     command = [nvcc, "-std=c++20", "--expt-relaxed-constexpr", "-O3", "-fmad=false",
-               "-Xcompiler=-ffp-contract=off", f"-I{root}/include", "-Xptxas=-v", "-cubin",
+               "-Xcompiler=-ffp-contract=off", f"-I{root}/include", "-Xptxas=-v", "-cubin", "--keep", "--keep-dir", str(folder),
                *arguments, *unit.split(), "-o", str(folder / "unit.cubin"), str(root / "cmake/cuda_bodies.cu")]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)}: {done.stdout}{done.stderr}")
+    ptx = (folder / "cuda_bodies.ptx").read_text(encoding="utf-8")
+    wide = {kernel.group(1): len(WIDE.findall(kernel.group(0))) for kernel in KERNEL.finditer(ptx)}
     name, memory = "", (0, 0)
     for line in (done.stdout + done.stderr).splitlines():
         if match := ENTRY.search(line):
@@ -37,7 +44,7 @@ def facts_of(nvcc, root, arguments, unit, folder):
         elif match := MEMORY.search(line):
             memory = int(match.group(1)), int(match.group(2)) + int(match.group(3))
         elif (match := USED.search(line)) and "rows_kernel" in name:
-            yield name, (int(match.group(1)), *memory)
+            yield name, (int(match.group(1)), *memory, wide[name])
 
 
 def demangled(names):
@@ -46,13 +53,15 @@ def demangled(names):
         body = BODY.match(name)
         if body is None:
             raise SystemExit(f"no body is seen in {name}")
-        yield body.group(1).strip().replace("mc::rows::", "").replace("mc::", "")
+        lanes, groups, aligned, of = body.groups()
+        yield of.strip().replace("mc::rows::", "").replace("mc::", "") + \
+            f" on {lanes}" + f" x {groups}" * (groups != "1") + ", aligned" * (aligned == "true")
 
 
 def text_of(body, facts):
-    registers, stack, spilled = facts
-    return f"{body}: {registers} registers" + f", {stack} bytes of stack" * bool(stack) + \
-        f", {spilled} bytes spilled" * bool(spilled)
+    registers, stack, spilled, wide = facts
+    return f"{body}: {registers} registers" + f", {wide} accesses of 16 bytes" * bool(wide) + \
+        f", {stack} bytes of stack" * bool(stack) + f", {spilled} bytes spilled" * bool(spilled)
 
 
 def main():
@@ -75,6 +84,9 @@ def main():
             found.update(zip(demangled(kernels), kernels.values()))
     if not found:
         raise SystemExit("ptxas tells of no body: is it called another way?")
+    narrow = [body for body, facts in found.items() if "aligned" in body and facts[3] == 0]
+    if narrow:
+        raise SystemExit("these say that their rows are aligned, and have no access of 16 bytes: " + ", ".join(narrow))
     lines = [text_of(body, facts) for body, facts in sorted(found.items())]
     if arguments.write:
         arguments.table.write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")
@@ -85,8 +97,8 @@ def main():
             [f"+ {line}" for line in lines if line not in known]
     else:
         print(f"the table is of{first[1:]}, and this is{head[1:]}: registers are not compared")
-        kept = {line.split(":")[0] for line in known if "bytes" in line}
-        problems = [line for line in lines if "bytes" in line and line.split(":")[0] not in kept]
+        kept = {line.split(":")[0] for line in known if BESIDE.search(line)}
+        problems = [line for line in lines if BESIDE.search(line) and line.split(":")[0] not in kept]
     print("\n".join(problems) or f"{len(found)} bodies as {arguments.table.name} has them")
     return 1 if problems else 0
 

@@ -15,12 +15,13 @@ struct team_shape : shape {
   int threads;
 };
 
-/// Teams of 32 to 1,024 threads. Widths: below a group of T, below the team, and so that some
-/// threads have a group more than others and some have one of the rest.
+/// Teams of 16 to 1,024 threads. Widths: below a group of T, below the team, so that rows are aligned,
+/// and so that some threads have a group more than others and some have one of the rest.
 template <class T, class F> void for_teams(F f) {
-  for (int threads : {32, 64, 256, 1024}) {
+  for (int threads : {16, 32, 128, 1024}) {
     constexpr int64_t group = emulated_team::width<T>;
-    for (int64_t width : {group - 1, threads - int64_t{3}, threads * group + 3 * group - 1}) {
+    for (int64_t width :
+         {group - 1, threads - int64_t{3}, threads * group, threads * group + 3 * group - 1}) {
       const team_shape s{{threads == 1024 ? 1 : 2, width}, threads};
       BOOST_TEST_CONTEXT(threads << " threads, " << s.rows << " rows of " << width) f(s);
     }
@@ -40,6 +41,7 @@ void on_team(const char* what, team_shape s, const Body& body, std::vector<Out>&
   static std::map<int, emulated_block> blocks;
   static std::uint64_t seed = 0;
   emulated_block& block = blocks.try_emplace(s.threads, s.threads).first->second;
+  block.aligned = says_aligned(body);
   const std::vector<written> arrays{written(out)...};
   const auto bytes = [&] {
     std::vector<std::vector<std::byte>> r;

@@ -6,6 +6,7 @@
 #include <emulated_team.hpp>
 #include <megacpp/exec/vec.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <set>
@@ -35,26 +36,27 @@ bool holds(const std::string& text, const char* part) {
 
 } // namespace
 
-// The order of block_team spelled out once more: lanes of a thread, threads of a warp, warps.
+// The order of group_team spelled out once more: lanes of a thread, threads of a warp, warps.
 BOOST_AUTO_TEST_CASE(sums_are_those_of_a_block) {
-  for (int threads : {32, 64, 256, 1024}) {
+  for (int threads : {16, 32, 64, 256, 1024}) {
     for (int64_t n : {1, 3, 31, 4 * threads, 9 * threads + 7}) {
       std::vector<float> x(static_cast<std::size_t>(n));
       for (std::size_t i = 0; i < x.size(); ++i) x[i] = 1.0f / static_cast<float>(i + 3);
       std::vector<std::vector<float>> lane(static_cast<std::size_t>(threads),
                                            std::vector<float>(4));
       for (int64_t i = 0; i < n; ++i) {
-        const int64_t full = n / 4 * 4, owner = i < full ? i / 4 % threads : i - full;
+        const int64_t full = n / 4 * 4, owner = (i < full ? i / 4 : i - full) % threads;
         float& sum =
             lane[static_cast<std::size_t>(owner)][static_cast<std::size_t>(i < full ? i % 4 : 0)];
         sum = sum + x[static_cast<std::size_t>(i)];
       }
       float want = 0;
-      for (std::size_t warp = 0; warp < lane.size(); warp += 32) {
+      const std::size_t of_warp = std::min<std::size_t>(lane.size(), 32);
+      for (std::size_t warp = 0; warp < lane.size(); warp += of_warp) {
         std::vector<float> a;
-        for (std::size_t t = warp; t < warp + 32; ++t)
+        for (std::size_t t = warp; t < warp + of_warp; ++t)
           a.push_back((lane[t][0] + lane[t][2]) + (lane[t][1] + lane[t][3]));
-        for (std::size_t half = 16; half > 0; half /= 2)
+        for (std::size_t half = of_warp / 2; half > 0; half /= 2)
           for (std::size_t i = 0; i < half; ++i) a[i] = a[i] + a[i + half];
         want = warp == 0 ? a[0] : want + a[0];
       }

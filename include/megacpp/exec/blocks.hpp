@@ -16,16 +16,15 @@ template <class T, class Team, class F>
 MEGACPP_HD void each_in_block(const Team& team, std::int64_t block, std::int64_t n, F f) {
   const std::int64_t first = block * flat_block, left = n - first;
   team.template each<T>(left < flat_block ? left : flat_block,
-                        [&](auto i) { f(lanes<decltype(i)::count>{first + i.first}); });
+                        [&](auto i) { f(behind(first, i)); });
 }
 
 /// The same, and the sum of what f returns of each element.
 template <class T, class Team, class F>
 MEGACPP_HD auto sum_in_block(const Team& team, std::int64_t block, std::int64_t n, F f) {
   const std::int64_t first = block * flat_block, left = n - first;
-  return team.template sum<T>(left < flat_block ? left : flat_block, [&](auto i) {
-    return f(lanes<decltype(i)::count>{first + i.first});
-  });
+  return team.template sum<T>(left < flat_block ? left : flat_block,
+                              [&](auto i) { return f(behind(first, i)); });
 }
 
 /// Blocks of a range of n elements.

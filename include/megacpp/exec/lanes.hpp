@@ -22,6 +22,14 @@ template <int N> struct lanes {
   static constexpr int count = N;
   std::int64_t first;
 };
+/// Those whose elements begin at a multiple of 16 bytes in every array that a body gives a load or
+/// a store with them.
+template <int N> struct aligned_lanes : lanes<N> {};
+/// The same number of indices behind others.
+template <class Lanes> MEGACPP_HD Lanes behind(std::int64_t first, Lanes i) {
+  i.first += first;
+  return i;
+}
 
 namespace detail {
 

@@ -18,6 +18,19 @@ namespace mc {
 template <class Body> inline constexpr bool is_row_body =
     std::is_trivially_copyable_v<Body>&& std::is_aggregate_v<Body>;
 
+/// What a device may ask a body before it starts it, where the body has it:
+///
+///   row_bytes()   bytes of the longest array that a team visits for a row: how many threads
+///   aligned()     whether every group of elements that it loads or stores by a team's lanes begins
+///                 at a multiple of 16 bytes
+///
+/// This answers for rows of `width` elements of T that lie one behind the other from these
+/// addresses on.
+template <class T, class... P> bool rows_aligned(std::int64_t width, const P*... at) {
+  return width * std::int64_t{sizeof(T)} % 16 == 0 &&
+         ((reinterpret_cast<std::uintptr_t>(at) | ...) & 15) == 0;
+}
+
 /// body(team, row) for rows 0, 1, ... below `rows`, in no order.
 template <class Lane, class Body> void for_rows(Lane& on, std::int64_t rows, Body body) {
   static_assert(is_row_body<Body>,

@@ -7,12 +7,15 @@
 //   team.sum<T>(n, f)          the sum over all lanes of f(lanes), which returns a vec
 //   team.sum_two<T>(n, f)      two sums at once: f returns a two<vec>
 //   team.max<T>(n, f)          the greatest lane
+//   team.log_sum_exp<T>(n, f)  the greatest lane x and the sum of e^(lane - x), in double, as a
+//                              maximum_and_sum
 //   team.sync()                what threads stored before it, all may read after it
 //   team.shared<X, N, I>()     array I of N elements that the threads share; it begins with nothing
 //   team.threads               1 for a core
 //   team.leader()              true for one thread: who stores a row's statistics
 //
 // N depends on the storage type T: 64 bytes of arithmetic on a core, 16 bytes of storage on CUDA.
+// In each_of, m n is below 2^31.
 // Orders are fixed by n alone, never by the number of threads in the program or by whether n is a
 // constant. In all calls with the same T and n a thread sees the same elements, so it may read in
 // one what it stored in another. What another thread stores, or stores into, lies behind a barrier:
@@ -20,14 +23,40 @@
 // each_wide and each_of are not.
 #pragma once
 
-#include <megacpp/exec/vec.hpp>
+#include <megacpp/exec/math.hpp>
 
 #include <limits>
+#include <type_traits>
 
 namespace mc {
 
 /// A pair of vectors (or numbers) that is summed together.
 template <class X> struct two { X first, second; };
+
+/// Numbers x as their greatest and the sum of e^(x - greatest).
+template <class A> struct maximum_and_sum {
+  A maximum;
+  double sum;
+};
+
+namespace detail {
+/// The greatest of the numbers that a thread has seen, and the sum of e^(number - greatest).
+template <class A> struct running_sum {
+  A maximum = -std::numeric_limits<A>::infinity();
+  double sum = 0;
+
+  template <class V> MEGACPP_HD void add(V x) {
+    const A top = max_across(x), least = -std::numeric_limits<A>::infinity();
+    if (top > maximum) sum = below(top), maximum = top;
+    // Of infinite numbers alone the terms are 0, and that of a number which is none is none.
+    sum += sum_across(to<double>(exp_of_difference(x, maximum > least ? maximum : A(0))));
+  }
+  /// The sum of e^(number - top), for a top that is none of them or the greatest.
+  MEGACPP_HD double below(A top) const {
+    return sum * static_cast<double>(exp_of_difference(vec<A, 1>(maximum), top).v[0]);
+  }
+};
+} // namespace detail
 
 /// One CPU core. Sums: two vector accumulators take groups in turn, the rest is added to the lanes
 /// of the first from lane 0 on, then a pairwise tree over the lanes.
@@ -102,6 +131,13 @@ struct core_team {
     return max_across(fold<T>(extent, least, f, detail::greater_of{}));
   }
 
+  /// By two visits.
+  template <class T, class Extent, class F> MEGACPP_HD auto log_sum_exp(Extent extent, F f) const {
+    const auto top = max<T>(extent, f);
+    return maximum_and_sum<std::remove_const_t<decltype(top)>>{
+        top, sum<T>(extent, [&](auto i) { return to<double>(exp_of_difference(f(i), top)); })};
+  }
+
 private:
   template <class T, class Extent, class V, class F, class Op>
   MEGACPP_HD static V fold(Extent extent, V start, F f, Op op) {
@@ -125,27 +161,34 @@ private:
 };
 
 #if defined(__CUDACC__)
-/// The threads of a CUDA block (a multiple of 32). Sums: each thread adds its groups in order, then
-/// the lanes of a thread, the threads of a warp by shuffles, and the warps in order through shared
-/// memory. All threads get the result.
-template <int Threads> struct block_team {
-  static_assert(Threads % 32 == 0 && Threads <= 1024);
-  static constexpr int threads = Threads;
+/// Threads of a CUDA block: all of them, which are a multiple of 32, or one of `Groups` groups of
+/// 16 or 32, each with a row of its own. Sums: each thread adds its groups of elements in order,
+/// then the lanes of a thread, the threads of a warp by shuffles, and the warps in order through
+/// shared memory. All threads get the result. Where rows are aligned (exec/launch.hpp),
+/// aligned_lanes tell loads and stores so.
+template <int Lanes, int Groups = 1, bool Aligned = false> struct group_team {
+  static_assert(Lanes == 16 || (Lanes % 32 == 0 && Lanes <= 1024));
+  static_assert(Groups == 1 || Lanes <= 32);
+  static constexpr int threads = Lanes;
   template <class T> static constexpr int width = 16 / static_cast<int>(sizeof(T));
+  template <int N> using group = std::conditional_t<Aligned, aligned_lanes<N>, lanes<N>>;
 
-  __device__ __forceinline__ bool leader() const { return threadIdx.x == 0; }
-  __device__ __forceinline__ void sync() const { __syncthreads(); }
+  __device__ __forceinline__ bool leader() const { return me() == 0; }
+  __device__ __forceinline__ void sync() const {
+    if constexpr (Lanes <= 32) __syncwarp(mask());
+    else __syncthreads();
+  }
   template <class X, int N, int I> __device__ __forceinline__ X* shared() const {
-    __shared__ alignas(16) X array[N];
-    return array;
+    __shared__ alignas(16) X array[Groups][N];
+    return array[Groups == 1 ? 0 : threadIdx.x / Lanes];
   }
 
   template <class T, class Extent, class F>
   __device__ __forceinline__ void each(Extent extent, F f) const {
     constexpr int N = width<T>;
-    const std::int64_t n = extent, full = n / N * N, me = threadIdx.x;
-    for (std::int64_t i = me * N; i < full; i += Threads * N) f(lanes<N>{i});
-    if (full + me < n) f(lanes<1>{full + me});
+    const std::int64_t n = extent, full = n / N * N;
+    for (std::int64_t i = me() * N; i < full; i += Lanes * N) f(group_at<N>(i));
+    for (std::int64_t i = full + me(); i < n; i += Lanes) f(lanes<1>{i});
   }
 
   template <class T, class Extent, class F>
@@ -156,26 +199,24 @@ template <int Threads> struct block_team {
   template <class T, class Outer, class Extent, class F>
   __device__ __forceinline__ void each_of(Outer outer, Extent extent, F f) const {
     constexpr int N = width<T>;
-    const std::int64_t m = outer, n = extent, groups = n / N, rest = n % N;
-    const std::int64_t of = groups > 0 ? groups : 1;
-    for (std::int64_t k = threadIdx.x; k < m * groups; k += Threads) {
-      f(k / of, lanes<N>{k % of * N});
-    }
-    const std::int64_t by = rest > 0 ? rest : 1;
-    for (std::int64_t k = threadIdx.x; k < m * rest; k += Threads) {
-      f(k / by, lanes<1>{groups * N + k % by});
-    }
+    const auto m = static_cast<unsigned>(std::int64_t{outer}),
+               n = static_cast<unsigned>(std::int64_t{extent}), groups = n / N, rest = n % N;
+    const unsigned of = groups > 0 ? groups : 1, by = rest > 0 ? rest : 1, first = me();
+    for (unsigned k = first; k < m * groups; k += Lanes)
+      f(std::int64_t{k / of}, group_at<N>(std::int64_t{k % of} * N));
+    for (unsigned k = first; k < m * rest; k += Lanes)
+      f(std::int64_t{k / by}, lanes<1>{std::int64_t{groups} * N + k % by});
   }
 
   template <class T, class Extent, class F>
   __device__ __forceinline__ auto sum(Extent extent, F f) const {
-    using V = decltype(f(lanes<width<T>>{0}));
-    return over_block(fold<T>(extent, V(0), f, detail::plus{}), detail::plus{});
+    using V = decltype(f(group<width<T>>{}));
+    return over_group(fold<T>(extent, V(0), f, detail::plus{}), detail::plus{});
   }
 
   template <class T, class Extent, class F>
   __device__ __forceinline__ auto sum_two(Extent extent, F f) const {
-    using V = decltype(f(lanes<width<T>>{0}).first);
+    using V = decltype(f(group<width<T>>{}).first);
     using A = typename V::value_type;
     V a(0), b(0);
     each<T>(extent, [&](auto i) {
@@ -186,19 +227,42 @@ template <int Threads> struct block_team {
         a = a + x.first, b = b + x.second;
       }
     });
-    const A first = over_block(a, detail::plus{});
-    return two<A>{first, over_block(b, detail::plus{})};
+    const A first = over_group(a, detail::plus{});
+    return two<A>{first, over_group(b, detail::plus{})};
   }
 
   template <class T, class Extent, class F>
   __device__ __forceinline__ auto max(Extent extent, F f) const {
-    using V = decltype(f(lanes<width<T>>{0}));
+    using V = decltype(f(group<width<T>>{}));
     using A = typename V::value_type;
     const V least(-std::numeric_limits<A>::infinity());
-    return over_block(fold<T>(extent, least, f, detail::greater_of{}), detail::greater_of{});
+    return over_group(fold<T>(extent, least, f, detail::greater_of{}), detail::greater_of{});
+  }
+
+  /// By one visit: each thread has the greatest of what it has seen (Milakov and Gimelshein 2018).
+  template <class T, class Extent, class F>
+  __device__ __forceinline__ auto log_sum_exp(Extent extent, F f) const {
+    using A = typename decltype(f(group<width<T>>{}))::value_type;
+    detail::running_sum<A> mine;
+    each<T>(extent, [&](auto i) { mine.add(f(i)); });
+    const A top = over_group(vec<A, 1>(mine.maximum), detail::greater_of{});
+    const double all = over_group(vec<double, 1>(mine.below(top)), detail::plus{});
+    return maximum_and_sum<A>{top, all};
   }
 
 private:
+  static __device__ __forceinline__ int me() {
+    return static_cast<int>(Groups == 1 ? threadIdx.x : threadIdx.x % Lanes);
+  }
+  template <int N> static __device__ __forceinline__ group<N> group_at(std::int64_t first) {
+    group<N> i;
+    i.first = first;
+    return i;
+  }
+  static __device__ __forceinline__ unsigned mask() {
+    return Lanes == 16 ? 0xffffu << (threadIdx.x & 16) : 0xffffffffu;
+  }
+
   template <class T, class Extent, class V, class F, class Op>
   __device__ __forceinline__ V fold(Extent extent, V a, F f, Op op) const {
     using A = typename V::value_type;
@@ -210,18 +274,24 @@ private:
   }
 
   template <class V, class Op>
-  __device__ __forceinline__ typename V::value_type over_block(V lanes_of_thread, Op op) const {
+  __device__ __forceinline__ typename V::value_type over_group(V lanes_of_thread, Op op) const {
     using A = typename V::value_type;
-    constexpr int warps = Threads / 32;
-    __shared__ A of_warp[warps];
+    constexpr int warps = Lanes / 32;
     A a = across(op, lanes_of_thread);
-    for (int d = 16; d > 0; d /= 2) a = op(a, __shfl_xor_sync(0xffffffffu, a, d));
-    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = a;
-    __syncthreads();
-    a = of_warp[0];
-    for (int w = 1; w < warps; ++w) a = op(a, of_warp[w]);
-    __syncthreads(); // before the next call writes of_warp
-    return a;
+    for (int d = (Lanes < 32 ? Lanes : 32) / 2; d > 0; d /= 2)
+      a = op(a, __shfl_xor_sync(mask(), a, d));
+    if constexpr (warps <= 1) {
+      __syncwarp(mask()); // orders what is stored, too
+      return a;
+    } else {
+      __shared__ A of_warp[warps];
+      if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = a;
+      __syncthreads();
+      a = of_warp[0];
+      for (int w = 1; w < warps; ++w) a = op(a, of_warp[w]);
+      __syncthreads(); // before the next call writes of_warp
+      return a;
+    }
   }
 };
 #endif

@@ -70,47 +70,52 @@ template <std::size_t Bytes> using access =
                        std::conditional_t<Bytes % 8 == 0, uint2, std::uint32_t>>;
 #endif
 
-// N elements of T between memory and registers, by up to 16 bytes on CUDA where the address allows.
-template <int N, class T> MEGACPP_HD void copy_in(T (&to)[N], const T* from) {
+// N elements of T between memory and registers, by up to 16 bytes on CUDA where the address allows,
+// or is known to.
+template <bool Aligned, int N, class T> MEGACPP_HD void copy_in(T (&to)[N], const T* from) {
 #if defined(__CUDA_ARCH__)
   if constexpr (N * sizeof(T) % 4 == 0) {
     using piece = access<N * sizeof(T)>;
-    if (reinterpret_cast<std::uintptr_t>(from) % sizeof(piece) == 0) {
+    const auto by_pieces = [&] {
       for (std::size_t i = 0; i < N * sizeof(T) / sizeof(piece); ++i) {
         const piece p = reinterpret_cast<const piece*>(from)[i];
         std::memcpy(reinterpret_cast<char*>(to) + sizeof(piece) * i, &p, sizeof p);
       }
-      return;
-    }
+    };
+    if constexpr (Aligned) return by_pieces();
+    else if (reinterpret_cast<std::uintptr_t>(from) % sizeof(piece) == 0) return by_pieces();
   }
+  if constexpr (!Aligned || N * sizeof(T) % 4 != 0)
 #endif
-  for (int i = 0; i < N; ++i) to[i] = from[i];
+    for (int i = 0; i < N; ++i) to[i] = from[i];
 }
 
-template <int N, class T> MEGACPP_HD void copy_out(T* to, const T (&from)[N]) {
+template <bool Aligned, int N, class T> MEGACPP_HD void copy_out(T* to, const T (&from)[N]) {
 #if defined(__CUDA_ARCH__)
   if constexpr (N * sizeof(T) % 4 == 0) {
     using piece = access<N * sizeof(T)>;
-    if (reinterpret_cast<std::uintptr_t>(to) % sizeof(piece) == 0) {
+    const auto by_pieces = [&] {
       for (std::size_t i = 0; i < N * sizeof(T) / sizeof(piece); ++i) {
         piece p;
         std::memcpy(&p, reinterpret_cast<const char*>(from) + sizeof(piece) * i, sizeof p);
         reinterpret_cast<piece*>(to)[i] = p;
       }
-      return;
-    }
+    };
+    if constexpr (Aligned) return by_pieces();
+    else if (reinterpret_cast<std::uintptr_t>(to) % sizeof(piece) == 0) return by_pieces();
   }
+  if constexpr (!Aligned || N * sizeof(T) % 4 != 0)
 #endif
-  for (int i = 0; i < N; ++i) to[i] = from[i];
+    for (int i = 0; i < N; ++i) to[i] = from[i];
 }
 
-template <class A, int N, class T> MEGACPP_HD vec<A, N> read(const T* p) {
+template <class A, int N, bool Aligned = false, class T> MEGACPP_HD vec<A, N> read(const T* p) {
   constexpr form f = form_of<A, N>;
   if constexpr (f == form::halves) {
     return vec<A, N>(read<A, N / 2>(p), read<A, N / 2>(p + N / 2));
   } else if constexpr (f == form::array) {
     T raw[N];
-    copy_in(raw, p);
+    copy_in<Aligned>(raw, p);
     vec<A, N> r;
     for (int i = 0; i < N; ++i) r.v[i] = convert<A>(raw[i]);
     return r;
@@ -133,7 +138,7 @@ template <class A, int N, class T> MEGACPP_HD vec<A, N> read(const T* p) {
   }
 }
 
-template <class T, class A, int N> MEGACPP_HD void write(T* p, vec<A, N> x) {
+template <bool Aligned = false, class T, class A, int N> MEGACPP_HD void write(T* p, vec<A, N> x) {
   constexpr form f = form_of<A, N>;
   if constexpr (f == form::halves) {
     write(p, x.low);
@@ -141,7 +146,7 @@ template <class T, class A, int N> MEGACPP_HD void write(T* p, vec<A, N> x) {
   } else if constexpr (f == form::array) {
     T raw[N];
     for (int i = 0; i < N; ++i) raw[i] = convert<T>(x.v[i]);
-    copy_out(p, raw);
+    copy_out<Aligned>(p, raw);
 #if !defined(__CUDACC__)
   } else if constexpr (std::is_same_v<T, A>) {
     std::memcpy(static_cast<void*>(p), &x.v, sizeof x.v);
@@ -171,8 +176,21 @@ template <class T, class A, int N> MEGACPP_HD void store(T* p, lanes<N> i, vec<A
 /// to[i.first ...] = from[i.first ...], bit for bit.
 template <class T, int N> MEGACPP_HD void copy(T* to, const T* from, lanes<N> i) {
   T raw[N];
-  detail::copy_in(raw, from + i.first);
-  detail::copy_out(to + i.first, raw);
+  detail::copy_in<false>(raw, from + i.first);
+  detail::copy_out<false>(to + i.first, raw);
+}
+
+// The same where every address is a multiple of 16 bytes.
+template <class A, class T, int N> MEGACPP_HD vec<A, N> load(const T* p, aligned_lanes<N> i) {
+  return detail::read<A, N, true>(p + i.first);
+}
+template <class T, class A, int N> MEGACPP_HD void store(T* p, aligned_lanes<N> i, vec<A, N> x) {
+  detail::write<true>(p + i.first, x);
+}
+template <class T, int N> MEGACPP_HD void copy(T* to, const T* from, aligned_lanes<N> i) {
+  T raw[N];
+  detail::copy_in<true>(raw, from + i.first);
+  detail::copy_out<true>(to + i.first, raw);
 }
 
 /// A vec V from the elements at p, and back.

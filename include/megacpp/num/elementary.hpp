@@ -5,7 +5,6 @@
 #include <bit>
 #include <cstdint>
 #include <limits>
-#include <numbers>
 
 namespace mc {
 
@@ -17,6 +16,7 @@ constexpr double square_root(double x) {
 }
 
 namespace detail {
+inline constexpr double root_of_two = 1.4142135623730951, log_of_two = 0.69314718055994531;
 
 /// 2 artanh t for |t| < 0.18 by its series, whose terms fall by 0.03 each.
 constexpr double twice_artanh(double t) {
@@ -36,8 +36,8 @@ constexpr double natural_log(double x) {
   const auto bits = std::bit_cast<std::int64_t>(x);
   std::int64_t k = (bits >> 52) - 1023;
   double m = std::bit_cast<double>((bits & 0x000f'ffff'ffff'ffff) | 0x3ff0'0000'0000'0000);
-  if (m > std::numbers::sqrt2) m /= 2, ++k;
-  return static_cast<double>(k) * std::numbers::ln2 + detail::twice_artanh((m - 1) / (m + 1));
+  if (m > detail::root_of_two) m /= 2, ++k;
+  return static_cast<double>(k) * detail::log_of_two + detail::twice_artanh((m - 1) / (m + 1));
 }
 
 /// ln (1 + x) of a finite x >= 0, which keeps its relative accuracy where x is small.
@@ -51,7 +51,7 @@ constexpr double exponential(double x) {
   if (!(x > -700)) return x == x ? 0 : x;
   if (x >= 700) return std::numeric_limits<double>::infinity();
   constexpr double high = 0x1.62e42feep-1, low = 0x1.a39ef35793c76p-33;
-  const double of_two = x * (1 / std::numbers::ln2);
+  const double of_two = x * (1 / detail::log_of_two);
   const auto k = static_cast<std::int64_t>(of_two < 0 ? of_two - 0.5 : of_two + 0.5);
   const auto whole = static_cast<double>(k);
   const double r = (x - whole * high) - whole * low;

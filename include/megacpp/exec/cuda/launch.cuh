@@ -1,34 +1,57 @@
-// Row bodies on a CUDA device: a block of threads is the team of a row. For nvcc alone, whose units
+// Row bodies on a CUDA device: threads of a block are the team of a row. For nvcc alone, whose units
 // instantiate launch_on_cuda for the bodies that there are (kernel/rows/bodies.inc).
 #pragma once
 
 #include <megacpp/exec/cuda/launch.hpp>
+#include <megacpp/exec/launch.hpp>
 #include <megacpp/exec/team.hpp>
 
 #include <cuda_runtime.h>
 
 namespace mc {
 
-/// A grid has as many blocks as there are rows, up to the most that a grid can have.
-template <int Threads, class Body> __global__ void __launch_bounds__(Threads)
+/// The blocks that a multiprocessor should have room for at once, at the least: 384 threads, which
+/// leaves each 168 registers. Where nothing is said, ptxas 13.0 spills rather than take 48.
+template <int Threads> inline constexpr int least_blocks = Threads < 384 ? 384 / Threads : 1;
+
+/// Each of the `Groups` groups of a block takes a row after another. A grid has as many blocks as
+/// that needs, up to the most that a grid can have.
+template <int Lanes, int Groups, bool Aligned, class Body>
+__global__ void __launch_bounds__(Lanes* Groups, least_blocks<Lanes * Groups>)
     rows_kernel(std::int64_t rows, const __grid_constant__ Body body) {
-  for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x)
-    body(block_team<Threads>{}, row);
+  const std::int64_t group = Groups == 1 ? 0 : threadIdx.x / Lanes;
+  for (std::int64_t row = std::int64_t{blockIdx.x} * Groups + group; row < rows;
+       row += std::int64_t{gridDim.x} * Groups)
+    body(group_team<Lanes, Groups, Aligned>{}, row);
 }
 
-/// Starts body(block_team<Threads>{}, row) for every row on a stream. Rows of one block follow each
-/// other without a barrier: a body must not write what it reads for another row.
-template <int Threads, class Body>
-[[nodiscard]] cudaError_t launch_blocks(cudaStream_t on, std::int64_t rows, const Body& body) {
-  if (rows <= 0) return cudaSuccess;
+/// Starts body(team, row) for every row on a stream, on teams of so many threads. Rows of one team
+/// follow each other without a barrier: a body must not write what it reads for another row.
+template <int Lanes, int Groups, bool Aligned, class Body>
+int launch_teams(CUstream_st* on, std::int64_t rows, const Body& body) {
   constexpr std::int64_t most = 2147483647; // blocks of a grid
-  const auto blocks = static_cast<unsigned>(rows < most ? rows : most);
-  rows_kernel<Threads><<<blocks, Threads, 0, on>>>(rows, body);
+  const std::int64_t needed = (rows + Groups - 1) / Groups;
+  const auto blocks = static_cast<unsigned>(needed < most ? needed : most);
+  rows_kernel<Lanes, Groups, Aligned><<<blocks, Lanes * Groups, 0, on>>>(rows, body);
   return cudaGetLastError();
 }
 
+/// A row whose arrays do not begin at multiples of 16 bytes has the team of bodies that say nothing.
 template <class Body> int launch_on_cuda(CUstream_st* on, std::int64_t rows, const Body& body) {
-  return launch_blocks<128>(on, rows, body);
+  if (rows <= 0) return cudaSuccess;
+  if constexpr (requires { body.aligned(); }) {
+    if (body.aligned()) {
+      if constexpr (requires { body.row_bytes(); }) {
+        switch (lanes_of_row(body.row_bytes())) {
+        case 32: return launch_teams<32, 4, true>(on, rows, body);
+        case 1024: return launch_teams<1024, 1, true>(on, rows, body);
+        default: break;
+        }
+      }
+      return launch_teams<usual_lanes, 1, true>(on, rows, body);
+    }
+  }
+  return launch_teams<usual_lanes, 1, false>(on, rows, body);
 }
 
 } // namespace mc

@@ -15,6 +15,21 @@ struct CUstream_st; // cudaStream_t is a pointer to it
 
 namespace mc {
 
+/// The threads of a team that says nothing of its rows.
+inline constexpr int usual_lanes = 128;
+/// The threads of a team for a row of so many bytes: a warp for one that its threads visit in a few
+/// steps, which then waits for no other warp; as many as a block can have for the longest.
+constexpr int lanes_of_row(std::int64_t bytes) {
+  const std::int64_t groups = bytes / 16;
+  return groups <= 256 ? 32 : groups <= 4096 ? usual_lanes : 1024;
+}
+/// The threads of a team for a body (exec/launch.hpp).
+template <class Body> int lanes_for(const Body& body) {
+  if constexpr (requires { body.row_bytes(); })
+    return body.aligned() ? lanes_of_row(body.row_bytes()) : usual_lanes;
+  else return usual_lanes;
+}
+
 /// Starts body(team, row) for every row on a stream. Gives the cudaError_t of a body that cannot be
 /// started; what goes wrong in the kernel shows in a later call, as everywhere in CUDA.
 template <class Body>

@@ -63,6 +63,7 @@ template <class F, class T> struct activation_block {
   const T* x; // (n)
   T* y;       // (n)
 
+  bool aligned() const { return rows_aligned<T>(flat_block, x, y); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t block) const {
     each_in_block<T>(team, block, n, [&](auto i) { store(y, i, F::value(load<G>(x, i))); });
   }
@@ -75,6 +76,7 @@ template <class F, class T> struct activation_dx_block {
   const T* x;  // (n)
   T* dx;       // (n)
 
+  bool aligned() const { return rows_aligned<T>(flat_block, dy, x, dx); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t block) const {
     each_in_block<T>(team, block, n,
                      [&](auto i) { store(dx, i, load<G>(dy, i) * F::slope(load<G>(x, i))); });

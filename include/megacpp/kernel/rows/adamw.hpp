@@ -184,6 +184,7 @@ template <class T, class Moments = kept_moments> struct adamw_block {
   std::uint8_t* broken;            // (blocks_of(n)): 1 where a block holds what is not finite
   Moments moments{};
 
+  bool aligned() const { return rows_aligned<T>(flat_block, grad, master, m, v, weight); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t block) const {
     const adamw_factors<G> f = *factors;
     if (!f.applies) {

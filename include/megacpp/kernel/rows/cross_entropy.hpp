@@ -20,11 +20,13 @@
 namespace mc::rows {
 namespace detail {
 
-// Zeros in the columns that are no words.
+// Zeros in the columns that are no words, which begin anywhere.
 template <class G, class T, class Team>
 MEGACPP_HD void clear(const Team& team, T* d, std::int64_t begin, std::int64_t end) {
-  team.template each<G>(end - begin,
-                        [&](auto i) { store(d + begin, i, vec<G, decltype(i)::count>(G(0))); });
+  team.template each<G>(end - begin, [&](auto i) {
+    constexpr int N = decltype(i)::count;
+    store(d + begin, lanes<N>{i.first}, vec<G, N>(G(0)));
+  });
 }
 
 // log sum_v e^(l_v - max), given the sum, of which one term at least is 1; a NaN stays one.
@@ -64,13 +66,13 @@ template <class G> struct logits_row {
   double* lse;                      // (rows)
   G* target;                        // (rows)
 
+  std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(G)}; }
+  bool aligned() const { return rows_aligned<G>(width, logits); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const G* l = logits + row * width;
-    const G top = team.template max<G>(valid, [&](auto i) { return load<G>(l, i); });
-    const double sum = team.template sum<G>(
-        valid, [&](auto i) { return to<double>(exp_of_difference(load<G>(l, i), top)); });
+    const auto all = team.template log_sum_exp<G>(valid, [&](auto i) { return load<G>(l, i); });
     if (!team.leader()) return;
-    lse[row] = static_cast<double>(top) + detail::log_of_terms(sum);
+    lse[row] = static_cast<double>(all.maximum) + detail::log_of_terms(all.sum);
     const std::int64_t at = labels[row] - first;
     target[row] = labels[row] >= 0 && at >= 0 && at < valid ? l[at] : G(0);
   }
@@ -86,6 +88,8 @@ template <class T> struct logits_grad_row {
   const G* dtarget;           // (rows)
   T* dlogits;                 // (rows, width); may be logits where T is G
 
+  std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(G)}; }
+  bool aligned() const { return rows_aligned<G>(width, logits, dlogits); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const G* l = logits + row * width;
     T* d = dlogits + row * width;
@@ -117,6 +121,8 @@ template <class T> struct loss_row {
   double* loss; // (rows)
   T* dlogits;   // (rows, width); may be logits where T is G
 
+  std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(G)}; }
+  bool aligned() const { return rows_aligned<G>(width, logits, dlogits); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     G* l = logits + row * width;
     T* d = dlogits + row * width;
@@ -127,27 +133,43 @@ template <class T> struct loss_row {
       return;
     }
     const G at_label = l[label];
-    // A barrier, before another thread overwrites the label's logit.
-    const G top = team.template max<G>(valid, [&](auto i) { return load<G>(l, i); });
-    const double sum = team.template sum<G>(valid, [&](auto i) {
-      const auto term = exp_of_difference(load<G>(l, i), top);
-      store(l, i, term);
-      return to<double>(term);
-    });
-    const double over_top = detail::log_of_terms(sum), lse = static_cast<double>(top) + over_top,
+    // Its barriers come before another thread overwrites the label's logit.
+    const auto all = terms(team, l);
+    const double over_top = detail::log_of_terms(all.sum),
+                 lse = static_cast<double>(all.maximum) + over_top,
                  factor = z > 0 ? 1 + 2 * z * lse : 1, of_seed = static_cast<double>(*seed);
     if (team.leader())
-      loss[row] =
-          over_top + (static_cast<double>(top) - static_cast<double>(at_label)) + z * lse * lse;
-    const auto scale = detail::split<G>(of_seed * factor / sum);
-    team.template each<G>(valid,
-                          [&](auto i) { store(d, i, detail::scaled<T>(load<G>(l, i), scale)); });
+      loss[row] = over_top + (static_cast<double>(all.maximum) - static_cast<double>(at_label)) +
+                  z * lse * lse;
+    const auto scale = detail::split<G>(of_seed * factor / all.sum);
+    team.template each<G>(valid, [&](auto i) {
+      auto term = load<G>(l, i);
+      if constexpr (!keeps_terms<Team>) term = exp_of_difference(term, all.maximum);
+      store(d, i, detail::scaled<T>(term, scale));
+    });
     detail::clear<G>(team, d, valid, width);
     team.sync(); // before the leader overwrites what the label's thread stored
     if (!team.leader()) return;
     // A label whose probability is above 1/2 is the likeliest alone: its term is 1, without error.
-    const auto term = static_cast<double>(exp_of_difference(vec<G, 1>(at_label), top).v[0]);
-    d[label] = convert<T>(of_seed * (factor * term / sum - 1));
+    const auto term = static_cast<double>(exp_of_difference(vec<G, 1>(at_label), all.maximum).v[0]);
+    d[label] = convert<T>(of_seed * (factor * term / all.sum - 1));
+  }
+
+private:
+  /// A core visits the row three times and stores its terms in it, which saves it exponentials. A
+  /// block, whose memory is slower than its arithmetic, visits it twice.
+  template <class Team> static constexpr bool keeps_terms = Team::threads == 1;
+  template <class Team> MEGACPP_HD maximum_and_sum<G> terms(const Team& team, G* l) const {
+    if constexpr (!keeps_terms<Team>) {
+      return team.template log_sum_exp<G>(valid, [&](auto i) { return load<G>(l, i); });
+    } else {
+      const G top = team.template max<G>(valid, [&](auto i) { return load<G>(l, i); });
+      return {top, team.template sum<G>(valid, [&](auto i) {
+                const auto term = exp_of_difference(load<G>(l, i), top);
+                store(l, i, term);
+                return to<double>(term);
+              })};
+    }
   }
 };
 

@@ -116,6 +116,8 @@ template <class T, class Extent> struct dropout_row {
   std::int64_t of_token = 1;     // rows of x that one token has
   std::int64_t row_stride = 0;   // columns from one of them to the next, in the unsharded tensor
 
+  std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
+  bool aligned() const { return rows_aligned<T>(width, x, y); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const std::int64_t at = row * width;
     const std::uint64_t k = *key;

@@ -14,6 +14,7 @@ template <class T> struct add_block {
   const T* b; // (n)
   T* y;       // (n)
 
+  bool aligned() const { return rows_aligned<T>(flat_block, a, b, y); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t block) const {
     each_in_block<T>(team, block, n, [&](auto i) { store(y, i, load<G>(a, i) + load<G>(b, i)); });
   }
@@ -27,6 +28,7 @@ template <class T> struct scale_block {
   const T* x; // (n)
   T* y;       // (n)
 
+  bool aligned() const { return rows_aligned<T>(flat_block, x, y); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t block) const {
     each_in_block<T>(team, block, n, [&](auto i) { store(y, i, load<G>(x, i) * factor); });
   }
@@ -40,6 +42,7 @@ template <class From, class To> struct cast_block {
   const From* x; // (n)
   To* y;         // (n)
 
+  bool aligned() const { return rows_aligned<wider>(flat_block, x, y); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t block) const {
     each_in_block<wider>(team, block, n, [&](auto i) { store(y, i, load<A>(x, i)); });
   }
@@ -51,6 +54,7 @@ template <class T> struct copy_block {
   const T* x; // (n)
   T* y;       // (n)
 
+  bool aligned() const { return rows_aligned<T>(flat_block, x, y); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t block) const {
     each_in_block<T>(team, block, n, [&](auto i) { copy(y, x, i); });
   }
@@ -63,6 +67,7 @@ template <class T> struct fill_block {
   G value;
   T* y; // (n)
 
+  bool aligned() const { return rows_aligned<T>(flat_block, y); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t block) const {
     each_in_block<T>(team, block, n,
                      [&](auto i) { store(y, i, vec<G, decltype(i)::count>(value)); });
@@ -77,6 +82,8 @@ template <class T, class Extent> struct bias_add_row {
   const T* bias; // (width)
   T* y;          // (rows, width)
 
+  std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
+  bool aligned() const { return rows_aligned<T>(width, x, bias, y); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const std::int64_t at = row * width;
     team.template each<T>(width,

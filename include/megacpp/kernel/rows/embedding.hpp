@@ -20,6 +20,8 @@ template <class T, class Extent> struct embedding_row {
   const std::int32_t* ids; // (T)
   T* y;                    // (T, width)
 
+  std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
+  bool aligned() const { return rows_aligned<T>(width, table, y); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t token) const {
     const std::int64_t id = ids[token] - first;
     T* out = y + token * width;

@@ -15,6 +15,8 @@ template <class T, class Extent> struct dispatch_token {
   const std::int32_t* row; // (tokens, k)
   T* to;                   // (rows, H)
 
+  std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
+  bool aligned() const { return rows_aligned<T>(width, x, to); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t t) const {
     using G = accumulator_t<T>;
     for (int j = 0; j < k; ++j) {
@@ -35,6 +37,8 @@ template <class T, class Extent> struct combine_token {
   const std::int32_t* row; // (tokens, k)
   T* y;                    // (tokens, H)
 
+  std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
+  bool aligned() const { return rows_aligned<T>(width, from, y); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t t) const {
     using G = accumulator_t<T>;
     team.template each<T>(width, [&](auto i) {
@@ -281,6 +285,7 @@ template <class T> struct sum_of_copies {
   std::int64_t n, copies;
   T* x;
 
+  bool aligned() const { return rows_aligned<T>(n, x); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t block) const {
     each_in_block<T>(team, block, n, [&](auto i) {
       auto sum = load<G>(x, i);
@@ -297,6 +302,8 @@ template <class T, class Extent> struct scale_row {
   const G* w; // (rows)
   T* y;       // (rows, F)
 
+  std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
+  bool aligned() const { return rows_aligned<T>(width, x, y); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     team.template each<T>(width, [&](auto i) {
       const auto v = load<G>(x + row * width, i);
@@ -312,6 +319,8 @@ template <class T, class Extent> struct scale_weight_grad_row {
   const T* x;  // (rows, F)
   G* dw;       // (rows)
 
+  std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
+  bool aligned() const { return rows_aligned<T>(width, dy, x); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const G sum = team.template sum<T>(
         width, [&](auto i) { return load<G>(dy + row * width, i) * load<G>(x + row * width, i); });

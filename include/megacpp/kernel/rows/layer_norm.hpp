@@ -51,6 +51,8 @@ template <class T, class Extent> struct layer_norm_row {
   G* mean;       // (rows)
   G* rstd;       // (rows)
 
+  std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
+  bool aligned() const { return rows_aligned<T>(width, x, gain, bias, y); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const T* in = x + row * width;
     const G total = team.template sum<T>(width, [&](auto i) { return load<G>(in, i); });
@@ -73,6 +75,8 @@ template <class T, class Extent> struct add_layer_norm_row {
   G* mean;       // (rows)
   G* rstd;       // (rows)
 
+  std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
+  bool aligned() const { return rows_aligned<T>(width, x, a, gain, bias, s, y); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const std::int64_t at = row * width;
     const G total = team.template sum<T>(width, [&](auto i) {
@@ -97,6 +101,8 @@ template <class T, class Extent, bool Add> struct layer_norm_dx_row {
   const T* ds;   // (rows, width), only if Add
   T* dx;         // (rows, width)
 
+  std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
+  bool aligned() const { return rows_aligned<T>(width, dy, x, gain, ds, dx); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const std::int64_t at = row * width;
     const G m = mean[row], r = rstd[row], n = static_cast<G>(std::int64_t{width});

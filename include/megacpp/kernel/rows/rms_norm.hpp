@@ -40,6 +40,8 @@ template <class T, class Extent> struct rms_norm_row {
   T* y;          // (rows, width)
   G* rstd;       // (rows)
 
+  std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
+  bool aligned() const { return rows_aligned<T>(width, x, gain, y); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const T* in = x + row * width;
     const G squares = team.template sum<T>(width, [&](auto i) {
@@ -62,6 +64,8 @@ template <class T, class Extent> struct add_rms_norm_row {
   T* y;          // (rows, width)
   G* rstd;       // (rows)
 
+  std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
+  bool aligned() const { return rows_aligned<T>(width, x, a, gain, s, y); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const std::int64_t at = row * width;
     const G squares = team.template sum<T>(width, [&](auto i) {
@@ -84,6 +88,8 @@ template <class T, class Extent, bool Add> struct rms_norm_dx_row {
   const T* ds;   // (rows, width), only if Add
   T* dx;         // (rows, width)
 
+  std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
+  bool aligned() const { return rows_aligned<T>(width, dy, x, gain, ds, dx); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const std::int64_t at = row * width;
     const G r = rstd[row];

@@ -29,6 +29,10 @@ template <class T, class Extent> struct rope_row {
   G sign;                        // 1, or -1 for the inverse
   T* y;                          // (T, heads, D)
 
+  bool aligned() const {
+    return rows_aligned<T>(half, x, y, cos, sin) && rows_aligned<T>(x_stride, x) &&
+           rows_aligned<T>(y_stride, y);
+  }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t token) const {
     const std::int64_t h = half, row = positions == nullptr ? token : positions[token];
     const G *c = cos + row * h, *s = sin + row * h;

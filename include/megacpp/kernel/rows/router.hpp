@@ -45,6 +45,8 @@ template <class T> struct route_row {
   G* weights;           // (rows, k)
   std::int32_t* chosen; // (rows, k)
 
+  std::int64_t row_bytes() const { return std::int64_t{experts} * std::int64_t{sizeof(T)}; }
+  bool aligned() const { return rows_aligned<T>(experts, logits, bias); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const T* l = logits + row * experts;
     const G lse = logsumexp<T>(team, experts, l);
@@ -94,6 +96,8 @@ template <class T> struct route_grad_row {
   const std::int32_t* chosen; // (rows, k)
   T* dlogits;                 // (rows, E)
 
+  std::int64_t row_bytes() const { return std::int64_t{experts} * std::int64_t{sizeof(T)}; }
+  bool aligned() const { return rows_aligned<T>(experts, logits, dlogits); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const T* l = logits + row * experts;
     const G* dw = dweights + row * k;
@@ -273,6 +277,8 @@ template <class T> struct router_statistics_grad_row {
   const T* logits;              // (groups, tokens, E)
   T* dlogits;                   // (groups, tokens, E)
 
+  std::int64_t row_bytes() const { return std::int64_t{experts} * std::int64_t{sizeof(T)}; }
+  bool aligned() const { return rows_aligned<T>(experts, logits, dlogits, dprobabilities); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const T* l = logits + row * experts;
     const G* d = dprobabilities + row / tokens * experts;

@@ -18,6 +18,10 @@ template <class T> struct sum_squares_block {
   const T* x;    // (n)
   double* parts; // (sum_squares_parts(n))
 
+  std::int64_t row_bytes() const {
+    return std::int64_t{sum_squares_elements} * std::int64_t{sizeof(T)};
+  }
+  bool aligned() const { return rows_aligned<T>(sum_squares_elements, x); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t block) const {
     const std::int64_t first = block * sum_squares_elements, left = n - first;
     const double part = team.template sum<T>(

@@ -16,6 +16,10 @@ template <class T, class Extent> struct swiglu_row {
   const T* up;         // (rows, F)
   T* y;                // (rows, F) without gaps
 
+  std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
+  bool aligned() const {
+    return rows_aligned<T>(width, gate, up, y) && rows_aligned<T>(stride, gate);
+  }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const std::int64_t in = row * stride, out = row * width;
     team.template each<T>(width, [&](auto i) {
@@ -34,6 +38,10 @@ template <class T, class Extent> struct swiglu_backward_row {
   T* dgate;            // (rows, F)
   T* dup;              // (rows, F)
 
+  std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
+  bool aligned() const {
+    return rows_aligned<T>(width, dy, gate, up, dgate, dup) && rows_aligned<T>(stride, gate);
+  }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const std::int64_t in = row * stride, out = row * width;
     team.template each<T>(width, [&](auto i) {
