@@ -60,7 +60,7 @@ struct place {
 /// Lanes of a whole group. Of a body that says its rows are aligned, addresses are looked at.
 template <int N> struct group_lanes : mc::lanes<N> { bool aligned; };
 namespace detail {
-template <int N, class T> void look(const T* p, group_lanes<N> i) {
+template <int N, class T> void check_alignment(const T* p, group_lanes<N> i) {
   constexpr std::size_t bytes = N * sizeof(T) < 16 ? N * sizeof(T) : 16;
   if (!i.aligned || reinterpret_cast<std::uintptr_t>(p + i.first) % bytes == 0) return;
   std::fprintf(stderr, "emulated team: an aligned body has a group of %d elements at %p\n", N,
@@ -69,15 +69,15 @@ template <int N, class T> void look(const T* p, group_lanes<N> i) {
 }
 } // namespace detail
 template <class A, class T, int N> mc::vec<A, N> load(const T* p, group_lanes<N> i) {
-  detail::look(p, i);
+  detail::check_alignment(p, i);
   return mc::load<A>(p, static_cast<const mc::lanes<N>&>(i));
 }
 template <class T, class A, int N> void store(T* p, group_lanes<N> i, mc::vec<A, N> x) {
-  detail::look(p, i);
+  detail::check_alignment(p, i);
   mc::store(p, static_cast<const mc::lanes<N>&>(i), x);
 }
 template <class T, int N> void copy(T* to, const T* from, group_lanes<N> i) {
-  detail::look(to, i), detail::look(from, i);
+  detail::check_alignment(to, i), detail::check_alignment(from, i);
   mc::copy(to, from, static_cast<const mc::lanes<N>&>(i));
 }
 /// Whether a body says so.
@@ -101,7 +101,7 @@ public:
 
   int threads() const { return threads_; }
   int current() const { return current_; }
-  bool aligned = false; ///< says the body that runs next
+  bool aligned = false; ///< what aligned() of the next body says
 
   /// Runs f(team) on all threads. Gives one sentence on what is wrong, or nothing: threads that
   /// wait at different barriers, or for one that has ended, and elements of `arrays` that two
@@ -317,14 +317,14 @@ public:
   }
 
   template <class T, class Extent, class F>
-  auto log_sum_exp(Extent extent, F f, place where = place::here()) const {
+  auto max_and_sum_exp(Extent extent, F f, place where = place::here()) const {
     using A = typename decltype(f(group<width<T>>(0)))::value_type;
     mc::detail::running_sum<A> mine;
     each<T>(extent, [&](auto i) { mine.add(f(i)); });
-    const A top = over_block<mc::detail::greater_of>(mc::vec<A, 1>(mine.maximum), "log_sum_exp",
+    const A top = over_block<mc::detail::greater_of>(mc::vec<A, 1>(mine.maximum), "max_and_sum_exp",
                                                      extent, where);
     return mc::maximum_and_sum<A>{
-        top, over_block<mc::detail::plus>(mc::vec<double, 1>(mine.below(top)), "log_sum_exp",
+        top, over_block<mc::detail::plus>(mc::vec<double, 1>(mine.below(top)), "max_and_sum_exp",
                                           extent, where)};
   }
 

@@ -6,6 +6,7 @@
 #include <megacpp/exec/parallel.hpp>
 #include <megacpp/num/dtype.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -33,7 +34,8 @@ inline constexpr bound same_bits{};
 /// as often up as down, add up to more than 6 sqrt(d) units once in 10^7 times (Higham, Mary, "A new
 /// approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41, 2019).
 template <class T> double steps_of_sum(std::int64_t n) {
-  const int threads = mc::lanes_of_row(n * std::int64_t{sizeof(T)});
+  // Rows that are not aligned have the usual team; a smaller one adds more numbers a thread.
+  const int threads = std::min(mc::lanes_of_row(n * std::int64_t{sizeof(T)}), mc::usual_lanes);
   const double count = static_cast<double>(n);
   const double group = 16.0 / sizeof(T), core = 64.0 / sizeof(mc::accumulator_t<T>);
   const double of_block = std::ceil(count / group / threads) + group + 5 + threads / 32.0;

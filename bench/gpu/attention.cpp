@@ -248,7 +248,7 @@ void measure(report& r, const std::string& name, shape s) {
 
 } // namespace
 
-std::string attention_library() { return mc::cudnn_version(cudnnGetVersion()); }
+std::string attention_library() { return mc::dotted_version(cudnnGetVersion()); }
 
 void attention(report& r) {
   check(r, "of heads of 64", {2, 256, 4, 4, 64});

@@ -1,4 +1,4 @@
-// cuDNN's plans for the attention of every preset, made for an H200 that is described to it, on a machine
+// cuDNN's plans for the attention of the presets, made for an H200 that is described to it, on a machine
 // that has none: the library has a kernel of Hopper for each, and asks for no more scratch than is
 // planned. It links the library itself, and driver_stand_in.cpp in the place of the driver's.
 //
@@ -41,7 +41,8 @@ void fail(const std::string& name, const fused_attention_shape& s, const std::st
   ++wrong;
 }
 
-/// The first plan of a shape that fits the scratch that is planned for it, as programs take it.
+/// The plan of the first engine that cuDNN proposes for a shape: programs take it if it passes their
+/// check.
 void plan(const std::string& name, fused_attention_shape s, bool deterministic,
           const mc::cudnn_descriptor& device) {
   const std::int64_t planned = mc::cuda::attention_scratch(s, deterministic);
@@ -116,7 +117,16 @@ int main(int argc, char** argv) {
   grouped("qwen3_14b", qwen3_14b), grouped("qwen3_32b", qwen3_32b);
   grouped("qwen3_moe_165m", qwen3_moe_165m), grouped("qwen3_30b_a3b", qwen3_30b_a3b);
   grouped("qwen3_235b_a22b", qwen3_235b_a22b);
+  // A window, and a length whose sums begin between multiples of 16 bytes.
+  for (const fused_attention_shape& s : {fused_attention_shape{4, 4096, 32, 8, 128, 1024},
+                                         fused_attention_shape{4, 4095, 25, 25, 64}})
+    for (const bool gradient : {false, true})
+      for (const bool deterministic : {true, false}) {
+        fused_attention_shape g = s;
+        g.gradient = gradient;
+        plan("a window or an odd length", g, deterministic, device);
+      }
   std::printf("%d plans of cuDNN %s for an H200, %d wrong\n", plans,
-              mc::cudnn_version(cudnnGetVersion()).c_str(), wrong);
+              mc::dotted_version(cudnnGetVersion()).c_str(), wrong);
   return wrong == 0 && plans > 0 ? 0 : 1;
 }

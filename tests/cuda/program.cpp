@@ -1,20 +1,15 @@
 // A program for CUDA over the stand-in, compiled as DEVICE cuda compiles it: that of tests/cli, but for
 // its device. MEGACPP_STAND_IN is what the machine has, as in "devices=1 bytes=1000000 lose=100":
 // memory of the device, and pieces of work after which it is lost.
-#include "../cli/tiny_gpt.hpp"
+#include "tiny_gpt_on_cuda.hpp"
 
 #include <cuda/stand_in.hpp>
 
-#include <megacpp/exec/cuda/device.hpp>
 #include <megacpp/program.hpp>
 
 #include <cstdlib>
 #include <sstream>
 #include <string>
-
-struct tiny_gpt_on_cuda : tiny_gpt {
-  using device = mc::cuda;
-};
 
 int megacpp_run_program(const mc::program_source& source, int argc,
                         char** argv); // command_line.cpp

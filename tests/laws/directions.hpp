@@ -51,7 +51,7 @@ public:
     stores_ = make_registry(std::array<const graph*, 1>{&g}, std::array{1});
     part_ = std::make_unique<interpreted_part<cpu>>(g, 0, kernel_table<cpu>::all());
     slots_.resize(static_cast<unsigned>(part_->g.node_count));
-    part_->view().prepare(part_->view(), device_, slots_.data());
+    part_->view().prepare(part_->view(), device_, slots_.data(), true);
     std::mt19937_64 random(seed);
     std::normal_distribution<double> normal;
     weights_.resize(static_cast<std::size_t>(stores_.total));
@@ -65,7 +65,7 @@ public:
     saved_.resize(static_cast<std::size_t>(part_->plan.saved + 64));
     working_.resize(static_cast<std::size_t>(part_->plan.working + 64));
     mirrors_.resize(static_cast<std::size_t>(part_->plan.mirrored + 64));
-    device_.main_lane().reserve({part_->view().scratch_bytes(part_->view(), device_),
+    device_.main_lane().reserve({part_->view().scratch_bytes(part_->view(), device_, true),
                                  device_.products().workspace_bytes()});
   }
 

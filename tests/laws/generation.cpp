@@ -253,7 +253,7 @@ public:
       const interpreted_part<cpu> node(
           in_regions(fused(p.generation.forward(p.model.at, s, part, kind))), kind + 1, kernels_);
       std::vector<node_slot> slots(static_cast<std::size_t>(node.g.node_count));
-      node.view().prepare(node.view(), device_, slots.data());
+      node.view().prepare(node.view(), device_, slots.data(), true);
       std::vector<double> working(static_cast<std::size_t>(node.plan.working / 8 + 1)),
           saved(static_cast<std::size_t>(node.plan.saved / 8 + 1)),
           mirrors(static_cast<std::size_t>(node.plan.mirrored / 8 + 1));
@@ -267,8 +267,8 @@ public:
       f.stores = p.stores, f.layer = l,
       f.index = block ? seen[static_cast<std::size_t>(kind)]++ : 0;
       lane& on = device_.main_lane();
-      on.reserve(
-          {node.view().scratch_bytes(node.view(), device_), device_.products().workspace_bytes()});
+      on.reserve({node.view().scratch_bytes(node.view(), device_, true),
+                  device_.products().workspace_bytes()});
       mirror_event mirrored(device_.make_event());
       f.constants = &constants_, f.ranks = &ranks_, f.on = &on, f.mirrored = &mirrored;
       input_addresses inputs(node.g);

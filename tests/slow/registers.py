@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What nvcc makes of the row bodies of programs for CUDA: registers, memory that a thread keeps beside
-them, and accesses of 16 bytes are those of a committed table, nothing else is spilled, and every kernel
-for rows that are aligned has such accesses.
+them, and accesses of 16 bytes are those of a committed table, nothing else is spilled, and a kernel for
+rows that are aligned has such accesses and fewer narrow ones than the one that asks for addresses.
 
     registers.py ROOT NVCC TABLE [--write] [-- NVCC-ARGUMENT...]
 
@@ -23,12 +23,13 @@ USED = re.compile(r"Used (\d+) registers")
 BODY = re.compile(r"void mc::rows_kernel<(\d+), (\d+), (true|false), (.*)>\(long, .*\)$")
 KERNEL = re.compile(r"^(?:\.visible |\.weak )?\.entry (\w+)\(.*?^}", re.MULTILINE | re.DOTALL)
 BESIDE = re.compile(r"bytes (of stack|spilled)")
+NARROW = re.compile(r"\b(?:ld|st)\.global\.(?:nc\.)?[a-z]\d+\b")
 WIDE = re.compile(r"\b(ld|st)\.(?:param\.|global\.)?[\w.]*v4\.[a-z]32|\b(ld|st)\.[\w.]*v2\.[a-z]64")
 
 
 def facts_of(nvcc, root, arguments, unit, folder):
     """Of each kernel that stands for a body: its mangled name, registers, bytes of stack and of spills, and
-    accesses of 16 bytes as PTX has them."""
+    accesses of 16 bytes and of fewer as PTX has them."""
     command = [nvcc, "-std=c++20", "--expt-relaxed-constexpr", "-O3", "-fmad=false",
                "-Xcompiler=-ffp-contract=off", f"-I{root}/include", "-Xptxas=-v", "-cubin", "--keep", "--keep-dir", str(folder),
                *arguments, *unit.split(), "-o", str(folder / "unit.cubin"), str(root / "cmake/cuda_bodies.cu")]
@@ -36,7 +37,8 @@ def facts_of(nvcc, root, arguments, unit, folder):
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)}: {done.stdout}{done.stderr}")
     ptx = (folder / "cuda_bodies.ptx").read_text(encoding="utf-8")
-    wide = {kernel.group(1): len(WIDE.findall(kernel.group(0))) for kernel in KERNEL.finditer(ptx)}
+    accesses = {kernel.group(1): (len(WIDE.findall(kernel.group(0))), len(NARROW.findall(kernel.group(0))))
+                for kernel in KERNEL.finditer(ptx)}
     name, memory = "", (0, 0)
     for line in (done.stdout + done.stderr).splitlines():
         if match := ENTRY.search(line):
@@ -44,7 +46,7 @@ def facts_of(nvcc, root, arguments, unit, folder):
         elif match := MEMORY.search(line):
             memory = int(match.group(1)), int(match.group(2)) + int(match.group(3))
         elif (match := USED.search(line)) and "rows_kernel" in name:
-            yield name, (int(match.group(1)), *memory, wide[name])
+            yield name, (int(match.group(1)), *memory, *accesses[name])
 
 
 def demangled(names):
@@ -59,7 +61,7 @@ def demangled(names):
 
 
 def text_of(body, facts):
-    registers, stack, spilled, wide = facts
+    registers, stack, spilled, wide, _ = facts
     return f"{body}: {registers} registers" + f", {wide} accesses of 16 bytes" * bool(wide) + \
         f", {stack} bytes of stack" * bool(stack) + f", {spilled} bytes spilled" * bool(spilled)
 
@@ -85,8 +87,11 @@ def main():
     if not found:
         raise SystemExit("ptxas tells of no body: is it called another way?")
     narrow = [body for body, facts in found.items() if "aligned" in body and facts[3] == 0]
+    narrow += [body for body, facts in found.items() if body.endswith(" on 128, aligned")
+               and facts[4] >= found[body.removesuffix(", aligned")][4]]
     if narrow:
-        raise SystemExit("these say that their rows are aligned, and have no access of 16 bytes: " + ", ".join(narrow))
+        raise SystemExit("these say that their rows are aligned, and have no access of 16 bytes, or as many narrow "
+                         "ones as those that are not: " + ", ".join(narrow))
     lines = [text_of(body, facts) for body, facts in sorted(found.items())]
     if arguments.write:
         arguments.table.write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")

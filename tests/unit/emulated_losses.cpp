@@ -171,6 +171,28 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(log_sum_exp_and_target, T, types) {
   });
 }
 
+// A rank of tensor parallelism may hold padding alone: its part of the sum is of no number.
+BOOST_AUTO_TEST_CASE(a_rank_without_words) {
+  for (const int threads : {32, 128, 1024}) {
+    const team_shape s{{2, 64}, threads};
+    const std::vector<float> logits(128, 1.0f);
+    const std::vector<std::int32_t> labels{3, -1};
+    auto lse = unset<double>(2);
+    auto target = unset<float>(2);
+    on_team(
+        "logits_row", s,
+        rows::logits_row<float>{64, 0, 70, logits.data(), labels.data(), lse.data(), target.data()},
+        lse, target);
+    for (const double x : lse) BOOST_TEST(x == -std::numeric_limits<double>::infinity());
+    for (const float x : target) BOOST_TEST(x == 0);
+    const mc::cores core;
+    mc::for_rows(core, 2,
+                 rows::logits_row<float>{64, 0, 70, logits.data(), labels.data(), lse.data(),
+                                         target.data()});
+    for (const double x : lse) BOOST_TEST(x == -std::numeric_limits<double>::infinity());
+  }
+}
+
 // The gradient, where it is the logits and where it is not.
 BOOST_AUTO_TEST_CASE_TEMPLATE(gradient_of_logits, T, types) {
   for_teams<G<T>>([](team_shape s) {

@@ -51,7 +51,7 @@ struct end {
   told run(double loss, double tokens, float slope) {
     interpreted_part<cpu> part(update_graph(stores, mesh{}, dtype::f32), 0, kernels);
     std::vector<node_slot> slots(static_cast<std::size_t>(part.g.node_count));
-    part.view().prepare(part.view(), device, slots.data());
+    part.view().prepare(part.view(), device, slots.data(), true);
     double totals[step_totals]{};
     totals[static_cast<int>(step_total::whole_loss)] = loss;
     totals[static_cast<int>(step_total::whole_tokens)] = tokens;
@@ -75,7 +75,7 @@ struct end {
         derived(static_cast<std::size_t>(part.plan.derived / 8 + 8));
     const run_constants constants;
     lane& on = device.main_lane();
-    on.reserve({.scratch = part.view().scratch_bytes(part.view(), device)});
+    on.reserve({.scratch = part.view().scratch_bytes(part.view(), device, true)});
     frame f;
     f.on = &on;
     f.set(space::working, reinterpret_cast<std::byte*>(working.data()));

@@ -227,6 +227,11 @@ inline void compute(const mesh& m, const program_view& p, command what, options&
         exit_code::usage,
         fmt::format("--tf32 is for programs of f32, and this one computes in {}: leave it out",
                     name_of(p.numbers.precision.weight)));
+  if (o.machine.no_deterministic_attention() && p.numbers.precision.weight != dtype::bf16)
+    throw error(exit_code::usage,
+                fmt::format("--no-deterministic-attention is for programs of bf16, and this one "
+                            "computes in {}: leave it out",
+                            name_of(p.numbers.precision.weight)));
   const int n = ranks_of(m), threads = threads_of_rank(o, m, processes);
   std::vector<training_start> starts; // of the ranks of this process
   starts.push_back(std::move(start));

@@ -34,7 +34,7 @@ inline memory_need need_of(const program_view& p, command what, const mesh& rank
   memory_need need;
   const batching& b = p.numbers.batch;
   const bool trains = what == command::train, generates = what == command::generate;
-  kernel_room kernels = room_of(p.parts, on);
+  kernel_room kernels = room_of(p.parts, on, trains);
   if (generates) kernels.workspace = 0;
   const std::int64_t batch = std::int64_t{b.micro} * b.sequence * 4 * 4,
                      reads = generates || !on.host_sees() ? 0

@@ -23,6 +23,7 @@ struct fused_attention_shape {
   std::int64_t window = 0; ///< a query sees no key this far or farther back; 0: there is none
   double scale = 0;        ///< of the scores; 0: D^-1/2
   bool gradient = false;   ///< dq, dk and dv, of dy; else o and lse
+  bool apart = false;      ///< a sequence has the same bits however many others there are
 
   double score_scale() const {
     return scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(head_dim));
@@ -75,27 +76,32 @@ public:
   virtual void lend(std::byte* memory, std::int64_t bytes) = 0;
   /// Ends that. Returns how much of the memory's beginning the checks have written.
   virtual std::int64_t take_back() = 0;
-  /// For people: the library, its version, and whether gradients have the same bits in each run.
-  virtual std::string describe() const = 0;
 
   /// Notes a reason why bodies compute an attention. One that lies with the library, and not with
   /// the program, is a fault, and the first fault is told.
   void leave(std::string_view why, bool is_fault) {
-    std::string text = "attention is computed by rows, which is slow: " + std::string(why);
+    std::string text = "attention is computed by rows, which is slow, since " + std::string(why);
     if (std::find(left_.begin(), left_.end(), text) != left_.end()) return;
     if (is_fault && tell_ != nullptr && !std::exchange(told_, true)) tell_(text);
     left_.push_back(std::move(text));
   }
   /// For people: a sentence for each reason.
   const std::vector<std::string>& left() const { return left_; }
-  /// For people: what has computed all attention that was prepared.
-  std::string computed_by() const {
-    return left_.empty() ? "attention of " + describe() : "attention by rows";
+  /// For people: what computes the attention that was prepared.
+  std::string describe() const {
+    if (!computes_) return "by rows";
+    return "by " + library() + (left_.empty() ? "" : ", in part by rows");
   }
+
+protected:
+  /// For people: the library, its version, and whether gradients have the same bits in each run.
+  virtual std::string library() const = 0;
+  /// Notes that the library computes an attention that was prepared.
+  void computes() { computes_ = true; }
 
 private:
   void (*tell_)(std::string_view);
-  bool told_ = false;
+  bool told_ = false, computes_ = false;
   std::vector<std::string> left_;
 };
 

@@ -22,8 +22,8 @@ template <int N> struct lanes {
   static constexpr int count = N;
   std::int64_t first;
 };
-/// Those whose elements begin at a multiple of 16 bytes in every array that a body gives a load or
-/// a store with them.
+/// Lanes whose elements begin, in every array that a body gives a load or a store with them, at a
+/// multiple of their own size, or of 16 bytes where they are larger.
 template <int N> struct aligned_lanes : lanes<N> {};
 /// The same number of indices behind others.
 template <class Lanes> MEGACPP_HD Lanes behind(std::int64_t first, Lanes i) {

@@ -22,7 +22,7 @@ template <class Body> inline constexpr bool is_row_body =
 ///
 ///   row_bytes()   bytes of the longest array that a team visits for a row: how many threads
 ///   aligned()     whether every group of elements that it loads or stores by a team's lanes begins
-///                 at a multiple of 16 bytes
+///                 at a multiple of its own size, or of 16 bytes where it is larger
 ///
 /// This answers for rows of `width` elements of T that lie one behind the other from these
 /// addresses on.

@@ -7,7 +7,7 @@
 //   team.sum<T>(n, f)          the sum over all lanes of f(lanes), which returns a vec
 //   team.sum_two<T>(n, f)      two sums at once: f returns a two<vec>
 //   team.max<T>(n, f)          the greatest lane
-//   team.log_sum_exp<T>(n, f)  the greatest lane x and the sum of e^(lane - x), in double, as a
+//   team.max_and_sum_exp<T>(n, f)  the greatest lane x and the sum of e^(lane - x), in double, as a
 //                              maximum_and_sum
 //   team.sync()                what threads stored before it, all may read after it
 //   team.shared<X, N, I>()     array I of N elements that the threads share; it begins with nothing
@@ -48,11 +48,12 @@ template <class A> struct running_sum {
   template <class V> MEGACPP_HD void add(V x) {
     const A top = max_across(x), least = -std::numeric_limits<A>::infinity();
     if (top > maximum) sum = below(top), maximum = top;
-    // Of infinite numbers alone the terms are 0, and that of a number which is none is none.
+    // Where all numbers are -infinity the terms are 0; the term of a NaN is a NaN.
     sum += sum_across(to<double>(exp_of_difference(x, maximum > least ? maximum : A(0))));
   }
-  /// The sum of e^(number - top), for a top that is none of them or the greatest.
+  /// The sum of e^(number - top), for a top that is no smaller than any of them.
   MEGACPP_HD double below(A top) const {
+    if (maximum == top) return sum; // of no numbers, too, whose maximum is -infinity
     return sum * static_cast<double>(exp_of_difference(vec<A, 1>(maximum), top).v[0]);
   }
 };
@@ -132,7 +133,8 @@ struct core_team {
   }
 
   /// By two visits.
-  template <class T, class Extent, class F> MEGACPP_HD auto log_sum_exp(Extent extent, F f) const {
+  template <class T, class Extent, class F>
+  MEGACPP_HD auto max_and_sum_exp(Extent extent, F f) const {
     const auto top = max<T>(extent, f);
     return maximum_and_sum<std::remove_const_t<decltype(top)>>{
         top, sum<T>(extent, [&](auto i) { return to<double>(exp_of_difference(f(i), top)); })};
@@ -161,21 +163,20 @@ private:
 };
 
 #if defined(__CUDACC__)
-/// Threads of a CUDA block: all of them, which are a multiple of 32, or one of `Groups` groups of
-/// 16 or 32, each with a row of its own. Sums: each thread adds its groups of elements in order,
+/// Threads of a CUDA block: all of them, which are a multiple of 32, or one of the `Groups` warps
+/// of a block, each with a row of its own. Sums: each thread adds its groups of elements in order,
 /// then the lanes of a thread, the threads of a warp by shuffles, and the warps in order through
 /// shared memory. All threads get the result. Where rows are aligned (exec/launch.hpp),
 /// aligned_lanes tell loads and stores so.
 template <int Lanes, int Groups = 1, bool Aligned = false> struct group_team {
-  static_assert(Lanes == 16 || (Lanes % 32 == 0 && Lanes <= 1024));
-  static_assert(Groups == 1 || Lanes <= 32);
+  static_assert(Lanes % 32 == 0 && Lanes <= 1024 && (Groups == 1 || Lanes == 32));
   static constexpr int threads = Lanes;
   template <class T> static constexpr int width = 16 / static_cast<int>(sizeof(T));
   template <int N> using group = std::conditional_t<Aligned, aligned_lanes<N>, lanes<N>>;
 
   __device__ __forceinline__ bool leader() const { return me() == 0; }
   __device__ __forceinline__ void sync() const {
-    if constexpr (Lanes <= 32) __syncwarp(mask());
+    if constexpr (Lanes == 32) __syncwarp();
     else __syncthreads();
   }
   template <class X, int N, int I> __device__ __forceinline__ X* shared() const {
@@ -241,7 +242,7 @@ template <int Lanes, int Groups = 1, bool Aligned = false> struct group_team {
 
   /// By one visit: each thread has the greatest of what it has seen (Milakov and Gimelshein 2018).
   template <class T, class Extent, class F>
-  __device__ __forceinline__ auto log_sum_exp(Extent extent, F f) const {
+  __device__ __forceinline__ auto max_and_sum_exp(Extent extent, F f) const {
     using A = typename decltype(f(group<width<T>>{}))::value_type;
     detail::running_sum<A> mine;
     each<T>(extent, [&](auto i) { mine.add(f(i)); });
@@ -259,9 +260,6 @@ private:
     i.first = first;
     return i;
   }
-  static __device__ __forceinline__ unsigned mask() {
-    return Lanes == 16 ? 0xffffu << (threadIdx.x & 16) : 0xffffffffu;
-  }
 
   template <class T, class Extent, class V, class F, class Op>
   __device__ __forceinline__ V fold(Extent extent, V a, F f, Op op) const {
@@ -278,10 +276,9 @@ private:
     using A = typename V::value_type;
     constexpr int warps = Lanes / 32;
     A a = across(op, lanes_of_thread);
-    for (int d = (Lanes < 32 ? Lanes : 32) / 2; d > 0; d /= 2)
-      a = op(a, __shfl_xor_sync(mask(), a, d));
-    if constexpr (warps <= 1) {
-      __syncwarp(mask()); // orders what is stored, too
+    for (int d = 16; d > 0; d /= 2) a = op(a, __shfl_xor_sync(0xffffffffu, a, d));
+    if constexpr (warps == 1) {
+      __syncwarp(); // orders what is stored, too
       return a;
     } else {
       __shared__ A of_warp[warps];

@@ -180,7 +180,8 @@ template <class T, int N> MEGACPP_HD void copy(T* to, const T* from, lanes<N> i)
   detail::copy_out<false>(to + i.first, raw);
 }
 
-// The same where every address is a multiple of 16 bytes.
+// The same where every address is a multiple of 16 bytes, or of the lanes' bytes where these are
+// fewer.
 template <class A, class T, int N> MEGACPP_HD vec<A, N> load(const T* p, aligned_lanes<N> i) {
   return detail::read<A, N, true>(p + i.first);
 }

@@ -360,6 +360,7 @@ inline std::string describe_json(const program_view& p, const std::vector<model_
       {"recompute", name_of(p.numbers.again)},
       {"numerics", name_of(p.numbers.sums)},
       {"products", on.products().describe(p.numbers.precision.weight)},
+      {"attention", on.attention() == nullptr ? "by tiles" : on.attention()->describe()},
       {"threads", on.threads()},
       {"product_checks",
        {{"tiles", checks.plans},

@@ -1,6 +1,6 @@
 // Kernels of op/attention.hpp: tiled on the host; on other devices by the library of the device
-// where it has the attention of the node, and by rows elsewhere. Scores of Sq x Sk are never held,
-// but for those of which a library makes deterministic gradients.
+// where it has the attention of the node, and by rows elsewhere. Nothing of Sq x Sk is held except
+// dS, which the deterministic gradient of a library keeps.
 #pragma once
 
 #include <megacpp/exec/attention_source.hpp>
@@ -53,12 +53,12 @@ attention_visibility visibility_of(const Call& c, std::int64_t head_dim) {
 /// Why no library computes the attention of a node, whose operands In lists; nullptr: one may
 /// (fused_attention_shape says which).
 template <class T, class In, class Call> constexpr const char* why_not_fused(const Call& c) {
-  if (!std::is_same_v<T, bf16>) return "libraries take bf16 alone";
-  if (!c.attr(of_type<attention_options>).causal) return "libraries are asked for causal ones";
-  if (c.has(In::q_document)) return "its sequences hold several documents";
+  if (!std::is_same_v<T, bf16>) return "its elements are not bf16, which libraries take";
+  if (!c.attr(of_type<attention_options>).causal) return "it is not causal";
+  if (c.has(In::q_document)) return "sequences hold several documents";
   if (!counts_here<In>(c))
-    return "its tokens stand at other places than 0, 1, 2, ..., by context parallelism or as feeds "
-           "may say";
+    return "positions may be others than 0, 1, 2, ... (context parallelism, or positions that are "
+           "fed)";
   return nullptr;
 }
 template <class T, class In, class Call> constexpr bool is_fused(const Call& c) {
@@ -77,7 +77,8 @@ constexpr fused_attention_shape fused_shape(const Call& c, bool gradient) {
           .head_dim = s.head_dim,
           .window = o.window < s.keys ? o.window : 0,
           .scale = o.scale,
-          .gradient = gradient};
+          .gradient = gradient,
+          .apart = c.sums() == numerics::batch_invariant};
 }
 template <class T, class In, class Call>
 constexpr std::int64_t fused_scratch(const Call& c, bool gradient) {

@@ -16,6 +16,7 @@ constexpr double square_root(double x) {
 }
 
 namespace detail {
+// <numbers> would be read by every unit that nvcc compiles.
 inline constexpr double root_of_two = 1.4142135623730951, log_of_two = 0.69314718055994531;
 
 /// 2 artanh t for |t| < 0.18 by its series, whose terms fall by 0.03 each.

@@ -204,17 +204,25 @@ void run_part(const part_view&, phases when, device& on, frame& f, node_slot* sl
   }
 }
 
+/// Whether node N runs, where nodes of the backward pass do or do not.
+template <class Part, int N> constexpr bool runs(bool backward) {
+  return backward || !backward_pass.holds(Part::g.nodes[static_cast<unsigned>(N)].when);
+}
 template <class Part, class Device>
-void prepare_part(const part_view&, device& on, node_slot* slots) {
+void prepare_part(const part_view&, device& on, node_slot* slots, bool backward) {
   auto& d = static_cast<Device&>(on);
-  [&]<int... N>(std::integer_sequence<int, N...>) { (prepare_node<Part, N>(d, slots), ...); }
+  [&]<int... N>(std::integer_sequence<int, N...>) {
+    ((runs<Part, N>(backward) ? prepare_node<Part, N>(d, slots) : void()), ...);
+  }
   (std::make_integer_sequence<int, Part::g.node_count>{});
 }
 
-template <class Part, class Device> std::int64_t scratch_of_part(const part_view&, device& on) {
+template <class Part, class Device>
+std::int64_t scratch_of_part(const part_view&, device& on, bool backward) {
   auto& d = static_cast<Device&>(on);
   return [&]<int... N>(std::integer_sequence<int, N...>) {
-    return std::max({std::int64_t{0}, scratch_of_node<Part, N>(d)...});
+    return std::max(
+        {std::int64_t{0}, runs<Part, N>(backward) ? scratch_of_node<Part, N>(d) : 0 ...});
   }
   (std::make_integer_sequence<int, Part::g.node_count>{});
 }

@@ -23,9 +23,10 @@ class executor {
 public:
   /// `parts` are by number, as the uses of `b` have them; `b`, `on`, `ranks` (which moves memory of
   /// `on`) and `weights` stay where they are. All memory is reserved here: throws
-  /// mc::error(exit_code::memory), which names `what` it is for and a `remedy`.
+  /// mc::error(exit_code::memory), which names `what` it is for and a `remedy`. Nodes of the
+  /// backward pass run only where `backward` says so.
   executor(std::vector<part_view> parts, const buffers& b, device& on, communicator& ranks,
-           const stores& weights, const char* what, const char* remedy)
+           const stores& weights, const char* what, const char* remedy, bool backward = true)
       : parts_(std::move(parts)),
         b_(b),
         device_(on),
@@ -33,6 +34,7 @@ public:
         ranks_(ranks),
         weights_(weights),
         remedy_(remedy),
+        backward_(backward),
         slots_(parts_.size()) {
     if (ranks_.moves() != plane::ranks)
       throw error(exit_code::internal,
@@ -49,7 +51,7 @@ public:
       inputs_.emplace_back(*part.g);
       streams_.emplace_back(part, parts_);
     }
-    lane_.reserve({.scratch = scratch_bytes_of(parts_, on)}, remedy);
+    lane_.reserve({.scratch = scratch_bytes_of(parts_, on, backward_)}, remedy);
     std::int64_t bytes = 0;
     for (int a = 0; a < arenas; ++a) {
       if (a == static_cast<int>(arena_of::host)) continue;
@@ -79,7 +81,7 @@ public:
       const auto k = static_cast<unsigned>(use_of(t).part);
       if (!slots_[k].empty()) continue;
       slots_[k].resize(static_cast<unsigned>(parts_[k].g->node_count));
-      parts_[k].prepare(parts_[k], device_, slots_[k].data());
+      parts_[k].prepare(parts_[k], device_, slots_[k].data(), backward_);
     }
     lent.take_back();
     lane_.reserve({.workspace = device_.products().workspace_bytes()}, remedy_);
@@ -316,6 +318,7 @@ private:
   communicator& ranks_;
   const stores& weights_;
   const char* remedy_;
+  bool backward_;
   std::vector<std::vector<node_slot>> slots_; ///< by part
   std::vector<stage_stream> streams_;         ///< by part
   struct sent {

@@ -140,19 +140,21 @@ template <class Device> struct interpreted_part final : planned_part {
     v.run = [](const part_view& p, phases when, device& on, frame& f, node_slot* slots) {
       static_cast<const interpreted_part*>(p.self)->run(when, static_cast<Device&>(on), f, slots);
     };
-    v.prepare = [](const part_view& p, device& on, node_slot* slots) {
+    v.prepare = [](const part_view& p, device& on, node_slot* slots, bool backward) {
       const auto& part = *static_cast<const interpreted_part*>(p.self);
       for (int i = 0; i < part.g.node_count; ++i) {
+        if (!backward && backward_pass.holds(part.g.at_node(i).when)) continue;
         dynamic_node<Device> c({&static_cast<Device&>(on), nullptr, slots + i}, part.g, part.plan,
                                part.index, part.g.at_node(i));
         if (part.kernels[static_cast<unsigned>(i)].prepare != nullptr)
           part.kernels[static_cast<unsigned>(i)].prepare(c);
       }
     };
-    v.scratch_bytes = [](const part_view& p, device& on) {
+    v.scratch_bytes = [](const part_view& p, device& on, bool backward) {
       const auto& part = *static_cast<const interpreted_part*>(p.self);
       std::int64_t most = 0;
       for (int i = 0; i < part.g.node_count; ++i) {
+        if (!backward && backward_pass.holds(part.g.at_node(i).when)) continue;
         const dynamic_node<Device> c({&static_cast<Device&>(on), nullptr, nullptr}, part.g,
                                      part.plan, part.index, part.g.at_node(i));
         if (const auto bytes = part.kernels[static_cast<unsigned>(i)].scratch_bytes)

@@ -71,7 +71,8 @@ public:
         planned_(memory_of(buffers_, sizes_of(*p_.stores), p_.numbers.precision, training_)),
         run_(p_.parts, require_sound(), on, ranks, stores_, "activations",
              training_ ? "a smaller micro-batch or sequence, recompute,"
-                       : "a smaller micro-batch or sequence"),
+                       : "a smaller micro-batch or sequence",
+             training_),
         feeds_(p_, stores_.coordinate()) {
     if (training_) run_.prepare(training_step(stage_.training, 1));
     run_.prepare(evaluation_step(stage_.evaluation, 1));

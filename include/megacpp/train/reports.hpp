@@ -89,7 +89,7 @@ public:
         micro_batches, micro_batches == 1 ? "" : "es", device_.threads(),
         device_.threads() == 1 ? "" : "s", on, on.empty() ? "" : ", ",
         device_.products().describe(p_.numbers.precision.weight),
-        device_.attention() == nullptr ? "" : ", " + device_.attention()->computed_by(),
+        device_.attention() == nullptr ? "" : ", attention " + device_.attention()->describe(),
         ceiling_.behind() * 1e-9, bytes_text(static_cast<std::uint64_t>(planned_bytes)).view()));
   }
   void note(std::string_view line) {
@@ -377,6 +377,8 @@ private:
          {"preset", p_.name},
          {"precision", name_of(p_.numbers.precision.weight)},
          {"products", device_.products().describe(p_.numbers.precision.weight)},
+         {"attention",
+          device_.attention() == nullptr ? "by tiles" : device_.attention()->describe()},
          {"batch", set_.batches.last},
          {"sequence", p_.numbers.batch.sequence},
          {"parameters", p_.parameters},

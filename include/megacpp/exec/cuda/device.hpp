@@ -253,6 +253,12 @@ struct cuda_choice {
   int ordinal = 0, spread_over = 1;
 };
 
+/// A version of one of NVIDIA's libraries as people write it.
+inline std::string dotted_version(std::size_t v) {
+  return std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." +
+         std::to_string(v % 100);
+}
+
 /// What libraries compute on a CUDA device.
 struct cuda_libraries {
   std::unique_ptr<product_source> products;
@@ -271,8 +277,8 @@ public:
   cuda(int ordinal, int threads, const libraries_maker& open_libraries)
       : ordinal_(chosen(ordinal)),
         threads_(threads),
-        libraries_(open_libraries(*this)),
-        open_(std::make_unique<running>(*this)) {
+        open_(std::make_unique<running>(*this)),
+        libraries_(open_libraries(*this)) {
     set_thread_count(threads_);
     open_->origin = moment_now();
     open_->origin_time = monotonic_nanoseconds();
@@ -351,7 +357,6 @@ public:
     return std::make_unique<cuda_event>(*this);
   }
   product_source& products() override { return *libraries_.products; }
-  /// nullptr: bodies compute all attention.
   attention_source* attention() override { return libraries_.attention.get(); }
 
   /// A table found by the numbers that it is made of, or made by `fill(T*)` in memory of the host
@@ -391,6 +396,24 @@ public:
   }
   static constexpr std::int64_t sort_bytes(std::int64_t n) { return sort_bytes_on_cuda(n); }
 
+  /// The scratch of an attention of cuDNN: sums of rows (B, A, S) in fp32 from 0 on; where the
+  /// gradient is not deterministic, dq in fp32; and what cuDNN 9.19 asks for: dS of all scores in
+  /// bf16 where it is, and dk and dv of all heads where heads share keys.
+  struct attention_places {
+    std::int64_t accumulator, workspace, end; ///< bytes, from the beginning of the scratch
+  };
+  static constexpr attention_places attention_parts(const fused_attention_shape& s,
+                                                    bool deterministic) {
+    const auto up = [](std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; };
+    constexpr std::int64_t beside = 512;
+    if (!s.gradient) return {0, 0, beside};
+    const std::int64_t heads = s.sequences * s.heads, wide = 4 * heads * s.tokens * s.head_dim,
+                       accumulator = up(4 * heads * s.tokens, 256),
+                       workspace = accumulator + (deterministic ? 0 : up(wide, 256)),
+                       scores = 2 * heads * up(s.tokens, 64) * up(s.tokens, 128);
+    return {accumulator, workspace,
+            workspace + beside + (deterministic ? scores : 0) + (s.heads == s.kv_heads ? 0 : wide)};
+  }
   /// The sequences that cuDNN computes at a time, for which `room` bytes of scratch are enough: as
   /// many as divide all of them, at least one.
   static constexpr std::int64_t attention_room = std::int64_t{1} << 30;
@@ -398,8 +421,9 @@ public:
                                                   bool deterministic,
                                                   std::int64_t room = attention_room) {
     fused_attention_shape some = s;
+    if (s.apart) some.sequences = 1;
     while (some.sequences > 1 &&
-           (s.sequences % some.sequences != 0 || scratch_at_once(some, deterministic) > room))
+           (s.sequences % some.sequences != 0 || attention_parts(some, deterministic).end > room))
       --some.sequences;
     return some.sequences;
   }
@@ -409,10 +433,10 @@ public:
                                                   std::int64_t room = attention_room) {
     fused_attention_shape some = s;
     some.sequences = sequences_at_once(s, deterministic, room);
-    return scratch_at_once(some, deterministic);
+    return attention_parts(some, deterministic).end;
   }
   static constexpr std::int64_t most_attention_scratch(const fused_attention_shape& s) {
-    return attention_scratch(s, true);
+    return std::max(attention_scratch(s, true), attention_scratch(s, false));
   }
 
 private:
@@ -426,18 +450,6 @@ private:
     std::int64_t origin_time = 0;
   };
   cuda_lane& main() const { return open_->lane; }
-
-  /// What cuDNN 9.19 asks for, and the tensors beside that (kernel/cuda/cudnn_attention.hpp): sums
-  /// of rows; dS of all scores in bf16 or dq in fp32; dk and dv of all heads where they share keys.
-  static constexpr std::int64_t scratch_at_once(const fused_attention_shape& s,
-                                                bool deterministic) {
-    const auto up = [](std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; };
-    constexpr std::int64_t beside = 1024;
-    if (!s.gradient) return beside;
-    const std::int64_t heads = s.sequences * s.heads, wide = 4 * heads * s.tokens * s.head_dim;
-    return beside + up(4 * heads * s.tokens, 256) + (s.heads == s.kv_heads ? 0 : wide) +
-           (deterministic ? 2 * heads * up(s.tokens, 64) * up(s.tokens, 128) : up(wide, 256));
-  }
 
   static int chosen(int ordinal) {
     make_current(existing(ordinal));
@@ -508,9 +520,9 @@ private:
   std::string name_;
   int threads_;
   std::function<cuda_choice()> choose_; ///< of one that counts sizes alone
-  cuda_libraries libraries_;
   cuda_pinned pinned_;
   std::unique_ptr<running> open_;
+  cuda_libraries libraries_; ///< they are closed before the streams that they have been given
   std::int64_t table_bytes_ = 0;
   std::map<std::vector<double>, arena> tables_;
 };

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <megacpp/exec/cuda/launch.hpp>
-#include <megacpp/exec/launch.hpp>
 #include <megacpp/exec/team.hpp>
 
 #include <cuda_runtime.h>
@@ -36,21 +35,17 @@ int launch_teams(CUstream_st* on, std::int64_t rows, const Body& body) {
   return cudaGetLastError();
 }
 
-/// A row whose arrays do not begin at multiples of 16 bytes has the team of bodies that say nothing.
 template <class Body> int launch_on_cuda(CUstream_st* on, std::int64_t rows, const Body& body) {
   if (rows <= 0) return cudaSuccess;
-  if constexpr (requires { body.aligned(); }) {
-    if (body.aligned()) {
-      if constexpr (requires { body.row_bytes(); }) {
-        switch (lanes_of_row(body.row_bytes())) {
-        case 32: return launch_teams<32, 4, true>(on, rows, body);
-        case 1024: return launch_teams<1024, 1, true>(on, rows, body);
-        default: break;
-        }
-      }
-      return launch_teams<usual_lanes, 1, true>(on, rows, body);
+  if constexpr (chooses_lanes<Body>) {
+    switch (lanes_for(body)) {
+    case 32: return launch_teams<32, 4, true>(on, rows, body);
+    case 1024: return launch_teams<1024, 1, true>(on, rows, body);
+    default: break;
     }
   }
+  if constexpr (requires { body.aligned(); })
+    if (body.aligned()) return launch_teams<usual_lanes, 1, true>(on, rows, body);
   return launch_teams<usual_lanes, 1, false>(on, rows, body);
 }
 

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 struct CUstream_st; // cudaStream_t is a pointer to it
 
@@ -23,9 +24,19 @@ constexpr int lanes_of_row(std::int64_t bytes) {
   const std::int64_t groups = bytes / 16;
   return groups <= 256 ? 32 : groups <= 4096 ? usual_lanes : 1024;
 }
-/// The threads of a team for a body (exec/launch.hpp).
+/// Whether sums of a body are doubles, which are for tests.
+template <class Body> constexpr bool sums_doubles() {
+  if constexpr (requires { typename Body::G; }) return std::is_same_v<typename Body::G, double>;
+  else return false;
+}
+template <class Body> inline constexpr bool chooses_lanes = requires(const Body& body) {
+  body.row_bytes();
+  body.aligned();
+  requires(!sums_doubles<Body>());
+};
+/// The threads of a team for a body (exec/launch.hpp): the usual ones, unless its rows are aligned.
 template <class Body> int lanes_for(const Body& body) {
-  if constexpr (requires { body.row_bytes(); })
+  if constexpr (chooses_lanes<Body>)
     return body.aligned() ? lanes_of_row(body.row_bytes()) : usual_lanes;
   else return usual_lanes;
 }

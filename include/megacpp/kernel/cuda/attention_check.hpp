@@ -9,7 +9,8 @@
 //
 // The library rounds P and dS to bf16 before it multiplies them, O before its product with dy, and
 // the parts of dK and dV that each head has before it adds them up: an element may be wrong by
-// 2^-8 of itself and 2^-8 (of o) or 2^-6 (of gradients) of the largest of its head.
+// 2^-8 of itself and 2^-8 (of o) or 2^-6 (of gradients) of the largest of its head, or of the terms
+// of dq and dk where these cancel.
 #pragma once
 
 #include <megacpp/exec/attention_source.hpp>
@@ -22,7 +23,6 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -36,7 +36,7 @@ public:
     const auto place = [&](array& a, bool is_there, std::int64_t per_sequence, dtype type) {
       if (!is_there) return;
       a = {bytes_ + guard, per_sequence, type};
-      bytes_ = aligned(a.begin + s.sequences * a.bytes()) + guard;
+      bytes_ = tiled::ceil_to(a.begin + s.sequences * a.bytes(), guard) + guard;
     };
     place(q_, true, s.tokens * of_q, dtype::bf16);
     place(k_, true, s.tokens * of_k, dtype::bf16);
@@ -80,7 +80,6 @@ public:
 
 private:
   static constexpr std::int64_t guard = 256; // bytes on each side of an array
-  static constexpr std::int64_t aligned(std::int64_t n) { return (n + 255) / 256 * 256; }
 
   /// An array in the check's memory: so many elements a sequence.
   struct array {
@@ -91,11 +90,13 @@ private:
     std::int64_t at(std::int64_t sequence) const { return begin + sequence * bytes(); }
   };
 
+  double most_of_q() const {
+    return 6 / (s_.score_scale() * std::sqrt(static_cast<double>(s_.head_dim)));
+  }
   /// Numbers that look random, the same for the same array and sequence: up to 1 in magnitude, and
   /// those of q so large that scores have the deviation that is wanted.
   std::vector<bf16> input(const array& a, std::int64_t sequence) const {
-    double most = 1;
-    if (&a == &q_) most = 6 / (s_.score_scale() * std::sqrt(static_cast<double>(s_.head_dim)));
+    const double most = &a == &q_ ? most_of_q() : 1;
     std::vector<bf16> x(static_cast<std::size_t>(a.elements));
     const auto key = static_cast<std::uint64_t>(a.at(sequence));
     constexpr std::int64_t piece = 1 << 16;
@@ -153,9 +154,10 @@ private:
         y.push_back(static_cast<float>(x[static_cast<std::size_t>(t * stride + first + d)]));
     return y;
   }
+  /// `least`: the size of an array's terms, beside which its sums may be small.
   static std::string differing(const char* name, const std::vector<float>& got,
-                               const std::vector<float>& want, double roundings) {
-    double most = 0;
+                               const std::vector<float>& want, double roundings, double least) {
+    double most = least;
     for (const float w : want) most = std::max(most, std::fabs(double{w}));
     for (std::size_t i = 0; i < want.size(); ++i) {
       const double w = want[i], near = 0x1p-8 * (std::fabs(w) + roundings * most);
@@ -194,16 +196,19 @@ private:
                    is = got[static_cast<std::size_t>(kv * group * S + i)];
       if (!(std::fabs(is - want) <= 1e-4 + 1e-5 * std::fabs(want))) return "computes lse wrong";
     }
-    std::string wrong = differing("o", queries(read<bf16>(on, memory, o_, b)), o, 1);
+    std::string wrong = differing("o", queries(read<bf16>(on, memory, o_, b)), o, 1, 0);
     if (!wrong.empty() || !s_.gradient) return wrong;
     const auto dy = queries(input(dy_, b));
+    // dS is a difference of numbers of this size, which are rounded before; it may be small itself.
+    const double terms = s_.score_scale() * std::sqrt(static_cast<double>(D)) / 16;
     std::vector<float> dq(q.size()), dk(k.size()), dv(v.size());
     attention_backward<float>(shape, see, rows_of(dy, group), rows_of(q, group), rows_of(k, 1),
                               rows_of(v, 1), rows_of(o, group), lse.data(), rows_of(dq, group),
                               rows_of(dk, 1), rows_of(dv, 1), {scratch.data(), many, threads});
-    wrong = differing("dq", queries(read<bf16>(on, memory, dq_, b)), dq, 4);
-    if (wrong.empty()) wrong = differing("dk", keys(read<bf16>(on, memory, dk_, b)), dk, 4);
-    if (wrong.empty()) wrong = differing("dv", keys(read<bf16>(on, memory, dv_, b)), dv, 4);
+    wrong = differing("dq", queries(read<bf16>(on, memory, dq_, b)), dq, 4, terms);
+    if (wrong.empty())
+      wrong = differing("dk", keys(read<bf16>(on, memory, dk_, b)), dk, 4, terms * most_of_q());
+    if (wrong.empty()) wrong = differing("dv", keys(read<bf16>(on, memory, dv_, b)), dv, 4, 0);
     return wrong;
   }
 

@@ -31,7 +31,7 @@ enum class attention_tensor : std::int64_t {
   row_sums,       // (B, A, S) fp32, of dy o
   dq_accumulator, // (B, A, S, D) fp32; not where the gradient is deterministic
   scale,          // these four are numbers on the host
-  minus_infinity,
+  hidden,
   one,
   window, // int32
 };
@@ -121,7 +121,8 @@ private:
   }
   value make(std::int64_t name, const extents& dims, const extents& strides, cudnnDataType_t type,
              bool is_between, bool is_number) {
-    constexpr std::int64_t alignment = 16;
+    // A row of fp32 may begin anywhere, where a plan is for some of the sequences.
+    const std::int64_t alignment = type == CUDNN_DATA_FLOAT ? 4 : 16;
     cudnn_descriptor& d = keep(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     d.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, name)
         .set(CUDNN_ATTR_TENSOR_DATA_TYPE, type)
@@ -236,11 +237,11 @@ private:
   value score() { return g_.between(scores_, by_row_, CUDNN_DATA_FLOAT); }
   value across() { return g_.between(scores_, by_column_, CUDNN_DATA_BFLOAT16); }
   value row() { return g_.between(rows_, of_rows_, CUDNN_DATA_FLOAT); }
-  /// The scores where a query sees a key, elsewhere minus infinity.
+  /// The scores where a query sees a key, elsewhere the number that stands for minus infinity.
   value masked(value scores) {
     const auto integers = [&]() -> value { return g_.between(scores_, by_row_, CUDNN_DATA_INT32); };
     const auto truths = [&]() -> value { return g_.between(scores_, by_row_, CUDNN_DATA_BOOLEAN); };
-    value none = g_.number(attention_tensor::minus_infinity);
+    value none = g_.number(attention_tensor::hidden);
     value query = integers(), key = integers(), behind = truths(), causal = score();
     g_.index(scores, 2, query);
     g_.index(scores, 3, key);

@@ -23,12 +23,6 @@ inline void require_cudnn(cudnnStatus_t status, const std::string& call) {
                                        (more[0] != 0 ? std::string(", ") + more : std::string()));
 }
 
-/// A version of the library as people write it.
-inline std::string cudnn_version(std::size_t v) {
-  return std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." +
-         std::to_string(v % 100);
-}
-
 /// A descriptor of the backend API. Its attributes are set before it is finalised.
 class cudnn_descriptor {
 public:

@@ -7,7 +7,6 @@
 #include <megacpp/kernel/cuda/attention_graph.hpp>
 
 #include <algorithm>
-#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -66,9 +65,8 @@ public:
     plan_ = std::move(made);
   }
 
-  /// Bytes of the scratch of a call: sums and, where it is not deterministic, dq in fp32, before
-  /// the workspace that cuDNN asks for.
-  std::int64_t scratch() const { return workspace_begin() + workspace_; }
+  /// Bytes of the scratch of a call, with the workspace that cuDNN asks for.
+  std::int64_t scratch() const { return places().workspace + workspace_; }
   void execute(const fused_attention_call& c) const {
     arrays all(*this, c);
     all.bind(attention_tensor::o, c.o), all.bind(attention_tensor::stats, c.lse);
@@ -82,7 +80,7 @@ public:
     all.bind(attention_tensor::dk, c.dk), all.bind(attention_tensor::dv, c.dv);
     all.bind(attention_tensor::one, &one), all.bind(attention_tensor::row_sums, c.scratch);
     if (!deterministic_)
-      all.bind(attention_tensor::dq_accumulator, c.scratch + accumulator_begin());
+      all.bind(attention_tensor::dq_accumulator, c.scratch + places().accumulator);
     all.execute();
   }
 
@@ -93,12 +91,12 @@ private:
   public:
     template <class Call> arrays(const cudnn_plan& of, const Call& c)
         : of_(of),
-          workspace_(c.scratch + of.workspace_begin()),
+          workspace_(c.scratch + of.places().workspace),
           scale_(static_cast<float>(of.shape_.score_scale())),
           window_(static_cast<std::int32_t>(of.shape_.window)) {
       bind(attention_tensor::q, c.q), bind(attention_tensor::k, c.k);
       bind(attention_tensor::v, c.v), bind(attention_tensor::scale, &scale_);
-      bind(attention_tensor::minus_infinity, &none_);
+      bind(attention_tensor::hidden, &none_);
       if (window_ > 0) bind(attention_tensor::window, &window_);
     }
     void bind(attention_tensor name, const void* p) {
@@ -118,20 +116,15 @@ private:
   private:
     const cudnn_plan& of_;
     void* workspace_;
-    float scale_, none_ = -std::numeric_limits<float>::infinity();
+    float scale_;
+    /// What stands for minus infinity: e^none_ is 0, and a tile that is hidden as a whole makes no
+    /// NaN of it.
+    float none_ = -0x1p30f;
     std::int32_t window_;
     std::vector<std::int64_t> names_;
     std::vector<const void*> pointers_;
   };
-  static std::int64_t aligned(std::int64_t n) { return (n + 255) / 256 * 256; }
-  std::int64_t accumulator_begin() const {
-    return shape_.gradient ? aligned(shape_.sequences * shape_.heads * shape_.tokens * 4) : 0;
-  }
-  std::int64_t workspace_begin() const {
-    const std::int64_t rows = shape_.sequences * shape_.heads * shape_.tokens;
-    const bool adds = shape_.gradient && !deterministic_;
-    return accumulator_begin() + (adds ? aligned(rows * shape_.head_dim * 4) : 0);
-  }
+  cuda::attention_places places() const { return cuda::attention_parts(shape_, deterministic_); }
 
   fused_attention_shape shape_;
   bool deterministic_;
@@ -159,14 +152,19 @@ public:
     std::string why;
     on_.make_current();
     try {
+      if (cudnnGetVersion() < 90600)
+        throw error(exit_code::machine, "cuDNN " + dotted_version(cudnnGetVersion()) +
+                                            " is older than 9.6, which is needed");
       if (handle_.get() == nullptr) handle_ = cudnn_handle::make();
       why = choose(*made);
     } catch (const error& e) { // bodies compute instead
       why = e.what();
     }
-    if (!why.empty()) made->plan.reset(), leave(text_of(s) + ": " + why, true);
+    if (!why.empty()) made->plan.reset(), leave(why + " (" + text_of(s) + ")", true);
     const one& kept = *prepared_.emplace_back(std::move(made));
-    return kept.plan ? &kept : nullptr;
+    if (!kept.plan) return nullptr;
+    computes();
+    return &kept;
   }
   std::int64_t scratch(const fused_attention_shape& s) const override {
     return cuda::attention_scratch(s, deterministic_, room_);
@@ -178,11 +176,13 @@ public:
     lent_ = nullptr, lent_bytes_ = 0;
     return std::exchange(lent_used_, 0);
   }
-  std::string describe() const override {
-    return text_of(cudnn_version(cudnnGetVersion()), deterministic_);
-  }
   static std::string text_of(const std::string& version, bool deterministic) {
     return "cuDNN " + version + (deterministic ? ", deterministic" : ", not deterministic");
+  }
+
+protected:
+  std::string library() const override {
+    return text_of(dotted_version(cudnnGetVersion()), deterministic_);
   }
 
 private:
@@ -249,7 +249,7 @@ private:
       fused_attention_shape before = s;
       before.gradient = false;
       forward = prepare(before);
-      if (forward == nullptr) return "its forward is";
+      if (forward == nullptr) return "cuDNN does not compute its forward";
     }
     fused_attention_shape some = s;
     some.sequences = sequences_at_once(s);
@@ -296,10 +296,9 @@ private:
     });
   }
   static std::string text_of(const fused_attention_shape& s) {
-    return std::string("of ") + (s.gradient ? "the gradient of " : "") +
-           std::to_string(s.sequences) + " x " + std::to_string(s.tokens) + " tokens with " +
-           std::to_string(s.heads) + " heads of " + std::to_string(s.head_dim) + " and " +
-           std::to_string(s.kv_heads) + " of keys";
+    return std::string(s.gradient ? "the gradient of " : "") + std::to_string(s.sequences) + " x " +
+           std::to_string(s.tokens) + " tokens with " + std::to_string(s.heads) + " heads of " +
+           std::to_string(s.head_dim) + " and " + std::to_string(s.kv_heads) + " of keys";
   }
 
   cuda& on_;

@@ -70,7 +70,7 @@ template <class G> struct logits_row {
   bool aligned() const { return rows_aligned<G>(width, logits); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const G* l = logits + row * width;
-    const auto all = team.template log_sum_exp<G>(valid, [&](auto i) { return load<G>(l, i); });
+    const auto all = team.template max_and_sum_exp<G>(valid, [&](auto i) { return load<G>(l, i); });
     if (!team.leader()) return;
     lse[row] = static_cast<double>(all.maximum) + detail::log_of_terms(all.sum);
     const std::int64_t at = labels[row] - first;
@@ -161,7 +161,7 @@ private:
   template <class Team> static constexpr bool keeps_terms = Team::threads == 1;
   template <class Team> MEGACPP_HD maximum_and_sum<G> terms(const Team& team, G* l) const {
     if constexpr (!keeps_terms<Team>) {
-      return team.template log_sum_exp<G>(valid, [&](auto i) { return load<G>(l, i); });
+      return team.template max_and_sum_exp<G>(valid, [&](auto i) { return load<G>(l, i); });
     } else {
       const G top = team.template max<G>(valid, [&](auto i) { return load<G>(l, i); });
       return {top, team.template sum<G>(valid, [&](auto i) {

@@ -398,7 +398,7 @@ public:
   }
   product_type type() override { return product_type::bf16; }
   std::string describe(dtype storage) override {
-    std::string text = "cuBLASLt " + cublaslt_version(cublasLtGetVersion());
+    std::string text = "cuBLASLt " + dotted_version(cublasLtGetVersion());
     if (storage == dtype::f32) text += tf32_ ? ", by TF32" : ", without TF32";
     if (const std::size_t n = checks_.refused.size(); n > 0)
       text += ", but for " + std::to_string(n) + " of " + std::to_string(checks_.plans) +

@@ -53,10 +53,4 @@ template <class V> void set_cublaslt(const cublaslt_description& d,
   require_cublaslt(cublasLtMatmulDescSetAttribute(d.get(), what, &v, sizeof v), name);
 }
 
-/// A version of the library as people write it.
-inline std::string cublaslt_version(std::size_t v) {
-  return std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." +
-         std::to_string(v % 100);
-}
-
 } // namespace mc

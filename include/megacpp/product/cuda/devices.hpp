@@ -33,7 +33,7 @@ public:
   }
   product_type type() override { return product_type::bf16; }
   std::string describe(dtype /*storage*/) override {
-    return "cuBLASLt " + cublaslt_version(CUBLAS_VERSION) + " or later";
+    return "cuBLASLt " + dotted_version(CUBLAS_VERSION) + " or later";
   }
 
 private:
@@ -61,14 +61,19 @@ private:
 class counted_attention final : public attention_source {
 public:
   explicit counted_attention(bool deterministic) : deterministic_(deterministic) {}
-  const fused_attention* prepare(const fused_attention_shape& /*s*/) override { return nullptr; }
+  const fused_attention* prepare(const fused_attention_shape& /*s*/) override {
+    computes();
+    return nullptr;
+  }
   std::int64_t scratch(const fused_attention_shape& s) const override {
     return cuda::attention_scratch(s, deterministic_);
   }
   void lend(std::byte* /*memory*/, std::int64_t /*bytes*/) override {}
   std::int64_t take_back() override { return 0; }
-  std::string describe() const override {
-    return cudnn_attention::text_of(cudnn_version(CUDNN_VERSION) + " or later", deterministic_);
+
+protected:
+  std::string library() const override {
+    return cudnn_attention::text_of(dotted_version(CUDNN_VERSION) + " or later", deterministic_);
   }
 
 private:
@@ -86,15 +91,21 @@ class no_attention final : public attention_source {
 public:
   using attention_source::attention_source;
   const fused_attention* prepare(const fused_attention_shape& /*s*/) override {
-    leave("this program was built without cuDNN", true);
+    leave("this program was built without cuDNN: build it where cuDNN is found", true);
     return nullptr;
   }
   std::int64_t scratch(const fused_attention_shape& /*s*/) const override { return 0; }
   void lend(std::byte* /*memory*/, std::int64_t /*bytes*/) override {}
   std::int64_t take_back() override { return 0; }
-  std::string describe() const override { return "by rows, without cuDNN"; }
+
+protected:
+  std::string library() const override { return "rows"; } // which compute all of it
 };
 inline std::unique_ptr<attention_source> make_attention(cuda& /*on*/, const device_options& o) {
+  if (!o.deterministic_attention)
+    throw error(exit_code::usage,
+                "--no-deterministic-attention is for cuDNN's attention, and this program was built "
+                "without cuDNN: leave it out");
   return std::make_unique<no_attention>(o.tell);
 }
 inline std::unique_ptr<attention_source> count_attention(const device_options& /*o*/) {
