@@ -2,6 +2,7 @@
 // exchange and unpacked behind it (kernel/expert_exchange.hpp).
 #pragma once
 
+#include <megacpp/exec/side_by_side.hpp>
 #include <megacpp/kernel/expert_exchange.hpp>
 #include <megacpp/kernel/linear.hpp>
 #include <megacpp/kernel/rows/experts.hpp>
@@ -228,14 +229,18 @@ template <class T, class Call> void grouped_product(Call& c) {
   const prepared_product& p = c.product(0);
   const T *x = c.in(in::x), *w = c.in(in::w);
   T* y = c.out(out::y);
-  for_experts(c, counts, r,
-              [&](std::int64_t e, std::int64_t first, std::span<const std::int32_t> rows) {
-                p.execute_parts({.on = c.lane(),
-                                 .a = x + first * wide,
-                                 .b = w + e * wide * narrow,
-                                 .out = y + first * narrow},
-                                rows);
-              });
+  {
+    side_by_side together(c.lane());
+    for_experts(c, counts, r,
+                [&](std::int64_t e, std::int64_t first, std::span<const std::int32_t> rows) {
+                  together.next();
+                  p.execute_parts({.on = c.lane(),
+                                   .a = x + first * wide,
+                                   .b = w + e * wide * narrow,
+                                   .out = y + first * narrow},
+                                  rows);
+                });
+  }
   clear_rows(c.lane(), y, r, narrow);
 }
 } // namespace detail
@@ -273,8 +278,10 @@ template <> struct kernel_of<&op::grouped_weight_grad> { // dy, x, counts -> dw,
     const detail::round_of_rows r(c.span(in::dy, dims<0, 1>), c.trip(), counts);
     const T *dy = c.in(in::dy), *x = c.in(in::x);
     auto* dw = c.out(out::dw);
+    side_by_side together(c.lane());
     detail::for_experts(
         c, counts, r, [&](std::int64_t e, std::int64_t first, std::span<const std::int32_t> rows) {
+          together.next();
           c.product(0).execute_parts(
               {.on = c.lane(), .a = dy + first * n, .b = x + first * k, .out = dw + e * n * k},
               rows);

@@ -157,6 +157,8 @@ public:
   explicit cuda_lane(cuda& of);
   ~cuda_lane() override {
     (void)cudaStreamSynchronize(on_); // what is started reads the staging
+    for (const branch& b : branches_)
+      if (b.on != nullptr) (void)cudaStreamSynchronize(b.on), (void)cudaStreamDestroy(b.on);
     (void)cudaStreamDestroy(on_);
   }
   cudaStream_t stream() const { return on_; }
@@ -181,6 +183,48 @@ public:
   int threads() const;
   int slabs() const { return most_slabs; }
   static constexpr bool sums_by_parts = true;
+
+  /// Products of experts are each too small for a device: some run side by side
+  /// (exec/side_by_side.hpp), on streams beside this one, in equal parts of its workspace.
+  static constexpr int most_branches = 4;
+  void branch_out() {
+    make_current();
+    if (branches_.empty()) {
+      branches_.resize(most_branches);
+      for (branch& b : branches_)
+        require(cudaStreamCreateWithFlags(&b.on, cudaStreamNonBlocking),
+                "cudaStreamCreateWithFlags");
+    }
+    fork_.record(on_);
+    used_ = 0;
+  }
+  void next_branch() {
+    branch& b = branches_[static_cast<std::size_t>(used_ % most_branches)];
+    if (used_ < most_branches)
+      require(cudaStreamWaitEvent(b.on, fork_.get(), 0), "cudaStreamWaitEvent");
+    ++used_;
+  }
+  void join() {
+    const int used = std::exchange(used_, none);
+    for (int k = 0; k < used && k < most_branches; ++k) {
+      branch& b = branches_[static_cast<std::size_t>(k)];
+      b.done.record(b.on);
+      require(cudaStreamWaitEvent(on_, b.done.get(), 0), "cudaStreamWaitEvent");
+    }
+  }
+  bool branched() const { return used_ != none; }
+  /// Where the next product runs: the stream, and its part of the workspace.
+  struct product_place {
+    cudaStream_t on;
+    std::byte* workspace;
+    std::int64_t bytes;
+  };
+  product_place for_product() const {
+    if (used_ <= 0) return {on_, workspace(), room().workspace};
+    const std::int64_t each = room().workspace / most_branches / 256 * 256;
+    const int k = (used_ - 1) % most_branches;
+    return {branches_[static_cast<std::size_t>(k)].on, workspace() + k * each, each};
+  }
   /// A call, for people, with the node whose kernel was called last.
   std::string behind(const char* call) const {
     return last_.node == nullptr ? std::string(call)
@@ -243,6 +287,14 @@ private:
   cuda& of_;
   cudaStream_t on_ = nullptr;
   launched last_;
+  struct branch {
+    cudaStream_t on = nullptr;
+    cuda_moment done;
+  };
+  static constexpr int none = -1;
+  std::vector<branch> branches_;
+  cuda_moment fork_;
+  int used_ = none;  ///< calls of next_branch() since branch_out(); none: there is no branch
   std::mutex mutex_; ///< of staging_
   cuda_staging staging_;
 };

@@ -171,6 +171,10 @@ private:
     cublasLtMatmulAlgo_t algorithm{};
   };
 
+  /// Products of any number of rows, as those of experts, run side by side.
+  std::int64_t most_workspace() const {
+    return cuda::product_workspace / (shape_.dynamic_rows ? cuda_lane::most_branches : 1);
+  }
   bool forward() const { return shape_.kind == product_kind::forward; }
   bool summed() const { return shape_.kind == product_kind::weight_gradient; }
   std::int64_t rows_of_part() const {
@@ -216,7 +220,7 @@ private:
     cublasLtMatmulPreference_t made = nullptr;
     require_cublaslt(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
     const cublaslt_preference wish(made);
-    const std::size_t room = cuda::product_workspace;
+    const auto room = static_cast<std::size_t>(most_workspace());
     require_cublaslt(cublasLtMatmulPreferenceSetAttribute(
                          made, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room),
                      "CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES");
@@ -271,7 +275,7 @@ private:
     cublasLtMatmulHeuristicResult_t checked{};
     return cublasLtMatmulAlgoCheck(handle_, description_.get(), w.a.get(), w.b.get(), w.d.get(),
                                    w.d.get(), &algorithm, &checked) == CUBLAS_STATUS_SUCCESS &&
-           checked.workspaceSize <= static_cast<std::size_t>(cuda::product_workspace);
+           checked.workspaceSize <= static_cast<std::size_t>(most_workspace());
   }
   /// The first of the ways that the library proposes which passes its check.
   const way& choose(std::int64_t rows, way w) const {
@@ -317,6 +321,7 @@ private:
       const way& w = way_of(rows);
       if (adds_bias) set_bias(c.bias);
       const bool adds = summed() || shape_.accumulate;
+      const cuda_lane::product_place place = on.for_product();
       const float one = 1, factor = adds ? 1 : 0;
       const double wide_one = 1, wide_factor = factor;
       const bool wide = shape_.a == dtype::f64;
@@ -324,8 +329,8 @@ private:
       const cublasStatus_t status = cublasLtMatmul(
           handle_, description_.get(), wide ? static_cast<const void*>(&wide_one) : &one, at.b,
           w.a.get(), at.a, w.b.get(), wide ? static_cast<const void*>(&wide_factor) : &factor,
-          at.out, w.d.get(), at.out, w.d.get(), &w.algorithm, on.workspace(),
-          static_cast<std::size_t>(on.room().workspace), on.stream());
+          at.out, w.d.get(), at.out, w.d.get(), &w.algorithm, place.workspace,
+          static_cast<std::size_t>(place.bytes), place.on);
       if (status != CUBLAS_STATUS_SUCCESS) require_cublaslt(status, on.behind("cublasLtMatmul"));
     }
     if (shape_.bias && bias_behind_) {
@@ -418,8 +423,10 @@ private:
     std::byte* memory = lent_;
     if (bytes <= lent_bytes_) lent_used_ = std::max(lent_used_, bytes);
     else own = arena(on_, bytes, what, remedy), memory = own.data();
-    lane& l = on_.main_lane();
+    auto& l = static_cast<cuda_lane&>(on_.main_lane());
     l.reserve({.workspace = cuda::product_workspace});
+    const bool branched = l.branched(); // a way for another number of rows, amid those of experts
+    if (branched) l.join();
     const auto there = [&](const void* x) {
       return x == nullptr ? nullptr : memory + (static_cast<const std::byte*>(x) - room.data());
     };
@@ -446,6 +453,7 @@ private:
           on_.read(room.data(), memory, bytes);
           return true;
         });
+    if (branched) l.branch_out(), l.next_branch();
     checks_.seconds += watch.seconds() - in_library;
     checks_.library_seconds += in_library;
     ++checks_.plans;
