@@ -16,6 +16,10 @@ void copies(report& r);
 void products(report& r);
 std::string product_library();
 
+/// The forms of products that programs have, of layers of models, in bf16 and fp32: each passes the
+/// check of exact integers before it is measured.
+void forms_of_products(report& r);
+
 /// Causal attention of cuDNN, forward and backward: the whole of small ones against loops in double;
 /// then how fast those of models are. `attention_library` is empty where the program was built
 /// without cuDNN.

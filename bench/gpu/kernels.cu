@@ -2,7 +2,14 @@
 
 #include "device.hpp"
 
+#include <megacpp/exec/cuda/launch.cuh>
+#include <megacpp/kernel/rows/elementwise.hpp>
+
 #include <cuda_runtime.h>
+
+// Products of fp64 ask for it, of which this program has none.
+template int mc::launch_on_cuda(CUstream_st*, std::int64_t,
+                                const mc::rows::bias_add_row<double, std::int64_t>&);
 
 namespace gpu {
 namespace {

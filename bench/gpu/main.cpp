@@ -6,9 +6,13 @@
 
 #include <megacpp_gpu_commit.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
+#include <functional>
+#include <iterator>
+#include <span>
 #include <string>
 
 namespace {
@@ -22,15 +26,50 @@ std::string now() {
   return text;
 }
 
-// The file of --json, or nothing. Throws mc::error for everything else on the command line.
-std::string json_file(int argc, char** argv) {
-  if (argc == 1) return "";
-  if (argc == 3 && std::strcmp(argv[1], "--json") == 0 && *argv[2] != 0) return argv[2];
-  throw mc::error(mc::exit_code::usage, "usage: megacpp_gpu [--json FILE]");
+// A part of the program: its name, the seconds that it may take, and what it does.
+struct part {
+  const char* name;
+  double seconds;
+  std::function<void(gpu::report&)> run;
+};
+void bodies(gpu::report& r, std::span<const gpu::sizes> sizes) {
+  gpu::norms(r, sizes), gpu::losses(r, sizes), gpu::experts(r, sizes);
+  gpu::optimizer(r, sizes), gpu::elements(r, sizes), gpu::attention_by_rows(r, sizes);
+}
+const part parts[] = {
+    {"copies", 10, gpu::copies},
+    {"forms of products", 60, gpu::forms_of_products},
+    {"row bodies against the CPU", 70, [](gpu::report& r) { bodies(r, gpu::checked_sizes); }},
+    {"attention", 50, gpu::attention},
+    {"row bodies, achieved", 110, [](gpu::report& r) { bodies(r, gpu::timed_sizes); }},
+    {"products", 50, gpu::products}};
+
+// The file of --json, or nothing, and the part of --only, or nothing.
+struct words {
+  std::string json, only;
+};
+// Throws mc::error for everything else on the command line.
+words words_of(int argc, char** argv) {
+  words w;
+  bool known = argc % 2 == 1;
+  for (int i = 1; known && i < argc; i += 2) {
+    std::string& to = std::strcmp(argv[i], "--json") == 0 ? w.json : w.only;
+    known = (&to == &w.json || std::strcmp(argv[i], "--only") == 0) && to.empty();
+    to = argv[i + 1];
+    known = known && !to.empty();
+  }
+  std::string names;
+  for (const part& p : parts) names += std::string(names.empty() ? "" : ", ") + "'" + p.name + "'";
+  known = known && (w.only.empty() || std::any_of(std::begin(parts), std::end(parts),
+                                                  [&](const part& p) { return w.only == p.name; }));
+  if (!known)
+    throw mc::error(mc::exit_code::usage,
+                    "usage: megacpp_gpu [--json FILE] [--only PART], of the parts " + names);
+  return w;
 }
 
 int run(int argc, char** argv) {
-  const std::string file = json_file(argc, argv);
+  const words asked = words_of(argc, argv);
   gpu::open_device();
   gpu::figures facts = gpu::device_facts();
   facts.insert(facts.begin(), {{"utc", now()}, {"commit", megacpp_gpu_commit}});
@@ -45,17 +84,11 @@ int run(int argc, char** argv) {
     else std::printf("%s: %.0f\n", name.c_str(), std::get<double>(value));
   }
 
-  gpu::report r(file, facts, gpu::require_device);
-  const auto bodies = [&](std::span<const gpu::sizes> sizes) {
-    gpu::norms(r, sizes), gpu::losses(r, sizes), gpu::experts(r, sizes);
-    gpu::optimizer(r, sizes), gpu::elements(r, sizes), gpu::attention_by_rows(r, sizes);
-  };
-  // Seconds: together less than five minutes.
-  r.part("copies", 10, [&] { gpu::copies(r); });
-  r.part("row bodies against the CPU", 70, [&] { bodies(gpu::checked_sizes); });
-  r.part("row bodies, achieved", 110, [&] { bodies(gpu::timed_sizes); });
-  r.part("products", 50, [&] { gpu::products(r); });
-  r.part("attention", 50, [&] { gpu::attention(r); });
+  gpu::report r(asked.json, facts, gpu::require_device);
+  for (const part& p : parts)
+    if (asked.only.empty() || asked.only == p.name ||
+        &p == parts) // the first is what others stand beside
+      r.part(p.name, p.seconds, [&] { p.run(r); });
   if (gpu::attention_library().empty())
     std::printf("left out: attention, since this program was built without cuDNN\n");
   return r.end();

@@ -149,7 +149,8 @@ int report::end() {
 void report::write() const {
   if (path_.empty()) return;
   std::string text = "{\n";
-  for (const auto& [name, value] : facts_) text += " " + quoted(name) + ": " + json(value) + ",\n";
+  for (const auto& [name, value] : facts_)
+    text.append(" ").append(quoted(name)).append(": ").append(json(value)).append(",\n");
   text += " \"totals\": " + quoted(totals()) + ",\n \"checks\": [";
   const char* separator = "\n";
   for (const outcome& o : done_) {

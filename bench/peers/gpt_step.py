@@ -33,6 +33,8 @@ PRESETS = {
                  bias=False, lr=1e-3, betas=(0.9, 0.99)),
     "gpt2-124m": dict(layers=12, heads=12, hidden=768, vocabulary=50257, batch=4, sequence=256,
                       bias=True, lr=6e-4, betas=(0.9, 0.95), positions=1024),
+    "gpt2-1558m": dict(layers=48, heads=25, hidden=1600, vocabulary=50257, batch=4, sequence=256,
+                       bias=True, lr=1.5e-4, betas=(0.9, 0.95), positions=1024),
     "qwen3-moe-165m": dict(vocabulary=8192, batch=4, sequence=256, lr=6e-4, betas=(0.9, 0.95),
                            positions=4096, transformers=dict(
                                hidden_size=512, intermediate_size=1536, moe_intermediate_size=384,
@@ -140,6 +142,9 @@ def parse():
     p.add_argument("--mode", choices=("eager", "compile"), default="eager")
     p.add_argument("--autocast", choices=("none", "bf16"), default="none")
     p.add_argument("--fused", choices=("on", "off"), default="on", help="fused AdamW (default on)")
+    p.add_argument("--device", choices=("cpu", "cuda"), default="cpu",
+                   help="cuda: with a vocabulary padded to a multiple of 64, and TF32 where fp32 is "
+                        "multiplied")
     p.add_argument("--threads", type=positive, default=2)
     p.add_argument("--steps", type=positive, default=None,
                    help="timed steps (default 200 for char, else 5)")
@@ -166,22 +171,27 @@ def main():
     torch.set_num_threads(arguments.threads)
     torch.set_num_interop_threads(1)
     torch.manual_seed(arguments.seed)
+    on_gpu = arguments.device == "cuda"
+    if on_gpu:
+        torch.set_float32_matmul_precision("high")
+        preset = dict(preset, vocabulary=-(-preset["vocabulary"] // 64) * 64)
     if "transformers" in preset:
         model = Mixture(preset["vocabulary"], positions, preset["transformers"])
     else:
         model = Gpt(preset["layers"], preset["heads"], preset["hidden"], preset["vocabulary"],
                     positions, preset["bias"])
+    model.to(arguments.device)
     parameters = list(model.parameters())
     optimizer = make_optimizer(model, preset["lr"], preset["betas"], arguments.fused == "on")
     loss_of = torch.compile(model) if arguments.mode == "compile" else model
     autocast = arguments.autocast == "bf16"
-    text = torch.randint(preset["vocabulary"], (1 << 20,))
-    window = torch.arange(sequence + 1)
+    text = torch.randint(preset["vocabulary"], (1 << 20,), device=arguments.device)
+    window = torch.arange(sequence + 1, device=arguments.device)
 
     def step():
-        starts = torch.randint(len(text) - sequence, (batch, 1))
+        starts = torch.randint(len(text) - sequence, (batch, 1), device=arguments.device)
         rows = text[starts + window]
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        with torch.autocast(arguments.device, dtype=torch.bfloat16, enabled=autocast):
             loss = loss_of(rows[:, :-1], rows[:, 1:])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, CLIP)
@@ -192,9 +202,13 @@ def main():
     for _ in range(warmup):
         loss = step()
     times = []
+    if on_gpu:
+        torch.cuda.synchronize()
     for _ in range(steps):
         start = time.perf_counter()
         loss = step()
+        if on_gpu:
+            torch.cuda.synchronize()
         times.append((time.perf_counter() - start) * 1e3)
 
     median = statistics.median(times)
@@ -210,6 +224,7 @@ def main():
         "batch": batch,
         "sequence": sequence,
         "parameters": sum(p.numel() for p in parameters),
+        "device": torch.cuda.get_device_name() if on_gpu else "cpu",
         "threads": torch.get_num_threads(),
         "steps": steps,
         "warmup": warmup,

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Builds what ten_minutes.py runs, on a machine that needs CUDA's toolkit and cuDNN but no GPU, into a
+# folder that is carried to the machine with the GPU, beside a checkout of the same commit.
+#
+#   bench/gpu/prepare.sh FOLDER [CMAKE-ARGUMENT...]
+#
+# FOLDER/bin has the programs, stripped; FOLDER/lib their libraries, but those of CUDA and of the C
+# library. FOLDER.tar.xz is the same, packed.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+if [ $# -lt 1 ] || [[ $1 == -* ]]; then
+  echo "usage: prepare.sh FOLDER [CMAKE-ARGUMENT...]" >&2
+  exit 2
+fi
+folder=$1
+shift
+mkdir -p "$folder/bin" "$folder/lib"
+folder=$(cd "$folder" && pwd)
+build=${MEGACPP_GPU_BUILD:-$root/build/gpu}
+cmake -S "$root/bench/gpu" -B "$build" "$@"
+cmake --build "$build" -j "$(nproc)"
+cmake -S "$root/bench/gpu/programs" -B "$build/programs" "$@"
+cmake --build "$build/programs" --target gpu_programs -j "$(nproc)"
+
+for program in "$build/megacpp_gpu" "$build"/programs/*-cpu "$build"/programs/*-cuda; do
+  [ -f "$program" ] || continue
+  strip -o "$folder/bin/$(basename "$program")" "$program"
+  ldd "$program" | while read -r name _ path _; do
+    case $name in
+    libcud* | libcublas* | libnv* | linux-vdso* | libc.so* | libm.so* | ld-linux* | /*) ;;
+    libpthread.so* | libdl.so* | librt.so*) ;;
+    *) [ -f "$path" ] && cp -uL "$path" "$folder/lib/" ;;
+    esac
+  done
+done
+git -C "$root" rev-parse --short=12 HEAD >"$folder/commit" 2>/dev/null || echo unknown >"$folder/commit"
+tar -C "$folder" -cJf "$folder.tar.xz" .
+du -h "$folder.tar.xz"
