@@ -59,7 +59,6 @@ struct place {
 
 /// Lanes of a whole group. Of a body that says its rows are aligned, addresses are looked at.
 template <int N> struct group_lanes : mc::lanes<N> { bool aligned; };
-namespace detail {
 template <int N, class T> void check_alignment(const T* p, group_lanes<N> i) {
   constexpr std::size_t bytes = N * sizeof(T) < 16 ? N * sizeof(T) : 16;
   if (!i.aligned || reinterpret_cast<std::uintptr_t>(p + i.first) % bytes == 0) return;
@@ -67,17 +66,16 @@ template <int N, class T> void check_alignment(const T* p, group_lanes<N> i) {
                static_cast<const void*>(p + i.first));
   std::abort();
 }
-} // namespace detail
 template <class A, class T, int N> mc::vec<A, N> load(const T* p, group_lanes<N> i) {
-  detail::check_alignment(p, i);
+  check_alignment(p, i);
   return mc::load<A>(p, static_cast<const mc::lanes<N>&>(i));
 }
 template <class T, class A, int N> void store(T* p, group_lanes<N> i, mc::vec<A, N> x) {
-  detail::check_alignment(p, i);
+  check_alignment(p, i);
   mc::store(p, static_cast<const mc::lanes<N>&>(i), x);
 }
 template <class T, int N> void copy(T* to, const T* from, group_lanes<N> i) {
-  detail::check_alignment(to, i), detail::check_alignment(from, i);
+  check_alignment(to, i), check_alignment(from, i);
   mc::copy(to, from, static_cast<const mc::lanes<N>&>(i));
 }
 /// Whether a body says so.
