@@ -49,8 +49,8 @@ for preset in dense experts own-run-on-gpu; do
   done
   "$program" describe >"$build/described"
   grep -q 'cuBLASLt .* or later' "$build/described" || fail "$preset does not describe its products"
-  [ "$preset" = dense ] || # fp32, which cuDNN does not take
-    grep -q '  attention  *cuDNN .* or later, deterministic$' "$build/described" ||
+  [ "$preset" != experts ] || # the others are of fp32, which cuDNN does not take
+    grep -q '  attention  *by cuDNN .* or later, deterministic$' "$build/described" ||
     fail "$preset does not describe its attention"
   said=$("$program" train --mock-data --train-iters 1 2>&1) && fail "$preset trained without a GPU" || status=$?
   [ "$status" -eq 8 ] || fail "$preset ended with $status, not 8, without a GPU: $said"
