@@ -121,6 +121,14 @@ function(megacpp_add_runless result device)
     megacpp_link_cudnn(${kernels})
   endif()
   megacpp_program_options(${kernels})
+  # g++ reads the headers of the framework once for these and for the units of runs: an edit of a run
+  # compiles its two units again, which had spent a fifth of their time on that. A unit whose
+  # flags differ reads the headers itself. clang would refuse such a unit; and the sources that are built
+  # for sanitizers have flags of their own.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT MEGACPP_SANITIZE)
+    target_precompile_headers(${kernels} PRIVATE <megacpp/megacpp.hpp> <megacpp/program.hpp>)
+    set_target_properties(${kernels} PROPERTIES PCH_WARN_INVALID OFF)
+  endif()
 endfunction()
 
 # cuDNN, in which attention on GPUs is fast: of CUDA's folders, or of CMAKE_PREFIX_PATH.
@@ -234,11 +242,17 @@ function(megacpp_add_program name folder run_header run_struct device) # and hea
   megacpp_optimise_sanitized(${folder}/run.cpp)
   megacpp_add_runless(runless ${device})
   target_link_libraries(${name} PRIVATE ${runless})
+  list(GET runless 1 kernels)
+  get_target_property(precompiled ${kernels} PRECOMPILE_HEADERS)
+  if(precompiled)
+    target_precompile_headers(${name} REUSE_FROM ${kernels})
+    set_target_properties(${name} PROPERTIES PCH_WARN_INVALID OFF)
+    set_source_files_properties(${main} PROPERTIES SKIP_PRECOMPILE_HEADERS ON) # it needs few of them
+  endif()
   if(device STREQUAL "cuda") # what the CPU's products need is left out
     target_link_options(${name} PRIVATE LINKER:--as-needed "@${folder}/own_bodies.rsp")
     target_link_libraries(${name}_check PRIVATE CUDA::cudart)
     megacpp_nvcc_command(nvcc)
-    list(GET runless 1 bodies)
     list(JOIN nvcc "|" nvcc)
     list(JOIN ARGN "|" headers)
     # What g++ compiles the program with, nvcc does, too: a body has one layout.
@@ -248,7 +262,7 @@ function(megacpp_add_program name folder run_header run_struct device) # and hea
     set_property(TARGET ${name} APPEND PROPERTY LINK_DEPENDS ${ARGN})
     add_custom_command(TARGET ${name} PRE_LINK
       COMMAND ${CMAKE_COMMAND} -DPROGRAM=${name} "-DOBJECTS=$<JOIN:$<TARGET_OBJECTS:${name}>,|>"
-        -DLIBRARY=$<TARGET_FILE:${bodies}> "-DHEADERS=${headers}" -DFOLDER=${folder} -DNM=${CMAKE_NM}
+        -DLIBRARY=$<TARGET_FILE:${kernels}> "-DHEADERS=${headers}" -DFOLDER=${folder} -DNM=${CMAKE_NM}
         "-DNVCC=${nvcc}|-I$<JOIN:$<TARGET_PROPERTY:megacpp::megacpp,INTERFACE_INCLUDE_DIRECTORIES>,|-I>${own}"
         -P ${megacpp_templates}/cuda_own_bodies.cmake
       VERBATIM)
