@@ -29,13 +29,16 @@ struct bound {
 };
 inline constexpr bound same_bits{};
 
-/// Roundings by which two sums of n elements of T may lie apart, that of a core and that of a team.
-/// An element passes through as many additions as the tree is deep; d of them, with errors that are
-/// as often up as down, add up to more than 6 sqrt(d) units once in 10^7 times (Higham, Mary, "A new
-/// approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41, 2019).
-template <class T> double steps_of_sum(std::int64_t n) {
-  // Rows that are not aligned have the usual team; a smaller one adds more numbers a thread.
-  const int threads = std::min(mc::lanes_of_row(n * std::int64_t{sizeof(T)}), mc::usual_lanes);
+/// Roundings by which two sums of n elements of T may lie apart, that of a core and that of the team
+/// of a body whose rows have n elements, in arrays that are aligned. An element passes through as
+/// many additions as the tree is deep; d of them, with errors that are as often up as down, add up to
+/// more than 6 sqrt(d) units once in 10^7 times (Higham, Mary, "A new approach to probabilistic
+/// rounding error analysis", SIAM J. Sci. Comput. 41, 2019).
+template <class Body, class T> double steps_of_sum(std::int64_t n) {
+  const std::int64_t bytes = n * std::int64_t{sizeof(T)};
+  // As mc::lanes_for chooses them: a larger team adds fewer numbers a thread.
+  const bool by_row = mc::chooses_lanes<Body> && bytes % 16 == 0;
+  const int threads = by_row ? mc::lanes_of_row(bytes) : mc::usual_lanes;
   const double count = static_cast<double>(n);
   const double group = 16.0 / sizeof(T), core = 64.0 / sizeof(mc::accumulator_t<T>);
   const double of_block = std::ceil(count / group / threads) + group + 5 + threads / 32.0;

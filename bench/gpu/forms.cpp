@@ -45,6 +45,7 @@ std::vector<form> forms_of(const layer& l, dtype type) {
   all[1].shape.bias = true;
   all[2].shape.out = dtype::f32;
   all[4].shape.accumulate = true;
+  if (type == dtype::f32) all.erase(all.begin() + 2); // it is the first form again
   return all;
 }
 

@@ -85,9 +85,9 @@ int run(int argc, char** argv) {
   }
 
   gpu::report r(asked.json, facts, gpu::require_device);
+  // The first part, copies, always runs: others give their rates as shares of a copy's.
   for (const part& p : parts)
-    if (asked.only.empty() || asked.only == p.name ||
-        &p == parts) // the first is what others stand beside
+    if (asked.only.empty() || asked.only == p.name || &p == parts)
       r.part(p.name, p.seconds, [&] { p.run(r); });
   if (gpu::attention_library().empty())
     std::printf("left out: attention, since this program was built without cuDNN\n");

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include <sys/stat.h>
+
 namespace gpu {
 namespace {
 
@@ -114,6 +116,17 @@ void report::add(outcome o) {
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
   const std::lock_guard lock(mutex_);
+  keep(std::move(o));
+  write();
+}
+
+void report::keep(outcome o) {
+  checks_ += done_.empty() ? "\n" : ",\n";
+  checks_ += "  {\"part\": " + quoted(o.part) + ", \"name\": " + quoted(o.name) +
+             ", \"passed\": " + (o.fault.empty() ? "true" : "false");
+  if (!o.fault.empty()) checks_ += ", \"fault\": " + quoted(o.fault);
+  for (const auto& [name, value] : o.of) checks_ += ", " + quoted(name) + ": " + json(value);
+  checks_ += "}";
   done_.push_back(std::move(o));
 }
 
@@ -151,23 +164,19 @@ void report::write() const {
   std::string text = "{\n";
   for (const auto& [name, value] : facts_)
     text.append(" ").append(quoted(name)).append(": ").append(json(value)).append(",\n");
-  text += " \"totals\": " + quoted(totals()) + ",\n \"checks\": [";
-  const char* separator = "\n";
-  for (const outcome& o : done_) {
-    text += separator;
-    text += "  {\"part\": " + quoted(o.part) + ", \"name\": " + quoted(o.name) +
-            ", \"passed\": " + (o.fault.empty() ? "true" : "false");
-    if (!o.fault.empty()) text += ", \"fault\": " + quoted(o.fault);
-    for (const auto& [name, value] : o.of) text += ", " + quoted(name) + ": " + json(value);
-    text += "}";
-    separator = ",\n";
-  }
-  text += "\n ]\n}\n";
-  std::FILE* const file = std::fopen(path_.c_str(), "w");
-  const bool wrote =
-      file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  const int reason = errno;
-  if ((file != nullptr && std::fclose(file) != 0) || !wrote)
+  text += " \"totals\": " + quoted(totals()) + ",\n \"checks\": [" + checks_ + "\n ]\n}\n";
+  // A program that is killed leaves the file of its last check: the next one comes to its place when
+  // it is complete. What is there and is no file, as /dev/stdout, is written to.
+  struct stat is {};
+  const bool replaces = ::stat(path_.c_str(), &is) != 0 || S_ISREG(is.st_mode);
+  const std::string to = replaces ? path_ + ".part" : path_;
+  std::FILE* const file = std::fopen(to.c_str(), "w");
+  bool wrote = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  int reason = errno;
+  if (file != nullptr && std::fclose(file) != 0) wrote = false, reason = errno;
+  if (wrote && replaces && std::rename(to.c_str(), path_.c_str()) != 0)
+    wrote = false, reason = errno;
+  if (!wrote)
     throw mc::error(mc::exit_code::output, path_ + " cannot be written: " + std::strerror(reason) +
                                                "; give --json another file");
 }
@@ -180,7 +189,7 @@ void report::watch() {
     } else if (clock::now() < until_ + patience) {
       changed_.wait_until(lock, until_ + patience);
     } else {
-      done_.push_back({part_, running_, "did not return in the time of its part", {}});
+      keep({part_, running_, "did not return in the time of its part", {}});
       std::printf("  FAILED  %s: did not return in the time of its part\n%s\n", running_.c_str(),
                   totals().c_str());
       std::fflush(stdout);

@@ -23,8 +23,8 @@ using figures = std::vector<std::pair<std::string, std::variant<double, std::str
 
 class report {
 public:
-  /// `facts` stand at the head of the file, which is written to `path` after each part, unless path
-  /// is empty. `alive` throws mc::error if nothing more can be done on the device.
+  /// `facts` stand at the head of the file, which is written to `path` after each check, unless path
+  /// is empty, and is whole at any time. `alive` throws mc::error if nothing more can be done on the device.
   report(std::string path, figures facts, std::function<void()> alive);
   ~report();
 
@@ -52,6 +52,7 @@ private:
   figures facts_;
   std::function<void()> alive_;
   std::vector<outcome> done_;
+  std::string checks_; // the lines of the file about what is done
   clock::time_point until_{};
   bool lost_ = false, late_ = false, ending_ = false, inside_ = false;
   mutable std::mutex mutex_; // of all of these, between the program and its watch
@@ -59,6 +60,7 @@ private:
   std::thread watch_;
 
   void add(outcome o);
+  void keep(outcome o);
   void write() const;
   void watch();
   std::string totals() const;

@@ -31,7 +31,7 @@ template <class T> void forward(report& r, const sizes& m) {
   const auto q = a.read<T>(m.tokens * of.of_q), k = a.read<T>(m.tokens * of.of_k),
              v = a.read<T>(m.tokens * of.of_k);
   // Only sums of probabilities have another order.
-  const double steps = steps_of_sum<G>(m.tokens) + 8;
+  const double steps = steps_of_sum<rows::attention_row<T>, G>(m.tokens) + 8;
   const auto o =
       a.written<T>("o", m.tokens * of.of_q, {.roundings = 1, .steps = steps, .magnitude = 1});
   const auto lse = a.written<G>("lse", m.tokens * m.heads, {.steps = steps, .magnitude = 1});
@@ -54,7 +54,7 @@ template <class T> void backward(report& r, const sizes& m) {
     const auto lse = a.read<G>(m.tokens * m.heads, 3, 5);
     // delta is a sum of numbers up to 1; a gradient, the sum over keys of such differences, each
     // times a probability e^(2 - 3) at most and times the scale.
-    const double steps = steps_of_sum<T>(of.s.width);
+    const double steps = steps_of_sum<rows::attention_query_grad_row<T>, T>(of.s.width);
     const auto delta =
         a.written<G>("delta", m.tokens * m.heads, {.steps = steps, .magnitude = width});
     const double magnitude = static_cast<double>(m.tokens) * width * of.see.scale;

@@ -28,7 +28,7 @@ array<std::int32_t> choices_of(arrays& a, const sizes& m) {
 template <class T> void route(report& r, const sizes& m, bool normalise) {
   using body = rows::route_row<T>;
   const int64_t n = m.tokens * m.experts, k = m.tokens * m.choices;
-  const double steps = steps_of_sum<T>(m.experts) + 32;
+  const double steps = steps_of_sum<body, T>(m.experts) + 32;
   const bool biased = normalise;
   const std::string how = biased ? " biased" : "";
   {
@@ -59,8 +59,8 @@ template <class T> void statistics(report& r, const sizes& m) {
   using body = rows::router_statistics_block<T>;
   const int64_t n = m.tokens * m.experts, of = body::tokens_of_block;
   const int64_t blocks = (m.tokens + of - 1) / of;
-  const double steps = steps_of_sum<T>(m.experts) + 32;
   {
+    const double steps = steps_of_sum<body, T>(m.experts) + 32;
     arrays a;
     const auto logits = a.read<T>(n, -4, 4);
     const auto chosen = choices_of(a, m);
@@ -71,15 +71,15 @@ template <class T> void statistics(report& r, const sizes& m) {
     });
   }
   {
+    using body = rows::router_statistics_grad_row<T>;
+    const double steps = steps_of_sum<body, T>(m.experts) + 32;
     arrays a;
     const auto dp = a.read<float>(m.experts), dz = a.read<float>(1);
     const auto logits = a.read<T>(n, -4, 4);
     // p (dp + 2 dz lse - sum of p dp), of which the bracket is up to 1 + 32 + 1.
     const auto d = a.written<T>("dlogits", n, {.roundings = 1, .steps = steps, .magnitude = 34});
-    run(r, "router_statistics_grad_row", name_of_type<T>, m, a, m.tokens, [=](place at) {
-      return rows::router_statistics_grad_row<T>{m.experts, m.tokens,   at(dp),
-                                                 at(dz),    at(logits), at(d)};
-    });
+    run(r, "router_statistics_grad_row", name_of_type<T>, m, a, m.tokens,
+        [=](place at) { return body{m.experts, m.tokens, at(dp), at(dz), at(logits), at(d)}; });
   }
 }
 
@@ -326,9 +326,9 @@ template <class T> void scales(report& r, const sizes& m) {
     arrays a;
     const auto dy = a.read<T>(n), x = a.read<T>(n);
     // A sum of products of numbers up to 1, of which the mean is 1/4.
-    const auto dw = a.written<float>(
-        "dw", m.tokens,
-        {.steps = steps_of_sum<T>(m.ffn) + 2, .magnitude = static_cast<double>(m.ffn) / 4 + 1});
+    const auto dw = a.written<float>("dw", m.tokens,
+                                     {.steps = steps_of_sum<body, T>(m.ffn) + 2,
+                                      .magnitude = static_cast<double>(m.ffn) / 4 + 1});
     run(r, "scale_weight_grad_row", name_of_type<T>, m, a, m.tokens, [=](place at) {
       return body{m.ffn, at(dy), at(x), at(dw)};
     });

@@ -22,7 +22,7 @@ template <class T, bool Add> void rms(report& r, const sizes& m) {
   const int64_t n = m.tokens * m.hidden;
   using body =
       std::conditional_t<Add, rows::add_rms_norm_row<T, int64_t>, rows::rms_norm_row<T, int64_t>>;
-  const double steps = steps_of_sum<T>(m.hidden) + 8;
+  const double steps = steps_of_sum<body, T>(m.hidden) + 8;
   arrays a;
   const auto x = a.read<T>(n), gain = a.read<T>(m.hidden);
   const auto y = a.written<T>("y", n, {.roundings = 2, .steps = steps});
@@ -42,7 +42,7 @@ template <class T, bool Add> void layer(report& r, const sizes& m) {
   const int64_t n = m.tokens * m.hidden;
   using body = std::conditional_t<Add, rows::add_layer_norm_row<T, int64_t>,
                                   rows::layer_norm_row<T, int64_t>>;
-  const double steps = steps_of_sum<T>(m.hidden) + 8;
+  const double steps = steps_of_sum<body, T>(m.hidden) + 8;
   arrays a;
   const auto x = a.read<T>(n), gain = a.read<T>(m.hidden), bias = a.read<T>(m.hidden);
   // The mean's error is that of a sum of elements up to 2; rstd is at most 10.
@@ -67,7 +67,7 @@ template <class T, bool Add> void layer(report& r, const sizes& m) {
 template <class Body, class T, bool Add, bool Centred>
 void dx(report& r, const char* name, const sizes& m) {
   const int64_t n = m.tokens * m.hidden;
-  const double steps = steps_of_sum<T>(m.hidden) + 16;
+  const double steps = steps_of_sum<Body, T>(m.hidden) + 16;
   arrays a;
   const auto dy = a.read<T>(n), x = a.read<T>(n), gain = a.read<T>(m.hidden);
   const auto rstd = a.read<float>(m.tokens, 0.5, 2);

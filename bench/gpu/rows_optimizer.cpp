@@ -131,7 +131,7 @@ template <class T> void sum_squares(report& r, const sizes& m) {
   arrays a;
   const auto x = a.read<T>(n);
   const auto sums =
-      a.written<double>("parts", parts, {.steps = steps_of_sum<T>(most), .unit = 0x1p-53});
+      a.written<double>("parts", parts, {.steps = steps_of_sum<body, T>(most), .unit = 0x1p-53});
   run(r, "sum_squares_block", name_of_type<T>, m, a, parts, [=](place at) {
     return body{n, at(x), at(sums)};
   });

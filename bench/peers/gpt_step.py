@@ -129,6 +129,13 @@ def make_optimizer(model, lr, betas, fused):
     return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=1e-8, fused=fused)
 
 
+def precision_of(on_gpu, autocast):
+    """What products are computed in: on a GPU those of fp32 elements are TF32's."""
+    if autocast:
+        return "bf16-autocast"
+    return "tf32" if on_gpu else "fp32"
+
+
 def positive(text):
     value = int(text)
     if value < 1:
@@ -219,7 +226,7 @@ def main():
         "program": "torch-gpt-step",
         "preset": arguments.preset,
         "mode": arguments.mode,
-        "precision": "bf16-autocast" if autocast else "fp32",
+        "precision": precision_of(on_gpu, autocast),
         "fused_adamw": arguments.fused == "on",
         "batch": batch,
         "sequence": sequence,
