@@ -18,13 +18,16 @@ shift
 mkdir -p "$folder/bin" "$folder/lib"
 folder=$(cd "$folder" && pwd)
 build=${MEGACPP_GPU_BUILD:-$root/build/gpu}
-cmake -S "$root/bench/gpu" -B "$build" "$@"
+cmake -S "$root/bench/gpu" -B "$build" -DMEGACPP_WITH_CUDNN=ON "$@"
 cmake --build "$build" -j "$(nproc)"
-cmake -S "$root/bench/gpu/programs" -B "$build/programs" "$@"
+cmake -S "$root/bench/gpu/programs" -B "$build/programs" -DMEGACPP_WITH_CUDNN=ON "$@"
 cmake --build "$build/programs" --target gpu_programs -j "$(nproc)"
 
 for program in "$build/megacpp_gpu" "$build"/programs/*-cpu "$build"/programs/*-cuda; do
-  [ -f "$program" ] || continue
+  if [ ! -f "$program" ]; then
+    echo "prepare.sh: there is no $program, which this should have built" >&2
+    exit 1
+  fi
   strip -o "$folder/bin/$(basename "$program")" "$program"
   ldd "$program" | while read -r name _ path _; do
     case $name in
