@@ -15,7 +15,7 @@ set(MEGACPP_WITH_ONEDNN AUTO CACHE STRING "Matrix products by oneDNN: AUTO, ON o
 set_property(CACHE MEGACPP_WITH_ONEDNN PROPERTY STRINGS AUTO ON OFF)
 set(MEGACPP_WITH_MPI AUTO CACHE STRING "Ranks as processes, by MPI: AUTO, ON or OFF")
 set_property(CACHE MEGACPP_WITH_MPI PROPERTY STRINGS AUTO ON OFF)
-set(MEGACPP_WITH_CUDNN AUTO CACHE STRING "Attention on GPUs by cuDNN: AUTO, ON or OFF (by rows)")
+set(MEGACPP_WITH_CUDNN AUTO CACHE STRING "Attention on GPUs by cuDNN: AUTO, ON or OFF (by own tiles)")
 set_property(CACHE MEGACPP_WITH_CUDNN PROPERTY STRINGS AUTO ON OFF)
 set(MEGACPP_MARCH native CACHE STRING "Processor to build for; empty: the compiler's default")
 set(MEGACPP_SANITIZE "" CACHE STRING "Sanitizers, for example address,undefined or thread")

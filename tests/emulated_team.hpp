@@ -140,8 +140,21 @@ public:
     return all;
   }
 
+  /// What the threads of a warp give the tensor cores, and what they get.
+  struct fragments {
+    float c[4];
+    std::uint32_t a[4], b[2];
+  };
+  void multiply(fragments& mine, place where) {
+    if (fragments_.empty()) fragments_.resize(at_.size());
+    fragments_[index(current_)] = mine;
+    wait({"multiply", -1, where, [](emulated_block& b) { b.multiply_all(); }});
+    mine = fragments_[index(current_)];
+  }
+
 private:
   int threads_, current_ = 0;
+  std::vector<fragments> fragments_;
   std::unique_ptr<fiber[]> fibers_;
   std::vector<barrier> at_; // where the threads stand
   std::vector<std::uint64_t> deposits_;
@@ -184,6 +197,36 @@ private:
       all = warp == 0 ? a[0] : Op()(all, a[0]);
     }
     std::memcpy(&result_, &all, sizeof all);
+  }
+
+  // mma.m16n8k16 of bf16 as the PTX ISA defines its fragments: with g = lane / 4 and t = lane % 4,
+  // a0, a1, a4, a5 are of row g, the others of row g + 8; a0 to a3 of columns 2t and 2t + 1, the others
+  // 8 further; b0 and b1 of rows 2t and 2t + 1, the others 8 further, and of column g; c0 and c1 of
+  // row g, the others of row g + 8, and of columns 2t and 2t + 1.
+  void multiply_all() {
+    const auto number = [](std::uint32_t two, int which) {
+      mc::bf16 x;
+      x.bits = static_cast<std::uint16_t>(which == 0 ? two : two >> 16);
+      return static_cast<float>(x);
+    };
+    for (std::size_t warp = 0; warp < fragments_.size(); warp += 32) {
+      float a[16][16], b[16][8];
+      for (int lane = 0; lane < 32; ++lane) {
+        const fragments& f = fragments_[warp + index(lane)];
+        const int g = lane / 4, t = lane % 4;
+        for (int i = 0; i < 8; ++i) {
+          const bool lower = i == 0 || i == 1 || i == 4 || i == 5;
+          a[lower ? g : g + 8][2 * t + i % 2 + (i < 4 ? 0 : 8)] = number(f.a[i / 2], i % 2);
+        }
+        for (int i = 0; i < 4; ++i)
+          b[2 * t + i % 2 + (i < 2 ? 0 : 8)][g] = number(f.b[i / 2], i % 2);
+      }
+      for (int lane = 0; lane < 32; ++lane)
+        for (int i = 0; i < 4; ++i)
+          for (int k = 0; k < 16; ++k)
+            fragments_[warp + index(lane)].c[i] +=
+                a[lane / 4 + (i < 2 ? 0 : 8)][k] * b[k][lane % 4 * 2 + i % 2];
+    }
   }
 
   static std::string told(const barrier& b) {
@@ -248,12 +291,15 @@ private:
 class emulated_team {
 public:
   /// At most: bodies ask only whether it is 1. A block says how many there are when it runs.
-  static constexpr int threads = emulated_block::most;
+  static constexpr int threads = emulated_block::most, least_threads = 16;
+  static constexpr bool multiplies = false;
   template <class T> static constexpr int width = 16 / static_cast<int>(sizeof(T));
 
   explicit emulated_team(emulated_block& block) : block_(&block) {}
 
-  bool leader() const { return block_->current() == 0; }
+  int index() const { return block_->current(); }
+  int count() const { return block_->threads(); }
+  bool leader() const { return index() == 0; }
 
   template <class X, int N, int I> X* shared() const {
     static char key;
@@ -326,9 +372,10 @@ public:
                                           extent, where)};
   }
 
-private:
+protected:
   emulated_block* block_;
 
+private:
   template <int N> group_lanes<N> group(std::int64_t first) const {
     return {{first}, block_->aligned};
   }
@@ -353,6 +400,20 @@ private:
   template <class Op, class A, int N> A over_block(mc::vec<A, N> lanes_of_thread, const char* name,
                                                    std::int64_t extent, place where) const {
     return block_->over_block<A, Op>(mc::across(Op(), lanes_of_thread), name, extent, where);
+  }
+};
+
+/// One of 128 threads, with tensor cores.
+class emulated_tensor_team : public emulated_team {
+public:
+  static constexpr bool multiplies = true;
+  using emulated_team::emulated_team;
+  explicit emulated_tensor_team(const emulated_team& of) : emulated_team(of) {}
+  void multiply(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2],
+                place where = place::here()) const {
+    emulated_block::fragments f{{c[0], c[1], c[2], c[3]}, {a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
+    block_->multiply(f, where);
+    for (int i = 0; i < 4; ++i) c[i] = f.c[i];
   }
 };
 

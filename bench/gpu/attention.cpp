@@ -3,6 +3,7 @@
 #include "cuda_device.hpp"
 
 #include <megacpp/kernel/cuda/cudnn_attention.hpp>
+#include <megacpp/kernel/rows/attention.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -17,39 +18,41 @@ using mc::bf16;
 using std::int64_t;
 using shape = mc::fused_attention_shape;
 
-std::vector<bf16> random(int64_t n, std::uint64_t seed) {
-  std::vector<bf16> x(static_cast<std::size_t>(n));
+template <class T> std::vector<T> random(int64_t n, std::uint64_t seed) {
+  std::vector<T> x(static_cast<std::size_t>(n));
   constexpr int64_t piece = 1 << 16;
   mc::parallel_for((n + piece - 1) / piece, [&](int64_t p) {
     for (int64_t i = p * piece; i < n && i < (p + 1) * piece; ++i) {
       const std::uint64_t bits = mixed(seed, static_cast<std::uint64_t>(i)) >> 11;
       x[static_cast<std::size_t>(i)] =
-          bf16(static_cast<float>(static_cast<double>(bits) * 0x1p-52 - 1));
+          mc::convert<T>(static_cast<float>(static_cast<double>(bits) * 0x1p-52 - 1));
     }
   });
   return x;
 }
 
-// The operands of an attention: those that are read hold random numbers, the others a NaN everywhere.
-class operands {
+// The operands of an attention in T: those that are read hold random numbers, the others a NaN
+// everywhere.
+template <class T> class operands {
 public:
   operands(mc::cuda& on, const shape& s)
-      : q(random(of_q(s), 31)),
-        k(random(of_k(s), 32)),
-        v(random(of_k(s), 33)),
-        dy(random(of_q(s), 34)),
+      : q(random<T>(of_q(s), 31)),
+        k(random<T>(of_k(s), 32)),
+        v(random<T>(of_k(s), 33)),
+        dy(random<T>(of_q(s), 34)),
         on_(on),
         s_(s) {
     const int64_t rows = s.sequences * s.tokens * s.heads;
-    const int64_t bytes[] = {of_q(s) * 2, of_k(s) * 2, of_k(s) * 2, of_q(s) * 2, of_q(s) * 2,
-                             rows * 4,    of_q(s) * 2, of_k(s) * 2, of_k(s) * 2};
+    const int64_t q_bytes = of_q(s) * int64_t{sizeof(T)}, k_bytes = of_k(s) * int64_t{sizeof(T)};
+    const int64_t bytes[] = {q_bytes,  k_bytes, k_bytes, q_bytes, q_bytes,
+                             rows * 4, q_bytes, k_bytes, k_bytes};
     int64_t all = 0;
     for (std::size_t i = 0; i < std::size(bytes); ++i)
       at_[i] = all, all += (bytes[i] + 255) / 256 * 256;
     data_ = mc::arena(on, all, "attention", "a smaller micro-batch");
     data_.poison();
     for (std::size_t i = 0; i < 4; ++i) {
-      const std::vector<bf16>* const from[] = {&q, &k, &v, &dy};
+      const std::vector<T>* const from[] = {&q, &k, &v, &dy};
       on.write(pointer(i), from[i]->data(), bytes[i]);
     }
   }
@@ -60,20 +63,21 @@ public:
     return {on_.main_lane(), scratch(),  pointer(3), pointer(0), pointer(1), pointer(2),
             pointer(4),      pointer(5), pointer(6), pointer(7), pointer(8)};
   }
-  template <class T> std::vector<T> read(const void* from, int64_t n) const {
-    std::vector<T> x(static_cast<std::size_t>(n));
-    on_.read(x.data(), static_cast<const std::byte*>(from), n * int64_t{sizeof(T)});
+  std::vector<T> read(const void* from, std::size_t n) const {
+    std::vector<T> x(n);
+    on_.read(x.data(), static_cast<const std::byte*>(from), static_cast<int64_t>(n * sizeof(T)));
     return x;
   }
   static int64_t of_q(const shape& s) { return s.sequences * s.tokens * s.heads * s.head_dim; }
   static int64_t of_k(const shape& s) { return s.sequences * s.tokens * s.kv_heads * s.head_dim; }
 
-  std::vector<bf16> q, k, v, dy;
+  std::vector<T> q, k, v, dy;
 
 private:
   std::byte* pointer(std::size_t i) const { return data_.data() + at_[i]; }
   std::byte* scratch() const {
-    on_.main_lane().reserve({.scratch = on_.attention()->scratch(s_)});
+    const int64_t delta = s_.sequences * s_.tokens * s_.heads * 4; // of own tiles
+    on_.main_lane().reserve({.scratch = std::max(on_.attention()->scratch(s_), delta)});
     return on_.main_lane().scratch();
   }
   mc::cuda& on_;
@@ -86,7 +90,7 @@ private:
 struct reference {
   const shape& s;
   std::vector<double> q, k, v, dy, o, dq, dk, dv;
-  reference(const shape& of, const operands& x)
+  template <class T> reference(const shape& of, const operands<T>& x)
       : s(of),
         q(wide(x.q)),
         k(wide(x.k)),
@@ -101,9 +105,9 @@ struct reference {
   }
 
 private:
-  static std::vector<double> wide(const std::vector<bf16>& x) {
+  template <class T> static std::vector<double> wide(const std::vector<T>& x) {
     std::vector<double> y;
-    for (bf16 v : x) y.push_back(mc::convert<double>(v));
+    for (T v : x) y.push_back(mc::convert<double>(v));
     return y;
   }
   static double dot(const double* a, const double* b, int64_t n) {
@@ -147,14 +151,16 @@ private:
 
 // P and dS are rounded to bf16 before they are multiplied, O before its product with dO, and parts
 // of dK and dV of each head before they are added: `roundings` of 2^-8 of the greatest element of
-// the array, beside one of its own.
-void compare(const char* name, const std::vector<bf16>& got, const std::vector<double>& want,
-             double roundings) {
+// the array, beside one of its own;
+// of fp32 nothing is rounded but sums, by at most 2^-16 of the greatest element here.
+template <class T> void compare(const char* name, const std::vector<T>& got,
+                                const std::vector<double>& want, double roundings) {
+  const double unit = sizeof(T) == 2 ? 0x1p-8 : 0x1p-16;
   double most = 0;
   for (double w : want) most = std::max(most, std::fabs(w));
   for (std::size_t i = 0; i < want.size(); ++i) {
     const double g = mc::convert<double>(got[i]);
-    if (std::fabs(g - want[i]) <= 0x1p-8 * (std::fabs(want[i]) + roundings * most)) continue;
+    if (std::fabs(g - want[i]) <= unit * (std::fabs(want[i]) + roundings * most)) continue;
     throw mc::error(mc::exit_code::internal, std::string(name) + "[" + std::to_string(i) + "] is " +
                                                  std::to_string(g) + " and should be " +
                                                  std::to_string(want[i]));
@@ -167,82 +173,145 @@ std::unique_ptr<mc::cuda> device(bool deterministic) {
     return mc::cuda_libraries{nullptr, std::make_unique<mc::cudnn_attention>(on, deterministic)};
   });
 }
-const mc::fused_attention& prepared(mc::cuda& on, shape s, bool gradient) {
-  s.gradient = gradient;
-  const mc::fused_attention* const of = on.attention()->prepare(s);
-  if (of == nullptr) throw mc::error(mc::exit_code::internal, on.attention()->left().back());
-  return *of;
-}
+// An attention of the library, forward and backward.
+class of_library {
+public:
+  of_library(mc::cuda& on, shape s)
+      : forward_(prepared(on, s, false)), gradient_(prepared(on, s, true)) {}
+  void operator()(const mc::fused_attention_call& c) const { forward_.execute(c); }
+  void operator()(const mc::fused_attention_grad_call& c) const { gradient_.execute(c); }
 
+private:
+  static const mc::fused_attention& prepared(mc::cuda& on, shape s, bool gradient) {
+    s.gradient = gradient;
+    const mc::fused_attention* const of = on.attention()->prepare(s);
+    if (of == nullptr) throw mc::error(mc::exit_code::internal, on.attention()->left().back());
+    return *of;
+  }
+  const mc::fused_attention &forward_, &gradient_;
+};
+
+// The same by tiles of megacpp's own.
+template <class T> class of_tiles {
+public:
+  of_tiles(mc::cuda&, const shape& s)
+      : n_(s), s_{s.tokens, s.tokens, s.heads, s.kv_heads, s.head_dim} {
+    see_.scale = s.score_scale(), see_.window = s.window;
+  }
+  void operator()(const mc::fused_attention_call& c) const {
+    lane(c.on).for_rows(query_tiles(),
+                        mc::rows::attention_tile<T>{s_, see_, q(c.q), k(c.k), k(c.v), to_q(c.o),
+                                                    static_cast<float*>(c.lse)});
+  }
+  void operator()(const mc::fused_attention_grad_call& c) const {
+    auto* const delta = reinterpret_cast<float*>(c.scratch);
+    const auto* const lse = static_cast<const float*>(c.lse);
+    lane(c.on).for_rows(query_tiles(), mc::rows::attention_query_grad_tile<T>{
+                                           s_, see_, q(c.dy), q(c.q), k(c.k), k(c.v), q(c.o), lse,
+                                           delta, to_q(c.dq)});
+    lane(c.on).for_rows(
+        n_.sequences * n_.kv_heads * mc::rows::attention_tile<T>::tiles(n_.tokens),
+        mc::rows::attention_key_grad_tile<T>{s_, see_, q(c.dy), q(c.q), k(c.k), k(c.v), lse, delta,
+                                             to_k(c.dk), to_k(c.dv)});
+  }
+
+private:
+  static mc::cuda_lane& lane(mc::lane& on) { return static_cast<mc::cuda_lane&>(on); }
+  int64_t query_tiles() const {
+    return n_.sequences * n_.heads * mc::rows::attention_tile<T>::tiles(n_.tokens);
+  }
+  mc::head_rows<const T> q(const void* at) const {
+    return {static_cast<const T*>(at), s_.heads * s_.width};
+  }
+  mc::head_rows<const T> k(const void* at) const {
+    return {static_cast<const T*>(at), s_.kv_heads * s_.width};
+  }
+  mc::head_rows<T> to_q(void* at) const { return {static_cast<T*>(at), s_.heads * s_.width}; }
+  mc::head_rows<T> to_k(void* at) const { return {static_cast<T*>(at), s_.kv_heads * s_.width}; }
+  shape n_;
+  mc::rows::attention_extents s_;
+  mc::attention_visibility see_;
+};
+
+// What an attention computes, against loops in double; the gradient twice, where it has the same bits.
+template <class T, class Attention> void check_one(mc::cuda& on, const shape& s, bool same_bits) {
+  const operands<T> x(on, s);
+  const reference want(s, x);
+  const Attention of(on, s);
+  const auto forward = x.forward();
+  of(forward);
+  compare("o", x.read(forward.o, want.o.size()), want.o, 1);
+  std::vector<T> first;
+  for (int again = 0; again < 2; ++again) {
+    const auto g = x.gradient();
+    of(g);
+    compare("dq", x.read(g.dq, want.dq.size()), want.dq, 2);
+    compare("dk", x.read(g.dk, want.dk.size()), want.dk, 2);
+    compare("dv", x.read(g.dv, want.dv.size()), want.dv, 2);
+    const auto dq = x.read(g.dq, want.dq.size());
+    if (again == 0) first = dq;
+    else if (same_bits && std::memcmp(first.data(), dq.data(), dq.size() * sizeof(T)) != 0)
+      throw mc::error(mc::exit_code::internal,
+                      "the deterministic gradient has other bits the second time");
+  }
+}
 void check(report& r, const std::string& name, shape s) {
   s.gradient = true;
   r.check("attention " + name, [&]() -> figures {
-    for (const bool deterministic : {false, true}) {
-      const auto on = device(deterministic);
-      const operands x(*on, s);
-      const reference want(s, x);
-      const auto forward = x.forward();
-      prepared(*on, s, false).execute(forward);
-      const auto read = [&](const void* from, std::size_t n) {
-        return x.read<bf16>(from, static_cast<int64_t>(n));
-      };
-      compare("o", read(forward.o, want.o.size()), want.o, 1);
-      std::vector<bf16> first;
-      for (int again = 0; again < 2; ++again) {
-        const auto g = x.gradient();
-        prepared(*on, s, true).execute(g);
-        compare("dq", read(g.dq, want.dq.size()), want.dq, 2);
-        compare("dk", read(g.dk, want.dk.size()), want.dk, 2);
-        compare("dv", read(g.dv, want.dv.size()), want.dv, 2);
-        const auto dq = read(g.dq, want.dq.size());
-        if (again == 0) first = dq;
-        else if (deterministic && std::memcmp(first.data(), dq.data(), dq.size() * 2) != 0)
-          throw mc::error(mc::exit_code::internal,
-                          "the deterministic gradient has other bits the second time");
-      }
-    }
+    for (const bool deterministic : {false, true})
+      check_one<bf16, of_library>(*device(deterministic), s, deterministic);
+    return {};
+  });
+  r.check("attention by tiles " + name, [&]() -> figures {
+    check_one<bf16, of_tiles<bf16>>(*device(true), s, true);
+    check_one<float, of_tiles<float>>(*device(true), s, true);
     return {};
   });
 }
 
 // A causal score and a half: forward 2 products of B A T^2 D / 2 multiplications and additions
 // each, backward 5 of them.
-void measure(report& r, const std::string& name, shape s) {
-  struct what {
-    const char* name;
-    bool gradient, deterministic;
-  };
-  for (const what w : {what{"forward", false, true}, what{"backward", true, false},
-                       what{"deterministic backward", true, true}}) {
-    r.check("attention " + std::string(w.name) + " " + name, [&]() -> figures {
-      const auto on = device(w.deterministic);
-      s.gradient = w.gradient;
-      const operands x(*on, s); // larger than the cache
-      const mc::fused_attention &forward = prepared(*on, s, false),
-                                &of = prepared(*on, s, w.gradient);
-      forward.execute(x.forward());
-      const auto f = x.forward();
-      const auto g = x.gradient();
-      mc::cuda_moment begin, end;
-      auto& lane = static_cast<mc::cuda_lane&>(on->main_lane());
-      const auto run = [&] {
-        if (w.gradient) of.execute(g);
-        else of.execute(f);
-      };
-      run();
-      constexpr int calls = 10;
-      begin.record(lane.stream());
-      for (int i = 0; i < calls; ++i) run();
-      end.record(lane.stream());
-      lane.finish();
-      const double ms = static_cast<double>(end.since(begin)) * 1e-6 / calls;
-      const auto n = [](int64_t i) { return static_cast<double>(i); };
-      const double flops = (w.gradient ? 5.0 : 2.0) * n(s.sequences * s.tokens) * n(s.heads) *
-                           n(s.tokens) * n(s.head_dim);
-      return {{"ms", ms},
-              {"TFLOP/s", flops / ms / 1e9},
-              {"scratch_MiB", n(on->attention()->scratch(s)) / 0x1p20}};
-    });
+template <class T, class Attention>
+void measure_one(report& r, const std::string& name, shape s, bool gradient, bool deterministic) {
+  r.check(name, [&]() -> figures {
+    const auto on = device(deterministic);
+    s.gradient = gradient;
+    const operands<T> x(*on, s); // larger than the cache
+    const Attention of(*on, s);
+    const auto f = x.forward();
+    const auto g = x.gradient();
+    of(f);
+    mc::cuda_moment begin, end;
+    auto& lane = static_cast<mc::cuda_lane&>(on->main_lane());
+    const auto run = [&] {
+      if (gradient) of(g);
+      else of(f);
+    };
+    run();
+    constexpr int calls = 10;
+    begin.record(lane.stream());
+    for (int i = 0; i < calls; ++i) run();
+    end.record(lane.stream());
+    lane.finish();
+    const double ms = static_cast<double>(end.since(begin)) * 1e-6 / calls;
+    const auto n = [](int64_t i) { return static_cast<double>(i); };
+    const double flops = (gradient ? 5.0 : 2.0) * n(s.sequences * s.tokens) * n(s.heads) *
+                         n(s.tokens) * n(s.head_dim);
+    return {{"ms", ms},
+            {"TFLOP/s", flops / ms / 1e9},
+            {"scratch_MiB", n(on->attention()->scratch(s)) / 0x1p20}};
+  });
+}
+void measure(report& r, const std::string& name, const shape& s) {
+  measure_one<bf16, of_library>(r, "attention forward " + name, s, false, true);
+  measure_one<bf16, of_library>(r, "attention backward " + name, s, true, false);
+  measure_one<bf16, of_library>(r, "attention deterministic backward " + name, s, true, true);
+  for (const bool gradient : {false, true}) {
+    const std::string what =
+        std::string("attention by tiles ") + (gradient ? "backward " : "forward ");
+    measure_one<bf16, of_tiles<bf16>>(r, what + name, s, gradient, true);
+    if (s.head_dim <= 64) // the largest would take seconds
+      measure_one<float, of_tiles<float>>(r, what + "fp32 " + name, s, gradient, true);
   }
 }
 

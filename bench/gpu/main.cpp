@@ -40,7 +40,7 @@ const part parts[] = {
     {"copies", 10, gpu::copies},
     {"forms of products", 60, gpu::forms_of_products},
     {"row bodies against the CPU", 70, [](gpu::report& r) { bodies(r, gpu::checked_sizes); }},
-    {"attention", 50, gpu::attention},
+    {"attention", 70, gpu::attention},
     {"row bodies, achieved", 110, [](gpu::report& r) { bodies(r, gpu::timed_sizes); }},
     {"products", 50, gpu::products}};
 

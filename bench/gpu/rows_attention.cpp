@@ -1,9 +1,10 @@
-// Attention by rows.
+// Attention by the own bodies.
 #include "rows.hpp"
 
 #include <megacpp/kernel/rows/attention.hpp>
 
 #include <cmath>
+#include <tuple>
 
 namespace gpu {
 namespace {
@@ -24,66 +25,94 @@ struct attended {
   }
 };
 
+// What tensor cores add up in another order and multiply with rounded probabilities: about
+// sqrt(terms) of them are rounded to the other side, each of about `size`.
+template <class T> bound of_products(double terms, double size) {
+  if (sizeof(T) != 2) return same_bits;
+  return {.roundings = 1, .inner = 2 * size * std::sqrt(terms)};
+}
+
 template <class T> void forward(report& r, const sizes& m) {
   using G = mc::accumulator_t<T>;
   const attended of(m);
-  arrays a;
-  const auto q = a.read<T>(m.tokens * of.of_q), k = a.read<T>(m.tokens * of.of_k),
-             v = a.read<T>(m.tokens * of.of_k);
-  // Only sums of probabilities have another order.
-  const double steps = steps_of_sum<rows::attention_row<T>, G>(m.tokens) + 8;
-  const auto o =
-      a.written<T>("o", m.tokens * of.of_q, {.roundings = 1, .steps = steps, .magnitude = 1});
-  const auto lse = a.written<G>("lse", m.tokens * m.heads, {.steps = steps, .magnitude = 1});
-  run(r, "attention_row", name_of_type<T>, m, a, m.tokens * m.heads, [=](place at) {
-    return rows::attention_row<T>{
-        of.s,   of.see, {at(q), of.of_q}, {at(k), of.of_k}, {at(v), of.of_k}, {at(o), of.of_q},
-        at(lse)};
-  });
+  for (const bool tiles : {false, true}) {
+    arrays a;
+    const auto q = a.read<T>(m.tokens * of.of_q), k = a.read<T>(m.tokens * of.of_k),
+               v = a.read<T>(m.tokens * of.of_k);
+    // Only sums of probabilities have another order.
+    const double steps = steps_of_sum<rows::attention_row<T>, G>(m.tokens) + 8;
+    const bool same = tiles && sizeof(T) != 2;
+    const auto o = a.written<T>(
+        "o", m.tokens * of.of_q,
+        same ? same_bits
+             : bound{.roundings = 1, .steps = steps, .magnitude = 1, .inner = tiles ? 0.5 : 0});
+    const auto lse = a.written<G>("lse", m.tokens * m.heads,
+                                  same ? same_bits : bound{.steps = steps, .magnitude = 1});
+    const auto views = [=](place at) {
+      return std::tuple(of.s, of.see, mc::head_rows<const T>{at(q), of.of_q},
+                        mc::head_rows<const T>{at(k), of.of_k},
+                        mc::head_rows<const T>{at(v), of.of_k}, mc::head_rows<T>{at(o), of.of_q},
+                        at(lse));
+    };
+    const auto run_as = [&](const char* name, int64_t rows, auto body) {
+      using body_of = decltype(body);
+      run(r, name, name_of_type<T>, m, a, rows,
+          [=](place at) { return std::apply([](auto... x) { return body_of{x...}; }, views(at)); });
+    };
+    if (tiles)
+      run_as("attention_tile", m.heads * rows::attention_tile<T>::tiles(m.tokens),
+             rows::attention_tile<T>{});
+    else run_as("attention_row", m.tokens * m.heads, rows::attention_row<T>{});
+  }
 }
 
 template <class T> void backward(report& r, const sizes& m) {
   using G = mc::accumulator_t<T>;
+  using rows::attention_tile;
   const attended of(m);
-  const double width = static_cast<double>(of.s.width);
+  const auto tokens = static_cast<double>(m.tokens);
   {
     arrays a;
     const auto q = a.read<T>(m.tokens * of.of_q), k = a.read<T>(m.tokens * of.of_k),
                v = a.read<T>(m.tokens * of.of_k), o = a.read<T>(m.tokens * of.of_q),
                dy = a.read<T>(m.tokens * of.of_q);
     const auto lse = a.read<G>(m.tokens * m.heads, 3, 5);
-    // delta is a sum of numbers up to 1; a gradient, the sum over keys of such differences, each
-    // times a probability e^(2 - 3) at most and times the scale.
-    const double steps = steps_of_sum<rows::attention_query_grad_row<T>, T>(of.s.width);
-    const auto delta =
-        a.written<G>("delta", m.tokens * m.heads, {.steps = steps, .magnitude = width});
-    const double magnitude = static_cast<double>(m.tokens) * width * of.see.scale;
-    const auto dq = a.written<T>("dq", m.tokens * of.of_q,
-                                 {.roundings = 1, .steps = steps, .magnitude = magnitude});
-    run(r, "attention_query_grad_row", name_of_type<T>, m, a, m.tokens * m.heads, [=](place at) {
-      return rows::attention_query_grad_row<T>{of.s,
-                                               of.see,
-                                               {at(dy), of.of_q},
-                                               {at(q), of.of_q},
-                                               {at(k), of.of_k},
-                                               {at(v), of.of_k},
-                                               {at(o), of.of_q},
-                                               at(lse),
-                                               at(delta),
-                                               {at(dq), of.of_q}};
-    });
+    const auto delta = a.written<G>("delta", m.tokens * m.heads);
+    const auto dq = a.written<T>("dq", m.tokens * of.of_q, of_products<T>(tokens, 0.02));
+    run(r, "attention_query_grad_tile", name_of_type<T>, m, a,
+        m.heads * attention_tile<T>::tiles(m.tokens), [=](place at) {
+          return rows::attention_query_grad_tile<T>{of.s,
+                                                    of.see,
+                                                    {at(dy), of.of_q},
+                                                    {at(q), of.of_q},
+                                                    {at(k), of.of_k},
+                                                    {at(v), of.of_k},
+                                                    {at(o), of.of_q},
+                                                    at(lse),
+                                                    at(delta),
+                                                    {at(dq), of.of_q}};
+        });
   }
   arrays a;
   const auto q = a.read<T>(m.tokens * of.of_q), k = a.read<T>(m.tokens * of.of_k),
              v = a.read<T>(m.tokens * of.of_k), dy = a.read<T>(m.tokens * of.of_q);
   const auto lse = a.read<G>(m.tokens * m.heads, 3, 5), delta = a.read<G>(m.tokens * m.heads);
-  const auto dk = a.written<T>("dk", m.tokens * of.of_k),
-             dv = a.written<T>("dv", m.tokens * of.of_k);
-  run(r, "attention_key_grad_row", name_of_type<T>, m, a, m.tokens * of.s.kv_heads, [=](place at) {
-    return rows::attention_key_grad_row<T>{
-        of.s,    of.see,    {at(dy), of.of_q}, {at(q), of.of_q}, {at(k), of.of_k}, {at(v), of.of_k},
-        at(lse), at(delta), {at(dk), of.of_k}, {at(dv), of.of_k}};
-  });
+  const double terms = tokens * static_cast<double>(m.heads / of.s.kv_heads);
+  const auto dk = a.written<T>("dk", m.tokens * of.of_k, of_products<T>(terms, 0.02)),
+             dv = a.written<T>("dv", m.tokens * of.of_k, of_products<T>(terms, 0.05));
+  run(r, "attention_key_grad_tile", name_of_type<T>, m, a,
+      of.s.kv_heads * attention_tile<T>::tiles(m.tokens), [=](place at) {
+        return rows::attention_key_grad_tile<T>{of.s,
+                                                of.see,
+                                                {at(dy), of.of_q},
+                                                {at(q), of.of_q},
+                                                {at(k), of.of_k},
+                                                {at(v), of.of_k},
+                                                at(lse),
+                                                at(delta),
+                                                {at(dk), of.of_k},
+                                                {at(dv), of.of_k}};
+      });
 }
 
 } // namespace

@@ -116,15 +116,16 @@ BOOST_AUTO_TEST_CASE(the_next_engine_or_bodies_compute_what_one_does_wrong) {
     BOOST_TEST((of.prepare(s) == nullptr)); // and none is tried again
     BOOST_TEST_REQUIRE(of.left().size() == 1u);
     BOOST_TEST(of.left().front() == told);
-    BOOST_TEST(told.find(std::string("attention is computed by rows, which is slow, since ") +
+    BOOST_TEST(told.find(std::string("attention is computed by megacpp's own tiles, which are "
+                                     "slower than a library's, since ") +
                          f.says) == 0u,
                told);
     BOOST_TEST(told.find(std::string(" (") + (f.gradient ? "the gradient of " : "") +
                          "1 x 12 tokens with 2 heads of 8 and 2 of keys)") != std::string::npos,
                told);
     BOOST_TEST(of.describe() == (f.gradient ? "by cuDNN " + dotted_version(CUDNN_VERSION) +
-                                                  ", deterministic, in part by rows"
-                                            : "by rows"));
+                                                  ", deterministic, in part by own tiles"
+                                            : "by own tiles"));
   }
 }
 
@@ -134,5 +135,5 @@ BOOST_AUTO_TEST_CASE(a_library_that_cannot_be_opened_leaves_all_to_bodies) {
   cudnn_attention of(machine.device());
   BOOST_TEST((of.prepare(forward_of(shape_of(1, 12, 2, 2, 8))) == nullptr));
   BOOST_TEST(of.left().front().find("cuDNN cannot be opened") != std::string::npos);
-  BOOST_TEST(of.describe() == "by rows");
+  BOOST_TEST(of.describe() == "by own tiles");
 }

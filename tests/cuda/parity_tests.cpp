@@ -106,8 +106,9 @@ BOOST_AUTO_TEST_CASE(documents_in_bf16) {
     BOOST_TEST(test::relative(mine.second, theirs.second) <= 2e-3);
     const mc::attention_source& by = *machine.device().attention();
     const std::vector<std::string> why{
-        "attention is computed by rows, which is slow, since sequences hold several documents"};
-    BOOST_TEST((by.describe() == "by rows") == packed);
+        "attention is computed by megacpp's own tiles, which are slower than a library's, since "
+        "sequences hold several documents"};
+    BOOST_TEST((by.describe() == "by own tiles") == packed);
     BOOST_TEST(by.left() == (packed ? why : std::vector<std::string>{}),
                boost::test_tools::per_element());
   }

@@ -107,7 +107,7 @@ class Case(unittest.TestCase):
         # What needs no device runs without one.
         said = run(CUDA, "describe", machine="devices=0").stdout
         self.assertIn("cuBLASLt", said)
-        self.assertRegex(said, "attention  +by rows\n +attention is computed by rows, which is slow, since "
+        self.assertRegex(said, "attention  +by own tiles\n +attention is computed by megacpp's own tiles, which are slower than a library's, since "
                                "its elements are not bf16, which libraries take\n")
 
     @needs_stand_in
@@ -139,7 +139,7 @@ class Case(unittest.TestCase):
         said = run(CUDA, *mock, "--ranks", 2, "--device", 1, machine="devices=2")
         self.assertIn("2 ranks that exchange within the device, each micro-batch", said.stdout)
         self.assertIn(", device 1 (stand-in), cuBLASLt", said.stdout)
-        self.assertIn(", without TF32, attention by rows, ", said.stdout)
+        self.assertIn(", without TF32, attention by own tiles, ", said.stdout)
         threads = re.findall(r"loss: .* grad norm: [0-9.]+", said.stdout)
         self.assertEqual(len(threads), 1, said.stdout)
         if shutil.which("mpirun") is None:

@@ -266,7 +266,7 @@ class Case(unittest.TestCase):
         part = self.run_part("gpt2-124m", False)  # what was measured before the profile is kept
         self.assertIn("ended with 5", part["fault"])
         self.assertEqual(part["found"], json.loads(BENCH))
-        for attention in ("by rows", "by cuDNN 9.19.0, deterministic, in part by rows"):
+        for attention in ("by own tiles", "by cuDNN 9.19.0, deterministic, in part by own tiles"):
             said = json.dumps({**json.loads(BENCH), "attention": attention})
             self.program("gpt2-124m-cuda", profile.format(0) + f"echo '{said}'\n")
             self.assertIn(f"attention is {attention}", self.run_part("gpt2-124m", False)["fault"])

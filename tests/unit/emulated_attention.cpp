@@ -40,6 +40,9 @@ const problem problems[] = {
     {"documents", 2, 12, 12, 2, 1, 4, true, 0, true},
     {"places against the order", 1, 9, 9, 1, 1, 4, true, 4, false, true},
     {"queries before all keys", 1, 4, 2, 1, 1, 4, true, 0, true, true},
+    {"tiles that nobody sees", 1, 200, 200, 1, 1, 4, true, 40, true},
+    {"tiles of places against the order", 1, 130, 130, 2, 1, 6, true, 0, true, true},
+    {"a later part of the queries", 1, 70, 150, 1, 1, 4},
 };
 
 /// Tensors of a problem in T, and the same in double.
@@ -159,60 +162,116 @@ template <class T> std::vector<T> of_all(const reference& r) {
 
 } // namespace
 
-BOOST_AUTO_TEST_CASE_TEMPLATE(attention, T, types) {
-  constexpr double most = sizeof(T) == 8 ? 1e-13 : sizeof(T) == 4 ? 4e-6 : 0x1p-8 + 4e-6;
-  for (const problem& p : problems)
-    for (const int threads : {32, 128}) {
-      BOOST_TEST_CONTEXT(p.name << ", " << threads << " threads") {
-        const attended<T> in(p);
-        const defined right(in);
-        const rows::attention_extents s = in.extents();
-        const mc::attention_visibility see = in.see();
-        const int64_t of_q = p.heads * p.width, of_k = p.kv_heads * p.width;
-        const auto shape_of = [&](int64_t n) { return team_shape{{n, p.width}, threads}; };
-        const int64_t queries = p.batch * p.heads * p.queries, keys = p.batch * p.kv_heads * p.keys;
-        const mc::head_rows<const T> q{in.q.data(), of_q}, k{in.k.data(), of_k},
-            v{in.v.data(), of_k}, dy{in.dy.data(), of_q};
+namespace {
 
-        auto o = unset<T>(std::ssize(in.q));
-        auto lse = unset<G<T>>(queries);
-        on_team("attention_row", shape_of(queries),
-                rows::attention_row<T>{s, see, q, k, v, {o.data(), of_q}, lse.data()}, o, lse);
-        near("o", o, right.o, most), near("lse", lse, right.lse, sizeof(T) == 8 ? 1e-13 : 4e-6);
+/// The bounds of a result in T, and of a sum in its accumulator.
+template <class T> constexpr double most = sizeof(T) == 8   ? 1e-13
+                                           : sizeof(T) == 4 ? 4e-6
+                                                            : 0x1p-8 + 4e-6;
+template <class T> constexpr double most_of_sum = sizeof(T) == 8 ? 1e-13 : 4e-6;
 
-        // Gradients of what the definition says of the forward.
-        const auto output = of_all<T>(right.o);
-        const auto sums = of_all<G<T>>(right.lse);
-        auto delta = unset<G<T>>(queries);
-        auto dq = unset<T>(std::ssize(in.q)), dk = unset<T>(std::ssize(in.k)),
-             dv = unset<T>(std::ssize(in.k));
-        on_team("attention_query_grad_row", shape_of(queries),
-                rows::attention_query_grad_row<T>{s,
-                                                  see,
-                                                  dy,
-                                                  q,
-                                                  k,
-                                                  v,
-                                                  {output.data(), of_q},
-                                                  sums.data(),
-                                                  delta.data(),
-                                                  {dq.data(), of_q}},
+/// Views of a problem's tensors.
+template <class T> struct viewed {
+  int64_t of_q, of_k;
+  rows::attention_extents s;
+  mc::attention_visibility see;
+  mc::head_rows<const T> q, k, v, dy;
+  explicit viewed(const attended<T>& in)
+      : of_q(in.p.heads * in.p.width),
+        of_k(in.p.kv_heads * in.p.width),
+        s(in.extents()),
+        see(in.see()),
+        q{in.q.data(), of_q},
+        k{in.k.data(), of_k},
+        v{in.v.data(), of_k},
+        dy{in.dy.data(), of_q} {}
+};
+
+/// o and lse of a body that has them for `count` rows.
+template <class Team, class Body, class T> void forward(const char* what, const attended<T>& in,
+                                                        const defined& right, int64_t count,
+                                                        int threads) {
+  const viewed<T> x(in);
+  auto o = unset<T>(std::ssize(in.q));
+  auto lse = unset<G<T>>(in.p.batch * in.p.heads * in.p.queries);
+  on_team<Team>(what, team_shape{{count, in.p.width}, threads},
+                Body{x.s, x.see, x.q, x.k, x.v, {o.data(), x.of_q}, lse.data()}, o, lse);
+  near("o", o, right.o, most<T>), near("lse", lse, right.lse, most_of_sum<T>);
+}
+
+/// Gradients of what the definition says of the forward.
+template <class Team, class T>
+void backward(const attended<T>& in, const defined& right, int threads) {
+  const problem& p = in.p;
+  const viewed<T> x(in);
+  const auto rows_of = [&](int64_t heads, int64_t tokens) {
+    return team_shape{{p.batch * heads * rows::attention_tile<T>::tiles(tokens), p.width}, threads};
+  };
+  const auto output = of_all<T>(right.o);
+  const auto sums = of_all<G<T>>(right.lse);
+  auto delta = unset<G<T>>(p.batch * p.heads * p.queries);
+  auto dq = unset<T>(std::ssize(in.q)), dk = unset<T>(std::ssize(in.k)),
+       dv = unset<T>(std::ssize(in.k));
+  on_team<Team>("attention_query_grad_tile", rows_of(p.heads, p.queries),
+                rows::attention_query_grad_tile<T>{x.s,
+                                                   x.see,
+                                                   x.dy,
+                                                   x.q,
+                                                   x.k,
+                                                   x.v,
+                                                   {output.data(), x.of_q},
+                                                   sums.data(),
+                                                   delta.data(),
+                                                   {dq.data(), x.of_q}},
                 delta, dq);
-        on_team("attention_key_grad_row", shape_of(keys),
-                rows::attention_key_grad_row<T>{s,
-                                                see,
-                                                dy,
-                                                q,
-                                                k,
-                                                v,
-                                                sums.data(),
-                                                delta.data(),
-                                                {dk.data(), of_k},
-                                                {dv.data(), of_k}},
+  on_team<Team>("attention_key_grad_tile", rows_of(p.kv_heads, p.keys),
+                rows::attention_key_grad_tile<T>{x.s,
+                                                 x.see,
+                                                 x.dy,
+                                                 x.q,
+                                                 x.k,
+                                                 x.v,
+                                                 sums.data(),
+                                                 delta.data(),
+                                                 {dk.data(), x.of_k},
+                                                 {dv.data(), x.of_k}},
                 dk, dv);
-        // delta is that of an output that was rounded.
-        near("dq", dq, right.dq, 2 * most), near("dk", dk, right.dk, 2 * most),
-            near("dv", dv, right.dv, 2 * most);
+  // delta is that of an output that was rounded.
+  near("delta", delta, right.delta, 2 * most<T>), near("dq", dq, right.dq, 2 * most<T>),
+      near("dk", dk, right.dk, 2 * most<T>), near("dv", dv, right.dv, 2 * most<T>);
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE_TEMPLATE(attention, T, types) {
+  for (const problem& p : problems) {
+    const attended<T> in(p);
+    const defined right(in);
+    const int64_t heads = p.batch * p.heads;
+    for (const int threads : {16, 32, 128}) {
+      BOOST_TEST_CONTEXT(p.name << ", " << threads << " threads") {
+        if (threads > 16)
+          forward<emulated_team, rows::attention_row<T>>("attention_row", in, right,
+                                                         heads * p.queries, threads);
+        forward<emulated_team, rows::attention_tile<T>>(
+            "attention_tile", in, right, heads * rows::attention_tile<T>::tiles(p.queries),
+            threads);
+        backward<emulated_team>(in, right, threads);
       }
     }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(attention_by_tensor_cores) {
+  using T = mc::bf16;
+  for (const problem& p : problems) {
+    BOOST_TEST_CONTEXT(p.name) {
+      const attended<T> in(p);
+      const defined right(in);
+      forward<emulated_tensor_team, rows::attention_tile<T>>(
+          "attention_tile", in, right,
+          p.batch * p.heads * rows::attention_tile<T>::tiles(p.queries), 128);
+      backward<emulated_tensor_team>(in, right, 128);
+    }
+  }
 }

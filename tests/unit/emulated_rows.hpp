@@ -36,7 +36,7 @@ inline team_shape one_row(team_shape s) {
 
 /// body(team, row) for every row, in several orders of threads that must leave the same bits in
 /// `out`: whatever the body writes. It begins each time with what `out` holds now.
-template <class Body, class... Out>
+template <class Team = emulated_team, class Body, class... Out>
 void on_team(const char* what, team_shape s, const Body& body, std::vector<Out>&... out) {
   static std::map<int, emulated_block> blocks;
   static std::uint64_t seed = 0;
@@ -58,7 +58,7 @@ void on_team(const char* what, team_shape s, const Body& body, std::vector<Out>&
       std::copy(start[k].begin(), start[k].end(), arrays[k].data);
     for (int64_t row = 0; row < s.rows; ++row) {
       const std::string fault =
-          block.run([&](const emulated_team& team) { body(team, row); }, order, arrays);
+          block.run([&](const emulated_team& team) { body(Team(team), row); }, order, arrays);
       if (!fault.empty()) {
         BOOST_ERROR(what << ", " << order.name() << ", row " << row << ": " << fault);
         return;

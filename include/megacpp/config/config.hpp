@@ -1,6 +1,7 @@
-// The only macros of megacpp that stay defined: version, the spelling of host/device attributes,
-// whether messages print texts, whether errors of memory are looked for, whether a program is built
-// for debugging, and what a library must be told before it is included.
+// The only macros of megacpp that stay defined: version, the spelling of host/device attributes and
+// of loops whose variables stay in registers, whether messages print texts, whether errors of
+// memory are looked for, whether a program is built for debugging, and what a library must be told
+// before it is included.
 #pragma once
 
 #define MEGACPP_VERSION_MAJOR 0
@@ -9,8 +10,10 @@
 
 #if defined(__CUDACC__)
 #define MEGACPP_HD __host__ __device__ __forceinline__
+#define MEGACPP_UNROLL _Pragma("unroll")
 #else
 #define MEGACPP_HD inline __attribute__((always_inline))
+#define MEGACPP_UNROLL
 #endif
 
 // Whether the compiler prints a template argument that holds characters as a text. clang 14 and 16

@@ -80,7 +80,9 @@ public:
   /// Notes a reason why bodies compute an attention. One that lies with the library, and not with
   /// the program, is a fault, and the first fault is told.
   void leave(std::string_view why, bool is_fault) {
-    std::string text = "attention is computed by rows, which is slow, since " + std::string(why);
+    std::string text =
+        "attention is computed by megacpp's own tiles, which are slower than a library's, since " +
+        std::string(why);
     if (std::find(left_.begin(), left_.end(), text) != left_.end()) return;
     if (is_fault && tell_ != nullptr && !std::exchange(told_, true)) tell_(text);
     left_.push_back(std::move(text));
@@ -89,8 +91,8 @@ public:
   const std::vector<std::string>& left() const { return left_; }
   /// For people: what computes the attention that was prepared.
   std::string describe() const {
-    if (!computes_) return "by rows";
-    return "by " + library() + (left_.empty() ? "" : ", in part by rows");
+    if (!computes_) return "by own tiles";
+    return "by " + library() + (left_.empty() ? "" : ", in part by own tiles");
   }
 
 protected:

@@ -23,6 +23,8 @@ template <class Body> inline constexpr bool is_row_body =
 ///   row_bytes()   bytes of the longest array that a team visits for a row: how many threads
 ///   aligned()     whether every group of elements that it loads or stores by a team's lanes begins
 ///                 at a multiple of its own size, or of 16 bytes where it is larger
+///   threads_at_once  for how many threads a multiprocessor should have registers: the fewer, the
+///                 more each has (exec/cuda/launch.cuh)
 ///
 /// This answers for rows of `width` elements of T that lie one behind the other from these
 /// addresses on.

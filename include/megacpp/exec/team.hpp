@@ -12,7 +12,10 @@
 //   team.sync()                what threads stored before it, all may read after it
 //   team.shared<X, N, I>()     array I of N elements that the threads share; it begins with nothing
 //   team.threads               1 for a core
+//   team.index(), team.count() which thread it is, and of how many: `least_threads` or more
 //   team.leader()              true for one thread: who stores a row's statistics
+//   team.multiply(c, a, b)     where team.multiplies: the threads of a warp add the product of
+//                              16 x 16 and 16 x 8 numbers of bf16 to sums (mma.m16n8k16 of PTX)
 //
 // N depends on the storage type T: 64 bytes of arithmetic on a core, 16 bytes of storage on CUDA.
 // In each_of, m n is below 2^31.
@@ -62,9 +65,12 @@ template <class A> struct running_sum {
 /// One CPU core. Sums: two vector accumulators take groups in turn, the rest is added to the lanes
 /// of the first from lane 0 on, then a pairwise tree over the lanes.
 struct core_team {
-  static constexpr int threads = 1;
+  static constexpr int threads = 1, least_threads = 1;
+  static constexpr bool multiplies = false;
   template <class T> static constexpr int width = lane_count<accumulator_t<T>>;
 
+  MEGACPP_HD constexpr int index() const { return 0; }
+  MEGACPP_HD constexpr int count() const { return 1; }
   MEGACPP_HD constexpr bool leader() const { return true; }
   MEGACPP_HD constexpr void sync() const {}
   template <class X, int N, int I> X* shared() const {
@@ -170,11 +176,21 @@ private:
 /// aligned_lanes tell loads and stores so.
 template <int Lanes, int Groups = 1, bool Aligned = false> struct group_team {
   static_assert(Lanes % 32 == 0 && Lanes <= 1024 && (Groups == 1 || Lanes == 32));
-  static constexpr int threads = Lanes;
+  static constexpr int threads = Lanes, least_threads = Lanes;
+  static constexpr bool multiplies = Lanes == 128; // four warps have the rows of a tile
   template <class T> static constexpr int width = 16 / static_cast<int>(sizeof(T));
   template <int N> using group = std::conditional_t<Aligned, aligned_lanes<N>, lanes<N>>;
 
+  __device__ __forceinline__ int index() const { return me(); }
+  __device__ __forceinline__ constexpr int count() const { return Lanes; }
   __device__ __forceinline__ bool leader() const { return me() == 0; }
+  __device__ __forceinline__ void multiply(float (&c)[4], const std::uint32_t (&a)[4],
+                                           const std::uint32_t (&b)[2]) const {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  }
   __device__ __forceinline__ void sync() const {
     if constexpr (Lanes == 32) __syncwarp();
     else __syncthreads();

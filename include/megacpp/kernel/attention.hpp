@@ -1,6 +1,6 @@
-// Kernels of op/attention.hpp: tiled on the host; on other devices by the library of the device
-// where it has the attention of the node, and by rows elsewhere. Nothing of Sq x Sk is held except
-// dS, which the deterministic gradient of a library keeps.
+// Kernels of op/attention.hpp, in tiles: those of the host, and on other devices the library's
+// where it has the attention of the node, and elsewhere those of kernel/rows/attention.hpp. Nothing
+// of Sq x Sk is held except dS, which the deterministic gradient of a library keeps.
 #pragma once
 
 #include <megacpp/exec/attention_source.hpp>
@@ -116,14 +116,18 @@ constexpr std::int64_t attention_bytes(const Call& c, Q q, K k) {
     return attention_forward_bytes<T>(shape_of_attention(c, q, k), c.threads());
   else return 0;
 }
-/// Starts the attention of a node, by at most `threads` threads where its device is the host.
+/// Starts the attention of a node: by at most `threads` threads where its device is the host, and
+/// elsewhere in tiles of queries, or each query by itself.
 template <class T, class Call, class Shape>
 void attend(Call& c, const Shape& s, const attention_visibility& see, const T* q, const T* k,
-            const T* v, T* o, accumulator_t<T>* lse, int threads) {
+            const T* v, T* o, accumulator_t<T>* lse, int threads, bool tiles) {
   const auto of_q = query_rows(q, s), of_k = key_rows(k, s), of_v = key_rows(v, s);
   const auto of_o = query_rows(o, s);
   if constexpr (on_host<Call>)
     attention_forward<T>(s, see, of_q, of_k, of_v, of_o, lse, {c.scratch(), threads, c.lane()});
+  else if (tiles)
+    for_rows(c.lane(), s.batch * s.heads * rows::attention_tile<T>::tiles(s.queries),
+             rows::attention_tile<T>{row_extents(s), see, of_q, of_k, of_v, of_o, lse});
   else
     for_rows(c.lane(), s.batch * s.heads * s.queries,
              rows::attention_row<T>{row_extents(s), see, of_q, of_k, of_v, of_o, lse});
@@ -148,7 +152,7 @@ template <> struct kernel_of<&op::attention> { // q, k, v, q_order, k_order, q_d
                                               c.in(in::v), c.out(out::o), c.out(out::lse)});
     const auto s = detail::shape_of_attention(c, in::q, in::k);
     detail::attend<T>(c, s, detail::visibility_of<in>(c, s.head_dim), c.in(in::q), c.in(in::k),
-                      c.in(in::v), c.out(out::o), c.out(out::lse), c.threads());
+                      c.in(in::v), c.out(out::o), c.out(out::lse), c.threads(), true);
   }
 };
 
@@ -185,12 +189,11 @@ struct kernel_of<&op::attention_grad> { // dy, q, k, v, o, lse, places, document
                             {c.scratch(), c.threads(), c.lane()});
     } else {
       auto* const delta = reinterpret_cast<accumulator_t<T>*>(c.scratch());
-      for_rows(
-          c.lane(), s.batch * s.heads * s.queries,
-          rows::attention_query_grad_row<T>{row_extents(s), see, dy, q, k, v, o, lse, delta, dq});
-      for_rows(
-          c.lane(), s.batch * s.kv_heads * s.keys,
-          rows::attention_key_grad_row<T>{row_extents(s), see, dy, q, k, v, lse, delta, dk, dv});
+      using rows::attention_tile, rows::attention_query_grad_tile, rows::attention_key_grad_tile;
+      for_rows(c.lane(), s.batch * s.heads * attention_tile<T>::tiles(s.queries),
+               attention_query_grad_tile<T>{row_extents(s), see, dy, q, k, v, o, lse, delta, dq});
+      for_rows(c.lane(), s.batch * s.kv_heads * attention_tile<T>::tiles(s.keys),
+               attention_key_grad_tile<T>{row_extents(s), see, dy, q, k, v, lse, delta, dk, dv});
     }
   }
 };

@@ -4,15 +4,23 @@
 
 #include <megacpp/config/config.hpp>
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace mc {
 
+/// What one call of the generator gives. It is no std::array, whose header is as long as those of
+/// five row bodies.
+struct philox_words {
+  std::uint32_t word[4];
+  MEGACPP_HD constexpr std::uint32_t operator[](std::size_t i) const { return word[i]; }
+  friend constexpr bool operator==(const philox_words&, const philox_words&) = default;
+};
+
 /// Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC11).
 /// Returns four 32-bit words for a 64-bit key and a 128-bit counter.
-MEGACPP_HD constexpr std::array<std::uint32_t, 4> philox(std::uint64_t key, std::uint64_t low,
-                                                         std::uint64_t high = 0) {
+MEGACPP_HD constexpr philox_words philox(std::uint64_t key, std::uint64_t low,
+                                         std::uint64_t high = 0) {
   auto k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
   std::uint32_t c0 = static_cast<std::uint32_t>(low), c1 = static_cast<std::uint32_t>(low >> 32);
   std::uint32_t c2 = static_cast<std::uint32_t>(high), c3 = static_cast<std::uint32_t>(high >> 32);
@@ -25,7 +33,7 @@ MEGACPP_HD constexpr std::array<std::uint32_t, 4> philox(std::uint64_t key, std:
     k0 += 0x9E3779B9u;
     k1 += 0xBB67AE85u;
   }
-  return {c0, c1, c2, c3};
+  return {{c0, c1, c2, c3}};
 }
 
 /// A 64-bit key from a seed and a stream number; distinct streams never share counters.

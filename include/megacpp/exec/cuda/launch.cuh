@@ -10,13 +10,18 @@
 namespace mc {
 
 /// The blocks that a multiprocessor should have room for at once, at the least: 384 threads, which
-/// leaves each 168 registers. Where nothing is said, ptxas 13.0 spills rather than take 48.
-template <int Threads> inline constexpr int least_blocks = Threads < 384 ? 384 / Threads : 1;
+/// leaves each 168 registers, or what the body says. Where nothing is said, ptxas 13.0 spills rather
+/// than take 48.
+template <int Threads, class Body> constexpr int least_blocks() {
+  int threads = 384;
+  if constexpr (requires { Body::threads_at_once; }) threads = Body::threads_at_once;
+  return Threads < threads ? threads / Threads : 1;
+}
 
 /// Each of the `Groups` groups of a block takes a row after another. A grid has as many blocks as
 /// that needs, up to the most that a grid can have.
 template <int Lanes, int Groups, bool Aligned, class Body>
-__global__ void __launch_bounds__(Lanes* Groups, least_blocks<Lanes * Groups>)
+__global__ void __launch_bounds__(Lanes* Groups, (least_blocks<Lanes * Groups, Body>()))
     rows_kernel(std::int64_t rows, const __grid_constant__ Body body) {
   const std::int64_t group = Groups == 1 ? 0 : threadIdx.x / Lanes;
   for (std::int64_t row = std::int64_t{blockIdx.x} * Groups + group; row < rows;

@@ -17,7 +17,6 @@
 #include <megacpp/exec/launch.hpp>
 #include <megacpp/num/random.hpp>
 
-#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -110,7 +109,7 @@ struct rounded_moments {
     std::int64_t logical = 0, left = 0; // the next one's place, and how many follow with it
     std::uint64_t key = 0, counter = 0;
     bool drawn = false;
-    std::array<std::uint32_t, 4> words{};
+    philox_words words{};
 
     MEGACPP_HD explicit state(const rounded_moments& r) : of(r) {}
     /// The word of an element, which is 0 where the element is padding.

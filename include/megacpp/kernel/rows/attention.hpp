@@ -1,14 +1,15 @@
-// Attention by rows, for devices without tiles of their own: a team computes a query of a head,
-// or the gradients of a key of a head (op/attention.hpp has the equations).
+// Attention by a team, for devices that are no CPU: of a tile of queries or keys of a head, or of
+// one query, as decoding has it (op/attention.hpp has the equations).
 //
-// A team takes `attention_keys` keys (or queries) at a time. Its threads compute their scores, each
-// of other ones, and put them into memory that they share; then each adds up other elements of the
-// output. Keys follow each other with a running maximum m and sum l (Milakov and Gimelshein 2018).
-// The order of all sums follows from the extents alone.
+// A team takes `attention_keys` keys (or a tile of them, or of queries) at a time. Its threads
+// compute their scores and put them into memory that they share; then they multiply these with the
+// values. Keys follow each other with a running maximum m and sum l (Milakov and Gimelshein 2018).
+// Tiles of which no pair sees each other are left out, as those of other documents are.
 #pragma once
 
 #include <megacpp/exec/launch.hpp>
 #include <megacpp/exec/math.hpp>
+#include <megacpp/exec/team_tile.hpp>
 
 #include <limits>
 #include <type_traits>
@@ -46,8 +47,11 @@ template <class T> struct head_rows {
 
 namespace rows {
 
-inline constexpr int attention_keys = 64;   ///< whose scores a team holds
-inline constexpr int attention_width = 256; ///< elements of an output that it holds
+inline constexpr int attention_keys = 64;   ///< whose scores a team holds for one query
+inline constexpr int attention_width = 256; ///< elements of its output that it holds
+inline constexpr int attention_tokens = 64; ///< of a tile
+/// Elements of a head for which a team holds a tile of sums.
+template <class T> inline constexpr int attention_part = sizeof(T) == 8 ? 64 : 128;
 
 /// The extents of an attention: B is that of its rows.
 struct attention_extents {
@@ -168,9 +172,212 @@ template <class T> struct attention_row {
   }
 };
 
-/// dq_i of one query of one head, and delta_i = do_i . o_i; rows are (B, A, Sq).
-template <class T> struct attention_query_grad_row {
+namespace detail {
+
+/// Where a tile lies: `count` tokens of a head from `first` on.
+struct tile_place {
+  std::int64_t sequence, head, first;
+  int count;
+  /// Tile `row` of tokens in sequences of heads, the last tokens first: with causal attention these
+  /// take longest.
+  MEGACPP_HD tile_place(std::int64_t tokens, std::int64_t heads, std::int64_t row) {
+    const std::int64_t tiles = tiles_of(tokens);
+    first = (tiles - 1 - row % tiles) * attention_tokens;
+    head = row / tiles % heads, sequence = row / tiles / heads;
+    count = static_cast<int>(tokens - first < attention_tokens ? tokens - first : attention_tokens);
+  }
+  MEGACPP_HD static std::int64_t tiles_of(std::int64_t tokens) {
+    return (tokens + attention_tokens - 1) / attention_tokens;
+  }
+};
+
+/// The least and the greatest place and document of some tokens.
+struct token_bounds {
+  double first_place, last_place, first_document, last_document;
+};
+
+template <class Team> MEGACPP_HD void bounds_of_numbers(const Team& team, const std::int32_t* at,
+                                                        std::int64_t n, double& least,
+                                                        double& greatest) {
+  const auto greatest_of = [&](double sign) {
+    return team.template max<double>(n, [&](auto i) {
+      double x[decltype(i)::count];
+      for (int e = 0; e < decltype(i)::count; ++e) x[e] = sign * at[i.first + e];
+      return load<double>(x, lanes<decltype(i)::count>{0});
+    });
+  };
+  least = -greatest_of(-1), greatest = greatest_of(1);
+}
+/// Of n tokens from the first on; without numbers of places these are place, place + 1, ...
+template <class Team>
+MEGACPP_HD token_bounds bounds_of(const Team& team, const std::int32_t* places, std::int64_t place,
+                                  const std::int32_t* documents, std::int64_t first,
+                                  std::int64_t n) {
+  token_bounds b{static_cast<double>(place), static_cast<double>(place + n - 1), 0, 0};
+  if (places != nullptr) bounds_of_numbers(team, places + first, n, b.first_place, b.last_place);
+  if (documents != nullptr)
+    bounds_of_numbers(team, documents + first, n, b.first_document, b.last_document);
+  return b;
+}
+template <class Team>
+MEGACPP_HD token_bounds bounds_of_queries(const Team& team, const attention_visibility& o,
+                                          const attention_extents& s, std::int64_t b,
+                                          std::int64_t first, std::int64_t n) {
+  const std::int64_t ahead = s.keys > s.queries ? s.keys - s.queries : 0;
+  return bounds_of(team, o.query_position, first + ahead, o.query_document, b * s.queries + first,
+                   n);
+}
+template <class Team>
+MEGACPP_HD token_bounds bounds_of_keys(const Team& team, const attention_visibility& o,
+                                       const attention_extents& s, std::int64_t b,
+                                       std::int64_t first, std::int64_t n) {
+  return bounds_of(team, o.key_position, first, o.key_document, b * s.keys + first, n);
+}
+
+/// Which pairs of some queries and some keys see each other.
+enum class pairs { none, some, all };
+MEGACPP_HD pairs pairs_seen(const attention_visibility& o, const token_bounds& q,
+                            const token_bounds& k) {
+  const bool ordered = o.causal || o.window > 0;
+  const auto window = static_cast<double>(o.window);
+  if (ordered && k.first_place > q.last_place) return pairs::none;
+  if (o.window > 0 && k.last_place <= q.first_place - window) return pairs::none;
+  if (k.last_document < q.first_document || k.first_document > q.last_document) return pairs::none;
+  const bool all = (!ordered || k.last_place <= q.first_place) &&
+                   (o.window == 0 || k.first_place > q.last_place - window) &&
+                   k.first_document == q.last_document && k.last_document == q.first_document;
+  return all ? pairs::all : pairs::some;
+}
+
+/// Which pairs of a tile of queries and a tile of keys see each other: query i of the one, key j of
+/// the other.
+struct tile_sight {
+  const attention_visibility& see;
+  const attention_extents& s;
+  std::int64_t sequence, query, key; // the first of each
+  int queries, keys;
+  bool all;
+  MEGACPP_HD bool operator()(int i, int j) const {
+    if (i >= queries || j >= keys) return false;
+    return all || sees(see, s, query_of(see, s, sequence, query + i), sequence, key + j);
+  }
+};
+
+/// Heads of tokens, from one token on, as rows of a matrix; `turned`: each element of a head is a
+/// row, of which `part` is the first.
+template <class T> MEGACPP_HD tile_rows<T> rows_of(const head_rows<const T>& x, std::int64_t token,
+                                                   std::int64_t head, int count) {
+  return {x.data + token * x.stride + head, x.stride, count};
+}
+template <class T> MEGACPP_HD tile_rows<T, true> turned(const head_rows<const T>& x,
+                                                        std::int64_t token, std::int64_t head,
+                                                        std::int64_t part, int width) {
+  return {x.data + token * x.stride + head + part, x.stride, width};
+}
+/// The elements of a head that a tile computes at a time, from `part` on.
+template <int W> MEGACPP_HD int width_of_part(std::int64_t width, std::int64_t part) {
+  return static_cast<int>(width - part < W ? width - part : W);
+}
+/// In the place of the share of a key that is not seen, as no share is.
+inline constexpr int unseen = -1;
+/// e^x of one number.
+template <class G> MEGACPP_HD G exp_of(G x) { return exp(vec<G, 1>(x)).v[0]; }
+
+} // namespace detail
+
+/// o and lse of `attention_tokens` queries of one head, which look at as many keys at a time; rows
+/// are (B, A, tiles of Sq). The order of all sums follows from the extents, and from which tiles of
+/// keys no query of the tile sees.
+template <class T> struct attention_tile {
   using G = accumulator_t<T>;
+  static constexpr int threads_at_once = 256;
+  attention_extents s;
+  attention_visibility see;
+  head_rows<const T> q, k, v;
+  head_rows<T> o;
+  G* lse; // (B, A, Sq)
+
+  static std::int64_t tiles(std::int64_t tokens) { return detail::tile_place::tiles_of(tokens); }
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
+    constexpr int M = attention_tokens, N = attention_tokens, W = attention_part<T>, stride = N + 2;
+    constexpr G none = -std::numeric_limits<G>::infinity();
+    G* const score = team.template shared<G, M * stride, 0>();
+    G* const top = team.template shared<G, M, 1>();    // the greatest score of a query,
+    G* const sum = team.template shared<G, M, 2>();    // the sum of e^(score - top),
+    G* const factor = team.template shared<G, M, 3>(); // and e^(top before - top now)
+    const detail::tile_place at(s.queries, s.heads, row);
+    const std::int64_t token = at.sequence * s.queries + at.first, head = at.head * s.width,
+                       kv = s.kv_head(at.head) * s.width;
+    const auto queries = detail::rows_of(q, token, head, at.count);
+    const detail::token_bounds looking =
+        detail::bounds_of_queries(team, see, s, at.sequence, at.first, at.count);
+    const G scale = static_cast<G>(see.scale);
+    const int depth = static_cast<int>(s.width);
+    for (std::int64_t part = 0; part < s.width; part += W) {
+      const int width = detail::width_of_part<W>(s.width, part);
+      team_tile<T, M, W, Team> out(team);
+      for (int i = team.index(); i < M; i += team.count()) top[i] = none, sum[i] = 0;
+      for (std::int64_t key = 0; key < s.keys; key += N) {
+        const int n = static_cast<int>(s.keys - key < N ? s.keys - key : N);
+        const detail::pairs seen = detail::pairs_seen(
+            see, looking, detail::bounds_of_keys(team, see, s, at.sequence, key, n));
+        if (seen == detail::pairs::none) continue;
+        const detail::tile_sight sees{see, s,        at.sequence, at.first,
+                                      key, at.count, n,           seen == detail::pairs::all};
+        team_tile<T, M, N, Team> x(team);
+        x.add_product(queries, detail::rows_of(k, at.sequence * s.keys + key, kv, n), depth);
+        x.each([&](int i, int j, G& e) {
+          e = sees(i, j) ? scale * e : none;
+          score[i * stride + j] = e;
+        });
+        team.sync();
+        for (int i = team.index(); i < at.count; i += team.count()) {
+          G now = top[i];
+          for (int j = 0; j < n; ++j) {
+            const G e = score[i * stride + j];
+            if (e > now || e != e) now = e; // a NaN stays
+          }
+          factor[i] = now == none ? G(1) : detail::exp_of(top[i] - now);
+          top[i] = now;
+        }
+        team.sync();
+        x.each([&](int i, int j, G& e) {
+          score[i * stride + j] = e == none ? G(0) : detail::exp_of(e - top[i]);
+        });
+        out.each([&](int i, int, G& e) {
+          if (i < at.count) e *= factor[i];
+        });
+        team.sync();
+        for (int i = team.index(); i < at.count; i += team.count()) {
+          G more = 0;
+          for (int j = 0; j < n; ++j) more += score[i * stride + j];
+          sum[i] = sum[i] * factor[i] + more;
+        }
+        out.add_product(tile_rows<G>{score, stride, at.count},
+                        detail::turned(v, at.sequence * s.keys + key, kv, part, width), n);
+        team.sync(); // before score is written again
+      }
+      team.sync();
+      out.each([&](int i, int d, G& e) {
+        if (i < at.count && d < width)
+          o.data[(token + i) * o.stride + head + part + d] =
+              convert<T>(sum[i] == 0 ? G(0) : e / sum[i]);
+      });
+      if (part == 0 && lse != nullptr) {
+        G* const to = lse + (at.sequence * s.heads + at.head) * s.queries + at.first;
+        for (int i = team.index(); i < at.count; i += team.count())
+          to[i] = sum[i] == 0 ? none : top[i] + log(vec<G, 1>(sum[i])).v[0];
+      }
+      team.sync(); // before the next part begins its sums
+    }
+  }
+};
+
+/// dq of a tile of queries of one head, and delta_i = do_i . o_i; rows are (B, A, tiles of Sq).
+template <class T> struct attention_query_grad_tile {
+  using G = accumulator_t<T>;
+  static constexpr int threads_at_once = 256;
   attention_extents s;
   attention_visibility see;
   head_rows<const T> dy, q, k, v, o;
@@ -179,59 +386,68 @@ template <class T> struct attention_query_grad_row {
   head_rows<T> dq;
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
-    G* const ds = team.template shared<G, attention_keys, 0>();
-    G* const sum = team.template shared<G, attention_width, 1>();
-    const std::int64_t i = row % s.queries, head = row / s.queries % s.heads,
-                       b = row / s.queries / s.heads, kv = s.kv_head(head) * s.width,
-                       token = b * s.queries + i, at_head = head * s.width;
-    const T* const query = q.data + token * q.stride + at_head;
-    const T* const gradient = dy.data + token * dy.stride + at_head;
-    const T* const output = o.data + token * o.stride + at_head;
-    const G of_row = team.template sum<T>(
-        s.width, [&](auto d) { return load<G>(gradient, d) * load<G>(output, d); });
-    if (team.leader()) delta[row] = of_row;
-    const detail::seen_from from = detail::query_of(see, s, b, i);
-    const G scale = static_cast<G>(see.scale), all = lse[row];
-    for (std::int64_t part = 0; part < s.width; part += attention_width) {
-      const std::int64_t width =
-          s.width - part < attention_width ? s.width - part : attention_width;
-      bool begun = false;
-      for (std::int64_t at = from.first; at < from.last; at += attention_keys) {
-        const std::int64_t n = from.last - at < attention_keys ? from.last - at : attention_keys;
-        team.template each<G>(n, [&](auto c) {
-          for (int e = 0; e < decltype(c)::count; ++e) {
-            const std::int64_t j = at + c.first + e, key = b * s.keys + j;
-            G x = 0;
-            if (detail::sees(see, s, from, b, j)) {
-              const G score = scale * detail::dot<G>(query, k.data + key * k.stride + kv, s.width);
-              const G dp = detail::dot<G>(gradient, v.data + key * v.stride + kv, s.width);
-              x = scale * exp(vec<G, 1>(score - all)).v[0] * (dp - of_row);
-            }
-            ds[c.first + e] = x;
-          }
+    constexpr int M = attention_tokens, N = attention_tokens, W = attention_part<T>, stride = N + 2;
+    G* const ds = team.template shared<G, M * stride, 0>();
+    G* const all = team.template shared<G, M, 1>();   // lse of a query,
+    G* const inner = team.template shared<G, M, 2>(); // and its delta
+    const detail::tile_place at(s.queries, s.heads, row);
+    const std::int64_t token = at.sequence * s.queries + at.first, head = at.head * s.width,
+                       kv = s.kv_head(at.head) * s.width,
+                       first = (at.sequence * s.heads + at.head) * s.queries + at.first;
+    for (int i = team.index(); i < at.count; i += team.count()) {
+      // In double: what is left of a difference with dp.
+      inner[i] =
+          static_cast<G>(detail::dot<double>(dy.data + (token + i) * dy.stride + head,
+                                             o.data + (token + i) * o.stride + head, s.width));
+      delta[first + i] = inner[i], all[i] = lse[first + i];
+    }
+    const auto queries = detail::rows_of(q, token, head, at.count),
+               gradients = detail::rows_of(dy, token, head, at.count);
+    const detail::token_bounds looking =
+        detail::bounds_of_queries(team, see, s, at.sequence, at.first, at.count);
+    const G scale = static_cast<G>(see.scale);
+    const int depth = static_cast<int>(s.width);
+    team.sync();
+    for (std::int64_t part = 0; part < s.width; part += W) {
+      const int width = detail::width_of_part<W>(s.width, part);
+      team_tile<T, M, W, Team> out(team);
+      for (std::int64_t key = 0; key < s.keys; key += N) {
+        const int n = static_cast<int>(s.keys - key < N ? s.keys - key : N);
+        const detail::pairs seen = detail::pairs_seen(
+            see, looking, detail::bounds_of_keys(team, see, s, at.sequence, key, n));
+        if (seen == detail::pairs::none) continue;
+        const detail::tile_sight sees{see, s,        at.sequence, at.first,
+                                      key, at.count, n,           seen == detail::pairs::all};
+        const std::int64_t keys = at.sequence * s.keys + key;
+        team_tile<T, M, N, Team> x(team);
+        x.add_product(queries, detail::rows_of(k, keys, kv, n), depth);
+        x.each([&](int i, int j, G& e) {
+          ds[i * stride + j] = sees(i, j) ? detail::exp_of(scale * e - all[i]) : G(detail::unseen);
+        });
+        team_tile<T, M, N, Team> dp(team);
+        dp.add_product(gradients, detail::rows_of(v, keys, kv, n), depth);
+        dp.each([&](int i, int j, G& e) {
+          G& share = ds[i * stride + j]; // of this thread
+          share = share == detail::unseen ? G(0) : scale * share * (e - inner[i]);
         });
         team.sync();
-        team.template each<T>(width, [&](auto d) {
-          using V = vec<G, decltype(d)::count>;
-          V x = begun ? load<G>(sum, d) : V(G(0));
-          for (std::int64_t j = 0; j < n; ++j)
-            x = fma(V(ds[j]), load<G>(k.data + (b * s.keys + at + j) * k.stride + kv + part, d), x);
-          store(sum, d, x);
-        });
-        begun = true;
+        out.add_product(tile_rows<G>{ds, stride, at.count},
+                        detail::turned(k, keys, kv, part, width), n);
         team.sync(); // before ds is written again
       }
-      T* const out = dq.data + token * dq.stride + at_head + part;
-      team.template each<T>(width, [&](auto d) {
-        store(out, d, begun ? load<G>(sum, d) : vec<G, decltype(d)::count>(G(0)));
+      out.each([&](int i, int d, G& e) {
+        if (i < at.count && d < width)
+          dq.data[(token + i) * dq.stride + head + part + d] = convert<T>(e);
       });
     }
   }
 };
 
-/// dk_j and dv_j of one key of one kv head; rows are (B, K, Sk).
-template <class T> struct attention_key_grad_row {
+/// dk and dv of a tile of keys of one kv head, of which a thread has sums of both; rows are
+/// (B, K, tiles of Sk).
+template <class T> struct attention_key_grad_tile {
   using G = accumulator_t<T>;
+  static constexpr int threads_at_once = 256;
   attention_extents s;
   attention_visibility see;
   head_rows<const T> dy, q, k, v;
@@ -240,57 +456,60 @@ template <class T> struct attention_key_grad_row {
   head_rows<T> dk, dv;
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
-    G* const ds = team.template shared<G, attention_keys, 0>();
-    G* const p = team.template shared<G, attention_keys, 1>();
-    G* const of_key = team.template shared<G, attention_width, 2>();
-    G* const of_value = team.template shared<G, attention_width, 3>();
-    const std::int64_t j = row % s.keys, kv_head = row / s.keys % s.kv_heads,
-                       b = row / s.keys / s.kv_heads, token = b * s.keys + j,
-                       kv = kv_head * s.width, group = s.heads / s.kv_heads;
-    const T* const key = k.data + token * k.stride + kv;
-    const T* const value = v.data + token * v.stride + kv;
+    constexpr int M = attention_tokens, N = attention_tokens / 2, W = attention_part<T> / 2,
+                  stride = N + 2;
+    G* const ds = team.template shared<G, M * stride, 0>();
+    G* const p = team.template shared<G, M * stride, 1>();
+    const detail::tile_place at(s.keys, s.kv_heads, row);
+    const std::int64_t token = at.sequence * s.keys + at.first, kv = at.head * s.width,
+                       group = s.heads / s.kv_heads;
+    const auto keys = detail::rows_of(k, token, kv, at.count),
+               values = detail::rows_of(v, token, kv, at.count);
+    const detail::token_bounds seen_at =
+        detail::bounds_of_keys(team, see, s, at.sequence, at.first, at.count);
     const G scale = static_cast<G>(see.scale);
-    for (std::int64_t part = 0; part < s.width; part += attention_width) {
-      const std::int64_t width =
-          s.width - part < attention_width ? s.width - part : attention_width;
-      bool begun = false;
-      for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head)
-        for (std::int64_t at = 0; at < s.queries; at += attention_keys) {
-          const std::int64_t n = s.queries - at < attention_keys ? s.queries - at : attention_keys;
-          team.template each<G>(n, [&](auto c) {
-            for (int e = 0; e < decltype(c)::count; ++e) {
-              const std::int64_t i = at + c.first + e, query = b * s.queries + i,
-                                 of = (b * s.heads + head) * s.queries + i;
-              G x = 0, y = 0;
-              if (detail::sees(see, s, detail::query_of(see, s, b, i), b, j)) {
-                const G score = scale * detail::dot<G>(q.data + query * q.stride + head * s.width,
-                                                       key, s.width);
-                const G dp =
-                    detail::dot<G>(dy.data + query * dy.stride + head * s.width, value, s.width);
-                y = exp(vec<G, 1>(score - lse[of])).v[0];
-                x = scale * y * (dp - delta[of]);
-              }
-              ds[c.first + e] = x, p[c.first + e] = y;
-            }
+    const int depth = static_cast<int>(s.width);
+    for (std::int64_t part = 0; part < s.width; part += W) {
+      const int width = detail::width_of_part<W>(s.width, part);
+      team_tile<T, M, W, Team> of_key(team), of_value(team);
+      for (std::int64_t head = at.head * group; head < (at.head + 1) * group; ++head)
+        for (std::int64_t query = 0; query < s.queries; query += N) {
+          const int n = static_cast<int>(s.queries - query < N ? s.queries - query : N);
+          const detail::pairs seen = detail::pairs_seen(
+              see, detail::bounds_of_queries(team, see, s, at.sequence, query, n), seen_at);
+          if (seen == detail::pairs::none) continue;
+          const detail::tile_sight sees{see,      s, at.sequence, query,
+                                        at.first, n, at.count,    seen == detail::pairs::all};
+          const std::int64_t queries = at.sequence * s.queries + query,
+                             of = (at.sequence * s.heads + head) * s.queries + query;
+          team_tile<T, M, N, Team> x(team);
+          x.add_product(keys, detail::rows_of(q, queries, head * s.width, n), depth);
+          x.each([&](int j, int i, G& e) {
+            p[j * stride + i] =
+                sees(i, j) ? detail::exp_of(scale * e - lse[of + i]) : G(detail::unseen);
+          });
+          team_tile<T, M, N, Team> dp(team);
+          dp.add_product(values, detail::rows_of(dy, queries, head * s.width, n), depth);
+          dp.each([&](int j, int i, G& e) {
+            G& share = p[j * stride + i]; // of this thread
+            ds[j * stride + i] =
+                share == detail::unseen ? G(0) : scale * share * (e - delta[of + i]);
+            if (share == detail::unseen) share = 0;
           });
           team.sync();
-          team.template each<T>(width, [&](auto d) {
-            using V = vec<G, decltype(d)::count>;
-            V x = begun ? load<G>(of_key, d) : V(G(0)), y = begun ? load<G>(of_value, d) : V(G(0));
-            for (std::int64_t i = 0; i < n; ++i) {
-              const std::int64_t query = b * s.queries + at + i, first = head * s.width + part;
-              x = fma(V(ds[i]), load<G>(q.data + query * q.stride + first, d), x);
-              y = fma(V(p[i]), load<G>(dy.data + query * dy.stride + first, d), y);
-            }
-            store(of_key, d, x), store(of_value, d, y);
-          });
-          begun = true;
+          of_key.add_product(tile_rows<G>{ds, stride, at.count},
+                             detail::turned(q, queries, head * s.width, part, width), n);
+          of_value.add_product(tile_rows<G>{p, stride, at.count},
+                               detail::turned(dy, queries, head * s.width, part, width), n);
           team.sync(); // before ds and p are written again
         }
-      team.template each<T>(width, [&](auto d) {
-        store(dk.data + token * dk.stride + kv + part, d, load<G>(of_key, d));
-        store(dv.data + token * dv.stride + kv + part, d, load<G>(of_value, d));
-      });
+      const auto keep = [&](team_tile<T, M, W, Team>& of, const head_rows<T>& to) {
+        of.each([&](int j, int d, G& e) {
+          if (j < at.count && d < width)
+            to.data[(token + j) * to.stride + kv + part + d] = convert<T>(e);
+        });
+      };
+      keep(of_key, dk), keep(of_value, dv);
     }
   }
 };
