@@ -7,14 +7,18 @@
 
 #include <megacpp/exec/cuda/device.hpp>
 #include <megacpp/exec/launch.hpp>
+#include <megacpp/exec/side_by_side.hpp>
 #include <megacpp/graph/operand.hpp>
 #include <megacpp/kernel/rows/columns.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -59,6 +63,22 @@ template <class F> std::string error_of(mc::exit_code code, F f) {
 void is_in(const std::string& part, const std::string& all) {
   BOOST_TEST(all.find(part) != std::string::npos, part << " is not in: " << all);
 }
+
+constexpr std::int64_t branch_room = 1 << 20;
+/// A device whose main lane has room for products.
+struct branching_device : opened_device {
+  explicit branching_device(const stand_in::machine& m = {}) : opened_device(m) {
+    lane().reserve({.workspace = branch_room});
+  }
+  mc::cuda_lane& lane() { return static_cast<mc::cuda_lane&>(main_lane()); }
+  /// Products run on the lane's own stream, in the whole workspace.
+  void is_in_order() {
+    const auto at = lane().for_product();
+    BOOST_TEST(at.on == lane().stream());
+    BOOST_TEST(at.workspace == lane().workspace());
+    BOOST_TEST(at.bytes == branch_room);
+  }
+};
 
 struct named_op {
   const char* name;
@@ -184,6 +204,197 @@ BOOST_AUTO_TEST_CASE(lanes_are_ordered_by_events) {
     }
   BOOST_TEST(wrong[false] > 0);
   BOOST_TEST(wrong[true] == 0);
+}
+
+// Each branch has a stream and a part of the workspace of its own; a fifth is the first again.
+BOOST_AUTO_TEST_CASE(branches_share_nothing) {
+  branching_device d;
+  mc::cuda_lane& lane = d.lane();
+  const cudaStream_t own = lane.stream();
+  constexpr int most = mc::cuda_lane::most_branches;
+  d.is_in_order();
+  for (int again = 0; again < 2; ++again) {
+    {
+      mc::side_by_side together(lane);
+      std::set<cudaStream_t> streams{own};
+      std::vector<mc::cuda_lane::product_place> places;
+      for (int k = 0; k < most; ++k) {
+        together.next();
+        places.push_back(lane.for_product());
+        streams.insert(places.back().on);
+        BOOST_TEST(lane.for_product().on == places.back().on);
+      }
+      BOOST_TEST(std::ssize(streams) == most + 1);
+      std::sort(places.begin(), places.end(),
+                [](const auto& a, const auto& b) { return a.workspace < b.workspace; });
+      const std::byte* end = lane.workspace();
+      for (const auto& p : places) {
+        BOOST_TEST((p.workspace >= end && p.bytes == branch_room / most));
+        end = p.workspace + p.bytes;
+      }
+      BOOST_TEST((end <= lane.workspace() + branch_room));
+      const auto last = lane.for_product();
+      together.next();
+      const auto first = lane.for_product();
+      BOOST_TEST(first.on != last.on);
+      BOOST_TEST(first.workspace == lane.workspace());
+      BOOST_TEST(streams.contains(first.on));
+    }
+    d.is_in_order();
+  }
+  BOOST_TEST(stand_in::count().streams == 1 + most);
+  const auto leave_in_the_middle = [&] {
+    mc::side_by_side together(lane);
+    together.next();
+    throw mc::error(mc::exit_code::internal, "a test");
+  };
+  BOOST_CHECK_THROW(leave_in_the_middle(), mc::error);
+  d.is_in_order();
+}
+
+// Branches wait for what was started before, and what is started later waits for them: without that
+// some order of theirs is found to be wrong.
+BOOST_AUTO_TEST_CASE(branches_are_done_between_what_is_before_and_behind) {
+  constexpr int products = 6;
+  for (const bool leaves : {false, true})
+    for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+      branching_device d({.seed = seed});
+      mc::cuda_lane& lane = d.lane();
+      const mc::arena a(d, 4, "a test", "nothing"), b(d, products * 4, "a test", "nothing"),
+          c(d, products * 4, "a test", "nothing");
+      const std::int32_t one = 1;
+      lane.write(a.data(), &one, 4);
+      try {
+        mc::side_by_side together(lane);
+        for (int k = 0; k < products; ++k) {
+          together.next();
+          BOOST_TEST_REQUIRE(cudaMemcpyAsync(b.data() + 4 * k, a.data(), 4,
+                                             cudaMemcpyDeviceToDevice,
+                                             lane.for_product().on) == cudaSuccess);
+        }
+        if (leaves) throw mc::error(mc::exit_code::internal, "a test");
+      } catch (const mc::error&) {
+      }
+      lane.copy(c.data(), b.data(), products * 4);
+      BOOST_TEST(read(d, c.data(), products) == std::vector<std::int32_t>(products, 1),
+                 boost::test_tools::per_element());
+    }
+}
+
+BOOST_AUTO_TEST_CASE(a_lane_with_branches_takes_products_alone) {
+  branching_device d;
+  mc::cuda_lane& lane = d.lane();
+  const mc::arena a(d, 4096, "a test", "nothing"), pinned(d.mirrored(), 64, "a test", "nothing");
+  const auto e = d.make_event();
+  std::array<float, 16> x{};
+  auto* const at = reinterpret_cast<float*>(a.data());
+  const auto refuses = [&](const char* what, const std::function<void()>& f) {
+    BOOST_TEST_CONTEXT(what) {
+      const std::int64_t before = stand_in::count().started;
+      is_in("on a lane whose branches it would not wait for: end side_by_side before it",
+            error_of(mc::exit_code::internal, f));
+      BOOST_TEST(stand_in::count().started == before);
+    }
+  };
+  const std::int64_t reserved = stand_in::count().reserved;
+  for (const bool one : {false, true}) {
+    mc::side_by_side together(lane);
+    if (one) together.next();
+    refuses("fill", [&] { lane.fill(a.data(), 0, 64); });
+    refuses("write", [&] { lane.write(a.data(), x.data(), 64); });
+    refuses("mirror", [&] { lane.mirror(pinned.data(), a.data(), 64); });
+    refuses("copy", [&] { lane.copy(a.data(), a.data() + 64, 64); });
+    refuses("reduce", [&] {
+      const void* const parts[] = {a.data(), a.data() + 64};
+      lane.reduce(mc::reduction::sum, mc::dtype::f32, parts, a.data(), 16);
+    });
+    refuses("record", [&] { lane.record(*e); });
+    refuses("wait", [&] { lane.wait(*e); });
+    refuses("finish", [&] { lane.finish(); });
+    refuses("reserve", [&] { lane.reserve({}); });
+    refuses("for_rows", [&] {
+      mc::for_blocks(lane, 16, mc::rows::add_block<float>{16, at, at + 16, at + 32});
+    });
+    refuses("sort",
+            [&] { lane.sort(reinterpret_cast<std::uint64_t*>(a.data()), 8, 0, 3, a.data() + 64); });
+    refuses("branch_out", [&] { const mc::side_by_side within(lane); });
+    refuses("stream", [&] { (void)lane.stream(); });
+    refuses("the device's reserve", [&] { const mc::arena b(d, 64, "a test", "nothing"); });
+    refuses("the device's read", [&] { d.read(x.data(), a.data(), 64); });
+    if (!one)
+      is_in("a product was started before the first branch of its lane: call next_branch()",
+            error_of(mc::exit_code::internal, [&] { (void)lane.for_product(); }));
+    BOOST_TEST(lane.branched());
+  }
+  BOOST_TEST(stand_in::count().reserved == reserved);
+  d.is_in_order();
+  is_in("a branch was asked for of a lane that has none: call branch_out()",
+        error_of(mc::exit_code::internal, [&] { lane.next_branch(); }));
+}
+
+// What a library has to do in order between products that run side by side.
+BOOST_AUTO_TEST_CASE(a_lane_with_branches_comes_back_in_order) {
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+    branching_device d({.seed = seed});
+    mc::cuda_lane& lane = d.lane();
+    const mc::arena a(d, 16, "a test", "nothing");
+    const auto copy = [&](int to, int from) {
+      BOOST_TEST_REQUIRE(cudaMemcpyAsync(a.data() + 4 * to, a.data() + 4 * from, 4,
+                                         cudaMemcpyDeviceToDevice,
+                                         lane.for_product().on) == cudaSuccess);
+    };
+    const std::int32_t one = 1;
+    lane.write(a.data(), &one, 4);
+    {
+      mc::side_by_side together(lane);
+      together.next(), together.next();
+      copy(1, 0);
+      {
+        const mc::back_in_order meanwhile(lane);
+        d.is_in_order();
+        lane.copy(a.data() + 8, a.data() + 4, 4);
+      }
+      BOOST_TEST(lane.branched());
+      copy(3, 2);
+    }
+    BOOST_TEST(read(d, a.data(), 4) == std::vector<std::int32_t>(4, 1),
+               boost::test_tools::per_element());
+    const mc::back_in_order nothing_to_do(lane);
+    d.is_in_order();
+  }
+}
+
+// All branches are there, or none.
+BOOST_AUTO_TEST_CASE(branches_that_cannot_be_made_leave_a_lane_as_it_was) {
+  branching_device d;
+  const auto before = stand_in::count();
+  for (const char* const call : {"cudaStreamCreateWithFlags", "cudaEventCreateWithFlags"})
+    for (int after = 0; after < mc::cuda_lane::most_branches; ++after) {
+      stand_in::fail(call, cudaErrorMemoryAllocation, after);
+      is_in(call, error_of(mc::exit_code::internal, [&] { const mc::side_by_side all(d.lane()); }));
+      d.is_in_order();
+      BOOST_TEST(stand_in::count().streams == before.streams);
+      BOOST_TEST(stand_in::count().events == before.events);
+    }
+  (void)cudaGetLastError();
+  mc::side_by_side together(d.lane());
+  for (int k = 0; k < mc::cuda_lane::most_branches; ++k) {
+    together.next();
+    BOOST_TEST(d.lane().for_product().on != nullptr);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_moment_that_orders_work_tells_no_time) {
+  branching_device d;
+  for (const mc::moment_use what : {mc::moment_use::order, mc::moment_use::time}) {
+    const mc::cuda_moment first(what), second(what);
+    first.record(d.lane().stream()), second.record(d.lane().stream());
+    second.wait();
+    if (what == mc::moment_use::time) BOOST_TEST(second.since(first) >= 0);
+    else
+      is_in("cudaEventElapsedTime",
+            error_of(mc::exit_code::internal, [&] { (void)second.since(first); }));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(times_are_those_of_the_device_in_the_hosts_clock) {

@@ -22,6 +22,7 @@ struct CUevent_st {
   std::int64_t recorded = 0, come = 0; // how often
   std::int64_t at = 0;                 // nanoseconds, when it came last
   int device = 0;
+  bool timed = true;
 };
 struct CUstream_st {
   int device = 0;
@@ -467,11 +468,12 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
     return cudaSuccess;
   });
 }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned flags) {
   return call("cudaEventCreateWithFlags", [&](runtime& r) {
     r.events.push_back(std::make_unique<CUevent_st>());
     *e = r.events.back().get();
     (*e)->device = stand_in::chosen;
+    (*e)->timed = (flags & cudaEventDisableTiming) == 0;
     ++r.counted.events;
     return cudaSuccess;
   });
@@ -504,7 +506,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e) {
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
   return call("cudaEventElapsedTime", [&](runtime& r) {
-    if (!r.there(from) || !r.there(to) || from->come == 0 || to->come == 0)
+    if (!r.there(from) || !r.there(to) || from->come == 0 || to->come == 0 || !from->timed ||
+        !to->timed)
       return r.told(cudaErrorInvalidResourceHandle);
     *milliseconds = static_cast<float>(to->at - from->at) * 1e-6f;
     return cudaSuccess;

@@ -12,6 +12,12 @@
 //     l.sums_by_parts         true where parts of a sum over rows are best summed by bodies of
 //                             their own; left out, one body sums a slab (kernel/rows/columns.hpp)
 //     l.threads()             of the host, that work for it
+//     l.branch_out(), l.next_branch(), l.join()  let products run side by side
+//                             (exec/side_by_side.hpp); left out, they run one after another. From
+//                             branch_out() to join() the lane takes products alone, which are done
+//                             in order behind one next_branch() and in any order behind several,
+//                             and throws mc::error for all else: for_rows, sort, and the functions
+//                             of mc::lane
 //   D::sort_bytes(n)        bytes of room that a lane needs to sort n numbers
 //   D::takes_constants      false where bodies get extents as run-time numbers alone, so that the
 //                           bodies are the same for every run; left out, extents may be constants
@@ -22,6 +28,7 @@
 #pragma once
 
 #include <megacpp/exec/attention_source.hpp>
+#include <megacpp/exec/ending.hpp>
 #include <megacpp/exec/product_source.hpp>
 #include <megacpp/num/dtype.hpp>
 #include <megacpp/num/reduction.hpp>
@@ -29,7 +36,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
@@ -80,15 +86,7 @@ public:
   host_view& operator=(const host_view&) = delete;
   /// Throws what putting the bytes back throws, unless something else is on its way.
   ~host_view() noexcept(false) {
-    if (p_ == nullptr) return;
-    if (std::uncaught_exceptions() == thrown_) {
-      in_.close(p_, bytes_, seen_, changing_);
-      return;
-    }
-    try {
-      in_.close(p_, bytes_, seen_, changing_);
-    } catch (...) { // what is thrown already is told
-    }
+    if (p_ != nullptr) ending_.run([this] { in_.close(p_, bytes_, seen_, changing_); });
   }
   std::byte* data() const { return seen_; }
 
@@ -98,7 +96,7 @@ private:
   std::int64_t bytes_;
   std::byte* seen_;
   bool changing_;
-  int thrown_ = std::uncaught_exceptions();
+  ending ending_;
 };
 
 /// Memory of a fixed size. Its space must outlive it.
@@ -152,7 +150,8 @@ struct lane_room {
 };
 
 /// A queue of a device. What is started on it is done in the order in which it was started: bodies,
-/// products, and the functions here. What is done on several lanes is ordered by events alone.
+/// products, and the functions here, which throw mc::error while the lane has branches. What is
+/// done on several lanes is ordered by events alone.
 class lane {
 public:
   explicit lane(memory_space& of) : of_(of) {}
@@ -182,12 +181,17 @@ public:
   /// Sees to it that there is so much room, and waits for whatever has less before it takes that
   /// away. Throws mc::error(exit_code::memory), which names a `remedy`; then the room is as it was.
   void reserve(const lane_room& need, const char* remedy = "a smaller micro-batch or sequence") {
+    require_order();
     grow(scratch_, need.scratch, "the scratch of kernels", remedy);
     grow(workspace_, need.workspace, "the workspace of matrix products", remedy);
   }
   lane_room room() const { return {scratch_.size(), workspace_.size()}; }
   std::byte* scratch() const { return scratch_.data(); }
   std::byte* workspace() const { return workspace_.data(); }
+
+protected:
+  /// Throws mc::error while the lane has branches, of which none would wait for what it is given.
+  virtual void require_order() const {}
 
 private:
   void grow(arena& a, std::int64_t bytes, const char* what, const char* remedy) {

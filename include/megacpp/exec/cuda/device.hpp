@@ -11,6 +11,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -33,11 +34,15 @@ inline void require_cuda(cudaError_t status, const std::string& call,
   throw error(code, call + ": " + cudaGetErrorName(status) + ", " + cudaGetErrorString(status));
 }
 
+/// What a moment is for: to order work alone, or to tell the time, too, which costs more.
+enum class moment_use : std::uint8_t { order, time };
+
 /// An event of CUDA, as a value.
 class cuda_moment {
 public:
-  cuda_moment() {
-    require_cuda(cudaEventCreateWithFlags(&e_, cudaEventDefault), "cudaEventCreateWithFlags");
+  explicit cuda_moment(moment_use what = moment_use::time) {
+    const unsigned flags = what == moment_use::time ? cudaEventDefault : cudaEventDisableTiming;
+    require_cuda(cudaEventCreateWithFlags(&e_, flags), "cudaEventCreateWithFlags");
   }
   cuda_moment(cuda_moment&& o) noexcept : e_(std::exchange(o.e_, nullptr)) {}
   cuda_moment& operator=(cuda_moment&& o) noexcept {
@@ -49,7 +54,7 @@ public:
   }
   void record(cudaStream_t on) const { require_cuda(cudaEventRecord(e_, on), "cudaEventRecord"); }
   void wait() const { require_cuda(cudaEventSynchronize(e_), "cudaEventSynchronize"); }
-  /// Nanoseconds from another moment to this; both have come.
+  /// Nanoseconds from another moment to this; both have come, and tell the time.
   std::int64_t since(const cuda_moment& start) const {
     float milliseconds = 0;
     require_cuda(cudaEventElapsedTime(&milliseconds, start.e_, e_), "cudaEventElapsedTime");
@@ -59,6 +64,27 @@ public:
 
 private:
   cudaEvent_t e_ = nullptr;
+};
+
+/// A stream of CUDA, as a value. At its end it waits for what was started on it.
+class cuda_stream {
+public:
+  cuda_stream() {
+    require_cuda(cudaStreamCreateWithFlags(&s_, cudaStreamNonBlocking),
+                 "cudaStreamCreateWithFlags");
+  }
+  cuda_stream(cuda_stream&& o) noexcept : s_(std::exchange(o.s_, nullptr)) {}
+  cuda_stream& operator=(cuda_stream&& o) noexcept {
+    std::swap(s_, o.s_);
+    return *this;
+  }
+  ~cuda_stream() {
+    if (s_ != nullptr) (void)cudaStreamSynchronize(s_), (void)cudaStreamDestroy(s_);
+  }
+  cudaStream_t get() const { return s_; }
+
+private:
+  cudaStream_t s_ = nullptr;
 };
 
 /// Memory of the host that a CUDA device reaches by itself (pinned).
@@ -97,7 +123,7 @@ public:
       std::memcpy(at, from, static_cast<std::size_t>(n));
       require_cuda(cudaMemcpyAsync(to, at, static_cast<std::size_t>(n), cudaMemcpyHostToDevice, on),
                    "cudaMemcpyAsync to the device");
-      cuda_moment read = free_.empty() ? cuda_moment() : std::move(free_.back());
+      cuda_moment read = free_.empty() ? cuda_moment(moment_use::order) : std::move(free_.back());
       if (!free_.empty()) free_.pop_back();
       read.record(on);
       copies_.push_back({end_, std::move(read)});
@@ -155,23 +181,23 @@ private:
 class cuda_lane final : public lane {
 public:
   explicit cuda_lane(cuda& of);
-  ~cuda_lane() override {
-    (void)cudaStreamSynchronize(on_); // what is started reads the staging
-    for (const branch& b : branches_)
-      if (b.on != nullptr) (void)cudaStreamSynchronize(b.on), (void)cudaStreamDestroy(b.on);
-    (void)cudaStreamDestroy(on_);
+  /// The stream on which all is done in order. Throws mc::error while the lane has branches, which
+  /// what is started on the stream would not wait for.
+  cudaStream_t stream() const {
+    require_order();
+    return on_.get();
   }
-  cudaStream_t stream() const { return on_; }
 
   template <class Node, class F> void launch(const Node& n, F f);
   template <class Body> void for_rows(std::int64_t rows, const Body& body) {
     if (rows <= 0) return;
-    require(static_cast<cudaError_t>(launch_on_cuda(on_, rows, body)), "the launch of a kernel");
+    require(static_cast<cudaError_t>(launch_on_cuda(stream(), rows, body)),
+            "the launch of a kernel");
   }
   void sort(std::uint64_t* numbers, std::int64_t n, int first, int bits, std::byte* room) {
     std::int64_t needed = 0;
     const auto status =
-        static_cast<cudaError_t>(sort_on_cuda(on_, numbers, n, first, bits, room, &needed));
+        static_cast<cudaError_t>(sort_on_cuda(stream(), numbers, n, first, bits, room, &needed));
     if (status == cudaSuccess && needed > sort_bytes_on_cuda(n))
       throw error(exit_code::memory,
                   "this version of CUB sorts " + std::to_string(n) + " numbers in " +
@@ -189,27 +215,26 @@ public:
   static constexpr int most_branches = 4;
   void branch_out() {
     make_current();
-    if (branches_.empty()) {
-      branches_.resize(most_branches);
-      for (branch& b : branches_)
-        require(cudaStreamCreateWithFlags(&b.on, cudaStreamNonBlocking),
-                "cudaStreamCreateWithFlags");
-    }
-    fork_.record(on_);
+    const cudaStream_t from = stream();
+    if (branches_.empty()) branches_ = std::vector<branch>(most_branches);
+    fork_.record(from);
     used_ = 0;
   }
   void next_branch() {
-    branch& b = branches_[static_cast<std::size_t>(used_ % most_branches)];
+    if (!branched())
+      throw error(exit_code::internal,
+                  behind("a branch was asked for") + " of a lane that has none: call branch_out()");
+    const branch& b = branches_[static_cast<std::size_t>(used_ % most_branches)];
     if (used_ < most_branches)
-      require(cudaStreamWaitEvent(b.on, fork_.get(), 0), "cudaStreamWaitEvent");
+      require(cudaStreamWaitEvent(b.on.get(), fork_.get(), 0), "cudaStreamWaitEvent");
     ++used_;
   }
   void join() {
     const int used = std::exchange(used_, none);
     for (int k = 0; k < used && k < most_branches; ++k) {
-      branch& b = branches_[static_cast<std::size_t>(k)];
-      b.done.record(b.on);
-      require(cudaStreamWaitEvent(on_, b.done.get(), 0), "cudaStreamWaitEvent");
+      const branch& b = branches_[static_cast<std::size_t>(k)];
+      b.done.record(b.on.get());
+      require(cudaStreamWaitEvent(on_.get(), b.done.get(), 0), "cudaStreamWaitEvent");
     }
   }
   bool branched() const { return used_ != none; }
@@ -220,10 +245,14 @@ public:
     std::int64_t bytes;
   };
   product_place for_product() const {
-    if (used_ <= 0) return {on_, workspace(), room().workspace};
+    if (!branched()) return {on_.get(), workspace(), room().workspace};
+    if (used_ == 0)
+      throw error(exit_code::internal, behind("a product was started") +
+                                           " before the first branch of its lane: call "
+                                           "next_branch()");
     const std::int64_t each = room().workspace / most_branches / 256 * 256;
     const int k = (used_ - 1) % most_branches;
-    return {branches_[static_cast<std::size_t>(k)].on, workspace() + k * each, each};
+    return {branches_[static_cast<std::size_t>(k)].on.get(), workspace() + k * each, each};
   }
   /// A call, for people, with the node whose kernel was called last.
   std::string behind(const char* call) const {
@@ -233,24 +262,25 @@ public:
 
   void fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) override {
     if (bytes > 0)
-      require(cudaMemsetAsync(to, byte, static_cast<std::size_t>(bytes), on_), "cudaMemsetAsync");
+      require(cudaMemsetAsync(to, byte, static_cast<std::size_t>(bytes), stream()),
+              "cudaMemsetAsync");
   }
   void write(std::byte* to, const void* from_host, std::int64_t bytes) override {
     make_current();
     const std::scoped_lock lock(mutex_);
-    staging_.write(to, from_host, bytes, on_);
+    staging_.write(to, from_host, bytes, stream());
   }
   void mirror(std::byte* to, const std::byte* from, std::int64_t bytes) override {
     if (bytes > 0)
-      require(
-          cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost, on_),
-          "cudaMemcpyAsync from the device");
+      require(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost,
+                              stream()),
+              "cudaMemcpyAsync from the device");
   }
   void copy(std::byte* to, const std::byte* from, std::int64_t bytes) override {
     if (bytes > 0)
-      require(
-          cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, on_),
-          "cudaMemcpyAsync within the device");
+      require(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice,
+                              stream()),
+              "cudaMemcpyAsync within the device");
   }
   void reduce(reduction by, dtype t, std::span<const void* const> parts, void* out,
               std::int64_t n) override {
@@ -259,18 +289,18 @@ public:
       throw error(exit_code::mismatch,
                   std::to_string(parts.size()) + " ranks add up on one device, which does so for " +
                       std::to_string(most_reduced) + " at most: use fewer ranks");
-    require(static_cast<cudaError_t>(reduce_on_cuda(on_, by, t, parts, out, n)),
+    require(static_cast<cudaError_t>(reduce_on_cuda(stream(), by, t, parts, out, n)),
             "the start of a sum over ranks");
   }
   void record(event& e) override {
     auto& of = static_cast<cuda_event&>(e);
-    of.at_.record(on_), of.recorded_ = true;
+    of.at_.record(stream()), of.recorded_ = true;
   }
   void wait(event& e) override {
-    require(cudaStreamWaitEvent(on_, static_cast<cuda_event&>(e).at_.get(), 0),
+    require(cudaStreamWaitEvent(stream(), static_cast<cuda_event&>(e).at_.get(), 0),
             "cudaStreamWaitEvent");
   }
-  void finish() override { require(cudaStreamSynchronize(on_), "cudaStreamSynchronize"); }
+  void finish() override { require(cudaStreamSynchronize(stream()), "cudaStreamSynchronize"); }
 
 private:
   friend class cuda;
@@ -283,20 +313,27 @@ private:
   void require(cudaError_t status, const char* call) const {
     if (status != cudaSuccess) require_cuda(status, behind(call));
   }
+  void require_order() const override {
+    if (branched())
+      throw error(
+          exit_code::internal,
+          behind("work was started") +
+              " on a lane whose branches it would not wait for: end side_by_side before it");
+  }
   void make_current() const;
   cuda& of_;
-  cudaStream_t on_ = nullptr;
   launched last_;
-  struct branch {
-    cudaStream_t on = nullptr;
-    cuda_moment done;
-  };
-  static constexpr int none = -1;
-  std::vector<branch> branches_;
-  cuda_moment fork_;
-  int used_ = none;  ///< calls of next_branch() since branch_out(); none: there is no branch
   std::mutex mutex_; ///< of staging_
   cuda_staging staging_;
+  struct branch {
+    cuda_stream on;
+    cuda_moment done{moment_use::order};
+  };
+  static constexpr int none = -1;
+  int used_ = none; ///< calls of next_branch() since branch_out(); none: there is no branch
+  cuda_moment fork_{moment_use::order};
+  cuda_stream on_; ///< what is started on it reads the staging
+  std::vector<branch> branches_;
 };
 
 /// One of the devices that are visible, and the number of them over which the processes of a
@@ -357,6 +394,7 @@ public:
 
   std::byte* reserve(std::int64_t bytes, const char* what, const char* remedy) override {
     make_current();
+    main().require_order(); // it zeroes there
     void* p = nullptr;
     const cudaError_t status = cudaMalloc(&p, static_cast<std::size_t>(bytes));
     if (status == cudaErrorMemoryAllocation) {
@@ -585,9 +623,7 @@ inline std::int64_t cuda_event::reached() {
   return of_.host_time(at_);
 }
 
-inline cuda_lane::cuda_lane(cuda& of) : lane(of), of_(of) {
-  require_cuda(cudaStreamCreateWithFlags(&on_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-}
+inline cuda_lane::cuda_lane(cuda& of) : lane(of), of_(of) {}
 inline int cuda_lane::threads() const { return of_.threads(); }
 inline void cuda_lane::make_current() const { of_.make_current(); }
 template <class Node, class F> void cuda_lane::launch(const Node& n, F f) {

@@ -227,10 +227,11 @@ private:
     /// f(tokens before) for the sequences that are computed at a time.
     template <class Call, class F> void each(const Call& c, F f) const {
       auto& on = static_cast<cuda_lane&>(c.on);
+      const cudaStream_t stream = on.stream();
       const std::int64_t some = of.sequences_at_once(shape);
       const std::scoped_lock lock(of.mutex_);
       try {
-        require_cudnn(cudnnSetStream(of.handle_.get(), on.stream()), "cudnnSetStream");
+        require_cudnn(cudnnSetStream(of.handle_.get(), stream), "cudnnSetStream");
         for (std::int64_t b = 0; b < shape.sequences; b += some) f(b * shape.tokens);
       } catch (const error& e) {
         throw error(e.code(), on.behind(e.what()));

@@ -20,6 +20,7 @@
 
 #include <megacpp/exec/cuda/device.hpp>
 #include <megacpp/exec/product_check.hpp>
+#include <megacpp/exec/side_by_side.hpp>
 #include <megacpp/io/clock.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
 #include <megacpp/product/cuda/cublaslt_handles.hpp>
@@ -414,6 +415,9 @@ public:
 private:
   std::string fault_of(const cublaslt_product& p, std::int64_t rows, int way, int ways) {
     const stopwatch watch;
+    auto& l = static_cast<cuda_lane&>(on_.main_lane());
+    // A product of experts may need a way for another number of rows while others run beside it.
+    const back_in_order alone(l);
     const product_check check(p.checked(rows));
     const auto bytes = static_cast<std::int64_t>((check.bytes() + 255) / 256 * 256);
     constexpr const char *what = "the check of a matrix product",
@@ -423,10 +427,7 @@ private:
     std::byte* memory = lent_;
     if (bytes <= lent_bytes_) lent_used_ = std::max(lent_used_, bytes);
     else own = arena(on_, bytes, what, remedy), memory = own.data();
-    auto& l = static_cast<cuda_lane&>(on_.main_lane());
     l.reserve({.workspace = cuda::product_workspace});
-    const bool branched = l.branched(); // a way for another number of rows, amid those of experts
-    if (branched) l.join();
     const auto there = [&](const void* x) {
       return x == nullptr ? nullptr : memory + (static_cast<const std::byte*>(x) - room.data());
     };
@@ -453,7 +454,6 @@ private:
           on_.read(room.data(), memory, bytes);
           return true;
         });
-    if (branched) l.branch_out(), l.next_branch();
     checks_.seconds += watch.seconds() - in_library;
     checks_.library_seconds += in_library;
     ++checks_.plans;
