@@ -4,11 +4,15 @@
 
 #include <cuda/machine.hpp>
 
+#include <megacpp/exec/side_by_side.hpp>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -159,6 +163,98 @@ BOOST_AUTO_TEST_CASE(rows_of_a_call) {
       check<T, Out>(machine.device(), s, 12, {3, 0, 8, 1});
       check<T, Out>(machine.device(), s, 3, {3});
     });
+}
+
+// Those that may run side by side get along with a part of a lane's workspace, on a branch and
+// alone, and so do their checks; others are given all of it, and refuse a branch.
+BOOST_AUTO_TEST_CASE(products_side_by_side_share_the_workspace) {
+  test::machine_with_device machine;
+  cuda& on = machine.device();
+  constexpr int64_t part = cuda::product_workspace / cuda_lane::most_branches;
+  auto& l = static_cast<cuda_lane&>(on.main_lane());
+  l.reserve({.workspace = cuda::product_workspace});
+  const int64_t behind = cuda::product_workspace - part;
+  std::vector<std::byte> pattern(static_cast<std::size_t>(behind), std::byte{0x5a}),
+      now(pattern.size());
+  l.write(l.workspace() + part, pattern.data(), behind);
+  const matrix<float> x(on, 12, 16, 16, 1), w(on, 8, 16, 16, 2), y(on, 12, 8, 8, 3);
+  const auto few = on.make_lane();
+  few->reserve({.workspace = part});
+  for (const bool dynamic : {false, true})
+    for (const bool beside : {true, false}) {
+      const prepared_product& p = on.products().prepare(
+          {.M = 12, .N = 8, .K = 16, .dynamic_rows = dynamic, .side_by_side = beside});
+      const auto run = [&](lane& where) {
+        p.execute({.on = where,
+                   .a = x.data(),
+                   .b = w.data(),
+                   .out = y.data(),
+                   .rows = dynamic ? 12 : -1});
+      };
+      on.read(now.data(), l.workspace() + part, behind);
+      BOOST_TEST((now == pattern) == beside);
+      l.write(l.workspace() + part, pattern.data(), behind);
+      const std::string says = refused([&] { run(*few); }), branched = refused([&] {
+                                                              side_by_side together(l);
+                                                              together.next();
+                                                              run(l);
+                                                            });
+      if (beside) {
+        BOOST_TEST(says == "nothing was refused");
+        BOOST_TEST(branched == "nothing was refused");
+      } else {
+        BOOST_TEST(says.find("CUBLAS_STATUS_INVALID_VALUE") != std::string::npos, says);
+        BOOST_TEST(branched.find("was started beside others: prepare it with "
+                                 "product_shape::side_by_side") != std::string::npos,
+                   branched);
+      }
+      few->finish(), l.finish();
+    }
+}
+
+// A way for a number of rows that comes up between others is checked in order, and the others are
+// as they are without it.
+BOOST_AUTO_TEST_CASE(a_way_is_chosen_between_products_that_run_side_by_side) {
+  test::machine_with_device machine;
+  cuda& on = machine.device();
+  auto& l = static_cast<cuda_lane&>(on.main_lane());
+  constexpr int64_t m = 12, n = 8, k = 16;
+  for (const product_kind kind : kinds) {
+    product_shape s{.kind = kind, .M = m, .N = n, .K = k, .dynamic_rows = true};
+    const bool summed = kind == product_kind::weight_gradient,
+               forward = kind == product_kind::forward;
+    const matrix<float> a(on, m, forward ? k : n, forward ? k : n, 1),
+        b(on, summed ? m : n, k, k, 2);
+    const std::vector<std::int32_t> rows{12, 3, 5, 2, 11, 8, 5, 1};
+    // Once each alone, and once side by side.
+    std::array<std::vector<std::vector<float>>, 2> got;
+    for (const bool beside : {false, true}) {
+      s.side_by_side = beside;
+      const prepared_product& p = on.products().prepare(s);
+      l.reserve({.workspace = on.products().workspace_bytes()});
+      std::vector<std::unique_ptr<matrix<float>>> out;
+      for (std::size_t i = 0; i < rows.size(); ++i)
+        out.push_back(std::make_unique<matrix<float>>(on, summed ? n : m, forward ? n : k,
+                                                      forward ? n : k, 3 + i));
+      const int before = on.products().checks().plans;
+      const auto execute = [&](std::size_t i) {
+        p.execute_parts({.on = l, .a = a.data(), .b = b.data(), .out = out[i]->data()},
+                        std::span(&rows[i], 1));
+      };
+      if (beside) {
+        side_by_side together(l);
+        for (std::size_t i = 0; i < rows.size(); ++i) {
+          together.next(), execute(i);
+          BOOST_TEST(l.branched());
+        }
+      } else {
+        for (std::size_t i = 0; i < rows.size(); ++i) execute(i);
+      }
+      BOOST_TEST(on.products().checks().plans > before); // some ways were chosen here
+      for (const auto& o : out) got[beside].push_back(o->read());
+    }
+    BOOST_TEST((got[false] == got[true]));
+  }
 }
 
 // Operands of fp32 are rounded to 11 bits where that is asked for, and only then; others never are.

@@ -1,7 +1,7 @@
 // cuBLASLt without a device: the functions that product/cuda/cublaslt.hpp calls. Products are computed
 // when their stream comes to them, by plain loops. A way serves the shape that it was proposed for and
 // two of three smaller ones, so that callers have to ask. It wants the alignments that were asked for,
-// and a workspace of 64 KiB.
+// and all of the workspace that it may have.
 #include "stand_in.hpp"
 
 #include <cublasLt.h>
@@ -31,12 +31,13 @@ struct wish_words {
   std::uint64_t workspace, a, b, c, d; ///< bytes, and those at which operands begin
   std::uint64_t schemes;               ///< of sums in parts
 };
-/// A way: for extents of D and of the sum that are at most these. A wrong one computes one element
-/// of the result wrong.
+/// A way: for extents of D and of the sum that are at most these, in all the workspace that it may
+/// have. A wrong one computes one element of the result wrong.
 struct algorithm_words {
-  std::uint64_t m, n, k, types, wrong, a, b, d;
+  std::uint64_t m, n, k, types, workspace;
+  std::uint32_t wrong, a, b, d;
 };
-constexpr std::size_t workspace_of_ways = 1 << 16;
+constexpr std::size_t least_workspace = 1 << 16;
 
 template <class Words, class Opaque> Words words_of(const Opaque& o) {
   static_assert(sizeof(Words) <= sizeof o.data && std::is_trivially_copyable_v<Words>);
@@ -84,6 +85,7 @@ struct computed {
   std::byte* to;
   algorithm_words way;
   std::byte* workspace;
+  std::size_t workspace_bytes;
 
   std::uint64_t k() const { return how.a_transposed != 0 ? a.rows : a.columns; }
   bool agrees() const {
@@ -109,7 +111,9 @@ struct computed {
                         next_x = how.a_transposed != 0 ? 1 : a.stride,
                         of_y = how.b_transposed != 0 ? 1 : b.stride,
                         next_y = how.b_transposed != 0 ? b.stride : 1;
-    std::memset(workspace, 0xa5, workspace_of_ways);  // of this product alone
+    // It is this product's alone.
+    std::memset(workspace, 0xa5, least_workspace);
+    std::memset(workspace + workspace_bytes - least_workspace, 0xa5, least_workspace);
     std::vector<S> terms(k() * d.rows), sums(d.rows); // of x: (k, rows)
     const auto operand = [rounds = how.computes == CUBLAS_COMPUTE_32F_FAST_TF32](In v) {
       const S wide = mc::convert<S>(v);
@@ -271,13 +275,13 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     return CUBLAS_STATUS_NOT_SUPPORTED;
   for (; *count < std::min(most, 2); ++*count) {
     found[*count] = {};
-    found[*count].workspaceSize =
-        std::min(static_cast<std::size_t>(w.workspace), workspace_of_ways);
-    if (w.workspace < workspace_of_ways) return CUBLAS_STATUS_NOT_SUPPORTED;
+    found[*count].workspaceSize = static_cast<std::size_t>(w.workspace);
+    if (w.workspace < least_workspace) return CUBLAS_STATUS_NOT_SUPPORTED;
     put(found[*count].algo,
-        algorithm_words{p.d.rows, p.d.columns, p.k(), p.types(),
+        algorithm_words{p.d.rows, p.d.columns, p.k(), p.types(), w.workspace,
                         stand_in::entered(*count == 0 ? "way 1" : "way 2") != cudaSuccess ? 1u : 0u,
-                        w.a, w.b, std::min(w.c, w.d)});
+                        static_cast<std::uint32_t>(w.a), static_cast<std::uint32_t>(w.b),
+                        static_cast<std::uint32_t>(std::min(w.c, w.d))});
   }
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -291,7 +295,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t ho
   p.b = words_of<layout_words>(*b), p.d = words_of<layout_words>(*d);
   p.way = words_of<algorithm_words>(*algorithm);
   *result = {};
-  result->workspaceSize = workspace_of_ways;
+  result->workspaceSize = static_cast<std::size_t>(p.way.workspace);
   return p.is_served() ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
@@ -312,11 +316,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t how, const 
              static_cast<const std::byte*>(from_b),
              static_cast<std::byte*>(to),
              words_of<algorithm_words>(*algorithm),
-             static_cast<std::byte*>(workspace)};
+             static_cast<std::byte*>(workspace),
+             bytes};
   const bool wide = p.how.scales == CUDA_R_64F;
   p.alpha = wide ? *static_cast<const double*>(alpha) : *static_cast<const float*>(alpha);
   p.beta = wide ? *static_cast<const double*>(beta) : *static_cast<const float*>(beta);
-  const bool fits = p.is_served() && workspace_of_ways <= bytes;
+  const bool fits = p.is_served() && p.way.workspace <= bytes;
   if (!fits || from_c != to || !begins(from_a, p.way.a) || !begins(from_b, p.way.b) ||
       !begins(to, p.way.d) || (p.how.epilogue == CUBLASLT_EPILOGUE_BIAS && p.how.bias == nullptr))
     return CUBLAS_STATUS_INVALID_VALUE;

@@ -44,6 +44,7 @@ struct product_shape {
   bool bias = false;   // forward only, added to the scaled sum
   bool accumulate = false;   // input_gradient: dX += ...; a weight gradient always accumulates
   bool dynamic_rows = false; // M is a maximum; the rows of a call are given at execute
+  bool side_by_side = false; // it may run beside others of its lane (exec/side_by_side.hpp)
   // Rows of a part, which divides M (0: M is one part). Every part has the bits of a product of its
   // own: tiles, copies and library calls follow from a part's shape and end at its borders, and a
   // weight gradient adds up its parts in order. So the bits of a sequence do not depend on how many

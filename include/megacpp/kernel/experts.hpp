@@ -62,13 +62,14 @@ void require_whole(const Call& c, const seen_counts& counts, std::int64_t choice
                   ": the device or its memory is faulty; go on from the newest state");
 }
 
-/// The product of an expert's rows of one sequence, for any number of them.
+/// The product of an expert's rows of one sequence, for any number of them, beside those of other
+/// experts.
 template <class T, class Call>
 constexpr product_list grouped_products(const Call& c, product_kind kind, std::int64_t rows,
                                         std::int64_t n, std::int64_t k) {
   product_shape s = make_product_shape(
       kind, dtype_of<T>, std::min(rows, c.attr(of_type<op::grouped_attributes>).tokens), n, k);
-  s.dynamic_rows = true;
+  s.dynamic_rows = s.side_by_side = true;
   return s;
 }
 

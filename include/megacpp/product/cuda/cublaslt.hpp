@@ -172,9 +172,9 @@ private:
     cublasLtMatmulAlgo_t algorithm{};
   };
 
-  /// Products of any number of rows, as those of experts, run side by side.
+  /// The workspace of a lane, or of one of its branches.
   std::int64_t most_workspace() const {
-    return cuda::product_workspace / (shape_.dynamic_rows ? cuda_lane::most_branches : 1);
+    return cuda::product_workspace / (shape_.side_by_side ? cuda_lane::most_branches : 1);
   }
   bool forward() const { return shape_.kind == product_kind::forward; }
   bool summed() const { return shape_.kind == product_kind::weight_gradient; }
@@ -317,6 +317,8 @@ private:
       refuse(
           "was given an operand that begins elsewhere than a planned buffer or a row of one does: "
           "give it such memory");
+    if (on.branched() && !shape_.side_by_side)
+      refuse("was started beside others: prepare it with product_shape::side_by_side");
     {
       const std::scoped_lock lock(mutex_);
       const way& w = way_of(rows);
@@ -331,7 +333,7 @@ private:
           handle_, description_.get(), wide ? static_cast<const void*>(&wide_one) : &one, at.b,
           w.a.get(), at.a, w.b.get(), wide ? static_cast<const void*>(&wide_factor) : &factor,
           at.out, w.d.get(), at.out, w.d.get(), &w.algorithm, place.workspace,
-          static_cast<std::size_t>(place.bytes), place.on);
+          static_cast<std::size_t>(std::min(place.bytes, most_workspace())), place.on);
       if (status != CUBLAS_STATUS_SUCCESS) require_cublaslt(status, on.behind("cublasLtMatmul"));
     }
     if (shape_.bias && bias_behind_) {
