@@ -581,7 +581,7 @@ BOOST_AUTO_TEST_CASE(the_plan_of_a_run_is_that_of_the_stage_that_needs_most) {
              text);
   // A mixture of experts in three stages has more to tell than most.
   BOOST_TEST(std::ranges::count(text, '\n') <= 75);
-  const kernel_room kernels = room_of(staged.view().parts, device);
+  const kernel_room kernels = room_of(staged.view().parts, device, true);
   BOOST_TEST((kernels.scratch > 0 && kernels.workspace > 0 && kernels.tables > 0));
   BOOST_TEST(text.find(std::to_string(needed[1] + kernels.total()) + " bytes") != std::string::npos,
              text);
@@ -595,19 +595,65 @@ BOOST_AUTO_TEST_CASE(what_kernels_need_is_bounded_by_constants_of_the_program) {
   static_assert(fits<staged_run>(memory<staged_run>().total() + most.total()));
   const program_view p = compiled_program<staged_run>("staged");
   cpu device(product_type::widened, most_threads);
-  const kernel_room real = room_of(p.parts, device);
+  const kernel_room real = room_of(p.parts, device, true);
   BOOST_TEST(real.scratch == most.scratch);
   BOOST_TEST(real.tables == most.tables);
   BOOST_TEST(real.workspace <= most.workspace);
   const auto counting = make_device(typeid(cpu), {.threads = most_threads, .sizes_alone = true});
-  const kernel_room counted = room_of(p.parts, *counting);
+  const kernel_room counted = room_of(p.parts, *counting, true);
   BOOST_TEST(counted.scratch == real.scratch);
   BOOST_TEST(counted.tables == real.tables);
   BOOST_TEST((counted.workspace > 0 && counted.workspace <= real.workspace));
   cpu few(product_type::widened, 1);
-  const kernel_room of_few = room_of(p.parts, few);
+  const kernel_room of_few = room_of(p.parts, few, true);
   BOOST_TEST(of_few.scratch <= real.scratch);
   BOOST_TEST(of_few.workspace <= real.workspace);
+}
+
+// What evaluation is planned to need is what sessions for inference reserve, but for the workspace of
+// products, of which a library takes more than is counted. They need less scratch than training, and
+// prepare fewer products.
+BOOST_AUTO_TEST_CASE(what_evaluation_needs_is_known_before_it_starts) {
+  const auto check = [](const program_view& p) {
+    const mesh ranks = mesh_of(p.numbers.ranks, 1);
+    constexpr int threads = 2;
+    const auto counting = make_device(typeid(cpu), {.threads = threads, .sizes_alone = true});
+    const memory_need need = need_of(p, command::eval, ranks, *counting);
+    const kernel_room evaluates = room_of(p.parts, *counting, false),
+                      trains = room_of(p.parts, *counting, true);
+    BOOST_TEST((evaluates.scratch > 0 && evaluates.scratch < trains.scratch));
+    cpu prepares(product_type::widened, threads);
+    (void)room_of(p.parts, prepares, false);
+    const int plans = prepares.products().checks().plans;
+    (void)room_of(p.parts, prepares, true);
+    BOOST_TEST((plans > 0 && plans < prepares.products().checks().plans));
+    const batching& b = p.numbers.batch;
+    const std::int64_t apart = evaluates.workspace + std::int64_t{b.micro} * b.sequence * 16;
+    std::vector<memory_items> held(static_cast<std::size_t>(ranks_of(ranks)));
+    std::vector<int> prepared(held.size());
+    thread_ranks(ranks).run([&](communicator& c) {
+      cpu device(product_type::widened, threads);
+      const auto others = c.make_ranks(device);
+      session run(p, device, purpose::inference, *others);
+      held[static_cast<std::size_t>(c.rank())] = run.planned();
+      prepared[static_cast<std::size_t>(c.rank())] = device.products().checks().plans;
+    });
+    BOOST_TEST(*std::ranges::max_element(prepared) <= plans);
+    std::int64_t all = 0, largest = 0;
+    for (const memory_items& m : held) {
+      BOOST_TEST(m.kernels.scratch == evaluates.scratch);
+      const std::int64_t one = m.total() - m.kernels.workspace + apart;
+      all += one, largest = std::max(largest, one);
+    }
+    BOOST_TEST(all == need.all);
+    BOOST_TEST(largest == need.largest);
+  };
+  check(compiled_program<staged_run>("staged"));
+  check(interpreted_program<qwen3_moe>(
+            staged_run::model, {.ranks = staged_run::layout, .batch = staged_run::batch}, "staged")
+            .view());
+  check(interpreted_program<gpt>(small_gpt, {.batch = {4, 128}, .precision = dtype::bf16}, "one")
+            .view());
 }
 
 BOOST_AUTO_TEST_CASE(stages_share_the_work_of_the_whole_model) {

@@ -184,7 +184,7 @@ private:
     std::vector<part_view> views;
     for (const auto& part : parts_) views.push_back(part->view());
     run_.emplace(std::move(views), *buffers_, on, ranks_, weights_,
-                 "the keys and values of these texts", "fewer or shorter texts at a time");
+                 "the keys and values of these texts", "fewer or shorter texts at a time", false);
     run_->numbers().dropping = false;
 
     const graph& head = part(part_of(p_.layers)).g;

@@ -202,7 +202,7 @@ inline std::string describe_text(const program_view& p, device& on, const mesh& 
   const auto at = std::back_inserter(out);
   const int largest = detail::stage_of_most_memory(p, ranks);
   memory_items memory = memory_of_stage(p, largest, true, ranks);
-  memory.kernels = room_of(p.parts, on);
+  memory.kernels = room_of(p.parts, on, true);
   fmt::format_to(at, "{}\n", p.name);
   fmt::format_to(at, "  model                 {}: {} layers, hidden {}, vocabulary {}\n",
                  p.family.name, p.layers, p.hidden, p.vocabulary);
@@ -326,7 +326,7 @@ inline std::string describe_json(const program_view& p, const std::vector<model_
   const int largest = detail::stage_of_most_memory(p, ranks),
             busiest = detail::stage_of_most_work(p);
   memory_items items = memory_of_stage(p, largest, true, ranks);
-  items.kernels = room_of(p.parts, on);
+  items.kernels = room_of(p.parts, on, true);
   for (const auto& [name, bytes] : detail::memory_lines(items)) memory[name] = bytes;
   memory["in all"] = items.total();
   const std::string why_not = why_no_generation(p);

@@ -204,7 +204,7 @@ void run_part(const part_view&, phases when, device& on, frame& f, node_slot* sl
   }
 }
 
-/// Whether node N runs, where nodes of the backward pass do or do not.
+/// Whether node N runs: all nodes do or, not `backward`, those outside the backward pass.
 template <class Part, int N> constexpr bool runs(bool backward) {
   return backward || !backward_pass.holds(Part::g.nodes[static_cast<unsigned>(N)].when);
 }

@@ -26,7 +26,7 @@ public:
   /// mc::error(exit_code::memory), which names `what` it is for and a `remedy`. Nodes of the
   /// backward pass run only where `backward` says so.
   executor(std::vector<part_view> parts, const buffers& b, device& on, communicator& ranks,
-           const stores& weights, const char* what, const char* remedy, bool backward = true)
+           const stores& weights, const char* what, const char* remedy, bool backward)
       : parts_(std::move(parts)),
         b_(b),
         device_(on),

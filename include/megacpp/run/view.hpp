@@ -39,23 +39,22 @@ struct part_view {
   const void* self = nullptr;
   const std::type_info* device_type = &typeid(void); ///< that run and prepare take
   void (*run)(const part_view&, phases, device&, frame&, node_slot*) = nullptr;
-  /// Of all nodes, or but for those of the backward pass.
+  /// Prepares the kernels of all nodes or, not `backward`, of those outside the backward pass.
   void (*prepare)(const part_view&, device&, node_slot*, bool backward) = nullptr;
-  /// Of that node of them which needs most, on this device.
+  /// The scratch that these nodes have in turn on this device: as much as the one that needs most.
   std::int64_t (*scratch_bytes)(const part_view&, device&, bool backward) = nullptr;
 };
 
 /// What the kernels of parts need beside their operands, of which one runs at a time; `backward`:
 /// those of the backward pass, too.
-inline std::int64_t scratch_bytes_of(std::span<const part_view> parts, device& on,
-                                     bool backward = true) {
+inline std::int64_t scratch_bytes_of(std::span<const part_view> parts, device& on, bool backward) {
   std::int64_t most = 0;
   for (const part_view& part : parts) most = std::max(most, part.scratch_bytes(part, on, backward));
   return most;
 }
 /// What kernels of parts need in all: scratch, and the workspace and tables of whatever the device
 /// has prepared. A device that counts sizes alone (product/devices.hpp) reserves none of it.
-inline kernel_room room_of(std::span<const part_view> parts, device& on, bool backward = true) {
+inline kernel_room room_of(std::span<const part_view> parts, device& on, bool backward) {
   for (const part_view& part : parts) {
     std::vector<node_slot> slots(static_cast<std::size_t>(part.g->node_count));
     part.prepare(part, on, slots.data(), backward);
