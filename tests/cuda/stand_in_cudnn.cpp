@@ -72,12 +72,14 @@ struct tensor {
   cudnnDataType_t type;
   place dims, strides;
   bool is_between, is_number;
+  int64_t alignment; // bytes
 
   explicit tensor(const descriptor& d)
       : name(d.one<int64_t>(CUDNN_ATTR_TENSOR_UNIQUE_ID)),
         type(d.one<cudnnDataType_t>(CUDNN_ATTR_TENSOR_DATA_TYPE)),
         is_between(d.one<bool>(CUDNN_ATTR_TENSOR_IS_VIRTUAL)),
-        is_number(d.one<bool>(CUDNN_ATTR_TENSOR_IS_BY_VALUE)) {
+        is_number(d.one<bool>(CUDNN_ATTR_TENSOR_IS_BY_VALUE)),
+        alignment(d.one<int64_t>(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT)) {
     const auto n = d.all<int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS),
                s = d.all<int64_t>(CUDNN_ATTR_TENSOR_STRIDES);
     for (std::size_t i = 0; i < 4; ++i) dims[i] = n.at(i), strides[i] = s.at(i);
@@ -144,13 +146,19 @@ public:
           if (t.is_number && !values_.contains(d)) values_[d] = {t.dims, {number(t)}};
         }
   }
+  /// Whether each array is there, and those of the device begin where the graph says.
   bool has_all_arrays() const {
     bool all = true;
     for (const descriptor* op : operations_)
       for (const auto& [name, bytes] : op->attributes)
         if (const auto* d = tensor_of(bytes)) {
           const tensor t(*d);
-          all = all && (t.is_between || arrays_.contains(t.name));
+          if (t.is_between) continue;
+          const auto at = arrays_.find(t.name);
+          all = all && at != arrays_.end() &&
+                (t.is_number || reinterpret_cast<std::uintptr_t>(at->second) %
+                                        static_cast<std::uintptr_t>(t.alignment) ==
+                                    0);
         }
     return all;
   }

@@ -42,10 +42,10 @@ public:
   using value = const cudnn_descriptor&;
   using extents = std::vector<std::int64_t>;
 
-  /// A tensor in memory.
+  /// A tensor in memory, which begins at a multiple of `alignment` bytes.
   value stored(attention_tensor name, const extents& dims, const extents& strides,
-               cudnnDataType_t type) {
-    return make(static_cast<std::int64_t>(name), dims, strides, type, false, false);
+               cudnnDataType_t type, std::int64_t alignment = 16) {
+    return make(static_cast<std::int64_t>(name), dims, strides, type, false, false, alignment);
   }
   /// A number on the host.
   value number(attention_tensor name, cudnnDataType_t type = CUDNN_DATA_FLOAT) {
@@ -120,9 +120,7 @@ private:
     return d;
   }
   value make(std::int64_t name, const extents& dims, const extents& strides, cudnnDataType_t type,
-             bool is_between, bool is_number) {
-    // A row of fp32 may begin anywhere, where a plan is for some of the sequences.
-    const std::int64_t alignment = type == CUDNN_DATA_FLOAT ? 4 : 16;
+             bool is_between, bool is_number, std::int64_t alignment = 16) {
     cudnn_descriptor& d = keep(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     d.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, name)
         .set(CUDNN_ATTR_TENSOR_DATA_TYPE, type)
@@ -165,8 +163,7 @@ public:
     value q = stored(attention_tensor::q, heads_, of_heads_),
           k = stored(attention_tensor::k, keys_across_, of_keys_across_),
           v = stored(attention_tensor::v, key_heads_, of_keys_),
-          o = stored(attention_tensor::o, heads_, of_heads_),
-          stats = g_.stored(attention_tensor::stats, rows_, of_rows_, CUDNN_DATA_FLOAT);
+          o = stored(attention_tensor::o, heads_, of_heads_), stats = stored_stats();
     value scale = g_.number(attention_tensor::scale);
     value product = score(), scaled = score();
     g_.matmul(q, k, product);
@@ -192,8 +189,7 @@ public:
           dy = stored(attention_tensor::dy, heads_, of_heads_),
           dq = stored(attention_tensor::dq, heads_, of_heads_),
           dk = stored(attention_tensor::dk, key_heads_, of_keys_),
-          dv = stored(attention_tensor::dv, key_heads_, of_keys_),
-          stats = g_.stored(attention_tensor::stats, rows_, of_rows_, CUDNN_DATA_FLOAT),
+          dv = stored(attention_tensor::dv, key_heads_, of_keys_), stats = stored_stats(),
           row_sums = g_.stored(attention_tensor::row_sums, rows_, of_rows_, CUDNN_DATA_FLOAT);
     value scale = g_.number(attention_tensor::scale), one = g_.number(attention_tensor::one);
 
@@ -233,6 +229,10 @@ private:
 
   value stored(attention_tensor name, const extents& dims, const extents& strides) {
     return g_.stored(name, dims, strides, CUDNN_DATA_BFLOAT16);
+  }
+  /// Where a plan is for some of the sequences, their rows of fp32 may begin behind any others.
+  value stored_stats() {
+    return g_.stored(attention_tensor::stats, rows_, of_rows_, CUDNN_DATA_FLOAT, sizeof(float));
   }
   value score() { return g_.between(scores_, by_row_, CUDNN_DATA_FLOAT); }
   value across() { return g_.between(scores_, by_column_, CUDNN_DATA_BFLOAT16); }
