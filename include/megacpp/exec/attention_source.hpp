@@ -91,19 +91,19 @@ public:
   const std::vector<std::string>& left() const { return left_; }
   /// For people: what computes the attention that was prepared.
   std::string describe() const {
-    if (!computes_) return "by own tiles";
-    return "by " + library() + (left_.empty() ? "" : ", in part by own tiles");
+    if (library_.empty()) return "by own tiles";
+    return "by " + library_ + (left_.empty() ? "" : ", in part by own tiles");
   }
 
 protected:
-  /// For people: the library, its version, and whether gradients have the same bits in each run.
-  virtual std::string library() const = 0;
-  /// Notes that the library computes an attention that was prepared.
-  void computes() { computes_ = true; }
+  /// Notes that a library computes an attention that was prepared. For people: `library` is its
+  /// name and version, and whether gradients have the same bits in each run.
+  void computes(std::string library) { library_ = std::move(library); }
 
 private:
   void (*tell_)(std::string_view);
-  bool told_ = false, computes_ = false;
+  bool told_ = false;
+  std::string library_; ///< that computes; "": none does
   std::vector<std::string> left_;
 };
 

@@ -154,7 +154,8 @@ private:
         y.push_back(static_cast<float>(x[static_cast<std::size_t>(t * stride + first + d)]));
     return y;
   }
-  /// `least`: the size of an array's terms, beside which its sums may be small.
+  /// `least`: the size of the terms that an array's elements are sums of. Terms are rounded by as
+  /// much where all sums are small, so the bound is never less than what follows from them.
   static std::string differing(const char* name, const std::vector<float>& got,
                                const std::vector<float>& want, double roundings, double least) {
     double most = least;
@@ -199,7 +200,8 @@ private:
     std::string wrong = differing("o", queries(read<bf16>(on, memory, o_, b)), o, 1, 0);
     if (!wrong.empty() || !s_.gradient) return wrong;
     const auto dy = queries(input(dy_, b));
-    // dS is a difference of numbers of this size, which are rounded before; it may be small itself.
+    // An element of dS is the difference of two numbers of this size, which are rounded before. So
+    // the errors of dq and dk are in proportion to it, even where the difference is small.
     const double terms = s_.score_scale() * std::sqrt(static_cast<double>(D)) / 16;
     std::vector<float> dq(q.size()), dk(k.size()), dv(v.size());
     attention_backward<float>(shape, see, rows_of(dy, group), rows_of(q, group), rows_of(k, 1),

@@ -163,7 +163,7 @@ public:
     if (!why.empty()) made->plan.reset(), leave(why + " (" + text_of(s) + ")", true);
     const one& kept = *prepared_.emplace_back(std::move(made));
     if (!kept.plan) return nullptr;
-    computes();
+    computes(text_of(dotted_version(cudnnGetVersion()), deterministic_));
     return &kept;
   }
   std::int64_t scratch(const fused_attention_shape& s) const override {
@@ -178,11 +178,6 @@ public:
   }
   static std::string text_of(const std::string& version, bool deterministic) {
     return "cuDNN " + version + (deterministic ? ", deterministic" : ", not deterministic");
-  }
-
-protected:
-  std::string library() const override {
-    return text_of(dotted_version(cudnnGetVersion()), deterministic_);
   }
 
 private:

@@ -62,7 +62,7 @@ class counted_attention final : public attention_source {
 public:
   explicit counted_attention(bool deterministic) : deterministic_(deterministic) {}
   const fused_attention* prepare(const fused_attention_shape& /*s*/) override {
-    computes();
+    computes(cudnn_attention::text_of(dotted_version(CUDNN_VERSION) + " or later", deterministic_));
     return nullptr;
   }
   std::int64_t scratch(const fused_attention_shape& s) const override {
@@ -70,11 +70,6 @@ public:
   }
   void lend(std::byte* /*memory*/, std::int64_t /*bytes*/) override {}
   std::int64_t take_back() override { return 0; }
-
-protected:
-  std::string library() const override {
-    return cudnn_attention::text_of(dotted_version(CUDNN_VERSION) + " or later", deterministic_);
-  }
 
 private:
   bool deterministic_;
@@ -97,9 +92,6 @@ public:
   std::int64_t scratch(const fused_attention_shape& /*s*/) const override { return 0; }
   void lend(std::byte* /*memory*/, std::int64_t /*bytes*/) override {}
   std::int64_t take_back() override { return 0; }
-
-protected:
-  std::string library() const override { return "rows"; } // which compute all of it
 };
 inline std::unique_ptr<attention_source> make_attention(cuda& /*on*/, const device_options& o) {
   if (!o.deterministic_attention)
