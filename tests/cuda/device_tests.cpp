@@ -580,6 +580,87 @@ BOOST_AUTO_TEST_CASE(a_lane_sorts_by_the_bits_that_it_is_told) {
         }));
 }
 
+namespace {
+
+/// Two arrays of numbers, the first of which grows by the second.
+struct sums {
+  static constexpr std::int64_t n = 5000;
+  mc::arena a, b;
+  explicit sums(mc::cuda& d) : a(d, n * 4, "a test", "nothing"), b(d, n * 4, "a test", "nothing") {
+    d.write(b.data(), std::vector<float>(n, 1).data(), n * 4);
+  }
+  static float* at(const mc::arena& m) { return reinterpret_cast<float*>(m.data()); }
+  void grow(mc::cuda_lane& lane) const {
+    mc::for_blocks(lane, n, mc::rows::add_block<float>{n, at(a), at(b), at(a)});
+  }
+  std::vector<float> read(const mc::cuda& d) const {
+    std::vector<float> x(n);
+    d.read(x.data(), a.data(), n * 4);
+    return x;
+  }
+};
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(kept_work_is_started_without_its_function) {
+  opened_device d;
+  auto& lane = static_cast<mc::cuda_lane&>(d.main_lane());
+  const sums x(d);
+  int asked = 0;
+  {
+    std::unique_ptr<mc::lane::kept_work> work;
+    for (int i = 0; i < 5; ++i) lane.start_kept(work, [&] { ++asked, x.grow(lane), x.grow(lane); });
+    BOOST_TEST((x.read(d) == std::vector<float>(sums::n, 10)));
+    BOOST_TEST(asked == 2); // by itself, and for the graph
+    BOOST_TEST(lane.graphs_started() == 4);
+  }
+  BOOST_TEST(stand_in::count().graphs == 0);
+}
+
+// What a graph would repeat wrongly, or cannot do, is started by its function each time.
+BOOST_AUTO_TEST_CASE(work_that_no_graph_can_have_is_started_by_its_function) {
+  opened_device d;
+  auto& lane = static_cast<mc::cuda_lane&>(d.main_lane());
+  const sums x(d);
+  const float one = 1;
+  const auto event = d.make_event();
+  std::unique_ptr<mc::arena> more;
+  const std::function<void()> all[] = {
+      [&] { lane.write(x.b.data(), &one, 4); }, [&] { lane.record(*event); },
+      [&] { lane.wait(*event); }, [&] { lane.finish(); },
+      [&] { more = std::make_unique<mc::arena>(d, 64, "a test", "nothing"); }};
+  for (const auto& cannot : all) {
+    std::unique_ptr<mc::lane::kept_work> work;
+    d.fill(x.a.data(), 0, sums::n * 4);
+    int asked = 0;
+    for (int i = 0; i < 3; ++i) lane.start_kept(work, [&] { ++asked, x.grow(lane), cannot(); });
+    BOOST_TEST(asked >= 3);
+    BOOST_TEST((x.read(d) == std::vector<float>(sums::n, 3)));
+  }
+  BOOST_TEST(lane.graphs_started() == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_device_may_keep_no_work) {
+  opened_device d;
+  d.keep_work(false);
+  BOOST_TEST(!d.main_lane().keeps_work());
+}
+
+BOOST_AUTO_TEST_CASE(a_device_that_is_lost_in_a_graph_is_named) {
+  opened_device d;
+  auto& lane = static_cast<mc::cuda_lane&>(d.main_lane());
+  const sums x(d);
+  std::unique_ptr<mc::lane::kept_work> work;
+  for (int i = 0; i < 2; ++i) lane.start_kept(work, [&] { x.grow(lane); });
+  lane.finish();
+  stand_in::lose_device(0);
+  lane.start_kept(work, [] { BOOST_ERROR("the function was asked again"); });
+  is_in(
+      "cudaStreamSynchronize behind a graph of kernels, which --no-cuda-graphs starts one by one: "
+      "cudaErrorLaunchFailure",
+      error_of(mc::exit_code::internal, [&] { lane.finish(); }));
+}
+
 BOOST_AUTO_TEST_CASE(a_device_that_is_lost_is_named_with_the_node_before) {
   opened_device d;
   const mc::arena a(d, 64, "a test", "nothing");

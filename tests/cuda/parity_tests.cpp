@@ -80,7 +80,64 @@ std::pair<double, double> losses_of_few(Device& device, mc::dtype type, bool pac
   return {first, s.step(std::vector{batch}).loss.mean()};
 }
 
+/// What steps of several micro-batches, an evaluation, and steps without dropping anything give.
+template <class Model>
+std::vector<double> told_of_steps(mc::cuda& device, const Model& m, int steps) {
+  const mc::interpreted_program<Model, mc::cuda> p(m, {.batch = {.micro = 3, .sequence = 5}},
+                                                   "tiny");
+  mc::session s(p.view(), device, mc::purpose::training);
+  s.weights().initialise(1);
+  std::vector<double> told;
+  for (int step = 0; step < steps; ++step) {
+    std::vector<std::int32_t> tokens(60), labels(60);
+    for (std::size_t i = 0; i < 60; ++i) {
+      tokens[i] = static_cast<std::int32_t>(i * 7 + static_cast<std::size_t>(step)) % 128;
+      labels[i] = (tokens[i] + 7) % 128;
+    }
+    std::vector<mc::batch_view> batches(step % 4 == 3 ? 4 : 3);
+    for (std::size_t k = 0; k < batches.size(); ++k) {
+      batches[k].tokens = tokens.data() + 15 * k, batches[k].labels = labels.data() + 15 * k;
+      batches[k].first_sample = static_cast<std::int64_t>(3 * k);
+    }
+    s.numbers().learning_rate = 1e-2 / (step + 1);
+    s.numbers().clip = step < 5 ? 1 : 0.5;
+    const mc::step_result r = s.step(batches);
+    told.insert(told.end(), {r.loss.mean(), r.norm});
+    if (step % 2 == 1) {
+      told.push_back(s.evaluate(batches).mean());
+      told.push_back(s.evaluate(batches, true).mean());
+    }
+  }
+  return told;
+}
+
 } // namespace
+
+// Steps that are started as graphs have the bits of steps whose kernels are started one by one: of
+// other batches, learning rates, seeds of dropout and numbers of micro-batches each time, and of
+// another threshold of clipping, which the graphs hold.
+BOOST_AUTO_TEST_CASE(steps_as_graphs_have_the_same_bits) {
+  constexpr int steps = 8;
+  mc::gpt dropping = test::tiny_gpt2;
+  dropping.dropout = 0.1;
+  const auto told = [&](const auto& m, bool graphs, std::int64_t& started) {
+    test::machine_with_device machine;
+    machine.device().keep_work(graphs);
+    const std::vector<double> r = told_of_steps(machine.device(), m, steps);
+    started = static_cast<mc::cuda_lane&>(machine.device().main_lane()).graphs_started();
+    return r;
+  };
+  std::int64_t with = 0, without = 0;
+  BOOST_TEST(told(dropping, true, with) == told(dropping, false, without),
+             boost::test_tools::per_element());
+  BOOST_TEST(without == 0);
+  BOOST_TEST(with > steps * 3); // of each micro-batch, but for the first ones
+  // The host waits for the counts of experts, whose tasks are started one by one; the others are not.
+  BOOST_TEST(told(test::tiny_qwen3_moe_unbalanced, true, with) ==
+                 told(test::tiny_qwen3_moe_unbalanced, false, without),
+             boost::test_tools::per_element());
+  BOOST_TEST(with > 0);
+}
 
 // Products want what they read where planned buffers begin, however many rows lie before it.
 BOOST_AUTO_TEST_CASE(any_number_of_tokens) {

@@ -117,11 +117,14 @@ class Case(unittest.TestCase):
         self.train(CPU, 2, "--save", root)
         # As it is opened, while products are checked, weights are loaded, and in a step.
         for after in (0, 3, 25, 90, 400):
-            done = run(CUDA, "train", "--load", root, "--save", root, "--data-path", self.text,
-                       "--train-iters", 4, check=INTERNAL, machine=f"lose={after}")
-            self.assertIn("cudaErrorLaunchFailure", done.stderr)
-            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
-        self.assertIn("the kernel of ", done.stderr)
+            for flags, told in (((), "behind a graph of kernels, which --no-cuda-graphs starts one by one: "),
+                                (("--no-cuda-graphs",), "behind the kernel of ")):
+                done = run(CUDA, "train", "--load", root, "--save", root, "--data-path", self.text,
+                           "--train-iters", 4, *flags, check=INTERNAL, machine=f"lose={after}")
+                self.assertIn("cudaErrorLaunchFailure", done.stderr)
+                self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+                if after == 400:
+                    self.assertIn(told, done.stderr)
         self.assertIn("holds the state of step 2", done.stderr)
         self.near(self.train(CUDA, 4, "--load", root), {k: v for k, v in whole.items() if k > 2})
 
@@ -179,6 +182,9 @@ class Case(unittest.TestCase):
                               (CUDA, "is for programs of bf16, and this one computes in f32")):
             said = run(program, *mock, "--no-deterministic-attention", check=USAGE)
             self.assertIn(f"--no-deterministic-attention {told}", said.stderr)
+        said = run(CPU, *mock, "--no-cuda-graphs", check=USAGE)
+        self.assertIn("--no-cuda-graphs is for GPUs, and this program computes on CPUs", said.stderr)
+        self.assertEqual(self.train(CUDA, 6), self.train(CUDA, 6, "--no-cuda-graphs"))
         said = run(CPU, *mock, "--tf32", check=USAGE)
         self.assertIn("--tf32 is for GPUs, and this program computes on CPUs", said.stderr)
 

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 // CUDA's handles.
+struct CUgraph_st;
 struct CUevent_st {
   std::int64_t recorded = 0, come = 0; // how often
   std::int64_t at = 0;                 // nanoseconds, when it came last
@@ -33,6 +34,16 @@ struct CUstream_st {
     std::int64_t times = 0; // as often as the event has to have come
   };
   std::deque<work> queue;
+  std::unique_ptr<CUgraph_st> taken; // what is started becomes a graph
+};
+
+// What has been started on a stream while it was taken, in order.
+struct CUgraph_st {
+  std::vector<CUstream_st::work> all;
+  bool sound = true; // nothing was asked for that a graph cannot have
+};
+struct CUgraphExec_st {
+  std::vector<CUstream_st::work> all;
 };
 
 namespace stand_in {
@@ -64,7 +75,8 @@ public:
     action.sa_flags = SA_SIGINFO;
     ::sigaction(SIGSEGV, &action, nullptr); // whoever runs tests may have had it meanwhile
     if (sticky_ != cudaSuccess) forget();   // a device that was lost takes nothing back
-    if (counted.streams + counted.events != 0 || !device_.empty() || !pinned_.empty())
+    if (counted.streams + counted.events + counted.graphs != 0 || !device_.empty() ||
+        !pinned_.empty())
       end("a device begins while something of the one before is left");
     is = m, counted = {}, chance_.seed(static_cast<std::minstd_rand::result_type>(m.seed));
     fails_.clear(), lost_after_ = -1, sticky_ = last_ = cudaSuccess;
@@ -138,11 +150,26 @@ public:
 
   void start(cudaStream_t on, std::string what, std::function<void()> f,
              CUevent_st* behind = nullptr, std::int64_t times = 0) {
+    if (on->taken) {
+      on->taken->all.push_back({std::move(what), std::move(f), behind, times});
+      return;
+    }
     ++counted.started;
     on->queue.push_back({std::move(what), std::move(f), behind, times});
   }
   bool there(cudaStream_t s) const {
     return std::ranges::any_of(streams, [s](const auto& one) { return one.get() == s; });
+  }
+  /// The answer to what a stream that is taken cannot have; its graph is lost.
+  cudaError_t unsupported(cudaStream_t s) {
+    s->taken->sound = false;
+    return told(cudaErrorStreamCaptureUnsupported);
+  }
+  /// A stream that is taken, on which the calling thread may not ask for memory.
+  cudaStream_t any_taken() const {
+    const auto at =
+        std::ranges::find_if(streams, [](const auto& s) { return s->taken != nullptr; });
+    return at == streams.end() ? nullptr : at->get();
   }
   bool there(cudaEvent_t e) const {
     return std::ranges::any_of(events, [e](const auto& one) { return one.get() == e; });
@@ -368,6 +395,8 @@ const char* cudaGetErrorName(cudaError_t e) {
   case cudaErrorInvalidResourceHandle: return "cudaErrorInvalidResourceHandle";
   case cudaErrorInsufficientDriver: return "cudaErrorInsufficientDriver";
   case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
+  case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
+  case cudaErrorStreamCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";
   default: return "another error";
   }
 }
@@ -386,7 +415,10 @@ cudaError_t cudaGetLastError() {
 }
 
 cudaError_t cudaMalloc(void** p, std::size_t bytes) {
-  return call("cudaMalloc", [&](runtime& r) { return r.reserve(p, bytes); });
+  return call("cudaMalloc", [&](runtime& r) {
+    if (const cudaStream_t s = r.any_taken()) return r.unsupported(s);
+    return r.reserve(p, bytes);
+  });
 }
 cudaError_t cudaFree(void* p) {
   return call("cudaFree", [&](runtime& r) { return r.release(p); });
@@ -411,6 +443,8 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
                             cudaStream_t on) {
   return call("cudaMemcpyAsync", [&](runtime& r) {
     if (!r.there(on)) return r.told(cudaErrorInvalidResourceHandle);
+    if (on->taken && kind == cudaMemcpyHostToDevice && !r.of_pinned(from, bytes))
+      return r.unsupported(on);
     const bool into = kind != cudaMemcpyDeviceToHost, of = kind != cudaMemcpyHostToDevice;
     if ((into && !r.of_device(to, bytes)) || (of && !r.of_device(from, bytes)))
       return r.told(cudaErrorInvalidValue);
@@ -452,6 +486,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
   return call("cudaStreamSynchronize", [&](runtime& r) {
     if (!r.there(s)) return r.told(cudaErrorInvalidResourceHandle);
+    if (s->taken) return r.unsupported(s);
     return r.finish([&] { return s->queue.empty(); });
   });
 }
@@ -464,6 +499,7 @@ cudaError_t cudaDeviceSynchronize() {
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
   return call("cudaStreamWaitEvent", [&](runtime& r) {
     if (!r.there(s) || !r.there(e)) return r.told(cudaErrorInvalidResourceHandle);
+    if (s->taken) return r.unsupported(s);
     if (e->recorded > 0) r.start(s, "a wait for an event", nullptr, e, e->recorded);
     return cudaSuccess;
   });
@@ -492,6 +528,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
     // An event is recorded on streams of its own device.
     if (!r.there(s) || !r.there(e) || s->device != e->device)
       return r.told(cudaErrorInvalidResourceHandle);
+    if (s->taken) return r.unsupported(s);
     r.start(s, "an event", [e, times = ++e->recorded] {
       e->come = std::max(e->come, times), e->at = stand_in::now();
     });
@@ -510,6 +547,55 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEven
         !to->timed)
       return r.told(cudaErrorInvalidResourceHandle);
     *milliseconds = static_cast<float>(to->at - from->at) * 1e-6f;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
+  return call("cudaStreamBeginCapture", [&](runtime& r) {
+    if (!r.there(s)) return r.told(cudaErrorInvalidResourceHandle);
+    if (s->taken) return r.told(cudaErrorInvalidValue);
+    s->taken = std::make_unique<CUgraph_st>();
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* g) {
+  return call("cudaStreamEndCapture", [&](runtime& r) {
+    *g = nullptr;
+    if (!r.there(s)) return r.told(cudaErrorInvalidResourceHandle);
+    if (!s->taken) return r.told(cudaErrorInvalidValue);
+    const std::unique_ptr<CUgraph_st> taken = std::move(s->taken);
+    if (!taken->sound) return r.told(cudaErrorStreamCaptureInvalidated);
+    ++r.counted.graphs;
+    *g = new CUgraph_st(*taken);
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* to, cudaGraph_t from, unsigned long long) {
+  return call("cudaGraphInstantiate", [&](runtime& r) {
+    *to = new CUgraphExec_st{from->all};
+    ++r.counted.graphs;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t g) {
+  return call("cudaGraphDestroy", [&](runtime& r) {
+    delete g;
+    --r.counted.graphs;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t g) {
+  return call("cudaGraphExecDestroy", [&](runtime& r) {
+    delete g;
+    --r.counted.graphs;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t g, cudaStream_t s) {
+  return call("cudaGraphLaunch", [&](runtime& r) {
+    if (!r.there(s)) return r.told(cudaErrorInvalidResourceHandle);
+    for (const CUstream_st::work& w : g->all) r.start(s, w.what, w.f, w.behind, w.times);
     return cudaSuccess;
   });
 }

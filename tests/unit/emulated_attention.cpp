@@ -42,6 +42,7 @@ const problem problems[] = {
     {"queries before all keys", 1, 4, 2, 1, 1, 4, true, 0, true, true},
     {"tiles that nobody sees", 1, 200, 200, 1, 1, 4, true, 40, true},
     {"tiles of places against the order", 1, 130, 130, 2, 1, 6, true, 0, true, true},
+    {"a window that ends in a tile", 1, 130, 130, 1, 1, 4, true, 100},
     {"a later part of the queries", 1, 70, 150, 1, 1, 4},
 };
 

@@ -260,6 +260,7 @@ inline void compute(const mesh& m, const program_view& p, command what, options&
                           .rows = rows_of(what),
                           .tf32 = o.machine.tf32(),
                           .deterministic_attention = !o.machine.no_deterministic_attention(),
+                          .graphs = !o.machine.no_cuda_graphs(),
                           .number = number_of_device(o),
                           .place = processes.place(),
                           .tell = all.first() ? &print_note : nullptr});

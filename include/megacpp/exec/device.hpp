@@ -29,6 +29,7 @@
 
 #include <megacpp/exec/attention_source.hpp>
 #include <megacpp/exec/ending.hpp>
+#include <megacpp/exec/function_ref.hpp>
 #include <megacpp/exec/product_source.hpp>
 #include <megacpp/num/dtype.hpp>
 #include <megacpp/num/reduction.hpp>
@@ -177,6 +178,21 @@ public:
   virtual void wait(event& e) = 0;
   /// Waits until all that was started on the lane is done.
   virtual void finish() = 0;
+
+  /// Work that a lane keeps, to start it again at once.
+  class kept_work {
+  public:
+    virtual ~kept_work() = default;
+  };
+  /// Whether the lane keeps work.
+  virtual bool keeps_work() const { return false; }
+  /// Starts what f() starts. For the same `work`, which begins as nullptr, f starts the same on
+  /// this lane each time, with the same addresses and numbers, and neither writes from the host nor
+  /// waits: so a lane that keeps work calls f for the first times alone.
+  virtual void start_kept(std::unique_ptr<kept_work>& work, function_ref<> f) {
+    static_cast<void>(work);
+    f();
+  }
 
   /// Sees to it that there is so much room, and waits for whatever has less before it takes that
   /// away. Throws mc::error(exit_code::memory), which names a `remedy`; then the room is as it was.

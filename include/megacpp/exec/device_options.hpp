@@ -19,8 +19,9 @@ struct device_options {
   product_rows rows = product_rows::together;      ///< how those of forward products are computed
   bool tf32 = false;                               ///< fp32 operands may be rounded to TF32
   bool deterministic_attention = true;             ///< its gradients have the same bits in each run
-  int number = -1; ///< of the devices that are visible; -1: left to the place of the process
-  int place = 0;   ///< of the process among those of its machine, which take devices in turn
+  bool graphs = true; ///< work that follows from its addresses is kept as graphs of CUDA
+  int number = -1;    ///< of the devices that are visible; -1: left to the place of the process
+  int place = 0;      ///< of the process among those of its machine, which take devices in turn
   void (*tell)(std::string_view) = nullptr; ///< hears once of a library that computes wrong
   /// It says how much memory a program needs, and computes nothing.
   bool sizes_alone = false;

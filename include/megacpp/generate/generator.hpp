@@ -86,6 +86,7 @@ public:
   void renew() {
     for (const program* a : programs())
       for_each_first_task(a->shape, [this](const task& t) { run_->run(t); });
+    run_->start_waiting();
     std::fill(lengths_.begin(), lengths_.end(), 0);
   }
   /// Forgets the tokens of a sequence.
@@ -249,6 +250,7 @@ private:
     for (int chunk = 0; chunk < shape.of.chunks; ++chunk)
       for_each_forward_task(shape, 0, chunk, [this](const task& t) { run_->run(t); });
     for_each_final_wait(shape, [this](const task& t) { run_->run(t); });
+    run_->start_waiting();
     if (!any) return;
     const std::int64_t bytes = width_ * size_of(p_.numbers.precision.activation);
     const int behind = uses_[a.shape.first + a.shape.uses - 1].position + 1;

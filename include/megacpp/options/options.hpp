@@ -554,7 +554,8 @@ struct machine_flags {
                            (whole_flag, ranks), (whole_flag, collective_timeout),
                            (switch_flag, check_collectives), (switch_flag, no_memory_check),
                            (text_flag, product_type), (switch_flag, tf32),
-                           (switch_flag, no_deterministic_attention));
+                           (switch_flag, no_deterministic_attention),
+                           (switch_flag, no_cuda_graphs));
   machine_flags() {
     const command computing =
         command::train | command::eval | command::generate | command::describe;
@@ -618,6 +619,13 @@ struct machine_flags {
             "for long sequences; the bits of a rerun differ")
         .of(command::train | command::describe)
         .resumes(on_resume::may_change);
+    no_cuda_graphs
+        .is(false,
+            "start every kernel on a GPU by itself, instead of a whole step as a graph: slower, "
+            "but "
+            "errors name the node")
+        .of(command::train | command::eval | command::generate)
+        .resumes(on_resume::unsaved);
   }
 };
 

@@ -26,6 +26,9 @@ inline std::unique_ptr<device> make_device(const std::type_info& type, const dev
     throw error(exit_code::usage,
                 "--no-deterministic-attention is for GPUs, and attention on CPUs, on which this "
                 "program computes, is deterministic: leave it out");
+  if (!o.graphs)
+    throw error(exit_code::usage,
+                "--no-cuda-graphs is for GPUs, and this program computes on CPUs: leave it out");
   const int threads = o.threads > 0 ? o.threads : processors();
   if (o.sizes_alone)
     return std::make_unique<cpu>(

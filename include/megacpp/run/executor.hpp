@@ -7,6 +7,7 @@
 #include <megacpp/plan/buffers.hpp>
 #include <megacpp/run/stores.hpp>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <optional>
@@ -98,14 +99,45 @@ public:
   }
 
   /// Runs a task: nodes of a graph, zeros, or what goes to and comes from the neighbour stages.
+  /// Where the lane keeps work, tasks wait and are started together, as soon as something else has
+  /// to follow them.
   void run(const task& t) {
-    time(t, [&] { run_untimed(t); });
+    if (can_be_kept(t)) {
+      waiting_.push_back(t);
+      return;
+    }
+    start_waiting();
+    run_timed(t, [&] { run_untimed(t); });
+  }
+  /// Starts the tasks that wait: to be called before others use the lane, or the weights.
+  void start_waiting() {
+    if (waiting_.empty()) return;
+    const std::vector<task> now = std::exchange(waiting_, {});
+    const auto start = [&] {
+      for (const task& t : now) run_untimed(t);
+    };
+    kept_tasks of{{}, {}, numbers_, nullptr};
+    for (task t : now) {
+      b_.for_each_operand(t, [&](int number, const buffers::operand&) {
+        of.addresses.push_back(address_of(number, t.micro));
+      });
+      t.micro = 0;
+      of.tasks.push_back(t);
+    }
+    const auto same = [&](const kept_tasks& k) {
+      return k.tasks == of.tasks && k.addresses == of.addresses && k.constants == of.constants;
+    };
+    auto at = std::find_if(kept_.begin(), kept_.end(), same);
+    if (at == kept_.end()) {
+      if (std::ssize(kept_) == most_kept) kept_.erase(kept_.begin()); // the oldest
+      at = kept_.insert(kept_.end(), std::move(of));
+    }
+    lane_.start_kept(at->work, start);
   }
   /// Does what a task is, between two events if times are taken.
   template <class F> void time(const task& t, const F& what_it_does) {
-    if (timed_) times_->task_begins(lane_);
-    what_it_does();
-    if (timed_) times_->task_ends(lane_, t);
+    start_waiting();
+    run_timed(t, what_it_does);
   }
   /// What a step has summed, when it is over; with its times, if they are taken.
   step_sums totals() {
@@ -117,14 +149,16 @@ public:
   void tell_times() {
     if (timed_) times_->tell();
   }
-  /// Drops the times of a step before, which has failed in the middle.
-  void forget_times() {
+  /// Drops the tasks and the times of a step before, which has failed in the middle.
+  void forget() {
+    waiting_.clear();
     if (timed_) times_->forget();
   }
 
   step_numbers& numbers() { return numbers_; }
   /// Gives the step its numbers.
   void set_numbers() {
+    start_waiting();
     const int number = b_.of(content::numbers);
     if (b_[number].first < 0) return; // nobody reads them
     const std::int64_t whole[] = {static_cast<std::int64_t>(numbers_.seed), numbers_.step};
@@ -134,6 +168,7 @@ public:
   /// Takes times from now on, and tells them to a clock; nullptr: none. The first call with a clock
   /// makes what later ones use.
   void profile(step_clock* clock) {
+    start_waiting();
     timed_ = clock != nullptr;
     if (!timed_) return;
     if (!times_) times_.emplace(device_);
@@ -152,11 +187,13 @@ public:
   }
   /// Integers of a feed of a micro-batch, from number `first` of them on.
   void write(feed f, std::span<const std::int32_t> ids, std::int64_t first = 0, int micro = 0) {
+    start_waiting();
     lane_.write(address_of(b_.of(f), micro) + first * std::int64_t{sizeof(std::int32_t)},
                 ids.data(), static_cast<std::int64_t>(ids.size_bytes()));
   }
   /// Bytes of a buffer, or of other memory of the device.
-  void read(void* to, const std::byte* from, std::int64_t bytes) const {
+  void read(void* to, const std::byte* from, std::int64_t bytes) {
+    start_waiting();
     device_.read(to, from, bytes);
   }
   /// The inputs of a part: those that lie in no buffer stay where they are given.
@@ -184,6 +221,30 @@ private:
     const arena& memory_;
   };
 
+  template <class F> void run_timed(const task& t, const F& what_it_does) {
+    if (timed_) times_->task_begins(lane_);
+    what_it_does();
+    if (timed_) times_->task_ends(lane_, t);
+  }
+
+  /// Whether what a task starts follows from its addresses and the constants of the run: it neither
+  /// meets other ranks, nor has the host wait for what is computed, as for counts of experts.
+  bool can_be_kept(const task& t) const {
+    if (!lane_.keeps_work() || timed_ || ranks_of(ranks_.ranks()) > 1) return false;
+    if (t.what != action::run && t.what != action::clear) return false;
+    bool mirrors = false;
+    b_.for_each_operand(
+        t, [&](int, const buffers::operand& o) { mirrors = mirrors || o.what == content::mirror; });
+    return !mirrors;
+  }
+  /// Tasks that a lane has kept, and what they start follows from. A task of another micro-batch is
+  /// the same where it has the same addresses.
+  struct kept_tasks {
+    std::vector<task> tasks;
+    std::vector<const std::byte*> addresses;
+    run_constants constants;
+    std::unique_ptr<lane::kept_work> work;
+  };
   void run_untimed(const task& t) {
     switch (t.what) {
     case action::clear: return clear(t);
@@ -330,6 +391,9 @@ private:
   std::vector<std::vector<mirror_event>> mirrored_; ///< by buffer and its copies
   std::int64_t begin_of_[arenas]{};                 ///< of each arena in `memory_`
   step_numbers numbers_{};
+  std::vector<task> waiting_; ///< until something follows that cannot be started with them
+  static constexpr int most_kept = 16;
+  std::vector<kept_tasks> kept_;
   std::optional<step_times> times_;
   bool timed_ = false;
 };

@@ -21,6 +21,8 @@ namespace mc {
 struct run_constants {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0, clip = 0;
   bool dropping = true; ///< false while evaluating: dropout hands its input on
+
+  bool operator==(const run_constants&) const = default;
 };
 /// The numbers of a step: those, and inputs of its graphs (op/numbers.hpp).
 struct step_numbers : run_constants {

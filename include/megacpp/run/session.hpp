@@ -207,7 +207,7 @@ private:
       ~guard() { on = false; }
     } guard(running_);
     numbers().dropping = dropping;
-    run_.forget_times();
+    run_.forget();
     run_.set_numbers();
     bool going = true;
     each([&](const task& t) {
@@ -222,7 +222,7 @@ private:
           });
       });
     });
-    if (!going) run_.tell_times();
+    if (!going) run_.start_waiting(), run_.tell_times();
     return going;
   }
   static double of(const step_sums& sums, step_total t) { return sums[static_cast<unsigned>(t)]; }

@@ -266,11 +266,13 @@ public:
               "cudaMemsetAsync");
   }
   void write(std::byte* to, const void* from_host, std::int64_t bytes) override {
+    require_not_taken("a copy from the host");
     make_current();
     const std::scoped_lock lock(mutex_);
     staging_.write(to, from_host, bytes, stream());
   }
   void mirror(std::byte* to, const std::byte* from, std::int64_t bytes) override {
+    require_not_taken("a mirror");
     if (bytes > 0)
       require(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost,
                               stream()),
@@ -293,6 +295,7 @@ public:
             "the start of a sum over ranks");
   }
   void record(event& e) override {
+    require_not_taken("an event");
     auto& of = static_cast<cuda_event&>(e);
     of.at_.record(stream()), of.recorded_ = true;
   }
@@ -300,7 +303,17 @@ public:
     require(cudaStreamWaitEvent(stream(), static_cast<cuda_event&>(e).at_.get(), 0),
             "cudaStreamWaitEvent");
   }
-  void finish() override { require(cudaStreamSynchronize(stream()), "cudaStreamSynchronize"); }
+  void finish() override {
+    require_not_taken("a wait");
+    require(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");
+  }
+
+  bool keeps_work() const override;
+  /// The first time f starts its work itself, since libraries may have something left to prepare;
+  /// the second time the work becomes a graph.
+  void start_kept(std::unique_ptr<kept_work>& work, function_ref<> f) override;
+  /// How often a graph was started.
+  std::int64_t graphs_started() const { return graphs_started_; }
 
 private:
   friend class cuda;
@@ -323,6 +336,14 @@ private:
   void make_current() const;
   cuda& of_;
   launched last_;
+  bool taken_ = false; ///< what is started becomes a graph
+  std::int64_t graphs_started_ = 0;
+  /// What a graph cannot repeat: a copy of what the host has now, and what the host waits for.
+  void require_not_taken(const char* what) const {
+    if (taken_)
+      throw error(exit_code::internal,
+                  std::string(what) + " was asked for amid work that a lane keeps");
+  }
   std::mutex mutex_; ///< of staging_
   cuda_staging staging_;
   struct branch {
@@ -334,6 +355,43 @@ private:
   cuda_moment fork_{moment_use::order};
   cuda_stream on_; ///< what is started on it reads the staging
   std::vector<branch> branches_;
+};
+
+/// Work of a stream as a graph of CUDA, which costs the host one call.
+class cuda_graph final : public lane::kept_work {
+public:
+  cuda_graph() = default;
+  cuda_graph(const cuda_graph&) = delete;
+  cuda_graph& operator=(const cuda_graph&) = delete;
+  ~cuda_graph() override {
+    if (runs_ != nullptr) (void)cudaGraphExecDestroy(runs_);
+  }
+  bool made() const { return runs_ != nullptr; }
+  bool refused() const { return refused_; }
+
+  /// Takes what f() starts on a stream. An error of f ends that, and goes on.
+  void take(cudaStream_t on, function_ref<> f) {
+    require_cuda(cudaStreamBeginCapture(on, cudaStreamCaptureModeThreadLocal),
+                 "cudaStreamBeginCapture");
+    cudaGraph_t taken = nullptr;
+    bool whole = true;
+    try {
+      f();
+    } catch (...) {
+      whole = false; // what cannot be taken is started without a graph, and tells what is wrong
+    }
+    const cudaError_t ended = cudaStreamEndCapture(on, &taken);
+    if (whole && ended == cudaSuccess && cudaGraphInstantiate(&runs_, taken, 0) != cudaSuccess)
+      runs_ = nullptr;
+    if (taken != nullptr) (void)cudaGraphDestroy(taken);
+    refused_ = runs_ == nullptr;
+    if (refused_) (void)cudaGetLastError();
+  }
+  cudaGraphExec_t get() const { return runs_; }
+
+private:
+  cudaGraphExec_t runs_ = nullptr;
+  bool refused_ = false;
 };
 
 /// One of the devices that are visible, and the number of them over which the processes of a
@@ -389,6 +447,9 @@ public:
       : threads_(threads), choose_(std::move(choose)), libraries_(std::move(libraries)) {}
 
   int ordinal() const { return ordinal_; }
+  /// Whether lanes keep work as graphs, as they do until somebody says no.
+  bool keeps_work() const { return keeps_work_; }
+  void keep_work(bool keeps) { keeps_work_ = keeps; }
   /// Makes it the device of what the calling thread asks CUDA for.
   void make_current() const { make_current(ordinal_); }
 
@@ -607,6 +668,7 @@ private:
   }
 
   int ordinal_ = -1;
+  bool keeps_work_ = true;
   std::string name_;
   int threads_;
   std::function<cuda_choice()> choose_; ///< of one that counts sizes alone
@@ -625,6 +687,25 @@ inline std::int64_t cuda_event::reached() {
 
 inline cuda_lane::cuda_lane(cuda& of) : lane(of), of_(of) {}
 inline int cuda_lane::threads() const { return of_.threads(); }
+inline bool cuda_lane::keeps_work() const { return of_.keeps_work(); }
+inline void cuda_lane::start_kept(std::unique_ptr<kept_work>& work, function_ref<> f) {
+  make_current();
+  const bool first = work == nullptr;
+  if (first) work = std::make_unique<cuda_graph>();
+  auto& graph = static_cast<cuda_graph&>(*work);
+  if (first || graph.refused()) return f();
+  if (!graph.made()) {
+    taken_ = true;
+    graph.take(stream(), f);
+    taken_ = false;
+    if (graph.refused()) return f();
+  }
+  last_ = {this, [](const void*) {
+             return std::string("a graph of kernels, which --no-cuda-graphs starts one by one");
+           }};
+  require(cudaGraphLaunch(graph.get(), stream()), "cudaGraphLaunch");
+  ++graphs_started_;
+}
 inline void cuda_lane::make_current() const { of_.make_current(); }
 template <class Node, class F> void cuda_lane::launch(const Node& n, F f) {
   of_.make_current();

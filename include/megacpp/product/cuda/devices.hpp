@@ -122,10 +122,12 @@ inline std::unique_ptr<device> make_cuda_device(const std::type_info& type,
     return std::make_unique<cuda>(
         choose, threads,
         cuda_libraries{std::make_unique<detail::counted_products>(), detail::count_attention(o)});
-  return std::make_unique<cuda>(choose().ordinal, threads, [&o](cuda& on) {
+  auto made = std::make_unique<cuda>(choose().ordinal, threads, [&o](cuda& on) {
     return cuda_libraries{std::make_unique<cublaslt_products>(on, o.rows, o.tell, o.tf32),
                           detail::make_attention(on, o)};
   });
+  made->keep_work(o.graphs);
+  return made;
 }
 
 } // namespace mc
