@@ -3277,6 +3277,23 @@ class Describe(Case):
             self.refused(USAGE, "describe", "--graphs", *flag, says=f"--graphs changes nothing beside {flag[0]}")
         self.refused(USAGE, "describe", "--graphs", "--load", self.folder, says="--graphs is of the program")
 
+    def test_roofline(self):
+        result = json.loads(run("describe", "--roofline", "h100", "--json").stdout)
+        work = json.loads(run("describe", "--json").stdout)["work"]
+        for what in ("flops", "read", "written"):
+            self.assertEqual(sum(op[what] for op in result["ops"]), sum(part[what] for part in work.values()))
+        self.assertGreater(result["bytes_fused_away"], 0)
+        text = run("describe", "--roofline", "h200").stdout.decode()
+        for op in result["ops"]:
+            self.assertRegex(text, rf"(?m)^  {re.escape(op['op'])} +{op['nodes']} .* (memory|arithmetic|both)$")
+        self.assertIn(" on an H200, at least, of one rank\n", text)
+        self.assertRegex(text, r"tokens/s and an MFU of [0-9.]+ % in steps of many micro-batches")
+        self.refused(USAGE, "describe", "--roofline", "b300", says="h100")
+        self.refused(USAGE, "describe", "--roofline", "h100", "--graphs",
+                     says="--graphs changes nothing beside --roofline")
+        self.refused(USAGE, "describe", "--roofline", "h100", "--load", self.folder,
+                     says="--roofline is of the program")
+
     def test_replicas(self):
         self.refused(USAGE, "describe", "--load", self.model(), "--ranks", 2,
                      says="--ranks is of the program")

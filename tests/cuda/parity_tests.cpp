@@ -82,9 +82,9 @@ std::pair<double, double> losses_of_few(Device& device, mc::dtype type, bool pac
 
 /// What steps of several micro-batches, an evaluation, and steps without dropping anything give.
 template <class Model>
-std::vector<double> told_of_steps(mc::cuda& device, const Model& m, int steps) {
-  const mc::interpreted_program<Model, mc::cuda> p(m, {.batch = {.micro = 3, .sequence = 5}},
-                                                   "tiny");
+std::vector<double> told_of_steps(mc::cuda& device, const Model& m, int steps, mc::layout ranks) {
+  const mc::interpreted_program<Model, mc::cuda> p(
+      m, {.ranks = ranks, .batch = {.micro = 3, .sequence = 5}}, "tiny");
   mc::session s(p.view(), device, mc::purpose::training);
   s.weights().initialise(1);
   std::vector<double> told;
@@ -120,10 +120,11 @@ BOOST_AUTO_TEST_CASE(steps_as_graphs_have_the_same_bits) {
   constexpr int steps = 8;
   mc::gpt dropping = test::tiny_gpt2;
   dropping.dropout = 0.1;
+  mc::layout one{.at = {}}; // whose micro-batches have the same memory
   const auto told = [&](const auto& m, bool graphs, std::int64_t& started) {
     test::machine_with_device machine;
     machine.device().keep_work(graphs);
-    const std::vector<double> r = told_of_steps(machine.device(), m, steps);
+    const std::vector<double> r = told_of_steps(machine.device(), m, steps, one);
     started = static_cast<mc::cuda_lane&>(machine.device().main_lane()).graphs_started();
     return r;
   };
@@ -132,6 +133,10 @@ BOOST_AUTO_TEST_CASE(steps_as_graphs_have_the_same_bits) {
              boost::test_tools::per_element());
   BOOST_TEST(without == 0);
   BOOST_TEST(with > steps * 3); // of each micro-batch, but for the first ones
+  one.schedule = &mc::gpipe;    // each has memory of its own
+  BOOST_TEST(told(dropping, true, with) == told(dropping, false, without),
+             boost::test_tools::per_element());
+  one.schedule = nullptr;
   // The host waits for the counts of experts, whose tasks are started one by one; the others are not.
   BOOST_TEST(told(test::tiny_qwen3_moe_unbalanced, true, with) ==
                  told(test::tiny_qwen3_moe_unbalanced, false, without),

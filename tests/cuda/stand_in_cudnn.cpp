@@ -484,7 +484,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t h, cudnnBackendDescriptor_t of,
   if (!all->has_all_arrays() || workspace == nullptr) return CUDNN_STATUS_BAD_PARAM;
   stand_in::start(h->on, "attention of cuDNN", [=] {
     std::memset(workspace, 0xa5, bytes); // of this call alone
-    computed(*all).run(); // a graph does this again
+    computed(*all).run();                // a graph does this again
   });
   return CUDNN_STATUS_SUCCESS;
 }

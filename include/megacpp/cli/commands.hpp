@@ -118,7 +118,7 @@ inline product_rows rows_of(command what) {
 inline void describe_states(options& o) {
   for (const flag_entry& e : flags_of(o))
     for (const std::string_view of_program :
-         {"ranks", "threads", "product-type", "pictures", "graphs"})
+         {"ranks", "threads", "product-type", "pictures", "graphs", "roofline"})
       if (e.flag->given() && e.name == of_program)
         throw error(exit_code::usage,
                     fmt::format("--{} is of the program, and describe --load lists states alone; "
@@ -280,6 +280,9 @@ inline void describe(const program_source& source, const program_view& p, const 
                      device_maker& make_device) {
   const mesh ranks = o.machine.ranks() > 0 ? ranks_of_run(p, o) : mesh();
   if (o.report.graphs()) return print(graphs_text(p, source.model(), ranks));
+  if (o.report.roofline.given())
+    return print(o.report.json() ? roofline_json(p, source.model(), o.report.roofline())
+                                 : roofline_text(p, source.model(), o.report.roofline()));
   const auto device = make_device(
       p.device_type(), {.products = product_type_of(o.machine.product_type()),
                         .threads = static_cast<int>(o.machine.threads()),

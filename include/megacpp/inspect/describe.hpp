@@ -2,6 +2,7 @@
 #pragma once
 
 #include <megacpp/inspect/description.hpp>
+#include <megacpp/inspect/roofline.hpp>
 #include <megacpp/io/json_file.hpp>
 #include <megacpp/observe/print.hpp>
 #include <megacpp/observe/text.hpp>
@@ -264,6 +265,93 @@ inline std::string graphs_text(const program_view& p, const std::vector<model_pa
   detail::describe_collectives(out, p, detail::known(ranks, p));
   detail::describe_passes(out, p, model);
   return out;
+}
+
+namespace detail {
+
+/// Bytes that a stage need not move in a micro-batch since neighbours became one node
+/// (pass/fuse.hpp).
+inline std::int64_t bytes_fused_away(const program_view& p, const std::vector<model_part>& model,
+                                     int of_stage) {
+  const auto moved = [](const graph& g) {
+    const work w = work_of(g, {phase::forward, phase::weight_gradient});
+    return w.read + w.written;
+  };
+  const stage_shape s = stage_of(p, of_stage);
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < model.size(); ++i) {
+    std::int64_t before = 0, saved = 0;
+    each_pass(model[i], [&](std::string_view pass, const graph& g) {
+      const std::int64_t now = moved(g);
+      if (pass == "fuse") saved = before - now;
+      before = now;
+    });
+    for (int use = 0; use < s.training.uses; ++use)
+      if (s.uses[s.training.use(use)].part == static_cast<int>(i)) bytes += saved;
+  }
+  return bytes;
+}
+
+} // namespace detail
+
+/// The text of `describe --roofline`.
+inline std::string roofline_text(const program_view& p, const std::vector<model_part>& model,
+                                 std::string_view gpu) {
+  const gpu_ceilings& c = ceilings_of(gpu);
+  const int busiest = detail::stage_of_most_work(p);
+  const roofline all = roofline_of(p, c, busiest);
+  std::string out = fmt::format(
+      "{} on {}, at least, of one rank{}\n"
+      "  {:.2f} TB/s read and written, products {:.0f} TFLOP/s in bf16 and {:.0f} in fp32\n\n"
+      "  {:<26}{:>6}{:>12}{:>12}{:>10}{:>8}  {}\n",
+      p.name, c.called, detail::stage_text(p, busiest), 1e-12 * c.copied, 1e-12 * c.bf16,
+      1e-12 * c.fp32, "op, in one micro-batch", "nodes", "TFLOP", "bytes", "ms", "share",
+      "held back by");
+  const double whole = all.micro_batch + all.update;
+  for (const roofline_row& r : all.rows)
+    out += fmt::format("  {:<26}{:>6}{:>12.4f}{:>12}{:>10.4f}{:>7.1f}%  {}\n", r.op, r.nodes,
+                       1e-12 * static_cast<double>(r.does.flops),
+                       detail::byte_count(r.does.read + r.does.written), 1e3 * r.seconds,
+                       100 * r.seconds / whole,
+                       r.of_arithmetic == 0           ? "memory"
+                       : r.of_arithmetic == r.seconds ? "arithmetic"
+                                                      : "both");
+  out += fmt::format(
+      "\n  a micro-batch {:.3f} ms, what a step does once {:.3f} ms\n"
+      "  {:.0f} tokens/s and an MFU of {:.1f} % in steps of many micro-batches (of {:.1f} "
+      "TFLOP/s)\n"
+      "  fused ops move {} less in a micro-batch than their parts would\n",
+      1e3 * all.micro_batch, 1e3 * all.update, static_cast<double>(all.tokens) / all.micro_batch,
+      100 * all.mfu(c.peak_bf16), 1e-12 * c.peak_bf16,
+      detail::byte_count(detail::bytes_fused_away(p, model, busiest)));
+  if (ranks_of(smallest_mesh(p.numbers.ranks)) > 1)
+    out += "  exchanges between ranks are not counted\n";
+  return out;
+}
+/// The same as one JSON object.
+inline std::string roofline_json(const program_view& p, const std::vector<model_part>& model,
+                                 std::string_view gpu) {
+  const gpu_ceilings& c = ceilings_of(gpu);
+  const int busiest = detail::stage_of_most_work(p);
+  const roofline all = roofline_of(p, c, busiest);
+  json_output ops = json_output::array();
+  for (const roofline_row& r : all.rows)
+    ops.push_back({{"op", r.op},
+                   {"nodes", r.nodes},
+                   {"flops", r.does.flops},
+                   {"read", r.does.read},
+                   {"written", r.does.written},
+                   {"seconds", json_number(r.seconds)},
+                   {"held_back_by_arithmetic", json_number(r.of_arithmetic)}});
+  return json_line({{"name", p.name},
+                    {"gpu", std::string(c.name)},
+                    {"stage", busiest},
+                    {"ops", std::move(ops)},
+                    {"micro_batch_seconds", json_number(all.micro_batch)},
+                    {"step_seconds", json_number(all.update)},
+                    {"tokens", all.tokens},
+                    {"mfu", json_number(all.mfu(c.peak_bf16))},
+                    {"bytes_fused_away", detail::bytes_fused_away(p, model, busiest)}});
 }
 
 namespace detail {

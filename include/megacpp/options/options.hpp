@@ -477,8 +477,9 @@ struct report_flags {
   BOOST_HANA_DEFINE_STRUCT(report_flags, (whole_flag, log_interval), (text_flag, metrics_jsonl),
                            (text_flag, loss_curve), (switch_flag, profile), (text_flag, trace),
                            (whole_flag, profile_step_start), (whole_flag, profile_step_end),
-                           (text_flag, pictures), (switch_flag, graphs), (switch_flag, bench_json),
-                           (whole_flag, warmup), (real_flag, peak_tflops), (switch_flag, json));
+                           (text_flag, pictures), (switch_flag, graphs), (text_flag, roofline),
+                           (switch_flag, bench_json), (whole_flag, warmup),
+                           (real_flag, peak_tflops), (switch_flag, json));
   report_flags() {
     log_interval
         .is(100,
@@ -523,6 +524,13 @@ struct report_flags {
             "list the parameters, each collective with its line of the model, and the graph of "
             "each "
             "part after each pass, instead of what there is to know at a glance")
+        .of(command::describe);
+    roofline
+        .is("",
+            "say what each op would take at least on such a GPU, by its arithmetic and its "
+            "traffic, "
+            "and what a step would, instead of the description")
+        .one_of("h100|h200")
         .of(command::describe);
     bench_json
         .is(false,

@@ -240,6 +240,9 @@ inline std::vector<std::string> refuse_idle_flags(command c, options& o, refusal
   if (c == command::describe) {
     refuse(o.report.json(), {"graphs"}, "changes nothing beside --json, which has the graphs, too");
     refuse(o.report.pictures.given(), {"graphs"}, "changes nothing beside --pictures");
+    refuse(o.report.roofline.given(),
+           {"graphs", "pictures", "threads", "product-type", "ranks", "no-deterministic-attention"},
+           "changes nothing beside --roofline");
     refuse(o.report.graphs(), {"threads", "product-type"},
            "changes nothing beside --graphs, which computes nothing");
   }

@@ -1,0 +1,106 @@
+// What a step would take at least on a GPU: each node at the ceiling that holds it back, memory or
+// arithmetic (Williams, Waterman and Patterson 2009). Ceilings are what one was seen to reach.
+#pragma once
+
+#include <megacpp/inspect/work.hpp>
+#include <megacpp/op/attention.hpp>
+#include <megacpp/op/cached_attention.hpp>
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+namespace mc {
+
+/// What a GPU reaches, in bytes and operations a second.
+struct gpu_ceilings {
+  std::string_view name;                    ///< of --roofline
+  std::string_view called;                  ///< for people
+  double copied;                            ///< bytes that are read or written
+  double bf16, fp32;                        ///< products
+  double attention_64[2], attention_128[2]; ///< of heads of that width: forward, and its gradient
+  double peak_bf16;                         ///< as the datasheet has it, for MFU
+
+  double products(dtype t) const { return t == dtype::bf16 ? bf16 : fp32; }
+};
+/// Of an H100: bench/results/gpu-h100-20261126T104446Z.json, but fp32, which is 0.8 of the 66.9
+/// TFLOP/s of NVIDIA's datasheet, as bf16's share of 989.4 was there. An H200 has the same
+/// multiprocessors, and memory that is faster by 4.8 to 3.35 TB/s (both datasheets); none of this
+/// has been measured by this program.
+inline constexpr gpu_ceilings gpus[] = {{"h100",
+                                         "an H100 (SXM, 80 GB)",
+                                         3.00e12,
+                                         790e12,
+                                         53e12,
+                                         {330e12, 201e12},
+                                         {610e12, 424e12},
+                                         989.4e12},
+                                        {"h200",
+                                         "an H200",
+                                         3.00e12 * 4.8 / 3.35,
+                                         790e12,
+                                         53e12,
+                                         {330e12, 201e12},
+                                         {610e12, 424e12},
+                                         989.4e12}};
+inline const gpu_ceilings& ceilings_of(std::string_view name) {
+  return *std::find_if(std::begin(gpus), std::end(gpus) - 1,
+                       [&](const gpu_ceilings& c) { return c.name == name; });
+}
+
+/// What nodes of one op do in a step of one micro-batch, and the seconds that they take at least.
+struct roofline_row {
+  const char* op = "";
+  std::int64_t nodes = 0;
+  work does;
+  double seconds = 0, of_arithmetic = 0; ///< the second: of nodes that arithmetic holds back
+};
+struct roofline {
+  std::vector<roofline_row> rows;     ///< the longest first
+  double micro_batch = 0, update = 0; ///< seconds; `update` has all that is done once a step
+  std::int64_t tokens = 0;            ///< of a micro-batch on one rank
+  std::int64_t model_flops = 0;       ///< of a micro-batch
+  double mfu(double peak) const { return static_cast<double>(model_flops) / (micro_batch * peak); }
+};
+
+/// Operations a second that a node can do at most.
+inline double arithmetic_of(const gpu_ceilings& c, const graph& g, const node& n) {
+  const value& x = g.at(n.in[n.op->typed_by]);
+  const bool gradient = n.op == &op::attention_grad;
+  if ((gradient || n.op == &op::attention) && x.type == dtype::bf16)
+    return (x.dims[x.rank - 1].n >= 128 ? c.attention_128 : c.attention_64)[gradient ? 1 : 0];
+  return c.products(x.type);
+}
+
+/// Of one rank of a pipeline stage; exchanges between ranks are left out.
+inline roofline roofline_of(const program_view& p, const gpu_ceilings& c, int of_stage = 0) {
+  roofline all;
+  const stage_shape s = stage_of(p, of_stage);
+  const graph update = update_of_stage(p, s);
+  for (const task& t : training_step(s.training, 1)) {
+    if (t.what != action::run) continue;
+    const graph& g = t.use == s.training.update ? update : *p.part(s.uses[t.use].part).g;
+    for (int i = 0; i < g.node_count; ++i) {
+      const node& n = g.at_node(i);
+      if (!t.when.holds(n.when)) continue;
+      const work w = node_work(g, n);
+      const double moved = static_cast<double>(w.read + w.written) / c.copied,
+                   computed = static_cast<double>(w.flops) / arithmetic_of(c, g, n),
+                   seconds = std::max(moved, computed);
+      auto at = std::find_if(all.rows.begin(), all.rows.end(), [&](const roofline_row& r) {
+        return std::string_view(r.op) == n.op->name;
+      });
+      if (at == all.rows.end()) at = all.rows.insert(at, {n.op->name, 0, {}, 0, 0});
+      ++at->nodes, at->does += w, at->seconds += seconds;
+      if (computed > moved) at->of_arithmetic += seconds;
+      (t.micro < 0 ? all.update : all.micro_batch) += seconds;
+    }
+  }
+  std::stable_sort(all.rows.begin(), all.rows.end(),
+                   [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
+  all.tokens = local_tokens(*p.block(0).g);
+  all.model_flops = model_flops(p, 1, of_stage);
+  return all;
+}
+
+} // namespace mc
