@@ -89,9 +89,11 @@ private:
 // Loops in double over the sequences and the heads.
 struct reference {
   const shape& s;
+  int64_t document; // tokens of each; 0: a sequence is one
   std::vector<double> q, k, v, dy, o, dq, dk, dv;
-  template <class T> reference(const shape& of, const operands<T>& x)
+  template <class T> reference(const shape& of, const operands<T>& x, int64_t of_document = 0)
       : s(of),
+        document(of_document),
         q(wide(x.q)),
         k(wide(x.k)),
         v(wide(x.v)),
@@ -130,7 +132,8 @@ private:
       return x.data() + ((b * s.tokens + t) * s.kv_heads + h / (s.heads / s.kv_heads)) * d;
     };
     for (int64_t t = 0; t < s.tokens; ++t) {
-      const int64_t first = s.window > 0 ? std::max<int64_t>(t - s.window + 1, 0) : 0;
+      int64_t first = s.window > 0 ? std::max<int64_t>(t - s.window + 1, 0) : 0;
+      if (document > 0) first = std::max(first, t / document * document);
       std::vector<double> p(static_cast<std::size_t>(t + 1));
       const auto of = [&](int64_t j) -> double& { return p[static_cast<std::size_t>(j)]; };
       double top = -std::numeric_limits<double>::infinity(), sum = 0;
@@ -176,7 +179,7 @@ std::unique_ptr<mc::cuda> device(bool deterministic) {
 // An attention of the library, forward and backward.
 class of_library {
 public:
-  of_library(mc::cuda& on, shape s)
+  of_library(mc::cuda& on, shape s, int64_t /*document*/)
       : forward_(prepared(on, s, false)), gradient_(prepared(on, s, true)) {}
   void operator()(const mc::fused_attention_call& c) const { forward_.execute(c); }
   void operator()(const mc::fused_attention_grad_call& c) const { gradient_.execute(c); }
@@ -194,9 +197,18 @@ private:
 // The same by tiles of megacpp's own.
 template <class T> class of_tiles {
 public:
-  of_tiles(mc::cuda&, const shape& s)
+  of_tiles(mc::cuda& on, const shape& s, int64_t document)
       : n_(s), s_{s.tokens, s.tokens, s.heads, s.kv_heads, s.head_dim} {
     see_.scale = s.score_scale(), see_.window = s.window;
+    if (document == 0) return;
+    std::vector<std::int32_t> of_token;
+    for (int64_t t = 0; t < s.sequences * s.tokens; ++t)
+      of_token.push_back(static_cast<std::int32_t>(t % s.tokens / document));
+    const auto bytes = static_cast<int64_t>(of_token.size() * sizeof of_token[0]);
+    documents_ = mc::arena(on, bytes, "documents", "a smaller micro-batch");
+    on.write(documents_.data(), of_token.data(), bytes);
+    see_.query_document = see_.key_document =
+        reinterpret_cast<const std::int32_t*>(documents_.data());
   }
   void operator()(const mc::fused_attention_call& c) const {
     lane(c.on).for_rows(query_tiles(),
@@ -231,13 +243,15 @@ private:
   shape n_;
   mc::rows::attention_extents s_;
   mc::attention_visibility see_;
+  mc::arena documents_;
 };
 
 // What an attention computes, against loops in double; the gradient twice, where it has the same bits.
-template <class T, class Attention> void check_one(mc::cuda& on, const shape& s, bool same_bits) {
+template <class T, class Attention>
+void check_one(mc::cuda& on, const shape& s, bool same_bits, int64_t document = 0) {
   const operands<T> x(on, s);
-  const reference want(s, x);
-  const Attention of(on, s);
+  const reference want(s, x, document);
+  const Attention of(on, s, document);
   const auto forward = x.forward();
   of(forward);
   compare("o", x.read(forward.o, want.o.size()), want.o, 1);
@@ -265,6 +279,8 @@ void check(report& r, const std::string& name, shape s) {
   r.check("attention by tiles " + name, [&]() -> figures {
     check_one<bf16, of_tiles<bf16>>(*device(true), s, true);
     check_one<float, of_tiles<float>>(*device(true), s, true);
+    check_one<bf16, of_tiles<bf16>>(*device(true), s, true, 100); // documents of 100 tokens
+    check_one<float, of_tiles<float>>(*device(true), s, true, 100);
     return {};
   });
 }
@@ -277,7 +293,7 @@ void measure_one(report& r, const std::string& name, shape s, bool gradient, boo
     const auto on = device(deterministic);
     s.gradient = gradient;
     const operands<T> x(*on, s); // larger than the cache
-    const Attention of(*on, s);
+    const Attention of(*on, s, 0);
     const auto f = x.forward();
     const auto g = x.gradient();
     of(f);

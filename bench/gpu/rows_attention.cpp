@@ -4,7 +4,6 @@
 #include <megacpp/kernel/rows/attention.hpp>
 
 #include <cmath>
-#include <tuple>
 
 namespace gpu {
 namespace {
@@ -35,35 +34,24 @@ template <class T> bound of_products(double terms, double size) {
 template <class T> void forward(report& r, const sizes& m) {
   using G = mc::accumulator_t<T>;
   const attended of(m);
-  for (const bool tiles : {false, true}) {
-    arrays a;
-    const auto q = a.read<T>(m.tokens * of.of_q), k = a.read<T>(m.tokens * of.of_k),
-               v = a.read<T>(m.tokens * of.of_k);
-    // Only sums of probabilities have another order.
-    const double steps = steps_of_sum<rows::attention_row<T>, G>(m.tokens) + 8;
-    const bool same = tiles && sizeof(T) != 2;
-    const auto o = a.written<T>(
-        "o", m.tokens * of.of_q,
-        same ? same_bits
-             : bound{.roundings = 1, .steps = steps, .magnitude = 1, .inner = tiles ? 0.5 : 0});
-    const auto lse = a.written<G>("lse", m.tokens * m.heads,
-                                  same ? same_bits : bound{.steps = steps, .magnitude = 1});
-    const auto views = [=](place at) {
-      return std::tuple(of.s, of.see, mc::head_rows<const T>{at(q), of.of_q},
-                        mc::head_rows<const T>{at(k), of.of_k},
-                        mc::head_rows<const T>{at(v), of.of_k}, mc::head_rows<T>{at(o), of.of_q},
-                        at(lse));
-    };
-    const auto run_as = [&](const char* name, int64_t rows, auto body) {
-      using body_of = decltype(body);
-      run(r, name, name_of_type<T>, m, a, rows,
-          [=](place at) { return std::apply([](auto... x) { return body_of{x...}; }, views(at)); });
-    };
-    if (tiles)
-      run_as("attention_tile", m.heads * rows::attention_tile<T>::tiles(m.tokens),
-             rows::attention_tile<T>{});
-    else run_as("attention_row", m.tokens * m.heads, rows::attention_row<T>{});
+  arrays a;
+  const auto q = a.read<T>(m.tokens * of.of_q), k = a.read<T>(m.tokens * of.of_k),
+             v = a.read<T>(m.tokens * of.of_k);
+  // Where products are plain, all sums have the same order.
+  bound of_o = same_bits, of_lse = same_bits;
+  if (sizeof(T) == 2) {
+    const double steps = steps_of_sum<rows::attention_tile<T>, G>(m.tokens) + 8;
+    of_o = {.roundings = 1, .steps = steps, .magnitude = 1, .inner = 0.5};
+    of_lse = {.steps = steps, .magnitude = 1};
   }
+  const auto o = a.written<T>("o", m.tokens * of.of_q, of_o);
+  const auto lse = a.written<G>("lse", m.tokens * m.heads, of_lse);
+  run(r, "attention_tile", name_of_type<T>, m, a,
+      m.heads * rows::attention_tile<T>::tiles(m.tokens), [=](place at) {
+        return rows::attention_tile<T>{
+            of.s,   of.see, {at(q), of.of_q}, {at(k), of.of_k}, {at(v), of.of_k}, {at(o), of.of_q},
+            at(lse)};
+      });
 }
 
 template <class T> void backward(report& r, const sizes& m) {

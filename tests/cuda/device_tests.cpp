@@ -634,7 +634,7 @@ BOOST_AUTO_TEST_CASE(work_that_no_graph_can_have_is_started_by_its_function) {
     d.fill(x.a.data(), 0, sums::n * 4);
     int asked = 0;
     for (int i = 0; i < 3; ++i) lane.start_kept(work, [&] { ++asked, x.grow(lane), cannot(); });
-    BOOST_TEST(asked >= 3);
+    BOOST_TEST(asked == 4); // by itself, in vain for a graph, and by itself again
     BOOST_TEST((x.read(d) == std::vector<float>(sums::n, 3)));
   }
   BOOST_TEST(lane.graphs_started() == 0);

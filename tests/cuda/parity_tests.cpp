@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -84,7 +85,10 @@ std::pair<double, double> losses_of_few(Device& device, mc::dtype type, bool pac
 template <class Model>
 std::vector<double> told_of_steps(mc::cuda& device, const Model& m, int steps, mc::layout ranks) {
   const mc::interpreted_program<Model, mc::cuda> p(
-      m, {.ranks = ranks, .batch = {.micro = 3, .sequence = 5}}, "tiny");
+      m,
+      {.ranks = ranks,
+       .batch = {.micro = 3, .sequence = 5, .micro_batches = ranks.schedule != nullptr ? 4 : 0}},
+      "tiny");
   mc::session s(p.view(), device, mc::purpose::training);
   s.weights().initialise(1);
   std::vector<double> told;
@@ -142,6 +146,36 @@ BOOST_AUTO_TEST_CASE(steps_as_graphs_have_the_same_bits) {
                  told(test::tiny_qwen3_moe_unbalanced, false, without),
              boost::test_tools::per_element());
   BOOST_TEST(with > 0);
+}
+
+// Another session on the device, which needs more room of the lane, moves it: what was kept before is
+// of no use any more.
+BOOST_AUTO_TEST_CASE(graphs_do_not_outlive_the_room_that_they_use) {
+  const auto told = [](bool graphs) {
+    test::machine_with_device machine;
+    machine.device().keep_work(graphs);
+    const mc::interpreted_program<mc::gpt, mc::cuda> few(
+        test::tiny_gpt2, {.batch = {.micro = 2, .sequence = 4}}, "few"),
+        many(test::tiny_gpt2, {.batch = {.micro = 8, .sequence = 16}}, "many");
+    const std::vector<std::int32_t> ids(128, 3);
+    mc::batch_view batch;
+    batch.tokens = batch.labels = ids.data();
+    const auto session = [&](const auto& p) {
+      auto s = std::make_unique<mc::session>(p.view(), machine.device(), mc::purpose::training);
+      s->weights().initialise(1), s->numbers().learning_rate = 1e-2;
+      return s;
+    };
+    std::vector<double> losses;
+    const auto step = [&](mc::session& s) { losses.push_back(s.step(batch).loss.mean()); };
+    const auto first = session(few);
+    for (int i = 0; i < 3; ++i) step(*first);
+    const mc::lane_room before = machine.device().main_lane().room();
+    const auto second = session(many);
+    BOOST_TEST(machine.device().main_lane().room().scratch > before.scratch);
+    for (int i = 0; i < 3; ++i) step(*first), step(*second);
+    return losses;
+  };
+  BOOST_TEST(told(true) == told(false), boost::test_tools::per_element());
 }
 
 // Products want what they read where planned buffers begin, however many rows lie before it.

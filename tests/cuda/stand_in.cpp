@@ -571,6 +571,15 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* g) {
     return cudaSuccess;
   });
 }
+cudaError_t cudaGraphGetNodes(cudaGraph_t g, cudaGraphNode_t*, std::size_t* count) {
+  return call("cudaGraphGetNodes", [&](runtime&) {
+    *count = g->all.size();
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
+  return call("cudaGraphUpload", [](runtime&) { return cudaSuccess; });
+}
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* to, cudaGraph_t from, unsigned long long) {
   return call("cudaGraphInstantiate", [&](runtime& r) {
     *to = new CUgraphExec_st{from->all};

@@ -188,7 +188,8 @@ public:
   virtual bool keeps_work() const { return false; }
   /// Starts what f() starts. For the same `work`, which begins as nullptr, f starts the same on
   /// this lane each time, with the same addresses and numbers, and neither writes from the host nor
-  /// waits: so a lane that keeps work calls f for the first times alone.
+  /// waits: so a lane that keeps work calls f for the first times alone. No other thread uses the
+  /// lane meanwhile.
   virtual void start_kept(std::unique_ptr<kept_work>& work, function_ref<> f) {
     static_cast<void>(work);
     f();

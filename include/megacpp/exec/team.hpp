@@ -186,7 +186,8 @@ template <int Lanes, int Groups = 1, bool Aligned = false> struct group_team {
   __device__ __forceinline__ bool leader() const { return me() == 0; }
   __device__ __forceinline__ void multiply(float (&c)[4], const std::uint32_t (&a)[4],
                                            const std::uint32_t (&b)[2]) const {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
         "{%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));

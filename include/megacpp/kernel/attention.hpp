@@ -116,21 +116,17 @@ constexpr std::int64_t attention_bytes(const Call& c, Q q, K k) {
     return attention_forward_bytes<T>(shape_of_attention(c, q, k), c.threads());
   else return 0;
 }
-/// Starts the attention of a node: by at most `threads` threads where its device is the host, and
-/// elsewhere in tiles of queries, or each query by itself.
+/// Starts the attention of a node, by at most `threads` threads where its device is the host.
 template <class T, class Call, class Shape>
 void attend(Call& c, const Shape& s, const attention_visibility& see, const T* q, const T* k,
-            const T* v, T* o, accumulator_t<T>* lse, int threads, bool tiles) {
+            const T* v, T* o, accumulator_t<T>* lse, int threads) {
   const auto of_q = query_rows(q, s), of_k = key_rows(k, s), of_v = key_rows(v, s);
   const auto of_o = query_rows(o, s);
   if constexpr (on_host<Call>)
     attention_forward<T>(s, see, of_q, of_k, of_v, of_o, lse, {c.scratch(), threads, c.lane()});
-  else if (tiles)
+  else
     for_rows(c.lane(), s.batch * s.heads * rows::attention_tile<T>::tiles(s.queries),
              rows::attention_tile<T>{row_extents(s), see, of_q, of_k, of_v, of_o, lse});
-  else
-    for_rows(c.lane(), s.batch * s.heads * s.queries,
-             rows::attention_row<T>{row_extents(s), see, of_q, of_k, of_v, of_o, lse});
 }
 
 } // namespace detail
@@ -152,7 +148,7 @@ template <> struct kernel_of<&op::attention> { // q, k, v, q_order, k_order, q_d
                                               c.in(in::v), c.out(out::o), c.out(out::lse)});
     const auto s = detail::shape_of_attention(c, in::q, in::k);
     detail::attend<T>(c, s, detail::visibility_of<in>(c, s.head_dim), c.in(in::q), c.in(in::k),
-                      c.in(in::v), c.out(out::o), c.out(out::lse), c.threads(), true);
+                      c.in(in::v), c.out(out::o), c.out(out::lse), c.threads());
   }
 };
 

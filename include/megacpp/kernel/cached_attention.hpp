@@ -26,10 +26,7 @@ template <> struct kernel_of<&op::cached_attention> { // q, k, v, keys, values, 
     v.query_position = slots;
     const int threads =
         threads_for(s.batch * s.heads * s.queries * s.keys * s.head_dim, c.threads());
-    // A tile of few queries would be idle for the most part; and where sums depend on nothing but a
-    // query, those of a prompt are those of a token.
-    const bool tiles = s.queries >= 16 && c.sums() != numerics::batch_invariant;
-    detail::attend<T>(c, s, v, c.in(in::q), keys, values, c.out(out::o), nullptr, threads, tiles);
+    detail::attend<T>(c, s, v, c.in(in::q), keys, values, c.out(out::o), nullptr, threads);
   }
 };
 

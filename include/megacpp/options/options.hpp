@@ -629,9 +629,8 @@ struct machine_flags {
         .resumes(on_resume::may_change);
     no_cuda_graphs
         .is(false,
-            "start every kernel on a GPU by itself, instead of a whole step as a graph: slower, "
-            "but "
-            "errors name the node")
+            "start every kernel on a GPU by itself, instead of a micro-batch as a graph of CUDA: "
+            "slower, and errors name the kernel")
         .of(command::train | command::eval | command::generate)
         .resumes(on_resume::unsaved);
   }

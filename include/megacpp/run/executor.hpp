@@ -42,7 +42,12 @@ public:
                   "a program was given a communicator of hosts: give it that of ranks, which moves "
                   "memory of its device");
     std::size_t places = 0; // of which each is sent from once at a time, at most
-    for (const buffer& x : b_.all()) places += static_cast<std::size_t>(x.copies);
+    int copies = 0;
+    for (const buffer& x : b_.all()) {
+      places += static_cast<std::size_t>(x.copies);
+      copies = std::max(copies, static_cast<int>(x.copies));
+    }
+    most_kept_ += 2 * copies;
     sent_.reserve(places);
     for (const part_view& part : parts_) {
       if (*part.device_type != typeid(on))
@@ -116,7 +121,8 @@ public:
     const auto start = [&] {
       for (const task& t : now) run_untimed(t);
     };
-    kept_tasks of{{}, {}, numbers_, nullptr};
+    // Whoever else uses the lane may have given it more room, elsewhere.
+    kept_tasks of{{}, {lane_.scratch(), lane_.workspace()}, numbers_, nullptr};
     for (task t : now) {
       b_.for_each_operand(t, [&](int number, const buffers::operand&) {
         of.addresses.push_back(address_of(number, t.micro));
@@ -127,12 +133,11 @@ public:
     const auto same = [&](const kept_tasks& k) {
       return k.tasks == of.tasks && k.addresses == of.addresses && k.constants == of.constants;
     };
-    auto at = std::find_if(kept_.begin(), kept_.end(), same);
-    if (at == kept_.end()) {
-      if (std::ssize(kept_) == most_kept) kept_.erase(kept_.begin()); // the oldest
-      at = kept_.insert(kept_.end(), std::move(of));
-    }
-    lane_.start_kept(at->work, start);
+    const auto at = std::find_if(kept_.begin(), kept_.end(), same);
+    if (at != kept_.end()) std::rotate(at, at + 1, kept_.end()); // the last is what came last
+    else kept_.push_back(std::move(of));
+    if (std::ssize(kept_) > most_kept_) kept_.erase(kept_.begin());
+    lane_.start_kept(kept_.back().work, start);
   }
   /// Does what a task is, between two events if times are taken.
   template <class F> void time(const task& t, const F& what_it_does) {
@@ -237,8 +242,8 @@ private:
         t, [&](int, const buffers::operand& o) { mirrors = mirrors || o.what == content::mirror; });
     return !mirrors;
   }
-  /// Tasks that a lane has kept, and what they start follows from. A task of another micro-batch is
-  /// the same where it has the same addresses.
+  /// Tasks that a lane has kept, and all that tells what they start. A task of another micro-batch
+  /// is the same where it has the same addresses.
   struct kept_tasks {
     std::vector<task> tasks;
     std::vector<const std::byte*> addresses;
@@ -392,7 +397,7 @@ private:
   std::int64_t begin_of_[arenas]{};                 ///< of each arena in `memory_`
   step_numbers numbers_{};
   std::vector<task> waiting_; ///< until something follows that cannot be started with them
-  static constexpr int most_kept = 16;
+  int most_kept_ = 16;        ///< and two for each micro-batch that has memory of its own
   std::vector<kept_tasks> kept_;
   std::optional<step_times> times_;
   bool timed_ = false;

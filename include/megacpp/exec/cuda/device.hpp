@@ -300,6 +300,7 @@ public:
     of.at_.record(stream()), of.recorded_ = true;
   }
   void wait(event& e) override {
+    require_not_taken("a wait for an event");
     require(cudaStreamWaitEvent(stream(), static_cast<cuda_event&>(e).at_.get(), 0),
             "cudaStreamWaitEvent");
   }
@@ -369,27 +370,33 @@ public:
   bool made() const { return runs_ != nullptr; }
   bool refused() const { return refused_; }
 
-  /// Takes what f() starts on a stream. An error of f ends that, and goes on.
+  /// Takes what f() starts on a stream, unless it is more than a graph should have, or what no
+  /// graph can have.
   void take(cudaStream_t on, function_ref<> f) {
-    require_cuda(cudaStreamBeginCapture(on, cudaStreamCaptureModeThreadLocal),
-                 "cudaStreamBeginCapture");
     cudaGraph_t taken = nullptr;
     bool whole = true;
+    refused_ = cudaStreamBeginCapture(on, cudaStreamCaptureModeThreadLocal) != cudaSuccess;
+    if (refused_) return;
     try {
       f();
     } catch (...) {
-      whole = false; // what cannot be taken is started without a graph, and tells what is wrong
+      whole = false;
     }
     const cudaError_t ended = cudaStreamEndCapture(on, &taken);
-    if (whole && ended == cudaSuccess && cudaGraphInstantiate(&runs_, taken, 0) != cudaSuccess)
-      runs_ = nullptr;
+    std::size_t nodes = 0;
+    whole = whole && ended == cudaSuccess &&
+            cudaGraphGetNodes(taken, nullptr, &nodes) == cudaSuccess && nodes <= most_nodes &&
+            cudaGraphInstantiate(&runs_, taken, 0) == cudaSuccess &&
+            cudaGraphUpload(runs_, on) == cudaSuccess; // what it needs of the device is taken here
     if (taken != nullptr) (void)cudaGraphDestroy(taken);
-    refused_ = runs_ == nullptr;
-    if (refused_) (void)cudaGetLastError();
+    refused_ = !whole;
+    if (refused_) (void)cudaGetLastError(); // f tells what is wrong when it starts the work itself
   }
   cudaGraphExec_t get() const { return runs_; }
 
 private:
+  /// Prompts whose products are apart have many more, which a graph would cost more than it saves.
+  static constexpr std::size_t most_nodes = 16384;
   cudaGraphExec_t runs_ = nullptr;
   bool refused_ = false;
 };
@@ -695,8 +702,9 @@ inline void cuda_lane::start_kept(std::unique_ptr<kept_work>& work, function_ref
   auto& graph = static_cast<cuda_graph&>(*work);
   if (first || graph.refused()) return f();
   if (!graph.made()) {
+    const cudaStream_t on = stream();
     taken_ = true;
-    graph.take(stream(), f);
+    graph.take(on, f);
     taken_ = false;
     if (graph.refused()) return f();
   }

@@ -1,10 +1,11 @@
-// Attention by a team, for devices that are no CPU: of a tile of queries or keys of a head, or of
-// one query, as decoding has it (op/attention.hpp has the equations).
+// Attention by tiles, for devices that are no CPU (op/attention.hpp has the equations).
 //
-// A team takes `attention_keys` keys (or a tile of them, or of queries) at a time. Its threads
-// compute their scores and put them into memory that they share; then they multiply these with the
-// values. Keys follow each other with a running maximum m and sum l (Milakov and Gimelshein 2018).
-// Tiles of which no pair sees each other are left out, as those of other documents are.
+// A team takes a tile of queries and as many keys at a time. Its threads compute their scores and
+// put them into memory that they share; then they multiply these with the values. Keys follow each
+// other with a running maximum m and sum l (Milakov and Gimelshein 2018). Tiles of which no pair
+// sees each other are left out, as those of other documents are. What a query gets depends on its
+// own keys alone, and not on the other queries of its tile: of a cache it has the same bits alone,
+// as a token that is decoded, and in a prompt.
 #pragma once
 
 #include <megacpp/exec/launch.hpp>
@@ -47,8 +48,6 @@ template <class T> struct head_rows {
 
 namespace rows {
 
-inline constexpr int attention_keys = 64;   ///< whose scores a team holds for one query
-inline constexpr int attention_width = 256; ///< elements of its output that it holds
 inline constexpr int attention_tokens = 64; ///< of a tile
 /// Elements of a head for which a team holds a tile of sums.
 template <class T> inline constexpr int attention_part = sizeof(T) == 8 ? 64 : 128;
@@ -64,23 +63,15 @@ struct attention_extents {
 
 namespace detail {
 
-/// A query as its keys see it: its place, its document, and the keys among which it looks.
+/// A query as its keys see it: its place and its document.
 struct seen_from {
   std::int64_t position, document;
-  bool bounded; // keys stand at their indices, so that none beyond [first, last) is seen
-  std::int64_t first, last;
 };
 MEGACPP_HD seen_from query_of(const attention_visibility& o, const attention_extents& s,
                               std::int64_t b, std::int64_t i) {
   const std::int64_t at = b * s.queries + i, ahead = s.keys > s.queries ? s.keys - s.queries : 0;
-  seen_from q{o.query_position != nullptr ? o.query_position[at] : i + ahead,
-              o.query_document != nullptr ? o.query_document[at] : 0,
-              o.key_position == nullptr && (o.causal || o.window > 0), 0, s.keys};
-  if (q.bounded) {
-    if (q.position + 1 < q.last) q.last = q.position + 1;
-    if (o.window > 0 && q.position - o.window + 1 > 0) q.first = q.position - o.window + 1;
-  }
-  return q;
+  return {o.query_position != nullptr ? o.query_position[at] : i + ahead,
+          o.query_document != nullptr ? o.query_document[at] : 0};
 }
 MEGACPP_HD bool sees(const attention_visibility& o, const attention_extents& s, const seen_from& q,
                      std::int64_t b, std::int64_t j) {
@@ -100,77 +91,6 @@ template <class G, class T> MEGACPP_HD G dot(const T* a, const T* b, std::int64_
 }
 
 } // namespace detail
-
-/// o_i and lse_i of one query of one head; rows are (B, A, Sq). A query that sees no key gets o = 0
-/// and lse = -infinity.
-template <class T> struct attention_row {
-  using G = accumulator_t<T>;
-  attention_extents s;
-  attention_visibility see;
-  head_rows<const T> q, k, v;
-  head_rows<T> o;
-  G* lse; // (B, A, Sq)
-
-  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
-    constexpr G none = -std::numeric_limits<G>::infinity();
-    G* const p = team.template shared<G, attention_keys, 0>();
-    G* const sum = team.template shared<G, attention_width, 1>();
-    const std::int64_t i = row % s.queries, head = row / s.queries % s.heads,
-                       b = row / s.queries / s.heads, kv = s.kv_head(head) * s.width;
-    const T* const query = q.data + (b * s.queries + i) * q.stride + head * s.width;
-    const detail::seen_from from = detail::query_of(see, s, b, i);
-    const G scale = static_cast<G>(see.scale);
-    for (std::int64_t part = 0; part < s.width; part += attention_width) {
-      const std::int64_t width =
-          s.width - part < attention_width ? s.width - part : attention_width;
-      G m = none, l = 0;
-      bool begun = false;
-      for (std::int64_t at = from.first; at < from.last; at += attention_keys) {
-        const std::int64_t n = from.last - at < attention_keys ? from.last - at : attention_keys;
-        const G top = team.template max<G>(n, [&](auto c) {
-          constexpr int N = decltype(c)::count;
-          G of[N];
-          for (int e = 0; e < N; ++e) {
-            const std::int64_t j = at + c.first + e;
-            of[e] = detail::sees(see, s, from, b, j)
-                        ? scale * detail::dot<G>(query, k.data + (b * s.keys + j) * k.stride + kv,
-                                                 s.width)
-                        : none;
-          }
-          const auto score = load<G>(of, lanes<N>{0});
-          store(p, c, score);
-          return score;
-        });
-        const G now = m < top ? top : m;
-        if (now == none) continue; // no key is seen yet
-        const G factor = exp(vec<G, 1>(m - now)).v[0];
-        const G more = team.template sum<G>(n, [&](auto c) {
-          const auto e = exp(load<G>(p, c) - vec<G, decltype(c)::count>(now));
-          store(p, c, e);
-          return e;
-        });
-        l = l * factor + more, m = now;
-        team.template each<T>(width, [&](auto d) {
-          using V = vec<G, decltype(d)::count>;
-          V x = begun ? load<G>(sum, d) * V(factor) : V(G(0));
-          for (std::int64_t j = 0; j < n; ++j)
-            x = fma(V(p[j]), load<G>(v.data + (b * s.keys + at + j) * v.stride + kv + part, d), x);
-          store(sum, d, x);
-        });
-        begun = true;
-        team.sync(); // before p is written again
-      }
-      const G share = l == 0 ? G(0) : 1 / l;
-      T* const out = o.data + (b * s.queries + i) * o.stride + head * s.width + part;
-      team.template each<T>(width, [&](auto d) {
-        using V = vec<G, decltype(d)::count>;
-        store(out, d, begun ? load<G>(sum, d) * V(share) : V(G(0)));
-      });
-      if (part == 0 && team.leader() && lse != nullptr)
-        lse[row] = l == 0 ? none : m + log(vec<G, 1>(l)).v[0];
-    }
-  }
-};
 
 namespace detail {
 
@@ -232,6 +152,17 @@ MEGACPP_HD token_bounds bounds_of_keys(const Team& team, const attention_visibil
                                        const attention_extents& s, std::int64_t b,
                                        std::int64_t first, std::int64_t n) {
   return bounds_of(team, o.key_position, first, o.key_document, b * s.keys + first, n);
+}
+
+/// How many of n keys from one on a tile of queries looks at: where keys stand at their indices,
+/// those behind the last query hold nothing yet if they lie in a cache.
+MEGACPP_HD int keys_looked_at(const attention_visibility& o, const token_bounds& queries,
+                              std::int64_t key, std::int64_t n) {
+  if (o.key_position == nullptr && (o.causal || o.window > 0)) {
+    const auto until = static_cast<std::int64_t>(queries.last_place) + 1 - key;
+    if (until < n) n = until;
+  }
+  return static_cast<int>(n);
 }
 
 /// Which pairs of some queries and some keys see each other.
@@ -319,7 +250,9 @@ template <class T> struct attention_tile {
       team_tile<T, M, W, Team> out(team);
       for (int i = team.index(); i < M; i += team.count()) top[i] = none, sum[i] = 0;
       for (std::int64_t key = 0; key < s.keys; key += N) {
-        const int n = static_cast<int>(s.keys - key < N ? s.keys - key : N);
+        const int n =
+            detail::keys_looked_at(see, looking, key, s.keys - key < N ? s.keys - key : N);
+        if (n <= 0) break;
         const detail::pairs seen = detail::pairs_seen(
             see, looking, detail::bounds_of_keys(team, see, s, at.sequence, key, n));
         if (seen == detail::pairs::none) continue;
@@ -412,7 +345,9 @@ template <class T> struct attention_query_grad_tile {
       const int width = detail::width_of_part<W>(s.width, part);
       team_tile<T, M, W, Team> out(team);
       for (std::int64_t key = 0; key < s.keys; key += N) {
-        const int n = static_cast<int>(s.keys - key < N ? s.keys - key : N);
+        const int n =
+            detail::keys_looked_at(see, looking, key, s.keys - key < N ? s.keys - key : N);
+        if (n <= 0) break;
         const detail::pairs seen = detail::pairs_seen(
             see, looking, detail::bounds_of_keys(team, see, s, at.sequence, key, n));
         if (seen == detail::pairs::none) continue;
