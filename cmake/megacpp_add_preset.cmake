@@ -121,11 +121,12 @@ function(megacpp_add_runless result device)
     megacpp_link_cudnn(${kernels})
   endif()
   megacpp_program_options(${kernels})
-  # g++ reads the headers of the framework once for these and for the units of runs: an edit of a run
-  # compiles its two units again, which had spent a fifth of their time on that. A unit whose
-  # flags differ reads the headers itself. clang would refuse such a unit; and the sources that are built
-  # for sanitizers have flags of their own.
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT MEGACPP_SANITIZE)
+  # In megacpp's own build g++ reads the headers of the framework once for these and for the units of
+  # runs: an edit of a run compiles its two units again, which had spent a fifth of their time on that.
+  # A unit whose flags differ reads the headers itself. Programs of other projects may have sources and
+  # such headers of their own, which would meet it; and what lies in it is not warned of.
+  if(megacpp_IS_TOP_LEVEL AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT MEGACPP_SANITIZE
+     AND NOT MEGACPP_WERROR)
     target_precompile_headers(${kernels} PRIVATE <megacpp/megacpp.hpp> <megacpp/program.hpp>)
     set_target_properties(${kernels} PROPERTIES PCH_WARN_INVALID OFF)
   endif()
@@ -154,7 +155,9 @@ function(megacpp_link_cudnn library)
     endif()
   endif()
   if(version VERSION_GREATER_EQUAL 9.6)
-    target_compile_definitions(${library} PRIVATE MEGACPP_WITH_CUDNN=1)
+    # Of the one unit that asks for it: the headers that units of runs share are the same without it.
+    set_property(SOURCE ${megacpp_templates}/cuda_devices.cpp APPEND PROPERTY COMPILE_DEFINITIONS
+                 MEGACPP_WITH_CUDNN=1)
     target_include_directories(${library} SYSTEM PRIVATE ${MEGACPP_CUDNN_INCLUDE})
     target_link_libraries(${library} PUBLIC ${MEGACPP_CUDNN_LIBRARY})
     message(STATUS "megacpp: attention on GPUs by cuDNN ${version}, ${MEGACPP_CUDNN_LIBRARY}")
@@ -165,7 +168,7 @@ function(megacpp_link_cudnn library)
     string(APPEND lacks " (found: ${version})")
   endif()
   if(MEGACPP_WITH_CUDNN STREQUAL "AUTO")
-    message(STATUS "megacpp: attention on GPUs by megacpp's own tiles, which are slower than cuDNN: ${lacks}; install it, or name its folder by CMAKE_PREFIX_PATH")
+    message(STATUS "megacpp: attention on GPUs by megacpp's own tiles, which are expected to be slower than cuDNN: ${lacks}; install it, or name its folder by CMAKE_PREFIX_PATH")
   else()
     message(FATAL_ERROR "megacpp: ${lacks}, and MEGACPP_WITH_CUDNN is ${MEGACPP_WITH_CUDNN}: install it, name its folder by CMAKE_PREFIX_PATH, or leave the variable out.")
   endif()

@@ -84,7 +84,7 @@ if ccache -s >/dev/null 2>&1 && [ -z "${CMAKE_CXX_COMPILER_LAUNCHER+set}" ]; the
   # Paths below the checkout are relative in what is hashed, so that another checkout finds it, too.
   export CMAKE_CXX_COMPILER_LAUNCHER=ccache CCACHE_EXTRAFILES=$build/processor
   export CCACHE_BASEDIR=$root CCACHE_NOHASHDIR=1
-  export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-locale,pch_defines,time_macros}
+  export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:+$CCACHE_SLOPPINESS,}locale,pch_defines,time_macros
 fi
 cmake -S "$root" -B "$build" "${generator[@]}" -DMEGACPP_BUILD_TESTS=ON -DMEGACPP_SLOW_TESTS=ON \
   -DMEGACPP_EXHAUSTIVE_TESTS=$exhaustive -DMEGACPP_UNITE_TESTS=ON -DMEGACPP_WERROR=$MEGACPP_WERROR \

@@ -3286,8 +3286,8 @@ class Describe(Case):
         text = run("describe", "--roofline", "h200").stdout.decode()
         for op in result["ops"]:
             self.assertRegex(text, rf"(?m)^  {re.escape(op['op'])} +{op['nodes']} .* (memory|arithmetic|both)$")
-        self.assertIn(" on an H200, at least, of one rank\n", text)
-        self.assertRegex(text, r"tokens/s and an MFU of [0-9.]+ % in steps of many micro-batches")
+        self.assertIn(" on an H200, about, of one rank\n", text)
+        self.assertRegex(text, r"tokens/s of a GPU and an MFU of [0-9.]+ % in steps of many micro-batches")
         self.refused(USAGE, "describe", "--roofline", "b300", says="h100")
         self.refused(USAGE, "describe", "--roofline", "h100", "--graphs",
                      says="--graphs changes nothing beside --roofline")

@@ -640,6 +640,32 @@ BOOST_AUTO_TEST_CASE(work_that_no_graph_can_have_is_started_by_its_function) {
   BOOST_TEST(lane.graphs_started() == 0);
 }
 
+// Of too many nodes, or where CUDA has no room for a graph: nothing of that is left for later calls.
+BOOST_AUTO_TEST_CASE(work_of_which_no_graph_is_made_goes_on) {
+  opened_device d;
+  auto& lane = static_cast<mc::cuda_lane&>(d.main_lane());
+  const sums x(d);
+  for (const char* call : {"cudaStreamBeginCapture", "cudaGraphGetNodes", "cudaGraphInstantiate",
+                           "cudaGraphUpload", ""}) {
+    std::unique_ptr<mc::lane::kept_work> work;
+    d.fill(x.a.data(), 0, sums::n * 4);
+    int asked = 0;
+    for (int i = 0; i < 3; ++i) {
+      if (i == 1 && *call != 0) stand_in::fail(call, cudaErrorMemoryAllocation);
+      lane.start_kept(work, [&] {
+        ++asked, x.grow(lane);
+        for (int more = 0; more < 17000 && *call == 0; ++more)
+          lane.copy(x.b.data(), x.b.data() + 8, 4);
+      });
+      BOOST_TEST(cudaGetLastError() == cudaSuccess);
+    }
+    BOOST_TEST((x.read(d) == std::vector<float>(sums::n, 3)), call);
+    BOOST_TEST(asked == (std::string(call) == "cudaStreamBeginCapture" ? 3 : 4));
+  }
+  BOOST_TEST(lane.graphs_started() == 0);
+  BOOST_TEST(stand_in::count().graphs == 0);
+}
+
 BOOST_AUTO_TEST_CASE(a_device_may_keep_no_work) {
   opened_device d;
   d.keep_work(false);

@@ -47,6 +47,21 @@ BOOST_AUTO_TEST_CASE(its_rows_are_the_work_of_a_step) {
   });
 }
 
+// Stages wait for the slowest, here the one with the head, and have the mean of the model's operations.
+BOOST_AUTO_TEST_CASE(stages_wait_for_the_slowest) {
+  const mc::interpreted_program<mc::gpt> p(
+      mc::preset::gpt2_124m, {.ranks = {.pp = 2}, .batch = {.micro = 2, .sequence = 256}},
+      "staged");
+  const mc::gpu_ceilings& c = mc::ceilings_of("h100");
+  const auto [slowest, stage] = mc::slowest_roofline(p.view(), c);
+  BOOST_TEST(stage == 1);
+  BOOST_TEST(slowest.micro_batch > mc::roofline_of(p.view(), c, 0).micro_batch);
+  with(mc::preset::gpt2_124m, mc::dtype::f32, [&](const mc::program_view& one) {
+    const double whole = static_cast<double>(mc::model_flops(one, 1, 0));
+    BOOST_TEST(std::abs(2 * slowest.model_flops / whole - 1) < 1e-6);
+  });
+}
+
 // Where nothing but arithmetic takes time, it is operations over the rate of their type.
 BOOST_AUTO_TEST_CASE(arithmetic_takes_its_operations) {
   with(mc::preset::gpt2_124m, mc::dtype::bf16, [](const mc::program_view& p) {

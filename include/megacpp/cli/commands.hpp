@@ -280,6 +280,11 @@ inline void describe(const program_source& source, const program_view& p, const 
                      device_maker& make_device) {
   const mesh ranks = o.machine.ranks() > 0 ? ranks_of_run(p, o) : mesh();
   if (o.report.graphs()) return print(graphs_text(p, source.model(), ranks));
+  if (o.report.roofline.given() && p.numbers.precision.weight == dtype::f64)
+    throw error(
+        exit_code::usage,
+        "--roofline is for programs of bf16 and f32, and this one computes in f64: leave it "
+        "out");
   if (o.report.roofline.given())
     return print(o.report.json() ? roofline_json(p, source.model(), o.report.roofline())
                                  : roofline_text(p, source.model(), o.report.roofline()));

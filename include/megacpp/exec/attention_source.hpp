@@ -81,7 +81,7 @@ public:
   /// the program, is a fault, and the first fault is told.
   void leave(std::string_view why, bool is_fault) {
     std::string text =
-        "attention is computed by megacpp's own tiles, which are slower than a library's, since " +
+        "attention is computed by megacpp's own tiles, and not by a library, since " +
         std::string(why);
     if (std::find(left_.begin(), left_.end(), text) != left_.end()) return;
     if (is_fault && tell_ != nullptr && !std::exchange(told_, true)) tell_(text);

@@ -298,15 +298,18 @@ inline std::int64_t bytes_fused_away(const program_view& p, const std::vector<mo
 inline std::string roofline_text(const program_view& p, const std::vector<model_part>& model,
                                  std::string_view gpu) {
   const gpu_ceilings& c = ceilings_of(gpu);
-  const int busiest = detail::stage_of_most_work(p);
-  const roofline all = roofline_of(p, c, busiest);
+  const auto [all, stage] = slowest_roofline(p, c);
   std::string out = fmt::format(
-      "{} on {}, at least, of one rank{}\n"
-      "  {:.2f} TB/s read and written, products {:.0f} TFLOP/s in bf16 and {:.0f} in fp32\n\n"
+      "{} on {}, about, of one rank{}\n"
+      "  {:.2f} TB/s read and written{}, products {:.0f} TFLOP/s in bf16 and {:.0f}, an estimate, "
+      "in "
+      "fp32\n\n"
       "  {:<26}{:>6}{:>12}{:>12}{:>10}{:>8}  {}\n",
-      p.name, c.called, detail::stage_text(p, busiest), 1e-12 * c.copied, 1e-12 * c.bf16,
-      1e-12 * c.fp32, "op, in one micro-batch", "nodes", "TFLOP", "bytes", "ms", "share",
-      "held back by");
+      p.name, c.called, detail::stage_text(p, stage), 1e-12 * c.copied,
+      c.name == "h100" ? "" : ", an estimate", 1e-12 * c.bf16, 1e-12 * c.fp32,
+      "op, in one micro-batch", "nodes", "TFLOP", "bytes", "ms", "share", "held back by");
+  const layout& l = p.numbers.ranks;
+  const int sharing = l.tp * l.cp * l.pp;
   const double whole = all.micro_batch + all.update;
   for (const roofline_row& r : all.rows)
     out += fmt::format("  {:<26}{:>6}{:>12.4f}{:>12}{:>10.4f}{:>7.1f}%  {}\n", r.op, r.nodes,
@@ -318,22 +321,22 @@ inline std::string roofline_text(const program_view& p, const std::vector<model_
                                                       : "both");
   out += fmt::format(
       "\n  a micro-batch {:.3f} ms, what a step does once {:.3f} ms\n"
-      "  {:.0f} tokens/s and an MFU of {:.1f} % in steps of many micro-batches (of {:.1f} "
+      "  {:.0f} tokens/s of {} and an MFU of {:.1f} % in steps of many micro-batches (of {:.1f} "
       "TFLOP/s)\n"
-      "  fused ops move {} less in a micro-batch than their parts would\n",
+      "  fused ops move {} less in a micro-batch than their parts would, recomputation aside\n",
       1e3 * all.micro_batch, 1e3 * all.update, static_cast<double>(all.tokens) / all.micro_batch,
+      sharing == 1 ? "a GPU" : fmt::format("the {} ranks that share a micro-batch", sharing),
       100 * all.mfu(c.peak_bf16), 1e-12 * c.peak_bf16,
-      detail::byte_count(detail::bytes_fused_away(p, model, busiest)));
-  if (ranks_of(smallest_mesh(p.numbers.ranks)) > 1)
-    out += "  exchanges between ranks are not counted\n";
+      detail::byte_count(detail::bytes_fused_away(p, model, stage)));
+  if (sharing > 1)
+    out += "  the wire between ranks and the time in which stages idle are left out\n";
   return out;
 }
 /// The same as one JSON object.
 inline std::string roofline_json(const program_view& p, const std::vector<model_part>& model,
                                  std::string_view gpu) {
   const gpu_ceilings& c = ceilings_of(gpu);
-  const int busiest = detail::stage_of_most_work(p);
-  const roofline all = roofline_of(p, c, busiest);
+  const auto [all, stage] = slowest_roofline(p, c);
   json_output ops = json_output::array();
   for (const roofline_row& r : all.rows)
     ops.push_back({{"op", r.op},
@@ -345,13 +348,13 @@ inline std::string roofline_json(const program_view& p, const std::vector<model_
                    {"held_back_by_arithmetic", json_number(r.of_arithmetic)}});
   return json_line({{"name", p.name},
                     {"gpu", std::string(c.name)},
-                    {"stage", busiest},
+                    {"stage", stage},
                     {"ops", std::move(ops)},
                     {"micro_batch_seconds", json_number(all.micro_batch)},
-                    {"step_seconds", json_number(all.update)},
+                    {"once_a_step_seconds", json_number(all.update)},
                     {"tokens", all.tokens},
                     {"mfu", json_number(all.mfu(c.peak_bf16))},
-                    {"bytes_fused_away", detail::bytes_fused_away(p, model, busiest)}});
+                    {"bytes_fused_away", detail::bytes_fused_away(p, model, stage)}});
 }
 
 namespace detail {

@@ -1,5 +1,6 @@
-// What a step would take at least on a GPU: each node at the ceiling that holds it back, memory or
-// arithmetic (Williams, Waterman and Patterson 2009). Ceilings are what one was seen to reach.
+// About what a step would take on a GPU: each node at the ceiling that holds it back, memory or
+// arithmetic (Williams, Waterman and Patterson 2009). Ceilings are what one was seen to reach; what
+// a node reads from a cache takes less.
 #pragma once
 
 #include <megacpp/inspect/work.hpp>
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace mc {
@@ -23,14 +25,14 @@ struct gpu_ceilings {
 
   double products(dtype t) const { return t == dtype::bf16 ? bf16 : fp32; }
 };
-/// Of an H100: bench/results/gpu-h100-20261126T104446Z.json, but fp32, which is 0.8 of the 66.9
-/// TFLOP/s of NVIDIA's datasheet, as bf16's share of 989.4 was there. An H200 has the same
-/// multiprocessors, and memory that is faster by 4.8 to 3.35 TB/s (both datasheets); none of this
-/// has been measured by this program.
+/// Of an H100: bench/results/gpu-h100-20261126T104446Z.json, of attention what is deterministic,
+/// the default. fp32 is an estimate, 0.8 of the 66.9 TFLOP/s of NVIDIA's datasheet, as bf16's share
+/// of 989.4 was there. An H200 has the same multiprocessors, and memory that is faster by 4.8 to
+/// 3.35 TB/s (both datasheets), which is an estimate, too.
 inline constexpr gpu_ceilings gpus[] = {{"h100",
                                          "an H100 (SXM, 80 GB)",
                                          3.00e12,
-                                         790e12,
+                                         797e12,
                                          53e12,
                                          {330e12, 201e12},
                                          {610e12, 424e12},
@@ -38,7 +40,7 @@ inline constexpr gpu_ceilings gpus[] = {{"h100",
                                         {"h200",
                                          "an H200",
                                          3.00e12 * 4.8 / 3.35,
-                                         790e12,
+                                         797e12,
                                          53e12,
                                          {330e12, 201e12},
                                          {610e12, 424e12},
@@ -48,7 +50,7 @@ inline const gpu_ceilings& ceilings_of(std::string_view name) {
                        [&](const gpu_ceilings& c) { return c.name == name; });
 }
 
-/// What nodes of one op do in a step of one micro-batch, and the seconds that they take at least.
+/// What nodes of one op do in a step of one micro-batch, and the seconds that they take.
 struct roofline_row {
   const char* op = "";
   std::int64_t nodes = 0;
@@ -59,8 +61,8 @@ struct roofline {
   std::vector<roofline_row> rows;     ///< the longest first
   double micro_batch = 0, update = 0; ///< seconds; `update` has all that is done once a step
   std::int64_t tokens = 0;            ///< of a micro-batch on one rank
-  std::int64_t model_flops = 0;       ///< of a micro-batch
-  double mfu(double peak) const { return static_cast<double>(model_flops) / (micro_batch * peak); }
+  double model_flops = 0;             ///< of a micro-batch: the mean of stages
+  double mfu(double peak) const { return model_flops / (micro_batch * peak); }
 };
 
 /// Operations a second that a node can do at most.
@@ -72,7 +74,7 @@ inline double arithmetic_of(const gpu_ceilings& c, const graph& g, const node& n
   return c.products(x.type);
 }
 
-/// Of one rank of a pipeline stage; exchanges between ranks are left out.
+/// Of one rank of a pipeline stage; the wire between ranks is left out.
 inline roofline roofline_of(const program_view& p, const gpu_ceilings& c, int of_stage = 0) {
   roofline all;
   const stage_shape s = stage_of(p, of_stage);
@@ -99,8 +101,19 @@ inline roofline roofline_of(const program_view& p, const gpu_ceilings& c, int of
   std::stable_sort(all.rows.begin(), all.rows.end(),
                    [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
   all.tokens = local_tokens(*p.block(0).g);
-  all.model_flops = model_flops(p, 1, of_stage);
+  const int stages = p.numbers.ranks.pp;
+  for (int stage = 0; stage < stages; ++stage)
+    all.model_flops += static_cast<double>(model_flops(p, 1, stage)) / stages;
   return all;
+}
+
+/// That of the stage whose micro-batch takes longest, for which the others wait, and its number.
+inline std::pair<roofline, int> slowest_roofline(const program_view& p, const gpu_ceilings& c) {
+  std::pair<roofline, int> slowest{roofline_of(p, c, 0), 0};
+  for (int stage = 1; stage < p.numbers.ranks.pp; ++stage)
+    if (roofline other = roofline_of(p, c, stage); other.micro_batch > slowest.first.micro_batch)
+      slowest = {std::move(other), stage};
+  return slowest;
 }
 
 } // namespace mc

@@ -527,7 +527,7 @@ struct report_flags {
         .of(command::describe);
     roofline
         .is("",
-            "say what each op would take at least on such a GPU, by its arithmetic and its "
+            "say about what each op would take on such a GPU, by its arithmetic and its "
             "traffic, "
             "and what a step would, instead of the description")
         .one_of("h100|h200")

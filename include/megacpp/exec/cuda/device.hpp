@@ -375,8 +375,8 @@ public:
   void take(cudaStream_t on, function_ref<> f) {
     cudaGraph_t taken = nullptr;
     bool whole = true;
-    refused_ = cudaStreamBeginCapture(on, cudaStreamCaptureModeThreadLocal) != cudaSuccess;
-    if (refused_) return;
+    if (cudaStreamBeginCapture(on, cudaStreamCaptureModeThreadLocal) != cudaSuccess)
+      return refuse();
     try {
       f();
     } catch (...) {
@@ -389,12 +389,16 @@ public:
             cudaGraphInstantiate(&runs_, taken, 0) == cudaSuccess &&
             cudaGraphUpload(runs_, on) == cudaSuccess; // what it needs of the device is taken here
     if (taken != nullptr) (void)cudaGraphDestroy(taken);
-    refused_ = !whole;
-    if (refused_) (void)cudaGetLastError(); // f tells what is wrong when it starts the work itself
+    if (!whole) refuse();
   }
   cudaGraphExec_t get() const { return runs_; }
 
 private:
+  /// What is wrong f tells when it starts the work itself.
+  void refuse() {
+    refused_ = true;
+    (void)cudaGetLastError();
+  }
   /// Prompts whose products are apart have many more, which a graph would cost more than it saves.
   static constexpr std::size_t most_nodes = 16384;
   cudaGraphExec_t runs_ = nullptr;
