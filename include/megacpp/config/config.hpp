@@ -10,9 +10,12 @@
 
 #if defined(__CUDACC__)
 #define MEGACPP_HD __host__ __device__ __forceinline__
-#define MEGACPP_UNROLL _Pragma("unroll")
 #else
 #define MEGACPP_HD inline __attribute__((always_inline))
+#endif
+#if defined(__CUDA_ARCH__) // where nvcc makes code for a GPU: g++, which it calls, too, warns of it
+#define MEGACPP_UNROLL _Pragma("unroll")
+#else
 #define MEGACPP_UNROLL
 #endif
 
