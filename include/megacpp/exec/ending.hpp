@@ -1,11 +1,11 @@
-// What a destructor does that may throw.
+// A destructor may do something that throws by this.
 #pragma once
 
 #include <exception>
 
 namespace mc {
 
-/// A member of an object whose destructor does something that may throw.
+/// An object has this as a member if its destructor does something that may throw.
 class ending {
 public:
   /// Calls f() in that destructor. Throws what f throws, unless something else is on its way.

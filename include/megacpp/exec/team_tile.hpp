@@ -97,7 +97,7 @@ private:
   int first_, step_, column_;
 };
 
-/// By tensor cores: numbers that are no bf16 are rounded to it before they are multiplied. A warp
+/// Tensor cores multiply for this tile: numbers that are no bf16 are rounded to it before. A warp
 /// has 16 rows; its threads hold what the fragments of mma.m16n8k16 have (PTX ISA, "Matrix
 /// Fragments for mma.m16n8k16 with floating point type").
 template <int M, int N, class Team> class tensor_tile {

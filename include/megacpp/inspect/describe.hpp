@@ -332,7 +332,7 @@ inline std::string roofline_text(const program_view& p, const std::vector<model_
     out += "  the wire between ranks and the time in which stages idle are left out\n";
   return out;
 }
-/// The same as one JSON object.
+/// This is the same as one JSON object.
 inline std::string roofline_json(const program_view& p, const std::vector<model_part>& model,
                                  std::string_view gpu) {
   const gpu_ceilings& c = ceilings_of(gpu);

@@ -14,7 +14,7 @@
 
 namespace mc {
 
-/// What a GPU reaches, in bytes and operations a second.
+/// These are the rates that a GPU reaches, in bytes and operations a second.
 struct gpu_ceilings {
   std::string_view name;                    ///< of --roofline
   std::string_view called;                  ///< for people
@@ -25,10 +25,10 @@ struct gpu_ceilings {
 
   double products(dtype t) const { return t == dtype::bf16 ? bf16 : fp32; }
 };
-/// Of an H100: bench/results/gpu-h100-20261126T104446Z.json, of attention what is deterministic,
-/// the default. fp32 is an estimate, 0.8 of the 66.9 TFLOP/s of NVIDIA's datasheet, as bf16's share
-/// of 989.4 was there. An H200 has the same multiprocessors, and memory that is faster by 4.8 to
-/// 3.35 TB/s (both datasheets), which is an estimate, too.
+/// The rates of an H100 are those of bench/results/gpu-h100-20261126T104446Z.json; its attention is
+/// the deterministic one, which is the default. fp32 is an estimate, 0.8 of the 66.9 TFLOP/s of
+/// NVIDIA's datasheet, as bf16's share of 989.4 was there. An H200 has the same multiprocessors,
+/// and memory that is faster by 4.8 to 3.35 TB/s (both datasheets), which is an estimate, too.
 inline constexpr gpu_ceilings gpus[] = {{"h100",
                                          "an H100 (SXM, 80 GB)",
                                          3.00e12,

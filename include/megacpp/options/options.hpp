@@ -527,9 +527,8 @@ struct report_flags {
         .of(command::describe);
     roofline
         .is("",
-            "say about what each op would take on such a GPU, by its arithmetic and its "
-            "traffic, "
-            "and what a step would, instead of the description")
+            "say about what each op, and what a step, would take on such a GPU, by arithmetic and "
+            "traffic, instead of the description")
         .one_of("h100|h200")
         .of(command::describe);
     bench_json

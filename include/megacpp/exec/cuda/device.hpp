@@ -34,7 +34,7 @@ inline void require_cuda(cudaError_t status, const std::string& call,
   throw error(code, call + ": " + cudaGetErrorName(status) + ", " + cudaGetErrorString(status));
 }
 
-/// What a moment is for: to order work alone, or to tell the time, too, which costs more.
+/// A moment orders work alone, or it tells the time, too, which costs more.
 enum class moment_use : std::uint8_t { order, time };
 
 /// An event of CUDA, as a value.
@@ -339,7 +339,8 @@ private:
   launched last_;
   bool taken_ = false; ///< what is started becomes a graph
   std::int64_t graphs_started_ = 0;
-  /// What a graph cannot repeat: a copy of what the host has now, and what the host waits for.
+  /// A graph cannot repeat a copy of what the host has now, nor what the host waits for: this
+  /// throws mc::error for them.
   void require_not_taken(const char* what) const {
     if (taken_)
       throw error(exit_code::internal,
@@ -394,7 +395,7 @@ public:
   cudaGraphExec_t get() const { return runs_; }
 
 private:
-  /// What is wrong f tells when it starts the work itself.
+  /// The caller starts the work without a graph then, and hears what is wrong from that.
   void refuse() {
     refused_ = true;
     (void)cudaGetLastError();

@@ -90,10 +90,6 @@ template <class G, class T> MEGACPP_HD G dot(const T* a, const T* b, std::int64_
   return sum.v[0];
 }
 
-} // namespace detail
-
-namespace detail {
-
 /// Where a tile lies: `count` tokens of a head from `first` on.
 struct tile_place {
   std::int64_t sequence, head, first;
@@ -187,12 +183,26 @@ struct tile_sight {
   const attention_extents& s;
   std::int64_t sequence, query, key; // the first of each
   int queries, keys;
-  bool all;
+  pairs seen;
   MEGACPP_HD bool operator()(int i, int j) const {
     if (i >= queries || j >= keys) return false;
-    return all || sees(see, s, query_of(see, s, sequence, query + i), sequence, key + j);
+    return seen == pairs::all ||
+           sees(see, s, query_of(see, s, sequence, query + i), sequence, key + j);
   }
 };
+
+/// This is what a tile of queries, which has these bounds, sees of the at most N keys from `key`
+/// on: no keys at all behind the last one at which it looks.
+template <int N, class Team>
+MEGACPP_HD tile_sight sight_of(const Team& team, const attention_visibility& see,
+                               const attention_extents& s, const tile_place& at,
+                               const token_bounds& looking, std::int64_t key) {
+  const int n = keys_looked_at(see, looking, key, s.keys - key < N ? s.keys - key : N);
+  const pairs seen =
+      n <= 0 ? pairs::none
+             : pairs_seen(see, looking, bounds_of_keys(team, see, s, at.sequence, key, n));
+  return {see, s, at.sequence, at.first, key, at.count, n, seen};
+}
 
 /// Heads of tokens, from one token on, as rows of a matrix; `turned`: each element of a head is a
 /// row, of which `part` is the first.
@@ -250,14 +260,10 @@ template <class T> struct attention_tile {
       team_tile<T, M, W, Team> out(team);
       for (int i = team.index(); i < M; i += team.count()) top[i] = none, sum[i] = 0;
       for (std::int64_t key = 0; key < s.keys; key += N) {
-        const int n =
-            detail::keys_looked_at(see, looking, key, s.keys - key < N ? s.keys - key : N);
+        const detail::tile_sight sees = detail::sight_of<N>(team, see, s, at, looking, key);
+        const int n = sees.keys;
         if (n <= 0) break;
-        const detail::pairs seen = detail::pairs_seen(
-            see, looking, detail::bounds_of_keys(team, see, s, at.sequence, key, n));
-        if (seen == detail::pairs::none) continue;
-        const detail::tile_sight sees{see, s,        at.sequence, at.first,
-                                      key, at.count, n,           seen == detail::pairs::all};
+        if (sees.seen == detail::pairs::none) continue;
         team_tile<T, M, N, Team> x(team);
         x.add_product(queries, detail::rows_of(k, at.sequence * s.keys + key, kv, n), depth);
         x.each([&](int i, int j, G& e) {
@@ -345,14 +351,10 @@ template <class T> struct attention_query_grad_tile {
       const int width = detail::width_of_part<W>(s.width, part);
       team_tile<T, M, W, Team> out(team);
       for (std::int64_t key = 0; key < s.keys; key += N) {
-        const int n =
-            detail::keys_looked_at(see, looking, key, s.keys - key < N ? s.keys - key : N);
+        const detail::tile_sight sees = detail::sight_of<N>(team, see, s, at, looking, key);
+        const int n = sees.keys;
         if (n <= 0) break;
-        const detail::pairs seen = detail::pairs_seen(
-            see, looking, detail::bounds_of_keys(team, see, s, at.sequence, key, n));
-        if (seen == detail::pairs::none) continue;
-        const detail::tile_sight sees{see, s,        at.sequence, at.first,
-                                      key, at.count, n,           seen == detail::pairs::all};
+        if (sees.seen == detail::pairs::none) continue;
         const std::int64_t keys = at.sequence * s.keys + key;
         team_tile<T, M, N, Team> x(team);
         x.add_product(queries, detail::rows_of(k, keys, kv, n), depth);
@@ -413,8 +415,7 @@ template <class T> struct attention_key_grad_tile {
           const detail::pairs seen = detail::pairs_seen(
               see, detail::bounds_of_queries(team, see, s, at.sequence, query, n), seen_at);
           if (seen == detail::pairs::none) continue;
-          const detail::tile_sight sees{see,      s, at.sequence, query,
-                                        at.first, n, at.count,    seen == detail::pairs::all};
+          const detail::tile_sight sees{see, s, at.sequence, query, at.first, n, at.count, seen};
           const std::int64_t queries = at.sequence * s.queries + query,
                              of = (at.sequence * s.heads + head) * s.queries + query;
           team_tile<T, M, N, Team> x(team);
