@@ -152,9 +152,28 @@ public:
     mine = fragments_[index(current_)];
   }
 
+  /// 16 bytes on their way: they come when the thread waits for them, and not before.
+  void send(void* to, const void* from) {
+    for (const void* p : {static_cast<const void*>(to), from})
+      if (reinterpret_cast<std::uintptr_t>(p) % 16 != 0)
+        fault_ = "a group of 16 bytes is not aligned";
+    sent_.push_back({current_, to, from});
+  }
+  void receive() {
+    for (const sent_bytes& s : sent_)
+      if (s.thread == current_) std::memcpy(s.to, s.from, 16);
+    std::erase_if(sent_, [this](const sent_bytes& s) { return s.thread == current_; });
+  }
+
 private:
+  struct sent_bytes {
+    int thread;
+    void* to;
+    const void* from;
+  };
   int threads_, current_ = 0;
   std::vector<fragments> fragments_;
+  std::vector<sent_bytes> sent_;
   std::unique_ptr<fiber[]> fibers_;
   std::vector<barrier> at_; // where the threads stand
   std::vector<std::uint64_t> deposits_;
@@ -310,6 +329,9 @@ public:
     block_->wait({"sync", -1, where, [](emulated_block&) {}});
   }
 
+  template <class T> void carry(T* to, const T* from) const { block_->send(to, from); }
+  void carried() const { block_->receive(); }
+
   template <class T, class Extent, class F> void each(Extent extent, F f) const {
     constexpr int N = width<T>;
     const std::int64_t n = extent, full = n / N * N, me = block_->current();
@@ -420,7 +442,7 @@ public:
 inline std::string emulated_block::run(const std::function<void(const emulated_team&)>& f,
                                        turns order, const std::vector<written>& arrays) {
   state_ = order.seed;
-  fault_.clear();
+  fault_.clear(), sent_.clear();
   std::vector<written> all = arrays; // and what they share, which a run before has made
   for (const auto& [key, a] : shared_) {
     a->clear();

@@ -2,6 +2,7 @@
 #include "rows.hpp"
 
 #include <megacpp/kernel/rows/attention.hpp>
+#include <megacpp/kernel/rows/cached_attention.hpp>
 
 #include <cmath>
 
@@ -103,11 +104,75 @@ template <class T> void backward(report& r, const sizes& m) {
       });
 }
 
+// A token that is decoded behind the others of its sequence: all tiles of its keys by one team, and a
+// tile by each.
+template <class T> void decoded(report& r, const sizes& m, bool apart) {
+  using G = mc::accumulator_t<T>;
+  using tile = rows::cached_attention_tile<T>;
+  attended of(m);
+  of.s.queries = 1;
+  const int64_t tiles = apart ? tile::tiles(m.tokens) : 1;
+  // Tensor cores add up in another order, and of scores that differ so little e^x does as much.
+  bound of_o = same_bits, of_sum = same_bits, of_part = same_bits;
+  if (sizeof(T) == 2) {
+    const double steps = 6 * std::sqrt(static_cast<double>(of.s.width + 64)) + 8;
+    of_o = {.roundings = 1, .steps = steps, .magnitude = 1, .inner = 0.5};
+    of_sum = {.steps = steps, .magnitude = 64};
+    of_part = {.steps = 0x1p15, .magnitude = 8}; // shares are rounded to bf16, 2^-9 of each
+  }
+  arrays a;
+  const auto q = a.read<T>(of.of_q), k = a.read<T>(m.tokens * of.of_k),
+             v = a.read<T>(m.tokens * of.of_k);
+  const auto slots = a.numbered(1, [n = m.tokens](int64_t) { return n - 1; });
+  array<T> o;
+  array<G> sums_o, top, sum;
+  if (apart) {
+    sums_o = a.written<G>("sums of values", tiles * of.of_q, of_part);
+    top = a.written<G>("greatest scores", tiles * m.heads, of_sum);
+    sum = a.written<G>("sums", tiles * m.heads, of_sum);
+  } else {
+    o = a.written<T>("o", of.of_q, of_o);
+  }
+  const std::string name = apart ? "cached_attention_tile, keys apart" : "cached_attention_tile";
+  run(r, name.c_str(), name_of_type<T>, m, a,
+      of.s.kv_heads * tile::teams(1, of.s.heads / of.s.kv_heads) * tiles, [=](place at) {
+        return tile{of.s,
+                    {of.see.scale, 0, at(slots)},
+                    tile::is_whole(of.s.width, at(q), at(k), at(v)),
+                    {at(q), of.of_q},
+                    {at(k), of.of_k},
+                    {at(v), of.of_k},
+                    {at(o), of.of_q},
+                    {at(sums_o), at(top), at(sum)}};
+      });
+}
+template <class T> void total(report& r, const sizes& m) {
+  using G = mc::accumulator_t<T>;
+  attended of(m);
+  of.s.queries = 1;
+  const int64_t tiles = rows::cached_attention_tile<T>::tiles(m.tokens);
+  arrays a;
+  const auto sums_o = a.read<G>(tiles * of.of_q), top = a.read<G>(tiles * m.heads),
+             sum = a.read<G>(tiles * m.heads, 1, 64);
+  const auto slots = a.numbered(1, [n = m.tokens](int64_t) { return n - 1; });
+  const auto o = a.written<T>("o", of.of_q);
+  run(r, "cached_attention_total", name_of_type<T>, m, a, m.heads, [=](place at) {
+    return rows::cached_attention_total<T>{
+        of.s, {of.see.scale, 0, at(slots)}, {at(sums_o), at(top), at(sum)}, {at(o), of.of_q}};
+  });
+}
+template <class T> void cached(report& r, const sizes& m) {
+  if (!m.timed) decoded<T>(r, m, false);
+  decoded<T>(r, m, true), total<T>(r, m);
+}
+
 } // namespace
 
 void attention_by_rows(report& r, std::span<const sizes> all) {
   for (const sizes& m : all) {
-    if (m.timed || m.heads == 0 || m.half > 512) continue;
+    if (m.heads == 0 || m.half > 512) continue;
+    cached<float>(r, m), cached<mc::bf16>(r, m);
+    if (m.timed) continue;
     forward<float>(r, m), forward<mc::bf16>(r, m);
     backward<float>(r, m), backward<mc::bf16>(r, m);
   }

@@ -6,11 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <string>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "emulated_rows.hpp"
@@ -267,45 +265,6 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(attention, T, types) {
       }
     }
   }
-}
-
-namespace {
-
-/// o of some queries of a cache, from one on, each at its place.
-template <class Team, class T>
-std::vector<T> of_queries(const attended<T>& in, int64_t from, int64_t count, int threads) {
-  viewed<T> x(in);
-  std::vector<std::int32_t> places;
-  for (int64_t i = from; i < from + count; ++i) places.push_back(static_cast<std::int32_t>(i));
-  x.s.queries = count, x.see.query_position = places.data();
-  auto o = unset<T>(count * x.of_q);
-  const mc::head_rows<const T> q{in.q.data() + from * x.of_q, x.of_q};
-  on_team<Team>(
-      "attention_tile",
-      team_shape{{in.p.heads * rows::attention_tile<T>::tiles(count), in.p.width}, threads},
-      rows::attention_tile<T>{x.s, x.see, q, x.k, x.v, {o.data(), x.of_q}, nullptr}, o);
-  return o;
-}
-template <class Team, class T> void alone_as_in_a_prompt(int threads) {
-  attended<T> in(problem{"a cache", 1, 150, 150, 2, 1, 8, true, 100});
-  const std::vector<T> prompt = of_queries<Team>(in, 0, 150, threads);
-  const int64_t of_q = in.p.heads * in.p.width;
-  for (const auto& [from, count] :
-       {std::pair<int64_t, int64_t>{0, 1}, {63, 2}, {70, 70}, {149, 1}}) {
-    attended<T> cache = in; // behind the last query nothing is written yet
-    for (auto* x : {&cache.k, &cache.v})
-      std::fill(x->begin() + (from + count) * in.p.width, x->end(), mc::convert<T>(std::nanf("")));
-    const std::vector<T> some = of_queries<Team>(cache, from, count, threads);
-    BOOST_TEST(std::memcmp(some.data(), prompt.data() + from * of_q, some.size() * sizeof(T)) == 0,
-               count << " queries from " << from);
-  }
-}
-
-} // namespace
-
-BOOST_AUTO_TEST_CASE_TEMPLATE(a_query_has_the_same_bits_alone, T, types) {
-  alone_as_in_a_prompt<emulated_team, T>(32);
-  if constexpr (std::is_same_v<T, mc::bf16>) alone_as_in_a_prompt<emulated_tensor_team, T>(128);
 }
 
 // A product of the tensor cores is a barrier here, as it is none on a GPU: what barriers a body lacks

@@ -14,6 +14,9 @@
 //   team.threads               1 for a core
 //   team.index(), team.count() which thread it is, and of how many: `least_threads` or more
 //   team.leader()              true for one thread: who stores a row's statistics
+//   team.carry(to, from)       sends 16 bytes of memory into memory that the threads share; both
+//                              begin at multiples of 16
+//   team.carried()             those that this thread has sent are there
 //   team.multiply(c, a, b)     where team.multiplies: the threads of a warp add the product of
 //                              16 x 16 and 16 x 8 numbers of bf16 to sums (mma.m16n8k16 of PTX)
 //
@@ -73,6 +76,8 @@ struct core_team {
   MEGACPP_HD constexpr int count() const { return 1; }
   MEGACPP_HD constexpr bool leader() const { return true; }
   MEGACPP_HD constexpr void sync() const {}
+  template <class T> void carry(T* to, const T* from) const { std::memcpy(to, from, 16); }
+  MEGACPP_HD constexpr void carried() const {}
   template <class X, int N, int I> X* shared() const {
     alignas(64) static thread_local X array[N];
     return array;
@@ -195,6 +200,15 @@ template <int Lanes, int Groups = 1, bool Aligned = false> struct group_team {
   __device__ __forceinline__ void sync() const {
     if constexpr (Lanes == 32) __syncwarp();
     else __syncthreads();
+  }
+  template <class T> __device__ __forceinline__ void carry(T* to, const T* from) const {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                     static_cast<unsigned>(__cvta_generic_to_shared(to))),
+                 "l"(from)
+                 : "memory");
+  }
+  __device__ __forceinline__ void carried() const {
+    asm volatile("cp.async.wait_all;" ::: "memory");
   }
   template <class X, int N, int I> __device__ __forceinline__ X* shared() const {
     __shared__ alignas(16) X array[Groups][N];

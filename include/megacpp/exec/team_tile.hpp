@@ -3,10 +3,19 @@
 //
 //   team_tile<T, M, N, Team> x(team)  M x N accumulators of T, which are zero at first
 //   x.each(f)                         f(row, column, number) for the numbers that a thread holds
+//   x.each_with(y, f)                 f(row, column, number of x, number of y)
 //   x.add_product(a, b, depth)        x(i, j) += sum over k < depth of a(i, k) b(j, k)
 //
 // A thread holds the same numbers of all tiles with the same T, M and N. None of these is a
 // barrier. All threads can read the memory in which a and b lie.
+//
+// Rows that several threads read often a team may carry into memory that it shares:
+//
+//   carry_rows<W>(team, rows, width, aligned, at, to)
+//                              to[i * carried_stride<T, W> + k] = element k of the `width`, at most
+//                              W, from at(i) on, for each row i < rows
+//
+// They are there behind team.carried() and a barrier.
 #pragma once
 
 #include <megacpp/exec/team.hpp>
@@ -45,6 +54,14 @@ public:
       if (!all_held && row(i) >= M) break;
       MEGACPP_UNROLL
       for (int j = 0; j < columns; ++j) f(row(i), column(j), x_[i][j]);
+    }
+  }
+  template <class F> MEGACPP_HD void each_with(const plain_tile& y, F f) {
+    MEGACPP_UNROLL
+    for (int i = 0; i < rows; ++i) {
+      if (!all_held && row(i) >= M) break;
+      MEGACPP_UNROLL
+      for (int j = 0; j < columns; ++j) f(row(i), column(j), x_[i][j], y.x_[i][j]);
     }
   }
   template <class A, class B, bool Turned>
@@ -97,20 +114,29 @@ private:
   int first_, step_, column_;
 };
 
-/// Tensor cores multiply for this tile: numbers that are no bf16 are rounded to it before. A warp
-/// has 16 rows; its threads hold what the fragments of mma.m16n8k16 have (PTX ISA, "Matrix
-/// Fragments for mma.m16n8k16 with floating point type").
+/// Tensor cores multiply for this tile: numbers that are no bf16 are rounded to it before. Four
+/// warps have 16 rows each, or 16 rows together, of which each has every fourth group of 8 columns.
+/// Their threads hold what the fragments of mma.m16n8k16 have (PTX ISA, "Matrix Fragments for
+/// mma.m16n8k16 with floating point type").
 template <int M, int N, class Team> class tensor_tile {
 public:
   MEGACPP_HD explicit tensor_tile(const Team& team) : team_(team) {
-    const int lane = team.index() % 32;
-    row_ = team.index() / 32 * 16 + lane / 4, pair_ = lane % 4 * 2, column_ = lane / 4;
+    const int lane = team.index() % 32, warp = team.index() / 32;
+    row_ = warp / across * 16 + lane / 4, pair_ = lane % 4 * 2, column_ = lane / 4;
+    first_ = warp % across * 8;
   }
   template <class F> MEGACPP_HD void each(F f) {
     MEGACPP_UNROLL
-    for (int n = 0; n < N / 8; ++n) {
+    for (int n = 0; n < held; ++n) {
       MEGACPP_UNROLL
       for (int e = 0; e < 4; ++e) f(row(e), column(n, e), x_[n][e]);
+    }
+  }
+  template <class F> MEGACPP_HD void each_with(const tensor_tile& y, F f) {
+    MEGACPP_UNROLL
+    for (int n = 0; n < held; ++n) {
+      MEGACPP_UNROLL
+      for (int e = 0; e < 4; ++e) f(row(e), column(n, e), x_[n][e], y.x_[n][e]);
     }
   }
   template <class A, class B, bool Turned>
@@ -121,8 +147,8 @@ public:
           two_of(a, row_, k, depth, whole), two_of(a, row_ + 8, k, depth, whole),
           two_of(a, row_, k + 8, depth, whole), two_of(a, row_ + 8, k + 8, depth, whole)};
       MEGACPP_UNROLL
-      for (int n = 0; n < N / 8; ++n) {
-        const int i = 8 * n + column_;
+      for (int n = 0; n < held; ++n) {
+        const int i = group(n) + column_;
         const std::uint32_t of_b[2] = {two_of(b, i, k, depth, whole),
                                        two_of(b, i, k + 8, depth, whole)};
         team_.multiply(x_[n], of_a, of_b);
@@ -131,10 +157,12 @@ public:
   }
 
 private:
-  static_assert(M == 64 && N % 8 == 0); // 16 rows for each of four warps
+  static constexpr int across = 64 / M, held = N / 8 / across; // groups of 8 columns
+  static_assert((M == 64 || M == 16) && N % (8 * across) == 0);
 
   MEGACPP_HD int row(int e) const { return row_ + (e < 2 ? 0 : 8); }
-  MEGACPP_HD int column(int n, int e) const { return 8 * n + pair_ + e % 2; }
+  MEGACPP_HD int group(int n) const { return 8 * across * n + first_; }
+  MEGACPP_HD int column(int n, int e) const { return group(n) + pair_ + e % 2; }
 
   MEGACPP_HD static std::uint32_t bits(bf16 x) { return x.bits; }
   MEGACPP_HD static std::uint32_t bits(float x) { return bf16(x).bits; }
@@ -162,11 +190,32 @@ private:
   }
 
   Team team_;
-  float x_[N / 8][4] = {};
-  int row_, pair_, column_;
+  float x_[held][4] = {};
+  int row_, pair_, column_, first_;
 };
 
 } // namespace detail
+
+/// Rows that follow each other at such a distance lie in different banks of shared memory.
+template <class T, int W>
+inline constexpr int carried_stride = W + 16 / static_cast<int>(sizeof(T));
+
+/// `aligned`: every row begins at a multiple of 16 bytes, and `width` elements are whole groups of
+/// 16 bytes.
+template <int W, class Team, class T, class At>
+MEGACPP_HD void carry_rows(const Team& team, int rows, int width, bool aligned, At at, T* to) {
+  constexpr int together = 16 / static_cast<int>(sizeof(T)), groups = W / together;
+  static_assert(W % together == 0);
+  for (int group = team.index(); group < rows * groups; group += team.count()) {
+    const int i = group / groups, k = group % groups * together;
+    if (k >= width) continue;
+    T* const there = to + i * carried_stride<T, W> + k;
+    const auto* const from = at(i) + k;
+    if (aligned) team.carry(there, from);
+    else
+      for (int e = 0; e < together && k + e < width; ++e) there[e] = from[e];
+  }
+}
 
 template <class T, int M, int N, class Team> using team_tile =
     std::conditional_t<Team::multiplies && std::is_same_v<T, bf16>, detail::tensor_tile<M, N, Team>,

@@ -109,26 +109,6 @@ template <class Shape> constexpr rows::attention_extents row_extents(const Shape
   return {s.queries, s.keys, s.heads, s.kv_heads, s.head_dim};
 }
 
-/// The bytes that attention with such queries and keys needs beside them.
-template <class T, class Call, class Q, class K>
-constexpr std::int64_t attention_bytes(const Call& c, Q q, K k) {
-  if constexpr (on_host<Call>)
-    return attention_forward_bytes<T>(shape_of_attention(c, q, k), c.threads());
-  else return 0;
-}
-/// Starts the attention of a node, by at most `threads` threads where its device is the host.
-template <class T, class Call, class Shape>
-void attend(Call& c, const Shape& s, const attention_visibility& see, const T* q, const T* k,
-            const T* v, T* o, accumulator_t<T>* lse, int threads) {
-  const auto of_q = query_rows(q, s), of_k = key_rows(k, s), of_v = key_rows(v, s);
-  const auto of_o = query_rows(o, s);
-  if constexpr (on_host<Call>)
-    attention_forward<T>(s, see, of_q, of_k, of_v, of_o, lse, {c.scratch(), threads, c.lane()});
-  else
-    for_rows(c.lane(), s.batch * s.heads * rows::attention_tile<T>::tiles(s.queries),
-             rows::attention_tile<T>{row_extents(s), see, of_q, of_k, of_v, of_o, lse});
-}
-
 } // namespace detail
 
 template <> struct kernel_of<&op::attention> { // q, k, v, q_order, k_order, q_document,
@@ -136,19 +116,29 @@ template <> struct kernel_of<&op::attention> { // q, k, v, q_order, k_order, q_d
   using in = op::attention_in;
   using out = op::attention_out;
   template <class T, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
-    return std::max(detail::attention_bytes<T>(c, in::q, in::k),
-                    detail::fused_scratch<T, in>(c, false));
+    if constexpr (on_host<Call>)
+      return attention_forward_bytes<T>(detail::shape_of_attention(c, in::q, in::k), c.threads());
+    else return detail::fused_scratch<T, in>(c, false);
   }
   template <class T, class Call> static void prepare(Call& c) requires(!on_host<Call>) {
     detail::prepare_fused<T, in>(c, false);
   }
   template <class T, class Call> static void run(Call& c) {
-    if (const fused_attention* const of = detail::fused_here<T, in>(c))
+    using namespace detail;
+    if (const fused_attention* const of = fused_here<T, in>(c))
       return of->execute(fused_attention_call{c.lane(), c.scratch(), c.in(in::q), c.in(in::k),
                                               c.in(in::v), c.out(out::o), c.out(out::lse)});
-    const auto s = detail::shape_of_attention(c, in::q, in::k);
-    detail::attend<T>(c, s, detail::visibility_of<in>(c, s.head_dim), c.in(in::q), c.in(in::k),
-                      c.in(in::v), c.out(out::o), c.out(out::lse), c.threads());
+    const auto s = shape_of_attention(c, in::q, in::k);
+    const attention_visibility see = visibility_of<in>(c, s.head_dim);
+    const auto q = query_rows(c.in(in::q), s), k = key_rows(c.in(in::k), s),
+               v = key_rows(c.in(in::v), s);
+    const auto o = query_rows(c.out(out::o), s);
+    auto* const lse = c.out(out::lse);
+    if constexpr (on_host<Call>)
+      attention_forward<T>(s, see, q, k, v, o, lse, {c.scratch(), c.threads(), c.lane()});
+    else
+      for_rows(c.lane(), s.batch * s.heads * rows::attention_tile<T>::tiles(s.queries),
+               rows::attention_tile<T>{row_extents(s), see, q, k, v, o, lse});
   }
 };
 

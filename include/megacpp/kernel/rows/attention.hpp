@@ -4,16 +4,15 @@
 // put them into memory that they share; then they multiply these with the values. Keys follow each
 // other with a running maximum m and sum l (Milakov and Gimelshein 2018). Tiles of which no pair
 // sees each other are left out, as those of other documents are. What a query gets depends on its
-// own keys alone, and not on the other queries of its tile: of a cache it has the same bits alone,
-// as a token that is decoded, and in a prompt.
+// own keys alone, and not on the other queries of its tile.
 #pragma once
 
 #include <megacpp/exec/launch.hpp>
 #include <megacpp/exec/math.hpp>
 #include <megacpp/exec/team_tile.hpp>
+#include <megacpp/kernel/rows/heads.hpp>
 
 #include <limits>
-#include <type_traits>
 
 namespace mc {
 
@@ -35,31 +34,9 @@ struct attention_visibility {
   const std::int32_t* key_document = nullptr;
 };
 
-/// Heads of tokens: element (b, s, a, d) is data[(b * S + s) * stride + a * D + d], so that a part
-/// of a packed (T, 3H) row is read where it lies.
-template <class T> struct head_rows {
-  T* data;
-  std::int64_t stride; // of a token, in elements
-  template <class U>
-  requires(std::is_same_v<U, const T> && !std::is_const_v<T>) operator head_rows<U>() const {
-    return {data, stride};
-  }
-};
-
 namespace rows {
 
 inline constexpr int attention_tokens = 64; ///< of a tile
-/// Elements of a head for which a team holds a tile of sums.
-template <class T> inline constexpr int attention_part = sizeof(T) == 8 ? 64 : 128;
-
-/// The extents of an attention: B is that of its rows.
-struct attention_extents {
-  std::int64_t queries, keys;   // Sq, Sk
-  std::int64_t heads, kv_heads; // A, K
-  std::int64_t width;           // D
-
-  MEGACPP_HD std::int64_t kv_head(std::int64_t head) const { return head / (heads / kv_heads); }
-};
 
 namespace detail {
 
@@ -150,15 +127,12 @@ MEGACPP_HD token_bounds bounds_of_keys(const Team& team, const attention_visibil
   return bounds_of(team, o.key_position, first, o.key_document, b * s.keys + first, n);
 }
 
-/// How many of n keys from one on a tile of queries looks at: where keys stand at their indices,
-/// those behind the last query hold nothing yet if they lie in a cache.
-MEGACPP_HD int keys_looked_at(const attention_visibility& o, const token_bounds& queries,
-                              std::int64_t key, std::int64_t n) {
-  if (o.key_position == nullptr && (o.causal || o.window > 0)) {
-    const auto until = static_cast<std::int64_t>(queries.last_place) + 1 - key;
-    if (until < n) n = until;
-  }
-  return static_cast<int>(n);
+/// No query of a tile sees a key from this one on, where keys stand at their indices.
+MEGACPP_HD std::int64_t keys_until(const attention_visibility& o, const attention_extents& s,
+                                   const token_bounds& queries) {
+  if (o.key_position != nullptr || !(o.causal || o.window > 0)) return s.keys;
+  const auto until = static_cast<std::int64_t>(queries.last_place) + 1;
+  return until < s.keys ? until : s.keys;
 }
 
 /// Which pairs of some queries and some keys see each other.
@@ -192,15 +166,13 @@ struct tile_sight {
 };
 
 /// This is what a tile of queries, which has these bounds, sees of the at most N keys from `key`
-/// on: no keys at all behind the last one at which it looks.
+/// on.
 template <int N, class Team>
 MEGACPP_HD tile_sight sight_of(const Team& team, const attention_visibility& see,
                                const attention_extents& s, const tile_place& at,
                                const token_bounds& looking, std::int64_t key) {
-  const int n = keys_looked_at(see, looking, key, s.keys - key < N ? s.keys - key : N);
-  const pairs seen =
-      n <= 0 ? pairs::none
-             : pairs_seen(see, looking, bounds_of_keys(team, see, s, at.sequence, key, n));
+  const int n = width_of_part<N>(s.keys, key);
+  const pairs seen = pairs_seen(see, looking, bounds_of_keys(team, see, s, at.sequence, key, n));
   return {see, s, at.sequence, at.first, key, at.count, n, seen};
 }
 
@@ -215,15 +187,8 @@ template <class T> MEGACPP_HD tile_rows<T, true> turned(const head_rows<const T>
                                                         std::int64_t part, int width) {
   return {x.data + token * x.stride + head + part, x.stride, width};
 }
-/// The elements of a head that a tile computes at a time, from `part` on.
-template <int W> MEGACPP_HD int width_of_part(std::int64_t width, std::int64_t part) {
-  return static_cast<int>(width - part < W ? width - part : W);
-}
 /// In the place of the share of a key that is not seen, as no share is.
 inline constexpr int unseen = -1;
-/// e^x of one number.
-template <class G> MEGACPP_HD G exp_of(G x) { return exp(vec<G, 1>(x)).v[0]; }
-
 } // namespace detail
 
 /// o and lse of `attention_tokens` queries of one head, which look at as many keys at a time; rows
@@ -253,16 +218,16 @@ template <class T> struct attention_tile {
     const auto queries = detail::rows_of(q, token, head, at.count);
     const detail::token_bounds looking =
         detail::bounds_of_queries(team, see, s, at.sequence, at.first, at.count);
+    const std::int64_t until = detail::keys_until(see, s, looking);
     const G scale = static_cast<G>(see.scale);
     const int depth = static_cast<int>(s.width);
     for (std::int64_t part = 0; part < s.width; part += W) {
       const int width = detail::width_of_part<W>(s.width, part);
       team_tile<T, M, W, Team> out(team);
       for (int i = team.index(); i < M; i += team.count()) top[i] = none, sum[i] = 0;
-      for (std::int64_t key = 0; key < s.keys; key += N) {
+      for (std::int64_t key = 0; key < until; key += N) {
         const detail::tile_sight sees = detail::sight_of<N>(team, see, s, at, looking, key);
         const int n = sees.keys;
-        if (n <= 0) break;
         if (sees.seen == detail::pairs::none) continue;
         team_tile<T, M, N, Team> x(team);
         x.add_product(queries, detail::rows_of(k, at.sequence * s.keys + key, kv, n), depth);
@@ -303,7 +268,7 @@ template <class T> struct attention_tile {
           o.data[(token + i) * o.stride + head + part + d] =
               convert<T>(sum[i] == 0 ? G(0) : e / sum[i]);
       });
-      if (part == 0 && lse != nullptr) {
+      if (part == 0) {
         G* const to = lse + (at.sequence * s.heads + at.head) * s.queries + at.first;
         for (int i = team.index(); i < at.count; i += team.count())
           to[i] = sum[i] == 0 ? none : top[i] + log(vec<G, 1>(sum[i])).v[0];
@@ -344,16 +309,16 @@ template <class T> struct attention_query_grad_tile {
                gradients = detail::rows_of(dy, token, head, at.count);
     const detail::token_bounds looking =
         detail::bounds_of_queries(team, see, s, at.sequence, at.first, at.count);
+    const std::int64_t until = detail::keys_until(see, s, looking);
     const G scale = static_cast<G>(see.scale);
     const int depth = static_cast<int>(s.width);
     team.sync();
     for (std::int64_t part = 0; part < s.width; part += W) {
       const int width = detail::width_of_part<W>(s.width, part);
       team_tile<T, M, W, Team> out(team);
-      for (std::int64_t key = 0; key < s.keys; key += N) {
+      for (std::int64_t key = 0; key < until; key += N) {
         const detail::tile_sight sees = detail::sight_of<N>(team, see, s, at, looking, key);
         const int n = sees.keys;
-        if (n <= 0) break;
         if (sees.seen == detail::pairs::none) continue;
         const std::int64_t keys = at.sequence * s.keys + key;
         team_tile<T, M, N, Team> x(team);

@@ -4,6 +4,7 @@
 #include <megacpp/kernel/rows/activation.hpp>
 #include <megacpp/kernel/rows/adamw.hpp>
 #include <megacpp/kernel/rows/attention.hpp>
+#include <megacpp/kernel/rows/cached_attention.hpp>
 #include <megacpp/kernel/rows/clip_factor.hpp>
 #include <megacpp/kernel/rows/columns.hpp>
 #include <megacpp/kernel/rows/cross_entropy.hpp>

@@ -1,0 +1,277 @@
+// Attention of new tokens to cached keys and values, for devices that are no CPU
+// (op/cached_attention.hpp has the equations).
+//
+// A team takes up to 16 queries that read the same keys: of a token, the heads that share a head of
+// keys, and of the tokens that follow it. A token that is decoded alone has few queries and many
+// keys, so teams share its keys: each takes one tile of them and leaves sums, which another body
+// adds up in the order of the keys ("Flash-Decoding", Dao, Haziza, Massa and Sizov 2023). Where
+// there are queries enough for all teams, one team takes all tiles of its queries' keys, and adds
+// up in the same order by the same arithmetic. So what a query gets has the same bits either way.
+// It depends on the keys that the query sees alone: on none behind it, on no other query.
+#pragma once
+
+#include <megacpp/exec/launch.hpp>
+#include <megacpp/exec/team_tile.hpp>
+#include <megacpp/kernel/rows/heads.hpp>
+
+#include <limits>
+#include <type_traits>
+
+namespace mc::rows {
+
+inline constexpr int cached_queries = 16; ///< of a team
+/// Keys of a tile: as many as a team has shared memory for.
+template <class T> inline constexpr int cached_keys = 128 / static_cast<int>(sizeof(T));
+
+/// What queries see of a cache: query (b, s) has slot p = slots[b, s], and sees slots 0 ... p, with
+/// a window those above p - window alone. p = -1 sees nothing.
+struct cached_sight {
+  double scale;
+  std::int64_t window;       // 0: none
+  const std::int32_t* slots; // (B, S)
+
+  MEGACPP_HD bool operator()(std::int64_t slot, std::int64_t key) const {
+    return key <= slot && (window == 0 || key > slot - window);
+  }
+  /// The first slot that a query sees.
+  MEGACPP_HD std::int64_t first(std::int64_t slot) const {
+    return window > 0 && slot >= window ? slot - window + 1 : 0;
+  }
+};
+
+/// The sums of every query over each tile of keys: (B, S, A, tiles).
+template <class G> struct cached_sums {
+  G* o;   // (..., D): the sum of e^(score - top) v
+  G* top; // the greatest score, or -infinity where it sees no key of the tile
+  G* sum; // of e^(score - top)
+
+  /// Bytes of so many queries' sums, behind each other.
+  static constexpr std::int64_t bytes(std::int64_t queries, std::int64_t tiles,
+                                      std::int64_t width) {
+    return queries * tiles * (width + 2) * std::int64_t{sizeof(G)};
+  }
+  static cached_sums at(std::byte* room, std::int64_t queries, std::int64_t tiles,
+                        std::int64_t width) {
+    G* const o = reinterpret_cast<G*>(room);
+    return {o, o + queries * tiles * width, o + queries * tiles * (width + 1)};
+  }
+};
+
+namespace detail {
+
+/// What a query has seen so far, and how the sums of further keys are added to those that it has:
+/// each of the two is multiplied by its share.
+template <class G> struct seen_keys {
+  static constexpr G none = -std::numeric_limits<G>::infinity();
+  G top = none, sum = 0;
+
+  struct shares {
+    G before,
+        now; // below 0: there is no further key, and what stands in its place is not looked at
+    MEGACPP_HD G operator()(G x, G y) const {
+      return now < 0 ? x : fma(vec<G, 1>(x), vec<G, 1>(before), vec<G, 1>(y * now)).v[0];
+    }
+  };
+  MEGACPP_HD shares add(G other_top, G other_sum) {
+    if (other_top == none) return {1, -1};
+    const G before = top;
+    if (!(top > other_top)) top = other_top; // after a NaN the sum is one
+    const shares of{exp_of(before - top), exp_of(other_top - top)};
+    sum = of(sum, other_sum);
+    return of;
+  }
+};
+
+} // namespace detail
+
+/// o of the queries of a team, or their sums over one tile of keys each; rows are
+/// (B, K, teams of queries), and (..., tiles of keys) where there are sums.
+template <class T> struct cached_attention_tile {
+  using G = accumulator_t<T>;
+  using seen_keys = detail::seen_keys<G>;
+  static constexpr int threads_at_once = 384;
+  attention_extents s; // keys: the slots of a cache
+  cached_sight see;
+  bool whole; // heads are whole groups of 16 bytes
+  head_rows<const T> q, k, v;
+  head_rows<T> o;      // where there are no sums
+  cached_sums<G> sums; // or null
+
+  static constexpr std::int64_t tiles(std::int64_t slots) {
+    return (slots + cached_keys<T> - 1) / cached_keys<T>;
+  }
+  static constexpr std::int64_t teams(std::int64_t tokens, std::int64_t heads_of_one) {
+    return (tokens * heads_of_one + cached_queries - 1) / cached_queries;
+  }
+  static bool is_whole(std::int64_t width, const T* q, const T* k, const T* v) {
+    return rows_aligned<T>(width, q, k, v);
+  }
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
+    constexpr int M = cached_queries, N = cached_keys<T>, W = attention_part<T>, stride = N + 2;
+    constexpr G none = seen_keys::none;
+    using raw = std::conditional_t<sizeof(T) == 2, std::uint16_t, T>; // begins with nothing
+    constexpr int apart = carried_stride<T, W>;
+    T* const of_q = reinterpret_cast<T*>(team.template shared<raw, M * apart, 0>());
+    T* const of_k = reinterpret_cast<T*>(team.template shared<raw, N * apart, 1>());
+    T* const of_v = reinterpret_cast<T*>(team.template shared<raw, N * apart, 2>());
+    G* const score = team.template shared<G, M * stride, 3>();
+    G* const top = team.template shared<G, M * groups, 4>();
+    G* const sum = team.template shared<G, M * groups, 5>();
+    G* const before = team.template shared<G, M, 6>();
+    G* const now = team.template shared<G, M, 7>();
+    G* const seen_top = team.template shared<G, M, 8>();
+    G* const seen_sum = team.template shared<G, M, 9>();
+    std::int32_t* const slot = team.template shared<std::int32_t, M, 10>();
+
+    const bool splits = sums.o != nullptr;
+    const std::int64_t of_one = s.heads / s.kv_heads, queries = s.queries * of_one,
+                       all_tiles = tiles(s.keys), pieces = splits ? all_tiles : 1,
+                       of_sequence = teams(s.queries, of_one), piece = row % pieces,
+                       head = row / pieces / of_sequence % s.kv_heads,
+                       sequence = row / pieces / of_sequence / s.kv_heads,
+                       first = row / pieces % of_sequence * M;
+    const int count = detail::width_of_part<M>(queries, first);
+    const auto token = [&](int i) { return sequence * s.queries + (first + i) / of_one; };
+    const auto head_of = [&](int i) { return head * of_one + (first + i) % of_one; };
+
+    // The slots that queries of the team see.
+    std::int64_t from = s.keys, last = -1;
+    for (std::int64_t t = token(0); t <= token(count - 1); ++t) {
+      const std::int64_t at = see.slots[t];
+      if (at < 0) continue;
+      if (see.first(at) < from) from = see.first(at);
+      if (at > last) last = at;
+    }
+    if (last >= s.keys) last = s.keys - 1;
+    std::int64_t tile = from / N, until = last < 0 ? tile : last / N + 1;
+    if (splits) {
+      if (piece < tile || piece >= until) return;
+      tile = piece, until = piece + 1;
+    }
+    for (int i = team.index(); i < count; i += team.count()) slot[i] = see.slots[token(i)];
+
+    const G scale = static_cast<G>(see.scale);
+    for (std::int64_t part = 0; part < s.width; part += W) {
+      const int width = detail::width_of_part<W>(s.width, part);
+      team_tile<T, M, W, Team> out(team);
+      for (int i = team.index(); i < M; i += team.count()) seen_top[i] = none, seen_sum[i] = 0;
+      for (std::int64_t t = tile; t < until; ++t) {
+        const std::int64_t key = t * N;
+        const int n = static_cast<int>(last + 1 - key < N ? last + 1 - key : N);
+        const auto row_of = [&](const head_rows<const T>& x, std::int64_t d) {
+          return [&x, at = (sequence * s.keys + key) * x.stride + head * s.width + d](int j) {
+            return x.data + at + j * x.stride;
+          };
+        };
+        team_tile<T, M, N, Team> x(team);
+        for (std::int64_t d = 0; d < s.width; d += W) {
+          const int depth = detail::width_of_part<W>(s.width, d);
+          if (d > 0) team.sync(); // before of_q and of_k are written again
+          carry_rows<W>(team, n, depth, whole, row_of(k, d), of_k);
+          if (t == tile || s.width > W)
+            carry_rows<W>(
+                team, count, depth, whole,
+                [&](int i) { return q.data + token(i) * q.stride + head_of(i) * s.width + d; },
+                of_q);
+          if (d == 0) carry_rows<W>(team, n, width, whole, row_of(v, part), of_v);
+          team.carried();
+          team.sync();
+          x.add_product(tile_rows<T>{of_q, apart, count}, tile_rows<T>{of_k, apart, n}, depth);
+        }
+        x.each([&](int i, int j, G& e) {
+          score[i * stride + j] = i < count && j < n && see(slot[i], key + j) ? scale * e : none;
+        });
+        team.sync();
+        for (int u = team.index(); u < M * groups; u += team.count()) {
+          const G* const at = score + u / groups * stride + u % groups * of_group;
+          top[u] = greatest<of_group>(at);
+        }
+        team.sync();
+        for (int u = team.index(); u < M * groups; u += team.count()) {
+          const G most = greatest<groups>(top + u / groups * groups);
+          G* const at = score + u / groups * stride + u % groups * of_group;
+          G all = 0;
+          for (int j = 0; j < of_group; ++j) {
+            at[j] = at[j] == none ? G(0) : detail::exp_of(at[j] - most);
+            all += at[j];
+          }
+          sum[u] = all;
+        }
+        team.sync();
+        for (int i = team.index(); i < count; i += team.count()) {
+          G all = 0;
+          for (int g = 0; g < groups; ++g) all += sum[i * groups + g];
+          seen_keys seen{seen_top[i], seen_sum[i]};
+          const auto shares = seen.add(greatest<groups>(top + i * groups), all);
+          before[i] = shares.before, now[i] = shares.now;
+          seen_top[i] = seen.top, seen_sum[i] = seen.sum;
+        }
+        team_tile<T, M, W, Team> more(team);
+        more.add_product(tile_rows<G>{score, stride, count}, tile_rows<T, true>{of_v, apart, width},
+                         n);
+        team.sync();
+        out.each_with(more, [&](int i, int, G& e, const G& y) {
+          if (i < count) e = typename seen_keys::shares{before[i], now[i]}(e, y);
+        });
+      }
+      team.sync();
+      out.each([&](int i, int d, G& e) {
+        if (i >= count || d >= width) return;
+        const std::int64_t at = token(i) * s.heads + head_of(i);
+        if (splits) sums.o[(at * all_tiles + piece) * s.width + part + d] = e;
+        else
+          o.data[token(i) * o.stride + head_of(i) * s.width + part + d] =
+              convert<T>(seen_sum[i] == 0 ? G(0) : e / seen_sum[i]);
+      });
+      for (int i = team.index(); splits && part == 0 && i < count; i += team.count()) {
+        const std::int64_t at = (token(i) * s.heads + head_of(i)) * all_tiles + piece;
+        sums.top[at] = seen_top[i], sums.sum[at] = seen_sum[i];
+      }
+      team.sync(); // before the next part begins its sums
+    }
+  }
+
+private:
+  // The scores of a query are looked at in groups, each by one thread.
+  static constexpr int groups = 8, of_group = cached_keys<T> / groups;
+
+  template <int N> MEGACPP_HD static G greatest(const G* x) {
+    G most = x[0];
+    for (int j = 1; j < N; ++j)
+      if (x[j] > most || x[j] != x[j]) most = x[j]; // a NaN stays
+    return most;
+  }
+};
+
+/// o of one query of its sums over tiles of keys; rows are (B, S, A).
+template <class T> struct cached_attention_total {
+  using G = accumulator_t<T>;
+  attention_extents s;
+  cached_sight see;
+  cached_sums<const G> sums;
+  head_rows<T> o;
+
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
+    constexpr int N = cached_keys<T>;
+    const std::int64_t token = row / s.heads, tiles = cached_attention_tile<T>::tiles(s.keys),
+                       slot = see.slots[token], last = slot < s.keys ? slot : s.keys - 1,
+                       first = see.first(slot) / N, until = last < 0 ? 0 : last / N + 1;
+    team.template each<G>(s.width, [&](auto i) {
+      constexpr int count = decltype(i)::count;
+      G x[count] = {};
+      detail::seen_keys<G> seen;
+      for (std::int64_t t = first; t < until; ++t) {
+        const std::int64_t at = row * tiles + t;
+        const auto shares = seen.add(sums.top[at], sums.sum[at]);
+        G y[count];
+        store(y, lanes<count>{0}, load<G>(sums.o + at * s.width, i));
+        for (int e = 0; e < count; ++e) x[e] = shares(x[e], y[e]);
+      }
+      for (int e = 0; e < count; ++e) x[e] = seen.sum == 0 ? G(0) : x[e] / seen.sum;
+      store(o.data + token * o.stride + row % s.heads * s.width, i, load<G>(x, lanes<count>{0}));
+    });
+  }
+};
+
+} // namespace mc::rows
