@@ -19,13 +19,21 @@
 
 namespace test {
 
-/// Of all blocks.
+/// Of all blocks. MEGACPP_TEST_BLOCKS, "threads seed", has others than the usual ones.
 struct block_settings {
   int threads = 32;
   std::uint64_t seed = 1;
 };
 inline block_settings& blocks() {
-  static block_settings all;
+  static block_settings all = [] {
+    block_settings s;
+    if (const char* const given = std::getenv("MEGACPP_TEST_BLOCKS"); given != nullptr) {
+      unsigned long long seed = 0;
+      if (std::sscanf(given, "%d %llu", &s.threads, &seed) != 2) std::abort();
+      s.seed = seed;
+    }
+    return s;
+  }();
   return all;
 }
 

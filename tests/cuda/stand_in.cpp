@@ -63,7 +63,7 @@ std::int64_t now() {
 
 class runtime {
 public:
-  machine is;
+  machine has;
   std::recursive_mutex mutex;
   counts counted;
   std::vector<std::unique_ptr<CUstream_st>> streams;
@@ -78,18 +78,41 @@ public:
     if (counted.streams + counted.events + counted.graphs != 0 || !device_.empty() ||
         !pinned_.empty())
       end("a device begins while something of the one before is left");
-    is = m, counted = {}, chance_.seed(static_cast<std::minstd_rand::result_type>(m.seed));
-    fails_.clear(), lost_after_ = -1, sticky_ = last_ = cudaSuccess;
+    has = m, counted = {}, chance_.seed(static_cast<std::minstd_rand::result_type>(m.seed));
+    fails_.clear(), mistakes_.clear(), called_.clear();
+    lost_after_ = -1, sticky_ = last_ = cudaSuccess;
   }
 
   /// What a call of this name answers before it does anything.
   cudaError_t enter(const char* call) {
     if (sticky_ != cudaSuccess) return sticky_;
+    called_[call].emplace_back();
     const auto f = fails_.find(call);
     if (f == fails_.end() || f->second.after-- > 0) return cudaSuccess;
     const cudaError_t with = f->second.with;
     fails_.erase(f);
     return told(with);
+  }
+  /// Whether the call of this name that has just been entered is such a mistake.
+  bool is(const char* call, mistake m) {
+    const auto f = mistakes_.find({call, m});
+    return f != mistakes_.end() && f->second-- == 0;
+  }
+  void mistake_in(const std::string& call, mistake m, int after) { mistakes_[{call, m}] = after; }
+  std::vector<std::string> calls(const std::string& call) const {
+    const auto f = called_.find(call);
+    return f == called_.end() ? std::vector<std::string>{} : f->second;
+  }
+  /// What the call of this name that has just been entered starts.
+  void start(const char* call, cudaStream_t on, std::string what, std::function<void()> f) {
+    called_[call].back() = what;
+    if (!is(call, mistake::too_early)) return start(on, std::move(what), std::move(f));
+    open();
+    f();
+    close();
+  }
+  void shuffle(std::uint64_t seed) {
+    chance_.seed(static_cast<std::minstd_rand::result_type>(seed));
   }
   cudaError_t told(cudaError_t e) {
     if (e != cudaSuccess) last_ = e;
@@ -106,7 +129,7 @@ public:
   // Memory.
 
   cudaError_t reserve(void** p, std::size_t bytes) {
-    if (static_cast<std::size_t>(counted.reserved) + bytes > is.bytes)
+    if (static_cast<std::size_t>(counted.reserved) + bytes > has.bytes)
       return told(cudaErrorMemoryAllocation);
     auto* const at = map(bytes);
     std::memset(at, 0xff, bytes); // a NaN of every type
@@ -209,6 +232,8 @@ private:
   using blocks = std::map<std::byte*, std::size_t>;
   blocks device_, pinned_;
   std::map<std::string, failure> fails_;
+  std::map<std::pair<std::string, mistake>, int> mistakes_;
+  std::map<std::string, std::vector<std::string>> called_;
   int lost_after_ = -1;
   cudaError_t sticky_ = cudaSuccess, last_ = cudaSuccess;
   std::minstd_rand chance_;
@@ -313,6 +338,7 @@ template <class F> cudaError_t call(const char* name, F f) {
   runtime& r = here();
   const std::scoped_lock lock(r.mutex);
   if (const cudaError_t e = r.enter(name); e != cudaSuccess) return e;
+  if (r.is(name, mistake::left_out)) return cudaSuccess;
   return f(r);
 }
 
@@ -326,7 +352,8 @@ void start(cudaStream_t on, std::string what, std::function<void()> f) {
   runtime& r = here();
   const std::scoped_lock lock(r.mutex);
   if (!r.there(on)) std::abort();
-  r.start(on, std::move(what), std::move(f));
+  if (r.enter("kernel") != cudaSuccess || r.is("kernel", mistake::left_out)) return;
+  r.start("kernel", on, std::move(what), std::move(f));
 }
 void begin(const machine& m) {
   const std::scoped_lock lock(here().mutex);
@@ -339,6 +366,18 @@ cudaError_t entered(const char* call) {
 void fail(const std::string& call, cudaError_t with, int after) {
   const std::scoped_lock lock(here().mutex);
   here().fail(call, with, after);
+}
+void mistake_in(const std::string& call, mistake m, int after) {
+  const std::scoped_lock lock(here().mutex);
+  here().mistake_in(call, m, after);
+}
+std::vector<std::string> calls(const std::string& call) {
+  const std::scoped_lock lock(here().mutex);
+  return here().calls(call);
+}
+void shuffle(std::uint64_t seed) {
+  const std::scoped_lock lock(here().mutex);
+  here().shuffle(seed);
 }
 void lose_device(int after) {
   const std::scoped_lock lock(here().mutex);
@@ -360,20 +399,20 @@ extern "C" {
 
 cudaError_t cudaGetDeviceCount(int* count) {
   return call("cudaGetDeviceCount", [&](runtime& r) {
-    *count = r.is.devices;
-    return r.is.devices > 0 ? cudaSuccess : r.told(cudaErrorNoDevice);
+    *count = r.has.devices;
+    return r.has.devices > 0 ? cudaSuccess : r.told(cudaErrorNoDevice);
   });
 }
 cudaError_t cudaSetDevice(int device) {
   return call("cudaSetDevice", [&](runtime& r) {
-    if (device < 0 || device >= r.is.devices) return r.told(cudaErrorInvalidDevice);
+    if (device < 0 || device >= r.has.devices) return r.told(cudaErrorInvalidDevice);
     stand_in::chosen = device;
     return cudaSuccess;
   });
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* facts, int device) {
   return call("cudaGetDeviceProperties", [&](runtime& r) {
-    if (device < 0 || device >= r.is.devices) return r.told(cudaErrorInvalidDevice);
+    if (device < 0 || device >= r.has.devices) return r.told(cudaErrorInvalidDevice);
     *facts = {};
     std::snprintf(facts->name, sizeof facts->name, "stand-in");
     return cudaSuccess;
@@ -381,7 +420,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* facts, int device) {
 }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   return call("cudaMemGetInfo", [&](runtime& r) {
-    *total = r.is.bytes, *free = r.is.bytes - static_cast<std::size_t>(r.counted.reserved);
+    *total = r.has.bytes, *free = r.has.bytes - static_cast<std::size_t>(r.counted.reserved);
     return cudaSuccess;
   });
 }
@@ -417,7 +456,7 @@ cudaError_t cudaGetLastError() {
 cudaError_t cudaMalloc(void** p, std::size_t bytes) {
   return call("cudaMalloc", [&](runtime& r) {
     if (const cudaStream_t s = r.any_taken()) return r.unsupported(s);
-    return r.reserve(p, bytes);
+    return r.reserve(p, r.is("cudaMalloc", stand_in::mistake::short_of_memory) ? bytes / 2 : bytes);
   });
 }
 cudaError_t cudaFree(void* p) {
@@ -434,7 +473,7 @@ cudaError_t cudaMemsetAsync(void* to, int byte, std::size_t bytes, cudaStream_t 
   return call("cudaMemsetAsync", [&](runtime& r) {
     if (!r.there(on)) return r.told(cudaErrorInvalidResourceHandle);
     if (!r.of_device(to, bytes)) return r.told(cudaErrorInvalidValue);
-    r.start(on, stand_in::bytes_of("a fill", bytes),
+    r.start("cudaMemsetAsync", on, stand_in::bytes_of("a fill", bytes),
             [=] { stand_in::fill(static_cast<std::byte*>(to), byte, bytes); });
     return cudaSuccess;
   });
@@ -452,12 +491,13 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
     const std::string what = stand_in::bytes_of("a copy", bytes);
     if (!of && !r.of_pinned(from, bytes)) { // it is taken now
       const auto* const first = static_cast<const std::byte*>(from);
-      r.start(on, what, [=, kept = std::vector<std::byte>(first, first + bytes)] {
-        std::memcpy(to, kept.data(), bytes);
-      });
+      r.start("cudaMemcpyAsync", on, what,
+              [=, kept = std::vector<std::byte>(first, first + bytes)] {
+                std::memcpy(to, kept.data(), bytes);
+              });
       return cudaSuccess;
     }
-    r.start(on, what, copy);
+    r.start("cudaMemcpyAsync", on, what, copy);
     // It is there when the call returns, where CUDA cannot copy to it by itself.
     if (!into && !r.of_pinned(to, bytes)) return r.finish([&] { return on->queue.empty(); });
     return cudaSuccess;

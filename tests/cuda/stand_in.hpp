@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace stand_in {
 
@@ -36,6 +37,19 @@ void begin(const machine& m);
 cudaError_t entered(const char* call);
 /// The call of this name that comes after so many others of it fails so.
 void fail(const std::string& call, cudaError_t with, int after = 0);
+/// A mistake that a program could have made.
+enum class mistake {
+  left_out,        ///< the call answers that all is well, and does nothing
+  too_early,       ///< what the call starts waits for nothing
+  short_of_memory, ///< the call reserves half of the memory
+};
+/// The call of this name that comes after so many others of it is such a mistake. Kernels, and what
+/// libraries start, are calls of the name "kernel".
+void mistake_in(const std::string& call, mistake m, int after);
+/// A word for each call of this name since the device began: what it starts, or nothing.
+std::vector<std::string> calls(const std::string& call);
+/// What chance chooses from now on.
+void shuffle(std::uint64_t seed);
 /// After so many more pieces of work the device is lost: all calls fail from then on.
 void lose_device(int after);
 

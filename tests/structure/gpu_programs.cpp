@@ -1,4 +1,5 @@
-// The programs that bench/gpu/ten_minutes.py measures compile, and fit on an H100.
+// The programs that bench/gpu/ten_minutes.py measures compile, and fit on an H100. So does the whole of
+// Qwen3-30B-A3B on 16 of them.
 #include "../../bench/gpu/programs/runs.hpp"
 
 #include <megacpp/run/compiled.hpp>
@@ -10,3 +11,19 @@ static_assert(mc::fits<gpt2_1558m_on_cuda>(75_GiB));
 static_assert(mc::fits<qwen3_8b_on_cuda>(75_GiB));
 static_assert(mc::fits<qwen3_30b_a3b_on_cuda>(75_GiB));
 static_assert(mc::fits<small_experts_on_cuda>(1_GiB));
+
+/// Two stages, each of 8 ranks, which are replicas but of their experts: 16 each.
+struct qwen3_30b_a3b_on_16 {
+  static constexpr auto model = mc::preset::qwen3_30b_a3b;
+  static constexpr mc::layout layout{.pp = 2, .ep = 8};
+  static constexpr mc::batching batch{.micro = 1, .sequence = 4096};
+  static constexpr auto recompute = mc::recompute::full;
+  using precision = mc::bf16_mixed;
+  using device = mc::cuda;
+};
+static_assert(mc::fits<qwen3_30b_a3b_on_16>(75_GiB, 8));
+/// The same, keeping what the backward pass needs.
+struct qwen3_30b_a3b_kept_on_16 : qwen3_30b_a3b_on_16 {
+  static constexpr auto recompute = mc::recompute::none;
+};
+static_assert(!mc::fits<qwen3_30b_a3b_kept_on_16>(75_GiB, 8));

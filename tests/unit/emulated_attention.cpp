@@ -145,6 +145,7 @@ namespace {
 /// Each number within `most` of what it should be, relative to the largest of them and to 1.
 template <class T>
 void near(const char* what, const std::vector<T>& x, const reference& r, double most) {
+  if (wrong_on_teams != nullptr) return; // they are not to be right
   double largest = 1;
   for (const double y : r)
     if (std::isfinite(y)) largest = std::max(largest, std::abs(y));
@@ -281,4 +282,18 @@ BOOST_AUTO_TEST_CASE(attention_by_tensor_cores) {
       backward<emulated_tensor_team>(in, right, 128);
     }
   }
+}
+
+BOOST_AUTO_TEST_CASE(each_barrier_of_attention) {
+  const attended<float> all[] = {
+      attended<float>(problem{"several parts and tiles", 1, 70, 70, 1, 1, 150}),
+      attended<float>(problem{"a tile that sees no key", 1, 70, 2, 1, 1, 4, true, 1})};
+  every_barrier_is_needed([&] {
+    for (const attended<float>& in : all) {
+      const defined right(in);
+      forward<emulated_team, rows::attention_tile<float>>(
+          "attention_tile", in, right, rows::attention_tile<float>::tiles(in.p.queries), 32);
+      backward<emulated_team>(in, right, 32);
+    }
+  });
 }

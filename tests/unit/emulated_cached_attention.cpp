@@ -205,6 +205,14 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(a_token_has_the_same_bits_alone, T, types) {
   if constexpr (std::is_same_v<T, mc::bf16>) alone_as_in_a_prompt<emulated_tensor_team, T>(128);
 }
 
+BOOST_AUTO_TEST_CASE(each_barrier_of_cached_attention) {
+  const cached<float> all[] = {cached<float>({"wide", 1, 70, 1, 1, 300, 0, {66}}),
+                               cached<float>({"padding", 1, 40, 1, 1, 4, 0, {-1}})};
+  every_barrier_is_needed([&] {
+    for (const cached<float>& x : all) attended<emulated_team>(x, false, 32);
+  });
+}
+
 // A sum of fp32 is one chain of fma, or one of eight, on every team.
 BOOST_AUTO_TEST_CASE(teams_have_the_same_bits) {
   const cached<float> x(problems[1]);

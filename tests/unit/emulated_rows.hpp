@@ -6,6 +6,7 @@
 #include "rows.hpp"
 
 #include <map>
+#include <set>
 #include <string>
 
 namespace test {
@@ -34,6 +35,13 @@ inline team_shape one_row(team_shape s) {
   return s;
 }
 
+/// Where on_team puts what is wrong; null: it is an error of the test.
+inline std::string* wrong_on_teams = nullptr;
+inline void tell_of_teams(const std::string& fault) {
+  if (wrong_on_teams == nullptr) BOOST_ERROR(fault);
+  else *wrong_on_teams = fault;
+}
+
 /// body(team, row) for every row, in several orders of threads that must leave the same bits in
 /// `out`: whatever the body writes. It begins each time with what `out` holds now.
 template <class Team = emulated_team, class Body, class... Out>
@@ -60,8 +68,8 @@ void on_team(const char* what, team_shape s, const Body& body, std::vector<Out>&
       const std::string fault =
           block.run([&](const emulated_team& team) { body(Team(team), row); }, order, arrays);
       if (!fault.empty()) {
-        BOOST_ERROR(what << ", " << order.name() << ", row " << row << ": " << fault);
-        return;
+        return tell_of_teams(std::string(what) + ", " + order.name() + ", row " +
+                             std::to_string(row) + ": " + fault);
       }
     }
     const auto now = bytes();
@@ -70,11 +78,27 @@ void on_team(const char* what, team_shape s, const Body& body, std::vector<Out>&
       if (now[k] == first[k]) continue;
       std::size_t at = 0;
       while (now[k][at] == first[k][at]) ++at;
-      BOOST_ERROR(what << ", " << order.name() << ": element " << at / arrays[k].bytes
-                       << " of array " << k << " is another than first thread first");
-      return;
+      return tell_of_teams(std::string(what) + ", " + order.name() + ": element " +
+                           std::to_string(at / arrays[k].bytes) + " of array " + std::to_string(k) +
+                           " is another than first thread first");
     }
   }
+}
+
+/// Without any one of its barriers what f runs on teams is wrong.
+template <class F> void every_barrier_is_needed(F f) {
+  const auto wrong = [&](int without) {
+    std::string fault;
+    emulated_block::passed_by = without, wrong_on_teams = &fault;
+    f();
+    emulated_block::passed_by = 0, wrong_on_teams = nullptr;
+    return !fault.empty();
+  };
+  emulated_block::barriers.clear();
+  BOOST_TEST(!wrong(0));
+  const std::set<int> barriers = emulated_block::barriers;
+  BOOST_TEST(!barriers.empty());
+  for (const int line : barriers) BOOST_TEST(wrong(line), "without the barrier of line " << line);
 }
 
 /// What a body has to overwrite.
