@@ -119,6 +119,7 @@ function(megacpp_add_runless result device)
     megacpp_add_cuda_bodies(${kernels} ${key})
     target_link_libraries(${kernels} PUBLIC CUDA::cudart CUDA::cublasLt)
     megacpp_link_cudnn(${kernels})
+    megacpp_find_nvtx(${kernels})
   endif()
   megacpp_program_options(${kernels})
   # In megacpp's own build g++ reads the headers of the framework once for these and for the units of
@@ -172,6 +173,20 @@ function(megacpp_link_cudnn library)
   else()
     message(FATAL_ERROR "megacpp: ${lacks}, and MEGACPP_WITH_CUDNN is ${MEGACPP_WITH_CUDNN}: install it, name its folder by CMAKE_PREFIX_PATH, or leave the variable out.")
   endif()
+endfunction()
+
+# NVTX, by which tools show tasks and nodes by name: headers of CUDA's toolkit, of the same one unit.
+function(megacpp_find_nvtx library)
+  find_path(MEGACPP_NVTX_INCLUDE nvtx3/nvToolsExt.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  mark_as_advanced(MEGACPP_NVTX_INCLUDE)
+  if(NOT MEGACPP_NVTX_INCLUDE)
+    message(STATUS "megacpp: no ranges of NVTX: there is no nvtx3/nvToolsExt.h; install NVTX of CUDA's toolkit")
+    return()
+  endif()
+  set_property(SOURCE ${megacpp_templates}/cuda_devices.cpp APPEND PROPERTY COMPILE_DEFINITIONS
+               MEGACPP_WITH_NVTX=1)
+  target_include_directories(${library} SYSTEM PRIVATE ${MEGACPP_NVTX_INCLUDE})
+  target_link_libraries(${library} PUBLIC ${CMAKE_DL_LIBS})
 endfunction()
 
 # CUDA's toolkit, which programs for GPUs need.

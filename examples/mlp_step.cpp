@@ -121,7 +121,7 @@ void print_step(const run& r, const mlp& m) {
   begin("tasks");
   int i = 0;
   for (const mc::task& t : training_step(s.training, 1))
-    fmt::print("{:>2} {}\n", i++, task_text(b, s.training, t));
+    fmt::print("{:>2} {}\n", i++, task_text(b, t));
   begin("buffers");
   for (int k = 0; k < static_cast<int>(b.all().size()); ++k)
     if (b[k].bytes > 0 && b[k].first >= 0) fmt::print("{}\n", buffer_text(b, k));

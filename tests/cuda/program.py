@@ -20,6 +20,7 @@ from pathlib import Path
 CUDA = CPU = None
 ON_GPU = "--on-gpu" in sys.argv
 needs_stand_in = unittest.skipIf(ON_GPU, "of a machine that stands in for one with GPUs")
+LISTENER = os.environ.get("MEGACPP_RANGES_LISTENER")  # ranges_listener.cpp, built
 MACHINE, MEMORY, INTERNAL, USAGE = 8, 9, 1, 2
 TEXT = "".join(f"{n} green bottles hanging on the wall, and if {n % 7} should fall.\n"
                for n in range(160))
@@ -31,10 +32,10 @@ MPIRUN = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
 BOUND = 2e-5
 
 
-def run(program, *arguments, check=0, machine=""):
+def run(program, *arguments, check=0, machine="", **environment):
     done = subprocess.run([program, *map(str, arguments)], timeout=240, stdin=subprocess.DEVNULL,
                           capture_output=True, text=True,
-                          env={**os.environ, **MPIRUN, "MEGACPP_STAND_IN": machine})
+                          env={**os.environ, **MPIRUN, "MEGACPP_STAND_IN": machine, **environment})
     if check is not None and done.returncode != check:
         raise AssertionError(f"{arguments}: exit code {done.returncode}, not {check}\n"
                              f"{done.stdout}\n{done.stderr}")
@@ -92,6 +93,69 @@ class Case(unittest.TestCase):
             run(program, "export", "--load", root, "--save", self.folder / name)
         self.assertEqual(*((self.folder / name / "model.safetensors").read_bytes()
                            for name in ("cuda", "cpu")))
+
+    def ranges(self, *arguments, **options):
+        """The ranges that a tool is told of by each thread: (name, those within it) in order. Every range
+        has ended, and no name was told twice."""
+        told = self.folder / "ranges"
+        told.unlink(missing_ok=True)
+        run(CUDA, *arguments, NVTX_INJECTION64_PATH=LISTENER, MEGACPP_RANGES=str(told), **options)
+        open_ones, names = {}, {}
+        for line in told.read_text().splitlines():
+            thread, what, *name = line.split(" ", 2)
+            around = open_ones.setdefault(thread, [("", [])])
+            if what == "+":
+                around[-1][1].append((name[0], []))
+                around.append(around[-1][1][-1])
+            elif what == "-":
+                around.pop()
+            else:
+                names.setdefault(thread, []).append(name[0])
+        for thread, around in open_ones.items():
+            self.assertEqual(len(around), 1, f"{around[1:]} has not ended")
+            self.assertEqual(len(names[thread]), len(set(names[thread])), names[thread])
+        return [around[0][1] for around in open_ones.values()]
+
+    @unittest.skipUnless(LISTENER, "there is no nvtx3/nvToolsExt.h")
+    def test_a_tool_is_shown_tasks_and_nodes(self):
+        """The tasks of a step as --trace has them, and in each its nodes as describe lists them."""
+        mock = ("train", "--mock-data", "--global-batch-size", 8, "--train-iters", 4)
+        trace = self.folder / "trace"
+        shown, = self.ranges(*mock, "--trace", trace, "--no-cuda-graphs")
+        events = json.loads(trace.read_text())["traceEvents"]
+        step = [e["name"] + (f" of {e['args']['micro_batch']}" if "micro_batch" in e["args"] else "")
+                for e in events if e.get("cat") == "task" and e["args"]["step"] == 4]
+        self.assertGreater(len(step), 20)
+        self.assertEqual([task for task, _ in shown], 4 * step)
+
+        graphs = json.loads(run(CUDA, "describe", "--json").stdout)["graphs"]
+        described = re.compile(r"(\w+) +(?:.*? = )?([^ (]+)\(.*?(?:  (\S+:\d+))?")
+        for task, part, phases in (("forward(layer 1) of 1", "block", ("forward",)),
+                                   ("forward(head) of 0", "head", ("forward",)),
+                                   ("backward(layer 0) of 0", "block", ("dgrad", "wgrad"))):
+            nodes = [described.fullmatch(n).groups() for n in list(graphs[part].values())[-1]]
+            listed = [f"{op} at {line}" if line else op
+                      for phase, op, line in nodes if phase in phases and op != "to"]
+            self.assertGreater(len(listed), 3)
+            for of_task in (nodes for name, nodes in shown if name == task):
+                self.assertEqual([name for name, _ in of_task], listed)
+
+        # The third time that tasks come together they are started as a graph, which is one range.
+        kept, = self.ranges(*mock)
+        begun = [name for of, tasks in kept for name in ([n for n, _ in tasks if n in step] or [of])]
+        self.assertEqual(begun[:2 * len(step)], 2 * step)
+        self.assertEqual(begun[2 * len(step):], 2 * [
+            "clear forward to prologue(head)", "feed forward of 0", "forward(stem) to backward(stem)",
+            "feed forward of 1", "forward(stem) to epilogue(the update)"])
+
+    @unittest.skipUnless(LISTENER, "there is no nvtx3/nvToolsExt.h")
+    @needs_stand_in
+    def test_ranges_end_where_an_error_is_thrown(self):
+        mock = ("train", "--mock-data", "--train-iters", 2, "--global-batch-size", 8)
+        first, second = self.ranges(*mock, "--ranks", 2)
+        self.assertEqual(first, second)
+        for flags in ((), ("--no-cuda-graphs",), ("--ranks", 2)):  # ranks wait for the device amid a step
+            self.ranges(*mock, *flags, check=INTERNAL, machine="lose=400")
 
     @needs_stand_in
     def test_what_the_machine_lacks_is_one_sentence(self):

@@ -187,7 +187,7 @@ BOOST_AUTO_TEST_CASE(every_task_of_a_step_is_needed) {
     list<task> without = step;
     without.erase(i, i + 1);
     text<96> name;
-    spell(name, step[i], b.uses(), s.training);
+    spell(name, step[i], b.uses());
     require_found("task", std::string(name.c_str()) + " left out",
                   refused(verify_step(without, s.training, b, 2)));
   }
@@ -244,7 +244,7 @@ BOOST_AUTO_TEST_CASE(nothing_of_a_step_between_stages_may_change) {
     BOOST_TEST_REQUIRE(wrong(step, b) == "");
     for (int i = 0; i < step.size(); ++i) {
       text<96> text;
-      spell(text, step[i], b.uses(), s.training);
+      spell(text, step[i], b.uses());
       const std::string name = text.c_str();
       const task& t = step[i];
       bool touches = t.what != action::clear;

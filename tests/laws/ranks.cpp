@@ -648,8 +648,7 @@ BOOST_AUTO_TEST_CASE(a_trace_shows_the_tasks_and_the_exchanges_of_a_step) {
                  boost::test_tools::tolerance(1e-6));
       for (const task& t : training_step(shape.training, traced_micros)) {
         mc::text<160> name;
-        spell(name, t, {shape.uses.begin(), static_cast<std::size_t>(shape.uses.size())},
-              shape.training);
+        spell(name, t, {shape.uses.begin(), static_cast<std::size_t>(shape.uses.size())});
         listed.emplace_back(name.c_str());
       }
       for (const step_call& x : calls_of(p, ranks, stage, traced_micros))

@@ -179,6 +179,15 @@ public:
   /// Waits until all that was started on the lane is done.
   virtual void finish() = 0;
 
+  /// Whether a tool shows people what is started on the lane, as profilers of GPUs do.
+  virtual bool is_shown() const { return false; }
+  /// The tool is told that what is started until end_range() is one thing of this name, with a
+  /// number where that is not negative. Ranges of a thread nest. shown_range calls both.
+  virtual void begin_range(const std::string& name, std::int64_t number) {
+    static_cast<void>(name), static_cast<void>(number);
+  }
+  virtual void end_range() {}
+
   /// Work that a lane keeps, to start it again at once.
   class kept_work {
   public:
@@ -216,6 +225,24 @@ private:
   }
   memory_space& of_;
   arena scratch_, workspace_;
+};
+
+/// While this lives, what is started on a lane has a name where a tool shows it. name(), which is
+/// called there alone, gives a std::string.
+class shown_range {
+public:
+  template <class Name> shown_range(lane& on, Name name, std::int64_t number = -1)
+      : on_(on.is_shown() ? &on : nullptr) {
+    if (on_ != nullptr) on_->begin_range(name(), number);
+  }
+  shown_range(const shown_range&) = delete;
+  shown_range& operator=(const shown_range&) = delete;
+  ~shown_range() {
+    if (on_ != nullptr) on_->end_range();
+  }
+
+private:
+  lane* on_;
 };
 
 /// Bytes of memory that are left, and what leaves no more.

@@ -136,9 +136,9 @@ inline std::string buffer_name(const buffers& b, int number) {
 }
 
 /// `forward(layer 0) of micro-batch 1: reads the stream 1; writes saved values 1, the stream 2`
-inline std::string task_text(const buffers& b, const step_shape& shape, const task& t) {
+inline std::string task_text(const buffers& b, const task& t) {
   text<160> what;
-  spell(what, t, b.uses(), shape);
+  spell(what, t, b.uses());
   std::string out = what.c_str();
   for (const bool written : {false, true}) {
     const char* before = !written                             ? ": reads "

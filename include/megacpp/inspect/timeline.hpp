@@ -357,12 +357,11 @@ inline std::string trace_text(const program_view& p, const mesh& m,
         task named = t.what;
         named.micro = -1;
         text<160> name;
-        spell(name, named, uses, shape.training);
+        spell(name, named, uses);
         std::string args = fmt::format("\"step\":{}", s.step);
         if (t.what.micro >= 0) args += fmt::format(",\"micro_batch\":{}", t.what.micro);
         if (t.what.use >= 0)
-          if (const part_use& u = uses[static_cast<unsigned>(t.what.use)];
-              u.layer >= 0 && u.layer < p.layers)
+          if (const part_use& u = uses[static_cast<unsigned>(t.what.use)]; u.as == used_as::layer)
             args += fmt::format(",\"layer\":{}", u.layer);
         out.event(
             rank, trace_writer::tasks, t.began, t.ended,

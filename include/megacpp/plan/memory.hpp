@@ -182,9 +182,9 @@ struct stage_shape {
     training.of = evaluation.of = ranks, training.stage = evaluation.stage = stage;
     training.order = schedule_of(ranks), evaluation.order = &forward_only;
     training.update = n;
-    uses.push({part_of_update(kinds), layer_count + 1, 0, -1});
+    uses.push({part_of_update(kinds), layer_count + 1, 0, -1, 0, used_as::update});
     training.totals = evaluation.totals = n + 1;
-    uses.push({part_of_totals(kinds), layer_count + 1, 0, -1});
+    uses.push({part_of_totals(kinds), layer_count + 1, 0, -1, 0, used_as::totals});
     if (stage + 1 < ranks.pp) return;
     evaluation.head = n + 2;
     part_use head = uses[n - 1];

@@ -11,6 +11,9 @@
 
 namespace mc {
 
+/// What a use is of a step.
+enum class used_as : std::uint8_t { stem, layer, head, totals, update };
+
 /// A graph of a rank's pipeline stage, and the layer it stands for.
 struct part_use {
   int part = 0;     ///< 0 the stem, 1 ... kinds the kinds of block, kinds + 1 the head, then others
@@ -18,6 +21,7 @@ struct part_use {
   int index = 0;    ///< of this layer among those of its kind on this stage
   int position = 0; ///< in running order; -1: none
   int chunk = 0;    ///< of the stage
+  used_as as = used_as::layer;
 };
 
 /// f(part_use) for what a stage of a layout's pipeline runs, in running order, one chunk behind the
@@ -32,12 +36,13 @@ template <class Kind, class F> constexpr void for_each_use(int layers, int kinds
   for (int chunk = 0; chunk < p.chunks; ++chunk, ++position) {
     const int v = p.number(stage, chunk), first = first_layer_of_stage(ranks, layers, v),
               end = first + layers_of_stage(ranks, layers, v);
-    if (v == 0) f(part_use{0, -1, 0, position++, chunk});
+    if (v == 0) f(part_use{0, -1, 0, position++, chunk, used_as::stem});
     for (int l = first; l < end; ++l) {
       const int kind = kind_of(l);
       f(part_use{1 + kind, l, seen[kind]++, position++, chunk});
     }
-    if (v + 1 == p.virtual_stages()) f(part_use{kinds + 1, layers, 0, position++, chunk});
+    if (v + 1 == p.virtual_stages())
+      f(part_use{kinds + 1, layers, 0, position++, chunk, used_as::head});
   }
 }
 
@@ -82,18 +87,17 @@ struct step_shape {
 };
 
 /// Writes a task to a text: "backward(layer 3) of micro-batch 1". `uses`: those of the step.
-template <class Text> constexpr void spell(Text& out, const task& t, std::span<const part_use> uses,
-                                           const step_shape& shape) {
+template <class Text>
+constexpr void spell(Text& out, const task& t, std::span<const part_use> uses) {
   constexpr const char* names[] = {"run", "feed", "receive", "send", "wait", "clear"};
   constexpr const char* passes[] = {"prologue", "forward", "backward", "backward", "epilogue"};
   if (t.what != action::run) out << names[static_cast<int>(t.what)] << " ";
   out << passes[static_cast<int>(t.when.first)];
   if (t.use >= 0) {
     const part_use& u = uses[static_cast<unsigned>(t.use)];
-    const bool head = shape.stage + 1 == shape.of.stages && t.use == shape.use(shape.uses - 1);
-    if (u.position < 0) out << (t.use == shape.totals ? "(the totals)" : "(the update)");
-    else if (u.layer < 0 || head) out << (head ? "(head)" : "(stem)");
-    else out << "(layer " << u.layer << ")";
+    constexpr const char* once[] = {"(stem)", "", "(head)", "(the totals)", "(the update)"};
+    if (u.as == used_as::layer) out << "(layer " << u.layer << ")";
+    else out << once[static_cast<int>(u.as)];
   }
   if (t.micro >= 0) out << " of micro-batch " << t.micro;
 }

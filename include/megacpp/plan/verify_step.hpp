@@ -107,7 +107,7 @@ struct step_walk {
     if (wrong.code != fault::none) return;
     wrong.code = f;
     if (now != nullptr) {
-      spell(wrong.what, *now, b.uses(), shape);
+      spell(wrong.what, *now, b.uses());
       wrong.what << ": ";
     }
     wrong.what << what;

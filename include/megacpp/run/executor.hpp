@@ -122,7 +122,7 @@ public:
       for (const task& t : now) run_untimed(t);
     };
     // Whoever else uses the lane may have given it more room, elsewhere.
-    kept_tasks of{{}, {lane_.scratch(), lane_.workspace()}, numbers_, nullptr};
+    kept_tasks of{{}, {lane_.scratch(), lane_.workspace()}, numbers_, nullptr, {}};
     for (task t : now) {
       b_.for_each_operand(t, [&](int number, const buffers::operand&) {
         of.addresses.push_back(address_of(number, t.micro));
@@ -137,11 +137,18 @@ public:
     if (at != kept_.end()) std::rotate(at, at + 1, kept_.end()); // the last is what came last
     else kept_.push_back(std::move(of));
     if (std::ssize(kept_) > most_kept_) kept_.erase(kept_.begin());
-    lane_.start_kept(kept_.back().work, start);
+    kept_tasks& kept = kept_.back();
+    const shown_range shown(lane_, [&]() -> const std::string& {
+      if (kept.name.empty())
+        kept.name = name_of(now.front()) + (now.size() > 1 ? " to " + name_of(now.back()) : "");
+      return kept.name;
+    });
+    lane_.start_kept(kept.work, start);
   }
   /// Does what a task is, between two events if times are taken.
   template <class F> void time(const task& t, const F& what_it_does) {
     start_waiting();
+    const shown_range shown = shown_task(t);
     run_timed(t, what_it_does);
   }
   /// What a step has summed, when it is over; with its times, if they are taken.
@@ -249,8 +256,22 @@ private:
     std::vector<const std::byte*> addresses;
     run_constants constants;
     std::unique_ptr<lane::kept_work> work;
+    std::string name; ///< where a tool shows it
   };
+  /// As --trace calls a task, with the number of its micro-batch.
+  shown_range shown_task(const task& t) {
+    return {lane_, [&]() -> const std::string& { return name_of(t); }, t.micro};
+  }
+  const std::string& name_of(task t) {
+    t.micro = -1;
+    for (const auto& [named, name] : names_)
+      if (named == t) return name;
+    text<160> name;
+    spell(name, t, b_.uses());
+    return names_.emplace_back(t, name.c_str()).second;
+  }
   void run_untimed(const task& t) {
+    const shown_range shown = shown_task(t);
     switch (t.what) {
     case action::clear: return clear(t);
     case action::send: return send(t);
@@ -399,6 +420,7 @@ private:
   std::vector<task> waiting_; ///< until something follows that cannot be started with them
   int most_kept_ = 16;        ///< and two for each micro-batch that has memory of its own
   std::vector<kept_tasks> kept_;
+  std::vector<std::pair<task, std::string>> names_; ///< of tasks, as far as they were shown
   std::optional<step_times> times_;
   bool timed_ = false;
 };

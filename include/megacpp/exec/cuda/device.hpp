@@ -4,6 +4,7 @@
 
 #include <megacpp/exec/attention_source.hpp>
 #include <megacpp/exec/cuda/launch.hpp>
+#include <megacpp/exec/cuda/ranges.hpp>
 #include <megacpp/exec/host_memory.hpp>
 #include <megacpp/io/clock.hpp>
 #include <megacpp/io/error.hpp>
@@ -309,6 +310,12 @@ public:
     require(cudaStreamSynchronize(stream()), "cudaStreamSynchronize");
   }
 
+  bool is_shown() const override { return tool() != nullptr; }
+  void begin_range(const std::string& name, std::int64_t number) override {
+    tool()->begin(names_.of(*tool(), name), number);
+  }
+  void end_range() override { tool()->end(); }
+
   bool keeps_work() const override;
   /// The first time f starts its work itself, since libraries may have something left to prepare;
   /// the second time the work becomes a graph.
@@ -335,8 +342,10 @@ private:
               " on a lane whose branches it would not wait for: end side_by_side before it");
   }
   void make_current() const;
+  range_tool* tool() const;
   cuda& of_;
   launched last_;
+  range_names names_;
   bool taken_ = false; ///< what is started becomes a graph
   std::int64_t graphs_started_ = 0;
   /// A graph cannot repeat a copy of what the host has now, nor what the host waits for: this
@@ -418,10 +427,11 @@ inline std::string dotted_version(std::size_t v) {
          std::to_string(v % 100);
 }
 
-/// What libraries compute on a CUDA device.
+/// What libraries do for a CUDA device.
 struct cuda_libraries {
   std::unique_ptr<product_source> products;
   std::unique_ptr<attention_source> attention; ///< nullptr: bodies compute all of it
+  std::unique_ptr<range_tool> shows{};         ///< what is started; nullptr: no tool listens
 };
 
 /// A CUDA device. Its host's threads make feeds; what it computes runs on its lanes.
@@ -604,6 +614,7 @@ public:
 
 private:
   friend class cuda_event;
+  friend class cuda_lane;
 
   /// This is there once the device is open.
   struct running {
@@ -720,13 +731,19 @@ inline void cuda_lane::start_kept(std::unique_ptr<kept_work>& work, function_ref
   ++graphs_started_;
 }
 inline void cuda_lane::make_current() const { of_.make_current(); }
+inline range_tool* cuda_lane::tool() const { return of_.libraries_.shows.get(); }
 template <class Node, class F> void cuda_lane::launch(const Node& n, F f) {
   of_.make_current();
   last_ = {&n, [](const void* p) {
-             const auto& launched = *static_cast<const Node*>(p);
-             return std::string("the kernel of ") + launched.op->name + " at " +
-                    launched.line.file_name() + ":" + std::to_string(launched.line.number);
+             return "the kernel of " + name_of_launch(*static_cast<const Node*>(p));
            }};
+  range_tool* const to = tool();
+  if (to == nullptr) return f();
+  const struct shown {
+    range_tool& to;
+    ~shown() { to.end(); }
+  } shown{*to};
+  to->begin(names_.of_node(*to, n), -1);
   f();
 }
 

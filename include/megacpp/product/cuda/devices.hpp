@@ -2,6 +2,9 @@
 #pragma once
 
 #include <megacpp/exec/device_options.hpp>
+#if defined(MEGACPP_WITH_NVTX)
+#include <megacpp/exec/cuda/nvtx.hpp>
+#endif
 #include <megacpp/exec/processors.hpp>
 #include <megacpp/product/cuda/cublaslt.hpp>
 #if defined(MEGACPP_WITH_CUDNN)
@@ -105,6 +108,12 @@ inline std::unique_ptr<attention_source> count_attention(const device_options& /
 }
 #endif
 
+#if defined(MEGACPP_WITH_NVTX)
+inline std::unique_ptr<range_tool> listening_tool() { return nvtx_ranges::listening(); }
+#else
+inline std::unique_ptr<range_tool> listening_tool() { return nullptr; }
+#endif
+
 } // namespace detail
 
 /// A device of a type (part_view::device_type). Throws mc::error: exit_code::machine where there is
@@ -124,7 +133,7 @@ inline std::unique_ptr<device> make_cuda_device(const std::type_info& type,
         cuda_libraries{std::make_unique<detail::counted_products>(), detail::count_attention(o)});
   auto made = std::make_unique<cuda>(choose().ordinal, threads, [&o](cuda& on) {
     return cuda_libraries{std::make_unique<cublaslt_products>(on, o.rows, o.tell, o.tf32),
-                          detail::make_attention(on, o)};
+                          detail::make_attention(on, o), detail::listening_tool()};
   });
   made->keep_work(o.graphs);
   return made;

@@ -1,0 +1,59 @@
+// What a lane of a CUDA device starts, by name, for tools that show it to people: tasks of a step,
+// and the kernels of their nodes. Where no tool listens, a range costs a comparison.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+
+namespace mc {
+
+/// A tool, as Nsight Systems is by NVTX (exec/cuda/nvtx.hpp). Ranges of a thread nest.
+class range_tool {
+public:
+  range_tool() = default;
+  range_tool(const range_tool&) = delete;
+  range_tool& operator=(const range_tool&) = delete;
+  virtual ~range_tool() = default;
+  /// What stands for a name from now on.
+  virtual const void* registered(const std::string& name) = 0;
+  /// Begins a range of a registered name, with a number where that is not negative.
+  virtual void begin(const void* name, std::int64_t number) = 0;
+  virtual void end() = 0;
+};
+
+/// What a node is called in an error, and by a tool: its op, and the line of the model that it is
+/// for, if there is one.
+template <class Node> std::string name_of_launch(const Node& n) {
+  std::string name = n.op->name;
+  if (n.line.number > 0)
+    name += std::string(" at ") + n.line.file_name() + ":" + std::to_string(n.line.number);
+  return name;
+}
+
+/// The names of a lane's ranges, each of which is made and given to the tool once.
+class range_names {
+public:
+  const void* of(range_tool& tool, const std::string& name) {
+    return found(of_texts_, name, [&] { return tool.registered(name); });
+  }
+  template <class Node> const void* of_node(range_tool& tool, const Node& n) {
+    return found(of_nodes_, {n.op, n.line.file_name(), n.line.number},
+                 [&] { return tool.registered(name_of_launch(n)); });
+  }
+
+private:
+  template <class Key, class F>
+  static const void* found(std::map<Key, const void*>& in, const Key& key, F make) {
+    const auto [at, is_new] = in.try_emplace(key, nullptr);
+    if (is_new) at->second = make();
+    return at->second;
+  }
+  std::map<std::string, const void*> of_texts_;
+  /// By the op, and the line, whose file has its name at one place of the program.
+  std::map<std::tuple<const void*, const char*, int>, const void*> of_nodes_;
+};
+
+} // namespace mc
