@@ -151,6 +151,7 @@ mc::memory_space& memory() {
   return of_device;
 }
 
+bool approximates() { return true; }
 void require_launch(int status) { require(static_cast<cudaError_t>(status), "a kernel's launch"); }
 void finish() { require(cudaDeviceSynchronize(), "cudaDeviceSynchronize after a kernel"); }
 

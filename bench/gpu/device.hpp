@@ -20,6 +20,9 @@ template <class Body> void launch(std::int64_t rows, const Body& body) {
   require_launch(mc::launch_on_cuda(nullptr, rows, body));
 }
 
+/// Whether exp, and what is made of it, is the device's own approximation; else it has a CPU's bits.
+bool approximates();
+
 /// Waits for what was started. Throws mc::error if something of it went wrong.
 void finish();
 

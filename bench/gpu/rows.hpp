@@ -1,6 +1,7 @@
 // Checks of row bodies: on the device as on the CPU, and how fast.
 #pragma once
 
+#include "approximations.hpp"
 #include "arrays.hpp"
 #include "device.hpp"
 #include "report.hpp"
@@ -66,6 +67,13 @@ public:
 private:
   mc::arena of_;
 };
+
+/// Of results that are off by so many ulps of fp32, of their size and a magnitude, where the device
+/// approximates; elsewhere they have the same bits.
+inline bound approximated(double ulps, double magnitude = 0) {
+  if (!approximates()) return same_bits;
+  return {.roundings = 1, .steps = 2 * ulps, .magnitude = magnitude};
+}
 
 /// Checks that make(place), a body over these arrays, leaves on the device what it leaves on the
 /// CPU; or, where the sizes are timed, measures it: bytes that have to move, by the time of a call.

@@ -26,10 +26,12 @@ struct attended {
 };
 
 // What tensor cores add up in another order and multiply with rounded probabilities: about
-// sqrt(terms) of them are rounded to the other side, each of about `size`.
+// sqrt(terms) of them are rounded to the other side, each of about `size`. Where probabilities are
+// approximations, all terms may be off alike; few are five times as large.
 template <class T> bound of_products(double terms, double size) {
-  if (sizeof(T) != 2) return same_bits;
-  return {.roundings = 1, .inner = 2 * size * std::sqrt(terms)};
+  bound b = approximated(ulps_of_exp, 5 * size * terms);
+  if (sizeof(T) == 2) b.roundings = 1, b.inner = 2 * size * std::sqrt(terms);
+  return b;
 }
 
 template <class T> void forward(report& r, const sizes& m) {
@@ -38,12 +40,15 @@ template <class T> void forward(report& r, const sizes& m) {
   arrays a;
   const auto q = a.read<T>(m.tokens * of.of_q), k = a.read<T>(m.tokens * of.of_k),
              v = a.read<T>(m.tokens * of.of_k);
-  // Where products are plain, all sums have the same order.
-  bound of_o = same_bits, of_lse = same_bits;
+  // Where products are plain, all sums have the same order. A term is a product of one exponential and
+  // of one for each tile behind it; the sum by which all are divided is as far off.
+  const double off =
+      ulps_of_exp * static_cast<double>(1 + rows::attention_tile<T>::tiles(m.tokens));
+  bound of_o = approximated(2 * off, 1), of_lse = approximated(off, 1);
   if (sizeof(T) == 2) {
     const double steps = steps_of_sum<rows::attention_tile<T>, G>(m.tokens) + 8;
-    of_o = {.roundings = 1, .steps = steps, .magnitude = 1, .inner = 0.5};
-    of_lse = {.steps = steps, .magnitude = 1};
+    of_o = {.roundings = 1, .steps = of_o.steps + steps, .magnitude = 1, .inner = 0.5};
+    of_lse = {.steps = of_lse.steps + steps, .magnitude = 1};
   }
   const auto o = a.written<T>("o", m.tokens * of.of_q, of_o);
   const auto lse = a.written<G>("lse", m.tokens * m.heads, of_lse);

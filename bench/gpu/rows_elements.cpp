@@ -1,4 +1,4 @@
-// Bodies that go element by element: the device leaves the bits of the CPU.
+// Bodies that go element by element: the device leaves the bits of the CPU, but of activations.
 #include "rows.hpp"
 
 #include <megacpp/kernel/embedding.hpp>
@@ -118,14 +118,16 @@ template <class F, class T> void activation(report& r, const std::string& name, 
   const int64_t n = m.tokens * m.ffn, blocks = mc::blocks_of(n);
   {
     arrays a;
-    const auto x = a.read<T>(n, -9, 9), y = a.written<T>("y", n);
+    const auto x = a.read<T>(n, -most_activated, most_activated),
+               y = a.written<T>("y", n, approximated(ulps_of_activation));
     run(r, ("activation_block " + name).c_str(), name_of_type<T>, m, a, blocks, [=](place at) {
       return rows::activation_block<F, T>{n, at(x), at(y)};
     });
   }
   {
     arrays a;
-    const auto dy = a.read<T>(n), x = a.read<T>(n, -9, 9), dx = a.written<T>("dx", n);
+    const auto dy = a.read<T>(n), x = a.read<T>(n, -most_activated, most_activated),
+               dx = a.written<T>("dx", n, approximated(ulps_of_slope + 1, 1));
     run(r, ("activation_dx_block " + name).c_str(), name_of_type<T>, m, a, blocks, [=](place at) {
       return rows::activation_dx_block<F, T>{n, at(dy), at(x), at(dx)};
     });
@@ -137,15 +139,17 @@ template <class T> void swiglu(report& r, const sizes& m) {
   const int64_t n = m.tokens * m.ffn;
   {
     arrays a;
-    const auto both = a.read<T>(2 * n, -9, 9), y = a.written<T>("y", n);
+    const auto both = a.read<T>(2 * n, -most_activated, most_activated),
+               y = a.written<T>("y", n, approximated(ulps_of_activation + 1));
     run(r, "swiglu_row", name_of_type<T>, m, a, m.tokens, [=](place at) {
       return rows::swiglu_row<T, int64_t>{m.ffn, 2 * m.ffn, at(both), at(both) + m.ffn, at(y)};
     });
   }
   {
     arrays a;
-    const auto dy = a.read<T>(n), both = a.read<T>(2 * n, -9, 9);
-    const auto d = a.written<T>("dgate_dup", 2 * n);
+    const auto dy = a.read<T>(n), both = a.read<T>(2 * n, -most_activated, most_activated);
+    const auto d =
+        a.written<T>("dgate_dup", 2 * n, approximated(ulps_of_activation + 2, most_activated));
     run(r, "swiglu_backward_row", name_of_type<T>, m, a, m.tokens, [=](place at) {
       return rows::swiglu_backward_row<T, int64_t>{
           m.ffn, 2 * m.ffn, at(dy), at(both), at(both) + m.ffn, at(d), at(d) + m.ffn};

@@ -5,6 +5,10 @@
 // units in the last place, measured by tests/unit/vec_math.cpp: exp 1, exp2 1, log 1, tanh 2,
 // sigmoid 3, erf 2, normal cdf 8, pdf 3. NaN gives NaN; overflow gives infinity; results below the
 // normal range are denormal (of exp2: zero).
+// On a GPU exp, and what is made of it, takes the GPU's own approximations of 2^y and 1/x, and has
+// other bits. Errors there, with the worst that the PTX ISA allows, by tests/unit/gpu_math.cpp: exp
+// 4, tanh 3, sigmoid 8, erf 2, normal cdf 13, pdf 8. portable_exp, exp_of_difference, exp2 and log
+// have the same bits there, too.
 // Double: libm, lane by lane; double is a test policy.
 #pragma once
 
@@ -16,8 +20,8 @@ namespace mc {
 namespace detail {
 
 /// c[0] + c[1] x + ... by Horner's rule.
-template <class A, int N, std::size_t Count>
-MEGACPP_HD vec<A, N> horner(const A (&c)[Count], vec<A, N> x) {
+template <class C, class A, int N, std::size_t Count>
+MEGACPP_HD vec<A, N> horner(const C (&c)[Count], vec<A, N> x) {
   vec<A, N> r(c[Count - 1]);
   for (int i = static_cast<int>(Count) - 2; i >= 0; --i) r = fma(r, x, vec<A, N>(c[i]));
   return r;
@@ -55,8 +59,9 @@ template <int N> MEGACPP_HD vec<float, N> exp_near_zero(vec<float, N> r) {
 
 } // namespace detail
 
-/// e^x = 2^n e^r with n the integer nearest to x / ln 2, |r| <= ln 2 / 2.
-template <class A, int N> MEGACPP_HD vec<A, N> exp(vec<A, N> x) {
+/// e^x with the same bits on every machine, for what decides something, as scores of experts do:
+/// 2^n e^r with n the integer nearest to x / ln 2, |r| <= ln 2 / 2.
+template <class A, int N> MEGACPP_HD vec<A, N> portable_exp(vec<A, N> x) {
   if constexpr (sizeof(A) == 8) {
     return lane_wise([](A a) { return ::exp(a); }, x);
   } else {
@@ -69,6 +74,79 @@ template <class A, int N> MEGACPP_HD vec<A, N> exp(vec<A, N> x) {
     const V r = fma(n, V(2.12194440e-4f), fma(n, V(-0.693359375f), x));
     return detail::times_power_of_two(detail::exp_near_zero(r), shifted);
   }
+}
+
+namespace detail {
+
+/// e^x by a unit whose exp2 is within 2 ulp of the rounded 2^y. The unit does not see what y has
+/// lost to rounding, which is up to 2^-17: e^x = 2^y e^rest, and e^rest is 1 + rest.
+template <class Unit> MEGACPP_HD float exp_by(float x) {
+  // Beyond these the result is 0 or infinity, and the rest of an infinite y is no number.
+  const float inside = Unit::least(200.0f, Unit::greatest(-200.0f, x)); // a NaN passes
+  const float y = inside * 1.44269504f;
+  // ln 2 in two pieces.
+  const float rest = fma_of(y, 1.90465430e-9f, fma_of(y, -0.693147182f, inside));
+  return Unit::exp2(y) * (1.0f + rest);
+}
+
+#if defined(__CUDA_ARCH__)
+/// The approximations of a GPU, with the bounds that the PTX ISA promises (9.7.3).
+struct special_function_unit {
+  /// Within 2 ulp, results below the normal range included.
+  static __device__ __forceinline__ float exp2(float y) {
+    float r;
+    asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(y));
+    return r;
+  }
+  /// Within 1 ulp; 0 where the result would be below the normal range.
+  static __device__ __forceinline__ float reciprocal(float x) {
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+  }
+  static __device__ __forceinline__ float least(float a, float b) {
+    float r;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+  }
+  static __device__ __forceinline__ float greatest(float a, float b) {
+    float r;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+  }
+};
+#endif
+
+} // namespace detail
+
+/// e^x.
+template <class A, int N> MEGACPP_HD vec<A, N> exp(vec<A, N> x) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(A) == 4) {
+    for (int i = 0; i < N; ++i) x.v[i] = detail::exp_by<detail::special_function_unit>(x.v[i]);
+    return x;
+  } else
+#endif
+    return portable_exp(x);
+}
+
+/// 1 / x for x >= 1.
+template <class A, int N> MEGACPP_HD vec<A, N> reciprocal(vec<A, N> x) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(A) == 4) {
+    for (int i = 0; i < N; ++i) x.v[i] = detail::special_function_unit::reciprocal(x.v[i]);
+    return x;
+  } else
+#endif
+    return vec<A, N>(A(1)) / x;
+}
+/// a / b for b >= 1.
+template <class A, int N> MEGACPP_HD vec<A, N> quotient(vec<A, N> a, vec<A, N> b) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(A) == 4) return a * reciprocal(b);
+  else
+#endif
+    return a / b;
 }
 
 /// e^(x - high - low) for x <= high and |low| up to an ulp of high: within 9e-8 of the exact one,
@@ -158,7 +236,7 @@ template <class A, int N> MEGACPP_HD vec<A, N> tanh(vec<A, N> x) {
     const V small = fma(detail::horner(c, x2), x2 * a, a);
     const V large = V(1.0f) - V(2.0f) / (exp(a + a) + V(1.0f));
     const I sign = as<std::int32_t>(x) & I(std::numeric_limits<std::int32_t>::min());
-    return as<float>(as<std::int32_t>(select(a < V(0.625f), small, large)) | sign);
+    return as<A>(as<std::int32_t>(select(a < V(0.625f), small, large)) | sign);
   }
 }
 
@@ -166,23 +244,23 @@ template <class A, int N> MEGACPP_HD vec<A, N> tanh(vec<A, N> x) {
 template <class A, int N> MEGACPP_HD vec<A, N> sigmoid(vec<A, N> x) {
   using V = vec<A, N>;
   const V e = exp(-abs(x));
-  return select(x < V(A(0)), e, V(A(1))) / (V(A(1)) + e);
+  return quotient(select(x < V(A(0)), e, V(A(1))), V(A(1)) + e);
 }
 
 namespace detail {
 
 /// e^(-k x^2) for k = 1 or 1/2, with the rounding error of x^2 put back; 0 <= x <= 15.
-template <int N> MEGACPP_HD vec<float, N> bell(vec<float, N> x, float k) {
-  using V = vec<float, N>;
+template <class A, int N> MEGACPP_HD vec<A, N> bell(vec<A, N> x, float k) {
+  using V = vec<A, N>;
   const V square = x * x, error = fma(x, x, -square), e = exp(V(-k) * square);
   return fma(V(-k) * error, e, e);
 }
 
 /// e^(z^2) erfc(z) for 0 <= z <= 10.6 as t R(t), t = 1 / (1 + 3 z / 8): the form of Hastings
 /// ("Approximations for digital computers", 1955) with R of degree 8 (2e-8).
-template <int N> MEGACPP_HD vec<float, N> scaled_erfc(vec<float, N> z) {
-  using V = vec<float, N>;
-  const V t = V(1.0f) / fma(z, V(0.375f), V(1.0f));
+template <class A, int N> MEGACPP_HD vec<A, N> scaled_erfc(vec<A, N> z) {
+  using V = vec<A, N>;
+  const V t = reciprocal(fma(z, V(0.375f), V(1.0f)));
   constexpr float c[] = {0.211609766f,  0.210713983f, 0.204843968f,  0.123387642f, 0.269181043f,
                          -0.222641677f, 0.426298857f, -0.284286946f, 0.0608933382f};
   return t * horner(c, t);
@@ -204,7 +282,7 @@ template <class A, int N> MEGACPP_HD vec<A, N> erf(vec<A, N> x) {
     const V z = min(V(10.6f), a); // erfc is 0 beyond, in single precision
     const V large = V(1.0f) - detail::scaled_erfc(z) * detail::bell(z, 1.0f);
     const I sign = as<std::int32_t>(x) & I(std::numeric_limits<std::int32_t>::min());
-    return select(a < V(1.0f), small, as<float>(as<std::int32_t>(large) | sign));
+    return select(a < V(1.0f), small, as<A>(as<std::int32_t>(large) | sign));
   }
 }
 

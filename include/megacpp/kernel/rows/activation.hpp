@@ -19,7 +19,7 @@ template <class V> struct sigmoid_and_slope {
   V value, slope;
   MEGACPP_HD explicit sigmoid_and_slope(V x) {
     using A = typename V::value_type;
-    const V e = exp(-abs(x)), inverse = V(A(1)) / (V(A(1)) + e), other = e * inverse;
+    const V e = exp(-abs(x)), inverse = reciprocal(V(A(1)) + e), other = e * inverse;
     value = select(x < V(A(0)), other, inverse);
     slope = other * inverse;
   }

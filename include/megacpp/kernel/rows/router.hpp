@@ -17,7 +17,7 @@ MEGACPP_HD accumulator_t<T> logsumexp(const Team& team, std::int64_t n, const T*
   const G top = team.template max<T>(n, [&](auto i) { return load<G>(l, i); });
   const G sum = team.template sum<T>(n, [&](auto i) {
     const auto x = load<G>(l, i);
-    return exp(x - decltype(x)(top));
+    return portable_exp(x - decltype(x)(top));
   });
   return top + log(vec<G, 1>(sum)).v[0];
 }
@@ -31,7 +31,8 @@ template <class T> MEGACPP_HD accumulator_t<T> logsumexp_of_chosen(const T* logi
   G top = convert<G>(logits[chosen[0]]), sum = 0;
   for (int j = 1; j < k; ++j)
     if (const G l = convert<G>(logits[chosen[j]]); l > top) top = l;
-  for (int j = 0; j < k; ++j) sum += exp(vec<G, 1>(convert<G>(logits[chosen[j]]) - top)).v[0];
+  for (int j = 0; j < k; ++j)
+    sum += portable_exp(vec<G, 1>(convert<G>(logits[chosen[j]]) - top)).v[0];
   return top + log(vec<G, 1>(sum)).v[0];
 }
 
@@ -53,7 +54,7 @@ template <class T> struct route_row {
     const G none = -std::numeric_limits<G>::infinity();
     const auto score = [&](auto i) {
       const auto x = load<G>(l, i);
-      return bias == nullptr ? x : exp(x - decltype(x)(lse)) + load<G>(bias, i);
+      return bias == nullptr ? x : portable_exp(x - decltype(x)(lse)) + load<G>(bias, i);
     };
     G last = -none, at = -1;
     for (int j = 0; j < k; ++j) {
@@ -82,7 +83,7 @@ template <class T> struct route_row {
     const std::int32_t* const e = chosen + row * k;
     const G all = normalise ? logsumexp_of_chosen(l, e, k) : lse;
     for (int j = 0; j < k; ++j)
-      weights[row * k + j] = exp(vec<G, 1>(convert<G>(l[e[j]]) - all)).v[0];
+      weights[row * k + j] = portable_exp(vec<G, 1>(convert<G>(l[e[j]]) - all)).v[0];
   }
 };
 
@@ -104,7 +105,7 @@ template <class T> struct route_grad_row {
     const std::int32_t* e = chosen + row * k;
     const G lse = logsumexp<T>(team, experts, l);
     const G all = normalise ? logsumexp_of_chosen(l, e, k) : lse;
-    const auto w = [&](int j) { return exp(vec<G, 1>(convert<G>(l[e[j]]) - all)).v[0]; };
+    const auto w = [&](int j) { return portable_exp(vec<G, 1>(convert<G>(l[e[j]]) - all)).v[0]; };
     G mean = 0;
     for (int j = 0; j < k; ++j) mean += dw[j] * w(j);
     // Normalised weights do not depend on the logits that were not chosen.
@@ -113,7 +114,7 @@ template <class T> struct route_grad_row {
       const auto x = load<G>(l, i);
       using V = decltype(x - x);
       const V index = counting<G, decltype(i)::count>(static_cast<G>(i.first));
-      V d = exp(x - V(lse)) * V(-of_all);
+      V d = portable_exp(x - V(lse)) * V(-of_all);
       for (int j = 0; j < k; ++j)
         d = d + select(index == V(static_cast<G>(e[j])), V(w(j) * (dw[j] - of_chosen)), V(G(0)));
       store(dlogits + row * experts, i, d);
@@ -149,7 +150,7 @@ template <class T> struct router_statistics_block {
         for (int j = 0; j < k; ++j)
           hits = hits + select(index == V(static_cast<G>(chosen[t * k + j])), V(G(1)), V(G(0)));
         const bool start = t == begin;
-        store(p, i, (start ? V(G(0)) : load<G>(p, i)) + exp(x - V(lse)));
+        store(p, i, (start ? V(G(0)) : load<G>(p, i)) + portable_exp(x - V(lse)));
         store(c, i, (start ? V(G(0)) : load<G>(c, i)) + hits);
       });
     }
@@ -285,7 +286,7 @@ template <class T> struct router_statistics_grad_row {
     const G lse = logsumexp<T>(team, experts, l);
     const auto p = [&](auto i) {
       const auto x = load<G>(l, i);
-      return exp(x - decltype(x)(lse));
+      return portable_exp(x - decltype(x)(lse));
     };
     const G inner = team.template sum<T>(experts, [&](auto i) { return p(i) * load<G>(d, i); });
     const G shift = G(2) * *dz * lse - inner;
