@@ -700,6 +700,41 @@ BOOST_AUTO_TEST_CASE(what_a_model_needs_depends_on_no_layout) {
   BOOST_TEST(of({.tp = 2}) == 3 * needed);
 }
 
+// A frozen weight has no product for its gradient; where nothing is trained at a place or below it,
+// there is no backward pass at all, though the program has one: its blocks are one graph.
+BOOST_AUTO_TEST_CASE(what_a_model_needs_of_frozen_parts) {
+  gpt m = small_gpt;
+  m.layers = 4, m.tied = false;
+  const std::int64_t tokens = 4 * 128, h = m.hidden, layers = m.layers, attention = 4 * h * h,
+                     ffn = 2 * h * m.ffn, head = h * m.vocabulary,
+                     pairs = std::int64_t{4} * layers * (128 * 129 / 2),
+                     forward = 2 * tokens * (layers * (attention + ffn) + head) + 4 * pairs * h,
+                     whole = 3 * forward;
+  const auto expect = [&](const frozen& f, std::int64_t needed, const char* name) {
+    for (const auto& [l, again] :
+         {std::pair{layout{}, recompute::none}, std::pair{layout{}, recompute::full},
+          std::pair{layout{.pp = 2}, recompute::selective},
+          std::pair{layout{.tp = 2}, recompute::none}}) {
+      const interpreted_program<gpt> p(
+          m, {.ranks = l, .batch = {4, 128}, .again = again, .frozen = f}, "p");
+      std::int64_t flops = 0;
+      for (int stage = 0; stage < l.pp; ++stage) flops += l.tp * model_flops(p.view(), 1, stage);
+      BOOST_TEST(flops == needed, name << ": " << flops << ", " << needed);
+    }
+  };
+  expect({}, whole, "nothing");
+  expect({"blocks"}, whole - 2 * tokens * layers * (attention + ffn), "blocks");
+  expect({"mlp"}, whole - 2 * tokens * layers * ffn, "mlp");
+  // The first norm of the first layer is trained, for which the gradient goes as far as it.
+  expect({"embedding"}, whole, "embedding");
+  expect({"embedding", "ln_1"}, whole - 2 * tokens * 3 * h * h, "embedding and first norms");
+  expect({"embedding", "blocks"}, forward + 4 * tokens * head, "all but the head");
+  expect(
+      {"embedding", "attn", "ln_1"},
+      whole - 2 * tokens * layers * attention - 4 * pairs * h / layers * 2 - 2 * tokens * attention,
+      "what lies below the first MLP, and attention");
+}
+
 // Over axes of one rank there are no collectives. Over others all gradients of a group are reduced at
 // once, every element of the store, and so are the three totals.
 BOOST_AUTO_TEST_CASE(collectives_are_those_of_axes_with_ranks) {

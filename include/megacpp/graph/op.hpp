@@ -13,11 +13,12 @@ namespace mc {
 
 struct backward;
 
-/// Work of one node on one rank: floating-point operations, bytes that must be read and written.
+/// Work of one node on one rank: floating-point operations, bytes that must be read and written;
+/// how many of the operations compute again what another node has computed.
 struct work {
-  std::int64_t flops = 0, read = 0, written = 0;
+  std::int64_t flops = 0, read = 0, written = 0, again = 0;
   constexpr work& operator+=(const work& o) {
-    flops += o.flops, read += o.read, written += o.written;
+    flops += o.flops, read += o.read, written += o.written, again += o.again;
     return *this;
   }
 };

@@ -42,7 +42,9 @@ inline work work_of(const graph& g, phases when) {
   return w;
 }
 
-inline work times(work w, std::int64_t n) { return {w.flops * n, w.read * n, w.written * n}; }
+inline work times(work w, std::int64_t n) {
+  return {w.flops * n, w.read * n, w.written * n, w.again * n};
+}
 
 /// Work of one rank of a pipeline stage in one optimizer step of so many micro-batches.
 struct step_work {
@@ -79,18 +81,79 @@ inline step_work work_of_step(const program_view& p, std::int64_t micro_batches,
   return w;
 }
 
+namespace detail {
+
+/// The nodes of the backward pass that compute what one of the forward pass has computed.
+inline std::vector<bool> repeated_nodes(const graph& g) {
+  std::vector<bool> repeated(static_cast<std::size_t>(g.node_count));
+  std::vector<value_id> first(static_cast<std::size_t>(g.value_count)); // that is the same
+  for (std::size_t v = 0; v < first.size(); ++v) first[v] = static_cast<value_id>(v);
+  const auto same_inputs = [&](const node& n, const node& before) {
+    for (int k = 0; k < max_inputs; ++k) {
+      const value_id v = n.in[k];
+      if ((v < 0 ? v : first[static_cast<unsigned>(v)]) != before.in[k]) return false;
+    }
+    return true;
+  };
+  for (int i = 0; i < g.node_count; ++i) {
+    const node& n = g.at_node(i);
+    for (int j = 0; backward_pass.holds(n.when) && j < g.node_count; ++j) {
+      const node& before = g.at_node(j);
+      if (before.when != phase::forward || before.op != n.op || !same_inputs(n, before)) continue;
+      repeated[static_cast<std::size_t>(i)] = true;
+      for (int k = 0; k < max_outputs; ++k)
+        if (n.out[k] >= 0) first[static_cast<unsigned>(n.out[k])] = before.out[k];
+    }
+  }
+  return repeated;
+}
+
+/// Operations that the model needs of a part for one micro-batch; `below`: also for the gradient of
+/// the stream that the part reads.
+inline std::int64_t model_flops(const graph& g, bool below) {
+  const std::vector<bool> repeated = repeated_nodes(g);
+  std::vector<bool> needed(static_cast<std::size_t>(g.value_count));
+  if (g.d_stream >= 0) needed[static_cast<unsigned>(g.d_stream)] = below;
+  std::int64_t flops = 0;
+  for (int i = g.node_count - 1; i >= 0; --i) {
+    const node& n = g.at_node(i);
+    const bool backward = backward_pass.holds(n.when);
+    bool any = !backward;
+    for (const value_id v : n.out)
+      any = any || (v >= 0 && (needed[static_cast<unsigned>(v)] || g.at(v).is == role::gradient));
+    if (!any) continue;
+    for (const value_id v : n.in)
+      if (v >= 0) needed[static_cast<unsigned>(v)] = true;
+    if (n.when != phase::forward && (!backward || repeated[static_cast<std::size_t>(i)])) continue;
+    const work w = node_work(g, n);
+    flops += w.flops - w.again;
+  }
+  return flops;
+}
+
+/// Whether gradients change a parameter of a part.
+inline bool is_trained(const graph& g) {
+  for (int i = 0; i < g.parameter_count; ++i)
+    if (!g.parameters[i].frozen && g.parameters[i].update == update_rule::adamw) return true;
+  return false;
+}
+
+} // namespace detail
+
 /// Operations that the model needs of one rank of a stage in such a step, whatever the program
-/// computes again: those of the forward pass, and for the gradients twice as many (Chowdhery et al.
-/// 2022, appendix B). A loss that makes its gradients at once has them in the forward pass.
+/// computes again (Chowdhery et al. 2022, appendix B): those of the forward pass, and those of the
+/// backward pass without which there would be no gradient of some trained parameter. So a product
+/// needs its own twice more, once where its weight is frozen, and not at all where nothing is
+/// trained there and below. A loss that makes its gradients at once is counted as it is.
 inline std::int64_t model_flops(const program_view& p, std::int64_t micro_batches, int of_stage) {
   std::int64_t flops = 0;
   const stage_shape s = stage_of(p, of_stage);
-  for (const task& t : training_step(s.training, 1)) {
-    if (t.what != action::run || t.when != phase::forward) continue;
-    const graph& g = *p.part(s.uses[t.use].part).g;
-    for (int i = 0; i < g.node_count; ++i)
-      if (const node& n = g.at_node(i); n.when == phase::forward)
-        flops += (n.op->accumulates ? 1 : 3) * node_work(g, n).flops;
+  for (int k = 0; k < s.training.uses; ++k) {
+    const part_use& u = s.uses[s.training.use(k)];
+    bool below = u.as != used_as::stem && detail::is_trained(*p.part(0).g);
+    for (int l = 0; l < u.layer && !below; ++l)
+      below = detail::is_trained(*p.block(p.kind_of[static_cast<unsigned>(l)]).g);
+    flops += detail::model_flops(*p.part(u.part).g, below);
   }
   return flops * micro_batches;
 }

@@ -200,8 +200,11 @@ constexpr std::int64_t visible_pairs(std::int64_t s, std::int64_t keys, bool cau
 [[gnu::cold]] constexpr work attention_cost(const graph& g, const node& n) {
   return attention_work(g, n, attention_in::q, attention_in::k, 2);
 }
+/// Four products, and the scores again.
 [[gnu::cold]] constexpr work attention_grad_cost(const graph& g, const node& n) {
-  return attention_work(g, n, attention_grad_in::q, attention_grad_in::k, 5);
+  work w = attention_work(g, n, attention_grad_in::q, attention_grad_in::k, 5);
+  w.again = w.flops / 5;
+  return w;
 }
 
 inline constexpr op_info attention_grad{.name = "attention_grad",

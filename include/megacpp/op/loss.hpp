@@ -205,8 +205,10 @@ struct vocabulary_loss_attributes {
 }
 [[gnu::cold]] constexpr work vocabulary_partial_grad_cost(const graph& g, const node& n) {
   using in = vocabulary_partial_grad_in;
-  return vocabulary_work(g, n, g.at(n.in[in::x]), g.at(n.in[in::w]),
-                         n.attr.as<vocabulary_attributes>().weights ? 3 : 2);
+  const int products = n.attr.as<vocabulary_attributes>().weights ? 3 : 2; // the logits again
+  work k = vocabulary_work(g, n, g.at(n.in[in::x]), g.at(n.in[in::w]), products);
+  k.again = k.flops / products;
+  return k;
 }
 
 extern const op_info vocabulary_loss;
