@@ -117,13 +117,19 @@ template <class T> void decoded(report& r, const sizes& m, bool apart) {
   attended of(m);
   of.s.queries = 1;
   const int64_t tiles = apart ? tile::tiles(m.tokens) : 1;
-  // Tensor cores add up in another order, and of scores that differ so little e^x does as much.
-  bound of_o = same_bits, of_sum = same_bits, of_part = same_bits;
+  // A term is a product of one exponential and of one for each tile that follows; the sum by which all
+  // are divided is as far off. Tensor cores add up in another order, and of scores that differ so
+  // little e^x does as much.
+  const double off = ulps_of_exp * static_cast<double>(1 + tile::tiles(m.tokens));
+  bound of_o = approximated(2 * off, 1), of_top = same_bits, of_sum = approximated(ulps_of_exp, 1),
+        of_part = approximated(ulps_of_exp, 8);
   if (sizeof(T) == 2) {
     const double steps = 6 * std::sqrt(static_cast<double>(of.s.width + 64)) + 8;
-    of_o = {.roundings = 1, .steps = steps, .magnitude = 1, .inner = 0.5};
-    of_sum = {.steps = steps, .magnitude = 64};
-    of_part = {.steps = 0x1p15, .magnitude = 8}; // shares are rounded to bf16, 2^-9 of each
+    of_o = {.roundings = 1, .steps = of_o.steps + steps, .magnitude = 1, .inner = 0.5};
+    of_top = {.steps = steps, .magnitude = 1};
+    of_sum = {.steps = of_sum.steps + steps, .magnitude = 64};
+    of_part = {.steps = of_part.steps + 0x1p15,
+               .magnitude = 8}; // shares are rounded, by 2^-9 of each
   }
   arrays a;
   const auto q = a.read<T>(of.of_q), k = a.read<T>(m.tokens * of.of_k),
@@ -133,7 +139,7 @@ template <class T> void decoded(report& r, const sizes& m, bool apart) {
   array<G> sums_o, top, sum;
   if (apart) {
     sums_o = a.written<G>("sums of values", tiles * of.of_q, of_part);
-    top = a.written<G>("greatest scores", tiles * m.heads, of_sum);
+    top = a.written<G>("greatest scores", tiles * m.heads, of_top);
     sum = a.written<G>("sums", tiles * m.heads, of_sum);
   } else {
     o = a.written<T>("o", of.of_q, of_o);
@@ -160,7 +166,8 @@ template <class T> void total(report& r, const sizes& m) {
   const auto sums_o = a.read<G>(tiles * of.of_q), top = a.read<G>(tiles * m.heads),
              sum = a.read<G>(tiles * m.heads, 1, 64);
   const auto slots = a.numbered(1, [n = m.tokens](int64_t) { return n - 1; });
-  const auto o = a.written<T>("o", of.of_q);
+  const double off = ulps_of_exp * static_cast<double>(1 + tiles);
+  const auto o = a.written<T>("o", of.of_q, approximated(2 * off, 1));
   run(r, "cached_attention_total", name_of_type<T>, m, a, m.heads, [=](place at) {
     return rows::cached_attention_total<T>{
         of.s, {of.see.scale, 0, at(slots)}, {at(sums_o), at(top), at(sum)}, {at(o), of.of_q}};
