@@ -9,22 +9,24 @@
 
 #include <memory>
 #include <optional>
+#include <string_view>
 
 namespace test {
 
 inline mc::cuda_libraries libraries_of(mc::cuda& on,
                                        mc::product_rows rows = mc::product_rows::together,
-                                       bool tf32 = false) {
-  return {std::make_unique<mc::cublaslt_products>(on, rows, nullptr, tf32),
+                                       bool tf32 = false,
+                                       void (*tell)(std::string_view) = nullptr) {
+  return {std::make_unique<mc::cublaslt_products>(on, rows, tell, tf32),
           std::make_unique<mc::cudnn_attention>(on)};
 }
 
 class machine_with_device {
 public:
   explicit machine_with_device(mc::product_rows rows = mc::product_rows::together,
-                               bool tf32 = false) {
+                               bool tf32 = false, void (*tell)(std::string_view) = nullptr) {
     stand_in::begin({});
-    device_.emplace(0, 1, [=](mc::cuda& on) { return libraries_of(on, rows, tf32); });
+    device_.emplace(0, 1, [=](mc::cuda& on) { return libraries_of(on, rows, tf32, tell); });
   }
   mc::cuda& device() { return *device_; }
 

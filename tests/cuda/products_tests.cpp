@@ -14,7 +14,9 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 using namespace mc;
@@ -125,6 +127,72 @@ std::string refused(const std::function<void()>& f) {
     return e.what();
   }
   return "nothing was refused";
+}
+
+/// GELU in its tanh form, and its slope.
+double gelu_of(double z) {
+  return z / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (z + 0.044715 * z * z * z)));
+}
+double slope_of(double z) { return (gelu_of(z + 1e-5) - gelu_of(z - 1e-5)) / 2e-5; }
+
+constexpr product_end ends[] = {product_end::gelu, product_end::gelu_kept,
+                                product_end::gelu_gradient};
+product_shape that_ends(product_end e, int64_t m, int64_t n, int64_t k) {
+  product_shape s{.M = m, .N = n, .K = k, .ends_in = e};
+  if (e == product_end::gelu_gradient) s.kind = product_kind::input_gradient;
+  else s.bias = true;
+  return s;
+}
+
+/// The same of a product that goes on with its sums. `whole`: the library computes all of it. Returns
+/// how often something was started, and what came out.
+template <class T>
+std::pair<std::int64_t, std::vector<T>> check_end(cuda& on, product_shape s, bool whole = true) {
+  s.a = s.b = s.out = dtype_of<T>;
+  const bool forward = s.kind == product_kind::forward, kept = s.ends_in == product_end::gelu_kept;
+  const int64_t width = forward ? s.N : s.K, stride = forward ? s.y_row() : s.x_row();
+  const matrix<T> a(on, s.M, forward ? s.K : s.N, forward ? s.x_row() : s.y_row(), 1),
+      b(on, s.N, s.K, s.K, 2), bias(on, 1, s.N, s.N, 3), out(on, s.M, width, stride, 4),
+      z(on, s.M, width, stride, 5);
+  const prepared_product& p = on.products().prepare(s);
+  BOOST_REQUIRE((p.shape().ends_in == (whole ? s.ends_in : product_end::sum)));
+  lane& l = on.main_lane();
+  l.reserve({.workspace = on.products().workspace_bytes()});
+  const std::int64_t before = stand_in::count().started;
+  p.execute({.on = l,
+             .a = a.data(),
+             .b = b.data(),
+             .bias = s.bias ? bias.data() : nullptr,
+             .out = out.data(),
+             .kept = kept ? z.data() : nullptr,
+             .slopes_at = forward ? nullptr : z.data()});
+  const std::int64_t started = stand_in::count().started - before;
+  const std::vector<T> got = out.read(), beside = z.read();
+  std::vector<bool> inside(got.size());
+  for (int64_t i = 0; i < s.M; ++i)
+    for (int64_t j = 0; j < width; ++j) {
+      double sum = s.bias ? bias(0, j) : 0, terms = std::abs(sum);
+      for (int64_t k = 0; k < (forward ? s.K : s.N); ++k) {
+        const double x = a(i, k) * (forward ? b(j, k) : b(k, j));
+        sum += x, terms += std::abs(x);
+      }
+      const auto at = static_cast<std::size_t>(i * stride + j);
+      inside[at] = true;
+      const double rounding = sizeof(T) == 2 ? 0x1p-8 : 0, unit = 0x1p-19;
+      const auto near = [&](T x, double want) {
+        BOOST_REQUIRE_MESSAGE(
+            std::abs(convert<double>(x) - want) <= rounding * std::abs(want) + unit * terms,
+            "(" << i << ", " << j << ") is " << convert<double>(x) << " and should be " << want);
+      };
+      near(got[at], !whole ? sum : forward ? gelu_of(sum) : sum * slope_of(z(i, j)));
+      if (kept && whole) near(beside[at], sum);
+    }
+  for (std::size_t k = 0; k < got.size(); ++k) { // nothing is written between rows, nor into a Z
+    if (!inside[k]) BOOST_REQUIRE(convert<double>(got[k]) == convert<double>(out.values()[k]));
+    if (!inside[k] || !kept || !whole)
+      BOOST_REQUIRE(convert<double>(beside[k]) == convert<double>(z.values()[k]));
+  }
+  return {started, got};
 }
 
 } // namespace
@@ -284,6 +352,104 @@ BOOST_AUTO_TEST_CASE(by_tf32_where_it_is_asked_for) {
     BOOST_TEST(says.find(tf32 ? ", by TF32" : ", without TF32") != std::string::npos, says);
     BOOST_TEST(on.products().checks().refused.empty());
   }
+}
+
+// GELU and its slope are computed where the sums are: one piece of work a product, or a part.
+BOOST_AUTO_TEST_CASE(what_products_end_in) {
+  test::machine_with_device machine;
+  cuda& on = machine.device();
+  const auto both = [&](const product_shape& s, std::int64_t pieces) {
+    BOOST_TEST(check_end<float>(on, s).first == pieces);
+    BOOST_TEST(check_end<bf16>(on, s).first == pieces);
+  };
+  for (const product_end e : ends) {
+    both(that_ends(e, 16, 32, 64), 1);
+    both(that_ends(e, 1, 40, 8), 1);
+    product_shape s = that_ends(e, 12, 24, 16);
+    s.part = 4;
+    both(s, 3);
+    s = that_ends(e, 7, 24, 16);
+    s.x_stride = 16 + 8, s.y_stride = 24 + 8; // rows of packed values
+    both(s, 1);
+  }
+  both(that_ends(product_end::gelu, 5, 9, 3),
+       1); // it keeps nothing, and may have rows of any length
+  BOOST_TEST(on.products().checks().refused.empty());
+  BOOST_TEST(on.products().describe(dtype::bf16).find("GELU") == std::string::npos);
+}
+
+// A part, and a row apart, has the bits that it has alone.
+BOOST_AUTO_TEST_CASE(parts_and_rows_end_in_the_same_bits) {
+  for (const product_rows rows : {product_rows::together, product_rows::apart}) {
+    test::machine_with_device machine(rows);
+    cuda& on = machine.device();
+    for (const product_end e : ends) {
+      const auto first_rows = [&](int64_t m) {
+        product_shape s = that_ends(e, m, 24, 16);
+        if (rows == product_rows::together) s.part = 4;
+        std::vector<bf16> got = check_end<bf16>(on, s).second;
+        got.resize(static_cast<std::size_t>(4 * (s.kind == product_kind::forward ? 24 : 16)));
+        return got;
+      };
+      const auto four = first_rows(4), twelve = first_rows(12);
+      BOOST_TEST(std::equal(four.begin(), four.end(), twelve.begin(), [](bf16 x, bf16 y) {
+        return convert<double>(x) == convert<double>(y);
+      }));
+    }
+  }
+}
+
+// What the library is not asked for is left to a kernel, as the shape says: other types, and a Z
+// whose rows do not lie as the library wants.
+BOOST_AUTO_TEST_CASE(what_a_kernel_goes_on_with) {
+  test::machine_with_device machine;
+  cuda& on = machine.device();
+  for (const product_end e : ends)
+    BOOST_TEST((on.products()
+                    .prepare([&] {
+                      product_shape s = that_ends(e, 8, 16, 24);
+                      s.a = s.b = s.out = dtype::f64;
+                      return s;
+                    }())
+                    .shape()
+                    .ends_in == product_end::sum));
+  check_end<bf16>(on, that_ends(product_end::gelu_kept, 8, 12, 16), false);
+  check_end<float>(on, that_ends(product_end::gelu_gradient, 8, 16, 12), false);
+  check_end<float>(on, that_ends(product_end::gelu_gradient, 8, 16, 12), false); // is found again
+  const std::string says = on.products().describe(dtype::bf16);
+  BOOST_TEST(says.find(", with a kernel for GELU behind 5 products") != std::string::npos, says);
+}
+
+// A way that leaves GELU out, takes the error function's, or looks at another row's Z is not used;
+// where all are such, a kernel computes GELU.
+BOOST_AUTO_TEST_CASE(a_way_with_another_end_is_not_used) {
+  static std::vector<std::string> told;
+  const std::pair<const char*, const char*> mistakes[] = {{" leaves GELU out", "GELU wrong in row"},
+                                                          {" by erf", "GELU wrong in row"},
+                                                          {" with Z of other rows", "wrong"}};
+  for (const auto& [mistake, says] : mistakes)
+    for (const product_end e : ends)
+      for (const bool all : {false, true}) {
+        if (mistake == mistakes[2].first && e == product_end::gelu) continue; // it has no Z
+        told.clear();
+        test::machine_with_device machine(product_rows::together, false,
+                                          [](std::string_view line) { told.emplace_back(line); });
+        cuda& on = machine.device();
+        stand_in::fail(std::string("way 1") + mistake, cudaErrorUnknown);
+        if (all) stand_in::fail(std::string("way 2") + mistake, cudaErrorUnknown);
+        check_end<bf16>(on, that_ends(e, 24, 40, 64), !all);
+        const auto& refused = on.products().checks().refused;
+        BOOST_REQUIRE(refused.size() == (all ? 2u : 1u));
+        BOOST_TEST(refused[0].find(says) != std::string::npos, refused[0]);
+        BOOST_TEST(told.size() == (all ? 2u : 1u));
+        const bool behind =
+            on.products().describe(dtype::bf16).find(", with a kernel for GELU behind 1 product") !=
+            std::string::npos;
+        BOOST_TEST(behind == all);
+        if (all)
+          BOOST_TEST(told[1].find(": a kernel computes GELU behind it") != std::string::npos,
+                     told[1]);
+      }
 }
 
 // A part has the bits that it has alone, whatever others there are.

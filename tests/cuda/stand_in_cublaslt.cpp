@@ -1,7 +1,8 @@
 // cuBLASLt without a device: the functions that product/cuda/cublaslt.hpp calls. Products are computed
 // when their stream comes to them, by plain loops. A way serves the shape that it was proposed for and
 // two of three smaller ones, so that callers have to ask. It wants the alignments that were asked for,
-// and all of the workspace that it may have.
+// and all of the workspace that it may have. GELU, and its slope, are taken of sums as they are, before
+// they are rounded.
 #include "stand_in.hpp"
 
 #include <cublasLt.h>
@@ -11,6 +12,7 @@
 #include <cmath>
 #include <cstring>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -26,17 +28,30 @@ struct layout_words {
 struct description_words {
   std::uint64_t computes, scales, a_transposed, b_transposed, epilogue, bias_type;
   const void* bias;
+  std::int64_t z_stride;
+  const void* z; ///< what GELU is of, kept or read
 };
 struct wish_words {
   std::uint64_t workspace, a, b, c, d; ///< bytes, and those at which operands begin
   std::uint64_t schemes;               ///< of sums in parts
 };
 /// A way: for extents of D and of the sum that are at most these, in all the workspace that it may
-/// have. A wrong one computes one element of the result wrong.
+/// have. What it does wrong is a bit of `wrong`.
 struct algorithm_words {
   std::uint64_t m, n, k, types, workspace;
   std::uint32_t wrong, a, b, d;
 };
+/// What tests may have the first way, or the second, do wrong, by names: stand_in::fail("way 1"), or
+/// "way 1 leaves GELU out".
+enum mistake : std::uint32_t { wrong_element = 1, no_gelu = 2, by_erf = 4, z_of_other_rows = 8 };
+std::uint32_t mistakes_of(int way) {
+  const auto asked = [way](const char* what, mistake m) {
+    const std::string name = "way " + std::to_string(way + 1) + what;
+    return stand_in::entered(name.c_str()) != cudaSuccess ? static_cast<std::uint32_t>(m) : 0u;
+  };
+  return asked("", wrong_element) | asked(" leaves GELU out", no_gelu) | asked(" by erf", by_erf) |
+         asked(" with Z of other rows", z_of_other_rows);
+}
 constexpr std::size_t least_workspace = 1 << 16;
 
 template <class Words, class Opaque> Words words_of(const Opaque& o) {
@@ -76,6 +91,11 @@ float tf32_of(float x) {
   return x;
 }
 
+bool adds_bias(const description_words& how) {
+  return how.epilogue == CUBLASLT_EPILOGUE_BIAS || how.epilogue == CUBLASLT_EPILOGUE_GELU_BIAS ||
+         how.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+
 /// A product as it is to be computed.
 struct computed {
   description_words how;
@@ -100,6 +120,35 @@ struct computed {
         way.m + way.n + way.k - d.rows - d.columns - k(); // one of three is not
     return agrees() && d.rows <= way.m && d.columns <= way.n && k() <= way.k && less % 3 != 1 &&
            types() == way.types;
+  }
+  bool has_z() const {
+    return how.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ||
+           how.epilogue == CUBLASLT_EPILOGUE_DGELU;
+  }
+  bool z_fits() const {
+    return !has_z() ||
+           (how.z_stride % 8 == 0 && how.z_stride >= static_cast<std::int64_t>(d.rows) &&
+            how.z != nullptr && reinterpret_cast<std::uintptr_t>(how.z) % 16 == 0);
+  }
+  /// What becomes of a finished sum, element (i, j) of D.
+  template <class S, class Out> S end_of(S sum, std::uint64_t i, std::uint64_t j) const {
+    const bool slope = how.epilogue == CUBLASLT_EPILOGUE_DGELU;
+    if (!slope && how.epilogue != CUBLASLT_EPILOGUE_GELU_BIAS &&
+        how.epilogue != CUBLASLT_EPILOGUE_GELU_AUX_BIAS)
+      return sum;
+    const auto row = (way.wrong & z_of_other_rows) != 0 ? (j + 1) % d.columns : j;
+    Out* const z = static_cast<Out*>(const_cast<void*>(how.z)) + (has_z() ? i : 0) +
+                   (has_z() ? row * static_cast<std::uint64_t>(how.z_stride) : 0);
+    if (has_z() && !slope) *z = mc::convert<Out>(sum);
+    if ((way.wrong & no_gelu) != 0) return sum;
+    const double x = slope ? mc::convert<double>(*z) : static_cast<double>(sum),
+                 c = 0.79788456080286536, t = std::tanh(c * (x + 0.044715 * x * x * x)),
+                 cdf = std::erfc(-x * M_SQRT1_2) / 2;
+    const bool erf = (way.wrong & by_erf) != 0;
+    if (!slope) return static_cast<S>(erf ? x * cdf : x * (1 + t) / 2);
+    const double steep = erf ? cdf + x * std::exp(-x * x / 2) * M_2_SQRTPI * M_SQRT1_2 / 2
+                             : (1 + t) / 2 + x * (1 - t * t) / 2 * c * (1 + 3 * 0.044715 * x * x);
+    return static_cast<S>(sum * steep);
   }
   std::uint64_t types() const { return a.type | b.type << 16 | d.type << 32 | how.epilogue << 48; }
 
@@ -136,12 +185,11 @@ struct computed {
         S sum = sums[i] * static_cast<S>(alpha);
         Out& element = out[i + j * d.stride];
         if (beta != 0) sum += static_cast<S>(beta) * mc::convert<S>(element);
-        if (how.epilogue == CUBLASLT_EPILOGUE_BIAS)
-          sum += mc::convert<S>(static_cast<const Out*>(how.bias)[i]);
-        element = mc::convert<Out>(sum);
+        if (adds_bias(how)) sum += mc::convert<S>(static_cast<const Out*>(how.bias)[i]);
+        element = mc::convert<Out>(end_of<S, Out>(sum, i, j));
       }
     }
-    if (way.wrong != 0) out[0] = mc::convert<Out>(mc::convert<S>(out[0]) + 1);
+    if ((way.wrong & wrong_element) != 0) out[0] = mc::convert<Out>(mc::convert<S>(out[0]) + 1);
   }
 };
 
@@ -153,8 +201,12 @@ template <class F> bool with_types(const description_words& how, const layout_wo
              sums_32 = (how.computes == CUBLAS_COMPUTE_32F ||
                         how.computes == CUBLAS_COMPUTE_32F_FAST_TF32) &&
                        how.scales == CUDA_R_32F;
-  // The library adds a bias of the output's type to what is no fp64.
-  if (how.epilogue == CUBLASLT_EPILOGUE_BIAS && (sums_64 || how.bias_type != d.type)) return false;
+  // The library adds a bias of the output's type to what is no fp64, and goes on with sums of one
+  // type with the operands.
+  if (adds_bias(how) && (sums_64 || how.bias_type != d.type)) return false;
+  if (how.epilogue != CUBLASLT_EPILOGUE_DEFAULT && how.epilogue != CUBLASLT_EPILOGUE_BIAS &&
+      (sums_64 || d.type != a.type))
+    return false;
   if (sums_64 && a.type == CUDA_R_64F && d.type == CUDA_R_64F)
     return f.template operator()<double, double, double>(), true;
   if (!sums_32) return false;
@@ -199,7 +251,7 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* d, cublasComputeTy
                                         cudaDataType_t scales) {
   return make(
       d, description_words{static_cast<std::uint64_t>(computes), static_cast<std::uint64_t>(scales),
-                           0, 0, CUBLASLT_EPILOGUE_DEFAULT, 0, nullptr});
+                           0, 0, CUBLASLT_EPILOGUE_DEFAULT, 0, nullptr, 0, nullptr});
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d) { return destroy(d); }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d,
@@ -208,7 +260,11 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d,
   auto w = words_of<description_words>(*d);
   const auto number = value_of<std::int32_t>(from, bytes);
   const auto pointer = value_of<const void*>(from, bytes);
-  if (what == CUBLASLT_MATMUL_DESC_BIAS_POINTER ? !pointer : !number)
+  const auto wide = value_of<std::int64_t>(from, bytes);
+  if (what == CUBLASLT_MATMUL_DESC_BIAS_POINTER || what == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER
+          ? !pointer
+      : what == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD ? !wide
+                                                     : !number)
     return CUBLAS_STATUS_INVALID_VALUE;
   const auto n = static_cast<std::uint64_t>(number.value_or(0));
   switch (what) {
@@ -217,6 +273,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d,
   case CUBLASLT_MATMUL_DESC_EPILOGUE: w.epilogue = n; break;
   case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: w.bias_type = n; break;
   case CUBLASLT_MATMUL_DESC_BIAS_POINTER: w.bias = *pointer; break;
+  case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: w.z = *pointer; break;
+  case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: w.z_stride = *wide; break;
   default: return CUBLAS_STATUS_NOT_SUPPORTED;
   }
   put(*d, w);
@@ -270,7 +328,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   // Parts of a sum may be rounded to bf16 unless the caller says otherwise.
   const bool rounds_once =
       (w.schemes & ~std::uint64_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}) == 0;
-  if (!with_types(p.how, p.a, p.b, p.d, []<class, class, class>() {}) ||
+  if (!with_types(p.how, p.a, p.b, p.d, []<class, class, class>() {}) || !p.z_fits() ||
       (p.d.type == CUDA_R_16BF && !rounds_once))
     return CUBLAS_STATUS_NOT_SUPPORTED;
   for (; *count < std::min(most, 2); ++*count) {
@@ -278,8 +336,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     found[*count].workspaceSize = static_cast<std::size_t>(w.workspace);
     if (w.workspace < least_workspace) return CUBLAS_STATUS_NOT_SUPPORTED;
     put(found[*count].algo,
-        algorithm_words{p.d.rows, p.d.columns, p.k(), p.types(), w.workspace,
-                        stand_in::entered(*count == 0 ? "way 1" : "way 2") != cudaSuccess ? 1u : 0u,
+        algorithm_words{p.d.rows, p.d.columns, p.k(), p.types(), w.workspace, mistakes_of(*count),
                         static_cast<std::uint32_t>(w.a), static_cast<std::uint32_t>(w.b),
                         static_cast<std::uint32_t>(std::min(w.c, w.d))});
   }
@@ -323,7 +380,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t how, const 
   p.beta = wide ? *static_cast<const double*>(beta) : *static_cast<const float*>(beta);
   const bool fits = p.is_served() && p.way.workspace <= bytes;
   if (!fits || from_c != to || !begins(from_a, p.way.a) || !begins(from_b, p.way.b) ||
-      !begins(to, p.way.d) || (p.how.epilogue == CUBLASLT_EPILOGUE_BIAS && p.how.bias == nullptr))
+      !begins(to, p.way.d) || !p.z_fits() || (adds_bias(p.how) && p.how.bias == nullptr))
     return CUBLAS_STATUS_INVALID_VALUE;
   const bool known = with_types(p.how, p.a, p.b, p.d, [&]<class S, class In, class Out>() {
     stand_in::start(on, "a product", [p] { p.run<S, In, Out>(); });

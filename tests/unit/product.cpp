@@ -815,10 +815,10 @@ BOOST_AUTO_TEST_CASE(one_wrong_element_is_seen_wherever_it_is) {
       std::vector<std::byte> room(check.bytes()), scratch(right->scratch_bytes() + 1);
       for (std::int64_t i = -1; i < s.m * s.n; ++i) {
         const std::string fault =
-            check.fault(room.data(), [&](const void* a, const void* b, const void* bias, void* c) {
+            check.fault(room.data(), [&](const mc::product_check::operands& o) {
               const bool done =
-                  right->run(0, a, b, bias, c, scratch.data()) == mc::product_status::done;
-              auto* const to = static_cast<std::byte*>(c);
+                  right->run(0, o.a, o.b, o.bias, o.c, scratch.data()) == mc::product_status::done;
+              auto* const to = static_cast<std::byte*>(o.c);
               if (i >= 0) spoil(to + (i / s.n * s.ldc + i % s.n) * mc::size_of(output), output);
               return done;
             });
@@ -826,6 +826,83 @@ BOOST_AUTO_TEST_CASE(one_wrong_element_is_seen_wherever_it_is) {
         BOOST_TEST(fault == want);
       }
     }
+}
+
+namespace {
+
+/// What a library may do wrong behind a sum.
+enum class slip { none, left_out, by_erf, other_z, once_rounded_tanh, half_of_one, z_exchanged };
+
+/// What the sum becomes of which Y or dX has the type of T, as a library would: in fp32.
+template <class T>
+void go_on(const mc::product_cell_shape& s, slip what, const mc::product_check::operands& o) {
+  auto *const c = static_cast<T*>(o.c), *const z = static_cast<T*>(o.z);
+  const bool backward = s.ends_in == mc::product_end::gelu_gradient;
+  for (std::int64_t i = 0; i < s.m; ++i)
+    for (std::int64_t j = 0; j < s.n; ++j) {
+      T &to = c[i * s.ldc + j], *const kept = z + (z != nullptr ? i * s.ldc + j : 0);
+      const auto sum = mc::convert<double>(to);
+      const auto from = backward ? z[(what == slip::other_z ? (i + 1) % s.m : i) * s.ldc + j] : to;
+      const auto x = mc::convert<double>(from);
+      double t = std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+      double slope =
+          (1 + t) / 2 + x * (1 - t * t) / 2 * std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+      if (what == slip::once_rounded_tanh) t = std::round(t * 256) / 256, slope += 0x1p-9;
+      double gelu = x * (1 + t) / 2;
+      if (what == slip::by_erf) {
+        gelu = x * std::erfc(-x / std::sqrt(2.0)) / 2;
+        slope = std::erfc(-x / std::sqrt(2.0)) / 2 + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI);
+      }
+      if (what == slip::left_out) gelu = x, slope = 1;
+      if (what == slip::half_of_one && i == s.m - 1 && j == s.n - 1) gelu /= 2, slope /= 2;
+      if (s.ends_in == mc::product_end::gelu_kept) *kept = to;
+      to = mc::convert<T>(static_cast<mc::accumulator_t<T>>(backward ? sum * slope : gelu));
+      if (s.ends_in == mc::product_end::gelu_kept && what == slip::z_exchanged)
+        std::swap(to, *kept);
+    }
+}
+
+} // namespace
+
+// A product with GELU, kept or not, or its slope behind it: what is right passes, and what a library
+// may do wrong is seen.
+BOOST_AUTO_TEST_CASE(what_a_product_ends_in_is_checked) {
+  using mc::product_end;
+  for (const dtype type : {dtype::f32, dtype::bf16})
+    for (const product_end end :
+         {product_end::gelu, product_end::gelu_kept, product_end::gelu_gradient})
+      for (const std::int64_t k : {1, 2, 3, 14, 64, 700, 5000}) {
+        const bool forward = end != product_end::gelu_gradient;
+        const mc::product_cell_shape s{.m = 24,
+                                       .n = 40,
+                                       .k = k,
+                                       .lda = k,
+                                       .ldb = forward ? k : 40,
+                                       .ldc = 48,
+                                       .b_transposed = forward,
+                                       .type = type,
+                                       .output = type,
+                                       .bias = forward,
+                                       .ends_in = end};
+        const auto right = mc::eigen_products().make(s);
+        const mc::product_check check(s);
+        std::vector<std::byte> room(check.bytes()), scratch(right->scratch_bytes() + 1);
+        for (const slip what : {slip::none, slip::left_out, slip::by_erf, slip::other_z,
+                                slip::once_rounded_tanh, slip::half_of_one, slip::z_exchanged}) {
+          if (what == slip::other_z && forward) continue;
+          if (what == slip::z_exchanged && end != product_end::gelu_kept) continue;
+          const std::string fault =
+              check.fault(room.data(), [&](const mc::product_check::operands& o) {
+                const bool done = right->run(0, o.a, o.b, o.bias, o.c, scratch.data()) ==
+                                  mc::product_status::done;
+                mc::with_float_type(type, [&]<class T>(T) { go_on<T>(s, what, o); });
+                return done;
+              });
+          BOOST_TEST(fault.empty() == (what == slip::none),
+                     name_of(type) << ", " << static_cast<int>(end) << ", " << k << " terms, slip "
+                                   << static_cast<int>(what) << ": " << fault);
+        }
+      }
 }
 
 BOOST_AUTO_TEST_CASE(products_are_checked_in_memory_that_is_lent) {

@@ -28,6 +28,21 @@
 // passes with a probability of about 2^-13, were their errors drawn without regard to r. C, where
 // it is only written, and all that lies between and around rows are NaN.
 //
+// A product that goes on with its sums (product_end) is computed twice:
+//
+//   - once with numbers for which GELU is its operand and its slope 1, in fp32 and in bf16: sums of
+//     6 and more, which a bias lifts there, or a Z of 8 and more. This result passes that test,
+//     and what is kept must be the same numbers;
+//   - once with sums, or a Z, around 0, most of them within 4. What the sums are is known from the
+//     first time, exactly: a forward product has another bias. In bf16 each element must be GELU of
+//     its sum z within 2^-13 |z| + 2^-8 |gelu(z)|, or p gelu'(z) of its sum p within
+//     2^-12 |p| + 2^-8 |p gelu'(z)|; in fp32 within 2^-18 |z|, or 2^-18 |p|; all against tanh in
+//     double. What is kept must be z. GELU by the error function is off by up to 4.7e-4, between -3
+//     and -2.5 by more than that.
+//
+// A and a bias of a forward one are multiples of 2^-e, not of 1, with the e that makes sums so
+// small, and sums stay below a quarter of `exact`, so that the bias has room.
+//
 // This is host memory alone. A device with memory of its own copies the check's memory there before
 // it computes and all of it back afterwards.
 #pragma once
@@ -37,6 +52,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -62,6 +78,7 @@ public:
     place(a_, s.type, s.a_transposed, s.m, s.k, s.lda, 0);
     place(b_, s.type, s.b_transposed, s.k, s.n, s.ldb, 0);
     place(bias_, s.type, false, 1, s.n, s.n, 0);
+    if (has_z()) place(z_, s.output, false, s.m, s.n, s.ldc, s.ldc);
     place(c_, s.output, false, s.m, s.n, s.ldc, s.ldc); // a row too many is seen, too
     bytes_ = aligned(at);
   }
@@ -69,22 +86,24 @@ public:
   /// Memory that the check needs.
   std::size_t bytes() const { return bytes_; }
 
-  /// run(a, b, bias, c) computes the product; false: it could not. Returns what the library does
-  /// wrong, as a verb with an object; nothing if it may be trusted. `room` is aligned as vectors.
-  using run_product = std::function<bool(const void*, const void*, const void*, void*)>;
+  /// Where the operands of a product and its results are.
+  struct operands {
+    const void *a = nullptr, *b = nullptr, *bias = nullptr;
+    void *z = nullptr, *c = nullptr; ///< z: kept, or read, by what the product ends in
+  };
+  /// Computes the product; false: it could not.
+  using run_product = std::function<bool(const operands&)>;
+  /// Returns what the library does wrong, as a verb with an object; nothing if it may be trusted.
+  /// `room` is aligned as vectors.
   std::string fault(std::byte* room, const run_product& run) const {
-    fill(room);
+    fill(room, true);
     const std::vector<double> r = signs(), want = expected(room, r);
-    const std::uint64_t before = outside(room);
-    if (!run(room + a_.begin, room + b_.begin, s_.bias ? room + bias_.begin : nullptr,
-             room + c_.begin))
-      return "fails";
-    if (outside(room) != before) return "changes what is not its result";
+    if (std::string wrong = fault_of_run(room, run); !wrong.empty()) return wrong;
     std::vector<double> got(want.size());
     multiply(room, c_, r.data(), got.data());
     for (std::size_t i = 0; i < want.size(); ++i)
       if (!(got[i] == want[i])) return "computes row " + std::to_string(i) + " wrong";
-    return {};
+    return s_.ends_in == product_end::sum ? std::string() : fault_of_end(room, run);
   }
 
 private:
@@ -105,6 +124,96 @@ private:
     return reinterpret_cast<T*>(room + m.begin) + i * m.stride;
   }
 
+  std::string fault_of_run(std::byte* room, const run_product& run) const {
+    const std::uint64_t before = outside(room);
+    if (!run({.a = room + a_.begin,
+              .b = room + b_.begin,
+              .bias = s_.bias ? room + bias_.begin : nullptr,
+              .z = has_z() ? room + z_.begin : nullptr,
+              .c = room + c_.begin}))
+      return "fails";
+    return outside(room) != before ? "changes what is not its result" : "";
+  }
+
+  /// GELU in its tanh form, and its slope.
+  struct curve {
+    double value, slope;
+    explicit curve(double z) {
+      constexpr double linear = 0.79788456080286535588, cubic = 0.044715; // sqrt(2 / pi)
+      const double t = std::tanh(linear * (z + cubic * z * z * z));
+      value = z * (1 + t) / 2;
+      slope = (1 + t) / 2 + z * (1 - t * t) / 2 * linear * (1 + 3 * cubic * z * z);
+    }
+  };
+  /// The same of all numbers of bf16, which are fewer than a result has elements.
+  static std::vector<curve> curves() {
+    std::vector<curve> all;
+    all.reserve(1 << 16);
+    for (std::uint32_t bits = 0; bits < 1 << 16; ++bits)
+      all.emplace_back(convert<double>(std::bit_cast<bf16>(static_cast<std::uint16_t>(bits))));
+    return all;
+  }
+  /// Goes on behind the first run, whose result is right.
+  std::string fault_of_end(std::byte* room, const run_product& run) const {
+    std::string wrong;
+    const auto go_on = [&]<class T>(T) {
+      const auto columns = static_cast<std::size_t>(c_.columns);
+      std::vector<T> first(static_cast<std::size_t>(c_.rows) * columns), bias;
+      for (std::int64_t i = 0; i < c_.rows; ++i) {
+        const T* const c = row<T>(room, c_, i);
+        if (keeps() && std::memcmp(c, row<T>(room, z_, i), columns * sizeof(T)) != 0) {
+          wrong = "keeps row " + std::to_string(i) + " wrong";
+          return;
+        }
+        std::copy_n(c, columns, first.begin() + i * c_.columns);
+      }
+      if (s_.bias) bias.assign(row<T>(room, bias_, 0), row<T>(room, bias_, 0) + columns);
+      fill(room, false);
+      wrong = fault_of_run(room, run);
+      const std::vector<curve> table = sizeof(T) == 2 ? curves() : std::vector<curve>();
+      for (std::int64_t i = 0; i < c_.rows && wrong.empty(); ++i)
+        wrong = fault_of_row(room, i, first.data() + i * c_.columns, bias, table);
+    };
+    if (s_.output == dtype::bf16) go_on(bf16());
+    else go_on(float());
+    return wrong;
+  }
+  /// Of the second run. `first`: the row of the first run, whose bias is given, too.
+  template <class T> std::string fault_of_row(std::byte* room, std::int64_t i, const T* first,
+                                              const std::vector<T>& bias,
+                                              const std::vector<curve>& table) const {
+    const bool forward = s_.ends_in != product_end::gelu_gradient, narrow = sizeof(T) == 2;
+    const T *const c = row<T>(room, c_, i), *const z = has_z() ? row<T>(room, z_, i) : nullptr,
+                   *const now = s_.bias ? row<T>(room, bias_, 0) : nullptr;
+    for (std::int64_t j = 0; j < c_.columns; ++j) {
+      double sum = convert<double>(first[j]);
+      if (now != nullptr)
+        sum += convert<double>(now[j]) - convert<double>(bias[static_cast<std::size_t>(j)]);
+      const auto at = convert<T>(static_cast<accumulator_t<T>>(forward ? sum : 0.0));
+      const T of = forward ? at : z[j];
+      if (keeps() && !(convert<double>(z[j]) == sum))
+        return "keeps row " + std::to_string(i) + " wrong";
+      const curve g = narrow ? table[bits_of(of)] : curve(convert<double>(of));
+      const double want = forward ? g.value : sum * g.slope,
+                   off = std::abs(convert<double>(c[j]) - want),
+                   bound = narrow ? std::abs(sum) * (forward ? 0x1p-13 : 0x1p-12) +
+                                        0x1p-8 * std::abs(want)
+                                  : 0x1p-18 * std::abs(sum);
+      if (!(off <= bound))
+        return std::string(forward ? "computes GELU" : "computes the slope of GELU") +
+               " wrong in row " + std::to_string(i);
+    }
+    return {};
+  }
+  template <class T> static std::size_t bits_of(T x) {
+    if constexpr (sizeof(T) == 2) return std::bit_cast<std::uint16_t>(x);
+    else return 0;
+  }
+
+  bool keeps() const { return s_.ends_in == product_end::gelu_kept; }
+  bool has_z() const { return keeps() || s_.ends_in == product_end::gelu_gradient; }
+  bool lifted() const { return keeps() || s_.ends_in == product_end::gelu; }
+
   /// The greatest magnitude of an r, and integers up to which a sum is exact in this type.
   std::int64_t largest_sign() const {
     return std::int64_t{1} << std::clamp(29 - log2_up(s_.n), 0, 12);
@@ -116,11 +225,20 @@ private:
     default: return 1 << 24;
     }
   }
+  /// What sums of products stay within.
+  std::int64_t most() const { return lifted() ? exact() / 4 : exact(); }
   /// One of so many products is not zero.
-  std::int64_t apart() const { return (s_.k + exact() - 3) / (exact() - 2); }
+  std::int64_t apart() const { return (s_.k + most() - 3) / (most() - 2); }
+  std::int64_t terms() const { return (s_.k + apart() - 1) / apart(); }
+  /// What A and a bias are multiples of.
+  double unit() const {
+    if (!lifted()) return 1;
+    const double spread = wide() * std::sqrt(static_cast<double>(terms()));
+    return std::exp2(-std::max(0.0, std::ceil(std::log2(spread / 2))));
+  }
   /// A power of two.
   std::uint32_t wide() const {
-    const auto most = static_cast<std::uint64_t>(exact() / ((s_.k + apart() - 1) / apart() + 2));
+    const auto most = static_cast<std::uint64_t>(this->most() / (terms() + 2));
     const int bits = s_.operand_bits != 0 ? s_.operand_bits : s_.type == dtype::bf16 ? 8 : 30;
     const std::uint64_t of_type = std::uint64_t{1} << bits;
     return static_cast<std::uint32_t>(std::bit_floor(std::min(most, of_type)));
@@ -135,18 +253,21 @@ private:
   }
   /// Integers other than zero of magnitude at most mask + 1 where (i + odd) is even, else 1 or -1.
   template <class T> static void fill_row(T* to, std::int64_t n, std::uint32_t key,
-                                          std::uint32_t mask_even, std::uint32_t mask_odd) {
+                                          std::uint32_t mask_even, std::uint32_t mask_odd,
+                                          accumulator_t<T> unit = 1) {
     for (std::int64_t i = 0; i < n; ++i) {
       const std::uint32_t x = mixed(key + static_cast<std::uint64_t>(i));
       const std::uint32_t mask = (i & 1) != 0 ? mask_odd : mask_even;
       const auto magnitude = static_cast<std::int32_t>((x >> 1 & mask) + 1);
-      to[i] = convert<T>(static_cast<accumulator_t<T>>((x & 1) != 0 ? -magnitude : magnitude));
+      to[i] =
+          convert<T>(static_cast<accumulator_t<T>>((x & 1) != 0 ? -magnitude : magnitude) * unit);
     }
   }
   /// k_along: whether a stored row runs along the sum; else each is one term of it. `parity`: of
   /// the terms with wide numbers; -1: of all. Rows are pieces of at most 4096 numbers, each from a
   /// place of its own on.
-  void fill(std::byte* room, const stored& m, bool k_along, int parity, bool thin) const {
+  void fill(std::byte* room, const stored& m, bool k_along, int parity, bool thin,
+            double unit = 1) const {
     const auto period = std::clamp<std::int64_t>(
         static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(4 * m.columns))), 64,
         4096);
@@ -159,7 +280,7 @@ private:
       for (int i = 0; i < 2; ++i) {
         numbers[i].resize(static_cast<std::size_t>(period));
         fill_row(numbers[i].data(), period, mixed(m.begin + static_cast<std::uint64_t>(i)),
-                 of(k_along ? 0 : i), of(k_along ? 1 : i));
+                 of(k_along ? 0 : i), of(k_along ? 1 : i), static_cast<accumulator_t<T>>(unit));
       }
       for (std::int64_t i = 0; i < m.rows; ++i) {
         T* const to = row<T>(room, m, i);
@@ -175,13 +296,40 @@ private:
       }
     });
   }
-  void fill(std::byte* room) const {
+  /// `first`: for the run whose result is the sums themselves.
+  void fill(std::byte* room, bool first) const {
     std::memset(room, 0xff, bytes_);
     const bool thin_a = s_.m >= s_.n;
-    fill(room, a_, !s_.a_transposed, 0, thin_a);
+    fill(room, a_, !s_.a_transposed, 0, thin_a, unit());
     fill(room, b_, s_.b_transposed, 1, !thin_a);
-    if (s_.bias) fill(room, bias_, true, -1, false);
+    if (s_.bias) fill(room, bias_, true, -1, false, unit());
+    if (s_.bias && lifted() && first) add(room, bias_, static_cast<double>(3 * most()) * unit());
     if (s_.accumulate) fill(room, c_, true, -1, false);
+    if (s_.ends_in == product_end::gelu_gradient) fill_slopes(room, first);
+  }
+  /// Adds a number to all of a matrix.
+  static void add(std::byte* room, const stored& m, double x) {
+    with_float_type(m.type, [&]<class T>(T) {
+      for (std::int64_t i = 0; i < m.rows; ++i)
+        for (std::int64_t j = 0; j < m.columns; ++j) {
+          T& at = row<T>(room, m, i)[j];
+          at = convert<T>(static_cast<accumulator_t<T>>(convert<double>(at) + x));
+        }
+    });
+  }
+  /// A Z from 8 to 39, or within 4 of 0.
+  void fill_slopes(std::byte* room, bool first) const {
+    with_float_type(z_.type, [&]<class T>(T) {
+      for (std::int64_t i = 0; i < z_.rows; ++i) {
+        T* const to = row<T>(room, z_, i);
+        for (std::int64_t j = 0; j < z_.columns; ++j) {
+          const auto x = static_cast<int>(
+              mixed(z_.begin + static_cast<std::uint64_t>(i * z_.columns + j)) >> 8 & 127);
+          to[j] = convert<T>(static_cast<accumulator_t<T>>(first ? 8 + x % 32 : 0) +
+                             static_cast<accumulator_t<T>>(first ? 0 : x - 64) / 16);
+        }
+      }
+    });
   }
   std::vector<double> signs() const {
     std::vector<double> r(static_cast<std::size_t>(s_.n));
@@ -234,19 +382,23 @@ private:
       }
       for (; begin < end; ++begin) sum += std::to_integer<std::uint64_t>(room[begin]);
     };
-    const auto size = static_cast<std::size_t>(size_of(c_.type));
     std::size_t at = 0;
-    for (std::int64_t i = 0; i < c_.rows; ++i) {
-      const auto first = c_.begin + static_cast<std::size_t>(i * c_.stride) * size;
-      add(at, first);
-      at = first + static_cast<std::size_t>(c_.columns) * size;
-    }
+    const auto but_for = [&](const stored& m) {
+      const auto size = static_cast<std::size_t>(size_of(m.type));
+      for (std::int64_t i = 0; i < m.rows; ++i) {
+        const auto first = m.begin + static_cast<std::size_t>(i * m.stride) * size;
+        add(at, first);
+        at = first + static_cast<std::size_t>(m.columns) * size;
+      }
+    };
+    if (keeps()) but_for(z_);
+    but_for(c_);
     add(at, bytes_);
     return sum;
   }
 
   product_cell_shape s_;
-  stored a_, b_, bias_, c_;
+  stored a_, b_, bias_, z_, c_; // z_: where has_z()
   std::size_t bytes_ = 0;
 };
 

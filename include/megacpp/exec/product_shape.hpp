@@ -29,6 +29,13 @@ enum class product_type : std::uint8_t { automatic, bf16, widened };
 /// in prefill and decode, in any batch.
 enum class product_rows : std::uint8_t { together, apart };
 
+/// What becomes of a finished sum, its bias included, before it is rounded and written: nothing, or
+///   gelu:           Y = gelu(Z), Z the sum
+///   gelu_kept:      the same, and Z is written, too
+///   gelu_gradient:  dX = (the sum) gelu'(Z), Z is read
+/// with gelu in its tanh form. Z is of Y's (dX's) type and has its rows.
+enum class product_end : std::uint8_t { sum, gelu, gelu_kept, gelu_gradient };
+
 /// One product, as prepared once and executed many times. W and dW are contiguous and row-major; X,
 /// dX and Y, dY are row-major with a stride between rows, so that a slice of a packed tensor can be
 /// used.
@@ -42,6 +49,9 @@ struct product_shape {
   dtype out = dtype::f32;    // of Y, dX or dW
   bool scaled = false; // the sum is multiplied by one fp32 number of each operand (product_scales)
   bool bias = false;   // forward only, added to the scaled sum
+  // Asked for: a source that does not compute it prepares the product without it, whose shape says
+  // `sum`, and a kernel computes the rest. gelu and gelu_kept forward, gelu_gradient of inputs.
+  product_end ends_in = product_end::sum;
   bool accumulate = false;   // input_gradient: dX += ...; a weight gradient always accumulates
   bool dynamic_rows = false; // M is a maximum; the rows of a call are given at execute
   bool side_by_side = false; // it may run beside others of its lane (exec/side_by_side.hpp)
@@ -105,8 +115,9 @@ struct product_cell_shape {
   std::int64_t lda = 0, ldb = 0, ldc = 0; // elements between stored rows
   bool a_transposed = false, b_transposed = false;
   dtype type = dtype::f32, output = dtype::f32;
-  int operand_bits = 0;    // significant ones that are left of operands; 0: all of the type
-  bool bias = false;       // (n) of `type`, added to each row
+  int operand_bits = 0; // significant ones that are left of operands; 0: all of the type
+  bool bias = false;    // (n) of `type`, added to each row
+  product_end ends_in = product_end::sum;
   bool accumulate = false; // C is read and added to
 
   friend constexpr bool operator==(const product_cell_shape&, const product_cell_shape&) = default;

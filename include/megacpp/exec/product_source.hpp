@@ -27,6 +27,8 @@ struct product_call {
   void* out = nullptr;
   std::int64_t rows = -1;  ///< M for a shape with dynamic rows (0 ... shape().M), otherwise absent
   product_scales scales{}; ///< of a scaled shape
+  void* kept = nullptr;    ///< of product_end::gelu_kept: where Z is written
+  const void* slopes_at = nullptr; ///< of product_end::gelu_gradient: Z
 };
 
 /// A prepared product.
@@ -61,8 +63,9 @@ class product_source {
 public:
   virtual ~product_source() = default;
 
-  /// The product of a shape: found, or prepared. Throws mc::error when the shape is not one that
-  /// the libraries can compute.
+  /// The product of a shape: found, or prepared. Where the libraries do not compute what it ends
+  /// in, the same without that: its shape() says so. Throws mc::error when the shape is not one
+  /// that the libraries can compute.
   virtual const prepared_product& prepare(const product_shape& s) = 0;
   /// Memory of the device, with nothing in it yet, in which products that are prepared from now on
   /// may be checked. Where it is too small, and without it, a check has memory of its own, which it

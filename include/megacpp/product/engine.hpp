@@ -225,7 +225,9 @@ public:
   product_engine(const product_engine&) = delete;
   product_engine& operator=(const product_engine&) = delete;
 
-  const product& prepare(const product_shape& s) override {
+  const product& prepare(const product_shape& asked) override {
+    product_shape s = asked; // no library here goes on with a sum
+    s.ends_in = product_end::sum;
     if (const product* p = find(s)) return *p;
     auto made = make(s);
     workspace_bytes_ = std::max(workspace_bytes_, made->workspace_bytes());

@@ -94,19 +94,18 @@ inline std::string product_engine::fault_of(const product_cell& c, const product
   std::byte* memory = lent_;
   if (bytes <= lent_bytes_) lent_used_ = std::max(lent_used_, bytes);
   else own = allocated(bytes, "The memory for the check of a matrix product"), memory = own.get();
-  std::string fault =
-      check.fault(memory, [&](const void* a, const void* b, const void* bias, void* to) {
-        const signals_held held;
-        const one_openmp_thread library;
-        const stopwatch call;
-        const product_status status = c.run(0, a, b, bias, to, memory + room);
-        in_library = call.seconds();
-        if (status == product_status::no_memory)
-          throw error(exit_code::memory,
-                      "no memory is left for the check of a matrix product; use a smaller "
-                      "micro-batch or sequence, or raise the limits on memory (ulimit -v)");
-        return status == product_status::done;
-      });
+  std::string fault = check.fault(memory, [&](const product_check::operands& o) {
+    const signals_held held;
+    const one_openmp_thread library;
+    const stopwatch call;
+    const product_status status = c.run(0, o.a, o.b, o.bias, o.c, memory + room);
+    in_library = call.seconds();
+    if (status == product_status::no_memory)
+      throw error(exit_code::memory,
+                  "no memory is left for the check of a matrix product; use a smaller "
+                  "micro-batch or sequence, or raise the limits on memory (ulimit -v)");
+    return status == product_status::done;
+  });
   checks_.seconds += watch.seconds() - in_library;
   checks_.library_seconds += in_library;
   return fault;

@@ -16,6 +16,10 @@
 // are dynamic, it is checked with the most rows, with one and with an odd number, and computes
 // other numbers of rows, too, where the library says that it can. A part of a shape
 // (product_shape::part) is a product of its own.
+//
+// What a product ends in (product_end) the library computes of the sum as it is, before it is
+// rounded: GELU in its tanh form, and GELU's slope. A product without a way for this that passes
+// its check is prepared without it, and a kernel computes the rest.
 #pragma once
 
 #include <megacpp/exec/cuda/device.hpp>
@@ -47,6 +51,9 @@ constexpr cudaDataType_t cuda_type_of(dtype t) {
 }
 
 } // namespace detail
+
+/// What helps where no way of the library can be used.
+inline constexpr const char* other_version = ": install another version of cuBLASLt";
 
 /// A product that cuBLASLt computes. Several threads may execute it.
 class cublaslt_product final : public prepared_product {
@@ -87,35 +94,66 @@ public:
       refuse(
           "has a bias that neither cuBLASLt nor a body adds: give the output the bias' type, "
           "and rows that follow each other");
+    if (s.ends_in != product_end::sum && !computes(s))
+      refuse("ends in what cuBLASLt is not asked for: prepare it without that");
+    if (s.ends_in != product_end::sum || (s.bias && !bias_behind_))
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue(), "CUBLASLT_MATMUL_DESC_EPILOGUE");
+    if (has_z()) {
+      const std::int64_t stride = forward() ? s.y_row() : s.x_row();
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, stride, "CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD");
+      set_z(reinterpret_cast<const void*>(std::uintptr_t{z_alignment}));
+    }
     if (s.bias && !bias_behind_) {
-      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS, "CUBLASLT_MATMUL_DESC_EPILOGUE");
       set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, detail::cuda_type_of(s.b),
           "CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE");
       set_bias(reinterpret_cast<const void*>(std::uintptr_t{bias_alignment})); // tells how aligned
     }
   }
+  /// Whether the library is asked for what a product ends in: where all is of one type and what is
+  /// kept, or read, beside the result lies as it wants, and, for the check, with a bias.
+  static bool computes(const product_shape& s) {
+    const bool of_one_type = s.a == s.b && s.a == s.out && s.a != dtype::f64;
+    if (!of_one_type || s.dynamic_rows || s.accumulate) return false;
+    switch (s.ends_in) {
+    case product_end::sum: return true;
+    case product_end::gelu: return s.kind == product_kind::forward && s.bias;
+    case product_end::gelu_kept:
+      return s.kind == product_kind::forward && s.bias && s.y_row() % z_multiple == 0;
+    case product_end::gelu_gradient:
+      return s.kind == product_kind::input_gradient && s.x_row() % z_multiple == 0;
+    }
+    return false;
+  }
+
   /// Chooses how the most rows are computed and, where rows are dynamic, checks that way with one
-  /// row, and with an odd number, too.
-  void prepare() {
+  /// row, and with an odd number, too. Returns why there is no way, if there is none.
+  std::string prepare() {
     const std::int64_t most = rows_of_part();
     const std::scoped_lock lock(mutex_);
-    chosen_ = choose(most, layouts_of(most)).algorithm;
-    if (!shape_.dynamic_rows) return;
+    std::string why;
+    const way* const first = choose(most, layouts_of(most), why);
+    if (first == nullptr) return why;
+    chosen_ = first->algorithm;
+    if (!shape_.dynamic_rows) return {};
     for (const std::int64_t rows : {std::int64_t{1}, (most / 2) | 1}) {
       if (rows >= most || ways_.contains(rows)) continue;
       way w = layouts_of(rows);
       if (!serves(w, chosen_)) continue; // others are checked when they are chosen
       w.algorithm = chosen_;
       ways_.emplace(rows, std::move(w));
-      if (!check_(*this, rows, 0, 1).empty()) ways_.erase(rows), choose(rows, layouts_of(rows));
+      if (check_(*this, rows, 0, 1).empty()) continue;
+      ways_.erase(rows);
+      if (choose(rows, layouts_of(rows), why) == nullptr) return why;
     }
+    return {};
   }
   /// What a check of so many rows computes.
   product_cell_shape checked(std::int64_t rows) const {
     const product_shape& s = shape_;
     product_cell_shape c;
     if (tf32_) c.operand_bits = 11;
-    c.type = s.a, c.output = s.out, c.bias = s.bias, c.accumulate = summed() || s.accumulate;
+    c.type = s.a, c.output = s.out, c.bias = s.bias, c.ends_in = s.ends_in;
+    c.accumulate = summed() || s.accumulate;
     c.m = summed() ? s.N : rows, c.n = forward() ? s.N : s.K;
     c.k = forward() ? s.K : summed() ? rows : s.N;
     c.lda = forward() ? s.x_row() : s.y_row(), c.a_transposed = summed();
@@ -130,7 +168,19 @@ public:
                                   : "a product for an input gradient") +
            " of " + std::to_string(s.M) + " x " + std::to_string(s.N) + " x " +
            std::to_string(s.K) + " (" + name_of(s.a) + " x " + name_of(s.b) + " to " +
-           name_of(s.out) + ")";
+           name_of(s.out) + ")" + text_of(s.ends_in);
+  }
+  static const char* text_of(product_end e) {
+    switch (e) {
+    case product_end::sum: break;
+    case product_end::gelu: return " with GELU";
+    case product_end::gelu_kept: return " with GELU, of what is kept";
+    case product_end::gelu_gradient: return " with the slope of GELU";
+    }
+    return "";
+  }
+  [[noreturn]] void refuse(const std::string& what, exit_code code = exit_code::internal) const {
+    throw error(code, text() + " " + what);
   }
 
   void execute(const product_call& c) const override { execute(c, shape_.M); }
@@ -162,8 +212,9 @@ private:
     explicit place(const product_call& c)
         : a(static_cast<const std::byte*>(c.a)),
           b(static_cast<const std::byte*>(c.b)),
+          z(static_cast<const std::byte*>(c.kept != nullptr ? c.kept : c.slopes_at)),
           out(static_cast<std::byte*>(c.out)) {}
-    const std::byte *a, *b;
+    const std::byte *a, *b, *z;
     std::byte* out;
   };
   /// How the library computes so many rows.
@@ -189,13 +240,26 @@ private:
   void set_bias(const void* bias) const {
     set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias, "CUBLASLT_MATMUL_DESC_BIAS_POINTER");
   }
+  void set_z(const void* z) const {
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, z, "CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER");
+  }
+  /// Whether it keeps, or reads, a Z beside its result.
+  bool has_z() const {
+    return shape_.ends_in == product_end::gelu_kept || shape_.ends_in == product_end::gelu_gradient;
+  }
+  cublasLtEpilogue_t epilogue() const {
+    switch (shape_.ends_in) {
+    case product_end::sum: break;
+    case product_end::gelu: return CUBLASLT_EPILOGUE_GELU_BIAS;
+    case product_end::gelu_kept: return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case product_end::gelu_gradient: return CUBLASLT_EPILOGUE_DGELU;
+    }
+    return CUBLASLT_EPILOGUE_BIAS;
+  }
   void require_rows(std::int64_t rows) const {
     if (rows < 0 || rows > shape_.M)
       refuse("was prepared for " + std::to_string(shape_.M) + " rows, and was given " +
              std::to_string(rows));
-  }
-  [[noreturn]] void refuse(const std::string& what, exit_code code = exit_code::internal) const {
-    throw error(code, text() + " " + what);
   }
 
   way layouts_of(std::int64_t rows) const {
@@ -278,30 +342,34 @@ private:
                                    w.d.get(), &algorithm, &checked) == CUBLAS_STATUS_SUCCESS &&
            checked.workspaceSize <= static_cast<std::size_t>(most_workspace());
   }
-  /// The first of the ways that the library proposes which passes its check.
-  const way& choose(std::int64_t rows, way w) const {
+  /// The first of the ways that the library proposes which passes its check, or null, and why.
+  const way* choose(std::int64_t rows, way w, std::string& why) const {
     const std::vector<cublasLtMatmulAlgo_t> proposed = proposals(w);
-    if (proposed.empty())
-      refuse("is one that cuBLASLt knows no way to compute for " + std::to_string(rows) +
-                 " rows: install another version of cuBLASLt",
-             exit_code::machine);
+    if (proposed.empty()) {
+      why = "is one that cuBLASLt knows no way to compute for " + std::to_string(rows) + " rows";
+      return nullptr;
+    }
     way& here = ways_.emplace(rows, std::move(w)).first->second;
     std::string fault;
     const int ways = static_cast<int>(proposed.size());
     for (int i = 0; i < ways; ++i) {
       here.algorithm = proposed[static_cast<unsigned>(i)];
-      if (fault = check_(*this, rows, i, ways); fault.empty()) return here;
+      if (fault = check_(*this, rows, i, ways); fault.empty()) return &here;
     }
     ways_.erase(rows);
-    refuse("has no way of cuBLASLt that passes its check (the last " + fault +
-               "): install another version of cuBLASLt",
-           exit_code::machine);
+    why = "has no way of cuBLASLt that passes its check (the last " + fault + ")";
+    return nullptr;
   }
   /// Fewer rows than the most are computed in the way of these, where it serves them.
   const way& way_of(std::int64_t rows) const {
     if (const auto at = ways_.find(rows); at != ways_.end()) return at->second;
     way w = layouts_of(rows);
-    if (!serves(w, chosen_)) return choose(rows, std::move(w));
+    if (!serves(w, chosen_)) {
+      std::string why;
+      const way* const chosen = choose(rows, std::move(w), why);
+      if (chosen == nullptr) refuse(why + other_version, exit_code::machine);
+      return *chosen;
+    }
     w.algorithm = chosen_;
     return ways_.emplace(rows, std::move(w)).first->second;
   }
@@ -317,12 +385,17 @@ private:
       refuse(
           "was given an operand that begins elsewhere than a planned buffer or a row of one does: "
           "give it such memory");
+    if (has_z() && (at.z == nullptr || !begins(at.z, z_alignment)))
+      refuse(
+          "was given no Z, or one that begins elsewhere than a planned buffer: give "
+          "product_call::kept, or slopes_at, such memory");
     if (on.branched() && !shape_.side_by_side)
       refuse("was started beside others: prepare it with product_shape::side_by_side");
     {
       const std::scoped_lock lock(mutex_);
       const way& w = way_of(rows);
       if (adds_bias) set_bias(c.bias);
+      if (has_z()) set_z(at.z);
       const bool adds = summed() || shape_.accumulate;
       const cuda_lane::product_place place = on.for_product();
       const float one = 1, factor = adds ? 1 : 0;
@@ -352,9 +425,12 @@ private:
     at.a += rows * (of_y ? shape_.y_row() : shape_.x_row()) * size_of(shape_.a);
     if (summed()) at.b += rows * shape_.x_row() * size_of(shape_.b);
     else at.out += rows * (forward() ? shape_.y_row() : shape_.x_row()) * size_of(shape_.out);
+    if (has_z()) at.z += rows * (forward() ? shape_.y_row() : shape_.x_row()) * size_of(shape_.out);
   }
 
   static constexpr std::uint32_t bias_alignment = 64; ///< bytes: that of parameters
+  static constexpr std::int64_t z_multiple = 8;       ///< elements from a row of Z to the next
+  static constexpr std::uint32_t z_alignment = 16;    ///< bytes: that of a row of Z, of bf16
   cublasLtHandle_t handle_;
   way_check check_;
   bool tf32_;  ///< operands are rounded
@@ -381,7 +457,12 @@ public:
                       "): free memory of the device, or give a machine with another driver");
     handle_.reset(made);
   }
-  const prepared_product& prepare(const product_shape& s) override {
+  const prepared_product& prepare(const product_shape& asked) override {
+    product_shape s = asked;
+    const bool known = std::ranges::find(without_end_, s) != without_end_.end();
+    if (!cublaslt_product::computes(s) && s.ends_in != product_end::sum && !known)
+      without_end_.push_back(s);
+    if (known || !cublaslt_product::computes(s)) s.ends_in = product_end::sum;
     for (const auto& p : products_)
       if (p->shape() == s) return *p;
     on_.make_current();
@@ -390,8 +471,14 @@ public:
         [this](const cublaslt_product& p, std::int64_t rows, int way, int ways) {
           return fault_of(p, rows, way, ways);
         });
-    made->prepare();
-    return *products_.emplace_back(std::move(made));
+    const std::string why = made->prepare();
+    if (why.empty()) return *products_.emplace_back(std::move(made));
+    if (s.ends_in == product_end::sum) made->refuse(why + other_version, exit_code::machine);
+    if (tell_ != nullptr && without_end_.empty())
+      tell_(made->text() + " " + why +
+            ": a kernel computes GELU behind it; further ones are not told");
+    without_end_.push_back(s);
+    return prepare(s);
   }
   void lend(std::byte* memory, std::int64_t bytes) override {
     lent_ = memory, lent_bytes_ = bytes, lent_used_ = 0;
@@ -411,6 +498,9 @@ public:
     if (const std::size_t n = checks_.refused.size(); n > 0)
       text += ", but for " + std::to_string(n) + " of " + std::to_string(checks_.plans) +
               " ways, which compute wrong";
+    if (const std::size_t n = without_end_.size(); n > 0)
+      text += ", with a kernel for GELU behind " + std::to_string(n) +
+              (n == 1 ? " product" : " products");
     return text;
   }
 
@@ -434,28 +524,30 @@ private:
       return x == nullptr ? nullptr : memory + (static_cast<const std::byte*>(x) - room.data());
     };
     double in_library = 0;
-    std::string fault =
-        check.fault(room.data(), [&](const void* a, const void* b, const void* bias, void* to) {
-          on_.write(memory, room.data(), bytes);
-          l.finish();
-          const stopwatch call;
-          try {
-            p.execute({.on = l,
-                       .a = there(a),
-                       .b = there(b),
-                       .bias = there(bias),
-                       .out = there(to),
-                       .rows = p.shape().dynamic_rows ? rows : -1},
-                      1);
-          } catch (const error&) { // a way that cannot be started is no way
-            (void)cudaGetLastError();
-            return false;
-          }
-          l.finish();
-          in_library = call.seconds();
-          on_.read(room.data(), memory, bytes);
-          return true;
-        });
+    std::string fault = check.fault(room.data(), [&](const product_check::operands& o) {
+      on_.write(memory, room.data(), bytes);
+      l.finish();
+      const stopwatch call;
+      try {
+        const bool keeps = p.shape().ends_in == product_end::gelu_kept;
+        p.execute({.on = l,
+                   .a = there(o.a),
+                   .b = there(o.b),
+                   .bias = there(o.bias),
+                   .out = there(o.c),
+                   .rows = p.shape().dynamic_rows ? rows : -1,
+                   .kept = keeps ? there(o.z) : nullptr,
+                   .slopes_at = keeps ? nullptr : there(o.z)},
+                  1);
+      } catch (const error&) { // a way that cannot be started is no way
+        (void)cudaGetLastError();
+        return false;
+      }
+      l.finish();
+      in_library += call.seconds();
+      on_.read(room.data(), memory, bytes);
+      return true;
+    });
     checks_.seconds += watch.seconds() - in_library;
     checks_.library_seconds += in_library;
     ++checks_.plans;
@@ -481,6 +573,7 @@ private:
   std::byte* lent_ = nullptr;
   std::int64_t lent_bytes_ = 0, lent_used_ = 0;
   std::vector<std::unique_ptr<cublaslt_product>> products_;
+  std::vector<product_shape> without_end_; ///< behind which a kernel computes what they end in
 };
 
 } // namespace mc
