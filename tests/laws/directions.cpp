@@ -79,6 +79,12 @@ BOOST_AUTO_TEST_CASE(linear_layers) {
     return add_bias(linear(parameter(b, "x", {B, Sq, A, D}), parameter(b, "w", {H, A, D})),
                     parameter(b, "bias", {H}));
   });
+  for (const bool biased : {false, true})
+    check("gelu between linears", [biased](builder& b) {
+      const var bias = biased ? parameter(b, "bias", {F}) : var{};
+      const var z = linear(parameter(b, "x", {B, Sq, H}), parameter(b, "u", {F, H}), bias);
+      return linear(gelu(z), parameter(b, "v", {A, D, F}));
+    });
   check("one input, three products", [](builder& b) {
     const var x = gelu(parameter(b, "x", {B, Sq, H}));
     return (linear(x, parameter(b, "u", {F, H})) + linear(x, parameter(b, "v", {F, H}))) +

@@ -128,7 +128,8 @@ std::int64_t products_of(const program_view& p) {
     for (int i = 0; i < v.g->node_count; ++i) {
       const op_info* op = v.g->at_node(i).op;
       if (op == &op::linear || op == &op::linear_input_grad || op == &op::linear_input_grad_add ||
-          op == &op::linear_weight_grad)
+          op == &op::linear_weight_grad || op == &op::linear_gelu || op == &op::linear_gelu_kept ||
+          op == &op::linear_input_grad_gelu)
         ++n;
       if (op == &op::grouped_linear || op == &op::grouped_input_grad ||
           op == &op::grouped_weight_grad)

@@ -42,6 +42,26 @@ inline void add_operand(node_task& t, int k) {
 inline void rms_norm_grad_add(node_task& t) { norm_grad(t, false), add_operand(t, 4); }
 inline void layer_norm_grad_add(node_task& t) { norm_grad(t, true), add_operand(t, 5); }
 inline void linear_input_grad_add(node_task& t) { linear_input_grad(t), add_operand(t, 2); }
+/// f of numbers that the task computes itself, with GELU's attributes in the place of the product's.
+inline void gelu_behind(node_task& t, void (*f)(node_task&), array z, const array* second,
+                        int out) {
+  node n = t.n;
+  n.attr = op::gelu_attributes{gelu_form::tanh};
+  node_task u{t.w, t.g, n, t.rank};
+  u.inputs[0] = &z, u.inputs[1] = second;
+  u.outputs[0].assign(z.size(), 0.0);
+  f(u);
+  t.out(out) = u.out(0);
+}
+inline void linear_gelu(node_task& t) { // x, w, [bias] -> y
+  linear(t), gelu_behind(t, &gelu, t.out(0), nullptr, 0);
+}
+inline void linear_gelu_kept(node_task& t) { // x, w, [bias] -> z, y
+  linear(t), gelu_behind(t, &gelu, t.out(0), nullptr, 1);
+}
+inline void linear_input_grad_gelu(node_task& t) { // dy, w, z -> dx
+  linear_input_grad(t), gelu_behind(t, &gelu_grad, t.out(0), &t.in(2), 0);
+}
 inline void vocabulary_loss(node_task& t) { // x, w, labels, dloss -> loss, count, dx, [dw]
   const block x = t.in_block(0), w = t.in_block(1);
   const int64_t h = w.local[1];
@@ -108,6 +128,9 @@ inline const implementations& dense() {
                                      {&op::rms_norm_grad_add, &rms_norm_grad_add},
                                      {&op::layer_norm_grad_add, &layer_norm_grad_add},
                                      {&op::linear_input_grad_add, &linear_input_grad_add},
+                                     {&op::linear_gelu, &linear_gelu},
+                                     {&op::linear_gelu_kept, &linear_gelu_kept},
+                                     {&op::linear_input_grad_gelu, &linear_input_grad_gelu},
                                      {&op::vocabulary_loss, &vocabulary_loss},
                                      {&op::redistribute, nullptr}};
   return table;

@@ -48,7 +48,9 @@ constexpr void put_off(graph& g, value_id& v) {
 }
 
 /// Another op under the name of one of the library.
-constexpr op_info other_gelu{.name = "gelu", .rule = &op::gelu_rule};
+constexpr op_info other_norm{.name = "layer_norm",
+                             .rule = &op::norm_rule<op::layer_norm_out>,
+                             .attributes = attributes_of<op::norm_attributes>};
 
 /// A node that adds one norm's gain to another's.
 constexpr node writing(graph& g, phase when) {
@@ -166,14 +168,14 @@ constexpr broken_pass broken[] = {
     {"what the stream's cotangent needs is put off", part_kind::block,
      [](graph& g) { find_node(g, op::layer_norm_grad_add)->when = phase::weight_gradient; }},
     {"a node of the micro-batch is hoisted", part_kind::block,
-     [](graph& g) { find_node(g, op::gelu)->when = phase::prologue; }},
+     [](graph& g) { find_node(g, op::linear_gelu_kept)->when = phase::prologue; }},
     {"a norm of the stream is hoisted", part_kind::block,
      [](graph& g) { find_node(g, op::layer_norm)->when = phase::prologue; }},
     {"the end of a step reads what a micro-batch left", part_kind::block,
      [](graph& g) {
-       const value_id x = find_output(g, op::gelu);
+       const value_id x = find_output(g, op::linear_gelu_kept);
        node n = make_node(op::gelu, phase::epilogue, {x});
-       n.attr = find_node(g, op::gelu)->attr;
+       n.attr = op::gelu_attributes{gelu_form::tanh};
        n.out[0] = another(g, g.at(x));
        insert(g, g.node_count, n);
      }},
@@ -186,7 +188,7 @@ constexpr broken_pass broken[] = {
     {"an attribute is changed", part_kind::block,
      [](graph& g) { find_node(g, op::attention)->attr = attention_options{.causal = false}; }},
     {"an op is another of its name", part_kind::block,
-     [](graph& g) { find_node(g, op::gelu)->op = &other_gelu; }},
+     [](graph& g) { find_node(g, op::layer_norm)->op = &other_norm; }},
     {"a parameter is frozen", part_kind::block, [](graph& g) { g.parameters[1].frozen = true; }},
     {"a parameter's decay is changed", part_kind::block,
      [](graph& g) { g.parameters[1].decay = !g.parameters[1].decay; }},
@@ -226,7 +228,7 @@ constexpr broken_pass broken[] = {
     {"a parameter is written once a step", part_kind::block,
      [](graph& g) { insert(g, g.node_count, writing(g, phase::epilogue)); }},
     {"an activation is a parameter (by rule)", part_kind::block,
-     [](graph& g) { g.at(find_output(g, op::gelu)).is = role::parameter; }},
+     [](graph& g) { g.at(find_output(g, op::linear_gelu_kept)).is = role::parameter; }},
     {"two nodes have one output (by rule)", part_kind::block,
      [](graph& g) {
        node *a = find_node(g, op::layer_norm_grad_add),

@@ -37,6 +37,8 @@ void count_forms(const Model& m, const setup& s, std::map<const op_info*, int>& 
     const graph_of g(new graph(verified(fused(*derived), meaning_of(*derived))));
     BOOST_TEST(said(g->wrong) == " ");
     count_forms(*g, forms);
+    const graph_of forward(new graph(fused(forward_graph(m, s, part, 0)))); // an evaluation
+    count_forms(*forward, forms);
   }
 }
 
@@ -48,7 +50,7 @@ BOOST_AUTO_TEST_CASE(every_form_is_found_in_a_preset) {
   s.batch = {2, 32};
   count_forms(preset::gpt2_124m, s, forms);
   count_forms(preset::qwen3_0_6b, s, forms);
-  BOOST_TEST(forms.size() == 7u);
+  BOOST_TEST(forms.size() == 10u);
   for (const auto& [op, found] : forms) BOOST_TEST(found > 0, op->name);
 }
 
@@ -164,6 +166,112 @@ BOOST_AUTO_TEST_CASE(one_operand_of_a_sum_is_taken) {
   m.b.g.outputs[0] = m.b.emit(op::add, {m.p.id, q}, 0);
   BOOST_TEST(left(m.b, product) == 1);
   BOOST_TEST(left(m.b, product_and_sum) == 1);
+}
+
+namespace {
+
+/// Nodes of the ops that a linear and the GELU of its result become, in a graph that is not trained.
+struct gelu_forms {
+  int linear = 0, gelu = 0, alone = 0, kept = 0;
+  bool operator==(const gelu_forms&) const = default;
+  friend std::ostream& operator<<(std::ostream& o, const gelu_forms& f) {
+    return o << f.linear << " " << f.gelu << " " << f.alone << " " << f.kept;
+  }
+};
+gelu_forms gelu_forms_of(const builder& b) {
+  return {left(b, op::linear), left(b, op::gelu), left(b, op::linear_gelu),
+          left(b, op::linear_gelu_kept)};
+}
+enum class reader { none, before, behind };
+gelu_forms gelu_of_linear(gelu_form form, bool biased, reader other) {
+  builder b{mesh::one_rank()};
+  const var x = operand(b, "x", {B, Sq, H}), w = operand(b, "w", {F, H});
+  const var z = linear(x, w, biased ? operand(b, "bias", {F}) : var{});
+  var more = z;
+  if (other == reader::before) more = z + z;
+  const var y = gelu(z, form);
+  if (other == reader::behind) more = z + z;
+  b.g.outputs[0] = (other == reader::none ? y : y + more).id;
+  return gelu_forms_of(b);
+}
+
+/// Nodes of op in the training graph of gelu(linear(x, u)), read by the linears of v and, where that
+/// is asked for, of w.
+int in_training(const op_info& op, gelu_form form, bool twice = false, bool tail = true) {
+  builder b{mesh::one_rank()};
+  const extent O{dim::heads, 3};
+  const var x = operand(b, "x", {B, Sq, H}), u = operand(b, "u", {F, H}),
+            bias = operand(b, "bias", {F});
+  var y = gelu(linear(x, u, bias), form);
+  if (tail) {
+    const var h = y;
+    y = linear(h, operand(b, "v", {O, F}));
+    if (twice) y = y + linear(h, operand(b, "w", {O, F}));
+  }
+  b.g.outputs[0] = y.id;
+  const graph_of derived(new graph(derived_graph(b.g)));
+  b.g = *derived;
+  return left(b, op);
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(gelu_behind_a_linear) {
+  using enum gelu_form;
+  constexpr gelu_forms both{1, 1, 0, 0};
+  BOOST_TEST(gelu_of_linear(tanh, true, reader::none) == (gelu_forms{0, 0, 1, 0}));
+  BOOST_TEST(gelu_of_linear(tanh, true, reader::behind) == (gelu_forms{0, 0, 0, 1}));
+  // what is read before GELU is made before GELU
+  BOOST_TEST(gelu_of_linear(tanh, true, reader::before) == both);
+  BOOST_TEST(gelu_of_linear(exact, true, reader::none) == both);
+  BOOST_TEST(gelu_of_linear(tanh, false, reader::none) == both);
+}
+
+// Where ranks have parts of the sum, GELU is of what they make of it.
+BOOST_AUTO_TEST_CASE(gelu_behind_a_redistribution) {
+  builder b{mesh{}};
+  b.g.ranks.size[static_cast<int>(axis::tp)] = 2;
+  placement at;
+  at.at[static_cast<int>(axis::tp)] = shard(dim::ffn);
+  const var x = b.parameter("", "x", dtype::f32, {B, Sq, F}, at, {}),
+            w = b.parameter("", "w", dtype::f32, {H, F}, at, {}), bias = operand(b, "bias", {H});
+  b.g.outputs[0] = gelu(add_bias(to(linear(x, w), mc::axis::tp, mc::invariant), bias)).id;
+  BOOST_TEST(gelu_forms_of(b) == (gelu_forms{1, 1, 0, 0}));
+}
+
+BOOST_AUTO_TEST_CASE(the_slope_of_gelu_behind_a_product) {
+  using enum gelu_form;
+  BOOST_TEST(in_training(op::linear_input_grad_gelu, tanh) == 1);
+  BOOST_TEST(in_training(op::gelu_grad, tanh) == 0);
+  BOOST_TEST(in_training(op::linear_gelu_kept, tanh) == 1);
+  BOOST_TEST(in_training(op::linear_input_grad_gelu, exact) == 0);
+  BOOST_TEST(in_training(op::gelu_grad, exact) == 1);
+  // the slope belongs behind the sum of both products
+  BOOST_TEST(in_training(op::linear_input_grad_gelu, tanh, true) == 0);
+  BOOST_TEST(in_training(op::gelu_grad, tanh, true) == 1);
+  // no product makes the cotangent of GELU's result
+  BOOST_TEST(in_training(op::gelu_grad, tanh, false, false) == 1);
+}
+
+// Each rank has its part of what GELU is of, also where the stream's rows are cut between.
+BOOST_AUTO_TEST_CASE(gelu_beside_tensor_parallelism) {
+  for (const bool cut : {false, true}) {
+    setup s;
+    s.batch = {2, 32};
+    s.ranks = {.tp = 2, .sequence_parallel = cut};
+    const graph_of derived(
+        new graph(derived_graph(forward_graph(preset::gpt2_124m, s, part_kind::block, 0))));
+    const graph_of g(new graph(verified(fused(*derived), meaning_of(*derived))));
+    BOOST_TEST(said(g->wrong) == " ");
+    for (const op_info* op : {&op::linear_gelu_kept, &op::linear_input_grad_gelu}) {
+      const node* const n = find_node(*g, *op);
+      BOOST_REQUIRE(n != nullptr);
+      for (const value_id v : n->out)
+        if (v >= 0) BOOST_TEST((g->at(v).at[axis::tp] == shard(dim::ffn)));
+    }
+    BOOST_TEST(find_node(*g, op::gelu) == nullptr);
+    BOOST_TEST(find_node(*g, op::gelu_grad) == nullptr);
+  }
 }
 
 // A form is held to the meaning of its parts: with two operands exchanged, it is another value.

@@ -47,6 +47,7 @@ struct fused_form {
   int main = 0;                        ///< the part whose line and attributes the node has
   int place = -1; ///< the part where the node runs, a later one too then; -1: the last
   int with = -1;  ///< the op stands for its parts where this operand is there; -1: always
+  int again = -1; ///< the part that selective recomputation runs again by itself; -1: none
   attributes (*of_part)(const attributes&, int part) = nullptr;
   attributes (*joined)(const attributes (&parts)[max_parts]) = nullptr;
 

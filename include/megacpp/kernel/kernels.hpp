@@ -33,7 +33,8 @@ using kernel_list = op_list<
     &op::router_statistics_grad, &op::dispatch, &op::combine, &op::grouped_linear,
     &op::grouped_input_grad, &op::grouped_weight_grad, &op::scale_rows, &op::scale_rows_weight_grad,
     &op::balance_step, &op::gather_weight, &op::cross_entropy, &op::cross_entropy_grad,
-    &op::add_gradient, &op::reduce_gradient, &op::scatter_gradient, &op::sum_of_squares,
-    &op::add_total, &op::clip_factor, &op::expert_rows, &op::router_loss, &op::router_loss_grad>;
+    &op::linear_gelu, &op::linear_gelu_kept, &op::linear_input_grad_gelu, &op::add_gradient,
+    &op::reduce_gradient, &op::scatter_gradient, &op::sum_of_squares, &op::add_total,
+    &op::clip_factor, &op::expert_rows, &op::router_loss, &op::router_loss_grad>;
 
 } // namespace mc

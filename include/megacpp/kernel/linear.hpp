@@ -1,8 +1,10 @@
-// Kernels of op/linear.hpp: matrix products, and biases by rows.
+// Kernels of op/linear.hpp: matrix products, and biases by rows. GELU is what a product ends in or,
+// where no library computes it so, a body behind the product, with the bits of two nodes.
 #pragma once
 
 #include <megacpp/exec/product_source.hpp>
 #include <megacpp/kernel/kernel.hpp>
+#include <megacpp/kernel/rows/activation.hpp>
 #include <megacpp/kernel/rows/columns.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
 #include <megacpp/op/linear.hpp>
@@ -19,18 +21,23 @@ constexpr std::int64_t part_rows(const Call& c, const value& v, std::int64_t row
   return rows_at_once(c.sums(), c.ranks(), v, rows);
 }
 
+template <class T, class Call> constexpr product_shape forward_product(const Call& c) {
+  using in = op::linear_in;
+  const auto e = op::extents_of_product(c.ranks(), c.value_of(in::x), c.value_of(in::w),
+                                        c.attr(of_type<op::product_attributes>).summed);
+  product_shape s = make_product_shape(product_kind::forward, dtype_of<T>, e.m, e.n, e.k);
+  s.part = part_rows(c, c.value_of(in::x), e.m);
+  s.bias = c.has(in::bias);
+  return s;
+}
+
 } // namespace detail
 
 template <> struct kernel_of<&op::linear> {
   using in = op::linear_in;
   using out = op::linear_out;
   template <class T, class Call> static constexpr product_list products(const Call& c) {
-    const auto e = op::extents_of_product(c.ranks(), c.value_of(in::x), c.value_of(in::w),
-                                          c.attr(of_type<op::product_attributes>).summed);
-    product_shape s = make_product_shape(product_kind::forward, dtype_of<T>, e.m, e.n, e.k);
-    s.part = detail::part_rows(c, c.value_of(in::x), e.m);
-    s.bias = c.has(in::bias);
-    return s;
+    return detail::forward_product<T>(c);
   }
   template <class T, class Call> static void run(Call& c) {
     c.product(0).execute({.on = c.lane(),
@@ -42,19 +49,50 @@ template <> struct kernel_of<&op::linear> {
 };
 
 namespace detail {
+/// y = gelu(z), of a z that is kept or not.
+template <bool Kept> struct linear_and_gelu { // x, w, [bias]
+  using in = op::linear_in;
+  using out = std::conditional_t<Kept, op::linear_gelu_kept_out, op::linear_out>;
+  template <class T, class Call> static constexpr product_list products(const Call& c) {
+    product_shape s = forward_product<T>(c);
+    s.ends_in = Kept ? product_end::gelu_kept : product_end::gelu;
+    return s;
+  }
+  template <class T, class Call> static void run(Call& c) {
+    T *const y = c.out(out::y), *z = y; // z lies in y's place where nobody keeps it
+    if constexpr (Kept) z = c.out(out::z);
+    const bool whole = c.product(0).shape().ends_in != product_end::sum;
+    c.product(0).execute({.on = c.lane(),
+                          .a = c.in(in::x),
+                          .b = c.in(in::w),
+                          .bias = c.in(in::bias),
+                          .out = whole ? y : z,
+                          .kept = whole && Kept ? z : nullptr});
+    if (!whole) rows::activation<rows::gelu_tanh>(c.lane(), c.size(out::y), z, y);
+  }
+};
+} // namespace detail
+template <> struct kernel_of<&op::linear_gelu> : detail::linear_and_gelu<false> {};
+template <> struct kernel_of<&op::linear_gelu_kept> : detail::linear_and_gelu<true> {};
+
+namespace detail {
+template <class T, class In, class Call> constexpr product_shape input_product(const Call& c) {
+  const value &dy = c.value_of(In::dy), &w = c.value_of(In::w);
+  const auto summed = c.attr(of_type<op::product_attributes>).summed;
+  std::int64_t n = 1, k = 1;
+  for (int i = 0; i < w.rank - summed; ++i) n *= local_extent(c.ranks(), w, i);
+  for (int i = w.rank - summed; i < w.rank; ++i) k *= local_extent(c.ranks(), w, i);
+  const std::int64_t m = local_size(c.ranks(), dy).n / n;
+  product_shape s = make_product_shape(product_kind::input_gradient, dtype_of<T>, m, n, k);
+  s.part = part_rows(c, dy, m);
+  return s;
+}
 /// dx = dy w, or with Add, for an operand d, dx = d + dy w.
 template <bool Add> struct input_gradient { // dy, w, [d]
   using in = op::linear_input_grad_in;
   using out = op::linear_input_grad_out;
   template <class T, class Call> static constexpr product_list products(const Call& c) {
-    const value &dy = c.value_of(in::dy), &w = c.value_of(in::w);
-    const auto summed = c.attr(of_type<op::product_attributes>).summed;
-    std::int64_t n = 1, k = 1;
-    for (int i = 0; i < w.rank - summed; ++i) n *= local_extent(c.ranks(), w, i);
-    for (int i = w.rank - summed; i < w.rank; ++i) k *= local_extent(c.ranks(), w, i);
-    const std::int64_t m = local_size(c.ranks(), dy).n / n;
-    product_shape s = make_product_shape(product_kind::input_gradient, dtype_of<T>, m, n, k);
-    s.part = part_rows(c, dy, m);
+    product_shape s = input_product<T, in>(c);
     s.accumulate = Add;
     return s;
   }
@@ -70,6 +108,24 @@ template <bool Add> struct input_gradient { // dy, w, [d]
 } // namespace detail
 template <> struct kernel_of<&op::linear_input_grad> : detail::input_gradient<false> {};
 template <> struct kernel_of<&op::linear_input_grad_add> : detail::input_gradient<true> {};
+
+template <> struct kernel_of<&op::linear_input_grad_gelu> { // dy, w, z
+  using in = op::linear_input_grad_gelu_in;
+  using out = op::linear_input_grad_out;
+  template <class T, class Call> static constexpr product_list products(const Call& c) {
+    product_shape s = detail::input_product<T, in>(c);
+    s.ends_in = product_end::gelu_gradient;
+    return s;
+  }
+  template <class T, class Call> static void run(Call& c) {
+    const T* const z = c.in(in::z);
+    T* const dx = c.out(out::dx);
+    c.product(0).execute(
+        {.on = c.lane(), .a = c.in(in::dy), .b = c.in(in::w), .out = dx, .slopes_at = z});
+    if (c.product(0).shape().ends_in == product_end::sum)
+      rows::activation_dx<rows::gelu_tanh>(c.lane(), c.size(in::z), dx, z, dx);
+  }
+};
 
 template <> struct kernel_of<&op::linear_weight_grad> { // dy, x
   using in = op::linear_weight_grad_in;

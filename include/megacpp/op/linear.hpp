@@ -1,4 +1,4 @@
-// linear, with or without a bias.
+// linear, with or without a bias, and with GELU behind it.
 //
 //   y[lead..., out...] = sum over in... of x[lead..., in...] w[out..., in...] + bias[out...]
 //
@@ -12,9 +12,16 @@
 // gives a pending sum, and a pending sum times a replicated factor stays one. With a bias the
 // result must not be pending, or the bias would be added once a rank. FLOPs: 2 M N K for each of
 // the three products.
+//
+// GELU, in its tanh form, is computed while the result z of a product is at hand, by libraries that
+// do so for a product with a bias. Pass fuse makes one node
+//
+//   linear_gelu             y = gelu(z), z = x w^T + bias    where GELU alone reads z
+//   linear_gelu_kept        z and y                          where others read z, too: the gradient
+//   linear_input_grad_gelu  dz = (dy w) gelu'(z)             of the linear that reads gelu(z)
 #pragma once
 
-#include <megacpp/graph/adjoint.hpp>
+#include <megacpp/op/elementwise.hpp>
 
 namespace mc {
 namespace op {
@@ -34,6 +41,15 @@ struct linear_input_grad_in : input_names<linear_input_grad_in> {
 };
 struct linear_input_grad_out : output_names<linear_input_grad_out> {
   static constexpr name<0> dx{};
+};
+struct linear_gelu_kept_out : output_names<linear_gelu_kept_out> {
+  static constexpr name<0> z{}; ///< what GELU is taken of
+  static constexpr name<1> y{};
+};
+struct linear_input_grad_gelu_in : input_names<linear_input_grad_gelu_in> {
+  static constexpr name<0> dy{};
+  static constexpr name<1> w{};
+  static constexpr name<2> z{}; ///< what GELU was taken of
 };
 struct linear_weight_grad_in : input_names<linear_weight_grad_in> {
   static constexpr name<0> dy{};
@@ -219,18 +235,59 @@ constexpr int summed_dims(inference& c, int k, int a, int b) {
           w};
 }
 
-extern const op_info linear_input_grad_add;
+extern const op_info linear_input_grad_add, linear_input_grad_gelu;
 inline constexpr op_info linear_input_grad{
     .name = "linear_input_grad",
     .rule = &linear_input_grad_rule,
     .cost = &linear_input_grad_cost,
     .attributes = attributes_of<product_attributes>,
     .operands = named<linear_input_grad_in, linear_input_grad_out>,
-    .fuses = {&linear_input_grad_add}};
+    .fuses = {&linear_input_grad_add, &linear_input_grad_gelu}};
 /// dx = d + dy w for (dy, w, d), in place of d.
 inline constexpr op_info linear_input_grad_add =
     sums_into<linear_input_grad, linear_input_grad_in::d>("linear_input_grad_add",
                                                           linear_input_grad_in::d);
+
+/// The attributes of a product, part 0, and of the GELU behind it.
+constexpr attributes of_product_and_gelu(const attributes& whole, int part) {
+  return part == 0 ? whole : attributes(gelu_attributes{gelu_form::tanh});
+}
+[[gnu::cold]] constexpr void linear_input_grad_gelu_rule(inference& c) {
+  using in = linear_input_grad_gelu_in;
+  using out = linear_input_grad_out;
+  linear_input_grad_rule(c);
+  const value& dx = c.out[out::dx];
+  c.typed({in::z}, dx.type);
+  c.require(dx.rank == c.in(in::z).rank, fault::S003, in::dy, in::z);
+  for (int i = 0; i < dx.rank && dx.rank == c.in(in::z).rank; ++i)
+    c.agree(dx.dims[i], c.in(in::z).dims[i], in::dy, in::z);
+  // A gradient of GELU is linear in dx: where that is a pending sum z is there on all ranks.
+  for (int a = 0; a < axes; ++a) {
+    c.looking = a;
+    const place p = dx.at.at[a], z = c.in(in::z).at.at[a];
+    if (p.s == state::shard ? z != p : z.s != (p.s == state::partial ? state::replicate : p.s))
+      c.fail(p.s == state::partial ? fault::P005 : fault::P002, in::dy, in::z);
+  }
+  c.looking = -1;
+}
+[[gnu::cold]] constexpr work linear_input_grad_gelu_cost(const graph& g, const node& n) {
+  work w = linear_input_grad_cost(g, n);
+  w.read += local_bytes(g.ranks, g.at(n.in[linear_input_grad_gelu_in::z]));
+  return w;
+}
+/// dx = (dy w) gelu'(z) for (dy, w, z).
+inline constexpr op_info linear_input_grad_gelu{
+    .name = "linear_input_grad_gelu",
+    .rule = &linear_input_grad_gelu_rule,
+    .cost = &linear_input_grad_gelu_cost,
+    .attributes = attributes_of<product_attributes>,
+    .operands = named<linear_input_grad_gelu_in, linear_input_grad_out>,
+    .form = {.parts = {{&linear_input_grad,
+                        {linear_input_grad_gelu_in::dy, linear_input_grad_gelu_in::w}},
+                       {&gelu_grad, {out_of(0), linear_input_grad_gelu_in::z}}},
+             .outputs = {out_of(1)},
+             .of_part = &of_product_and_gelu}};
+
 inline constexpr op_info linear_weight_grad{
     .name = "linear_weight_grad",
     .rule = &linear_weight_grad_rule,
@@ -278,6 +335,7 @@ inline constexpr op_info add_bias{.name = "add_bias",
                                   .cheap = true,
                                   .operands = named<add_bias_in, add_bias_out>};
 
+extern const op_info linear_gelu, linear_gelu_kept;
 /// With a bias it is add_bias of the product.
 inline constexpr op_info linear{.name = "linear",
                                 .rule = &linear_rule,
@@ -289,7 +347,40 @@ inline constexpr op_info linear{.name = "linear",
                                                    {&add_bias, {out_of(0), linear_in::bias}}},
                                          .outputs = {out_of(1)},
                                          .with = linear_in::bias},
-                                .fuses = {&linear}};
+                                .fuses = {&linear, &linear_gelu, &linear_gelu_kept}};
+
+template <bool Kept> [[gnu::cold]] constexpr void linear_gelu_rule(inference& c) {
+  linear_rule(c);
+  c.typed({linear_in::bias}, c.in(linear_in::x).type); // it is there
+  if (c.outs == 0) return;
+  const value z = c.out[0];
+  for (int a = 0; a < axes; ++a) {
+    c.looking = a;
+    if (z.at.at[a].s == state::partial) c.fail(fault::P005, linear_in::x, linear_in::w);
+  }
+  c.looking = -1;
+  if (Kept) c.declare(z).at = z.at;
+}
+template <bool Kept> [[gnu::cold]] constexpr work linear_gelu_cost(const graph& g, const node& n) {
+  work w = linear_cost(g, n);
+  if (Kept) w.written *= 2;
+  return w;
+}
+template <bool Kept> constexpr op_info gelu_behind_linear(const char* name) {
+  using in = linear_in;
+  op_info f{.name = name, .rule = &linear_gelu_rule<Kept>, .cost = &linear_gelu_cost<Kept>};
+  f.attributes = attributes_of<product_attributes>;
+  f.operands = Kept ? named<linear_in, linear_gelu_kept_out> : named<linear_in, linear_out>;
+  f.form = {.parts = {{&linear, {in::x, in::w, in::bias}}, {&gelu, {out_of(0)}}},
+            .outputs = {out_of(Kept ? 0 : 1), out_of(1)},
+            .again = 1,
+            .of_part = &of_product_and_gelu};
+  if (!Kept) f.form.outputs[1] = {};
+  return f;
+}
+/// y = gelu(z), z = x w^T + bias, for (x, w, bias), and where z is kept also z itself.
+inline constexpr op_info linear_gelu = gelu_behind_linear<false>("linear_gelu");
+inline constexpr op_info linear_gelu_kept = gelu_behind_linear<true>("linear_gelu_kept");
 
 } // namespace op
 

@@ -61,10 +61,35 @@ struct rewriter {
     for (int i = 0; i < g.value_count; ++i)
       if (seen.has[i] && g.values[i].producer >= 0) kept[g.values[i].producer] = true;
   }
+  /// The node by which v is made again: that which made it or, under `selective`, the part that a
+  /// fused node says (fused_form::again), of what the node reads and gives.
+  constexpr node maker(value_id v) const {
+    const node& n = g.at_node(g.at(v).producer);
+    const fused_form& form = n.op->form;
+    if (policy != recompute::selective || form.again < 0 || !form.holds_for(n)) return n;
+    node part;
+    part.op = form.parts[form.again].op, part.line = n.line, part.region = n.region;
+    part.attr = form.attributes_of_part(n.attr, form.again), part.when = n.when;
+    const auto given = [&](part_operand p) {
+      for (int k = 0; k < max_outputs; ++k)
+        if (n.out[k] >= 0 && form.outputs[k].at == p.at) return n.out[k];
+      return value_id{-1};
+    };
+    for (int k = 0; k < max_outputs; ++k) part.out[k] = given(out_of(form.again, k));
+    for (int k = 0; k < max_inputs; ++k) {
+      const part_operand p = form.parts[form.again].in[k];
+      if (p.absent()) continue;
+      part.in[k] = p.outer() ? n.in[p.at] : given(p);
+      if (part.in[k] < 0) return n; // what it reads is kept by nobody
+    }
+    for (value_id made : part.out)
+      if (made == v) return part;
+    return n;
+  }
   constexpr bool replayed(value_id v) const {
     const node_id p = g.at(v).producer;
     if (p < 0) return false;
-    const node& n = g.at_node(p);
+    const node n = maker(v);
     if (kept[p]) return false;
     if (decoded(g, v)) return n.when == phase::forward;
     if (n.op->accumulates) return false; // it would add to its gradients twice
@@ -74,7 +99,7 @@ struct rewriter {
   constexpr value_id twin(value_id v) {
     if (v < 0 || !replayed(v)) return v;
     if (again[v] >= 0) return again[v];
-    node n = g.at_node(g.at(v).producer);
+    node n = maker(v);
     for (value_id& x : n.in) x = twin(x);
     n.when = phase::input_gradient;
     n.derived = true;
