@@ -2,9 +2,12 @@
 #include "ceilings.hpp"
 #include "cuda_device.hpp"
 
+#include <megacpp/kernel/rows/activation.hpp>
 #include <megacpp/product/cuda/cublaslt.hpp>
 
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -57,18 +60,33 @@ mc::cuda& device() {
   return one;
 }
 
-// Random numbers in [-1, 1), the same again after 2^18 of them: equal ones would take less power.
-void fill(mc::cuda& on, std::byte* to, int64_t bytes, dtype type) {
+// Random numbers in [-most, most), the same again after 2^18 of them: equal ones would take less
+// power.
+void fill(mc::cuda& on, std::byte* to, int64_t bytes, dtype type, double most = 1) {
   mc::with_float_type(type, [&](auto of) {
     using T = decltype(of);
     std::vector<T> x(1 << 18);
     for (std::size_t i = 0; i < x.size(); ++i)
-      x[i] = mc::convert<T>(static_cast<double>(mixed(41, i) >> 11) * 0x1p-52 - 1);
+      x[i] = mc::convert<T>(most * (static_cast<double>(mixed(41, i) >> 11) * 0x1p-52 - 1));
     const auto piece = static_cast<int64_t>(x.size() * sizeof(T));
     for (int64_t at = 0; at < bytes; at += piece)
       on.write(to + at, x.data(), std::min(piece, bytes - at));
   });
 }
+
+// Milliseconds of a call.
+template <class F> double measured(mc::lane& lane, F run) {
+  auto& stream = static_cast<mc::cuda_lane&>(lane);
+  mc::cuda_moment begin, end;
+  run(), run();
+  constexpr int calls = 10;
+  begin.record(stream.stream());
+  for (int i = 0; i < calls; ++i) run();
+  end.record(stream.stream());
+  lane.finish();
+  return static_cast<double>(end.since(begin)) * 1e-6 / calls;
+}
+int64_t padded(int64_t elements, dtype t) { return (elements * mc::size_of(t) + 255) / 256 * 256; }
 
 void measure(report& r, const layer& l, dtype type, const form& f) {
   r.check(std::string(f.name) + " " + mc::name_of(type) + " " + l.name, [&]() -> figures {
@@ -77,39 +95,134 @@ void measure(report& r, const layer& l, dtype type, const form& f) {
     const mc::prepared_product& p = on.products().prepare(f.shape);
     mc::lane& lane = on.main_lane();
     lane.reserve({.workspace = on.products().workspace_bytes()});
-    const auto bytes = [](int64_t n, dtype t) { return (n * mc::size_of(t) + 255) / 256 * 256; };
     const product_shape& s = f.shape;
     const bool forward = s.kind == product_kind::forward,
                summed = s.kind == product_kind::weight_gradient;
-    const int64_t of_a = bytes(s.M * (forward ? s.K : s.N), s.a),
-                  of_b = bytes(summed ? s.M * s.K : s.N * s.K, s.b),
-                  of_out = bytes(summed ? s.N * s.K : s.M * (forward ? s.N : s.K), s.out);
-    const int64_t all = of_a + of_b + of_out + bytes(s.N, s.b);
+    const int64_t of_a = padded(s.M * (forward ? s.K : s.N), s.a),
+                  of_b = padded(summed ? s.M * s.K : s.N * s.K, s.b),
+                  of_out = padded(summed ? s.N * s.K : s.M * (forward ? s.N : s.K), s.out);
+    const int64_t all = of_a + of_b + of_out + padded(s.N, s.b);
     const mc::arena data(on, all, "operands of products", "a device with more memory");
     fill(on, data.data(), all, s.a);
     mc::product_call c{.on = lane};
     std::byte* const at = data.data();
     c.a = at, c.b = at + of_a, c.out = at + of_a + of_b;
     if (s.bias) c.bias = at + of_a + of_b + of_out;
-    const auto run = [&] { p.execute(c); };
-    auto& stream = static_cast<mc::cuda_lane&>(lane);
-    mc::cuda_moment begin, end;
-    run(), run();
-    constexpr int calls = 10;
-    begin.record(stream.stream());
-    for (int i = 0; i < calls; ++i) run();
-    end.record(stream.stream());
-    lane.finish();
-    const double ms = static_cast<double>(end.since(begin)) * 1e-6 / calls;
+    const double ms = measured(lane, [&] { p.execute(c); });
     return {{"ms", ms},
             {"TFLOP/s", s.flops() / ms / 1e9},
             {"refused_ways", static_cast<double>(on.products().checks().refused.size() - refused)}};
   });
 }
 
+// What becomes of the sums of a layer behind which GELU stands, M tokens from K to N, or, of a
+// gradient, before which it stands.
+struct end_form {
+  const char* name;
+  mc::product_end end;
+  layer of;
+};
+constexpr end_form ends[] = {
+    {"forward with GELU", mc::product_end::gelu, {"gpt2-124m fc1", 16384, 3072, 768}},
+    {"forward with GELU, kept", mc::product_end::gelu_kept, {"gpt2-124m fc1", 16384, 3072, 768}},
+    {"input gradient with GELU's slope",
+     mc::product_end::gelu_gradient,
+     {"gpt2-124m fc2", 16384, 768, 3072}}};
+
+// The library's product with its end beside the product and the body that a kernel starts behind it:
+// the same numbers, but for roundings, and times. In bf16 a sum z that is rounded before GELU is off
+// by up to 2^-8 |z|, GELU of it by 1.13 of that, and both results by as much again when they are
+// stored: 2^-6 |z| is enough. In fp32 two ways differ by the roundings of 768 terms. What GELU may be
+// off by itself is part of the check before (exec/product_check.hpp).
+template <class T> void measure_end(report& r, const end_form& f) {
+  r.check(
+      std::string(f.name) + " " + mc::name_of(mc::dtype_of<T>) + " " + f.of.name, [&]() -> figures {
+        constexpr dtype type = mc::dtype_of<T>;
+        const bool forward = f.end != mc::product_end::gelu_gradient;
+        product_shape s =
+            mc::make_product_shape(forward ? product_kind::forward : product_kind::input_gradient,
+                                   type, f.of.m, f.of.n, f.of.k);
+        s.bias = forward;
+        mc::cuda& on = device();
+        const mc::prepared_product& apart = on.products().prepare(s);
+        s.ends_in = f.end;
+        const mc::prepared_product& p = on.products().prepare(s);
+        const bool whole = p.shape().ends_in == f.end;
+        mc::lane& lane = on.main_lane();
+        auto& stream = static_cast<mc::cuda_lane&>(lane);
+        lane.reserve({.workspace = on.products().workspace_bytes()});
+        const int64_t results = s.M * (forward ? s.N : s.K), of_out = padded(results, type),
+                      of_a = padded(s.M * (forward ? s.K : s.N), type),
+                      of_b = padded(s.N * s.K, type), of_bias = padded(s.N, type);
+        const mc::arena data(on, of_a + of_b + of_bias + 4 * of_out, "operands of products",
+                             "a device with more memory");
+        std::byte *const a = data.data(), *const b = a + of_a, *const bias = b + of_b;
+        std::byte* out[4]; // of the library: the result, and Z; of the kernel: the same
+        for (int i = 0; i < 4; ++i) out[i] = bias + of_bias + i * of_out;
+        fill(on, a, of_a, type), fill(on, b, of_b, type, 0.125), fill(on, bias, of_bias, type);
+        for (std::byte* const z : out) fill(on, z, of_out, type, 4);
+        const auto in_library = [&] {
+          p.execute({.on = lane,
+                     .a = a,
+                     .b = b,
+                     .bias = forward ? bias : nullptr,
+                     .out = out[0],
+                     .kept = f.end == mc::product_end::gelu_kept ? out[1] : nullptr,
+                     .slopes_at = forward ? nullptr : out[1]});
+        };
+        const auto behind = [&] {
+          T *const y = reinterpret_cast<T*>(out[2]), *const z = reinterpret_cast<T*>(out[3]);
+          const bool keeps = f.end == mc::product_end::gelu_kept;
+          apart.execute(
+              {.on = lane, .a = a, .b = b, .bias = forward ? bias : nullptr, .out = keeps ? z : y});
+          if (forward) mc::rows::activation<mc::rows::gelu_tanh>(stream, results, keeps ? z : y, y);
+          else mc::rows::activation_dx<mc::rows::gelu_tanh>(stream, results, y, z, y);
+        };
+        if (!whole)
+          throw mc::error(
+              mc::exit_code::internal,
+              "cuBLASLt has no way for it that passes its check: " + on.products().describe(type));
+        const double ms = measured(lane, in_library), ms_behind = measured(lane, behind);
+        std::vector<T> got(static_cast<std::size_t>(results)), want(got), z(got);
+        const int64_t bytes = results * int64_t{sizeof(T)};
+        on.read(got.data(), out[0], bytes), on.read(want.data(), out[2], bytes);
+        // Of how large a sum each is: without its end.
+        apart.execute(
+            {.on = lane, .a = a, .b = b, .bias = forward ? bias : nullptr, .out = out[3]});
+        lane.finish();
+        on.read(z.data(), out[3], bytes);
+        std::vector<T> kept(f.end == mc::product_end::gelu_kept ? got.size() : 0);
+        if (!kept.empty()) on.read(kept.data(), out[1], bytes);
+        std::atomic<int64_t> wrong = -1;
+        constexpr int64_t piece = 1 << 16;
+        mc::parallel_for((results + piece - 1) / piece, [&](int64_t k) {
+          for (int64_t i = k * piece; i < std::min(results, (k + 1) * piece); ++i) {
+            const auto at = static_cast<std::size_t>(i);
+            const double sum = std::fabs(mc::convert<double>(z[at])),
+                         most = sizeof(T) == 2 ? 0x1p-6 * sum + 0x1p-16 : 0x1p-16 * (sum + 1);
+            const auto apart_by = [&](T x, T y) {
+              return std::fabs(mc::convert<double>(x) - mc::convert<double>(y));
+            };
+            if (!(apart_by(got[at], want[at]) <= most) ||
+                (!kept.empty() && !(apart_by(kept[at], z[at]) <= most)))
+              wrong = i;
+          }
+        });
+        if (wrong >= 0)
+          throw mc::error(
+              mc::exit_code::internal,
+              "element " + std::to_string(wrong) + " is another than by a product and a kernel");
+        return {{"ms", ms},
+                {"ms_product_and_kernel", ms_behind},
+                {"of_product_and_kernel", ms / ms_behind},
+                {"TFLOP/s", s.flops() / ms / 1e9}};
+      });
+}
+
 } // namespace
 
 void forms_of_products(report& r) {
+  for (const end_form& f : ends) measure_end<mc::bf16>(r, f), measure_end<float>(r, f);
   for (const dtype type : {dtype::bf16, dtype::f32})
     for (const layer& l : layers)
       for (const form& f : forms_of(l, type)) measure(r, l, type, f);
