@@ -3,7 +3,10 @@
 
 #include "report.hpp"
 
+#include <megacpp/exec/product_shape.hpp>
+
 #include <string>
+#include <vector>
 
 namespace gpu {
 
@@ -19,6 +22,7 @@ std::string product_library();
 /// The forms of products that programs have, of layers of models, in bf16 and fp32: each passes the
 /// check of exact integers before it is measured.
 void forms_of_products(report& r);
+std::vector<mc::product_shape> shapes_of_layers();
 
 /// Causal attention of cuDNN, forward and backward: the whole of small ones against loops in double;
 /// then how fast those of models are. `attention_library` is empty where the program was built

@@ -4,6 +4,7 @@
 
 #include <megacpp/kernel/rows/activation.hpp>
 #include <megacpp/product/cuda/cublaslt.hpp>
+#include <megacpp/product/cuda/tune.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -93,24 +94,10 @@ void measure(report& r, const layer& l, dtype type, const form& f) {
     mc::cuda& on = device();
     const std::size_t refused = on.products().checks().refused.size();
     const mc::prepared_product& p = on.products().prepare(f.shape);
-    mc::lane& lane = on.main_lane();
-    lane.reserve({.workspace = on.products().workspace_bytes()});
-    const product_shape& s = f.shape;
-    const bool forward = s.kind == product_kind::forward,
-               summed = s.kind == product_kind::weight_gradient;
-    const int64_t of_a = padded(s.M * (forward ? s.K : s.N), s.a),
-                  of_b = padded(summed ? s.M * s.K : s.N * s.K, s.b),
-                  of_out = padded(summed ? s.N * s.K : s.M * (forward ? s.N : s.K), s.out);
-    const int64_t all = of_a + of_b + of_out + padded(s.N, s.b);
-    const mc::arena data(on, all, "operands of products", "a device with more memory");
-    fill(on, data.data(), all, s.a);
-    mc::product_call c{.on = lane};
-    std::byte* const at = data.data();
-    c.a = at, c.b = at + of_a, c.out = at + of_a + of_b;
-    if (s.bias) c.bias = at + of_a + of_b + of_out;
-    const double ms = measured(lane, [&] { p.execute(c); });
+    const mc::product_operands with(on, f.shape);
+    const double ms = mc::seconds_of(on, p, with) * 1e3;
     return {{"ms", ms},
-            {"TFLOP/s", s.flops() / ms / 1e9},
+            {"TFLOP/s", f.shape.flops() / ms / 1e9},
             {"refused_ways", static_cast<double>(on.products().checks().refused.size() - refused)}};
   });
 }
@@ -220,6 +207,14 @@ template <class T> void measure_end(report& r, const end_form& f) {
 }
 
 } // namespace
+
+std::vector<mc::product_shape> shapes_of_layers() {
+  std::vector<mc::product_shape> all;
+  for (const dtype type : {dtype::bf16, dtype::f32})
+    for (const layer& l : layers)
+      for (const form& f : forms_of(l, type)) all.push_back(f.shape);
+  return all;
+}
 
 void forms_of_products(report& r) {
   for (const end_form& f : ends) measure_end<mc::bf16>(r, f), measure_end<float>(r, f);

@@ -3,6 +3,7 @@
 #include "ceilings.hpp"
 #include "cuda_device.hpp"
 #include "rows.hpp"
+#include "tune.hpp"
 
 #include <megacpp_gpu_commit.hpp>
 
@@ -12,8 +13,10 @@
 #include <ctime>
 #include <functional>
 #include <iterator>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 namespace {
 
@@ -64,12 +67,14 @@ words words_of(int argc, char** argv) {
                                                   [&](const part& p) { return w.only == p.name; }));
   if (!known)
     throw mc::error(mc::exit_code::usage,
-                    "usage: megacpp_gpu [--json FILE] [--only PART], of the parts " + names);
+                    "usage: megacpp_gpu [--json FILE] [--only PART], of the parts " + names +
+                        "; or megacpp_gpu --tune TABLE");
   return w;
 }
 
 int run(int argc, char** argv) {
-  const words asked = words_of(argc, argv);
+  const std::optional<gpu::tuning> tuning = gpu::tuning_of(argc, argv);
+  const words asked = tuning ? words{} : words_of(argc, argv);
   gpu::open_device();
   gpu::figures facts = gpu::device_facts();
   facts.insert(facts.begin(), {{"utc", now()}, {"commit", megacpp_gpu_commit}});
@@ -84,6 +89,7 @@ int run(int argc, char** argv) {
     else std::printf("%s: %.0f\n", name.c_str(), std::get<double>(value));
   }
 
+  if (tuning) return gpu::tune(*tuning, std::move(facts));
   gpu::report r(asked.json, facts, gpu::require_device);
   // The first part, copies, always runs: others give their rates as shares of a copy's.
   for (const part& p : parts)

@@ -166,7 +166,7 @@ def experts_as_on_cpus(kit, found):
 def whole_program(kit, found):
     try:
         kit.run(sys.executable, ROOT / "tests/cuda/program.py", kit.program("tiny-cuda"),
-                kit.program("tiny-cpu"), "--on-gpu")
+                kit.program("tiny-cpu"), "--on-gpu", "--tune", kit.program("megacpp_gpu"))
     finally:
         found["not passed"] = re.findall(r"^(?:FAIL|ERROR): (\w+)", kit.said, re.MULTILINE)
         ran, skipped = (re.search(of, kit.said) for of in (r"Ran (\d+) test", r"skipped=(\d+)"))
@@ -203,6 +203,31 @@ def speed(program, *more, count=20, warmup=5):
         table = kit.run(kit.program(program), "train", "--mock-data", "--profile", "--train-iters", 6,
                         "--eval-iters", 1, *more)
         found["nodes"] = table.splitlines()[-60:]
+    return run
+
+
+def tuned(program, seconds):
+    """A product table for a program, and its step with and without it."""
+    def run(kit, found):
+        described, table = kit.scratch / "described.json", kit.scratch / "table.json"
+        table.unlink(missing_ok=True)
+        shapes = {}
+        kit.measure(shapes, kit.program(program), "describe", "--json")
+        described.write_text(json.dumps({"product_shapes": shapes["product_shapes"]}))
+        try:
+            told = kit.run(kit.program("megacpp_gpu"), "--tune", table, "--products", described, "--seconds",
+                           seconds)
+        finally:
+            with contextlib.suppress(OSError, ValueError):
+                found["table"] = json.loads(table.read_text())
+        found["told"] = told.splitlines()[-60:]
+        for name, more in (("without", ()), ("with", ("--product-table", table))):
+            found[name] = {}
+            kit.measure(found[name], kit.program(program), "train", "--mock-data", "--bench-json", "--train-iters",
+                        20, "--warmup", 5, *more)
+        taken = re.search(r"(\d+) of \d+ products by the product table", found["with"]["products"])
+        if taken is None or taken[1] == "0":
+            raise Failed("no product was computed as the table says")
     return run
 
 
@@ -250,6 +275,7 @@ PARTS = [
     ("torch gpt2-124m", 120, torch_step("gpt2-124m", 32)),
     ("qwen3-30b-a3b, 2 layers", 120, speed("qwen3-30b-a3b-cuda", count=10)),
     ("qwen3-8b, 8 layers", 120, speed("qwen3-8b-cuda", count=10)),
+    ("tuned gpt2-124m", 150, tuned("gpt2-124m-cuda", 40)),
     ("gpt2-1558m", 150, speed("gpt2-1558m-cuda", count=10)),
     ("torch gpt2-1558m", 180, torch_step("gpt2-1558m", 8)),
     ("decoding gpt2-124m", 90, decoding("gpt2-124m-cuda", 900, 64)),  # of 1,024 positions

@@ -3244,6 +3244,11 @@ class Describe(Case):
         self.assertGreater(checked["tiles"], 0)
         self.assertEqual(checked["wrong"], [])
         self.assertRegex(text, rf"\n  checked +{checked['tiles']} kinds of tiles in .*; 0 wrong\n")
+        shapes = result["product_shapes"]
+        self.assertEqual({shape["kind"] for shape in shapes}, {"forward", "input_gradient", "weight_gradient"})
+        self.assertTrue(all(shapes.count(shape) == 1 for shape in shapes))
+        up = {"kind": "forward", "M": 128, "N": 64, "K": 32, "a": "f32", "b": "f32", "out": "f32"}
+        self.assertEqual(len([shape for shape in shapes if up.items() <= shape.items()]), 1)
         memory = result["memory"]
         self.assertEqual(memory["in all"], sum(v for k, v in memory.items() if k != "in all"))
         self.assertEqual(memory["moments"], 2 * memory["weights"])

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """A whole program for CUDA, over the stand-in of tests/cuda, beside the same program for CPUs.
 
-    program.py CUDA_PROGRAM CPU_PROGRAM [--on-gpu] [unittest argument...]
+    program.py CUDA_PROGRAM CPU_PROGRAM [--on-gpu] [--tune MEGACPP_GPU] [unittest argument...]
 
 Both are compiled from tests/cli/tiny_gpt.hpp. With --on-gpu the first one computes on a GPU, and what
-needs a machine of several devices, or one that fails, is left out.
+needs a machine of several devices, or one that fails, is left out. MEGACPP_GPU measures products for it;
+what needs a table of these is left out where it is not given.
 """
 
 import json
@@ -19,6 +20,7 @@ from pathlib import Path
 
 CUDA = CPU = None
 ON_GPU = "--on-gpu" in sys.argv
+TUNE = sys.argv[sys.argv.index("--tune") + 1] if "--tune" in sys.argv else None
 needs_stand_in = unittest.skipIf(ON_GPU, "of a machine that stands in for one with GPUs")
 LISTENER = os.environ.get("MEGACPP_RANGES_LISTENER")  # ranges_listener.cpp, built
 MACHINE, MEMORY, INTERNAL, USAGE = 8, 9, 1, 2
@@ -252,7 +254,112 @@ class Case(unittest.TestCase):
         said = run(CPU, *mock, "--tf32", check=USAGE)
         self.assertIn("--tf32 is for GPUs, and this program computes on CPUs", said.stderr)
 
+    @unittest.skipIf(TUNE is None, "without a program that measures products")
+    def test_products_are_computed_as_a_table_says(self):
+        described, table = self.folder / "described.json", self.folder / "table.json"
+        shapes = json.loads(run(CUDA, "describe", "--json", machine="devices=0").stdout)["product_shapes"]
+        of_speed = {"kind": "forward", "M": 1024, "N": 1024, "K": 1024, "a": "f32", "b": "f32", "out": "f32"}
+        self.assertEqual(shapes.count(of_speed), 1)
+        shapes.remove(of_speed)  # which takes seconds without a GPU
+        described.write_text(json.dumps({"product_shapes": shapes}))
+
+        def tune(*more, check=0):
+            return run(TUNE, "--tune", table, "--products", described, *more, check=check,
+                       machine="way=9 way=1").stdout
+        # Of what was measured in the time that there was, the file is whole.
+        self.assertRegex(tune("--seconds", 0), r"(?m)^\d+ products were left out, since 0 seconds were over")
+        self.assertFalse(table.exists())
+        before = 0
+        if not ON_GPU:  # of a run that ends in the middle, too, and the next one goes on
+            run(TUNE, "--tune", table, "--products", described, check=1, machine="way=9 way=1 lose=500")
+            before = len(json.loads(table.read_text())["machines"][0]["products"])
+            self.assertTrue(0 < before < len(shapes) - 1)
+        tuned = before + int(re.search(rf"(\d+) of them are new, {before} were there before", tune())[1])
+        machine, = json.loads(table.read_text())["machines"]
+        self.assertEqual(len(machine["products"]), tuned)
+        self.assertIn(f"0 of them are new, {tuned} were there before", tune())
+        for one in machine["products"] if not ON_GPU else []:
+            self.assertAlmostEqual(one["first_seconds"] / one["seconds"], 9, delta=4)
+        # All that training, evaluation and generation prepare is in the list of `describe`.
+        flags = ("--product-table", table)
+        said = run(CUDA, "train", "--mock-data", "--train-iters", 1, *flags).stdout
+        taken, of = map(int, re.search(r", (\d+) of (\d+) products by the product table, ", said).groups())
+        self.assertEqual(taken, of - 1)
+        root = self.folder / "root"
+        mine = self.train(CUDA, 4, *flags, "--save", root)
+        self.assertEqual(mine, self.train(CUDA, 4, *flags))  # a rerun has the same bits
+        self.near(mine, self.train(CPU, 4))
+        for command in (("eval", "--data-path", self.text, "--json"),
+                        ("generate", "--prompt", "1 green", "--max-new-tokens", 8, "--temperature", 0)):
+            texts = [run(CUDA, *command, "--load", root, *with_table).stdout for with_table in (flags, ())]
+            if command[0] == "generate" and not ON_GPU:  # where other bits may be another token
+                self.assertEqual(*texts)
+        # A way that the library refuses is told, and the next one is taken.
+        broken = self.folder / "broken.json"
+        broken.write_text(re.sub(r'"algorithm": ?"[0-9a-f]+"', f'"algorithm": "{"00" * 64}"', table.read_text()))
+        if not ON_GPU:
+            for command in (("train", "--mock-data", "--train-iters", 1),
+                            ("generate", "--load", root, "--prompt", "1", "--max-new-tokens", 2)):
+                done = run(CUDA, *command, "--product-table", broken)
+                self.assertRegex(done.stdout + done.stderr,
+                                 "cuBLASLt refuses to compute in the product table's way of a forward product")
+        # For another version of the library it is not used, and that is told once, of several ranks, too.
+        other = self.folder / "other.json"
+        other.write_text(table.read_text().replace(f'"cublaslt": {machine["cublaslt"]}', '"cublaslt": 70000'))
+        done = run(CUDA, "train", "--mock-data", "--train-iters", 1, "--ranks", 2, "--global-batch-size", 8,
+                   "--product-table", other)
+        self.assertEqual((done.stdout + done.stderr).count("has nothing for"), 1, done)
+        self.assertNotIn("by the product table", done.stdout)
+        if not ON_GPU and shutil.which("mpirun") is not None:  # ways decide bits, on each of several machines
+            mock = ("train", "--mock-data", "--train-iters", 1, "--global-batch-size", 8, "--product-table")
+            copy = self.folder / "copy.json"
+            shutil.copy(table, copy)
+            run("mpirun", "-n", 1, CUDA, *mock, table, ":", "-n", 1, CUDA, *mock, copy)
+            done = run("mpirun", "-n", 1, CUDA, *mock, table, ":", "-n", 1, CUDA, *mock, other, check=None)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn("has another file of --product-table than rank 0: give all of them copies of one",
+                          done.stdout + done.stderr)
+
+    def test_a_product_table_that_is_of_no_use_is_refused_in_a_sentence(self):
+        table = self.folder / "table.json"
+        for text, says in (("", "table.json is empty"), ('{"format": ', "table.json is not valid JSON at byte 12"),
+                           ('{"format": "megacpp-product-table", "version": 2, "machines": []}',
+                            'table.json: field "version" is 2, but must be from 1 to 1'),
+                           (None, "table.json does not exist")):
+            table.unlink(missing_ok=True)
+            if text is not None:
+                table.write_text(text)
+            for command in (("train", "--mock-data", "--train-iters", 1),):
+                said = run(CUDA, *command, "--product-table", table, check=USAGE, machine="devices=1").stderr
+                self.assertIn(says, said)
+                self.assertEqual(said.count("\n"), 1, said)
+            if TUNE is not None and text is not None:
+                described = self.folder / "described.json"
+                described.write_text('{"product_shapes": []}')
+                said = run(TUNE, "--tune", table, "--products", described, check=USAGE).stderr
+                self.assertIn(says, said)
+                self.assertEqual(table.read_text(), text)  # what it does not know it does not write over
+        said = run(CPU, "train", "--mock-data", "--train-iters", 1, "--product-table", table, check=USAGE).stderr
+        self.assertIn("--product-table is for GPUs, and this program computes on CPUs", said)
+
+    @unittest.skipIf(TUNE is None, "without a program that measures products")
+    def test_words_that_tuning_does_not_know_are_refused(self):
+        table, described = self.folder / "table.json", self.folder / "described.json"
+        for words in (("--tune",), ("--tune", table, "--seconds", "-1"), ("--tune", table, "--seconds", "1x"),
+                      ("--tune", table, "--tune", table), ("--tune", table, "--tf32", "--tf32"),
+                      ("--tune", table, "--only", "copies"), ("--tune", table, "--products")):
+            self.assertIn("usage: megacpp_gpu --tune TABLE", run(TUNE, *words, check=USAGE).stderr)
+        for text, says in (("{}", 'has no field "product_shapes"'),
+                           ('{"product_shapes": [{"kind": "forward"}]}', 'has no field "product_shapes[0].M"')):
+            described.write_text(text)
+            said = run(TUNE, "--tune", table, "--products", described, check=USAGE).stderr
+            self.assertIn(f"described.json: {says}", said)
+        described.write_text('{"product_shapes": []}')
+        said = run(TUNE, "--tune", self.folder / "none" / "table.json", "--products", described, check=6).stderr
+        self.assertIn("cannot write", said)
+        self.assertFalse(table.exists())
+
 
 if __name__ == "__main__":
     CUDA, CPU = sys.argv[1:3]
-    unittest.main(argv=[sys.argv[0], *(word for word in sys.argv[3:] if word != "--on-gpu")])
+    unittest.main(argv=[sys.argv[0], *(word for word in sys.argv[3:] if word not in ("--on-gpu", "--tune", TUNE))])

@@ -55,10 +55,11 @@ constexpr std::size_t page = 4096;
 constexpr auto beyond = std::byte{0xa5}; // what lies behind the end of reserved memory
 
 std::size_t pages(std::size_t bytes) { return (bytes + page - 1) / page * page; }
+std::int64_t spent = 0; // by work
 std::int64_t now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
+  return spent + std::chrono::duration_cast<std::chrono::nanoseconds>(
+                     std::chrono::steady_clock::now().time_since_epoch())
+                     .count();
 }
 
 class runtime {
@@ -384,6 +385,11 @@ void lose_device(int after) {
   here().lose(after);
 }
 int current_device() { return chosen; }
+std::vector<std::int64_t> ways() {
+  const std::scoped_lock lock(here().mutex);
+  return here().has.ways;
+}
+void spend(std::int64_t nanoseconds) { spent += nanoseconds; } // work runs with the lock held
 counts count() {
   const std::scoped_lock lock(here().mutex);
   return here().counted;
@@ -415,6 +421,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* facts, int device) {
     if (device < 0 || device >= r.has.devices) return r.told(cudaErrorInvalidDevice);
     *facts = {};
     std::snprintf(facts->name, sizeof facts->name, "stand-in");
+    facts->major = 9, facts->l2CacheSize = 1 << 14;
     return cudaSuccess;
   });
 }

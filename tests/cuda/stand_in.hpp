@@ -30,8 +30,16 @@ struct machine {
   int devices = 1;
   std::size_t bytes = std::size_t{1} << 32; ///< of memory
   std::uint64_t seed = 1;
+  /// What each of the ways takes that cuBLASLt proposes for a product, in the order in which it
+  /// guesses: nanoseconds by the clock of events.
+  std::vector<std::int64_t> ways{0, 0};
 };
 void begin(const machine& m);
+
+/// The ways of the machine, for the stand-in of cuBLASLt.
+std::vector<std::int64_t> ways();
+/// Work that runs takes so many nanoseconds longer by the clock of events.
+void spend(std::int64_t nanoseconds);
 
 /// What a call of this name answers before it does anything, for libraries over the runtime.
 cudaError_t entered(const char* call);

@@ -40,6 +40,7 @@ struct wish_words {
 struct algorithm_words {
   std::uint64_t m, n, k, types, workspace;
   std::uint32_t wrong, a, b, d;
+  std::uint64_t takes; ///< its place among the machine's ways
 };
 /// What tests may have the first way, or the second, do wrong, by names: stand_in::fail("way 1"), or
 /// "way 1 leaves GELU out".
@@ -331,14 +332,17 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   if (!with_types(p.how, p.a, p.b, p.d, []<class, class, class>() {}) || !p.z_fits() ||
       (p.d.type == CUDA_R_16BF && !rounds_once))
     return CUBLAS_STATUS_NOT_SUPPORTED;
-  for (; *count < std::min(most, 2); ++*count) {
+  const int ways = static_cast<int>(stand_in::ways().size());
+  for (; *count < std::min(most, ways); ++*count) {
+    const std::string name = "way " + std::to_string(*count + 1);
     found[*count] = {};
     found[*count].workspaceSize = static_cast<std::size_t>(w.workspace);
     if (w.workspace < least_workspace) return CUBLAS_STATUS_NOT_SUPPORTED;
     put(found[*count].algo,
         algorithm_words{p.d.rows, p.d.columns, p.k(), p.types(), w.workspace, mistakes_of(*count),
                         static_cast<std::uint32_t>(w.a), static_cast<std::uint32_t>(w.b),
-                        static_cast<std::uint32_t>(std::min(w.c, w.d))});
+                        static_cast<std::uint32_t>(std::min(w.c, w.d)),
+                        static_cast<std::uint64_t>(*count)});
   }
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -383,7 +387,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t how, const 
       !begins(to, p.way.d) || !p.z_fits() || (adds_bias(p.how) && p.how.bias == nullptr))
     return CUBLAS_STATUS_INVALID_VALUE;
   const bool known = with_types(p.how, p.a, p.b, p.d, [&]<class S, class In, class Out>() {
-    stand_in::start(on, "a product", [p] { p.run<S, In, Out>(); });
+    const std::vector<std::int64_t> ways = stand_in::ways();
+    const std::int64_t takes = p.way.takes < ways.size() ? ways[p.way.takes] : 0;
+    stand_in::start(on, "a product", [=] { stand_in::spend(takes), p.run<S, In, Out>(); });
   });
   return known ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }

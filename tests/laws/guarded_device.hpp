@@ -320,6 +320,7 @@ private:
     void lend(std::byte*, std::int64_t) override {}
     std::int64_t take_back() override { return 0; }
     const mc::product_checks& checks() const override { return of().checks(); }
+    std::vector<mc::product_shape> shapes() const override { return of().shapes(); }
     std::int64_t workspace_bytes() const override { return of().workspace_bytes(); }
     mc::product_type type() override { return of().type(); }
     std::string describe(mc::dtype storage) override { return of().describe(storage); }

@@ -29,4 +29,6 @@ refused 8 "megacpp_gpu: .* this program needs a GPU and a driver for CUDA 13 or 
 refused 8 "needs a GPU" --json "$build/result.json"
 refused 2 "usage: megacpp_gpu" --jsn "$build/result.json"
 refused 2 "usage: megacpp_gpu" --json
-[ ! -e "$build/result.json" ] || fail "a file is left by a program that has not run"
+refused 8 "needs a GPU" --tune "$build/table.json"
+refused 2 "usage: megacpp_gpu --tune TABLE" --tune
+[ ! -e "$build/result.json" ] && [ ! -e "$build/table.json" ] || fail "a file is left by a program that has not run"

@@ -246,7 +246,7 @@ class Case(unittest.TestCase):
         self.assertIn("a rerun has other losses or norms", self.run_part("rerun", False)["fault"])
 
     def test_a_whole_program_counts_the_tests_that_ran(self):
-        for name in ("tiny-cuda", "tiny-cpu"):
+        for name in ("tiny-cuda", "tiny-cpu", "megacpp_gpu"):
             self.program(name, "")
         for said, code, count, failed in (("Ran 9 tests in 1s\n\nOK (skipped=4)", 0, 5, []), ("OK", 0, 0, []),
                                           ("Ran 4 tests in 1s\n\nOK (skipped=4)", 0, 0, []),
@@ -270,6 +270,30 @@ class Case(unittest.TestCase):
             said = json.dumps({**json.loads(BENCH), "attention": attention})
             self.program("gpt2-124m-cuda", profile.format(0) + f"echo '{said}'\n")
             self.assertIn(f"attention is {attention}", self.run_part("gpt2-124m", False)["fault"])
+
+    def test_a_table_is_kept_and_has_to_be_used(self):
+        shapes = '{"product_shapes": [{"kind": "forward"}], "name": "a"}'
+        table = '{"machines": [1]}'
+        for says, passes in (("cuBLASLt, 3 of 4 products by the product table", True), ("cuBLASLt", False),
+                             ("cuBLASLt, 0 of 4 products by the product table", False)):
+            self.program("gpt2-124m-cuda", f'case "$*" in describe*) echo note; echo \'{shapes}\'; exit;;\n'
+                                           f'*--product-table*) cat $(after --product-table "$@") >{self.folder}/had\n'
+                                           f'echo \'{{"products": "{says}", "median_ms": 1}}\'; exit;; esac\n'
+                                           f'echo \'{{"products": "cuBLASLt", "median_ms": 2}}\'\n')
+            self.program("megacpp_gpu", f'cat $(after --products "$@") >{self.folder}/asked; '
+                                        f'echo \'{table}\' >$(after --tune "$@"); echo done\n')
+            part = self.run_part("tuned gpt2-124m", passes)
+            self.assertEqual(part["found"]["table"], json.loads(table))
+            self.assertEqual(part["found"]["told"], ["done"])
+            self.assertEqual([part["found"][name]["median_ms"] for name in ("without", "with")], [2, 1])
+            self.assertEqual((self.folder / "had").read_text(), table + "\n")
+            self.assertEqual(json.loads((self.folder / "asked").read_text()),
+                             {"product_shapes": [{"kind": "forward"}]})
+        # What was measured before a fault is kept.
+        self.program("megacpp_gpu", f'echo \'{table}\' >$(after --tune "$@"); exit 9\n')
+        part = self.run_part("tuned gpt2-124m", False)
+        self.assertIn("megacpp_gpu ended with 9", part["fault"])
+        self.assertEqual(part["found"], {"table": json.loads(table)})
 
     def test_decoding_tells_a_speed(self):
         for said, passes in (("prompts: 900 tokens in 1 s, 900 tokens/s | new: 64", True), ("7 14 21", False)):

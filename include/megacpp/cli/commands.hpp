@@ -176,6 +176,7 @@ inline void require_same_program(agreement& all, options& o, command what) {
                                          "merge-file",
                                          "load",
                                          "save",
+                                         "product-table",
                                          "prompts-file",
                                          "loss-curve",
                                          "metrics-jsonl",
@@ -187,6 +188,10 @@ inline void require_same_program(agreement& all, options& o, command what) {
   }
   all.require_same(xxh64::of(std::as_bytes(std::span(flags))), "other flags",
                    "give all of them the same");
+  if (!o.machine.product_table.given()) return; // its ways decide bits
+  const mapped_file table(o.machine.product_table(), exit_code::usage);
+  all.require_same(xxh64::of(table.bytes()), "another file of --product-table",
+                   "give all of them copies of one");
 }
 
 /// f(hosts) on every rank of a mesh: on this process's, where there are several, or on
@@ -259,6 +264,7 @@ inline void compute(const mesh& m, const program_view& p, command what, options&
                           .threads = threads,
                           .rows = rows_of(what),
                           .tf32 = o.machine.tf32(),
+                          .product_table = o.machine.product_table(),
                           .deterministic_attention = !o.machine.no_deterministic_attention(),
                           .graphs = !o.machine.no_cuda_graphs(),
                           .number = number_of_device(o),

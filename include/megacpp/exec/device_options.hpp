@@ -18,6 +18,7 @@ struct device_options {
   int threads = 0;                                 ///< of the host, that work for it; 0: all cores
   product_rows rows = product_rows::together;      ///< how those of forward products are computed
   bool tf32 = false;                               ///< fp32 operands may be rounded to TF32
+  std::string product_table{};                     ///< a file with tuned products; empty: none
   bool deterministic_attention = true;             ///< its gradients have the same bits in each run
   bool graphs = true; ///< work that follows from its addresses is kept as graphs of CUDA
   int number = -1;    ///< of the devices that are visible; -1: left to the place of the process

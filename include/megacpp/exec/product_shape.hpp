@@ -19,6 +19,15 @@ namespace mc {
 ///   weight_gradient:  dW(N,K) += dY(M,N)^T X(M,K)
 enum class product_kind : std::uint8_t { forward, input_gradient, weight_gradient };
 
+constexpr const char* name_of(product_kind k) {
+  switch (k) {
+  case product_kind::forward: return "forward";
+  case product_kind::input_gradient: return "input_gradient";
+  case product_kind::weight_gradient: return "weight_gradient";
+  }
+  return "?";
+}
+
 /// How bf16 operands are multiplied: by the processor's bf16 products, or widened to fp32 first and
 /// multiplied in fp32 (faster where bf16 products run at half rate). Both accumulate in fp32 and
 /// round the output once, to nearest even. `automatic` measures and keeps the faster.
@@ -35,6 +44,16 @@ enum class product_rows : std::uint8_t { together, apart };
 ///   gelu_gradient:  dX = (the sum) gelu'(Z), Z is read
 /// with gelu in its tanh form. Z is of Y's (dX's) type and has its rows.
 enum class product_end : std::uint8_t { sum, gelu, gelu_kept, gelu_gradient };
+
+constexpr const char* name_of(product_end e) {
+  switch (e) {
+  case product_end::sum: return "sum";
+  case product_end::gelu: return "gelu";
+  case product_end::gelu_kept: return "gelu_kept";
+  case product_end::gelu_gradient: return "gelu_gradient";
+  }
+  return "?";
+}
 
 /// One product, as prepared once and executed many times. W and dW are contiguous and row-major; X,
 /// dX and Y, dY are row-major with a stride between rows, so that a slice of a packed tensor can be

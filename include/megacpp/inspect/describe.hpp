@@ -6,10 +6,15 @@
 #include <megacpp/io/json_file.hpp>
 #include <megacpp/observe/print.hpp>
 #include <megacpp/observe/text.hpp>
+#include <megacpp/product/product_json.hpp>
 #include <megacpp/run/generation.hpp>
 
+#include <algorithm>
+#include <cstddef>
 #include <iterator>
+#include <memory>
 #include <utility>
+#include <vector>
 
 namespace mc {
 
@@ -403,6 +408,38 @@ inline json_output graphs_json(const program_view& p, const std::vector<model_pa
   return parts;
 }
 
+/// Prepares the products of one decoded token of one sequence, on a device that counts sizes alone.
+inline void prepare_decoding(const program_view& p, device& on) {
+  const int tp = p.numbers.ranks.tp;
+  const setup s = for_generation(p.numbers, 1, tp, 2 * tp);
+  for (int i = 0; i <= p.kinds() + 1; ++i) {
+    const auto g = std::make_unique<graph>(generation_graph(p, s, i));
+    const auto part = p.generation.part(after_passes(*g, {}), i);
+    std::vector<node_slot> slots(static_cast<std::size_t>(part->g.node_count));
+    const part_view view = part->view();
+    view.prepare(view, on, slots.data(), false);
+  }
+}
+/// The shapes of the products that a device has prepared for a program: those of training and
+/// evaluation, the one by which a run tells its speed and, where the device's memory is its own,
+/// those of generation, which computes each row of a forward product as a product of its own
+/// (product_rows::apart), as a part of one row is.
+inline json_output shapes_json(const program_view& p, device& on, bool generates) {
+  std::vector<product_shape> all = on.products().shapes();
+  if (generates && !on.host_sees()) {
+    const std::size_t before = all.size();
+    prepare_decoding(p, on);
+    all = on.products().shapes();
+    for (std::size_t i = before; i < all.size(); ++i)
+      if (all[i].kind == product_kind::forward) all[i].part = 1;
+  }
+  all.push_back(product_speed::shape_of(p.numbers.precision.weight));
+  json_output list = json_output::array();
+  for (auto s = all.begin(); s != all.end(); ++s)
+    if (std::find(all.begin(), s, *s) == s) list.push_back(json_of(*s));
+  return list;
+}
+
 } // namespace detail
 
 /// The same as one JSON object.
@@ -465,6 +502,7 @@ inline std::string describe_json(const program_view& p, const std::vector<model_
   d["memory"] = std::move(memory);
   d["work"] = detail::work_json(work_of_step(p, 1, busiest));
   d["collectives"] = detail::collectives_json(p, detail::known(ranks, p));
+  d["product_shapes"] = detail::shapes_json(p, on, why_not.empty());
   d["graphs"] = detail::graphs_json(p, model);
   return json_line(d);
 }

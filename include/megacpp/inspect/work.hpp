@@ -166,13 +166,16 @@ public:
       : lane_(on.main_lane()),
         began_(on.make_event()),
         ended_(on.make_event()),
-        square_(on.products().prepare(make_product_shape(product_kind::forward, type, n, n, n))) {
+        square_(on.products().prepare(shape_of(type))) {
     lane_.reserve({.workspace = on.products().workspace_bytes()});
     for (arena* const x : {&x_, &w_, &y_})
       *x =
           arena(on, n * n * size_of(type), "a product that is measured", "a run without --profile");
   }
 
+  static product_shape shape_of(dtype type) {
+    return make_product_shape(product_kind::forward, type, n, n, n);
+  }
   /// The best of those that fit into a tenth of a second.
   double measure() {
     double best = 0, spent = 0;

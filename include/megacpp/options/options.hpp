@@ -561,7 +561,7 @@ struct machine_flags {
                            (whole_flag, ranks), (whole_flag, collective_timeout),
                            (switch_flag, check_collectives), (switch_flag, no_memory_check),
                            (text_flag, product_type), (switch_flag, tf32),
-                           (switch_flag, no_deterministic_attention),
+                           (text_flag, product_table), (switch_flag, no_deterministic_attention),
                            (switch_flag, no_cuda_graphs));
   machine_flags() {
     const command computing =
@@ -620,6 +620,12 @@ struct machine_flags {
             "significant bits and is faster")
         .of(command::train | command::eval | command::generate)
         .resumes(on_resume::may_change);
+    product_table
+        .is("",
+            "file with the fastest way to compute each product on this GPU, as megacpp_gpu --tune "
+            "has measured it; each way is checked before it is used. Other ways give other bits")
+        .of(command::train | command::eval | command::generate)
+        .resumes(on_resume::unsaved);
     no_deterministic_attention
         .is(false,
             "let a GPU add up the gradients of attention in any order, which takes less memory "

@@ -22,6 +22,9 @@ inline std::unique_ptr<device> make_device(const std::type_info& type, const dev
     throw error(exit_code::usage,
                 "--tf32 is for GPUs, and this program computes on CPUs, which multiply fp32 as it "
                 "is: leave it out");
+  if (!o.product_table.empty())
+    throw error(exit_code::usage,
+                "--product-table is for GPUs, and this program computes on CPUs: leave it out");
   if (!o.deterministic_attention)
     throw error(exit_code::usage,
                 "--no-deterministic-attention is for GPUs, and attention on CPUs, on which this "

@@ -249,6 +249,11 @@ public:
     return static_cast<std::int64_t>(std::exchange(lent_used_, 0));
   }
   const product_checks& checks() const override { return checks_; }
+  std::vector<product_shape> shapes() const override {
+    std::vector<product_shape> all;
+    for (const auto& p : products_) all.push_back(p->shape());
+    return all;
+  }
   std::int64_t workspace_bytes() const override { return workspace_bytes_; }
   std::size_t products() const { return products_.size(); }
   int threads() const { return threads_; }

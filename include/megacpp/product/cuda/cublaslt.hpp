@@ -11,8 +11,9 @@
 // Sums of fp32 and bf16 operands are taken in fp32 and rounded once; those of fp64 in fp64.
 // Operands of fp32 are multiplied as they are or, where that is asked for, rounded to TF32.
 //
-// A way to compute a product is chosen once, so that a rerun has the same bits: the first
-// of those that the library proposes which passes the check of exec/product_check.hpp. Where rows
+// A way to compute a product is chosen once, so that a rerun has the same bits: that of a table of
+// tuned products, if there is one, or the first of those that the library proposes, whichever
+// passes the check of exec/product_check.hpp before the others. Where rows
 // are dynamic, it is checked with the most rows, with one and with an odd number, and computes
 // other numbers of rows, too, where the library says that it can. A part of a shape
 // (product_shape::part) is a product of its own.
@@ -28,6 +29,7 @@
 #include <megacpp/io/clock.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
 #include <megacpp/product/cuda/cublaslt_handles.hpp>
+#include <megacpp/product/cuda/product_table.hpp>
 
 #include <algorithm>
 #include <array>
@@ -54,21 +56,33 @@ constexpr cudaDataType_t cuda_type_of(dtype t) {
 
 /// What helps where no way of the library can be used.
 inline constexpr const char* other_version = ": install another version of cuBLASLt";
+/// Which way of a product is looked at.
+struct product_way {
+  int number = 0, of = 1; ///< of those that the library proposes for these rows; 0 of 1: chosen
+  bool of_table = false;
+  bool known = true; ///< the library says that it can compute so
+
+  std::string text() const {
+    if (of_table) return "the product table's way";
+    return "way " + std::to_string(number + 1) + " of " + std::to_string(of);
+  }
+};
 
 /// A product that cuBLASLt computes. Several threads may execute it.
 class cublaslt_product final : public prepared_product {
 public:
   /// Says what a way does wrong with the product of so many rows, as a verb with an object; nothing
-  /// if the way may be trusted. It is way `way` of the `ways` that the library proposes for these
-  /// rows, or 0 of 1 where it is the way that was chosen for the most rows.
+  /// if the way may be trusted.
   using way_check =
-      std::function<std::string(const cublaslt_product&, std::int64_t rows, int way, int ways)>;
+      std::function<std::string(const cublaslt_product&, std::int64_t rows, const product_way&)>;
 
-  /// Throws mc::error for a shape that cuBLASLt does not compute. prepare() comes next.
+  /// Throws mc::error for a shape that cuBLASLt does not compute. prepare() comes next. `tuned`, of
+  /// whose ways one may be its own, must outlive it.
   cublaslt_product(cublasLtHandle_t handle, const product_shape& s, product_rows rows, bool tf32,
-                   way_check check)
+                   way_check check, std::span<const tuned_product> tuned = {})
       : handle_(handle),
         check_(std::move(check)),
+        tuned_(tuned),
         tf32_(tf32 && s.a == dtype::f32),
         apart_(rows == product_rows::apart && s.kind == product_kind::forward) {
     shape_ = s;
@@ -133,7 +147,7 @@ public:
     std::string why;
     const way* const first = choose(most, layouts_of(most), why);
     if (first == nullptr) return why;
-    chosen_ = first->algorithm;
+    chosen_ = first->algorithm, of_table_ = first->of_table;
     if (!shape_.dynamic_rows) return {};
     for (const std::int64_t rows : {std::int64_t{1}, (most / 2) | 1}) {
       if (rows >= most || ways_.contains(rows)) continue;
@@ -141,12 +155,32 @@ public:
       if (!serves(w, chosen_)) continue; // others are checked when they are chosen
       w.algorithm = chosen_;
       ways_.emplace(rows, std::move(w));
-      if (check_(*this, rows, 0, 1).empty()) continue;
+      if (check_(*this, rows, {.of_table = of_table_}).empty()) continue;
       ways_.erase(rows);
       if (choose(rows, layouts_of(rows), why) == nullptr) return why;
     }
     return {};
   }
+  /// Whether the most rows are computed in the way of the table.
+  bool of_table() const { return of_table_; }
+
+  // For who measures ways, in the place of prepare().
+  /// The ways in which the library proposes to compute the most rows: at most so many, best guess
+  /// first.
+  std::vector<cublasLtMatmulAlgo_t> proposals(int most) const {
+    return proposals(layouts_of(rows_of_part()), most);
+  }
+  /// Computes the most rows so from now on, checked or not.
+  void take(const cublasLtMatmulAlgo_t& algorithm) {
+    const std::scoped_lock lock(mutex_);
+    const std::int64_t rows = rows_of_part();
+    way w = layouts_of(rows);
+    w.algorithm = chosen_ = algorithm;
+    ways_.clear(), ways_.emplace(rows, std::move(w));
+  }
+  /// What the way that was taken does wrong, as way_check says it.
+  std::string fault(const product_way& of) const { return check_(*this, rows_of_part(), of); }
+
   /// What a check of so many rows computes.
   product_cell_shape checked(std::int64_t rows) const {
     const product_shape& s = shape_;
@@ -221,6 +255,7 @@ private:
   struct way {
     cublaslt_layout a, b, d;
     cublasLtMatmulAlgo_t algorithm{};
+    bool of_table = false;
   };
 
   /// The workspace of a lane, or of one of its branches.
@@ -281,7 +316,7 @@ private:
     return {of_x(s.b), of_y(s.a), of_w(s.out)};
   }
   /// The ways that the library proposes, best guess first.
-  std::vector<cublasLtMatmulAlgo_t> proposals(const way& w) const {
+  std::vector<cublasLtMatmulAlgo_t> proposals(const way& w, int most) const {
     cublasLtMatmulPreference_t made = nullptr;
     require_cublaslt(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
     const cublaslt_preference wish(made);
@@ -307,11 +342,11 @@ private:
     aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of_a());
     aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of_out());
     aligned(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of_out());
-    std::array<cublasLtMatmulHeuristicResult_t, 8> found{};
+    std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(most));
     int count = 0;
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-        handle_, description_.get(), w.a.get(), w.b.get(), w.d.get(), w.d.get(), made,
-        static_cast<int>(found.size()), found.data(), &count);
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(handle_, description_.get(), w.a.get(), w.b.get(), w.d.get(),
+                                       w.d.get(), made, most, found.data(), &count);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
     require_cublaslt(status, "cublasLtMatmulAlgoGetHeuristic");
     std::vector<cublasLtMatmulAlgo_t> all;
@@ -342,19 +377,27 @@ private:
                                    w.d.get(), &algorithm, &checked) == CUBLAS_STATUS_SUCCESS &&
            checked.workspaceSize <= static_cast<std::size_t>(most_workspace());
   }
-  /// The first of the ways that the library proposes which passes its check, or null, and why.
+  /// The first way that passes its check, or null, and why: that of the table, then those that the
+  /// library proposes.
   const way* choose(std::int64_t rows, way w, std::string& why) const {
-    const std::vector<cublasLtMatmulAlgo_t> proposed = proposals(w);
+    way& here = ways_.emplace(rows, std::move(w)).first->second;
+    if (const tuned_product* const t = find_tuned(tuned_, call_of(shape_, rows), tf32_)) {
+      here.algorithm = t->way, here.of_table = true;
+      if (check_(*this, rows, {.of_table = true, .known = serves(here, t->way)}).empty())
+        return &here;
+      here.of_table = false;
+    }
+    const std::vector<cublasLtMatmulAlgo_t> proposed = proposals(here, most_proposals);
     if (proposed.empty()) {
+      ways_.erase(rows);
       why = "is one that cuBLASLt knows no way to compute for " + std::to_string(rows) + " rows";
       return nullptr;
     }
-    way& here = ways_.emplace(rows, std::move(w)).first->second;
     std::string fault;
     const int ways = static_cast<int>(proposed.size());
     for (int i = 0; i < ways; ++i) {
       here.algorithm = proposed[static_cast<unsigned>(i)];
-      if (fault = check_(*this, rows, i, ways); fault.empty()) return &here;
+      if (fault = check_(*this, rows, {i, ways}); fault.empty()) return &here;
     }
     ways_.erase(rows);
     why = "has no way of cuBLASLt that passes its check (the last " + fault + ")";
@@ -431,13 +474,16 @@ private:
   static constexpr std::uint32_t bias_alignment = 64; ///< bytes: that of parameters
   static constexpr std::int64_t z_multiple = 8;       ///< elements from a row of Z to the next
   static constexpr std::uint32_t z_alignment = 16;    ///< bytes: that of a row of Z, of bf16
+  static constexpr int most_proposals = 8;
   cublasLtHandle_t handle_;
   way_check check_;
+  std::span<const tuned_product> tuned_;
   bool tf32_;  ///< operands are rounded
   bool apart_; ///< each row is a product, whose bits do not depend on the others
   cublaslt_description description_;
   bool bias_behind_ = false;                 ///< a body adds it
   cublasLtMatmulAlgo_t chosen_{};            ///< for the most rows
+  bool of_table_ = false;                    ///< and where it is from
   mutable std::recursive_mutex mutex_;       ///< of the description and the ways
   mutable std::map<std::int64_t, way> ways_; ///< by rows
 };
@@ -446,10 +492,11 @@ private:
 class cublaslt_products final : public product_source {
 public:
   /// `rows`: how those of forward products are computed. `tell` hears of the first way that fails
-  /// its check. `tf32`: operands of fp32 are rounded.
+  /// its check. `tf32`: operands of fp32 are rounded. `tuned`: of a table, for this machine.
   explicit cublaslt_products(cuda& on, product_rows rows = product_rows::together,
-                             void (*tell)(std::string_view) = nullptr, bool tf32 = false)
-      : on_(on), rows_(rows), tf32_(tf32), tell_(tell) {
+                             void (*tell)(std::string_view) = nullptr, bool tf32 = false,
+                             std::vector<tuned_product> tuned = {})
+      : on_(on), rows_(rows), tf32_(tf32), tell_(tell), tuned_(std::move(tuned)) {
     cublasLtHandle_t made = nullptr;
     if (const cublasStatus_t s = cublasLtCreate(&made); s != CUBLAS_STATUS_SUCCESS)
       throw error(exit_code::machine,
@@ -465,12 +512,7 @@ public:
     if (known || !cublaslt_product::computes(s)) s.ends_in = product_end::sum;
     for (const auto& p : products_)
       if (p->shape() == s) return *p;
-    on_.make_current();
-    auto made = std::make_unique<cublaslt_product>(
-        handle_.get(), s, rows_, tf32_,
-        [this](const cublaslt_product& p, std::int64_t rows, int way, int ways) {
-          return fault_of(p, rows, way, ways);
-        });
+    auto made = make(s);
     const std::string why = made->prepare();
     if (why.empty()) return *products_.emplace_back(std::move(made));
     if (s.ends_in == product_end::sum) made->refuse(why + other_version, exit_code::machine);
@@ -480,6 +522,16 @@ public:
     without_end_.push_back(s);
     return prepare(s);
   }
+  /// A product that is not prepared, for who measures its ways.
+  std::unique_ptr<cublaslt_product> make(const product_shape& s) {
+    on_.make_current();
+    return std::make_unique<cublaslt_product>(
+        handle_.get(), s, rows_, tf32_,
+        [this](const cublaslt_product& p, std::int64_t rows, const product_way& way) {
+          return fault_of(p, rows, way);
+        },
+        tuned_);
+  }
   void lend(std::byte* memory, std::int64_t bytes) override {
     lent_ = memory, lent_bytes_ = bytes, lent_used_ = 0;
   }
@@ -488,6 +540,11 @@ public:
     return std::exchange(lent_used_, 0);
   }
   const product_checks& checks() const override { return checks_; }
+  std::vector<product_shape> shapes() const override {
+    std::vector<product_shape> all;
+    for (const auto& p : products_) all.push_back(p->shape());
+    return all;
+  }
   std::int64_t workspace_bytes() const override {
     return products_.empty() ? 0 : cuda::product_workspace;
   }
@@ -495,9 +552,14 @@ public:
   std::string describe(dtype storage) override {
     std::string text = "cuBLASLt " + dotted_version(cublasLtGetVersion());
     if (storage == dtype::f32) text += tf32_ ? ", by TF32" : ", without TF32";
+    if (!tuned_.empty())
+      text += ", " +
+              std::to_string(
+                  std::ranges::count_if(products_, [](const auto& p) { return p->of_table(); })) +
+              " of " + std::to_string(products_.size()) + " products by the product table";
     if (const std::size_t n = checks_.refused.size(); n > 0)
       text += ", but for " + std::to_string(n) + " of " + std::to_string(checks_.plans) +
-              " ways, which compute wrong";
+              " ways, which fail their check";
     if (const std::size_t n = without_end_.size(); n > 0)
       text += ", with a kernel for GELU behind " + std::to_string(n) +
               (n == 1 ? " product" : " products");
@@ -505,7 +567,21 @@ public:
   }
 
 private:
-  std::string fault_of(const cublaslt_product& p, std::int64_t rows, int way, int ways) {
+  std::string fault_of(const cublaslt_product& p, std::int64_t rows, const product_way& way) {
+    ++checks_.plans;
+    std::string fault = way.known ? fault_of(p, rows) : "refuses to compute";
+    if (!fault.empty()) {
+      std::string text = "cuBLASLt " + fault + " in " + way.text() + " of " + p.text() +
+                         ", checked with " + std::to_string(rows) + " rows";
+      if (tell_ != nullptr && checks_.refused.empty())
+        tell_(text +
+              ": the next way that it proposes is tried, and further ones that fail their "
+              "check are not told");
+      checks_.refused.push_back(std::move(text));
+    }
+    return fault;
+  }
+  std::string fault_of(const cublaslt_product& p, std::int64_t rows) {
     const stopwatch watch;
     auto& l = static_cast<cuda_lane&>(on_.main_lane());
     // A product of experts may need a way for another number of rows while others run beside it.
@@ -550,17 +626,6 @@ private:
     });
     checks_.seconds += watch.seconds() - in_library;
     checks_.library_seconds += in_library;
-    ++checks_.plans;
-    if (!fault.empty()) {
-      std::string text = "cuBLASLt " + fault + " in way " + std::to_string(way + 1) + " of " +
-                         std::to_string(ways) + " of " + p.text() + ", checked with " +
-                         std::to_string(rows) + " rows";
-      if (tell_ != nullptr && checks_.refused.empty())
-        tell_(text +
-              ": the next way that it proposes is tried, and further ones that fail their "
-              "check are not told");
-      checks_.refused.push_back(std::move(text));
-    }
     return fault;
   }
 
@@ -568,6 +633,7 @@ private:
   product_rows rows_;
   bool tf32_;
   void (*tell_)(std::string_view);
+  std::vector<tuned_product> tuned_;
   cublaslt_handle handle_;
   product_checks checks_;
   std::byte* lent_ = nullptr;

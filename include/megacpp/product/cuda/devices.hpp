@@ -7,6 +7,7 @@
 #endif
 #include <megacpp/exec/processors.hpp>
 #include <megacpp/product/cuda/cublaslt.hpp>
+#include <megacpp/product/cuda/product_table_file.hpp>
 #if defined(MEGACPP_WITH_CUDNN)
 #include <megacpp/kernel/cuda/cudnn_attention.hpp>
 #endif
@@ -31,6 +32,11 @@ public:
   void lend(std::byte* /*memory*/, std::int64_t /*bytes*/) override {}
   std::int64_t take_back() override { return 0; }
   const product_checks& checks() const override { return checks_; }
+  std::vector<product_shape> shapes() const override {
+    std::vector<product_shape> all;
+    for (const auto& p : all_) all.push_back(p->shape());
+    return all;
+  }
   std::int64_t workspace_bytes() const override {
     return all_.empty() ? 0 : cuda::product_workspace;
   }
@@ -58,6 +64,20 @@ private:
   product_checks checks_;
   std::vector<std::unique_ptr<counted>> all_;
 };
+
+/// The products of a table that hold for a device; where it has none, that is told.
+inline std::vector<tuned_product> tuned_for(const cuda& on, const product_table& table,
+                                            const device_options& o) {
+  const tuned_machine here = machine_of(on);
+  if (const auto* const products = table.find(here)) return *products;
+  if (o.tell == nullptr) return {};
+  std::string of;
+  for (const auto& m : table.machines) of += (of.empty() ? "" : ", ") + m.machine.text();
+  o.tell("the product table " + o.product_table + " has nothing for " + here.text() +
+         ", on which this runs" + (of.empty() ? "" : ", but for " + of) +
+         ": it is not used; megacpp_gpu --tune measures products here");
+  return {};
+}
 
 #if defined(MEGACPP_WITH_CUDNN)
 /// Attention of which the sizes alone are known.
@@ -118,7 +138,8 @@ inline std::unique_ptr<range_tool> listening_tool() { return nullptr; }
 
 /// A device of a type (part_view::device_type). Throws mc::error: exit_code::machine where there is
 /// none, exit_code::internal for a type that these headers do not make, exit_code::usage for what
-/// no CUDA device does and for a number that no device has.
+/// no CUDA device does, for a number that no device has, and for a product table that cannot be
+/// read.
 inline std::unique_ptr<device> make_cuda_device(const std::type_info& type,
                                                 const device_options& o) {
   require_device(type, typeid(cuda));
@@ -131,9 +152,14 @@ inline std::unique_ptr<device> make_cuda_device(const std::type_info& type,
     return std::make_unique<cuda>(
         choose, threads,
         cuda_libraries{std::make_unique<detail::counted_products>(), detail::count_attention(o)});
-  auto made = std::make_unique<cuda>(choose().ordinal, threads, [&o](cuda& on) {
-    return cuda_libraries{std::make_unique<cublaslt_products>(on, o.rows, o.tell, o.tf32),
-                          detail::make_attention(on, o), detail::listening_tool()};
+  product_table table;
+  if (!o.product_table.empty()) table = read_product_table(o.product_table);
+  auto made = std::make_unique<cuda>(choose().ordinal, threads, [&](cuda& on) {
+    std::vector<tuned_product> tuned;
+    if (!o.product_table.empty()) tuned = detail::tuned_for(on, table, o);
+    return cuda_libraries{
+        std::make_unique<cublaslt_products>(on, o.rows, o.tell, o.tf32, std::move(tuned)),
+        detail::make_attention(on, o), detail::listening_tool()};
   });
   made->keep_work(o.graphs);
   return made;

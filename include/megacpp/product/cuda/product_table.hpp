@@ -1,0 +1,92 @@
+// How cuBLASLt computes products the fastest, as somebody has measured it (product/cuda/tune.hpp):
+// a way for each product, which the library can only guess. A table is data, which a program finds
+// in a file (product/cuda/product_table_file.hpp), since its ways hold for one GPU and one version
+// of the library. Whoever takes a way of a table checks it as any other.
+#pragma once
+
+#include <megacpp/exec/cuda/device.hpp>
+#include <megacpp/exec/product_shape.hpp>
+
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace mc {
+
+/// The fastest way of those that the library proposes for a product and that pass their check.
+struct tuned_product {
+  product_shape call; ///< what the library is asked for at once (call_of)
+  bool tf32 = false;  ///< operands of fp32 are rounded
+  cublasLtMatmulAlgo_t way{};
+  double seconds = 0;       ///< of that way, the median
+  double first_seconds = 0; ///< of the way that is taken without a table
+};
+
+/// A shape whose products of so many rows are what the library is asked for at once, and nothing
+/// that it is not asked: the same call of two products is one shape.
+constexpr product_shape call_of(const product_shape& s, std::int64_t rows) {
+  product_shape c = s;
+  c.M = rows, c.x_stride = s.x_row(), c.y_stride = s.y_row();
+  c.accumulate = s.accumulate || s.kind == product_kind::weight_gradient;
+  c.dynamic_rows = false, c.part = 0, c.sums = product_shape{}.sums;
+  return c;
+}
+/// The call of a product of as many rows as its shape and its parts have.
+constexpr product_shape call_of(const product_shape& s) {
+  return call_of(s, s.part != 0 ? s.part : s.M);
+}
+
+/// What the ways of a table hold for.
+struct tuned_machine {
+  std::string gpu;
+  std::string capability;   ///< for which the GPU's machine code is, as 9.0
+  std::size_t cublaslt = 0; ///< cublasLtGetVersion
+
+  std::string text() const { return gpu + " and cuBLASLt " + dotted_version(cublaslt); }
+  friend bool operator==(const tuned_machine&, const tuned_machine&) = default;
+};
+inline tuned_machine machine_of(const cuda& on) {
+  cudaDeviceProp facts{};
+  require_cuda(cudaGetDeviceProperties(&facts, on.ordinal()), "cudaGetDeviceProperties");
+  return {facts.name, std::to_string(facts.major) + "." + std::to_string(facts.minor),
+          cublasLtGetVersion()};
+}
+
+/// The tuned product of a call among others; nullptr: there is none.
+inline const tuned_product* find_tuned(std::span<const tuned_product> among,
+                                       const product_shape& call, bool tf32) {
+  const auto at = std::ranges::find_if(
+      among, [&](const tuned_product& t) { return t.call == call && t.tf32 == tf32; });
+  return at == among.end() ? nullptr : &*at;
+}
+
+/// Ways of several machines.
+struct product_table {
+  struct of_machine {
+    tuned_machine machine;
+    std::vector<tuned_product> products; ///< of calls that differ
+  };
+  std::vector<of_machine> machines; ///< that differ
+
+  /// The products of a machine; nullptr: there is no such machine.
+  const std::vector<tuned_product>* find(const tuned_machine& m) const {
+    const auto at = std::ranges::find(machines, m, &of_machine::machine);
+    return at == machines.end() ? nullptr : &at->products;
+  }
+  /// Takes a product in the place of the one of the same call.
+  void put(const tuned_machine& m, const tuned_product& t) {
+    auto at = std::ranges::find(machines, m, &of_machine::machine);
+    if (at == machines.end()) at = machines.insert(at, {m, {}});
+    std::erase_if(at->products, [&](const tuned_product& old) {
+      return old.call == t.call && old.tf32 == t.tf32;
+    });
+    at->products.push_back(t);
+  }
+};
+
+} // namespace mc
