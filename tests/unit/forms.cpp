@@ -274,6 +274,33 @@ BOOST_AUTO_TEST_CASE(gelu_beside_tensor_parallelism) {
   }
 }
 
+// Selective recomputation takes GELU of z again, alone, so that what GELU gave is not saved; the
+// product is not run again. Full recomputation runs the whole node.
+BOOST_AUTO_TEST_CASE(gelu_runs_again_without_its_product) {
+  setup s;
+  s.batch = {2, 32};
+  const graph_of derived(
+      new graph(derived_graph(forward_graph(preset::gpt2_124m, s, part_kind::block, 0))));
+  for (const recompute again : {recompute::none, recompute::selective, recompute::full}) {
+    const graph_of g(new graph(verified(recomputed(fused(*derived), again), meaning_of(*derived))));
+    BOOST_TEST(said(g->wrong) == " ");
+    int gelus = 0, products = 0;
+    for (int i = 0; i < g->node_count; ++i) {
+      gelus += g->at_node(i).op == &op::gelu;
+      products += g->at_node(i).op == &op::linear_gelu_kept;
+    }
+    BOOST_TEST(gelus == (again == recompute::selective ? 1 : 0));
+    BOOST_TEST(products == (again == recompute::full ? 2 : 1));
+    const node& made = *find_node(*g, op::linear_gelu_kept);
+    const value_id y = made.out[op::linear_gelu_kept_out::y];
+    bool saved = false;
+    for (int i = 0; i < g->node_count; ++i)
+      for (const value_id v : g->at_node(i).in)
+        saved = saved || (v == y && g->at_node(i).when > phase::forward);
+    BOOST_TEST(saved == (again == recompute::none));
+  }
+}
+
 // A form is held to the meaning of its parts: with two operands exchanged, it is another value.
 BOOST_AUTO_TEST_CASE(a_fused_node_means_its_parts) {
   multiplied m;
