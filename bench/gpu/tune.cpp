@@ -34,7 +34,8 @@ std::vector<product_shape> calls_of(const tuning& asked) {
   std::vector<product_shape> calls;
   for (const product_shape& s : shapes) {
     product_shape c = mc::call_of(s);
-    if (!mc::cublaslt_product::computes(c)) c.ends_in = mc::product_end::sum; // a kernel does it
+    if (!mc::cublaslt_product::computes_end(c))
+      c.ends_in = mc::product_end::sum; // a kernel does it
     if (std::ranges::find(calls, c) == calls.end()) calls.push_back(c);
   }
   return calls;
@@ -100,8 +101,8 @@ int tune(const tuning& asked, figures facts) {
   mc::product_tuner tuner(on, asked.tf32);
   report r(asked.json, std::move(facts), [&] { on.main_lane().finish(); });
   std::size_t had = 0, left = 0, tuned = 0;
-  constexpr double aside =
-      5; // no check begins so late, and late() stands before the report's limit
+  // These are seconds behind which the report fails checks that begin: late() comes first.
+  constexpr double aside = 5;
   r.part("tuned products", asked.seconds + aside, [&] {
     const auto begin = std::chrono::steady_clock::now();
     const auto late = [&] {

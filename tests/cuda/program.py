@@ -264,27 +264,30 @@ class Case(unittest.TestCase):
         described.write_text(json.dumps({"product_shapes": shapes}))
 
         def tune(*more, check=0):
-            return run(TUNE, "--tune", table, "--products", described, *more, check=check,
-                       machine="way=9 way=1").stdout
+            # A GPU measures products so small for minutes: of a few of them.
+            bound = ("--seconds", 20) if ON_GPU and "--seconds" not in more else ()
+            return run(TUNE, "--tune", table, "--products", described, *bound, *more, check=check,
+                       machine="way=9000 way=1000").stdout
         # Of what was measured in the time that there was, the file is whole.
         self.assertRegex(tune("--seconds", 0), r"(?m)^\d+ products were left out, since 0 seconds were over")
         self.assertFalse(table.exists())
         before = 0
         if not ON_GPU:  # of a run that ends in the middle, too, and the next one goes on
-            run(TUNE, "--tune", table, "--products", described, check=1, machine="way=9 way=1 lose=500")
+            run(TUNE, "--tune", table, "--products", described, check=1, machine="way=9000 way=1000 lose=500")
             before = len(json.loads(table.read_text())["machines"][0]["products"])
             self.assertTrue(0 < before < len(shapes) - 1)
         tuned = before + int(re.search(rf"(\d+) of them are new, {before} were there before", tune())[1])
         machine, = json.loads(table.read_text())["machines"]
         self.assertEqual(len(machine["products"]), tuned)
-        self.assertIn(f"0 of them are new, {tuned} were there before", tune())
+        if not ON_GPU:
+            self.assertIn(f"0 of them are new, {tuned} were there before", tune())
         for one in machine["products"] if not ON_GPU else []:
-            self.assertAlmostEqual(one["first_seconds"] / one["seconds"], 9, delta=4)
+            self.assertAlmostEqual(one["first_seconds"] / one["seconds"], 9, delta=0.5)
         # All that training, evaluation and generation prepare is in the list of `describe`.
         flags = ("--product-table", table)
         said = run(CUDA, "train", "--mock-data", "--train-iters", 1, *flags).stdout
         taken, of = map(int, re.search(r", (\d+) of (\d+) products by the product table, ", said).groups())
-        self.assertEqual(taken, of - 1)
+        self.assertTrue(0 < taken < of if ON_GPU else taken == of - 1, said)
         root = self.folder / "root"
         mine = self.train(CUDA, 4, *flags, "--save", root)
         self.assertEqual(mine, self.train(CUDA, 4, *flags))  # a rerun has the same bits
@@ -329,10 +332,10 @@ class Case(unittest.TestCase):
             table.unlink(missing_ok=True)
             if text is not None:
                 table.write_text(text)
-            for command in (("train", "--mock-data", "--train-iters", 1),):
-                said = run(CUDA, *command, "--product-table", table, check=USAGE, machine="devices=1").stderr
-                self.assertIn(says, said)
-                self.assertEqual(said.count("\n"), 1, said)
+            said = run(CUDA, "train", "--mock-data", "--train-iters", 1, "--product-table", table, check=USAGE,
+                       machine="devices=1").stderr
+            self.assertIn(says, said)
+            self.assertEqual(said.count("\n"), 1, said)
             if TUNE is not None and text is not None:
                 described = self.folder / "described.json"
                 described.write_text('{"product_shapes": []}')

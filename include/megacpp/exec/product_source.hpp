@@ -74,7 +74,7 @@ public:
   /// Ends that. Returns how much of the memory's beginning the checks have written.
   virtual std::int64_t take_back() = 0;
   virtual const product_checks& checks() const = 0;
-  /// The shapes of the products that it was asked for so far, in order.
+  /// The shapes of the products that are prepared so far, in order, as their shape() says.
   virtual std::vector<product_shape> shapes() const = 0;
   /// Bytes of workspace that a lane needs for the products prepared so far.
   virtual std::int64_t workspace_bytes() const = 0;

@@ -16,7 +16,8 @@
 //   team.leader()              true for one thread: who stores a row's statistics
 //   team.carry(to, from)       sends 16 bytes of memory into memory that the threads share; both
 //                              begin at multiples of 16
-//   team.carried()             those that this thread has sent are there
+//   team.carried()             waits until all that this thread has sent is there; behind a barrier
+//                              it is there for all threads
 //   team.multiply(c, a, b)     where team.multiplies: the threads of a warp add the product of
 //                              16 x 16 and 16 x 8 numbers of bf16 to sums (mma.m16n8k16 of PTX)
 //

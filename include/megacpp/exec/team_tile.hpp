@@ -157,7 +157,8 @@ public:
   }
 
 private:
-  static constexpr int across = 64 / M, held = N / 8 / across; // groups of 8 columns
+  static constexpr int across = 64 / M;       // warps that share 16 rows
+  static constexpr int held = N / 8 / across; // groups of 8 columns of a thread
   static_assert((M == 64 || M == 16) && N % (8 * across) == 0);
 
   MEGACPP_HD int row(int e) const { return row_ + (e < 2 ? 0 : 8); }

@@ -420,10 +420,10 @@ inline void prepare_decoding(const program_view& p, device& on) {
     view.prepare(view, on, slots.data(), false);
   }
 }
-/// The shapes of the products that a device has prepared for a program: those of training and
-/// evaluation, the one by which a run tells its speed and, where the device's memory is its own,
-/// those of generation, which computes each row of a forward product as a product of its own
-/// (product_rows::apart), as a part of one row is.
+/// The shapes of the products of a program: those of training and evaluation, which `on` has
+/// prepared, and the product by which a run measures this machine's speed. Where the device has
+/// memory of its own, also those of generation: there each row of a forward product is a product of
+/// its own (product_rows::apart), which is the same call as a part of one row.
 inline json_output shapes_json(const program_view& p, device& on, bool generates) {
   std::vector<product_shape> all = on.products().shapes();
   if (generates && !on.host_sees()) {

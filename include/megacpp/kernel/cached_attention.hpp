@@ -11,11 +11,11 @@ namespace mc {
 
 namespace detail {
 
-/// Teams that keep a large GPU busy: two for each multiprocessor of an H100. Where queries have
-/// fewer teams, others share their keys.
+/// With fewer teams than these, teams share the keys of their queries: two for each multiprocessor
+/// of an H100. No GPU has measured it.
 inline constexpr std::int64_t busy_teams = 264;
 
-/// Tiles of keys that have sums of their own, beside the queries that have them; 0: none have.
+/// How many tiles of keys leave sums of their own; 0: one team takes all keys of its queries.
 template <class T, class... E> constexpr std::int64_t tiles_apart(const attention_shape<E...>& s) {
   using tile = rows::cached_attention_tile<T>;
   const std::int64_t teams = s.batch * s.kv_heads * tile::teams(s.queries, s.heads / s.kv_heads);

@@ -1,5 +1,6 @@
-// Kernels of op/linear.hpp: matrix products, and biases by rows. GELU is what a product ends in or,
-// where no library computes it so, a body behind the product, with the bits of two nodes.
+// Kernels of op/linear.hpp: matrix products, and biases by rows. GELU is what a product ends in.
+// Where no library computes that, a body computes it behind the product, with the bits that GELU has
+// as a node of its own.
 #pragma once
 
 #include <megacpp/exec/product_source.hpp>
@@ -50,7 +51,7 @@ template <> struct kernel_of<&op::linear> {
 
 namespace detail {
 /// y = gelu(z), of a z that is kept or not.
-template <bool Kept> struct linear_and_gelu { // x, w, [bias]
+template <bool Kept> struct linear_and_gelu { // x, w, bias
   using in = op::linear_in;
   using out = std::conditional_t<Kept, op::linear_gelu_kept_out, op::linear_out>;
   template <class T, class Call> static constexpr product_list products(const Call& c) {

@@ -351,7 +351,7 @@ inline constexpr op_info linear{.name = "linear",
 
 template <bool Kept> [[gnu::cold]] constexpr void linear_gelu_rule(inference& c) {
   linear_rule(c);
-  c.typed({linear_in::bias}, c.in(linear_in::x).type); // it is there
+  c.typed({linear_in::bias}, c.in(linear_in::x).type); // so there must be one
   if (c.outs == 0) return;
   const value z = c.out[0];
   for (int a = 0; a < axes; ++a) {

@@ -739,11 +739,11 @@ template <class Node, class F> void cuda_lane::launch(const Node& n, F f) {
            }};
   range_tool* const to = tool();
   if (to == nullptr) return f();
-  const struct shown {
-    range_tool& to;
-    ~shown() { to.end(); }
-  } shown{*to};
   to->begin(names_.of_node(*to, n), -1);
+  const struct range_end {
+    range_tool& of;
+    ~range_end() { of.end(); }
+  } at_end{*to};
   f();
 }
 

@@ -41,7 +41,7 @@ struct cached_sight {
 
 /// The sums of every query over each tile of keys: (B, S, A, tiles).
 template <class G> struct cached_sums {
-  G* o;   // (..., D): the sum of e^(score - top) v
+  G* o;   // (B, S, A, tiles, D): the sum of e^(score - top) v
   G* top; // the greatest score, or -infinity where it sees no key of the tile
   G* sum; // of e^(score - top)
 
@@ -89,8 +89,8 @@ template <class G> struct seen_keys {
 template <class T> struct cached_attention_tile {
   using G = accumulator_t<T>;
   using seen_keys = detail::seen_keys<G>;
-  static constexpr int threads_at_once = 384;
-  attention_extents s; // keys: the slots of a cache
+  static constexpr int threads_at_once = 384; // three teams of 128; no GPU has measured it
+  attention_extents s;                        // keys: the slots of a cache
   cached_sight see;
   bool whole; // heads are whole groups of 16 bytes
   head_rows<const T> q, k, v;
@@ -110,7 +110,7 @@ template <class T> struct cached_attention_tile {
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     constexpr int M = cached_queries, N = cached_keys<T>, W = attention_part<T>, stride = N + 2;
     constexpr G none = seen_keys::none;
-    using raw = std::conditional_t<sizeof(T) == 2, std::uint16_t, T>; // begins with nothing
+    using raw = std::conditional_t<sizeof(T) == 2, std::uint16_t, T>; // without constructors
     constexpr int apart = carried_stride<T, W>;
     T* const of_q = reinterpret_cast<T*>(team.template shared<raw, M * apart, 0>());
     T* const of_k = reinterpret_cast<T*>(team.template shared<raw, N * apart, 1>());

@@ -11,12 +11,12 @@
 // Sums of fp32 and bf16 operands are taken in fp32 and rounded once; those of fp64 in fp64.
 // Operands of fp32 are multiplied as they are or, where that is asked for, rounded to TF32.
 //
-// A way to compute a product is chosen once, so that a rerun has the same bits: that of a table of
-// tuned products, if there is one, or the first of those that the library proposes, whichever
-// passes the check of exec/product_check.hpp before the others. Where rows
-// are dynamic, it is checked with the most rows, with one and with an odd number, and computes
-// other numbers of rows, too, where the library says that it can. A part of a shape
-// (product_shape::part) is a product of its own.
+// A way to compute a product is chosen once, so that a rerun has the same bits: the first one that
+// passes the check of exec/product_check.hpp. The way of a product table is tried first, where
+// there is one, then those that the library proposes, in their order. Where rows are dynamic, a way
+// is checked with the most rows, with one and with an odd number, and computes other numbers of
+// rows, too, where the library says that it can. A part of a shape (product_shape::part) is a
+// product of its own.
 //
 // What a product ends in (product_end) the library computes of the sum as it is, before it is
 // rounded: GELU in its tanh form, and GELU's slope. A product without a way for this that passes
@@ -108,8 +108,7 @@ public:
       refuse(
           "has a bias that neither cuBLASLt nor a body adds: give the output the bias' type, "
           "and rows that follow each other");
-    if (s.ends_in != product_end::sum && !computes(s))
-      refuse("ends in what cuBLASLt is not asked for: prepare it without that");
+    if (!computes_end(s)) refuse("ends in what cuBLASLt is not asked for: prepare it without that");
     if (s.ends_in != product_end::sum || (s.bias && !bias_behind_))
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue(), "CUBLASLT_MATMUL_DESC_EPILOGUE");
     if (has_z()) {
@@ -123,9 +122,10 @@ public:
       set_bias(reinterpret_cast<const void*>(std::uintptr_t{bias_alignment})); // tells how aligned
     }
   }
-  /// Whether the library is asked for what a product ends in: where all is of one type and what is
-  /// kept, or read, beside the result lies as it wants, and, for the check, with a bias.
-  static bool computes(const product_shape& s) {
+  /// Whether the library is asked for what a product ends in: where all is of one type, rows of Z
+  /// begin as it wants, and a forward product has a bias, by which the check lifts its sums.
+  static bool computes_end(const product_shape& s) {
+    if (s.ends_in == product_end::sum) return true;
     const bool of_one_type = s.a == s.b && s.a == s.out && s.a != dtype::f64;
     if (!of_one_type || s.dynamic_rows || s.accumulate) return false;
     switch (s.ends_in) {
@@ -507,16 +507,16 @@ public:
   const prepared_product& prepare(const product_shape& asked) override {
     product_shape s = asked;
     const bool known = std::ranges::find(without_end_, s) != without_end_.end();
-    if (!cublaslt_product::computes(s) && s.ends_in != product_end::sum && !known)
-      without_end_.push_back(s);
-    if (known || !cublaslt_product::computes(s)) s.ends_in = product_end::sum;
+    const bool asked_for = cublaslt_product::computes_end(s);
+    if (!known && !asked_for) without_end_.push_back(s);
+    if (known || !asked_for) s.ends_in = product_end::sum;
     for (const auto& p : products_)
       if (p->shape() == s) return *p;
     auto made = make(s);
     const std::string why = made->prepare();
     if (why.empty()) return *products_.emplace_back(std::move(made));
     if (s.ends_in == product_end::sum) made->refuse(why + other_version, exit_code::machine);
-    if (tell_ != nullptr && without_end_.empty())
+    if (tell_ != nullptr && !std::exchange(told_of_end_, true))
       tell_(made->text() + " " + why +
             ": a kernel computes GELU behind it; further ones are not told");
     without_end_.push_back(s);
@@ -639,6 +639,7 @@ private:
   std::byte* lent_ = nullptr;
   std::int64_t lent_bytes_ = 0, lent_used_ = 0;
   std::vector<std::unique_ptr<cublaslt_product>> products_;
+  bool told_of_end_ = false;               ///< that no way computes what some product ends in
   std::vector<product_shape> without_end_; ///< behind which a kernel computes what they end in
 };
 

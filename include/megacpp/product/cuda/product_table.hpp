@@ -27,8 +27,8 @@ struct tuned_product {
   double first_seconds = 0; ///< of the way that is taken without a table
 };
 
-/// A shape whose products of so many rows are what the library is asked for at once, and nothing
-/// that it is not asked: the same call of two products is one shape.
+/// The call of the library that computes so many rows of a shape. Fields that the library is not
+/// told of are cleared and strides are spelled out, so that shapes with the same call are equal.
 constexpr product_shape call_of(const product_shape& s, std::int64_t rows) {
   product_shape c = s;
   c.M = rows, c.x_stride = s.x_row(), c.y_stride = s.y_row();

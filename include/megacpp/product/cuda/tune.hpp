@@ -149,10 +149,9 @@ public:
   };
   /// The fastest of the ways that the library proposes for a call and that pass their check; where
   /// there is none, the same of a call that does not end in what this one ends in, as programs do
-  /// it. Nothing where `late()` says so before it is found. Throws mc::error where there is no such
-  /// way.
+  /// it. Nothing where `late()` says so before it is found. The library must be asked for what the
+  /// call ends in (cublaslt_product::computes_end). Throws mc::error where there is no such way.
   std::optional<found> tune(product_shape call, const std::function<bool()>& late) {
-    if (!cublaslt_product::computes(call)) call.ends_in = product_end::sum;
     const auto p = products_.make(call);
     std::vector<timed> ways;
     {
