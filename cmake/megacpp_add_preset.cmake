@@ -175,7 +175,8 @@ function(megacpp_link_cudnn library)
   endif()
 endfunction()
 
-# NVTX, by which tools show tasks and nodes by name: headers of CUDA's toolkit, of the same one unit.
+# NVTX, by which tools show tasks and nodes by name. It is headers of CUDA's toolkit, which the unit of the
+# devices alone includes.
 function(megacpp_find_nvtx library)
   find_path(MEGACPP_NVTX_INCLUDE nvtx3/nvToolsExt.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
   mark_as_advanced(MEGACPP_NVTX_INCLUDE)

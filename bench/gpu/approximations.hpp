@@ -6,8 +6,8 @@
 namespace gpu {
 
 inline constexpr double ulps_of_exp = 5;
-/// Of the value of an activation at up to `most_activated` on either side of 0; and of its slope, in those
-/// of 1 where that is smaller.
+/// An activation of a number between -most_activated and most_activated may be off by so many ulps of its
+/// value. A slope may be off by so many ulps of its value or, where it is smaller than 1, of 1.
 inline constexpr float most_activated = 9;
 inline constexpr double ulps_of_activation = 12, ulps_of_slope = 4;
 

@@ -68,8 +68,8 @@ private:
   mc::arena of_;
 };
 
-/// Of results that are off by so many ulps of fp32, of their size and a magnitude, where the device
-/// approximates; elsewhere they have the same bits.
+/// The bound of results that the device approximates: so many ulps of fp32 of their size or of
+/// `magnitude`. Where it does not approximate, the same bits.
 inline bound approximated(double ulps, double magnitude = 0) {
   if (!approximates()) return same_bits;
   return {.roundings = 1, .steps = 2 * ulps, .magnitude = magnitude};

@@ -27,7 +27,7 @@ struct attended {
 
 // What tensor cores add up in another order and multiply with rounded probabilities: about
 // sqrt(terms) of them are rounded to the other side, each of about `size`. Where probabilities are
-// approximations, all terms may be off alike; few are five times as large.
+// approximations, all terms may be off to the same side; the 5 is for values of more than average size.
 template <class T> bound of_products(double terms, double size) {
   bound b = approximated(ulps_of_exp, 5 * size * terms);
   if (sizeof(T) == 2) b.roundings = 1, b.inner = 2 * size * std::sqrt(terms);
@@ -118,8 +118,8 @@ template <class T> void decoded(report& r, const sizes& m, bool apart) {
   of.s.queries = 1;
   const int64_t tiles = apart ? tile::tiles(m.tokens) : 1;
   // A term is a product of one exponential and of one for each tile that follows; the sum by which all
-  // are divided is as far off. Tensor cores add up in another order, and of scores that differ so
-  // little e^x does as much.
+  // are divided is as far off. Tensor cores add up in another order, and a score that differs by so
+  // little changes e^x by the same share.
   const double off = ulps_of_exp * static_cast<double>(1 + tile::tiles(m.tokens));
   bound of_o = approximated(2 * off, 1), of_top = same_bits, of_sum = approximated(ulps_of_exp, 1),
         of_part = approximated(ulps_of_exp, 8);

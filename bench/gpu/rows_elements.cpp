@@ -1,4 +1,5 @@
-// Bodies that go element by element: the device leaves the bits of the CPU, but of activations.
+// Bodies that go element by element: the device leaves the bits of the CPU, except for activations, which
+// are within bounds.
 #include "rows.hpp"
 
 #include <megacpp/kernel/embedding.hpp>

@@ -19,7 +19,7 @@
 
 namespace test {
 
-/// Of all blocks. MEGACPP_TEST_BLOCKS, "threads seed", has others than the usual ones.
+/// The threads of every block, and the seed of their turns; MEGACPP_TEST_BLOCKS="THREADS SEED" sets others.
 struct block_settings {
   int threads = 32;
   std::uint64_t seed = 1;

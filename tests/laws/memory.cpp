@@ -730,6 +730,8 @@ BOOST_AUTO_TEST_CASE(what_a_model_needs_of_frozen_parts) {
   expect({"embedding"}, whole, "embedding");
   expect({"embedding", "ln_1"}, whole - 2 * tokens * 3 * h * h, "embedding and first norms");
   expect({"embedding", "blocks"}, forward + 4 * tokens * head, "all but the head");
+  // attention's weights have no gradients; of layer 0, below whose MLP nothing is trained, the gradients
+  // of attention's products and pairs are not needed either
   expect(
       {"embedding", "attn", "ln_1"},
       whole - 2 * tokens * layers * attention - 4 * pairs * h / layers * 2 - 2 * tokens * attention,

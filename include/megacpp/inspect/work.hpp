@@ -86,7 +86,8 @@ namespace detail {
 /// The nodes of the backward pass that compute what one of the forward pass has computed.
 inline std::vector<bool> repeated_nodes(const graph& g) {
   std::vector<bool> repeated(static_cast<std::size_t>(g.node_count));
-  std::vector<value_id> first(static_cast<std::size_t>(g.value_count)); // that is the same
+  // the value of the forward pass that it is a copy of; itself: none
+  std::vector<value_id> first(static_cast<std::size_t>(g.value_count));
   for (std::size_t v = 0; v < first.size(); ++v) first[v] = static_cast<value_id>(v);
   const auto same_inputs = [&](const node& n, const node& before) {
     for (int k = 0; k < max_inputs; ++k) {
@@ -110,7 +111,7 @@ inline std::vector<bool> repeated_nodes(const graph& g) {
 
 /// Operations that the model needs of a part for one micro-batch; `below`: also for the gradient of
 /// the stream that the part reads.
-inline std::int64_t model_flops(const graph& g, bool below) {
+inline std::int64_t flops_needed_of(const graph& g, bool below) {
   const std::vector<bool> repeated = repeated_nodes(g);
   std::vector<bool> needed(static_cast<std::size_t>(g.value_count));
   if (g.d_stream >= 0) needed[static_cast<unsigned>(g.d_stream)] = below;
@@ -143,8 +144,8 @@ inline bool is_trained(const graph& g) {
 /// Operations that the model needs of one rank of a stage in such a step, whatever the program
 /// computes again (Chowdhery et al. 2022, appendix B): those of the forward pass, and those of the
 /// backward pass without which there would be no gradient of some trained parameter. So a product
-/// needs its own twice more, once where its weight is frozen, and not at all where nothing is
-/// trained there and below. A loss that makes its gradients at once is counted as it is.
+/// of the forward pass counts three times, twice where its weight is frozen, and once where nothing
+/// is trained in its part and below. A loss that makes its gradients at once is counted with these.
 inline std::int64_t model_flops(const program_view& p, std::int64_t micro_batches, int of_stage) {
   std::int64_t flops = 0;
   const stage_shape s = stage_of(p, of_stage);
@@ -153,7 +154,7 @@ inline std::int64_t model_flops(const program_view& p, std::int64_t micro_batche
     bool below = u.as != used_as::stem && detail::is_trained(*p.part(0).g);
     for (int l = 0; l < u.layer && !below; ++l)
       below = detail::is_trained(*p.block(p.kind_of[static_cast<unsigned>(l)]).g);
-    flops += detail::model_flops(*p.part(u.part).g, below);
+    flops += detail::flops_needed_of(*p.part(u.part).g, below);
   }
   return flops * micro_batches;
 }

@@ -61,8 +61,9 @@ struct rewriter {
     for (int i = 0; i < g.value_count; ++i)
       if (seen.has[i] && g.values[i].producer >= 0) kept[g.values[i].producer] = true;
   }
-  /// The node by which v is made again: that which made it or, under `selective`, the part that a
-  /// fused node says (fused_form::again), of what the node reads and gives.
+  /// The node by which v is made again. It is the one that made it; under `selective`, of a fused
+  /// node whose form names a part (fused_form::again), it is that part alone, if all that the part
+  /// reads is an operand or a result of the fused node.
   constexpr node maker(value_id v) const {
     const node& n = g.at_node(g.at(v).producer);
     const fused_form& form = n.op->form;
@@ -80,7 +81,7 @@ struct rewriter {
       const part_operand p = form.parts[form.again].in[k];
       if (p.absent()) continue;
       part.in[k] = p.outer() ? n.in[p.at] : given(p);
-      if (part.in[k] < 0) return n; // what it reads is kept by nobody
+      if (part.in[k] < 0) return n; // the fused node keeps nothing of what the part reads
     }
     for (value_id made : part.out)
       if (made == v) return part;

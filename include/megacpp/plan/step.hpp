@@ -11,7 +11,7 @@
 
 namespace mc {
 
-/// What a use is of a step.
+/// What part of a step a use is.
 enum class used_as : std::uint8_t { stem, layer, head, totals, update };
 
 /// A graph of a rank's pipeline stage, and the layer it stands for.
@@ -95,7 +95,8 @@ constexpr void spell(Text& out, const task& t, std::span<const part_use> uses) {
   out << passes[static_cast<int>(t.when.first)];
   if (t.use >= 0) {
     const part_use& u = uses[static_cast<unsigned>(t.use)];
-    constexpr const char* once[] = {"(stem)", "", "(head)", "(the totals)", "(the update)"};
+    constexpr const char* once[] = {"(stem)", "", // a layer has its number instead
+                                    "(head)", "(the totals)", "(the update)"};
     if (u.as == used_as::layer) out << "(layer " << u.layer << ")";
     else out << once[static_cast<int>(u.as)];
   }

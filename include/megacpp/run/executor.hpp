@@ -256,7 +256,7 @@ private:
     std::vector<const std::byte*> addresses;
     run_constants constants;
     std::unique_ptr<lane::kept_work> work;
-    std::string name; ///< where a tool shows it
+    std::string name; ///< of its range, made when a tool first shows it
   };
   /// As --trace calls a task, with the number of its micro-batch.
   shown_range shown_task(const task& t) {
