@@ -701,6 +701,32 @@ BOOST_AUTO_TEST_CASE(what_a_model_needs_depends_on_no_layout) {
   BOOST_TEST(of({.tp = 2}) == 3 * needed);
 }
 
+// What is computed again is told from what is alike: both ends of a shared expert read one value, one
+// of which is cut for it.
+BOOST_AUTO_TEST_CASE(what_experts_need_depends_on_no_recomputation) {
+  qwen3_moe m{.layers = 2,
+              .hidden = 64,
+              .heads = 4,
+              .kv_heads = 2,
+              .head_dim = 16,
+              .ffn = 96,
+              .expert_ffn = 32,
+              .experts = 4,
+              .experts_per_token = 2,
+              .vocabulary = 128,
+              .positions = 64};
+  m.shared_ffn = 32;
+  for (const layout& l : {layout{}, layout{.tp = 2}, layout{.tp = 2, .sequence_parallel = true}}) {
+    const auto of = [&](recompute again) {
+      const interpreted_program<qwen3_moe> p(m, {.ranks = l, .batch = {2, 32}, .again = again},
+                                             "p");
+      return model_flops(p.view(), 1, 0);
+    };
+    BOOST_TEST(of(recompute::full) == of(recompute::none));
+    BOOST_TEST(of(recompute::selective) == of(recompute::none));
+  }
+}
+
 // A frozen weight has no product for its gradient; where nothing is trained at a place or below it,
 // there is no backward pass at all, though the program has one: its blocks are one graph.
 BOOST_AUTO_TEST_CASE(what_a_model_needs_of_frozen_parts) {

@@ -222,3 +222,27 @@ BOOST_AUTO_TEST_CASE(operands_that_do_not_fit_are_refused) {
                 x[0].at[axis::cp] = x[5].at[axis::cp] = mc::S(dim::sequence);
               }) == fault::P007));
 }
+
+// On a GPU a token that is decoded has its keys shared among teams, whose sums take little beside the
+// caches; a prompt of as few teams has not.
+BOOST_AUTO_TEST_CASE(sums_of_tiles_are_few) {
+  const auto shape = [](std::int64_t batch, std::int64_t tokens, std::int64_t room) {
+    return mc::attention_shape<>{batch, tokens, room, 32, 8, 128}; // of Qwen3-8B
+  };
+  const auto apart = [](const mc::attention_shape<>& s) {
+    return mc::detail::tiles_apart<mc::bf16>(s);
+  };
+  BOOST_TEST(apart(shape(1, 1, 4096)) == 64);
+  BOOST_TEST(apart(shape(8, 1, 40960)) == 640);
+  BOOST_TEST(apart(shape(1, 128, 40960)) == 0);
+  BOOST_TEST(apart(shape(64, 1, 4096)) == 0); // teams enough
+  BOOST_TEST(apart(shape(1, 1, 64)) == 0);    // one tile
+  for (const std::int64_t batch : {1, 3, 16})
+    for (const std::int64_t tokens : {1, 2, 5, 16, 100})
+      for (const std::int64_t room : {64, 1000, 40960}) {
+        const auto s = shape(batch, tokens, room);
+        const std::int64_t sums =
+            mc::rows::cached_sums<float>::bytes(batch * tokens * 32, apart(s), 128);
+        BOOST_TEST(sums <= batch * room * 8 * 128 * 2);
+      }
+}

@@ -89,21 +89,24 @@ inline std::vector<bool> repeated_nodes(const graph& g) {
   // the value of the forward pass that it is a copy of; itself: none
   std::vector<value_id> first(static_cast<std::size_t>(g.value_count));
   for (std::size_t v = 0; v < first.size(); ++v) first[v] = static_cast<value_id>(v);
-  const auto same_inputs = [&](const node& n, const node& before) {
-    for (int k = 0; k < max_inputs; ++k) {
-      const value_id v = n.in[k];
-      if ((v < 0 ? v : first[static_cast<unsigned>(v)]) != before.in[k]) return false;
-    }
+  const auto first_of = [&](value_id v) { return v < 0 ? v : first[static_cast<unsigned>(v)]; };
+  const auto same = [&](const node& n, const node& before) {
+    if (before.when != phase::forward || before.op != n.op || !(before.attr == n.attr))
+      return false;
+    for (int k = 0; k < max_inputs; ++k)
+      if (first_of(n.in[k]) != first_of(before.in[k])) return false;
     return true;
   };
   for (int i = 0; i < g.node_count; ++i) {
     const node& n = g.at_node(i);
-    for (int j = 0; backward_pass.holds(n.when) && j < g.node_count; ++j) {
+    if (n.when != phase::forward && !backward_pass.holds(n.when)) continue;
+    for (int j = 0; j < i; ++j) {
       const node& before = g.at_node(j);
-      if (before.when != phase::forward || before.op != n.op || !same_inputs(n, before)) continue;
-      repeated[static_cast<std::size_t>(i)] = true;
+      if (!same(n, before)) continue;
+      repeated[static_cast<std::size_t>(i)] = n.when != phase::forward;
       for (int k = 0; k < max_outputs; ++k)
-        if (n.out[k] >= 0) first[static_cast<unsigned>(n.out[k])] = before.out[k];
+        if (n.out[k] >= 0) first[static_cast<unsigned>(n.out[k])] = first_of(before.out[k]);
+      break;
     }
   }
   return repeated;

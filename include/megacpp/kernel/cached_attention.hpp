@@ -15,12 +15,18 @@ namespace detail {
 /// of an H100. No GPU has measured it.
 inline constexpr std::int64_t busy_teams = 264;
 
-/// How many tiles of keys leave sums of their own; 0: one team takes all keys of its queries.
+/// How many tiles of keys leave sums of their own; 0: one team takes all keys of its queries. Sums
+/// are at most half as many bytes as the caches that they are of, which those of a prompt would
+/// exceed many times over.
 template <class T, class... E> constexpr std::int64_t tiles_apart(const attention_shape<E...>& s) {
   using tile = rows::cached_attention_tile<T>;
-  const std::int64_t teams = s.batch * s.kv_heads * tile::teams(s.queries, s.heads / s.kv_heads);
-  const std::int64_t tiles = tile::tiles(s.keys);
-  return teams < busy_teams && tiles > 1 ? tiles : 0;
+  const std::int64_t teams = s.batch * s.kv_heads * tile::teams(s.queries, s.heads / s.kv_heads),
+                     tiles = tile::tiles(s.keys),
+                     caches =
+                         2 * s.batch * s.keys * s.kv_heads * s.head_dim * std::int64_t{sizeof(T)},
+                     sums = rows::cached_sums<accumulator_t<T>>::bytes(
+                         s.batch * s.queries * s.heads, tiles, s.head_dim);
+  return teams < busy_teams && tiles > 1 && sums <= caches / 2 ? tiles : 0;
 }
 /// Starts the attention of queries to a cache that has theirs already, on a device that is no host.
 /// `room`: for the sums of tiles apart.

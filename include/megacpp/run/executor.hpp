@@ -139,8 +139,10 @@ public:
     if (std::ssize(kept_) > most_kept_) kept_.erase(kept_.begin());
     kept_tasks& kept = kept_.back();
     const shown_range shown(lane_, [&]() -> const std::string& {
-      if (kept.name.empty())
-        kept.name = name_of(now.front()) + (now.size() > 1 ? " to " + name_of(now.back()) : "");
+      if (kept.name.empty()) {
+        kept.name = name_of(now.front());
+        if (now.size() > 1) kept.name += " to " + name_of(now.back());
+      }
       return kept.name;
     });
     lane_.start_kept(kept.work, start);

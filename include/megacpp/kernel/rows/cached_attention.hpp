@@ -7,7 +7,8 @@
 // adds up in the order of the keys ("Flash-Decoding", Dao, Haziza, Massa and Sizov 2023). Where
 // there are queries enough for all teams, one team takes all tiles of its queries' keys, and adds
 // up in the same order by the same arithmetic. So what a query gets has the same bits either way.
-// It depends on the keys that the query sees alone: on none behind it, on no other query.
+// It depends on the keys that the query sees alone, where all values are finite: on none behind it,
+// on no other query.
 #pragma once
 
 #include <megacpp/exec/launch.hpp>

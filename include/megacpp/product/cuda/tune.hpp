@@ -175,7 +175,9 @@ public:
     };
     std::vector<int> order(ways.size());
     std::iota(order.begin(), order.end(), 0);
-    const auto first = std::ranges::find_if(order, passes);
+    auto first = order.begin();
+    for (; first != order.end() && !passes(*first); ++first)
+      if (late()) return std::nullopt;
     if (first == order.end() && call.ends_in != product_end::sum) {
       call.ends_in = product_end::sum;
       return tune(call, late);
