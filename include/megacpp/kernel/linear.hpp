@@ -1,6 +1,6 @@
 // Kernels of op/linear.hpp: matrix products, and biases by rows. GELU is what a product ends in.
-// Where no library computes that, a body computes it behind the product, with the bits that GELU has
-// as a node of its own.
+// Where no library computes that, a body computes it behind the product, with the bits that GELU
+// has as a node of its own.
 #pragma once
 
 #include <megacpp/exec/product_source.hpp>

@@ -77,7 +77,8 @@ inline product_shape product_shape_of(const json_value& of) {
   const auto require = [&](bool right, const char* field, std::string_view must) {
     if (!right)
       throw of.fault(
-          fmt::format("field \"{}\" {}; make the file again with this version of megacpp", place_of(of, field), must));
+          fmt::format("field \"{}\" {}; make the file again with this version of megacpp",
+                      place_of(of, field), must));
   };
   detail::each_shape_field(s, [&]<class V>(const char* name, V& v) {
     known[name] = true;
