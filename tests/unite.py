@@ -10,6 +10,7 @@ of different tests do not meet; whatever a test includes is included outside fir
 compile in a namespace: it defines nothing in another one.
 """
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -27,7 +28,7 @@ def includes_of(source):
         if match:
             beside = source.parent / match.group(2)
             if match.group(1) == '"' and beside.exists():
-                yield f'#include "{beside.resolve().relative_to(HERE)}"'
+                yield f'#include "{os.path.relpath(beside.resolve(), HERE)}"'
             else:
                 yield match.group(0)
 

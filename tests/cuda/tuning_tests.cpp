@@ -324,7 +324,7 @@ BOOST_AUTO_TEST_CASE(a_file_holds_a_table) {
       BOOST_TEST(same(was.products[i], is.products[i]), text_of(table));
   }
   BOOST_TEST(text_of(read) == text_of(table));
-  BOOST_TEST(read_text(text_of({})).machines.empty());
+  BOOST_TEST(read_text(text_of(product_table{})).machines.empty());
   // A product takes the place of the one before.
   product_table twice = table;
   tuned_product slower = table.machines[0].products[0];
