@@ -197,7 +197,7 @@ template <class Model> void steps_with_mistakes(const std::string& name, const M
       const std::size_t step = at.size() > tried ? at.size() / tried : 1;
       for (std::size_t i = 0; i < at.size() && !seen; i += step)
         for (std::uint64_t chance = 1; chance <= 2 && !seen; ++chance)
-          seen = told(chance, [&] { stand_in::mistake_in(c.call, c.what, at[i]); }) != right;
+          seen = told(chance, [&, k = at[i]] { stand_in::mistake_in(c.call, c.what, k); }) != right;
       const bool idle = std::find(c.idle.begin(), c.idle.end(), what) != c.idle.end();
       BOOST_TEST(seen != idle, name << ": " << c.call << " that is "
                                     << (c.what == mistake::left_out ? "left out" : "too early")
