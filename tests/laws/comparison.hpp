@@ -127,6 +127,17 @@ public:
     }
   }
 
+  /// The first difference of a graph without a backward pass, as an evaluation has it.
+  std::string forward_difference(const graph& g) {
+    try {
+      machine m(s.ranks, g, ops);
+      step(m, given(s.meshed, g, std::nullopt), micro_batches);
+      return forward_difference(m);
+    } catch (const std::exception& e) {
+      return e.what();
+    }
+  }
+
   /// The gradient norm that the end of a step computes from what the ranks hold, and one rank's; and
   /// whether what each rank counts of the update is counted once. Stages have gradients of their own:
   /// those of stage k are k + 1 times as large.

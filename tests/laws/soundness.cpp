@@ -62,6 +62,8 @@ std::string check(std::uint64_t seed, bool& drawn, coverage& covered, double& sl
   if (!draw_single(*s)) return "one rank refuses what the mesh accepts: " + describe(s->single.b.g);
   const auto output = static_cast<std::size_t>(s->output);
   const graph& g = s->meshed.b.g;
+  const auto forward = std::make_unique<graph>(g);
+  forward->outputs[0] = s->meshed.values[output];
   const fault wrong = derive(s->meshed, s->meshed.values[output], s->of_meshed);
   if (wrong == fault::S004) return ""; // its backward pass has too many nodes
   if (wrong != fault::none) return "derived: " + describe(g);
@@ -74,6 +76,14 @@ std::string check(std::uint64_t seed, bool& drawn, coverage& covered, double& sl
   if (const std::string d = against.difference(g); !d.empty()) return d;
   if (const std::string d = against.difference_in_memory(g); !d.empty()) return d;
   if (!chooses(g)) slope = std::max(slope, against.slope_error(seed));
+
+  // What an evaluation computes has fused forms of its own, where nobody keeps what a gradient reads.
+  hoist(*forward);
+  graph evaluation = verified(fused(*forward), meaning_of(*forward));
+  if (evaluation.wrong.code != fault::none) return "evaluation: " + describe(evaluation);
+  covered.count(*s, evaluation);
+  if (const std::string d = against.forward_difference(evaluation); !d.empty())
+    return "evaluation: " + d;
 
   const std::size_t count = std::size(passes);
   for (std::size_t k : {seed % count, (seed / count + 1 + seed) % count}) {
