@@ -97,7 +97,7 @@ double ulps(double got, double want, double least = 0) {
 /// The most ulps between f and `want`, which is in double, or the same for a float of a CPU; of numbers
 /// evenly between low and high, and of results below `least` in its ulps.
 template <class F, class R> double worst(F f, R want, float low, float high, double least = 0) {
-  constexpr int steps = 1 << 18;
+  constexpr int steps = 1 << 16;
   double most = 0;
   each_way([&] {
     for (int k = 0; k <= steps; ++k) {
