@@ -28,6 +28,9 @@ std::vector<product_shape> calls_of(const tuning& asked) {
     shapes = shapes_of_layers();
   } else {
     const mc::json_value described = mc::read_json(asked.products, mc::exit_code::usage);
+    if (!described.has("product_shapes"))
+      throw described.fault(
+          "field \"product_shapes\" is missing: give what `describe --json` of a program prints");
     for (const auto& of : described.field<std::vector<mc::json_value>>("product_shapes"))
       shapes.push_back(mc::product_shape_of(of));
   }

@@ -7,8 +7,10 @@
 #include <megacpp/kernel/cuda/cudnn_attention.hpp>
 #include <megacpp/product/cuda/cublaslt.hpp>
 
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace test {
@@ -33,5 +35,15 @@ public:
 private:
   std::optional<mc::cuda> device_;
 };
+
+/// The sentence with which f refuses something.
+inline std::string refused(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const mc::error& e) {
+    return e.what();
+  }
+  return "nothing was refused";
+}
 
 } // namespace test

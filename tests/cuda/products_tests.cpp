@@ -21,6 +21,7 @@
 
 using namespace mc;
 using std::int64_t;
+using test::refused;
 
 namespace {
 
@@ -118,15 +119,6 @@ constexpr product_kind kinds[] = {product_kind::forward, product_kind::input_gra
 template <class F> void for_types(product_kind kind, F f) {
   f(float(), float()), f(double(), double()), f(bf16(), float());
   if (kind != product_kind::weight_gradient) f(bf16(), bf16());
-}
-
-std::string refused(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const error& e) {
-    return e.what();
-  }
-  return "nothing was refused";
 }
 
 /// GELU in its tanh form, and its slope.

@@ -4,7 +4,7 @@
 #define BOOST_TEST_MODULE cuda_tuning
 #include <boost/test/unit_test.hpp>
 
-#include <cuda/stand_in.hpp>
+#include <cuda/machine.hpp>
 
 #include <megacpp/product/cuda/devices.hpp>
 #include <megacpp/product/cuda/product_table_file.hpp>
@@ -29,6 +29,7 @@
 
 using namespace mc;
 using std::int64_t;
+using test::refused;
 
 namespace {
 
@@ -76,14 +77,6 @@ tuned_product tuned_of(const product_shape& s, bool tf32 = false) {
   return m.tune(s, tf32).value().product;
 }
 
-std::string refused(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const error& e) {
-    return e.what();
-  }
-  return "nothing was refused";
-}
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }

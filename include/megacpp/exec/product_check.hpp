@@ -40,8 +40,8 @@
 //     double. What is kept must be z. GELU by the error function is off by up to 4.7e-4, between -3
 //     and -2.5 by more than that.
 //
-// A and a bias of a forward one are multiples of 2^-e, not of 1, with the e that makes sums so
-// small, and sums stay below a quarter of `exact`, so that the bias has room.
+// A and the bias of a forward product hold multiples of 2^-e, not of 1, with the e that makes sums
+// so small. Sums stay below a quarter of `exact`, so that the bias has room.
 //
 // This is host memory alone. A device with memory of its own copies the check's memory there before
 // it computes and all of it back afterwards.
@@ -145,7 +145,7 @@ private:
       slope = (1 + t) / 2 + z * (1 - t * t) / 2 * linear * (1 + 3 * cubic * z * z);
     }
   };
-  /// The same of all numbers of bf16, which are fewer than a result has elements.
+  /// These are the curves at all numbers of bf16, which are fewer than a result has elements.
   static std::vector<curve> curves() {
     std::vector<curve> all;
     all.reserve(1 << 16);
@@ -153,7 +153,7 @@ private:
       all.emplace_back(convert<double>(std::bit_cast<bf16>(static_cast<std::uint16_t>(bits))));
     return all;
   }
-  /// Goes on behind the first run, whose result is right.
+  /// The check goes on behind the first run, whose result is right.
   std::string fault_of_end(std::byte* room, const run_product& run) const {
     std::string wrong;
     const auto go_on = [&]<class T>(T) {
@@ -178,7 +178,8 @@ private:
     else go_on(float());
     return wrong;
   }
-  /// Of the second run. `first`: the row of the first run, whose bias is given, too.
+  /// Says what is wrong in a row of the second run. `first` is the row of the first run, and `bias`
+  /// is what that run has added.
   template <class T> std::string fault_of_row(std::byte* room, std::int64_t i, const T* first,
                                               const std::vector<T>& bias,
                                               const std::vector<curve>& table) const {
@@ -225,12 +226,12 @@ private:
     default: return 1 << 24;
     }
   }
-  /// What sums of products stay within.
+  /// Sums of products stay within this.
   std::int64_t most() const { return lifted() ? exact() / 4 : exact(); }
   /// One of so many products is not zero.
   std::int64_t apart() const { return (s_.k + most() - 3) / (most() - 2); }
   std::int64_t terms() const { return (s_.k + apart() - 1) / apart(); }
-  /// What A and a bias are multiples of.
+  /// A and a bias hold multiples of this.
   double unit() const {
     if (!lifted()) return 1;
     const double spread = wide() * std::sqrt(static_cast<double>(terms()));

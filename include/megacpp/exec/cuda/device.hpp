@@ -427,7 +427,7 @@ inline std::string dotted_version(std::size_t v) {
          std::to_string(v % 100);
 }
 
-/// What libraries do for a CUDA device.
+/// The libraries that work for a CUDA device.
 struct cuda_libraries {
   std::unique_ptr<product_source> products;
   std::unique_ptr<attention_source> attention; ///< nullptr: bodies compute all of it

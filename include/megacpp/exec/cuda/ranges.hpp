@@ -1,5 +1,5 @@
-// What a lane of a CUDA device starts, by name, for tools that show it to people: tasks of a step,
-// and the kernels of their nodes. Where no tool listens, a range costs a comparison.
+// A CUDA device tells tools by name what its lanes start: tasks of a step, and the kernels of their
+// nodes. A tool shows these ranges to people. Where no tool listens, a range costs a comparison.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@ public:
   range_tool(const range_tool&) = delete;
   range_tool& operator=(const range_tool&) = delete;
   virtual ~range_tool() = default;
-  /// What stands for a name from now on.
+  /// The tool takes a name, and gives what stands for it from now on.
   virtual const void* registered(const std::string& name) = 0;
   /// Begins a range of a registered name, with a number where that is not negative.
   virtual void begin(const void* name, std::int64_t number) = 0;
   virtual void end() = 0;
 };
 
-/// What a node is called in an error, and by a tool: its op, and the line of the model that it is
-/// for, if there is one.
+/// Errors and tools call a node so: by its op, and by the line of the model that it is for, if there
+/// is one.
 template <class Node> std::string name_of_launch(const Node& n) {
   std::string name = n.op->name;
   if (n.line.number > 0)
@@ -52,7 +52,7 @@ private:
     return at->second;
   }
   std::map<std::string, const void*> of_texts_;
-  /// By the op, and the line, whose file has its name at one place of the program.
+  /// The keys are the op, and the line, whose file has its name at one place of the program.
   std::map<std::tuple<const void*, const char*, int>, const void*> of_nodes_;
 };
 

@@ -1,8 +1,8 @@
 // Attention of new tokens to cached keys and values, for devices that are no CPU
 // (op/cached_attention.hpp has the equations).
 //
-// A team takes up to 16 queries that read the same keys: of a token, the heads that share a head of
-// keys, and of the tokens that follow it. A token that is decoded alone has few queries and many
+// A team takes up to 16 queries that read the same keys: the heads of a token that share a head of
+// keys, and those of the tokens that follow it. A token that is decoded alone has few queries and many
 // keys, so teams share its keys: each takes one tile of them and leaves sums, which another body
 // adds up in the order of the keys ("Flash-Decoding", Dao, Haziza, Massa and Sizov 2023). Where
 // there are queries enough for all teams, one team takes all tiles of its queries' keys, and adds
@@ -68,7 +68,7 @@ template <class G> struct seen_keys {
 
   struct shares {
     G before,
-        now; // below 0: there is no further key, and what stands in its place is not looked at
+        now; // below 0: there is no further key, and its place holds nothing to look at
     MEGACPP_HD G operator()(G x, G y) const {
       return now < 0 ? x : fma(vec<G, 1>(x), vec<G, 1>(before), vec<G, 1>(y * now)).v[0];
     }

@@ -1,4 +1,4 @@
-// What bodies of attention say of the tensors that they read: heads of tokens, and their extents.
+// Bodies of attention describe the tensors that they read by these: heads of tokens, and extents.
 #pragma once
 
 #include <megacpp/exec/math.hpp>

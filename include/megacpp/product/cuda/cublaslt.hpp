@@ -54,7 +54,7 @@ constexpr cudaDataType_t cuda_type_of(dtype t) {
 
 } // namespace detail
 
-/// What helps where no way of the library can be used.
+/// This helps where no way of the library can be used.
 inline constexpr const char* other_version = ": install another version of cuBLASLt";
 /// Which way of a product is looked at.
 struct product_way {
@@ -164,13 +164,13 @@ public:
   /// Whether the most rows are computed in the way of the table.
   bool of_table() const { return of_table_; }
 
-  // For who measures ways, in the place of prepare().
+  // These are for whoever measures ways, in the place of prepare().
   /// The ways in which the library proposes to compute the most rows: at most so many, best guess
   /// first.
   std::vector<cublasLtMatmulAlgo_t> proposals(int most) const {
     return proposals(layouts_of(rows_of_part()), most);
   }
-  /// Computes the most rows so from now on, checked or not.
+  /// The most rows are computed so from now on, checked or not.
   void take(const cublasLtMatmulAlgo_t& algorithm) {
     const std::scoped_lock lock(mutex_);
     const std::int64_t rows = rows_of_part();
@@ -522,7 +522,7 @@ public:
     without_end_.push_back(s);
     return prepare(s);
   }
-  /// A product that is not prepared, for who measures its ways.
+  /// Makes a product that is not prepared, for whoever measures its ways.
   std::unique_ptr<cublaslt_product> make(const product_shape& s) {
     on_.make_current();
     return std::make_unique<cublaslt_product>(

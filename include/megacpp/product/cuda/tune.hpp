@@ -183,9 +183,8 @@ public:
       return tune(call, late);
     }
     if (first == order.end())
-      throw error(exit_code::machine, p->text() +
-                                          " has no way of cuBLASLt that passes its check: "
-                                          "install another version of cuBLASLt");
+      p->refuse(std::string("has no way of cuBLASLt that passes its check") + other_version,
+                exit_code::machine);
     best.product.first_seconds = ways[static_cast<std::size_t>(*first)].seconds;
     std::ranges::stable_sort(order, {},
                              [&](int i) { return ways[static_cast<std::size_t>(i)].seconds; });
