@@ -24,8 +24,8 @@ public:
   virtual void end() = 0;
 };
 
-/// Errors and tools call a node so: by its op, and by the line of the model that it is for, if there
-/// is one.
+/// Errors and tools call a node so: by its op, and by the line of the model that it is for, if
+/// there is one.
 template <class Node> std::string name_of_launch(const Node& n) {
   std::string name = n.op->name;
   if (n.line.number > 0)

@@ -2,13 +2,13 @@
 // (op/cached_attention.hpp has the equations).
 //
 // A team takes up to 16 queries that read the same keys: the heads of a token that share a head of
-// keys, and those of the tokens that follow it. A token that is decoded alone has few queries and many
-// keys, so teams share its keys: each takes one tile of them and leaves sums, which another body
-// adds up in the order of the keys ("Flash-Decoding", Dao, Haziza, Massa and Sizov 2023). Where
-// there are queries enough for all teams, one team takes all tiles of its queries' keys, and adds
-// up in the same order by the same arithmetic. So what a query gets has the same bits either way.
-// It depends on the keys that the query sees alone, where all values are finite: on none behind it,
-// on no other query.
+// keys, and those of the tokens that follow it. A token that is decoded alone has few queries and
+// many keys, so teams share its keys: each takes one tile of them and leaves sums, which another
+// body adds up in the order of the keys ("Flash-Decoding", Dao, Haziza, Massa and Sizov 2023).
+// Where there are queries enough for all teams, one team takes all tiles of its queries' keys, and
+// adds up in the same order by the same arithmetic. So a query gets the same bits either way. They
+// depend on the keys that the query sees alone, where all values are finite: on none behind it, on
+// no other query.
 #pragma once
 
 #include <megacpp/exec/launch.hpp>
