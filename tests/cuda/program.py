@@ -352,7 +352,7 @@ class Case(unittest.TestCase):
                       ("--tune", table, "--tune", table), ("--tune", table, "--tf32", "--tf32"),
                       ("--tune", table, "--only", "copies"), ("--tune", table, "--products")):
             self.assertIn("usage: megacpp_gpu --tune TABLE", run(TUNE, *words, check=USAGE).stderr)
-        for text, says in (("{}", 'has no field "product_shapes"'),
+        for text, says in (("{}", 'field "product_shapes" is missing'),
                            ('{"product_shapes": [{"kind": "forward"}]}', 'has no field "product_shapes[0].M"')):
             described.write_text(text)
             said = run(TUNE, "--tune", table, "--products", described, check=USAGE).stderr
