@@ -103,7 +103,10 @@ set +e
 ctest --test-dir "$build" --output-on-failure -j 2 "${which[@]}" "$@" 2>&1 |
   tee "$build/ctest.log" | sed -u "/$closing/d"
 status=${PIPESTATUS[0]}
-printf '\nBuilt before the tests in %d s. The slowest tests:\n' "$built"
+processor=$(awk -F '[[:space:]]*: ' '{ f[$1] = $2 } /^$/ { exit } END { printf "%s (family %s, model %s, stepping %s)",
+  f["model name"], f["cpu family"], f["model"], f["stepping"] }' /proc/cpuinfo)
+printf '\nBuilt in %d s, tested in %d s, on %s processors of %s. The slowest tests:\n' \
+  "$built" $((SECONDS - built)) "$(nproc)" "$processor"
 sed -nE 's/^ *[0-9]+\/[0-9]+ +Test +#[0-9]+: ([^ ]+) .* ([0-9.]+) sec.*/\2 s  \1/p' "$build/ctest.log" |
   sort -rn | head -n 10
 others=$(cat "$build/other_shards")
