@@ -254,6 +254,14 @@ class Case(unittest.TestCase):
         said = run(CPU, *mock, "--tf32", check=USAGE)
         self.assertIn("--tf32 is for GPUs, and this program computes on CPUs", said.stderr)
 
+    def test_a_cpu_goes_on_from_a_state_with_tf32(self):
+        state, mock = self.folder / "rounded", ("train", "--mock-data", "--train-iters")
+        run(CUDA, *mock, 1, "--tf32", "--save", state)
+        said = run(CPU, *mock, 2, "--load", state, check=USAGE)
+        self.assertIn("give --tf32 false to go on from a state that has it", said.stderr)
+        said = run(CPU, *mock, 2, "--load", state, "--tf32", "false")
+        self.assertIn("tf32: true -> false (may change)", said.stdout)
+
     @unittest.skipIf(TUNE is None, "without a program that measures products")
     def test_products_are_computed_as_a_table_says(self):
         described, table = self.folder / "described.json", self.folder / "table.json"

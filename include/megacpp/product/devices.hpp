@@ -21,14 +21,15 @@ inline std::unique_ptr<device> make_device(const std::type_info& type, const dev
   if (o.tf32)
     throw error(exit_code::usage,
                 "--tf32 is for GPUs, and this program computes on CPUs, which multiply fp32 as it "
-                "is: leave it out");
+                "is: leave it out, or give --tf32 false to go on from a state that has it");
   if (!o.product_table.empty())
     throw error(exit_code::usage,
                 "--product-table is for GPUs, and this program computes on CPUs: leave it out");
   if (!o.deterministic_attention)
     throw error(exit_code::usage,
                 "--no-deterministic-attention is for GPUs, and attention on CPUs, on which this "
-                "program computes, is deterministic: leave it out");
+                "program computes, is deterministic: leave it out, or give "
+                "--no-deterministic-attention false to go on from a state that has it");
   if (!o.graphs)
     throw error(exit_code::usage,
                 "--no-cuda-graphs is for GPUs, and this program computes on CPUs: leave it out");
