@@ -5,6 +5,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <megacpp/comm/checking.hpp>
+#include <megacpp/comm/exchange_lane.hpp>
 #include <megacpp/comm/self.hpp>
 #include <megacpp/comm/staged_ranks.hpp>
 #include <megacpp/comm/threads.hpp>
@@ -14,8 +15,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <random>
+#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -32,11 +37,39 @@ namespace {
 const mesh meshes[] = {mesh({1, 1, 2, 1, 2, 1, 1}), mesh({2, 1, 2, 2, 1, 2, 2}),
                        mesh({3, 1, 2, 1, 1, 3, 2}), mesh({2, 2, 2, 1, 2, 4, 1})};
 
-/// A CPU whose lane does what it was asked for when it is finished.
-struct late : cpu {
+/// A CPU whose lanes do what they were asked for when one of them, or of another such CPU, is
+/// finished: in an order of chance, as far as events allow it.
+class late : public cpu {
+public:
+  late() : cpu(std::unique_ptr<product_source>(), 1) {}
+  lane& main_lane() override { return lane_; }
+  std::unique_ptr<lane> make_lane() override { return std::make_unique<late_lane>(); }
+  std::unique_ptr<event> make_event() override { return std::make_unique<late_event>(); }
+
+private:
+  class late_event final : public event {
+  public:
+    void wait() override { throw std::logic_error("the host waits for an event"); }
+    std::int64_t reached() override { return 0; }
+
+  private:
+    friend class late;
+    struct moments {
+      std::int64_t recorded = 0, come = 0;
+    };
+    std::shared_ptr<moments> of_ = std::make_shared<moments>();
+  };
   class late_lane final : public cpu_lane {
   public:
-    using cpu_lane::cpu_lane;
+    late_lane() {
+      const std::scoped_lock hold(lock_);
+      lanes_.push_back(this);
+    }
+    ~late_lane() override {
+      late_lane::finish();
+      const std::scoped_lock hold(lock_);
+      std::erase(lanes_, this);
+    }
     void write(std::byte* to, const void* from, std::int64_t bytes) override {
       const auto* const first = static_cast<const std::byte*>(from);
       later([to, kept = std::vector<std::byte>(first, first + bytes)] {
@@ -55,19 +88,47 @@ struct late : cpu {
         cpu_lane::reduce(by, t, kept, out, n);
       });
     }
+    void record(event& e) override {
+      const std::scoped_lock hold(lock_);
+      const auto of = static_cast<late_event&>(e).of_;
+      later([of, number = ++of->recorded] { of->come = std::max(of->come, number); });
+    }
+    void wait(event& e) override {
+      const std::scoped_lock hold(lock_);
+      const auto of = static_cast<late_event&>(e).of_;
+      queue_.push_back({[] {}, of, of->recorded});
+    }
     void finish() override {
-      for (const auto& f : std::exchange(later_, {})) f();
+      const std::scoped_lock hold(lock_);
+      while (!queue_.empty()) {
+        std::vector<late_lane*> ready;
+        for (late_lane* const l : lanes_)
+          if (!l->queue_.empty() && l->queue_.front().may_begin()) ready.push_back(l);
+        if (ready.empty()) throw std::logic_error("lanes wait for events that do not come");
+        late_lane& next = *ready[chance_() % ready.size()];
+        const started one = std::move(next.queue_.front());
+        next.queue_.pop_front();
+        one.what();
+      }
     }
 
   private:
-    void later(std::function<void()> f) { later_.push_back(std::move(f)); }
-    std::vector<std::function<void()>> later_;
+    struct started {
+      std::function<void()> what;
+      std::shared_ptr<const late_event::moments> behind{};
+      std::int64_t number = 0;
+      bool may_begin() const { return behind == nullptr || behind->come >= number; }
+    };
+    void later(std::function<void()> f) {
+      const std::scoped_lock hold(lock_);
+      queue_.push_back({std::move(f)});
+    }
+    std::deque<started> queue_;
   };
-  late() : cpu(std::unique_ptr<product_source>(), 1) {}
-  lane& main_lane() override { return lane_; }
-
-private:
-  late_lane lane_{*this};
+  inline static std::recursive_mutex lock_; ///< of all lanes and their events
+  inline static std::vector<late_lane*> lanes_;
+  inline static std::minstd_rand chance_;
+  late_lane lane_;
 };
 /// One of which it says, too, that the host does not see its memory.
 struct unseen final : late {
@@ -203,6 +264,18 @@ BOOST_AUTO_TEST_CASE(an_exchange_is_behind_what_its_lane_was_given) {
   threads.run([&](communicator& c) { found[c.rank()] = sums(c); });
   BOOST_TEST(found[0] == 3);
   BOOST_TEST(found[1] == 3);
+}
+
+// An event that somebody holds, and may have a lane wait for, is not recorded again.
+BOOST_AUTO_TEST_CASE(events_of_exchanges_are_used_again_when_nobody_holds_them) {
+  late device;
+  exchange_lane beside(device);
+  std::shared_ptr<event> first = beside.mark(device.main_lane());
+  const event* const was = first.get();
+  const std::shared_ptr<event> second = beside.mark(device.main_lane());
+  BOOST_TEST(second.get() != was);
+  first.reset();
+  BOOST_TEST(beside.mark(device.main_lane()).get() == was);
 }
 
 // What one rank gives itself is copied by its lane, in the lane's order.

@@ -1,51 +1,66 @@
-// A plane of a rank whose backend copies and adds up on the host, as threads and MPI do. The
-// backend has an engine for each rank, which both planes share: what the rank has started on them,
-// and how far it is.
+// A plane of a rank whose backend meets on the host, as threads and MPI do, and copies and adds up
+// there, or on a lane beside the one that computes. The backend has an engine for each rank, which
+// both planes share: what the rank has started on them, and how far it is.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
+#include <megacpp/comm/exchange_lane.hpp>
 #include <megacpp/comm/staged_ranks.hpp>
 #include <megacpp/exec/device.hpp>
 
 #include <memory>
+#include <optional>
 #include <span>
 
 namespace mc {
 
 /// Engine has
-///   ticket begin(plane, const exchange&, const group&, lane*)   the exchange is started
+///   ticket begin(plane, const exchange&, const group&)   the exchange is started
 ///   std::size_t finish(std::span<const ticket>)          one of these is over: its place
 ///   void give_up() noexcept                              as communicator::give_up
 ///   static constexpr bool in_one_process
-///   static constexpr bool has_lanes   whether `begin` can move memory that the host does not see,
-///                                     on the lane that it is given. Otherwise such memory goes by
-///                                     way of the host (staged_ranks)
+///   static constexpr bool has_lanes   whether it can move memory that the host does not see.
+///                                     Otherwise such memory goes by way of the host (staged_ranks)
+/// and, where it has lanes,
+///   ticket begin(..., exchange_lane&, std::shared_ptr<event>)   the exchange is done on a lane,
+///                                                               behind the event
+///   std::size_t finish(..., lane&)   what this lane is given from here on is done behind it; the
+///                                    host may return before
 template <class Engine> class host_plane final : public communicator {
 public:
-  /// `of` must outlive this. `by_lanes`: the host does not see the memory, and lanes move it.
-  host_plane(Engine& of, const mesh& m, int rank, plane moves, bool by_lanes = false)
-      : communicator(m, rank, moves, reduced_bits::of_rank_order), of_(of), by_lanes_(by_lanes) {}
+  /// `of` must outlive this, and so must the device that is `by_lanes`: the host does not see its
+  /// memory.
+  host_plane(Engine& of, const mesh& m, int rank, plane moves, device* by_lanes = nullptr)
+      : communicator(m, rank, moves, reduced_bits::of_rank_order), of_(of) {
+    if (by_lanes != nullptr) beside_.emplace(*by_lanes);
+  }
   bool in_one_process() const override { return Engine::in_one_process; }
   void give_up() noexcept override { of_.give_up(); }
-  const char* way() const override { return by_lanes_ ? "within the device" : ""; }
+  const char* way() const override { return beside_ ? "within the device" : ""; }
 
 private:
   std::unique_ptr<communicator> ranks_for(device& on) override {
     const bool unseen = !on.host_sees();
     auto ranks = std::make_unique<host_plane>(of_, this->ranks(), rank(), plane::ranks,
-                                              unseen && Engine::has_lanes);
+                                              unseen && Engine::has_lanes ? &on : nullptr);
     if (unseen && !Engine::has_lanes) return std::make_unique<staged_ranks>(std::move(ranks), on);
     return ranks;
   }
   ticket begin(const exchange& x, const group& g, lane* on) override {
+    if constexpr (Engine::has_lanes)
+      if (beside_) return of_.begin(moves(), x, g, *beside_, beside_->mark(*on));
     if (on != nullptr) on->finish(); // from now on others read and write the memory
-    return of_.begin(moves(), x, g, by_lanes_ ? on : nullptr);
+    return of_.begin(moves(), x, g);
   }
-  void finish(lane& /*on*/, ticket t) override { of_.finish({&t, 1}); }
+  void finish(lane& on, ticket t) override {
+    if constexpr (Engine::has_lanes)
+      if (beside_) return void(of_.finish({&t, 1}, on));
+    of_.finish({&t, 1});
+  }
   std::size_t finish_any(std::span<const ticket> any) override { return of_.finish(any); }
 
   Engine& of_;
-  bool by_lanes_;
+  std::optional<exchange_lane> beside_; ///< of a device whose memory the host does not see
 };
 
 } // namespace mc

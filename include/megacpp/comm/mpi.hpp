@@ -188,7 +188,7 @@ private:
       std::exception_ptr wrong;        ///< why it failed
     };
 
-    ticket begin(plane moves, const exchange& x, const group& g, lane* /*on*/) {
+    ticket begin(plane moves, const exchange& x, const group& g) {
       record& r = open(moves, x, g);
       switch (x.what) {
       case collective::all_reduce: start_all_reduce(r); break;

@@ -1,6 +1,8 @@
 // Ranks as threads of one process. Nothing is copied on its way: a rank tells where its `in` and
 // `out` lie, and each takes its share out of the memory of the others. That is memory of the host,
-// or of one device which all ranks share.
+// or of one device which all ranks share. Of a device, shares are work of a lane beside the one
+// that computes. Ranks then meet to tell each other what they have started, and events order the
+// lanes of all of them, so that no host waits for work of the device.
 //
 //   thread_ranks ranks(m);
 //   ranks.run([&](communicator& hosts) { ... });     on every rank, each a thread
@@ -96,6 +98,8 @@ private:
   using key = std::tuple<plane, bool, int, int, int, std::int64_t>;
 
   using time = steady::time_point;
+  /// An event of the lanes of a device; of memory of the host there is none.
+  using moment = std::shared_ptr<event>;
 
   /// What the ranks of a group have asked for, each in its place, and how far they are.
   struct meeting {
@@ -103,6 +107,8 @@ private:
       exchange x;
       int rank = -1; ///< number in the run; none before it has come
       std::vector<std::int64_t> gives, takes;
+      /// When its memory may be read, when its share is done, and when it has taken the others'.
+      moment ready{}, shared{}, gathered{};
     };
     std::vector<guest> guests;
     std::atomic<int> came{0}, shared{0}, gathered{0};
@@ -116,28 +122,36 @@ private:
     bool all(const std::atomic<int>& n) const {
       return n.load(std::memory_order_acquire) == size();
     }
+    /// What a lane is given from here on is done behind these moments of all guests.
+    void before(lane& on, moment guest::*until) const {
+      for (const guest& g : guests) on.wait(*(g.*until));
+    }
   };
   using meetings = std::map<key, std::unique_ptr<meeting>>;
 
   /// Copies and adds up what ranks have in one memory: the host does, or a lane of the device that
-  /// all of them share.
+  /// all of them share, beside those on which they compute. Of such a lane the host only knows what
+  /// was started: events tell the others' lanes when it is done.
   struct mover {
-    lane* on = nullptr;
+    exchange_lane* beside = nullptr;
 
     void copy(void* to, const void* from, std::int64_t bytes) const {
       if (bytes <= 0 || to == from) return;
-      if (on == nullptr) std::memcpy(to, from, static_cast<std::size_t>(bytes));
-      else on->copy(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
+      if (beside == nullptr) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+      else
+        beside->on().copy(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
     }
     void reduce(reduction by, dtype t, std::span<const void* const> parts, void* out,
                 std::int64_t n) const {
-      if (on == nullptr) reduce_in_rank_order(by, t, parts, out, n);
-      else on->reduce(by, t, parts, out, n);
+      if (beside == nullptr) reduce_in_rank_order(by, t, parts, out, n);
+      else beside->on().reduce(by, t, parts, out, n);
     }
-    /// Others may read what was written, and write what was read.
-    void finish() const {
-      if (on != nullptr) on->finish();
+    /// What follows is done behind what every guest has done until then.
+    void follow(const meeting& m, moment meeting::guest::*until) const {
+      if (beside != nullptr) m.before(beside->on(), until);
     }
+    /// The moment when all that was given to the lane is done.
+    moment mark() const { return beside == nullptr ? nullptr : beside->mark(beside->on()); }
   };
 
   /// The engine of a rank: it knows what the rank has started on both planes, and how far it is.
@@ -165,7 +179,7 @@ private:
       enum : std::uint8_t { waits, has_shared, has_gathered } stage = waits;
       std::exception_ptr wrong{}; ///< another rank asks for something else
 
-      const meeting::guest& mine() const { return m->guests[static_cast<std::size_t>(place)]; }
+      meeting::guest& mine() const { return m->guests[static_cast<std::size_t>(place)]; }
       bool reduces() const { return mine().x.what == collective::all_reduce; }
       bool done() const {
         if (wrong != nullptr) return true;
@@ -173,9 +187,21 @@ private:
         return reduces() ? stage == has_gathered && m->all(m->gathered)
                          : stage == has_shared && m->all(m->shared);
       }
+      /// What the lane is given from here on is done behind the exchange.
+      void before(lane& on) const {
+        if (mine().x.what == collective::receive) on.wait(*mine().shared);
+        else m->before(on, reduces() ? &meeting::guest::gathered : &meeting::guest::shared);
+      }
     };
 
-    ticket begin(plane moves, const exchange& x, const group& g, lane* on) {
+    ticket begin(plane moves, const exchange& x, const group& g) {
+      return begin(moves, x, g, mover{}, nullptr);
+    }
+    ticket begin(plane moves, const exchange& x, const group& g, exchange_lane& beside,
+                 moment ready) {
+      return begin(moves, x, g, mover{&beside}, std::move(ready));
+    }
+    ticket begin(plane moves, const exchange& x, const group& g, mover by, moment ready) {
       const bool tells = x.before != collective::none;
       key k{moves, tells, x.over.bits, g[0], -1, 0};
       int place = g.rank(), size = g.size();
@@ -185,11 +211,14 @@ private:
       if (x.what == collective::receive)
         k = {moves, tells, pair, g[x.peer], rank_, 0}, place = 1, size = 2;
       std::get<5>(k) = met_[k]++;
-      started_.push_back({++number_, k, &of_.come(k, x, rank_, place, size), place, {on}});
+      meeting& m = of_.come(k, x, rank_, place, size, std::move(ready));
+      started_.push_back({++number_, k, &m, place, by});
       return {number_};
     }
 
-    std::size_t finish(std::span<const ticket> any) {
+    std::size_t finish(std::span<const ticket> any) { return finish(any, nullptr); }
+    std::size_t finish(std::span<const ticket> any, lane& on) { return finish(any, &on); }
+    std::size_t finish(std::span<const ticket> any, lane* on) {
       for (;;) {
         const bell& mine = of_.bells_[static_cast<std::size_t>(rank_)];
         const std::uint32_t seen = mine.rings.load(std::memory_order_acquire);
@@ -202,6 +231,7 @@ private:
             end_for_all();
             std::rethrow_exception(it->wrong);
           }
+          if (on != nullptr) it->before(*on);
           of_.leave(it->at);
           started_.erase(it);
           return i;
@@ -259,15 +289,17 @@ private:
           of_.tell(m, r.wrong);
           return true;
         }
+        r.by.follow(m, &meeting::guest::ready);
         share(r);
-        r.by.finish();
+        r.mine().shared = r.by.mark();
         r.stage = record::has_shared;
         of_.count(m, m.shared);
         return true;
       }
       if (r.stage == record::has_shared && r.reduces() && m.all(m.shared)) {
+        r.by.follow(m, &meeting::guest::shared);
         gather(r);
-        r.by.finish();
+        r.mine().gathered = r.by.mark();
         r.stage = record::has_gathered;
         of_.count(m, m.gathered);
         return true;
@@ -372,7 +404,7 @@ private:
     std::int64_t number_ = 0;
   };
 
-  meeting& come(const key& k, const exchange& x, int rank, int place, int size) {
+  meeting& come(const key& k, const exchange& x, int rank, int place, int size, moment ready) {
     meeting* m = nullptr;
     {
       const std::scoped_lock hold(lock_);
@@ -381,7 +413,7 @@ private:
       m = at->second.get();
       m->at = k;
       meeting::guest& g = m->guests[static_cast<std::size_t>(place)];
-      g.x = x, g.rank = rank;
+      g.x = x, g.rank = rank, g.ready = std::move(ready);
       g.gives.assign(x.gives.begin(), x.gives.end()), g.x.gives = g.gives;
       g.takes.assign(x.takes.begin(), x.takes.end()), g.x.takes = g.takes;
     }
@@ -417,7 +449,10 @@ private:
   void leave(const key& k) {
     const std::scoped_lock hold(lock_);
     const auto at = meetings_.find(k);
-    if (++at->second->left == at->second->size()) unused_.insert(meetings_.extract(at));
+    meeting& m = *at->second;
+    if (++m.left < m.size()) return;
+    for (meeting::guest& g : m.guests) g.ready = g.shared = g.gathered = nullptr;
+    unused_.insert(meetings_.extract(at));
   }
   /// How often there was something new for a rank, which sleeps until there is.
   struct alignas(64) bell {

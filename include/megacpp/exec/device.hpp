@@ -263,7 +263,8 @@ public:
   virtual memory_space& mirrored() = 0;
   /// The lane that steps run on. It lives as long as the device.
   virtual lane& main_lane() = 0;
-  /// These make another lane, and an event of any lane. The device must outlive both.
+  /// These make another lane, and an event of any lane. The device must outlive both, but for an
+  /// event for which lanes of another object of the same device still wait.
   virtual std::unique_ptr<lane> make_lane() = 0;
   virtual std::unique_ptr<event> make_event() = 0;
   virtual product_source& products() = 0;
