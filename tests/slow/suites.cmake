@@ -3,7 +3,7 @@
 
 # megacpp_slow_test(NAME LABEL label TIMEOUT seconds [SHARD n] [ONE_THREAD] [LOCK] [MAY_SKIP] [COST n]
 #                   [NEEDS target...] COMMAND ...)
-#   SHARD      one of those that runs share (tests/CMakeLists.txt)
+#   SHARD      one of those that runs share (tests/CMakeLists.txt), or several: "0;4"
 #   LOCK       builds in the folder of the tests, as others do
 #   COST       about how many seconds it takes: the longest begin first
 #   MAY_SKIP   exit code 77 says that this machine lacks something, which is a failure where all tests
@@ -178,6 +178,12 @@ if(MEGACPP_NVCC)
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/cuda_presets.sh ${PROJECT_SOURCE_DIR}
       ${CMAKE_CURRENT_BINARY_DIR}/cuda_presets -G ${CMAKE_GENERATOR}
       -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER})
+  if(MEGACPP_EXHAUSTIVE_TESTS) # and by another toolkit, which PyPI has
+    megacpp_slow_test(nvcc_second_toolkit LABEL nvcc TIMEOUT 4800 ONE_THREAD MAY_SKIP COST 400
+      COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/second_toolkit.sh ${PROJECT_SOURCE_DIR}
+        ${CMAKE_CURRENT_BINARY_DIR}/second_toolkit -G ${CMAKE_GENERATOR}
+        -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER})
+  endif()
 else()
   megacpp_left_out("the CUDA compile checks: there is no nvcc on the PATH or in /usr/local/cuda/bin; install CUDA's compiler")
 endif()
@@ -251,7 +257,8 @@ endif()
 
 # README's first command as a stranger runs it: where nothing is installed but what it installs itself.
 if(NOT MEGACPP_EXHAUSTIVE_TESTS)
-  megacpp_slow_test(fresh_bookworm LABEL fresh TIMEOUT 1800 ONE_THREAD MAY_SKIP COST 200
+  # In the shards that have least besides.
+  megacpp_slow_test(fresh_bookworm SHARD "0;4;6;7" LABEL fresh TIMEOUT 1800 ONE_THREAD MAY_SKIP COST 200
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/fresh_machine.sh ${PROJECT_SOURCE_DIR}
       ${CMAKE_CURRENT_BINARY_DIR}/fresh bookworm)
 else() # the second one, too, which builds these tests, and Debian 13
