@@ -176,21 +176,47 @@ std::unique_ptr<mc::cuda> device(bool deterministic) {
     return mc::cuda_libraries{nullptr, std::make_unique<mc::cudnn_attention>(on, deterministic)};
   });
 }
+// The numbers of documents of so many tokens each; 0: a sequence is one, and there are none.
+class numbers_of_documents {
+public:
+  numbers_of_documents(mc::cuda& on, const shape& s, int64_t document) {
+    if (document == 0) return;
+    std::vector<std::int32_t> of_token;
+    for (int64_t t = 0; t < s.sequences * s.tokens; ++t)
+      of_token.push_back(static_cast<std::int32_t>(t % s.tokens / document));
+    const auto bytes = static_cast<int64_t>(of_token.size() * sizeof of_token[0]);
+    memory_ = mc::arena(on, bytes, "documents", "a smaller micro-batch");
+    on.write(memory_.data(), of_token.data(), bytes);
+    of.of_queries = of.of_keys = reinterpret_cast<const std::int32_t*>(memory_.data());
+  }
+  mc::attention_documents of;
+
+private:
+  mc::arena memory_;
+};
 // An attention of the library, forward and backward.
 class of_library {
 public:
-  of_library(mc::cuda& on, shape s, int64_t /*document*/)
-      : forward_(prepared(on, s, false)), gradient_(prepared(on, s, true)) {}
-  void operator()(const mc::fused_attention_call& c) const { forward_.execute(c); }
-  void operator()(const mc::fused_attention_grad_call& c) const { gradient_.execute(c); }
+  of_library(mc::cuda& on, shape s, int64_t document)
+      : documents_(on, s, document),
+        forward_(prepared(on, s, document, false)),
+        gradient_(prepared(on, s, document, true)) {}
+  void operator()(mc::fused_attention_call c) const {
+    c.documents = documents_.of, forward_.execute(c);
+  }
+  void operator()(mc::fused_attention_grad_call c) const {
+    c.documents = documents_.of, gradient_.execute(c);
+  }
 
 private:
-  static const mc::fused_attention& prepared(mc::cuda& on, shape s, bool gradient) {
-    s.gradient = gradient;
+  static const mc::fused_attention& prepared(mc::cuda& on, shape s, int64_t document,
+                                             bool gradient) {
+    s.gradient = gradient, s.packed = document > 0;
     const mc::fused_attention* const of = on.attention()->prepare(s);
     if (of == nullptr) throw mc::error(mc::exit_code::internal, on.attention()->left().back());
     return *of;
   }
+  numbers_of_documents documents_;
   const mc::fused_attention &forward_, &gradient_;
 };
 
@@ -198,17 +224,11 @@ private:
 template <class T> class of_tiles {
 public:
   of_tiles(mc::cuda& on, const shape& s, int64_t document)
-      : n_(s), s_{s.tokens, s.tokens, s.heads, s.kv_heads, s.head_dim} {
+      : n_(s),
+        s_{s.tokens, s.tokens, s.heads, s.kv_heads, s.head_dim},
+        documents_(on, s, document) {
     see_.scale = s.score_scale(), see_.window = s.window;
-    if (document == 0) return;
-    std::vector<std::int32_t> of_token;
-    for (int64_t t = 0; t < s.sequences * s.tokens; ++t)
-      of_token.push_back(static_cast<std::int32_t>(t % s.tokens / document));
-    const auto bytes = static_cast<int64_t>(of_token.size() * sizeof of_token[0]);
-    documents_ = mc::arena(on, bytes, "documents", "a smaller micro-batch");
-    on.write(documents_.data(), of_token.data(), bytes);
-    see_.query_document = see_.key_document =
-        reinterpret_cast<const std::int32_t*>(documents_.data());
+    see_.query_document = documents_.of.of_queries, see_.key_document = documents_.of.of_keys;
   }
   void operator()(const mc::fused_attention_call& c) const {
     lane(c.on).for_rows(query_tiles(),
@@ -242,8 +262,8 @@ private:
   mc::head_rows<T> to_k(void* at) const { return {static_cast<T*>(at), s_.kv_heads * s_.width}; }
   shape n_;
   mc::rows::attention_extents s_;
+  numbers_of_documents documents_;
   mc::attention_visibility see_;
-  mc::arena documents_;
 };
 
 // What an attention computes, against loops in double; the gradient twice, where it has the same bits.
@@ -273,7 +293,8 @@ void check(report& r, const std::string& name, shape s) {
   s.gradient = true;
   r.check("attention " + name, [&]() -> figures {
     for (const bool deterministic : {false, true})
-      check_one<bf16, of_library>(*device(deterministic), s, deterministic);
+      for (const int64_t document : {0, 100})
+        check_one<bf16, of_library>(*device(deterministic), s, deterministic, document);
     return {};
   });
   r.check("attention by tiles " + name, [&]() -> figures {
@@ -286,14 +307,15 @@ void check(report& r, const std::string& name, shape s) {
 }
 
 // A causal score and a half: forward 2 products of B A T^2 D / 2 multiplications and additions
-// each, backward 5 of them.
-template <class T, class Attention>
-void measure_one(report& r, const std::string& name, shape s, bool gradient, bool deterministic) {
+// each, backward 5 of them. Of packed documents the time alone is told: they have fewer pairs.
+template <class T, class Attention> void measure_one(report& r, const std::string& name, shape s,
+                                                     bool gradient, bool deterministic,
+                                                     int64_t document = 0) {
   r.check(name, [&]() -> figures {
     const auto on = device(deterministic);
     s.gradient = gradient;
     const operands<T> x(*on, s); // larger than the cache
-    const Attention of(*on, s, 0);
+    const Attention of(*on, s, document);
     const auto f = x.forward();
     const auto g = x.gradient();
     of(f);
@@ -311,12 +333,24 @@ void measure_one(report& r, const std::string& name, shape s, bool gradient, boo
     lane.finish();
     const double ms = static_cast<double>(end.since(begin)) * 1e-6 / calls;
     const auto n = [](int64_t i) { return static_cast<double>(i); };
+    if (document > 0) return {{"ms", ms}};
     const double flops = (gradient ? 5.0 : 2.0) * n(s.sequences * s.tokens) * n(s.heads) *
                          n(s.tokens) * n(s.head_dim);
     return {{"ms", ms},
             {"TFLOP/s", flops / ms / 1e9},
             {"scratch_MiB", n(on->attention()->scratch(s)) / 0x1p20}};
   });
+}
+// By whom documents of so many tokens are attended to faster.
+void measure_packed(report& r, const std::string& name, const shape& s, int64_t document) {
+  const std::string packed = name + " in documents of " + std::to_string(document);
+  for (const bool gradient : {false, true}) {
+    const char* const what = gradient ? "backward " : "forward ";
+    measure_one<bf16, of_library>(r, std::string("attention ") + what + packed, s, gradient, true,
+                                  document);
+    measure_one<bf16, of_tiles<bf16>>(r, std::string("attention by tiles ") + what + packed, s,
+                                      gradient, true, document);
+  }
 }
 void measure(report& r, const std::string& name, const shape& s) {
   measure_one<bf16, of_library>(r, "attention forward " + name, s, false, true);
@@ -343,6 +377,8 @@ void attention(report& r) {
   measure(r, "gpt2-124m", {32, 1024, 12, 12, 64});
   measure(r, "qwen3-8b", {4, 4096, 32, 8, 128});
   measure(r, "qwen3-30b-a3b", {2, 4096, 32, 4, 128});
+  for (const int64_t document : {2048, 512, 128})
+    measure_packed(r, "qwen3-8b", {4, 4096, 32, 8, 128}, document);
 }
 
 } // namespace gpu

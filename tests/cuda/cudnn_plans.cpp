@@ -2,7 +2,8 @@
 // that has none: the library has a kernel of Hopper for each, and asks for no more scratch than is
 // planned. It links the library itself, and driver_stand_in.cpp in the place of the driver's.
 //
-//   cudnn_plans [all]     all: of several micro-batches, lengths and tensor parallel ranks, 6 minutes
+//   cudnn_plans [all]     all: of several micro-batches, lengths and tensor parallel ranks, each packed,
+//                         too; many minutes
 #include <megacpp/kernel/cuda/cudnn_attention.hpp>
 #include <megacpp/preset/models.hpp>
 
@@ -10,11 +11,18 @@
 #include <cstdint>
 #include <cstdio>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
 
 extern "C" const char* stand_in_kernels(); // driver_stand_in.cpp
+
+// Compiled by nvcc, and named by lanes, which g++ makes ready at -O3 though nothing here starts one.
+int mc::reduce_on_cuda(CUstream_st*, mc::reduction, mc::dtype, std::span<const void* const>, void*,
+                       std::int64_t) {
+  return cudaErrorNotSupported;
+}
 
 namespace {
 
@@ -34,17 +42,18 @@ constexpr std::string_view h200 =
 int plans = 0, wrong = 0;
 
 void fail(const std::string& name, const fused_attention_shape& s, const std::string& why) {
-  std::printf("%s: %lld x %lld tokens, %lld heads of %lld and %lld of keys%s: %s\n", name.c_str(),
+  std::printf("%s: %lld x %lld tokens, %lld heads of %lld and %lld of keys%s%s: %s\n", name.c_str(),
               static_cast<long long>(s.sequences), static_cast<long long>(s.tokens),
               static_cast<long long>(s.heads), static_cast<long long>(s.head_dim),
-              static_cast<long long>(s.kv_heads), s.gradient ? ", gradient" : "", why.c_str());
+              static_cast<long long>(s.kv_heads), s.packed ? ", packed" : "",
+              s.gradient ? ", gradient" : "", why.c_str());
   ++wrong;
 }
 
 /// The plan of the first engine that cuDNN proposes for a shape: programs take it if it passes their
 /// check.
-void plan(const std::string& name, fused_attention_shape s, bool deterministic,
-          const mc::cudnn_descriptor& device) {
+void plan_one(const std::string& name, fused_attention_shape s, bool deterministic,
+              const mc::cudnn_descriptor& device) {
   const std::int64_t planned = mc::cuda::attention_scratch(s, deterministic);
   s.sequences = mc::cuda::sequences_at_once(s, deterministic);
   ++plans;
@@ -64,6 +73,13 @@ void plan(const std::string& name, fused_attention_shape s, bool deterministic,
   }
 }
 
+/// The plans of a shape and of its gradient.
+void plan(const std::string& name, fused_attention_shape s, const mc::cudnn_descriptor& device) {
+  plan_one(name, s, true, device);
+  s.gradient = true;
+  for (const bool deterministic : {true, false}) plan_one(name, s, deterministic, device);
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
@@ -74,6 +90,7 @@ int main(int argc, char** argv) {
            static_cast<std::int64_t>(h200.size()), h200.data())
       .finalize("a device's properties");
   std::set<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t>> seen;
+  std::set<std::tuple<std::int64_t, bool>> packed; // in short: a shape of each kind of heads
   const auto model = [&](const std::string& name, std::int64_t heads, std::int64_t kv_heads,
                          std::int64_t head_dim, std::int64_t positions) {
     for (const std::int64_t tp : {1, 2, 8})
@@ -82,16 +99,14 @@ int main(int argc, char** argv) {
           if (heads % tp != 0 || kv_heads % tp != 0 ||
               (!all && (tp > 1 || sequences != 4 || most != 4096)))
             continue;
-          const fused_attention_shape s{sequences, std::min(most, positions), heads / tp,
-                                        kv_heads / tp, head_dim};
+          fused_attention_shape s{sequences, std::min(most, positions), heads / tp, kv_heads / tp,
+                                  head_dim};
           if (!seen.emplace(s.sequences, s.tokens, s.heads, s.kv_heads, s.head_dim).second)
             continue;
-          plan(name, s, true, device);
-          for (const bool deterministic : {true, false}) {
-            fused_attention_shape g = s;
-            g.gradient = true;
-            plan(name, g, deterministic, device);
-          }
+          plan(name, s, device);
+          s.packed = true;
+          if (all || packed.emplace(s.head_dim, s.heads == s.kv_heads).second)
+            plan(name, s, device);
         }
   };
   using namespace mc::preset;
@@ -118,14 +133,12 @@ int main(int argc, char** argv) {
   grouped("qwen3_moe_165m", qwen3_moe_165m), grouped("qwen3_30b_a3b", qwen3_30b_a3b);
   grouped("qwen3_235b_a22b", qwen3_235b_a22b);
   // A window, and a length whose sums begin between multiples of 16 bytes.
-  for (const fused_attention_shape& s : {fused_attention_shape{4, 4096, 32, 8, 128, 1024},
-                                         fused_attention_shape{4, 4095, 25, 25, 64}})
-    for (const bool gradient : {false, true})
-      for (const bool deterministic : {true, false}) {
-        fused_attention_shape g = s;
-        g.gradient = gradient;
-        plan("a window or an odd length", g, deterministic, device);
-      }
+  for (fused_attention_shape s : {fused_attention_shape{4, 4096, 32, 8, 128, 1024},
+                                  fused_attention_shape{4, 4095, 25, 25, 64}})
+    for (const bool in_documents : {false, true}) {
+      s.packed = in_documents;
+      plan("a window or an odd length", s, device);
+    }
   std::printf("%d plans of cuDNN %s for an H200, %d wrong\n", plans,
               mc::dotted_version(cudnnGetVersion()).c_str(), wrong);
   return wrong == 0 && plans > 0 ? 0 : 1;

@@ -1,11 +1,13 @@
 // cuDNN without a device: the functions of its backend API that kernel/cuda calls. A plan computes the
 // graph that it was made of as it is written, operation by operation, in double; what a tensor stores
-// as bf16 is rounded. So a graph that says something else than attention computes something else.
+// as bf16 is rounded, and integers that are to be computed with in fp32 are. So a graph that says
+// something else than attention computes something else.
 //
 // It proposes two engines, whose plans want as much workspace as those of cuDNN 9.19 for an H200.
 #include "stand_in.hpp"
 
 #include <cudnn.h>
+#include <megacpp/kernel/cuda/attention_graph.hpp>
 #include <megacpp/num/dtype.hpp>
 
 #include <algorithm>
@@ -130,9 +132,10 @@ double rounded(double x, cudnnDataType_t type) {
 class computed {
 public:
   /// `wrong` gives the tensors of which one number is computed wrong, `unwritten` those of which it is
-  /// not written, `beside` those behind which a number is.
+  /// not written, `beside` those behind which a number is, `columns` those to whose last number 0 times
+  /// e^(0 - lse) is added, as of a column behind the last one.
   struct faults {
-    std::set<int64_t> wrong, unwritten, beside;
+    std::set<int64_t> wrong, unwritten, beside, columns;
   };
   computed(const descriptor& graph, std::map<int64_t, void*> arrays, faults of)
       : operations_(graph.all<const descriptor*>(CUDNN_ATTR_OPERATIONGRAPH_OPS)),
@@ -196,6 +199,8 @@ private:
       const int64_t i = t.offset(at);
       n.x.push_back(t.type == CUDNN_DATA_BFLOAT16
                         ? double{static_cast<float>(static_cast<const mc::bf16*>(p)[i])}
+                    : t.type == CUDNN_DATA_INT32
+                        ? static_cast<double>(static_cast<const std::int32_t*>(p)[i])
                         : double{static_cast<const float*>(p)[i]});
     });
     return n;
@@ -214,6 +219,11 @@ private:
         else static_cast<float*>(p)[i] = narrow;
       };
       if (faults_.wrong.contains(t.name)) n.x.back() += 1;
+      if (faults_.columns.contains(t.name)) {
+        const auto* const lse = static_cast<const float*>(
+            arrays_.at(static_cast<int64_t>(mc::attention_tensor::stats)));
+        n.x.back() += double{0 * std::exp(-lse[t.dims[0] * t.dims[1] * t.dims[2] - 1])};
+      }
       std::size_t k = 0;
       each_place(t.dims, [&](const place& at) {
         const bool last = ++k == n.x.size();
@@ -257,8 +267,10 @@ private:
     const numbers* const t = op.has(CUDNN_ATTR_OPERATION_POINTWISE_TDESC)
                                  ? &value(op.of(CUDNN_ATTR_OPERATION_POINTWISE_TDESC))
                                  : nullptr;
+    const auto arithmetic = how.one<cudnnDataType_t>(CUDNN_ATTR_POINTWISE_MATH_PREC);
     give(to, [&](const place& p) {
-      const double v = x.at(p, y.dims), w = b != nullptr ? b->at(p, y.dims) : 0;
+      const double v = rounded(x.at(p, y.dims), arithmetic),
+                   w = b != nullptr ? rounded(b->at(p, y.dims), arithmetic) : 0;
       switch (mode) {
       case CUDNN_POINTWISE_ADD: return v + w;
       case CUDNN_POINTWISE_SUB: return v - w;
@@ -267,6 +279,7 @@ private:
       case CUDNN_POINTWISE_EXP: return std::exp(v);
       case CUDNN_POINTWISE_LOG: return std::log(v);
       case CUDNN_POINTWISE_IDENTITY: return v;
+      case CUDNN_POINTWISE_CMP_EQ: return v == w ? 1.0 : 0.0;
       case CUDNN_POINTWISE_CMP_GE: return v >= w ? 1.0 : 0.0;
       case CUDNN_POINTWISE_CMP_GT: return v > w ? 1.0 : 0.0;
       case CUDNN_POINTWISE_BINARY_SELECT: return t->at(p, y.dims) != 0 ? v : w;
@@ -474,6 +487,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t h, cudnnBackendDescriptor_t of,
     if (asked("wrong")) faults.wrong.insert(name);
     if (asked("unwritten")) faults.unwritten.insert(name);
     if (asked("beside")) faults.beside.insert(name);
+    if (asked("columns")) faults.columns.insert(name);
   }
   const auto all =
       std::make_shared<computed>(engine.of(graph_of_engine), std::move(arrays), std::move(faults));

@@ -16,14 +16,15 @@ namespace mc {
 
 class lane;
 
-/// Causal attention (op/attention.hpp) of bf16. Each sequence is one document whose queries and
-/// keys stand at 0, 1, ..., S-1. Operands are dense: q (B, S, A, D), k and v (B, S, K, D).
+/// Causal attention (op/attention.hpp) of bf16. The queries and keys of each sequence stand at 0,
+/// 1, ..., S-1. Operands are dense: q (B, S, A, D), k and v (B, S, K, D).
 struct fused_attention_shape {
   std::int64_t sequences = 0, tokens = 0, heads = 0, kv_heads = 0, head_dim = 0; ///< B, S, A, K, D
   std::int64_t window = 0; ///< a query sees no key this far or farther back; 0: there is none
   double scale = 0;        ///< of the scores; 0: D^-1/2
   bool gradient = false;   ///< dq, dk and dv, of dy; else o and lse
   bool apart = false;      ///< a sequence has the same bits however many others there are
+  bool packed = false;     ///< a query sees keys of its own document alone; else a sequence is one
 
   double score_scale() const {
     return scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(head_dim));
@@ -32,6 +33,11 @@ struct fused_attention_shape {
                                    const fused_attention_shape&) = default;
 };
 
+/// Numbers of documents, (B, S) i32 each, of a packed attention: a query and a key whose numbers
+/// are equal are of one document, whatever lies between them. A token has one number as both.
+struct attention_documents {
+  const std::int32_t *of_queries = nullptr, *of_keys = nullptr;
+};
 /// A call of an attention: the lane that it runs on, as much scratch as attention_source::scratch()
 /// says, and its operands. lse is (B, A, S) fp32.
 struct fused_attention_call {
@@ -39,6 +45,7 @@ struct fused_attention_call {
   std::byte* scratch;
   const void *q, *k, *v;
   void *o, *lse;
+  attention_documents documents = {};
 };
 /// A call of its gradient, which reads what the forward has made.
 struct fused_attention_grad_call {
@@ -46,6 +53,7 @@ struct fused_attention_grad_call {
   std::byte* scratch;
   const void *dy, *q, *k, *v, *o, *lse;
   void *dq, *dk, *dv;
+  attention_documents documents = {};
 };
 
 /// A prepared attention: of its calls the one that its shape says.

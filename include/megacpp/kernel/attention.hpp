@@ -42,6 +42,16 @@ template <class In, class Call> constexpr bool counts_here(const Call& c) {
   };
   return q.counts && k.counts && whole(q) && whole(k) && q.dims[1].n == k.dims[1].n;
 }
+/// Whether each token is of the same document as a query and as a key, so that it sees itself: both
+/// numbers are what a batch says of it, or one value.
+template <class In, class Call> constexpr bool documents_agree(const Call& c) {
+  if (!c.has(In::q_document)) return true;
+  const value &q = c.value_of(In::q_document), &k = c.value_of(In::k_document);
+  const auto fed = [](const value& v) {
+    return v.from == feed::documents || v.from == feed::all_documents;
+  };
+  return &q == &k || (fed(q) && fed(k));
+}
 /// The visibility with the places and documents that the list In of the node's operands has.
 template <class In, class Call>
 attention_visibility visibility_of(const Call& c, std::int64_t head_dim) {
@@ -55,10 +65,10 @@ attention_visibility visibility_of(const Call& c, std::int64_t head_dim) {
 template <class T, class In, class Call> constexpr const char* why_not_fused(const Call& c) {
   if (!std::is_same_v<T, bf16>) return "its elements are not bf16, which libraries take";
   if (!c.attr(of_type<attention_options>).causal) return "it is not causal";
-  if (c.has(In::q_document)) return "sequences hold several documents";
   if (!counts_here<In>(c))
     return "positions may be others than 0, 1, 2, ... (context parallelism, or positions that are "
            "fed)";
+  if (!documents_agree<In>(c)) return "its queries and keys have documents of their own";
   return nullptr;
 }
 template <class T, class In, class Call> constexpr bool is_fused(const Call& c) {
@@ -78,7 +88,8 @@ constexpr fused_attention_shape fused_shape(const Call& c, bool gradient) {
           .window = o.window < s.keys ? o.window : 0,
           .scale = o.scale,
           .gradient = gradient,
-          .apart = c.sums() == numerics::batch_invariant};
+          .apart = c.sums() == numerics::batch_invariant,
+          .packed = c.has(In::q_document)};
 }
 template <class T, class In, class Call>
 constexpr std::int64_t fused_scratch(const Call& c, bool gradient) {
@@ -97,6 +108,9 @@ template <class T, class In, class Call> void prepare_fused(Call& c, bool gradie
 template <class T, class In, class Call> const fused_attention* fused_here(const Call& c) {
   if (!is_fused<T, In>(c)) return nullptr;
   return static_cast<const fused_attention*>(c.slot().plan[0]);
+}
+template <class In, class Call> attention_documents documents_of(const Call& c) {
+  return {c.in(In::q_document), c.in(In::k_document)};
 }
 template <class U, class Shape> head_rows<U> query_rows(U* p, const Shape& s) {
   return {p, s.heads * s.head_dim};
@@ -127,7 +141,8 @@ template <> struct kernel_of<&op::attention> { // q, k, v, q_order, k_order, q_d
     using namespace detail;
     if (const fused_attention* const of = fused_here<T, in>(c))
       return of->execute(fused_attention_call{c.lane(), c.scratch(), c.in(in::q), c.in(in::k),
-                                              c.in(in::v), c.out(out::o), c.out(out::lse)});
+                                              c.in(in::v), c.out(out::o), c.out(out::lse),
+                                              documents_of<in>(c)});
     const auto s = shape_of_attention(c, in::q, in::k);
     const attention_visibility see = visibility_of<in>(c, s.head_dim);
     const auto q = query_rows(c.in(in::q), s), k = key_rows(c.in(in::k), s),
@@ -161,7 +176,7 @@ struct kernel_of<&op::attention_grad> { // dy, q, k, v, o, lse, places, document
     if (const fused_attention* const of = fused_here<T, in>(c))
       return of->execute(fused_attention_grad_call{
           c.lane(), c.scratch(), c.in(in::dy), c.in(in::q), c.in(in::k), c.in(in::v), c.in(in::o),
-          c.in(in::lse), c.out(out::dq), c.out(out::dk), c.out(out::dv)});
+          c.in(in::lse), c.out(out::dq), c.out(out::dk), c.out(out::dv), documents_of<in>(c)});
     const auto s = shape_of_attention(c, in::q, in::k);
     const attention_visibility see = visibility_of<in>(c, s.head_dim);
     const auto dy = query_rows(c.in(in::dy), s), q = query_rows(c.in(in::q), s),

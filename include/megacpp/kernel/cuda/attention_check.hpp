@@ -7,6 +7,13 @@
 // in fp32 (kernel/attention_forward.hpp). The scores have a standard deviation of 2, so that a
 // query that sees one key too many or too few shows in lse, which is fp32.
 //
+// Packed sequences have documents of many lengths, from one token on, one of which is in two pieces
+// with others between them, and the last of which ends with its sequence. Their numbers differ by
+// less than fp32 tells apart, and their borders by sequence. In every second sequence the last
+// token is a document of its own with a score of about -150: where a mask was applied, cuDNN has
+// taken the columns behind the last one for scores of 0, whose e^(0 - lse) is infinite then
+// (github.com/pytorch/pytorch/issues/196678).
+//
 // The library rounds P and dS to bf16 before it multiplies them, O before its product with dy, and
 // the parts of dK and dV that each head has before it adds them up: an element may be wrong by
 // 2^-8 of itself and 2^-8 (of o) or 2^-6 (of gradients) of the largest of its head, or of the terms
@@ -47,6 +54,7 @@ public:
     place(dq_, s.gradient, s.tokens * of_q, dtype::bf16);
     place(dk_, s.gradient, s.tokens * of_k, dtype::bf16);
     place(dv_, s.gradient, s.tokens * of_k, dtype::bf16);
+    place(documents_, s.packed, s.tokens, dtype::i32);
   }
 
   /// Memory of the device that the check needs.
@@ -62,11 +70,16 @@ public:
     for (std::int64_t b = 0; b < s_.sequences; ++b)
       for (const array* a : {&q_, &k_, &v_, &dy_})
         if (a->there()) on.write(memory + a->at(b), input(*a, b).data(), a->bytes());
+    for (std::int64_t b = 0; s_.packed && b < s_.sequences; ++b)
+      on.write(memory + documents_.at(b), documents(b).data(), documents_.bytes());
     const auto at = [&](const array& a) { return memory + a.begin; };
+    attention_documents of;
+    if (s_.packed)
+      of.of_queries = of.of_keys = reinterpret_cast<const std::int32_t*>(at(documents_));
     lane& l = on.main_lane();
-    if (!run({l, nullptr, at(q_), at(k_), at(v_), at(o_), at(lse_)},
+    if (!run({l, nullptr, at(q_), at(k_), at(v_), at(o_), at(lse_), of},
              {l, nullptr, at(dy_), at(q_), at(k_), at(v_), at(o_), at(lse_), at(dq_), at(dk_),
-              at(dv_)}))
+              at(dv_), of}))
       return "fails";
     l.finish();
     for (const array* a : {&o_, &dq_, &dk_, &dv_, &lse_})
@@ -93,9 +106,42 @@ private:
   double most_of_q() const {
     return 6 / (s_.score_scale() * std::sqrt(static_cast<double>(s_.head_dim)));
   }
+  /// The documents of a packed sequence, by their numbers.
+  std::vector<std::int32_t> documents(std::int64_t sequence) const {
+    const std::int64_t S = s_.tokens, one = 3 * S / 8 + sequence, again = 5 * S / 8,
+                       then = 3 * S / 4;
+    constexpr std::int32_t first = 1 << 30;
+    std::vector<std::int32_t> x;
+    for (std::int64_t t = 0; t < S; ++t) {
+      std::int64_t document = 0; // up to `one`, and again before `then`
+      if (t == S - 1 && last_is_alone(sequence)) document = 1;
+      else if (t >= then) document = 2;
+      else if (t >= one && t < again) // of 1, 3, 5, ... tokens
+        document = 3 + static_cast<std::int64_t>(std::sqrt(static_cast<double>(t - one)));
+      x.push_back(first + static_cast<std::int32_t>(document));
+    }
+    return x;
+  }
+  static bool last_is_alone(std::int64_t sequence) { return sequence % 2 == 0; }
+
   /// Numbers that look random, the same for the same array and sequence: up to 1 in magnitude, and
-  /// those of q so large that scores have the deviation that is wanted.
+  /// those of q so large that scores have the deviation that is wanted. Where the last token is a
+  /// document, its queries are its keys times a number that makes its scores about -150.
   std::vector<bf16> input(const array& a, std::int64_t sequence) const {
+    std::vector<bf16> x = random(a, sequence);
+    if (&a != &q_ || !s_.packed || !last_is_alone(sequence)) return x;
+    const std::vector<bf16> k = random(k_, sequence);
+    const std::int64_t D = s_.head_dim, group = s_.heads / s_.kv_heads;
+    const double times = -450 / (s_.score_scale() * static_cast<double>(D));
+    for (std::int64_t i = 0; i < s_.heads * D; ++i) {
+      const std::int64_t key = i / D / group * D + i % D;
+      const bf16 of = k[static_cast<std::size_t>((s_.tokens - 1) * s_.kv_heads * D + key)];
+      x[static_cast<std::size_t>((s_.tokens - 1) * s_.heads * D + i)] =
+          bf16(static_cast<float>(times * double{static_cast<float>(of)}));
+    }
+    return x;
+  }
+  std::vector<bf16> random(const array& a, std::int64_t sequence) const {
     const double most = &a == &q_ ? most_of_q() : 1;
     std::vector<bf16> x(static_cast<std::size_t>(a.elements));
     const auto key = static_cast<std::uint64_t>(a.at(sequence));
@@ -133,7 +179,7 @@ private:
   }
   bool guards_are_whole(device& on, const std::byte* memory) const {
     std::array<unsigned char, guard> x{};
-    for (const array* a : {&q_, &k_, &v_, &o_, &lse_, &dy_, &dq_, &dk_, &dv_}) {
+    for (const array* a : {&q_, &k_, &v_, &o_, &lse_, &dy_, &dq_, &dk_, &dv_, &documents_}) {
       if (!a->there()) continue;
       for (const std::int64_t first : {a->begin - guard, a->at(s_.sequences)}) {
         on.read(x.data(), memory + first, guard);
@@ -181,6 +227,8 @@ private:
     const attention_shape shape{std::int64_t{1}, S, S, group, std::int64_t{1}, D};
     attention_visibility see;
     see.scale = s_.score_scale(), see.window = s_.window;
+    std::vector<std::int32_t> of;
+    if (s_.packed) of = documents(b), see.query_document = see.key_document = of.data();
     const cores threads;
     const int many = on.threads();
     std::vector<std::byte> scratch(
@@ -201,8 +249,10 @@ private:
     if (!wrong.empty() || !s_.gradient) return wrong;
     const auto dy = queries(input(dy_, b));
     // An element of dS is the difference of two numbers of this size, which are rounded before. So
-    // the errors of dq and dk are in proportion to it, even where the difference is small.
-    const double terms = s_.score_scale() * std::sqrt(static_cast<double>(D)) / 16;
+    // the errors of dq and dk are in proportion to it, even where the difference is small. A query
+    // of a short document multiplies them by a probability near 1, and no gradient need be larger.
+    const double terms =
+        s_.score_scale() * std::sqrt(static_cast<double>(D)) / (s_.packed ? 4 : 16);
     std::vector<float> dq(q.size()), dk(k.size()), dv(v.size());
     attention_backward<float>(shape, see, rows_of(dy, group), rows_of(q, group), rows_of(k, 1),
                               rows_of(v, 1), rows_of(o, group), lse.data(), rows_of(dq, group),
@@ -215,7 +265,7 @@ private:
   }
 
   fused_attention_shape s_;
-  array q_, k_, v_, o_, lse_, dy_, dq_, dk_, dv_;
+  array q_, k_, v_, o_, lse_, dy_, dq_, dk_, dv_, documents_;
   std::int64_t bytes_ = 0;
 };
 

@@ -33,7 +33,9 @@ enum class attention_tensor : std::int64_t {
   scale,          // these four are numbers on the host
   hidden,
   one,
-  window, // int32
+  window,         // int32
+  query_document, // (B, S) int32, as the next
+  key_document,
 };
 
 /// A graph as it is written: tensors, and operations on them. What it makes, it keeps.
@@ -237,11 +239,12 @@ private:
   value score() { return g_.between(scores_, by_row_, CUDNN_DATA_FLOAT); }
   value across() { return g_.between(scores_, by_column_, CUDNN_DATA_BFLOAT16); }
   value row() { return g_.between(rows_, of_rows_, CUDNN_DATA_FLOAT); }
+  value integers() { return g_.between(scores_, by_row_, CUDNN_DATA_INT32); }
+  value truths() { return g_.between(scores_, by_row_, CUDNN_DATA_BOOLEAN); }
   /// The scores where a query sees a key, elsewhere the number that stands for minus infinity.
-  value masked(value scores) {
-    const auto integers = [&]() -> value { return g_.between(scores_, by_row_, CUDNN_DATA_INT32); };
-    const auto truths = [&]() -> value { return g_.between(scores_, by_row_, CUDNN_DATA_BOOLEAN); };
+  value masked(value all) {
     value none = g_.number(attention_tensor::hidden);
+    value scores = s_.packed ? of_one_document(all, none) : all;
     value query = integers(), key = integers(), behind = truths(), causal = score();
     g_.index(scores, 2, query);
     g_.index(scores, 3, key);
@@ -256,6 +259,23 @@ private:
     g_.binary(CUDNN_POINTWISE_ADD, column, window, reach, CUDNN_DATA_INT32);
     g_.binary(CUDNN_POINTWISE_CMP_GT, reach, row, near, CUDNN_DATA_BOOLEAN);
     g_.select(causal, none, near, seen);
+    return seen;
+  }
+  /// The scores whose query and key are of one document. cuDNN compares numbers that are there for
+  /// each score: those of the queries and of the keys are spread by adding each to a 0.
+  value of_one_document(value scores, value none) {
+    value query = g_.stored(attention_tensor::query_document, {B, 1, S, 1}, {S, 1, 1, 1},
+                            CUDNN_DATA_INT32, sizeof(std::int32_t)),
+          key = g_.stored(attention_tensor::key_document, {B, 1, 1, S}, {S, 1, 1, 1},
+                          CUDNN_DATA_INT32, sizeof(std::int32_t));
+    value index = integers(), zero = integers(), of_query = integers(), of_key = integers(),
+          same = truths(), seen = score();
+    g_.index(scores, 3, index);
+    g_.binary(CUDNN_POINTWISE_SUB, index, index, zero, CUDNN_DATA_INT32);
+    g_.binary(CUDNN_POINTWISE_ADD, zero, query, of_query, CUDNN_DATA_INT32);
+    g_.binary(CUDNN_POINTWISE_ADD, zero, key, of_key, CUDNN_DATA_INT32);
+    g_.binary(CUDNN_POINTWISE_CMP_EQ, of_query, of_key, same, CUDNN_DATA_BOOLEAN);
+    g_.select(scores, none, same, seen);
     return seen;
   }
   /// x^T y, of all heads, to the key heads that they share.

@@ -98,6 +98,9 @@ private:
       bind(attention_tensor::v, c.v), bind(attention_tensor::scale, &scale_);
       bind(attention_tensor::hidden, &none_);
       if (window_ > 0) bind(attention_tensor::window, &window_);
+      if (!of.shape_.packed) return;
+      bind(attention_tensor::query_document, c.documents.of_queries);
+      bind(attention_tensor::key_document, c.documents.of_keys);
     }
     void bind(attention_tensor name, const void* p) {
       names_.push_back(static_cast<std::int64_t>(name)), pointers_.push_back(p);
@@ -190,6 +193,7 @@ private:
         part.q = after(c.q, tokens, heads()), part.o = after(c.o, tokens, heads());
         part.k = after(c.k, tokens, kv_heads()), part.v = after(c.v, tokens, kv_heads());
         part.lse = after(c.lse, tokens, shape.heads * std::int64_t{sizeof(float)});
+        part.documents = after(c.documents, tokens);
         plan->execute(part);
       });
     }
@@ -201,6 +205,7 @@ private:
         part.k = after(c.k, tokens, kv_heads()), part.dk = after(c.dk, tokens, kv_heads());
         part.v = after(c.v, tokens, kv_heads()), part.dv = after(c.dv, tokens, kv_heads());
         part.lse = after(c.lse, tokens, shape.heads * std::int64_t{sizeof(float)});
+        part.documents = after(c.documents, tokens);
         plan->execute(part);
       });
     }
@@ -218,6 +223,10 @@ private:
     }
     static void* after(void* p, std::int64_t tokens, std::int64_t bytes) {
       return static_cast<std::byte*>(p) + tokens * bytes;
+    }
+    attention_documents after(const attention_documents& d, std::int64_t tokens) const {
+      if (!shape.packed) return {};
+      return {d.of_queries + tokens, d.of_keys + tokens};
     }
     /// f(tokens before) for the sequences that are computed at a time.
     template <class Call, class F> void each(const Call& c, F f) const {
@@ -294,7 +303,8 @@ private:
   static std::string text_of(const fused_attention_shape& s) {
     return std::string(s.gradient ? "the gradient of " : "") + std::to_string(s.sequences) + " x " +
            std::to_string(s.tokens) + " tokens with " + std::to_string(s.heads) + " heads of " +
-           std::to_string(s.head_dim) + " and " + std::to_string(s.kv_heads) + " of keys";
+           std::to_string(s.head_dim) + " and " + std::to_string(s.kv_heads) + " of keys" +
+           (s.packed ? ", packed" : "");
   }
 
   cuda& on_;
