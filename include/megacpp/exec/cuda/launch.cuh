@@ -2,8 +2,8 @@
 // instantiate launch_on_cuda for the bodies that there are (kernel/rows/bodies.inc).
 #pragma once
 
+#include <megacpp/exec/cuda/group_team.cuh>
 #include <megacpp/exec/cuda/launch.hpp>
-#include <megacpp/exec/team.hpp>
 
 #include <cuda_runtime.h>
 

@@ -1,0 +1,160 @@
+// The team of a row on a CUDA device (exec/team.hpp). For nvcc alone: bodies see no more of it than a
+// team has.
+#pragma once
+
+#include <megacpp/exec/team.hpp>
+
+#include <cuda_runtime.h>
+
+namespace mc {
+
+/// Threads of a CUDA block: all of them, which are a multiple of 32, or one of the `Groups` warps
+/// of a block, each with a row of its own. Sums: each thread adds its groups of elements in order,
+/// then the lanes of a thread, the threads of a warp by shuffles, and the warps in order through
+/// shared memory. All threads get the result. Where rows are aligned (exec/launch.hpp),
+/// aligned_lanes tell loads and stores so.
+template <int Lanes, int Groups = 1, bool Aligned = false> struct group_team {
+  static_assert(Lanes % 32 == 0 && Lanes <= 1024 && (Groups == 1 || Lanes == 32));
+  static constexpr int threads = Lanes, least_threads = Lanes;
+  static constexpr bool multiplies = Lanes == 128; // four warps have the rows of a tile
+  template <class T> static constexpr int width = 16 / static_cast<int>(sizeof(T));
+  template <int N> using group = std::conditional_t<Aligned, aligned_lanes<N>, lanes<N>>;
+
+  __device__ __forceinline__ int index() const { return me(); }
+  __device__ __forceinline__ constexpr int count() const { return Lanes; }
+  __device__ __forceinline__ bool leader() const { return me() == 0; }
+  __device__ __forceinline__ void multiply(float (&c)[4], const std::uint32_t (&a)[4],
+                                           const std::uint32_t (&b)[2]) const {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  }
+  __device__ __forceinline__ void sync() const {
+    if constexpr (Lanes == 32) __syncwarp();
+    else __syncthreads();
+  }
+  template <class T> __device__ __forceinline__ void carry(T* to, const T* from) const {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                     static_cast<unsigned>(__cvta_generic_to_shared(to))),
+                 "l"(from)
+                 : "memory");
+  }
+  __device__ __forceinline__ void carried() const {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+  }
+  template <class X, int N, int I> __device__ __forceinline__ X* shared() const {
+    __shared__ alignas(16) X array[Groups][N];
+    return array[Groups == 1 ? 0 : threadIdx.x / Lanes];
+  }
+
+  template <class T, class Extent, class F>
+  __device__ __forceinline__ void each(Extent extent, F f) const {
+    constexpr int N = width<T>;
+    const std::int64_t n = extent, full = n / N * N;
+    for (std::int64_t i = me() * N; i < full; i += Lanes * N) f(group_at<N>(i));
+    for (std::int64_t i = full + me(); i < n; i += Lanes) f(lanes<1>{i});
+  }
+
+  template <class T, class Extent, class F>
+  __device__ __forceinline__ void each_wide(Extent extent, F f) const {
+    each<T>(extent, f);
+  }
+
+  template <class T, class Outer, class Extent, class F>
+  __device__ __forceinline__ void each_of(Outer outer, Extent extent, F f) const {
+    constexpr int N = width<T>;
+    const auto m = static_cast<unsigned>(std::int64_t{outer}),
+               n = static_cast<unsigned>(std::int64_t{extent}), groups = n / N, rest = n % N;
+    const unsigned of = groups > 0 ? groups : 1, by = rest > 0 ? rest : 1, first = me();
+    for (unsigned k = first; k < m * groups; k += Lanes)
+      f(std::int64_t{k / of}, group_at<N>(std::int64_t{k % of} * N));
+    for (unsigned k = first; k < m * rest; k += Lanes)
+      f(std::int64_t{k / by}, lanes<1>{std::int64_t{groups} * N + k % by});
+  }
+
+  template <class T, class Extent, class F>
+  __device__ __forceinline__ auto sum(Extent extent, F f) const {
+    using V = decltype(f(group<width<T>>{}));
+    return over_group(fold<T>(extent, V(0), f, detail::plus{}), detail::plus{});
+  }
+
+  template <class T, class Extent, class F>
+  __device__ __forceinline__ auto sum_two(Extent extent, F f) const {
+    using V = decltype(f(group<width<T>>{}).first);
+    using A = typename V::value_type;
+    V a(0), b(0);
+    each<T>(extent, [&](auto i) {
+      const auto x = f(i);
+      if constexpr (decltype(i)::count == 1) {
+        a.v[0] = a.v[0] + x.first.v[0], b.v[0] = b.v[0] + x.second.v[0];
+      } else {
+        a = a + x.first, b = b + x.second;
+      }
+    });
+    const A first = over_group(a, detail::plus{});
+    return two<A>{first, over_group(b, detail::plus{})};
+  }
+
+  template <class T, class Extent, class F>
+  __device__ __forceinline__ auto max(Extent extent, F f) const {
+    using V = decltype(f(group<width<T>>{}));
+    using A = typename V::value_type;
+    const V least(-std::numeric_limits<A>::infinity());
+    return over_group(fold<T>(extent, least, f, detail::greater_of{}), detail::greater_of{});
+  }
+
+  /// By one visit: each thread has the greatest of what it has seen (Milakov and Gimelshein 2018).
+  template <class T, class Extent, class F>
+  __device__ __forceinline__ auto max_and_sum_exp(Extent extent, F f) const {
+    using A = typename decltype(f(group<width<T>>{}))::value_type;
+    detail::running_sum<A> mine;
+    each<T>(extent, [&](auto i) { mine.add(f(i)); });
+    const A top = over_group(vec<A, 1>(mine.maximum), detail::greater_of{});
+    const double all = over_group(vec<double, 1>(mine.below(top)), detail::plus{});
+    return maximum_and_sum<A>{top, all};
+  }
+
+private:
+  static __device__ __forceinline__ int me() {
+    return static_cast<int>(Groups == 1 ? threadIdx.x : threadIdx.x % Lanes);
+  }
+  template <int N> static __device__ __forceinline__ group<N> group_at(std::int64_t first) {
+    group<N> i;
+    i.first = first;
+    return i;
+  }
+
+  template <class T, class Extent, class V, class F, class Op>
+  __device__ __forceinline__ V fold(Extent extent, V a, F f, Op op) const {
+    using A = typename V::value_type;
+    each<T>(extent, [&](auto i) {
+      if constexpr (decltype(i)::count == 1) a.v[0] = op(a.v[0], f(i).v[0]);
+      else a = detail::map<A>(op, a, f(i));
+    });
+    return a;
+  }
+
+  template <class V, class Op>
+  __device__ __forceinline__ typename V::value_type over_group(V lanes_of_thread, Op op) const {
+    using A = typename V::value_type;
+    constexpr int warps = Lanes / 32;
+    A a = across(op, lanes_of_thread);
+    for (int d = 16; d > 0; d /= 2) a = op(a, __shfl_xor_sync(0xffffffffu, a, d));
+    if constexpr (warps == 1) {
+      __syncwarp(); // orders what is stored, too
+      return a;
+    } else {
+      __shared__ A of_warp[warps];
+      if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = a;
+      __syncthreads();
+      a = of_warp[0];
+      for (int w = 1; w < warps; ++w) a = op(a, of_warp[w]);
+      __syncthreads(); // before the next call writes of_warp
+      return a;
+    }
+  }
+};
+
+} // namespace mc
