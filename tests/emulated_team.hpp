@@ -58,6 +58,9 @@ struct place {
   }
 };
 
+/// Bytes of whole groups that bodies have loaded from memory.
+inline std::int64_t bytes_loaded = 0;
+
 /// Lanes of a whole group. Of a body that says its rows are aligned, addresses are looked at.
 template <int N> struct group_lanes : mc::lanes<N> { bool aligned; };
 template <int N, class T> void check_alignment(const T* p, group_lanes<N> i) {
@@ -69,6 +72,7 @@ template <int N, class T> void check_alignment(const T* p, group_lanes<N> i) {
 }
 template <class A, class T, int N> mc::vec<A, N> load(const T* p, group_lanes<N> i) {
   check_alignment(p, i);
+  bytes_loaded += std::int64_t{N} * std::int64_t{sizeof(T)};
   return mc::load<A>(p, static_cast<const mc::lanes<N>&>(i));
 }
 template <class T, class A, int N> void store(T* p, group_lanes<N> i, mc::vec<A, N> x) {
@@ -83,6 +87,48 @@ template <class T, int N> void copy(T* to, const T* from, group_lanes<N> i) {
 template <class Body> bool says_aligned(const Body& body) {
   if constexpr (requires { body.aligned(); }) return body.aligned();
   else return false;
+}
+/// The bytes of a row that a team of so many threads may keep for a body; 0: none.
+template <class Body> std::int64_t bytes_to_keep(const Body& body, int threads) {
+  if constexpr (requires { Body::keeps; }) {
+    const std::int64_t bytes = body.row_bytes();
+    return body.aligned() && bytes <= std::int64_t{16} * threads * Body::keeps ? bytes : 0;
+  } else {
+    return 0;
+  }
+}
+
+/// A thread's groups of a row that is kept; where it is not, only where they lie.
+template <class T, class Row> struct kept_row {
+  Row* row;
+  std::int64_t step; // elements from one group of the thread to the next
+  bool holds;
+  std::vector<T> groups;
+  template <int N> T* at(std::int64_t first) {
+    const auto k = static_cast<std::size_t>(first / step * N);
+    if (groups.size() < k + N)
+      groups.resize(k + N, mc::convert<T>(std::numeric_limits<float>::quiet_NaN()));
+    return groups.data() + k;
+  }
+};
+template <class A, class T, class Row, int N>
+mc::vec<A, N> load(const kept_row<T, Row>& from, group_lanes<N> i) {
+  static_assert(N * sizeof(T) == 16, "a row is kept for lanes of its own type");
+  if (!from.holds) return load<A>(static_cast<const T*>(from.row), i);
+  return mc::load<A>(const_cast<kept_row<T, Row>&>(from).template at<N>(i.first), mc::lanes<N>{0});
+}
+template <class A, class T, class Row>
+mc::vec<A, 1> load(const kept_row<T, Row>& from, mc::lanes<1> i) {
+  return mc::load<A>(static_cast<const T*>(from.row), i);
+}
+template <class T, class A, int N>
+void store(kept_row<T, T>& to, group_lanes<N> i, mc::vec<A, N> x) {
+  static_assert(N * sizeof(T) == 16, "a row is kept for lanes of its own type");
+  store(to.row, i, x);
+  if (to.holds) mc::store(to.template at<N>(i.first), mc::lanes<N>{0}, x);
+}
+template <class T, class A> void store(kept_row<T, T>& to, mc::lanes<1> i, mc::vec<A, 1> x) {
+  mc::store(to.row, i, x);
 }
 
 class emulated_team;
@@ -100,7 +146,8 @@ public:
 
   int threads() const { return threads_; }
   int current() const { return current_; }
-  bool aligned = false; ///< what aligned() of the next body says
+  bool aligned = false;  ///< what aligned() of the next body says
+  std::int64_t held = 0; ///< bytes of each row of the next body that the threads keep
 
   /// The lines of bodies whose sync() threads have come to, and the one that they pass by.
   static inline std::set<int> barriers;
@@ -155,6 +202,13 @@ public:
     fragments_[index(current_)] = mine;
     wait({"multiply", -1, where, [](emulated_block& b) { b.multiply_all(); }});
     mine = fragments_[index(current_)];
+  }
+
+  /// A block that keeps rows visits no more than that of each, and by whole groups.
+  void require_held(std::int64_t bytes) {
+    if ((bytes > held || bytes % 16 != 0) && fault_.empty())
+      fault_ = std::to_string(bytes) + " bytes are visited of rows that are kept, of " +
+               std::to_string(held);
   }
 
   /// 16 bytes on their way: they come when the thread waits for them, and not before.
@@ -342,6 +396,7 @@ public:
   template <class T, class Extent, class F> void each(Extent extent, F f) const {
     constexpr int N = width<T>;
     const std::int64_t n = extent, full = n / N * N, me = block_->current();
+    if (block_->held > 0) block_->require_held(n * std::int64_t{sizeof(T)});
     for (std::int64_t i = me * N; i < full; i += block_->threads() * N) f(group<N>(i));
     for (std::int64_t i = full + me; i < n; i += block_->threads()) f(mc::lanes<1>{i});
   }
@@ -389,6 +444,63 @@ public:
                                               "max", extent, where);
   }
 
+  // By way of ordered_bits for float, as in a warp; else as over several warps.
+  template <class T, class Extent, class F>
+  auto first_greatest(Extent extent, F f, place where = place::here()) const {
+    using V = decltype(f(group<width<T>>(0)).value);
+    using A = typename V::value_type;
+    mc::detail::running_first<A> mine;
+    each<T>(extent, [&](auto i) {
+      constexpr int N = decltype(i)::count;
+      const auto x = f(i);
+      A value[N];
+      mc::int_like<A> mask[N];
+      mc::store(value, mc::lanes<N>{0}, x.value), mc::store(mask, mc::lanes<N>{0}, x.mask);
+      for (int l = 0; l < N; ++l) mine.add(value[l], mask[l] != 0, i.first + l);
+    });
+    const auto all = [&]<class Op>(auto x, Op) {
+      return block_->over_block<decltype(x), Op>(x, "first_greatest", extent, where);
+    };
+    using mc::detail::greater_of, mc::detail::smaller_of;
+    if constexpr (sizeof(A) == 4) {
+      const std::uint32_t bits = mine.bits(), top = all(bits, greater_of());
+      return mine.from_bits(top, all(bits == top ? mine.index : mine.none, smaller_of()));
+    } else {
+      const A top = all(mine.greatest, greater_of());
+      return mc::two<A>{top, all(mine.index_of(top), smaller_of())};
+    }
+  }
+
+  template <class T, class Extent> auto keep(Extent extent, const T* row) const {
+    kept_row<T, const T> kept{row, step<T>(), block_->held > 0, {}};
+    if (kept.holds)
+      each<T>(extent, [&](auto i) {
+        constexpr int N = decltype(i)::count;
+        if constexpr (N > 1) {
+          check_alignment(row, i);
+          bytes_loaded += 16;
+          std::memcpy(kept.template at<N>(i.first), row + i.first, 16);
+        }
+      });
+    return kept;
+  }
+  template <class T, class Extent> auto keep_stored(Extent, T* row) const {
+    return kept_row<T, T>{row, step<T>(), block_->held > 0, {}};
+  }
+  template <class T, class Extent, class F> auto keep_values(Extent extent, F f) const {
+    using V = decltype(f(group<width<T>>(0)));
+    std::vector<V> kept;
+    if (block_->held > 0)
+      each<T>(extent, [&](auto i) {
+        if constexpr (decltype(i)::count > 1) kept.push_back(f(i));
+      });
+    return [f, kept, step = step<T>()](auto i) {
+      if constexpr (decltype(i)::count > 1)
+        if (!kept.empty()) return kept[static_cast<std::size_t>(i.first / step)];
+      return f(i);
+    };
+  }
+
   template <class T, class Extent, class F>
   auto max_and_sum_exp(Extent extent, F f, place where = place::here()) const {
     using A = typename decltype(f(group<width<T>>(0)))::value_type;
@@ -408,6 +520,7 @@ private:
   template <int N> group_lanes<N> group(std::int64_t first) const {
     return {{first}, block_->aligned};
   }
+  template <class T> std::int64_t step() const { return std::int64_t{width<T>} * count(); }
 
   // The elements of a rest go to the first lane.
   template <class Op, class A, int N, int M>

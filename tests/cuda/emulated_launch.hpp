@@ -37,14 +37,15 @@ inline block_settings& blocks() {
   return all;
 }
 
-/// f(team, row) for every row, by a team each.
-inline void emulate(std::int64_t rows, const char* body, bool aligned,
+/// f(team, row) for every row, by a team each, which keeps so many bytes of it in every other call.
+inline void emulate(std::int64_t rows, const char* body, bool aligned, std::int64_t kept,
                     const std::function<void(const emulated_team&, std::int64_t)>& f) {
   thread_local std::map<int, emulated_block> of_threads;
   emulated_block& block = of_threads.try_emplace(blocks().threads, blocks().threads).first->second;
   block.aligned = aligned;
   // Rows in the order 0, k, 2 k, ... modulo their number.
   const std::uint64_t seed = blocks().seed++;
+  block.held = seed % 2 == 0 ? kept : 0;
   std::int64_t step = static_cast<std::int64_t>(seed % static_cast<std::uint64_t>(rows)) | 1;
   while (std::gcd(step, rows) != 1) ++step;
   std::int64_t row = 0;
@@ -63,6 +64,7 @@ inline void emulate(std::int64_t rows, const char* body, bool aligned,
 template <class Body> int mc::launch_on_cuda(cudaStream_t on, std::int64_t rows, const Body& body) {
   stand_in::start(on, typeid(Body).name(), [rows, body] {
     test::emulate(rows, typeid(Body).name(), test::says_aligned(body),
+                  test::bytes_to_keep(body, test::blocks().threads),
                   [&body](const test::emulated_team& team, std::int64_t row) { body(team, row); });
   });
   return cudaSuccess;

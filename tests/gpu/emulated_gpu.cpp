@@ -38,9 +38,10 @@ void finish() {
 
 template <class Body> int mc::launch_on_cuda(CUstream_st*, std::int64_t rows, const Body& body) {
   static std::map<int, test::emulated_block> blocks;
-  const int threads = mc::lanes_for(body);
+  const auto [threads, held] = mc::team_for(body);
   test::emulated_block& block = blocks.try_emplace(threads, threads).first->second;
   block.aligned = test::says_aligned(body);
+  block.held = held > 0 ? test::bytes_to_keep(body, threads) : 0;
   const test::turns order{test::turns::random, static_cast<std::uint64_t>(rows)};
   const std::int64_t all = last_row_is_missing ? rows - 1 : rows;
   for (std::int64_t row = 0; row < all && found.empty(); ++row)

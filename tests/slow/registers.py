@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What nvcc makes of the row bodies of programs for CUDA: registers, memory that a thread keeps beside
 them, and accesses of 16 bytes are those of a committed table, nothing else is spilled, and a kernel for
-rows that are aligned has such accesses and fewer narrow ones than the one that asks for addresses.
+rows that are aligned has such accesses and fewer narrow ones than the one that asks for addresses. A
+kernel that keeps rows loads each as often as the table says.
 
     registers.py ROOT NVCC TABLE [--write] [-- NVCC-ARGUMENT...]
 
@@ -20,16 +21,18 @@ UNITS = ("-DMEGACPP_ELEMENT=float", "-DMEGACPP_ELEMENT=mc::bf16", "-DMEGACPP_SUM
 ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 MEMORY = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
-BODY = re.compile(r"void mc::rows_kernel<(\d+), (\d+), (true|false), (.*)>\(long, .*\)$")
+BODY = re.compile(r"void mc::rows_kernel<(\d+), (\d+), (true|false), (\d+), (.*)>\(long, .*\)$")
 KERNEL = re.compile(r"^(?:\.visible |\.weak )?\.entry (\w+)\(.*?^}", re.MULTILINE | re.DOTALL)
 BESIDE = re.compile(r"bytes (of stack|spilled)")
+KEEPS = re.compile(r", keeping (\d+)$")
 NARROW = re.compile(r"\b(?:ld|st)\.global\.(?:nc\.)?[a-z]\d+\b")
+LOADED = re.compile(r"\bld\.global\.(?:nc\.)?(?:v4\.[a-z]32|v2\.[a-z]64)")
 WIDE = re.compile(r"\b(ld|st)\.(?:param\.|global\.)?[\w.]*v4\.[a-z]32|\b(ld|st)\.[\w.]*v2\.[a-z]64")
 
 
 def facts_of(nvcc, root, arguments, unit, folder):
     """Of each kernel that stands for a body: its mangled name, registers, bytes of stack and of spills, and
-    accesses of 16 bytes and of fewer as PTX has them."""
+    accesses of 16 bytes, all of them and those that load from global memory, and of fewer as PTX has them."""
     command = [nvcc, "-std=c++20", "--expt-relaxed-constexpr", "-O3", "-fmad=false",
                "-Xcompiler=-ffp-contract=off", f"-I{root}/include", "-Xptxas=-v", "-cubin", "--keep", "--keep-dir", str(folder),
                *arguments, *unit.split(), "-o", str(folder / "unit.cubin"), str(root / "cmake/cuda_bodies.cu")]
@@ -37,7 +40,7 @@ def facts_of(nvcc, root, arguments, unit, folder):
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)}: {done.stdout}{done.stderr}")
     ptx = (folder / "cuda_bodies.ptx").read_text(encoding="utf-8")
-    accesses = {kernel.group(1): (len(WIDE.findall(kernel.group(0))), len(NARROW.findall(kernel.group(0))))
+    accesses = {kernel.group(1): [len(kind.findall(kernel.group(0))) for kind in (WIDE, NARROW, LOADED)]
                 for kernel in KERNEL.finditer(ptx)}
     name, memory = "", (0, 0)
     for line in (done.stdout + done.stderr).splitlines():
@@ -55,14 +58,16 @@ def demangled(names):
         body = BODY.match(name)
         if body is None:
             raise SystemExit(f"no body is seen in {name}")
-        lanes, groups, aligned, of = body.groups()
+        lanes, groups, aligned, held, of = body.groups()
         yield of.strip().replace("mc::rows::", "").replace("mc::", "") + \
-            f" on {lanes}" + f" x {groups}" * (groups != "1") + ", aligned" * (aligned == "true")
+            f" on {lanes}" + f" x {groups}" * (groups != "1") + ", aligned" * (aligned == "true") + f", keeping {held}" * (held != "0")
 
 
 def text_of(body, facts):
-    registers, stack, spilled, wide, _ = facts
-    return f"{body}: {registers} registers" + f", {wide} accesses of 16 bytes" * bool(wide) + \
+    registers, stack, spilled, wide, _, loaded = facts
+    held = KEEPS.search(body)
+    again = f", {loaded // int(held.group(1))} loads of each group" if held else ""
+    return f"{body}: {registers} registers" + f", {wide} accesses of 16 bytes" * bool(wide) + again + \
         f", {stack} bytes of stack" * bool(stack) + f", {spilled} bytes spilled" * bool(spilled)
 
 
@@ -92,6 +97,11 @@ def main():
     if narrow:
         raise SystemExit("these say that their rows are aligned, and have no access of 16 bytes, or as many narrow "
                          "ones as those that are not: " + ", ".join(narrow))
+    uneven = [body for body, facts in found.items() if (held := KEEPS.search(body)) and
+              (facts[5] == 0 or facts[5] % int(held.group(1)) != 0)]
+    if uneven:
+        raise SystemExit("these keep rows, and load some groups of 16 bytes more often than others: " +
+                         ", ".join(uneven))
     lines = [text_of(body, facts) for body, facts in sorted(found.items())]
     if arguments.write:
         arguments.table.write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")

@@ -55,7 +55,7 @@ template <class T> reference summed(const std::vector<T>& a, const reference& b)
 } // namespace
 
 BOOST_AUTO_TEST_CASE_TEMPLATE(rms_norm, T, types) {
-  for_teams<T>([](team_shape s) {
+  for_teams<T>(rows::detail::groups_of_norm, [](team_shape s) {
     norm_inputs<T> in(s);
     const reference none(static_cast<std::size_t>(s.width));
     const auto n = static_cast<int64_t>(in.x.size());
@@ -115,7 +115,7 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(rms_norm, T, types) {
 }
 
 BOOST_AUTO_TEST_CASE_TEMPLATE(layer_norm, T, types) {
-  for_teams<T>([](team_shape s) {
+  for_teams<T>(rows::detail::groups_of_norm, [](team_shape s) {
     norm_inputs<T> in(s);
     const reference none(static_cast<std::size_t>(s.width));
     const auto n = static_cast<int64_t>(in.x.size());
@@ -186,6 +186,51 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(layer_norm, T, types) {
     BOOST_TEST(same_bytes(sum.data(), in.s.data(), sum.size() * sizeof(T)));
     close<T>("add_layer_norm", y, want.y, 1, 16, 4);
   });
+}
+
+// What a team keeps of a row it does not load again: gains and biases, which all rows share, are
+// loaded as often as they are used.
+BOOST_AUTO_TEST_CASE_TEMPLATE(rows_are_loaded_once, T, types) {
+  for (const int threads : {16, 32, 128})
+    for (const int64_t groups : {threads, 8 * threads}) {
+      const team_shape s{{1, groups * emulated_team::width<T>}, threads};
+      const norm_inputs<T> in(s);
+      auto sum = in.x, y = in.x;
+      auto mean = unset<G<T>>(1), rstd = zeros<G<T>>(1);
+      const T *x = in.x.data(), *a = in.a.data(), *gain = in.gain.data(), *bias = in.bias.data(),
+              *dy = in.dy.data(), *ds = in.ds.data();
+      const int64_t n = s.width;
+      loads_rows<T>("rms_norm", s,
+                    rows::rms_norm_row<T, int64_t>{n, in.eps, x, gain, y.data(), rstd.data()}, 2,
+                    1);
+      loads_rows<T>("add_rms_norm", s,
+                    rows::add_rms_norm_row<T, int64_t>{n, in.eps, x, a, gain, sum.data(), y.data(),
+                                                       rstd.data()},
+                    3, 1);
+      loads_rows<T>("layer_norm", s,
+                    rows::layer_norm_row<T, int64_t>{n, in.eps, x, gain, bias, y.data(),
+                                                     mean.data(), rstd.data()},
+                    3, 2);
+      loads_rows<T>("add_layer_norm", s,
+                    rows::add_layer_norm_row<T, int64_t>{n, in.eps, x, a, gain, bias, sum.data(),
+                                                         y.data(), mean.data(), rstd.data()},
+                    4, 2);
+      loads_rows<T>(
+          "rms_norm_dx", s,
+          rows::rms_norm_dx_row<T, int64_t, false>{n, dy, x, gain, rstd.data(), nullptr, y.data()},
+          4, 2);
+      loads_rows<T>(
+          "add_rms_norm_dx", s,
+          rows::rms_norm_dx_row<T, int64_t, true>{n, dy, x, gain, rstd.data(), ds, y.data()}, 5, 2);
+      loads_rows<T>("layer_norm_dx", s,
+                    rows::layer_norm_dx_row<T, int64_t, false>{n, dy, x, gain, mean.data(),
+                                                               rstd.data(), nullptr, y.data()},
+                    4, 2);
+      loads_rows<T>("add_layer_norm_dx", s,
+                    rows::layer_norm_dx_row<T, int64_t, true>{n, dy, x, gain, mean.data(),
+                                                              rstd.data(), ds, y.data()},
+                    5, 2);
+    }
 }
 
 // Two sequences, each of more rows than one part.

@@ -17,17 +17,24 @@ struct team_shape : shape {
 };
 
 /// Teams of 16 to 1,024 threads. Widths: below a group of T, below the team, so that rows are aligned,
-/// and so that some threads have a group more than others and some have one of the rest.
-template <class T, class F> void for_teams(F f) {
+/// and so that some threads have a group more than others and some have one of the rest. Of bodies
+/// that have a thread keep so many groups, rows that the team can keep, and of one group more.
+template <class T, class F> void for_teams(int keeps, F f) {
   for (int threads : {16, 32, 128, 1024}) {
     constexpr int64_t group = emulated_team::width<T>;
-    for (int64_t width :
-         {group - 1, threads - int64_t{3}, threads * group, threads * group + 3 * group - 1}) {
+    std::vector<int64_t> widths{group - 1, threads - int64_t{3}, threads * group,
+                                threads * group + 3 * group - 1};
+    if (keeps > 0 && threads < 1024)
+      for (int64_t groups : {threads + 3, threads * keeps, threads * keeps + 1})
+        widths.push_back(groups * group);
+    for (int64_t width : widths) {
       const team_shape s{{threads == 1024 ? 1 : 2, width}, threads};
       BOOST_TEST_CONTEXT(threads << " threads, " << s.rows << " rows of " << width) f(s);
     }
   }
 }
+
+template <class T, class F> void for_teams(F f) { for_teams<T>(0, f); }
 
 /// Of what for_one starts.
 inline team_shape one_row(team_shape s) {
@@ -43,13 +50,14 @@ inline void tell_of_teams(const std::string& fault) {
 }
 
 /// body(team, row) for every row, in several orders of threads that must leave the same bits in
-/// `out`: whatever the body writes. It begins each time with what `out` holds now.
+/// `out`: whatever the body writes. Rows that the body keeps are not kept in the first order. It begins each time with what `out` holds now.
 template <class Team = emulated_team, class Body, class... Out>
 void on_team(const char* what, team_shape s, const Body& body, std::vector<Out>&... out) {
   static std::map<int, emulated_block> blocks;
   static std::uint64_t seed = 0;
   emulated_block& block = blocks.try_emplace(s.threads, s.threads).first->second;
   block.aligned = says_aligned(body);
+  const int64_t kept = bytes_to_keep(body, s.threads);
   const std::vector<written> arrays{written(out)...};
   const auto bytes = [&] {
     std::vector<std::vector<std::byte>> r;
@@ -62,6 +70,7 @@ void on_team(const char* what, team_shape s, const Body& body, std::vector<Out>&
   if (s.threads < 1024) orders.push_back({turns::random, ++seed});
   if (s.threads < 256 || s.width < 256) orders.push_back({turns::apart});
   for (const turns& order : orders) {
+    block.held = order.of == turns::first_first ? 0 : kept;
     for (std::size_t k = 0; k < arrays.size(); ++k)
       std::copy(start[k].begin(), start[k].end(), arrays[k].data);
     for (int64_t row = 0; row < s.rows; ++row) {
@@ -82,6 +91,20 @@ void on_team(const char* what, team_shape s, const Body& body, std::vector<Out>&
                            std::to_string(at / arrays[k].bytes) + " of array " + std::to_string(k) +
                            " is another than first thread first");
     }
+  }
+}
+
+/// Whole groups that a body loads from memory for a row that the team keeps: as many bytes as in
+/// `kept` rows of s.width elements of T, and as `again` more where it does not keep them.
+template <class T, class Body>
+void loads_rows(const char* what, team_shape s, const Body& body, int64_t kept, int64_t again) {
+  emulated_block block(s.threads);
+  block.aligned = says_aligned(body);
+  for (const bool keeps : {true, false}) {
+    block.held = keeps ? bytes_to_keep(body, s.threads) : 0;
+    bytes_loaded = 0;
+    BOOST_TEST(block.run([&](const emulated_team& team) { body(team, 0); }, {}) == "");
+    BOOST_TEST(bytes_loaded == (kept + (keeps ? 0 : again)) * s.width * int64_t{sizeof(T)}, what);
   }
 }
 

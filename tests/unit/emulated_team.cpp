@@ -4,6 +4,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <emulated_team.hpp>
+#include <megacpp/exec/cuda/launch.hpp>
 #include <megacpp/exec/vec.hpp>
 
 #include <algorithm>
@@ -12,6 +13,8 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <tuple>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -21,6 +24,8 @@ using test::emulated_block;
 using test::emulated_team;
 using test::turns;
 using test::written;
+
+using numbers = std::tuple<float, double>;
 
 constexpr turns every_order[] = {
     {turns::first_first}, {turns::last_first}, {turns::random, 1}, {turns::random, 2}};
@@ -81,6 +86,99 @@ BOOST_AUTO_TEST_CASE(sums_are_those_of_a_block) {
       }
     }
   }
+}
+
+// Of numbers that often are the same, zeros of both signs and infinities among them, some marked.
+BOOST_AUTO_TEST_CASE_TEMPLATE(the_first_of_the_greatest, A, numbers) {
+  const A infinite = std::numeric_limits<A>::infinity();
+  const A values[] = {-infinite, A(-2), A(-0.0), A(0), A(1e-30), A(3), infinite};
+  const mc::core_team core;
+  for (int threads : {16, 32, 128, 1024})
+    for (int64_t n : {1, 5, 64, 5 * threads + 3})
+      for (std::uint64_t seed = 0; seed < 24; ++seed) {
+        std::vector<A> x(static_cast<std::size_t>(n));
+        std::vector<mc::int_like<A>> mask(x.size());
+        std::uint64_t state = seed;
+        const auto draw = [&] {
+          state = state * 6364136223846793005u + 1442695040888963407u;
+          return state >> 40;
+        };
+        mc::two<A> want{-infinite, infinite};
+        for (std::size_t i = 0; i < x.size(); ++i) {
+          x[i] = values[draw() % (seed % 7 + 1)];
+          mask[i] = draw() % (seed % 3 + 1) == 0 ? -1 : 0;
+          if (mask[i] == 0 || (want.second < infinite && x[i] <= want.first)) continue;
+          want = {x[i], static_cast<A>(i)};
+        }
+        const auto of = [&](auto i) {
+          const auto value = mc::load<A>(x.data(), i);
+          const auto marks = mc::load<mc::int_like<A>>(mask.data(), i);
+          return mc::marked<std::remove_const_t<decltype(value)>,
+                            std::remove_const_t<decltype(marks)>>{value, marks};
+        };
+        std::vector<mc::two<A>> got{core.first_greatest<A>(n, of)};
+        BOOST_TEST(
+            emulated_block(threads).run(
+                [&](const emulated_team& team) { got.push_back(team.first_greatest<A>(n, of)); },
+                {turns::random, seed}) == "");
+        BOOST_TEST(got.size() == 1u + static_cast<std::size_t>(threads));
+        for (const auto& [greatest, index] : got)
+          if (greatest != want.first || index != want.second) {
+            BOOST_ERROR(threads << " threads, " << n << ", seed " << seed << ": " << greatest
+                                << " at " << index << ", not " << want.first << " at "
+                                << want.second);
+            break;
+          }
+      }
+}
+
+// A row that is kept is the row that was there, and longer visits are named.
+BOOST_AUTO_TEST_CASE(rows_are_kept) {
+  std::vector<float> x(96), y(96), z(96);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i);
+  for (const bool holds : {true, false}) {
+    emulated_block block(16);
+    block.held = holds ? 96 * 4 : 0;
+    const std::vector<float> before = x;
+    BOOST_TEST(block.run(
+                   [&](const emulated_team& team) {
+                     const int64_t n = 96;
+                     const auto row = team.keep<float>(n, x.data());
+                     auto sum = team.keep_stored<float>(n, y.data());
+                     const auto twice = team.keep_values<float>(
+                         n, [&](auto i) { return load<float>(row, i) + load<float>(row, i); });
+                     team.each<float>(n, [&](auto i) { store(sum, i, load<float>(row, i)); });
+                     team.each<float>(
+                         n, [&](auto i) { store(z.data(), i, load<float>(sum, i) + twice(i)); });
+                   },
+                   {turns::random, 5}) == "");
+    BOOST_TEST((y == x));
+    for (std::size_t i = 0; i < x.size(); ++i) BOOST_TEST(z[i] == 3 * x[i]);
+  }
+  emulated_block block(16);
+  block.held = 95 * 4;
+  BOOST_TEST(
+      holds(block.run([&](const emulated_team& team) { team.keep<float>(96, x.data()); }, {}),
+            "384 bytes are visited of rows that are kept, of 380"));
+}
+
+// What a team of CUDA is to keep, its threads can hold, and what they cannot, no team is to keep.
+BOOST_AUTO_TEST_CASE(teams_hold_what_they_keep) {
+  for (int keeps = 0; keeps <= 8; ++keeps)
+    for (int64_t bytes = 16; bytes <= 1 << 20; bytes += bytes < 40000 ? 16 : 4096) {
+      const auto [lanes, held] = mc::team_of_row(bytes, keeps);
+      BOOST_REQUIRE(held <= keeps);
+      BOOST_REQUIRE((held > 0) == (keeps > 0 && bytes <= 16 * 128 * keeps));
+      if (held > 0) BOOST_REQUIRE(bytes <= std::int64_t{16} * lanes * held);
+      if (lanes == 16) BOOST_REQUIRE(held == 1);
+    }
+  BOOST_TEST(mc::team_of_row(256, 8).lanes == 16);
+  BOOST_TEST(mc::team_of_row(272, 8).lanes == 32);
+  BOOST_TEST(mc::team_of_row(4096, 8).lanes == 32);
+  BOOST_TEST(mc::team_of_row(4112, 8).lanes == 128);
+  BOOST_TEST(mc::team_of_row(4096).lanes == 32);
+  BOOST_TEST(mc::team_of_row(4112).lanes == 128);
+  BOOST_TEST(mc::team_of_row(65552).lanes == 1024);
 }
 
 BOOST_AUTO_TEST_CASE(every_element_has_one_thread) {

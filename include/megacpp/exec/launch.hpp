@@ -23,6 +23,8 @@ template <class Body> inline constexpr bool is_row_body =
 ///   row_bytes()   bytes of the longest array that a team visits for a row: how many threads
 ///   aligned()     whether every group of elements that it loads or stores by a team's lanes begins
 ///                 at a multiple of its own size, or of 16 bytes where it is larger
+///   keeps         how many groups of 16 bytes a thread may keep of a row (team.keep): a constant.
+///                 Such a body visits its rows by whole groups, of row_bytes() at most
 ///   threads_at_once  for how many threads a multiprocessor should have registers: the fewer, the
 ///                 more each has (exec/cuda/launch.cuh)
 ///

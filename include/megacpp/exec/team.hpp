@@ -9,6 +9,13 @@
 //   team.max<T>(n, f)          the greatest lane
 //   team.max_and_sum_exp<T>(n, f)  the greatest lane x and the sum of e^(lane - x), in double, as a
 //                              maximum_and_sum
+//   team.first_greatest<T>(n, f)  the greatest of the lanes that are marked, and its index, the
+//                              lowest of equal ones, as a two: f returns a marked. Where no lane is
+//                              marked they are -infinity and infinity
+//   team.keep<T>(n, row)       the n elements of T at `row`, for loads by several of the calls
+//                              above: `row` itself, or registers that hold it
+//   team.keep_stored<T>(n, row)  the same for elements that are stored first, and then loaded
+//   team.keep_values<T>(n, f)  values(lanes) gives what f(lanes) does: computed each time, or once
 //   team.sync()                what threads stored before it, all may read after it
 //   team.shared<X, N, I>()     array I of N elements that the threads share; it begins with nothing
 //   team.threads               1 for a core
@@ -26,8 +33,9 @@
 // Orders are fixed by n alone, never by the number of threads in the program or by whether n is a
 // constant. In all calls with the same T and n a thread sees the same elements, so it may read in
 // one what it stored in another. What another thread stores, or stores into, lies behind a barrier:
-// sum, sum_two, max and sync are barriers, which all threads reach together or none does; each,
-// each_wide and each_of are not.
+// sums, maxima and sync are barriers, which all threads reach together or none does; each,
+// each_wide, each_of and what keeps a row are not. Lanes of the same T alone read a row that is
+// kept, and they may see what it was when it was kept, whatever is stored at `row` meanwhile.
 #pragma once
 
 #include <megacpp/exec/math.hpp>
@@ -46,7 +54,47 @@ template <class A> struct maximum_and_sum {
   double sum;
 };
 
+/// Numbers, of which those count whose mask is set.
+template <class V, class Mask> struct marked {
+  V value;
+  Mask mask;
+};
+
 namespace detail {
+/// Numbers in their order, all above 0: -0 and 0 are equal, and there is no NaN among them.
+MEGACPP_HD std::uint32_t ordered_bits(float x) {
+  const std::uint32_t u = __builtin_bit_cast(std::uint32_t, x + 0.0f);
+  return u ^ (u >> 31 != 0 ? 0xffffffffu : 0x80000000u);
+}
+MEGACPP_HD float of_ordered_bits(std::uint32_t u) {
+  return __builtin_bit_cast(float, u ^ (u >> 31 != 0 ? 0x80000000u : 0xffffffffu));
+}
+
+/// The first of the greatest marked numbers that a thread has seen, in the order of their indices.
+template <class A> struct running_first {
+  static constexpr std::uint32_t none = 0xffffffffu;
+  A greatest = -std::numeric_limits<A>::infinity();
+  std::uint32_t index = none;
+
+  MEGACPP_HD void add(A value, bool counts, std::int64_t i) {
+    if (!counts || (index != none && !(value > greatest))) return;
+    greatest = value, index = static_cast<std::uint32_t>(i);
+  }
+  /// 0 where nothing was marked.
+  MEGACPP_HD std::uint32_t bits() const { return index == none ? 0 : ordered_bits(greatest); }
+  /// Given the greatest bits of all threads, and the least index among those that have them.
+  MEGACPP_HD static two<A> from_bits(std::uint32_t bits, std::uint32_t at) {
+    constexpr A infinite = std::numeric_limits<A>::infinity();
+    return bits == 0 ? two<A>{-infinite, infinite}
+                     : two<A>{of_ordered_bits(bits), static_cast<A>(at)};
+  }
+  /// The index as a number, for a thread that has the greatest of all.
+  MEGACPP_HD A index_of(A top) const {
+    return index != none && greatest == top ? static_cast<A>(index)
+                                            : std::numeric_limits<A>::infinity();
+  }
+};
+
 /// The greatest of the numbers that a thread has seen, and the sum of e^(number - greatest).
 template <class A> struct running_sum {
   A maximum = -std::numeric_limits<A>::infinity();
@@ -142,6 +190,31 @@ struct core_team {
     using A = typename V::value_type;
     const V least(-std::numeric_limits<A>::infinity());
     return max_across(fold<T>(extent, least, f, detail::greater_of{}));
+  }
+
+  template <class T, class Extent, class F>
+  MEGACPP_HD auto first_greatest(Extent extent, F f) const {
+    using A = typename decltype(f(lanes<width<T>>{0}).value)::value_type;
+    constexpr A none = -std::numeric_limits<A>::infinity();
+    const A greatest = max<T>(extent, [&](auto i) {
+      const auto x = f(i);
+      return select(x.mask, x.value, decltype(x.value)(none));
+    });
+    const A index = -max<T>(extent, [&](auto i) {
+      const auto x = f(i);
+      using V = std::remove_const_t<decltype(x.value)>;
+      const V number = counting<A, V::count>(static_cast<A>(i.first));
+      return select(x.mask & (x.value == V(greatest)), -number, V(none));
+    });
+    return two<A>{greatest, index};
+  }
+
+  template <class T, class Extent> MEGACPP_HD const T* keep(Extent, const T* row) const {
+    return row;
+  }
+  template <class T, class Extent> MEGACPP_HD T* keep_stored(Extent, T* row) const { return row; }
+  template <class T, class Extent, class F> MEGACPP_HD F keep_values(Extent, F f) const {
+    return f;
   }
 
   /// By two visits.

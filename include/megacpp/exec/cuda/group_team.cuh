@@ -8,17 +8,59 @@
 
 namespace mc {
 
-/// Threads of a CUDA block: all of them, which are a multiple of 32, or one of the `Groups` warps
-/// of a block, each with a row of its own. Sums: each thread adds its groups of elements in order,
-/// then the lanes of a thread, the threads of a warp by shuffles, and the warps in order through
-/// shared memory. All threads get the result. Where rows are aligned (exec/launch.hpp),
-/// aligned_lanes tell loads and stores so.
-template <int Lanes, int Groups = 1, bool Aligned = false> struct group_team {
-  static_assert(Lanes % 32 == 0 && Lanes <= 1024 && (Groups == 1 || Lanes == 32));
+/// Lanes of the group that a thread has as number `slot` of its row.
+template <int N> struct held_lanes : aligned_lanes<N> { int slot; };
+
+/// A thread's groups of a row, in registers: loops over slots are unrolled, so that each slot is a
+/// constant. `row` is where they lie in memory.
+template <class T, class Row, int Held> struct held_row {
+  Row* row;
+  uint4 groups[Held];
+};
+template <class A, class T, class Row, int Held, int N>
+__device__ __forceinline__ vec<A, N> load(const held_row<T, Row, Held>& from, held_lanes<N> i) {
+  static_assert(N * sizeof(T) == sizeof(uint4), "a row is kept for lanes of its own type");
+  T raw[N];
+  std::memcpy(raw, &from.groups[i.slot], sizeof raw);
+  vec<A, N> x;
+  for (int l = 0; l < N; ++l) x.v[l] = convert<A>(raw[l]);
+  return x;
+}
+template <class T, int Held, class A, int N>
+__device__ __forceinline__ void store(held_row<T, T, Held>& to, held_lanes<N> i, vec<A, N> x) {
+  static_assert(N * sizeof(T) == sizeof(uint4), "a row is kept for lanes of its own type");
+  T raw[N];
+  for (int l = 0; l < N; ++l) raw[l] = convert<T>(x.v[l]);
+  std::memcpy(&to.groups[i.slot], raw, sizeof raw);
+  *reinterpret_cast<uint4*>(to.row + i.first) = to.groups[i.slot];
+}
+
+/// What a function gives for each of a thread's groups, in registers.
+template <class V, int Held> struct held_values {
+  V values[Held];
+  template <int N> __device__ __forceinline__ V operator()(held_lanes<N> i) const {
+    static_assert(N == V::count, "values are kept for lanes of their own type");
+    return values[i.slot];
+  }
+};
+
+/// Threads of a CUDA block: all of them, which are a multiple of 32, or one of the `Groups` warps or
+/// halves of warps of a block, each with a row of its own. Sums: each thread adds its groups of
+/// elements in order, then the lanes of a thread, the threads of a warp by shuffles, and the warps
+/// in order through shared memory. All threads get the result. Where rows are aligned
+/// (exec/launch.hpp), aligned_lanes tell loads and stores so. A team that holds visits aligned rows
+/// of at most `Held` groups of 16 bytes a thread, in loops that are unrolled, and keeps them in
+/// registers; what is longer, or no whole groups, ends the kernel.
+template <int Lanes, int Groups = 1, bool Aligned = false, int Held = 0> struct group_team {
+  static_assert(Lanes == 16 || (Lanes % 32 == 0 && Lanes <= 1024));
+  static_assert((Groups == 1 || Lanes <= 32) && Lanes * Groups % 32 == 0);
+  static_assert(Held == 0 || Aligned);
   static constexpr int threads = Lanes, least_threads = Lanes;
   static constexpr bool multiplies = Lanes == 128; // four warps have the rows of a tile
   template <class T> static constexpr int width = 16 / static_cast<int>(sizeof(T));
-  template <int N> using group = std::conditional_t<Aligned, aligned_lanes<N>, lanes<N>>;
+  template <int N> using group =
+      std::conditional_t<(Held > 0), held_lanes<N>,
+                         std::conditional_t<Aligned, aligned_lanes<N>, lanes<N>>>;
 
   __device__ __forceinline__ int index() const { return me(); }
   __device__ __forceinline__ constexpr int count() const { return Lanes; }
@@ -32,7 +74,7 @@ template <int Lanes, int Groups = 1, bool Aligned = false> struct group_team {
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
   }
   __device__ __forceinline__ void sync() const {
-    if constexpr (Lanes == 32) __syncwarp();
+    if constexpr (Lanes <= 32) __syncwarp(of_team());
     else __syncthreads();
   }
   template <class T> __device__ __forceinline__ void carry(T* to, const T* from) const {
@@ -53,8 +95,12 @@ template <int Lanes, int Groups = 1, bool Aligned = false> struct group_team {
   __device__ __forceinline__ void each(Extent extent, F f) const {
     constexpr int N = width<T>;
     const std::int64_t n = extent, full = n / N * N;
-    for (std::int64_t i = me() * N; i < full; i += Lanes * N) f(group_at<N>(i));
-    for (std::int64_t i = full + me(); i < n; i += Lanes) f(lanes<1>{i});
+    if constexpr (Held > 0) {
+      each_held<N>(n, f);
+    } else {
+      for (std::int64_t i = me() * N; i < full; i += Lanes * N) f(group_at<N>(i));
+      for (std::int64_t i = full + me(); i < n; i += Lanes) f(lanes<1>{i});
+    }
   }
 
   template <class T, class Extent, class F>
@@ -105,6 +151,60 @@ template <int Lanes, int Groups = 1, bool Aligned = false> struct group_team {
     return over_group(fold<T>(extent, least, f, detail::greater_of{}), detail::greater_of{});
   }
 
+  /// The threads of a warp compare bits that have the order of the numbers (redux.sync).
+  template <class T, class Extent, class F>
+  __device__ __forceinline__ auto first_greatest(Extent extent, F f) const {
+    using A = typename decltype(f(group<width<T>>{}).value)::value_type;
+    detail::running_first<A> mine;
+    each<T>(extent, [&](auto i) {
+      const auto x = f(i);
+      for (int l = 0; l < decltype(i)::count; ++l)
+        mine.add(x.value.v[l], x.mask.v[l] != 0, i.first + l);
+    });
+    if constexpr (Lanes <= 32 && sizeof(A) == 4) {
+      const std::uint32_t bits = mine.bits(), top = __reduce_max_sync(of_team(), bits);
+      return detail::running_first<A>::from_bits(
+          top, __reduce_min_sync(of_team(), bits == top ? mine.index : mine.none));
+    } else {
+      const A top = over_group(vec<A, 1>(mine.greatest), detail::greater_of{});
+      return two<A>{top, over_group(vec<A, 1>(mine.index_of(top)), detail::smaller_of{})};
+    }
+  }
+
+  template <class T, class Extent>
+  __device__ __forceinline__ auto keep(Extent extent, const T* row) const {
+    if constexpr (Held == 0) {
+      return row;
+    } else {
+      held_row<T, const T, Held> kept;
+      kept.row = row;
+      each<T>(extent, [&](auto i) {
+        kept.groups[i.slot] = *reinterpret_cast<const uint4*>(row + i.first);
+      });
+      return kept;
+    }
+  }
+  template <class T, class Extent>
+  __device__ __forceinline__ auto keep_stored(Extent, T* row) const {
+    if constexpr (Held == 0) {
+      return row;
+    } else {
+      held_row<T, T, Held> kept;
+      kept.row = row;
+      return kept;
+    }
+  }
+  template <class T, class Extent, class F>
+  __device__ __forceinline__ auto keep_values(Extent extent, F f) const {
+    if constexpr (Held == 0) {
+      return f;
+    } else {
+      held_values<decltype(f(group<width<T>>{})), Held> kept;
+      each<T>(extent, [&](auto i) { kept.values[i.slot] = f(i); });
+      return kept;
+    }
+  }
+
   /// By one visit: each thread has the greatest of what it has seen (Milakov and Gimelshein 2018).
   template <class T, class Extent, class F>
   __device__ __forceinline__ auto max_and_sum_exp(Extent extent, F f) const {
@@ -119,6 +219,24 @@ template <int Lanes, int Groups = 1, bool Aligned = false> struct group_team {
 private:
   static __device__ __forceinline__ int me() {
     return static_cast<int>(Groups == 1 ? threadIdx.x : threadIdx.x % Lanes);
+  }
+  /// The threads of a warp that are the team's.
+  static __device__ __forceinline__ unsigned of_team() {
+    if constexpr (Lanes == 16) return 0xffffu << (threadIdx.x & 16);
+    else return 0xffffffffu;
+  }
+  template <int N, class F>
+  static __device__ __forceinline__ void each_held(std::int64_t n, const F& f) {
+    if (n % N != 0 || n > Held * Lanes * N) __trap();
+    const int end = static_cast<int>(n);
+    MEGACPP_UNROLL
+    for (int k = 0; k < Held; ++k) {
+      const int first = (me() + k * Lanes) * N;
+      if (first >= end) break;
+      held_lanes<N> i;
+      i.first = first, i.slot = k;
+      f(i);
+    }
   }
   template <int N> static __device__ __forceinline__ group<N> group_at(std::int64_t first) {
     group<N> i;
@@ -139,19 +257,19 @@ private:
   template <class V, class Op>
   __device__ __forceinline__ typename V::value_type over_group(V lanes_of_thread, Op op) const {
     using A = typename V::value_type;
-    constexpr int warps = Lanes / 32;
+    constexpr int warps = Lanes / 32, of_warp = Lanes < 32 ? Lanes : 32;
     A a = across(op, lanes_of_thread);
-    for (int d = 16; d > 0; d /= 2) a = op(a, __shfl_xor_sync(0xffffffffu, a, d));
-    if constexpr (warps == 1) {
-      __syncwarp(); // orders what is stored, too
+    for (int d = of_warp / 2; d > 0; d /= 2) a = op(a, __shfl_xor_sync(of_team(), a, d));
+    if constexpr (warps <= 1) {
+      __syncwarp(of_team()); // orders what is stored, too
       return a;
     } else {
-      __shared__ A of_warp[warps];
-      if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = a;
+      __shared__ A of_warps[warps];
+      if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = a;
       __syncthreads();
-      a = of_warp[0];
-      for (int w = 1; w < warps; ++w) a = op(a, of_warp[w]);
-      __syncthreads(); // before the next call writes of_warp
+      a = of_warps[0];
+      for (int w = 1; w < warps; ++w) a = op(a, of_warps[w]);
+      __syncthreads(); // before the next call writes of_warps
       return a;
     }
   }

@@ -18,11 +18,22 @@ namespace mc {
 
 /// The threads of a team that says nothing of its rows.
 inline constexpr int usual_lanes = 128;
-/// The threads of a team for a row of so many bytes: a warp for one that its threads visit in a few
-/// steps, which then waits for no other warp; as many as a block can have for the longest.
-constexpr int lanes_of_row(std::int64_t bytes) {
+/// The threads of a team for a row, and how many of its groups of 16 bytes each can keep in
+/// registers (team.keep); 0: none.
+struct row_team {
+  int lanes, held;
+};
+/// The team for an aligned row of so many bytes: a warp for one that its threads visit in a few
+/// steps, which then waits for no other warp; as many as a block can have for the longest. A body
+/// that keeps rows gets as many threads as can hold the row, half a warp for the shortest; a row
+/// that 128 cannot hold they visit as often as the body does.
+constexpr row_team team_of_row(std::int64_t bytes, int keeps = 0) {
   const std::int64_t groups = bytes / 16;
-  return groups <= 256 ? 32 : groups <= 4096 ? usual_lanes : 1024;
+  if (keeps == 0) return {groups <= 256 ? 32 : groups <= 4096 ? usual_lanes : 1024, 0};
+  if (groups <= 16) return {16, 1};
+  for (const int lanes : {32, usual_lanes})
+    if (groups <= lanes * keeps) return {lanes, keeps};
+  return {usual_lanes, 0};
 }
 /// Whether sums of a body are doubles, which are for tests.
 template <class Body> constexpr bool sums_doubles() {
@@ -34,11 +45,16 @@ template <class Body> inline constexpr bool chooses_lanes = requires(const Body&
   body.aligned();
   requires(!sums_doubles<Body>());
 };
-/// The threads of a team for a body (exec/launch.hpp): the usual ones, unless its rows are aligned.
-template <class Body> int lanes_for(const Body& body) {
+/// The groups of a row that a body would have a thread keep (exec/launch.hpp).
+template <class Body> constexpr int groups_to_keep() {
+  if constexpr (requires { Body::keeps; }) return Body::keeps;
+  else return 0;
+}
+/// The team for a body (exec/launch.hpp): the usual one, unless its rows are aligned.
+template <class Body> row_team team_for(const Body& body) {
   if constexpr (chooses_lanes<Body>)
-    return body.aligned() ? lanes_of_row(body.row_bytes()) : usual_lanes;
-  else return usual_lanes;
+    if (body.aligned()) return team_of_row(body.row_bytes(), groups_to_keep<Body>());
+  return {usual_lanes, 0};
 }
 
 /// Starts body(team, row) for every row on a stream. Gives the cudaError_t of a body that cannot be

@@ -7,7 +7,8 @@
 //   dx_j = rstd (g_j - mean_k g_k - xhat_j mean_k(g_k xhat_k))
 //   dgain_j += sum over rows of dy_j xhat_j,  dbias_j += sum over rows of dy_j
 //
-// The variance is taken around the mean in a second visit of the row (no cancellation). Fused forms
+// The variance is taken around the mean in a second visit of the row (no cancellation), which, like
+// the third, a team of a GPU does in what it keeps. Fused forms
 // round where the separate kernels would: s = round(x + a), y = norm(s); dx = round(round(norm's
 // dx) + ds). Outputs may be the inputs of the same shape.
 #pragma once
@@ -17,9 +18,9 @@
 namespace mc::rows {
 namespace detail {
 
-// y = norm(s), given the row's sum.
-template <class T, class Team, class Extent, class G>
-MEGACPP_HD void layer_finish(const Team& team, Extent width, G total, G eps, const T* s,
+// y = norm(s), given the row's sum. s is a row that the team keeps.
+template <class T, class Team, class Extent, class G, class Row>
+MEGACPP_HD void layer_finish(const Team& team, Extent width, G total, G eps, const Row& s,
                              const T* gain, const T* bias, T* y, G* mean, G* rstd) {
   const G n = static_cast<G>(std::int64_t{width}), m = total / n;
   const G squares = team.template sum<T>(width, [&](auto i) {
@@ -51,10 +52,11 @@ template <class T, class Extent> struct layer_norm_row {
   G* mean;       // (rows)
   G* rstd;       // (rows)
 
+  static constexpr int keeps = detail::groups_of_norm;
   std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
   bool aligned() const { return rows_aligned<T>(width, x, gain, bias, y); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
-    const T* in = x + row * width;
+    const auto in = team.template keep<T>(width, x + row * width);
     const G total = team.template sum<T>(width, [&](auto i) { return load<G>(in, i); });
     detail::layer_finish(team, width, total, eps, in, gain, bias, y + row * width, mean + row,
                          rstd + row);
@@ -75,17 +77,20 @@ template <class T, class Extent> struct add_layer_norm_row {
   G* mean;       // (rows)
   G* rstd;       // (rows)
 
+  static constexpr int keeps = detail::groups_of_norm;
   std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
   bool aligned() const { return rows_aligned<T>(width, x, a, gain, bias, s, y); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const std::int64_t at = row * width;
+    const auto in = team.template keep<T>(width, x + at),
+               branch = team.template keep<T>(width, a + at);
+    auto sum = team.template keep_stored<T>(width, s + at);
     const G total = team.template sum<T>(width, [&](auto i) {
-      const auto v = round_to<T>(load<G>(x + at, i) + load<G>(a + at, i));
-      store(s + at, i, v);
+      const auto v = round_to<T>(load<G>(in, i) + load<G>(branch, i));
+      store(sum, i, v);
       return v;
     });
-    detail::layer_finish(team, width, total, eps, s + at, gain, bias, y + at, mean + row,
-                         rstd + row);
+    detail::layer_finish(team, width, total, eps, sum, gain, bias, y + at, mean + row, rstd + row);
   }
 };
 
@@ -101,20 +106,25 @@ template <class T, class Extent, bool Add> struct layer_norm_dx_row {
   const T* ds;   // (rows, width), only if Add
   T* dx;         // (rows, width)
 
+  static constexpr int keeps = detail::groups_of_norm;
   std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
   bool aligned() const { return rows_aligned<T>(width, dy, x, gain, ds, dx); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const std::int64_t at = row * width;
+    const auto of_y = team.template keep<T>(width, dy + at),
+               in = team.template keep<T>(width, x + at);
+    const auto added =
+        team.template keep<T>(Add ? std::int64_t{width} : 0, Add ? ds + at : nullptr);
     const G m = mean[row], r = rstd[row], n = static_cast<G>(std::int64_t{width});
     const auto sums = team.template sum_two<T>(width, [&](auto i) {
-      const auto g = load<G>(dy + at, i) * load<G>(gain, i);
-      return two<decltype(g + g)>{g, g * ((load<G>(x + at, i) - m) * r)};
+      const auto g = load<G>(of_y, i) * load<G>(gain, i);
+      return two<decltype(g + g)>{g, g * ((load<G>(in, i) - m) * r)};
     });
     const G mean_g = sums.first / n, mean_gx = sums.second / n;
     team.template each<T>(width, [&](auto i) {
-      const auto xhat = (load<G>(x + at, i) - m) * r;
-      auto d = (load<G>(dy + at, i) * load<G>(gain, i) - mean_g - xhat * mean_gx) * r;
-      if constexpr (Add) d = round_to<T>(d) + load<G>(ds + at, i);
+      const auto xhat = (load<G>(in, i) - m) * r;
+      auto d = (load<G>(of_y, i) * load<G>(gain, i) - mean_g - xhat * mean_gx) * r;
+      if constexpr (Add) d = round_to<T>(d) + load<G>(added, i);
       store(dx + at, i, d);
     });
   }

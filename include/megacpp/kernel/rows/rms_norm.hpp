@@ -8,8 +8,8 @@
 //
 // Fused forms round where the separate kernels would, so both give the same bits:
 //   s = round(x + a), y = norm(s);  dx = round(round(norm's dx) + ds).
-// A row is read from memory once; its second reading hits the first-level cache. Outputs may be the
-// inputs of the same shape.
+// A row is read from memory once: on a core its second reading hits the first-level cache, and a
+// team of a GPU keeps it. Outputs may be the inputs of the same shape.
 #pragma once
 
 #include <megacpp/kernel/rows/columns.hpp>
@@ -17,11 +17,16 @@
 namespace mc::rows {
 namespace detail {
 
+/// The groups of 16 bytes that a thread keeps of a row of a norm: a warp keeps 4 KiB, and 128 threads
+/// keep 16 KiB. Three rows take 96 registers, so that a multiprocessor has 384 threads, each with
+/// all its loads on their way.
+inline constexpr int groups_of_norm = 8;
+
 template <class G> MEGACPP_HD G reciprocal_root(G x) { return G(1) / mc::detail::root_of(x); }
 
-// y = norm(s), given the row's sum of squares.
-template <class T, class Team, class Extent, class G>
-MEGACPP_HD void rms_finish(const Team& team, Extent width, G squares, G eps, const T* s,
+// y = norm(s), given the row's sum of squares. s is a row that the team keeps.
+template <class T, class Team, class Extent, class G, class Row>
+MEGACPP_HD void rms_finish(const Team& team, Extent width, G squares, G eps, const Row& s,
                            const T* gain, T* y, G* rstd) {
   const G r = reciprocal_root(squares / static_cast<G>(std::int64_t{width}) + eps);
   if (team.leader()) *rstd = r;
@@ -40,10 +45,11 @@ template <class T, class Extent> struct rms_norm_row {
   T* y;          // (rows, width)
   G* rstd;       // (rows)
 
+  static constexpr int keeps = detail::groups_of_norm;
   std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
   bool aligned() const { return rows_aligned<T>(width, x, gain, y); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
-    const T* in = x + row * width;
+    const auto in = team.template keep<T>(width, x + row * width);
     const G squares = team.template sum<T>(width, [&](auto i) {
       const auto v = load<G>(in, i);
       return v * v;
@@ -64,16 +70,20 @@ template <class T, class Extent> struct add_rms_norm_row {
   T* y;          // (rows, width)
   G* rstd;       // (rows)
 
+  static constexpr int keeps = detail::groups_of_norm;
   std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
   bool aligned() const { return rows_aligned<T>(width, x, a, gain, s, y); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const std::int64_t at = row * width;
+    const auto in = team.template keep<T>(width, x + at),
+               branch = team.template keep<T>(width, a + at);
+    auto sum = team.template keep_stored<T>(width, s + at);
     const G squares = team.template sum<T>(width, [&](auto i) {
-      const auto v = round_to<T>(load<G>(x + at, i) + load<G>(a + at, i));
-      store(s + at, i, v);
+      const auto v = round_to<T>(load<G>(in, i) + load<G>(branch, i));
+      store(sum, i, v);
       return v * v;
     });
-    detail::rms_finish(team, width, squares, eps, s + at, gain, y + at, rstd + row);
+    detail::rms_finish(team, width, squares, eps, sum, gain, y + at, rstd + row);
   }
 };
 
@@ -88,19 +98,23 @@ template <class T, class Extent, bool Add> struct rms_norm_dx_row {
   const T* ds;   // (rows, width), only if Add
   T* dx;         // (rows, width)
 
+  static constexpr int keeps = detail::groups_of_norm;
   std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
   bool aligned() const { return rows_aligned<T>(width, dy, x, gain, ds, dx); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const std::int64_t at = row * width;
+    const auto of_y = team.template keep<T>(width, dy + at),
+               in = team.template keep<T>(width, x + at);
+    const auto added =
+        team.template keep<T>(Add ? std::int64_t{width} : 0, Add ? ds + at : nullptr);
     const G r = rstd[row];
-    const G product = team.template sum<T>(width, [&](auto i) {
-      return load<G>(dy + at, i) * load<G>(gain, i) * (load<G>(x + at, i) * r);
-    });
+    const G product = team.template sum<T>(
+        width, [&](auto i) { return load<G>(of_y, i) * load<G>(gain, i) * (load<G>(in, i) * r); });
     const G mean = product / static_cast<G>(std::int64_t{width});
     team.template each<T>(width, [&](auto i) {
-      const auto xhat = load<G>(x + at, i) * r;
-      auto d = (load<G>(dy + at, i) * load<G>(gain, i) - xhat * mean) * r;
-      if constexpr (Add) d = round_to<T>(d) + load<G>(ds + at, i);
+      const auto xhat = load<G>(in, i) * r;
+      auto d = (load<G>(of_y, i) * load<G>(gain, i) - xhat * mean) * r;
+      if constexpr (Add) d = round_to<T>(d) + load<G>(added, i);
       store(dx + at, i, d);
     });
   }
