@@ -54,20 +54,30 @@ template <class T> void route(report& r, const sizes& m, bool normalise) {
   }
 }
 
-// Sums over at most 128 tokens, of probabilities and of squares of up to 16.
+// Sums over at most 128 tokens, of probabilities and of squares of logsumexps, in the order of a core.
 template <class T> void statistics(report& r, const sizes& m) {
   using body = rows::router_statistics_block<T>;
   const int64_t n = m.tokens * m.experts, of = body::tokens_of_block;
   const int64_t blocks = (m.tokens + of - 1) / of;
   {
-    const double steps = steps_of_sum<body, T>(m.experts) + 32;
     arrays a;
     const auto logits = a.read<T>(n, -4, 4);
     const auto chosen = choices_of(a, m);
-    const auto parts =
-        a.written<float>("parts", blocks * (2 * m.experts + 1), {.steps = steps, .magnitude = 16});
+    const auto lse = a.read<float>(m.tokens, 4, 8);
+    const auto parts = a.written<float>("parts", blocks * (2 * m.experts + 1));
     run(r, "router_statistics_block", name_of_type<T>, m, a, blocks, [=](place at) {
-      return body{m.experts, m.tokens, blocks, m.choices, at(logits), at(chosen), at(parts)};
+      return body{m.experts,  m.tokens,   blocks,    m.choices,
+                  at(logits), at(chosen), at(parts), at(lse)};
+    });
+  }
+  {
+    using body = rows::router_lse_row<T>;
+    arrays a;
+    const auto logits = a.read<T>(n, -4, 4);
+    const auto lse = a.written<float>(
+        "lse", m.tokens, {.steps = steps_of_sum<body, T>(m.experts) + 32, .magnitude = 4});
+    run(r, "router_lse_row", name_of_type<T>, m, a, m.tokens, [=](place at) {
+      return body{m.experts, at(logits), at(lse)};
     });
   }
   {

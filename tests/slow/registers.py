@@ -63,10 +63,17 @@ def demangled(names):
             f" on {lanes}" + f" x {groups}" * (groups != "1") + ", aligned" * (aligned == "true") + f", keeping {held}" * (held != "0")
 
 
+def kept_by(body):
+    """How many groups of a row a thread keeps; 0, too, of a row whose length is known, which it may keep by
+    fewer."""
+    held = KEEPS.search(body)
+    return int(held.group(1)) if held and "fixed<" not in body else 0
+
+
 def text_of(body, facts):
     registers, stack, spilled, wide, _, loaded = facts
-    held = KEEPS.search(body)
-    again = f", {loaded // int(held.group(1))} loads of each group" if held else ""
+    held = kept_by(body)
+    again = f", {loaded // held} loads of each group" if held else ""
     return f"{body}: {registers} registers" + f", {wide} accesses of 16 bytes" * bool(wide) + again + \
         f", {stack} bytes of stack" * bool(stack) + f", {spilled} bytes spilled" * bool(spilled)
 
@@ -97,8 +104,8 @@ def main():
     if narrow:
         raise SystemExit("these say that their rows are aligned, and have no access of 16 bytes, or as many narrow "
                          "ones as those that are not: " + ", ".join(narrow))
-    uneven = [body for body, facts in found.items() if (held := KEEPS.search(body)) and
-              (facts[5] == 0 or facts[5] % int(held.group(1)) != 0)]
+    uneven = [body for body, facts in found.items() if (held := kept_by(body)) and
+              (facts[5] == 0 or facts[5] % held != 0)]
     if uneven:
         raise SystemExit("these keep rows, and load some groups of 16 bytes more often than others: " +
                          ", ".join(uneven))

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <tuple>
 #include <vector>
@@ -76,7 +77,7 @@ template <class T> struct routing {
 };
 
 BOOST_AUTO_TEST_CASE_TEMPLATE(route_and_gradient, T, types) {
-  for_teams<T>([](team_shape s) {
+  for_teams<T>(rows::groups_of_router, [](team_shape s) {
     const routing<T> of(s);
     for (bool normalise : {false, true}) {
       const bool biased = normalise;
@@ -119,11 +120,15 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(route_and_gradient, T, types) {
 }
 
 BOOST_AUTO_TEST_CASE_TEMPLATE(router_statistics, T, types) {
-  for_teams<T>([](team_shape s) {
+  for_teams<T>(rows::groups_of_router, [](team_shape s) {
     if (s.threads == 1024) s.rows = 2;
     const routing<T> of(s);
     const auto experts = of.chosen(false);
-    // One group of two tokens, in one block.
+    auto lse = unset<G<T>>(s.rows);
+    on_team("router_lse_row", s, rows::router_lse_row<T>{s.width, of.logits.data(), lse.data()},
+            lse);
+    close<G<T>>("lse", lse, of.lse, 1, 24);
+    // One group of two tokens, in one block. Given the same logsumexps, a core's bits.
     auto parts = unset<G<T>>(2 * s.width + 1);
     reference want(parts.size()), gradient;
     for (int64_t r = 0; r < s.rows; ++r) {
@@ -133,11 +138,23 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(router_statistics, T, types) {
     for (std::int32_t e : experts) want[static_cast<std::size_t>(s.width + e)] += 1;
     team_shape once = s;
     once.rows = 1;
-    on_team("router_statistics_block", once,
-            rows::router_statistics_block<T>{s.width, s.rows, 1, of.k, of.logits.data(),
-                                             experts.data(), parts.data()},
-            parts);
+    rows::router_statistics_block<T> block{
+        s.width, s.rows, 1, of.k, of.logits.data(), experts.data(), parts.data(), lse.data()};
+    on_team("router_statistics_block", once, block, parts);
     close<G<T>>("statistics", parts, want, 1, 48, 8);
+    auto of_core = unset<G<T>>(2 * s.width + 1);
+    block.parts = of_core.data();
+    mc::for_one(host, block);
+    BOOST_TEST(same_bytes(of_core.data(), parts.data(), parts.size() * sizeof(G<T>)));
+    // A core computes them by itself, too.
+    for (std::size_t r = 0; r < lse.size(); ++r)
+      mc::for_one(host,
+                  rows::router_lse_row<T>{
+                      s.width, of.logits.data() + static_cast<int64_t>(r) * s.width, &lse[r]});
+    mc::for_one(host, block);
+    parts = of_core, block.lse = nullptr;
+    mc::for_one(host, block);
+    BOOST_TEST(same_bytes(of_core.data(), parts.data(), parts.size() * sizeof(G<T>)));
 
     numbers from;
     const auto dp = from.of<G<T>>(s.width);
@@ -157,6 +174,109 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(router_statistics, T, types) {
                                                 d.data()},
             d);
     close<T>("gradients of statistics", d, gradient, 1, 48, 8);
+  });
+}
+
+// A block of threads adds up a column in the order of a core: of two groups, each of one whole block
+// and of another that is no multiple of the tokens whose loads are on their way together.
+BOOST_AUTO_TEST_CASE_TEMPLATE(statistics_have_the_bits_of_a_core, T, types) {
+  using block = rows::router_statistics_block<T>;
+  const int64_t tokens = block::tokens_of_block + 13;
+  for (const int threads : {16, 32, 128})
+    for (const int64_t experts : {int64_t{5}, threads + int64_t{3}}) {
+      const routing<T> of({{2 * tokens, experts}, threads});
+      const auto chosen = of.chosen(false);
+      numbers from;
+      const auto lse = from.of<G<T>>(2 * tokens);
+      auto parts = unset<G<T>>(4 * (2 * experts + 1)), want = parts;
+      block body{experts,       tokens,       2,         of.k, of.logits.data(),
+                 chosen.data(), parts.data(), lse.data()};
+      on_team("router_statistics_block", {{4, experts}, threads}, body, parts);
+      body.parts = want.data();
+      mc::for_rows(host, 4, body);
+      BOOST_TEST(same_bytes(parts.data(), want.data(), parts.size() * sizeof(G<T>)));
+    }
+}
+
+// Every logit is loaded once, whatever the number of choices; gradients of probabilities twice.
+BOOST_AUTO_TEST_CASE_TEMPLATE(logits_are_loaded_once, T, types) {
+  for (const int threads : {16, 32, 128})
+    for (const int64_t groups : {threads / 2, 4 * threads}) {
+      const routing<T> of({{1, groups * emulated_team::width<T>}, threads});
+      const int64_t n = of.s.width;
+      std::vector<std::int32_t> chosen = of.chosen(false);
+      const auto w = zeros<G<T>>(of.k);
+      auto weights = w, lse = unset<G<T>>(1);
+      auto d = unset<T>(n);
+      const auto dp = zeros<G<T>>(n);
+      const G<T> dz(0.3f);
+      const T* const l = of.logits.data();
+      loads_rows<T>("route_row", of.s,
+                    rows::route_row<T>{n, of.k, true, l, nullptr, weights.data(), chosen.data()}, 1,
+                    1 + of.k);
+      loads_rows<T>(
+          "route_row biased", of.s,
+          rows::route_row<T>{n, of.k, true, l, of.bias.data(), weights.data(), chosen.data()}, 2,
+          1 + 2 * (of.k - 1) + 1);
+      loads_rows<T>("route_grad_row", of.s,
+                    rows::route_grad_row<T>{n, of.k, true, w.data(), l, chosen.data(), d.data()}, 1,
+                    2);
+      loads_rows<T>("router_lse_row", of.s, rows::router_lse_row<T>{n, l, lse.data()}, 1, 1);
+      constexpr int64_t wide = sizeof(G<T>) / sizeof(T);
+      loads_rows<T>("router_statistics_grad_row", of.s,
+                    rows::router_statistics_grad_row<T>{n, 1, dp.data(), &dz, l, d.data()},
+                    1 + 2 * wide, 3);
+    }
+}
+
+// Zeros of both signs are equal, and so are experts that no softmax reaches; what is no number is
+// never found.
+BOOST_AUTO_TEST_CASE_TEMPLATE(choices_among_equals, T, types) {
+  const float infinite = std::numeric_limits<float>::infinity(), nan = std::nanf("");
+  for (const int threads : {16, 32, 128}) {
+    constexpr int64_t width = 4 * emulated_team::width<T>;
+    const team_shape s{{3, width}, threads};
+    const int k = static_cast<int>(width);
+    std::vector<T> logits(3 * width, mc::convert<T>(-infinite));
+    const auto set = [&](int64_t i, float x) {
+      logits[static_cast<std::size_t>(i)] = mc::convert<T>(x);
+    };
+    set(1, -0.0f), set(2, 0.0f), set(width - 1, -0.0f);
+    for (int64_t e = 0; e < width; ++e) set(width + e, e % 2 == 0 ? -1.0f : 2.0f);
+    for (int64_t e = 0; e < width; ++e) set(2 * width + e, e == 3 ? 1.0f : nan);
+    std::vector<std::int32_t> want{1, 2, static_cast<std::int32_t>(width - 1), 0};
+    for (std::int32_t e = 3; e < width - 1; ++e) want.push_back(e);
+    for (std::int32_t e = 1; e < width; e += 2) want.push_back(e);
+    for (std::int32_t e = 0; e < width; e += 2) want.push_back(e);
+    for (std::int32_t e = 0; e < width; ++e) want.push_back(e == 0 ? 3 : e);
+    auto w = unset<G<T>>(3 * k);
+    std::vector<std::int32_t> chosen(3 * width, -7);
+    const rows::route_row<T> body{width, k, false, logits.data(), nullptr, w.data(), chosen.data()};
+    on_team("route_row", s, body, w, chosen);
+    BOOST_TEST((chosen == want));
+    std::fill(chosen.begin(), chosen.end(), -7);
+    mc::for_rows(host, s.rows, body);
+    BOOST_TEST((chosen == want));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(barriers_of_the_router) {
+  every_barrier_is_needed([] {
+    const routing<float> of({{2, 64}, 32});
+    auto w = unset<float>(2 * of.k);
+    std::vector<std::int32_t> chosen(w.size(), 0);
+    on_team(
+        "route_row", of.s,
+        rows::route_row<float>{64, of.k, true, of.logits.data(), nullptr, w.data(), chosen.data()},
+        w, chosen);
+    const std::vector<float> dw(w.size(), 0.5f);
+    const std::vector<std::int32_t> experts = of.chosen(false);
+    auto d = unset<float>(2 * 64);
+    if (wrong_on_teams != nullptr && !wrong_on_teams->empty()) return;
+    on_team("route_grad_row", of.s,
+            rows::route_grad_row<float>{64, of.k, false, dw.data(), of.logits.data(),
+                                        experts.data(), d.data()},
+            d);
   });
 }
 

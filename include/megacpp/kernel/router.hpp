@@ -60,11 +60,14 @@ template <> struct kernel_of<&op::router_statistics> { // l, experts -> s, c, z
             static_cast<int>(c.size(in::experts) / c.rows(in::logits)),
             nullptr,
             nullptr,
+            nullptr,
             nullptr};
   }
   template <class T, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
     const block<T> b = shape<T>(c);
-    return c.rows(in::logits) / b.tokens * b.blocks * (2 * b.experts + 1) *
+    const std::int64_t tokens = c.rows(in::logits),
+                       parts = tokens / b.tokens * b.blocks * (2 * b.experts + 1);
+    return (parts + rows::logsumexps_of<lane_of<Call>>(tokens)) *
            std::int64_t{sizeof(accumulator_t<T>)};
   }
   template <class T, class Call> static void run(Call& c) {
@@ -73,6 +76,11 @@ template <> struct kernel_of<&op::router_statistics> { // l, experts -> s, c, z
     const std::int64_t groups = c.rows(in::logits) / b.tokens, width = 2 * b.experts + 1;
     b.logits = c.in(in::logits), b.chosen = c.in(in::experts);
     b.parts = reinterpret_cast<G*>(c.scratch());
+    if constexpr (rows::logsumexps_of<lane_of<Call>>(1) > 0) {
+      G* const lse = b.parts + groups * b.blocks * width;
+      for_rows(c.lane(), c.rows(in::logits), rows::router_lse_row<T>{b.experts, b.logits, lse});
+      b.lse = lse;
+    }
     for_rows(c.lane(), groups * b.blocks, b);
     for_rows(c.lane(), groups,
              rows::router_sums<G>{b.experts, b.blocks, b.parts, c.out(out::probabilities),

@@ -163,8 +163,9 @@ template <int Lanes, int Groups = 1, bool Aligned = false, int Held = 0> struct 
     });
     if constexpr (Lanes <= 32 && sizeof(A) == 4) {
       const std::uint32_t bits = mine.bits(), top = __reduce_max_sync(of_team(), bits);
-      return detail::running_first<A>::from_bits(
-          top, __reduce_min_sync(of_team(), bits == top ? mine.index : mine.none));
+      const std::uint32_t at = __reduce_min_sync(of_team(), bits == top ? mine.index : mine.none);
+      __syncwarp(of_team()); // orders what is stored, too
+      return detail::running_first<A>::from_bits(top, at);
     } else {
       const A top = over_group(vec<A, 1>(mine.greatest), detail::greater_of{});
       return two<A>{top, over_group(vec<A, 1>(mine.index_of(top)), detail::smaller_of{})};

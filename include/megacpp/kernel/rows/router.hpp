@@ -5,14 +5,17 @@
 // probabilities.
 #pragma once
 
-#include <megacpp/exec/launch.hpp>
 #include <megacpp/exec/math.hpp>
+#include <megacpp/kernel/rows/columns.hpp>
 
 namespace mc::rows {
 
-/// logsumexp of a row of logits, with its greatest taken out first.
-template <class T, class Team>
-MEGACPP_HD accumulator_t<T> logsumexp(const Team& team, std::int64_t n, const T* l) {
+/// The groups of 16 bytes that a thread keeps of a row of the router: 512 logits in fp32 by a warp.
+inline constexpr int groups_of_router = 4;
+
+/// logsumexp of a row of logits that the team keeps, with its greatest taken out first.
+template <class T, class Team, class Row>
+MEGACPP_HD accumulator_t<T> logsumexp(const Team& team, std::int64_t n, const Row& l) {
   using G = accumulator_t<T>;
   const G top = team.template max<T>(n, [&](auto i) { return load<G>(l, i); });
   const G sum = team.template sum<T>(n, [&](auto i) {
@@ -46,44 +49,36 @@ template <class T> struct route_row {
   G* weights;           // (rows, k)
   std::int32_t* chosen; // (rows, k)
 
+  static constexpr int keeps = groups_of_router;
   std::int64_t row_bytes() const { return std::int64_t{experts} * std::int64_t{sizeof(T)}; }
   bool aligned() const { return rows_aligned<T>(experts, logits, bias); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
-    const T* l = logits + row * experts;
+    const T* const of_row = logits + row * experts;
+    const auto l = team.template keep<T>(experts, of_row);
     const G lse = logsumexp<T>(team, experts, l);
-    const G none = -std::numeric_limits<G>::infinity();
-    const auto score = [&](auto i) {
+    const auto score = team.template keep_values<T>(experts, [&](auto i) {
       const auto x = load<G>(l, i);
       return bias == nullptr ? x : portable_exp(x - decltype(x)(lse)) + load<G>(bias, i);
-    };
-    G last = -none, at = -1;
+    });
+    std::int32_t* const e = chosen + row * k;
+    two<G> last{std::numeric_limits<G>::infinity(), G(-1)}; // the one found, and its index
     for (int j = 0; j < k; ++j) {
-      const auto left = [&](auto i, auto s) { // not found yet
-        using V = decltype(s);
-        const V index = counting<G, decltype(i)::count>(static_cast<G>(i.first));
-        return (s < V(last)) | ((s == V(last)) & (index > V(at)));
-      };
-      const G best = team.template max<T>(experts, [&](auto i) {
+      last = team.template first_greatest<T>(experts, [&](auto i) { // of those not found yet
         const auto s = score(i);
-        return select(left(i, s), s, decltype(s)(none));
+        using V = std::remove_const_t<decltype(s)>;
+        const V index = counting<G, V::count>(static_cast<G>(i.first));
+        const auto left = (s < V(last.first)) | ((s == V(last.first)) & (index > V(last.second)));
+        return marked<V, std::remove_const_t<decltype(left)>>{s, left};
       });
-      const G index = -team.template max<T>(experts, [&](auto i) {
-        const auto s = score(i);
-        using V = decltype(s);
-        const V number = counting<G, decltype(i)::count>(static_cast<G>(i.first));
-        return select(left(i, s) & (s == V(best)), -number, V(none));
-      });
-      last = best, at = index;
       // Scores that are no numbers are never found: the router's logits are not finite then, and so
       // is the loss. The first experts stand for them.
-      const std::int64_t e = index < static_cast<G>(experts) ? static_cast<std::int64_t>(index) : j;
-      if (team.leader()) chosen[row * k + j] = static_cast<std::int32_t>(e);
+      const bool found = last.second < static_cast<G>(experts);
+      if (team.leader()) e[j] = found ? static_cast<std::int32_t>(last.second) : j;
     }
-    if (!team.leader()) return;
-    const std::int32_t* const e = chosen + row * k;
-    const G all = normalise ? logsumexp_of_chosen(l, e, k) : lse;
-    for (int j = 0; j < k; ++j)
-      weights[row * k + j] = portable_exp(vec<G, 1>(convert<G>(l[e[j]]) - all)).v[0];
+    team.sync(); // before other threads read what the leader has chosen
+    const G all = normalise ? logsumexp_of_chosen(of_row, e, k) : lse;
+    for (int j = team.index(); j < k; j += team.count())
+      weights[row * k + j] = portable_exp(vec<G, 1>(convert<G>(of_row[e[j]]) - all)).v[0];
   }
 };
 
@@ -97,33 +92,56 @@ template <class T> struct route_grad_row {
   const std::int32_t* chosen; // (rows, k)
   T* dlogits;                 // (rows, E)
 
+  static constexpr int keeps = groups_of_router;
   std::int64_t row_bytes() const { return std::int64_t{experts} * std::int64_t{sizeof(T)}; }
   bool aligned() const { return rows_aligned<T>(experts, logits, dlogits); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
-    const T* l = logits + row * experts;
+    const T* const of_row = logits + row * experts;
+    T* const d = dlogits + row * experts;
+    const auto l = team.template keep<T>(experts, of_row);
     const G* dw = dweights + row * k;
     const std::int32_t* e = chosen + row * k;
     const G lse = logsumexp<T>(team, experts, l);
-    const G all = normalise ? logsumexp_of_chosen(l, e, k) : lse;
-    const auto w = [&](int j) { return portable_exp(vec<G, 1>(convert<G>(l[e[j]]) - all)).v[0]; };
+    const G all = normalise ? logsumexp_of_chosen(of_row, e, k) : lse;
+    const auto w = [&](int j) {
+      return portable_exp(vec<G, 1>(convert<G>(of_row[e[j]]) - all)).v[0];
+    };
     G mean = 0;
     for (int j = 0; j < k; ++j) mean += dw[j] * w(j);
     // Normalised weights do not depend on the logits that were not chosen.
     const G of_chosen = normalise ? mean : G(0), of_all = normalise ? G(0) : mean;
-    team.template each<T>(experts, [&](auto i) {
-      const auto x = load<G>(l, i);
-      using V = decltype(x - x);
-      const V index = counting<G, decltype(i)::count>(static_cast<G>(i.first));
-      V d = portable_exp(x - V(lse)) * V(-of_all);
-      for (int j = 0; j < k; ++j)
-        d = d + select(index == V(static_cast<G>(e[j])), V(w(j) * (dw[j] - of_chosen)), V(G(0)));
-      store(dlogits + row * experts, i, d);
-    });
+    const auto of_any = [&](auto x) {
+      return portable_exp(x - decltype(x)(lse)) * decltype(x)(-of_all) + decltype(x)(G(0));
+    };
+    team.template each<T>(experts, [&](auto i) { store(d, i, of_any(load<G>(l, i))); });
+    team.sync(); // before other threads overwrite what the chosen ones' have stored
+    for (int j = team.index(); j < k; j += team.count())
+      store(d, lanes<1>{e[j]},
+            of_any(vec<G, 1>(convert<G>(of_row[e[j]]))) + vec<G, 1>(w(j) * (dw[j] - of_chosen)));
+  }
+};
+
+/// logsumexp of each token.
+template <class T> struct router_lse_row {
+  using G = accumulator_t<T>;
+  std::int64_t experts;
+  const T* logits; // (tokens, E)
+  G* lse;          // (tokens)
+
+  static constexpr int keeps = groups_of_router;
+  std::int64_t row_bytes() const { return std::int64_t{experts} * std::int64_t{sizeof(T)}; }
+  bool aligned() const { return rows_aligned<T>(experts, logits); }
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
+    const auto l = team.template keep<T>(experts, logits + row * experts);
+    const G of_row = logsumexp<T>(team, experts, l);
+    if (team.leader()) lse[row] = of_row;
   }
 };
 
 /// Sums over a block of tokens of one group: probabilities, choices, squares of logsumexp. Blocks
-/// are added up in order and in double (sum_of_parts), whatever the number of threads.
+/// are added up in order and in double (sum_of_parts), whatever the number of threads. A core may
+/// compute the logsumexp of a token on its way. A block of threads reads it (router_lse_row), and
+/// each thread adds up columns of its own, in the order of a core.
 template <class T> struct router_statistics_block {
   using G = accumulator_t<T>;
   static constexpr std::int64_t tokens_of_block = 128;
@@ -132,31 +150,70 @@ template <class T> struct router_statistics_block {
   const T* logits;            // (groups, tokens, E)
   const std::int32_t* chosen; // (groups, tokens, k)
   G* parts;                   // (groups, blocks, 2 E + 1)
+  const G* lse;               // (groups, tokens); null: computed, by a core
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t part) const {
     const std::int64_t first = part % blocks * tokens_of_block, left = tokens - first;
     const std::int64_t n = left < tokens_of_block ? left : tokens_of_block;
     const std::int64_t begin = part / blocks * tokens + first;
     G *p = parts + part * (2 * experts + 1), *c = p + experts, z = 0;
-    for (std::int64_t t = begin; t < begin + n; ++t) {
-      const T* l = logits + t * experts;
-      const G lse = logsumexp<T>(team, experts, l);
-      z += lse * lse;
-      team.template each<T>(experts, [&](auto i) {
-        const auto x = load<G>(l, i);
-        using V = decltype(x - x);
-        const V index = counting<G, decltype(i)::count>(static_cast<G>(i.first));
-        V hits(G(0));
-        for (int j = 0; j < k; ++j)
-          hits = hits + select(index == V(static_cast<G>(chosen[t * k + j])), V(G(1)), V(G(0)));
-        const bool start = t == begin;
-        store(p, i, (start ? V(G(0)) : load<G>(p, i)) + portable_exp(x - V(lse)));
-        store(c, i, (start ? V(G(0)) : load<G>(c, i)) + hits);
-      });
+    const auto probability = [&](std::int64_t t, auto i, G of_token) {
+      const auto x = load<G>(logits + t * experts, i);
+      return portable_exp(x - decltype(x)(of_token));
+    };
+    if constexpr (Team::threads == 1) {
+      for (std::int64_t t = begin; t < begin + n; ++t) {
+        const G of_token =
+            lse == nullptr ? logsumexp<T>(team, experts, logits + t * experts) : lse[t];
+        z += of_token * of_token;
+        team.template each<T>(experts, [&](auto i) {
+          constexpr int N = decltype(i)::count;
+          using V = vec<G, N>;
+          const V index = counting<G, N>(static_cast<G>(i.first));
+          V hits(G(0));
+          for (int j = 0; j < k; ++j)
+            hits = hits + select(index == V(static_cast<G>(chosen[t * k + j])), V(G(1)), V(G(0)));
+          const bool start = t == begin;
+          store(p, i, (start ? V(G(0)) : load<G>(p, i)) + probability(t, i, of_token));
+          store(c, i, (start ? V(G(0)) : load<G>(c, i)) + hits);
+        });
+      }
+    } else {
+      if (team.leader())
+        for (std::int64_t t = begin; t < begin + n; ++t) z += lse[t] * lse[t];
+      for (std::int64_t e = team.index(); e < experts; e += team.count())
+        of_column(e, begin, n, probability, p, c);
     }
     if (team.leader()) c[experts] = z;
   }
+
+private:
+  /// Of one expert. The loads of eight tokens are on their way at once. How often it is chosen is a
+  /// whole number, whatever the order.
+  template <class F> MEGACPP_HD void of_column(std::int64_t e, std::int64_t begin, std::int64_t n,
+                                               F probability, G* p, G* c) const {
+    constexpr int together = 8;
+    vec<G, 1> sum(G(0));
+    std::int64_t t = begin;
+    for (; t + together <= begin + n; t += together) {
+      vec<G, 1> x[together];
+      MEGACPP_UNROLL
+      for (int l = 0; l < together; ++l) x[l] = probability(t + l, lanes<1>{e}, lse[t + l]);
+      MEGACPP_UNROLL
+      for (int l = 0; l < together; ++l) sum = sum + x[l];
+    }
+    for (; t < begin + n; ++t) sum = sum + probability(t, lanes<1>{e}, lse[t]);
+    int hits = 0;
+    for (std::int64_t j = begin * k; j < (begin + n) * k; ++j) hits += chosen[j] == e ? 1 : 0;
+    store(p, lanes<1>{e}, sum), store(c, lanes<1>{e}, vec<G, 1>(static_cast<G>(hits)));
+  }
 };
+
+/// How many logsumexps router_statistics_block reads on a lane: one a token where blocks of threads
+/// run it, else none.
+template <class Lane> constexpr std::int64_t logsumexps_of(std::int64_t tokens) {
+  return detail::sums_by_parts<Lane>() ? tokens : 0;
+}
 
 /// One number of a group: of each of its blocks, `width` apart.
 template <class G>
@@ -278,16 +335,17 @@ template <class T> struct router_statistics_grad_row {
   const T* logits;              // (groups, tokens, E)
   T* dlogits;                   // (groups, tokens, E)
 
+  static constexpr int keeps = groups_of_router;
   std::int64_t row_bytes() const { return std::int64_t{experts} * std::int64_t{sizeof(T)}; }
   bool aligned() const { return rows_aligned<T>(experts, logits, dlogits, dprobabilities); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
-    const T* l = logits + row * experts;
+    const auto l = team.template keep<T>(experts, logits + row * experts);
     const G* d = dprobabilities + row / tokens * experts;
     const G lse = logsumexp<T>(team, experts, l);
-    const auto p = [&](auto i) {
+    const auto p = team.template keep_values<T>(experts, [&](auto i) {
       const auto x = load<G>(l, i);
       return portable_exp(x - decltype(x)(lse));
-    };
+    });
     const G inner = team.template sum<T>(experts, [&](auto i) { return p(i) * load<G>(d, i); });
     const G shift = G(2) * *dz * lse - inner;
     team.template each<T>(experts, [&](auto i) {
