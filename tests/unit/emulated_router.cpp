@@ -241,7 +241,7 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(choices_among_equals, T, types) {
     const auto set = [&](int64_t i, float x) {
       logits[static_cast<std::size_t>(i)] = mc::convert<T>(x);
     };
-    set(1, -0.0f), set(2, 0.0f), set(width - 1, -0.0f);
+    set(1, -0.0f), set(2, 0.0f), set(width - 1, 0.0f);
     for (int64_t e = 0; e < width; ++e) set(width + e, e % 2 == 0 ? -1.0f : 2.0f);
     for (int64_t e = 0; e < width; ++e) set(2 * width + e, e == 3 ? 1.0f : nan);
     std::vector<std::int32_t> want{1, 2, static_cast<std::int32_t>(width - 1), 0};
