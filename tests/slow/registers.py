@@ -25,7 +25,7 @@ BODY = re.compile(r"void mc::rows_kernel<(\d+), (\d+), (true|false), (\d+), (.*)
 KERNEL = re.compile(r"^(?:\.visible |\.weak )?\.entry (\w+)\(.*?^}", re.MULTILINE | re.DOTALL)
 BESIDE = re.compile(r"bytes (of stack|spilled)")
 KEEPS = re.compile(r", keeping (\d+)$")
-NARROW = re.compile(r"\b(?:ld|st)\.global\.(?:nc\.)?[a-z]\d+\b")
+NARROW = re.compile(r"\b(?:ld|st)\.global\.(?:nc\.)?(?!v)[a-z]\d+\b")
 LOADED = re.compile(r"\bld\.global\.(?:nc\.)?(?:v4\.[a-z]32|v2\.[a-z]64)")
 WIDE = re.compile(r"\b(ld|st)\.(?:param\.|global\.)?[\w.]*v4\.[a-z]32|\b(ld|st)\.[\w.]*v2\.[a-z]64")
 

@@ -1,4 +1,5 @@
-// Explicit vectors in memory: loads and stores that convert from and to storage types.
+// Explicit vectors in memory: loads and stores that convert from and to storage types. Numbers are
+// rounded to bf16 with the same bits everywhere, but for a NaN, whose bits on a GPU are others.
 #pragma once
 
 #include <megacpp/exec/arithmetic.hpp>
@@ -60,6 +61,16 @@ template <int N> MEGACPP_HD auto bf16_words(vec<float, N> x) {
   }
 #endif
   return narrowed<half>(bf16_bits(x).v);
+}
+#endif
+
+#if defined(__CUDACC__)
+/// Pairs of numbers as bf16, the first of each in the lower half, by one instruction a pair. It has
+/// the bits of mc::bf16 but for a NaN, which is 0x7fff whatever it was.
+template <int N>
+__device__ __forceinline__ void bf16_pairs(std::uint32_t (&to)[N / 2], vec<float, N> x) {
+  for (int i = 0; i < N / 2; ++i)
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(to[i]) : "f"(x.v[2 * i + 1]), "f"(x.v[2 * i]));
 }
 #endif
 
@@ -220,6 +231,14 @@ template <class T, class A, int N> MEGACPP_HD void store_first(T* p, vec<A, N> v
 template <class T, class A, int N> MEGACPP_HD vec<A, N> round_to(vec<A, N> x) {
   if constexpr (std::is_same_v<T, A>) {
     return x;
+#if defined(__CUDA_ARCH__)
+  } else if constexpr (std::is_same_v<T, bf16> && std::is_same_v<A, float> && N % 2 == 0) {
+    std::uint32_t raw[N / 2];
+    detail::bf16_pairs<N>(raw, x);
+    for (int i = 0; i < N; ++i)
+      x.v[i] = __uint_as_float(i % 2 == 0 ? raw[i / 2] << 16 : raw[i / 2] & 0xffff0000u);
+    return x;
+#endif
   } else if constexpr (detail::form_of<A, N> == detail::form::array) {
     for (int i = 0; i < N; ++i) x.v[i] = convert<A>(convert<T>(x.v[i]));
     return x;

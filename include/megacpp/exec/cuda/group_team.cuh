@@ -26,12 +26,28 @@ __device__ __forceinline__ vec<A, N> load(const held_row<T, Row, Held>& from, he
   for (int l = 0; l < N; ++l) x.v[l] = convert<A>(raw[l]);
   return x;
 }
+template <class T, class A, int N>
+__device__ __forceinline__ void store(T* to, held_lanes<N> i, vec<A, N> x) {
+  if constexpr (std::is_same_v<T, bf16> && std::is_same_v<A, float>) {
+    std::uint32_t raw[N / 2];
+    detail::bf16_pairs<N>(raw, x);
+    detail::copy_out<true>(reinterpret_cast<std::uint32_t*>(to + i.first), raw);
+  } else {
+    store(to, static_cast<const aligned_lanes<N>&>(i), x);
+  }
+}
 template <class T, int Held, class A, int N>
 __device__ __forceinline__ void store(held_row<T, T, Held>& to, held_lanes<N> i, vec<A, N> x) {
   static_assert(N * sizeof(T) == sizeof(uint4), "a row is kept for lanes of its own type");
-  T raw[N];
-  for (int l = 0; l < N; ++l) raw[l] = convert<T>(x.v[l]);
-  std::memcpy(&to.groups[i.slot], raw, sizeof raw);
+  if constexpr (std::is_same_v<T, bf16> && std::is_same_v<A, float>) {
+    std::uint32_t raw[N / 2];
+    detail::bf16_pairs<N>(raw, x);
+    std::memcpy(&to.groups[i.slot], raw, sizeof raw);
+  } else {
+    T raw[N];
+    for (int l = 0; l < N; ++l) raw[l] = convert<T>(x.v[l]);
+    std::memcpy(&to.groups[i.slot], raw, sizeof raw);
+  }
   *reinterpret_cast<uint4*>(to.row + i.first) = to.groups[i.slot];
 }
 

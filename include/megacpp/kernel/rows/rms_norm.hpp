@@ -18,8 +18,8 @@ namespace mc::rows {
 namespace detail {
 
 /// The groups of 16 bytes that a thread keeps of a row of a norm: a warp keeps 4 KiB, and 128
-/// threads keep 16 KiB. Three rows take 96 registers, so that a multiprocessor has 384 threads, each
-/// with all its loads on their way.
+/// threads keep 16 KiB. Three rows take 96 registers, so that a multiprocessor has 384 threads,
+/// each with all its loads on their way.
 inline constexpr int groups_of_norm = 8;
 
 template <class G> MEGACPP_HD G reciprocal_root(G x) { return G(1) / mc::detail::root_of(x); }
