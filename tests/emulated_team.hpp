@@ -9,6 +9,7 @@
 #pragma once
 
 #include <fiber.hpp>
+#include <megacpp/exec/running_first.hpp>
 #include <megacpp/exec/team.hpp>
 
 #include <algorithm>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <megacpp/kernel/kernel.hpp>
+#include <megacpp/kernel/rows/columns.hpp>
 #include <megacpp/kernel/rows/router.hpp>
 #include <megacpp/op/router.hpp>
 
@@ -49,6 +50,9 @@ template <> struct kernel_of<&op::router_statistics> { // l, experts -> s, c, z
   using in = op::router_statistics_in;
   using out = op::router_statistics_out;
   template <class T> using block = rows::router_statistics_block<T>;
+  /// Whether blocks of threads run it, which read a token's logsumexp from scratch.
+  template <class Call>
+  static constexpr bool keeps_logsumexps = rows::detail::sums_by_parts<lane_of<Call>>();
 
   template <class T, class Call> static constexpr block<T> shape(const Call& c) {
     const std::int64_t experts = c.span(in::logits, dims<-1>);
@@ -67,8 +71,7 @@ template <> struct kernel_of<&op::router_statistics> { // l, experts -> s, c, z
     const block<T> b = shape<T>(c);
     const std::int64_t tokens = c.rows(in::logits),
                        parts = tokens / b.tokens * b.blocks * (2 * b.experts + 1);
-    return (parts + rows::logsumexps_of<lane_of<Call>>(tokens)) *
-           std::int64_t{sizeof(accumulator_t<T>)};
+    return (parts + (keeps_logsumexps<Call> ? tokens : 0)) * std::int64_t{sizeof(accumulator_t<T>)};
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
@@ -76,7 +79,7 @@ template <> struct kernel_of<&op::router_statistics> { // l, experts -> s, c, z
     const std::int64_t groups = c.rows(in::logits) / b.tokens, width = 2 * b.experts + 1;
     b.logits = c.in(in::logits), b.chosen = c.in(in::experts);
     b.parts = reinterpret_cast<G*>(c.scratch());
-    if constexpr (rows::logsumexps_of<lane_of<Call>>(1) > 0) {
+    if constexpr (keeps_logsumexps<Call>) {
       G* const lse = b.parts + groups * b.blocks * width;
       for_rows(c.lane(), c.rows(in::logits), rows::router_lse_row<T>{b.experts, b.logits, lse});
       b.lse = lse;

@@ -2,6 +2,7 @@
 // team has.
 #pragma once
 
+#include <megacpp/exec/running_first.hpp>
 #include <megacpp/exec/team.hpp>
 
 #include <cuda_runtime.h>

@@ -5,8 +5,8 @@
 // probabilities.
 #pragma once
 
+#include <megacpp/exec/launch.hpp>
 #include <megacpp/exec/math.hpp>
-#include <megacpp/kernel/rows/columns.hpp>
 
 namespace mc::rows {
 
@@ -208,12 +208,6 @@ private:
     store(p, lanes<1>{e}, sum), store(c, lanes<1>{e}, vec<G, 1>(static_cast<G>(hits)));
   }
 };
-
-/// How many logsumexps router_statistics_block reads on a lane: one a token where blocks of threads
-/// run it, else none.
-template <class Lane> constexpr std::int64_t logsumexps_of(std::int64_t tokens) {
-  return detail::sums_by_parts<Lane>() ? tokens : 0;
-}
 
 /// One number of a group: of each of its blocks, `width` apart.
 template <class G>
