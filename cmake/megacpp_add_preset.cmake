@@ -24,6 +24,7 @@
 # Both add the target NAME_check, too, built on request: it has the compiler check the run in
 # seconds, before minutes go into its kernels.
 
+include(${CMAKE_CURRENT_LIST_DIR}/megacpp_find_cutlass.cmake)
 set(megacpp_templates ${CMAKE_CURRENT_LIST_DIR} CACHE INTERNAL "Folder of run.hpp.in")
 
 # The commit of the enclosing checkout, for --version; reconfigures when it changes.
@@ -119,6 +120,7 @@ function(megacpp_add_runless result device)
     megacpp_add_cuda_bodies(${kernels} ${key})
     target_link_libraries(${kernels} PUBLIC CUDA::cudart CUDA::cublasLt)
     megacpp_link_cudnn(${kernels})
+    megacpp_add_cutlass(${kernels} ${key})
     megacpp_find_nvtx(${kernels})
   endif()
   megacpp_program_options(${kernels})
@@ -173,6 +175,49 @@ function(megacpp_link_cudnn library)
   else()
     message(FATAL_ERROR "megacpp: ${lacks}, and MEGACPP_WITH_CUDNN is ${MEGACPP_WITH_CUDNN}: install it, name its folder by CMAKE_PREFIX_PATH, or leave the variable out.")
   endif()
+endfunction()
+
+# Adds CUTLASS's kernels of grouped products to a library, where it is found and a GPU is asked for that
+# runs them.
+function(megacpp_add_cutlass library key)
+  if(NOT DEFINED MEGACPP_WITH_CUTLASS OR "${MEGACPP_WITH_CUTLASS}" STREQUAL "")
+    set(MEGACPP_WITH_CUTLASS AUTO)
+  elseif(NOT "${MEGACPP_WITH_CUTLASS}" MATCHES "^(AUTO|ON|OFF|TRUE|FALSE|YES|NO|Y|N|1|0)$")
+    message(FATAL_ERROR "megacpp: MEGACPP_WITH_CUTLASS is ${MEGACPP_WITH_CUTLASS}, and must be AUTO, ON or OFF.")
+  endif()
+  if(NOT MEGACPP_WITH_CUTLASS STREQUAL "AUTO" AND NOT MEGACPP_WITH_CUTLASS)
+    return()
+  endif()
+  if(MEGACPP_CUDA_ARCHITECTURES AND NOT "90a" IN_LIST MEGACPP_CUDA_ARCHITECTURES)
+    set(lacks "MEGACPP_CUDA_ARCHITECTURES does not list 90a, for which its kernels are")
+  else()
+    megacpp_find_cutlass(cutlass lacks)
+  endif()
+  if(NOT cutlass)
+    if(MEGACPP_WITH_CUTLASS STREQUAL "AUTO")
+      message(STATUS "megacpp: products of experts on GPUs one by one: ${lacks}; pip install nvidia-cutlass, or name its folder by CMAKE_PREFIX_PATH")
+    else()
+      message(FATAL_ERROR "megacpp: ${lacks}, and MEGACPP_WITH_CUTLASS is ${MEGACPP_WITH_CUTLASS}: install nvidia-cutlass with pip, name its folder by CMAKE_PREFIX_PATH, or leave the variable out.")
+    endif()
+    return()
+  endif()
+  list(GET cutlass 0 include)
+  list(GET cutlass 1 version)
+  set(MEGACPP_CUDA_ARCHITECTURES 90a)
+  megacpp_nvcc_command(nvcc)
+  set(object ${CMAKE_CURRENT_BINARY_DIR}/megacpp_cutlass_${key}/grouped.o)
+  file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/megacpp_cutlass_${key})
+  add_custom_command(OUTPUT ${object}
+    COMMAND ${nvcc} -DNDEBUG "${megacpp_include_flags}" -isystem ${include} -MD -MF ${object}.d -c -o ${object}
+      ${megacpp_templates}/cuda_cutlass.cu
+    DEPENDS ${megacpp_templates}/cuda_cutlass.cu DEPFILE ${object}.d
+    COMMAND_EXPAND_LISTS VERBATIM COMMENT "Compiling CUTLASS's grouped products")
+  target_sources(${library} PRIVATE ${object})
+  set_source_files_properties(${object} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+  # Of the one unit that asks for it, as with cuDNN.
+  set_property(SOURCE ${megacpp_templates}/cuda_devices.cpp APPEND PROPERTY COMPILE_DEFINITIONS
+               MEGACPP_WITH_CUTLASS="${version}")
+  message(STATUS "megacpp: products of experts on GPUs by CUTLASS ${version}, ${include}")
 endfunction()
 
 # NVTX, by which tools show tasks and nodes by name. It is headers of CUDA's toolkit, which the unit of the

@@ -17,6 +17,8 @@ set(MEGACPP_WITH_MPI AUTO CACHE STRING "Ranks as processes, by MPI: AUTO, ON or 
 set_property(CACHE MEGACPP_WITH_MPI PROPERTY STRINGS AUTO ON OFF)
 set(MEGACPP_WITH_CUDNN AUTO CACHE STRING "Attention on GPUs by cuDNN: AUTO, ON or OFF (by own tiles)")
 set_property(CACHE MEGACPP_WITH_CUDNN PROPERTY STRINGS AUTO ON OFF)
+set(MEGACPP_WITH_CUTLASS AUTO CACHE STRING "Products of experts at once on GPUs by CUTLASS: AUTO, ON or OFF (one by one)")
+set_property(CACHE MEGACPP_WITH_CUTLASS PROPERTY STRINGS AUTO ON OFF)
 set(MEGACPP_MARCH native CACHE STRING "Processor to build for; empty: the compiler's default")
 set(MEGACPP_SANITIZE "" CACHE STRING "Sanitizers, for example address,undefined or thread")
 set(MEGACPP_CXX_STANDARD 20 CACHE STRING "C++ standard of tests, examples and presets: 20 or 23")

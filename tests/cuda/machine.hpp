@@ -12,23 +12,30 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace test {
 
 inline mc::cuda_libraries libraries_of(mc::cuda& on,
                                        mc::product_rows rows = mc::product_rows::together,
-                                       bool tf32 = false,
-                                       void (*tell)(std::string_view) = nullptr) {
-  return {std::make_unique<mc::cublaslt_products>(on, rows, tell, tf32),
+                                       bool tf32 = false, void (*tell)(std::string_view) = nullptr,
+                                       const mc::grouped_library& grouped = {}) {
+  return {std::make_unique<mc::cublaslt_products>(on, rows, tell, tf32,
+                                                  std::vector<mc::tuned_product>{}, grouped),
           std::make_unique<mc::cudnn_attention>(on)};
 }
+
+/// CUTLASS's kernels of grouped products, of the stand-in.
+inline constexpr mc::grouped_library cutlass{"CUTLASS 4.2.0", &mc::cutlass_grouped};
 
 class machine_with_device {
 public:
   explicit machine_with_device(mc::product_rows rows = mc::product_rows::together,
-                               bool tf32 = false, void (*tell)(std::string_view) = nullptr) {
+                               bool tf32 = false, void (*tell)(std::string_view) = nullptr,
+                               const mc::grouped_library& grouped = {}) {
     stand_in::begin({});
-    device_.emplace(0, 1, [=](mc::cuda& on) { return libraries_of(on, rows, tf32, tell); });
+    device_.emplace(0, 1,
+                    [=](mc::cuda& on) { return libraries_of(on, rows, tf32, tell, grouped); });
   }
   mc::cuda& device() { return *device_; }
 

@@ -91,8 +91,11 @@ public:
   static constexpr int tokens = 6;
 
   workload(
-      const Model& m, bool graphs, const std::function<void()>& before_memory = [] {})
-      : graphs_(graphs), program_(m, {.batch = {.micro = 1, .sequence = tokens}}, "tiny") {
+      const Model& m, bool graphs, const std::function<void()>& before_memory = [] {},
+      mc::dtype type = mc::dtype::f32, const mc::grouped_library& grouped = {})
+      : graphs_(graphs),
+        machine_(mc::product_rows::together, false, nullptr, grouped),
+        program_(m, {.batch = {.micro = 1, .sequence = tokens}, .precision = type}, "tiny") {
     machine_.device().keep_work(graphs);
     before_memory();
     session_ =
@@ -164,18 +167,22 @@ std::map<std::string, std::vector<int>> places(const char* call,
 }
 
 /// A mistake in calls of a name, and the kinds of work of which some would be seen by nobody, since
-/// what they leave is what was there.
+/// what they leave is what was there. `only`: the kind that is looked at; nullptr: all.
 struct case_of {
   const char* call;
   mistake what;
   std::vector<std::string> idle{};
+  const char* only = nullptr;
 };
 
 /// Made in a step that comes behind others, by what a session holds since the first ones: in calls of
 /// each kind of work that they start, one after the other until one is seen.
 template <class Model> void steps_with_mistakes(const std::string& name, const Model& m,
-                                                bool graphs, const std::vector<case_of>& cases) {
-  workload<Model> w(m, graphs);
+                                                bool graphs, const std::vector<case_of>& cases,
+                                                mc::dtype type = mc::dtype::f32,
+                                                const mc::grouped_library& grouped = {}) {
+  workload<Model> w(
+      m, graphs, [] {}, type, grouped);
   for (int i = 0; i < 3; ++i) w.step();
   const auto told = [&](std::uint64_t chance, const std::function<void()>& mistake) {
     return told_by([&] {
@@ -192,6 +199,7 @@ template <class Model> void steps_with_mistakes(const std::string& name, const M
   for (const case_of& c : cases) {
     int kinds = 0;
     for (const auto& [what, at] : places(c.call, [&] { w.step(); })) {
+      if (c.only != nullptr && what != c.only) continue;
       bool seen = false;
       const std::size_t tried = what.empty() ? at.size() : 8;
       const std::size_t step = at.size() > tried ? at.size() / tried : 1;
@@ -252,6 +260,18 @@ BOOST_AUTO_TEST_CASE(in_a_step_of_experts) {
        {"cudaEventRecord", mistake::left_out},
        {"cudaEventSynchronize", mistake::left_out},
        {"cudaStreamWaitEvent", mistake::left_out}});
+}
+
+// The arrays of products of experts that are computed at once lie in memory that the ones before have
+// read from.
+BOOST_AUTO_TEST_CASE(in_a_step_of_experts_at_once) {
+  const char* const product = "a grouped product";
+  steps_with_mistakes("experts at once", experts, false,
+                      {{"kernel", mistake::left_out, {}, product},
+                       {"kernel", mistake::too_early, {}, product},
+                       {"cudaMemcpyAsync", mistake::left_out},
+                       {"cudaMemcpyAsync", mistake::too_early}},
+                      mc::dtype::bf16, test::cutlass);
 }
 
 // Memory of every size that is reserved is written to its end.

@@ -42,9 +42,10 @@ test::steps_taken steps_in_bf16(const Model& m, Device& device, const std::strin
 /// Values that bf16 holds are rounded at the same places as on a CPU, but of sums in another order:
 /// by a step of bf16, 2^-8, here and there, which averages out over the 96 tokens of a loss. A token
 /// whose experts are others for it changes more.
-template <class Model>
-void in_bf16_as_on_cpus(const Model& m, const std::string& family, bool experts = false) {
-  test::machine_with_device machine;
+template <class Model> void in_bf16_as_on_cpus(const Model& m, const std::string& family,
+                                               bool experts = false,
+                                               const mc::grouped_library& grouped = {}) {
+  test::machine_with_device machine(mc::product_rows::together, false, nullptr, grouped);
   mc::cpu cpu(mc::product_type::widened, 1);
   const test::steps_taken mine = steps_in_bf16(m, machine.device(), family),
                           theirs = steps_in_bf16(m, cpu, family);
@@ -55,6 +56,10 @@ void in_bf16_as_on_cpus(const Model& m, const std::string& family, bool experts 
     norm = std::max(norm, test::relative(mine.norms[i], theirs.norms[i]));
   }
   BOOST_TEST_MESSAGE(family << " in bf16: losses " << loss << ", gradient norms " << norm);
+  const std::string by = machine.device().products().describe(mc::dtype::bf16);
+  BOOST_TEST((by.find(", products of experts at once by CUTLASS") != std::string::npos) ==
+                 (grouped.start != nullptr),
+             by);
   BOOST_TEST(loss <= (experts ? 4e-3 : 1e-3));
   BOOST_TEST(norm <= (experts ? 4e-2 : 5e-3));
 }
@@ -274,6 +279,9 @@ BOOST_AUTO_TEST_CASE(in_bf16_gpt2) { in_bf16_as_on_cpus(test::tiny_gpt2, "gpt2")
 BOOST_AUTO_TEST_CASE(in_bf16_qwen3) { in_bf16_as_on_cpus(test::tiny_qwen3, "qwen3"); }
 BOOST_AUTO_TEST_CASE(in_bf16_qwen3_moe) {
   in_bf16_as_on_cpus(test::tiny_qwen3_moe_unbalanced, "qwen3_moe", true);
+}
+BOOST_AUTO_TEST_CASE(in_bf16_qwen3_moe_with_experts_at_once) {
+  in_bf16_as_on_cpus(test::tiny_qwen3_moe_unbalanced, "qwen3_moe", true, test::cutlass);
 }
 
 BOOST_AUTO_TEST_CASE(gpt2_logits_and_loss) {

@@ -15,6 +15,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -110,6 +111,61 @@ void check(cuda& on, product_shape s, int64_t rows, const std::vector<std::int32
   // Nothing is written between rows.
   for (std::size_t k = 0; k < got.size(); ++k)
     if (!inside[k]) BOOST_REQUIRE(convert<double>(got[k]) == convert<double>(out.values()[k]));
+}
+
+/// Products of groups, of `parts` rows each: of every group as many. Where `at_once`, one kernel computes
+/// all of them. Returns how often something was started, and what came out.
+template <class T, class Out>
+std::pair<int64_t, std::vector<Out>> check_groups(cuda& on, product_shape s,
+                                                  const std::vector<std::int32_t>& parts,
+                                                  std::uint64_t seed = 1) {
+  s.a = s.b = dtype_of<T>, s.out = dtype_of<Out>, s.dynamic_rows = true;
+  const bool forward = s.kind == product_kind::forward,
+             summed = s.kind == product_kind::weight_gradient;
+  s.accumulate = summed;
+  const std::size_t each = parts.size() / static_cast<std::size_t>(s.groups);
+  int64_t rows = 0;
+  for (const std::int32_t n : parts) rows += n;
+  const int64_t behind = rows + 3; // rows of no group
+  const matrix<T> a(on, behind, forward ? s.K : s.N, forward ? s.x_row() : s.y_row(), seed);
+  const matrix<T> b(on, summed ? behind : s.groups * s.N, s.K, summed ? s.x_row() : s.K, 2);
+  const int64_t height = summed ? s.groups * s.N : behind, width = forward ? s.N : s.K,
+                stride = summed    ? s.K
+                         : forward ? s.y_row()
+                                   : s.x_row();
+  const matrix<Out> out(on, height, width, stride, 4);
+  const prepared_product& p = on.products().prepare(s);
+  lane& l = on.main_lane();
+  l.reserve({.workspace = on.products().workspace_bytes()});
+  const int64_t before = stand_in::count().started;
+  p.execute_groups({.on = l, .a = a.data(), .b = b.data(), .out = out.data()}, parts);
+  const int64_t started = stand_in::count().started - before;
+  const std::vector<Out> got = out.read();
+  std::vector<double> want(got.size()), terms(got.size());
+  for (std::size_t i = 0; i < got.size(); ++i) want[i] = convert<double>(out.values()[i]);
+  int64_t row = 0;
+  for (std::size_t k = 0; k < parts.size(); ++k)
+    for (const int64_t end = row + parts[k]; row < end; ++row) {
+      const auto g = static_cast<int64_t>(k / each);
+      for (int64_t i = 0; i < (summed ? s.N : 1); ++i)
+        for (int64_t j = 0; j < width; ++j) {
+          const auto at = static_cast<std::size_t>((summed ? g * s.N + i : row) * stride + j);
+          if (!summed) want[at] = 0;
+          const auto add = [&](double x) { want[at] += x, terms[at] += std::abs(x); };
+          if (summed) add(a(row, i) * b(row, j));
+          else
+            for (int64_t t = 0; t < (forward ? s.K : s.N); ++t)
+              add(a(row, t) * (forward ? b(g * s.N + j, t) : b(g * s.N + t, j)));
+        }
+    }
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double x = convert<double>(got[i]), rounding = sizeof(Out) == 2 ? 0x1p-8 : 0;
+    BOOST_REQUIRE_MESSAGE(
+        std::abs(x - want[i]) <=
+            (terms[i] == 0 ? 0 : rounding * std::abs(want[i]) + 0x1p-18 * (terms[i] + 1)),
+        name_of(s.kind) << ": " << i << " is " << x << " and should be " << want[i]);
+  }
+  return {started, got};
 }
 
 constexpr product_kind kinds[] = {product_kind::forward, product_kind::input_gradient,
@@ -243,7 +299,7 @@ BOOST_AUTO_TEST_CASE(products_side_by_side_share_the_workspace) {
   for (const bool dynamic : {false, true})
     for (const bool beside : {true, false}) {
       const prepared_product& p = on.products().prepare(
-          {.M = 12, .N = 8, .K = 16, .dynamic_rows = dynamic, .side_by_side = beside});
+          {.M = 12, .N = 8, .K = 16, .dynamic_rows = dynamic, .groups = beside ? 1 : 0});
       const auto run = [&](lane& where) {
         p.execute({.on = where,
                    .a = x.data(),
@@ -265,7 +321,7 @@ BOOST_AUTO_TEST_CASE(products_side_by_side_share_the_workspace) {
       } else {
         BOOST_TEST(says.find("CUBLAS_STATUS_INVALID_VALUE") != std::string::npos, says);
         BOOST_TEST(branched.find("was started beside others: prepare it with "
-                                 "product_shape::side_by_side") != std::string::npos,
+                                 "product_shape::groups") != std::string::npos,
                    branched);
       }
       few->finish(), l.finish();
@@ -289,7 +345,7 @@ BOOST_AUTO_TEST_CASE(a_way_is_chosen_between_products_that_run_side_by_side) {
     // Once each alone, and once side by side.
     std::array<std::vector<std::vector<float>>, 2> got;
     for (const bool beside : {false, true}) {
-      s.side_by_side = beside;
+      s.groups = beside ? 1 : 0;
       const prepared_product& p = on.products().prepare(s);
       l.reserve({.workspace = on.products().workspace_bytes()});
       std::vector<std::unique_ptr<matrix<float>>> out;
@@ -532,4 +588,166 @@ BOOST_AUTO_TEST_CASE(a_wrong_way_is_not_used) {
              "a forward product of 2 x 2 x 2 (f32 x f32 to f32) has no way of cuBLASLt "
              "that passes its check (the last computes row 0 wrong): install another "
              "version of cuBLASLt");
+}
+
+namespace {
+
+/// f(kind) with the types of experts in bf16: weight gradients are fp32.
+template <class F> void for_experts_of_bf16(F f) {
+  f(product_kind::forward, bf16()), f(product_kind::input_gradient, bf16());
+  f(product_kind::weight_gradient, float());
+}
+bool contains(const std::string& text, const char* part) {
+  return text.find(part) != std::string::npos;
+}
+/// Rows of five groups, each of two parts.
+const std::vector<std::int32_t> of_five{7, 1, 0, 0, 12, 0, 0, 3, 5, 12};
+
+} // namespace
+
+// Of groups with many rows, one, none, of several parts or one: by one kernel, and by products that run
+// side by side. The arrays are copied and the kernel starts; a weight gradient takes turns.
+BOOST_AUTO_TEST_CASE(products_of_groups) {
+  for (const bool at_once : {false, true}) {
+    test::machine_with_device machine(product_rows::together, false, nullptr,
+                                      at_once ? test::cutlass : grouped_library{});
+    cuda& on = machine.device();
+    for_experts_of_bf16([&]<class Out>(product_kind kind, Out) {
+      product_shape s{.kind = kind, .M = 12, .N = 24, .K = 40, .groups = 5};
+      for (const auto& parts : {std::vector<std::int32_t>{12, 0, 1, 5, 3}, of_five,
+                                std::vector<std::int32_t>{0, 0, 0, 0, 0}}) {
+        const int64_t started = check_groups<bf16, Out>(on, s, parts).first;
+        const int64_t turns = parts.back() == 0                       ? 0
+                              : kind == product_kind::weight_gradient ? std::ssize(parts) / 5
+                                                                      : 1;
+        if (at_once) BOOST_TEST(started == 3 * turns); // with the event behind the copy
+      }
+      s.x_stride = 48, s.y_stride = 32;
+      check_groups<bf16, Out>(on, s, of_five);
+      // The parts of a group are one where none has to have bits of its own.
+      s.sums = numerics::fast;
+      const int64_t started = check_groups<bf16, Out>(on, s, of_five).first;
+      if (at_once) BOOST_TEST(started == 3);
+      check_groups<float, float>(on, {.kind = kind, .M = 12, .N = 8, .K = 16, .groups = 5},
+                                 of_five);
+      // Rows that do not begin at multiples of 16 bytes, which the kernel does not take.
+      check_groups<bf16, Out>(on, {.kind = kind, .M = 12, .N = 12, .K = 40, .groups = 5}, of_five);
+      check_groups<bf16, Out>(on, {.kind = kind, .M = 12, .N = 24, .K = 6, .groups = 5}, of_five);
+    });
+    const std::string says = on.products().describe(dtype::bf16);
+    BOOST_TEST(contains(says, at_once ? ", 9 of 18 products of experts at once by CUTLASS 4.2.0"
+                                      : ", products of experts one by one"),
+               says);
+    BOOST_TEST(on.products().checks().refused.empty());
+  }
+}
+
+// More groups than threads of a warp, which look for theirs in steps, and one.
+BOOST_AUTO_TEST_CASE(any_number_of_groups) {
+  test::machine_with_device machine(product_rows::together, false, nullptr, test::cutlass);
+  cuda& on = machine.device();
+  for (const int64_t groups : {1, 2, 3, 70})
+    for_experts_of_bf16([&]<class Out>(product_kind kind, Out) {
+      std::vector<std::int32_t> rows(static_cast<std::size_t>(groups));
+      for (std::size_t g = 0; g < rows.size(); ++g) rows[g] = static_cast<std::int32_t>(g * 5 % 7);
+      check_groups<bf16, Out>(on, {.kind = kind, .M = 6, .N = 8, .K = 16, .groups = groups}, rows);
+    });
+  const std::string says = on.products().describe(dtype::bf16);
+  BOOST_TEST(contains(says, ", products of experts at once by CUTLASS 4.2.0"), says);
+}
+
+// A part has the bits that it has alone, whatever other parts a call has.
+BOOST_AUTO_TEST_CASE(parts_of_groups_have_bits_of_their_own) {
+  test::machine_with_device machine(product_rows::together, false, nullptr, test::cutlass);
+  cuda& on = machine.device();
+  for_experts_of_bf16([&]<class Out>(product_kind kind, Out) {
+    const product_shape s{.kind = kind, .M = 12, .N = 24, .K = 40, .groups = 2};
+    std::vector<Out> alone = check_groups<bf16, Out>(on, s, {7, 0, 0, 0}).second,
+                     beside = check_groups<bf16, Out>(on, s, {7, 0, 2, 12}).second;
+    const auto n = static_cast<std::size_t>(kind == product_kind::forward          ? 7 * s.N
+                                            : kind == product_kind::input_gradient ? 7 * s.K
+                                                                                   : s.N * s.K);
+    alone.resize(n), beside.resize(n);
+    BOOST_TEST(std::equal(alone.begin(), alone.end(), beside.begin(),
+                          [](Out x, Out y) { return convert<double>(x) == convert<double>(y); }));
+  });
+}
+
+// A kernel that leaves a part out, does not add to what is there, writes a row too many, leaves out the
+// end of a sum, cannot be started or needs more workspace than there is, is not used, and that is told
+// once.
+BOOST_AUTO_TEST_CASE(a_wrong_kernel_of_groups_is_not_used) {
+  static std::vector<std::string> told;
+  for (const auto& [mistake, of_sums, says] :
+       {std::tuple{"grouped: a part is left out", false, "wrong"},
+        {"grouped: a row too many", false, ""},
+        {"grouped: the last term is left out", false, "wrong"},
+        {"grouped: nothing is added to", true, "wrong"},
+        {"cutlass_grouped", false, "fails"},
+        {"cutlass_grouped: workspace", false, "fails"}})
+    for (const int after : {0, 1}) { // in the check of the shape, and in that of many groups
+      told.clear();
+      test::machine_with_device machine(
+          product_rows::together, false, [](std::string_view line) { told.emplace_back(line); },
+          test::cutlass);
+      cuda& on = machine.device();
+      int kinds_tried = 0;
+      for_experts_of_bf16([&]<class Out>(product_kind kind, Out) {
+        if (of_sums && kind != product_kind::weight_gradient) return;
+        ++kinds_tried;
+        stand_in::fail(mistake, cudaErrorUnknown, after);
+        check_groups<bf16, Out>(on, {.kind = kind, .M = 12, .N = 24, .K = 40, .groups = 5},
+                                of_five);
+      });
+      BOOST_TEST(on.products().checks().refused.size() == static_cast<std::size_t>(kinds_tried));
+      BOOST_REQUIRE(told.size() == 1u);
+      BOOST_TEST(told[0].starts_with("CUTLASS 4.2.0 "), told[0]);
+      BOOST_TEST(contains(told[0], says), told[0]);
+      BOOST_TEST(
+          contains(told[0],
+                   after > 0 ? ", checked with 5 groups: cuBLASLt computes the groups one by "
+                               "one; further ones are not told"
+                   : of_sums ? " in groups of a product for a weight gradient of 12 x 24 x 40 "
+                               "(bf16 x bf16 to f32), checked with 6 groups: "
+                             : " in groups of a forward product of 12 x 24 x 40 (bf16 "),
+          told[0]);
+      const std::string how = on.products().describe(dtype::bf16);
+      BOOST_TEST(contains(how, ", products of experts one by one"), how);
+    }
+}
+
+BOOST_AUTO_TEST_CASE(groups_that_do_not_fit_are_refused) {
+  for (const bool at_once : {false, true}) {
+    test::machine_with_device machine(product_rows::together, false, nullptr,
+                                      at_once ? test::cutlass : grouped_library{});
+    cuda& on = machine.device();
+    const product_shape s{.M = 4,
+                          .N = 8,
+                          .K = 8,
+                          .a = dtype::bf16,
+                          .b = dtype::bf16,
+                          .out = dtype::bf16,
+                          .dynamic_rows = true,
+                          .groups = 2};
+    const prepared_product& p = on.products().prepare(s);
+    on.main_lane().reserve({.workspace = on.products().workspace_bytes()});
+    const matrix<bf16> x(on, 32, 8, 8, 1);
+    const auto says = [&](const std::vector<std::int32_t>& rows, lane& l) {
+      return refused([&] {
+        p.execute_groups({.on = l, .a = x.data(), .b = x.data(), .out = x.data()}, rows);
+      });
+    };
+    lane& l = on.main_lane();
+    for (const auto& [rows, part] : {std::pair{std::vector<std::int32_t>{1, 2, 3}, " 3 parts."},
+                                     {{5, 0}, " a part of 5."},
+                                     {{-1, 4}, " a part of -1."}})
+      BOOST_TEST(says(rows, l) ==
+                 "A matrix product prepared for 2 groups of 4 rows at most was given" +
+                     std::string(part));
+    const auto bare = on.make_lane(); // it has no workspace
+    const std::string without = says({1, 2}, *bare);
+    BOOST_TEST(contains(without,
+                        at_once ? "bytes of workspace, and has 0" : "CUBLAS_STATUS_INVALID_VALUE"),
+               without);
+  }
 }

@@ -192,7 +192,7 @@ BOOST_AUTO_TEST_CASE(a_way_of_the_table_is_taken_first) {
              [](product_shape& x) { x.M = 11; }, [](product_shape& x) { x.N = 9; },
              [](product_shape& x) { x.K = 17; }, [](product_shape& x) { x.x_stride = 17; },
              [](product_shape& x) { x.y_stride = 9; }, [](product_shape& x) { x.bias = true; },
-             [](product_shape& x) { x.side_by_side = true; }, [](product_shape& x) { x.part = 4; },
+             [](product_shape& x) { x.groups = 4; }, [](product_shape& x) { x.part = 4; },
              [](product_shape& x) { x.a = x.b = x.out = dtype::f64; },
              [](product_shape& x) { x.kind = product_kind::input_gradient; },
              [](product_shape& x) { x.kind = product_kind::weight_gradient; }}) {
@@ -207,6 +207,9 @@ BOOST_AUTO_TEST_CASE(a_way_of_the_table_is_taken_first) {
   BOOST_TEST(machine({100, 1}, {tuned}, product_rows::apart).seconds(forward) == 1200);
   product_shape s = forward; // as `describe` lists what is generated with
   s.part = 1;
+  product_shape of_four = forward, of_seven = forward; // groups are calls of one kind
+  of_four.groups = 4, of_seven.groups = 7;
+  BOOST_TEST(machine({100, 1}, {tuned_of(of_four)}).seconds(of_seven) == 1);
   const tuned_product each = tuned_of(s);
   BOOST_TEST(machine({100, 1}, {each}, product_rows::apart).seconds(forward) == 12);
 }
@@ -284,7 +287,7 @@ product_table table_of_all() {
                             .b = dtype::bf16,
                             .out = dtype::bf16,
                             .bias = true,
-                            .side_by_side = true}));
+                            .groups = 4}));
   product_shape ends{.M = 3, .N = 8, .K = 4, .bias = true};
   ends.ends_in = product_end::gelu;
   table.put(here, tuned_of(ends));
@@ -366,7 +369,7 @@ BOOST_AUTO_TEST_CASE(what_is_damaged_is_named) {
     json file = good;
     const bool number = file[at].is_number(), optional = contains(field, "stride") ||
                                                          contains(field, "/bias") ||
-                                                         contains(field, "side_by_side");
+                                                         contains(field, "groups");
     file[at.parent_pointer()].erase(at.back());
     if (optional) BOOST_TEST(says(file) == "nothing was refused");
     else names(says(file), dotted(field));

@@ -149,6 +149,7 @@ if(MEGACPP_NVCC)
   # Headers for CUDA alone: code of the host is the host compiler's, the rest nvcc's.
   file(GLOB_RECURSE cuda_headers RELATIVE ${PROJECT_SOURCE_DIR}/include CONFIGURE_DEPENDS
        ${PROJECT_SOURCE_DIR}/include/megacpp/*/cuda/*.hpp ${PROJECT_SOURCE_DIR}/include/megacpp/*/cuda/*.cuh)
+  list(FILTER cuda_headers EXCLUDE REGEX cutlass) # nvcc_cutlass has its headers
   foreach(header IN LISTS cuda_headers)
     set(unit ${CMAKE_CURRENT_BINARY_DIR}/headers/${header}.cu)
     file(CONFIGURE OUTPUT ${unit} CONTENT "#include <${header}>\n#include <${header}>\n")
@@ -177,6 +178,12 @@ if(MEGACPP_NVCC)
   megacpp_slow_test(nvcc_presets SHARD 5 LABEL nvcc TIMEOUT 2400 ONE_THREAD COST 200
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/cuda_presets.sh ${PROJECT_SOURCE_DIR}
       ${CMAKE_CURRENT_BINARY_DIR}/cuda_presets -G ${CMAKE_GENERATOR}
+      -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER})
+
+  # Kernels of CUTLASS, whose headers pip installs.
+  megacpp_slow_test(nvcc_cutlass SHARD 0 LABEL nvcc TIMEOUT 1800 ONE_THREAD MAY_SKIP COST 150
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/cutlass.sh ${PROJECT_SOURCE_DIR}
+      ${CMAKE_CURRENT_BINARY_DIR}/cuda_cutlass ${CMAKE_CURRENT_BINARY_DIR}/venvs -G ${CMAKE_GENERATOR}
       -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER})
   if(MEGACPP_EXHAUSTIVE_TESTS) # and by another toolkit, which PyPI has
     megacpp_slow_test(nvcc_second_toolkit LABEL nvcc TIMEOUT 4800 ONE_THREAD MAY_SKIP COST 400

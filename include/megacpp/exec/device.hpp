@@ -12,12 +12,6 @@
 //     l.sums_by_parts         true where parts of a sum over rows are best summed by bodies of
 //                             their own; left out, one body sums a slab (kernel/rows/columns.hpp)
 //     l.threads()             of the host, that work for it
-//     l.branch_out(), l.next_branch(), l.join()  let products run side by side
-//                             (exec/side_by_side.hpp); left out, they run one after another. From
-//                             branch_out() to join() the lane takes products alone, which are done
-//                             in order behind one next_branch() and in any order behind several,
-//                             and throws mc::error for all else: for_rows, sort, and the functions
-//                             of mc::lane
 //   D::sort_bytes(n)        bytes of room that a lane needs to sort n numbers
 //   D::takes_constants      false where bodies get extents as run-time numbers alone, so that the
 //                           bodies are the same for every run; left out, extents may be constants

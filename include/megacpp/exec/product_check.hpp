@@ -43,6 +43,9 @@
 // A and the bias of a forward product hold multiples of 2^-e, not of 1, with the e that makes sums
 // so small. Sums stay below a quarter of `exact`, so that the bias has room.
 //
+// Products of several groups, as those of experts, are checked at once, as their operands lie: rows
+// follow each other, and so do matrices. Every group is compared with numbers of its own.
+//
 // This is host memory alone. A device with memory of its own copies the check's memory there before
 // it computes and all of it back afterwards.
 #pragma once
@@ -61,10 +64,21 @@
 
 namespace mc {
 
-/// The check of one tile, or, where a library computes whole products, of one product.
+/// The check of one tile, or, where a library computes whole products, of one product, or of those
+/// of several groups.
 class product_check {
 public:
-  explicit product_check(const product_cell_shape& s) : s_(s) {
+  explicit product_check(const product_cell_shape& s) : product_check(s, {}) {}
+  /// `groups`: rows of each, in the place of m or, where A is transposed, of k, which then is the
+  /// most of them. Those of all groups follow each other in A, and in C or, where A is transposed,
+  /// in B. The matrices of groups follow each other in the third operand. k must be even where
+  /// neither A nor B is transposed, since wide numbers are in every second row of B.
+  product_check(const product_cell_shape& s, std::vector<std::int64_t> groups)
+      : s_(s), groups_(std::move(groups)) {
+    std::int64_t rows = 0;
+    for (const std::int64_t n : groups_) rows += n;
+    const bool summed = s.a_transposed, one = groups_.empty();
+    const std::int64_t matrices = one ? 1 : std::ssize(groups_);
     std::size_t at = 0;
     const auto place = [&](stored& m, dtype type, bool transposed, std::int64_t rows,
                            std::int64_t columns, std::int64_t stride, std::int64_t around) {
@@ -75,11 +89,17 @@ public:
       m.end = m.begin + static_cast<std::size_t>(((rows - 1) * stride + columns) * size_of(type));
       at = m.end + beside;
     };
-    place(a_, s.type, s.a_transposed, s.m, s.k, s.lda, 0);
-    place(b_, s.type, s.b_transposed, s.k, s.n, s.ldb, 0);
+    const std::int64_t m = one ? s.m : rows, k = one ? s.k : rows;
+    place(a_, s.type, summed, summed ? s.m : m, summed ? k : s.k, s.lda, 0);
+    place(b_, s.type, s.b_transposed,
+          summed           ? k
+          : s.b_transposed ? s.k
+                           : s.k * matrices,
+          s.b_transposed ? s.n * matrices : s.n, s.ldb, 0);
     place(bias_, s.type, false, 1, s.n, s.n, 0);
     if (has_z()) place(z_, s.output, false, s.m, s.n, s.ldc, s.ldc);
-    place(c_, s.output, false, s.m, s.n, s.ldc, s.ldc); // a row too many is seen, too
+    place(c_, s.output, false, summed ? s.m * matrices : m, s.n, s.ldc,
+          s.ldc); // a row too many is seen, too
     bytes_ = aligned(at);
   }
 
@@ -360,6 +380,7 @@ private:
   }
   /// C r, by plain sums.
   std::vector<double> expected(std::byte* room, const std::vector<double>& r) const {
+    if (!groups_.empty()) return expected_of_groups(room, r);
     std::vector<double> w(static_cast<std::size_t>(s_.k)), y(static_cast<std::size_t>(s_.m));
     if (s_.bias) {
       double of_bias = 0;
@@ -370,6 +391,26 @@ private:
     multiply(room, b_, r.data(), w.data());
     multiply(room, a_, w.data(), y.data());
     return y;
+  }
+
+  std::vector<double> expected_of_groups(std::byte* room, const std::vector<double>& r) const {
+    std::vector<double> y(static_cast<std::size_t>(c_.rows));
+    if (s_.accumulate) multiply(room, c_, r.data(), y.data());
+    std::int64_t row = 0, matrix = 0; // the first ones of a group
+    for (const std::int64_t n : groups_) {
+      const std::int64_t of_b = s_.a_transposed ? n : s_.b_transposed ? s_.n : s_.k;
+      std::vector<double> w(static_cast<std::size_t>(s_.a_transposed ? n : s_.k));
+      multiply(room, part(b_, s_.a_transposed ? row : matrix * of_b, of_b), r.data(), w.data());
+      multiply(room, part(a_, row, n), w.data(),
+               y.data() + (s_.a_transposed ? matrix * s_.m : row));
+      row += n, ++matrix;
+    }
+    return y;
+  }
+  /// Some of the rows of a matrix, as they are stored.
+  static stored part(stored m, std::int64_t first, std::int64_t rows) {
+    m.begin += static_cast<std::size_t>(first * m.stride * size_of(m.type)), m.rows = rows;
+    return m;
   }
 
   /// The sum of all words that are not the result, which one changed byte changes.
@@ -399,7 +440,8 @@ private:
   }
 
   product_cell_shape s_;
-  stored a_, b_, bias_, z_, c_; // z_: where has_z()
+  std::vector<std::int64_t> groups_; ///< rows of each; none: it is one product
+  stored a_, b_, bias_, z_, c_;      // z_: where has_z()
   std::size_t bytes_ = 0;
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <megacpp/exec/product_shape.hpp>
+#include <megacpp/io/error.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -44,8 +45,58 @@ public:
   /// Consecutive parts of rows[0], rows[1], ... rows (0 ... shape().M each) of a shape with dynamic
   /// rows, without bias and scales: the bits of one execute for every part.
   virtual void execute_parts(const product_call& c, std::span<const std::int32_t> rows) const = 0;
+  /// Products with several matrices, of a shape with groups. `rows` has the parts of the first
+  /// group, then as many of the next one, and so on; parts follow each other. Group g multiplies by
+  /// matrix g of b, or is added to matrix g of out. Every part has the bits that it has alone, but
+  /// under numerics::fast.
+  virtual void execute_groups(const product_call& c, std::span<const std::int32_t> rows) const {
+    for_groups(c, rows, [this](const product_call& of, std::span<const std::int32_t> parts) {
+      execute_parts(of, parts);
+    });
+  }
 
 protected:
+  /// f(call, rows of its parts) for each group that has rows.
+  template <class F>
+  void for_groups(product_call c, std::span<const std::int32_t> rows, F f) const {
+    const product_shape& s = shape_;
+    require_groups(rows);
+    const bool forward = s.kind == product_kind::forward,
+               summed = s.kind == product_kind::weight_gradient;
+    const std::int64_t of_x = s.x_row() * size_of(forward  ? s.a
+                                                  : summed ? s.b
+                                                           : s.out),
+                       of_y = s.y_row() * size_of(forward ? s.out : s.a),
+                       matrix = s.N * s.K * size_of(summed ? s.out : s.b);
+    const auto of_a = forward ? of_x : of_y;
+    const std::size_t parts = rows.size() / static_cast<std::size_t>(s.groups);
+    for (std::int64_t g = 0; g < s.groups; ++g) {
+      const auto here = rows.subspan(static_cast<std::size_t>(g) * parts, parts);
+      std::int64_t n = 0;
+      for (const std::int32_t k : here) n += k;
+      if (n > 0) f(static_cast<const product_call&>(c), here);
+      const auto on = [](const void* p, std::int64_t bytes) {
+        return static_cast<const std::byte*>(p) + bytes;
+      };
+      c.a = on(c.a, n * of_a), c.b = on(c.b, summed ? n * of_x : matrix);
+      c.out = static_cast<std::byte*>(c.out) + (summed ? matrix : n * (forward ? of_y : of_x));
+    }
+  }
+  /// Throws mc::error unless the shape has groups, and each as many parts, of rows that there may
+  /// be.
+  void require_groups(std::span<const std::int32_t> rows) const {
+    const product_shape& s = shape_;
+    const auto refuse = [&s](const std::string& what) {
+      throw error(exit_code::internal, "A matrix product prepared for " + std::to_string(s.groups) +
+                                           " groups of " + std::to_string(s.M) +
+                                           " rows at most was given " + what + ".");
+    };
+    if (s.groups <= 0 || std::ssize(rows) % s.groups != 0)
+      refuse(std::to_string(rows.size()) + " parts");
+    for (const std::int32_t n : rows)
+      if (n < 0 || n > s.M) refuse("a part of " + std::to_string(n));
+  }
+
   product_shape shape_;
 };
 

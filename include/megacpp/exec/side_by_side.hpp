@@ -1,34 +1,24 @@
-// Work on a lane of which pieces do not wait for each other.
+// Work on a lane of which pieces do not wait for each other, for sources of products whose lanes
+// have branches: branch_out(), next_branch() and join().
 #pragma once
 
 #include <megacpp/exec/ending.hpp>
 
 namespace mc {
 
-namespace detail {
-template <class Lane>
-concept has_branches = requires(Lane& l) {
-  l.branch_out();
-};
-} // namespace detail
-
 /// While this lives, a lane takes products alone, which may run side by side: those behind one call
-/// of next() depend on none behind another. Whatever is started on the lane later waits for all. A
-/// lane without branches runs them one after another.
+/// of next() are done in order, and depend on none behind another. Whatever is started on the lane
+/// later waits for all.
 template <class Lane> class side_by_side {
 public:
-  explicit side_by_side(Lane& on) : on_(on) {
-    if constexpr (detail::has_branches<Lane>) on_.branch_out();
-  }
+  explicit side_by_side(Lane& on) : on_(on) { on_.branch_out(); }
   side_by_side(const side_by_side&) = delete;
   side_by_side& operator=(const side_by_side&) = delete;
   /// Throws what joining throws, unless something else is on its way.
   ~side_by_side() noexcept(false) {
-    if constexpr (detail::has_branches<Lane>) ending_.run([this] { on_.join(); });
+    ending_.run([this] { on_.join(); });
   }
-  void next() {
-    if constexpr (detail::has_branches<Lane>) on_.next_branch();
-  }
+  void next() { on_.next_branch(); }
 
 private:
   Lane& on_;

@@ -2,7 +2,6 @@
 // exchange and unpacked behind it (kernel/expert_exchange.hpp).
 #pragma once
 
-#include <megacpp/exec/side_by_side.hpp>
 #include <megacpp/kernel/expert_exchange.hpp>
 #include <megacpp/kernel/linear.hpp>
 #include <megacpp/kernel/rows/experts.hpp>
@@ -18,25 +17,22 @@ namespace mc {
 
 namespace detail {
 
-/// f(expert, first row of the round, rows of each sequence) for every expert of this rank that has
-/// some in this round; experts count from the rank's first. Products of an expert take its
-/// sequences as parts, so that each has the bits it has without others.
-template <class Call, class F>
-void for_experts(const Call& c, const seen_counts& counts, const round_of_rows& r, F f) {
+/// Rows of this rank's experts in a round, of each sequence of an expert. Products take experts as
+/// groups and their sequences as parts, so that each has the bits it has without others.
+template <class Call> std::span<const std::int32_t> rows_of_experts(const Call& c,
+                                                                    const seen_counts& counts,
+                                                                    const round_of_rows& r) {
   auto* const rows = reinterpret_cast<std::int32_t*>(c.host_room());
-  std::int64_t start = -r.base;
-  for (std::int64_t e = 0; e < counts.mine(); ++e) {
-    const std::int64_t first = std::clamp<std::int64_t>(start, 0, r.rows);
-    std::int64_t last = first;
-    std::int32_t* of_sequence = rows;
+  std::int32_t* to = rows;
+  std::int64_t start = -r.base, last = 0;
+  for (std::int64_t e = 0; e < counts.mine(); ++e)
     for (const std::int32_t n : counts.of(counts.first() + e)) {
       start += n;
       const std::int64_t end = std::clamp<std::int64_t>(start, 0, r.rows);
-      *of_sequence++ = static_cast<std::int32_t>(end - last);
+      *to++ = static_cast<std::int32_t>(end - last);
       last = end;
     }
-    if (first < last) f(e, first, std::span(rows, of_sequence));
-  }
+  return {rows, to};
 }
 
 template <class Device, class T>
@@ -62,14 +58,13 @@ void require_whole(const Call& c, const seen_counts& counts, std::int64_t choice
                   ": the device or its memory is faulty; go on from the newest state");
 }
 
-/// The product of an expert's rows of one sequence, for any number of them, beside those of other
-/// experts.
+/// The products of the rows of `experts`, of each sequence any number of them.
 template <class T, class Call>
-constexpr product_list grouped_products(const Call& c, product_kind kind, std::int64_t rows,
-                                        std::int64_t n, std::int64_t k) {
+constexpr product_list grouped_products(const Call& c, product_kind kind, std::int64_t experts,
+                                        std::int64_t rows, std::int64_t n, std::int64_t k) {
   product_shape s = make_product_shape(
       kind, dtype_of<T>, std::min(rows, c.attr(of_type<op::grouped_attributes>).tokens), n, k);
-  s.dynamic_rows = s.side_by_side = true;
+  s.dynamic_rows = true, s.groups = experts;
   return s;
 }
 
@@ -224,24 +219,12 @@ namespace detail {
 template <class T, class Call> void grouped_product(Call& c) {
   using in = op::grouped_linear_in;
   using out = op::grouped_linear_out;
-  const std::int64_t wide = c.span(in::x, dims<1, 2>), narrow = c.span(out::y, dims<1, 2>);
+  const std::int64_t narrow = c.span(out::y, dims<1, 2>);
   const seen_counts counts(c, in::counts);
   const round_of_rows r(c.span(in::x, dims<0, 1>), c.trip(), counts);
-  const prepared_product& p = c.product(0);
-  const T *x = c.in(in::x), *w = c.in(in::w);
-  T* y = c.out(out::y);
-  {
-    side_by_side together(c.lane());
-    for_experts(c, counts, r,
-                [&](std::int64_t e, std::int64_t first, std::span<const std::int32_t> rows) {
-                  together.next();
-                  p.execute_parts({.on = c.lane(),
-                                   .a = x + first * wide,
-                                   .b = w + e * wide * narrow,
-                                   .out = y + first * narrow},
-                                  rows);
-                });
-  }
+  T* const y = c.out(out::y);
+  c.product(0).execute_groups({.on = c.lane(), .a = c.in(in::x), .b = c.in(in::w), .out = y},
+                              rows_of_experts(c, counts, r));
   clear_rows(c.lane(), y, r, narrow);
 }
 } // namespace detail
@@ -250,8 +233,9 @@ template <> struct kernel_of<&op::grouped_linear> { // x, w, counts
   using in = op::grouped_linear_in;
   using out = op::grouped_linear_out;
   template <class T, class Call> static constexpr product_list products(const Call& c) {
-    return detail::grouped_products<T>(c, product_kind::forward, c.span(in::x, dims<0, 1>),
-                                       c.span(out::y, dims<1, 2>), c.span(in::x, dims<1, 2>));
+    return detail::grouped_products<T>(c, product_kind::forward, c.span(in::w, dims<0, 1>),
+                                       c.span(in::x, dims<0, 1>), c.span(out::y, dims<1, 2>),
+                                       c.span(in::x, dims<1, 2>));
   }
   template <class T, class Call> static void run(Call& c) { detail::grouped_product<T>(c); }
 };
@@ -260,8 +244,9 @@ template <> struct kernel_of<&op::grouped_input_grad> { // dy, w, counts
   using in = op::grouped_linear_in;
   using out = op::grouped_linear_out;
   template <class T, class Call> static constexpr product_list products(const Call& c) {
-    return detail::grouped_products<T>(c, product_kind::input_gradient, c.span(in::x, dims<0, 1>),
-                                       c.span(in::x, dims<1, 2>), c.span(out::y, dims<1, 2>));
+    return detail::grouped_products<T>(c, product_kind::input_gradient, c.span(in::w, dims<0, 1>),
+                                       c.span(in::x, dims<0, 1>), c.span(in::x, dims<1, 2>),
+                                       c.span(out::y, dims<1, 2>));
   }
   template <class T, class Call> static void run(Call& c) { detail::grouped_product<T>(c); }
 };
@@ -270,23 +255,16 @@ template <> struct kernel_of<&op::grouped_weight_grad> { // dy, x, counts -> dw,
   using in = op::grouped_weight_grad_in;
   using out = op::grouped_weight_grad_out;
   template <class T, class Call> static constexpr product_list products(const Call& c) {
-    return detail::grouped_products<T>(c, product_kind::weight_gradient, c.span(in::dy, dims<0, 1>),
+    return detail::grouped_products<T>(c, product_kind::weight_gradient,
+                                       c.span(out::dw, dims<0, 1>), c.span(in::dy, dims<0, 1>),
                                        c.span(in::dy, dims<1, 2>), c.span(in::x, dims<1, 2>));
   }
   template <class T, class Call> static void run(Call& c) {
-    const std::int64_t n = c.span(in::dy, dims<1, 2>), k = c.span(in::x, dims<1, 2>);
     const detail::seen_counts counts(c, in::counts);
     const detail::round_of_rows r(c.span(in::dy, dims<0, 1>), c.trip(), counts);
-    const T *dy = c.in(in::dy), *x = c.in(in::x);
-    auto* dw = c.out(out::dw);
-    side_by_side together(c.lane());
-    detail::for_experts(
-        c, counts, r, [&](std::int64_t e, std::int64_t first, std::span<const std::int32_t> rows) {
-          together.next();
-          c.product(0).execute_parts(
-              {.on = c.lane(), .a = dy + first * n, .b = x + first * k, .out = dw + e * n * k},
-              rows);
-        });
+    c.product(0).execute_groups(
+        {.on = c.lane(), .a = c.in(in::dy), .b = c.in(in::x), .out = c.out(out::dw)},
+        detail::rows_of_experts(c, counts, r));
   }
 };
 

@@ -491,10 +491,11 @@ template <int A, int B, int Y>
   return {2 * rows * width * other, local_bytes(g.ranks, a) + local_bytes(g.ranks, b),
           local_bytes(g.ranks, y)};
 }
-/// The host's memory of a grouped product: rows of each sequence of one expert.
+/// The host's memory of a grouped product: rows of each sequence of a rank's experts.
 template <int Counts>
 [[gnu::cold]] constexpr std::int64_t room_of_products(const graph& g, const node& n) {
-  return g.at(n.in[Counts]).dims[2].n * size_of(dtype::i32);
+  const value& counts = g.at(n.in[Counts]);
+  return counts.dims[1].n / g.ranks.of(axis::ep) * counts.dims[2].n * size_of(dtype::i32);
 }
 inline constexpr op_info grouped_input_grad{
     .name = "grouped_input_grad",

@@ -18,6 +18,10 @@
 // rows, too, where the library says that it can. A part of a shape (product_shape::part) is a
 // product of its own.
 //
+// Products of groups, as those of experts, are computed by one kernel, where there is one
+// (product/cuda/grouped_product.hpp) that passes its check. Otherwise each group is a product, and
+// they run side by side on some streams.
+//
 // What a product ends in (product_end) the library computes of the sum as it is, before it is
 // rounded: GELU in its tanh form, and GELU's slope. A product without a way for this that passes
 // its check is prepared without it, and a kernel computes the rest.
@@ -29,6 +33,7 @@
 #include <megacpp/io/clock.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
 #include <megacpp/product/cuda/cublaslt_handles.hpp>
+#include <megacpp/product/cuda/grouped_product.hpp>
 #include <megacpp/product/cuda/product_table.hpp>
 
 #include <algorithm>
@@ -50,6 +55,40 @@ namespace detail {
 
 constexpr cudaDataType_t cuda_type_of(dtype t) {
   return t == dtype::f64 ? CUDA_R_64F : t == dtype::f32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+/// A product as people tell it from others.
+inline std::string text_of(const product_shape& s) {
+  const auto end = [](product_end e) {
+    switch (e) {
+    case product_end::sum: break;
+    case product_end::gelu: return " with GELU";
+    case product_end::gelu_kept: return " with GELU, of what is kept";
+    case product_end::gelu_gradient: return " with the slope of GELU";
+    }
+    return "";
+  };
+  return std::string(s.kind == product_kind::forward ? "a forward product"
+                     : s.kind == product_kind::weight_gradient
+                         ? "a product for a weight gradient"
+                         : "a product for an input gradient") +
+         " of " + std::to_string(s.M) + " x " + std::to_string(s.N) + " x " + std::to_string(s.K) +
+         " (" + name_of(s.a) + " x " + name_of(s.b) + " to " + name_of(s.out) + ")" +
+         end(s.ends_in);
+}
+/// What a check of a product of so many rows computes.
+inline product_cell_shape checked_cell(const product_shape& s, std::int64_t rows) {
+  const bool forward = s.kind == product_kind::forward,
+             summed = s.kind == product_kind::weight_gradient;
+  product_cell_shape c;
+  c.type = s.a, c.output = s.out, c.bias = s.bias, c.ends_in = s.ends_in;
+  c.accumulate = summed || s.accumulate;
+  c.m = summed ? s.N : rows, c.n = forward ? s.N : s.K;
+  c.k = forward ? s.K : summed ? rows : s.N;
+  c.lda = forward ? s.x_row() : s.y_row(), c.a_transposed = summed;
+  c.ldb = summed ? s.x_row() : s.K, c.b_transposed = forward;
+  c.ldc = summed ? s.K : forward ? s.y_row() : s.x_row();
+  return c;
 }
 
 } // namespace detail
@@ -183,36 +222,11 @@ public:
 
   /// What a check of so many rows computes.
   product_cell_shape checked(std::int64_t rows) const {
-    const product_shape& s = shape_;
-    product_cell_shape c;
+    product_cell_shape c = detail::checked_cell(shape_, rows);
     if (tf32_) c.operand_bits = 11;
-    c.type = s.a, c.output = s.out, c.bias = s.bias, c.ends_in = s.ends_in;
-    c.accumulate = summed() || s.accumulate;
-    c.m = summed() ? s.N : rows, c.n = forward() ? s.N : s.K;
-    c.k = forward() ? s.K : summed() ? rows : s.N;
-    c.lda = forward() ? s.x_row() : s.y_row(), c.a_transposed = summed();
-    c.ldb = summed() ? s.x_row() : s.K, c.b_transposed = forward();
-    c.ldc = summed() ? s.K : forward() ? s.y_row() : s.x_row();
     return c;
   }
-  std::string text() const {
-    const product_shape& s = shape_;
-    return std::string(forward()  ? "a forward product"
-                       : summed() ? "a product for a weight gradient"
-                                  : "a product for an input gradient") +
-           " of " + std::to_string(s.M) + " x " + std::to_string(s.N) + " x " +
-           std::to_string(s.K) + " (" + name_of(s.a) + " x " + name_of(s.b) + " to " +
-           name_of(s.out) + ")" + text_of(s.ends_in);
-  }
-  static const char* text_of(product_end e) {
-    switch (e) {
-    case product_end::sum: break;
-    case product_end::gelu: return " with GELU";
-    case product_end::gelu_kept: return " with GELU, of what is kept";
-    case product_end::gelu_gradient: return " with the slope of GELU";
-    }
-    return "";
-  }
+  std::string text() const { return detail::text_of(shape_); }
   [[noreturn]] void refuse(const std::string& what, exit_code code = exit_code::internal) const {
     throw error(code, text() + " " + what);
   }
@@ -239,6 +253,13 @@ public:
       if (n > 0) run(c, at, n), advance(at, n);
     }
   }
+  /// Groups run side by side.
+  void execute_groups(const product_call& c, std::span<const std::int32_t> rows) const override {
+    side_by_side together(static_cast<cuda_lane&>(c.on));
+    for_groups(c, rows, [&](const product_call& of, std::span<const std::int32_t> parts) {
+      together.next(), execute_parts(of, parts);
+    });
+  }
 
 private:
   /// Where operands and output of a part begin.
@@ -260,7 +281,7 @@ private:
 
   /// The workspace of a lane, or of one of its branches.
   std::int64_t most_workspace() const {
-    return cuda::product_workspace / (shape_.side_by_side ? cuda_lane::most_branches : 1);
+    return cuda::product_workspace / (shape_.groups > 0 ? cuda_lane::most_branches : 1);
   }
   bool forward() const { return shape_.kind == product_kind::forward; }
   bool summed() const { return shape_.kind == product_kind::weight_gradient; }
@@ -432,8 +453,8 @@ private:
       refuse(
           "was given no Z, or one that begins elsewhere than a planned buffer: give "
           "product_call::kept, or slopes_at, such memory");
-    if (on.branched() && !shape_.side_by_side)
-      refuse("was started beside others: prepare it with product_shape::side_by_side");
+    if (on.branched() && shape_.groups == 0)
+      refuse("was started beside others: prepare it with product_shape::groups");
     {
       const std::scoped_lock lock(mutex_);
       const way& w = way_of(rows);
@@ -493,10 +514,17 @@ class cublaslt_products final : public product_source {
 public:
   /// `rows`: how those of forward products are computed. `tell` hears of the first way that fails
   /// its check. `tf32`: operands of fp32 are rounded. `tuned`: of a table, for this machine.
+  /// `grouped`: kernels for products of groups, which run on this device.
   explicit cublaslt_products(cuda& on, product_rows rows = product_rows::together,
                              void (*tell)(std::string_view) = nullptr, bool tf32 = false,
-                             std::vector<tuned_product> tuned = {})
-      : on_(on), rows_(rows), tf32_(tf32), tell_(tell), tuned_(std::move(tuned)) {
+                             std::vector<tuned_product> tuned = {},
+                             const grouped_library& grouped = {})
+      : on_(on),
+        rows_(rows),
+        tf32_(tf32),
+        tell_(tell),
+        tuned_(std::move(tuned)),
+        grouped_(grouped) {
     cublasLtHandle_t made = nullptr;
     if (const cublasStatus_t s = cublasLtCreate(&made); s != CUBLAS_STATUS_SUCCESS)
       throw error(exit_code::machine,
@@ -512,9 +540,14 @@ public:
     if (known || !asked_for) s.ends_in = product_end::sum;
     for (const auto& p : products_)
       if (p->shape() == s) return *p;
+    if (s.groups > 0)
+      if (auto all = make_grouped(s)) return *products_.emplace_back(std::move(all));
     auto made = make(s);
     const std::string why = made->prepare();
-    if (why.empty()) return *products_.emplace_back(std::move(made));
+    if (why.empty()) {
+      of_table_ += made->of_table() ? 1 : 0;
+      return *products_.emplace_back(std::move(made));
+    }
     if (s.ends_in == product_end::sum) made->refuse(why + other_version, exit_code::machine);
     if (tell_ != nullptr && !std::exchange(told_of_end_, true))
       tell_(made->text() + " " + why +
@@ -553,16 +586,23 @@ public:
     std::string text = "cuBLASLt " + dotted_version(cublasLtGetVersion());
     if (storage == dtype::f32) text += tf32_ ? ", by TF32" : ", without TF32";
     if (!tuned_.empty())
-      text += ", " +
-              std::to_string(
-                  std::ranges::count_if(products_, [](const auto& p) { return p->of_table(); })) +
-              " of " + std::to_string(products_.size()) + " products by the product table";
+      text += ", " + std::to_string(of_table_) + " of " + std::to_string(products_.size()) +
+              " products by the product table";
     if (const std::size_t n = checks_.refused.size(); n > 0)
       text += ", but for " + std::to_string(n) + " of " + std::to_string(checks_.plans) +
               " ways, which fail their check";
     if (const std::size_t n = without_end_.size(); n > 0)
       text += ", with a kernel for GELU behind " + std::to_string(n) +
               (n == 1 ? " product" : " products");
+    const auto groups =
+        std::ranges::count_if(products_, [](const auto& p) { return p->shape().groups > 0; });
+    if (groups > 0)
+      text += ", " +
+              (at_once_ == groups ? std::string("products of experts")
+               : at_once_ == 0    ? std::string("products of experts one by one")
+                                  : std::to_string(at_once_) + " of " + std::to_string(groups) +
+                                     " products of experts") +
+              (at_once_ > 0 ? std::string(" at once by ") + grouped_.name : std::string());
     return text;
   }
 
@@ -571,22 +611,31 @@ private:
     ++checks_.plans;
     std::string fault = way.known ? fault_of(p, rows) : "refuses to compute";
     if (!fault.empty()) {
-      std::string text = "cuBLASLt " + fault + " in " + way.text() + " of " + p.text() +
-                         ", checked with " + std::to_string(rows) + " rows";
-      if (tell_ != nullptr && checks_.refused.empty())
+      const bool first = checks_.refused.empty();
+      const std::string& text = checks_.refused.emplace_back(
+          "cuBLASLt " + fault + " in " + way.text() + " of " + p.text() + ", checked with " +
+          std::to_string(rows) + " rows");
+      if (tell_ != nullptr && first)
         tell_(text +
               ": the next way that it proposes is tried, and further ones that fail their "
               "check are not told");
-      checks_.refused.push_back(std::move(text));
     }
     return fault;
   }
   std::string fault_of(const cublaslt_product& p, std::int64_t rows) {
+    return fault_of(product_check(p.checked(rows)), [&](product_call c) {
+      const bool keeps = p.shape().ends_in == product_end::gelu_kept;
+      if (p.shape().dynamic_rows) c.rows = rows;
+      if (!keeps) c.slopes_at = std::exchange(c.kept, nullptr);
+      p.execute(c, 1);
+    });
+  }
+  /// Runs a check of execute(call), in whose `kept` is a Z.
+  template <class F> std::string fault_of(const product_check& check, F execute) {
     const stopwatch watch;
     auto& l = static_cast<cuda_lane&>(on_.main_lane());
     // A product of experts may need a way for another number of rows while others run beside it.
     const back_in_order alone(l);
-    const product_check check(p.checked(rows));
     const auto bytes = static_cast<std::int64_t>((check.bytes() + 255) / 256 * 256);
     constexpr const char *what = "the check of a matrix product",
                          *remedy = "a smaller micro-batch or sequence";
@@ -605,16 +654,12 @@ private:
       l.finish();
       const stopwatch call;
       try {
-        const bool keeps = p.shape().ends_in == product_end::gelu_kept;
-        p.execute({.on = l,
-                   .a = there(o.a),
-                   .b = there(o.b),
-                   .bias = there(o.bias),
-                   .out = there(o.c),
-                   .rows = p.shape().dynamic_rows ? rows : -1,
-                   .kept = keeps ? there(o.z) : nullptr,
-                   .slopes_at = keeps ? nullptr : there(o.z)},
-                  1);
+        execute({.on = l,
+                 .a = there(o.a),
+                 .b = there(o.b),
+                 .bias = there(o.bias),
+                 .out = there(o.c),
+                 .kept = there(o.z)});
       } catch (const error&) { // a way that cannot be started is no way
         (void)cudaGetLastError();
         return false;
@@ -629,16 +674,53 @@ private:
     return fault;
   }
 
+  /// The product of all groups at once, unless there is no kernel for it that passes its checks:
+  /// with the shape's matrices and groups of no, one, odd and many rows; and with as many groups as
+  /// the shape has, with small matrices, since kernels look for their group in steps.
+  std::unique_ptr<grouped_product> make_grouped(const product_shape& s) {
+    if (grouped_.start == nullptr || !grouped_product::computes(s)) return nullptr;
+    std::vector<std::int64_t> few, all;
+    for (const std::int64_t n : {1, 0, 130, 3, 257, 64}) few.push_back(std::min(n, s.M));
+    for (std::int64_t g = 0; g < s.groups; ++g)
+      all.push_back(std::min<std::int64_t>(g % 5 * 7, s.M));
+    if (s.groups < 3) all.back() = 1; // some have rows
+    product_shape small = s;
+    small.N = 72, small.K = 136, small.x_stride = small.y_stride = 0;
+    for (const auto& [of, rows] : {std::pair(s, few), std::pair(small, all)}) {
+      ++checks_.plans;
+      product_shape checked = of;
+      checked.groups = std::ssize(rows);
+      const grouped_product p(grouped_, checked);
+      const std::vector<std::int32_t> parts(rows.begin(), rows.end());
+      const std::string fault =
+          fault_of(product_check(detail::checked_cell(checked, std::ranges::max(rows)), rows),
+                   [&](const product_call& c) { p.execute_groups(c, parts); });
+      if (fault.empty()) continue;
+      const std::string& text = checks_.refused.emplace_back(
+          grouped_.name + (" " + fault) + " in groups of " + detail::text_of(of) +
+          ", checked with " + std::to_string(checked.groups) + " groups");
+      if (tell_ != nullptr && !std::exchange(told_of_groups_, true))
+        tell_(text + ": cuBLASLt computes the groups one by one; further ones are not told");
+      return nullptr;
+    }
+    ++at_once_;
+    return std::make_unique<grouped_product>(grouped_, s);
+  }
+
   cuda& on_;
   product_rows rows_;
   bool tf32_;
   void (*tell_)(std::string_view);
   std::vector<tuned_product> tuned_;
+  grouped_library grouped_;
   cublaslt_handle handle_;
   product_checks checks_;
   std::byte* lent_ = nullptr;
   std::int64_t lent_bytes_ = 0, lent_used_ = 0;
-  std::vector<std::unique_ptr<cublaslt_product>> products_;
+  std::vector<std::unique_ptr<prepared_product>> products_;
+  int of_table_ = 0;                       ///< products in the way of the table
+  int at_once_ = 0;                        ///< products of groups that one kernel computes
+  bool told_of_groups_ = false;            ///< that a kernel for all groups fails its check
   bool told_of_end_ = false;               ///< that no way computes what some product ends in
   std::vector<product_shape> without_end_; ///< behind which a kernel computes what they end in
 };

@@ -79,6 +79,19 @@ inline std::vector<tuned_product> tuned_for(const cuda& on, const product_table&
   return {};
 }
 
+#if defined(MEGACPP_WITH_CUTLASS)
+/// CUTLASS's kernels, on a GPU that runs them. The macro is its version.
+inline grouped_library grouped_kernels(const cuda& on) {
+  cudaDeviceProp facts{};
+  require_cuda(cudaGetDeviceProperties(&facts, on.ordinal()), "cudaGetDeviceProperties");
+  if (facts.major != 9 || facts.minor != 0) return {};
+  return {"CUTLASS " MEGACPP_WITH_CUTLASS, &cutlass_grouped};
+}
+#else
+/// A program that was built without CUTLASS has no kernels of grouped products.
+inline grouped_library grouped_kernels(const cuda& /*on*/) { return {}; }
+#endif
+
 #if defined(MEGACPP_WITH_CUDNN)
 /// Attention of which the sizes alone are known.
 class counted_attention final : public attention_source {
@@ -158,7 +171,8 @@ inline std::unique_ptr<device> make_cuda_device(const std::type_info& type,
     std::vector<tuned_product> tuned;
     if (!o.product_table.empty()) tuned = detail::tuned_for(on, table, o);
     return cuda_libraries{
-        std::make_unique<cublaslt_products>(on, o.rows, o.tell, o.tf32, std::move(tuned)),
+        std::make_unique<cublaslt_products>(on, o.rows, o.tell, o.tf32, std::move(tuned),
+                                            detail::grouped_kernels(on)),
         detail::make_attention(on, o), detail::listening_tool()};
   });
   made->keep_work(o.graphs);

@@ -33,6 +33,7 @@ constexpr product_shape call_of(const product_shape& s, std::int64_t rows) {
   product_shape c = s;
   c.M = rows, c.x_stride = s.x_row(), c.y_stride = s.y_row();
   c.accumulate = s.accumulate || s.kind == product_kind::weight_gradient;
+  c.groups = s.groups > 0 ? 1 : 0; // one of several is computed in a part of a lane's workspace
   c.dynamic_rows = false, c.part = 0, c.sums = product_shape{}.sums;
   return c;
 }

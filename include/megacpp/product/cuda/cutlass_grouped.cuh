@@ -1,0 +1,125 @@
+// Products of many parts at once by CUTLASS 4: kernels of Hopper that take arrays of extents and
+// addresses from memory of the device. For nvcc alone, and without assertions (NDEBUG): where a
+// kernel of CUTLASS may call what reports one, ptxas 13.0 has its products wait for each other.
+//
+// Copies of tiles are the GPU's own (TMA), whose addresses and strides must be multiples of 16
+// bytes. Both are, of any number of rows: rows are contiguous in memory, so that the stride of a
+// matrix is the width of a row, also of a weight gradient's, in which rows are what is summed over.
+// What a tile has beyond a matrix is read as 0 and not written.
+//
+// How it is cut: the tiles of a forward product and of an input gradient are 128 x 256, computed by
+// two groups of warps together, which reads least; those of a weight gradient are 128 x 128, by two
+// groups in turn, so that one reads and writes its fp32 while the other multiplies. Pairs of blocks
+// share what they read of B. No GPU has measured other ways.
+#pragma once
+
+#include <megacpp/product/cuda/grouped.hpp>
+
+#include <cutlass/cutlass.h>
+
+#include <cute/tensor.hpp>
+#include <cutlass/epilogue/collective/collective_builder.hpp>
+#include <cutlass/epilogue/fusion/operations.hpp>
+#include <cutlass/gemm/collective/collective_builder.hpp>
+#include <cutlass/gemm/device/gemm_universal_adapter.h>
+#include <cutlass/gemm/dispatch_policy.hpp>
+#include <cutlass/gemm/group_array_problem_shape.hpp>
+#include <cutlass/gemm/kernel/gemm_universal.hpp>
+
+#include <type_traits>
+
+namespace mc {
+
+namespace detail {
+
+/// A kernel of CUTLASS. A and B lie as layouts; D of Out is row-major and, where Adds, added to.
+template <class LayoutA, class LayoutB, class Out, bool Adds, bool InTurn> struct cutlass_kernel {
+  using element = cutlass::bfloat16_t;
+  using tile =
+      cute::Shape<cute::_128, std::conditional_t<InTurn, cute::_128, cute::_256>, cute::_64>;
+  using cluster = cute::Shape<cute::_2, cute::_1, cute::_1>;
+  using source = std::conditional_t<Adds, Out, void>;
+  using layout_d = cutlass::layout::RowMajor;
+  static constexpr int aligned = 16 / sizeof(element), aligned_d = 16 / sizeof(Out);
+  using extents = cutlass::gemm::GroupProblemShape<cute::Shape<int, int, int>>;
+  using ends = typename cutlass::epilogue::collective::CollectiveBuilder<
+      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, tile, cluster,
+      cutlass::epilogue::collective::EpilogueTileAuto, float, float, source, layout_d*, aligned_d,
+      Out, layout_d*, aligned_d,
+      std::conditional_t<InTurn, cutlass::epilogue::PtrArrayTmaWarpSpecializedPingpong,
+                         cutlass::epilogue::PtrArrayTmaWarpSpecializedCooperative>,
+      cutlass::epilogue::fusion::LinearCombination<Out, float, source>>::CollectiveOp;
+  using sums = typename cutlass::gemm::collective::CollectiveBuilder<
+      cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, element, LayoutA*, aligned, element,
+      LayoutB*, aligned, float, tile, cluster,
+      cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(
+          sizeof(typename ends::SharedStorage))>,
+      std::conditional_t<InTurn, cutlass::gemm::KernelPtrArrayTmaWarpSpecializedPingpong,
+                         cutlass::gemm::KernelPtrArrayTmaWarpSpecializedCooperative>>::CollectiveOp;
+  using kernel = cutlass::gemm::kernel::GemmUniversal<extents, sums, ends>;
+  using device = cutlass::gemm::device::GemmUniversalAdapter<kernel>;
+
+  static int start(CUstream_st* on, const grouped_product_call& c, std::int64_t* needed) {
+    using shape = typename extents::UnderlyingProblemShape;
+    using stride_a = typename kernel::InternalStrideA;
+    using stride_b = typename kernel::InternalStrideB;
+    using stride_d = typename kernel::InternalStrideD;
+    // What the arrays hold is what CUTLASS reads.
+    constexpr auto in_order = __builtin_bit_cast(grouped_arrays::extents, shape{1, 2, 3});
+    static_assert(in_order.m == 1 && in_order.n == 2 && in_order.k == 3);
+    static_assert(sizeof(stride_a) == sizeof(std::int64_t) &&
+                  sizeof(stride_b) == sizeof(std::int64_t) &&
+                  sizeof(stride_d) == sizeof(std::int64_t));
+    int of = 0, multiprocessors = 0;
+    if (const cudaError_t e = cudaGetDevice(&of); e != cudaSuccess) return e;
+    if (const cudaError_t e =
+            cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, of);
+        e != cudaSuccess)
+      return e;
+    const grouped_arrays& to = c.arrays;
+    typename device::Arguments how{
+        cutlass::gemm::GemmUniversalMode::kGrouped,
+        {static_cast<int>(c.parts), reinterpret_cast<shape*>(to.of), nullptr},
+        {reinterpret_cast<const element**>(to.a), reinterpret_cast<stride_a*>(to.a_stride),
+         reinterpret_cast<const element**>(to.b), reinterpret_cast<stride_b*>(to.b_stride)},
+        {{},
+         nullptr,
+         nullptr,
+         reinterpret_cast<Out**>(to.d),
+         reinterpret_cast<stride_d*>(to.d_stride)},
+        {of, multiprocessors}};
+    how.epilogue.thread.alpha = 1, how.epilogue.thread.beta = Adds ? 1 : 0;
+    if constexpr (Adds) {
+      how.epilogue.ptr_C = const_cast<const Out**>(reinterpret_cast<Out**>(to.d));
+      how.epilogue.dC = reinterpret_cast<stride_d*>(to.d_stride);
+    }
+    *needed = static_cast<std::int64_t>(device::get_workspace_size(how));
+    if (*needed > c.bytes) return cudaSuccess; // the caller tells it
+    device of_parts;
+    using cutlass::Status;
+    const bool started = of_parts.can_implement(how) == Status::kSuccess &&
+                         of_parts.initialize(how, c.workspace, on) == Status::kSuccess &&
+                         of_parts.run(on) == Status::kSuccess;
+    const cudaError_t e = cudaGetLastError();
+    return e != cudaSuccess || started ? e : cudaErrorNotSupported;
+  }
+};
+
+} // namespace detail
+
+int cutlass_grouped(CUstream_st* on, const grouped_product_call& c, std::int64_t* needed) {
+  using rows = cutlass::layout::RowMajor;
+  using columns = cutlass::layout::ColumnMajor;
+  using detail::cutlass_kernel;
+  using narrow = cutlass::bfloat16_t;
+  switch (c.kind) {
+  case product_kind::forward:
+    return cutlass_kernel<rows, columns, narrow, false, false>::start(on, c, needed);
+  case product_kind::input_gradient:
+    return cutlass_kernel<rows, rows, narrow, false, false>::start(on, c, needed);
+  case product_kind::weight_gradient: break;
+  }
+  return cutlass_kernel<columns, rows, float, true, true>::start(on, c, needed);
+}
+
+} // namespace mc

@@ -1,0 +1,134 @@
+// Products of experts on a CUDA device as one call: parts of any number of rows each, by a kernel
+// that takes arrays of extents and addresses (product/cuda/grouped.hpp).
+#pragma once
+
+#include <megacpp/exec/cuda/device.hpp>
+#include <megacpp/exec/product_source.hpp>
+#include <megacpp/product/cuda/grouped.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace mc {
+
+/// Kernels of grouped products, and whose they are, for people. No kernels: nullptr.
+struct grouped_library {
+  const char* name = "";
+  grouped_function start = nullptr;
+};
+
+/// A product of groups that one kernel computes. The host makes the arrays of a call and writes
+/// them into the beginning of the lane's workspace, in the order of the lane: they lie there until
+/// the kernel has read them, since what is started later comes later. Parts without rows are left
+/// out, so that a kernel never sees an extent of 0. Where parts of a group are added to one matrix,
+/// the first part of each group is in one call, the second one in the next, and so on: two parts of
+/// a call never write the same. Under numerics::fast all parts of a group are one.
+class grouped_product final : public prepared_product {
+public:
+  grouped_product(const grouped_library& by, const product_shape& s) : start_(by.start) {
+    shape_ = s;
+  }
+  /// Whether a kernel can be asked for a shape: of bf16, whose rows begin at multiples of 16 bytes
+  /// wherever the first one does, and whose weight gradient is fp32.
+  static bool computes(const product_shape& s) {
+    const bool summed = s.kind == product_kind::weight_gradient;
+    const auto aligned = [](std::int64_t elements) { return elements % 8 == 0; };
+    return s.groups > 0 && s.dynamic_rows && s.a == dtype::bf16 && s.b == dtype::bf16 &&
+           s.out == (summed ? dtype::f32 : dtype::bf16) && !s.scaled && !s.bias &&
+           s.ends_in == product_end::sum && (summed || !s.accumulate) && s.part == 0 &&
+           aligned(s.N) && aligned(s.K) && aligned(s.x_row()) && aligned(s.y_row());
+  }
+
+  void execute(const product_call& c) const override {
+    const auto rows = static_cast<std::int32_t>(c.rows);
+    execute_parts(c, std::span(&rows, 1));
+  }
+  /// Parts of the first group.
+  void execute_parts(const product_call& c, std::span<const std::int32_t> rows) const override {
+    start(c, rows, 1);
+  }
+  void execute_groups(const product_call& c, std::span<const std::int32_t> rows) const override {
+    require_groups(rows);
+    start(c, rows, shape_.groups);
+  }
+
+private:
+  struct part {
+    std::int64_t group, first; ///< row of all
+    std::int32_t rows;
+  };
+  /// `rows` are of so many groups.
+  void start(const product_call& c, std::span<const std::int32_t> rows, std::int64_t groups) const {
+    const auto each = rows.size() / static_cast<std::size_t>(groups);
+    if (shape_.sums == numerics::fast && each > 1) {
+      std::vector<std::int32_t> whole(static_cast<std::size_t>(groups));
+      for (std::size_t i = 0; i < rows.size(); ++i) whole[i / each] += rows[i];
+      return start(c, whole, groups);
+    }
+    const std::size_t turns = shape_.kind == product_kind::weight_gradient ? each : 1;
+    for (std::size_t turn = 0; turn < turns; ++turn) {
+      std::vector<part> parts;
+      std::int64_t first = 0;
+      for (std::size_t i = 0; i < rows.size(); first += rows[i++]) {
+        if (rows[i] > 0 && i % turns == turn)
+          parts.push_back({static_cast<std::int64_t>(i / each), first, rows[i]});
+      }
+      if (!parts.empty()) start(c, parts);
+    }
+  }
+  void start(const product_call& c, std::span<const part> parts) const {
+    auto& on = static_cast<cuda_lane&>(c.on);
+    const std::int64_t n = std::ssize(parts), bytes = grouped_arrays::bytes(n);
+    const cuda_lane::product_place place = on.for_product();
+    const std::int64_t behind = (bytes + 255) / 256 * 256;
+    if (behind > place.bytes) throw too_small(on, behind, place.bytes);
+    std::vector<std::byte> image(static_cast<std::size_t>(bytes));
+    fill(c, parts, grouped_arrays::at(image.data(), n));
+    on.write(place.workspace, image.data(), bytes);
+    std::int64_t needed = 0;
+    const int status = start_(place.on,
+                              {.kind = shape_.kind,
+                               .parts = n,
+                               .arrays = grouped_arrays::at(place.workspace, n),
+                               .workspace = place.workspace + behind,
+                               .bytes = place.bytes - behind},
+                              &needed);
+    if (status != cudaSuccess)
+      require_cuda(static_cast<cudaError_t>(status), on.behind("the start of a grouped product"));
+    if (needed > place.bytes - behind) throw too_small(on, needed + behind, place.bytes);
+  }
+  static error too_small(const cuda_lane& on, std::int64_t needed, std::int64_t bytes) {
+    return error(exit_code::internal, on.behind("a grouped product was started") + " that needs " +
+                                          std::to_string(needed) + " bytes of workspace, and has " +
+                                          std::to_string(bytes));
+  }
+  void fill(const product_call& c, std::span<const part> parts, const grouped_arrays& to) const {
+    const product_shape& s = shape_;
+    const bool forward = s.kind == product_kind::forward,
+               summed = s.kind == product_kind::weight_gradient;
+    const auto at = [](const void* p, std::int64_t elements, dtype t) {
+      return static_cast<const std::byte*>(p) + elements * size_of(t);
+    };
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const part& p = parts[i];
+      const std::int64_t x = p.first * s.x_row(), y = p.first * s.y_row(), w = p.group * s.N * s.K;
+      to.a[i] = at(c.a, forward ? x : y, s.a);
+      to.b[i] = at(c.b, summed ? x : w, s.b);
+      to.d[i] = const_cast<std::byte*>(at(c.out, summed ? w : forward ? y : x, s.out));
+      to.a_stride[i] = forward ? s.x_row() : s.y_row();
+      to.b_stride[i] = summed ? s.x_row() : s.K;
+      to.d_stride[i] = summed ? s.K : forward ? s.y_row() : s.x_row();
+      const auto wide = static_cast<std::int32_t>(s.N), deep = static_cast<std::int32_t>(s.K);
+      to.of[i] = summed    ? grouped_arrays::extents{wide, deep, p.rows}
+                 : forward ? grouped_arrays::extents{p.rows, wide, deep}
+                           : grouped_arrays::extents{p.rows, deep, wide};
+    }
+  }
+
+  grouped_function start_;
+};
+
+} // namespace mc

@@ -1,0 +1,13 @@
+// Starts each kernel of grouped products on no part, and prints what CUDA answers.
+#include <megacpp/product/cuda/grouped.hpp>
+
+#include <cstdio>
+
+int main() {
+  for (const mc::product_kind kind : {mc::product_kind::forward, mc::product_kind::input_gradient,
+                                      mc::product_kind::weight_gradient}) {
+    std::int64_t needed = 0;
+    std::printf("%s: %d\n", mc::name_of(kind),
+                mc::cutlass_grouped(nullptr, {.kind = kind, .parts = 1}, &needed));
+  }
+}
