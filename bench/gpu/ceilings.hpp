@@ -24,6 +24,11 @@ std::string product_library();
 void forms_of_products(report& r);
 std::vector<mc::product_shape> shapes_of_layers();
 
+/// Products of experts by one kernel, against products one by one, which run side by side: some of
+/// their numbers, and how long both take. Without CUTLASS the first are left out.
+void products_of_experts(report& r);
+bool has_products_at_once();
+
 /// Causal attention of cuDNN, forward and backward: the whole of small ones against loops in double;
 /// then how fast those of models are. `attention_library` is empty where the program was built
 /// without cuDNN.

@@ -1,6 +1,6 @@
 #include "arrays.hpp"
 #include "ceilings.hpp"
-#include "cuda_device.hpp"
+#include "multiplier.hpp"
 
 #include <megacpp/kernel/rows/activation.hpp>
 #include <megacpp/product/cuda/cublaslt.hpp>
@@ -52,42 +52,6 @@ std::vector<form> forms_of(const layer& l, dtype type) {
   if (type == dtype::f32) all.erase(all.begin() + 2); // it is the first form again
   return all;
 }
-
-// A device that multiplies.
-mc::cuda& device() {
-  static mc::cuda one(0, mc::thread_count(), [](mc::cuda& on) {
-    return mc::cuda_libraries{std::make_unique<mc::cublaslt_products>(on), nullptr};
-  });
-  return one;
-}
-
-// Random numbers in [-most, most), the same again after 2^18 of them: equal ones would take less
-// power.
-void fill(mc::cuda& on, std::byte* to, int64_t bytes, dtype type, double most = 1) {
-  mc::with_float_type(type, [&](auto of) {
-    using T = decltype(of);
-    std::vector<T> x(1 << 18);
-    for (std::size_t i = 0; i < x.size(); ++i)
-      x[i] = mc::convert<T>(most * (static_cast<double>(mixed(41, i) >> 11) * 0x1p-52 - 1));
-    const auto piece = static_cast<int64_t>(x.size() * sizeof(T));
-    for (int64_t at = 0; at < bytes; at += piece)
-      on.write(to + at, x.data(), std::min(piece, bytes - at));
-  });
-}
-
-// Milliseconds of a call.
-template <class F> double measured(mc::lane& lane, F run) {
-  auto& stream = static_cast<mc::cuda_lane&>(lane);
-  mc::cuda_moment begin, end;
-  run(), run();
-  constexpr int calls = 10;
-  begin.record(stream.stream());
-  for (int i = 0; i < calls; ++i) run();
-  end.record(stream.stream());
-  lane.finish();
-  return static_cast<double>(end.since(begin)) * 1e-6 / calls;
-}
-int64_t padded(int64_t elements, dtype t) { return (elements * mc::size_of(t) + 255) / 256 * 256; }
 
 void measure(report& r, const layer& l, dtype type, const form& f) {
   r.check(std::string(f.name) + " " + mc::name_of(type) + " " + l.name, [&]() -> figures {

@@ -42,6 +42,7 @@ void bodies(gpu::report& r, std::span<const gpu::sizes> sizes) {
 const part parts[] = {
     {"copies", 10, gpu::copies},
     {"forms of products", 60, gpu::forms_of_products},
+    {"products of experts", 60, gpu::products_of_experts},
     {"row bodies against the CPU", 70, [](gpu::report& r) { bodies(r, gpu::checked_sizes); }},
     {"attention", 70, gpu::attention},
     {"row bodies, achieved", 110, [](gpu::report& r) { bodies(r, gpu::timed_sizes); }},
@@ -97,6 +98,9 @@ int run(int argc, char** argv) {
       r.part(p.name, p.seconds, [&] { p.run(r); });
   if (gpu::attention_library().empty())
     std::printf("left out: attention, since this program was built without cuDNN\n");
+  if (!gpu::has_products_at_once())
+    std::printf(
+        "left out: products of experts at once, since this program was built without CUTLASS\n");
   return r.end();
 }
 

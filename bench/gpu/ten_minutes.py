@@ -266,6 +266,7 @@ PARTS = [
     ("copies", 35, of_megacpp_gpu("copies")),
     ("forms of products", 95, of_megacpp_gpu("forms of products")),
     ("attention", 105, of_megacpp_gpu("attention")),
+    ("products of experts", 95, of_megacpp_gpu("products of experts")),
     ("a whole program", 120, whole_program),
     ("experts as on CPUs", 90, experts_as_on_cpus),
     ("row bodies", 105, of_megacpp_gpu("row bodies against the CPU")),

@@ -1,0 +1,132 @@
+#include "ceilings.hpp"
+#include "multiplier.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+namespace gpu {
+namespace {
+
+using mc::bf16;
+using mc::product_kind;
+using std::int64_t;
+
+// Linear layers of experts, from K to N: of a Qwen3-30B-A3B, whose gate and up are one, of 16,384 tokens
+// with 8 experts each.
+struct layer_of_experts {
+  const char* name;
+  int64_t experts, tokens, each, n, k;
+};
+constexpr layer_of_experts layers[] = {{"qwen3-30b-a3b gate and up", 128, 16384, 8, 1536, 2048},
+                                       {"qwen3-30b-a3b down", 128, 16384, 8, 2048, 768}};
+
+mc::grouped_library kernels() {
+#if defined(MEGACPP_WITH_CUTLASS)
+  return {"CUTLASS " MEGACPP_WITH_CUTLASS, &mc::cutlass_grouped};
+#else
+  return {};
+#endif
+}
+
+// Rows of each expert, of which some have none and one has four times as many as there are on average.
+std::vector<std::int32_t> rows_of(const layer_of_experts& l) {
+  const int64_t all = l.tokens * l.each, mean = all / l.experts;
+  std::vector<std::int32_t> rows(static_cast<std::size_t>(l.experts));
+  int64_t left = all;
+  for (std::size_t e = 0; e < rows.size(); ++e) {
+    const auto spread = static_cast<int64_t>(mixed(51, e) % static_cast<std::uint64_t>(2 * mean));
+    const int64_t n = e % 16 == 3 ? 0 : e == 7 ? 4 * mean : spread;
+    rows[e] = static_cast<std::int32_t>(std::min(left, n)), left -= rows[e];
+  }
+  rows.back() += static_cast<std::int32_t>(std::min(left, l.tokens - rows.back()));
+  return rows;
+}
+
+// Some elements of two results, which lie apart by one rounding of sums that are taken in another order.
+template <class Out>
+void compare(mc::cuda& on, const std::byte* one, const std::byte* other, int64_t elements) {
+  constexpr int64_t piece = 1 << 12, pieces = 512;
+  std::vector<Out> x(piece), y(piece);
+  for (int64_t p = 0; p < pieces; ++p) {
+    const int64_t first = (elements - piece) / (pieces - 1) * p,
+                  bytes = piece * int64_t{sizeof(Out)};
+    on.read(x.data(), one + first * int64_t{sizeof(Out)}, bytes);
+    on.read(y.data(), other + first * int64_t{sizeof(Out)}, bytes);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const double a = mc::convert<double>(x[i]), b = mc::convert<double>(y[i]);
+      if (!(std::fabs(a - b) <= (sizeof(Out) == 2 ? 0x1p-7 * std::fabs(b) : 0) + 0x1p-9))
+        throw mc::error(mc::exit_code::internal,
+                        "element " + std::to_string(first + static_cast<int64_t>(i)) +
+                            " is another than by products one by one");
+    }
+  }
+}
+
+template <class Out> void measure(report& r, const layer_of_experts& l, product_kind kind) {
+  const bool forward = kind == product_kind::forward,
+             summed = kind == product_kind::weight_gradient;
+  r.check(std::string(mc::name_of(kind)) + " " + l.name, [&]() -> figures {
+    mc::cuda& on = device();
+    mc::product_shape s = mc::make_product_shape(kind, mc::dtype::bf16, l.tokens, l.n, l.k);
+    s.dynamic_rows = true, s.groups = l.experts;
+    const std::vector<std::int32_t> rows = rows_of(l);
+    const int64_t all = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+    const int64_t of_x = all * l.k, of_y = all * l.n, of_w = l.experts * l.n * l.k;
+    const int64_t of_a = forward ? of_x : of_y, of_b = summed ? of_x : of_w,
+                  of_out = summed    ? of_w
+                           : forward ? of_y
+                                     : of_x;
+    const auto bytes = [](int64_t elements, mc::dtype t) { return padded(elements, t); };
+    const int64_t a_bytes = bytes(of_a, s.a), b_bytes = bytes(of_b, s.b),
+                  out_bytes = bytes(of_out, s.out);
+    const mc::arena memory(on, a_bytes + b_bytes + 2 * out_bytes, "products of experts",
+                           "a device with more memory");
+    std::byte *const a = memory.data(), *const b = a + a_bytes,
+                     *const out[] = {b + b_bytes, b + b_bytes + out_bytes};
+    fill(on, a, of_a * mc::size_of(s.a), s.a), fill(on, b, of_b * mc::size_of(s.b), s.b, 0.125);
+    mc::lane& lane = on.main_lane();
+    const double flops = 2.0 * static_cast<double>(all) * static_cast<double>(l.n * l.k);
+    figures told;
+    mc::cublaslt_products one_by_one(on),
+        at_once(on, mc::product_rows::together, nullptr, false, {}, kernels());
+    for (const bool together : {false, true}) {
+      if (together && kernels().start == nullptr) {
+        told.emplace_back("at once", "left out: this program was built without CUTLASS");
+        break;
+      }
+      mc::product_source& by = together ? at_once : one_by_one;
+      const mc::prepared_product& p = by.prepare(s);
+      lane.reserve({.workspace = by.workspace_bytes()});
+      if (!by.checks().refused.empty() && together)
+        throw mc::error(mc::exit_code::internal, by.checks().refused.back());
+      const mc::product_call call{.on = lane, .a = a, .b = b, .out = out[together ? 1 : 0]};
+      const double ms = measured(lane, [&] { p.execute_groups(call, rows); });
+      on.fill(out[together ? 1 : 0], 0, out_bytes); // what was added up is one call's from here on
+      p.execute_groups(call, rows);
+      lane.finish();
+      const char* const which = together ? "at_once" : "one_by_one";
+      told.emplace_back(std::string("ms_") + which, ms);
+      told.emplace_back(std::string("TFLOP/s_") + which, flops / ms / 1e9);
+      if (together) told.emplace_back("of_one_by_one", ms / std::get<double>(told.front().second));
+    }
+    if (kernels().start != nullptr) compare<Out>(on, out[1], out[0], of_out);
+    return told;
+  });
+}
+
+} // namespace
+
+void products_of_experts(report& r) {
+  for (const layer_of_experts& l : layers) {
+    measure<bf16>(r, l, product_kind::forward), measure<bf16>(r, l, product_kind::input_gradient);
+    measure<float>(r, l, product_kind::weight_gradient);
+  }
+}
+bool has_products_at_once() { return kernels().start != nullptr; }
+
+} // namespace gpu
