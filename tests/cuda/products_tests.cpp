@@ -708,7 +708,7 @@ BOOST_AUTO_TEST_CASE(a_wrong_kernel_of_groups_is_not_used) {
                    after > 0 ? ", checked with 5 groups: cuBLASLt computes the groups one by "
                                "one; further ones are not told"
                    : of_sums ? " in groups of a product for a weight gradient of 12 x 24 x 40 "
-                               "(bf16 x bf16 to f32), checked with 6 groups: "
+                               "(bf16 x bf16 to f32), checked with 4 groups: "
                              : " in groups of a forward product of 12 x 24 x 40 (bf16 "),
           told[0]);
       const std::string how = on.products().describe(dtype::bf16);
@@ -744,6 +744,11 @@ BOOST_AUTO_TEST_CASE(groups_that_do_not_fit_are_refused) {
       BOOST_TEST(says(rows, l) ==
                  "A matrix product prepared for 2 groups of 4 rows at most was given" +
                      std::string(part));
+    const std::string elsewhere = refused([&] {
+      const std::vector<std::int32_t> rows{1, 2};
+      p.execute_groups({.on = l, .a = x.data() + 2, .b = x.data(), .out = x.data()}, rows);
+    });
+    BOOST_TEST(contains(elsewhere, "begins elsewhere than a planned buffer"), elsewhere);
     const auto bare = on.make_lane(); // it has no workspace
     const std::string without = says({1, 2}, *bare);
     BOOST_TEST(contains(without,

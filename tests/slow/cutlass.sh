@@ -53,14 +53,23 @@ NVCC_APPEND_FLAGS="--keep --keep-dir=$kept -Xptxas=-v" cmake --build "$build" --
 if grep -q 'Compiling entry function' "$build/said"; then cp "$build/said" "$kept/said"; fi
 [ "$(grep -c ' 0 bytes spill stores, 0 bytes spill loads' "$kept/said")" -ge 3 ] || fail "$(cat "$kept/said")"
 grep -q 'C7510' "$kept/said" && fail "products wait for each other: $(cat "$kept/said")"
-python3 - "$kept/"*.cubin <<'END' || fail 'the machine code has no products of Hopper'
+python3 - "$kept/"*.cubin <<'END' || fail 'the machine code of a kernel has no products of Hopper'
+import struct
 import sys
-# Instructions are 16 bytes, whose lowest 12 bits say what they do (calibrated with nvdisasm 12.4).
+# A section of an ELF file for each kernel. Instructions are 16 bytes, whose lowest 12 bits say what they
+# do (calibrated with nvdisasm 12.4).
 code = open(sys.argv[1], "rb").read()
-words = [int.from_bytes(code[at:at + 2], "little") & 0xfff for at in range(0, len(code) - 15, 16)]
-wide = sum(word in (0x9f0, 0xdf0) for word in words)
-print(f"{wide} HGMMA")
-sys.exit(wide < 12)
+headers, = struct.unpack_from("<Q", code, 0x28)
+size, number, of_names = struct.unpack_from("<HHH", code, 0x3a)
+sections = [struct.unpack_from("<IIQQQQ", code, headers + size * k) for k in range(number)]
+kernels = []
+for name, _, _, _, at, length in sections:
+    begin = sections[of_names][4] + name
+    if code[begin:].startswith(b".text."):
+        words = [int.from_bytes(code[k:k + 2], "little") & 0xfff for k in range(at, at + length, 16)]
+        kernels.append(sum(word in (0x9f0, 0xdf0) for word in words))
+print(f"HGMMA of each kernel: {kernels}")
+sys.exit(len(kernels) < 3 or min(kernels) < 4)
 END
 "$build/start_each" >"$build/answers"
 [ "$(wc -l <"$build/answers")" = 3 ] || fail "start_each says: $(cat "$build/answers")"

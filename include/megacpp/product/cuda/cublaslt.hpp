@@ -680,7 +680,7 @@ private:
   std::unique_ptr<grouped_product> make_grouped(const product_shape& s) {
     if (grouped_.start == nullptr || !grouped_product::computes(s)) return nullptr;
     std::vector<std::int64_t> few, all;
-    for (const std::int64_t n : {1, 0, 130, 3, 257, 64}) few.push_back(std::min(n, s.M));
+    for (const std::int64_t n : {1, 0, 257, 67}) few.push_back(std::min(n, s.M));
     for (std::int64_t g = 0; g < s.groups; ++g)
       all.push_back(std::min<std::int64_t>(g % 5 * 7, s.M));
     if (s.groups < 3) all.back() = 1; // some have rows

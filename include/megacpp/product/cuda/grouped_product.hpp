@@ -81,6 +81,12 @@ private:
   }
   void start(const product_call& c, std::span<const part> parts) const {
     auto& on = static_cast<cuda_lane&>(c.on);
+    for (const void* const p : {c.a, c.b, static_cast<const void*>(c.out)})
+      if (reinterpret_cast<std::uintptr_t>(p) % 16 != 0)
+        throw error(exit_code::internal,
+                    on.behind("a grouped product was started") +
+                        " with an operand that begins elsewhere than a planned buffer: give it "
+                        "such memory");
     const std::int64_t n = std::ssize(parts), bytes = grouped_arrays::bytes(n);
     const cuda_lane::product_place place = on.for_product();
     const std::int64_t behind = (bytes + 255) / 256 * 256;
