@@ -383,8 +383,9 @@ BOOST_AUTO_TEST_CASE(statistics_of_a_router) {
       chosen.push_back(static_cast<std::int32_t>(t % experts));
     }
     std::vector<float> parts(static_cast<std::size_t>(blocks * width));
-    mc::for_rows(host, blocks,
-                 block{experts, tokens, blocks, 1, logits.data(), chosen.data(), parts.data()});
+    mc::for_rows(
+        host, blocks,
+        block{experts, tokens, blocks, 1, logits.data(), chosen.data(), parts.data(), nullptr});
     const auto got = [&](int64_t i) { return rows::sum_of_parts(&parts[0] + i, blocks, width); };
     constexpr double a_term = 8; // roundings of a probability, and of the square of a logarithm
     for (int64_t e = 0; e < experts; ++e) {
