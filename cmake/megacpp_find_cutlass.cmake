@@ -1,5 +1,5 @@
 # The headers of CUTLASS 4 or later, whose kernels compute products of experts at once on an H100 or H200:
-# in a folder of CMAKE_PREFIX_PATH, of the system, or of nvidia-cutlass, which Python's package index has.
+# in a folder of CMAKE_PREFIX_PATH, of the system, or of nvidia-cutlass, a package that pip installs.
 # RESULT is their folder and their version, or nothing, and LACKS says then why.
 function(megacpp_find_cutlass result lacks)
   set(packages)
@@ -33,4 +33,35 @@ function(megacpp_find_cutlass result lacks)
     string(APPEND why " (found: ${version})")
   endif()
   set(${lacks} "${why}" PARENT_SCOPE)
+endfunction()
+
+# RESULT is what megacpp_find_cutlass finds, for GPUs of these ARCHITECTURES, as MEGACPP_WITH_CUTLASS wants
+# it: AUTO (the default), ON or OFF. Where there is nothing, a status says so, of a program called WHAT; with
+# ON it is an error.
+function(megacpp_wanted_cutlass result what architectures)
+  set(${result} "" PARENT_SCOPE)
+  set(wanted "${MEGACPP_WITH_CUTLASS}")
+  if(wanted STREQUAL "")
+    set(wanted AUTO)
+  elseif(NOT wanted MATCHES "^(AUTO|ON|OFF|TRUE|FALSE|YES|NO|Y|N|1|0)$")
+    message(FATAL_ERROR "${what}: MEGACPP_WITH_CUTLASS is ${wanted}, and must be AUTO, ON or OFF.")
+  endif()
+  if(NOT wanted STREQUAL "AUTO" AND NOT wanted)
+    return()
+  endif()
+  if(NOT architectures MATCHES "90a")
+    set(lacks "no GPU of architecture 90a is built for, which alone runs its kernels")
+  else()
+    megacpp_find_cutlass(found lacks)
+  endif()
+  if(found)
+    list(GET found 0 include)
+    list(GET found 1 version)
+    message(STATUS "${what}: products of experts on GPUs by CUTLASS ${version}, ${include}")
+    set(${result} "${found}" PARENT_SCOPE)
+  elseif(wanted STREQUAL "AUTO")
+    message(STATUS "${what}: products of experts on GPUs one by one: ${lacks}; pip install --no-deps nvidia-cutlass, or name its folder by CMAKE_PREFIX_PATH")
+  else()
+    message(FATAL_ERROR "${what}: ${lacks}, and MEGACPP_WITH_CUTLASS is ${wanted}: install nvidia-cutlass with pip, name its folder by CMAKE_PREFIX_PATH, or leave the variable out.")
+  endif()
 endfunction()

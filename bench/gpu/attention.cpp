@@ -187,7 +187,7 @@ public:
     const auto bytes = static_cast<int64_t>(of_token.size() * sizeof of_token[0]);
     memory_ = mc::arena(on, bytes, "documents", "a smaller micro-batch");
     on.write(memory_.data(), of_token.data(), bytes);
-    of.of_queries = of.of_keys = reinterpret_cast<const std::int32_t*>(memory_.data());
+    of.queries = of.keys = reinterpret_cast<const std::int32_t*>(memory_.data());
   }
   mc::attention_documents of;
 
@@ -228,7 +228,7 @@ public:
         s_{s.tokens, s.tokens, s.heads, s.kv_heads, s.head_dim},
         documents_(on, s, document) {
     see_.scale = s.score_scale(), see_.window = s.window;
-    see_.query_document = documents_.of.of_queries, see_.key_document = documents_.of.of_keys;
+    see_.query_document = documents_.of.queries, see_.key_document = documents_.of.keys;
   }
   void operator()(const mc::fused_attention_call& c) const {
     lane(c.on).for_rows(query_tiles(),

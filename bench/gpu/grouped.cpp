@@ -1,6 +1,8 @@
 #include "ceilings.hpp"
 #include "multiplier.hpp"
 
+#include <megacpp/product/cuda/grouped_kernels.hpp>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -24,14 +26,6 @@ struct layer_of_experts {
 };
 constexpr layer_of_experts layers[] = {{"qwen3-30b-a3b gate and up", 128, 16384, 8, 1536, 2048},
                                        {"qwen3-30b-a3b down", 128, 16384, 8, 2048, 768}};
-
-mc::grouped_library kernels() {
-#if defined(MEGACPP_WITH_CUTLASS)
-  return {"CUTLASS " MEGACPP_WITH_CUTLASS, &mc::cutlass_grouped};
-#else
-  return {};
-#endif
-}
 
 // Rows of each expert, of which some have none and one has four times as many as there are on average.
 std::vector<std::int32_t> rows_of(const layer_of_experts& l) {
@@ -81,9 +75,8 @@ template <class Out> void measure(report& r, const layer_of_experts& l, product_
                   of_out = summed    ? of_w
                            : forward ? of_y
                                      : of_x;
-    const auto bytes = [](int64_t elements, mc::dtype t) { return padded(elements, t); };
-    const int64_t a_bytes = bytes(of_a, s.a), b_bytes = bytes(of_b, s.b),
-                  out_bytes = bytes(of_out, s.out);
+    const int64_t a_bytes = padded(of_a, s.a), b_bytes = padded(of_b, s.b),
+                  out_bytes = padded(of_out, s.out);
     const mc::arena memory(on, a_bytes + b_bytes + 2 * out_bytes, "products of experts",
                            "a device with more memory");
     std::byte *const a = memory.data(), *const b = a + a_bytes,
@@ -92,11 +85,14 @@ template <class Out> void measure(report& r, const layer_of_experts& l, product_
     mc::lane& lane = on.main_lane();
     const double flops = 2.0 * static_cast<double>(all) * static_cast<double>(l.n * l.k);
     figures told;
+    const mc::grouped_library kernels = mc::grouped_kernels(on);
     mc::cublaslt_products one_by_one(on),
-        at_once(on, mc::product_rows::together, nullptr, false, {}, kernels());
+        at_once(on, mc::product_rows::together, nullptr, false, {}, kernels);
     for (const bool together : {false, true}) {
-      if (together && kernels().start == nullptr) {
-        told.emplace_back("at once", "left out: this program was built without CUTLASS");
+      if (together && kernels.start == nullptr) {
+        told.emplace_back("at once",
+                          "left out: this program was built without CUTLASS, or the GPU "
+                          "does not run its kernels");
         break;
       }
       mc::product_source& by = together ? at_once : one_by_one;
@@ -114,7 +110,7 @@ template <class Out> void measure(report& r, const layer_of_experts& l, product_
       told.emplace_back(std::string("TFLOP/s_") + which, flops / ms / 1e9);
       if (together) told.emplace_back("of_one_by_one", ms / std::get<double>(told.front().second));
     }
-    if (kernels().start != nullptr) compare<Out>(on, out[1], out[0], of_out);
+    if (kernels.start != nullptr) compare<Out>(on, out[1], out[0], of_out);
     return told;
   });
 }
@@ -127,6 +123,6 @@ void products_of_experts(report& r) {
     measure<float>(r, l, product_kind::weight_gradient);
   }
 }
-bool has_products_at_once() { return kernels().start != nullptr; }
+bool has_products_at_once() { return mc::grouped_kernels(device()).start != nullptr; }
 
 } // namespace gpu

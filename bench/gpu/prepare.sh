@@ -18,9 +18,10 @@ shift
 mkdir -p "$folder/bin" "$folder/lib"
 folder=$(cd "$folder" && pwd)
 build=${MEGACPP_GPU_BUILD:-$root/build/gpu}
-cmake -S "$root/bench/gpu" -B "$build" -DMEGACPP_WITH_CUDNN=ON "$@"
+libraries=(-DMEGACPP_WITH_CUDNN=ON -DMEGACPP_WITH_CUTLASS=ON) # what is left out is not measured
+cmake -S "$root/bench/gpu" -B "$build" "${libraries[@]}" "$@"
 cmake --build "$build" -j "$(nproc)"
-cmake -S "$root/bench/gpu/programs" -B "$build/programs" -DMEGACPP_WITH_CUDNN=ON "$@"
+cmake -S "$root/bench/gpu/programs" -B "$build/programs" "${libraries[@]}" "$@"
 cmake --build "$build/programs" --target gpu_programs -j "$(nproc)"
 
 for program in "$build/megacpp_gpu" "$build"/programs/*-cpu "$build"/programs/*-cuda; do

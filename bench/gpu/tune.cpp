@@ -52,7 +52,7 @@ std::string text_of(const product_shape& c) {
   if (c.bias) text += ", with bias";
   if (c.accumulate && c.kind != mc::product_kind::weight_gradient) text += ", added";
   if (c.ends_in != mc::product_end::sum) text += std::string(", ") + mc::name_of(c.ends_in);
-  if (c.groups > 0) text += ", side by side";
+  if (c.groups > 0) text += ", of a group";
   return text;
 }
 

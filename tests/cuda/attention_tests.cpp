@@ -191,7 +191,8 @@ BOOST_AUTO_TEST_CASE(documents_that_are_fed_are_for_the_library) {
   for (const value_id of : {c.documents.id, c.all_documents.id}) {
     graph made = b.g;
     made.values[static_cast<unsigned>(of)].from = feed::none;
-    BOOST_TEST(why_not(made, o.id) == "its queries and keys have documents of their own");
+    BOOST_TEST(why_not(made, o.id) ==
+               "its documents are not those of the batch, so that a token need not see itself");
   }
 }
 

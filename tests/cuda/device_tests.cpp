@@ -6,8 +6,8 @@
 #include <cuda/stand_in.hpp>
 
 #include <megacpp/exec/cuda/device.hpp>
+#include <megacpp/exec/cuda/side_by_side.hpp>
 #include <megacpp/exec/launch.hpp>
-#include <megacpp/exec/side_by_side.hpp>
 #include <megacpp/graph/operand.hpp>
 #include <megacpp/kernel/rows/columns.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>

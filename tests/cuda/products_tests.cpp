@@ -4,7 +4,7 @@
 
 #include <cuda/machine.hpp>
 
-#include <megacpp/exec/side_by_side.hpp>
+#include <megacpp/exec/cuda/side_by_side.hpp>
 
 #include <algorithm>
 #include <array>
@@ -705,8 +705,8 @@ BOOST_AUTO_TEST_CASE(a_wrong_kernel_of_groups_is_not_used) {
       BOOST_TEST(contains(told[0], says), told[0]);
       BOOST_TEST(
           contains(told[0],
-                   after > 0 ? ", checked with 5 groups: cuBLASLt computes the groups one by "
-                               "one; further ones are not told"
+                   after > 0 ? ", checked with 65 groups: cuBLASLt computes these products one by "
+                               "one, and further kernels that fail their check are not told"
                    : of_sums ? " in groups of a product for a weight gradient of 12 x 24 x 40 "
                                "(bf16 x bf16 to f32), checked with 4 groups: "
                              : " in groups of a forward product of 12 x 24 x 40 (bf16 "),

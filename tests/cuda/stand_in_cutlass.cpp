@@ -34,7 +34,7 @@ mistakes asked_mistakes() {
 template <class Out>
 void compute(const mc::grouped_product_call& c, const mistakes& wrong, int64_t part, bool last) {
   const mc::grouped_arrays& of = c.arrays;
-  const auto [m, n, k] = of.of[part];
+  const auto [m, n, k] = of.extents[part];
   const bool summed = c.kind == mc::product_kind::weight_gradient,
              b_transposed = c.kind == mc::product_kind::forward;
   const int64_t a_stride = of.a_stride[part], b_stride = of.b_stride[part],

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Presets for CUDA (cuda_presets.sh) by another toolkit than the one that the other tests compile with.
-# Installs the toolkit from PyPI in WORK/toolkit, or finds it there. Exits with 77 where it cannot be
+# Installs the toolkit by pip in WORK/toolkit, or finds it there. Exits with 77 where it cannot be
 # installed (no network, no space).
 #
 #   second_toolkit.sh ROOT WORK [CMAKE-ARGUMENT...]

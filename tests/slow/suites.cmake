@@ -149,7 +149,7 @@ if(MEGACPP_NVCC)
   # Headers for CUDA alone: code of the host is the host compiler's, the rest nvcc's.
   file(GLOB_RECURSE cuda_headers RELATIVE ${PROJECT_SOURCE_DIR}/include CONFIGURE_DEPENDS
        ${PROJECT_SOURCE_DIR}/include/megacpp/*/cuda/*.hpp ${PROJECT_SOURCE_DIR}/include/megacpp/*/cuda/*.cuh)
-  list(FILTER cuda_headers EXCLUDE REGEX cutlass) # nvcc_cutlass has its headers
+  list(FILTER cuda_headers EXCLUDE REGEX cutlass) # it needs CUTLASS's headers; nvcc_cutlass compiles it
   foreach(header IN LISTS cuda_headers)
     set(unit ${CMAKE_CURRENT_BINARY_DIR}/headers/${header}.cu)
     file(CONFIGURE OUTPUT ${unit} CONTENT "#include <${header}>\n#include <${header}>\n")
@@ -185,7 +185,7 @@ if(MEGACPP_NVCC)
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/cutlass.sh ${PROJECT_SOURCE_DIR}
       ${CMAKE_CURRENT_BINARY_DIR}/cuda_cutlass ${CMAKE_CURRENT_BINARY_DIR}/venvs -G ${CMAKE_GENERATOR}
       -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER})
-  if(MEGACPP_EXHAUSTIVE_TESTS) # and by another toolkit, which PyPI has
+  if(MEGACPP_EXHAUSTIVE_TESTS) # and by another toolkit, which pip installs
     megacpp_slow_test(nvcc_second_toolkit LABEL nvcc TIMEOUT 4800 ONE_THREAD MAY_SKIP COST 400
       COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/second_toolkit.sh ${PROJECT_SOURCE_DIR}
         ${CMAKE_CURRENT_BINARY_DIR}/second_toolkit -G ${CMAKE_GENERATOR}

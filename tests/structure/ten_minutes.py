@@ -270,6 +270,9 @@ class Case(unittest.TestCase):
             said = json.dumps({**json.loads(BENCH), "attention": attention})
             self.program("gpt2-124m-cuda", profile.format(0) + f"echo '{said}'\n")
             self.assertIn(f"attention is {attention}", self.run_part("gpt2-124m", False)["fault"])
+        said = json.dumps({**json.loads(BENCH), "products": "cuBLASLt, products of experts one by one"})
+        self.program("gpt2-124m-cuda", profile.format(0) + f"echo '{said}'\n")
+        self.assertIn("experts one by one", self.run_part("gpt2-124m", False)["fault"])
 
     def test_a_table_is_kept_and_has_to_be_used(self):
         shapes = '{"product_shapes": [{"kind": "forward"}], "name": "a"}'
@@ -392,7 +395,7 @@ class Case(unittest.TestCase):
         self.assertTrue((self.folder / "out.tar.xz").exists())
         for line in (self.folder / "asked").read_text().splitlines():
             if line.startswith("-S"):
-                self.assertIn("-DMEGACPP_WITH_CUDNN=ON", line)
+                self.assertIn("-DMEGACPP_WITH_CUDNN=ON -DMEGACPP_WITH_CUTLASS=ON", line)
 
     def test_a_step_of_pytorch_on_a_gpu_is_not_called_fp32(self):
         names = ("torch", "torch.nn", "torch.nn.functional")

@@ -50,7 +50,8 @@ inline void tell_of_teams(const std::string& fault) {
 }
 
 /// body(team, row) for every row, in several orders of threads that must leave the same bits in
-/// `out`: whatever the body writes. Rows that the body keeps are not kept in the first order. It begins each time with what `out` holds now.
+/// `out`: whatever the body writes. In the first order rows are not kept. The body begins each time
+/// with what `out` holds now.
 template <class Team = emulated_team, class Body, class... Out>
 void on_team(const char* what, team_shape s, const Body& body, std::vector<Out>&... out) {
   static std::map<int, emulated_block> blocks;

@@ -10,6 +10,7 @@
 
 #include <megacpp/exec/device.hpp>
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -21,12 +22,13 @@ public:
   explicit exchange_lane(device& of) : of_(of), lane_(of.make_lane()) {}
 
   lane& on() const { return *lane_; }
-  /// An event that comes when a lane has come here. Whoever holds it may have lanes wait for it; it
-  /// is used again when nobody does.
+  /// An event that comes when `at` has done all that it was given before this call. Whoever holds
+  /// it may have lanes wait for it; it is used again when nobody does.
   std::shared_ptr<event> mark(lane& at) {
     std::shared_ptr<event> e;
     for (const std::shared_ptr<event>& free : events_)
       if (free.use_count() == 1) {
+        std::atomic_thread_fence(std::memory_order_acquire); // behind what its last holder did
         e = free;
         break;
       }

@@ -28,13 +28,15 @@ namespace mc {
 ///                                    host may return before
 template <class Engine> class host_plane final : public communicator {
 public:
-  /// `of` must outlive this, and so must the device that is `by_lanes`: the host does not see its
-  /// memory.
-  host_plane(Engine& of, const mesh& m, int rank, plane moves, device* by_lanes = nullptr)
+  /// `unseen`: a device whose memory the host does not see; its exchanges are work of a lane beside
+  /// its own. It must outlive this, as `of` must.
+  host_plane(Engine& of, const mesh& m, int rank, plane moves, device* unseen = nullptr)
       : communicator(m, rank, moves, reduced_bits::of_rank_order), of_(of) {
-    if (by_lanes != nullptr) beside_.emplace(*by_lanes);
+    if (unseen != nullptr) beside_.emplace(*unseen);
   }
   bool in_one_process() const override { return Engine::in_one_process; }
+  /// What others' lanes have been given of a device's memory is waited for when the memory goes
+  /// (memory_space::release).
   void give_up() noexcept override { of_.give_up(); }
   const char* way() const override { return beside_ ? "within the device" : ""; }
 

@@ -36,7 +36,7 @@ struct fused_attention_shape {
 /// Numbers of documents, (B, S) i32 each, of a packed attention: a query and a key whose numbers
 /// are equal are of one document, whatever lies between them. A token has one number as both.
 struct attention_documents {
-  const std::int32_t *of_queries = nullptr, *of_keys = nullptr;
+  const std::int32_t *queries = nullptr, *keys = nullptr;
 };
 /// A call of an attention: the lane that it runs on, as much scratch as attention_source::scratch()
 /// says, and its operands. lse is (B, A, S) fp32.

@@ -55,7 +55,7 @@ public:
   /// Zeroed memory, aligned for any kernel. Throws mc::error(exit_code::memory), which names `what`
   /// it is for and a `remedy`.
   virtual std::byte* reserve(std::int64_t bytes, const char* what, const char* remedy) = 0;
-  /// Waits for what has been started before.
+  /// Waits for what has been started before, on any lane of the device.
   virtual void release(std::byte* p, std::int64_t bytes) = 0;
   virtual void fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) = 0;
   virtual void write(std::byte* to, const void* from_host, std::int64_t bytes) = 0;
@@ -257,8 +257,8 @@ public:
   virtual memory_space& mirrored() = 0;
   /// The lane that steps run on. It lives as long as the device.
   virtual lane& main_lane() = 0;
-  /// These make another lane, and an event of any lane. The device must outlive both, but for an
-  /// event for which lanes of another object of the same device still wait.
+  /// These make another lane, and an event of any lane. The device must outlive both. An event may
+  /// outlive it while lanes of another object of the same device wait for it.
   virtual std::unique_ptr<lane> make_lane() = 0;
   virtual std::unique_ptr<event> make_event() = 0;
   virtual product_source& products() = 0;

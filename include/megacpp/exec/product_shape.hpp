@@ -73,7 +73,9 @@ struct product_shape {
   product_end ends_in = product_end::sum;
   bool accumulate = false;   // input_gradient: dX += ...; a weight gradient always accumulates
   bool dynamic_rows = false; // M is a maximum; the rows of a call are given at execute
-  std::int64_t groups = 0;   // matrices W (dW) of execute_groups, one behind the other; 0: one
+  // Matrices W (dW), one behind the other, for execute_groups. From 1 on a product fits a branch of
+  // its lane, and may run beside others; 0: one matrix, on a lane alone.
+  std::int64_t groups = 0;
   // Rows of a part, which divides M (0: M is one part). Every part has the bits of a product of its
   // own: tiles, copies and library calls follow from a part's shape and end at its borders, and a
   // weight gradient adds up its parts in order. So the bits of a sequence do not depend on how many

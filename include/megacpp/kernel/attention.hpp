@@ -68,7 +68,8 @@ template <class T, class In, class Call> constexpr const char* why_not_fused(con
   if (!counts_here<In>(c))
     return "positions may be others than 0, 1, 2, ... (context parallelism, or positions that are "
            "fed)";
-  if (!documents_agree<In>(c)) return "its queries and keys have documents of their own";
+  if (!documents_agree<In>(c))
+    return "its documents are not those of the batch, so that a token need not see itself";
   return nullptr;
 }
 template <class T, class In, class Call> constexpr bool is_fused(const Call& c) {

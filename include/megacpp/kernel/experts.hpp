@@ -17,8 +17,9 @@ namespace mc {
 
 namespace detail {
 
-/// Rows of this rank's experts in a round, of each sequence of an expert. Products take experts as
-/// groups and their sequences as parts, so that each has the bits it has without others.
+/// How many rows of a round each sequence has of each of this rank's experts, expert by expert.
+/// Products take experts as groups and their sequences as parts, so that each has the bits it has
+/// without others.
 template <class Call> std::span<const std::int32_t> rows_of_experts(const Call& c,
                                                                     const seen_counts& counts,
                                                                     const round_of_rows& r) {

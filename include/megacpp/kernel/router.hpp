@@ -52,7 +52,7 @@ template <> struct kernel_of<&op::router_statistics> { // l, experts -> s, c, z
   template <class T> using block = rows::router_statistics_block<T>;
   /// Whether blocks of threads run it, which read a token's logsumexp from scratch.
   template <class Call>
-  static constexpr bool keeps_logsumexps = rows::detail::sums_by_parts<lane_of<Call>>();
+  static constexpr bool logsumexps_in_scratch = rows::detail::sums_by_parts<lane_of<Call>>();
 
   template <class T, class Call> static constexpr block<T> shape(const Call& c) {
     const std::int64_t experts = c.span(in::logits, dims<-1>);
@@ -71,7 +71,8 @@ template <> struct kernel_of<&op::router_statistics> { // l, experts -> s, c, z
     const block<T> b = shape<T>(c);
     const std::int64_t tokens = c.rows(in::logits),
                        parts = tokens / b.tokens * b.blocks * (2 * b.experts + 1);
-    return (parts + (keeps_logsumexps<Call> ? tokens : 0)) * std::int64_t{sizeof(accumulator_t<T>)};
+    return (parts + (logsumexps_in_scratch<Call> ? tokens : 0)) *
+           std::int64_t{sizeof(accumulator_t<T>)};
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
@@ -79,7 +80,7 @@ template <> struct kernel_of<&op::router_statistics> { // l, experts -> s, c, z
     const std::int64_t groups = c.rows(in::logits) / b.tokens, width = 2 * b.experts + 1;
     b.logits = c.in(in::logits), b.chosen = c.in(in::experts);
     b.parts = reinterpret_cast<G*>(c.scratch());
-    if constexpr (keeps_logsumexps<Call>) {
+    if constexpr (logsumexps_in_scratch<Call>) {
       G* const lse = b.parts + groups * b.blocks * width;
       for_rows(c.lane(), c.rows(in::logits), rows::router_lse_row<T>{b.experts, b.logits, lse});
       b.lse = lse;

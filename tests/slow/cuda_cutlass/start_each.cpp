@@ -1,4 +1,5 @@
-// Starts each kernel of grouped products on no part, and prints what CUDA answers.
+// Starts each kernel of grouped products without memory, and prints what CUDA answers: an error, where
+// there is no GPU.
 #include <megacpp/product/cuda/grouped.hpp>
 
 #include <cstdio>

@@ -211,9 +211,9 @@ public:
   int slabs() const { return most_slabs; }
   static constexpr bool sums_by_parts = true;
 
-  /// Products of experts are each too small for a device: some run side by side
-  /// (exec/side_by_side.hpp), on streams beside this one, in equal parts of its workspace. From
-  /// branch_out() to join() the lane takes products alone, and throws mc::error for all else.
+  /// Products of experts are each too small for a device: some run side by side (side_by_side.hpp),
+  /// on streams beside this one, in equal parts of its workspace. From branch_out() to join() the
+  /// lane takes products alone, and throws mc::error for all else.
   static constexpr int most_branches = 4;
   void branch_out() {
     make_current();

@@ -10,16 +10,16 @@
 namespace mc {
 
 /// Lanes of the group that a thread has as number `slot` of its row.
-template <int N> struct held_lanes : aligned_lanes<N> { int slot; };
+template <int N> struct kept_lanes : aligned_lanes<N> { int slot; };
 
 /// A thread's groups of a row, in registers: loops over slots are unrolled, so that each slot is a
 /// constant. `row` is where they lie in memory.
-template <class T, class Row, int Held> struct held_row {
+template <class T, class Row, int Kept> struct kept_row {
   Row* row;
-  uint4 groups[Held];
+  uint4 groups[Kept];
 };
-template <class A, class T, class Row, int Held, int N>
-__device__ __forceinline__ vec<A, N> load(const held_row<T, Row, Held>& from, held_lanes<N> i) {
+template <class A, class T, class Row, int Kept, int N>
+__device__ __forceinline__ vec<A, N> load(const kept_row<T, Row, Kept>& from, kept_lanes<N> i) {
   static_assert(N * sizeof(T) == sizeof(uint4), "a row is kept for lanes of its own type");
   T raw[N];
   std::memcpy(raw, &from.groups[i.slot], sizeof raw);
@@ -27,35 +27,37 @@ __device__ __forceinline__ vec<A, N> load(const held_row<T, Row, Held>& from, he
   for (int l = 0; l < N; ++l) x.v[l] = convert<A>(raw[l]);
   return x;
 }
-template <class T, class A, int N>
-__device__ __forceinline__ void store(T* to, held_lanes<N> i, vec<A, N> x) {
+/// A group as memory has it. fp32 is rounded to bf16 in pairs.
+template <class T, class A, int N> __device__ __forceinline__ uint4 group_of(vec<A, N> x) {
+  static_assert(N * sizeof(T) == sizeof(uint4), "a group has 16 bytes");
+  uint4 group;
   if constexpr (std::is_same_v<T, bf16> && std::is_same_v<A, float>) {
     std::uint32_t raw[N / 2];
     detail::bf16_pairs<N>(raw, x);
-    detail::copy_out<true>(reinterpret_cast<std::uint32_t*>(to + i.first), raw);
-  } else {
-    store(to, static_cast<const aligned_lanes<N>&>(i), x);
-  }
-}
-template <class T, int Held, class A, int N>
-__device__ __forceinline__ void store(held_row<T, T, Held>& to, held_lanes<N> i, vec<A, N> x) {
-  static_assert(N * sizeof(T) == sizeof(uint4), "a row is kept for lanes of its own type");
-  if constexpr (std::is_same_v<T, bf16> && std::is_same_v<A, float>) {
-    std::uint32_t raw[N / 2];
-    detail::bf16_pairs<N>(raw, x);
-    std::memcpy(&to.groups[i.slot], raw, sizeof raw);
+    std::memcpy(&group, raw, sizeof group);
   } else {
     T raw[N];
     for (int l = 0; l < N; ++l) raw[l] = convert<T>(x.v[l]);
-    std::memcpy(&to.groups[i.slot], raw, sizeof raw);
+    std::memcpy(&group, raw, sizeof group);
   }
+  return group;
+}
+template <class T, class A, int N>
+__device__ __forceinline__ void store(T* to, kept_lanes<N> i, vec<A, N> x) {
+  if constexpr (N * sizeof(T) == sizeof(uint4))
+    *reinterpret_cast<uint4*>(to + i.first) = group_of<T>(x);
+  else store(to, static_cast<const aligned_lanes<N>&>(i), x);
+}
+template <class T, int Kept, class A, int N>
+__device__ __forceinline__ void store(kept_row<T, T, Kept>& to, kept_lanes<N> i, vec<A, N> x) {
+  to.groups[i.slot] = group_of<T>(x);
   *reinterpret_cast<uint4*>(to.row + i.first) = to.groups[i.slot];
 }
 
 /// What a function gives for each of a thread's groups, in registers.
-template <class V, int Held> struct held_values {
-  V values[Held];
-  template <int N> __device__ __forceinline__ V operator()(held_lanes<N> i) const {
+template <class V, int Kept> struct kept_values {
+  V values[Kept];
+  template <int N> __device__ __forceinline__ V operator()(kept_lanes<N> i) const {
     static_assert(N == V::count, "values are kept for lanes of their own type");
     return values[i.slot];
   }
@@ -65,18 +67,18 @@ template <class V, int Held> struct held_values {
 /// halves of warps of a block, each with a row of its own. Sums: each thread adds its groups of
 /// elements in order, then the lanes of a thread, the threads of a warp by shuffles, and the warps
 /// in order through shared memory. All threads get the result. Where rows are aligned
-/// (exec/launch.hpp), aligned_lanes tell loads and stores so. A team that holds visits aligned rows
-/// of at most `Held` groups of 16 bytes a thread, in loops that are unrolled, and keeps them in
+/// (exec/launch.hpp), aligned_lanes tell loads and stores so. A team that keeps rows visits aligned rows
+/// of at most `Kept` groups of 16 bytes a thread, in loops that are unrolled, and keeps them in
 /// registers; what is longer, or no whole groups, ends the kernel.
-template <int Lanes, int Groups = 1, bool Aligned = false, int Held = 0> struct group_team {
+template <int Lanes, int Groups = 1, bool Aligned = false, int Kept = 0> struct group_team {
   static_assert(Lanes == 16 || (Lanes % 32 == 0 && Lanes <= 1024));
   static_assert((Groups == 1 || Lanes <= 32) && Lanes * Groups % 32 == 0);
-  static_assert(Held == 0 || Aligned);
+  static_assert(Kept == 0 || Aligned);
   static constexpr int threads = Lanes, least_threads = Lanes;
   static constexpr bool multiplies = Lanes == 128; // four warps have the rows of a tile
   template <class T> static constexpr int width = 16 / static_cast<int>(sizeof(T));
   template <int N> using group =
-      std::conditional_t<(Held > 0), held_lanes<N>,
+      std::conditional_t<(Kept > 0), kept_lanes<N>,
                          std::conditional_t<Aligned, aligned_lanes<N>, lanes<N>>>;
 
   __device__ __forceinline__ int index() const { return me(); }
@@ -112,8 +114,8 @@ template <int Lanes, int Groups = 1, bool Aligned = false, int Held = 0> struct 
   __device__ __forceinline__ void each(Extent extent, F f) const {
     constexpr int N = width<T>;
     const std::int64_t n = extent, full = n / N * N;
-    if constexpr (Held > 0) {
-      each_held<N>(n, f);
+    if constexpr (Kept > 0) {
+      each_kept<N>(n, f);
     } else {
       for (std::int64_t i = me() * N; i < full; i += Lanes * N) f(group_at<N>(i));
       for (std::int64_t i = full + me(); i < n; i += Lanes) f(lanes<1>{i});
@@ -191,10 +193,10 @@ template <int Lanes, int Groups = 1, bool Aligned = false, int Held = 0> struct 
 
   template <class T, class Extent>
   __device__ __forceinline__ auto keep(Extent extent, const T* row) const {
-    if constexpr (Held == 0) {
+    if constexpr (Kept == 0) {
       return row;
     } else {
-      held_row<T, const T, Held> kept;
+      kept_row<T, const T, Kept> kept;
       kept.row = row;
       each<T>(extent, [&](auto i) {
         kept.groups[i.slot] = *reinterpret_cast<const uint4*>(row + i.first);
@@ -204,20 +206,20 @@ template <int Lanes, int Groups = 1, bool Aligned = false, int Held = 0> struct 
   }
   template <class T, class Extent>
   __device__ __forceinline__ auto keep_stored(Extent, T* row) const {
-    if constexpr (Held == 0) {
+    if constexpr (Kept == 0) {
       return row;
     } else {
-      held_row<T, T, Held> kept;
+      kept_row<T, T, Kept> kept;
       kept.row = row;
       return kept;
     }
   }
   template <class T, class Extent, class F>
   __device__ __forceinline__ auto keep_values(Extent extent, F f) const {
-    if constexpr (Held == 0) {
+    if constexpr (Kept == 0) {
       return f;
     } else {
-      held_values<decltype(f(group<width<T>>{})), Held> kept;
+      kept_values<decltype(f(group<width<T>>{})), Kept> kept;
       each<T>(extent, [&](auto i) { kept.values[i.slot] = f(i); });
       return kept;
     }
@@ -244,14 +246,14 @@ private:
     else return 0xffffffffu;
   }
   template <int N, class F>
-  static __device__ __forceinline__ void each_held(std::int64_t n, const F& f) {
-    if (n % N != 0 || n > Held * Lanes * N) __trap();
+  static __device__ __forceinline__ void each_kept(std::int64_t n, const F& f) {
+    if (n % N != 0 || n > Kept * Lanes * N) __trap();
     const int end = static_cast<int>(n);
     MEGACPP_UNROLL
-    for (int k = 0; k < Held; ++k) {
+    for (int k = 0; k < Kept; ++k) {
       const int first = (me() + k * Lanes) * N;
       if (first >= end) break;
-      held_lanes<N> i;
+      kept_lanes<N> i;
       i.first = first, i.slot = k;
       f(i);
     }

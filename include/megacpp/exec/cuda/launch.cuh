@@ -20,23 +20,23 @@ template <int Threads, class Body> constexpr int least_blocks() {
 
 /// Each of the `Groups` groups of a block takes a row after another. A grid has as many blocks as
 /// that needs, up to the most that a grid can have.
-template <int Lanes, int Groups, bool Aligned, int Held, class Body>
+template <int Lanes, int Groups, bool Aligned, int Kept, class Body>
 __global__ void __launch_bounds__(Lanes* Groups, (least_blocks<Lanes * Groups, Body>()))
     rows_kernel(std::int64_t rows, const __grid_constant__ Body body) {
   const std::int64_t group = Groups == 1 ? 0 : threadIdx.x / Lanes;
   for (std::int64_t row = std::int64_t{blockIdx.x} * Groups + group; row < rows;
        row += std::int64_t{gridDim.x} * Groups)
-    body(group_team<Lanes, Groups, Aligned, Held>{}, row);
+    body(group_team<Lanes, Groups, Aligned, Kept>{}, row);
 }
 
 /// Starts body(team, row) for every row on a stream, on teams of so many threads. Rows of one team
 /// follow each other without a barrier: a body must not write what it reads for another row.
-template <int Lanes, int Groups, bool Aligned, int Held, class Body>
+template <int Lanes, int Groups, bool Aligned, int Kept, class Body>
 int launch_teams(CUstream_st* on, std::int64_t rows, const Body& body) {
   constexpr std::int64_t most = 2147483647; // blocks of a grid
   const std::int64_t needed = (rows + Groups - 1) / Groups;
   const auto blocks = static_cast<unsigned>(needed < most ? needed : most);
-  rows_kernel<Lanes, Groups, Aligned, Held><<<blocks, Lanes * Groups, 0, on>>>(rows, body);
+  rows_kernel<Lanes, Groups, Aligned, Kept><<<blocks, Lanes * Groups, 0, on>>>(rows, body);
   return cudaGetLastError();
 }
 
@@ -44,10 +44,10 @@ template <class Body> int launch_on_cuda(CUstream_st* on, std::int64_t rows, con
   if (rows <= 0) return cudaSuccess;
   constexpr int keeps = groups_to_keep<Body>();
   if constexpr (chooses_lanes<Body> && keeps > 0) {
-    const auto [lanes, held] = team_for(body);
+    const auto [lanes, kept] = team_for(body);
     if (lanes == 16) return launch_teams<16, 8, true, 1>(on, rows, body);
     if (lanes == 32) return launch_teams<32, 4, true, keeps>(on, rows, body);
-    if (held > 0) return launch_teams<usual_lanes, 1, true, keeps>(on, rows, body);
+    if (kept > 0) return launch_teams<usual_lanes, 1, true, keeps>(on, rows, body);
   } else if constexpr (chooses_lanes<Body>) {
     switch (team_for(body).lanes) {
     case 32: return launch_teams<32, 4, true, 0>(on, rows, body);

@@ -21,12 +21,12 @@ inline constexpr int usual_lanes = 128;
 /// The threads of a team for a row, and how many of its groups of 16 bytes each can keep in
 /// registers (team.keep); 0: none.
 struct row_team {
-  int lanes, held;
+  int lanes, kept;
 };
 /// The team for an aligned row of so many bytes: a warp for one that its threads visit in a few
 /// steps, which then waits for no other warp; as many as a block can have for the longest. A body
-/// that keeps rows gets as many threads as can hold the row, half a warp for the shortest; a row
-/// that 128 cannot hold they visit as often as the body does.
+/// that keeps rows gets as many threads as can keep the row, half a warp for the shortest; a row
+/// that they cannot keep 128 threads visit as often as the body does.
 constexpr row_team team_of_row(std::int64_t bytes, int keeps = 0) {
   const std::int64_t groups = bytes / 16;
   if (keeps == 0) return {groups <= 256 ? 32 : groups <= 4096 ? usual_lanes : 1024, 0};

@@ -74,8 +74,7 @@ public:
       on.write(memory + documents_.at(b), documents(b).data(), documents_.bytes());
     const auto at = [&](const array& a) { return memory + a.begin; };
     attention_documents of;
-    if (s_.packed)
-      of.of_queries = of.of_keys = reinterpret_cast<const std::int32_t*>(at(documents_));
+    if (s_.packed) of.queries = of.keys = reinterpret_cast<const std::int32_t*>(at(documents_));
     lane& l = on.main_lane();
     if (!run({l, nullptr, at(q_), at(k_), at(v_), at(o_), at(lse_), of},
              {l, nullptr, at(dy_), at(q_), at(k_), at(v_), at(o_), at(lse_), at(dq_), at(dk_),

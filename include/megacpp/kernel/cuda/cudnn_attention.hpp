@@ -99,8 +99,8 @@ private:
       bind(attention_tensor::hidden, &none_);
       if (window_ > 0) bind(attention_tensor::window, &window_);
       if (!of.shape_.packed) return;
-      bind(attention_tensor::query_document, c.documents.of_queries);
-      bind(attention_tensor::key_document, c.documents.of_keys);
+      bind(attention_tensor::query_document, c.documents.queries);
+      bind(attention_tensor::key_document, c.documents.keys);
     }
     void bind(attention_tensor name, const void* p) {
       names_.push_back(static_cast<std::int64_t>(name)), pointers_.push_back(p);
@@ -226,7 +226,7 @@ private:
     }
     attention_documents after(const attention_documents& d, std::int64_t tokens) const {
       if (!shape.packed) return {};
-      return {d.of_queries + tokens, d.of_keys + tokens};
+      return {d.queries + tokens, d.keys + tokens};
     }
     /// f(tokens before) for the sequences that are computed at a time.
     template <class Call, class F> void each(const Call& c, F f) const {

@@ -7,10 +7,10 @@
 //   dx_j = rstd (g_j - mean_k g_k - xhat_j mean_k(g_k xhat_k))
 //   dgain_j += sum over rows of dy_j xhat_j,  dbias_j += sum over rows of dy_j
 //
-// The variance is taken around the mean in a second visit of the row (no cancellation), which, like
-// the third, a team of a GPU does in what it keeps. Fused forms
-// round where the separate kernels would: s = round(x + a), y = norm(s); dx = round(round(norm's
-// dx) + ds). Outputs may be the inputs of the same shape.
+// The variance is taken around the mean in a second visit of the row (no cancellation). The second
+// and the third visit read what a team of a GPU has kept (rms_norm.hpp). Fused forms round where
+// the separate kernels would: s = round(x + a), y = norm(s); dx = round(round(norm's dx) + ds).
+// Outputs may be the inputs of the same shape.
 #pragma once
 
 #include <megacpp/kernel/rows/rms_norm.hpp>

@@ -8,8 +8,9 @@
 //
 // Fused forms round where the separate kernels would, so both give the same bits:
 //   s = round(x + a), y = norm(s);  dx = round(round(norm's dx) + ds).
-// A row is read from memory once: on a core its second reading hits the first-level cache, and a
-// team of a GPU keeps it. Outputs may be the inputs of the same shape.
+// On a core the second reading of a row hits the first-level cache. A team of a GPU keeps an
+// aligned row of up to 16 KiB in registers, and reads others again. Outputs may be the inputs of
+// the same shape.
 #pragma once
 
 #include <megacpp/kernel/rows/columns.hpp>

@@ -110,14 +110,22 @@ template <class T> struct route_grad_row {
     for (int j = 0; j < k; ++j) mean += dw[j] * w(j);
     // Normalised weights do not depend on the logits that were not chosen.
     const G of_chosen = normalise ? mean : G(0), of_all = normalise ? G(0) : mean;
+    // + 0: a logit that was not chosen has the gradient 0, and not -0.
     const auto of_any = [&](auto x) {
       return portable_exp(x - decltype(x)(lse)) * decltype(x)(-of_all) + decltype(x)(G(0));
     };
     team.template each<T>(experts, [&](auto i) { store(d, i, of_any(load<G>(l, i))); });
     team.sync(); // before other threads overwrite what the chosen ones' have stored
-    for (int j = team.index(); j < k; j += team.count())
-      store(d, lanes<1>{e[j]},
-            of_any(vec<G, 1>(convert<G>(of_row[e[j]]))) + vec<G, 1>(w(j) * (dw[j] - of_chosen)));
+    const auto of_choice = [&](int j) { return w(j) * (dw[j] - of_chosen); };
+    for (int j = team.index(); j < k; j += team.count()) {
+      int first = 0; // the first choice of that expert: scores that are no numbers leave several
+      while (e[first] != e[j]) ++first;
+      if (first < j) continue;
+      G sum = of_choice(j);
+      for (int i = j + 1; i < k; ++i)
+        if (e[i] == e[j]) sum += of_choice(i);
+      store(d, lanes<1>{e[j]}, of_any(vec<G, 1>(convert<G>(of_row[e[j]]))) + vec<G, 1>(sum));
+    }
   }
 };
 

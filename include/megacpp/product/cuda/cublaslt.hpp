@@ -28,8 +28,8 @@
 #pragma once
 
 #include <megacpp/exec/cuda/device.hpp>
+#include <megacpp/exec/cuda/side_by_side.hpp>
 #include <megacpp/exec/product_check.hpp>
-#include <megacpp/exec/side_by_side.hpp>
 #include <megacpp/io/clock.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
 #include <megacpp/product/cuda/cublaslt_handles.hpp>
@@ -611,11 +611,10 @@ private:
     ++checks_.plans;
     std::string fault = way.known ? fault_of(p, rows) : "refuses to compute";
     if (!fault.empty()) {
-      const bool first = checks_.refused.empty();
       const std::string& text = checks_.refused.emplace_back(
           "cuBLASLt " + fault + " in " + way.text() + " of " + p.text() + ", checked with " +
           std::to_string(rows) + " rows");
-      if (tell_ != nullptr && first)
+      if (tell_ != nullptr && !std::exchange(told_of_ways_, true))
         tell_(text +
               ": the next way that it proposes is tried, and further ones that fail their "
               "check are not told");
@@ -676,14 +675,14 @@ private:
 
   /// The product of all groups at once, unless there is no kernel for it that passes its checks:
   /// with the shape's matrices and groups of no, one, odd and many rows; and with as many groups as
-  /// the shape has, with small matrices, since kernels look for their group in steps.
+  /// the shape has, at least 65, with small matrices, since kernels look for their part in steps of
+  /// some 32, and groups may have several parts.
   std::unique_ptr<grouped_product> make_grouped(const product_shape& s) {
     if (grouped_.start == nullptr || !grouped_product::computes(s)) return nullptr;
     std::vector<std::int64_t> few, all;
     for (const std::int64_t n : {1, 0, 257, 67}) few.push_back(std::min(n, s.M));
-    for (std::int64_t g = 0; g < s.groups; ++g)
+    for (std::int64_t g = 0; g < std::max<std::int64_t>(s.groups, 65); ++g)
       all.push_back(std::min<std::int64_t>(g % 5 * 7, s.M));
-    if (s.groups < 3) all.back() = 1; // some have rows
     product_shape small = s;
     small.N = 72, small.K = 136, small.x_stride = small.y_stride = 0;
     for (const auto& [of, rows] : {std::pair(s, few), std::pair(small, all)}) {
@@ -700,7 +699,10 @@ private:
           grouped_.name + (" " + fault) + " in groups of " + detail::text_of(of) +
           ", checked with " + std::to_string(checked.groups) + " groups");
       if (tell_ != nullptr && !std::exchange(told_of_groups_, true))
-        tell_(text + ": cuBLASLt computes the groups one by one; further ones are not told");
+        tell_(text +
+              ": cuBLASLt computes these products one by one, and further kernels that fail their "
+              "check "
+              "are not told");
       return nullptr;
     }
     ++at_once_;
@@ -720,6 +722,7 @@ private:
   std::vector<std::unique_ptr<prepared_product>> products_;
   int of_table_ = 0;                       ///< products in the way of the table
   int at_once_ = 0;                        ///< products of groups that one kernel computes
+  bool told_of_ways_ = false;              ///< that a way of cuBLASLt fails its check
   bool told_of_groups_ = false;            ///< that a kernel for all groups fails its check
   bool told_of_end_ = false;               ///< that no way computes what some product ends in
   std::vector<product_shape> without_end_; ///< behind which a kernel computes what they end in

@@ -17,11 +17,11 @@
 
 #include <cutlass/cutlass.h>
 
+#include <cutlass/gemm/device/gemm_universal_adapter.h>
 #include <cute/tensor.hpp>
 #include <cutlass/epilogue/collective/collective_builder.hpp>
 #include <cutlass/epilogue/fusion/operations.hpp>
 #include <cutlass/gemm/collective/collective_builder.hpp>
-#include <cutlass/gemm/device/gemm_universal_adapter.h>
 #include <cutlass/gemm/dispatch_policy.hpp>
 #include <cutlass/gemm/group_array_problem_shape.hpp>
 #include <cutlass/gemm/kernel/gemm_universal.hpp>
@@ -65,7 +65,7 @@ template <class LayoutA, class LayoutB, class Out, bool Adds, bool InTurn> struc
     using stride_b = typename kernel::InternalStrideB;
     using stride_d = typename kernel::InternalStrideD;
     // What the arrays hold is what CUTLASS reads.
-    constexpr auto in_order = __builtin_bit_cast(grouped_arrays::extents, shape{1, 2, 3});
+    constexpr auto in_order = __builtin_bit_cast(grouped_arrays::sizes, shape{1, 2, 3});
     static_assert(in_order.m == 1 && in_order.n == 2 && in_order.k == 3);
     static_assert(sizeof(stride_a) == sizeof(std::int64_t) &&
                   sizeof(stride_b) == sizeof(std::int64_t) &&
@@ -79,7 +79,7 @@ template <class LayoutA, class LayoutB, class Out, bool Adds, bool InTurn> struc
     const grouped_arrays& to = c.arrays;
     typename device::Arguments how{
         cutlass::gemm::GemmUniversalMode::kGrouped,
-        {static_cast<int>(c.parts), reinterpret_cast<shape*>(to.of), nullptr},
+        {static_cast<int>(c.parts), reinterpret_cast<shape*>(to.extents), nullptr},
         {reinterpret_cast<const element**>(to.a), reinterpret_cast<stride_a*>(to.a_stride),
          reinterpret_cast<const element**>(to.b), reinterpret_cast<stride_b*>(to.b_stride)},
         {{},
@@ -106,20 +106,5 @@ template <class LayoutA, class LayoutB, class Out, bool Adds, bool InTurn> struc
 };
 
 } // namespace detail
-
-int cutlass_grouped(CUstream_st* on, const grouped_product_call& c, std::int64_t* needed) {
-  using rows = cutlass::layout::RowMajor;
-  using columns = cutlass::layout::ColumnMajor;
-  using detail::cutlass_kernel;
-  using narrow = cutlass::bfloat16_t;
-  switch (c.kind) {
-  case product_kind::forward:
-    return cutlass_kernel<rows, columns, narrow, false, false>::start(on, c, needed);
-  case product_kind::input_gradient:
-    return cutlass_kernel<rows, rows, narrow, false, false>::start(on, c, needed);
-  case product_kind::weight_gradient: break;
-  }
-  return cutlass_kernel<columns, rows, float, true, true>::start(on, c, needed);
-}
 
 } // namespace mc

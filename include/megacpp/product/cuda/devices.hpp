@@ -7,6 +7,7 @@
 #endif
 #include <megacpp/exec/processors.hpp>
 #include <megacpp/product/cuda/cublaslt.hpp>
+#include <megacpp/product/cuda/grouped_kernels.hpp>
 #include <megacpp/product/cuda/product_table_file.hpp>
 #if defined(MEGACPP_WITH_CUDNN)
 #include <megacpp/kernel/cuda/cudnn_attention.hpp>
@@ -78,19 +79,6 @@ inline std::vector<tuned_product> tuned_for(const cuda& on, const product_table&
          ": it is not used; megacpp_gpu --tune measures products here");
   return {};
 }
-
-#if defined(MEGACPP_WITH_CUTLASS)
-/// CUTLASS's kernels, on a GPU that runs them. The macro is its version.
-inline grouped_library grouped_kernels(const cuda& on) {
-  cudaDeviceProp facts{};
-  require_cuda(cudaGetDeviceProperties(&facts, on.ordinal()), "cudaGetDeviceProperties");
-  if (facts.major != 9 || facts.minor != 0) return {};
-  return {"CUTLASS " MEGACPP_WITH_CUTLASS, &cutlass_grouped};
-}
-#else
-/// A program that was built without CUTLASS has no kernels of grouped products.
-inline grouped_library grouped_kernels(const cuda& /*on*/) { return {}; }
-#endif
 
 #if defined(MEGACPP_WITH_CUDNN)
 /// Attention of which the sizes alone are known.
@@ -170,10 +158,9 @@ inline std::unique_ptr<device> make_cuda_device(const std::type_info& type,
   auto made = std::make_unique<cuda>(choose().ordinal, threads, [&](cuda& on) {
     std::vector<tuned_product> tuned;
     if (!o.product_table.empty()) tuned = detail::tuned_for(on, table, o);
-    return cuda_libraries{
-        std::make_unique<cublaslt_products>(on, o.rows, o.tell, o.tf32, std::move(tuned),
-                                            detail::grouped_kernels(on)),
-        detail::make_attention(on, o), detail::listening_tool()};
+    return cuda_libraries{std::make_unique<cublaslt_products>(
+                              on, o.rows, o.tell, o.tf32, std::move(tuned), grouped_kernels(on)),
+                          detail::make_attention(on, o), detail::listening_tool()};
   });
   made->keep_work(o.graphs);
   return made;

@@ -15,27 +15,31 @@ namespace mc {
 /// a part. Part g is D (m, n) = A (m, k) B (k, n), or D += A B. A row-major matrix, or a transposed
 /// one that lies by columns, has `stride` elements from a row, or column, to the next.
 struct grouped_arrays {
-  struct extents {
+  struct sizes {
     std::int32_t m, n, k;
   };
   const void **a = nullptr, **b = nullptr;
   void** d = nullptr;
   std::int64_t *a_stride = nullptr, *b_stride = nullptr, *d_stride = nullptr;
-  extents* of = nullptr;
+  sizes* extents = nullptr;
 
   static constexpr std::int64_t bytes(std::int64_t parts) {
-    return parts * std::int64_t{6 * sizeof(std::int64_t) + sizeof(extents)};
+    return words(parts) * std::int64_t{6 * sizeof(std::int64_t) + sizeof(sizes)};
   }
-  /// The arrays of so many parts, one behind the other from an address on, a multiple of 16.
+  /// The arrays of so many parts, one behind the other, each from a multiple of 16 on, as `first`
+  /// is: CUTLASS takes the address of an array for that of a matrix before it reads the array.
   static grouped_arrays at(std::byte* first, std::int64_t parts) {
     const auto place = [first, parts](int k) {
-      return first + k * parts * std::int64_t{sizeof(std::int64_t)};
+      return first + k * words(parts) * std::int64_t{sizeof(std::int64_t)};
     };
     return {reinterpret_cast<const void**>(place(0)),  reinterpret_cast<const void**>(place(1)),
             reinterpret_cast<void**>(place(2)),        reinterpret_cast<std::int64_t*>(place(3)),
             reinterpret_cast<std::int64_t*>(place(4)), reinterpret_cast<std::int64_t*>(place(5)),
-            reinterpret_cast<extents*>(place(6))};
+            reinterpret_cast<sizes*>(place(6))};
   }
+
+private:
+  static constexpr std::int64_t words(std::int64_t parts) { return parts + parts % 2; }
 };
 static_assert(sizeof(void*) == sizeof(std::int64_t));
 

@@ -39,16 +39,13 @@ public:
     return s.groups > 0 && s.dynamic_rows && s.a == dtype::bf16 && s.b == dtype::bf16 &&
            s.out == (summed ? dtype::f32 : dtype::bf16) && !s.scaled && !s.bias &&
            s.ends_in == product_end::sum && (summed || !s.accumulate) && s.part == 0 &&
-           aligned(s.N) && aligned(s.K) && aligned(s.x_row()) && aligned(s.y_row());
+           s.chunk == 0 && s.panel == 0 && aligned(s.N) && aligned(s.K) && aligned(s.x_row()) &&
+           aligned(s.y_row());
   }
 
-  void execute(const product_call& c) const override {
-    const auto rows = static_cast<std::int32_t>(c.rows);
-    execute_parts(c, std::span(&rows, 1));
-  }
-  /// Parts of the first group.
-  void execute_parts(const product_call& c, std::span<const std::int32_t> rows) const override {
-    start(c, rows, 1);
+  void execute(const product_call& c) const override { refuse(c); }
+  void execute_parts(const product_call& c, std::span<const std::int32_t>) const override {
+    refuse(c);
   }
   void execute_groups(const product_call& c, std::span<const std::int32_t> rows) const override {
     require_groups(rows);
@@ -56,6 +53,10 @@ public:
   }
 
 private:
+  [[noreturn]] static void refuse(const product_call& c) {
+    throw error(exit_code::internal, static_cast<cuda_lane&>(c.on).behind("a product was started") +
+                                         " that is of groups: start it by execute_groups");
+  }
   struct part {
     std::int64_t group, first; ///< row of all
     std::int32_t rows;
@@ -128,9 +129,9 @@ private:
       to.b_stride[i] = summed ? s.x_row() : s.K;
       to.d_stride[i] = summed ? s.K : forward ? s.y_row() : s.x_row();
       const auto wide = static_cast<std::int32_t>(s.N), deep = static_cast<std::int32_t>(s.K);
-      to.of[i] = summed    ? grouped_arrays::extents{wide, deep, p.rows}
-                 : forward ? grouped_arrays::extents{p.rows, wide, deep}
-                           : grouped_arrays::extents{p.rows, deep, wide};
+      to.extents[i] = summed    ? grouped_arrays::sizes{wide, deep, p.rows}
+                      : forward ? grouped_arrays::sizes{p.rows, wide, deep}
+                                : grouped_arrays::sizes{p.rows, deep, wide};
     }
   }
 
