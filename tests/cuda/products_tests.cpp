@@ -62,8 +62,22 @@ private:
   arena memory_;
 };
 
-/// Of elements of T with results of Out, on a device, against double. Rows: those of the call where
-/// the shape's are dynamic, in parts of `parts` where there are some.
+/// The rows and columns of what a product of so many rows gives, and how far apart its rows lie.
+struct output_extents {
+  int64_t height, width, stride;
+};
+output_extents extents_of_output(const product_shape& s, int64_t rows) {
+  const int64_t matrices = s.groups > 0 ? s.groups : 1;
+  switch (s.kind) {
+  case product_kind::forward: return {rows, s.N, s.y_row()};
+  case product_kind::input_gradient: return {rows, s.K, s.x_row()};
+  case product_kind::weight_gradient: break;
+  }
+  return {matrices * s.N, s.K, s.K};
+}
+
+/// This holds a product of elements of T with results of Out, on a device, to double. Its rows are those
+/// of the call where the shape's are dynamic, in parts of `parts` where there are some.
 template <class T, class Out>
 void check(cuda& on, product_shape s, int64_t rows, const std::vector<std::int32_t>& parts = {}) {
   s.a = s.b = dtype_of<T>, s.out = dtype_of<Out>;
@@ -73,10 +87,7 @@ void check(cuda& on, product_shape s, int64_t rows, const std::vector<std::int32
   const matrix<T> a(on, rows, forward ? s.K : s.N, forward ? s.x_row() : s.y_row(), 1);
   const matrix<T> b(on, summed ? rows : s.N, s.K, summed ? s.x_row() : s.K, 2);
   const matrix<T> bias(on, 1, s.N, s.N, 3);
-  const int64_t height = summed ? s.N : rows, width = forward ? s.N : s.K,
-                stride = summed    ? s.K
-                         : forward ? s.y_row()
-                                   : s.x_row();
+  const auto [height, width, stride] = extents_of_output(s, rows);
   const matrix<Out> out(on, height, width, stride, 4);
   const prepared_product& p = on.products().prepare(s);
   lane& l = on.main_lane();
@@ -129,10 +140,7 @@ std::pair<int64_t, std::vector<Out>> check_groups(cuda& on, product_shape s,
   const int64_t behind = rows + 3; // rows of no group
   const matrix<T> a(on, behind, forward ? s.K : s.N, forward ? s.x_row() : s.y_row(), seed);
   const matrix<T> b(on, summed ? behind : s.groups * s.N, s.K, summed ? s.x_row() : s.K, 2);
-  const int64_t height = summed ? s.groups * s.N : behind, width = forward ? s.N : s.K,
-                stride = summed    ? s.K
-                         : forward ? s.y_row()
-                                   : s.x_row();
+  const auto [height, width, stride] = extents_of_output(s, behind);
   const matrix<Out> out(on, height, width, stride, 4);
   const prepared_product& p = on.products().prepare(s);
   lane& l = on.main_lane();

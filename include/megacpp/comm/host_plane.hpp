@@ -35,8 +35,8 @@ public:
     if (unseen != nullptr) beside_.emplace(*unseen);
   }
   bool in_one_process() const override { return Engine::in_one_process; }
-  /// What others' lanes have been given of a device's memory is waited for when the memory goes
-  /// (memory_space::release).
+  /// Lanes of other ranks may still read this rank's memory of a device afterwards; who frees that
+  /// memory waits for them (memory_space::release).
   void give_up() noexcept override { of_.give_up(); }
   const char* way() const override { return beside_ ? "within the device" : ""; }
 

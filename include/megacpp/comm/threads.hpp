@@ -122,7 +122,7 @@ private:
     bool all(const std::atomic<int>& n) const {
       return n.load(std::memory_order_acquire) == size();
     }
-    /// What a lane is given from here on is done behind these moments of all guests.
+    /// From here on a lane works behind these moments of all guests.
     void before(lane& on, moment guest::*until) const {
       for (const guest& g : guests) on.wait(*(g.*until));
     }
@@ -146,7 +146,7 @@ private:
       if (beside == nullptr) reduce_in_rank_order(by, t, parts, out, n);
       else beside->on().reduce(by, t, parts, out, n);
     }
-    /// What follows is done behind what every guest has done until then.
+    /// From here on the lane beside works behind these moments of all guests.
     void follow(const meeting& m, moment meeting::guest::*until) const {
       if (beside != nullptr) m.before(beside->on(), until);
     }
@@ -187,7 +187,7 @@ private:
         return reduces() ? stage == has_gathered && m->all(m->gathered)
                          : stage == has_shared && m->all(m->shared);
       }
-      /// What the lane is given from here on is done behind the exchange.
+      /// From here on the lane works behind the exchange.
       void before(lane& on) const {
         if (mine().x.what == collective::receive) on.wait(*mine().shared);
         else m->before(on, reduces() ? &meeting::guest::gathered : &meeting::guest::shared);

@@ -54,7 +54,7 @@ __device__ __forceinline__ void store(kept_row<T, T, Kept>& to, kept_lanes<N> i,
   *reinterpret_cast<uint4*>(to.row + i.first) = to.groups[i.slot];
 }
 
-/// What a function gives for each of a thread's groups, in registers.
+/// These registers hold what a function has given for each of a thread's groups.
 template <class V, int Kept> struct kept_values {
   V values[Kept];
   template <int N> __device__ __forceinline__ V operator()(kept_lanes<N> i) const {
@@ -225,7 +225,8 @@ template <int Lanes, int Groups = 1, bool Aligned = false, int Kept = 0> struct 
     }
   }
 
-  /// By one visit: each thread has the greatest of what it has seen (Milakov and Gimelshein 2018).
+  /// This visits a row once: each thread keeps the greatest of what it has seen (Milakov and
+  /// Gimelshein 2018).
   template <class T, class Extent, class F>
   __device__ __forceinline__ auto max_and_sum_exp(Extent extent, F f) const {
     using A = typename decltype(f(group<width<T>>{}))::value_type;

@@ -196,8 +196,8 @@ template <class T> struct router_statistics_block {
   }
 
 private:
-  /// Of one expert. The loads of eight tokens are on their way at once. How often it is chosen is a
-  /// whole number, whatever the order.
+  /// This adds up the column of one expert. The loads of eight tokens are on their way at once. How
+  /// often the expert is chosen is a whole number, whatever the order.
   template <class F> MEGACPP_HD void of_column(std::int64_t e, std::int64_t begin, std::int64_t n,
                                                F probability, G* p, G* c) const {
     constexpr int together = 8;

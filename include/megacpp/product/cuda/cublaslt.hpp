@@ -76,7 +76,7 @@ inline std::string text_of(const product_shape& s) {
          " (" + name_of(s.a) + " x " + name_of(s.b) + " to " + name_of(s.out) + ")" +
          end(s.ends_in);
 }
-/// What a check of a product of so many rows computes.
+/// This is the cell that a check of a product of so many rows computes.
 inline product_cell_shape checked_cell(const product_shape& s, std::int64_t rows) {
   const bool forward = s.kind == product_kind::forward,
              summed = s.kind == product_kind::weight_gradient;
