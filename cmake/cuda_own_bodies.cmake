@@ -4,6 +4,8 @@
 #
 #   cmake -DPROGRAM=name -DOBJECTS=a|b -DLIBRARY=archive -DHEADERS=a|b -DFOLDER=folder -DNM=nm
 #         -DNVCC=nvcc|argument|... -P cuda_own_bodies.cmake
+#
+# NVCC is empty where there is no nvcc.
 foreach(list OBJECTS HEADERS NVCC)
   string(REPLACE "|" ";" ${list} "${${list}}")
 endforeach()
@@ -28,8 +30,10 @@ list(JOIN lacking ", " named)
 if("${named}" MATCHES "anonymous namespace|lambda")
   message(FATAL_ERROR "megacpp: ${PROGRAM} starts ${named} on a GPU: give the body a name in a namespace that has one, so that nvcc can compile it.")
 endif()
-if(lacking AND NOT HEADERS)
-  message(FATAL_ERROR "megacpp: ${PROGRAM} starts bodies on a GPU that the library does not have, ${named}: name the headers that define them, as in megacpp_add_run(${PROGRAM} my_run.hpp my_run DEVICE cuda BODIES my_bodies.hpp); a preset takes none, so that its run has to be written by hand.")
+if(lacking AND NOT NVCC)
+  message(FATAL_ERROR "megacpp: ${PROGRAM} starts bodies on a GPU that the library does not have, ${named}, and there is no nvcc to compile them: name by -DCUDAToolkit_ROOT=... a toolkit that has it, or install nvcc of CUDA 12.8 or later.")
+elseif(lacking AND NOT HEADERS)
+  message(FATAL_ERROR "megacpp: ${PROGRAM} starts bodies on a GPU that the library does not have, ${named}: name the headers that define them by BODIES, as in megacpp_add_run(${PROGRAM} my_run.hpp my_run DEVICE cuda BODIES my_bodies.hpp).")
 endif()
 set(linked)
 if(lacking)

@@ -9,7 +9,8 @@
 #     [NUMERICS fast|batch_invariant]        # default fast
 #     [PACKED]                               # attention stays within documents
 #     [DEVICE cpu|cuda]                      # default cpu
-#     [INCLUDE header...])                   # if the model is not one of megacpp's own
+#     [INCLUDE header...]                    # if the model is not one of megacpp's own
+#     [BODIES header...])                    # if its ops have row bodies of their own
 #
 # writes run.hpp (the run as a type named after the preset), run.cpp, generation.cpp and main.cpp into the build
 # folder and adds the executable NAME. MODEL is a value in namespace mc::preset. HF_CONFIG is the
@@ -18,14 +19,14 @@
 #
 #   megacpp_add_run(NAME run.hpp STRUCT [DEVICE cpu|cuda] [BODIES header...])
 #
-# adds the executable NAME for a run written by hand. BODIES: headers of row bodies of its own, which nvcc
-# compiles for a GPU.
+# adds the executable NAME for a run written by hand.
+#
+# BODIES: headers of row bodies that the library does not have, which nvcc compiles for a GPU.
 #
 # Both add the target NAME_check, too, built on request: it has the compiler check the run in
 # seconds, before minutes go into its kernels.
 
-include(${CMAKE_CURRENT_LIST_DIR}/megacpp_find_cutlass.cmake)
-set(megacpp_templates ${CMAKE_CURRENT_LIST_DIR} CACHE INTERNAL "Folder of run.hpp.in")
+include(${CMAKE_CURRENT_LIST_DIR}/megacpp_cuda_bodies.cmake)
 
 # The commit of the enclosing checkout, for --version; reconfigures when it changes.
 function(megacpp_git_hash result)
@@ -78,7 +79,8 @@ endfunction()
 
 # What knows no run, compiled once for all programs that are compiled alike: those of one folder of a
 # project, whose flags a folder has in common, with the same MEGACPP_MARCH and standard. RESULT is two
-# libraries: what commands do, on any device, and a device with the kernels that no run shapes.
+# libraries: what commands do, on any device, and a device with the kernels that no run shapes. A third one
+# has the bodies of CUDA's.
 function(megacpp_add_runless result device)
   set(key "${CMAKE_CURRENT_SOURCE_DIR};${MEGACPP_MARCH};${CMAKE_CXX_STANDARD};${CMAKE_CXX_EXTENSIONS};${CMAKE_POSITION_INDEPENDENT_CODE};${CMAKE_INTERPROCEDURAL_OPTIMIZATION}")
   if(TARGET megacpp_own)
@@ -88,7 +90,11 @@ function(megacpp_add_runless result device)
   string(SUBSTRING ${key} 0 8 key)
   set(commands megacpp_runless_${key})
   set(kernels megacpp_on_${device}_${key})
-  set(${result} ${commands} ${kernels} PARENT_SCOPE)
+  set(bodies)
+  if(device STREQUAL "cuda")
+    set(bodies megacpp_cuda_bodies_${key})
+  endif()
+  set(${result} ${commands} ${kernels} ${bodies} PARENT_SCOPE)
   # The one that takes longest first.
   if(NOT TARGET ${commands})
     add_library(${commands} STATIC EXCLUDE_FROM_ALL ${megacpp_templates}/commands.cpp
@@ -105,9 +111,6 @@ function(megacpp_add_runless result device)
     endif()
     megacpp_program_options(${commands})
   endif()
-  if(device STREQUAL "cuda")
-    megacpp_find_cuda() # its targets are those of a folder
-  endif()
   if(TARGET ${kernels})
     return()
   endif()
@@ -117,10 +120,15 @@ function(megacpp_add_runless result device)
     megacpp_optimise_sanitized(${megacpp_templates}/kernels.cpp ${megacpp_templates}/devices.cpp)
   else()
     add_library(${kernels} STATIC EXCLUDE_FROM_ALL ${megacpp_templates}/cuda_devices.cpp)
-    megacpp_add_cuda_bodies(${kernels} ${key})
-    target_link_libraries(${kernels} PUBLIC CUDA::cudart CUDA::cublasLt)
+    megacpp_add_cuda_bodies(${bodies} ${CMAKE_CURRENT_BINARY_DIR}/megacpp_cuda_${key} cutlass)
+    target_link_libraries(${kernels} PUBLIC ${bodies} CUDA::cudart CUDA::cublasLt)
+    # What is found besides is of the one unit that asks for it: the headers that units of runs share are
+    # the same without it.
+    if(cutlass)
+      set_property(SOURCE ${megacpp_templates}/cuda_devices.cpp APPEND PROPERTY COMPILE_DEFINITIONS
+                   MEGACPP_WITH_CUTLASS="${cutlass}")
+    endif()
     megacpp_link_cudnn(${kernels})
-    megacpp_add_cutlass(${kernels} ${key})
     megacpp_find_nvtx(${kernels})
   endif()
   megacpp_program_options(${kernels})
@@ -158,7 +166,6 @@ function(megacpp_link_cudnn library)
     endif()
   endif()
   if(version VERSION_GREATER_EQUAL 9.6)
-    # Of the one unit that asks for it: the headers that units of runs share are the same without it.
     set_property(SOURCE ${megacpp_templates}/cuda_devices.cpp APPEND PROPERTY COMPILE_DEFINITIONS
                  MEGACPP_WITH_CUDNN=1)
     target_include_directories(${library} SYSTEM PRIVATE ${MEGACPP_CUDNN_INCLUDE})
@@ -177,34 +184,6 @@ function(megacpp_link_cudnn library)
   endif()
 endfunction()
 
-# Adds CUTLASS's kernels of grouped products to a library, where it is found and a GPU is asked for that
-# runs them.
-function(megacpp_add_cutlass library key)
-  if(NOT MEGACPP_CUDA_ARCHITECTURES)
-    set(MEGACPP_CUDA_ARCHITECTURES 90a)
-  endif()
-  megacpp_wanted_cutlass(cutlass megacpp "${MEGACPP_CUDA_ARCHITECTURES}")
-  if(NOT cutlass)
-    return()
-  endif()
-  list(GET cutlass 0 include)
-  list(GET cutlass 1 version)
-  set(MEGACPP_CUDA_ARCHITECTURES 90a)
-  megacpp_nvcc_command(nvcc)
-  set(object ${CMAKE_CURRENT_BINARY_DIR}/megacpp_cutlass_${key}/grouped.o)
-  file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/megacpp_cutlass_${key})
-  add_custom_command(OUTPUT ${object}
-    COMMAND ${nvcc} -DNDEBUG "${megacpp_include_flags}" -isystem ${include} -MD -MF ${object}.d -c -o ${object}
-      ${megacpp_templates}/cuda_cutlass.cu
-    DEPENDS ${megacpp_templates}/cuda_cutlass.cu DEPFILE ${object}.d
-    COMMAND_EXPAND_LISTS VERBATIM COMMENT "Compiling CUTLASS's grouped products")
-  target_sources(${library} PRIVATE ${object})
-  set_source_files_properties(${object} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
-  # Of the one unit that asks for it, as with cuDNN.
-  set_property(SOURCE ${megacpp_templates}/cuda_devices.cpp APPEND PROPERTY COMPILE_DEFINITIONS
-               MEGACPP_WITH_CUTLASS="${version}")
-endfunction()
-
 # NVTX, by which tools show tasks and nodes by name. It is headers of CUDA's toolkit, which the unit of the
 # devices alone includes.
 function(megacpp_find_nvtx library)
@@ -218,57 +197,6 @@ function(megacpp_find_nvtx library)
                MEGACPP_WITH_NVTX=1)
   target_include_directories(${library} SYSTEM PRIVATE ${MEGACPP_NVTX_INCLUDE})
   target_link_libraries(${library} PUBLIC ${CMAKE_DL_LIBS})
-endfunction()
-
-# CUDA's toolkit, which programs for GPUs need.
-macro(megacpp_find_cuda)
-  find_package(CUDAToolkit 12.8 QUIET)
-  if(NOT TARGET CUDA::cublasLt OR NOT CUDAToolkit_NVCC_EXECUTABLE)
-    if(NOT CUDAToolkit_VERSION)
-      set(CUDAToolkit_VERSION none)
-    endif()
-    message(FATAL_ERROR "megacpp: a program for DEVICE cuda needs CUDA's toolkit, 12.8 or later, with nvcc and cuBLASLt (found: ${CUDAToolkit_VERSION}): install it, name it by -DCUDAToolkit_ROOT=..., or use DEVICE cpu.")
-  endif()
-endmacro()
-
-# RESULT is the command by which nvcc compiles row bodies, for the architectures that
-# MEGACPP_CUDA_ARCHITECTURES lists: 90a, the default, is an H100 or H200.
-function(megacpp_nvcc_command result)
-  if(NOT MEGACPP_CUDA_ARCHITECTURES)
-    set(MEGACPP_CUDA_ARCHITECTURES 90a)
-  endif()
-  set(code)
-  foreach(architecture IN LISTS MEGACPP_CUDA_ARCHITECTURES)
-    if(NOT architecture MATCHES "^[1-9][0-9]+[af]?$")
-      message(FATAL_ERROR "megacpp: MEGACPP_CUDA_ARCHITECTURES lists '${architecture}', which is no architecture of CUDA: write 90a for an H100 or H200, 80 for an A100, or several as in \"80;90a\".")
-    endif()
-    list(APPEND code -gencode=arch=compute_${architecture},code=sm_${architecture})
-  endforeach()
-  set(${result} ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr ${code}
-      -ccbin=${CMAKE_CXX_COMPILER} -Xcompiler=-ffp-contract=off PARENT_SCOPE)
-endfunction()
-set(megacpp_include_flags
-    "-I$<JOIN:$<TARGET_PROPERTY:megacpp::megacpp,INTERFACE_INCLUDE_DIRECTORIES>,;-I>" CACHE INTERNAL "")
-
-# Adds the row bodies of all element types to a library, as objects that nvcc compiles.
-function(megacpp_add_cuda_bodies library key)
-  megacpp_nvcc_command(nvcc)
-  file(MAKE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/megacpp_cuda_${key})
-  foreach(bodies ELEMENT=mc::bf16 ELEMENT=float ELEMENT=double SUM=float SUM=double "")
-    set(definition)
-    if(bodies)
-      set(definition "-DMEGACPP_${bodies}")
-    endif()
-    string(MAKE_C_IDENTIFIER "bodies_${bodies}" file)
-    set(object ${CMAKE_CURRENT_BINARY_DIR}/megacpp_cuda_${key}/${file}.o)
-    add_custom_command(OUTPUT ${object}
-      COMMAND ${nvcc} "${megacpp_include_flags}" ${definition} -MD -MF ${object}.d -c -o ${object}
-        ${megacpp_templates}/cuda_bodies.cu
-      DEPENDS ${megacpp_templates}/cuda_bodies.cu DEPFILE ${object}.d
-      COMMAND_EXPAND_LISTS VERBATIM COMMENT "Compiling CUDA bodies ${bodies}")
-    target_sources(${library} PRIVATE ${object})
-    set_source_files_properties(${object} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
-  endforeach()
 endfunction()
 
 # The executable: main, the run, and its kernels of generation; with them what knows no run: the command
@@ -289,6 +217,9 @@ function(megacpp_add_program name folder run_header run_struct device) # and hea
   add_executable(${name} ${main} ${folder}/run.cpp ${folder}/generation.cpp)
   megacpp_program_options(${name})
   megacpp_optimise_sanitized(${folder}/run.cpp)
+  if(device STREQUAL "cuda")
+    megacpp_find_cuda() # its targets are those of a folder
+  endif()
   megacpp_add_runless(runless ${device})
   target_link_libraries(${name} PRIVATE ${runless})
   list(GET runless 1 kernels)
@@ -301,19 +232,24 @@ function(megacpp_add_program name folder run_header run_struct device) # and hea
   if(device STREQUAL "cuda") # what the CPU's products need is left out
     target_link_options(${name} PRIVATE LINKER:--as-needed "@${folder}/own_bodies.rsp")
     target_link_libraries(${name}_check PRIVATE CUDA::cudart)
-    megacpp_nvcc_command(nvcc)
-    list(JOIN nvcc "|" nvcc)
+    list(GET runless 2 bodies)
+    set(nvcc) # empty: there is none
+    if(CUDAToolkit_NVCC_EXECUTABLE)
+      megacpp_cuda_architectures(architectures)
+      megacpp_nvcc_command(nvcc ${architectures})
+      list(JOIN nvcc "|" nvcc)
+      # What g++ compiles the program with, nvcc does, too: a body has one layout.
+      set(folders "$<TARGET_PROPERTY:${name},INCLUDE_DIRECTORIES>")
+      set(defined "$<TARGET_PROPERTY:${name},COMPILE_DEFINITIONS>")
+      string(APPEND nvcc "|-I$<JOIN:$<TARGET_PROPERTY:megacpp::megacpp,INTERFACE_INCLUDE_DIRECTORIES>,|-I>"
+        "$<$<BOOL:${folders}>:|-I$<JOIN:${folders},|-I>>$<$<BOOL:${defined}>:|-D$<JOIN:${defined},|-D>>")
+    endif()
     list(JOIN ARGN "|" headers)
-    # What g++ compiles the program with, nvcc does, too: a body has one layout.
-    set(folders "$<TARGET_PROPERTY:${name},INCLUDE_DIRECTORIES>")
-    set(defined "$<TARGET_PROPERTY:${name},COMPILE_DEFINITIONS>")
-    set(own "$<$<BOOL:${folders}>:|-I$<JOIN:${folders},|-I>>$<$<BOOL:${defined}>:|-D$<JOIN:${defined},|-D>>")
     set_property(TARGET ${name} APPEND PROPERTY LINK_DEPENDS ${ARGN})
     add_custom_command(TARGET ${name} PRE_LINK
       COMMAND ${CMAKE_COMMAND} -DPROGRAM=${name} "-DOBJECTS=$<JOIN:$<TARGET_OBJECTS:${name}>,|>"
-        -DLIBRARY=$<TARGET_FILE:${kernels}> "-DHEADERS=${headers}" -DFOLDER=${folder} -DNM=${CMAKE_NM}
-        "-DNVCC=${nvcc}|-I$<JOIN:$<TARGET_PROPERTY:megacpp::megacpp,INTERFACE_INCLUDE_DIRECTORIES>,|-I>${own}"
-        -P ${megacpp_templates}/cuda_own_bodies.cmake
+        -DLIBRARY=$<TARGET_FILE:${bodies}> "-DHEADERS=${headers}" -DFOLDER=${folder} -DNM=${CMAKE_NM}
+        "-DNVCC=${nvcc}" -P ${megacpp_templates}/cuda_own_bodies.cmake
       VERBATIM)
   endif()
   megacpp_git_hash(hash)
@@ -336,6 +272,20 @@ function(megacpp_add_hf_preset_tool)
     RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/megacpp_hf_preset.run)
 endfunction()
 
+# RESULT is the paths of headers that a function's BODIES names; WHERE begins the sentence about one that
+# is not there.
+function(megacpp_headers_of_bodies result where) # header...
+  set(paths)
+  foreach(header IN LISTS ARGN)
+    get_filename_component(path "${header}" ABSOLUTE BASE_DIR ${CMAKE_CURRENT_SOURCE_DIR})
+    if(NOT EXISTS "${path}")
+      message(FATAL_ERROR "${where} there is no header ${path}.")
+    endif()
+    list(APPEND paths ${path})
+  endforeach()
+  set(${result} ${paths} PARENT_SCOPE)
+endfunction()
+
 function(megacpp_add_run)
   cmake_parse_arguments(PARSE_ARGV 3 arg "" DEVICE BODIES)
   if(NOT DEFINED arg_DEVICE)
@@ -345,14 +295,7 @@ function(megacpp_add_run)
     list(JOIN ARGV " " given)
     message(FATAL_ERROR "megacpp_add_run(${given}): takes NAME HEADER STRUCT and nothing else but DEVICE cpu or DEVICE cuda, and BODIES with headers of row bodies, as in megacpp_add_run(my-gpt my_gpt.hpp my_gpt).")
   endif()
-  set(bodies)
-  foreach(header IN LISTS arg_BODIES)
-    get_filename_component(path "${header}" ABSOLUTE BASE_DIR ${CMAKE_CURRENT_SOURCE_DIR})
-    if(NOT EXISTS "${path}")
-      message(FATAL_ERROR "megacpp_add_run(${ARGV0} ...): there is no header ${path}.")
-    endif()
-    list(APPEND bodies ${path})
-  endforeach()
+  megacpp_headers_of_bodies(bodies "megacpp_add_run(${ARGV0} ...):" ${arg_BODIES})
   set(name "${ARGV0}")
   set(header "${ARGV1}")
   set(struct "${ARGV2}")
@@ -369,14 +312,14 @@ function(megacpp_add_preset name)
       MICRO_BATCHES)
   set(words MODEL HF_CONFIG PRECISION RECOMPUTE NUMERICS DEVICE ZERO SCHEDULE)
   set(switches SEQUENCE_PARALLEL COUNT_EMBEDDING COUNT_LOSS PACKED)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "${switches}" "${numbers};${words}" "INCLUDE;STAGE_LAYERS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "${switches}" "${numbers};${words}" "INCLUDE;BODIES;STAGE_LAYERS")
   set(where "megacpp_add_preset(${name} ...):")
   if(arg_UNPARSED_ARGUMENTS)
     list(GET arg_UNPARSED_ARGUMENTS 0 unknown)
     list(JOIN numbers ", " keywords)
     list(JOIN words ", " more)
     list(JOIN switches ", " without)
-    message(FATAL_ERROR "${where} unknown argument '${unknown}'; after the name come ${keywords}, ${more}, INCLUDE, STAGE_LAYERS, each with a value, and ${without}.")
+    message(FATAL_ERROR "${where} unknown argument '${unknown}'; after the name come ${keywords}, ${more}, INCLUDE, BODIES, STAGE_LAYERS, each with a value, and ${without}.")
   endif()
   if(arg_KEYWORDS_MISSING_VALUES)
     message(FATAL_ERROR "${where} ${arg_KEYWORDS_MISSING_VALUES} has no value.")
@@ -392,6 +335,7 @@ function(megacpp_add_preset name)
   elseif(NOT arg_MODEL MATCHES "^[A-Za-z_][A-Za-z0-9_:]*$")
     message(FATAL_ERROR "${where} MODEL must name a model of namespace mc::preset, for example gpt2_124m, or HF_CONFIG a config.json.")
   endif()
+  megacpp_headers_of_bodies(bodies "${where}" ${arg_BODIES})
   foreach(number IN LISTS numbers)
     if(DEFINED arg_${number})
       string(LENGTH "${arg_${number}}" digits)
@@ -511,7 +455,7 @@ function(megacpp_add_preset name)
     string(APPEND preset_includes "#include \"${folder}/model.hpp\"\n")
   endif()
   configure_file(${megacpp_templates}/run.hpp.in ${folder}/run.hpp @ONLY)
-  megacpp_add_program(${name} ${folder} run.hpp ${preset_struct} ${arg_DEVICE})
+  megacpp_add_program(${name} ${folder} run.hpp ${preset_struct} ${arg_DEVICE} ${bodies})
   if(DEFINED arg_HF_CONFIG)
     megacpp_add_hf_preset_tool()
     add_custom_command(OUTPUT ${folder}/model.hpp

@@ -23,6 +23,7 @@
 #   packed=1       attention stays within documents: for conversations, and data sets with
 #                  --reset-attention-mask; 0 is the default
 #   device=D       cpu (the default), or cuda: an H100 or H200; needs CUDA's toolkit
+#   --cuda-bodies DIR   with device=cuda: row bodies that are built already, so that nvcc is not needed
 #   --no-install   install nothing; whatever is missing is named
 #   --build DIR    build folder, by default one for each OUT under build/
 #
@@ -37,7 +38,7 @@ fail() {
   exit "${2:-1}"
 }
 
-config='' out='' build='' install=yes arguments=() seen=' '
+config='' out='' build='' bodies='' install=yes arguments=() seen=' '
 # preset CMAKE-KEY PATTERN WHAT: checks $value and hands it on.
 preset() {
   [[ $value =~ ^($2)$ ]] || fail "$key must be $3, not '$value'" 2
@@ -50,6 +51,11 @@ while [ $# -gt 0 ]; do
   --build)
     [ $# -ge 2 ] && [[ $2 != -* ]] || fail "--build needs a folder" 2
     build=$2
+    shift
+    ;;
+  --cuda-bodies)
+    [ $# -ge 2 ] && [[ $2 != -* ]] || fail "--cuda-bodies needs a folder" 2
+    bodies=$(realpath -- "$2") || fail "there is no folder $2" 5
     shift
     ;;
   -h | --help) usage && exit 0 ;;
@@ -99,6 +105,7 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
+[ -z "$bodies" ] || [[ " ${arguments[*]-} " == *' DEVICE cuda '* ]] || fail '--cuda-bodies needs device=cuda' 2
 [ -n "$out" ] || fail "give CONFIG.json and OUT; --help shows more" 2
 [ -f "$config" ] && [ -r "$config" ] || fail "$config is not a readable file" 5
 [ ! -d "$out" ] || fail "$out is a folder; give the name of the program" 6
@@ -125,6 +132,7 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
+set(MEGACPP_CUDA_BODIES [==[$bodies]==])
 add_subdirectory([==[$root]==] megacpp)
 megacpp_add_preset($name HF_CONFIG [==[$config]==] ${arguments[*]-})
 END

@@ -30,7 +30,7 @@ export LD_LIBRARY_PATH=$cuda/lib:$cudnn/lib
   -DCMAKE_PREFIX_PATH="$cudnn" "$@"
 
 # What was built was built by that toolkit and no other.
-linked=$(ldd "$work/presets/experts")
+linked=$(ldd "$work/presets/project/experts")
 for library in "$cuda/lib/libcudart" "$cuda/lib/libcublasLt" "$cudnn/lib/libcudnn"; do
   if [[ $linked != *"$library"* ]]; then
     echo "second_toolkit: experts is linked with another library than $library" >&2

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
 """megacpp_add_run and megacpp_add_preset refuse wrong arguments with a sentence that says what they take.
+A library of row bodies that is built already serves programs that it fits, and is refused by others with a
+sentence that says why.
 
     cmake_functions.py ROOT CMAKE
 """
@@ -11,7 +13,7 @@ from pathlib import Path
 
 KEYWORDS = ("after the name come TP, PP, CP, EP, ETP, MICRO_BATCH, SEQUENCE, VIRTUAL_STAGES, "
             "FIRST_STAGE_LAYERS, LAST_STAGE_LAYERS, MICRO_BATCHES, MODEL, HF_CONFIG, PRECISION, "
-            "RECOMPUTE, NUMERICS, DEVICE, ZERO, SCHEDULE, INCLUDE, STAGE_LAYERS, each with a value, "
+            "RECOMPUTE, NUMERICS, DEVICE, ZERO, SCHEDULE, INCLUDE, BODIES, STAGE_LAYERS, each with a value, "
             "and SEQUENCE_PARALLEL, COUNT_EMBEDDING, COUNT_LOSS, PACKED.")
 TAKES = "takes NAME HEADER STRUCT and nothing else but DEVICE cpu or DEVICE cuda, and BODIES with headers of row bodies, as in megacpp_add_run(my-gpt my_gpt.hpp my_gpt)."
 CASES = {
@@ -25,8 +27,57 @@ CASES = {
     "megacpp_add_preset(x MODEL gpt2_124m MICROBATCH 4)":
         "megacpp_add_preset(x ...): unknown argument 'MICROBATCH'; " + KEYWORDS,
     "megacpp_add_preset(x MODEL gpt2_124m MICRO_BATCH)": "MICRO_BATCH has no value.",
+    "megacpp_add_preset(x MODEL gpt2_124m DEVICE cuda BODIES none.hpp)":
+        "megacpp_add_preset(x ...): there is no header",
     "megacpp_add_preset(x MODEL gpt2_124m NUMERICS batch-invariant)":
         "megacpp_add_preset(x ...): NUMERICS must be one of fast, batch_invariant, not 'batch-invariant'.",
+}
+
+# A library for two architectures by CUDA 13.1, whose bodies are made of one header.
+LIBRARY = r"""
+file(WRITE @/megacpp/body.hpp "struct body { float* x; };")
+set(megacpp_include @)
+megacpp_hash_of_bodies(hash megacpp/body.hpp)
+file(WRITE @/libmegacpp_cuda_bodies.a "")
+file(WRITE @/record.cmake "set(built_architectures 80 90a)
+set(built_toolkit 13.1.12)
+set(built_cutlass 4.2.0)
+set(built_headers megacpp/body.hpp)
+set(built_hash ${hash})
+")
+set(MEGACPP_CUDA_BODIES @)
+set(CUDAToolkit_VERSION 13.1)
+set(wanted 90a)
+"""
+FIND = """
+megacpp_find_cuda_bodies(found cutlass lacks ${wanted})
+message(FATAL_ERROR "found [${found}] with CUTLASS [${cutlass}]: ${lacks}")
+"""
+BUILT_AGAIN = ": build it again, name another one by MEGACPP_CUDA_BODIES, or leave the variable out."
+OTHER_HEADERS = "was built from other headers than those in @" + BUILT_AGAIN
+NO_CUTLASS = "has no kernels of CUTLASS for these GPUs, and MEGACPP_WITH_CUTLASS is ON" + BUILT_AGAIN
+LIBRARIES = {
+    "": "found [@] with CUTLASS [4.2.0]",
+    "set(wanted 80)": "found [@] with CUTLASS []",
+    "set(wanted 80 90a)": "found [@] with CUTLASS [4.2.0]",
+    "set(wanted 90a 100)": "is for GPUs of architecture 80, 90a, and not for 100" + BUILT_AGAIN,
+    "set(CUDAToolkit_VERSION 13.2.20)": "found [@]",
+    "set(CUDAToolkit_VERSION 13.0.88)": "was built by CUDA 13.1.12, which CUDA's runtime 13.0.88 does not fit",
+    "set(CUDAToolkit_VERSION 12.9)": "was built by CUDA 13.1.12, which CUDA's runtime 12.9 does not fit",
+    "set(CUDAToolkit_VERSION 14.0)": "was built by CUDA 13.1.12, which CUDA's runtime 14.0 does not fit",
+    'file(WRITE @/megacpp/body.hpp "struct body { double* x; };")': OTHER_HEADERS,
+    "file(REMOVE @/megacpp/body.hpp)": OTHER_HEADERS,
+    "set(megacpp_nvcc_flags -std=c++20)": OTHER_HEADERS,
+    "set(MEGACPP_WITH_CUTLASS ON)": "found [@] with CUTLASS [4.2.0]",
+    "set(MEGACPP_WITH_CUTLASS ON)\nset(wanted 80)": NO_CUTLASS,
+    'set(MEGACPP_WITH_CUTLASS ON)\nfile(APPEND @/record.cmake "set(built_cutlass)")': NO_CUTLASS,
+    "file(REMOVE @/libmegacpp_cuda_bodies.a)": "lacks libmegacpp_cuda_bodies.a or its record",
+    "file(REMOVE @/record.cmake)": "lacks libmegacpp_cuda_bodies.a or its record",
+    "set(MEGACPP_CUDA_BODIES OFF)": "found [] with CUTLASS []: MEGACPP_CUDA_BODIES is OFF",
+    "set(MEGACPP_CUDA_BODIES)": "found [] with CUTLASS []: no library of them is installed with megacpp",
+    # the library that is installed with megacpp
+    "set(MEGACPP_CUDA_BODIES)\nset(megacpp_templates @)\nfile(RENAME @/libmegacpp_cuda_bodies.a @/cuda_bodies)":
+        "found [] with CUTLASS []: the library that is installed with megacpp lacks libmegacpp_cuda_bodies.a",
 }
 
 
@@ -34,7 +85,9 @@ def main(root, cmake):
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "case.cmake"
-        for call, says in CASES.items():
+        cases = {**CASES, **{LIBRARY + change + FIND: says for change, says in LIBRARIES.items()}}
+        for call, says in cases.items():
+            call, says = call.replace("@", folder), says.replace("@", folder)
             script.write_text('cmake_minimum_required(VERSION 3.24)\n'
                               f'include("{root}/cmake/megacpp_add_preset.cmake")\n{call}\n')
             done = subprocess.run([cmake, "-P", script], capture_output=True, text=True, timeout=60)
@@ -42,7 +95,7 @@ def main(root, cmake):
             if done.returncode == 0 or says not in said:
                 wrong += 1
                 print(f"{call}: exit code {done.returncode}, and not \"{says}\" but\n{said}", file=sys.stderr)
-    print(f"{len(CASES)} calls, {wrong} answered wrongly")
+    print(f"{len(cases)} calls, {wrong} answered wrongly")
     return wrong > 0
 
 
