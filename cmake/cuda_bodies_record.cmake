@@ -1,4 +1,4 @@
-# This script writes the record of a library of row bodies (megacpp_cuda_bodies.cmake), after the library
+# This script writes the record of a library of row bodies (megacpp_cuda_bodies.cmake) after the library
 # was built. The headers that nvcc read stand in the files of dependencies beside its objects.
 #
 #   cmake -DFOLDER=folder -DARCHITECTURES=a;b -DTOOLKIT=version -DCUTLASS=version -P cuda_bodies_record.cmake
