@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """megacpp_add_run and megacpp_add_preset refuse wrong arguments with a sentence that says what they take.
 A library of row bodies that is built already serves programs that it fits, and is refused by others with a
-sentence that says why.
+sentence that says why. A body that the library lacks is compiled by nvcc, or named in a sentence.
 
     cmake_functions.py ROOT CMAKE
 """
@@ -80,12 +80,46 @@ LIBRARIES = {
         "found [] with CUTLASS []: the library that is installed with megacpp lacks libmegacpp_cuda_bodies.a",
 }
 
+# A program that starts two bodies; nm tells that the library has one of them.
+OWN_BODIES = r"""
+file(WRITE @/nm [=[#!/bin/sh
+body() { echo "  U int mc::launch_on_cuda<$1>(CUstream_st*, long, $1 const&)"; }
+body 'mc::rows::add_block<float>'
+[ "$2" = --defined-only ] || body "$(cat @/body)"
+]=])
+file(WRITE @/nvcc "#!/bin/sh\nexit 0\n")
+file(CHMOD @/nm @/nvcc PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
+file(WRITE @/body "own::block<float>")
+set(PROGRAM mine)
+set(OBJECTS run.o)
+set(LIBRARY library.a)
+set(HEADERS own.hpp)
+set(FOLDER @)
+set(NM @/nm)
+set(NVCC @/nvcc|-std=c++20)
+"""
+LINK = """
+include(${megacpp_templates}/cuda_own_bodies.cmake)
+file(READ @/own_bodies.rsp linked)
+message(FATAL_ERROR "linked [${linked}]")
+"""
+LACKING = "mine starts bodies on a GPU that the library does not have, own::block<float>"
+OWN = {
+    "": 'linked ["@/own_bodies.o" ]',
+    "set(NVCC)": LACKING + ", and there is no nvcc to compile them",
+    "set(HEADERS)": LACKING + ": name the headers that define them by BODIES",
+    'set(NVCC)\nset(HEADERS)\nfile(WRITE @/body "mc::rows::add_block<float>")': "linked [ ]",
+    'file(WRITE @/nvcc "#!/bin/sh\\nexit 1\\n")': "nvcc cannot compile the bodies of mine",
+    'file(WRITE @/body "(anonymous namespace)::block<float>")': "give the body a name in a namespace that has one",
+}
+
 
 def main(root, cmake):
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "case.cmake"
-        cases = {**CASES, **{LIBRARY + change + FIND: says for change, says in LIBRARIES.items()}}
+        cases = {**CASES, **{LIBRARY + change + FIND: says for change, says in LIBRARIES.items()},
+                 **{OWN_BODIES + change + LINK: says for change, says in OWN.items()}}
         for call, says in cases.items():
             call, says = call.replace("@", folder), says.replace("@", folder)
             script.write_text('cmake_minimum_required(VERSION 3.24)\n'
