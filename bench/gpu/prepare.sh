@@ -5,7 +5,7 @@
 #   bench/gpu/prepare.sh FOLDER [CMAKE-ARGUMENT...]
 #
 # FOLDER/bin has the programs, stripped; FOLDER/lib their libraries, but those of CUDA and of the C
-# library. FOLDER.tar.xz is the same, packed.
+# library. FOLDER.tar.xz is the same, packed, in 60 MiB at the most: more is not carried everywhere.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -40,4 +40,10 @@ for program in "$build/megacpp_gpu" "$build"/programs/*-cpu "$build"/programs/*-
 done
 git -C "$root" rev-parse --short=12 HEAD >"$folder/commit" 2>/dev/null || echo unknown >"$folder/commit"
 tar -C "$folder" -cJf "$folder.tar.xz" .
-du -h "$folder.tar.xz"
+packed=$(stat -c %s "$folder.tar.xz") most=$((60 << 20))
+if [ "$packed" -gt "$most" ]; then
+  echo "prepare.sh: $folder.tar.xz has $packed bytes, more than $most (60 MiB):" \
+       "leave a program out of bench/gpu/programs/CMakeLists.txt" >&2
+  exit 1
+fi
+echo "$folder.tar.xz: $packed bytes"

@@ -193,17 +193,23 @@ def rerun(kit, found):
         raise Failed(f"a rerun has other losses or norms: {one} and {two}")
 
 
-def speed(program, *more, count=20, warmup=5):
+def measure_steps(kit, found, program, count, warmup=5):
+    """Adds to `found` the times of steps, whose attention has to be cuDNN's alone, and whose products of
+    experts are not one by one."""
+    kit.measure(found, kit.program(program), "train", "--mock-data", "--bench-json", "--train-iters",
+                count + warmup, "--warmup", warmup)
+    attention = found.get("attention", "not told")
+    if not attention.startswith("by cuDNN") or "by own tiles" in attention:
+        raise Failed(f"attention is {attention}, and not by cuDNN alone")
+    if "products of experts one by one" in found.get("products", ""):
+        raise Failed(f"products are by {found['products']}")
+
+
+def speed(program, count=20):
     def run(kit, found):
-        kit.measure(found, kit.program(program), "train", "--mock-data", "--bench-json", "--train-iters",
-                    count + warmup, "--warmup", warmup, *more)
-        attention = found.get("attention", "not told")
-        if not attention.startswith("by cuDNN") or "by own tiles" in attention:
-            raise Failed(f"attention is {attention}, and not by cuDNN alone")
-        if "products of experts one by one" in found.get("products", ""):
-            raise Failed(f"products are by {found['products']}")
+        measure_steps(kit, found, program, count)
         table = kit.run(kit.program(program), "train", "--mock-data", "--profile", "--train-iters", 6,
-                        "--eval-iters", 1, *more)
+                        "--eval-iters", 1)
         found["nodes"] = table.splitlines()[-60:]
     return run
 
@@ -251,11 +257,34 @@ def decoding(program, prompt, tokens):
     return run
 
 
-def torch_step(preset, batch):
-    def run(kit, found):  # with the environment as it is: PyTorch finds its libraries itself
-        kit.measure(found, sys.executable, ROOT / "bench/peers/gpt_step.py", "--device", "cuda", "--preset",
-                    preset, "--mode", "compile", "--autocast", "bf16", "--batch", batch, "--sequence",
-                    1024, "--steps", 20, "--warmup", 5, environment=os.environ)
+TORCH_MODES = ("compile", "max-autotune")
+
+
+def torch_step(kit, found, preset, batch, mode, count):
+    """Adds to `found` the times of PyTorch's steps, with the environment as it is: PyTorch finds its libraries
+    itself. What it has compiled is found by the next turn."""
+    cache = {"TORCHINDUCTOR_CACHE_DIR": str(kit.scratch / "inductor")}
+    kit.measure(found, sys.executable, ROOT / "bench/peers/gpt_step.py", "--device", "cuda", "--preset", preset,
+                "--mode", mode, "--autocast", "bf16", "--batch", batch, "--sequence", 1024, "--steps", count,
+                "--warmup", 5, environment={**os.environ, **cache})
+
+
+def beside_torch(program, preset, batch, count=20, turns=2):
+    """Steps of a program and of PyTorch's, of the same tokens, in turn. The ratio of a turn is to the faster
+    one of PyTorch's modes."""
+    def run(kit, found):
+        found["turns"] = []
+        for _ in range(turns):
+            turn = {name: {} for name in ("ours", *TORCH_MODES)}
+            found["turns"].append(turn)
+            measure_steps(kit, turn["ours"], program, count)
+            for mode in TORCH_MODES:
+                torch_step(kit, turn[mode], preset, batch, mode, count)
+                for number in ("batch", "sequence"):
+                    if turn[mode][number] != turn["ours"][number]:
+                        raise Failed(f"{number} is {turn['ours'][number]} here and {turn[mode][number]} there")
+            turn["peer"] = min(TORCH_MODES, key=lambda mode: turn[mode]["median_ms"])
+            turn["times as fast"] = turn[turn["peer"]]["median_ms"] / turn["ours"]["median_ms"]
     return run
 
 
@@ -263,7 +292,7 @@ def torch_step(preset, batch):
 # together: most parts need fewer than theirs, and --seconds holds the total. A part of megacpp_gpu has what
 # main.cpp gives it, 10 for the copies that always run before it, and 25 more, since megacpp_gpu itself gives
 # up a call 20 seconds after its part's time is over. A part that measures a program starts it twice, and the
-# program checks its products and its attention at each start.
+# program checks its products and its attention at each start; torch.compile compiles for minutes.
 PARTS = [
     ("copies", 35, of_megacpp_gpu("copies")),
     ("forms of products", 95, of_megacpp_gpu("forms of products")),
@@ -275,13 +304,13 @@ PARTS = [
     ("gpt2-124m", 120, speed("gpt2-124m-cuda")),
     ("memcheck", 120, memcheck),
     ("rerun", 80, rerun),
-    ("torch gpt2-124m", 120, torch_step("gpt2-124m", 32)),
     ("qwen3-30b-a3b, 2 layers", 120, speed("qwen3-30b-a3b-cuda", count=10)),
     ("qwen3-8b, 8 layers", 120, speed("qwen3-8b-cuda", count=10)),
+    ("beside torch gpt2-124m", 360, beside_torch("gpt2-124m-cuda", "gpt2-124m", 32)),
     ("tuned gpt2-124m", 150, tuned("gpt2-124m-cuda", 40)),
     ("gpt2-1558m", 150, speed("gpt2-1558m-cuda", count=10)),
-    ("torch gpt2-1558m", 180, torch_step("gpt2-1558m", 8)),
     ("decoding gpt2-124m", 90, decoding("gpt2-124m-cuda", 900, 64)),  # of 1,024 positions
+    ("beside torch gpt2-1558m", 540, beside_torch("gpt2-1558m-cuda", "gpt2-1558m", 8, count=10)),
     ("row bodies, achieved", 145, of_megacpp_gpu("row bodies, achieved")),
     ("products", 85, of_megacpp_gpu("products")),
 ]

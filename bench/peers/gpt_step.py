@@ -42,6 +42,7 @@ PRESETS = {
                                head_dim=64, num_experts=32, num_experts_per_tok=4,
                                norm_topk_prob=True, tie_word_embeddings=False)),
 }
+COMPILED = {"compile": "default", "max-autotune": "max-autotune"}
 WEIGHT_DECAY = 0.1
 CLIP = 1.0
 
@@ -146,7 +147,8 @@ def positive(text):
 def parse():
     p = argparse.ArgumentParser(description="Times training steps of a GPT-2 shaped model.")
     p.add_argument("--preset", choices=PRESETS, default="char")
-    p.add_argument("--mode", choices=("eager", "compile"), default="eager")
+    p.add_argument("--mode", choices=("eager", *COMPILED), default="eager",
+                   help="compile: torch.compile in its default mode; max-autotune: in that one")
     p.add_argument("--autocast", choices=("none", "bf16"), default="none")
     p.add_argument("--fused", choices=("on", "off"), default="on", help="fused AdamW (default on)")
     p.add_argument("--device", choices=("cpu", "cuda"), default="cpu",
@@ -190,7 +192,8 @@ def main():
     model.to(arguments.device)
     parameters = list(model.parameters())
     optimizer = make_optimizer(model, preset["lr"], preset["betas"], arguments.fused == "on")
-    loss_of = torch.compile(model) if arguments.mode == "compile" else model
+    compiled = COMPILED.get(arguments.mode)
+    loss_of = torch.compile(model, mode=compiled) if compiled else model
     autocast = arguments.autocast == "bf16"
     text = torch.randint(preset["vocabulary"], (1 << 20,), device=arguments.device)
     window = torch.arange(sequence + 1, device=arguments.device)

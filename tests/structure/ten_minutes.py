@@ -304,6 +304,35 @@ class Case(unittest.TestCase):
             part = self.run_part("decoding gpt2-124m", passes)
             self.assertEqual(part["found"]["speed"], [said] if passes else [])
 
+    def test_steps_of_pytorch_are_in_turn_and_the_faster_mode_is_the_peer(self):
+        """Ours takes 2 ms; PyTorch's modes 3 and 5 ms in the first turn, 7 and 4 in the second one."""
+        turns, python = self.folder / "turns", self.folder / "python"
+        steps = '{{"batch": {}, "sequence": 1024, "median_ms": {}, "attention": "by cuDNN 9", "products": "cuBLASLt"}}'
+        python.write_text(f'#!/bin/sh\n{AFTER}mode=$(after --mode "$@"); echo $mode >>{turns}\n'
+                          f'case "$mode $(grep -c $mode {turns})" in "compile 1") ms=3;; '
+                          f'"max-autotune 1") ms=5;; "compile 2") ms=7;; *) ms=4;; esac\n'
+                          f'echo "$TORCHINDUCTOR_CACHE_DIR" >>{self.folder}/cache\n'
+                          "echo '" + steps.format(32, "'$ms'") + "'\n")
+        python.chmod(0o755)
+        for batch, attention, passes in ((32, "by cuDNN 9", True), (16, "by cuDNN 9", False), (32, "by own tiles", False)):
+            for file in (turns, self.folder / "cache"):
+                file.unlink(missing_ok=True)
+            ours = steps.format(batch, 2).replace("by cuDNN 9", attention)
+            self.program("gpt2-124m-cuda", f"echo ours >>{turns}; echo '{ours}'\n")
+            with mock.patch.object(sys, "executable", str(python)):
+                part = self.run_part("beside torch gpt2-124m", passes)
+            found = part["found"]["turns"]
+            self.assertEqual(found[0]["ours"]["median_ms"], 2)  # also of a turn that failed
+            if not passes:
+                self.assertNotIn("times as fast", found[0])
+                self.assertIn("batch is 16 here and 32 there" if batch == 16 else "by own tiles", part["fault"])
+                continue
+            self.assertEqual(turns.read_text().split(), 2 * ["ours", "compile", "max-autotune"])
+            self.assertEqual([(turn["peer"], turn["times as fast"]) for turn in found],
+                             [("compile", 1.5), ("max-autotune", 2)])
+            self.assertEqual([turn["compile"]["median_ms"] for turn in found], [3, 7])
+            self.assertEqual(len(set((self.folder / "cache").read_text().split())), 1)
+
     def test_memcheck_needs_a_summary(self):
         for name in ("tiny-cuda", "experts-cuda"):
             self.program(name, "")
@@ -325,7 +354,7 @@ class Case(unittest.TestCase):
         def part(kit, _):
             seen["program"] = kit.run(kit.program("shows")).strip().split(":")
             with mock.patch.object(sys, "executable", kit.program("shows")), contextlib.suppress(self.of.Failed):
-                self.of.torch_step("gpt2-124m", 1)(kit, {})
+                self.of.torch_step(kit, {}, "gpt2-124m", 1, "compile", 2)
             seen["python"] = kit.said.strip()
         self.of.PARTS = [("shows", 5, part)]
         path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
@@ -370,7 +399,7 @@ class Case(unittest.TestCase):
             {"part": "a part", "name": "second", "passed": False, "fault": 'is "bad"'}])
         self.assertFalse((self.folder / "result.json.part").exists())
 
-    def test_prepare_needs_cudnn_and_every_program(self):
+    def test_prepare_needs_cudnn_and_every_program_and_fits_60_MiB(self):
         root, build = self.folder / "root", self.folder / "build"
         (root / "bench/gpu").mkdir(parents=True)
         (build / "programs").mkdir(parents=True)
@@ -378,7 +407,6 @@ class Case(unittest.TestCase):
         self.program("cmake", f'echo "$*" >>{self.folder}/asked\n')
         self.program("strip", 'cp "$3" "$2"\n')
         self.program("ldd", "")
-        self.program("du", "")
 
         def prepare():
             environment = {**os.environ, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
@@ -392,19 +420,27 @@ class Case(unittest.TestCase):
             (build / name).touch()
         done = prepare()
         self.assertEqual(done.returncode, 0, done)
-        self.assertTrue((self.folder / "out.tar.xz").exists())
+        packed = self.folder / "out.tar.xz"
+        self.assertEqual(done.stdout.splitlines()[-1], f"{packed}: {packed.stat().st_size} bytes")
+        for size, code in ((60 << 20, 0), ((60 << 20) + 1, 1)):
+            self.program("tar", f'truncate -s {size} {packed}\n')
+            done = prepare()
+            self.assertEqual(done.returncode, code, done)
+            told = f"prepare.sh: {packed} has {size} bytes, more than 62914560 (60 MiB): leave a program out"
+            self.assertEqual(done.stderr.startswith(told), code == 1, done.stderr)
         for line in (self.folder / "asked").read_text().splitlines():
             if line.startswith("-S"):
                 self.assertIn("-DMEGACPP_WITH_CUDNN=ON -DMEGACPP_WITH_CUTLASS=ON", line)
 
-    def test_a_step_of_pytorch_on_a_gpu_is_not_called_fp32(self):
+    def test_a_step_of_pytorch_has_the_modes_and_on_a_gpu_is_not_called_fp32(self):
         names = ("torch", "torch.nn", "torch.nn.functional")
         torch, nn, functional = (types.ModuleType(name) for name in names)
         torch.nn, nn.functional, nn.Module = nn, functional, object
         with mock.patch.dict(sys.modules, dict(zip(names, (torch, nn, functional)))), \
                 mock.patch.object(sys, "path", list(sys.path)):
-            precision = module(ROOT / "bench/peers/gpt_step.py").precision_of
-        self.assertEqual([precision(on_gpu, autocast) for on_gpu in (False, True) for autocast in (False, True)],
+            peer = module(ROOT / "bench/peers/gpt_step.py")
+        self.assertEqual(tuple(peer.COMPILED), self.of.TORCH_MODES)
+        self.assertEqual([peer.precision_of(on_gpu, autocast) for on_gpu in (False, True) for autocast in (False, True)],
                          ["fp32", "bf16-autocast", "tf32", "bf16-autocast"])
 
 
