@@ -239,21 +239,28 @@ def tuned(program, seconds):
     return run
 
 
-def decoding(program, prompt, tokens):
-    """Tokens a second of one sequence, behind a prompt of so many tokens."""
+def decoding(program, last):
+    """The last tokens of one sequence, which is as long as those that the program trains on: tokens a second,
+    and what share of the speed of copies the bytes have that a token reads, weights and caches. The time is
+    that of the whole program, in which the host chooses each token."""
     def run(kit, found):
-        saved = kit.scratch / "saved"
-        try:
-            kit.run(kit.program(program), "train", "--mock-data", "--train-iters", 1, "--eval-iters", 1,
-                    "--save", saved)
-            ids = " ".join(str(7 * i % 1000) for i in range(prompt))
-            text = kit.run(kit.program(program), "generate", "--load", saved, "--ids", "--prompt", ids,
-                           "--max-new-tokens", tokens, "--ignore-eos")
-        finally:
-            shutil.rmtree(saved, ignore_errors=True)
-        found["speed"] = [line for line in text.splitlines() if "tokens/s" in line]
-        if not found["speed"]:
-            raise Failed(f"{program} told no tokens/s")
+        copies = kit.scratch / "copies.json"
+        kit.run(kit.program("megacpp_gpu"), "--only", "copies", "--json", copies)
+        found["copy_TB/s"] = json.loads(copies.read_text())["copy_TB/s"]
+        described = {}
+        kit.measure(described, kit.program(program), "describe", "--json")
+        token = found["token"] = described["decoding"]
+        ids = " ".join(str(7 * i % 1000) for i in range(token["tokens"] - last))
+        text = kit.run(kit.program(program), "generate", "--random-weights", "--ids", "--greedy", "--prompt", ids,
+                       "--max-new-tokens", last)
+        told = re.search(rf"new: {last} tokens in ([\d.]+) s", text)
+        if told is None or float(told[1]) == 0:
+            raise Failed(f"{program} told no time of {last} new tokens")
+        passes = last - 1  # the pass of the prompt gives the first one
+        found["tokens/s"] = passes / float(told[1])
+        # The caches are full at the last token alone.
+        found["read_bytes"] = token["read"] - token["caches"] * last / (2 * token["tokens"])
+        found["of_copy"] = found["read_bytes"] * found["tokens/s"] / (1e12 * found["copy_TB/s"])
     return run
 
 
@@ -292,7 +299,8 @@ def beside_torch(program, preset, batch, count=20, turns=2):
 # together: most parts need fewer than theirs, and --seconds holds the total. A part of megacpp_gpu has what
 # main.cpp gives it, 10 for the copies that always run before it, and 25 more, since megacpp_gpu itself gives
 # up a call 20 seconds after its part's time is over. A part that measures a program starts it twice, and the
-# program checks its products and its attention at each start; torch.compile compiles for minutes.
+# program checks its products and its attention at each start. The host makes the random weights of the
+# program that decodes, and torch.compile compiles for minutes.
 PARTS = [
     ("copies", 35, of_megacpp_gpu("copies")),
     ("forms of products", 95, of_megacpp_gpu("forms of products")),
@@ -306,10 +314,11 @@ PARTS = [
     ("rerun", 80, rerun),
     ("qwen3-30b-a3b, 2 layers", 120, speed("qwen3-30b-a3b-cuda", count=10)),
     ("qwen3-8b, 8 layers", 120, speed("qwen3-8b-cuda", count=10)),
+    ("decoding qwen3-8b", 240, decoding("qwen3-8b-whole-cuda", 256)),
     ("beside torch gpt2-124m", 360, beside_torch("gpt2-124m-cuda", "gpt2-124m", 32)),
     ("tuned gpt2-124m", 150, tuned("gpt2-124m-cuda", 40)),
     ("gpt2-1558m", 150, speed("gpt2-1558m-cuda", count=10)),
-    ("decoding gpt2-124m", 90, decoding("gpt2-124m-cuda", 900, 64)),  # of 1,024 positions
+    ("decoding gpt2-124m", 90, decoding("gpt2-124m-cuda", 128)),
     ("beside torch gpt2-1558m", 540, beside_torch("gpt2-1558m-cuda", "gpt2-1558m", 8, count=10)),
     ("row bodies, achieved", 145, of_megacpp_gpu("row bodies, achieved")),
     ("products", 85, of_megacpp_gpu("products")),

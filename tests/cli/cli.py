@@ -3074,6 +3074,25 @@ class Generation(Case):
         self.assertEqual(self.generate("--config", config, "--prompt", prompts[0]).stdout.decode(),
                          texts[0] + "\n")
 
+    def test_random_weights_are_those_that_a_run_begins_with(self):
+        prompt = ("generate", "--ids", "--prompt", "7 8 9", "--max-new-tokens", 20)
+
+        def written(*flags):
+            return run(*prompt, "--random-weights", "--greedy", *flags).stdout
+        begun = self.folder / "begun"  # by a step that changes no weight
+        self.train("--save", begun, "--lr", "1e-44", "--min-lr", 0, "--seed", 5, steps=1)
+        self.assertEqual(written("--seed", 5), run(*prompt, "--greedy", "--load", begun).stdout)
+        self.assertNotEqual(written("--seed", 5), written())
+        self.assertEqual(written("--ranks", 2), written())
+        config = self.folder / "run.json"
+        config.write_text(json.dumps({"load": str(self.model)}))
+        for load in (("--load", self.model), ("--config", config)):
+            self.refused(USAGE, *prompt, "--random-weights", *load, says="--random-weights and --load contradict")
+        for flags, says in ((("--prompt", "7"), "--random-weights needs --ids"), (("--chat",), "needs --ids"),
+                            (("--ids", "--prompt", "7", "--ignore-eos"), "--ignore-eos changes nothing")):
+            self.refused(USAGE, "generate", "--random-weights", *flags, says=says)
+        self.refused(USAGE, "eval", "--random-weights", "--data-path", self.text, says="random-weights")
+
     def test_several_samples(self):
         def texts(*flags):
             done = self.generate(*flags, "--max-new-tokens", 20, "--seed", 3, "--json")
@@ -3261,6 +3280,12 @@ class Describe(Case):
         attention = 2 * 4 * 2 * (32 * 33 // 2) * 32
         flops = sum(stage["flops"] for stage in result["work"].values())
         self.assertAlmostEqual(flops, 3 * dense + 7 * attention, delta=0.02 * flops)
+        # A decoded token reads all weights but the other rows of the positions' table, and the caches: keys
+        # and values of two layers. Values on the way are some thousand bytes.
+        decoding, caches = result["decoding"], 2 * 2 * 32 * 32 * 4
+        self.assertEqual((decoding["tokens"], decoding["caches"]), (32, caches))
+        read = caches + 4 * (parameters - 31 * 32)
+        self.assertAlmostEqual(decoding["read"], read + 3000, delta=3000)
         self.assertEqual(result["collectives"], [])  # one rank has nobody to talk to
         self.assertIn("(dp 1)\n  none\n", text)
         # The text tells what there is to know at a glance; the graphs are asked for.

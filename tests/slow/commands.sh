@@ -34,6 +34,7 @@ documented docs/watching-a-run.md trace
 documented docs/watching-a-run.md several-files
 documented docs/watching-a-run.md same-windows
 documented docs/watching-a-run.md logprobs
+documented docs/watching-a-run.md decoding
 documented docs/watching-a-run.md states
 documented docs/writing-a-model.md own-run
 

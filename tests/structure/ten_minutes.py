@@ -298,11 +298,31 @@ class Case(unittest.TestCase):
         self.assertIn("megacpp_gpu ended with 9", part["fault"])
         self.assertEqual(part["found"], {"table": json.loads(table)})
 
-    def test_decoding_tells_a_speed(self):
-        for said, passes in (("prompts: 900 tokens in 1 s, 900 tokens/s | new: 64", True), ("7 14 21", False)):
-            self.program("gpt2-124m-cuda", f'case "$*" in *generate*) echo "{said}";; esac\n')
+    def test_decoding_tells_its_share_of_the_speed_of_copies(self):
+        """127 passes in half a second, each of which reads 4 GB of weights and the caches, of which 15 GB are full."""
+        self.program("megacpp_gpu", '[ "$(after --only "$@")" = copies ] && '
+                                    'echo \'{"copy_TB/s": 3.2}\' >"$(after --json "$@")"\n')
+        token = {"tokens": 1024, "read": 19 * 10**9, "caches": 15 * 10**9, "written": 5}
+        for told, passes in (("new: 128 tokens in 0.500 s, 256 tokens/s", True), ("7 14 21", False),
+                             ("new: 64 tokens in 0.500 s, 128 tokens/s", False), ("new: 128 tokens in 0.000 s", False)):
+            self.program("gpt2-124m-cuda", f'echo "$*" >>{self.folder}/asked; case "$1" in describe) echo \''
+                                           f'{json.dumps({"decoding": token})}\';; *) echo "prompts: 896 | {told}";; esac\n')
             part = self.run_part("decoding gpt2-124m", passes)
-            self.assertEqual(part["found"]["speed"], [said] if passes else [])
+            found = part["found"]
+            self.assertEqual((found["copy_TB/s"], found["token"]), (3.2, token))
+            self.assertEqual("of_copy" in found, passes)
+            if not passes:
+                self.assertIn("told no time of 128 new tokens", part["fault"])
+                continue
+            self.assertAlmostEqual(found["tokens/s"], 127 / 0.5)
+            self.assertAlmostEqual(found["read_bytes"], 19e9 - 15e9 / 16)
+            self.assertAlmostEqual(found["of_copy"], (19e9 - 15e9 / 16) * 254 / 3.2e12)
+        described, generated = (self.folder / "asked").read_text().splitlines()[:2]
+        self.assertEqual(described, "describe --json")
+        prompt = generated.split("--prompt ")[1].split(" --max")[0].split()
+        self.assertEqual(len(prompt), 1024 - 128)  # so that the last token is the 1,024th
+        for words in ("generate --random-weights --ids", "--greedy", "--max-new-tokens 128"):
+            self.assertIn(words, generated)
 
     def test_steps_of_pytorch_are_in_turn_and_the_faster_mode_is_the_peer(self):
         """Ours takes 2 ms; PyTorch's modes 3 and 5 ms in the first turn, 7 and 4 in the second one."""

@@ -31,6 +31,11 @@ struct qwen3_8b_on_cuda : on_cuda {
   static constexpr auto model = first_layers(mc::preset::qwen3_8b, 8);
   static constexpr mc::batching batch{.micro = 2, .sequence = 4096};
 };
+/// All layers, whose weights alone fit: it decodes.
+struct qwen3_8b_whole_on_cuda : on_cuda {
+  static constexpr auto model = mc::preset::qwen3_8b;
+  static constexpr mc::batching batch{.micro = 1, .sequence = 4096};
+};
 /// Shaped as Qwen3-30B-A3B, with 2 of its 48 layers.
 struct qwen3_30b_a3b_on_cuda : on_cuda {
   static constexpr auto model = first_layers(mc::preset::qwen3_30b_a3b, 2);

@@ -35,12 +35,25 @@ struct continued_text {
   std::int64_t fresh() const { return std::ssize(tokens) - static_cast<std::int64_t>(given); }
 };
 
+/// The model that texts are of; none: one of random weights. Throws mc::error.
+inline std::optional<found_model> model_of_texts(const options& o, const agreement& ranks,
+                                                 const std::string& named) {
+  if (!o.model.random_weights()) return required_model(o, "generate", ranks, named);
+  if (o.model.load.given())
+    throw error(exit_code::usage, "--random-weights and --load contradict each other; give one");
+  if (!o.sampling.ids())
+    throw error(exit_code::usage,
+                "--random-weights needs --ids, since such weights have no tokenizer");
+  return std::nullopt;
+}
+
 /// The tokens of a model: by its tokenizer, its characters, as bytes, or as ids.
 inline token_text token_text_of(const program_view& p, const options& o,
-                                const model_folder& folder) {
-  std::optional<character_set> characters = characters_of(folder, p);
+                                const std::optional<found_model>& found) {
+  if (!found) return {p, o, std::nullopt, o.sampling.ids()};
+  std::optional<character_set> characters = characters_of(found->folder, p);
   std::shared_ptr<const tokenizer> words;
-  if (!o.sampling.ids() && !characters) words = run_tokenizer(o.data, folder.path());
+  if (!o.sampling.ids() && !characters) words = run_tokenizer(o.data, found->folder.path());
   return {p, o, std::move(characters), o.sampling.ids(), std::move(words)};
 }
 
@@ -252,7 +265,7 @@ inline continuing continuing_of(const options& o) {
            o.sampling.top_p(), static_cast<std::uint64_t>(o.model.seed())},
           o.sampling.overflow() == "slide",
           o.sampling.use_cache(),
-          "the model in " + o.model.load(),
+          o.model.random_weights() ? "the model" : "the model in " + o.model.load(),
           o.sampling.logprobs()};
 }
 
@@ -487,34 +500,35 @@ inline void run_generation(const program_view& p, const options& asked, device& 
   const sampling_flags& s = asked.sampling;
   if (s.greedy() && s.temperature.given() && s.temperature() != 0)
     throw error(exit_code::usage, "--greedy and --temperature contradict each other; give one");
-  const found_model found = detail::required_model(asked, "generate", all, named);
-  const options o = with_tokenizer_of_run(asked, found);
-  const model_folder& folder = found.folder;
-  const token_text tokens = detail::token_text_of(p, o, folder);
+  const std::optional<found_model> found = detail::model_of_texts(asked, all, named);
+  const options o = found ? with_tokenizer_of_run(asked, *found) : asked;
+  const token_text tokens = detail::token_text_of(p, o, found);
   std::optional<detail::chat_prompts> chat;
-  if (o.sampling.chat()) chat.emplace(o, tokens, folder.path());
+  if (o.sampling.chat()) chat.emplace(o, tokens, found ? found->folder.path() : "");
   const bool talks = chat && !o.sampling.prompt.given() && !o.sampling.prompts_file.given();
   std::vector<detail::continued_text> texts;
   if (!talks)
     texts = detail::with_samples(detail::read_prompts(o, tokens, chat ? &*chat : nullptr), o);
   detail::text_end end(o, p, tokens);
-  if (!o.sampling.ignore_eos()) {
-    for (const std::int32_t id : detail::end_tokens_of(folder)) end.add(id, !chat);
+  if (found && !o.sampling.ignore_eos()) {
+    for (const std::int32_t id : detail::end_tokens_of(found->folder)) end.add(id, !chat);
     if (chat) end.add(chat->end_of_turn(), false);
   }
-  all.after_first(name_of(found));
-  detail::require_same_model(all, folder);
+  all.after_first(found ? name_of(*found) : "");
+  if (found) detail::require_same_model(all, found->folder);
   if (all.apart()) all.require_same(detail::hash_of(texts), "other prompts", "give all the same");
   const rank_program of_rank(p, both.ranks);
   stores weights(of_rank.view(), false, both.ranks.coordinate(), on, both.ranks.ranks());
-  load_weights(folder, p, weights);
+  if (found) load_weights(found->folder, p, weights);
+  else weights.initialise(static_cast<std::uint64_t>(o.model.seed()));
   std::int64_t longest = 0; // without the last token, which no other follows
   for (const detail::continued_text& t : texts) {
     const auto before = static_cast<std::int64_t>(t.given);
     longest = std::max(longest, before + std::min(p.positions - before, end.most() - 1));
   }
-  if (all.first())
-    for (const std::string& line : detail::untrained_reached(folder, p, longest)) print_note(line);
+  if (found && all.first())
+    for (const std::string& line : detail::untrained_reached(found->folder, p, longest))
+      print_note(line);
 
   detail::continuation batch(detail::continuing_of(o), tokens, end);
   const auto tell_end = [&](const detail::continued_text& t) {

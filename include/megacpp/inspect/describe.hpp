@@ -408,17 +408,37 @@ inline json_output graphs_json(const program_view& p, const std::vector<model_pa
   return parts;
 }
 
-/// Prepares the products of one decoded token of one sequence, on a device that counts sizes alone.
-inline void prepare_decoding(const program_view& p, device& on) {
-  const int tp = p.numbers.ranks.tp;
-  const setup s = for_generation(p.numbers, 1, tp, 2 * tp);
+/// f(part, number) for the parts that decode one token of one sequence, with room for so many.
+template <class F> void for_each_decoding_part(const program_view& p, std::int64_t room, F f) {
+  const setup s = for_generation(p.numbers, 1, p.numbers.ranks.tp, room);
   for (int i = 0; i <= p.kinds() + 1; ++i) {
     const auto g = std::make_unique<graph>(generation_graph(p, s, i));
-    const auto part = p.generation.part(after_passes(*g, {}), i);
-    std::vector<node_slot> slots(static_cast<std::size_t>(part->g.node_count));
-    const part_view view = part->view();
-    view.prepare(view, on, slots.data(), false);
+    f(*p.generation.part(after_passes(*g, {}), i), i);
   }
+}
+/// Prepares the products of one decoded token of one sequence, on a device that counts sizes alone.
+inline void prepare_decoding(const program_view& p, device& on) {
+  for_each_decoding_part(p, 2 * p.numbers.ranks.tp, [&](const planned_part& part, int) {
+    std::vector<node_slot> slots(static_cast<std::size_t>(part.g.node_count));
+    const part_view view = part.view();
+    view.prepare(view, on, slots.data(), false);
+  });
+}
+/// The bytes that one rank of each stage reads and writes for the last token of one sequence, which
+/// is as long as those of training: weights, of tables one row, and the caches, which are told by
+/// themselves, too.
+inline json_output decoding_json(const program_view& p) {
+  const std::int64_t tokens = std::min<std::int64_t>(p.numbers.batch.sequence, p.positions);
+  const std::vector<int> layers = layers_of_parts(p);
+  work w;
+  std::int64_t caches = 0;
+  for_each_decoding_part(p, tokens, [&](const planned_part& part, int i) {
+    const int n = layers[static_cast<unsigned>(i)];
+    w += mc::times(work_of(part.g, phase::forward), n);
+    for_each_cache(part.g,
+                   [&](value_id v) { caches += n * local_bytes(part.g.ranks, part.g.at(v)); });
+  });
+  return {{"tokens", tokens}, {"read", w.read}, {"caches", caches}, {"written", w.written}};
 }
 /// The shapes of the products of a program: those of training and evaluation, which `on` has
 /// prepared, and the product by which a run measures this machine's speed. Where the device has
@@ -501,6 +521,7 @@ inline std::string describe_json(const program_view& p, const std::vector<model_
   d["work_stage"] = busiest;
   d["memory"] = std::move(memory);
   d["work"] = detail::work_json(work_of_step(p, 1, busiest));
+  if (why_not.empty()) d["decoding"] = detail::decoding_json(p);
   d["collectives"] = detail::collectives_json(p, detail::known(ranks, p));
   d["product_shapes"] = detail::shapes_json(p, on, why_not.empty());
   d["graphs"] = detail::graphs_json(p, model);

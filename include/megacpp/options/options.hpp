@@ -24,16 +24,23 @@
 namespace mc {
 
 struct model_flags {
-  BOOST_HANA_DEFINE_STRUCT(model_flags, (text_flag, load), (switch_flag, finetune),
-                           (whole_flag, seed), (text_flag, dtype), (text_flag, max_shard_size));
+  BOOST_HANA_DEFINE_STRUCT(model_flags, (text_flag, load), (switch_flag, random_weights),
+                           (switch_flag, finetune), (whole_flag, seed), (text_flag, dtype),
+                           (text_flag, max_shard_size));
   model_flags() {
     load.is("",
-            "folder to start from; eval, generate and export need one. A folder that train --save "
-            "wrote: train goes on where its newest whole state ends, or begins if it has none and "
-            "--save names it too. A Hugging Face model folder: train begins with its weights. "
-            "describe lists the states in the folder instead of the model")
+            "folder to start from; eval, export, and generate without --random-weights need one. A "
+            "folder that train --save wrote: train goes on where its newest whole state ends, or "
+            "begins if it has none and --save names it too. A Hugging Face model folder: train "
+            "begins with its weights. describe lists the states in the folder instead of the "
+            "model")
         .of(command::all)
         .resumes(on_resume::unsaved);
+    random_weights
+        .is(false,
+            "take the weights that a new run begins with instead of those of --load, to measure "
+            "speed; needs --ids")
+        .of(command::generate);
     finetune
         .is(false,
             "take only the weights from --load: a new run, with its own optimizer, schedule, data "

@@ -254,11 +254,16 @@ inline std::vector<std::string> refuse_idle_flags(command c, options& o, refusal
   }
   if (overlaps(c, command::train | command::eval))
     refuse(o.data.data_type() != "chat", {"chat-loss"}, "changes nothing without --data-type chat");
-  if (c == command::generate)
-    refuse(o.sampling.greedy() || (o.sampling.temperature.given() && o.sampling.temperature() == 0),
-           {"top-k", "top-p", "seed", "num-samples"},
-           "changes nothing where the likeliest token is always taken, by --greedy or "
-           "--temperature 0");
+  if (c == command::generate) {
+    const bool always =
+        o.sampling.greedy() || (o.sampling.temperature.given() && o.sampling.temperature() == 0);
+    const char* const likeliest =
+        "changes nothing where the likeliest token is always taken, by --greedy or --temperature 0";
+    refuse(always, {"top-k", "top-p", "num-samples"}, likeliest);
+    refuse(always && !o.model.random_weights(), {"seed"}, likeliest);
+    refuse(o.model.random_weights(), {"ignore-eos"},
+           "changes nothing beside --random-weights, with which no token ends a text");
+  }
   const bool ids = c == command::generate
                        ? o.sampling.ids()
                        : o.data.data_type() == "u16" || o.data.data_type() == "i32";
