@@ -9,6 +9,7 @@ using mc::operator""_GiB;
 static_assert(mc::fits<gpt2_124m_on_cuda>(75_GiB));
 static_assert(mc::fits<gpt2_1558m_on_cuda>(75_GiB));
 static_assert(mc::fits<qwen3_8b_on_cuda>(75_GiB));
+static_assert(mc::memory<qwen3_8b_whole_on_cuda>().weights < 20_GiB); // it only decodes
 static_assert(mc::fits<qwen3_30b_a3b_on_cuda>(75_GiB));
 static_assert(mc::fits<small_experts_on_cuda>(1_GiB));
 
