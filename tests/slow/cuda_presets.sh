@@ -129,6 +129,8 @@ describes() { # PROGRAM
   for library in cudart cublasLt cudnn; do
     [[ $linked == *"lib$library"* ]] || fail "$1 is not linked with $library"
   done
+  linked=$(nm -C "$program")
+  [[ $linked != *Eigen::* ]] || fail "$1 has code of Eigen"
   "$program" describe >"$build/described"
   grep -q 'cuBLASLt .* or later' "$build/described" || fail "$1 does not describe its products"
   [ "$1" != experts ] || # the others are of fp32, which cuDNN does not take

@@ -185,7 +185,17 @@ if(MEGACPP_NVCC)
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/cutlass.sh ${PROJECT_SOURCE_DIR}
       ${CMAKE_CURRENT_BINARY_DIR}/cuda_cutlass ${CMAKE_CURRENT_BINARY_DIR}/venvs -G ${CMAKE_GENERATOR}
       -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER})
-  if(MEGACPP_EXHAUSTIVE_TESTS) # and by another toolkit, which pip installs
+  if(MEGACPP_EXHAUSTIVE_TESTS)
+    # Bodies for a B200, which no program is built for by default.
+    foreach(bodies ELEMENT=mc::bf16 ELEMENT=float SUM=float)
+      string(MAKE_C_IDENTIFIER "nvcc_sm_100a_${bodies}" name)
+      megacpp_slow_test(${name} LABEL nvcc TIMEOUT 1200 ONE_THREAD COST 60
+        COMMAND ${MEGACPP_NVCC} -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -arch=sm_100a
+          -ccbin=${CMAKE_CXX_COMPILER} -Werror=all-warnings -Xcompiler=-ffp-contract=off
+          -I${PROJECT_SOURCE_DIR}/include -DMEGACPP_${bodies} -c -o ${CMAKE_CURRENT_BINARY_DIR}/${name}.o
+          ${PROJECT_SOURCE_DIR}/cmake/cuda_bodies.cu)
+    endforeach()
+    # And by another toolkit, which pip installs.
     megacpp_slow_test(nvcc_second_toolkit LABEL nvcc TIMEOUT 4800 ONE_THREAD MAY_SKIP COST 400
       COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/second_toolkit.sh ${PROJECT_SOURCE_DIR}
         ${CMAKE_CURRENT_BINARY_DIR}/second_toolkit -G ${CMAKE_GENERATOR}
