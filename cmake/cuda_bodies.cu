@@ -1,8 +1,10 @@
 // The row bodies of programs for CUDA. nvcc, which reads no graph, compiles them, and they are the same
 // for all runs. MEGACPP_ELEMENT or MEGACPP_SUM names a type, and the unit has the bodies of such
-// elements or sums; without either it has the bodies that have no type, and the sort.
+// elements or sums; without either it has the bodies that have no type, the sort, and what tells for
+// which devices all of them are compiled.
 #include <megacpp/exec/cuda/launch.cuh>
 #if !defined(MEGACPP_ELEMENT) && !defined(MEGACPP_SUM)
+#include <megacpp/exec/cuda/architectures.cuh>
 #include <megacpp/exec/cuda/sort.cuh>
 #include <megacpp/kernel/cuda/reduce.hpp>
 #endif

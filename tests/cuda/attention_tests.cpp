@@ -342,3 +342,34 @@ BOOST_AUTO_TEST_CASE(a_library_that_cannot_be_opened_leaves_all_to_bodies) {
   BOOST_TEST(of.left().front().find("cuDNN cannot be opened") != std::string::npos);
   BOOST_TEST(of.describe() == "by own tiles");
 }
+
+BOOST_AUTO_TEST_CASE(an_old_library_leaves_all_to_bodies) {
+  for (const std::size_t version : {90500, 90600}) {
+    stand_in::begin({.cudnn = version});
+    cuda on(0, 1, [](cuda&) { return cuda_libraries{}; });
+    static std::string told;
+    told.clear();
+    cudnn_attention of(on, true, [](std::string_view text) { told += text; });
+    BOOST_TEST((of.prepare(forward_of(shape_of(1, 12, 2, 2, 8))) != nullptr) == (version == 90600));
+    BOOST_TEST((told.find("since cuDNN 9.5.0 is older than 9.6, which is needed") !=
+                std::string::npos) == (version == 90500),
+               told);
+    BOOST_TEST(of.describe() ==
+               (version == 90600 ? "by cuDNN 9.6.0, deterministic" : "by own tiles"));
+  }
+}
+
+// Whether others have taken memory must not decide what computes, and so the bits.
+BOOST_AUTO_TEST_CASE(a_check_without_memory_ends_the_run) {
+  test::machine_with_device machine;
+  stand_in::fail("cudaMalloc", cudaErrorMemoryAllocation);
+  cudnn_attention of(machine.device());
+  try {
+    (void)of.prepare(forward_of(shape_of(1, 12, 2, 2, 8)));
+    BOOST_ERROR("nothing was refused");
+  } catch (const error& e) {
+    BOOST_TEST((e.code() == exit_code::memory));
+    BOOST_TEST(std::string(e.what()).find("for the check of an attention") != std::string::npos,
+               e.what());
+  }
+}

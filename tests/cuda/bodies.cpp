@@ -1,10 +1,12 @@
-// What a CUDA program has from nvcc: its bodies, as emulated blocks, sums over ranks, and the sort.
+// What a CUDA program has from nvcc: its bodies, as emulated blocks, sums over ranks, the sort, and for
+// which devices they are compiled.
 #include <cuda/emulated_launch.hpp>
 
 #include <megacpp/kernel/cuda/reduce.hpp>
 #include <megacpp/kernel/rows/bodies.hpp>
 
 #include <cstring>
+#include <span>
 
 #include <sort_by_bits.hpp>
 
@@ -21,6 +23,15 @@ int mc::sort_on_cuda(cudaStream_t on, std::uint64_t* numbers, std::int64_t n, in
     std::memset(room, 0xa5, static_cast<std::size_t>(sort_bytes_on_cuda(n)));
   });
   return cudaSuccess;
+}
+
+/// They are compiled for compute capability 9.0.
+int mc::find_bodies_on_cuda() {
+  return stand_in::has().capability[0] == 9 ? cudaSuccess : cudaErrorNoKernelImageForDevice;
+}
+std::span<const int> mc::architectures_of_bodies() {
+  static constexpr int all[] = {900};
+  return all;
 }
 
 #define MEGACPP_BODY(...) \

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -500,10 +501,30 @@ BOOST_AUTO_TEST_CASE(devices_are_taken_in_turn) {
 BOOST_AUTO_TEST_CASE(what_a_machine_lacks_is_one_sentence) {
   const auto make = [](int ordinal = 0) { return [=] { const mc::cuda d(ordinal, 1, none); }; };
   stand_in::begin({.devices = 0});
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
   is_in(
       "CUDA finds no device to run on (no CUDA-capable device is detected); give a machine with a "
       "GPU and its driver, or build the program with device=cpu",
       error_of(mc::exit_code::machine, make()));
+  for (const char* const hidden : {"", "7"}) {
+    ::setenv("CUDA_VISIBLE_DEVICES", hidden, 1);
+    is_in(
+        "CUDA finds no device to run on (no CUDA-capable device is detected), and "
+        "CUDA_VISIBLE_DEVICES is \"" +
+            std::string(hidden) +
+            "\", which hides those that it does not name: unset it, or name a device that "
+            "`nvidia-smi -L` lists",
+        error_of(mc::exit_code::machine, make()));
+  }
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
+  stand_in::begin({.devices = 2});
+  make()(); // the thread chooses anew
+  stand_in::fail("cudaSetDevice", cudaErrorDevicesUnavailable);
+  is_in(
+      "device 1 is not available (cudaErrorDevicesUnavailable), as where one process alone may "
+      "compute on it, and another one does: end that one, choose another device by --device, or "
+      "let its administrator set the compute mode to Default",
+      error_of(mc::exit_code::machine, make(1)));
   stand_in::begin({});
   stand_in::fail("cudaGetDeviceCount", cudaErrorInsufficientDriver);
   is_in("the driver of the GPU is missing, or older than CUDA ",
@@ -701,4 +722,24 @@ BOOST_AUTO_TEST_CASE(a_device_that_is_lost_is_named_with_the_node_before) {
       "cudaErrorLaunchFailure, "
       "unspecified launch failure",
       error_of(mc::exit_code::internal, [&] { lane.finish(); }));
+}
+
+// Kernels go wrong long after they were launched: the node that was launched last is named, unless a
+// launch waits for its kernel.
+BOOST_AUTO_TEST_CASE(a_launch_that_waits_names_the_node_that_went_wrong) {
+  for (const bool blocking : {false, true}) {
+    opened_device d({.blocking = blocking});
+    auto& lane = static_cast<mc::cuda_lane&>(d.main_lane());
+    const sums x(d);
+    lane.finish();
+    const named_op op{"rms_norm"};
+    const named_node all[] = {{&op, {17}}, {&op, {18}}, {&op, {19}}};
+    stand_in::lose_device(1); // in the second one
+    is_in(blocking ? "the launch of a kernel behind the kernel of rms_norm at model.hpp:18: "
+                   : "cudaStreamSynchronize behind the kernel of rms_norm at model.hpp:19: ",
+          error_of(mc::exit_code::internal, [&] {
+            for (const named_node& n : all) lane.launch(n, [&] { x.grow(lane); });
+            lane.finish();
+          }));
+  }
 }

@@ -67,5 +67,5 @@ template <class Body> int mc::launch_on_cuda(cudaStream_t on, std::int64_t rows,
                   test::bytes_to_keep(body, test::blocks().threads),
                   [&body](const test::emulated_team& team, std::int64_t row) { body(team, row); });
   });
-  return cudaSuccess;
+  return cudaGetLastError(); // as nvcc's does
 }

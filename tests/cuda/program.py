@@ -159,16 +159,25 @@ class Case(unittest.TestCase):
         for flags in ((), ("--no-cuda-graphs",), ("--ranks", 2)):  # ranks wait for the device amid a step
             self.ranges(*mock, *flags, check=INTERNAL, machine="lose=400")
 
+    def refused(self, code, machine, *arguments, **environment):
+        """The one sentence with which a program ends."""
+        done = run(CUDA, *arguments, check=code, machine=machine, **environment)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        return done.stderr
+
     @needs_stand_in
     def test_what_the_machine_lacks_is_one_sentence(self):
-        def refused(code, machine, *arguments):
-            done = run(CUDA, *arguments, check=code, machine=machine)
-            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
-            return done.stderr
-        mock = ("train", "--mock-data", "--train-iters", 2)
+        refused, mock = self.refused, ("train", "--mock-data", "--train-iters", 2)
         self.assertIn("CUDA finds no device to run on", refused(MACHINE, "devices=0", *mock))
-        said = refused(MEMORY, "bytes=1000000", *mock)
-        self.assertIn("of memory, and device 0 leaves 977 KiB", said)
+        for hidden in ("", "7"):
+            said = refused(MACHINE, "devices=0", *mock, CUDA_VISIBLE_DEVICES=hidden)
+            self.assertIn(f'CUDA_VISIBLE_DEVICES is "{hidden}", which hides', said)
+        said = refused(MACHINE, "capability=80", *mock)
+        self.assertIn("has compute capability 8.0, and the kernels of this program are compiled for 9.0: "
+                      "build it with -DMEGACPP_CUDA_ARCHITECTURES=80", said)
+        self.assertIn("cuBLASLt 12.3.0 is older than", refused(MACHINE, "cublaslt=120300", *mock))
+        self.assertIn("device 0 is not available (cudaErrorDevicesUnavailable)",
+                      refused(MACHINE, "unavailable=0", *mock))
         self.assertIn("--product-type widened is for CPUs", refused(USAGE, "", *mock, "--product-type", "widened"))
         # What needs no device runs without one.
         said = run(CUDA, "describe", machine="devices=0").stdout

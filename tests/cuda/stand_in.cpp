@@ -129,9 +129,11 @@ public:
 
   // Memory.
 
+  std::size_t left() const {
+    return has.bytes - has.taken - static_cast<std::size_t>(counted.reserved);
+  }
   cudaError_t reserve(void** p, std::size_t bytes) {
-    if (static_cast<std::size_t>(counted.reserved) + bytes > has.bytes)
-      return told(cudaErrorMemoryAllocation);
+    if (bytes > left()) return told(cudaErrorMemoryAllocation);
     auto* const at = map(bytes);
     std::memset(at, 0xff, bytes); // a NaN of every type
     std::memset(at + bytes, static_cast<int>(beyond), pages(bytes) - bytes);
@@ -355,6 +357,7 @@ void start(cudaStream_t on, std::string what, std::function<void()> f) {
   if (!r.there(on)) std::abort();
   if (r.enter("kernel") != cudaSuccess || r.is("kernel", mistake::left_out)) return;
   r.start("kernel", on, std::move(what), std::move(f));
+  if (r.has.blocking && !on->taken) r.finish([&] { return on->queue.empty(); });
 }
 void begin(const machine& m) {
   const std::scoped_lock lock(here().mutex);
@@ -385,9 +388,9 @@ void lose_device(int after) {
   here().lose(after);
 }
 int current_device() { return chosen; }
-std::vector<std::int64_t> ways() {
+machine has() {
   const std::scoped_lock lock(here().mutex);
-  return here().has.ways;
+  return here().has;
 }
 void spend(std::int64_t nanoseconds) { spent += nanoseconds; } // work runs with the lock held
 counts count() {
@@ -421,13 +424,14 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* facts, int device) {
     if (device < 0 || device >= r.has.devices) return r.told(cudaErrorInvalidDevice);
     *facts = {};
     std::snprintf(facts->name, sizeof facts->name, "stand-in");
-    facts->major = 9, facts->l2CacheSize = 1 << 14;
+    facts->major = r.has.capability[0], facts->minor = r.has.capability[1];
+    facts->l2CacheSize = 1 << 14;
     return cudaSuccess;
   });
 }
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   return call("cudaMemGetInfo", [&](runtime& r) {
-    *total = r.has.bytes, *free = r.has.bytes - static_cast<std::size_t>(r.counted.reserved);
+    *total = r.has.bytes, *free = r.left();
     return cudaSuccess;
   });
 }
@@ -440,6 +444,7 @@ const char* cudaGetErrorName(cudaError_t e) {
   case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
   case cudaErrorInvalidResourceHandle: return "cudaErrorInvalidResourceHandle";
   case cudaErrorInsufficientDriver: return "cudaErrorInsufficientDriver";
+  case cudaErrorDevicesUnavailable: return "cudaErrorDevicesUnavailable";
   case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
   case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
   case cudaErrorStreamCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";

@@ -29,15 +29,21 @@ void start(cudaStream_t on, std::string what, std::function<void()> f);
 struct machine {
   int devices = 1;
   std::size_t bytes = std::size_t{1} << 32; ///< of memory
+  std::size_t taken = 0;                    ///< of these, by other processes
+  bool blocking =
+      false; ///< a kernel is done when its launch returns, as CUDA_LAUNCH_BLOCKING=1 has it
   std::uint64_t seed = 1;
   /// What each of the ways takes that cuBLASLt proposes for a product, in the order in which it
   /// guesses: nanoseconds by the clock of events.
   std::vector<std::int64_t> ways{0, 0};
+  std::size_t cublaslt = 130100; ///< cublasLtGetVersion(), whatever the header's is
+  int capability[2] = {9, 0};    ///< of the device
+  std::size_t cudnn = 0;         ///< cudnnGetVersion(); 0: the header's
 };
 void begin(const machine& m);
 
-/// The ways of the machine, for the stand-in of cuBLASLt.
-std::vector<std::int64_t> ways();
+/// How the device is, for stand-ins of libraries.
+machine has();
 /// Work that runs takes so many nanoseconds longer by the clock of events.
 void spend(std::int64_t nanoseconds);
 

@@ -236,7 +236,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t h) {
   delete h;
   return CUBLAS_STATUS_SUCCESS;
 }
-std::size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
+std::size_t cublasLtGetVersion() { return stand_in::has().cublaslt; }
 const char* cublasLtGetStatusString(cublasStatus_t s) {
   switch (s) {
   case CUBLAS_STATUS_SUCCESS: return "CUBLAS_STATUS_SUCCESS";
@@ -332,7 +332,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   if (!with_types(p.how, p.a, p.b, p.d, []<class, class, class>() {}) || !p.z_fits() ||
       (p.d.type == CUDA_R_16BF && !rounds_once))
     return CUBLAS_STATUS_NOT_SUPPORTED;
-  const int ways = static_cast<int>(stand_in::ways().size());
+  const int ways = static_cast<int>(stand_in::has().ways.size());
   for (; *count < std::min(most, ways); ++*count) {
     const std::string name = "way " + std::to_string(*count + 1);
     found[*count] = {};
@@ -387,7 +387,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t how, const 
       !begins(to, p.way.d) || !p.z_fits() || (adds_bias(p.how) && p.how.bias == nullptr))
     return CUBLAS_STATUS_INVALID_VALUE;
   const bool known = with_types(p.how, p.a, p.b, p.d, [&]<class S, class In, class Out>() {
-    const std::vector<std::int64_t> ways = stand_in::ways();
+    const std::vector<std::int64_t> ways = stand_in::has().ways;
     const std::int64_t takes = p.way.takes < ways.size() ? ways[p.way.takes] : 0;
     stand_in::start(on, "a product", [=] { stand_in::spend(takes), p.run<S, In, Out>(); });
   });

@@ -384,7 +384,10 @@ template <class V> void put(descriptor& d, cudnnBackendAttributeName_t name, con
 
 extern "C" {
 
-std::size_t cudnnGetVersion() { return CUDNN_VERSION; }
+std::size_t cudnnGetVersion() {
+  const std::size_t version = stand_in::has().cudnn;
+  return version != 0 ? version : CUDNN_VERSION;
+}
 const char* cudnnGetErrorString(cudnnStatus_t s) {
   return s == CUDNN_STATUS_SUCCESS ? "success" : "CUDNN_STATUS of the stand-in";
 }

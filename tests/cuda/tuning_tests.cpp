@@ -410,7 +410,7 @@ BOOST_AUTO_TEST_CASE(a_device_takes_what_is_for_it) {
   const auto write = [&](const std::string& text) { std::ofstream(path) << text; };
   const auto seconds_on = [&](const device_options& o) {
     stand_in::machine is;
-    is.ways = {100 * second, second};
+    is.ways = {100 * second, second}, is.cublaslt = CUBLAS_VERSION;
     stand_in::begin(is);
     told.clear();
     const std::unique_ptr<device> made = make_cuda_device(typeid(cuda), o);
@@ -457,5 +457,40 @@ BOOST_AUTO_TEST_CASE(a_device_takes_what_is_for_it) {
       BOOST_TEST(contains(e.what(), there ? "field \"format\" is the number 3" : "does not exist"),
                  e.what());
     }
+  }
+}
+
+// Before anything is started on a device, it is asked whether it can run the program.
+BOOST_AUTO_TEST_CASE(a_device_that_cannot_run_the_program_is_refused) {
+  const auto make = [] { const auto made = make_cuda_device(typeid(cuda), {.threads = 1}); };
+  struct machine_refused {
+    stand_in::machine is;
+    std::string says;
+  };
+  for (const auto& [is, says] : {
+           machine_refused{{.capability = {8, 0}},
+                           "device 0 (stand-in) has compute capability 8.0, and the kernels of "
+                           "this program are compiled for 9.0: build it with "
+                           "-DMEGACPP_CUDA_ARCHITECTURES=80, give another device, or build it with "
+                           "device=cpu"},
+           machine_refused{{.capability = {10, 3}}, "-DMEGACPP_CUDA_ARCHITECTURES=103a, "},
+           machine_refused{{.cublaslt = 120300},
+                           "cuBLASLt 12.3.0 is older than " + dotted_version(CUBLAS_VERSION) +
+                               ", with which this program was built: let it find that version or "
+                               "a later one (LD_LIBRARY_PATH), or build it where it runs"},
+       }) {
+    stand_in::begin(is);
+    try {
+      make();
+      BOOST_ERROR("nothing was refused");
+    } catch (const error& e) {
+      BOOST_TEST((e.code() == exit_code::machine));
+      BOOST_TEST(contains(e.what(), says), e.what());
+    }
+    BOOST_TEST(stand_in::calls("kernel").empty());
+  }
+  for (const std::size_t version : {CUBLAS_VERSION, CUBLAS_VERSION + 100}) {
+    stand_in::begin({.cublaslt = version});
+    make();
   }
 }

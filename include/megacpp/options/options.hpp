@@ -642,7 +642,8 @@ struct machine_flags {
     no_cuda_graphs
         .is(false,
             "start every kernel on a GPU by itself, instead of a micro-batch as a graph of CUDA: "
-            "slower, and errors name the kernel")
+            "slower, and an error names the kernel that was started last; with "
+            "CUDA_LAUNCH_BLOCKING=1 in the environment, the one that failed")
         .of(command::train | command::eval | command::generate)
         .resumes(on_resume::unsaved);
   }

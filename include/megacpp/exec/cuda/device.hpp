@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -651,17 +652,31 @@ private:
       throw error(exit_code::machine, "the driver of the GPU is missing, or older than CUDA " +
                                           version(CUDART_VERSION) +
                                           ", for which this program was built" + instead);
-    if (status != cudaSuccess)
-      throw error(exit_code::machine, std::string("CUDA finds no device to run on (") +
-                                          cudaGetErrorString(status) + ")" + instead);
-    if (devices < 1) throw error(exit_code::machine, "CUDA finds no device to run on" + instead);
+    const char* const named = std::getenv("CUDA_VISIBLE_DEVICES");
+    if (status != cudaSuccess || devices < 1)
+      throw error(exit_code::machine,
+                  std::string("CUDA finds no device to run on (") +
+                      (status != cudaSuccess ? cudaGetErrorString(status) : "there are 0") + ")" +
+                      (named == nullptr
+                           ? instead
+                           : std::string(", and CUDA_VISIBLE_DEVICES is \"") + named +
+                                 "\", which hides those that it does not name: unset it, or name a "
+                                 "device that `nvidia-smi -L` lists"));
     return devices;
   }
   /// The only place that chooses, so that it knows what a thread has chosen.
   static void make_current(int ordinal) {
     thread_local int current = -1;
     if (current == ordinal) return;
-    require_cuda(cudaSetDevice(ordinal), "cudaSetDevice", exit_code::machine);
+    const cudaError_t status = cudaSetDevice(ordinal);
+    if (status == cudaErrorDevicesUnavailable)
+      throw error(exit_code::machine,
+                  "device " + std::to_string(ordinal) + " is not available (" +
+                      cudaGetErrorName(status) +
+                      "), as where one process alone may compute on it, and another one does: end "
+                      "that one, choose another device by --device, or let its administrator set "
+                      "the compute mode to Default (`nvidia-smi -c 0`)");
+    require_cuda(status, "cudaSetDevice", exit_code::machine);
     current = ordinal;
   }
   static std::string version(int v) {

@@ -1,7 +1,7 @@
 // Units that g++ compiles start their work on a CUDA device by what is declared here. Only nvcc
 // sees the definitions: of bodies in exec/cuda/launch.cuh, which nvcc's units instantiate for those
-// that there are, of the sort in exec/cuda/sort.cuh, and of sums over ranks in
-// kernel/cuda/reduce.hpp.
+// that there are, of the sort in exec/cuda/sort.cuh, of sums over ranks in kernel/cuda/reduce.hpp,
+// and of what bodies are compiled for in exec/cuda/architectures.cuh.
 #pragma once
 
 #include <megacpp/num/dtype.hpp>
@@ -61,6 +61,12 @@ template <class Body> row_team team_for(const Body& body) {
 /// started; what goes wrong in the kernel shows in a later call, as everywhere in CUDA.
 template <class Body>
 [[nodiscard]] int launch_on_cuda(CUstream_st* on, std::int64_t rows, const Body& body);
+
+/// Asks whether the current device can run the bodies of a program. Returns the cudaError_t:
+/// cudaErrorNoKernelImageForDevice where nvcc has compiled them for other devices alone.
+[[nodiscard]] int find_bodies_on_cuda();
+/// The architectures for which nvcc has compiled them: 900 is compute capability 9.0.
+[[nodiscard]] std::span<const int> architectures_of_bodies();
 
 /// The bytes of room that sort_on_cuda may use beside n numbers: for a second copy of the numbers,
 /// and for the tables of the sort.

@@ -160,7 +160,8 @@ public:
                                             " is older than 9.6, which is needed");
       if (handle_.get() == nullptr) handle_ = cudnn_handle::make();
       why = choose(*made);
-    } catch (const error& e) { // bodies compute instead
+    } catch (const error& e) {                  // bodies compute instead
+      if (e.code() == exit_code::memory) throw; // bits do not depend on what others have left
       why = e.what();
     }
     if (!why.empty()) made->plan.reset(), leave(why + " (" + text_of(s) + ")", true);

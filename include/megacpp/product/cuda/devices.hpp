@@ -66,6 +66,34 @@ private:
   std::vector<std::unique_ptr<counted>> all_;
 };
 
+/// Throws mc::error(exit_code::machine) where the bodies of the program are compiled for other
+/// devices alone, or where cuBLASLt is older than the one that the program was built with.
+inline void require_program_for(const cuda& on) {
+  const tuned_machine here = machine_of(on);
+  const auto status = static_cast<cudaError_t>(find_bodies_on_cuda());
+  if (status == cudaErrorNoKernelImageForDevice) {
+    std::string compiled;
+    for (const int a : architectures_of_bodies())
+      compiled += (compiled.empty() ? "" : ", ") + capability_text(a / 100, a / 10 % 10);
+    std::string wanted = here.capability; // 90a of 9.0
+    std::erase(wanted, '.');
+    if (wanted >= "90" || wanted.size() > 2) wanted += 'a';
+    throw error(exit_code::machine, "device " + std::to_string(on.ordinal()) + " (" + here.gpu +
+                                        ") has compute capability " + here.capability +
+                                        ", and the kernels of this program are compiled for " +
+                                        compiled +
+                                        ": build it with -DMEGACPP_CUDA_ARCHITECTURES=" + wanted +
+                                        ", give another device, or build it with device=cpu");
+  }
+  require_cuda(status, "the search for the kernels of the program");
+  if (here.cublaslt < CUBLAS_VERSION)
+    throw error(exit_code::machine,
+                "cuBLASLt " + dotted_version(here.cublaslt) + " is older than " +
+                    dotted_version(CUBLAS_VERSION) +
+                    ", with which this program was built: let it find that version or a later one "
+                    "(LD_LIBRARY_PATH), or build it where it runs");
+}
+
 /// The products of a table that hold for a device; where it has none, that is told.
 inline std::vector<tuned_product> tuned_for(const cuda& on, const product_table& table,
                                             const device_options& o) {
@@ -138,9 +166,9 @@ inline std::unique_ptr<range_tool> listening_tool() { return nullptr; }
 } // namespace detail
 
 /// A device of a type (part_view::device_type). Throws mc::error: exit_code::machine where there is
-/// none, exit_code::internal for a type that these headers do not make, exit_code::usage for what
-/// no CUDA device does, for a number that no device has, and for a product table that cannot be
-/// read.
+/// none that can run the program, exit_code::internal for a type that these headers do not make,
+/// exit_code::usage for what no CUDA device does, for a number that no device has, and for a
+/// product table that cannot be read.
 inline std::unique_ptr<device> make_cuda_device(const std::type_info& type,
                                                 const device_options& o) {
   require_device(type, typeid(cuda));
@@ -156,6 +184,7 @@ inline std::unique_ptr<device> make_cuda_device(const std::type_info& type,
   product_table table;
   if (!o.product_table.empty()) table = read_product_table(o.product_table);
   auto made = std::make_unique<cuda>(choose().ordinal, threads, [&](cuda& on) {
+    detail::require_program_for(on);
     std::vector<tuned_product> tuned;
     if (!o.product_table.empty()) tuned = detail::tuned_for(on, table, o);
     return cuda_libraries{std::make_unique<cublaslt_products>(

@@ -51,11 +51,13 @@ struct tuned_machine {
   std::string text() const { return gpu + " and cuBLASLt " + dotted_version(cublaslt); }
   friend bool operator==(const tuned_machine&, const tuned_machine&) = default;
 };
+inline std::string capability_text(int major, int minor) {
+  return std::to_string(major) + "." + std::to_string(minor);
+}
 inline tuned_machine machine_of(const cuda& on) {
   cudaDeviceProp facts{};
   require_cuda(cudaGetDeviceProperties(&facts, on.ordinal()), "cudaGetDeviceProperties");
-  return {facts.name, std::to_string(facts.major) + "." + std::to_string(facts.minor),
-          cublasLtGetVersion()};
+  return {facts.name, capability_text(facts.major, facts.minor), cublasLtGetVersion()};
 }
 
 /// The tuned product of a call among others; nullptr: there is none.
