@@ -6,7 +6,10 @@
 #include <cuda/emulated_launch.hpp>
 #include <cuda/machine.hpp>
 
+#include <megacpp/cli/memory_check.hpp>
+#include <megacpp/inspect/work.hpp>
 #include <megacpp/product/cpu_products.hpp>
+#include <megacpp/product/cuda/devices.hpp>
 #include <megacpp/run/interpreter.hpp>
 
 #include <algorithm>
@@ -154,6 +157,26 @@ std::vector<double> told_of_steps(mc::cuda& device, const Model& m, int steps, m
     }
   }
   return told;
+}
+
+/// What a session reserves of a device is what its program plans, but for mirrors, which the host has;
+/// steps reserve nothing.
+template <class Model> void reserves_what_it_plans(const Model& m, mc::dtype type) {
+  const mc::interpreted_program<Model, mc::cuda> p(
+      m, {.batch = test::tiny_batch, .precision = type}, "tiny");
+  test::machine_with_device machine;
+  const std::int64_t before = stand_in::count().reserved;
+  mc::session s(p.view(), machine.device(), mc::purpose::training);
+  const auto reserved = [before] { return stand_in::count().reserved - before; };
+  const mc::memory_items& planned = s.planned();
+  BOOST_TEST(reserved() == planned.total() - planned.mirrors);
+  s.weights().initialise(1);
+  const std::vector<std::int32_t> ids(
+      static_cast<std::size_t>(test::tiny_batch.micro * test::tiny_batch.sequence), 1);
+  mc::batch_view batch;
+  batch.tokens = batch.labels = ids.data();
+  for (int i = 0; i < 3; ++i) s.step(batch);
+  BOOST_TEST(reserved() == planned.total() - planned.mirrors);
 }
 
 } // namespace
@@ -306,4 +329,30 @@ BOOST_AUTO_TEST_CASE(qwen3_moe_gradients) {
 }
 BOOST_AUTO_TEST_CASE(qwen3_moe_ten_steps) {
   on_cuda(test::tiny_qwen3_moe_unbalanced, &test::check_ten_steps, "qwen3_moe");
+}
+
+BOOST_AUTO_TEST_CASE(a_session_reserves_what_it_plans) {
+  for (const mc::dtype type : {mc::dtype::f32, mc::dtype::bf16}) {
+    reserves_what_it_plans(test::tiny_gpt2, type);
+    reserves_what_it_plans(test::tiny_qwen3_moe, type);
+  }
+}
+
+// The head's weight is larger than all values of two tokens, and its check has memory of its own then.
+BOOST_AUTO_TEST_CASE(what_checks_take_beside_the_plan_is_needed) {
+  mc::gpt m = test::tiny_gpt2;
+  m.vocabulary = 1 << 15;
+  for (const mc::dtype type : {mc::dtype::f32, mc::dtype::bf16}) {
+    const mc::interpreted_program<mc::gpt, mc::cuda> p(
+        m, {.batch = {.micro = 1, .sequence = 2}, .precision = type}, "tiny");
+    const auto counts = mc::make_cuda_device(typeid(mc::cuda), {.threads = 1, .sizes_alone = true});
+    const std::int64_t needed =
+        mc::need_of(p.view(), mc::command::train, mc::mesh::one_rank(), *counts).largest;
+    stand_in::begin({.bytes = static_cast<std::size_t>(needed), .cublaslt = CUBLAS_VERSION});
+    const auto on = mc::make_cuda_device(typeid(mc::cuda), {.threads = 1});
+    const mc::session s(p.view(), *on, mc::purpose::training);
+    BOOST_TEST(stand_in::count().most_reserved > s.planned().total());
+    const mc::product_speed measured(*on, type);
+    BOOST_TEST(stand_in::count().most_reserved <= needed);
+  }
 }

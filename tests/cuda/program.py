@@ -185,6 +185,39 @@ class Case(unittest.TestCase):
         self.assertRegex(said, "attention  +by own tiles\n +attention is computed by megacpp's own tiles, and not by a library, since "
                                "its elements are not bf16, which libraries take\n")
 
+    def needed(self):
+        """Bytes that `describe` plans for training, and those of the product that measures speed."""
+        plan = json.loads(run(CUDA, "describe", "--json", machine="devices=0").stdout)["memory"]
+        return plan["in all"] + 3 * 4 * 1024**2
+
+    @needs_stand_in
+    def test_memory_that_is_needed_is_enough_and_less_is_refused(self):
+        mock, needed = ("train", "--mock-data", "--train-iters", 2), self.needed()
+        # As another process leaves it; nothing is loaded before.
+        for load in ((), ("--load", "/nowhere")):
+            said = self.refused(MEMORY, f"taken={2**32 - needed + 1}", *mock, *load)
+            told = re.search(r"1 rank of (\S+) MiB each need (\S+) MiB of memory, and device 0 leaves (\S+) MiB: ", said)
+            for number in told.groups():
+                self.assertAlmostEqual(float(number), needed / 2**20, delta=0.005 * needed / 2**20)
+        # The check of that product takes some KiB more. Less than is needed is told before it is reserved.
+        for more in range(0, 2**16 + 1, 2**13):
+            done = run(CUDA, *mock, machine=f"bytes={needed + more}", check=None)
+            if done.returncode != 0:
+                self.assertEqual(done.returncode, MEMORY)
+                self.assertIn("of memory, and device 0 leaves", done.stderr)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    @needs_stand_in
+    def test_memory_that_another_process_takes_meanwhile_is_one_sentence(self):
+        """As memory of the device is reserved, piece by piece."""
+        mock, pieces = ("train", "--mock-data", "--train-iters", 2), 0
+        while (done := run(CUDA, *mock, machine=f"malloc={pieces}", check=None)).returncode != 0:
+            self.assertEqual(done.returncode, MEMORY, done.stderr)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+            self.assertRegex(done.stderr, r"cannot reserve \d+ MiB of device 0 for [^,]*, which has \d+ MiB left: use ")
+            pieces += 1
+        self.assertGreater(pieces, 6)
+
     @needs_stand_in
     def test_a_device_that_is_lost_leaves_the_last_state(self):
         root = self.folder / "root"

@@ -139,6 +139,7 @@ public:
     std::memset(at + bytes, static_cast<int>(beyond), pages(bytes) - bytes);
     protect(at, bytes, PROT_NONE);
     device_[at] = bytes, counted.reserved += static_cast<std::int64_t>(bytes);
+    counted.most_reserved = std::max(counted.most_reserved, counted.reserved);
     *p = at;
     return cudaSuccess;
   }

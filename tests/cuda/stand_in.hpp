@@ -75,6 +75,7 @@ struct counts {
   std::int64_t started = 0, done = 0;      ///< pieces of work
   std::int64_t waits = 0;                  ///< of the host for a stream, an event or the device
   std::int64_t reserved = 0;               ///< bytes of the device that are reserved now
+  std::int64_t most_reserved = 0;          ///< at once
   std::int64_t pinned = 0;                 ///< of the host
   int streams = 0, events = 0, graphs = 0; ///< that there are now
 };

@@ -6,6 +6,7 @@
 #include <megacpp/data/micro_batches.hpp>
 #include <megacpp/exec/device_options.hpp>
 #include <megacpp/exec/memory_room.hpp>
+#include <megacpp/inspect/work.hpp>
 #include <megacpp/io/error.hpp>
 #include <megacpp/observe/text.hpp>
 #include <megacpp/options/options.hpp>
@@ -26,16 +27,30 @@ struct memory_need {
   std::int64_t largest = 0; ///< of the one that needs most
 };
 
+/// What checks of libraries take of a device whose memory the host does not see, beside so many
+/// bytes that are lent to them. Of texts that are not known one row counts.
+inline std::int64_t room_of_checks(device& on, bool generates, std::int64_t lent) {
+  const attention_source* const attention = on.attention();
+  std::int64_t most = attention == nullptr || generates ? 0 : attention->check_bytes();
+  for (product_shape s : on.products().shapes()) {
+    if (generates) s.M = 1, s.part = 0;
+    most = std::max(most, on.products().check_bytes(s));
+  }
+  return std::max<std::int64_t>(most - lent, 0);
+}
+
 /// The memory that ranks need to train, evaluate or generate: their plans, with what kernels need
 /// on the threads of each, and, where the device's memory is the host's, the micro-batches that are
-/// read ahead. A command that generates does not know its texts yet: the weights count, and of
-/// kernels scratch and tables. The device `on` counts sizes alone.
+/// read ahead. A device of its own memory has also the product by which the first rank measures
+/// speed, and what checks of its libraries take where the values of steps have less. A command that
+/// generates does not know its texts yet: the weights count, and of kernels scratch, tables and a
+/// workspace that no text changes. The device `on` counts sizes alone.
 inline memory_need need_of(const program_view& p, command what, const mesh& ranks, device& on) {
   memory_need need;
   const batching& b = p.numbers.batch;
   const bool trains = what == command::train, generates = what == command::generate;
   kernel_room kernels = room_of(p.parts, on, trains);
-  if (generates) kernels.workspace = 0;
+  if (generates && on.host_sees()) kernels.workspace = 0;
   const std::int64_t batch = std::int64_t{b.micro} * b.sequence * 4 * 4,
                      reads = generates || !on.host_sees() ? 0
                              : trains ? batch * (std::int64_t{read_ahead::ahead} + 1)
@@ -44,9 +59,17 @@ inline memory_need need_of(const program_view& p, command what, const mesh& rank
   for (int stage = 0; stage < stages; ++stage) {
     memory_items plan = memory_of_stage(p, stage, trains, ranks);
     plan.kernels = kernels;
-    const std::int64_t one = (generates ? plan.weights + kernels.total() : plan.total()) + reads;
+    const std::int64_t values = generates ? 0 : plan.values(),
+                       one = (generates ? plan.weights + kernels.total() : plan.total()) + reads +
+                             room_of_checks(on, generates, values);
     need.all += one * of_stage;
     need.largest = std::max(need.largest, one);
+  }
+  if (trains && !on.host_sees()) {
+    const dtype type = p.numbers.precision.weight; // it is checked before it has its operands
+    const std::int64_t measured = std::max(
+        product_speed::bytes_of(type), on.products().check_bytes(product_speed::shape_of(type)));
+    need.all += measured, need.largest += measured;
   }
   return need;
 }

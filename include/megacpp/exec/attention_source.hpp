@@ -84,6 +84,9 @@ public:
   virtual void lend(std::byte* memory, std::int64_t bytes) = 0;
   /// Ends that. Returns how much of the memory's beginning the checks have written.
   virtual std::int64_t take_back() = 0;
+  /// The most that a check of what was prepared takes of memory that the host does not see, as
+  /// product_source has it.
+  virtual std::int64_t check_bytes() const { return 0; }
 
   /// Notes a reason why bodies compute an attention. One that lies with the library, and not with
   /// the program, is a fault, and the first fault is told.

@@ -173,10 +173,12 @@ public:
         square_(on.products().prepare(shape_of(type))) {
     lane_.reserve({.workspace = on.products().workspace_bytes()});
     for (arena* const x : {&x_, &w_, &y_})
-      *x =
-          arena(on, n * n * size_of(type), "a product that is measured", "a run without --profile");
+      *x = arena(on, bytes_of(type) / 3, "a product that is measured",
+                 "a smaller micro-batch or sequence");
   }
 
+  /// What its operands take of the device.
+  static constexpr std::int64_t bytes_of(dtype type) { return 3 * n * n * size_of(type); }
   static product_shape shape_of(dtype type) {
     return make_product_shape(product_kind::forward, type, n, n, n);
   }

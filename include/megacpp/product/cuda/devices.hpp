@@ -13,6 +13,8 @@
 #include <megacpp/kernel/cuda/cudnn_attention.hpp>
 #endif
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -33,6 +35,11 @@ public:
   void lend(std::byte* /*memory*/, std::int64_t /*bytes*/) override {}
   std::int64_t take_back() override { return 0; }
   const product_checks& checks() const override { return checks_; }
+  /// Of groups it is that of one: a kernel for all of them is checked with few rows.
+  std::int64_t check_bytes(const product_shape& s) const override {
+    const product_check check(checked_cell(s, s.part != 0 ? s.part : s.M));
+    return static_cast<std::int64_t>((check.bytes() + 255) / 256 * 256);
+  }
   std::vector<product_shape> shapes() const override {
     std::vector<product_shape> all;
     for (const auto& p : all_) all.push_back(p->shape());
@@ -113,7 +120,8 @@ inline std::vector<tuned_product> tuned_for(const cuda& on, const product_table&
 class counted_attention final : public attention_source {
 public:
   explicit counted_attention(bool deterministic) : deterministic_(deterministic) {}
-  const fused_attention* prepare(const fused_attention_shape& /*s*/) override {
+  const fused_attention* prepare(const fused_attention_shape& s) override {
+    check_bytes_ = std::max(check_bytes_, attention_check(s).bytes());
     computes(cudnn_attention::text_of(dotted_version(CUDNN_VERSION) + " or later", deterministic_));
     return nullptr;
   }
@@ -122,9 +130,11 @@ public:
   }
   void lend(std::byte* /*memory*/, std::int64_t /*bytes*/) override {}
   std::int64_t take_back() override { return 0; }
+  std::int64_t check_bytes() const override { return check_bytes_; }
 
 private:
   bool deterministic_;
+  std::int64_t check_bytes_ = 0;
 };
 inline std::unique_ptr<attention_source> make_attention(cuda& on, const device_options& o) {
   return std::make_unique<cudnn_attention>(on, o.deterministic_attention, o.tell);
