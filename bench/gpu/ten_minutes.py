@@ -193,6 +193,16 @@ def rerun(kit, found):
         raise Failed(f"a rerun has other losses or norms: {one} and {two}")
 
 
+def require_planned_memory(found):
+    """What a run has taken of the device beside contexts and modules is what it planned, within 2 %."""
+    memory = found.get("device_memory")
+    if not memory:
+        raise Failed("the program told nothing of the device's memory")
+    taken, planned = memory["taken_bytes"], found["planned_bytes"]
+    if abs(taken - planned) > 0.02 * planned:
+        raise Failed(f"{taken} bytes of the device were taken, and {planned} planned")
+
+
 def measure_steps(kit, found, program, count, warmup=5):
     """Adds to `found` the times of steps, whose attention has to be cuDNN's alone, and whose products of
     experts are not one by one."""
@@ -211,6 +221,7 @@ def speed(program, count=20):
         table = kit.run(kit.program(program), "train", "--mock-data", "--profile", "--train-iters", 6,
                         "--eval-iters", 1)
         found["nodes"] = table.splitlines()[-60:]
+        require_planned_memory(found)
     return run
 
 

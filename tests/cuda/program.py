@@ -208,6 +208,13 @@ class Case(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
 
     @needs_stand_in
+    def test_memory_that_is_taken_is_told_beside_the_plan(self):
+        bench = ("train", "--mock-data", "--bench-json", "--warmup", 1, "--train-iters", 3)
+        told = json.loads(run(CUDA, *bench, machine="taken=12345").stdout.splitlines()[-1])
+        self.assertEqual(told["device_memory"], {"before_bytes": 12345, "taken_bytes": told["planned_bytes"]})
+        self.assertIsNone(json.loads(run(CPU, *bench).stdout.splitlines()[-1])["device_memory"])
+
+    @needs_stand_in
     def test_memory_that_another_process_takes_meanwhile_is_one_sentence(self):
         """As memory of the device is reserved, piece by piece."""
         mock, pieces = ("train", "--mock-data", "--train-iters", 2), 0

@@ -26,7 +26,8 @@ from unittest import mock
 ROOT = None
 # What follows "--json" or another word of a command line, for programs that stand in for those of the folder.
 AFTER = 'after() { want=$1; shift; while [ "$1" != "$want" ]; do shift; done; echo "$2"; }\n'
-BENCH = '{"median_ms": 1.5, "attention": "by cuDNN 9.19.0, deterministic"}'
+BENCH = ('{"median_ms": 1.5, "attention": "by cuDNN 9.19.0, deterministic", "planned_bytes": 1000,'
+         ' "device_memory": {"before_bytes": 500, "taken_bytes": 1019}}')
 # Two checks of a part, and the end of the program in the third, of which its file knows nothing.
 KILLED = r"""
 #include "report.hpp"
@@ -270,6 +271,12 @@ class Case(unittest.TestCase):
             said = json.dumps({**json.loads(BENCH), "attention": attention})
             self.program("gpt2-124m-cuda", profile.format(0) + f"echo '{said}'\n")
             self.assertIn(f"attention is {attention}", self.run_part("gpt2-124m", False)["fault"])
+        for memory, fault in ((None, "told nothing of the device's memory"),
+                              ({"taken_bytes": 1021}, "1021 bytes of the device were taken, and 1000 planned"),
+                              ({"taken_bytes": 979}, "979 bytes of the device were taken, and 1000 planned")):
+            said = json.dumps({**json.loads(BENCH), "device_memory": memory})
+            self.program("gpt2-124m-cuda", profile.format(0) + f"echo '{said}'\n")
+            self.assertIn(fault, self.run_part("gpt2-124m", False)["fault"])
         said = json.dumps({**json.loads(BENCH), "products": "cuBLASLt, products of experts one by one"})
         self.program("gpt2-124m-cuda", profile.format(0) + f"echo '{said}'\n")
         self.assertIn("experts one by one", self.run_part("gpt2-124m", False)["fault"])

@@ -247,6 +247,12 @@ struct memory_room {
   int spread_over = 1;
 };
 
+/// Bytes that all processes have taken of a memory.
+struct memory_taken {
+  std::int64_t before = 0; ///< when the device was open and had reserved nothing yet
+  std::int64_t now = 0;
+};
+
 class device : public memory_space {
 public:
   /// The number of threads of the host that work for it.
@@ -279,6 +285,8 @@ public:
   virtual std::int64_t table_bytes() const = 0;
   /// The room that is left in memory that the host does not see; none where it sees it.
   virtual std::optional<memory_room> room() const { return std::nullopt; }
+  /// What is taken of memory that the host does not see; none where it sees it.
+  virtual std::optional<memory_taken> taken() const { return std::nullopt; }
 };
 
 } // namespace mc

@@ -59,9 +59,12 @@ public:
     if (goes_on) metrics_->continue_after();
     else metrics_->begin();
   }
-  /// Reserves what steps need, and measures what their speed is told against.
-  void prepare() {
+  /// Reserves what steps need, and measures what their speed is told against. `planned`: of the
+  /// session.
+  void prepare(const memory_items& planned) {
     if (!tells_) return;
+    planned_bytes_ =
+        planned.total() - planned.mirrors + product_speed::bytes_of(p_.numbers.precision.weight);
     constexpr std::int64_t timed_without_allocating = 1 << 20;
     if (set_.bench)
       times_.reserve(static_cast<std::size_t>(std::min(set_.steps, timed_without_allocating)));
@@ -394,7 +397,15 @@ private:
          {"product_gflops", json_number(ceiling_.behind() * 1e-9)},
          {"product_ceiling_share", of_ceiling > 0 ? json_number(of_ceiling) : json_output(nullptr)},
          {"loss", json_number(last_.loss)},
-         {"peak_rss_bytes", process_memory().peak}});
+         {"peak_rss_bytes", process_memory().peak},
+         {"planned_bytes", planned_bytes_},
+         {"device_memory", device_memory()}});
+  }
+  /// What the device had given before this run reserved anything, and what the run has taken.
+  json_output device_memory() const {
+    const std::optional<memory_taken> m = device_.taken();
+    if (!m) return nullptr;
+    return {{"before_bytes", m->before}, {"taken_bytes", m->now - m->before}};
   }
 
   bool tells_;
@@ -416,6 +427,7 @@ private:
   std::vector<double> times_;
   step_report last_;
   static constexpr double seconds_between = 30; ///< of measurements of the ceiling
+  std::int64_t planned_bytes_ = 0;              ///< of the device
   double flops_ = 0;        ///< that a rank of the first stage computes in a whole step
   double needed_flops_ = 0; ///< that the model needs of one rank
   bool masked_ = false;     ///< some tokens are not learned

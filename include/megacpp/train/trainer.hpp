@@ -75,7 +75,7 @@ public:
     if (samples && o.training.sample_interval.given())
       samples_ = samples(p, o, on, session_->weights(), *data_);
     prepare_trace();
-    reports_.prepare();
+    reports_.prepare(session_->planned());
   }
 
   /// Throws mc::error: nonfinite, data, output, or interrupted once a signal has ended the run.

@@ -447,6 +447,7 @@ public:
   /// Device `ordinal` of those that are visible.
   cuda(int ordinal, int threads, const libraries_maker& open_libraries)
       : ordinal_(chosen(ordinal)),
+        taken_before_(taken_now()),
         threads_(threads),
         open_(std::make_unique<running>(*this)),
         libraries_(open_libraries(*this)) {
@@ -564,6 +565,12 @@ public:
                        c.spread_over};
   }
 
+  std::optional<memory_taken> taken() const override {
+    if (open_ == nullptr) return std::nullopt;
+    make_current();
+    return memory_taken{taken_before_, taken_now()};
+  }
+
   /// The most that cuBLASLt is allowed to ask for.
   static constexpr std::int64_t product_workspace = 32 << 20;
   static constexpr std::int64_t most_workspace(const product_shape& /*s*/, int /*threads*/) {
@@ -627,6 +634,11 @@ private:
   };
   cuda_lane& main() const { return open_->lane; }
 
+  static std::int64_t taken_now() {
+    std::size_t free = 0, all = 0;
+    require_cuda(cudaMemGetInfo(&free, &all), "cudaMemGetInfo");
+    return static_cast<std::int64_t>(all - free);
+  }
   static int chosen(int ordinal) {
     make_current(existing(ordinal));
     return ordinal;
@@ -707,6 +719,7 @@ private:
   }
 
   int ordinal_ = -1;
+  std::int64_t taken_before_ = 0; ///< by contexts and modules, and by other processes
   bool keeps_work_ = true;
   std::string name_;
   int threads_;
