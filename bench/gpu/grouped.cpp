@@ -89,7 +89,7 @@ template <class Out> void measure(report& r, const layer_of_experts& l, product_
     mc::cublaslt_products one_by_one(on),
         at_once(on, mc::product_rows::together, nullptr, false, {}, kernels);
     for (const bool together : {false, true}) {
-      if (together && kernels.start == nullptr) {
+      if (together && !kernels.kernel_for) {
         told.emplace_back("at once",
                           "left out: this program was built without CUTLASS, or the GPU "
                           "does not run its kernels");
@@ -110,7 +110,7 @@ template <class Out> void measure(report& r, const layer_of_experts& l, product_
       told.emplace_back(std::string("TFLOP/s_") + which, flops / ms / 1e9);
       if (together) told.emplace_back("of_one_by_one", ms / std::get<double>(told.front().second));
     }
-    if (kernels.start != nullptr) compare<Out>(on, out[1], out[0], of_out);
+    if (kernels.kernel_for) compare<Out>(on, out[1], out[0], of_out);
     return told;
   });
 }
@@ -123,6 +123,6 @@ void products_of_experts(report& r) {
     measure<float>(r, l, product_kind::weight_gradient);
   }
 }
-bool has_products_at_once() { return mc::grouped_kernels(device()).start != nullptr; }
+bool has_products_at_once() { return static_cast<bool>(mc::grouped_kernels(device()).kernel_for); }
 
 } // namespace gpu

@@ -6,6 +6,7 @@
 
 #include <megacpp/kernel/cuda/cudnn_attention.hpp>
 #include <megacpp/product/cuda/cublaslt.hpp>
+#include <megacpp/product/cuda/grouped_library.hpp>
 
 #include <functional>
 #include <memory>
@@ -26,7 +27,7 @@ inline mc::cuda_libraries libraries_of(mc::cuda& on,
 }
 
 /// CUTLASS's kernels of grouped products, of the stand-in.
-inline constexpr mc::grouped_library cutlass{"CUTLASS 4.2.0", &mc::cutlass_grouped};
+inline const mc::grouped_library cutlass = mc::cutlass_library("4.2.0");
 
 class machine_with_device {
 public:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <megacpp/io/error.hpp>
+#include <megacpp/num/dtype.hpp>
 
 #include <cublasLt.h>
 
@@ -10,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 namespace mc {
 
@@ -27,6 +29,10 @@ template <class Handle, cublasStatus_t (*Destroy)(Handle)> struct cublaslt_destr
 };
 template <class Handle, cublasStatus_t (*Destroy)(Handle)> using cublaslt_owned =
     std::unique_ptr<std::remove_pointer_t<Handle>, cublaslt_destroyed<Handle, Destroy>>;
+
+constexpr cudaDataType_t cuda_type_of(dtype t) {
+  return t == dtype::f64 ? CUDA_R_64F : t == dtype::f32 ? CUDA_R_32F : CUDA_R_16BF;
+}
 
 } // namespace detail
 
@@ -46,11 +52,61 @@ inline cublaslt_layout make_cublaslt_layout(cudaDataType_t type, std::int64_t ro
                    "cublasLtMatrixLayoutCreate");
   return cublaslt_layout(l);
 }
-/// Sets an attribute of a product; `name`: of the attribute, for errors.
+/// Each sets an attribute: of a product, of a matrix, or of what is wished of ways; `name`: of the
+/// attribute, for errors.
 template <class V> void set_cublaslt(const cublaslt_description& d,
                                      cublasLtMatmulDescAttributes_t what, const V& v,
                                      const char* name) {
   require_cublaslt(cublasLtMatmulDescSetAttribute(d.get(), what, &v, sizeof v), name);
+}
+template <class V> void set_cublaslt(const cublaslt_layout& l, cublasLtMatrixLayoutAttribute_t what,
+                                     const V& v, const char* name) {
+  require_cublaslt(cublasLtMatrixLayoutSetAttribute(l.get(), what, &v, sizeof v), name);
+}
+template <class V> void set_cublaslt(const cublaslt_preference& p,
+                                     cublasLtMatmulPreferenceAttributes_t what, const V& v,
+                                     const char* name) {
+  require_cublaslt(cublasLtMatmulPreferenceSetAttribute(p.get(), what, &v, sizeof v), name);
+}
+
+/// Bytes of which an operand and a result begin at multiples, as the library numbers operands.
+struct cublaslt_alignment {
+  std::uint32_t a, b, d;
+};
+/// What is wished of the ways to compute a product, whose result is what is added to.
+inline cublaslt_preference make_cublaslt_preference(std::int64_t workspace,
+                                                    const cublaslt_alignment& aligned) {
+  cublasLtMatmulPreference_t made = nullptr;
+  require_cublaslt(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
+  cublaslt_preference p(made);
+  set_cublaslt(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::size_t>(workspace),
+               "CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES");
+  // Partial sums are those that the product is computed in, so that it is rounded once.
+  const std::uint32_t schemes =
+      CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  set_cublaslt(p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes,
+               "CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK");
+  const char* const name = "CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT";
+  set_cublaslt(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, aligned.a, name);
+  set_cublaslt(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, aligned.b, name);
+  set_cublaslt(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, aligned.d, name);
+  set_cublaslt(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, aligned.d, name);
+  return p;
+}
+/// The ways in which the library proposes to compute a product, at most so many, best guess first.
+inline std::vector<cublasLtMatmulHeuristicResult_t> cublaslt_proposals(
+    cublasLtHandle_t handle, const cublaslt_description& description, const cublaslt_layout& a,
+    const cublaslt_layout& b, const cublaslt_layout& d, const cublaslt_preference& wish, int most) {
+  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(most));
+  int count = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle, description.get(), a.get(), b.get(), d.get(), d.get(),
+                                     wish.get(), most, found.data(), &count);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
+  require_cublaslt(status, "cublasLtMatmulAlgoGetHeuristic");
+  found.resize(static_cast<std::size_t>(count));
+  std::erase_if(found, [](const auto& one) { return one.state != CUBLAS_STATUS_SUCCESS; });
+  return found;
 }
 
 } // namespace mc

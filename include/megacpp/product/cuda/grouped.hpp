@@ -54,14 +54,11 @@ struct grouped_product_call {
   std::byte* workspace = nullptr; ///< begins at a multiple of 256 bytes
   std::int64_t bytes = 0;         ///< of the workspace
 };
-/// Starts a grouped product on a stream. Returns the cudaError_t, and sets `needed` to the bytes of
-/// workspace that it needs; where they are more than it has, nothing is started.
-using grouped_function = int (*)(CUstream_st* on, const grouped_product_call& c,
-                                 std::int64_t* needed);
-
-/// CUTLASS's kernels (product/cuda/cutlass_grouped.cuh), where the program has them. They run on
-/// GPUs of compute capability 9.0 alone. Addresses of matrices and strides must be multiples of 16
-/// bytes; extents may be any.
+/// Starts a grouped product on a stream by CUTLASS's kernels (product/cuda/cutlass_grouped.cuh),
+/// where the program has them. Returns the cudaError_t, and sets `needed` to the bytes of workspace
+/// that it needs; where they are more than it has, nothing is started. The kernels run on GPUs of
+/// compute capability 9.0 alone. Addresses of matrices and strides must be multiples of 16 bytes;
+/// extents may be any.
 [[nodiscard]] int cutlass_grouped(CUstream_st* on, const grouped_product_call& c,
                                   std::int64_t* needed);
 

@@ -2,17 +2,14 @@
 // this, for which alone the macro is defined.
 #pragma once
 
-#include <megacpp/product/cuda/grouped_product.hpp>
+#include <megacpp/product/cuda/grouped_library.hpp>
 
 namespace mc {
 
 #if defined(MEGACPP_WITH_CUTLASS)
 /// CUTLASS's kernels, on a GPU that runs them. The macro is its version.
 inline grouped_library grouped_kernels(const cuda& on) {
-  cudaDeviceProp facts{};
-  require_cuda(cudaGetDeviceProperties(&facts, on.ordinal()), "cudaGetDeviceProperties");
-  if (facts.major != 9 || facts.minor != 0) return {};
-  return {"CUTLASS " MEGACPP_WITH_CUTLASS, &cutlass_grouped};
+  return runs_kernels_of_hopper(on) ? cutlass_library(MEGACPP_WITH_CUTLASS) : grouped_library{};
 }
 #else
 /// A program that was built without CUTLASS has no kernels of grouped products.

@@ -1,24 +1,20 @@
-// Products of experts on a CUDA device as one call: parts of any number of rows each, by a kernel
-// that takes arrays of extents and addresses (product/cuda/grouped.hpp).
+// Products of experts on a CUDA device as one call: parts of any number of rows each, by a
+// library's kernel that takes arrays of extents and addresses (product/cuda/grouped.hpp).
 #pragma once
 
 #include <megacpp/exec/cuda/device.hpp>
 #include <megacpp/exec/product_source.hpp>
-#include <megacpp/product/cuda/grouped.hpp>
+#include <megacpp/product/cuda/grouped_library.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace mc {
-
-/// Kernels of grouped products, and whose they are, for people. No kernels: nullptr.
-struct grouped_library {
-  const char* name = "";
-  grouped_function start = nullptr;
-};
 
 /// A product of groups that one kernel computes. The host makes the arrays of a call and writes
 /// them into the beginning of the lane's workspace, in the order of the lane: they lie there until
@@ -28,7 +24,8 @@ struct grouped_library {
 /// a call never write the same. Under numerics::fast all parts of a group are one.
 class grouped_product final : public prepared_product {
 public:
-  grouped_product(const grouped_library& by, const product_shape& s) : start_(by.start) {
+  grouped_product(std::shared_ptr<const grouped_kernel> by, const product_shape& s)
+      : by_(std::move(by)) {
     shape_ = s;
   }
   /// Whether a kernel can be asked for a shape: of bf16, whose rows begin at multiples of 16 bytes
@@ -41,6 +38,13 @@ public:
            s.ends_in == product_end::sum && (summed || !s.accumulate) && s.part == 0 &&
            s.chunk == 0 && s.panel == 0 && aligned(s.N) && aligned(s.K) && aligned(s.x_row()) &&
            aligned(s.y_row());
+  }
+
+  /// A kernel is checked with as many groups as its shape has, but at least these.
+  static constexpr std::int64_t most_checked = 65;
+  /// Bytes at the beginning of a workspace in which the arrays of so many parts lie.
+  static std::int64_t before_workspace(std::int64_t parts) {
+    return (grouped_arrays::bytes(parts) + 255) / 256 * 256;
   }
 
   void execute(const product_call& c) const override { refuse(c); }
@@ -88,23 +92,19 @@ private:
                     on.behind("a grouped product was started") +
                         " with an operand that begins elsewhere than a planned buffer: give it "
                         "such memory");
-    const std::int64_t n = std::ssize(parts), bytes = grouped_arrays::bytes(n);
+    const std::int64_t n = std::ssize(parts), bytes = grouped_arrays::bytes(n),
+                       behind = before_workspace(n);
     const cuda_lane::product_place place = on.for_product();
-    const std::int64_t behind = (bytes + 255) / 256 * 256;
     if (behind > place.bytes) throw too_small(on, behind, place.bytes);
     std::vector<std::byte> image(static_cast<std::size_t>(bytes));
     fill(c, parts, grouped_arrays::at(image.data(), n));
     on.write(place.workspace, image.data(), bytes);
-    std::int64_t needed = 0;
-    const int status = start_(place.on,
-                              {.kind = shape_.kind,
-                               .parts = n,
-                               .arrays = grouped_arrays::at(place.workspace, n),
-                               .workspace = place.workspace + behind,
-                               .bytes = place.bytes - behind},
-                              &needed);
-    if (status != cudaSuccess)
-      require_cuda(static_cast<cudaError_t>(status), on.behind("the start of a grouped product"));
+    const std::int64_t needed = by_->start(on, place.on,
+                                           {.kind = shape_.kind,
+                                            .parts = n,
+                                            .arrays = grouped_arrays::at(place.workspace, n),
+                                            .workspace = place.workspace + behind,
+                                            .bytes = place.bytes - behind});
     if (needed > place.bytes - behind) throw too_small(on, needed + behind, place.bytes);
   }
   static error too_small(const cuda_lane& on, std::int64_t needed, std::int64_t bytes) {
@@ -135,7 +135,7 @@ private:
     }
   }
 
-  grouped_function start_;
+  std::shared_ptr<const grouped_kernel> by_;
 };
 
 } // namespace mc

@@ -1,0 +1,113 @@
+// Which library computes the products of a shape's groups at once, if any may be trusted with it.
+#pragma once
+
+#include <megacpp/product/cuda/device_check.hpp>
+#include <megacpp/product/cuda/grouped_product.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace mc {
+
+/// Libraries of grouped products, in the order in which they are tried.
+class grouped_choice {
+public:
+  /// `tell` hears of the first kernel that fails its check.
+  grouped_choice(device_check& checks, void (*tell)(std::string_view))
+      : checks_(checks), tell_(tell) {}
+  /// Does nothing with a library that is none.
+  void add(const grouped_library& by) {
+    if (by.kernel_for) libraries_.push_back({by});
+  }
+
+  /// The product of all groups at once, by the first library whose kernel passes its checks;
+  /// nullptr: there is none.
+  std::unique_ptr<grouped_product> make(const product_shape& s) {
+    if (!grouped_product::computes(s)) return nullptr;
+    for (auto by = libraries_.begin(); by != libraries_.end(); ++by) {
+      std::string fault;
+      if (auto made = checked(*by, s, fault)) {
+        ++by->products;
+        return made;
+      }
+      if (!fault.empty()) tell(fault, std::next(by));
+    }
+    return nullptr;
+  }
+  /// Of so many products of groups, how many which library computes, for people.
+  std::string text(std::int64_t products) const {
+    std::string text;
+    for (const auto& by : libraries_) {
+      if (by.products == 0) continue;
+      const std::string number = std::to_string(by.products) + " of " + std::to_string(products);
+      if (!text.empty()) text += ", " + number;
+      else text = (by.products < products ? number + " " : "") + "products of experts at once";
+      text += " by " + by.is.name;
+    }
+    return text.empty() ? "products of experts one by one" : text;
+  }
+
+private:
+  struct library {
+    grouped_library is;
+    std::int64_t products = 0; ///< that it computes
+  };
+  /// The product by a library's kernel, or nullptr, and what the kernel does wrong. It is checked
+  /// with the shape's matrices and groups of no, one, odd and many rows; and with as many groups as
+  /// the shape has, at least 65, with small matrices, since kernels look for their part in steps of
+  /// some 32, and groups may have several parts.
+  std::unique_ptr<grouped_product> checked(const library& by, const product_shape& s,
+                                           std::string& fault) {
+    std::shared_ptr<const grouped_kernel> kernel;
+    const auto fails = [&](const std::string& how, const std::string& where) {
+      fault = checks_.found.refused.emplace_back(by.is.name + " " + how + " in groups of " + where);
+      return nullptr;
+    };
+    try {
+      kernel = by.is.kernel_for(s);
+    } catch (const error& e) {
+      ++checks_.found.plans;
+      return fails("plans nothing (" + std::string(e.what()) + ")", detail::text_of(s));
+    }
+    if (kernel == nullptr) return nullptr;
+    std::vector<std::int64_t> few, all;
+    for (const std::int64_t n : {1, 0, 257, 67}) few.push_back(std::min(n, s.M));
+    for (std::int64_t g = 0; g < std::max(s.groups, grouped_product::most_checked); ++g)
+      all.push_back(std::min<std::int64_t>(g % 5 * 7, s.M));
+    product_shape small = s;
+    small.N = 72, small.K = 136, small.x_stride = small.y_stride = 0;
+    for (const auto& [of, rows] : {std::pair(s, few), std::pair(small, all)}) {
+      ++checks_.found.plans;
+      product_shape with = of;
+      with.groups = std::ssize(rows);
+      const grouped_product p(kernel, with);
+      const std::vector<std::int32_t> parts(rows.begin(), rows.end());
+      const std::string how =
+          checks_.fault_of(product_check(detail::checked_cell(with, std::ranges::max(rows)), rows),
+                           [&](const product_call& c) { p.execute_groups(c, parts); });
+      if (!how.empty())
+        return fails(
+            how, detail::text_of(of) + ", checked with " + std::to_string(with.groups) + " groups");
+    }
+    return std::make_unique<grouped_product>(std::move(kernel), s);
+  }
+  void tell(const std::string& fault, std::vector<library>::const_iterator next) {
+    if (tell_ == nullptr || std::exchange(told_, true)) return;
+    tell_(fault + ": " +
+          (next == libraries_.end() ? "cuBLASLt computes these products one by one"
+                                    : "a kernel of " + next->is.name + " is tried next") +
+          ", and further kernels that fail their check are not told");
+  }
+
+  device_check& checks_;
+  void (*tell_)(std::string_view);
+  std::vector<library> libraries_;
+  bool told_ = false;
+};
+
+} // namespace mc
