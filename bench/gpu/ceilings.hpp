@@ -24,8 +24,9 @@ std::string product_library();
 void forms_of_products(report& r);
 std::vector<mc::product_shape> shapes_of_layers();
 
-/// Products of experts by one kernel, against products one by one, which run side by side: some of
-/// their numbers, and how long both take. Without CUTLASS the first are left out.
+/// Products of experts by one kernel, of cuBLASLt and of CUTLASS, against products one by one, which
+/// run side by side: some of their numbers, and how long each takes. A library that has none is left
+/// out.
 void products_of_experts(report& r);
 bool has_products_at_once();
 

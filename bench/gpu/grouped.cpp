@@ -9,6 +9,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace gpu {
@@ -61,6 +62,21 @@ void compare(mc::cuda& on, const std::byte* one, const std::byte* other, int64_t
   }
 }
 
+// How products of experts are computed: one by one first, then by the kernels that there are. cuBLASLt's
+// own are for numerics::fast alone.
+struct way {
+  const char* name;
+  mc::numerics sums;
+  mc::grouped_library library;
+};
+std::vector<way> ways(mc::cuda& on) {
+  std::vector<way> all{{"one_by_one", mc::numerics::batch_invariant, {}}};
+  if (mc::has_grouped_cublaslt(on)) all.push_back({"by_cublaslt", mc::numerics::fast, {}});
+  if (mc::grouped_library cutlass = mc::grouped_kernels(on); cutlass.kernel_for)
+    all.push_back({"by_cutlass", mc::numerics::batch_invariant, std::move(cutlass)});
+  return all;
+}
+
 template <class Out> void measure(report& r, const layer_of_experts& l, product_kind kind) {
   const bool forward = kind == product_kind::forward,
              summed = kind == product_kind::weight_gradient;
@@ -68,6 +84,7 @@ template <class Out> void measure(report& r, const layer_of_experts& l, product_
     mc::cuda& on = device();
     mc::product_shape s = mc::make_product_shape(kind, mc::dtype::bf16, l.tokens, l.n, l.k);
     s.dynamic_rows = true, s.groups = l.experts;
+    s.group_rows = l.tokens * l.each / l.experts;
     const std::vector<std::int32_t> rows = rows_of(l);
     const int64_t all = std::accumulate(rows.begin(), rows.end(), int64_t{0});
     const int64_t of_x = all * l.k, of_y = all * l.n, of_w = l.experts * l.n * l.k;
@@ -85,32 +102,31 @@ template <class Out> void measure(report& r, const layer_of_experts& l, product_
     mc::lane& lane = on.main_lane();
     const double flops = 2.0 * static_cast<double>(all) * static_cast<double>(l.n * l.k);
     figures told;
-    const mc::grouped_library kernels = mc::grouped_kernels(on);
-    mc::cublaslt_products one_by_one(on),
-        at_once(on, mc::product_rows::together, nullptr, false, {}, kernels);
-    for (const bool together : {false, true}) {
-      if (together && !kernels.kernel_for) {
-        told.emplace_back("at once",
-                          "left out: this program was built without CUTLASS, or the GPU "
-                          "does not run its kernels");
-        break;
+    double of_one_by_one = 0;
+    for (const way& by : ways(on)) {
+      mc::cublaslt_products from(on, mc::product_rows::together, nullptr, false, {}, by.library);
+      s.sums = by.sums;
+      const mc::prepared_product& p = from.prepare(s);
+      const bool first = of_one_by_one == 0;
+      if (!from.checks().refused.empty() && !first)
+        throw mc::error(mc::exit_code::internal, from.checks().refused.back());
+      if (!first && from.describe(s.a).find(" at once by ") == std::string::npos) {
+        told.emplace_back(by.name, "left out: the library has no kernel for it");
+        continue;
       }
-      mc::product_source& by = together ? at_once : one_by_one;
-      const mc::prepared_product& p = by.prepare(s);
-      lane.reserve({.workspace = by.workspace_bytes()});
-      if (!by.checks().refused.empty() && together)
-        throw mc::error(mc::exit_code::internal, by.checks().refused.back());
-      const mc::product_call call{.on = lane, .a = a, .b = b, .out = out[together ? 1 : 0]};
+      lane.reserve({.workspace = from.workspace_bytes()});
+      std::byte* const to = out[first ? 0 : 1];
+      const mc::product_call call{.on = lane, .a = a, .b = b, .out = to};
       const double ms = measured(lane, [&] { p.execute_groups(call, rows); });
-      on.fill(out[together ? 1 : 0], 0, out_bytes); // what was added up is one call's from here on
+      on.fill(to, 0, out_bytes); // what was added up is one call's from here on
       p.execute_groups(call, rows);
       lane.finish();
-      const char* const which = together ? "at_once" : "one_by_one";
-      told.emplace_back(std::string("ms_") + which, ms);
-      told.emplace_back(std::string("TFLOP/s_") + which, flops / ms / 1e9);
-      if (together) told.emplace_back("of_one_by_one", ms / std::get<double>(told.front().second));
+      told.emplace_back(std::string("ms_") + by.name, ms);
+      told.emplace_back(std::string("TFLOP/s_") + by.name, flops / ms / 1e9);
+      if (first) of_one_by_one = ms;
+      else told.emplace_back(std::string("of_one_by_one_") + by.name, ms / of_one_by_one);
+      if (!first) compare<Out>(on, out[1], out[0], of_out);
     }
-    if (kernels.kernel_for) compare<Out>(on, out[1], out[0], of_out);
     return told;
   });
 }
@@ -123,6 +139,6 @@ void products_of_experts(report& r) {
     measure<float>(r, l, product_kind::weight_gradient);
   }
 }
-bool has_products_at_once() { return static_cast<bool>(mc::grouped_kernels(device()).kernel_for); }
+bool has_products_at_once() { return ways(device()).size() > 1; }
 
 } // namespace gpu

@@ -28,13 +28,16 @@ inline mc::cuda_libraries libraries_of(mc::cuda& on,
 
 /// CUTLASS's kernels of grouped products, of the stand-in.
 inline const mc::grouped_library cutlass = mc::cutlass_library("4.2.0");
+/// A machine whose cuBLASLt has grouped products.
+inline const stand_in::machine with_grouped_cublaslt{.cublaslt = 131000};
 
 class machine_with_device {
 public:
   explicit machine_with_device(mc::product_rows rows = mc::product_rows::together,
                                bool tf32 = false, void (*tell)(std::string_view) = nullptr,
-                               const mc::grouped_library& grouped = {}) {
-    stand_in::begin({});
+                               const mc::grouped_library& grouped = {},
+                               const stand_in::machine& has = {}) {
+    stand_in::begin(has);
     device_.emplace(0, 1,
                     [=](mc::cuda& on) { return libraries_of(on, rows, tf32, tell, grouped); });
   }

@@ -92,9 +92,10 @@ public:
 
   workload(
       const Model& m, bool graphs, const std::function<void()>& before_memory = [] {},
-      mc::dtype type = mc::dtype::f32, const mc::grouped_library& grouped = {})
+      mc::dtype type = mc::dtype::f32, const mc::grouped_library& grouped = {},
+      const stand_in::machine& has = {})
       : graphs_(graphs),
-        machine_(mc::product_rows::together, false, nullptr, grouped),
+        machine_(mc::product_rows::together, false, nullptr, grouped, has),
         program_(m, {.batch = {.micro = 1, .sequence = tokens}, .precision = type}, "tiny") {
     machine_.device().keep_work(graphs);
     before_memory();
@@ -180,9 +181,10 @@ struct case_of {
 template <class Model> void steps_with_mistakes(const std::string& name, const Model& m,
                                                 bool graphs, const std::vector<case_of>& cases,
                                                 mc::dtype type = mc::dtype::f32,
-                                                const mc::grouped_library& grouped = {}) {
+                                                const mc::grouped_library& grouped = {},
+                                                const stand_in::machine& has = {}) {
   workload<Model> w(
-      m, graphs, [] {}, type, grouped);
+      m, graphs, [] {}, type, grouped, has);
   for (int i = 0; i < 3; ++i) w.step();
   const auto told = [&](std::uint64_t chance, const std::function<void()>& mistake) {
     return told_by([&] {
@@ -266,12 +268,13 @@ BOOST_AUTO_TEST_CASE(in_a_step_of_experts) {
 // read from.
 BOOST_AUTO_TEST_CASE(in_a_step_of_experts_at_once) {
   const char* const product = "a grouped product";
-  steps_with_mistakes("experts at once", experts, false,
-                      {{"kernel", mistake::left_out, {}, product},
-                       {"kernel", mistake::too_early, {}, product},
-                       {"cudaMemcpyAsync", mistake::left_out},
-                       {"cudaMemcpyAsync", mistake::too_early}},
-                      mc::dtype::bf16, test::cutlass);
+  const std::vector<case_of> cases{{"kernel", mistake::left_out, {}, product},
+                                   {"kernel", mistake::too_early, {}, product},
+                                   {"cudaMemcpyAsync", mistake::left_out},
+                                   {"cudaMemcpyAsync", mistake::too_early}};
+  steps_with_mistakes("experts at once", experts, false, cases, mc::dtype::bf16, test::cutlass);
+  steps_with_mistakes("experts at once by cuBLASLt", experts, false, cases, mc::dtype::bf16, {},
+                      test::with_grouped_cublaslt);
 }
 
 // Memory of every size that is reserved is written to its end.

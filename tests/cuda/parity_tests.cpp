@@ -45,10 +45,11 @@ test::steps_taken steps_in_bf16(const Model& m, Device& device, const std::strin
 /// Values that bf16 holds are rounded at the same places as on a CPU, but of sums in another order:
 /// by a step of bf16, 2^-8, here and there, which averages out over the 96 tokens of a loss. A token
 /// whose experts are others for it changes more.
-template <class Model> void in_bf16_as_on_cpus(const Model& m, const std::string& family,
-                                               bool experts = false,
-                                               const mc::grouped_library& grouped = {}) {
-  test::machine_with_device machine(mc::product_rows::together, false, nullptr, grouped);
+template <class Model>
+void in_bf16_as_on_cpus(const Model& m, const std::string& family, bool experts = false,
+                        const std::string& at_once = "", const mc::grouped_library& grouped = {},
+                        const stand_in::machine& has = {}) {
+  test::machine_with_device machine(mc::product_rows::together, false, nullptr, grouped, has);
   mc::cpu cpu(mc::product_type::widened, 1);
   const test::steps_taken mine = steps_in_bf16(m, machine.device(), family),
                           theirs = steps_in_bf16(m, cpu, family);
@@ -60,9 +61,16 @@ template <class Model> void in_bf16_as_on_cpus(const Model& m, const std::string
   }
   BOOST_TEST_MESSAGE(family << " in bf16: losses " << loss << ", gradient norms " << norm);
   const std::string by = machine.device().products().describe(mc::dtype::bf16);
-  BOOST_TEST((by.find(", products of experts at once by CUTLASS") != std::string::npos) ==
-                 static_cast<bool>(grouped.kernel_for),
+  BOOST_TEST((by.find(", products of experts at once by " + at_once) != std::string::npos) ==
+                 !at_once.empty(),
              by);
+  // On one rank an expert has as many rows on average as the tokens' choices give it.
+  for (const mc::product_shape& shape : machine.device().products().shapes())
+    if (shape.groups > 0) {
+      BOOST_TEST(shape.M == test::tiny_batch.micro * test::tiny_batch.sequence);
+      BOOST_TEST(shape.group_rows ==
+                 shape.M * test::tiny_qwen3_moe.experts_per_token / shape.groups);
+    }
   BOOST_TEST(loss <= (experts ? 4e-3 : 1e-3));
   BOOST_TEST(norm <= (experts ? 4e-2 : 5e-3));
 }
@@ -304,7 +312,9 @@ BOOST_AUTO_TEST_CASE(in_bf16_qwen3_moe) {
   in_bf16_as_on_cpus(test::tiny_qwen3_moe_unbalanced, "qwen3_moe", true);
 }
 BOOST_AUTO_TEST_CASE(in_bf16_qwen3_moe_with_experts_at_once) {
-  in_bf16_as_on_cpus(test::tiny_qwen3_moe_unbalanced, "qwen3_moe", true, test::cutlass);
+  in_bf16_as_on_cpus(test::tiny_qwen3_moe_unbalanced, "qwen3_moe", true, "CUTLASS", test::cutlass);
+  in_bf16_as_on_cpus(test::tiny_qwen3_moe_unbalanced, "qwen3_moe", true, "cuBLASLt", test::cutlass,
+                     test::with_grouped_cublaslt);
 }
 
 BOOST_AUTO_TEST_CASE(gpt2_logits_and_loss) {

@@ -650,18 +650,158 @@ BOOST_AUTO_TEST_CASE(products_of_groups) {
   }
 }
 
+// Where cuBLASLt has grouped products it computes them, by one start behind the copy of its arrays, of a
+// group's parts together. What it has none for another library computes.
+BOOST_AUTO_TEST_CASE(products_of_groups_by_cublaslt) {
+  test::machine_with_device machine(product_rows::together, false, nullptr, test::cutlass,
+                                    test::with_grouped_cublaslt);
+  cuda& on = machine.device();
+  for_experts_of_bf16([&]<class Out>(product_kind kind, Out) {
+    product_shape s{.kind = kind, .M = 12, .N = 24, .K = 40, .groups = 5, .group_rows = 4};
+    s.sums = numerics::fast;
+    for (const auto& parts : {std::vector<std::int32_t>{12, 0, 1, 5, 3}, of_five,
+                              std::vector<std::int32_t>{0, 0, 0, 0, 0}})
+      BOOST_TEST((check_groups<bf16, Out>(on, s, parts).first) == (parts.back() == 0 ? 0 : 3));
+    const bool forward = kind == product_kind::forward,
+               summed = kind == product_kind::weight_gradient;
+    const std::array<int64_t, 3> usual{forward  ? 40
+                                       : summed ? 4
+                                                : 24,
+                                       forward ? 24 : 40, summed ? 24 : 4};
+    BOOST_TEST(stand_in::usual_group() == usual, boost::test_tools::per_element());
+    s.x_stride = 48, s.y_stride = 32, s.group_rows = 0;
+    check_groups<bf16, Out>(on, s, of_five);
+    BOOST_TEST(stand_in::usual_group()[summed ? 0 : 2] == 12);
+    s.sums = numerics::batch_invariant; // parts of their own bits, which nobody promises
+    check_groups<bf16, Out>(on, s, of_five);
+    s.sums = numerics::fast, s.N = 12; // rows that begin between multiples of 16 bytes
+    s.y_stride = 0;
+    check_groups<bf16, Out>(on, s, of_five);
+  });
+  const std::string says = on.products().describe(dtype::bf16);
+  BOOST_TEST(contains(says,
+                      "cuBLASLt 13.10.0, 6 of 12 products of experts at once by cuBLASLt "
+                      "13.10.0, 3 of 12 by CUTLASS 4.2.0"),
+             says);
+  BOOST_TEST(on.products().checks().refused.empty());
+}
+
+// Another version, another GPU, rows that are computed apart, and a library that knows no way: each
+// leaves products of groups to the next library, or to products one by one.
+BOOST_AUTO_TEST_CASE(where_cublaslt_computes_no_groups) {
+  const auto by = [](const stand_in::machine& has, product_rows rows, product_kind kind,
+                     const grouped_library& next, const std::function<void()>& before) {
+    test::machine_with_device machine(rows, false, nullptr, next, has);
+    before();
+    product_shape s{.kind = kind, .M = 12, .N = 24, .K = 40, .groups = 5};
+    s.sums = numerics::fast;
+    check_groups<bf16, bf16>(machine.device(), s, of_five);
+    BOOST_TEST(machine.device().products().checks().refused.empty());
+    const std::string says = machine.device().products().describe(dtype::bf16);
+    return says.substr(says.find(", products of experts") + 2);
+  };
+  stand_in::machine older = test::with_grouped_cublaslt, other = older, newer = older;
+  older.cublaslt = 130699, newer.cublaslt = 130700;
+  const std::string once = "products of experts at once by ";
+  const auto nothing = [] {};
+  for (const auto kind : {product_kind::forward, product_kind::input_gradient}) {
+    const auto of = [&](const stand_in::machine& has, product_rows rows = product_rows::together) {
+      return by(has, rows, kind, test::cutlass, nothing);
+    };
+    BOOST_TEST(of(newer) == once + "cuBLASLt 13.7.0");
+    BOOST_TEST(of(older) == once + "CUTLASS 4.2.0");
+    for (const auto& [major, minor] : {std::pair(8, 9), std::pair(9, 1), std::pair(10, 0)}) {
+      other.capability[0] = major, other.capability[1] = minor;
+      BOOST_TEST(of(other) == once + "CUTLASS 4.2.0");
+    }
+    BOOST_TEST(of(newer, product_rows::apart) ==
+               once + (kind == product_kind::forward ? "CUTLASS 4.2.0" : "cuBLASLt 13.7.0"));
+    const auto no_way = [] { stand_in::fail("cuBLASLt plans groups", cudaErrorUnknown); };
+    BOOST_TEST(by(newer, product_rows::together, kind, test::cutlass, no_way) ==
+               once + "CUTLASS 4.2.0");
+    BOOST_TEST(by(newer, product_rows::together, kind, {}, no_way) ==
+               "products of experts one by one");
+  }
+}
+
+// A kernel of cuBLASLt that is wrong is not used, and that is told once: the next library is tried, which
+// may be wrong, too.
+BOOST_AUTO_TEST_CASE(a_wrong_kernel_of_cublaslt_is_not_used) {
+  static std::vector<std::string> told;
+  const auto hear = [](std::string_view line) { told.emplace_back(line); };
+  for (const auto& [mistake, of_sums, of_rows, says] :
+       {std::tuple{"way 1 leaves a group out", false, false, "wrong"},
+        {"way 1 writes a row too many", false, false, ""},
+        {"way 1 leaves the last term out", false, false, "wrong"},
+        {"way 1 takes another stride", false, true, ""},
+        {"way 1 adds to nothing", true, false, "wrong"},
+        {"cublasLtMatmul", false, false, "fails"},
+        {"cublasLtMatrixLayoutSetAttribute", false, false, "plans nothing"}})
+    for (const bool next : {true, false}) {
+      told.clear();
+      test::machine_with_device machine(product_rows::together, false, hear,
+                                        next ? test::cutlass : grouped_library{},
+                                        test::with_grouped_cublaslt);
+      cuda& on = machine.device();
+      std::size_t tried = 0;
+      for_experts_of_bf16([&]<class Out>(product_kind kind, Out) {
+        const bool summed = kind == product_kind::weight_gradient;
+        if ((of_sums && !summed) || (of_rows && summed)) return;
+        ++tried;
+        product_shape s{.kind = kind, .M = 12, .N = 24, .K = 40, .x_stride = 48, .y_stride = 32};
+        s.groups = 5, s.sums = numerics::fast;
+        stand_in::fail(mistake, cudaErrorUnknown);
+        check_groups<bf16, Out>(on, s, of_five);
+      });
+      BOOST_TEST(on.products().checks().refused.size() == tried, mistake);
+      BOOST_REQUIRE(told.size() == 1u);
+      BOOST_TEST(told[0].starts_with("cuBLASLt 13.10.0 "), told[0]);
+      BOOST_TEST(contains(told[0], says), told[0]);
+      BOOST_TEST(contains(told[0], next ? ": a kernel of CUTLASS 4.2.0 is tried next, and further "
+                                          "kernels that fail their check are not told"
+                                        : ": cuBLASLt computes these products one by one, and "),
+                 told[0]);
+      const std::string how = on.products().describe(dtype::bf16);
+      BOOST_TEST(contains(how, next ? ", products of experts at once by CUTLASS 4.2.0"
+                                    : ", products of experts one by one"),
+                 how);
+    }
+  told.clear();
+  test::machine_with_device machine(product_rows::together, false, hear, test::cutlass,
+                                    test::with_grouped_cublaslt);
+  cuda& on = machine.device();
+  stand_in::fail("way 1 leaves a group out", cudaErrorUnknown);
+  stand_in::fail("grouped: a part is left out", cudaErrorUnknown);
+  product_shape s{.M = 12, .N = 24, .K = 40, .groups = 5};
+  s.sums = numerics::fast;
+  check_groups<bf16, bf16>(on, s, of_five);
+  BOOST_TEST(on.products().checks().refused.size() == 2u);
+  BOOST_TEST(told.size() == 1u);
+  const std::string how = on.products().describe(dtype::bf16);
+  BOOST_TEST(contains(how, ", products of experts one by one"), how);
+}
+
 // More groups than threads of a warp, which look for theirs in steps, and one.
 BOOST_AUTO_TEST_CASE(any_number_of_groups) {
-  test::machine_with_device machine(product_rows::together, false, nullptr, test::cutlass);
-  cuda& on = machine.device();
-  for (const int64_t groups : {1, 2, 3, 70})
-    for_experts_of_bf16([&]<class Out>(product_kind kind, Out) {
-      std::vector<std::int32_t> rows(static_cast<std::size_t>(groups));
-      for (std::size_t g = 0; g < rows.size(); ++g) rows[g] = static_cast<std::int32_t>(g * 5 % 7);
-      check_groups<bf16, Out>(on, {.kind = kind, .M = 6, .N = 8, .K = 16, .groups = groups}, rows);
-    });
-  const std::string says = on.products().describe(dtype::bf16);
-  BOOST_TEST(contains(says, ", products of experts at once by CUTLASS 4.2.0"), says);
+  for (const bool by_cublaslt : {false, true}) {
+    test::machine_with_device machine(
+        product_rows::together, false, nullptr, by_cublaslt ? grouped_library{} : test::cutlass,
+        by_cublaslt ? test::with_grouped_cublaslt : stand_in::machine{});
+    cuda& on = machine.device();
+    for (const int64_t groups : {1, 2, 3, 70})
+      for_experts_of_bf16([&]<class Out>(product_kind kind, Out) {
+        std::vector<std::int32_t> rows(static_cast<std::size_t>(groups));
+        for (std::size_t g = 0; g < rows.size(); ++g)
+          rows[g] = static_cast<std::int32_t>(g * 5 % 7);
+        product_shape s{.kind = kind, .M = 6, .N = 8, .K = 16, .groups = groups};
+        s.sums = numerics::fast;
+        check_groups<bf16, Out>(on, s, rows);
+      });
+    const std::string says = on.products().describe(dtype::bf16);
+    BOOST_TEST(contains(says, by_cublaslt ? ", products of experts at once by cuBLASLt 13.10.0"
+                                          : ", products of experts at once by CUTLASS 4.2.0"),
+               says);
+  }
 }
 
 // A part has the bits that it has alone, whatever other parts a call has.
@@ -725,9 +865,11 @@ BOOST_AUTO_TEST_CASE(a_wrong_kernel_of_groups_is_not_used) {
 }
 
 BOOST_AUTO_TEST_CASE(groups_that_do_not_fit_are_refused) {
-  for (const bool at_once : {false, true}) {
-    test::machine_with_device machine(product_rows::together, false, nullptr,
-                                      at_once ? test::cutlass : grouped_library{});
+  for (const int libraries : {0, 1, 2}) {
+    const bool at_once = libraries > 0;
+    test::machine_with_device machine(
+        product_rows::together, false, nullptr, libraries == 1 ? test::cutlass : grouped_library{},
+        libraries == 2 ? test::with_grouped_cublaslt : stand_in::machine{});
     cuda& on = machine.device();
     const product_shape s{.M = 4,
                           .N = 8,
@@ -736,7 +878,8 @@ BOOST_AUTO_TEST_CASE(groups_that_do_not_fit_are_refused) {
                           .b = dtype::bf16,
                           .out = dtype::bf16,
                           .dynamic_rows = true,
-                          .groups = 2};
+                          .groups = 2,
+                          .sums = numerics::fast};
     const prepared_product& p = on.products().prepare(s);
     on.main_lane().reserve({.workspace = on.products().workspace_bytes()});
     const matrix<bf16> x(on, 32, 8, 8, 1);
@@ -762,5 +905,11 @@ BOOST_AUTO_TEST_CASE(groups_that_do_not_fit_are_refused) {
     BOOST_TEST(contains(without,
                         at_once ? "bytes of workspace, and has 0" : "CUBLAS_STATUS_INVALID_VALUE"),
                without);
+    const auto small = on.make_lane();
+    small->reserve({.workspace = 4096}); // where the arrays fit, and no kernel works
+    const std::string too_small = says({1, 2}, *small);
+    BOOST_TEST(contains(too_small, at_once ? "bytes of workspace, and has 4096"
+                                           : "CUBLAS_STATUS_INVALID_VALUE"),
+               too_small);
   }
 }

@@ -13,6 +13,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -44,6 +45,9 @@ void begin(const machine& m);
 
 /// How the device is, for stand-ins of libraries.
 machine has();
+/// What cuBLASLt was last told to expect of the groups of a product: terms of a sum, rows and columns
+/// of a result that lies by columns.
+std::array<std::int64_t, 3> usual_group();
 /// Work that runs takes so many nanoseconds longer by the clock of events.
 void spend(std::int64_t nanoseconds);
 

@@ -3,14 +3,21 @@
 // two of three smaller ones, so that callers have to ask. It wants the alignments that were asked for,
 // and all of the workspace that it may have. GELU, and its slope, are taken of sums as they are, before
 // they are rounded.
+//
+// Of groups it takes what NVIDIA's documents say of grouped layouts on Hopper, from version 13.4 on:
+// extents, strides and addresses are read from the device's memory when the stream comes to them, and
+// what is not as the documents want makes results NaN, since nobody on the host can see it.
 #include "stand_in.hpp"
 
 #include <cublasLt.h>
 #include <megacpp/num/dtype.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -23,7 +30,14 @@ namespace {
 
 /// What the words of CUDA's opaque structs are here.
 struct layout_words {
-  std::uint64_t type, rows, columns, stride;
+  std::uint32_t type, mode;
+  std::uint64_t rows, columns, stride;
+  // Of groups: arrays in the device's memory, and whether their integers have 64 bits.
+  const void *rows_at, *columns_at, *strides_at;
+  std::int32_t groups;
+  bool wide_extents, wide_strides;
+
+  bool grouped() const { return mode == 2; }
 };
 struct description_words {
   std::uint64_t computes, scales, a_transposed, b_transposed, epilogue, bias_type;
@@ -32,8 +46,10 @@ struct description_words {
   const void* z; ///< what GELU is of, kept or read
 };
 struct wish_words {
-  std::uint64_t workspace, a, b, c, d; ///< bytes, and those at which operands begin
-  std::uint64_t schemes;               ///< of sums in parts
+  std::uint64_t workspace;  ///< bytes
+  std::uint32_t a, b, c, d; ///< bytes at which operands begin
+  std::uint64_t schemes;    ///< of sums in parts
+  std::int64_t usual[3];    ///< of groups: terms of a sum, rows and columns of D
 };
 /// A way: for extents of D and of the sum that are at most these, in all the workspace that it may
 /// have. What it does wrong is a bit of `wrong`.
@@ -44,16 +60,30 @@ struct algorithm_words {
 };
 /// What tests may have the first way, or the second, do wrong, by names: stand_in::fail("way 1"), or
 /// "way 1 leaves GELU out".
-enum mistake : std::uint32_t { wrong_element = 1, no_gelu = 2, by_erf = 4, z_of_other_rows = 8 };
+enum mistake : std::uint32_t {
+  wrong_element = 1,
+  no_gelu = 2,
+  by_erf = 4,
+  z_of_other_rows = 8,
+  no_sums = 16,       // of groups, as those that follow
+  left_out = 32,      // the first one
+  row_beyond = 64,    // a column too many, as the library counts: the last one again
+  other_stride = 128, // D is written as if its columns followed each other
+  last_term = 256     // of a sum is left out
+};
 std::uint32_t mistakes_of(int way) {
   const auto asked = [way](const char* what, mistake m) {
     const std::string name = "way " + std::to_string(way + 1) + what;
     return stand_in::entered(name.c_str()) != cudaSuccess ? static_cast<std::uint32_t>(m) : 0u;
   };
   return asked("", wrong_element) | asked(" leaves GELU out", no_gelu) | asked(" by erf", by_erf) |
-         asked(" with Z of other rows", z_of_other_rows);
+         asked(" with Z of other rows", z_of_other_rows) | asked(" adds to nothing", no_sums) |
+         asked(" leaves a group out", left_out) | asked(" writes a row too many", row_beyond) |
+         asked(" takes another stride", other_stride) |
+         asked(" leaves the last term out", last_term);
 }
 constexpr std::size_t least_workspace = 1 << 16;
+constexpr std::size_t first_with_groups = 130400;
 
 template <class Words, class Opaque> Words words_of(const Opaque& o) {
   static_assert(sizeof(Words) <= sizeof o.data && std::is_trivially_copyable_v<Words>);
@@ -107,6 +137,7 @@ struct computed {
   algorithm_words way;
   std::byte* workspace;
   std::size_t workspace_bytes;
+  std::uint64_t terms_left_out = 0;
 
   std::uint64_t k() const { return how.a_transposed != 0 ? a.rows : a.columns; }
   bool agrees() const {
@@ -151,7 +182,10 @@ struct computed {
                              : (1 + t) / 2 + x * (1 - t * t) / 2 * c * (1 + 3 * 0.044715 * x * x);
     return static_cast<S>(sum * steep);
   }
-  std::uint64_t types() const { return a.type | b.type << 16 | d.type << 32 | how.epilogue << 48; }
+  std::uint64_t types() const {
+    return std::uint64_t{a.type} | std::uint64_t{b.type} << 16 | std::uint64_t{d.type} << 32 |
+           how.epilogue << 48 | std::uint64_t{d.grouped()} << 63;
+  }
 
   /// Sums are of type S.
   template <class S, class In, class Out> void run() const {
@@ -177,7 +211,7 @@ struct computed {
     for (std::uint64_t j = 0; j < d.columns; ++j) {
       std::fill(sums.begin(), sums.end(), S());
       S* const sum_of = sums.data(); // which is not checked at each element
-      for (std::uint64_t t = 0; t < k(); ++t) {
+      for (std::uint64_t t = 0; t < k() - terms_left_out; ++t) {
         const S factor = operand(y[j * of_y + t * next_y]);
         const S* const row = terms.data() + t * d.rows;
         for (std::uint64_t i = 0; i < d.rows; ++i) sum_of[i] += row[i] * factor;
@@ -191,6 +225,76 @@ struct computed {
       }
     }
     if ((way.wrong & wrong_element) != 0) out[0] = mc::convert<Out>(mc::convert<S>(out[0]) + 1);
+  }
+};
+
+/// Products of groups as they are to be computed. Operands are arrays of addresses.
+struct grouped {
+  computed all;
+
+  /// What the documents of the library want that the host can see.
+  bool agrees() const {
+    const auto whole = [this](const layout_words& l) {
+      return l.grouped() && l.groups == all.d.groups && l.rows_at != nullptr &&
+             l.columns_at != nullptr && l.strides_at != nullptr;
+    };
+    return all.d.groups > 0 && whole(all.a) && whole(all.b) && whole(all.d) &&
+           all.a.type == CUDA_R_16BF && all.how.epilogue == CUBLASLT_EPILOGUE_DEFAULT;
+  }
+  /// The layout of a group's matrix, as the arrays have it.
+  static layout_words layout_of(const layout_words& l, std::int32_t group) {
+    const auto at = [group](const void* array, bool wide) {
+      return static_cast<std::uint64_t>(wide ? static_cast<const std::int64_t*>(array)[group]
+                                             : static_cast<const std::int32_t*>(array)[group]);
+    };
+    layout_words one{};
+    one.type = l.type, one.rows = at(l.rows_at, l.wide_extents);
+    one.columns = at(l.columns_at, l.wide_extents), one.stride = at(l.strides_at, l.wide_strides);
+    return one;
+  }
+  static std::byte* address(const void* array, std::int32_t group) {
+    return static_cast<std::byte* const*>(array)[group];
+  }
+  /// Whether a group's matrix begins, and its columns do, where the documents, and the caller, say.
+  static bool aligned(const layout_words& l, const void* first, std::uint32_t promised) {
+    const std::uint64_t size = l.type == CUDA_R_16BF ? 2 : 4;
+    return reinterpret_cast<std::uintptr_t>(first) % std::max(promised, 16u) == 0 &&
+           l.rows * size % 16 == 0 && l.stride * size % 16 == 0;
+  }
+
+  template <class Out> void run(bool backwards) const {
+    std::memset(all.workspace, 0xa5, least_workspace); // it is this product's alone
+    for (std::int32_t i = 0; i < all.d.groups; ++i) {
+      const std::int32_t g = backwards ? all.d.groups - 1 - i : i;
+      if (g == 0 && (all.way.wrong & left_out) != 0) continue;
+      computed one = all;
+      one.way.wrong = 0;
+      one.a = layout_of(all.a, g), one.b = layout_of(all.b, g), one.d = layout_of(all.d, g);
+      one.from_a = address(all.from_a, g), one.from_b = address(all.from_b, g);
+      one.to = address(all.to, g);
+      bool sound = one.agrees() && one.d.rows > 0 && one.d.columns > 0 && one.k() > 0 &&
+                   aligned(one.a, one.from_a, all.way.a) && aligned(one.b, one.from_b, all.way.b) &&
+                   aligned(one.d, one.to, all.way.d);
+      // Groups are computed at once: what two write is neither's.
+      for (std::int32_t k = 0; k < all.d.groups; ++k)
+        sound = sound && (k == g || address(all.to, k) != one.to);
+      if (!sound) {
+        const auto nan = std::numeric_limits<float>::quiet_NaN();
+        std::fill_n(reinterpret_cast<Out*>(one.to), one.d.rows, mc::convert<Out>(nan));
+        continue;
+      }
+      const bool last = g == all.d.groups - 1;
+      if ((all.way.wrong & no_sums) != 0) one.beta = 0;
+      if ((all.way.wrong & other_stride) != 0) one.d.stride = one.d.rows;
+      if ((all.way.wrong & last_term) != 0 && last) one.terms_left_out = 1;
+      one.run<float, mc::bf16, Out>();
+      if ((all.way.wrong & row_beyond) != 0 && last) {
+        const Out* const column =
+            reinterpret_cast<const Out*>(one.to) + (one.d.columns - 1) * one.d.stride;
+        std::copy_n(column, one.d.rows,
+                    reinterpret_cast<Out*>(one.to) + one.d.columns * one.d.stride);
+      }
+    }
   }
 };
 
@@ -223,7 +327,25 @@ bool begins(const void* p, std::uint64_t bytes) {
   return reinterpret_cast<std::uintptr_t>(p) % bytes == 0;
 }
 
+/// Terms of a sum, rows and columns of D that the library was last told to expect of groups.
+std::array<std::int64_t, 3> told_of_groups{};
+
+cublasStatus_t start_groups(const grouped& p, const void* from_c, cudaStream_t on) {
+  const computed& all = p.all;
+  if (!p.agrees() || from_c != all.to || all.way.types != all.types() ||
+      all.way.workspace > all.workspace_bytes || !begins(all.workspace, 256))
+    return CUBLAS_STATUS_INVALID_VALUE;
+  static std::int64_t calls = 0;
+  stand_in::start(on, "a grouped product", [p, backwards = calls++ % 2 != 0] {
+    if (p.all.d.type == CUDA_R_32F) p.run<float>(backwards);
+    else p.run<mc::bf16>(backwards);
+  });
+  return CUBLAS_STATUS_SUCCESS;
+}
+
 } // namespace
+
+std::array<std::int64_t, 3> stand_in::usual_group() { return told_of_groups; }
 
 extern "C" {
 
@@ -285,23 +407,59 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d,
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* l, cudaDataType type,
                                           std::uint64_t rows, std::uint64_t columns,
                                           std::int64_t stride) {
-  return make(l, layout_words{static_cast<std::uint64_t>(type), rows, columns,
-                              static_cast<std::uint64_t>(stride)});
+  layout_words w{};
+  w.type = static_cast<std::uint32_t>(type), w.rows = rows, w.columns = columns;
+  w.stride = static_cast<std::uint64_t>(stride);
+  return make(l, w);
+}
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t l,
+                                                cublasLtMatrixLayoutAttribute_t what,
+                                                const void* from, std::size_t bytes) {
+  if (stand_in::entered("cublasLtMatrixLayoutSetAttribute") != cudaSuccess)
+    return CUBLAS_STATUS_INVALID_VALUE;
+  auto w = words_of<layout_words>(*l);
+  const auto number = value_of<std::int32_t>(from, bytes);
+  const auto pointer = value_of<const void*>(from, bytes);
+  const int attribute = what; // an older header has no names for the last ones
+  const bool is_pointer = attribute >= 9 && attribute <= 11;
+  if ((is_pointer ? !pointer : !number) ||
+      (attribute >= 9 && cublasLtGetVersion() < first_with_groups))
+    return CUBLAS_STATUS_INVALID_VALUE;
+  switch (attribute) {
+  case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT: w.groups = *number; break;
+  case 8: w.mode = static_cast<std::uint32_t>(*number); break;
+  case 9: w.rows_at = *pointer; break;
+  case 10: w.columns_at = *pointer; break;
+  case 11: w.strides_at = *pointer; break;
+  case 12: w.wide_extents = *number == 1; break;
+  case 13: w.wide_strides = *number == 1; break;
+  default: return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  put(*l, w);
+  return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l) { return destroy(l); }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* p) {
-  return make(p, wish_words{0, 256, 256, 256, 256, CUBLASLT_REDUCTION_SCHEME_MASK});
+  return make(p, wish_words{0, 256, 256, 256, 256, CUBLASLT_REDUCTION_SCHEME_MASK, {0, 0, 0}});
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) { return destroy(p); }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
                                                     cublasLtMatmulPreferenceAttributes_t what,
                                                     const void* from, std::size_t bytes) {
   auto w = words_of<wish_words>(*p);
+  const int attribute = what; // an older header has no names for the last ones
+  const bool usual = attribute >= 13 && attribute <= 15; // 64 bits, as the library has them
   const bool room = what == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
   const auto large = value_of<std::uint64_t>(from, bytes);
   const auto small = value_of<std::uint32_t>(from, bytes);
-  if (room ? !large : !small) return CUBLAS_STATUS_INVALID_VALUE;
+  if (room || usual ? !large : !small) return CUBLAS_STATUS_INVALID_VALUE;
+  if (usual) {
+    if (cublasLtGetVersion() < first_with_groups) return CUBLAS_STATUS_INVALID_VALUE;
+    w.usual[attribute - 13] = static_cast<std::int64_t>(*large);
+    put(*p, w);
+    return CUBLAS_STATUS_SUCCESS;
+  }
   switch (what) {
   case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: w.workspace = *large; break;
   case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: w.schemes = *small; break;
@@ -325,7 +483,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   p.b = words_of<layout_words>(*b), p.d = words_of<layout_words>(*d);
   const auto w = words_of<wish_words>(*wish);
   *count = 0;
-  if (!p.agrees() || c != d) return CUBLAS_STATUS_INVALID_VALUE;
+  const bool groups = p.a.grouped() || p.b.grouped() || p.d.grouped();
+  if (!(groups ? grouped{p}.agrees() : p.agrees()) || c != d) return CUBLAS_STATUS_INVALID_VALUE;
+  if (groups && stand_in::entered("cuBLASLt plans groups") != cudaSuccess)
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (groups) told_of_groups = {w.usual[0], w.usual[1], w.usual[2]};
   // Parts of a sum may be rounded to bf16 unless the caller says otherwise.
   const bool rounds_once =
       (w.schemes & ~std::uint64_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}) == 0;
@@ -340,9 +502,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     if (w.workspace < least_workspace) return CUBLAS_STATUS_NOT_SUPPORTED;
     put(found[*count].algo,
         algorithm_words{p.d.rows, p.d.columns, p.k(), p.types(), w.workspace, mistakes_of(*count),
-                        static_cast<std::uint32_t>(w.a), static_cast<std::uint32_t>(w.b),
-                        static_cast<std::uint32_t>(std::min(w.c, w.d)),
-                        static_cast<std::uint64_t>(*count)});
+                        w.a, w.b, std::min(w.c, w.d), static_cast<std::uint64_t>(*count)});
   }
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -382,6 +542,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t how, const 
   const bool wide = p.how.scales == CUDA_R_64F;
   p.alpha = wide ? *static_cast<const double*>(alpha) : *static_cast<const float*>(alpha);
   p.beta = wide ? *static_cast<const double*>(beta) : *static_cast<const float*>(beta);
+  if (p.d.grouped()) return start_groups({p}, from_c, on);
   const bool fits = p.is_served() && p.way.workspace <= bytes;
   if (!fits || from_c != to || !begins(from_a, p.way.a) || !begins(from_b, p.way.b) ||
       !begins(to, p.way.d) || !p.z_fits() || (adds_bias(p.how) && p.how.bias == nullptr))

@@ -208,7 +208,7 @@ BOOST_AUTO_TEST_CASE(a_way_of_the_table_is_taken_first) {
   product_shape s = forward; // as `describe` lists what is generated with
   s.part = 1;
   product_shape of_four = forward, of_seven = forward; // groups are calls of one kind
-  of_four.groups = 4, of_seven.groups = 7;
+  of_four.groups = 4, of_seven.groups = 7, of_seven.group_rows = 3;
   BOOST_TEST(machine({100, 1}, {tuned_of(of_four)}).seconds(of_seven) == 1);
   const tuned_product each = tuned_of(s);
   BOOST_TEST(machine({100, 1}, {each}, product_rows::apart).seconds(forward) == 12);
@@ -423,7 +423,7 @@ BOOST_AUTO_TEST_CASE(a_device_takes_what_is_for_it) {
   write(text_of(table));
   BOOST_TEST(seconds_on(given) == 1);
   BOOST_TEST(told.empty());
-  const std::string here = "stand-in and cuBLASLt " + dotted_version(CUBLAS_VERSION);
+  const std::string here = "stand-in and cuBLASLt " + dotted_version(cublasLtGetVersion());
   using change = void (*)(tuned_machine&);
   for (const change f :
        std::initializer_list<change>{[](tuned_machine& m) { m.gpu = "another"; },

@@ -76,6 +76,8 @@ struct product_shape {
   // Matrices W (dW), one behind the other, for execute_groups. From 1 on a product fits a branch of
   // its lane, and may run beside others; 0: one matrix, on a lane alone.
   std::int64_t groups = 0;
+  // Rows that a group has on average, for libraries that choose a way by them; 0: nothing is known.
+  std::int64_t group_rows = 0;
   // Rows of a part, which divides M (0: M is one part). Every part has the bits of a product of its
   // own: tiles, copies and library calls follow from a part's shape and end at its borders, and a
   // weight gradient adds up its parts in order. So the bits of a sequence do not depend on how many

@@ -66,6 +66,7 @@ constexpr product_list grouped_products(const Call& c, product_kind kind, std::i
   product_shape s = make_product_shape(
       kind, dtype_of<T>, std::min(rows, c.attr(of_type<op::grouped_attributes>).tokens), n, k);
   s.dynamic_rows = true, s.groups = experts;
+  s.group_rows = std::max<std::int64_t>(rows / experts, 1);
   return s;
 }
 

@@ -23,12 +23,13 @@ namespace detail {
 /// not named here does not compile: another shape must not be taken for the same.
 template <class Shape, class F> void each_shape_field(Shape& s, F f) {
   auto& [kind, M, N, K, x_stride, y_stride, a, b, out, scaled, bias, ends_in, accumulate,
-         dynamic_rows, groups, part, sums, chunk, panel] = s;
+         dynamic_rows, groups, group_rows, part, sums, chunk, panel] = s;
   f("kind", kind), f("M", M), f("N", N), f("K", K);
   f("x_stride", x_stride), f("y_stride", y_stride), f("a", a), f("b", b), f("out", out);
   f("scaled", scaled), f("bias", bias), f("ends_in", ends_in), f("accumulate", accumulate);
-  f("dynamic_rows", dynamic_rows), f("groups", groups), f("part", part);
-  f("sums", sums), f("chunk", chunk), f("panel", panel);
+  f("dynamic_rows", dynamic_rows), f("groups", groups);
+  f("group_rows", group_rows), f("part", part), f("sums", sums), f("chunk", chunk),
+      f("panel", panel);
 }
 
 /// The values of an enumeration that a shape may have.

@@ -2,12 +2,13 @@
 // this.
 //
 // How a product is computed says product/cuda/cublaslt_product.hpp. Products of groups, as those of
-// experts, are computed by one kernel of another library, where there is one that passes its check
-// (product/cuda/grouped_choice.hpp). Otherwise each group is a product, and they run side by side
-// on some streams.
+// experts, are computed by one kernel, of cuBLASLt or of another library, where there is one that
+// passes its check (product/cuda/grouped_choice.hpp). Otherwise each group is a product, and they
+// run side by side on some streams.
 #pragma once
 
 #include <megacpp/exec/cuda/device.hpp>
+#include <megacpp/product/cuda/cublaslt_grouped.hpp>
 #include <megacpp/product/cuda/cublaslt_handles.hpp>
 #include <megacpp/product/cuda/cublaslt_product.hpp>
 #include <megacpp/product/cuda/device_check.hpp>
@@ -28,7 +29,8 @@ class cublaslt_products final : public product_source {
 public:
   /// `rows`: how those of forward products are computed. `tell` hears of the first way that fails
   /// its check. `tf32`: operands of fp32 are rounded. `tuned`: of a table, for this machine.
-  /// `grouped`: another library for products of groups, which runs on this device.
+  /// `grouped`: another library for products of groups, which runs on this device and is tried
+  /// behind cuBLASLt's own kernels for them.
   explicit cublaslt_products(cuda& on, product_rows rows = product_rows::together,
                              void (*tell)(std::string_view) = nullptr, bool tf32 = false,
                              std::vector<tuned_product> tuned = {},
@@ -46,6 +48,7 @@ public:
                   std::string("cuBLASLt cannot be opened (") + cublasLtGetStatusString(s) +
                       "): free memory of the device, or give a machine with another driver");
     handle_.reset(made);
+    at_once_.add(cublaslt_grouped_library(on, made, rows));
     at_once_.add(grouped);
   }
   const prepared_product& prepare(const product_shape& asked) override {

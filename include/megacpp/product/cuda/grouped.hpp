@@ -11,9 +11,10 @@ struct CUstream_st; // cudaStream_t is a pointer to it
 
 namespace mc {
 
-/// The arrays that say what the parts of a grouped product are, each of one word, or three numbers,
-/// a part. Part g is D (m, n) = A (m, k) B (k, n), or D += A B. A row-major matrix, or a transposed
-/// one that lies by columns, has `stride` elements from a row, or column, to the next.
+/// The arrays that say what the parts of a grouped product are. Part g is
+/// D (m, n) = A (m, k) B (k, n), or D += A B. A row-major matrix, or a transposed one that lies by
+/// columns, has `stride` elements from a row, or column, to the next. Extents are there twice:
+/// CUTLASS reads those of a part together, and cuBLASLt all m, all n and all k, each from an array.
 struct grouped_arrays {
   struct sizes {
     std::int32_t m, n, k;
@@ -22,24 +23,26 @@ struct grouped_arrays {
   void** d = nullptr;
   std::int64_t *a_stride = nullptr, *b_stride = nullptr, *d_stride = nullptr;
   sizes* extents = nullptr;
+  std::int32_t *m = nullptr, *n = nullptr, *k = nullptr;
 
   static constexpr std::int64_t bytes(std::int64_t parts) {
-    return words(parts) * std::int64_t{6 * sizeof(std::int64_t) + sizeof(sizes)};
+    return room(parts) * std::int64_t{6 * sizeof(std::int64_t) + 2 * sizeof(sizes)};
   }
   /// The arrays of so many parts, one behind the other, each from a multiple of 16 on, as `first`
   /// is: CUTLASS takes the address of an array for that of a matrix before it reads the array.
   static grouped_arrays at(std::byte* first, std::int64_t parts) {
-    const auto place = [first, parts](int k) {
-      return first + k * words(parts) * std::int64_t{sizeof(std::int64_t)};
+    const auto next = [&first, parts]<class T>(T*& array) {
+      array = reinterpret_cast<T*>(first), first += room(parts) * std::int64_t{sizeof(T)};
     };
-    return {reinterpret_cast<const void**>(place(0)),  reinterpret_cast<const void**>(place(1)),
-            reinterpret_cast<void**>(place(2)),        reinterpret_cast<std::int64_t*>(place(3)),
-            reinterpret_cast<std::int64_t*>(place(4)), reinterpret_cast<std::int64_t*>(place(5)),
-            reinterpret_cast<sizes*>(place(6))};
+    grouped_arrays all;
+    next(all.a), next(all.b), next(all.d);
+    next(all.a_stride), next(all.b_stride), next(all.d_stride);
+    next(all.extents), next(all.m), next(all.n), next(all.k);
+    return all;
   }
 
 private:
-  static constexpr std::int64_t words(std::int64_t parts) { return parts + parts % 2; }
+  static constexpr std::int64_t room(std::int64_t parts) { return (parts + 3) / 4 * 4; }
 };
 static_assert(sizeof(void*) == sizeof(std::int64_t));
 

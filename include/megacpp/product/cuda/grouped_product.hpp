@@ -132,6 +132,7 @@ private:
       to.extents[i] = summed    ? grouped_arrays::sizes{wide, deep, p.rows}
                       : forward ? grouped_arrays::sizes{p.rows, wide, deep}
                                 : grouped_arrays::sizes{p.rows, deep, wide};
+      to.m[i] = to.extents[i].m, to.n[i] = to.extents[i].n, to.k[i] = to.extents[i].k;
     }
   }
 

@@ -34,7 +34,7 @@ constexpr product_shape call_of(const product_shape& s, std::int64_t rows) {
   c.M = rows, c.x_stride = s.x_row(), c.y_stride = s.y_row();
   c.accumulate = s.accumulate || s.kind == product_kind::weight_gradient;
   c.groups = s.groups > 0 ? 1 : 0; // one of several is computed in a part of a lane's workspace
-  c.dynamic_rows = false, c.part = 0, c.sums = product_shape{}.sums;
+  c.dynamic_rows = false, c.group_rows = c.part = 0, c.sums = product_shape{}.sums;
   return c;
 }
 /// The call of a product of as many rows as its shape and its parts have.
