@@ -6,7 +6,7 @@
 // factor for all parts, and no epilogue. The library computes so from 13.4 on, and is asked from
 // 13.7 on; docs/design.md says why. A program may have been compiled with the header of an older
 // version and find a newer library where it runs, so the enumerators that this needs are here, from
-// cublasLt.h of 13.10.
+// cublasLt.h of 13.10; tests/slow/cublaslt.sh compares them with that header.
 //
 // As in product/cuda/cublaslt_product.hpp the library counts by columns: its D^T (n, m) is B^T A^T.
 #pragma once
