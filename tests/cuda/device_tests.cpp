@@ -400,17 +400,28 @@ BOOST_AUTO_TEST_CASE(a_moment_that_orders_work_tells_no_time) {
 
 BOOST_AUTO_TEST_CASE(times_are_those_of_the_device_in_the_hosts_clock) {
   opened_device d;
+  auto& lane = static_cast<mc::cuda_lane&>(d.main_lane());
   const auto first = d.make_event(), second = d.make_event();
-  const mc::arena a(d, 64, "a test", "nothing");
-  const std::int64_t before = mc::monotonic_nanoseconds();
-  d.main_lane().record(*first);
-  d.main_lane().fill(a.data(), 1, 64);
-  d.main_lane().record(*second);
-  const std::int64_t one = first->reached(), two = second->reached(),
-                     after = mc::monotonic_nanoseconds(), unsure = 5'000'000;
-  BOOST_TEST(one <= two);
-  BOOST_TEST(one >= before - unsure);
-  BOOST_TEST(two <= after + unsure);
+  const std::int64_t before = mc::monotonic_nanoseconds(), unsure = 50'000'000;
+  std::int64_t spent = 0; // by the device's clock alone
+  const auto told = [&](std::int64_t by_work) {
+    // CUDA's milliseconds are a float: within a second after the moment from which they count they
+    // are off by less than 100 ns.
+    const std::int64_t begin = mc::monotonic_nanoseconds(), rounding = 100 + (by_work >> 22);
+    lane.record(*first);
+    stand_in::start(lane.stream(), "work", [=] { stand_in::spend(by_work); });
+    lane.record(*second);
+    const std::int64_t one = first->reached(), two = second->reached(),
+                       after = mc::monotonic_nanoseconds();
+    BOOST_TEST(one >= before + spent - unsure);
+    spent += by_work;
+    BOOST_TEST(two <= after + spent + unsure);
+    BOOST_TEST(two - one >= by_work - rounding);
+    BOOST_TEST(two - one <= by_work + (after - begin) + rounding);
+  };
+  told(300'123'456);
+  told(10'000'000'000'000);
+  told(300'000); // hours later a float of all milliseconds would have no part of one
 }
 
 BOOST_AUTO_TEST_CASE(a_table_is_made_once) {

@@ -229,6 +229,28 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(gradient_of_logits, T, types) {
   });
 }
 
+BOOST_AUTO_TEST_CASE(barriers_of_losses) {
+  const logits_of<float> of({{2, 64}, 32}, 0);
+  const std::vector<std::int32_t>& labels = of.labels.front();
+  const std::vector<double> lse{of.lse(0), of.lse(1)}, dlse{0.75, -0.5};
+  const std::vector<float> dtarget{-0.75f, 0.5f};
+  const float seed = 0.75f;
+  every_barrier_is_needed([&] {
+    auto both = of.logits;
+    on_team("logits_grad_row in place", {{2, 64}, 32},
+            rows::logits_grad_row<float>{of.width, of.valid, of.first, both.data(), labels.data(),
+                                         lse.data(), dlse.data(), dtarget.data(), both.data()},
+            both);
+    if (wrong_on_teams != nullptr && !wrong_on_teams->empty()) return;
+    both = of.logits;
+    auto loss = unset<double>(2);
+    on_team("loss_row in place", {{2, 64}, 32},
+            rows::loss_row<float>{of.width, of.valid, both.data(), labels.data(), &seed, 0.01,
+                                  loss.data(), both.data()},
+            loss, both);
+  });
+}
+
 BOOST_AUTO_TEST_CASE_TEMPLATE(loss_and_gradient, T, types) {
   for_teams<G<T>>([](team_shape s) {
     const logits_of<T> of(s, 0);
