@@ -3312,7 +3312,14 @@ class Describe(Case):
         work = json.loads(run("describe", "--json").stdout)["work"]
         for what in ("flops", "read", "written"):
             self.assertEqual(sum(op[what] for op in result["ops"]), sum(part[what] for part in work.values()))
-        self.assertGreater(result["bytes_fused_away"], 0)
+        # Bytes of (T, H), of (T, F), of the table, and of a number of each token. In a block a norm reads the
+        # sum before it no more; the gradients of two norms and of two products, and the one that GELU's slope
+        # is multiplied by, are no more written and read. The head no more reads stream, table and labels again
+        # in the gradient of the loss, nor writes and reads what goes from one to the other.
+        stream, wide, table, row = 4 * 128 * 32, 4 * 128 * 64, 4 * 128 * 32, 4 * 128
+        lse, dlse, target, dtarget, labels = 4 * 2 * row, 2 * 2 * row, 3 * row, 2 * row, 3 * row
+        self.assertEqual(result["bytes_fused_away"], 2 * ((1 + 4 * 2) * stream + 2 * wide) + stream + table
+                         + lse + dlse + target + dtarget + labels)
         text = run("describe", "--roofline", "h200").stdout.decode()
         for op in result["ops"]:
             self.assertRegex(text, rf"(?m)^  {re.escape(op['op'])} +{op['nodes']} .* (memory|arithmetic|both)$")
