@@ -2,6 +2,7 @@
 // stream comes to them, in the order of rows and of threads that chance chooses.
 #pragma once
 
+#include <cuda/blocks.hpp>
 #include <cuda/stand_in.hpp>
 #include <emulated_team.hpp>
 
@@ -18,24 +19,6 @@
 #include <vector>
 
 namespace test {
-
-/// The threads of every block, and the seed of their turns; MEGACPP_TEST_BLOCKS="THREADS SEED" sets others.
-struct block_settings {
-  int threads = 32;
-  std::uint64_t seed = 1;
-};
-inline block_settings& blocks() {
-  static block_settings all = [] {
-    block_settings s;
-    if (const char* const given = std::getenv("MEGACPP_TEST_BLOCKS"); given != nullptr) {
-      unsigned long long seed = 0;
-      if (std::sscanf(given, "%d %llu", &s.threads, &seed) != 2) std::abort();
-      s.seed = seed;
-    }
-    return s;
-  }();
-  return all;
-}
 
 /// f(team, row) for every row, by a team each, which keeps so many bytes of it in every other call.
 inline void emulate(std::int64_t rows, const char* body, bool aligned, std::int64_t kept,
