@@ -5,6 +5,7 @@
 #include <cuda/blocks.hpp>
 #include <cuda/stand_in.hpp>
 
+#include <megacpp/comm/communicator.hpp>
 #include <megacpp/kernel/cuda/cudnn_attention.hpp>
 #include <megacpp/product/cuda/cublaslt.hpp>
 #include <megacpp/product/cuda/grouped_library.hpp>
@@ -26,6 +27,17 @@ inline mc::cuda_libraries libraries_of(mc::cuda& on,
                                                   std::vector<mc::tuned_product>{}, grouped),
           std::make_unique<mc::cudnn_attention>(on)};
 }
+
+/// What each rank of laws/outcome.hpp computes on: a device of the stand-in, which has begun.
+struct on_gpu {
+  using device = mc::cuda;
+  static std::unique_ptr<device> make_device() {
+    return std::make_unique<device>(0, 1, [](mc::cuda& on) { return libraries_of(on); });
+  }
+  static std::unique_ptr<mc::communicator> make_ranks(mc::communicator& hosts, device& on) {
+    return hosts.make_ranks(on);
+  }
+};
 
 /// CUTLASS's kernels of grouped products, of the stand-in.
 inline const mc::grouped_library cutlass = mc::cutlass_library("4.2.0");

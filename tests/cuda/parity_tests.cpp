@@ -11,16 +11,22 @@
 #include <megacpp/product/cpu_products.hpp>
 #include <megacpp/product/cuda/devices.hpp>
 #include <megacpp/run/interpreter.hpp>
+#include <megacpp/train/state.hpp>
 
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include <kernels.hpp>
+#include <laws/outcome.hpp>
 #include <parity/checks.hpp>
+#include <scratch.hpp>
 
 namespace {
 
@@ -187,7 +193,261 @@ template <class Model> void reserves_what_it_plans(const Model& m, mc::dtype typ
   BOOST_TEST(reserved() == planned.total() - planned.mirrors);
 }
 
+/// A model of a family that is small, with its own values of the rest.
+template <class Model> constexpr Model small() {
+  Model m;
+  m.layers = 2, m.hidden = 16, m.heads = 2, m.vocabulary = 64, m.positions = 16;
+  if constexpr (requires { m.head_dim; }) m.head_dim = 8, m.kv_heads = 1;
+  if constexpr (requires { m.experts; }) {
+    m.expert_ffn = 8, m.experts = 4, m.experts_per_token = 2;
+    m.aux_loss = 0.1, m.bias_rate = 1e-3;
+  } else {
+    m.ffn = 24;
+  }
+  return m;
+}
+constexpr mc::batching small_batch{.micro = 2, .sequence = 16};
+
+/// What two steps of two micro-batches tell and leave on CUDA.
+template <class Model>
+test::outcome two_steps(const Model& m, const mc::setup& s, bool together = false) {
+  stand_in::begin({.seed = test::blocks().streams});
+  return test::outcome_of<test::on_gpu>(m, s, 1, 2, {.steps = 2, .together = together});
+}
+/// It is what they tell and leave on a CPU.
+template <class Model> void as_on_cpus(const Model& m, mc::setup s, const char* name) {
+  s.batch.micro = small_batch.micro, s.batch.sequence = small_batch.sequence;
+  const test::outcome mine = two_steps(m, s), theirs = test::outcome_of(m, s, 1, 2, {.steps = 2});
+  if (s.precision.activation == mc::dtype::f32) return test::close_to(mine, theirs, 2e-5, name);
+  for (std::size_t i = 0; i < theirs.numbers.size(); ++i) {
+    const double off = test::relative(mine.numbers[i], theirs.numbers[i]);
+    BOOST_TEST_MESSAGE(name << ": " << (i % 2 == 0 ? "loss " : "norm ") << off);
+    BOOST_TEST(off <= (i % 2 == 0 ? 1e-3 : 5e-3), name);
+  }
+}
+
+/// A session that trains on a device, and the bytes of what it keeps.
+template <class Model, class Device> struct trained {
+  mc::interpreted_program<Model, Device> program;
+  Device& on;
+  mc::session run;
+  test::batches data;
+
+  trained(const Model& m, const mc::setup& s, Device& device)
+      : program(m, s, "tiny"),
+        on(device),
+        run(program.view(), device, mc::purpose::training),
+        data(s, 0) {
+    run.weights().initialise(1);
+    run.numbers().learning_rate = 1e-2;
+  }
+  /// Losses and norms of so many steps.
+  std::vector<double> steps(int count) {
+    std::vector<double> told;
+    for (int i = 0; i < count; ++i) {
+      const mc::step_result r = run.step(std::vector(2, data.view(0)));
+      told.insert(told.end(), {r.loss.mean(), r.norm});
+    }
+    return told;
+  }
+  std::string bytes(const std::byte* store, mc::dtype type, std::int64_t count) const {
+    std::string all(static_cast<std::size_t>(count * size_of(type)), ' ');
+    on.read(all.data(), store, std::ssize(all));
+    return all;
+  }
+  std::string moments() const {
+    const mc::stores& s = run.weights();
+    const std::int64_t n = s.entries().states;
+    return bytes(s.first_moments(), s.precision().moment, n) +
+           bytes(s.second_moments(), s.precision().moment, n);
+  }
+  std::string kept() const {
+    const mc::stores& s = run.weights();
+    std::string all = bytes(s.weights(), s.precision().weight, s.total()) + moments();
+    if (!s.precision().updates_weights())
+      all += bytes(s.masters(), s.precision().master, s.entries().states);
+    return all;
+  }
+};
+
+/// What steps tell that go on, on one device, from a state that was saved on another. Not a bit of
+/// what is kept is lost.
+template <class From, class To, class Model>
+std::vector<double> told_across(const Model& m, const mc::setup& s, From& from, To& to) {
+  const test::scratch_folder dir;
+  trained<Model, From> before(m, s, from);
+  std::vector<double> told = before.steps(2);
+  {
+    mc::folder_writer out(dir / "state");
+    mc::write_state(out, before.program.view(), before.run.weights(), {2, 8},
+                    nlohmann::json::object());
+    out.commit();
+  }
+  trained<Model, To> behind(m, s, to);
+  const mc::model_folder folder(dir / "state");
+  const mc::state_file file(folder);
+  mc::load_weights(folder, behind.program.view(), behind.run.weights());
+  const mc::run_position at =
+      mc::load_moments(folder, file.state(), behind.program.view(), behind.run.weights());
+  BOOST_TEST(at.step == 2);
+  BOOST_TEST((behind.kept() == before.kept()));
+  behind.run.numbers().step = at.step;
+  const std::vector<double> more = behind.steps(2);
+  told.insert(told.end(), more.begin(), more.end());
+  return told;
+}
+
+/// The host's waits in a step of one micro-batch and in one of three, each the second of its kind,
+/// and in an evaluation. Weights stay as they are, so that no product is given a number of rows that
+/// it has not been checked with.
+template <class Model> std::vector<std::int64_t> waits_of(const Model& m) {
+  test::machine_with_device machine;
+  trained<Model, mc::cuda> t(m, {.batch = small_batch}, machine.device());
+  t.run.numbers().learning_rate = 0;
+  const auto waits = [](auto f) {
+    f();
+    const std::int64_t before = stand_in::count().waits;
+    f();
+    return stand_in::count().waits - before;
+  };
+  std::vector<std::int64_t> all;
+  for (const int micros : {1, 3}) {
+    const std::vector<mc::batch_view> batches(static_cast<std::size_t>(micros), t.data.view(0));
+    all.push_back(waits([&] { t.run.step(batches); }));
+  }
+  all.push_back(waits([&] { t.run.evaluate(t.data.view(0)); }));
+  return all;
+}
+
 } // namespace
+
+// However many micro-batches a step has, the host waits as often as in an evaluation: for what it
+// tells at its end. Of experts it waits for their counts, once a layer and micro-batch.
+BOOST_AUTO_TEST_CASE(a_step_waits_for_nothing_before_its_end) {
+  auto moe = small<mc::qwen3_moe>();
+  moe.bias_rate = 0;
+  const auto dense = waits_of(small<mc::gpt>()), experts = waits_of(moe);
+  const std::int64_t end = dense[2], each = moe.layers;
+  BOOST_TEST(dense == (std::vector{end, end, end}), boost::test_tools::per_element());
+  BOOST_TEST(experts == (std::vector{end + each, end + 3 * each, end + each}),
+             boost::test_tools::per_element());
+}
+
+// Each token that is decoded is one graph, once there is one, and has the logits of kernels that are
+// started one by one.
+BOOST_AUTO_TEST_CASE(a_decoded_token_is_a_graph) {
+  const auto logits = [](bool graphs) {
+    test::machine_with_device machine;
+    machine.device().keep_work(graphs);
+    auto& lane = static_cast<mc::cuda_lane&>(machine.device().main_lane());
+    constexpr auto m = small<mc::gpt>();
+    trained<mc::gpt, mc::cuda> t(m, {.batch = small_batch}, machine.device());
+    mc::generator g(t.program.view(), machine.device(), t.run.weights(),
+                    {.sequences = 1, .tokens = m.positions, .prompt = 4});
+    std::vector<double> told;
+    const auto append = [&](std::vector<std::int32_t> tokens) {
+      const std::span<const std::int32_t> all[] = {tokens};
+      g.append(all);
+      for (std::int32_t v = 0; v < m.vocabulary; ++v) told.push_back(g.logit(0, v));
+    };
+    append({5, 6, 7, 8});
+    append({9}), append({10});
+    for (std::int32_t i = 0; i < 6; ++i) {
+      const std::int64_t before = lane.graphs_started();
+      append({20 + i});
+      BOOST_TEST(lane.graphs_started() == before + (graphs ? 1 : 0));
+    }
+    return told;
+  };
+  BOOST_TEST(logits(true) == logits(false), boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(families_train_as_on_cpus) {
+  as_on_cpus(small<mc::llama>(), {}, "Llama");
+  as_on_cpus(small<mc::qwen2>(), {}, "Qwen2");
+  as_on_cpus(small<mc::llama>(), {.precision = mc::dtype::bf16}, "Llama in bf16");
+  as_on_cpus(small<mc::qwen2>(), {.precision = mc::dtype::bf16}, "Qwen2 in bf16");
+}
+BOOST_AUTO_TEST_CASE(what_shapes_a_step_does_so_as_on_cpus) {
+  constexpr auto moe = small<mc::qwen3_moe>();
+  as_on_cpus(moe, {.batch = {.expert_rows = 37}}, "experts in rounds of rows");
+  auto of_room = moe;
+  of_room.capacity = 0.75;
+  as_on_cpus(of_room, {}, "experts of a capacity");
+  as_on_cpus(small<mc::gpt>(), {.frozen = {"embedding", "attn"}}, "a part that is frozen");
+  as_on_cpus(moe, {.frozen = {"mlp.gate", "head"}}, "experts, a part of which is frozen");
+  as_on_cpus(small<mc::gpt>(), {.precision = mc::bf16_moments::policy}, "bf16_moments");
+}
+
+// Under batch_invariant a step leaves the same bits however its sequences lie in micro-batches.
+BOOST_AUTO_TEST_CASE(batch_invariant_steps_have_the_bits_of_their_sequences) {
+  const auto same = [](const auto& m) {
+    mc::setup s{.batch = small_batch, .sums = mc::numerics::batch_invariant};
+    const test::outcome apart = two_steps(m, s);
+    s.batch.micro *= 2;
+    return two_steps(m, s, true).weights == apart.weights;
+  };
+  auto moe = small<mc::qwen3_moe>();
+  moe.aux_per_sequence = true;
+  BOOST_TEST(same(small<mc::gpt>()));
+  BOOST_TEST(same(moe));
+}
+
+// What is computed again has the same bits, but for GELU alone, which a kernel of its own computes.
+BOOST_AUTO_TEST_CASE(full_recomputation_has_the_same_bits) {
+  const auto as_once = [](const auto& m, mc::dtype type, mc::recompute again) {
+    const auto told = [&](mc::recompute r) {
+      return two_steps(m, {.batch = small_batch, .precision = type, .again = r});
+    };
+    const test::outcome a = told(again), once = told(mc::recompute::none);
+    return a.numbers == once.numbers && a.weights == once.weights;
+  };
+  BOOST_TEST(as_once(small<mc::gpt>(), mc::dtype::f32, mc::recompute::full));
+  BOOST_TEST(as_once(small<mc::qwen3_moe>(), mc::dtype::bf16, mc::recompute::full));
+  BOOST_TEST(!as_once(small<mc::gpt>(), mc::dtype::f32, mc::recompute::selective));
+}
+
+// The chance that rounds moments is that of a CPU: they differ where sums in another order lie at
+// the other side of a threshold.
+BOOST_AUTO_TEST_CASE(moments_are_rounded_as_on_cpus) {
+  mc::gpt m = small<mc::gpt>();
+  m.bias = false; // that of keys has a gradient of rounding errors
+  mc::setup s{.batch = small_batch};
+  s.precision.moment = mc::dtype::bf16;
+  const auto rounded = [&](auto& device) {
+    trained t(m, s, device);
+    t.steps(2);
+    return t.moments();
+  };
+  test::machine_with_device machine;
+  mc::cpu cpu(mc::product_type::widened, 1);
+  const std::string mine = rounded(machine.device()), theirs = rounded(cpu);
+  BOOST_TEST_REQUIRE(mine.size() == theirs.size());
+  std::size_t others = 0;
+  for (std::size_t i = 0; i < mine.size(); i += 2) others += mine.compare(i, 2, theirs, i, 2) != 0;
+  BOOST_TEST_MESSAGE(others << " of " << mine.size() / 2 << " moments are rounded to others");
+  BOOST_TEST(others <= mine.size() / 2 / 100);
+}
+
+// States of bf16, those of experts, too, go from CUDA to a CPU and back.
+BOOST_AUTO_TEST_CASE(states_go_from_one_to_the_other) {
+  const auto go = [](const auto& m, const char* name) {
+    const mc::setup s{.batch = small_batch, .precision = mc::dtype::bf16};
+    test::machine_with_device machine;
+    mc::cuda& gpu = machine.device();
+    mc::cpu cpu(mc::product_type::widened, 1);
+    trained whole(m, s, cpu);
+    const std::vector<double> want = whole.steps(4);
+    for (const auto& told : {told_across(m, s, gpu, cpu), told_across(m, s, cpu, gpu)})
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        const double off = test::relative(told[i], want[i]);
+        BOOST_TEST_MESSAGE(name << ": " << (i % 2 == 0 ? "loss " : "norm ") << off);
+        BOOST_TEST(off <= (i % 2 == 0 ? 4e-3 : 4e-2), name);
+      }
+  };
+  go(small<mc::gpt>(), "GPT");
+  go(small<mc::qwen3_moe>(), "experts");
+}
 
 // Steps that are started as graphs have the bits of steps whose kernels are started one by one: of
 // other batches, learning rates, seeds of dropout and numbers of micro-batches each time, and of
