@@ -43,7 +43,7 @@ public:
     std::vector<line> lines = sorted_lines();
     const double sum = seconds(), all = std::max(sum, 1e-12);
     std::string out =
-        fmt::format("{:<18}{:>5}  {:<22}{:<10}{:>5}{:>10}{:>12}{:>8}{:>9}{:>9}\n", "part", "node",
+        fmt::format("{:<18}{:>5}  {:<24}{:<10}{:>5}{:>10}{:>12}{:>8}{:>9}{:>9}\n", "part", "node",
                     "op", "phase", "line", "calls", "total ms", "share", "GF/s", "GB/s");
     double short_ones = 0;
     int count = 0;
@@ -58,12 +58,12 @@ public:
       const double rate = static_cast<double>(w.flops) / s * 1e-9;
       const double traffic = static_cast<double>(w.read + w.written) / s * 1e-9;
       fmt::format_to(std::back_inserter(out),
-                     "{:<18}{:>5}  {:<22}{:<10}{:>5}{:>10}{:>12.3f}{:>7.1f}%{:>9.1f}{:>9.1f}\n",
+                     "{:<18}{:>5}  {:<24}{:<10}{:>5}{:>10}{:>12.3f}{:>7.1f}%{:>9.1f}{:>9.1f}\n",
                      l.p->name, l.index, n.op->name, phase_name(n.when), n.line.number, l.c.calls,
                      s * 1e3, 100 * s / all, rate, traffic);
     }
     if (count > 0)
-      fmt::format_to(std::back_inserter(out), "{:<18}{:>5}  {:<52}{:>12.3f}{:>7.1f}%\n", "others",
+      fmt::format_to(std::back_inserter(out), "{:<18}{:>5}  {:<49}{:>12.3f}{:>7.1f}%\n", "others",
                      count, "of less than 0.05% each", short_ones * 1e3, 100 * short_ones / all);
     fmt::format_to(std::back_inserter(out),
                    "sum of nodes {:.3f} ms of {:.3f} ms wall time of the steps ({:.1f}%)\n",
