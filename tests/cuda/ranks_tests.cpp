@@ -6,10 +6,14 @@
 #include <cuda/emulated_launch.hpp>
 #include <cuda/machine.hpp>
 
+#include <megacpp/comm/checking.hpp>
 #include <megacpp/comm/staged_ranks.hpp>
 #include <megacpp/preset/models.hpp>
 #include <megacpp/run/interpreter.hpp>
 
+#include <array>
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -50,11 +54,7 @@ void require_way(const communicator& ranks, std::string_view expected) {
 }
 
 /// Ranks on the stand-in's one device.
-struct on_one_gpu {
-  using device = cuda;
-  static std::unique_ptr<device> make_device() {
-    return std::make_unique<device>(0, 1, [](cuda& on) { return test::libraries_of(on); });
-  }
+struct on_one_gpu : test::on_gpu {
   static std::unique_ptr<communicator> make_ranks(communicator& hosts, device& on) {
     auto ranks = hosts.make_ranks(on);
     require_way(*ranks, ranks_of(hosts.ranks()) > 1 ? "within the device" : "");
@@ -81,13 +81,12 @@ setup with(const layout& l, dtype precision = dtype::f32) {
 
 /// What ranks of a layout compute on one device is what they compute on CPUs, and what one rank
 /// does; through the host's memory it has the same bits.
-template <class Model> void as_on_cpus(const Model& m, const layout& l, int dp, int micros,
-                                       const char* name, dtype precision = dtype::f32) {
+template <class Model>
+void runs_as_on_cpus(const Model& m, const setup& s, int dp, int micros, const char* name) {
   BOOST_TEST_CONTEXT(name) {
-    const setup s = with(l, precision);
     stand_in::begin({.seed = 3});
     const outcome here = outcome_of<on_one_gpu>(m, s, dp, micros, two_steps);
-    const double bar = precision == dtype::f32 ? 2e-5 : 2e-2;
+    const double bar = s.precision.weight == dtype::f32 ? 2e-5 : 2e-2;
     close_to(here, outcome_of(m, s, dp, micros, two_steps), bar, name);
     stand_in::begin({.seed = 4});
     test::blocks().seed = 77;
@@ -95,6 +94,10 @@ template <class Model> void as_on_cpus(const Model& m, const layout& l, int dp, 
     BOOST_TEST((here.numbers == staged.numbers && here.weights == staged.weights),
                "through the host's memory it has other bits");
   }
+}
+template <class Model> void as_on_cpus(const Model& m, const layout& l, int dp, int micros,
+                                       const char* name, dtype precision = dtype::f32) {
+  runs_as_on_cpus(m, with(l, precision), dp, micros, name);
 }
 
 } // namespace
@@ -105,6 +108,18 @@ BOOST_AUTO_TEST_CASE(dense_layouts) {
   as_on_cpus(small_gpt, {.zero = 1}, 2, 2, "dp 2, zero 1");
   as_on_cpus(small_qwen, {.cp = 2}, 1, 1, "cp 2");
   as_on_cpus(small_gpt, {.tp = 2, .pp = 2}, 2, 4, "tp 2, pp 2, dp 2");
+  as_on_cpus(small_qwen, {.cp = 2, .zero = 1}, 2, 2, "cp 2, dp 2, zero 1");
+  setup alike = with({.tp = 2, .sequence_parallel = true});
+  alike.sums = numerics::batch_invariant;
+  runs_as_on_cpus(small_qwen, alike, 1, 1, "tp 2, sp, batch_invariant");
+}
+BOOST_AUTO_TEST_CASE(stages) {
+  gpt four = small_gpt;
+  four.layers = 4;
+  as_on_cpus(four, {.pp = 2, .virtual_stages = 2}, 1, 2, "pp 2 in two chunks each");
+  setup all_forward = with({.pp = 2, .schedule = &gpipe});
+  all_forward.batch.micro_batches = 3;
+  runs_as_on_cpus(small_gpt, all_forward, 1, 3, "pp 2, GPipe");
 }
 BOOST_AUTO_TEST_CASE(in_bf16) {
   as_on_cpus(small_qwen, {.tp = 2, .zero = 1}, 2, 2, "tp 2, dp 2, zero 1", dtype::bf16);
@@ -113,6 +128,40 @@ BOOST_AUTO_TEST_CASE(in_bf16) {
 BOOST_AUTO_TEST_CASE(experts) {
   as_on_cpus(small_moe, {.ep = 2}, 2, 2, "ep 2");
   as_on_cpus(small_moe, {.tp = 2, .ep = 2}, 1, 1, "tp 2, ep 2");
+  as_on_cpus(small_moe, {.tp = 2, .etp = 2}, 1, 1, "tp 2, etp 2");
+}
+
+// Ranks that ask a device for different exchanges end with a sentence that names both; checks leave
+// the bits of others as they are.
+BOOST_AUTO_TEST_CASE(exchanges_are_checked) {
+  const setup s = with({.tp = 2, .sequence_parallel = true});
+  const interpreted_program<gpt, cuda> p(small_gpt, s, "ranks");
+  const auto losses = [&](bool checks, std::int64_t more_of_rank_1) {
+    stand_in::begin({});
+    std::array<double, 2> told{};
+    thread_ranks(mesh_of(s.ranks, 1), std::chrono::seconds(20)).run([&](communicator& plain) {
+      checked_if(checks, plain, [&](communicator& hosts) {
+        const auto device = test::on_gpu::make_device();
+        const auto ranks = hosts.make_ranks(*device);
+        session run(p.view(), *device, purpose::training, *ranks);
+        run.weights().initialise(1);
+        const test::batches data(s, 0);
+        told[static_cast<std::size_t>(hosts.rank())] = run.step(data.view(0)).loss.mean();
+        const arena x(*device, 64, "a test", "nothing");
+        ranks->run(device->main_lane(),
+                   exchange::all_reduce({axis::tp}, dtype::f32, x.data(), x.data(),
+                                        8 + hosts.rank() * more_of_rank_1));
+        device->main_lane().finish();
+      });
+    });
+    return told;
+  };
+  const auto checked = losses(true, 0);
+  BOOST_TEST(checked[0] > 0);
+  BOOST_TEST(checked == losses(false, 0), boost::test_tools::per_element());
+  const std::string says = test::refused([&] { (void)losses(true, 4); });
+  for (const char* part : {"rank 0", "rank 1", "all-reduce"})
+    BOOST_TEST(says.find(part) != std::string::npos, says);
 }
 
 // A device that is lost while ranks exchange ends all of them with what the first one says.
