@@ -49,7 +49,8 @@ public:
   explicit machine_with_device(mc::product_rows rows = mc::product_rows::together,
                                bool tf32 = false, void (*tell)(std::string_view) = nullptr,
                                const mc::grouped_library& grouped = {},
-                               const stand_in::machine& has = {.seed = blocks().streams}) {
+                               stand_in::machine has = {}) {
+    has.seed = blocks().streams;
     stand_in::begin(has);
     device_.emplace(0, 1,
                     [=](mc::cuda& on) { return libraries_of(on, rows, tf32, tell, grouped); });
