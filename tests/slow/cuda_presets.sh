@@ -30,6 +30,7 @@ cmake --build "$build/library" -j 1
 install() { cmake --install "$build/library" --prefix "$build/prefix" >"$build/installed"; }
 install
 bodies=$build/library/megacpp_cuda_bodies
+rm -rf -- "$build/project/"megacpp_cuda_* # what nvcc compiled for an earlier run of this script
 
 # The toolkit without nvcc, or with one that notes what it is asked for, and that takes objects of the library
 # where they are built already.
