@@ -346,7 +346,7 @@ BOOST_AUTO_TEST_CASE(a_library_that_cannot_be_opened_leaves_all_to_bodies) {
 }
 
 BOOST_AUTO_TEST_CASE(an_old_library_leaves_all_to_bodies) {
-  for (const std::size_t version : {90500, 90600}) {
+  for (const std::size_t version : {90500u, 90600u}) {
     stand_in::begin({.cudnn = version});
     cuda on(0, 1, [](cuda&) { return cuda_libraries{}; });
     static std::string told;

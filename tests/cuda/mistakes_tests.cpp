@@ -196,7 +196,7 @@ template <class Model> void steps_with_mistakes(const std::string& name, const M
   };
   const bytes right = told(1, [] {});
   BOOST_REQUIRE(!right.empty());
-  for (const std::uint64_t chance : {2, 3, 4})
+  for (const std::uint64_t chance : {2u, 3u, 4u})
     BOOST_TEST((told(chance, [] {}) == right), name << ": the order of streams shows");
   for (const case_of& c : cases) {
     int kinds = 0;

@@ -724,19 +724,29 @@ BOOST_AUTO_TEST_CASE(where_cublaslt_computes_no_groups) {
   }
 }
 
+namespace {
+
+/// A mistake of kernels of groups that shows in products of some kinds, and what is said of it.
+enum class shows_in { all, sums, rows };
+struct wrong_kernel {
+  const char *mistake, *says;
+  shows_in of = shows_in::all;
+};
+
+} // namespace
+
 // A kernel of cuBLASLt that is wrong is not used, and that is told once: the next library is tried, which
 // may be wrong, too.
 BOOST_AUTO_TEST_CASE(a_wrong_kernel_of_cublaslt_is_not_used) {
   static std::vector<std::string> told;
   const auto hear = [](std::string_view line) { told.emplace_back(line); };
-  for (const auto& [mistake, of_sums, of_rows, says] :
-       {std::tuple{"way 1 leaves a group out", false, false, "wrong"},
-        {"way 1 writes a row too many", false, false, ""},
-        {"way 1 leaves the last term out", false, false, "wrong"},
-        {"way 1 takes another stride", false, true, ""},
-        {"way 1 adds to nothing", true, false, "wrong"},
-        {"cublasLtMatmul", false, false, "fails"},
-        {"cublasLtMatrixLayoutSetAttribute", false, false, "plans nothing"}})
+  for (const wrong_kernel& w : {wrong_kernel{"way 1 leaves a group out", "wrong"},
+                                {"way 1 writes a row too many", ""},
+                                {"way 1 leaves the last term out", "wrong"},
+                                {"way 1 takes another stride", "", shows_in::rows},
+                                {"way 1 adds to nothing", "wrong", shows_in::sums},
+                                {"cublasLtMatmul", "fails"},
+                                {"cublasLtMatrixLayoutSetAttribute", "plans nothing"}})
     for (const bool next : {true, false}) {
       told.clear();
       test::machine_with_device machine(product_rows::together, false, hear,
@@ -746,17 +756,17 @@ BOOST_AUTO_TEST_CASE(a_wrong_kernel_of_cublaslt_is_not_used) {
       std::size_t tried = 0;
       for_experts_of_bf16([&]<class Out>(product_kind kind, Out) {
         const bool summed = kind == product_kind::weight_gradient;
-        if ((of_sums && !summed) || (of_rows && summed)) return;
+        if ((w.of == shows_in::sums && !summed) || (w.of == shows_in::rows && summed)) return;
         ++tried;
         product_shape s{.kind = kind, .M = 12, .N = 24, .K = 40, .x_stride = 48, .y_stride = 32};
         s.groups = 5, s.sums = numerics::fast;
-        stand_in::fail(mistake, cudaErrorUnknown);
+        stand_in::fail(w.mistake, cudaErrorUnknown);
         check_groups<bf16, Out>(on, s, of_five);
       });
-      BOOST_TEST(on.products().checks().refused.size() == tried, mistake);
+      BOOST_TEST(on.products().checks().refused.size() == tried, w.mistake);
       BOOST_REQUIRE(told.size() == 1u);
       BOOST_TEST(told[0].starts_with("cuBLASLt 13.10.0 "), told[0]);
-      BOOST_TEST(contains(told[0], says), told[0]);
+      BOOST_TEST(contains(told[0], w.says), told[0]);
       BOOST_TEST(contains(told[0], next ? ": a kernel of CUTLASS 4.2.0 is tried next, and further "
                                           "kernels that fail their check are not told"
                                         : ": cuBLASLt computes these products one by one, and "),
@@ -826,13 +836,12 @@ BOOST_AUTO_TEST_CASE(parts_of_groups_have_bits_of_their_own) {
 // once.
 BOOST_AUTO_TEST_CASE(a_wrong_kernel_of_groups_is_not_used) {
   static std::vector<std::string> told;
-  for (const auto& [mistake, of_sums, says] :
-       {std::tuple{"grouped: a part is left out", false, "wrong"},
-        {"grouped: a row too many", false, ""},
-        {"grouped: the last term is left out", false, "wrong"},
-        {"grouped: nothing is added to", true, "wrong"},
-        {"cutlass_grouped", false, "fails"},
-        {"cutlass_grouped: workspace", false, "fails"}})
+  for (const wrong_kernel& w : {wrong_kernel{"grouped: a part is left out", "wrong"},
+                                {"grouped: a row too many", ""},
+                                {"grouped: the last term is left out", "wrong"},
+                                {"grouped: nothing is added to", "wrong", shows_in::sums},
+                                {"cutlass_grouped", "fails"},
+                                {"cutlass_grouped: workspace", "fails"}})
     for (const int after : {0, 1}) { // in the check of the shape, and in that of many groups
       told.clear();
       test::machine_with_device machine(
@@ -841,23 +850,24 @@ BOOST_AUTO_TEST_CASE(a_wrong_kernel_of_groups_is_not_used) {
       cuda& on = machine.device();
       int kinds_tried = 0;
       for_experts_of_bf16([&]<class Out>(product_kind kind, Out) {
-        if (of_sums && kind != product_kind::weight_gradient) return;
+        if (w.of == shows_in::sums && kind != product_kind::weight_gradient) return;
         ++kinds_tried;
-        stand_in::fail(mistake, cudaErrorUnknown, after);
+        stand_in::fail(w.mistake, cudaErrorUnknown, after);
         check_groups<bf16, Out>(on, {.kind = kind, .M = 12, .N = 24, .K = 40, .groups = 5},
                                 of_five);
       });
       BOOST_TEST(on.products().checks().refused.size() == static_cast<std::size_t>(kinds_tried));
       BOOST_REQUIRE(told.size() == 1u);
       BOOST_TEST(told[0].starts_with("CUTLASS 4.2.0 "), told[0]);
-      BOOST_TEST(contains(told[0], says), told[0]);
+      BOOST_TEST(contains(told[0], w.says), told[0]);
       BOOST_TEST(
           contains(told[0],
                    after > 0 ? ", checked with 65 groups: cuBLASLt computes these products one by "
                                "one, and further kernels that fail their check are not told"
-                   : of_sums ? " in groups of a product for a weight gradient of 12 x 24 x 40 "
-                               "(bf16 x bf16 to f32), checked with 4 groups: "
-                             : " in groups of a forward product of 12 x 24 x 40 (bf16 "),
+                   : w.of == shows_in::sums
+                       ? " in groups of a product for a weight gradient of 12 x 24 x 40 "
+                         "(bf16 x bf16 to f32), checked with 4 groups: "
+                       : " in groups of a forward product of 12 x 24 x 40 (bf16 "),
           told[0]);
       const std::string how = on.products().describe(dtype::bf16);
       BOOST_TEST(contains(how, ", products of experts one by one"), how);
