@@ -18,6 +18,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -610,10 +611,8 @@ BOOST_AUTO_TEST_CASE(a_session_reserves_what_it_plans) {
 
 // The head's weight is larger than all values of two tokens, and its check has memory of its own then.
 BOOST_AUTO_TEST_CASE(what_checks_take_beside_the_plan_is_needed) {
-  mc::gpt m = test::tiny_gpt2;
-  m.vocabulary = 1 << 15;
-  for (const mc::dtype type : {mc::dtype::f32, mc::dtype::bf16}) {
-    const mc::interpreted_program<mc::gpt, mc::cuda> p(
+  const auto is_counted = [](const auto& m, mc::dtype type) {
+    const mc::interpreted_program<std::decay_t<decltype(m)>, mc::cuda> p(
         m, {.batch = {.micro = 1, .sequence = 2}, .precision = type}, "tiny");
     const auto counts = mc::make_cuda_device(typeid(mc::cuda), {.threads = 1, .sizes_alone = true});
     const std::int64_t needed =
@@ -624,5 +623,13 @@ BOOST_AUTO_TEST_CASE(what_checks_take_beside_the_plan_is_needed) {
     BOOST_TEST(stand_in::count().most_reserved > s.planned().total());
     const mc::product_speed measured(*on, type);
     BOOST_TEST(stand_in::count().most_reserved <= needed);
-  }
+  };
+  mc::gpt m = test::tiny_gpt2;
+  m.vocabulary = 1 << 15;
+  is_counted(m, mc::dtype::f32);
+  is_counted(m, mc::dtype::bf16);
+  // A kernel for all experts is checked with four of their matrices.
+  auto moe = small<mc::qwen3_moe>();
+  moe.expert_ffn = 1 << 15, moe.experts = 2, moe.experts_per_token = 1;
+  is_counted(moe, mc::dtype::bf16);
 }

@@ -35,10 +35,14 @@ public:
   void lend(std::byte* /*memory*/, std::int64_t /*bytes*/) override {}
   std::int64_t take_back() override { return 0; }
   const product_checks& checks() const override { return checks_; }
-  /// Of groups it is that of one: a kernel for all of them is checked with few rows.
+  /// Of groups it is that of one, or of a kernel for all of them.
   std::int64_t check_bytes(const product_shape& s) const override {
-    const product_check check(checked_cell(s, s.part != 0 ? s.part : s.M));
-    return static_cast<std::int64_t>((check.bytes() + 255) / 256 * 256);
+    std::size_t most = product_check(checked_cell(s, s.part != 0 ? s.part : s.M)).bytes();
+    if (grouped_product::computes(s))
+      for (const auto& [with, rows] : grouped_choice::checks_of(s))
+        most =
+            std::max(most, product_check(checked_cell(with, std::ranges::max(rows)), rows).bytes());
+    return static_cast<std::int64_t>((most + 255) / 256 * 256);
   }
   std::vector<product_shape> shapes() const override {
     std::vector<product_shape> all;

@@ -5,6 +5,7 @@
 #include <megacpp/product/cuda/grouped_product.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -39,6 +40,22 @@ public:
     }
     return nullptr;
   }
+  /// What a kernel for a shape is checked with, and the rows of each group: the shape's matrices
+  /// and groups of no, one, odd and many rows; and small matrices in as many groups as the shape
+  /// has, at least 65, since kernels look for their part in steps of some 32, and groups may have
+  /// several parts.
+  static std::array<std::pair<product_shape, std::vector<std::int64_t>>, 2> checks_of(
+      const product_shape& s) {
+    std::vector<std::int64_t> few, all;
+    for (const std::int64_t n : {1, 0, 257, 67}) few.push_back(std::min(n, s.M));
+    for (std::int64_t g = 0; g < std::max(s.groups, grouped_product::most_checked); ++g)
+      all.push_back(std::min<std::int64_t>(g % 5 * 7, s.M));
+    product_shape small = s;
+    small.N = 72, small.K = 136, small.x_stride = small.y_stride = 0;
+    std::array checks{std::pair(s, few), std::pair(small, all)};
+    for (auto& [with, rows] : checks) with.groups = std::ssize(rows);
+    return checks;
+  }
   /// Of so many products of groups, how many which library computes, for people.
   std::string text(std::int64_t products) const {
     std::string text;
@@ -57,10 +74,7 @@ private:
     grouped_library is;
     std::int64_t products = 0; ///< that it computes
   };
-  /// The product by a library's kernel, or nullptr, and what the kernel does wrong. It is checked
-  /// with the shape's matrices and groups of no, one, odd and many rows; and with as many groups as
-  /// the shape has, at least 65, with small matrices, since kernels look for their part in steps of
-  /// some 32, and groups may have several parts.
+  /// The product by a library's kernel, or nullptr, and what the kernel does wrong.
   std::unique_ptr<grouped_product> checked(const library& by, const product_shape& s,
                                            std::string& fault) {
     std::shared_ptr<const grouped_kernel> kernel;
@@ -75,24 +89,16 @@ private:
       return fails("plans nothing (" + std::string(e.what()) + ")", detail::text_of(s));
     }
     if (kernel == nullptr) return nullptr;
-    std::vector<std::int64_t> few, all;
-    for (const std::int64_t n : {1, 0, 257, 67}) few.push_back(std::min(n, s.M));
-    for (std::int64_t g = 0; g < std::max(s.groups, grouped_product::most_checked); ++g)
-      all.push_back(std::min<std::int64_t>(g % 5 * 7, s.M));
-    product_shape small = s;
-    small.N = 72, small.K = 136, small.x_stride = small.y_stride = 0;
-    for (const auto& [of, rows] : {std::pair(s, few), std::pair(small, all)}) {
+    for (const auto& [with, rows] : checks_of(s)) {
       ++checks_.found.plans;
-      product_shape with = of;
-      with.groups = std::ssize(rows);
       const grouped_product p(kernel, with);
       const std::vector<std::int32_t> parts(rows.begin(), rows.end());
       const std::string how =
           checks_.fault_of(product_check(detail::checked_cell(with, std::ranges::max(rows)), rows),
                            [&](const product_call& c) { p.execute_groups(c, parts); });
       if (!how.empty())
-        return fails(
-            how, detail::text_of(of) + ", checked with " + std::to_string(with.groups) + " groups");
+        return fails(how, detail::text_of(with) + ", checked with " + std::to_string(with.groups) +
+                              " groups");
     }
     return std::make_unique<grouped_product>(std::move(kernel), s);
   }
