@@ -29,7 +29,7 @@ if(NOT headers)
   message(FATAL_ERROR "megacpp: nvcc named no header of ${megacpp_include} in ${FOLDER}: build the library again.")
 endif()
 megacpp_hash_of_bodies(hash ${headers})
-file(WRITE ${FOLDER}/record.cmake "# What libmegacpp_cuda_bodies.a was built for and from.
+file(WRITE ${FOLDER}/record.cmake "# libmegacpp_cuda_bodies.a was built for and from the following.
 set(built_architectures ${ARCHITECTURES})
 set(built_toolkit ${TOOLKIT})
 set(built_cutlass ${CUTLASS})

@@ -79,8 +79,8 @@ endfunction()
 
 # What knows no run, compiled once for all programs that are compiled alike: those of one folder of a
 # project, whose flags a folder has in common, with the same MEGACPP_MARCH and standard. RESULT is two
-# libraries: what commands do, on any device, and a device with the kernels that no run shapes. A third one
-# has the bodies of CUDA's.
+# libraries: what commands do, on any device, and a device with the kernels that no run shapes. A third one,
+# for CUDA alone, has the row bodies.
 function(megacpp_add_runless result device)
   set(key "${CMAKE_CURRENT_SOURCE_DIR};${MEGACPP_MARCH};${CMAKE_CXX_STANDARD};${CMAKE_CXX_EXTENSIONS};${CMAKE_POSITION_INDEPENDENT_CODE};${CMAKE_INTERPROCEDURAL_OPTIMIZATION}")
   if(TARGET megacpp_own)
@@ -122,8 +122,8 @@ function(megacpp_add_runless result device)
     add_library(${kernels} STATIC EXCLUDE_FROM_ALL ${megacpp_templates}/cuda_devices.cpp)
     megacpp_add_cuda_bodies(${bodies} ${CMAKE_CURRENT_BINARY_DIR}/megacpp_cuda_${key} cutlass)
     target_link_libraries(${kernels} PUBLIC ${bodies} CUDA::cudart CUDA::cublasLt)
-    # What is found besides is of the one unit that asks for it: the headers that units of runs share are
-    # the same without it.
+    # CUTLASS and cuDNN are defined for the one unit that asks for them: the headers that units of runs
+    # share are the same without them.
     if(cutlass)
       set_property(SOURCE ${megacpp_templates}/cuda_devices.cpp APPEND PROPERTY COMPILE_DEFINITIONS
                    MEGACPP_WITH_CUTLASS="${cutlass}")

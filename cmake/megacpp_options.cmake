@@ -17,7 +17,7 @@ set(MEGACPP_WITH_MPI AUTO CACHE STRING "Ranks as processes, by MPI: AUTO, ON or 
 set_property(CACHE MEGACPP_WITH_MPI PROPERTY STRINGS AUTO ON OFF)
 set(MEGACPP_WITH_CUDNN AUTO CACHE STRING "Attention on GPUs by cuDNN: AUTO, ON or OFF (by own tiles)")
 set_property(CACHE MEGACPP_WITH_CUDNN PROPERTY STRINGS AUTO ON OFF)
-set(MEGACPP_WITH_CUTLASS AUTO CACHE STRING "Products of experts at once on GPUs by CUTLASS: AUTO, ON or OFF (one by one)")
+set(MEGACPP_WITH_CUTLASS AUTO CACHE STRING "Kernels of CUTLASS for products of experts on GPUs: AUTO, ON or OFF")
 set_property(CACHE MEGACPP_WITH_CUTLASS PROPERTY STRINGS AUTO ON OFF)
 set(MEGACPP_CUDA_BODIES "" CACHE STRING
     "Folder of row bodies for GPUs that are built already; empty: those installed with megacpp; OFF: nvcc compiles them")

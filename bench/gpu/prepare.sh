@@ -5,7 +5,7 @@
 #   bench/gpu/prepare.sh FOLDER [CMAKE-ARGUMENT...]
 #
 # FOLDER/bin has the programs, stripped; FOLDER/lib their libraries, but those of CUDA and of the C
-# library. FOLDER.tar.xz is the same, packed, in 60 MiB at the most: more is not carried everywhere.
+# library. FOLDER.tar.xz is the same, packed; more than 60 MiB is an error, so that it stays quick to copy.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)

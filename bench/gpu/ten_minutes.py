@@ -194,7 +194,7 @@ def rerun(kit, found):
 
 
 def require_planned_memory(found):
-    """What a run has taken of the device beside contexts and modules is what it planned, within 2 %."""
+    """What a run has taken of the device since it was opened is what it planned, within 2 %: what CUDA loads stays below that."""
     memory = found.get("device_memory")
     if not memory:
         raise Failed("the program told nothing of the device's memory")

@@ -31,8 +31,8 @@ struct machine {
   int devices = 1;
   std::size_t bytes = std::size_t{1} << 32; ///< of memory
   std::size_t taken = 0;                    ///< of these, by other processes
-  bool blocking =
-      false; ///< a kernel is done when its launch returns, as CUDA_LAUNCH_BLOCKING=1 has it
+  /// A kernel is done when its launch returns, as CUDA_LAUNCH_BLOCKING=1 has it.
+  bool blocking = false;
   std::uint64_t seed = 1;
   /// What each of the ways takes that cuBLASLt proposes for a product, in the order in which it
   /// guesses: nanoseconds by the clock of events.

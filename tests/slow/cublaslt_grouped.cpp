@@ -7,11 +7,13 @@
 
 #include <dlfcn.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 // Compiled by nvcc, and named by lanes; nothing here starts one.
@@ -61,18 +63,23 @@ using make_layouts = cublasStatus_t (*)(cublasLtMatrixLayout_t*, cudaDataType, i
 void layouts_are_the_librarys(make_layouts made_by) {
   std::vector<std::byte> memory(static_cast<std::size_t>(grouped_arrays::bytes(128)) + 16);
   const grouped_arrays of = grouped_arrays::at(memory.data(), 128);
-  const cublaslt_layout ours = make_cublaslt_layouts(CUDA_R_16BF, 128, of.m, of.k, of.a_stride);
+  const cublaslt_layout ours =
+      make_grouped_cublaslt_layout(CUDA_R_16BF, 128, of.m, of.k, of.a_stride);
   cublasLtMatrixLayout_t made = nullptr;
   require_cublaslt(made_by(&made, CUDA_R_16BF, 128, of.m, of.k, of.a_stride),
                    "cublasLtGroupedMatrixLayoutCreate");
   const cublaslt_layout theirs(made);
+  // Type, order, batch count, batch mode, and the width of extents.
   for (const int which : {0, 1, 5, 8, 12})
     expect(attribute<std::int32_t>(ours, which) == attribute<std::int32_t>(theirs, which),
            "attribute " + std::to_string(which) + " is another than the library's function makes");
-  for (const int which : {9, 10, 11})
+  for (const auto which :
+       {cublaslt_13::rows_array, cublaslt_13::columns_array, cublaslt_13::stride_array})
     expect(attribute<const void*>(ours, which) == attribute<const void*>(theirs, which),
            "array " + std::to_string(which) + " is another than the library's function takes");
-  expect(attribute<std::int32_t>(ours, 13) == 1, "strides have no 64 bits");
+  expect(attribute<std::int32_t>(ours, cublaslt_13::stride_integers) ==
+             cublaslt_13::integers_of_64_bits,
+         "strides have no 64 bits");
 }
 
 /// What a plan says before the library is asked for a way is taken. That needs a GPU.
@@ -112,7 +119,7 @@ int main(int argc, char** argv) {
   } else {
     expect(!asked, "the library has no cublasLtGroupedMatrixLayoutCreate");
     try {
-      (void)make_cublaslt_layouts(CUDA_R_16BF, 1, nullptr, nullptr, nullptr);
+      (void)make_grouped_cublaslt_layout(CUDA_R_16BF, 1, nullptr, nullptr, nullptr);
       expect(false, "an older version takes grouped layouts");
     } catch (const error& e) {
       expect(std::string(e.what()).starts_with("CUBLASLT_GROUPED_MATRIX_LAYOUT_ROWS_ARRAY: "),

@@ -59,7 +59,7 @@ EOF
 }
 without_nvcc() { rm -f -- "$toolkit/bin/nvcc"; }
 noted() { grep -c "$1" "$build/noted" || true; }
-# Both say in one line what CMake says.
+# configure and make print what CMake says as one line.
 configure() { # CMAKE-ARGUMENT...
   rm -f -- "$build/project/CMakeCache.txt"
   cmake -S "$root/tests/slow/cuda_presets" -B "$build/project" "${arguments[@]}" -DMEGACPP_SOURCE="$root" \

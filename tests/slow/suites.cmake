@@ -202,9 +202,8 @@ if(MEGACPP_NVCC)
     foreach(bodies ELEMENT=mc::bf16 ELEMENT=float SUM=float)
       string(MAKE_C_IDENTIFIER "nvcc_sm_100a_${bodies}" name)
       megacpp_slow_test(${name} LABEL nvcc TIMEOUT 1200 ONE_THREAD COST 60
-        COMMAND ${MEGACPP_NVCC} -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -arch=sm_100a
-          -ccbin=${CMAKE_CXX_COMPILER} -Werror=all-warnings -Xcompiler=-ffp-contract=off
-          -I${PROJECT_SOURCE_DIR}/include -DMEGACPP_${bodies} -c -o ${CMAKE_CURRENT_BINARY_DIR}/${name}.o
+        COMMAND ${MEGACPP_NVCC} ${megacpp_nvcc_flags} -arch=sm_100a -ccbin=${CMAKE_CXX_COMPILER}
+          -Werror=all-warnings -I${PROJECT_SOURCE_DIR}/include -DMEGACPP_${bodies} -c -o ${CMAKE_CURRENT_BINARY_DIR}/${name}.o
           ${PROJECT_SOURCE_DIR}/cmake/cuda_bodies.cu)
     endforeach()
     # And by another toolkit, which pip installs.

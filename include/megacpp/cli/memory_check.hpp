@@ -27,8 +27,8 @@ struct memory_need {
   std::int64_t largest = 0; ///< of the one that needs most
 };
 
-/// What checks of libraries take of a device whose memory the host does not see, beside so many
-/// bytes that are lent to them. Of texts that are not known one row counts.
+/// What libraries need for their checks on a device whose memory the host does not see, beyond the
+/// `lent` bytes. A command that generates does not know its texts: one row counts.
 inline std::int64_t room_of_checks(device& on, bool generates, std::int64_t lent) {
   const attention_source* const attention = on.attention();
   std::int64_t most = attention == nullptr || generates ? 0 : attention->check_bytes();
@@ -41,8 +41,8 @@ inline std::int64_t room_of_checks(device& on, bool generates, std::int64_t lent
 
 /// The memory that ranks need to train, evaluate or generate: their plans, with what kernels need
 /// on the threads of each, and, where the device's memory is the host's, the micro-batches that are
-/// read ahead. A device of its own memory has also the product by which the first rank measures
-/// speed, and what checks of its libraries take where the values of steps have less. A command that
+/// read ahead. A device that has memory of its own also holds the product by which the first rank
+/// measures speed, and what checks of its libraries need beyond the values of steps. A command that
 /// generates does not know its texts yet: the weights count, and of kernels scratch, tables and a
 /// workspace that no text changes. The device `on` counts sizes alone.
 inline memory_need need_of(const program_view& p, command what, const mesh& ranks, device& on) {
@@ -66,7 +66,8 @@ inline memory_need need_of(const program_view& p, command what, const mesh& rank
     need.largest = std::max(need.largest, one);
   }
   if (trains && !on.host_sees()) {
-    const dtype type = p.numbers.precision.weight; // it is checked before it has its operands
+    const dtype type =
+        p.numbers.precision.weight; // the product is checked before its operands are reserved
     const std::int64_t measured = std::max(
         product_speed::bytes_of(type), on.products().check_bytes(product_speed::shape_of(type)));
     need.all += measured, need.largest += measured;

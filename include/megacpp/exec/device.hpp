@@ -249,7 +249,7 @@ struct memory_room {
 
 /// Bytes that all processes have taken of a memory.
 struct memory_taken {
-  std::int64_t before = 0; ///< when the device was open and had reserved nothing yet
+  std::int64_t before = 0; ///< before the device opened its libraries and reserved anything
   std::int64_t now = 0;
 };
 

@@ -127,7 +127,7 @@ public:
   virtual const product_checks& checks() const = 0;
   /// What the check of a product takes of memory that the host does not see, lent or not: for a
   /// plan, of a source that counts sizes alone.
-  virtual std::int64_t check_bytes(const product_shape& s) const { return static_cast<void>(s), 0; }
+  virtual std::int64_t check_bytes(const product_shape& /*s*/) const { return 0; }
   /// The shapes of the products that are prepared so far, in order, as their shape() says.
   virtual std::vector<product_shape> shapes() const = 0;
   /// Bytes of workspace that a lane needs for the products prepared so far.

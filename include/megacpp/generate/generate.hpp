@@ -35,7 +35,8 @@ struct continued_text {
   std::int64_t fresh() const { return std::ssize(tokens) - static_cast<std::int64_t>(given); }
 };
 
-/// The model that texts are of; none: one of random weights. Throws mc::error.
+/// The model that continues the texts; none where --random-weights takes its place. Throws
+/// mc::error.
 inline std::optional<found_model> model_of_texts(const options& o, const agreement& ranks,
                                                  const std::string& named) {
   if (!o.model.random_weights()) return required_model(o, "generate", ranks, named);

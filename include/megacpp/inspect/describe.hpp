@@ -408,7 +408,8 @@ inline json_output graphs_json(const program_view& p, const std::vector<model_pa
   return parts;
 }
 
-/// f(part, number) for the parts that decode one token of one sequence, with room for so many.
+/// f(part, number) for the parts that decode one token of one sequence, with caches of `room`
+/// tokens.
 template <class F> void for_each_decoding_part(const program_view& p, std::int64_t room, F f) {
   const setup s = for_generation(p.numbers, 1, p.numbers.ranks.tp, room);
   for (int i = 0; i <= p.kinds() + 1; ++i) {
@@ -424,9 +425,9 @@ inline void prepare_decoding(const program_view& p, device& on) {
     view.prepare(view, on, slots.data(), false);
   });
 }
-/// The bytes that one rank of each stage reads and writes for the last token of one sequence, which
-/// is as long as those of training: weights, of tables one row, and the caches, which are told by
-/// themselves, too.
+/// The bytes that one rank of each stage reads and writes for the last token of one sequence as
+/// long as those of training: all weights, but one row of a table of tokens or positions, and the
+/// caches, whose bytes are told by themselves, too.
 inline json_output decoding_json(const program_view& p) {
   const std::int64_t tokens = std::min<std::int64_t>(p.numbers.batch.sequence, p.positions);
   const std::vector<int> layers = layers_of_parts(p);

@@ -177,7 +177,7 @@ public:
                  "a smaller micro-batch or sequence");
   }
 
-  /// What its operands take of the device.
+  /// Bytes of the operands and the result.
   static constexpr std::int64_t bytes_of(dtype type) { return 3 * n * n * size_of(type); }
   static product_shape shape_of(dtype type) {
     return make_product_shape(product_kind::forward, type, n, n, n);

@@ -59,8 +59,8 @@ public:
     if (goes_on) metrics_->continue_after();
     else metrics_->begin();
   }
-  /// Reserves what steps need, and measures what their speed is told against. `planned`: of the
-  /// session.
+  /// Reserves what steps need, and measures what their speed is told against. The session has
+  /// reserved `planned`.
   void prepare(const memory_items& planned) {
     if (!tells_) return;
     planned_bytes_ =

@@ -1,5 +1,5 @@
-// The devices for which nvcc has compiled the bodies of a program. For the one unit of nvcc that tells
-// it.
+// The architectures of the devices for which nvcc has compiled the bodies of a program. One unit of
+// nvcc includes this.
 #pragma once
 
 #include <megacpp/exec/cuda/launch.hpp>

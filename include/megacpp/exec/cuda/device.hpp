@@ -447,7 +447,7 @@ public:
   /// Device `ordinal` of those that are visible.
   cuda(int ordinal, int threads, const libraries_maker& open_libraries)
       : ordinal_(chosen(ordinal)),
-        taken_before_(taken_now()),
+        taken_before_(memory_now().taken),
         threads_(threads),
         open_(std::make_unique<running>(*this)),
         libraries_(open_libraries(*this)) {
@@ -484,13 +484,11 @@ public:
     void* p = nullptr;
     const cudaError_t status = cudaMalloc(&p, static_cast<std::size_t>(bytes));
     if (status == cudaErrorMemoryAllocation) {
-      std::size_t free = 0, all = 0;
       (void)cudaGetLastError(); // this one is told here, and no later call should tell it again
-      require_cuda(cudaMemGetInfo(&free, &all), "cudaMemGetInfo");
-      throw error(exit_code::memory,
-                  "cannot reserve " + mebibytes(bytes) + " of device " + std::to_string(ordinal_) +
-                      " for " + what + ", which has " + mebibytes(static_cast<std::int64_t>(free)) +
-                      " left: use " + remedy + " or a device with more memory");
+      throw error(exit_code::memory, "cannot reserve " + mebibytes(bytes) + " of device " +
+                                         std::to_string(ordinal_) + " for " + what +
+                                         ", which has " + mebibytes(memory_now().free) +
+                                         " left: use " + remedy + " or a device with more memory");
     }
     require_cuda(status, "cudaMalloc");
     main().fill(static_cast<std::byte*>(p), 0, bytes);
@@ -557,18 +555,15 @@ public:
   std::int64_t table_bytes() const override { return table_bytes_; }
   /// A device that counts sizes alone says what is left of the one that would be opened.
   std::optional<memory_room> room() const override {
-    std::size_t free = 0, all = 0;
     const cuda_choice c = open_ != nullptr ? cuda_choice{ordinal_, 1} : choose_();
     make_current(c.ordinal);
-    require_cuda(cudaMemGetInfo(&free, &all), "cudaMemGetInfo");
-    return memory_room{static_cast<std::int64_t>(free), "device " + std::to_string(c.ordinal),
-                       c.spread_over};
+    return memory_room{memory_now().free, "device " + std::to_string(c.ordinal), c.spread_over};
   }
 
   std::optional<memory_taken> taken() const override {
     if (open_ == nullptr) return std::nullopt;
     make_current();
-    return memory_taken{taken_before_, taken_now()};
+    return memory_taken{taken_before_, memory_now().taken};
   }
 
   /// The most that cuBLASLt is allowed to ask for.
@@ -634,10 +629,14 @@ private:
   };
   cuda_lane& main() const { return open_->lane; }
 
-  static std::int64_t taken_now() {
+  /// Bytes of the current device's memory.
+  struct bytes_now {
+    std::int64_t free = 0, taken = 0;
+  };
+  static bytes_now memory_now() {
     std::size_t free = 0, all = 0;
     require_cuda(cudaMemGetInfo(&free, &all), "cudaMemGetInfo");
-    return static_cast<std::int64_t>(all - free);
+    return {static_cast<std::int64_t>(free), static_cast<std::int64_t>(all - free)};
   }
   static int chosen(int ordinal) {
     make_current(existing(ordinal));
@@ -719,7 +718,7 @@ private:
   }
 
   int ordinal_ = -1;
-  std::int64_t taken_before_ = 0; ///< by contexts and modules, and by other processes
+  std::int64_t taken_before_ = 0; ///< by CUDA's context, and by other processes
   bool keeps_work_ = true;
   std::string name_;
   int threads_;

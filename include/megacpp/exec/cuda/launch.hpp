@@ -65,7 +65,7 @@ template <class Body>
 /// Asks whether the current device can run the bodies of a program. Returns the cudaError_t:
 /// cudaErrorNoKernelImageForDevice where nvcc has compiled them for other devices alone.
 [[nodiscard]] int find_bodies_on_cuda();
-/// The architectures for which nvcc has compiled them: 900 is compute capability 9.0.
+/// The architectures for which nvcc has compiled the bodies: 900 is compute capability 9.0.
 [[nodiscard]] std::span<const int> architectures_of_bodies();
 
 /// The bytes of room that sort_on_cuda may use beside n numbers: for a second copy of the numbers,

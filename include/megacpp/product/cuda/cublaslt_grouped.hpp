@@ -16,9 +16,10 @@
 #include <megacpp/product/cuda/grouped_product.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <utility>
+#include <string>
 
 namespace mc {
 
@@ -36,11 +37,12 @@ constexpr auto average_sum = static_cast<cublasLtMatmulPreferenceAttributes_t>(1
                average_columns = static_cast<cublasLtMatmulPreferenceAttributes_t>(15);
 } // namespace cublaslt_13
 
-/// So many matrices that lie by columns. Arrays in the device's memory say how many rows and
-/// columns each has, and how many elements there are from one column to the next.
-inline cublaslt_layout make_cublaslt_layouts(cudaDataType_t type, std::int64_t parts,
-                                             const std::int32_t* rows, const std::int32_t* columns,
-                                             const std::int64_t* strides) {
+/// The layout of so many matrices that lie by columns. Arrays in the device's memory say how many
+/// rows and columns each has, and how many elements there are from one column to the next.
+inline cublaslt_layout make_grouped_cublaslt_layout(cudaDataType_t type, std::int64_t parts,
+                                                    const std::int32_t* rows,
+                                                    const std::int32_t* columns,
+                                                    const std::int64_t* strides) {
   using namespace cublaslt_13;
   cublaslt_layout all = make_cublaslt_layout(type, 0, 0, 0);
   set_cublaslt(all, batch_mode, batch_mode_grouped, "CUBLASLT_MATRIX_LAYOUT_BATCH_MODE");
@@ -73,9 +75,9 @@ public:
                    "CUBLASLT_MATMUL_DESC_TRANSB");
     const std::int64_t room =
         cuda::product_workspace -
-        grouped_product::before_workspace(std::max(s.groups, grouped_product::most_checked));
+        grouped_product::before_workspace(std::max(s.groups, grouped_product::least_checked));
     const cublaslt_preference wish = make_cublaslt_preference(room, {16, 16, 16});
-    // The library guesses by them. It takes 64 bits, although its header says 32.
+    // The library guesses a way by these averages. Each is of 64 bits, although its header says 32.
     const product_cell_shape usual = detail::checked_cell(s, s.group_rows > 0 ? s.group_rows : s.M);
     set_cublaslt(wish, cublaslt_13::average_sum, usual.k,
                  "CUBLASLT_MATMUL_PREF_GROUPED_AVERAGE_REDUCTION_DIM");
@@ -113,7 +115,7 @@ private:
                a_transposed = c.kind == product_kind::weight_gradient;
     const auto by_columns = [&](cudaDataType_t type, const std::int32_t* rows,
                                 const std::int32_t* columns, const std::int64_t* strides) {
-      return make_cublaslt_layouts(type, c.parts, rows, columns, strides);
+      return make_grouped_cublaslt_layout(type, c.parts, rows, columns, strides);
     };
     return {by_columns(CUDA_R_16BF, b_transposed ? of.k : of.n, b_transposed ? of.n : of.k,
                        of.b_stride),
@@ -134,8 +136,8 @@ private:
 inline bool has_grouped_cublaslt(const cuda& on) {
   return cublasLtGetVersion() >= cublaslt_13::first_asked && runs_kernels_of_hopper(on);
 }
-/// It as a library of grouped products. Nothing says that a part has the bits that it has alone, so
-/// that numerics::fast alone asks for it, and no rows that are computed apart do.
+/// cuBLASLt as a library of grouped products. Nothing says that it gives a part the bits that the
+/// part has alone: it is asked under numerics::fast alone, and for no rows that are computed apart.
 inline grouped_library cublaslt_grouped_library(cuda& on, cublasLtHandle_t handle,
                                                 product_rows rows) {
   if (!has_grouped_cublaslt(on)) return {};

@@ -66,6 +66,10 @@ public:
     lent_ = nullptr, lent_bytes_ = 0;
     return std::exchange(lent_used_, 0);
   }
+  /// The bytes that a check takes, lent or reserved.
+  static std::int64_t bytes_of(const product_check& check) {
+    return static_cast<std::int64_t>((check.bytes() + 255) / 256 * 256);
+  }
   /// What was checked; who asks for a check counts it, and says what failed.
   product_checks found;
 
@@ -75,7 +79,7 @@ public:
     auto& l = static_cast<cuda_lane&>(on_.main_lane());
     // A product of experts may need a way for another number of rows while others run beside it.
     const back_in_order alone(l);
-    const auto bytes = static_cast<std::int64_t>((check.bytes() + 255) / 256 * 256);
+    const std::int64_t bytes = bytes_of(check);
     constexpr const char *what = "the check of a matrix product",
                          *remedy = "a smaller micro-batch or sequence";
     const arena room(host_memory::of_process(), bytes, what, remedy);

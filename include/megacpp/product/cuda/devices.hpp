@@ -14,6 +14,7 @@
 #endif
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -35,14 +36,16 @@ public:
   void lend(std::byte* /*memory*/, std::int64_t /*bytes*/) override {}
   std::int64_t take_back() override { return 0; }
   const product_checks& checks() const override { return checks_; }
-  /// Of groups it is that of one, or of a kernel for all of them.
+  /// A check of groups is that of one group's product, or of a kernel for all of them.
   std::int64_t check_bytes(const product_shape& s) const override {
-    std::size_t most = product_check(checked_cell(s, s.part != 0 ? s.part : s.M)).bytes();
+    const product_check one(checked_cell(s, s.part != 0 ? s.part : s.M));
+    std::int64_t most = device_check::bytes_of(one);
     if (grouped_product::computes(s))
-      for (const auto& [with, rows] : grouped_choice::checks_of(s))
-        most =
-            std::max(most, product_check(checked_cell(with, std::ranges::max(rows)), rows).bytes());
-    return static_cast<std::int64_t>((most + 255) / 256 * 256);
+      for (const auto& [with, rows] : grouped_choice::checks_of(s)) {
+        const product_check all(checked_cell(with, std::ranges::max(rows)), rows);
+        most = std::max(most, device_check::bytes_of(all));
+      }
+    return most;
   }
   std::vector<product_shape> shapes() const override {
     std::vector<product_shape> all;
@@ -77,6 +80,11 @@ private:
   std::vector<std::unique_ptr<counted>> all_;
 };
 
+/// A compute capability as MEGACPP_CUDA_ARCHITECTURES lists it: 8.0 is 80, and 9.0 is 90a.
+inline std::string architecture_of(std::string capability) {
+  std::erase(capability, '.');
+  return std::stoi(capability) >= 90 ? capability + 'a' : capability;
+}
 /// Throws mc::error(exit_code::machine) where the bodies of the program are compiled for other
 /// devices alone, or where cuBLASLt is older than the one that the program was built with.
 inline void require_program_for(const cuda& on) {
@@ -86,15 +94,12 @@ inline void require_program_for(const cuda& on) {
     std::string compiled;
     for (const int a : architectures_of_bodies())
       compiled += (compiled.empty() ? "" : ", ") + capability_text(a / 100, a / 10 % 10);
-    std::string wanted = here.capability; // 90a of 9.0
-    std::erase(wanted, '.');
-    if (wanted >= "90" || wanted.size() > 2) wanted += 'a';
-    throw error(exit_code::machine, "device " + std::to_string(on.ordinal()) + " (" + here.gpu +
-                                        ") has compute capability " + here.capability +
-                                        ", and the kernels of this program are compiled for " +
-                                        compiled +
-                                        ": build it with -DMEGACPP_CUDA_ARCHITECTURES=" + wanted +
-                                        ", give another device, or build it with device=cpu");
+    throw error(
+        exit_code::machine,
+        "device " + std::to_string(on.ordinal()) + " (" + here.gpu + ") has compute capability " +
+            here.capability + ", and the kernels of this program are compiled for " + compiled +
+            ": build it with -DMEGACPP_CUDA_ARCHITECTURES=" + architecture_of(here.capability) +
+            ", give another device, or build it with device=cpu");
   }
   require_cuda(status, "the search for the kernels of the program");
   if (here.cublaslt < CUBLAS_VERSION)

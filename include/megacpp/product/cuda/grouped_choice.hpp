@@ -1,4 +1,4 @@
-// Which library computes the products of a shape's groups at once, if any may be trusted with it.
+// The choice of a library that computes the products of a shape's groups at once.
 #pragma once
 
 #include <megacpp/product/cuda/device_check.hpp>
@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -21,7 +22,7 @@ public:
   /// `tell` hears of the first kernel that fails its check.
   grouped_choice(device_check& checks, void (*tell)(std::string_view))
       : checks_(checks), tell_(tell) {}
-  /// Does nothing with a library that is none.
+  /// Adds a library; one without a function is left out.
   void add(const grouped_library& by) {
     if (by.kernel_for) libraries_.push_back({by});
   }
@@ -40,7 +41,7 @@ public:
     }
     return nullptr;
   }
-  /// What a kernel for a shape is checked with, and the rows of each group: the shape's matrices
+  /// The checks of a kernel for a shape, with the rows of each group: the shape's matrices
   /// and groups of no, one, odd and many rows; and small matrices in as many groups as the shape
   /// has, at least 65, since kernels look for their part in steps of some 32, and groups may have
   /// several parts.
@@ -48,7 +49,7 @@ public:
       const product_shape& s) {
     std::vector<std::int64_t> few, all;
     for (const std::int64_t n : {1, 0, 257, 67}) few.push_back(std::min(n, s.M));
-    for (std::int64_t g = 0; g < std::max(s.groups, grouped_product::most_checked); ++g)
+    for (std::int64_t g = 0; g < std::max(s.groups, grouped_product::least_checked); ++g)
       all.push_back(std::min<std::int64_t>(g % 5 * 7, s.M));
     product_shape small = s;
     small.N = 72, small.K = 136, small.x_stride = small.y_stride = 0;
@@ -56,7 +57,7 @@ public:
     for (auto& [with, rows] : checks) with.groups = std::ssize(rows);
     return checks;
   }
-  /// Of so many products of groups, how many which library computes, for people.
+  /// This says how many of so many products of groups each library computes, for people.
   std::string text(std::int64_t products) const {
     std::string text;
     for (const auto& by : libraries_) {

@@ -12,7 +12,7 @@ inline grouped_library grouped_kernels(const cuda& on) {
   return runs_kernels_of_hopper(on) ? cutlass_library(MEGACPP_WITH_CUTLASS) : grouped_library{};
 }
 #else
-/// A program that was built without CUTLASS has no kernels of grouped products.
+/// A program that was built without CUTLASS has none of its kernels.
 inline grouped_library grouped_kernels(const cuda& /*on*/) { return {}; }
 #endif
 

@@ -17,7 +17,7 @@ namespace mc {
 class grouped_kernel {
 public:
   virtual ~grouped_kernel() = default;
-  /// Starts a grouped product in a place of a lane. Returns the bytes of workspace that it needs;
+  /// Starts a grouped product on a stream of a lane. Returns the bytes of workspace that it needs;
   /// where they are more than the call has, nothing is started. Throws mc::error where the library
   /// or CUDA does not take it.
   virtual std::int64_t start(const cuda_lane& lane, cudaStream_t on,

@@ -41,7 +41,7 @@ public:
   }
 
   /// A kernel is checked with as many groups as its shape has, but at least these.
-  static constexpr std::int64_t most_checked = 65;
+  static constexpr std::int64_t least_checked = 65;
   /// Bytes at the beginning of a workspace in which the arrays of so many parts lie.
   static std::int64_t before_workspace(std::int64_t parts) {
     return (grouped_arrays::bytes(parts) + 255) / 256 * 256;
