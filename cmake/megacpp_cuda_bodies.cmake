@@ -24,7 +24,7 @@ set(megacpp_include_flags
 # file of the version that not every toolkit has; where it finds nothing, headers and libraries are enough.
 macro(megacpp_find_cuda)
   find_package(CUDAToolkit 12.8 QUIET)
-  if(NOT TARGET CUDA::cublasLt)
+  if(NOT CUDAToolkit_FOUND OR NOT TARGET CUDA::cublasLt)
     set(megacpp_cuda_folders ${CUDAToolkit_ROOT} $ENV{CUDAToolkit_ROOT})
     if(NOT megacpp_cuda_folders)
       set(megacpp_cuda_folders $ENV{CUDA_PATH} /usr/local/cuda)
@@ -50,7 +50,7 @@ macro(megacpp_find_cuda)
       set(CUDAToolkit_INCLUDE_DIRS ${MEGACPP_CUDA_INCLUDE} ${MEGACPP_CUBLASLT_INCLUDE})
       list(REMOVE_DUPLICATES CUDAToolkit_INCLUDE_DIRS)
       get_filename_component(CUDAToolkit_LIBRARY_DIR ${MEGACPP_CUDART_LIBRARY} DIRECTORY)
-      set(CUDAToolkit_NVCC_EXECUTABLE) # one that is there is of another toolkit
+      set(CUDAToolkit_NVCC_EXECUTABLE "") # one in the cache is of another toolkit
       foreach(megacpp_library cudart cublasLt)
         string(TOUPPER ${megacpp_library} megacpp_found)
         if(NOT TARGET CUDA::${megacpp_library})
@@ -194,7 +194,7 @@ function(megacpp_add_cuda_bodies library folder cutlass)
     message(STATUS "megacpp: nvcc compiles row bodies for GPUs: ${lacks}")
     add_library(${library} STATIC EXCLUDE_FROM_ALL)
     set_target_properties(${library} PROPERTIES LINKER_LANGUAGE CXX OUTPUT_NAME megacpp_cuda_bodies
-      ARCHIVE_OUTPUT_DIRECTORY ${folder})
+      ARCHIVE_OUTPUT_DIRECTORY $<1:${folder}>)
     file(MAKE_DIRECTORY ${folder})
     megacpp_add_cutlass(${library} ${folder} of_cutlass)
     megacpp_nvcc_command(nvcc ${architectures})

@@ -55,7 +55,7 @@ while [ $# -gt 0 ]; do
     ;;
   --cuda-bodies)
     [ $# -ge 2 ] && [[ $2 != -* ]] || fail "--cuda-bodies needs a folder" 2
-    bodies=$(realpath -- "$2") || fail "there is no folder $2" 5
+    bodies=$(realpath -e -- "$2" 2>/dev/null) && [ -d "$bodies" ] || fail "there is no folder $2" 5
     shift
     ;;
   -h | --help) usage && exit 0 ;;

@@ -611,9 +611,9 @@ BOOST_AUTO_TEST_CASE(a_session_reserves_what_it_plans) {
 
 // The head's weight is larger than all values of two tokens, and its check has memory of its own then.
 BOOST_AUTO_TEST_CASE(what_checks_take_beside_the_plan_is_needed) {
-  const auto is_counted = [](const auto& m, mc::dtype type) {
+  const auto is_counted = [](const auto& m, mc::dtype type, int tokens = 2) {
     const mc::interpreted_program<std::decay_t<decltype(m)>, mc::cuda> p(
-        m, {.batch = {.micro = 1, .sequence = 2}, .precision = type}, "tiny");
+        m, {.batch = {.micro = 1, .sequence = tokens}, .precision = type}, "tiny");
     const auto counts = mc::make_cuda_device(typeid(mc::cuda), {.threads = 1, .sizes_alone = true});
     const std::int64_t needed =
         mc::need_of(p.view(), mc::command::train, mc::mesh::one_rank(), *counts).largest;
@@ -621,6 +621,7 @@ BOOST_AUTO_TEST_CASE(what_checks_take_beside_the_plan_is_needed) {
     const auto on = mc::make_cuda_device(typeid(mc::cuda), {.threads = 1});
     const mc::session s(p.view(), *on, mc::purpose::training);
     BOOST_TEST(stand_in::count().most_reserved > s.planned().total());
+    if (tokens > 2) BOOST_TEST(s.planned().values() > mc::product_speed::bytes_of(type));
     const mc::product_speed measured(*on, type);
     BOOST_TEST(stand_in::count().most_reserved <= needed);
   };
@@ -628,6 +629,8 @@ BOOST_AUTO_TEST_CASE(what_checks_take_beside_the_plan_is_needed) {
   m.vocabulary = 1 << 15;
   is_counted(m, mc::dtype::f32);
   is_counted(m, mc::dtype::bf16);
+  m.hidden = 192, m.positions = 96; // now the values are more than the product that is measured
+  is_counted(m, mc::dtype::bf16, 96);
   // A kernel for all experts is checked with four of their matrices.
   auto moe = small<mc::qwen3_moe>();
   moe.expert_ffn = 1 << 15, moe.experts = 2, moe.experts_per_token = 1;

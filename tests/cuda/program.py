@@ -435,8 +435,6 @@ class Case(unittest.TestCase):
         times = [float(ms) for _, ms in rows] + [float(ms) for ms in rest]
         self.assertAlmostEqual(sum(times), total, delta=0.001 * len(times))
         self.assertLess(total, wall)
-        if not ON_GPU:  # where the time is that of emulated blocks
-            self.assertGreater(total, 0.5 * wall)
 
     def test_exchanges_on_a_device_are_checked(self):
         flags = ("--ranks", 2, "--global-batch-size", 8)

@@ -63,6 +63,19 @@ BOOST_AUTO_TEST_CASE(stages_wait_for_the_slowest) {
   });
 }
 
+// A token that is decoded does not read the experts that it has not chosen.
+BOOST_AUTO_TEST_CASE(no_more_experts_are_read_than_there_are_rows) {
+  mc::qwen3_moe m = mc::preset::qwen3_moe_165m;
+  const auto read = [&m](int experts) {
+    m.experts = experts;
+    const mc::interpreted_program<mc::qwen3_moe> p(m, {.batch = {.micro = 1, .sequence = 1}},
+                                                   "token");
+    return mc::work_of(*p.view().parts[1].g, mc::phase::forward).read; // of a layer
+  };
+  const std::int64_t matrix = std::int64_t{m.hidden} * m.expert_ffn * 4;
+  BOOST_TEST(read(4 * m.experts_per_token) - read(2 * m.experts_per_token) < matrix);
+}
+
 // Where nothing but arithmetic takes time, it is operations over the rate of their type.
 BOOST_AUTO_TEST_CASE(arithmetic_takes_its_operations) {
   with(mc::preset::gpt2_124m, mc::dtype::bf16, [](const mc::program_view& p) {

@@ -27,8 +27,8 @@ struct memory_need {
   std::int64_t largest = 0; ///< of the one that needs most
 };
 
-/// What libraries need for their checks on a device whose memory the host does not see, beyond the
-/// `lent` bytes. A command that generates does not know its texts: one row counts.
+/// What libraries need for their checks on a device whose memory the host does not see, where the
+/// `lent` bytes are too few. A command that generates does not know its texts: one row counts.
 inline std::int64_t room_of_checks(device& on, bool generates, std::int64_t lent) {
   const attention_source* const attention = on.attention();
   std::int64_t most = attention == nullptr || generates ? 0 : attention->check_bytes();
@@ -36,15 +36,15 @@ inline std::int64_t room_of_checks(device& on, bool generates, std::int64_t lent
     if (generates) s.M = 1, s.part = 0;
     most = std::max(most, on.products().check_bytes(s));
   }
-  return std::max<std::int64_t>(most - lent, 0);
+  return most > lent ? most : 0; // what does not fit what is lent has memory of its own
 }
 
 /// The memory that ranks need to train, evaluate or generate: their plans, with what kernels need
 /// on the threads of each, and, where the device's memory is the host's, the micro-batches that are
 /// read ahead. A device that has memory of its own also holds the product by which the first rank
-/// measures speed, and what checks of its libraries need beyond the values of steps. A command that
-/// generates does not know its texts yet: the weights count, and of kernels scratch, tables and a
-/// workspace that no text changes. The device `on` counts sizes alone.
+/// measures speed, and what checks of its libraries need where the values of steps are fewer bytes.
+/// A command that generates does not know its texts yet: the weights count, and of kernels scratch,
+/// tables and a workspace that no text changes. The device `on` counts sizes alone.
 inline memory_need need_of(const program_view& p, command what, const mesh& ranks, device& on) {
   memory_need need;
   const batching& b = p.numbers.batch;

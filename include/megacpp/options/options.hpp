@@ -29,7 +29,7 @@ struct model_flags {
                            (text_flag, max_shard_size));
   model_flags() {
     load.is("",
-            "folder to start from; eval, export, and generate without --random-weights need one. A "
+            "folder to start from; eval, generate and export need one, but for random weights. A "
             "folder that train --save wrote: train goes on where its newest whole state ends, or "
             "begins if it has none and --save names it too. A Hugging Face model folder: train "
             "begins with its weights. describe lists the states in the folder instead of the "

@@ -668,7 +668,7 @@ private:
       throw error(exit_code::machine,
                   std::string("CUDA finds no device to run on (") +
                       (status != cudaSuccess ? cudaGetErrorString(status) : "there are 0") + ")" +
-                      (named == nullptr
+                      (named == nullptr || (status != cudaSuccess && status != cudaErrorNoDevice)
                            ? instead
                            : std::string(", and CUDA_VISIBLE_DEVICES is \"") + named +
                                  "\", which hides those that it does not name: unset it, or name a "

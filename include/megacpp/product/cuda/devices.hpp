@@ -90,7 +90,7 @@ inline std::string architecture_of(std::string capability) {
 inline void require_program_for(const cuda& on) {
   const tuned_machine here = machine_of(on);
   const auto status = static_cast<cudaError_t>(find_bodies_on_cuda());
-  if (status == cudaErrorNoKernelImageForDevice) {
+  if (status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction) {
     std::string compiled;
     for (const int a : architectures_of_bodies())
       compiled += (compiled.empty() ? "" : ", ") + capability_text(a / 100, a / 10 % 10);
