@@ -9,17 +9,9 @@ set -euo pipefail
 export LC_ALL=C CUDA_VISIBLE_DEVICES=
 
 root=$1 work=$2 venvs=$3 include=$4 libraries=$5 compiler=$6
-wanted=$root/tests/slow/cublaslt.txt
-mkdir -p "$venvs" "$work"
-if ! cmp -s "$wanted" "$venvs/cublaslt/requirements.installed"; then
-  if ! { python3 -m venv "$venvs/cublaslt" &&
-    "$venvs/cublaslt/bin/python" -m pip install --disable-pip-version-check --no-cache-dir --no-compile --no-deps \
-      -r "$wanted"; }; then
-    echo "there is no newer cuBLASLt: pip's words are above"
-    exit 77
-  fi
-  cp "$wanted" "$venvs/cublaslt/requirements.installed"
-fi
+mkdir -p "$work"
+. "$root/tests/slow/pip_packages.sh"
+pip_packages "$venvs" cublaslt "$root/tests/slow/cublaslt.txt" 'there is no newer cuBLASLt'
 newer=$(echo "$venvs"/cublaslt/lib/python3*/site-packages/nvidia/cu13)
 
 version_of() { # FOLDER: as cublasLtGetVersion has it

@@ -16,18 +16,8 @@ fail() {
   exit 1
 }
 
-mkdir -p "$venvs"
-wanted=$root/tests/slow/cutlass.txt
-if ! cmp -s "$wanted" "$venvs/cutlass/requirements.installed"; then
-  # What the package asks for is for its Python, of which nothing is used here.
-  if ! { python3 -m venv "$venvs/cutlass" &&
-    "$venvs/cutlass/bin/python" -m pip install --disable-pip-version-check --no-cache-dir --no-compile --no-deps \
-      -r "$wanted"; }; then
-    echo "there are no headers of CUTLASS to compile: pip's words are above"
-    exit 77
-  fi
-  cp "$wanted" "$venvs/cutlass/requirements.installed"
-fi
+. "$root/tests/slow/pip_packages.sh"
+pip_packages "$venvs" cutlass "$root/tests/slow/cutlass.txt" 'there are no headers of CUTLASS to compile'
 configure() { # CMAKE-ARGUMENT...: what CMake says
   rm -f -- "$build/CMakeCache.txt"
   cmake -S "$root/tests/slow/cuda_cutlass" -B "$build" -DMEGACPP_SOURCE="$root" -DCMAKE_BUILD_TYPE=Release \

@@ -27,8 +27,9 @@ struct memory_need {
   std::int64_t largest = 0; ///< of the one that needs most
 };
 
-/// What libraries need for their checks on a device whose memory the host does not see, where the
-/// `lent` bytes are too few. A command that generates does not know its texts: one row counts.
+/// Libraries need so many bytes for their checks on a device whose memory the host does not see,
+/// where the `lent` bytes are too few. A command that generates does not know its texts: one row
+/// counts.
 inline std::int64_t room_of_checks(device& on, bool generates, std::int64_t lent) {
   const attention_source* const attention = on.attention();
   std::int64_t most = attention == nullptr || generates ? 0 : attention->check_bytes();

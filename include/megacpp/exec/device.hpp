@@ -285,7 +285,7 @@ public:
   virtual std::int64_t table_bytes() const = 0;
   /// The room that is left in memory that the host does not see; none where it sees it.
   virtual std::optional<memory_room> room() const { return std::nullopt; }
-  /// What is taken of memory that the host does not see; none where it sees it.
+  /// The bytes that are taken of memory that the host does not see; none where the host sees it.
   virtual std::optional<memory_taken> taken() const { return std::nullopt; }
 };
 

@@ -125,8 +125,8 @@ public:
   /// Ends that. Returns how much of the memory's beginning the checks have written.
   virtual std::int64_t take_back() = 0;
   virtual const product_checks& checks() const = 0;
-  /// What the check of a product takes of memory that the host does not see, lent or not: for a
-  /// plan, of a source that counts sizes alone.
+  /// The check of a product takes so many bytes of memory that the host does not see, lent or not.
+  /// A source that counts sizes alone tells it, for plans.
   virtual std::int64_t check_bytes(const product_shape& /*s*/) const { return 0; }
   /// The shapes of the products that are prepared so far, in order, as their shape() says.
   virtual std::vector<product_shape> shapes() const = 0;

@@ -490,7 +490,7 @@ template <int A, int B, int Y>
   const value &a = g.at(n.in[A]), &b = g.at(n.in[B]), &y = g.at(n.out[Y]);
   const std::int64_t rows = local_extent(g.ranks, a, 0), width = local_extent(g.ranks, a, 1);
   const std::int64_t other = local_extent(g.ranks, y, y.rank - 1);
-  // Of the experts' matrices no more are read than there are rows.
+  // A product reads no more of the experts' matrices than it has rows.
   const std::int64_t experts = b.rank == 3 ? local_extent(g.ranks, b, 0) : 1;
   const std::int64_t read = local_bytes(g.ranks, b) / experts * std::min(rows, experts);
   return {2 * rows * width * other, local_bytes(g.ranks, a) + read, local_bytes(g.ranks, y)};

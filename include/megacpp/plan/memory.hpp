@@ -57,7 +57,7 @@ struct memory_items {
   std::int64_t mirrors = 0; ///< of the host: what it reads of a device's values
   kernel_room kernels;      ///< of a device, whose threads and libraries decide it; else nothing
 
-  /// What steps compute and are fed, which is one piece of memory.
+  /// Bytes of the values that steps compute and are fed, which lie in one piece of memory.
   constexpr std::int64_t values() const {
     return saved + streams + working + feeds + derived + caches;
   }

@@ -73,7 +73,8 @@ template <class V> void set_cublaslt(const cublaslt_preference& p,
 struct cublaslt_alignment {
   std::uint32_t a, b, d;
 };
-/// What is wished of the ways to compute a product, whose result is what is added to.
+/// The ways to compute a product that are asked for have so much workspace, operands that are so
+/// aligned, and a result that lies where it is added to.
 inline cublaslt_preference make_cublaslt_preference(std::int64_t workspace,
                                                     const cublaslt_alignment& aligned) {
   cublasLtMatmulPreference_t made = nullptr;

@@ -18,9 +18,9 @@
 // rows, too, where the library says that it can. A part of a shape (product_shape::part) is a
 // product of its own.
 //
-// What a product ends in (product_end) the library computes of the sum as it is, before it is
-// rounded: GELU in its tanh form, and GELU's slope. A product without a way for this that passes
-// its check is prepared without it, and a kernel computes the rest.
+// A product may end in GELU in its tanh form, or in GELU's slope (product_end). The library
+// computes it of the sum as it is, before the sum is rounded. A product without a way for this that
+// passes its check is prepared without it, and a kernel computes the rest.
 #pragma once
 
 #include <megacpp/exec/cuda/device.hpp>
@@ -44,7 +44,7 @@ namespace mc {
 
 /// This helps where no way of the library can be used.
 inline constexpr const char* other_version = ": install another version of cuBLASLt";
-/// Which way of a product is looked at.
+/// The way of a product that is looked at.
 struct product_way {
   int number = 0, of = 1; ///< of those that the library proposes for these rows; 0 of 1: chosen
   bool of_table = false;
