@@ -8,7 +8,7 @@
 #   --slow         also the suites that build again (sanitizers, clang, nvcc, package, ...);
 #                  warnings are errors, and so is anything missing that a test needs
 #   --exhaustive   --slow, and what costs more than it finds (CONTRIBUTING.md)
-#   --shard N      of what runs share, shard N of eight, 0 to 7; by default the hash of the commit's tree
+#   --shard N      of what runs share, shard N of sixteen, 0 to 15; by default the hash of the commit's tree
 #                  chooses it. All runs share a few tests, those with --slow the slower suites, others
 #                  the laws and the cases that must not compile, and have no runs of processes. What is
 #                  left to other runs is named at the end.
@@ -27,6 +27,7 @@ fail() {
   exit "${2:-2}"
 }
 
+shards=$(sed -n 's/^set(shards \([0-9]*\))$/\1/p' "$root/tests/CMakeLists.txt")
 install=yes slow=no exhaustive=OFF partial=no shard='' build=$root/build/tests
 while [ $# -gt 0 ]; do
   case $1 in
@@ -40,7 +41,8 @@ while [ $# -gt 0 ]; do
     shift
     ;;
   --shard)
-    [ $# -ge 2 ] && [[ $2 =~ ^[0-7]$ ]] || fail "--shard needs a number from 0 to 7"
+    [ $# -ge 2 ] && [[ $2 =~ ^(0|[1-9][0-9]?)$ ]] && [ "$2" -lt $shards ] ||
+      fail "--shard needs a number from 0 to $((shards - 1))"
     shard=$2
     shift
     ;;
@@ -57,7 +59,7 @@ if [ $exhaustive = ON ]; then
   shard='' chosen=''
 elif [ -z "$shard" ]; then
   tree=$(git -C "$root" rev-parse 'HEAD^{tree}' 2>/dev/null) || tree=0
-  shard=$((16#${tree:0:8} % 8)) chosen="by the commit's tree, ${tree:0:8}"
+  shard=$((16#${tree:0:8} % shards)) chosen="by the commit's tree, ${tree:0:8}"
 fi
 
 . "$root/cmake/apt_install.sh"
@@ -111,7 +113,7 @@ sed -nE 's/^ *[0-9]+\/[0-9]+ +Test +#[0-9]+: ([^ ]+) .* ([0-9.]+) sec.*/\2 s  \1
   sort -rn | head -n 10
 others=$(cat "$build/other_shards")
 [ $slow = yes ] || others=$(tr ' ' '\n' <<<"$others" | grep -E 'compile_fail|^laws_|^mpi_|^structure_|^emulated_' | xargs) # the rest is of --slow
-[ -z "$shard" ] || printf '\nShard %s of 0 to 7, %s; left to other runs: %s\n' "$shard" "$chosen" "$others"
+[ -z "$shard" ] || printf '\nShard %s of 0 to %s, %s; left to other runs: %s\n' "$shard" $((shards - 1)) "$chosen" "$others"
 echo
 grep "$closing" "$build/ctest.log" | tail -n 1 # not that of a suite
 exit "$status"

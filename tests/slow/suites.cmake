@@ -48,7 +48,7 @@ function(megacpp_suite name shard cost tests)
 endfunction()
 
 # Built beforehand; the test says whether that failed.
-megacpp_slow_test(headers_linked_twice SHARD 7 LABEL headers TIMEOUT 3600 ONE_THREAD LOCK
+megacpp_slow_test(headers_linked_twice SHARD 15 LABEL headers TIMEOUT 3600 ONE_THREAD LOCK
   NEEDS headers_linked_twice
   COMMAND ${CMAKE_COMMAND} --build ${PROJECT_BINARY_DIR} --target headers_linked_twice)
 
@@ -56,7 +56,7 @@ megacpp_slow_test(headers_linked_twice SHARD 7 LABEL headers TIMEOUT 3600 ONE_TH
 set(compiles Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/structure/compiles.py)
 megacpp_slow_test(headers_alone_self_test LABEL headers TIMEOUT 300 ONE_THREAD COST 10
   COMMAND ${compiles} --self-test)
-# Every eighth header of a run that does one shard.
+# One header in as many as there are shards, of a run that does one.
 set(alone_here ${alone})
 if(NOT MEGACPP_SHARD STREQUAL "")
   set(alone_here)
@@ -70,7 +70,7 @@ if(NOT MEGACPP_SHARD STREQUAL "")
 endif()
 megacpp_slow_test(headers_alone LABEL headers TIMEOUT 2400 ONE_THREAD COST 90
   COMMAND ${compiles} --alone ${include_dir} ${alone_here} -- ${read_by} -std=c++20 ${reading})
-megacpp_slow_test(headers_cxx23 SHARD 4 LABEL headers TIMEOUT 600 ONE_THREAD COST 45
+megacpp_slow_test(headers_cxx23 SHARD 14 LABEL headers TIMEOUT 600 ONE_THREAD COST 45
   COMMAND ${compiles} ${two} ${PROJECT_SOURCE_DIR}/examples/ten_lines.cpp
     -- ${CMAKE_CXX_COMPILER} -std=c++23 ${reading})
 # Behind <complex.h>, which defines I for GNU C++.
@@ -97,17 +97,17 @@ endif()
 if(MEGACPP_EXHAUSTIVE_TESTS)
   megacpp_suite(asan "" 900 . ${sanitized})
 else()
-  megacpp_suite(asan_files 6 190
+  megacpp_suite(asan_files 11 190
     "^unit_(chat|data|folder|gpt_indices|hf_config|indexed|json|machine|mapped_file|observe|options|safetensors|schedule|shard_index|state|text|tokenizer)$"
     ${sanitized})
-  foreach(part_shard 1_0 2_5 3_1 4_3)
+  foreach(part_shard 1_2 2_3 3_6 4_10)
     string(REPLACE "_" ";" part_shard ${part_shard})
     list(GET part_shard 0 part)
     list(GET part_shard 1 shard)
     megacpp_suite(asan_cli_${part} ${shard} 300 "^cli_${part}_of_4$" ${sanitized})
   endforeach()
-  megacpp_suite(asan_data 4 110 "^cli_data" ${sanitized})
-  megacpp_suite(asan_models 4 220 "^laws_(packing|patterns|rounds|shapes)$|^parity|^unit_threads$"
+  megacpp_suite(asan_data 12 110 "^cli_data" ${sanitized})
+  megacpp_suite(asan_models 1 220 "^laws_(packing|patterns|rounds|shapes)$|^parity|^unit_threads$"
                 ${sanitized})
 endif()
 
@@ -117,7 +117,7 @@ set(racing -DMEGACPP_SANITIZE=thread -DMEGACPP_WITH_ONEDNN=OFF -DMEGACPP_OPTIMIS
 if(MEGACPP_CLANG)
   list(APPEND racing -DCMAKE_CXX_COMPILER=${MEGACPP_CLANG})
 endif()
-megacpp_suite(tsan 6 270 "^unit_communicators|^laws_(ranks|runs_of_ranks)$" ${racing})
+megacpp_suite(tsan 7 270 "^unit_communicators|^laws_(ranks|runs_of_ranks)$" ${racing})
 
 # Kernels as on a processor without AVX-512, and optimised by another compiler.
 set(of_kernels "unit_(attention|cached_attention|product|rows|rows_bits|sampling|threads|vec_math)|laws_patterns|parity_hugging_face")
@@ -125,7 +125,7 @@ set(other ${CMAKE_CXX_COMPILER})
 if(MEGACPP_CLANG)
   set(other ${MEGACPP_CLANG})
 endif()
-megacpp_suite(avx2 2 150 "${of_kernels}" -DMEGACPP_MARCH=x86-64-v3 -DMEGACPP_OPTIMISE=0
+megacpp_suite(avx2 13 150 "${of_kernels}" -DMEGACPP_MARCH=x86-64-v3 -DMEGACPP_OPTIMISE=0
               -DCMAKE_CXX_COMPILER=${other})
 set(suites_avx2 suite_avx2)
 if(MEGACPP_EXHAUSTIVE_TESTS AND MEGACPP_CLANG)
@@ -158,12 +158,12 @@ if(MEGACPP_NVCC)
     if(header MATCHES "[.]hpp$")
       set(compile ${CMAKE_CXX_COMPILER} -std=c++20 ${reading} -isystem ${MEGACPP_CUDA_INCLUDE} -x c++ -c)
     endif()
-    megacpp_slow_test(nvcc_${name} SHARD 2 LABEL nvcc TIMEOUT 1200 ONE_THREAD COST 10
+    megacpp_slow_test(nvcc_${name} SHARD 10 LABEL nvcc TIMEOUT 1200 ONE_THREAD COST 10
       COMMAND ${compile} -o ${CMAKE_CURRENT_BINARY_DIR}/${name}.o ${unit})
   endforeach()
 
   # The program for a GPU, which has every row body, linked; without a GPU it says so.
-  megacpp_slow_test(nvcc_megacpp_gpu SHARD 2 LABEL nvcc TIMEOUT 1800 ONE_THREAD COST 50
+  megacpp_slow_test(nvcc_megacpp_gpu SHARD 10 LABEL nvcc TIMEOUT 1800 ONE_THREAD COST 50
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/gpu_program.sh ${PROJECT_SOURCE_DIR}
       ${CMAKE_CURRENT_BINARY_DIR}/megacpp_gpu -G ${CMAKE_GENERATOR}
       -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER} -DCMAKE_CUDA_HOST_COMPILER=${CMAKE_CXX_COMPILER})
@@ -217,13 +217,13 @@ else()
 endif()
 
 # megacpp in a stranger's project: installed, and as a subdirectory.
-megacpp_slow_test(package SHARD 1 LABEL package TIMEOUT 1800 ONE_THREAD COST 90
+megacpp_slow_test(package SHARD 7 LABEL package TIMEOUT 1800 ONE_THREAD COST 90
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/package/check.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
     ${CMAKE_CURRENT_BINARY_DIR}/package -G ${CMAKE_GENERATOR}
     -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER} -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=)
 
 # Hugging Face configurations as programs, through the script.
-megacpp_slow_test(build_preset SHARD 3 LABEL package TIMEOUT 2400 ONE_THREAD COST 210
+megacpp_slow_test(build_preset SHARD 9 LABEL package TIMEOUT 2400 ONE_THREAD COST 210
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/build_preset.sh ${PROJECT_SOURCE_DIR}
     ${CMAKE_CURRENT_BINARY_DIR}/build_preset)
 
@@ -234,7 +234,7 @@ add_executable(transformers_peer EXCLUDE_FROM_ALL slow/transformers_peer.cpp)
 target_link_libraries(transformers_peer PRIVATE megacpp_own megacpp_test_kernels)
 target_include_directories(transformers_peer PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
 target_compile_options(transformers_peer PRIVATE -O0) # models of a few thousand parameters
-megacpp_slow_test(transformers SHARD 3 LABEL peer TIMEOUT 2400 ONE_THREAD LOCK MAY_SKIP COST 60
+megacpp_slow_test(transformers SHARD 1 LABEL peer TIMEOUT 2400 ONE_THREAD LOCK MAY_SKIP COST 60
   NEEDS transformers_peer
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/transformers.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
     ${CMAKE_CURRENT_BINARY_DIR}/transformers ${MEGACPP_PEER_VENVS})
@@ -244,7 +244,7 @@ if(shared_dir)
   add_executable(chat_peer EXCLUDE_FROM_ALL slow/chat_peer.cpp)
   target_link_libraries(chat_peer PRIVATE megacpp_own)
   target_compile_options(chat_peer PRIVATE -O1)
-  megacpp_slow_test(chat SHARD 1 LABEL peer TIMEOUT 1200 ONE_THREAD LOCK MAY_SKIP COST 60
+  megacpp_slow_test(chat SHARD 8 LABEL peer TIMEOUT 1200 ONE_THREAD LOCK MAY_SKIP COST 60
     NEEDS chat_peer
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/chat.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
       ${CMAKE_CURRENT_BINARY_DIR}/chat ${MEGACPP_PEER_VENVS} ${shared_dir})
@@ -252,7 +252,7 @@ endif()
 
 # Texts to ids and back, as the tokenizers library has them.
 if(shared_dir AND MEGACPP_BUILD_EXAMPLES)
-  megacpp_slow_test(tokenizers SHARD 1 LABEL peer TIMEOUT 1200 ONE_THREAD LOCK MAY_SKIP COST 25
+  megacpp_slow_test(tokenizers SHARD 11 LABEL peer TIMEOUT 1200 ONE_THREAD LOCK MAY_SKIP COST 25
     NEEDS megacpp-data
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/tokenizers.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
       ${CMAKE_CURRENT_BINARY_DIR}/tokenizers ${MEGACPP_PEER_VENVS} ${shared_dir})
@@ -262,7 +262,7 @@ endif()
 add_executable(megatron_peer EXCLUDE_FROM_ALL slow/megatron_peer.cpp)
 target_link_libraries(megatron_peer PRIVATE megacpp_own)
 target_compile_options(megatron_peer PRIVATE -O0)
-megacpp_slow_test(megatron SHARD 3 LABEL peer TIMEOUT 2400 ONE_THREAD LOCK MAY_SKIP COST 20
+megacpp_slow_test(megatron SHARD 13 LABEL peer TIMEOUT 2400 ONE_THREAD LOCK MAY_SKIP COST 20
   NEEDS megatron_peer
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/megatron.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
     ${CMAKE_CURRENT_BINARY_DIR}/megatron ${MEGACPP_PEER_VENVS})
@@ -275,7 +275,7 @@ if(MEGACPP_TIDY AND MEGACPP_CLANG)
   if(MEGACPP_EXHAUSTIVE_TESTS)
     set(checks)
   endif()
-  megacpp_slow_test(clang_tidy SHARD 2 LABEL tidy TIMEOUT 3600 ONE_THREAD COST 50
+  megacpp_slow_test(clang_tidy SHARD 12 LABEL tidy TIMEOUT 3600 ONE_THREAD COST 50
     COMMAND ${MEGACPP_TIDY} --quiet ${checks} -p ${PROJECT_BINARY_DIR}
       --extra-arg=-Wno-unused-command-line-argument # options of g++ alone
       ${CMAKE_CURRENT_BINARY_DIR}/headers/one.cpp)
@@ -285,8 +285,7 @@ endif()
 
 # README's first command as a stranger runs it: where nothing is installed but what it installs itself.
 if(NOT MEGACPP_EXHAUSTIVE_TESTS)
-  # In the shards that have least besides.
-  megacpp_slow_test(fresh_bookworm SHARD "0;4;6;7" LABEL fresh TIMEOUT 1800 ONE_THREAD MAY_SKIP COST 200
+  megacpp_slow_test(fresh_bookworm SHARD "6;14" LABEL fresh TIMEOUT 1800 ONE_THREAD MAY_SKIP COST 200
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/fresh_machine.sh ${PROJECT_SOURCE_DIR}
       ${CMAKE_CURRENT_BINARY_DIR}/fresh bookworm)
 else() # the second one, too, which builds these tests, and Debian 13
@@ -322,7 +321,7 @@ elseif(shared_dir AND MEGACPP_BUILD_EXAMPLES)
   megacpp_add_preset(char-gpt-bf16-moments MODEL char_gpt MICRO_BATCH 12 SEQUENCE 64
     PRECISION bf16_moments)
   set_target_properties(char-gpt-bf16-moments PROPERTIES EXCLUDE_FROM_ALL ON)
-  megacpp_slow_test(learning SHARD 7 LABEL learning TIMEOUT 3600 ONE_THREAD LOCK COST 75
+  megacpp_slow_test(learning SHARD 15 LABEL learning TIMEOUT 3600 ONE_THREAD LOCK COST 75
     NEEDS char-gpt char-gpt-bf16 char-gpt-bf16-moments
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/learning/run.sh ${PROJECT_BINARY_DIR}
       ${tinyshakespeare} ${learning})
@@ -334,12 +333,12 @@ if(TARGET megacpp-data)
   megacpp_add_preset(small_model HF_CONFIG ${PROJECT_SOURCE_DIR}/examples/small_model.json
     PRECISION fp32 SEQUENCE 128 MICRO_BATCH 16 PACKED)
   set_target_properties(small_model PROPERTIES EXCLUDE_FROM_ALL ON)
-  megacpp_slow_test(finetune SHARD 1 LABEL learning TIMEOUT 1800 ONE_THREAD COST 40
+  megacpp_slow_test(finetune SHARD 11 LABEL learning TIMEOUT 1800 ONE_THREAD COST 40
     NEEDS megacpp-data small_model
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/learning/finetune.sh ${PROJECT_SOURCE_DIR}
       $<TARGET_FILE:small_model> $<TARGET_FILE:megacpp-data> ${CMAKE_CURRENT_BINARY_DIR}/finetune)
   # Conversations by a template that is not known.
-  megacpp_slow_test(render SHARD 1 LABEL peer TIMEOUT 600 ONE_THREAD LOCK MAY_SKIP COST 20
+  megacpp_slow_test(render SHARD 13 LABEL peer TIMEOUT 600 ONE_THREAD LOCK MAY_SKIP COST 20
     NEEDS small_model
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/render.sh ${PROJECT_SOURCE_DIR}
       $<TARGET_FILE:small_model> ${CMAKE_CURRENT_BINARY_DIR}/render ${MEGACPP_PEER_VENVS})
@@ -348,13 +347,13 @@ endif()
 # Every constant of the largest presets, and of a graph 1.6 times as large, within a quarter of
 # clang's default step limit.
 if(MEGACPP_CLANG)
-  megacpp_slow_test(constexpr_steps SHARD 4 LABEL clang TIMEOUT 600 ONE_THREAD COST 20
+  megacpp_slow_test(constexpr_steps SHARD 3 LABEL clang TIMEOUT 600 ONE_THREAD COST 20
     COMMAND ${MEGACPP_CLANG} -std=c++20 -fsyntax-only -fconstexpr-steps=262144
       -I${PROJECT_SOURCE_DIR}/include ${CMAKE_CURRENT_SOURCE_DIR}/slow/largest_presets.cpp)
 endif()
 
 # A save killed, or failing, at every one of its system calls.
-megacpp_slow_test(crash_save SHARD 7 LABEL crash TIMEOUT 2400 ONE_THREAD MAY_SKIP COST 220
+megacpp_slow_test(crash_save SHARD 4 LABEL crash TIMEOUT 2400 ONE_THREAD MAY_SKIP COST 220
   COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/crash/save.py
     $<TARGET_FILE:cli_tiny_gpt>)
 
