@@ -12,6 +12,8 @@ figures is absolute. The rules are the functions below RULES, whose first lines 
 """
 
 import argparse
+import contextlib
+import io
 import re
 import sys
 import tempfile
@@ -22,6 +24,7 @@ from declared import blank, names
 
 HEADERS = "include/megacpp"
 FIGURES = "tests/structure/ratchet.txt"
+WORDS = "docs/words.md"
 # Rooms behind the command line, which take request values and not flags, and those of data.
 BEHIND = ["inputs", "states", "train", "generate"]
 DATA = ["data", "tokenizer", "sets", "chat"]
@@ -199,8 +202,46 @@ def readme(tree):
     return [("README.md", number, "") for number in range(111, lines + 1)]
 
 
+def glossary(tree):
+    """The table of docs/words.md: {word: its rooms}."""
+    words, rooms = {}, {p.name for p in (tree.root / HEADERS).iterdir() if p.is_dir()}
+    for line in tree.text(WORDS).splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| *") and len(cells) == 4:
+            words[cells[0].strip("*")] = cells[3].split()
+            for room in cells[3].split():
+                if room not in rooms and room != "all":
+                    raise SystemExit(f"{WORDS}: {cells[0]} has the room {room}, which is none of {HEADERS}")
+            for header in re.findall(r"[\w/]+\.(?:hpp|cuh)", cells[2]):
+                if not (tree.root / HEADERS / header).is_file():
+                    raise SystemExit(f"{WORDS}: {cells[0]} is defined in {header}, which is not there")
+    if not words:
+        raise SystemExit(f"{WORDS} has no table of words")
+    return words
+
+
+def plurals(word):
+    return {word, f"{word}es" if re.search("(s|x|ch|sh)$", word) else re.sub("y$", "ie", word) + "s"}
+
+
+def words(tree):
+    """A name has a word of docs/words.md in a room that has another word for it."""
+    table = glossary(tree)
+    listed = {form: word for word in table for form in plurals(word.replace("-", "_"))}
+    for file in tree.headers():
+        room, _, below = file.removeprefix(HEADERS + "/").partition("/")
+        if not below:
+            continue
+        for number, kind, name in {(0, "file", Path(file).stem), *names(tree.text(file))}:
+            parts = name.strip("_").split("_")
+            pairs = [f"{a}_{b}" for a, b in zip(parts, parts[1:])]
+            for word in sorted({listed[part] for part in parts + pairs if part in listed}):
+                if room not in table[word] and "all" not in table[word]:
+                    yield file, number, f"{kind} {name}: '{word}' is a word of {', '.join(table[word])}"
+
+
 RULES = {rule.__name__: rule for rule in (options_taken, options_read, flag_names, refusals, starts, stops,
-                                          lines_of_rooms, long_files, long_cells, readme)}
+                                          lines_of_rooms, long_files, long_cells, readme, words)}
 
 
 def read_figures(root):
@@ -272,6 +313,7 @@ GOOD = {
     f"{HEADERS}/options/options.hpp": "#pragma once\n/// Returns nothing.\nvoid read(const options& o);\n",
     f"{HEADERS}/graph/graph.hpp": "#pragma once\n/// x + y = z\nint part_of(int part);\n",
     "README.md": "| a |\n",
+    WORDS: "| word | meaning | header | rooms |\n|---|---|---|---|\n| *part* | A graph. | graph/graph.hpp | graph |\n",
     FIGURES: "",
 }
 LONG = "\n" * 401
@@ -293,6 +335,10 @@ BAD = {
     "a long file": ("num/a.hpp", LONG, "401 lines"),
     "a long cell": ("docs/a.md", f"| {'x' * 201} | a |\n", "a cell of 201"),
     "README": ("README.md", "\n" * 111, "README.md has more than 110"),
+    "a type": ("train/a.hpp", "struct part_of_data {\n  int x;\n};\n", "type part_of_data: 'part' is a word of graph"),
+    "a function": ("train/a.hpp", "inline int parts() { return 1; }\n", "function parts: 'part'"),
+    "a member": ("train/a.hpp", "struct loop {\n  int part_ = 0, y;\n};\n", "member part_: 'part'"),
+    "a file": ("train/part.hpp", "\n", "file part: 'part'"),
 }
 EXEMPT = {
     "a determiner": "/// All ranks of a group.\n", "an equation": "/// What = x + y\n", "a name": "/// f(x) is x.\n",
@@ -328,7 +374,13 @@ def self_test():
              "fallen": ({**stood, FIGURES: f"starts 2 {HEADERS}/num/a.hpp\n"}, 1),
              "gone": ({**GOOD, FIGURES: f"starts 1 {HEADERS}/num/a.hpp\n"}, 1)}
     wrong += [f"{name}: {got}" for name, (files, count) in cases.items() if len(got := judged(files)) != count]
-    print("\n".join(wrong + [f"self-test of ratchet.py: {len(BAD) + len(EXEMPT) + len(cases) + 1} trees, "
+    for text in ("| *part* | A graph. | none.hpp | graph |\n", "| *part* | A graph. | - | nowhere |\n", "none\n"):
+        with contextlib.redirect_stdout(io.StringIO()):
+            try:
+                wrong.append(f"glossary {text}: {judged({**GOOD, WORDS: text})}")
+            except SystemExit:
+                pass
+    print("\n".join(wrong + [f"self-test of ratchet.py: {len(BAD) + len(EXEMPT) + len(cases) + 4} trees, "
                              f"{len(wrong)} judged wrongly"]))
     return bool(wrong)
 
