@@ -97,15 +97,15 @@ function(megacpp_add_runless result device)
   set(${result} ${commands} ${kernels} ${bodies} PARENT_SCOPE)
   # The one that takes longest first.
   if(NOT TARGET ${commands})
-    add_library(${commands} STATIC EXCLUDE_FROM_ALL ${megacpp_templates}/commands.cpp
-                ${megacpp_templates}/command_line.cpp)
+    add_library(${commands} STATIC EXCLUDE_FROM_ALL ${megacpp_sources}/commands.cpp
+                ${megacpp_sources}/command_line.cpp)
     # These units compute nothing that takes long, so that -O1 is enough and saves time. g++ also
     # vectorises their loops, which copy and convert the bytes of files, leaves out two passes that take
     # long, and collects its garbage from 1 GiB on.
     if(NOT MEGACPP_SANITIZE)
       set(optimised $<NOT:$<CONFIG:Debug>>)
       set(gnu $<CXX_COMPILER_ID:GNU>)
-      set_source_files_properties(${megacpp_templates}/commands.cpp ${megacpp_templates}/command_line.cpp
+      set_source_files_properties(${megacpp_sources}/commands.cpp ${megacpp_sources}/command_line.cpp
         PROPERTIES COMPILE_OPTIONS
           "$<${optimised}:-O1>;$<$<AND:${optimised},${gnu}>:-ftree-loop-vectorize;-fno-tree-pta;-fno-tree-dominator-opts>;$<${gnu}:--param=ggc-min-heapsize=1048576>")
     endif()
@@ -115,17 +115,17 @@ function(megacpp_add_runless result device)
     return()
   endif()
   if(device STREQUAL "cpu")
-    add_library(${kernels} STATIC EXCLUDE_FROM_ALL ${megacpp_templates}/kernels.cpp
-                ${megacpp_templates}/devices.cpp)
-    megacpp_optimise_sanitized(${megacpp_templates}/kernels.cpp ${megacpp_templates}/devices.cpp)
+    add_library(${kernels} STATIC EXCLUDE_FROM_ALL ${megacpp_sources}/kernels.cpp
+                ${megacpp_sources}/devices.cpp)
+    megacpp_optimise_sanitized(${megacpp_sources}/kernels.cpp ${megacpp_sources}/devices.cpp)
   else()
-    add_library(${kernels} STATIC EXCLUDE_FROM_ALL ${megacpp_templates}/cuda_devices.cpp)
+    add_library(${kernels} STATIC EXCLUDE_FROM_ALL ${megacpp_sources}/cuda_devices.cpp)
     megacpp_add_cuda_bodies(${bodies} ${CMAKE_CURRENT_BINARY_DIR}/megacpp_cuda_${key} cutlass)
     target_link_libraries(${kernels} PUBLIC ${bodies} CUDA::cudart CUDA::cublasLt)
     # CUTLASS and cuDNN are defined for the one unit that asks for them: the headers that units of runs
     # share are the same without them.
     if(cutlass)
-      set_property(SOURCE ${megacpp_templates}/cuda_devices.cpp APPEND PROPERTY COMPILE_DEFINITIONS
+      set_property(SOURCE ${megacpp_sources}/cuda_devices.cpp APPEND PROPERTY COMPILE_DEFINITIONS
                    MEGACPP_WITH_CUTLASS="${cutlass}")
     endif()
     megacpp_link_cudnn(${kernels})
@@ -166,7 +166,7 @@ function(megacpp_link_cudnn library)
     endif()
   endif()
   if(version VERSION_GREATER_EQUAL 9.6)
-    set_property(SOURCE ${megacpp_templates}/cuda_devices.cpp APPEND PROPERTY COMPILE_DEFINITIONS
+    set_property(SOURCE ${megacpp_sources}/cuda_devices.cpp APPEND PROPERTY COMPILE_DEFINITIONS
                  MEGACPP_WITH_CUDNN=1)
     target_include_directories(${library} SYSTEM PRIVATE ${MEGACPP_CUDNN_INCLUDE})
     target_link_libraries(${library} PUBLIC ${MEGACPP_CUDNN_LIBRARY})
@@ -193,7 +193,7 @@ function(megacpp_find_nvtx library)
     message(STATUS "megacpp: no ranges of NVTX: there is no nvtx3/nvToolsExt.h; install NVTX of CUDA's toolkit")
     return()
   endif()
-  set_property(SOURCE ${megacpp_templates}/cuda_devices.cpp APPEND PROPERTY COMPILE_DEFINITIONS
+  set_property(SOURCE ${megacpp_sources}/cuda_devices.cpp APPEND PROPERTY COMPILE_DEFINITIONS
                MEGACPP_WITH_NVTX=1)
   target_include_directories(${library} SYSTEM PRIVATE ${MEGACPP_NVTX_INCLUDE})
   target_link_libraries(${library} PUBLIC ${CMAKE_DL_LIBS})
@@ -206,12 +206,12 @@ function(megacpp_add_program name folder run_header run_struct device) # and hea
   set(main ${folder}/main.cpp)
   set(megacpp_kernels_elsewhere) # bodies for CUDA are but declared
   if(device STREQUAL "cpu")
-    set(megacpp_kernels_elsewhere "#include \"${megacpp_templates}/kernels.hpp\"")
+    set(megacpp_kernels_elsewhere "#include \"${megacpp_sources}/kernels.hpp\"")
   endif()
-  configure_file(${megacpp_templates}/main.cpp.in ${main} @ONLY)
-  configure_file(${megacpp_templates}/run.cpp.in ${folder}/run.cpp @ONLY)
-  configure_file(${megacpp_templates}/generation.cpp.in ${folder}/generation.cpp @ONLY)
-  configure_file(${megacpp_templates}/check.cpp.in ${folder}/check.cpp @ONLY)
+  configure_file(${megacpp_sources}/main.cpp.in ${main} @ONLY)
+  configure_file(${megacpp_sources}/run.cpp.in ${folder}/run.cpp @ONLY)
+  configure_file(${megacpp_sources}/generation.cpp.in ${folder}/generation.cpp @ONLY)
+  configure_file(${megacpp_sources}/check.cpp.in ${folder}/check.cpp @ONLY)
   add_library(${name}_check OBJECT EXCLUDE_FROM_ALL ${folder}/check.cpp)
   target_link_libraries(${name}_check PRIVATE megacpp::megacpp)
   add_executable(${name} ${main} ${folder}/run.cpp ${folder}/generation.cpp)
@@ -249,7 +249,7 @@ function(megacpp_add_program name folder run_header run_struct device) # and hea
     add_custom_command(TARGET ${name} PRE_LINK
       COMMAND ${CMAKE_COMMAND} -DPROGRAM=${name} "-DOBJECTS=$<JOIN:$<TARGET_OBJECTS:${name}>,|>"
         -DLIBRARY=$<TARGET_FILE:${bodies}> "-DHEADERS=${headers}" -DFOLDER=${folder} -DNM=${CMAKE_NM}
-        "-DNVCC=${nvcc}" -P ${megacpp_templates}/cuda_own_bodies.cmake
+        "-DNVCC=${nvcc}" -P ${megacpp_scripts}/cuda_own_bodies.cmake
       VERBATIM)
   endif()
   megacpp_git_hash(hash)
@@ -265,7 +265,7 @@ function(megacpp_add_hf_preset_tool)
   if(TARGET megacpp_hf_preset)
     return()
   endif()
-  add_executable(megacpp_hf_preset EXCLUDE_FROM_ALL ${megacpp_templates}/hf_preset.cpp)
+  add_executable(megacpp_hf_preset EXCLUDE_FROM_ALL ${megacpp_sources}/hf_preset.cpp)
   target_link_libraries(megacpp_hf_preset PRIVATE megacpp::megacpp)
   target_compile_options(megacpp_hf_preset PRIVATE -O0)
   set_target_properties(megacpp_hf_preset PROPERTIES
@@ -454,7 +454,7 @@ function(megacpp_add_preset name)
     set(preset_model ${preset_struct}_from_config)
     string(APPEND preset_includes "#include \"${folder}/model.hpp\"\n")
   endif()
-  configure_file(${megacpp_templates}/run.hpp.in ${folder}/run.hpp @ONLY)
+  configure_file(${megacpp_sources}/run.hpp.in ${folder}/run.hpp @ONLY)
   megacpp_add_program(${name} ${folder} run.hpp ${preset_struct} ${arg_DEVICE} ${bodies})
   if(DEFINED arg_HF_CONFIG)
     megacpp_add_hf_preset_tool()

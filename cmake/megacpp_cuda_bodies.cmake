@@ -9,12 +9,15 @@
 #   built_headers         the headers of megacpp that nvcc read
 #   built_hash            their hash: a body has one layout on either side of a launch
 include(${CMAKE_CURRENT_LIST_DIR}/megacpp_find_cutlass.cmake)
-set(megacpp_templates ${CMAKE_CURRENT_LIST_DIR} CACHE INTERNAL "Folder of run.hpp.in")
+set(megacpp_scripts ${CMAKE_CURRENT_LIST_DIR} CACHE INTERNAL "Folder of this file")
 get_filename_component(megacpp_include ${CMAKE_CURRENT_LIST_DIR}/../include REALPATH)
+get_filename_component(megacpp_sources ${CMAKE_CURRENT_LIST_DIR}/../src REALPATH)
 if(NOT EXISTS ${megacpp_include}/megacpp) # where megacpp is installed
   get_filename_component(megacpp_include ${CMAKE_CURRENT_LIST_DIR}/../../../include REALPATH)
+  set(megacpp_sources ${CMAKE_CURRENT_LIST_DIR}/src)
 endif()
 set(megacpp_include ${megacpp_include} CACHE INTERNAL "Folder of megacpp's headers")
+set(megacpp_sources ${megacpp_sources} CACHE INTERNAL "Folder of the sources of every program")
 set(megacpp_nvcc_flags -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -Xcompiler=-ffp-contract=off
     CACHE INTERNAL "")
 set(megacpp_include_flags
@@ -99,7 +102,7 @@ endfunction()
 function(megacpp_hash_of_bodies result) # header...
   list(TRANSFORM ARGN PREPEND ${megacpp_include}/ OUTPUT_VARIABLE read)
   set(hashes ${megacpp_nvcc_flags})
-  foreach(file IN LISTS read ITEMS ${megacpp_templates}/cuda_bodies.cu ${megacpp_templates}/cuda_cutlass.cu)
+  foreach(file IN LISTS read ITEMS ${megacpp_sources}/cuda_bodies.cu ${megacpp_sources}/cuda_cutlass.cu)
     set(hash none)
     if(EXISTS "${file}")
       file(SHA256 "${file}" hash)
@@ -118,7 +121,7 @@ function(megacpp_find_cuda_bodies result cutlass lacks) # architecture...
   set(${cutlass} "" PARENT_SCOPE)
   set(folder "${MEGACPP_CUDA_BODIES}")
   if(folder STREQUAL "")
-    set(folder ${megacpp_templates}/cuda_bodies)
+    set(folder ${megacpp_scripts}/cuda_bodies)
     if(NOT EXISTS ${folder})
       set(${lacks} "no library of them is installed with megacpp" PARENT_SCOPE)
       return()
@@ -209,19 +212,19 @@ function(megacpp_add_cuda_bodies library folder cutlass)
     add_custom_command(TARGET ${library} POST_BUILD
       COMMAND ${CMAKE_COMMAND} -DFOLDER=${folder} "-DARCHITECTURES=${architectures}"
         -DTOOLKIT=${CUDAToolkit_VERSION} "-DCUTLASS=${of_cutlass}"
-        -P ${megacpp_templates}/cuda_bodies_record.cmake
+        -P ${megacpp_scripts}/cuda_bodies_record.cmake
       VERBATIM)
   endif()
   target_link_libraries(${library} INTERFACE CUDA::cudart)
   set(${cutlass} "${of_cutlass}" PARENT_SCOPE)
 endfunction()
 
-# Adds to a library the OBJECT that a command of nvcc compiles from a SOURCE of this folder.
+# Adds to a library the OBJECT that a command of nvcc compiles from a SOURCE of src/.
 function(megacpp_add_cuda_object library object source) # command...
   get_filename_component(name ${object} NAME_WE)
   add_custom_command(OUTPUT ${object}
-    COMMAND ${ARGN} "${megacpp_include_flags}" -MD -MF ${object}.d -c -o ${object} ${megacpp_templates}/${source}
-    DEPENDS ${megacpp_templates}/${source} DEPFILE ${object}.d
+    COMMAND ${ARGN} "${megacpp_include_flags}" -MD -MF ${object}.d -c -o ${object} ${megacpp_sources}/${source}
+    DEPENDS ${megacpp_sources}/${source} DEPFILE ${object}.d
     COMMAND_EXPAND_LISTS VERBATIM COMMENT "nvcc compiles ${name}")
   target_sources(${library} PRIVATE ${object})
   set_source_files_properties(${object} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)

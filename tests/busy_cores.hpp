@@ -1,7 +1,7 @@
 // Every processor busy with something else.
 #pragma once
 
-#include <megacpp/exec/processors.hpp>
+#include <megacpp/threads/processors.hpp>
 
 #include <atomic>
 #include <thread>

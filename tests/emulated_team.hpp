@@ -9,8 +9,8 @@
 #pragma once
 
 #include <fiber.hpp>
-#include <megacpp/exec/running_first.hpp>
-#include <megacpp/exec/team.hpp>
+#include <megacpp/vectors/running_first.hpp>
+#include <megacpp/vectors/team.hpp>
 
 #include <algorithm>
 #include <cstdint>

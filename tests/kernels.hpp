@@ -2,7 +2,7 @@
 // all tests (kernels.cpp).
 #pragma once
 
-#include "../cmake/kernels.hpp"
+#include "../src/kernels.hpp"
 
 #include <megacpp/product/eigen.hpp>
 #include <megacpp/product/pack.hpp>

@@ -1,4 +1,4 @@
-// How far exp, and what is made of it, may lie on a GPU from the same on a CPU (exec/math.hpp), in units
+// How far exp, and what is made of it, may lie on a GPU from the same on a CPU (vectors/math.hpp), in units
 // in the last place of fp32: tests/unit/gpu_math.cpp shows that no approximation which the PTX ISA allows
 // lies further.
 #pragma once

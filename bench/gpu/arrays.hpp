@@ -3,8 +3,8 @@
 #pragma once
 
 #include <megacpp/exec/cuda/launch.hpp>
-#include <megacpp/exec/parallel.hpp>
 #include <megacpp/num/dtype.hpp>
+#include <megacpp/threads/parallel.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-// What row bodies are checked on: the CUDA device (cuda_device.cpp, cmake/cuda_bodies.cu), or blocks
+// What row bodies are checked on: the CUDA device (cuda_device.cpp, src/cuda_bodies.cu), or blocks
 // that are emulated on the CPU (tests/gpu/emulated_gpu.cpp). A program links one of them.
 #pragma once
 

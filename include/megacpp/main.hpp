@@ -3,10 +3,10 @@
 
 #include <megacpp/cli/command_line.hpp>
 #include <megacpp/cli/commands.hpp>
-#include <megacpp/exec/affinity_at_start.hpp>
-#include <megacpp/exec/machine_at_start.hpp>
 #include <megacpp/product/devices.hpp>
 #include <megacpp/program.hpp>
+#include <megacpp/threads/affinity_at_start.hpp>
+#include <megacpp/threads/machine_at_start.hpp>
 
 namespace mc {
 

@@ -2,9 +2,9 @@
 // constants. What executes it comes with <megacpp/main.hpp>, in the unit that holds main.
 #pragma once
 
-#include <megacpp/num/precision.hpp>
 #include <megacpp/plan/memory.hpp>
 #include <megacpp/preset/models.hpp>
+#include <megacpp/recipe/precision.hpp>
 #include <megacpp/run/program.hpp>
 
 namespace mc {

@@ -11,7 +11,7 @@
 #include <megacpp/product/cpu_products.hpp>
 #include <megacpp/product/cuda/devices.hpp>
 #include <megacpp/run/interpreter.hpp>
-#include <megacpp/train/state.hpp>
+#include <megacpp/states/state.hpp>
 
 #include <algorithm>
 #include <cstdint>

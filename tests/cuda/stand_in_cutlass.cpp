@@ -1,4 +1,4 @@
-// CUTLASS's grouped kernels without a device: what cmake/cuda_cutlass.cu is to programs. The arrays of
+// CUTLASS's grouped kernels without a device: what src/cuda_cutlass.cu is to programs. The arrays of
 // extents and addresses are read from the device's memory when the stream comes to the product, and every
 // part is computed by plain loops, in an order of parts that changes. As TMA does, it reads nothing by an
 // address or a stride that is no multiple of 16 bytes.

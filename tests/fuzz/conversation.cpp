@@ -7,8 +7,8 @@
 //
 // clang++ -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Iinclude
 //   tests/fuzz/conversation.cpp -lfmt
-#include <megacpp/data/chat_template.hpp>
-#include <megacpp/data/conversation.hpp>
+#include <megacpp/chat/chat_template.hpp>
+#include <megacpp/chat/conversation.hpp>
 #include <megacpp/data/text_lines.hpp>
 #include <megacpp/io/line_reader.hpp>
 

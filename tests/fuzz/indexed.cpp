@@ -6,7 +6,7 @@
 //
 // clang++ -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Iinclude
 //   tests/fuzz/indexed.cpp -lfmt
-#include <megacpp/data/gpt_dataset.hpp>
+#include <megacpp/sets/gpt_dataset.hpp>
 
 #include <array>
 #include <cstddef>

@@ -5,8 +5,8 @@
 //
 // clang++ -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Iinclude
 //   tests/fuzz/state.cpp -lfmt
-#include <megacpp/checkpoint/state_file.hpp>
 #include <megacpp/options/resume.hpp>
+#include <megacpp/states/state_file.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -7,7 +7,7 @@
 //
 // clang++ -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Iinclude
 //   tests/fuzz/tokenizer.cpp -lfmt -lpcre2-8 -lutf8proc
-#include <megacpp/data/tokenizer_file.hpp>
+#include <megacpp/tokenizer/tokenizer_file.hpp>
 
 #include <algorithm>
 #include <cstddef>

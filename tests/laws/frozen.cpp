@@ -10,7 +10,7 @@
 #include <megacpp/model/qwen3_moe.hpp>
 #include <megacpp/run/rank_program.hpp>
 #include <megacpp/run/session.hpp>
-#include <megacpp/train/state.hpp>
+#include <megacpp/states/state.hpp>
 
 #include <array>
 #include <chrono>

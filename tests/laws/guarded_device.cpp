@@ -7,7 +7,6 @@
 #include "guarded_device.hpp"
 #include "seen_number.hpp"
 
-#include <megacpp/checkpoint/state_root.hpp>
 #include <megacpp/comm/threads.hpp>
 #include <megacpp/generate/generator.hpp>
 #include <megacpp/model/gpt.hpp>
@@ -16,6 +15,7 @@
 #include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/compiled.hpp>
 #include <megacpp/run/session.hpp>
+#include <megacpp/states/state_root.hpp>
 #include <megacpp/train/evaluate.hpp>
 #include <megacpp/train/trainer.hpp>
 

@@ -8,7 +8,7 @@
 #include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/compiled.hpp>
 #include <megacpp/run/session.hpp>
-#include <megacpp/train/state.hpp>
+#include <megacpp/states/state.hpp>
 
 #include <chrono>
 #include <cstdint>

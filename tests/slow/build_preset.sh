@@ -22,7 +22,7 @@ printf '#!/bin/sh\nexec "%s/examples/build_preset.sh" "$@" --no-install --build 
   "$source" "$PWD" >examples/build_preset.sh
 chmod +x examples/build_preset.sh
 # What README says to do in the folder of the sources is done here, as if they lay here.
-ln -s "$source"/{CMakeLists.txt,CMakePresets.json,bench,cmake,include,tests} .
+ln -s "$source"/{CMakeLists.txt,CMakePresets.json,bench,cmake,include,src,tests} .
 for file in "$source"/examples/*; do [ -e "examples/$(basename "$file")" ] || ln -s "$file" examples; done
 # refused CODE WORDS COMMAND...: exit code, and one line on stderr with the words.
 refused() {

@@ -1,9 +1,9 @@
 // chat_peer TOKENIZER FOLDER...: what the chat template of a folder makes of each line of its
 // conversations.jsonl, as one line of JSON of its answers.jsonl, for chat_peer.py to compare.
-#include <megacpp/data/chat_template.hpp>
-#include <megacpp/data/conversation.hpp>
-#include <megacpp/data/conversation_file.hpp>
-#include <megacpp/data/tokenizer_file.hpp>
+#include <megacpp/chat/chat_template.hpp>
+#include <megacpp/chat/conversation.hpp>
+#include <megacpp/chat/conversation_file.hpp>
+#include <megacpp/tokenizer/tokenizer_file.hpp>
 
 #include <cstdint>
 #include <fstream>

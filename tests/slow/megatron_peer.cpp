@@ -3,9 +3,9 @@
 //   megatron_peer DIR   does what DIR/cases.json says: "written": datasets TO of what is in FROM;
 //                       "cases": DIR/NAME.samples, int32: their number, then tokens, labels,
 //                       positions and documents of each
-#include <megacpp/data/gpt_dataset.hpp>
-#include <megacpp/data/indexed_writer.hpp>
 #include <megacpp/data/split.hpp>
+#include <megacpp/sets/gpt_dataset.hpp>
+#include <megacpp/sets/indexed_writer.hpp>
 
 #include <algorithm>
 #include <cstdint>

@@ -35,7 +35,7 @@ def facts_of(nvcc, root, arguments, unit, folder):
     accesses of 16 bytes, all of them and those that load from global memory, and of fewer as PTX has them."""
     command = [nvcc, "-std=c++20", "--expt-relaxed-constexpr", "-O3", "-fmad=false",
                "-Xcompiler=-ffp-contract=off", f"-I{root}/include", "-Xptxas=-v", "-cubin", "--keep", "--keep-dir", str(folder),
-               *arguments, *unit.split(), "-o", str(folder / "unit.cubin"), str(root / "cmake/cuda_bodies.cu")]
+               *arguments, *unit.split(), "-o", str(folder / "unit.cubin"), str(root / "src/cuda_bodies.cu")]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)}: {done.stdout}{done.stderr}")

@@ -204,7 +204,7 @@ if(MEGACPP_NVCC)
       megacpp_slow_test(${name} LABEL nvcc TIMEOUT 1200 ONE_THREAD COST 60
         COMMAND ${MEGACPP_NVCC} ${megacpp_nvcc_flags} -arch=sm_100a -ccbin=${CMAKE_CXX_COMPILER}
           -Werror=all-warnings -I${PROJECT_SOURCE_DIR}/include -DMEGACPP_${bodies} -c -o ${CMAKE_CURRENT_BINARY_DIR}/${name}.o
-          ${PROJECT_SOURCE_DIR}/cmake/cuda_bodies.cu)
+          ${PROJECT_SOURCE_DIR}/src/cuda_bodies.cu)
     endforeach()
     # And by another toolkit, which pip installs.
     megacpp_slow_test(nvcc_second_toolkit LABEL nvcc TIMEOUT 4800 ONE_THREAD MAY_SKIP COST 400

@@ -76,7 +76,7 @@ LIBRARIES = {
     "set(MEGACPP_CUDA_BODIES OFF)": "found [] with CUTLASS []: MEGACPP_CUDA_BODIES is OFF",
     "set(MEGACPP_CUDA_BODIES)": "found [] with CUTLASS []: no library of them is installed with megacpp",
     # the library that is installed with megacpp
-    "set(MEGACPP_CUDA_BODIES)\nset(megacpp_templates @)\nfile(RENAME @/libmegacpp_cuda_bodies.a @/cuda_bodies)":
+    "set(MEGACPP_CUDA_BODIES)\nset(megacpp_scripts @)\nfile(RENAME @/libmegacpp_cuda_bodies.a @/cuda_bodies)":
         "found [] with CUTLASS []: the library that is installed with megacpp lacks libmegacpp_cuda_bodies.a",
 }
 
@@ -99,7 +99,7 @@ set(NM @/nm)
 set(NVCC @/nvcc|-std=c++20)
 """
 LINK = """
-include(${megacpp_templates}/cuda_own_bodies.cmake)
+include(${megacpp_scripts}/cuda_own_bodies.cmake)
 file(READ @/own_bodies.rsp linked)
 message(FATAL_ERROR "linked [${linked}]")
 """

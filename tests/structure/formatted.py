@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-FOLDERS = ["include", "tests", "examples", "bench", "cmake"]
+FOLDERS = ["include", "tests", "examples", "bench", "src"]
 ENDINGS = {".hpp", ".inc", ".cpp", ".cu"}
 # Longer than 100 columns, so that a formatter that breaks comments would break it.
 COMMENT = ("//   dx = r (e - mean_n e - h mean_n(e h))" + 12 * " " + "e = dy gain,  h = (x - mu) r" +

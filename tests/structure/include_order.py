@@ -24,10 +24,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-COMPILE_TIME = ["config", "num", "graph", "op", "nn", "model", "pass", "plan"]
-RUN_TIME = ["io", "exec", "comm", "kernel", "product", "data", "checkpoint", "observe"]
-RUN_TIME_SEES = ["config", "num", "graph", "op", "plan"]
-BOTH = ["run", "hf", "laws", "optim", "options", "inspect", "train", "generate", "cli", "preset"]
+COMPILE_TIME = ["config", "num", "recipe", "graph", "op", "nn", "model", "pass", "plan"]
+RUN_TIME = ["io", "vectors", "threads", "exec", "comm", "kernel", "product", "data", "tokenizer", "sets",
+            "chat", "checkpoint", "observe"]
+RUN_TIME_SEES = ["config", "num", "recipe", "graph", "op", "plan"]
+BOTH = ["run", "hf", "laws", "optim", "options", "inspect", "inputs", "states", "train", "generate", "cli",
+        "tool", "preset"]
 TOP = ["megacpp.hpp", "program.hpp", "main.hpp"]
 OF_A_RUN = ["megacpp.hpp", "program.hpp"]
 SLOW_LIBRARY = re.compile(r"^(nlohmann|fmt|CLI|boost)/")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Every row body of kernel/rows runs on emulated teams (tests/unit/emulated_*.cpp), is compiled for
 CUDA and for CPUs (the list kernel/rows/bodies.inc), and is run and compared on a device by megacpp_gpu
-(bench/gpu/rows_*.cpp). No body stands elsewhere, and headers of bodies see exec/, num/ and each other
-alone. The kernels of the ops of op/NAME.hpp stand in kernel/NAME.hpp, and their ops in the list of
+(bench/gpu/rows_*.cpp). No body stands elsewhere, and headers of bodies see exec/, vectors/, num/ and
+each other alone. The kernels of the ops of op/NAME.hpp stand in kernel/NAME.hpp, and their ops in the list of
 kernel/kernels.hpp.
 
     row_bodies.py ROOT
@@ -16,7 +16,7 @@ BODY = re.compile(r"^template <class Team> MEGACPP_HD void operator\(\)\(const T
 OP = re.compile(r"^inline constexpr op_info (\w+)\s*\{", re.MULTILINE)
 STRUCT = re.compile(r"^(template <class[^>]*>\s+)?struct (\w+) \{", re.MULTILINE)
 ANY_BODY = re.compile(r"operator\(\)\(const Team\b")
-SEEN = re.compile(r"#include <megacpp/(?!exec/|num/|kernel/rows/)([^>]+)>")
+SEEN = re.compile(r"#include <megacpp/(?!exec/|vectors/|num/|kernel/rows/)([^>]+)>")
 LIST = "include/megacpp/kernel/rows/bodies.inc"
 # What names nothing in C++: a comment, a string, a character.
 UNREAD = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])'", re.DOTALL)

@@ -3,8 +3,8 @@
 #define BOOST_TEST_MODULE chat
 #include <boost/test/unit_test.hpp>
 
-#include <megacpp/data/conversation_file.hpp>
-#include <megacpp/data/tokenizer_file.hpp>
+#include <megacpp/chat/conversation_file.hpp>
+#include <megacpp/tokenizer/tokenizer_file.hpp>
 
 #include <algorithm>
 #include <cstdint>

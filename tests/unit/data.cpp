@@ -6,7 +6,7 @@
 #include <megacpp/data/id_tokens.hpp>
 #include <megacpp/data/micro_batches.hpp>
 #include <megacpp/data/windows.hpp>
-#include <megacpp/exec/in_order.hpp>
+#include <megacpp/threads/in_order.hpp>
 
 #include <algorithm>
 #include <atomic>

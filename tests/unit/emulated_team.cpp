@@ -5,7 +5,7 @@
 
 #include <emulated_team.hpp>
 #include <megacpp/exec/cuda/launch.hpp>
-#include <megacpp/exec/vec.hpp>
+#include <megacpp/vectors/vec.hpp>
 
 #include <algorithm>
 #include <cstdint>

@@ -7,7 +7,7 @@
 #include <megacpp/comm/threads.hpp>
 #include <megacpp/run/interpreter.hpp>
 #include <megacpp/run/rank_program.hpp>
-#include <megacpp/train/state.hpp>
+#include <megacpp/states/state.hpp>
 
 #include <algorithm>
 #include <cstdint>

@@ -3,8 +3,8 @@
 #define BOOST_TEST_MODULE gpt_indices
 #include <boost/test/unit_test.hpp>
 
-#include <megacpp/data/gpt_dataset.hpp>
-#include <megacpp/data/indexed_writer.hpp>
+#include <megacpp/sets/gpt_dataset.hpp>
+#include <megacpp/sets/indexed_writer.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 // Elementary functions as a GPU computes them: exp and reciprocal take the GPU's approximations, for
 // which the PTX ISA (9.7.3, rcp and ex2) promises bounds and no bits. Here a number stands in for float
-// whose exp and reciprocal are those of exec/math.hpp over approximations that are as far off as they may
+// whose exp and reciprocal are those of vectors/math.hpp over approximations that are as far off as they may
 // be, to either side or as chance has it; all that is made of them is the code that nvcc compiles. What
 // nvcc compiles in the place of exp, reciprocal and quotient is repeated here; nvcc_registers only shows
 // that it compiles.
@@ -9,8 +9,8 @@
 
 #include "../../bench/gpu/approximations.hpp"
 
-#include <megacpp/exec/math.hpp>
 #include <megacpp/kernel/rows/activation.hpp>
+#include <megacpp/vectors/math.hpp>
 
 #include <algorithm>
 #include <cmath>

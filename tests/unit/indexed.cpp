@@ -3,9 +3,9 @@
 #define BOOST_TEST_MODULE indexed
 #include <boost/test/unit_test.hpp>
 
-#include <megacpp/data/index_cache.hpp>
-#include <megacpp/data/indexed_dataset.hpp>
-#include <megacpp/data/indexed_writer.hpp>
+#include <megacpp/sets/index_cache.hpp>
+#include <megacpp/sets/indexed_dataset.hpp>
+#include <megacpp/sets/indexed_writer.hpp>
 
 #include <algorithm>
 #include <csignal>

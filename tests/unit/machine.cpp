@@ -4,11 +4,11 @@
 #include <boost/test/unit_test.hpp>
 
 #include <megacpp/exec/host_memory.hpp>
-#include <megacpp/exec/machine.hpp>
-#include <megacpp/exec/machine_at_start.hpp>
 #include <megacpp/exec/memory_room.hpp>
-#include <megacpp/exec/processors.hpp>
 #include <megacpp/io/signals.hpp>
+#include <megacpp/threads/machine.hpp>
+#include <megacpp/threads/machine_at_start.hpp>
+#include <megacpp/threads/processors.hpp>
 
 #include <csignal>
 #include <cstdio>

@@ -1,10 +1,10 @@
 // Whole command lines of Megatron-LM, as they are published with it and by AWS, against the programs
 // that they describe: what they are refused for, all of it, and what is taken without an effect.
 #define BOOST_TEST_MODULE megatron_lines
-#include <megacpp/cli/data_flags.hpp>
 #include <megacpp/cli/parse.hpp>
 #include <megacpp/options/settings.hpp>
 #include <megacpp/preset/models.hpp>
+#include <megacpp/tool/data_flags.hpp>
 
 #include <boost/test/unit_test.hpp>
 

@@ -3,7 +3,6 @@
 #define BOOST_TEST_MODULE rows
 #include <boost/test/unit_test.hpp>
 
-#include <megacpp/exec/math.hpp>
 #include <megacpp/kernel/rows/adamw.hpp>
 #include <megacpp/kernel/rows/dropout.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
@@ -14,6 +13,7 @@
 #include <megacpp/kernel/rows/sum_squares.hpp>
 #include <megacpp/kernel/rows/swiglu.hpp>
 #include <megacpp/num/random.hpp>
+#include <megacpp/vectors/math.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -3,10 +3,10 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include <megacpp/exec/parallel.hpp>
 #include <megacpp/kernel/embedding.hpp>
 #include <megacpp/kernel/rope_table.hpp>
 #include <megacpp/num/dtype.hpp>
+#include <megacpp/threads/parallel.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -3,7 +3,6 @@
 #define BOOST_TEST_MODULE rows_bits
 #include <boost/test/unit_test.hpp>
 
-#include <megacpp/exec/parallel.hpp>
 #include <megacpp/kernel/embedding.hpp>
 #include <megacpp/kernel/rope_table.hpp>
 #include <megacpp/kernel/rows/adamw.hpp>
@@ -15,6 +14,7 @@
 #include <megacpp/kernel/rows/sum_squares.hpp>
 #include <megacpp/kernel/rows/swiglu.hpp>
 #include <megacpp/num/extent.hpp>
+#include <megacpp/threads/parallel.hpp>
 
 #include <algorithm>
 #include <cstring>

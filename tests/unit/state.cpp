@@ -10,8 +10,8 @@
 #include <megacpp/options/resume.hpp>
 #include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/session.hpp>
-#include <megacpp/train/saved_run.hpp>
-#include <megacpp/train/state.hpp>
+#include <megacpp/states/saved_run.hpp>
+#include <megacpp/states/state.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -4,7 +4,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <megacpp/model/gpt.hpp>
-#include <megacpp/train/state.hpp>
+#include <megacpp/states/state.hpp>
 
 #include <cmath>
 #include <cstdint>

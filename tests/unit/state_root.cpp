@@ -3,7 +3,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <megacpp/hf/model_folder.hpp>
-#include <megacpp/train/state.hpp>
+#include <megacpp/states/state.hpp>
 
 #include <algorithm>
 #include <cstdint>

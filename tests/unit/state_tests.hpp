@@ -6,7 +6,7 @@
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/options/resume.hpp>
 #include <megacpp/run/session.hpp>
-#include <megacpp/train/state.hpp>
+#include <megacpp/states/state.hpp>
 
 #include <algorithm>
 #include <cstdint>

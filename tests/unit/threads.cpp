@@ -4,11 +4,11 @@
 #define BOOST_TEST_MODULE threads
 #include <boost/test/unit_test.hpp>
 
-#include <megacpp/exec/parallel.hpp>
 #include <megacpp/io/signals.hpp>
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/session.hpp>
+#include <megacpp/threads/parallel.hpp>
 
 #include <algorithm>
 #include <atomic>

@@ -3,7 +3,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <megacpp/data/text_lines.hpp>
-#include <megacpp/data/tokenizer_file.hpp>
+#include <megacpp/tokenizer/tokenizer_file.hpp>
 
 #include <map>
 #include <random>

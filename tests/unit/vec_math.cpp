@@ -3,8 +3,8 @@
 #define BOOST_TEST_MODULE vec_math
 #include <boost/test/unit_test.hpp>
 
-#include <megacpp/exec/math.hpp>
-#include <megacpp/exec/team.hpp>
+#include <megacpp/vectors/math.hpp>
+#include <megacpp/vectors/team.hpp>
 
 #include <algorithm>
 #include <bit>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <megacpp/checkpoint/storage_type.hpp>
-#include <megacpp/exec/parallel.hpp>
+#include <megacpp/threads/parallel.hpp>
 
 #include <algorithm>
 #include <array>

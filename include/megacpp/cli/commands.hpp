@@ -7,15 +7,15 @@
 #include <megacpp/comm/launch.hpp>
 #include <megacpp/comm/process_ranks.hpp>
 #include <megacpp/comm/threads.hpp>
-#include <megacpp/exec/machine.hpp>
 #include <megacpp/generate/generate.hpp>
 #include <megacpp/generate/training_samples.hpp>
 #include <megacpp/inspect/describe.hpp>
 #include <megacpp/inspect/pictures.hpp>
-#include <megacpp/inspect/states.hpp>
 #include <megacpp/io/checksum.hpp>
 #include <megacpp/io/mapped_file.hpp>
 #include <megacpp/run/program_source.hpp>
+#include <megacpp/states/state_list.hpp>
+#include <megacpp/threads/machine.hpp>
 #include <megacpp/train/evaluate.hpp>
 #include <megacpp/train/export.hpp>
 #include <megacpp/train/trainer.hpp>

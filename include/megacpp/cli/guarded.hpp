@@ -2,13 +2,13 @@
 // a lack of memory needs.
 #pragma once
 
-#include <megacpp/exec/own_thread.hpp>
 #include <megacpp/io/error.hpp>
 #include <megacpp/io/json_file.hpp>
 #include <megacpp/io/mapping_guard.hpp>
 #include <megacpp/io/signals.hpp>
 #include <megacpp/observe/print.hpp>
 #include <megacpp/observe/reader.hpp>
+#include <megacpp/threads/own_thread.hpp>
 
 #include <cstdio>
 #include <new>

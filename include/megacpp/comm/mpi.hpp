@@ -27,9 +27,9 @@
 #include <megacpp/comm/mpi_questions.hpp>
 #include <megacpp/comm/staging_memory.hpp>
 #include <megacpp/exec/host_memory.hpp>
-#include <megacpp/exec/processors.hpp>
 #include <megacpp/exec/rank_order.hpp>
 #include <megacpp/io/clock.hpp>
+#include <megacpp/threads/processors.hpp>
 
 #include <algorithm>
 #include <bit>

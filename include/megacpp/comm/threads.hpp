@@ -19,10 +19,10 @@
 #include <megacpp/comm/host_plane.hpp>
 #include <megacpp/comm/missing_rank.hpp>
 #include <megacpp/comm/wish.hpp>
-#include <megacpp/exec/own_thread.hpp>
-#include <megacpp/exec/processors.hpp>
 #include <megacpp/exec/rank_order.hpp>
 #include <megacpp/io/clock.hpp>
+#include <megacpp/threads/own_thread.hpp>
+#include <megacpp/threads/processors.hpp>
 
 #include <algorithm>
 #include <atomic>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <megacpp/data/sample_set.hpp>
-#include <megacpp/exec/own_thread.hpp>
+#include <megacpp/threads/own_thread.hpp>
 
 #include <algorithm>
 #include <condition_variable>

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <megacpp/exec/host_memory.hpp>
-#include <megacpp/exec/parallel.hpp>
 #include <megacpp/exec/rank_order.hpp>
 #include <megacpp/io/clock.hpp>
+#include <megacpp/threads/parallel.hpp>
 
 #include <cstdint>
 #include <map>

@@ -23,10 +23,10 @@
 
 #include <megacpp/exec/attention_source.hpp>
 #include <megacpp/exec/ending.hpp>
-#include <megacpp/exec/function_ref.hpp>
 #include <megacpp/exec/product_source.hpp>
 #include <megacpp/num/dtype.hpp>
 #include <megacpp/num/reduction.hpp>
+#include <megacpp/threads/function_ref.hpp>
 
 #include <algorithm>
 #include <cstddef>

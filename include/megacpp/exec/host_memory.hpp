@@ -3,8 +3,8 @@
 #pragma once
 
 #include <megacpp/exec/device.hpp>
-#include <megacpp/exec/parallel.hpp>
 #include <megacpp/io/error.hpp>
+#include <megacpp/threads/parallel.hpp>
 
 #include <algorithm>
 #include <cstddef>

@@ -1,12 +1,12 @@
 // How kernels start bodies on a lane of a device.
 //
 // A body is a struct of pointers into the device's memory, extents and numbers, whose call operator
-// computes one row with a team (exec/team.hpp). The lane copies the body and may run it after
+// computes one row with a team (vectors/team.hpp). The lane copies the body and may run it after
 // for_rows has returned, but before whatever is started later. So a body has no pointers into the
 // host's memory, and a kernel that has started one does not look at what the body reads or writes.
 #pragma once
 
-#include <megacpp/exec/blocks.hpp>
+#include <megacpp/vectors/blocks.hpp>
 
 #include <cstdint>
 #include <type_traits>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <megacpp/exec/device.hpp>
-#include <megacpp/exec/processors.hpp>
+#include <megacpp/threads/processors.hpp>
 
 #include <algorithm>
 #include <array>

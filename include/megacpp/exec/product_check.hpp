@@ -51,7 +51,7 @@
 #pragma once
 
 #include <megacpp/exec/product_shape.hpp>
-#include <megacpp/exec/team.hpp>
+#include <megacpp/vectors/team.hpp>
 
 #include <algorithm>
 #include <bit>

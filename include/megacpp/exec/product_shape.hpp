@@ -3,7 +3,7 @@
 #pragma once
 
 #include <megacpp/num/dtype.hpp>
-#include <megacpp/num/numerics.hpp>
+#include <megacpp/recipe/numerics.hpp>
 
 #include <bit>
 #include <cstddef>

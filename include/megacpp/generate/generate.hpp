@@ -1,10 +1,10 @@
 // `generate`: continues prompts, token by token.
 #pragma once
 
-#include <megacpp/data/chat_template.hpp>
+#include <megacpp/chat/chat_template.hpp>
 #include <megacpp/generate/generator.hpp>
 #include <megacpp/generate/sampler.hpp>
-#include <megacpp/generate/token_text.hpp>
+#include <megacpp/inputs/token_text.hpp>
 #include <megacpp/io/clock.hpp>
 #include <megacpp/io/json_file.hpp>
 #include <megacpp/io/mapped_file.hpp>

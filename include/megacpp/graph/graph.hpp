@@ -6,7 +6,7 @@
 #include <megacpp/graph/fault.hpp>
 #include <megacpp/graph/placement.hpp>
 #include <megacpp/num/dtype.hpp>
-#include <megacpp/num/numerics.hpp>
+#include <megacpp/recipe/numerics.hpp>
 
 #include <array>
 #include <cstdint>

@@ -25,7 +25,7 @@ enum class element : std::uint8_t {
   i32,
   i64,
   f64,
-  moment,    ///< the type of this role (num/precision.hpp)
+  moment,    ///< the type of this role (recipe/precision.hpp)
   converted, ///< of a type that the node's attributes or rule decide
   bytes      ///< scratch
 };

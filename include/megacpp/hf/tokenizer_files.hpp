@@ -1,9 +1,9 @@
 // The files of a tokenizer in a model's folder, which go along with its weights.
 #pragma once
 
-#include <megacpp/data/tokenizer_file.hpp>
 #include <megacpp/hf/model_folder.hpp>
 #include <megacpp/io/mapped_file.hpp>
+#include <megacpp/tokenizer/tokenizer_file.hpp>
 
 #include <filesystem>
 #include <string>

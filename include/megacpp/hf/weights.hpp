@@ -5,9 +5,9 @@
 #include <megacpp/checkpoint/finite_file.hpp>
 #include <megacpp/checkpoint/safetensors.hpp>
 #include <megacpp/checkpoint/shard_index.hpp>
-#include <megacpp/exec/parallel.hpp>
 #include <megacpp/hf/families.hpp>
 #include <megacpp/io/folder.hpp>
+#include <megacpp/threads/parallel.hpp>
 
 #include <algorithm>
 #include <list>

@@ -6,10 +6,10 @@
 // and V where they lie (elements broadcast), and nothing is transposed but the query tile.
 #pragma once
 
-#include <megacpp/exec/math.hpp>
-#include <megacpp/exec/parallel.hpp>
 #include <megacpp/kernel/rows/attention.hpp>
 #include <megacpp/kernel/tile.hpp>
+#include <megacpp/threads/parallel.hpp>
+#include <megacpp/vectors/math.hpp>
 
 #include <algorithm>
 #include <atomic>

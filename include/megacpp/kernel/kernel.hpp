@@ -46,16 +46,16 @@
 //
 // A sum over tokens takes rows_at_once(c.sums(), c.ranks(), value, rows) of them before it takes
 // the next: all, or those of one sequence, where gradients are to have the same bits however many
-// sequences a micro-batch has (num/numerics.hpp). A span is a constant of the type system in the
+// sequences a micro-batch has (recipe/numerics.hpp). A span is a constant of the type system in the
 // compiled executor and a number in the interpreter; a kernel takes either and gives the same bits.
 #pragma once
 
 #include <megacpp/exec/launch.hpp>
-#include <megacpp/exec/parallel.hpp>
 #include <megacpp/exec/product_source.hpp>
 #include <megacpp/graph/op.hpp>
 #include <megacpp/num/extent.hpp>
 #include <megacpp/plan/memory.hpp>
+#include <megacpp/threads/parallel.hpp>
 
 #include <concepts>
 

@@ -1,7 +1,7 @@
 // Sines and cosines of rotary positions (kernel/rows/rope.hpp), made on the host before a run.
 #pragma once
 
-#include <megacpp/exec/parallel.hpp>
+#include <megacpp/threads/parallel.hpp>
 
 #include <cmath>
 #include <cstdint>

@@ -2,7 +2,7 @@
 // every sum, no libraries. Attention is built of these.
 #pragma once
 
-#include <megacpp/exec/vec.hpp>
+#include <megacpp/vectors/vec.hpp>
 
 namespace mc::tile {
 

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <megacpp/graph/builder.hpp>
-#include <megacpp/num/precision.hpp>
 #include <megacpp/op/elementwise.hpp>
 #include <megacpp/op/redistribute.hpp>
+#include <megacpp/recipe/precision.hpp>
 
 namespace mc {
 

@@ -3,7 +3,7 @@
 
 #include <megacpp/io/descriptor.hpp>
 #include <megacpp/io/error.hpp>
-#include <megacpp/observe/links.hpp>
+#include <megacpp/io/links.hpp>
 #include <megacpp/observe/reader.hpp>
 
 #include <algorithm>

@@ -5,8 +5,8 @@
 //   counting sort.
 //   row (B, S, k) i32: where each choice lies among its rank's rows, -1 if it was dropped
 //   counts (1, E, sequences) i32: rows of every expert, and of those which sequence they are of, or
-//   which rank's where the tokens of a rank are summed at once (num/numerics.hpp). All ranks of ep
-//   and etp have them, and so has the host of each, because they say how much it starts
+//   which rank's where the tokens of a rank are summed at once (recipe/numerics.hpp). All ranks of
+//   ep and etp have them, and so has the host of each, because they say how much it starts
 //   rounds (1) i32: how many rounds of R rows the fullest rank of ep and etp needs, on which they
 //   agree; ranks of edp have numbers of their own
 //   With a capacity C an expert takes the first C choices of a micro-batch and drops the rest, in

@@ -1,9 +1,9 @@
 // The memory of one rank, item by item, as a constant of the program.
 #pragma once
 
-#include <megacpp/num/precision.hpp>
 #include <megacpp/plan/buffers.hpp>
 #include <megacpp/plan/registry.hpp>
+#include <megacpp/recipe/precision.hpp>
 
 #include <span>
 

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <megacpp/nn/head.hpp>
-#include <megacpp/num/precision.hpp>
 #include <megacpp/op/attention.hpp>
 #include <megacpp/op/experts.hpp>
 #include <megacpp/op/numbers.hpp>
@@ -15,6 +14,7 @@
 #include <megacpp/pass/place_memory.hpp>
 #include <megacpp/pass/verify_hoist.hpp>
 #include <megacpp/plan/frozen.hpp>
+#include <megacpp/recipe/precision.hpp>
 
 #include <span>
 

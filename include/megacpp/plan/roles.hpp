@@ -1,8 +1,8 @@
 // Roles: which element type the policy of a run gives to what its graphs and stores hold.
 #pragma once
 
-#include <megacpp/num/precision.hpp>
 #include <megacpp/pass/verify.hpp>
+#include <megacpp/recipe/precision.hpp>
 
 #include <span>
 

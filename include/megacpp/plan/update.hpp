@@ -9,7 +9,6 @@
 // as well, to which those that have none of it add nothing, and counts once, on the first that has.
 #pragma once
 
-#include <megacpp/num/precision.hpp>
 #include <megacpp/op/elementwise.hpp>
 #include <megacpp/op/numbers.hpp>
 #include <megacpp/op/optimizer.hpp>
@@ -17,6 +16,7 @@
 #include <megacpp/op/totals.hpp>
 #include <megacpp/pass/verify.hpp>
 #include <megacpp/plan/registry.hpp>
+#include <megacpp/recipe/precision.hpp>
 
 namespace mc {
 

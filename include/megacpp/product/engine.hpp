@@ -3,12 +3,12 @@
 #pragma once
 
 #include <megacpp/exec/device.hpp>
-#include <megacpp/exec/openmp.hpp>
-#include <megacpp/exec/parallel.hpp>
 #include <megacpp/exec/product_check.hpp>
 #include <megacpp/exec/product_source.hpp>
 #include <megacpp/io/error.hpp>
 #include <megacpp/product/eigen.hpp>
+#include <megacpp/threads/openmp.hpp>
+#include <megacpp/threads/parallel.hpp>
 #if defined(MEGACPP_WITH_ONEDNN)
 #include <megacpp/product/onednn.hpp>
 #endif

@@ -11,9 +11,9 @@
 #pragma once
 
 #include <megacpp/exec/host_memory.hpp>
-#include <megacpp/exec/openmp.hpp>
 #include <megacpp/exec/product_shape.hpp>
 #include <megacpp/io/error.hpp>
+#include <megacpp/threads/openmp.hpp>
 
 #include <dnnl.h>
 

@@ -2,7 +2,7 @@
 // tiles rounded into bf16 outputs, and products whose rows are computed apart.
 #pragma once
 
-#include <megacpp/exec/parallel.hpp>
+#include <megacpp/threads/parallel.hpp>
 
 #include <algorithm>
 #include <cstdint>

@@ -5,8 +5,8 @@
 
 #include <megacpp/exec/default_device.hpp>
 #include <megacpp/model/gpt.hpp>
-#include <megacpp/num/precision.hpp>
 #include <megacpp/plan/parts.hpp>
+#include <megacpp/recipe/precision.hpp>
 
 #include <concepts>
 #include <string_view>

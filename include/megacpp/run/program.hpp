@@ -2,8 +2,8 @@
 // constant.
 #pragma once
 
-#include <megacpp/num/precision.hpp>
 #include <megacpp/plan/assembly.hpp>
+#include <megacpp/recipe/precision.hpp>
 #include <megacpp/run/members.hpp>
 #include <megacpp/run/report.hpp>
 

@@ -2,13 +2,13 @@
 #pragma once
 
 #include <megacpp/comm/agreement.hpp>
+#include <megacpp/inputs/open_data.hpp>
 #include <megacpp/io/json_file.hpp>
 #include <megacpp/observe/print.hpp>
 #include <megacpp/run/session.hpp>
+#include <megacpp/states/saved_run.hpp>
+#include <megacpp/states/state.hpp>
 #include <megacpp/train/evaluation.hpp>
-#include <megacpp/train/open_data.hpp>
-#include <megacpp/train/saved_run.hpp>
-#include <megacpp/train/state.hpp>
 
 #include <algorithm>
 #include <cstdint>

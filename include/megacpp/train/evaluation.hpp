@@ -3,10 +3,10 @@
 
 #include <megacpp/comm/communicator.hpp>
 #include <megacpp/data/micro_batches.hpp>
+#include <megacpp/inputs/run_data.hpp>
 #include <megacpp/io/error.hpp>
 #include <megacpp/io/signals.hpp>
 #include <megacpp/run/session.hpp>
-#include <megacpp/train/run_data.hpp>
 
 #include <algorithm>
 #include <cstddef>

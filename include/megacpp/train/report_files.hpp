@@ -1,10 +1,10 @@
 // Files that a training run reports to: they take the place of nothing else.
 #pragma once
 
-#include <megacpp/checkpoint/saved_states.hpp>
 #include <megacpp/inspect/timeline.hpp>
 #include <megacpp/observe/print.hpp>
 #include <megacpp/options/options.hpp>
+#include <megacpp/states/saved_states.hpp>
 
 #include <filesystem>
 #include <string>

@@ -12,8 +12,8 @@
 #include <megacpp/observe/progress.hpp>
 #include <megacpp/observe/speeds.hpp>
 #include <megacpp/options/settings.hpp>
+#include <megacpp/states/losses.hpp>
 #include <megacpp/train/evaluate.hpp>
-#include <megacpp/train/losses.hpp>
 
 #include <algorithm>
 #include <cstdint>

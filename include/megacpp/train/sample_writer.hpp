@@ -2,11 +2,11 @@
 #pragma once
 
 #include <megacpp/exec/device.hpp>
+#include <megacpp/inputs/run_data.hpp>
 #include <megacpp/io/signals.hpp>
 #include <megacpp/options/options.hpp>
 #include <megacpp/run/stores.hpp>
 #include <megacpp/run/view.hpp>
-#include <megacpp/train/run_data.hpp>
 
 #include <functional>
 #include <memory>

@@ -1,11 +1,11 @@
 // What a training run starts from: nothing, a model, or a saved state.
 #pragma once
 
+#include <megacpp/inputs/run_data.hpp>
 #include <megacpp/observe/print.hpp>
 #include <megacpp/options/resume.hpp>
+#include <megacpp/states/state.hpp>
 #include <megacpp/train/report_files.hpp>
-#include <megacpp/train/run_data.hpp>
-#include <megacpp/train/state.hpp>
 
 #include <filesystem>
 #include <optional>

@@ -3,19 +3,19 @@
 
 #include <megacpp/comm/agreement.hpp>
 #include <megacpp/comm/timed.hpp>
+#include <megacpp/inputs/open_data.hpp>
 #include <megacpp/inspect/timeline.hpp>
 #include <megacpp/options/resume.hpp>
 #include <megacpp/options/settings.hpp>
+#include <megacpp/states/losses.hpp>
+#include <megacpp/states/run_tokenizer_files.hpp>
+#include <megacpp/states/state.hpp>
 #include <megacpp/train/evaluation.hpp>
 #include <megacpp/train/export.hpp>
-#include <megacpp/train/losses.hpp>
-#include <megacpp/train/open_data.hpp>
 #include <megacpp/train/report_files.hpp>
 #include <megacpp/train/reports.hpp>
-#include <megacpp/train/run_tokenizer_files.hpp>
 #include <megacpp/train/sample_writer.hpp>
 #include <megacpp/train/start.hpp>
-#include <megacpp/train/state.hpp>
 
 #include <algorithm>
 #include <array>

@@ -1,9 +1,9 @@
-// The team of a row on a CUDA device (exec/team.hpp). For nvcc alone: bodies see no more of it than a
-// team has.
+// The team of a row on a CUDA device (vectors/team.hpp). For nvcc alone: bodies see no more of it
+// than a team has.
 #pragma once
 
-#include <megacpp/exec/running_first.hpp>
-#include <megacpp/exec/team.hpp>
+#include <megacpp/vectors/running_first.hpp>
+#include <megacpp/vectors/team.hpp>
 
 #include <cuda_runtime.h>
 
@@ -63,13 +63,13 @@ template <class V, int Kept> struct kept_values {
   }
 };
 
-/// Threads of a CUDA block: all of them, which are a multiple of 32, or one of the `Groups` warps or
-/// halves of warps of a block, each with a row of its own. Sums: each thread adds its groups of
+/// Threads of a CUDA block: all of them, which are a multiple of 32, or one of the `Groups` warps
+/// or halves of warps of a block, each with a row of its own. Sums: each thread adds its groups of
 /// elements in order, then the lanes of a thread, the threads of a warp by shuffles, and the warps
 /// in order through shared memory. All threads get the result. Where rows are aligned
-/// (exec/launch.hpp), aligned_lanes tell loads and stores so. A team that keeps rows visits aligned rows
-/// of at most `Kept` groups of 16 bytes a thread, in loops that are unrolled, and keeps them in
-/// registers; what is longer, or no whole groups, ends the kernel.
+/// (exec/launch.hpp), aligned_lanes tell loads and stores so. A team that keeps rows visits aligned
+/// rows of at most `Kept` groups of 16 bytes a thread, in loops that are unrolled, and keeps them
+/// in registers; what is longer, or no whole groups, ends the kernel.
 template <int Lanes, int Groups = 1, bool Aligned = false, int Kept = 0> struct group_team {
   static_assert(Lanes == 16 || (Lanes % 32 == 0 && Lanes <= 1024));
   static_assert((Groups == 1 || Lanes <= 32) && Lanes * Groups % 32 == 0);

@@ -10,7 +10,7 @@
 #pragma once
 
 #include <megacpp/exec/launch.hpp>
-#include <megacpp/exec/math.hpp>
+#include <megacpp/vectors/math.hpp>
 
 namespace mc::rows {
 

@@ -8,9 +8,9 @@
 #pragma once
 
 #include <megacpp/exec/launch.hpp>
-#include <megacpp/exec/math.hpp>
-#include <megacpp/exec/team_tile.hpp>
 #include <megacpp/kernel/rows/heads.hpp>
+#include <megacpp/vectors/math.hpp>
+#include <megacpp/vectors/team_tile.hpp>
 
 #include <limits>
 

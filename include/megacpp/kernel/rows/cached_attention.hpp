@@ -12,8 +12,8 @@
 #pragma once
 
 #include <megacpp/exec/launch.hpp>
-#include <megacpp/exec/team_tile.hpp>
 #include <megacpp/kernel/rows/heads.hpp>
+#include <megacpp/vectors/team_tile.hpp>
 
 #include <limits>
 #include <type_traits>

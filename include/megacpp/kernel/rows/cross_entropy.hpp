@@ -14,8 +14,8 @@
 #pragma once
 
 #include <megacpp/exec/launch.hpp>
-#include <megacpp/exec/math.hpp>
 #include <megacpp/num/elementary.hpp>
+#include <megacpp/vectors/math.hpp>
 
 namespace mc::rows {
 namespace detail {

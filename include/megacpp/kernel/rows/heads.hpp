@@ -1,7 +1,7 @@
 // Bodies of attention describe the tensors that they read by these: heads of tokens, and extents.
 #pragma once
 
-#include <megacpp/exec/math.hpp>
+#include <megacpp/vectors/math.hpp>
 
 #include <type_traits>
 

@@ -6,7 +6,7 @@
 #pragma once
 
 #include <megacpp/exec/launch.hpp>
-#include <megacpp/exec/math.hpp>
+#include <megacpp/vectors/math.hpp>
 
 namespace mc::rows {
 

@@ -5,10 +5,10 @@
 #if defined(MEGACPP_WITH_NVTX)
 #include <megacpp/exec/cuda/nvtx.hpp>
 #endif
-#include <megacpp/exec/processors.hpp>
 #include <megacpp/product/cuda/cublaslt.hpp>
 #include <megacpp/product/cuda/grouped_kernels.hpp>
 #include <megacpp/product/cuda/product_table_file.hpp>
+#include <megacpp/threads/processors.hpp>
 #if defined(MEGACPP_WITH_CUDNN)
 #include <megacpp/kernel/cuda/cudnn_attention.hpp>
 #endif

@@ -1,0 +1,162 @@
+// A file of conversations, read into tokens.
+#pragma once
+
+#include <megacpp/chat/chat_template.hpp>
+#include <megacpp/chat/conversation.hpp>
+#include <megacpp/chat/packed_conversations.hpp>
+#include <megacpp/io/error.hpp>
+#include <megacpp/io/line_reader.hpp>
+#include <megacpp/threads/in_order.hpp>
+#include <megacpp/tokenizer/tokenizer.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+/// An encoder for one thread. The tokenizer must outlive it. What a file puts around every text is
+/// left to the template.
+inline text_encoder encoder_of(const tokenizer& words) {
+  return [encoder = std::make_shared<token_encoder>(words)](std::string_view text) {
+    std::vector<std::int32_t> ids;
+    encoder->encode(text, ids, false);
+    return ids;
+  };
+}
+
+/// How lines become tokens.
+struct conversation_form {
+  std::int64_t vocabulary = 0;
+  /// Without a template and a tokenizer only lines of {"ids", "mask"} are read.
+  std::optional<chat_template> style = {};
+  std::optional<error> no_style = {}; ///< why there is no template, where a folder should have one
+  const tokenizer* words = nullptr;   ///< must outlive what uses it
+  trained_on trained = trained_on::assistant;
+
+  /// By the template of a folder. One that is missing or not known is told where a line needs it.
+  void take_template(const std::string& folder) {
+    try {
+      style = chat_template::of_folder(folder);
+    } catch (const error& e) {
+      no_style = e;
+    }
+  }
+};
+
+/// Makes tokens of lines, on one thread.
+class conversation_encoder {
+public:
+  /// Throws mc::error(exit_code::model) where the token that ends a turn of the template is none of
+  /// the vocabulary: the model would not know what it is to learn.
+  explicit conversation_encoder(conversation_form form) : form_(std::move(form)) {
+    if (!form_.style) return;
+    encode_ = encoder_of(*form_.words);
+    const std::string_view end = form_.style->end_of_turn();
+    if (encode_(end).size() != 1)
+      throw error(exit_code::model,
+                  fmt::format("the chat template of {} ends turns by {}, which is no token of this "
+                              "tokenizer; give the folder whose template and tokenizer belong "
+                              "together",
+                              form_.style->name(), end));
+    // Turns are encoded one by one: what stands between two of them must not depend on that.
+    const auto [between, start] = form_.style->before_turn();
+    const auto encode_both = [this](const std::string& a, const std::string& b) {
+      std::vector<std::int32_t> ids = encode_(a);
+      const std::vector<std::int32_t> more = encode_(b);
+      ids.insert(ids.end(), more.begin(), more.end());
+      return ids;
+    };
+    const std::string ended(end);
+    const std::vector<std::int32_t> whole = encode_(ended + between + start);
+    if (whole != encode_both(ended, between + start) ||
+        whole != encode_both(ended + between, start))
+      form_.no_style = error(
+          exit_code::model,
+          fmt::format("the ids of a turn depend on its neighbours by {}, of which {} takes blanks "
+                      "beside it away (\"rstrip\" or \"lstrip\" of an added token); write the "
+                      "conversations beforehand as lines of \"ids\" and \"mask\", by "
+                      "examples/render_conversations.py",
+                      form_.words->file(), end));
+  }
+
+  /// Throws mc::error(exit_code::data) naming file and line.
+  chat_tokens operator()(std::string_view line, std::string_view file, std::int64_t number) const {
+    std::variant<conversation, chat_tokens> read = parse_conversation(line, file, number);
+    const auto fault = [&](const std::string& sentence) {
+      return error(exit_code::data, fmt::format("{}: line {} {}", file, number, sentence));
+    };
+    if (const conversation* const chat = std::get_if<conversation>(&read)) {
+      if (form_.no_style) throw *form_.no_style;
+      if (!form_.style)
+        throw fault(
+            "is a conversation in words, but no tokenizer is given; give one, or lines of "
+            "\"ids\" and \"mask\"");
+      read = encode_chat(form_.style->render(*chat), encode_, form_.trained);
+    }
+    chat_tokens tokens = std::get<chat_tokens>(std::move(read));
+    for (std::size_t i = 0; i < tokens.ids.size(); ++i)
+      if (tokens.ids[i] < 0 || tokens.ids[i] >= form_.vocabulary)
+        throw fault(
+            fmt::format("has the token {} at {}, but the vocabulary has {}; use the "
+                        "tokenizer of the model",
+                        tokens.ids[i], i, form_.vocabulary));
+    return tokens;
+  }
+
+private:
+  conversation_form form_;
+  text_encoder encode_;
+};
+
+/// Reads the conversations of files, or of the standard input where there is none, on `threads`
+/// threads, and hands them to `to(tokens)` in order. Blank lines are passed over. Throws
+/// mc::error(exit_code::data) for the first line that is refused.
+template <class To> void read_conversations(const std::vector<std::string>& paths,
+                                            const conversation_form& form, int threads,
+                                            const To& to) {
+  struct piece {
+    line_batch lines;
+    std::vector<chat_tokens> conversations;
+  };
+  std::vector<conversation_encoder> encoders;
+  encoders.reserve(static_cast<std::size_t>(threads));
+  for (int thread = 0; thread < threads; ++thread) encoders.emplace_back(form);
+  line_reader lines(paths);
+  in_order<piece>(
+      threads, [&](piece& p) { return lines.next(p.lines); },
+      [&](int thread, piece& p) {
+        p.conversations.clear();
+        p.lines.each([&](std::string_view line, std::int64_t number) {
+          if (line.find_first_not_of(" \t") != std::string_view::npos)
+            p.conversations.push_back(encoders[static_cast<std::size_t>(thread)](
+                line, lines.name(p.lines.first.file), number));
+        });
+      },
+      [&](const piece& p) {
+        for (const chat_tokens& tokens : p.conversations) to(tokens);
+      });
+}
+
+/// The same, kept.
+inline std::shared_ptr<const conversation_store> conversations_of(
+    const std::vector<std::string>& paths, const conversation_form& form, int threads) {
+  const auto store = std::make_shared<conversation_store>();
+  read_conversations(paths, form, threads, [&](const chat_tokens& t) { store->add(t); });
+  if (store->size() == 0)
+    throw error(exit_code::data,
+                fmt::format("{} has no conversation: it is empty, or all its lines "
+                            "are blank",
+                            paths[0]));
+  return store;
+}
+
+} // namespace mc

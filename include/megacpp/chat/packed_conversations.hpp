@@ -1,0 +1,286 @@
+// Conversations of many lengths in sequences of one: several a sequence, each attending to itself.
+#pragma once
+
+#include <megacpp/chat/conversation.hpp>
+#include <megacpp/data/permutation.hpp>
+#include <megacpp/data/sample_set.hpp>
+#include <megacpp/data/split.hpp>
+#include <megacpp/io/checksum.hpp>
+#include <megacpp/io/error.hpp>
+#include <megacpp/num/random.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+/// Many conversations as tokens, four bytes each.
+class conversation_store {
+public:
+  void add(const chat_tokens& tokens) {
+    for (std::size_t i = 0; i < tokens.ids.size(); ++i)
+      words_.push_back(static_cast<std::uint32_t>(tokens.ids[i]) |
+                       (tokens.mask[i] != 0 ? learned : 0u));
+    ends_.push_back(words_.size());
+    merged_.insert(merged_.end(), static_cast<std::size_t>(tokens.merged_turns), size() - 1);
+  }
+
+  std::int64_t size() const { return static_cast<std::int64_t>(ends_.size()); }
+  std::int64_t tokens() const { return static_cast<std::int64_t>(words_.size()); }
+  /// Of some conversations; see chat_tokens.
+  std::int64_t merged_turns(token_range some) const {
+    return std::ranges::lower_bound(merged_, some.end) -
+           std::ranges::lower_bound(merged_, some.begin);
+  }
+  /// Tokens of conversation i, each with the bit `learned` where it is.
+  std::span<const std::uint32_t> operator[](std::int64_t i) const {
+    const auto at = static_cast<std::size_t>(i);
+    const std::size_t begin = at == 0 ? 0 : ends_[at - 1];
+    return std::span(words_).subspan(begin, ends_[at] - begin);
+  }
+
+  /// XXH64 of all tokens, with what is learned, and where conversations end.
+  std::uint64_t hash() const {
+    xxh64 h;
+    h.add(std::as_bytes(std::span(words_)));
+    h.add(std::as_bytes(std::span(ends_)));
+    return h.value();
+  }
+
+  static constexpr std::uint32_t learned = 0x80000000u;
+
+private:
+  std::vector<std::uint32_t> words_;
+  std::vector<std::size_t> ends_;
+  std::vector<std::int64_t> merged_; ///< the conversation of each merged turn, rising
+};
+
+/// First fit: each length goes to the lowest row that has room for it, or to another row behind
+/// them. O(log n) a length, by a tree over the room of rows, of which each node has the largest.
+class first_fit {
+public:
+  /// For at most n lengths, each from 1 to `room`.
+  first_fit(std::int64_t n, std::int64_t room)
+      : leaves_(std::bit_ceil(static_cast<std::size_t>(std::max<std::int64_t>(n, 1)))),
+        most_(2 * leaves_, room) {}
+
+  /// The row of the next length.
+  std::int64_t place(std::int64_t length) {
+    std::size_t node = 1;
+    while (node < leaves_) node = most_[2 * node] >= length ? 2 * node : 2 * node + 1;
+    const auto row = static_cast<std::int64_t>(node - leaves_);
+    rows_ = std::max(rows_, row + 1);
+    most_[node] -= length;
+    while (node /= 2) most_[node] = std::max(most_[2 * node], most_[2 * node + 1]);
+    return row;
+  }
+  std::int64_t rows() const { return rows_; }
+
+private:
+  std::size_t leaves_;
+  std::vector<std::int64_t> most_; // heap order: node k has children 2k and 2k + 1
+  std::int64_t rows_ = 0;
+};
+
+/// What packing did with the conversations.
+struct packing_counts {
+  std::int64_t conversations = 0;    ///< that were given
+  std::int64_t packed = 0;           ///< that are trained on
+  std::int64_t nothing_to_learn = 0; ///< left out: no label within the sequence is learned
+  std::int64_t truncated = 0;        ///< longer than the sequence; their ends are cut off
+  std::int64_t merged_turns = 0;     ///< not learned: see chat_tokens
+  std::int64_t tokens_cut = 0;       ///< of these, behind the sequence
+  std::int64_t rows = 0;             ///< sequences of an epoch
+  std::int64_t tokens = 0;           ///< of an epoch, without padding
+  std::int64_t labels = 0;           ///< of an epoch, counted in the loss
+
+  bool operator==(const packing_counts&) const = default;
+};
+
+/// One sentence for people.
+inline std::string sentence_of(const packing_counts& n, std::int64_t sequence) {
+  std::string text = fmt::format(
+      "{} of {} conversations are packed into {} sequences of {}: {} tokens, {:.1f} % of the room, "
+      "of which {} are learned",
+      n.packed, n.conversations, n.rows, sequence, n.tokens,
+      100.0 * static_cast<double>(n.tokens) / static_cast<double>(n.rows * sequence), n.labels);
+  if (n.truncated > 0)
+    text += fmt::format("; {} are longer than a sequence and lose {} tokens at their ends",
+                        n.truncated, n.tokens_cut);
+  if (n.nothing_to_learn > 0)
+    text += fmt::format("; {} have nothing to learn and are left out", n.nothing_to_learn);
+  if (n.merged_turns > 0)
+    text += fmt::format(
+        "; {} turns begin with a line end that is one token with that of their "
+        "header, and are not learned",
+        n.merged_turns);
+  return text;
+}
+
+/// A range of conversations packed into sequences of S tokens.
+///
+/// A conversation is a document: attention stays within it, its positions begin at 0, and the label
+/// of a token is the one behind it where that is learned; the last token has none. One with more
+/// than S tokens is cut to its first S; one that has no learned label then is left out. The longest
+/// go first, of equal ones the earlier, each to the first sequence with room for it (first fit
+/// decreasing), and stand there in this order. What remains of a sequence is a document of its own,
+/// of the padding token, without labels.
+///
+/// An epoch has every sequence once, in an order drawn for the epoch from the seed; without a seed
+/// in the order of packing. Sample i is a pure function of the conversations, S, the seed and i.
+class packed_conversations final : public sample_set {
+public:
+  /// `epochs` 0: without end. Throws mc::error(exit_code::data) where nothing is left to train on.
+  packed_conversations(std::string name, std::shared_ptr<const conversation_store> conversations,
+                       token_range part, std::int64_t sequence, std::optional<std::uint64_t> seed,
+                       std::int64_t epochs = 0, std::int32_t padding = 0)
+      : name_(std::move(name)),
+        conversations_(std::move(conversations)),
+        part_(part),
+        sequence_(sequence),
+        epochs_(epochs),
+        padding_(padding) {
+    if (seed) key_ = random_key(*seed, stream);
+    pack(longest_first());
+    if (counts_.rows == 0)
+      throw error(exit_code::data,
+                  fmt::format("{} has {} conversations, but none with a token to learn among its "
+                              "first {}; give others, or a longer sequence",
+                              name_, counts_.conversations, sequence_));
+  }
+
+  std::int64_t per_epoch() const { return counts_.rows; }
+  const packing_counts& counts() const { return counts_; }
+  /// The conversations of a sequence of the packing, in the order in which they stand there, by
+  /// their numbers within the range.
+  std::span<const std::int32_t> row(std::int64_t r) const {
+    const auto at = static_cast<std::size_t>(r);
+    return std::span(members_).subspan(row_begins_[at], row_begins_[at + 1] - row_begins_[at]);
+  }
+
+  std::int64_t size() const override {
+    constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+    return epochs_ == 0 || epochs_ > most / counts_.rows ? most : epochs_ * counts_.rows;
+  }
+  /// A sample behind the last one is padding alone.
+  void fill(std::int64_t sample, const sample_row& out) const override {
+    std::size_t at = 0;
+    std::int32_t document = 0;
+    if (sample < size())
+      for (const std::int32_t i : row(row_of(sample)))
+        at = fill_document(conversation(i), document++, at, out);
+    for (std::int32_t position = 0; at < out.tokens.size(); ++at, ++position) {
+      out.tokens[at] = padding_;
+      out.labels[at] = ignored_label;
+      out.positions[at] = position;
+      out.documents[at] = document;
+    }
+  }
+  const std::string& name() const override { return name_; }
+
+private:
+  static constexpr std::uint64_t stream = 0x636f6e76657273u; // keeps the order apart from others
+
+  std::span<const std::uint32_t> conversation(std::int64_t i) const {
+    return (*conversations_)[part_.begin + i];
+  }
+  std::int64_t length_of(std::int64_t i) const {
+    return std::min<std::int64_t>(std::ssize(conversation(i)), sequence_);
+  }
+
+  std::int64_t row_of(std::int64_t sample) const {
+    const std::int64_t epoch = sample / counts_.rows, within = sample % counts_.rows;
+    if (!key_) return within;
+    return permutation(counts_.rows, random_key(*key_, static_cast<std::uint64_t>(epoch)))(within);
+  }
+
+  /// The conversations that are packed, the longest first; counts all of them.
+  std::vector<std::int32_t> longest_first() {
+    counts_.conversations = part_.size();
+    counts_.merged_turns = conversations_->merged_turns(part_);
+    if (counts_.conversations > std::numeric_limits<std::int32_t>::max())
+      throw error(exit_code::data,
+                  fmt::format("{} has {} conversations, more than 2^31 - 1; divide "
+                              "it",
+                              name_, counts_.conversations));
+    std::vector<std::int32_t> order;
+    for (std::int64_t i = 0; i < counts_.conversations; ++i) {
+      const std::span<const std::uint32_t> all = conversation(i);
+      const std::int64_t length = length_of(i);
+      const auto kept = all.first(static_cast<std::size_t>(length));
+      std::int64_t labels = 0;
+      for (std::size_t t = 1; t < kept.size(); ++t)
+        labels += (kept[t] & conversation_store::learned) != 0;
+      if (labels == 0) {
+        ++counts_.nothing_to_learn;
+        continue;
+      }
+      order.push_back(static_cast<std::int32_t>(i));
+      ++counts_.packed;
+      counts_.tokens += length;
+      counts_.labels += labels;
+      counts_.truncated += std::ssize(all) > length;
+      counts_.tokens_cut += std::ssize(all) - length;
+    }
+    std::stable_sort(order.begin(), order.end(), [this](std::int32_t a, std::int32_t b) {
+      return length_of(a) > length_of(b);
+    });
+    return order;
+  }
+
+  void pack(const std::vector<std::int32_t>& order) {
+    first_fit rows(std::ssize(order), sequence_);
+    std::vector<std::int32_t> row_of_next(order.size());
+    for (std::size_t k = 0; k < order.size(); ++k)
+      row_of_next[k] = static_cast<std::int32_t>(rows.place(length_of(order[k])));
+    counts_.rows = rows.rows();
+    row_begins_.assign(static_cast<std::size_t>(counts_.rows) + 1, 0);
+    for (const std::int32_t r : row_of_next) ++row_begins_[static_cast<std::size_t>(r) + 1];
+    std::partial_sum(row_begins_.begin(), row_begins_.end(), row_begins_.begin());
+    std::vector<std::size_t> next(row_begins_.begin(), row_begins_.end() - 1);
+    members_.resize(order.size());
+    for (std::size_t k = 0; k < order.size(); ++k)
+      members_[next[static_cast<std::size_t>(row_of_next[k])]++] = order[k];
+  }
+
+  std::size_t fill_document(std::span<const std::uint32_t> all, std::int32_t document,
+                            std::size_t at, const sample_row& out) const {
+    const auto words = all.first(std::min(all.size(), static_cast<std::size_t>(sequence_)));
+    const auto id = [](std::uint32_t word) {
+      return static_cast<std::int32_t>(word & ~conversation_store::learned);
+    };
+    for (std::size_t t = 0; t < words.size(); ++t, ++at) {
+      const bool counted =
+          t + 1 < words.size() && (words[t + 1] & conversation_store::learned) != 0;
+      out.tokens[at] = id(words[t]);
+      out.labels[at] = counted ? id(words[t + 1]) : ignored_label;
+      out.positions[at] = static_cast<std::int32_t>(t);
+      out.documents[at] = document;
+    }
+    return at;
+  }
+
+  std::string name_;
+  std::shared_ptr<const conversation_store> conversations_;
+  token_range part_; ///< of their numbers
+  std::int64_t sequence_, epochs_;
+  std::int32_t padding_;
+  std::optional<std::uint64_t> key_;
+  packing_counts counts_;
+  std::vector<std::size_t> row_begins_; // of rows in members_, and the end
+  std::vector<std::int32_t> members_;   // conversations, row by row
+};
+
+} // namespace mc

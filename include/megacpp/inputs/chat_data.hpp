@@ -1,0 +1,181 @@
+// Packed conversations.
+#pragma once
+
+#include <megacpp/chat/conversation_file.hpp>
+#include <megacpp/chat/packed_conversations.hpp>
+#include <megacpp/inputs/named_data.hpp>
+#include <megacpp/inputs/run_data.hpp>
+#include <megacpp/inputs/run_tokenizer.hpp>
+#include <megacpp/options/settings.hpp>
+#include <megacpp/sets/blending.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace mc::detail {
+
+/// The files, which are all read. Throws mc::error(exit_code::usage) for a weight.
+inline std::vector<std::string> files_of_chat(std::vector<std::string> words) {
+  std::error_code ignored;
+  for (const std::string& word : words)
+    if (looks_like_weight(word) && !std::filesystem::exists(word, ignored))
+      throw error(exit_code::usage,
+                  fmt::format("{} stands where a file of conversations is expected, and these have "
+                              "no weights: name the files alone",
+                              word));
+  return words;
+}
+
+/// The folder whose tokenizer and template conversations are written by; "" is none.
+inline std::string chat_folder(const data_flags& d, const std::string& folder) {
+  if (d.tokenizer_model.given()) return d.tokenizer_model();
+  return !folder.empty() && has_tokenizer(folder) ? folder : "";
+}
+
+/// Conversations are written by the tokenizer and the template of one folder.
+inline void refuse_flags_beside_chat(const options& o) {
+  refuse_flags_of_sets(o);
+  const data_flags& d = o.data;
+  const bool same = d.tokenizer_type() == "HuggingFaceTokenizer";
+  for (const auto& [name, asked] : {std::pair{"vocab-file", d.vocab_file.asked()},
+                                    std::pair{"merge-file", d.merge_file.asked()},
+                                    std::pair{"tokenizer-type", d.tokenizer_type.asked() && !same}})
+    if (asked)
+      throw error(
+          exit_code::usage,
+          fmt::format("--{} changes nothing for conversations, whose tokenizer and template "
+                      "are those of the folder --tokenizer-model or --load; leave it out",
+                      name));
+}
+
+/// How conversations become tokens: by the template of a folder, or as they are.
+struct chat_words {
+  std::string folder; ///< "" is none
+  std::shared_ptr<const tokenizer> words;
+  conversation_form form;
+};
+inline chat_words words_of_chat(const data_flags& d, const std::string& folder,
+                                std::int64_t vocabulary) {
+  chat_words w;
+  w.form.vocabulary = vocabulary;
+  w.form.trained = d.chat_loss() == "all" ? trained_on::all : trained_on::assistant;
+  w.folder = chat_folder(d, folder);
+  if (!w.folder.empty()) {
+    w.words = open_tokenizer(w.folder);
+    w.form.take_template(w.folder);
+    w.form.words = w.words.get();
+  }
+  return w;
+}
+
+inline std::shared_ptr<const packed_conversations> packed(
+    const std::string& name, std::shared_ptr<const conversation_store> all, token_range part,
+    std::int64_t sequence, std::optional<std::uint64_t> seed) {
+  return std::make_shared<const packed_conversations>(name, std::move(all), part, sequence, seed,
+                                                      seed ? 0 : 1);
+}
+
+/// Names the tokens of conversations that are not learned, and count in no loss.
+inline std::string unlearned_of_chat(const data_flags& d) {
+  return d.chat_loss() == "all"
+             ? "the padding of sequences"
+             : "what others than the assistant say (--chat-loss) and the padding "
+               "of sequences";
+}
+
+/// Conversations to train on.
+inline run_data open_conversations(const program_view& p, const options& o,
+                                   const training_settings& t, const std::string& folder,
+                                   int threads) {
+  require_packed(p, "conversations");
+  refuse_flags_beside_chat(o);
+  const std::optional<words_of_parts> parts = parts_of_data(o.data);
+  const std::vector<std::string> paths =
+      files_of_chat(parts ? parts->train : words_of_data(o.data));
+  if (paths.empty())
+    throw error(exit_code::usage, "train needs --data-path FILE, conversations as JSON lines");
+  const chat_words w = words_of_chat(o.data, folder, p.vocabulary);
+  const std::int64_t s = p.numbers.batch.sequence;
+  const auto all = conversations_of(paths, w.form, threads);
+  const split_ranges ranges =
+      parts ? split_ranges{{0, all->size()}, {}, {}} : split(o.data.split(), all->size());
+  if (ranges.train.empty())
+    throw error(exit_code::data, fmt::format("--split {} leaves no conversation of {} to train on",
+                                             o.data.split(), paths[0]));
+  run_data data;
+  data.name =
+      paths.size() == 1 ? paths[0] : fmt::format("{} and {} more", paths[0], paths.size() - 1);
+  const auto training = packed(data.name, all, ranges.train, s, t.numbers.seed);
+  data.training = training;
+  data.unlearned = unlearned_of_chat(o.data);
+  data.words = w.words;
+  if (w.form.style) data.template_folder = w.folder;
+  data.summary = sentence_of(training->counts(), s);
+  if (!o.training.epochs.given())
+    data.summary +=
+        fmt::format("; the run is {:.1f} epochs (--epochs asks for some)",
+                    static_cast<double>(t.samples()) / static_cast<double>(training->per_epoch()));
+  const auto measure = [&](const std::string& name,
+                           const std::shared_ptr<const conversation_store>& of, token_range part) {
+    return measured_set{name, packed(name, of, part, s, std::nullopt)};
+  };
+  if (!ranges.valid.empty()) data.validation.push_back(measure(data.name, all, ranges.valid));
+  if (parts) {
+    for (const std::string& path : files_of_chat(parts->valid)) {
+      const auto of = conversations_of({path}, w.form, threads);
+      data.validation.push_back(measure(path, of, {0, of->size()}));
+    }
+    for (const std::string& path : files_of_chat(parts->test)) {
+      const auto of = conversations_of({path}, w.form, threads);
+      data.test.push_back(measure(path, of, {0, of->size()}));
+    }
+  }
+  if (o.training.epochs.given()) {
+    const std::int64_t samples = o.training.epochs() * training->per_epoch();
+    data.steps = steps_for_samples(t.batches, samples);
+  }
+  data.identity = [all, name = data.name, part = ranges.train] {
+    return nlohmann::json{{"name", name},
+                          {"tokens", all->tokens()},
+                          {"part", {part.begin, part.end}},
+                          {"xxh64", fmt::format("{:016x}", all->hash())}};
+  };
+  data.hash = [all] { return all->hash(); };
+  return data;
+}
+
+/// Measures the conversations of each file of --data-path.
+inline std::vector<run_data> measure_conversations(const program_view& p, const options& o,
+                                                   const std::string& folder, int threads) {
+  require_packed(p, "conversations");
+  refuse_flags_beside_chat(o);
+  const chat_words w = words_of_chat(o.data, folder, p.vocabulary);
+  const std::vector<std::string> paths = files_of_chat(words_of_data(o.data));
+  if (paths.empty())
+    throw error(exit_code::usage, "eval needs --data-path FILE, conversations as JSON lines");
+  std::vector<run_data> all;
+  for (const std::string& path : paths) {
+    const auto of = conversations_of({path}, w.form, threads);
+    const token_range part =
+        o.data.split.given() ? split(o.data.split(), of->size()).valid : token_range{0, of->size()};
+    run_data data;
+    data.name = path;
+    data.unlearned = unlearned_of_chat(o.data);
+    data.validation.push_back(
+        {path, packed(path, of, part, p.numbers.batch.sequence, std::nullopt)});
+    data.hash = [of] { return of->hash(); };
+    all.push_back(std::move(data));
+  }
+  return all;
+}
+
+} // namespace mc::detail

@@ -1,0 +1,447 @@
+// Samples of Megatron-LM's indexed data sets and their blends.
+#pragma once
+
+#include <megacpp/chat/configured_token.hpp>
+#include <megacpp/inputs/named_data.hpp>
+#include <megacpp/inputs/run_data.hpp>
+#include <megacpp/inputs/run_tokenizer.hpp>
+#include <megacpp/options/settings.hpp>
+#include <megacpp/sets/blending.hpp>
+#include <megacpp/sets/gpt_dataset.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+namespace mc::detail {
+
+/// What ends documents, and what is to be said of the tokenizer.
+struct ends_of_run {
+  document_ends ends;
+  std::string note;
+};
+
+/// What the flags of --reset-position-ids and its like make of the ends of documents. As with
+/// Megatron-LM, a HuggingFaceTokenizer ends them by its eos_token, and its pad_token is not
+/// learned. Throws mc::error.
+inline ends_of_run ends_of(const program_view& p, const options& o, const std::string& folder) {
+  const data_flags& d = o.data;
+  ends_of_run read;
+  document_ends& ends = read.ends;
+  ends = {.reset_position_ids = d.reset_position_ids(),
+          .reset_attention_mask = d.reset_attention_mask(),
+          .eod_mask_loss = d.eod_mask_loss()};
+  if (ends.reset_attention_mask) require_packed(p, "--reset-attention-mask");
+  const bool asks = ends.reset_position_ids || ends.reset_attention_mask || ends.eod_mask_loss;
+  if (of_sentencepiece(d)) {
+    if (asks || d.eod_token.asked())
+      throw error(
+          exit_code::usage,
+          fmt::format("--tokenizer-type {} is of a file of SentencePiece, which is not read "
+                      "here, so that the token that ends a document is not known; give a "
+                      "folder with a tokenizer.json as --tokenizer-model, and "
+                      "--tokenizer-type HuggingFaceTokenizer",
+                      d.tokenizer_type()));
+    read.note = "; the tokenizer is not read, for ids need none";
+    return read;
+  }
+  auto t = names_tokenizer(d) ? run_tokenizer(d, folder) : nullptr;
+  if (t && t->vocabulary() > p.vocabulary)
+    read.note = fmt::format(
+        "; the tokenizer has {} tokens, but the vocabulary of {} {}: it may be another model's",
+        t->vocabulary(), p.name, p.vocabulary);
+  const bool configured = d.tokenizer_type() == "HuggingFaceTokenizer";
+  if (d.tokenizer_type() == "NullTokenizer") {
+    if (d.eod_token.asked())
+      throw error(exit_code::usage,
+                  "--eod-token is a token of a tokenizer, and NullTokenizer has none: the last id "
+                  "of the vocabulary ends documents; leave one of them out");
+    ends.eod = p.vocabulary - 1;
+    return read;
+  }
+  if (!asks && !configured) {
+    if (d.eod_token.asked())
+      throw error(exit_code::usage,
+                  "--eod-token changes nothing without --reset-position-ids, "
+                  "--reset-attention-mask or --eod-mask-loss; leave it out");
+    return read;
+  }
+  if (!t) t = run_tokenizer(d, folder);
+  if (!t)
+    throw error(exit_code::usage,
+                "--reset-position-ids, --reset-attention-mask and --eod-mask-loss need to know the "
+                "token that ends a document; name the tokenizer by --tokenizer-model");
+  std::string end = d.eod_token();
+  if (configured) {
+    const std::string& own = d.tokenizer_model.given() ? d.tokenizer_model() : folder;
+    if (end.empty()) end = configured_token(own, "eos_token");
+    if (const std::string pad = configured_token(own, "pad_token"); !pad.empty())
+      ends.pad = t->id_of(pad);
+  }
+  if (asks || ends.pad) ends.eod = end_of_document(*t, end);
+  if (asks && ends.eod >= p.vocabulary)
+    throw error(
+        exit_code::mismatch,
+        fmt::format("documents would end by token {}, but the vocabulary of {} has {}; name "
+                    "the tokenizer of the model by --tokenizer-model",
+                    *ends.eod, p.name, p.vocabulary));
+  return read;
+}
+
+/// Names the tokens of data sets that are not learned, and count in no loss; "" is none.
+inline std::string unlearned_of(const document_ends& ends) {
+  std::string what =
+      ends.eod_mask_loss ? "what follows the end of a document (--eod-mask-loss)" : "";
+  if (ends.pad && ends.pad != ends.eod)
+    what += fmt::format("{}padding (the pad_token of the tokenizer)", what.empty() ? "" : " and ");
+  return what;
+}
+
+/// Opens each set once, however often it is named.
+class opened_sets {
+public:
+  explicit opened_sets(std::int64_t vocabulary) : vocabulary_(vocabulary) {}
+  /// Throws mc::error(exit_code::data) for a set that cannot be read or has no token.
+  std::shared_ptr<const indexed_dataset> operator()(const std::string& prefix) {
+    const auto at = std::ranges::find(sets_, prefix, &named::first);
+    if (at != sets_.end()) return at->second;
+    if (!is_set(prefix) && looks_like_weight(prefix))
+      throw error(exit_code::usage,
+                  fmt::format("{} stands where a data set is expected, and is no weight there: one "
+                              "stands before each of them (0.3 P 0.7 Q), or before none",
+                              prefix));
+    auto set = std::make_shared<const indexed_dataset>(prefix, vocabulary_);
+    if (set->tokens() == 0)
+      throw error(exit_code::data, fmt::format("{} has no token; leave it out", prefix));
+    return sets_.emplace_back(prefix, std::move(set)).second;
+  }
+
+  /// The number of each of these sets among all sets; a set that is named twice has it twice.
+  std::vector<std::ptrdiff_t> numbers_of(const std::vector<std::string>& prefixes) const {
+    std::vector<std::ptrdiff_t> numbers(prefixes.size());
+    std::ranges::transform(prefixes, numbers.begin(), [this](const std::string& one) {
+      return std::ranges::find(sets_, one, &named::first) - sets_.begin();
+    });
+    return numbers;
+  }
+  /// XXH64 of each set's index and of pieces of its tokens, spread evenly.
+  nlohmann::json identity() const {
+    constexpr std::size_t piece = 64 << 10, most = 1024;
+    nlohmann::json all = nlohmann::json::array();
+    for (const auto& [prefix, set] : sets_) {
+      xxh64 hash;
+      hash.add(set->idx_bytes());
+      const std::span<const std::byte> bytes = set->bin_bytes();
+      const std::size_t pieces = (bytes.size() + piece - 1) / piece, n = std::min(pieces, most);
+      for (std::size_t i = 0; i < n; ++i) {
+        set->check_unchanged();
+        const std::size_t at = (n == pieces ? i : i * (pieces / n)) * piece;
+        hash.add(bytes.subspan(at, std::min(piece, bytes.size() - at)));
+      }
+      all.push_back({{"tokens", set->tokens()}, {"xxh64", fmt::format("{:016x}", hash.value())}});
+    }
+    return all;
+  }
+  /// A file that was written to since it was opened; "" is none.
+  std::string written() const {
+    for (const auto& [prefix, set] : sets_)
+      if (std::string file = set->written(); !file.empty()) return file;
+    return "";
+  }
+  std::int64_t tokens() const {
+    std::int64_t n = 0;
+    for (const auto& [prefix, set] : sets_) n += set->tokens();
+    return n;
+  }
+
+private:
+  std::int64_t vocabulary_;
+  using named = std::pair<std::string, std::shared_ptr<const indexed_dataset>>;
+  std::vector<named> sets_; // in the order in which they were named
+};
+
+/// One part of a blend's sets: which of training, validation and test, or all of them.
+enum class data_part : std::uint8_t { training, validation, test, all };
+
+inline std::string_view name_of(data_part part) {
+  constexpr std::string_view names[] = {"training", "validation", "test", "whole"};
+  return names[static_cast<unsigned>(part)];
+}
+
+/// The sets of a blend, with what a part has of each; those without anything are left out.
+struct sets_of_part {
+  std::vector<dataset_part> sets;
+  std::vector<double> weights;
+  std::int64_t sequences = 0;
+};
+inline sets_of_part part_of(const blend& b, data_part which, std::string_view split_text,
+                            opened_sets& open) {
+  sets_of_part part;
+  for (std::size_t i = 0; i < b.prefixes.size(); ++i) {
+    const auto set = open(b.prefixes[i]);
+    const split_ranges ranges = split(split_text, set->sequences());
+    const token_range range = which == data_part::training     ? ranges.train
+                              : which == data_part::validation ? ranges.valid
+                              : which == data_part::test       ? ranges.test
+                                                               : token_range{0, set->sequences()};
+    if (range.empty()) continue;
+    part.sets.push_back({set, range});
+    part.sequences += range.size();
+    if (!b.weights.empty()) part.weights.push_back(b.weights[i]);
+  }
+  return part;
+}
+
+/// What to say where a token is to end documents and none of the first ones ends with it.
+inline std::string note_of_ends(const sets_of_part& part, const document_ends& ends,
+                                const data_flags& d) {
+  constexpr std::int64_t most = 64;
+  std::optional<std::int32_t> last;
+  for (const dataset_part& one : part.sets)
+    for (std::int64_t d = 0; d < std::min(one.data->documents(), most); ++d) {
+      const std::int64_t s = one.data->first_of(d + 1) - 1;
+      if (s < one.data->first_of(d) || one.data->length(s) == 0) continue;
+      std::int32_t id = 0;
+      one.data->read(s, one.data->length(s) - 1, std::span(&id, 1));
+      if (id == ends.eod) return "";
+      last = id;
+    }
+  if (!last) return "";
+  return fmt::format(
+      "; --reset-position-ids and its like look for the token {}, and no document that was looked "
+      "at ends with it, but one with {}: prepare them by --append-eod{}",
+      *ends.eod, *last,
+      d.tokenizer_type() == "NullTokenizer" ? "" : ", or name by --eod-token what ends them");
+}
+
+/// How much of its sets an evaluation takes.
+struct measured_share {
+  std::int64_t each = 0;        ///< samples of one evaluation; 0: all
+  std::int64_t evaluations = 1; ///< of the run, each of which goes on behind the one before
+  std::int64_t number = 0;      ///< of this one
+  bool by_set = false;          ///< so many of each set, and not of the blend of all
+  std::uint32_t seed = 1234;    ///< of the order of samples
+};
+
+/// The sets that the evaluations of a run measure, of one part of its blend.
+inline std::vector<measured_set> measured_sets(const sets_of_part& of, data_part which,
+                                               const measured_share& share, gpt_request request,
+                                               const document_ends& ends, const index_cache& cache,
+                                               const std::string& name) {
+  std::vector<measured_set> sets;
+  if (of.sets.empty()) return sets;
+  request.samples.reset();
+  if (share.each > 0) request.samples = share.evaluations * share.each;
+  else request.drop_last = false; // each token is predicted
+  if (of.sets.size() == 1 || share.each == 0 || share.by_set) {
+    for (const dataset_part& one : of.sets)
+      sets.push_back({one.data->name(),
+                      blended_samples({one}, {}, request, ends, cache, name_of(which)),
+                      share.each});
+  } else {
+    sets.push_back({name,
+                    blended_samples(of.sets, of.weights, request, ends, cache, name_of(which)),
+                    share.each});
+  }
+  return sets;
+}
+
+/// A loss is a mean over tokens that are learned: without any there is none. Throws mc::error.
+inline void require_learned(const sample_set& s, std::string_view to, std::int64_t sequence) {
+  if (s.size() == 0)
+    throw error(exit_code::data,
+                fmt::format("{} has no token to predict; give it more documents, or leave it out",
+                            s.name()));
+  if (!has_label(s, sequence))
+    throw error(exit_code::data,
+                fmt::format("{} has no token to learn in what there is to {}: each stands behind "
+                            "the end of a document, where --eod-mask-loss leaves it out, or is the "
+                            "pad_token of the tokenizer; give other documents or another --split",
+                            s.name(), to));
+}
+
+/// Sets without weights are read once. A run that goes on cannot be given weights: its samples
+/// would be others.
+inline error beyond_one_epoch(const options& o, const training_settings& t, const sample_set& all) {
+  std::int64_t most = steps_of_samples(t.batches, all.size());
+  while (most > 0 && t.batches.samples_of(most, 0) > all.size()) --most;
+  return {
+      exit_code::data,
+      fmt::format("{} have {} samples, for without weights each set is read once, but the run "
+                  "takes {}; give --{} {} at most, or, to a new run, weights (--finetune begins "
+                  "one with what is learned): with these, sets are read again",
+                  all.name(), all.size(), t.samples(),
+                  o.training.train_samples.given() ? "train-samples" : "train-iters",
+                  o.training.train_samples.given() ? all.size() : most)};
+}
+
+/// Samples of sets for a run of so many steps, as Megatron-LM counts them.
+inline run_data open_sets(const program_view& p, const options& o, const training_settings& t,
+                          const std::string& folder) {
+  const data_flags& d = o.data;
+  if (o.model.seed() >= std::int64_t{1} << 32)
+    throw error(exit_code::usage,
+                fmt::format("--seed is {}, but the order of indexed data sets is drawn from a seed "
+                            "below 2^32; give a smaller one",
+                            o.model.seed()));
+  const std::optional<words_of_parts> parts = parts_of_data(d);
+  const std::vector<std::string> words = parts ? parts->train : words_of_data(d);
+  if (words.empty())
+    throw error(exit_code::usage,
+                "train needs --data-path PREFIX, the name of a data set without .bin "
+                "and .idx, or --train-data-path");
+  const ends_of_run of_run = ends_of(p, o, folder);
+  const document_ends& ends = of_run.ends;
+  const index_cache cache(d.data_cache_path());
+  const auto open = std::make_shared<opened_sets>(p.vocabulary);
+  gpt_request request{.sequence = p.numbers.batch.sequence,
+                      .seed = static_cast<std::uint32_t>(o.model.seed())};
+  const char* const flag = parts ? "--train-data-path" : "--data-path";
+  // A part's only set has no weight, whatever was given, as in Megatron-LM.
+  const auto parse_own = [](const std::vector<std::string>& own, std::string_view of) {
+    blend b = parse_blend(own, of);
+    if (b.prefixes.size() == 1) b.weights.clear();
+    return b;
+  };
+  const blend trained = parts ? parse_own(words, flag) : parse_blend(words, flag);
+  const auto part = [&](data_part which) {
+    if (!parts) return part_of(trained, which, d.split(), *open);
+    const std::vector<std::string>& own = which == data_part::training     ? parts->train
+                                          : which == data_part::validation ? parts->valid
+                                                                           : parts->test;
+    if (own.empty()) return sets_of_part();
+    return part_of(
+        parse_blend(own, which == data_part::validation ? "--valid-data-path" : "--test-data-path"),
+        data_part::all, d.split(), *open);
+  };
+  run_data data;
+  data.type = "indexed";
+  if (o.training.sample_interval.given()) data.words = run_tokenizer(d, folder);
+  const sets_of_part of_training = part(data_part::training);
+  if (of_training.sets.empty())
+    throw error(exit_code::data,
+                fmt::format("--split {} leaves no document of {} to train on; give more data or "
+                            "another --split",
+                            d.split(), trained.prefixes[0]));
+  // Of the number that is asked for, not of whole batches alone, as in Megatron-LM: epochs and
+  // shares of a blend follow from it.
+  request.samples = o.training.train_samples.given() ? o.training.train_samples() : t.samples();
+  data.training = blended_samples(of_training.sets, of_training.weights, request, ends, cache);
+  data.name = data.training->name();
+  if (data.training->size() < t.samples()) throw beyond_one_epoch(o, t, *data.training);
+
+  const std::int64_t iters = o.training.eval_iters(), batch = t.batches.last;
+  const bool whole = !o.training.eval_iters.given() || o.training.full_validation();
+  const auto measured = [&](data_part which, std::int64_t evaluations) {
+    return measured_sets(part(which), which,
+                         {.each = whole ? 0 : iters * batch,
+                          .evaluations = evaluations,
+                          .by_set = o.training.multiple_validation_sets()},
+                         request, ends, cache, data.name);
+  };
+  if (whole || iters > 0) {
+    // With --keep-best all evaluations are of the same samples.
+    const bool one_text = o.training.save.given() && o.training.keep_best();
+    data.validation =
+        measured(data_part::validation, one_text ? 1 : t.steps / o.training.eval_interval() + 1);
+    data.test = measured(data_part::test, 1);
+  }
+  require_learned(*data.training, "train on", request.sequence);
+  for (const measured_set& s : data.validation)
+    require_learned(*s.samples, "validate", request.sequence);
+  for (const measured_set& s : data.test) require_learned(*s.samples, "test", request.sequence);
+  std::int64_t validated = 0;
+  for (const measured_set& s : data.validation) validated += s.samples->size();
+  data.summary = fmt::format("{} samples of {} tokens to train on, {} to validate",
+                             data.training->size(), request.sequence, validated);
+  data.summary += of_run.note;
+  data.unlearned = unlearned_of(ends);
+  if (ends.reset_position_ids || ends.reset_attention_mask || ends.eod_mask_loss)
+    data.summary += note_of_ends(of_training, ends, d);
+  const std::vector<std::ptrdiff_t> numbers = open->numbers_of(trained.prefixes);
+  data.identity = [open, name = data.name, weights = trained.weights, numbers,
+                   training = data.training] {
+    nlohmann::json of{{"name", name},
+                      {"tokens", open->tokens()},
+                      {"sets", open->identity()},
+                      {"trained", numbers},
+                      {"order", training->order()}};
+    if (!weights.empty()) of["weights"] = weights;
+    return of;
+  };
+  data.hash = [open, weights = trained.weights, numbers] {
+    xxh64 hash;
+    const std::string text = fmt::format("{} {} {}", open->identity().dump(),
+                                         fmt::join(weights, " "), fmt::join(numbers, " "));
+    hash.add(std::as_bytes(std::span(text)));
+    return hash.value();
+  };
+  data.written = [open] { return open->written(); };
+  return data;
+}
+
+/// Measures the sets of a blend, or a part of each where --split is given.
+inline run_data measure_blend(const program_view& p, const options& o, const blend& b,
+                              const document_ends& ends, const measured_share& share) {
+  const auto open = std::make_shared<opened_sets>(p.vocabulary);
+  const data_part which = o.data.split.given() ? data_part::validation : data_part::all;
+  const sets_of_part part = part_of(b, which, o.data.split(), *open);
+  if (part.sets.empty())
+    throw error(exit_code::data,
+                fmt::format("--split {} leaves no document of {} to measure; give another",
+                            o.data.split(), b.prefixes[0]));
+  run_data data;
+  data.name = b.prefixes.size() == 1
+                  ? b.prefixes[0]
+                  : fmt::format("{} and {} more", b.prefixes[0], b.prefixes.size() - 1);
+  data.unlearned = unlearned_of(ends);
+  data.validation = measured_sets(part, data_part::validation, share,
+                                  {.sequence = p.numbers.batch.sequence, .seed = share.seed}, ends,
+                                  index_cache(o.data.data_cache_path()), data.name);
+  for (const measured_set& set : data.validation)
+    require_learned(*set.samples, "measure", p.numbers.batch.sequence);
+  data.hash = [open] {
+    xxh64 hash;
+    const std::string text = open->identity().dump();
+    hash.add(std::as_bytes(std::span(text)));
+    return hash.value();
+  };
+  data.written = [open] { return open->written(); };
+  return data;
+}
+
+/// Each set of --data-path, whatever its weight; or, where a share is asked for that evaluations of
+/// a run take, what these take of the blend.
+inline std::vector<run_data> measure_sets(const program_view& p, const options& o,
+                                          const std::string& folder, const measured_share& share) {
+  const document_ends ends = ends_of(p, o, folder).ends;
+  const std::vector<std::string> words = words_of_data(o.data);
+  if (words.empty())
+    throw error(exit_code::usage, "eval needs --data-path PREFIX, the name of a data set");
+  const blend all = parse_blend(words, "--data-path");
+  std::vector<run_data> data;
+  if (share.each > 0) {
+    data.push_back(measure_blend(p, o, all, ends, share));
+    return data;
+  }
+  data.reserve(all.prefixes.size());
+  for (const std::string& prefix : all.prefixes)
+    data.push_back(
+        measure_blend(p, o, parse_blend(std::span(&prefix, 1), "--data-path"), ends, share));
+  return data;
+}
+
+} // namespace mc::detail

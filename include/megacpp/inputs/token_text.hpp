@@ -1,0 +1,185 @@
+// Prompts as tokens, and tokens as what is written: by a tokenizer, as bytes, as the characters of
+// a model, or as ids.
+#pragma once
+
+#include <megacpp/inputs/run_tokenizer.hpp>
+#include <megacpp/inputs/text.hpp>
+
+#include <charconv>
+#include <limits>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace mc {
+
+/// A whole number for each id in a list separated by blanks, or by one comma each. `where` names
+/// the list in messages. Throws mc::error(code) for what is no id of the vocabulary. What follows
+/// the first `most` + 1 of them is not read.
+inline std::vector<std::int32_t> token_ids(
+    std::string_view list, int vocabulary, std::string_view where, exit_code code,
+    std::int64_t most = std::numeric_limits<std::int64_t>::max()) {
+  std::vector<std::int32_t> ids;
+  constexpr std::string_view blanks = " \t\r\n", between = " ,\t\r\n";
+  bool expected = false; // after a comma
+  for (std::size_t at = list.find_first_not_of(blanks);
+       (expected || at != std::string_view::npos) && std::ssize(ids) <= most;) {
+    at = std::min(at, list.size());
+    const std::size_t end = std::min(list.find_first_of(between, at), list.size());
+    const std::string_view word = list.substr(at, end - at);
+    std::int64_t id = -1;
+    const auto [stopped, problem] = std::from_chars(word.data(), word.data() + word.size(), id);
+    if (problem == std::errc::invalid_argument || stopped != word.data() + word.size())
+      throw error(code, fmt::format("{}: \"{}\" is not a token id; give whole numbers separated by "
+                                    "blanks or commas",
+                                    where, printable(std::string(word.substr(0, 80)))));
+    if (problem != std::errc() || id < 0 || id >= vocabulary)
+      throw error(code, fmt::format("{}: token {} is outside the vocabulary of 0 to {}; leave it "
+                                    "out",
+                                    where, word, vocabulary - 1));
+    ids.push_back(static_cast<std::int32_t>(id));
+    at = list.find_first_not_of(blanks, end);
+    expected = at != std::string_view::npos && list[at] == ',';
+    if (expected) at = list.find_first_not_of(blanks, at + 1);
+  }
+  return ids;
+}
+
+/// How a model's tokens are read and written.
+class token_text {
+public:
+  /// Throws mc::error: usage for texts where the tokens are neither bytes nor characters, mismatch
+  /// for a --tokenizer-type that the model was not trained with. `ids`: whatever the model's
+  /// tokens are, their ids are read and written.
+  /// `words`: the tokenizer of the model, if it has one.
+  token_text(const program_view& p, const options& o, std::optional<character_set> characters)
+      : token_text(p, o, std::move(characters), o.sampling.ids()) {}
+  token_text(const program_view& p, const options& o, std::optional<character_set> characters,
+             bool ids, std::shared_ptr<const tokenizer> words = nullptr)
+      : name_(p.name),
+        positions_(p.positions),
+        vocabulary_(p.vocabulary),
+        characters_(std::move(characters)),
+        ids_(ids),
+        words_(ids ? nullptr : std::move(words)) {
+    if (ids_ || words_) return;
+    if (o.data.tokenizer_type() == "NullTokenizer")
+      throw error(exit_code::usage,
+                  "the tokens of NullTokenizer are ids that stand for no text; give --ids, or what "
+                  "they are tokens of by --tokenizer-model");
+    detail::require_tokenizer_of(o, characters_.has_value());
+    if (!characters_)
+      detail::require_byte_vocabulary(p, o,
+                                      "the tokenizer by --tokenizer-model, token ids by --ids");
+  }
+
+  bool ids() const { return ids_; }
+  /// Null where tokens are not those of a tokenizer.
+  const tokenizer* words() const { return words_.get(); }
+  std::int32_t vocabulary() const { return vocabulary_; }
+  /// Tokens that may be drawn, from 0 on: those that stand for no byte are not, unless ids are
+  /// written.
+  std::int32_t drawn() const {
+    if (ids_) return vocabulary_;
+    if (words_) return std::min(vocabulary_, words_->vocabulary());
+    return characters_ ? characters_->size() : std::min(256, vocabulary_);
+  }
+  /// What a text without a prompt begins with: a line end, or the first token if there is none; of
+  /// a tokenizer the token that ends documents. `flag` gives another prompt. Throws
+  /// mc::error(exit_code::usage) for a tokenizer without such a token.
+  std::int32_t first(std::string_view flag) const {
+    if (words_)
+      return end_of_document(*words_, "", fmt::format("give what texts begin with by {}", flag));
+    const std::int32_t t = characters_ ? characters_->token('\n') : '\n';
+    return t >= 0 && t < vocabulary_ ? t : 0;
+  }
+  /// The tokens of a text. Throws mc::error(code) for what has none.
+  std::vector<std::int32_t> read(std::string_view text, std::string_view where,
+                                 exit_code code) const {
+    if (ids_) return token_ids(text, vocabulary_, where, code);
+    std::vector<std::int32_t> tokens;
+    if (words_) {
+      if (const std::size_t at = first_not_utf8(text); at != text.size())
+        throw error(code, fmt::format("{}: byte {} is not part of UTF-8; leave it out", where, at));
+      tokens = words_->encode(text, false);
+      for (const std::int32_t t : tokens)
+        if (t >= vocabulary_)
+          throw error(code,
+                      fmt::format("{}: \"{}\" is token {} of {}, but the vocabulary of {} has "
+                                  "{}; give the tokenizer of the model",
+                                  where, printable(std::string(words_->bytes_of(t))), t,
+                                  words_->file(), name_, vocabulary_));
+      return tokens;
+    }
+    tokens.reserve(text.size());
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      const auto byte = static_cast<std::uint8_t>(text[i]);
+      const std::int32_t t = characters_ ? characters_->token(byte) : byte;
+      if (t < 0 || t >= vocabulary_)
+        throw error(code, fmt::format("{}: byte {} at position {} is not a token of this model; "
+                                      "leave it out",
+                                      where, byte, i));
+      tokens.push_back(t);
+    }
+    return tokens;
+  }
+  /// The same of a prompt, which the positions of the model must hold: a longer one is refused
+  /// before it takes memory.
+  std::vector<std::int32_t> read_prompt(std::string_view text, std::string_view where,
+                                        exit_code code) const {
+    std::vector<std::int32_t> tokens;
+    // A token of a tokenizer has a byte at least, but not more than so many.
+    constexpr std::int64_t longest = 1 << 10;
+    std::int64_t n = std::ssize(text);
+    if (ids_)
+      tokens = token_ids(text, vocabulary_, where, code, positions_), n = std::ssize(tokens);
+    else if (words_ && n <= longest * positions_) {
+      const std::span<const std::int32_t> begin = words_->begin();
+      tokens.assign(begin.begin(), begin.end());
+      const std::vector<std::int32_t> rest = read(text, where, code);
+      tokens.insert(tokens.end(), rest.begin(), rest.end());
+      n = std::ssize(tokens);
+    } else if (n <= positions_) {
+      tokens = read(text, where, code);
+    }
+    if (n > positions_)
+      throw error(code, fmt::format("{}: the prompt has {}{} tokens, but {} has {} positions; make "
+                                    "it shorter",
+                                    where, ids_ ? "at least " : "", n, name_, positions_));
+    return tokens;
+  }
+  /// The tokens of a text that has all of a prompt's own, as chat templates write it. Throws
+  /// mc::error(code) for one that is longer than the positions of the model.
+  std::vector<std::int32_t> read_template(std::string_view text, std::string_view where,
+                                          exit_code code) const {
+    std::vector<std::int32_t> tokens = read(text, where, code);
+    if (std::ssize(tokens) > positions_)
+      throw error(code, fmt::format("{}: it has {} tokens, but {} has {} positions; begin anew",
+                                    where, tokens.size(), name_, positions_));
+    return tokens;
+  }
+  /// Appends what a token is written as.
+  void write(std::int32_t token, std::string& to) const {
+    if (ids_) fmt::format_to(std::back_inserter(to), "{}{}", to.empty() ? "" : " ", token);
+    else if (words_ == nullptr || !words_->is_special(token)) to += bytes_of(token);
+  }
+  /// The bytes of a token that may be drawn, of a special one its name.
+  std::string bytes_of(std::int32_t token) const {
+    if (ids_) return "";
+    if (words_) return std::string(words_->bytes_of(token));
+    return {static_cast<char>(characters_ ? characters_->bytes()[static_cast<std::size_t>(token)]
+                                          : static_cast<std::uint8_t>(token))};
+  }
+
+private:
+  std::string name_;
+  std::int64_t positions_;
+  int vocabulary_;
+  std::optional<character_set> characters_;
+  bool ids_;
+  std::shared_ptr<const tokenizer> words_;
+};
+
+} // namespace mc

@@ -1,0 +1,249 @@
+// Samples of indexed datasets as Megatron's GPTDataset and BlendedDataset give them.
+#pragma once
+
+#include <megacpp/data/sample_set.hpp>
+#include <megacpp/data/split.hpp>
+#include <megacpp/io/checksum.hpp>
+#include <megacpp/io/error.hpp>
+#include <megacpp/sets/blending.hpp>
+#include <megacpp/sets/gpt_indices.hpp>
+#include <megacpp/sets/index_cache.hpp>
+#include <megacpp/sets/indexed_dataset.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+/// What the end of a document means within a sample, by the flags of these names.
+struct document_ends {
+  std::optional<std::int32_t> eod = {}; ///< the token that ends a document
+  std::optional<std::int32_t> pad = {}; ///< a token other than eod, read as 0 and never predicted
+  bool reset_position_ids = false, reset_attention_mask = false, eod_mask_loss = false;
+};
+
+/// Fills a row from its L + 1 tokens, of which those behind `held` are missing: they are read as 0
+/// and not predicted. Megatron's _get_ltor_masks_and_position_ids: eod_mask_loss leaves out what is
+/// predicted from an eod; positions and documents begin anew behind one.
+inline void fill_row(std::span<const std::int32_t> tokens, std::size_t held,
+                     const document_ends& ends, const sample_row& row) {
+  std::int32_t position = 0, document = 0;
+  const bool pads = ends.pad && ends.pad != ends.eod;
+  const auto real = [&](std::size_t i) { return i < held && !(pads && tokens[i] == *ends.pad); };
+  for (std::size_t i = 0; i < row.tokens.size(); ++i) {
+    const bool ended = i < held && tokens[i] == ends.eod;
+    const bool counts = i + 1 < tokens.size() && real(i + 1) && !(ended && ends.eod_mask_loss);
+    row.tokens[i] = real(i) ? tokens[i] : 0;
+    row.labels[i] = counts ? tokens[i + 1] : ignored_label;
+    row.positions[i] = position++;
+    row.documents[i] = document;
+    if (ended && ends.reset_position_ids) position = 0;
+    if (ended && ends.reset_attention_mask) ++document;
+  }
+}
+
+/// Samples of a range of the sequences of a dataset.
+class gpt_dataset final : public sample_set {
+public:
+  /// Throws mc::error(exit_code::data) for a range without tokens.
+  gpt_dataset(std::shared_ptr<const indexed_dataset> data, token_range sequences,
+              const gpt_request& request, const document_ends& ends, const index_cache& cache = {},
+              std::string_view part_name = "training")
+      : data_(std::move(data)),
+        request_(request),
+        ends_(ends),
+        cached_(static_cast<bool>(cache)),
+        indices_([this](std::int64_t i) { return data_->length(i); }, sequences, request,
+                 fmt::format("the {} part of {}", part_name, data_->name()), cache,
+                 cache ? key_of(*data_) : "") {}
+
+  std::int64_t size() const override { return indices_.samples(); }
+  const std::string& name() const override { return data_->name(); }
+  const gpt_indices& indices() const { return indices_; }
+  std::string order() const override {
+    const gpt_epochs& e = indices_.epochs();
+    return e.separate ? fmt::format("{}+1", e.epochs - 1) : fmt::format("{}", e.epochs);
+  }
+
+  void fill(std::int64_t sample, const sample_row& row) const override {
+    if (sample < 0 || sample >= size())
+      throw error(exit_code::internal,
+                  fmt::format("sample {} of {} was asked for; it has {}", sample, name(), size()));
+    // The labels' memory holds no token more than L: the row is filled from a buffer.
+    thread_local std::vector<std::int32_t> tokens;
+    tokens.resize(row.tokens.size() + static_cast<std::size_t>(request_.extra));
+    const std::size_t held = gather(indices_.shuffled(sample), tokens);
+    fill_row(tokens, held, ends_, row);
+  }
+
+private:
+  static std::string key_of(const indexed_dataset& data) {
+    return fmt::format("a dataset of {} sequences and {} tokens with the index {:016x}",
+                       data.sequences(), data.tokens(), xxh64::of(data.idx_bytes()));
+  }
+
+  /// The tokens of a sample of those in order. Returns how many there are.
+  std::size_t gather(std::int64_t s, std::span<std::int32_t> out) const {
+    const auto check = [this](bool holds) {
+      if (!holds) refuse();
+    };
+    check(s >= 0 && s < indices_.samples());
+    const gpt_place from = indices_.place(s), to = indices_.place(s + 1);
+    const std::int64_t last = indices_.epochs().documents() - 1;
+    check(from.document >= 0 && from.document <= to.document && to.document <= last);
+    std::size_t held = 0;
+    for (std::int64_t d = from.document; d <= to.document; ++d) {
+      const std::int64_t sequence = indices_.document(d);
+      check(sequence >= 0 && sequence < data_->sequences());
+      // A last sequence that is empty ends at -1.
+      const std::int64_t begin = d == from.document ? std::max<std::int64_t>(from.offset, 0) : 0;
+      const std::int64_t end =
+          d == to.document ? to.offset + request_.extra : data_->length(sequence);
+      const std::int64_t n = std::max<std::int64_t>(end - begin, 0);
+      check(begin <= data_->length(sequence) && end <= data_->length(sequence) &&
+            n <= static_cast<std::int64_t>(out.size() - held));
+      data_->read(sequence, begin, out.subspan(held, static_cast<std::size_t>(n)));
+      held += static_cast<std::size_t>(n);
+    }
+    return held;
+  }
+
+  /// The indices contradict the set, which they did not when they were made of it.
+  [[noreturn]] void refuse() const {
+    data_->check_unchanged();
+    if (const std::string file = data_->written(); !file.empty() || !cached_)
+      throw error(exit_code::data,
+                  fmt::format("{} changed while it was being read: it has sequences of other "
+                              "lengths than at the start; do not write to it during a run",
+                              file.empty() ? name() : file));
+    throw error(exit_code::data,
+                fmt::format("the cached indices of {} are none of its own; remove the folder of "
+                            "--data-cache-path",
+                            name()));
+  }
+
+  std::shared_ptr<const indexed_dataset> data_;
+  gpt_request request_;
+  document_ends ends_;
+  bool cached_; ///< indices may be read from a folder
+  gpt_indices indices_;
+};
+
+/// Samples of several sets in turn.
+class blended_dataset final : public sample_set {
+public:
+  /// Throws mc::error(exit_code::data) where more is taken of a set than it has.
+  blended_dataset(std::vector<std::shared_ptr<const sample_set>> sets, blend_indices indices)
+      : sets_(std::move(sets)), indices_(std::move(indices)), name_(name_of_all()) {
+    std::vector<std::int64_t> taken(sets_.size());
+    for (const std::int16_t set : indices_.sets()) {
+      if (set < 0 || static_cast<std::size_t>(set) >= sets_.size())
+        throw error(exit_code::data,
+                    fmt::format("the cached indices of {} are none of its own; remove the folder "
+                                "of --data-cache-path",
+                                name_));
+      ++taken[static_cast<std::size_t>(set)];
+    }
+    for (std::size_t i = 0; i < sets_.size(); ++i)
+      if (taken[i] > sets_[i]->size())
+        throw error(exit_code::data,
+                    fmt::format("{} samples of {} are blended, but it has {}; give it a smaller "
+                                "weight, or more data",
+                                taken[i], sets_[i]->name(), sets_[i]->size()));
+  }
+
+  std::int64_t size() const override { return indices_.size(); }
+  const std::string& name() const override { return name_; }
+  const blend_indices& indices() const { return indices_; }
+  std::string order() const override {
+    std::string all;
+    for (const auto& set : sets_) (all += all.empty() ? "" : ", ") += set->order();
+    return all;
+  }
+
+  void fill(std::int64_t sample, const sample_row& row) const override {
+    if (sample < 0 || sample >= size())
+      throw error(exit_code::internal,
+                  fmt::format("sample {} of {} was asked for; it has {}", sample, name(), size()));
+    const auto s = static_cast<std::size_t>(sample);
+    sets_[static_cast<std::size_t>(indices_.sets()[s])]->fill(indices_.samples()[s], row);
+  }
+
+private:
+  std::string name_of_all() const {
+    return sets_.size() == 1 ? sets_[0]->name()
+                             : fmt::format("{} and {} more", sets_[0]->name(), sets_.size() - 1);
+  }
+
+  std::vector<std::shared_ptr<const sample_set>> sets_;
+  blend_indices indices_;
+  std::string name_;
+};
+
+/// One dataset of a blend, and the range of its sequences that a part of the run reads.
+struct dataset_part {
+  std::shared_ptr<const indexed_dataset> data;
+  token_range sequences;
+};
+
+/// The samples of a part of a blend, as Megatron's BlendedMegatronDatasetBuilder makes them. One
+/// dataset without a weight is itself. With weights, each gives its share of request.samples, which
+/// must be there. Without, each gives one epoch, and the blend as many of these as were requested,
+/// or all. Throws mc::error.
+inline std::shared_ptr<const sample_set> blended_samples(const std::vector<dataset_part>& parts,
+                                                         std::span<const double> weights,
+                                                         const gpt_request& request,
+                                                         const document_ends& ends,
+                                                         const index_cache& cache = {},
+                                                         std::string_view part_name = "training") {
+  const auto one = [&](const dataset_part& p, std::optional<std::int64_t> samples) {
+    gpt_request r = request;
+    r.samples = samples;
+    return std::make_shared<const gpt_dataset>(p.data, p.sequences, r, ends, cache, part_name);
+  };
+  if (parts.size() == 1 && weights.empty()) return one(parts[0], request.samples);
+  std::vector<std::shared_ptr<const sample_set>> sets;
+  if (!weights.empty()) {
+    if (!request.samples)
+      throw error(exit_code::usage,
+                  fmt::format("the {} samples of a blend with weights have no number; give the "
+                              "prefixes without weights",
+                              part_name));
+    const std::vector<double> shares = normalized(weights);
+    const blend_sizes sizes = sizes_of_blend(shares, *request.samples);
+    for (std::size_t i = 0; i < parts.size(); ++i) sets.push_back(one(parts[i], sizes.built[i]));
+    return std::make_shared<const blended_dataset>(
+        std::move(sets), blend_indices::weighted(shares, sizes.size(), cache));
+  }
+  std::vector<std::int64_t> sizes;
+  for (const dataset_part& p : parts) {
+    sets.push_back(one(p, std::nullopt));
+    sizes.push_back(sets.back()->size());
+  }
+  for (std::size_t i = 0; i < sizes.size(); ++i)
+    if (sizes[i] == 0)
+      throw error(exit_code::data,
+                  fmt::format("the {} part of {} holds no sample of {} tokens; leave it out, give "
+                              "it more data, or another --split",
+                              part_name, sets[i]->name(), request.sequence));
+  const std::int64_t all = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+  if (!request.samples)
+    return std::make_shared<const blended_dataset>(std::move(sets),
+                                                   blend_indices::exhaustive(sizes, cache));
+  return std::make_shared<const blended_dataset>(
+      std::move(sets), blend_indices::weighted(std::vector<double>(sizes.begin(), sizes.end()),
+                                               std::min(*request.samples, all), cache));
+}
+
+} // namespace mc

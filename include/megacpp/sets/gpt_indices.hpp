@@ -1,0 +1,239 @@
+// Which tokens Megatron's GPTDataset gives as which sample (Megatron-LM,
+// megatron/core/datasets/gpt_dataset.py and helpers.cpp).
+//
+// E epochs of the sequences of a part are laid end to end in a shuffled order (the document index);
+// that stream is cut into samples of L tokens and one more, which is the next sample's first (the
+// sample index: where each begins); and the samples are shuffled (the shuffle index). If less than
+// 0.8 of the last epoch is needed, it is shuffled apart, behind the others, so that all tokens of
+// these are seen before any is seen once more.
+#pragma once
+
+#include <megacpp/data/split.hpp>
+#include <megacpp/io/error.hpp>
+#include <megacpp/sets/index_cache.hpp>
+#include <megacpp/sets/numpy_random.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+/// What is asked of the samples of a part.
+struct gpt_request {
+  std::int64_t sequence = 0;                ///< L, tokens of a sample
+  std::optional<std::int64_t> samples = {}; ///< at least so many; nothing: those of one epoch
+  std::uint32_t seed = 1234;
+  bool drop_last = true; ///< false: a last, short sample is padded
+  int extra = 1;         ///< tokens of a sample beyond L: 1, its last label, or 0
+};
+
+/// How the request is met from a part of so many sequences and tokens.
+struct gpt_epochs {
+  std::int64_t sequences = 0, tokens = 0; // of one epoch
+  std::int64_t epochs = 1;
+  std::int64_t samples = 0; // of all epochs
+  std::int64_t apart = 0;   // samples before those of the last epoch, if that is shuffled apart
+  bool separate = false;
+
+  std::int64_t documents() const { return epochs * sequences; }
+  /// Megatron's types: that of the sample index, and that of the shuffle index.
+  bool wide_places() const { return documents() > std::numeric_limits<std::int32_t>::max(); }
+  bool wide_samples() const { return samples >= 0xffffffffll - 1; }
+};
+
+/// Throws mc::error(exit_code::data) for a part without tokens, or for more than can be numbered.
+/// `what` is what messages call the part.
+inline gpt_epochs plan_epochs(std::int64_t sequences, std::int64_t tokens,
+                              const gpt_request& request, std::string_view what) {
+  const std::int64_t l = request.sequence, most = std::int64_t{1} << 56;
+  if (sequences <= 0 || tokens <= 0)
+    throw error(exit_code::data,
+                fmt::format("{} has no tokens; give more data or another --split", what));
+  gpt_epochs e{.sequences = sequences, .tokens = tokens};
+  if (request.samples) {
+    if (*request.samples > most / l)
+      throw error(exit_code::data,
+                  fmt::format("{} cannot give {} samples of {} tokens; train on fewer", what,
+                              *request.samples, l));
+    const std::int64_t wanted = *request.samples * l + request.extra;
+    e.epochs = std::max<std::int64_t>(1, (wanted + tokens - 1) / tokens);
+  }
+  if (e.epochs > most / std::max(sequences, tokens) || e.epochs > (std::int64_t{1} << 31) - 1 ||
+      sequences > std::numeric_limits<std::int32_t>::max())
+    throw error(exit_code::data,
+                fmt::format("{} has {} tokens in {} sequences, of which {} epochs are more than "
+                            "can be numbered; give more data, or fewer samples",
+                            what, tokens, sequences, e.epochs));
+  const std::int64_t all = e.epochs * tokens - request.extra;
+  // Megatron's ceil of binary32, which for much data is some samples off.
+  e.samples =
+      request.drop_last
+          ? all / l
+          : static_cast<std::int64_t>(std::ceil(static_cast<float>(all) / static_cast<float>(l)));
+  if (e.epochs > 1) {
+    e.apart = ((e.epochs - 1) * tokens - request.extra) / l;
+    const std::int64_t an_epoch = (tokens - request.extra) / l;
+    e.separate = *request.samples - e.apart <
+                 static_cast<std::int64_t>(0.80 * static_cast<double>(an_epoch));
+  }
+  return e;
+}
+
+/// Where a sample begins: a place of the document index, and tokens of the sequence there.
+struct gpt_place {
+  std::int64_t document = 0, offset = 0;
+  bool operator==(const gpt_place&) const = default;
+};
+
+/// The three indices, one behind the other in a table.
+class gpt_indices {
+public:
+  /// `length(i)` is that of sequence i, and `part` the sequences. What `cache` has is not built.
+  /// `key` tells the data from other data. Throws mc::error.
+  template <class Length>
+  gpt_indices(const Length& length, token_range part, const gpt_request& request,
+              std::string_view what, const index_cache& cache = {}, std::string_view key = "")
+      : request_(request),
+        epochs_(plan_epochs(part.size(), tokens_of(length, part), request, what)),
+        table_(cache.get("gpt", whole_key(part, key), bytes(), what,
+                         [&](index_table& table) { fill(length, part, table); })) {}
+
+  const gpt_epochs& epochs() const { return epochs_; }
+  std::int64_t samples() const { return epochs_.samples; }
+
+  /// The sequence at a place of the document index.
+  std::int32_t document(std::int64_t place) const { return documents()[to_size(place)]; }
+  std::span<const std::int32_t> documents() const {
+    return table_.values<std::int32_t>(documents_begin(), epochs_.documents());
+  }
+  /// Where sample s, 0 ... samples(), of those in order begins.
+  gpt_place place(std::int64_t s) const {
+    const auto at = [&]<class T>(T) -> gpt_place {
+      const auto p = table_.values<T>(0, 2 * (samples() + 1)).subspan(2 * to_size(s), 2);
+      return {p[0], p[1]};
+    };
+    return epochs_.wide_places() ? at(std::int64_t()) : at(std::int32_t());
+  }
+  /// Which of those in order sample i is.
+  std::int64_t shuffled(std::int64_t i) const {
+    if (epochs_.wide_samples())
+      return table_.values<std::int64_t>(shuffle_begin(), samples())[to_size(i)];
+    return table_.values<std::uint32_t>(shuffle_begin(), samples())[to_size(i)];
+  }
+
+private:
+  static std::size_t to_size(std::int64_t i) { return static_cast<std::size_t>(i); }
+  static std::uint64_t even(std::uint64_t bytes) { return (bytes + 7) / 8 * 8; }
+
+  template <class Length> static std::int64_t tokens_of(const Length& length, token_range part) {
+    std::int64_t tokens = 0;
+    for (std::int64_t i = part.begin; i < part.end; ++i) tokens += length(i);
+    return tokens;
+  }
+
+  std::uint64_t shuffle_begin() const {
+    return 2 * to_size(samples() + 1) * (epochs_.wide_places() ? 8 : 4);
+  }
+  std::uint64_t documents_begin() const {
+    return even(shuffle_begin() + to_size(samples()) * (epochs_.wide_samples() ? 8 : 4));
+  }
+  std::uint64_t bytes() const { return documents_begin() + 4 * to_size(epochs_.documents()); }
+
+  std::string whole_key(token_range part, std::string_view key) const {
+    return fmt::format(
+        "gpt indices 1: sequence {}, samples {}, seed {}, drop_last {}, extra {}, "
+        "sequences {} to {} of {}",
+        request_.sequence, request_.samples.value_or(-1), request_.seed, request_.drop_last,
+        request_.extra, part.begin, part.end, key);
+  }
+
+  template <class Length>
+  void fill(const Length& length, token_range part, index_table& table) const {
+    numpy_random random(request_.seed);
+    const auto documents = table.values<std::int32_t>(documents_begin(), epochs_.documents());
+    fill_documents(random, part, documents);
+    if (epochs_.wide_places()) fill_places<std::int64_t>(length, documents, table);
+    else fill_places<std::int32_t>(length, documents, table);
+    if (epochs_.wide_samples()) fill_shuffle<std::int64_t>(random, table);
+    else fill_shuffle<std::uint32_t>(random, table);
+  }
+
+  void fill_documents(numpy_random& random, token_range part,
+                      std::span<std::int32_t> documents) const {
+    const std::size_t n = to_size(epochs_.sequences);
+    for (std::size_t at = 0; at < documents.size(); at += n)
+      std::iota(documents.begin() + static_cast<std::ptrdiff_t>(at),
+                documents.begin() + static_cast<std::ptrdiff_t>(at + n),
+                static_cast<std::int32_t>(part.begin));
+    const std::size_t together = documents.size() - (epochs_.separate ? n : 0);
+    random.shuffle(documents.first(together));
+    random.shuffle(documents.subspan(together));
+  }
+
+  template <class T, class Length> void fill_places(const Length& length,
+                                                    std::span<const std::int32_t> documents,
+                                                    index_table& table) const {
+    const auto out = table.values<T>(0, 2 * (samples() + 1));
+    // Lengths some documents ahead: they are all over memory, and do not wait for each other.
+    std::array<std::int32_t, 1024> ahead;
+    std::size_t ahead_begin = 0, ahead_end = 0;
+    const auto length_at = [&](std::size_t d) -> std::int64_t {
+      if (d >= ahead_end) {
+        ahead_begin = d;
+        ahead_end = std::min(d + ahead.size(), documents.size());
+        for (std::size_t i = d; i < ahead_end; ++i)
+          ahead[i - d] = static_cast<std::int32_t>(length(documents[i]));
+      }
+      return ahead[d - ahead_begin];
+    };
+    std::size_t d = 0, at = 0;
+    std::int64_t offset = 0;
+    const auto put = [&] {
+      out[at++] = static_cast<T>(d);
+      out[at++] = static_cast<T>(offset);
+    };
+    put();
+    for (std::int64_t s = 0; s < samples(); ++s) {
+      for (std::int64_t left = request_.sequence + request_.extra;;) {
+        const std::int64_t rest = length_at(d) - offset;
+        left -= rest;
+        if (left <= 0) { // the sample ends within this document
+          offset += left + rest - request_.extra;
+          break;
+        }
+        if (d + 1 == documents.size()) { // the tokens are at their end: a short sample
+          offset = length_at(d) - request_.extra;
+          break;
+        }
+        ++d;
+        offset = 0;
+      }
+      put();
+    }
+  }
+
+  template <class T> void fill_shuffle(numpy_random& random, index_table& table) const {
+    const auto out = table.values<T>(shuffle_begin(), samples());
+    std::iota(out.begin(), out.end(), T{0});
+    const std::size_t together = epochs_.separate ? to_size(epochs_.apart) : out.size();
+    random.shuffle(out.first(together));
+    random.shuffle(out.subspan(together));
+  }
+
+  gpt_request request_;
+  gpt_epochs epochs_;
+  index_table table_;
+};
+
+} // namespace mc

@@ -1,0 +1,356 @@
+// Writing indexed datasets (sets/indexed_dataset.hpp), byte for byte as Megatron's
+// IndexedDatasetBuilder does.
+#pragma once
+
+#include <megacpp/io/descriptor.hpp>
+#include <megacpp/io/error.hpp>
+#include <megacpp/io/folder_place.hpp>
+#include <megacpp/sets/indexed_dataset.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cstdio>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+/// How far a dataset has been written, in whole documents.
+struct indexed_progress {
+  std::int64_t tokens = 0, sequences = 0, documents = 0;
+  bool operator==(const indexed_progress&) const = default;
+};
+
+namespace detail {
+
+/// A file that grows at its end, through a buffer.
+class growing_file {
+public:
+  growing_file() = default;
+  /// Opened at `size`, what is behind it cut off.
+  growing_file(const folder_place& place, std::string entry, std::int64_t size)
+      : entry_(std::move(entry)), path_(place.folder + '/' + entry_) {
+    const int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
+    file_ = descriptor(::openat(place.parent->get(), entry_.c_str(), flags, 0666));
+    if (!file_) throw output_error("create", path_, errno);
+    size_ = size;
+  }
+
+  /// Cuts off what is behind its size. Throws mc::error(exit_code::output) if it is shorter.
+  void cut() {
+    struct stat s {};
+    if (::fstat(file_.get(), &s) != 0) throw output_error("examine", path_, errno);
+    if (s.st_size < size_)
+      throw error(exit_code::output,
+                  fmt::format("{} has {} bytes, but {} had been written to it; remove it and begin "
+                              "again",
+                              path_, s.st_size, size_));
+    if (::ftruncate(file_.get(), size_) != 0 || ::lseek(file_.get(), size_, SEEK_SET) < 0)
+      throw output_error("write", path_, errno);
+  }
+
+  /// Forgets what was added behind so many bytes, which are in the file. Throws as cut().
+  void cut_to(std::int64_t size) {
+    pending_.clear();
+    size_ = size;
+    cut();
+  }
+
+  void add(std::span<const std::byte> bytes) {
+    if (pending_.size() + bytes.size() > block) flush();
+    if (bytes.size() >= block) put(bytes);
+    else pending_.insert(pending_.end(), bytes.begin(), bytes.end());
+    size_ += static_cast<std::int64_t>(bytes.size());
+  }
+  template <class T> void add_value(T value) { add(std::as_bytes(std::span(&value, 1))); }
+
+  void flush() {
+    put(pending_);
+    pending_.clear();
+  }
+  void sync() {
+    flush();
+    if (::fsync(file_.get()) != 0) throw output_error("make durable", path_, errno);
+  }
+  /// Passes all that was added to `take`, in pieces of whole items of so many bytes.
+  template <class F> void each_piece(std::size_t item, F&& take) {
+    flush();
+    std::vector<std::byte> piece(block / item * item);
+    for (std::int64_t at = 0; at < size_;) {
+      const std::int64_t wanted = std::min(size_ - at, static_cast<std::int64_t>(piece.size()));
+      for (std::int64_t had = 0; had < wanted;) {
+        const ::ssize_t n = ::pread(file_.get(), piece.data() + had,
+                                    static_cast<std::size_t>(wanted - had), at + had);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) throw output_error("read back", path_, n == 0 ? EIO : errno);
+        had += n;
+      }
+      take(std::span<const std::byte>(piece).first(static_cast<std::size_t>(wanted)));
+      at += wanted;
+    }
+  }
+
+  /// False if another process has it.
+  bool lock() const { return ::flock(file_.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
+  bool removed() const {
+    struct stat s {};
+    return ::fstat(file_.get(), &s) == 0 && s.st_nlink == 0;
+  }
+  const std::string& entry() const { return entry_; }
+  const std::string& path() const { return path_; }
+  std::int64_t size() const { return size_; }
+
+private:
+  static constexpr std::size_t block = 1 << 20;
+
+  void put(std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const ::ssize_t n = ::write(file_.get(), bytes.data(), bytes.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) throw output_error("write", path_, n == 0 ? EIO : errno);
+      bytes = bytes.subspan(static_cast<std::size_t>(n));
+    }
+  }
+
+  std::string entry_, path_;
+  descriptor file_;
+  std::vector<std::byte> pending_;
+  std::int64_t size_ = 0;
+};
+
+} // namespace detail
+
+/// A dataset in the making, of any size in constant memory. Its parts grow in P.bin.partial,
+/// P.lengths.partial and P.documents.partial; commit() makes of them P.idx.partial and gives
+/// P.bin and P.idx their names. Until then what was at P is untouched; what is not committed is
+/// removed with the object, unless keep() was called: then a writer that is given the last
+/// progress goes on from there. Throws mc::error(exit_code::output) for what cannot be written.
+class indexed_writer {
+public:
+  /// Missing folders above P are made. `from`: what another writer of P, of the same type, had
+  /// reached and kept.
+  indexed_writer(const std::string& prefix, token_type type, const indexed_progress& from = {})
+      : place_(checked(prefix)), type_(type), done_(from) {
+    do { // again if another writer removed it between its opening and the lock
+      parts_[bin] = open(".bin.partial", from.tokens * size_of(type));
+      if (!parts_[bin].lock())
+        throw error(exit_code::output,
+                    fmt::format("another process is writing {}; wait for it, or choose another "
+                                "prefix",
+                                parts_[bin].path()));
+    } while (parts_[bin].removed());
+    remove_ = true;
+    try {
+      parts_[lengths] = open(".lengths.partial", 4 * from.sequences);
+      parts_[ends] = open(".documents.partial", 8 * from.documents);
+      for (auto& part : parts_) part.cut();
+    } catch (...) {
+      remove_partial();
+      throw;
+    }
+  }
+  indexed_writer(const indexed_writer&) = delete;
+  indexed_writer& operator=(const indexed_writer&) = delete;
+  ~indexed_writer() { remove_partial(); }
+
+  token_type type() const { return type_; }
+  const indexed_progress& progress() const { return done_; }
+
+  /// One more sequence of the current document.
+  void add(std::span<const std::int32_t> tokens) {
+    if (tokens.size() > std::numeric_limits<std::int32_t>::max())
+      throw error(exit_code::data,
+                  fmt::format("a sequence of {} tokens is longer than an indexed dataset can hold; "
+                              "cut it",
+                              tokens.size()));
+    visit(type_, [&](auto id) {
+      using id_type = decltype(id);
+      constexpr std::size_t some = 4096;
+      std::array<id_type, some> ids;
+      for (std::size_t at = 0; at < tokens.size(); at += some) {
+        const auto piece = tokens.subspan(at, std::min(some, tokens.size() - at));
+        bool fit = true;
+        for (std::size_t i = 0; i < piece.size(); ++i) {
+          ids[i] = static_cast<id_type>(piece[i]);
+          fit &= static_cast<std::int64_t>(ids[i]) == piece[i];
+        }
+        if (!fit) refuse(piece);
+        parts_[bin].add(std::as_bytes(std::span(ids).first(piece.size())));
+      }
+    });
+    end_sequence(static_cast<std::int32_t>(tokens.size()));
+    done_.tokens += static_cast<std::int64_t>(tokens.size());
+  }
+
+  /// The sequences since the last document, which may be none, are a document.
+  void end_document() {
+    parts_[ends].add_value(done_.sequences);
+    ended_ = done_.sequences;
+    ++done_.documents;
+  }
+
+  /// All documents of another dataset, behind those that are there.
+  void append(const indexed_dataset& data) {
+    if (data.type() != type_)
+      throw error(exit_code::data,
+                  fmt::format("the tokens of {} are of type {}, but those of what is to hold them "
+                              "are {}; prepare both with one tokenizer",
+                              data.name(), name_of(data.type()), name_of(type_)));
+    constexpr std::size_t some = 8 << 20;
+    for (auto rest = data.bin_bytes(); !rest.empty();) {
+      data.check_unchanged();
+      const auto piece = rest.first(std::min(some, rest.size()));
+      parts_[bin].add(piece);
+      rest = rest.subspan(piece.size());
+    }
+    data.check_unchanged();
+    const std::int64_t before = done_.sequences;
+    for (std::int64_t i = 0; i < data.sequences(); ++i) end_sequence(data.length(i));
+    for (std::int64_t d = 1; d <= data.documents(); ++d)
+      parts_[ends].add_value(before + data.first_of(d));
+    done_.tokens += data.tokens();
+    done_.documents += data.documents();
+    ended_ = done_.sequences;
+  }
+
+  /// Hands all that was added to the files, from where go_back() finds it.
+  void flush() {
+    for (auto& part : parts_) part.flush();
+  }
+  /// Forgets what was added behind a progress that was flushed, also after a failure to write.
+  void go_back(const indexed_progress& to) {
+    parts_[bin].cut_to(to.tokens * size_of(type_));
+    parts_[lengths].cut_to(4 * to.sequences);
+    parts_[ends].cut_to(8 * to.documents);
+    done_ = to;
+    ended_ = to.sequences;
+  }
+  /// Makes all that was added durable: progress() is then where another writer can go on, if the
+  /// files are kept.
+  void sync() {
+    for (auto& part : parts_) part.sync();
+  }
+  /// What is not committed stays for another writer.
+  void keep() {
+    remove_ = false;
+    place_.made->keep();
+  }
+
+  /// Durable, under the names P.bin and P.idx. P.idx comes last, and one that was there goes
+  /// first, with the checksums in P.xxh64: whatever happens, there is never one beside a P.bin that
+  /// is not its own.
+  void commit() {
+    if (ended_ != done_.sequences)
+      throw error(exit_code::internal, fmt::format("{} sequences of {} are of no document",
+                                                   done_.sequences - ended_, place_.path));
+    detail::growing_file idx = open(idx_entry, 0);
+    idx.cut();
+    write_idx(idx);
+    idx.sync();
+    parts_[bin].sync();
+    const int folder = place_.parent->get();
+    for (const char* suffix : {".xxh64", ".idx"}) {
+      const std::string name = place_.name + suffix;
+      if (::unlinkat(folder, name.c_str(), 0) != 0 && errno != ENOENT)
+        throw detail::output_error("replace", place_.path + suffix, errno);
+    }
+    if (!detail::sync_folder(folder))
+      throw detail::output_error("make durable", place_.folder, errno);
+    rename(parts_[bin].entry(), ".bin");
+    rename(idx.entry(), ".idx");
+    place_.made->keep();
+    remove_ = true; // whoever kept what there was has no use for it any more
+    remove_partial();
+  }
+
+private:
+  enum part : std::size_t { bin, lengths, ends };
+  static constexpr const char* idx_entry = ".idx.partial";
+
+  static folder_place checked(const std::string& prefix) {
+    if (prefix.empty() || prefix.ends_with('/'))
+      throw error(exit_code::output,
+                  fmt::format("\"{}\" is no prefix of files to write; give one such as "
+                              "data/books_text_document",
+                              prefix));
+    return folder_place(prefix);
+  }
+  detail::growing_file open(std::string_view suffix, std::int64_t size) const {
+    return {place_, place_.name + std::string(suffix), size};
+  }
+  void end_sequence(std::int32_t length) {
+    parts_[lengths].add_value(length);
+    ++done_.sequences;
+  }
+
+  [[noreturn]] void refuse(std::span<const std::int32_t> ids) const {
+    const auto fits = [this](std::int32_t id) {
+      return visit(type_, [id](auto as) {
+        return static_cast<std::int64_t>(static_cast<decltype(as)>(id)) == id;
+      });
+    };
+    throw error(exit_code::data,
+                fmt::format("the token id {} of document {} of {} is none that type {} can hold; "
+                            "check the vocabulary",
+                            *std::find_if_not(ids.begin(), ids.end(), fits), done_.documents,
+                            place_.path, name_of(type_)));
+  }
+
+  void write_idx(detail::growing_file& idx) {
+    idx.add(std::as_bytes(std::span(detail::idx_magic)));
+    idx.add_value(detail::idx_version);
+    idx.add_value(static_cast<std::uint8_t>(type_));
+    idx.add_value(done_.sequences);
+    idx.add_value(done_.documents + 1);
+    parts_[lengths].each_piece(4, [&](std::span<const std::byte> piece) { idx.add(piece); });
+    std::int64_t at = 0;
+    parts_[lengths].each_piece(4, [&](std::span<const std::byte> piece) {
+      for (std::size_t i = 0; i < piece.size(); i += 4) {
+        idx.add_value(at);
+        at += detail::load<std::int32_t>(piece.data() + i) * size_of(type_);
+      }
+    });
+    idx.add_value(std::int64_t{0});
+    parts_[ends].each_piece(8, [&](std::span<const std::byte> piece) { idx.add(piece); });
+  }
+
+  void rename(const std::string& from, const char* suffix) const {
+    const int folder = place_.parent->get();
+    const std::string to = place_.name + suffix;
+    if (::renameat(folder, from.c_str(), folder, to.c_str()) != 0)
+      throw detail::output_error("rename a file to", place_.path + suffix, errno);
+    if (!detail::sync_folder(folder))
+      throw detail::output_error("make durable", place_.path + suffix, errno);
+  }
+  /// Needs no memory but for names: the lack of it may be why the writer gives up.
+  void remove_partial() {
+    if (!std::exchange(remove_, false)) return;
+    for (const auto& part : parts_)
+      if (!part.entry().empty()) ::unlinkat(place_.parent->get(), part.entry().c_str(), 0);
+    ::unlinkat(place_.parent->get(), (place_.name + idx_entry).c_str(), 0);
+  }
+
+  folder_place place_;
+  token_type type_;
+  std::array<detail::growing_file, 3> parts_;
+  indexed_progress done_;
+  std::int64_t ended_ = done_.sequences; // those that are of a document
+  bool remove_ = false;
+};
+
+} // namespace mc

@@ -1,0 +1,64 @@
+// The losses of a run, as its state keeps them and its curve shows them.
+#pragma once
+
+#include <megacpp/io/json_file.hpp>
+#include <megacpp/states/history.hpp>
+#include <megacpp/states/state.hpp>
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+namespace mc {
+
+struct validation_result {
+  std::int64_t step = 0;
+  double loss = 0; ///< nats a token
+  std::int64_t tokens = 0;
+  std::string measure = {}; ///< what tells the text from other text; "" where nothing is compared
+};
+
+struct run_losses {
+  loss_history history, validation;
+  std::optional<double> last;                 ///< of the last step
+  std::optional<validation_result> validated; ///< the last one
+
+  /// Adds the fields of a state that stands at `at`.
+  void save(nlohmann::json& state, const run_position& at) const {
+    if (last) state["loss"] = *last;
+    state["history"] = {{"training", history.json()}, {"validation", validation.json()}};
+    if (!validated || validated->step != at.step) return;
+    state["validation"] = {{"loss", validated->loss}, {"tokens", validated->tokens}};
+    if (!validated->measure.empty()) state["validation"]["measure"] = validated->measure;
+  }
+  /// Takes the losses from the fields of a state that stands at `at`. Throws mc::error.
+  void load(const json_value& state, const run_position& at) {
+    if (state.has("loss")) last = state.field<double>("loss");
+    if (state.has("validation")) {
+      const auto v = state.field<json_value>("validation");
+      validated = {at.step, v.field<double>("loss"), v.field<std::int64_t>("tokens"),
+                   v.has("measure") ? v.field<std::string>("measure") : ""};
+    }
+    if (state.has("history")) {
+      const auto h = state.field<json_value>("history");
+      history = loss_history::read(h.field<json_value>("training"));
+      validation = loss_history::read(h.field<json_value>("validation"));
+    }
+  }
+  /// The losses with the longest fields: of a run of so many steps and so many evaluations of so
+  /// many tokens, of one measure.
+  static run_losses longest(std::int64_t steps, std::int64_t evaluations, std::int64_t tokens,
+                            const std::string& measure) {
+    run_losses l;
+    l.history = loss_history::longest(steps, steps);
+    l.validation = loss_history::longest(steps, evaluations);
+    l.last = std::numeric_limits<double>::lowest(); // longest as a text
+    l.validated = {steps, *l.last, tokens, measure};
+    return l;
+  }
+};
+
+} // namespace mc

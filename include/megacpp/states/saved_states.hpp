@@ -1,0 +1,215 @@
+// The folder that --save names, as it is read: the states of one run, one folder a saved step.
+//
+//   ROOT/iter_0000100/                       complete, or not there
+//   ROOT/best/                               of the lowest validation loss, with --keep-best
+//   ROOT/latest_checkpointed_iteration.txt   written last; a hint for people and tools
+//
+// Reading never trusts the hint: the newest state whose checksums hold is the one, and the best may
+// be it.
+#pragma once
+
+#include <megacpp/io/leftovers.hpp>
+#include <megacpp/states/state_file.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+/// Megatron-LM's names of a step's folder and of the file that tells the newest one.
+inline std::string step_folder_name(std::int64_t step) { return fmt::format("iter_{:07}", step); }
+inline constexpr const char* newest_step_name = "latest_checkpointed_iteration.txt";
+inline constexpr const char* best_folder_name = "best";
+
+/// The step of a folder's name; nothing for other names.
+inline std::optional<std::int64_t> step_of(std::string_view name) {
+  constexpr std::string_view prefix = "iter_";
+  if (!name.starts_with(prefix)) return std::nullopt;
+  const std::string_view digits = name.substr(prefix.size());
+  std::int64_t step = 0;
+  const auto [end, problem] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  if (problem != std::errc() || end != digits.data() + digits.size() || step < 0 ||
+      name != step_folder_name(step))
+    return std::nullopt;
+  return step;
+}
+
+namespace detail {
+/// Whether an entry of a root is a model that somebody put there under a state's name, which counts
+/// as little as any other: it is no state, nor was one.
+inline bool is_model_in(int root, const std::string& name) {
+  const auto there = [&](const char* file) {
+    struct stat s {};
+    return ::fstatat(root, (name + '/' + file).c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 ? 0 : errno;
+  };
+  return there(model_folder_marker) == 0 && there(state_file_name) == ENOENT &&
+         there(optimizer_file_name) == ENOENT;
+}
+/// The step of an entry of a root; nothing for what is no state.
+inline std::optional<std::int64_t> step_in(int root, const std::string& name) {
+  const auto step = step_of(name);
+  return step && is_model_in(root, name) ? std::nullopt : step;
+}
+/// Whether a root has a best state, whole or not: a folder of that name may be anybody's. A link
+/// that leads nowhere may have led to one.
+inline bool has_best(int root) {
+  if (is_link(root, best_folder_name) && ::faccessat(root, best_folder_name, F_OK, 0) != 0)
+    return true;
+  const auto there = [&](const char* file) {
+    struct stat s {};
+    return ::fstatat(root, fmt::format("{}/{}", best_folder_name, file).c_str(), &s,
+                     AT_SYMLINK_NOFOLLOW) == 0;
+  };
+  return there(state_file_name) || there(optimizer_file_name);
+}
+/// By which an entry of a folder is told from one that took its place; 0: there is none.
+inline std::uint64_t number_of(int folder, const std::string& name) {
+  struct stat s {};
+  return ::fstatat(folder, name.c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 ? s.st_ino : 0;
+}
+} // namespace detail
+
+/// Steps with a folder of their own, whole or not, newest first.
+inline std::vector<std::int64_t> saved_steps(const model_folder& root) {
+  std::vector<std::int64_t> steps;
+  for (const std::string& name : root.names())
+    if (const auto step = detail::step_in(root.get(), name)) steps.push_back(*step);
+  std::sort(steps.rbegin(), steps.rend());
+  return steps;
+}
+
+/// What is known of a root's best state without its weights.
+struct best_state {
+  std::int64_t step = 0;
+  double loss = 0;     ///< of the validation part, nats a token
+  std::string measure; ///< what tells the text of that loss from other text
+};
+
+/// Nothing if the root has no best state. `needed(name)`: as for newest_state. Throws
+/// mc::error(exit_code::model) for one that is damaged or cannot be examined.
+template <class Needed>
+std::optional<best_state> best_state_of(const model_folder& root, Needed needed) {
+  if (!detail::has_best(root.get())) return std::nullopt;
+  const model_folder folder(root, best_folder_name);
+  const state_file file(folder);
+  file.verify(folder, needed);
+  const auto validation = file.state().field<json_value>("validation");
+  return best_state{file.state().field<std::int64_t>("step"), validation.field<double>("loss"),
+                    validation.has("measure") ? validation.field<std::string>("measure") : ""};
+}
+
+/// True for a folder that --save has written to, if only the beginning of a state.
+inline bool is_state_root(const model_folder& folder) {
+  const auto of_a_root = [](std::string_view name) {
+    return name == newest_step_name || step_of(name);
+  };
+  const std::vector<std::string> names = folder.names();
+  return detail::has_best(folder.get()) ||
+         std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+           const std::string_view target = detail::leftover_of(name).target;
+           return of_a_root(name) || of_a_root(target) || target == best_folder_name;
+         });
+}
+
+/// A state whose files are what they were when it was saved.
+struct whole_state {
+  model_folder folder;
+  state_file file;
+  std::vector<std::int64_t> damaged; ///< newer steps that are not whole
+  std::vector<std::string> notes;    ///< what to tell about them
+};
+
+namespace detail {
+/// The state of one step in the folder of a name. Throws mc::error(exit_code::model) if it is not
+/// whole.
+template <class Needed> whole_state read_state(const model_folder& root, const std::string& name,
+                                               std::int64_t step, Needed needed) {
+  model_folder folder(root, name);
+  state_file file(folder);
+  file.verify(folder, needed);
+  if (file.state().field<std::int64_t>("step") != step)
+    throw file.state().fault("is the state of another step than its folder says");
+  return whole_state{std::move(folder), std::move(file), {}, {}};
+}
+} // namespace detail
+
+/// The newest whole state of a root, which may be the best one; nothing if it has no state at all.
+/// `needed(name)`: the files whose contents must be right, not only their size. Throws
+/// mc::error(exit_code::model) if there are states but none is whole, or if one that may be whole
+/// cannot be examined: what follows an older one would replace it.
+template <class Needed>
+std::optional<whole_state> newest_state(const model_folder& root, Needed needed) {
+  struct entry {
+    std::int64_t step;
+    std::string name;
+    std::uint64_t number;
+  };
+  std::vector<std::int64_t> damaged;
+  std::vector<std::string> notes;
+  std::string first_fault;
+  std::int64_t faults = 0;
+  // A run that saves here may remove or replace what was listed: false if so. Else it is noted.
+  const auto passed_over = [&](const error& e, const entry& s, const std::string& what,
+                               const char* then) {
+    if (e.code() != exit_code::model) throw;
+    if (detail::number_of(root.get(), s.name) != s.number) return false;
+    if (dynamic_cast<const unexamined*>(&e) != nullptr)
+      throw error(exit_code::model,
+                  fmt::format("{}; {} may be whole, so no older one takes its place: move {}/{} "
+                              "away if it is not to count",
+                              e.what(), what, root.path(), s.name));
+    notes.push_back(fmt::format("{} cannot be used{}: {}", what, then, e.what()));
+    if (faults++ == 0) first_fault = e.what();
+    return true;
+  };
+  std::vector<entry> states;
+  const auto list = [&](std::int64_t step, std::string name) {
+    const std::uint64_t number = detail::number_of(root.get(), name);
+    states.push_back({step, std::move(name), number});
+  };
+  for (const std::int64_t step : saved_steps(root)) list(step, step_folder_name(step));
+  list(-1, best_folder_name);
+  entry best = std::move(states.back());
+  states.pop_back();
+  try {
+    if (const auto found = best_state_of(root, [](const std::string&) { return false; })) {
+      best.step = found->step;
+      // Behind that of its own step, which is the same.
+      states.insert(std::find_if(states.begin(), states.end(),
+                                 [&](const entry& s) { return s.step < best.step; }),
+                    best);
+    }
+  } catch (const error& e) {
+    if (!passed_over(e, best, "the best state", "")) return newest_state(root, needed);
+  }
+  for (const entry& s : states) {
+    const bool is_best = s.name == best_folder_name;
+    try {
+      whole_state found = detail::read_state(root, s.name, s.step, needed);
+      found.damaged = std::move(damaged);
+      found.notes = std::move(notes);
+      return found;
+    } catch (const error& e) {
+      const std::string what =
+          is_best ? "the best state" : fmt::format("the state of step {}", s.step);
+      if (!passed_over(e, s, what, ", so the one before is")) return newest_state(root, needed);
+      if (!is_best) damaged.push_back(s.step);
+    }
+  }
+  if (faults == 0) return std::nullopt;
+  throw error(exit_code::model, fmt::format("none of the {} states in {} is whole; the newest: {}",
+                                            faults, root.path(), first_fault));
+}
+
+} // namespace mc

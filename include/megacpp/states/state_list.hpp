@@ -1,0 +1,160 @@
+// `describe --load`: the states in a folder.
+#pragma once
+
+#include <megacpp/io/json_file.hpp>
+#include <megacpp/observe/text.hpp>
+#include <megacpp/states/saved_states.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <ctime>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <sys/stat.h>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+/// A state as it lies on the disk.
+struct listed_state {
+  std::string folder; ///< its name in the root
+  std::optional<std::int64_t> step;
+  std::optional<double> loss, validation_loss; ///< nats a token
+  std::optional<std::int64_t> committed;       ///< seconds since 1970, UTC
+  std::uint64_t bytes = 0;                     ///< of all that the folder holds
+  std::string damage;                          ///< why it is not whole; "" if it is
+};
+
+struct state_list {
+  std::vector<listed_state> states;   ///< newest first, the best one last
+  std::optional<std::string> resumed; ///< the folder of the one that train --load takes
+  std::string refusal;                ///< why it takes none; "" if it takes one, or there is none
+};
+
+namespace detail {
+
+/// All of a state's files are read. `step`: of the folder's name, if that tells.
+inline listed_state examined(const model_folder& folder, std::string name,
+                             std::optional<std::int64_t> step) {
+  listed_state s{std::move(name), step, {}, {}, {}, 0, {}};
+  try {
+    for (const std::string& file : folder.names()) {
+      struct stat f {};
+      if (::fstatat(folder.get(), file.c_str(), &f, AT_SYMLINK_NOFOLLOW) != 0) continue;
+      s.bytes += static_cast<std::uint64_t>(f.st_size);
+      if (file == state_file_name) s.committed = f.st_mtim.tv_sec;
+    }
+    const state_file file(folder);
+    const json_value& state = file.state();
+    const auto own = state.field<std::int64_t>("step");
+    if (state.has("loss")) s.loss = state.field<double>("loss");
+    if (state.has("validation"))
+      s.validation_loss = state.field<json_value>("validation").field<double>("loss");
+    if (step.value_or(own) != own)
+      throw state.fault("is the state of another step than its folder says");
+    s.step = own;
+    file.verify(folder, [](const std::string&) { return true; });
+  } catch (const error& e) {
+    if (e.code() != exit_code::model) throw;
+    s.damage = e.what();
+  }
+  return s;
+}
+
+/// `2026-01-31T09:05:00Z`.
+inline std::string time_text(std::int64_t seconds) {
+  const auto t = static_cast<std::time_t>(seconds);
+  std::tm utc{};
+  ::gmtime_r(&t, &utc);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", utc.tm_year + 1900, utc.tm_mon + 1,
+                     utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec);
+}
+
+} // namespace detail
+
+/// The states in a folder that train --save wrote, or the one state that a path names. Throws
+/// mc::error(exit_code::model) for a folder without any.
+inline state_list list_states(const std::string& path) {
+  const model_folder root(path);
+  state_list list;
+  if (root.contains(state_file_name)) {
+    list.states.push_back(detail::examined(root, path, std::nullopt));
+    list.refusal = list.states[0].damage;
+    if (list.refusal.empty()) list.resumed = path;
+    return list;
+  }
+  const auto examine = [&](const std::string& name, std::optional<std::int64_t> step) {
+    try {
+      list.states.push_back(detail::examined(model_folder(root, name), name, step));
+    } catch (const error& e) {
+      if (e.code() != exit_code::model) throw;
+      if (root.lacks(name)) return; // a run that saves here has removed it
+      list.states.push_back({name, step, {}, {}, {}, 0, e.what()});
+    }
+  };
+  for (const std::int64_t step : saved_steps(root)) examine(step_folder_name(step), step);
+  if (detail::has_best(root.get())) examine(best_folder_name, std::nullopt);
+  if (list.states.empty())
+    throw error(exit_code::model,
+                fmt::format("{} has no saved state; give a folder that train --save wrote, or "
+                            "leave --load out",
+                            path));
+  try {
+    const auto newest = newest_state(root, [](const std::string&) { return true; });
+    if (newest) list.resumed = newest->folder.path().substr(root.path().size() + 1);
+  } catch (const error& e) {
+    if (e.code() != exit_code::model) throw;
+    list.refusal = e.what();
+  }
+  return list;
+}
+
+/// A line for each state, and one for what train --load does.
+inline std::vector<std::string> states_lines(const state_list& list) {
+  std::size_t width = 0;
+  for (const listed_state& s : list.states) width = std::max(width, s.folder.size());
+  const auto known = [](const std::optional<double>& x) {
+    return x ? fmt::format("{:.4f}", *x) : std::string("-");
+  };
+  std::vector<std::string> lines{fmt::format("{:<{}} {:>10} {:>10} {:>11} {:>14}  {}", "state",
+                                             width, "step", "loss", "validation", "bytes",
+                                             "committed")};
+  for (const listed_state& s : list.states)
+    lines.push_back(fmt::format("{:<{}} {:>10} {:>10} {:>11} {:>14}  {:<20}  {}", s.folder, width,
+                                s.step ? fmt::format("{}", *s.step) : "-", known(s.loss),
+                                known(s.validation_loss), s.bytes,
+                                s.committed ? detail::time_text(*s.committed) : "-",
+                                s.damage.empty() ? "whole" : "damaged: " + s.damage));
+  lines.push_back(list.resumed ? fmt::format("train --load goes on from {}", *list.resumed)
+                               : fmt::format("train --load takes none of them: {}", list.refusal));
+  return lines;
+}
+
+/// {"states": [{"folder", "step", "loss", "validation_loss", "committed", "bytes", "whole",
+/// "damage"}], "train": folder or "refused": why, "best": folder}, without what is not known.
+inline std::string states_json(const state_list& list) {
+  json_output states = json_output::array();
+  for (const listed_state& s : list.states) {
+    json_output one{{"folder", s.folder}};
+    if (s.step) one["step"] = *s.step;
+    if (s.loss) one["loss"] = *s.loss;
+    if (s.validation_loss) one["validation_loss"] = *s.validation_loss;
+    if (s.committed) one["committed"] = detail::time_text(*s.committed);
+    one["bytes"] = s.bytes, one["whole"] = s.damage.empty();
+    if (!s.damage.empty()) one["damage"] = s.damage;
+    states.push_back(std::move(one));
+  }
+  json_output all{{"states", std::move(states)}};
+  if (list.resumed) all["train"] = *list.resumed;
+  else all["refused"] = list.refusal;
+  for (const listed_state& s : list.states)
+    if (s.folder == best_folder_name) all["best"] = s.folder;
+  return json_line(all);
+}
+
+} // namespace mc

@@ -1,0 +1,400 @@
+// The folder that --save names, as it is written (states/saved_states.hpp has what is in it).
+//
+// Writing step n: a temporary folder, its files synced, itself synced, renamed to its name, the
+// root synced (folder_writer); then the hint in the same way; then old states are removed. The best
+// one is exchanged with the one before it.
+#pragma once
+
+#include <megacpp/io/folder_writer.hpp>
+#include <megacpp/states/saved_states.hpp>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+/// A root that this process saves to. Others are kept out by a lock while it lives.
+class state_root {
+public:
+  /// Creates the folder if it is missing, and removes what killed runs left; a folder that was made
+  /// goes again unless a state is saved. Throws mc::error(exit_code::output).
+  explicit state_root(const std::string& path) : path_(path) {
+    if (path.empty())
+      throw error(exit_code::output, "the folder to save to has an empty name; give one");
+    take();
+  }
+
+  /// Steps that are known to be damaged do not count among those that are kept.
+  void pass_over(const std::vector<std::int64_t>& damaged) {
+    damaged_.insert(damaged.begin(), damaged.end());
+  }
+
+  const std::string& path() const { return path_; }
+  std::string folder_of(std::int64_t step) const { return path_ + '/' + step_folder_name(step); }
+
+  /// That nothing keeps others out, where a file system has no locks; "" where it has.
+  std::string note() const {
+    if (lock_problem_ == 0) return {};
+    return fmt::format(
+        "{} cannot be locked ({}), so another run that saves to it will not be "
+        "refused; start none",
+        path_, reason_of(lock_problem_));
+  }
+
+  /// Whether the path names the folder that was locked: someone may have removed or replaced it.
+  bool in_place() const {
+    struct stat opened {};
+    struct stat named {};
+    return ::fstat(folder(), &opened) == 0 && ::stat(path_.c_str(), &named) == 0 &&
+           opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+  }
+
+  /// The best state, as this process knows it.
+  const std::optional<best_state>& best() const { return best_; }
+  /// Why the best state that was there counts for nothing; "" if it does, or if there was none.
+  const std::string& fault_of_best() const { return fault_of_best_; }
+  std::string folder_of_best() const { return path_ + '/' + best_folder_name; }
+
+  /// Whether a step has a folder of its own that is not known to be damaged.
+  bool has(std::int64_t step) const {
+    const std::string name = step_folder_name(step);
+    return detail::number_of(folder(), name) != 0 && detail::step_in(folder(), name) &&
+           damaged_.count(step) == 0;
+  }
+
+  /// The newest step with a state that is not known to be damaged, be it the best one.
+  std::optional<std::int64_t> newest() const {
+    std::optional<std::int64_t> found;
+    if (best_) found = best_->step;
+    for (const std::string& name : names())
+      if (const auto step = detail::step_in(folder(), name); step && damaged_.count(*step) == 0)
+        found = std::max(found.value_or(*step), *step);
+    return found;
+  }
+
+  /// What save() does, but for the bytes (folder_writer::rehearse), and whether there is room for
+  /// all that `saves` saves up to this step, the last, and `bests` of save_best leave at once.
+  /// Damaged steps may be reached again, and so may the steps whose names others have taken: their
+  /// folders must be such as can be replaced. Throws mc::error.
+  void rehearse(std::int64_t step, std::int64_t saves, std::int64_t keep,
+                const std::function<void(folder_writer&)>& fill, std::int64_t bests = 0) const {
+    std::set<std::int64_t> again_or_taken = damaged_;
+    const std::int64_t present = newest().value_or(-1);
+    for (const std::string& name : names())
+      if (const auto taken = step_of(name); taken && *taken > present && *taken <= step)
+        again_or_taken.insert(*taken);
+    std::set<std::string> replaced;
+    for (const std::int64_t again : again_or_taken) replaced.insert(step_folder_name(again));
+    if (bests > 0) replaced.insert(best_folder_name);
+    for (const std::string& name : replaced) {
+      require_own(name);
+      folder_writer::check_target(place_of(name), state_kind);
+    }
+    require_own(step_folder_name(step));
+    const detail::disk_room one =
+        folder_writer::rehearse(place_of(step_folder_name(step)), state_kind, fill);
+    point_to(step, true);
+    require_space(one, saves, keep, bests);
+  }
+
+  /// Writes the state of a step, all at once or not at all, then removes old ones beyond the `keep`
+  /// newest (0: none). `fill` writes every file. Returns notes on what could not be removed. Throws
+  /// mc::error(exit_code::output); whatever was there is then still there. A root that was removed
+  /// is made anew, and locked; a folder that took its place is taken if it holds no state.
+  std::vector<std::string> save(std::int64_t step, std::int64_t keep,
+                                const std::function<void(folder_writer&)>& fill) {
+    write(step_folder_name(step), fill);
+    damaged_.erase(step);
+    point_to(step, false);
+    return keep > 0 ? prune(step, keep) : std::vector<std::string>();
+  }
+
+  /// Writes the best state in the place of the one before it, all at once or not at all. Throws as
+  /// save() does.
+  void save_best(const best_state& best, const std::function<void(folder_writer&)>& fill) {
+    write(best_folder_name, fill);
+    best_ = best;
+  }
+
+private:
+  int folder() const { return folder_->get(); }
+  /// Of all its entries. Throws mc::error.
+  std::vector<std::string> names() const {
+    auto list = detail::list_folder(folder());
+    if (!list) throw detail::output_error("list", path_, errno);
+    return *std::move(list);
+  }
+  folder_place place_of(const std::string& name) const { return {path_, folder_, name}; }
+  void write(const std::string& name, const std::function<void(folder_writer&)>& fill) {
+    if (!in_place()) take_anew();
+    require_own(name);
+    folder_writer out(place_of(name), state_kind);
+    fill(out);
+    out.commit();
+    made_.keep();
+  }
+
+  /// Opens and locks what the path names, and removes what killed runs left there.
+  void take() {
+    bool was_there = false;
+    for (int attempt = 0; !claim(was_there); ++attempt) {
+      if (attempt < 100) continue;
+      struct stat s {};
+      if (was_there)
+        throw error(exit_code::output,
+                    fmt::format("{} is removed by others as often as it is made; choose another "
+                                "folder to save to",
+                                path_));
+      if (::lstat(path_.c_str(), &s) == 0 && S_ISLNK(s.st_mode))
+        throw error(exit_code::output,
+                    fmt::format("{} is a symbolic link to a folder that is not there; make that "
+                                "folder, or choose another one to save to",
+                                path_));
+      throw detail::output_error("create", path_, ENOENT);
+    }
+    if (::faccessat(folder(), model_folder_marker, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+      throw error(exit_code::output,
+                  fmt::format("{} holds {}: it is a model, not a folder of saved states; choose "
+                              "another folder to save to",
+                              path_, model_folder_marker));
+    tidy();
+    look_for_best();
+  }
+
+  /// A best state that is damaged counts for nothing and is replaced by the next. All of its bytes
+  /// are looked at: its loss would keep out others, and its step older states.
+  void look_for_best() {
+    best_.reset();
+    fault_of_best_.clear();
+    if (!detail::has_best(folder())) return;
+    try {
+      best_ = best_state_of(model_folder(path_), [](const std::string&) { return true; });
+    } catch (const unexamined& e) {
+      throw error(exit_code::model,
+                  fmt::format("{}; the best state may be whole, so nothing is saved beside it: "
+                              "move {} away, or choose another folder to save to",
+                              e.what(), folder_of_best()));
+    } catch (const error& e) {
+      if (e.code() != exit_code::model) throw;
+      fault_of_best_ = e.what();
+    }
+  }
+
+  /// The same in the course of a run. Nobody knows whose a state is that is there by now.
+  void take_anew() {
+    const std::shared_ptr<const descriptor> before = folder_;
+    const std::optional<best_state> best = best_;
+    try {
+      take();
+      damaged_.clear();
+      if (const auto other = newest())
+        throw error(exit_code::output,
+                    fmt::format("{} was replaced during the run by a folder that holds the state "
+                                "of step {}; nothing is added to it: choose another folder to save "
+                                "to",
+                                path_, *other));
+    } catch (...) {
+      folder_ = before;
+      best_ = best;
+      throw;
+    }
+  }
+
+  /// Opens and locks the folder, which is made if it is missing. False if another run that made it
+  /// removed it meanwhile, for it saved nothing. `was_there`: whether it was there at all.
+  bool claim(bool& was_there) {
+    if (const int problem = made_.create(path_)) {
+      if (problem == ENOENT) return false;
+      throw detail::output_error("create", path_, problem);
+    }
+    descriptor open(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!open && errno == ENOENT) return false;
+    if (!open && errno == ENOTDIR)
+      throw error(exit_code::output,
+                  fmt::format("{} is not a folder; it is left as it is: choose another folder to "
+                              "save to",
+                              path_));
+    if (!open) throw detail::output_error("open", path_, errno);
+    was_there = true;
+    lock_problem_ = ::flock(open.get(), LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+    if (lock_problem_ == EWOULDBLOCK) {
+      made_.keep(); // what this run made is the other's now
+      throw error(exit_code::output,
+                  fmt::format("another run is saving to {}; choose another folder", path_));
+    }
+    folder_ = std::make_shared<const descriptor>(std::move(open));
+    return in_place();
+  }
+
+  /// Throws unless there is room for the most states that are there at once beyond those that are
+  /// there now. `one`: what one state takes.
+  void require_space(const detail::disk_room& one, std::int64_t saves, std::int64_t keep,
+                     std::int64_t bests) const {
+    const std::int64_t room_to_keep = std::max<std::int64_t>(0, keep - count());
+    const std::int64_t kept = keep > 0 ? std::min(saves, room_to_keep) : saves;
+    const std::int64_t best = std::min<std::int64_t>(bests, best_ ? 0 : 1);
+    const bool replaces = kept < saves || best < bests; // an old one goes when the new one is there
+    const std::int64_t most = kept + best + (replaces ? 1 : 0);
+    const auto require = [&](std::uint64_t each, std::uint64_t besides, std::uint64_t left,
+                             const char* unit, const char* remedy) {
+      if (left >= besides && (left - besides) / each >= static_cast<std::uint64_t>(most)) return;
+      throw error(
+          exit_code::output,
+          fmt::format("{} is to get {} state{} of {} {} before any is removed, but has "
+                      "{} {} left; free some {}{} choose another folder",
+                      path_, most, most == 1 ? "" : "s", each, unit, left, unit, remedy,
+                      most > 1 && keep != 1 ? ", keep fewer with --keep-latest-k, or" : " or"));
+    };
+    // Besides: the hint, old and new.
+    constexpr std::uint64_t page = detail::page_bytes;
+    const detail::disk_room left = detail::room_left(folder(), path_);
+    require(one.bytes + page, 2 * page, left.bytes, "bytes", "space");
+    require(one.inodes, 2, left.inodes, "inodes", "inodes");
+  }
+
+  /// Steps that are not known to be damaged.
+  std::int64_t count() const {
+    const std::vector<std::string> all = names();
+    return std::count_if(all.begin(), all.end(), [&](const std::string& name) {
+      const auto step = detail::step_in(folder(), name);
+      return step && damaged_.count(*step) == 0;
+    });
+  }
+
+  void tidy() const {
+    for (const std::string& name : names()) {
+      const std::string_view target = detail::leftover_of(name).target;
+      if (step_of(target) || target == best_folder_name) detail::tidy(folder(), target, state_kind);
+      else if (target == newest_step_name) ::unlinkat(folder(), name.c_str(), 0);
+    }
+  }
+
+  /// What a link names is not in the root, and is not read from there; a model is somebody's.
+  void require_own(const std::string& name) const {
+    struct stat s {};
+    const std::string full = path_ + '/' + name;
+    if (::fstatat(folder(), name.c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(s.st_mode))
+      throw error(exit_code::output,
+                  fmt::format("{} is a symbolic link, and states are not saved through one; "
+                              "remove it, or choose another folder to save to",
+                              full));
+    if (detail::is_model_in(folder(), name))
+      throw error(exit_code::output,
+                  fmt::format("{} is a model, not a state, and is left as it is; move it away, or "
+                              "choose another folder to save to",
+                              full));
+  }
+
+  /// The text of the hint; nothing where there is none that can be read as one.
+  std::optional<std::string> hint() const {
+    const descriptor file(
+        ::openat(folder(), newest_step_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    struct stat s {};
+    if (!file || ::fstat(file.get(), &s) != 0 || !S_ISREG(s.st_mode)) return std::nullopt;
+    std::string text(detail::page_bytes, '\0');
+    const ::ssize_t n = ::read(file.get(), text.data(), text.size());
+    if (n < 0 || n != s.st_size) return std::nullopt;
+    text.resize(static_cast<std::size_t>(n));
+    return text;
+  }
+
+  void point_to(std::int64_t step, bool rehearsal) const {
+    const auto fail = [&](const char* what) {
+      const int problem = errno;
+      return detail::output_error(what, path_ + '/' + newest_step_name, problem);
+    };
+    const std::string temporary = detail::temporary_of(newest_step_name);
+    // A rehearsal replaces a hint that is there by its own text.
+    const std::optional<std::string> present = rehearsal ? hint() : std::nullopt;
+    const std::string text = present ? *present : fmt::format("{}\n", step);
+    ::unlinkat(folder(), temporary.c_str(), 0);
+    descriptor file(::openat(folder(), temporary.c_str(),
+                             O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+    if (!file) throw fail("create");
+    const auto undo = [&](const char* what) {
+      error e = fail(what);
+      ::unlinkat(folder(), temporary.c_str(), 0);
+      return e;
+    };
+    ::ssize_t n = 0;
+    do n = ::write(file.get(), text.data(), text.size());
+    while (n < 0 && errno == EINTR);
+    if (n >= 0 && n != static_cast<::ssize_t>(text.size())) errno = ENOSPC, n = -1;
+    if (n < 0) throw undo("write");
+    if (::fsync(file.get()) != 0) throw undo("make durable");
+    if (!file.reset()) throw undo("close");
+    if (rehearsal && !present) {
+      struct stat s {};
+      const bool taken =
+          ::fstatat(folder(), newest_step_name, &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(s.st_mode);
+      if (taken) errno = EISDIR;
+      if (taken || ::unlinkat(folder(), temporary.c_str(), 0) != 0) throw undo("replace");
+      return;
+    }
+    if (::renameat(folder(), temporary.c_str(), folder(), newest_step_name) != 0)
+      throw undo("replace");
+    if (!detail::sync_folder(folder())) throw fail("make durable");
+  }
+
+  /// Removes states older than the `keep` newest whole ones up to `newest`.
+  std::vector<std::string> prune(std::int64_t newest, std::int64_t keep) const {
+    std::vector<std::string> notes;
+    std::vector<std::int64_t> steps;
+    const auto names = detail::list_folder(folder());
+    if (!names) return {fmt::format("cannot list {}: old states are kept", path_)};
+    for (const std::string& name : *names)
+      if (const auto step = detail::step_in(folder(), name); step && *step <= newest)
+        steps.push_back(*step);
+    std::sort(steps.rbegin(), steps.rend());
+    for (const std::int64_t step : steps) {
+      const bool counts = damaged_.count(step) == 0;
+      if (keep > 0 || step == newest) {
+        keep -= counts ? 1 : 0;
+        continue;
+      }
+      if (std::string note = remove(step); !note.empty()) notes.push_back(std::move(note));
+    }
+    return notes;
+  }
+
+  /// Says why a state, or what is left of it, is still there; "" once it is gone. Its name goes
+  /// first, so that no half of it is ever taken for a state.
+  std::string remove(std::int64_t step) const {
+    const std::string name = step_folder_name(step);
+    const auto kept = [&](std::string_view why) {
+      return fmt::format("{} is kept: {}", folder_of(step), why);
+    };
+    const detail::flat_folder state(folder(), name, state_kind);
+    if (!state.foreign().empty()) return kept("it holds " + printable(state.foreign()));
+    if (const int problem = state.obstacle()) return kept(reason_of(problem));
+    const std::string aside = detail::temporary_of(name) + "-old";
+    const bool moved = detail::rename_entry(folder(), name, aside, RENAME_NOREPLACE);
+    if (!moved && errno != EXDEV) return kept(reason_of(errno));
+    if (!moved) // a folder of a lower layer of overlayfs: it stops being a state otherwise
+      if (const int problem = state.unmark()) return kept(reason_of(problem));
+    const std::string& at = moved ? aside : name;
+    if (const int problem = state.remove(folder(), at))
+      return fmt::format("{}/{} is left of the state of step {}: {}; remove it", path_, at, step,
+                         reason_of(problem));
+    return {};
+  }
+
+  std::string path_;
+  std::set<std::int64_t> damaged_;
+  std::optional<best_state> best_;
+  std::string fault_of_best_;
+  std::shared_ptr<const descriptor> folder_;
+  int lock_problem_ = 0;
+  detail::made_folders made_; // goes before the lock does
+};
+
+} // namespace mc
