@@ -2260,7 +2260,7 @@ class IndexedSets(Case):
             self.assertLessEqual(line["product_ceiling_share"] or 0, 1)
         self.assertRegex(told, r"step 1/16 \| .* tokens/s, \S+ learned")
         self.assertEqual(told.count("losses are means over the tokens that are learned, which are all but what follows "
-                                    "the end of a document (--eod-mask-loss)\n"), 1)
+                                    "the end of a document\n"), 1)
         some = next(line for line in lines if 0 < line["learned_tokens"] < 128)
         self.assertIn(f"step {some['step']}/16 | loss: {some['loss']:.4f} (mean of {some['learned_tokens']} of 128 tokens) "
                       "| lr: ", told)
@@ -2583,7 +2583,7 @@ class IndexedSets(Case):
             self.assertNotEqual(lines[0]["loss"], plain[0]["loss"])
         said = run("eval", "--load", self.folder / "plain", "--data-path", one, "--eod-mask-loss", "--tokenizer-type",
                    "NullTokenizer").stdout.decode()
-        self.assertRegex(said, r" \d+ tokens, which are all but what follows the end of a document \(--eod-mask-loss\)\n$")
+        self.assertRegex(said, r" \d+ tokens, which are all but what follows the end of a document\n$")
         said = self.result("--eod-mask-loss", "--tokenizer-type", "NullTokenizer", data=("--data-path", one, "--split",
                            "80,20,0"), name="told", steps=1)[2]
         self.assertRegex(said, r"\| validation loss: .* \| \d+ tokens that are learned\n")
@@ -2639,7 +2639,7 @@ class IndexedSets(Case):
         for token, told in (("<|endoftext|>", True), ("<|im_end|>", False)):
             seen = self.result(*mask, *model, "--eod-token", token, data=("--data-path", one), name=f"b{told}",
                                steps=1)[2]
-            self.assertEqual("no document that was looked at ends with it, but one with 127: prepare" in seen, told)
+            self.assertEqual("no document that was looked at ends with it, but one with 127: let megacpp-data append it" in seen, told)
             self.assertIn("the tokenizer has 384 tokens, but the vocabulary of", seen)
         train = ("train", "--data-path", one)
         self.refused(USAGE, *train, *model, "--eod-token", "!", says="--eod-token changes nothing without")
@@ -3382,7 +3382,7 @@ class Describe(Case):
         self.assertEqual((result["train"], result["best"]), ("iter_0000010", "best"))
         self.assertEqual([line.split()[0] for line in lines],
                          ["state", "iter_0000010", "iter_0000008", "iter_0000004", "best", "train"])
-        self.assertIn("train --load goes on from iter_0000010", lines)
+        self.assertIn("a training run goes on from iter_0000010", lines)
         # What is listed as damaged is what a run passes over, for the same reason.
         before = contents(root)
         for name, folder in (("optimizer.safetensors", "iter_0000010"), ("config.json", "best")):

@@ -12,6 +12,7 @@
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/model/llama.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
+#include <megacpp/options/requests.hpp>
 #include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/compiled.hpp>
 #include <megacpp/run/session.hpp>
@@ -400,9 +401,9 @@ std::string trained(const Model& m, const setup& s, int dp, const std::string& f
       Device on(product_type::widened, 1);
       training_start& start = starts[static_cast<std::size_t>(c.rank())];
       const auto run = [&](const planes& both) {
-        trainer(p, o, on, std::move(start), {}, both).run();
-        options e = test::options_of({{"data-path", text}, {"load", folder}});
-        run_evaluation(p, e, on, both);
+        trainer(p, training_request_of(p, o, dp), on, std::move(start), {}, both).run();
+        const options e = test::options_of({{"data-path", text}, {"load", folder}});
+        run_evaluation(p, evaluation_request_of(e), on, both);
       };
       if constexpr (std::is_same_v<Device, guarded_device>) {
         if (deferring) on.defer();

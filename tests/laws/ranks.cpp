@@ -10,7 +10,7 @@
 #include <megacpp/inspect/description.hpp>
 #include <megacpp/inspect/timeline.hpp>
 #include <megacpp/io/json_file.hpp>
-#include <megacpp/options/settings.hpp>
+#include <megacpp/options/loop.hpp>
 #include <megacpp/preset/models.hpp>
 #include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/session.hpp>
@@ -744,7 +744,7 @@ BOOST_AUTO_TEST_CASE(numbers_of_micro_batches_that_a_schedule_does_not_run_are_r
     options o;
     o.training.global_batch_size.read(std::to_string(micros * s.batch.micro), "");
     const std::string size = "the nearest size is " + std::to_string(nearest * s.batch.micro);
-    BOOST_CHECK_EXCEPTION(settings_of(p.view(), o), error, [&](const error& e) {
+    BOOST_CHECK_EXCEPTION(loop_request_of(p.view(), o), error, [&](const error& e) {
       return e.code() == exit_code::usage && std::string(e.what()).find(size) != std::string::npos;
     });
   };

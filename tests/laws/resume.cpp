@@ -7,6 +7,7 @@
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/model/qwen3.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
+#include <megacpp/options/requests.hpp>
 #include <megacpp/product/cpu_products.hpp>
 #include <megacpp/train/trainer.hpp>
 
@@ -102,7 +103,7 @@ void train(const Model& m, dtype type, int micro, int threads, test::flag_values
   options o = test::options_of(flags);
   training_start start = prepare_start(program.view(), o);
   cpu device(product_type::widened, threads);
-  trainer t(program.view(), o, device, std::move(start));
+  trainer t(program.view(), training_request_of(program.view(), o), device, std::move(start));
   t.run();
 }
 

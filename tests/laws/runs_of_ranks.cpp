@@ -63,7 +63,9 @@ template <class Model> void train(const Model& m, const layout& l, int dp, dtype
   BOOST_TEST((detail::ranks_of_run(program.view(), o) == ranks));
   training_start start = prepare_start(program.view(), o);
   process_ranks alone;
-  detail::compute(ranks, program.view(), command::train, o, std::move(start), alone, make_device);
+  detail::compute(ranks, program.view(), command::train, o,
+                  detail::request_of(ranks, program.view(), command::train, o), std::move(start),
+                  alone, make_device);
 }
 
 /// Where the numbers of two files of tensors differ most, of the largest number of each tensor; more

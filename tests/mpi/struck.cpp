@@ -8,6 +8,7 @@
 // dashes. `struck eval - 0 FLAG VALUE...` evaluates.
 #include <megacpp/comm/process_ranks.hpp>
 #include <megacpp/comm/threads.hpp>
+#include <megacpp/options/requests.hpp>
 #include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/interpreter.hpp>
 #include <megacpp/train/trainer.hpp>
@@ -100,8 +101,9 @@ void run(const std::string& place, const std::string& how, int of_rank, options&
     std::span<float> weights;
     struck_ranks hosts(c, mine, weights), ranks_of_device(*others, mine, weights);
     const planes both{hosts, ranks_of_device};
-    if (place == "eval") return run_evaluation(p, o, device, both);
-    if (place != "loader") return trainer(p, o, device, {}, {}, both).run();
+    if (place == "eval") return run_evaluation(p, evaluation_request_of(o), device, both);
+    if (place != "loader")
+      return trainer(p, training_request_of(p, o, ranks.of(axis::dp)), device, {}, {}, both).run();
     session steps(p, device, purpose::training, ranks_of_device);
     const std::vector<std::int32_t> tokens(64, 7);
     for (int step = 1; step <= 6; ++step)

@@ -28,8 +28,8 @@ COMPILE_TIME = ["config", "num", "recipe", "graph", "op", "nn", "model", "pass",
 RUN_TIME = ["io", "vectors", "threads", "exec", "comm", "kernel", "product", "data", "tokenizer", "sets",
             "chat", "checkpoint", "observe"]
 RUN_TIME_SEES = ["config", "num", "recipe", "graph", "op", "plan"]
-BOTH = ["run", "hf", "laws", "optim", "options", "inspect", "inputs", "states", "train", "generate", "cli",
-        "tool", "preset"]
+BOTH = ["run", "hf", "laws", "optim", "request", "inspect", "inputs", "states", "train", "generate",
+        "options", "cli", "tool", "preset"]
 TOP = ["megacpp.hpp", "program.hpp", "main.hpp"]
 OF_A_RUN = ["megacpp.hpp", "program.hpp"]
 SLOW_LIBRARY = re.compile(r"^(nlohmann|fmt|CLI|boost)/")

@@ -209,7 +209,7 @@ BOOST_AUTO_TEST_CASE(bounds_round_half_to_even_and_parts_are_contiguous) {
 BOOST_AUTO_TEST_CASE(other_texts_are_refused) {
   for (const char* text : {"", ",", "a", "1,b", "1;1", "-1,2", "-0,1", "0,0,0", "1,1,1,1", "nan",
                            "inf,1", "1e400", "1e3", "1.2.3", ".", "0x10"})
-    CHECK_REFUSED(mc::split(text, 10), exit_code::usage, "--split");
+    CHECK_REFUSED(mc::split(text, 10), exit_code::usage, "data_request::split");
 }
 
 BOOST_AUTO_TEST_CASE(a_part_too_short_for_its_use_is_refused) {

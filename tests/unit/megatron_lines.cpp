@@ -2,6 +2,7 @@
 // that they describe: what they are refused for, all of it, and what is taken without an effect.
 #define BOOST_TEST_MODULE megatron_lines
 #include <megacpp/cli/parse.hpp>
+#include <megacpp/options/loop.hpp>
 #include <megacpp/options/settings.hpp>
 #include <megacpp/preset/models.hpp>
 #include <megacpp/tool/data_flags.hpp>
@@ -118,7 +119,7 @@ mc::options check(const mc::program_view& p, const std::string& text, const std:
       beside = mc::refuse_idle_flags(command::train, l.flags, l.refused);
       BOOST_TEST(l.sentences() == "");
       BOOST_TEST(sorted(beside) == sorted(words_of(told)));
-      BOOST_CHECK_NO_THROW(mc::settings_of(p, l.flags, dp));
+      BOOST_CHECK_NO_THROW(mc::loop_request_of(p, l.flags, dp));
     }
   }
   return l.flags;
@@ -155,7 +156,7 @@ BOOST_AUTO_TEST_CASE(gpt3_of_aws) {
   std::string spaced = aws_gpt3;
   std::ranges::replace(spaced, '=', ' ');
   const mc::options o = check(p, spaced + " --bf16", "", "");
-  BOOST_TEST(mc::settings_of(p, o).batches.last == 288);
+  BOOST_TEST(mc::loop_request_of(p, o).batches.last == 288);
   // What the program is not, all at once.
   const program other(gpt3_of(24, 2048, 16, 0.02), numbers({}, 1024, mc::dtype::f32));
   check(other, aws_gpt3 + " --fp16",
@@ -223,7 +224,7 @@ BOOST_AUTO_TEST_CASE(examples_of_megatron) {
   check(p, gpt3 + " --fp16 --step-batch-size-schedule 0:16~2.4B:320~12B:1536",
         "fp16 step-batch-size-schedule", "attention-backend tensorboard-dir");
   const mc::options o = check(p, gpt3 + " --bf16", "", "attention-backend tensorboard-dir");
-  BOOST_TEST(mc::settings_of(p, o).rates.warmup == 430.0);
+  BOOST_TEST(mc::loop_request_of(p, o).rates.warmup == 430.0);
 
   const std::string llama3 =
       " --use-mcore-models --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336"
@@ -333,7 +334,7 @@ BOOST_AUTO_TEST_CASE(older_examples_of_megatron) {
   const program one = of({}, 4);
   check(one, of_345m("4", "8") + " --fp16", "fp16", idle);
   const mc::options o = check(one, of_345m("4", "8"), "", idle);
-  BOOST_TEST(mc::settings_of(one, o).rates.warmup == 3200.0);
+  BOOST_TEST(mc::loop_request_of(one, o).rates.warmup == 3200.0);
   check(of({}, 8), of_345m("8", "64"), "", idle, 8);
   check(of({.tp = 2, .pp = 2}, 4),
         " --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2" + of_345m("4", "16"), "",
@@ -749,7 +750,7 @@ BOOST_AUTO_TEST_CASE(names_of_megatron_for_flags_of_this_program) {
   mc::program_view p;
   p.name = "model", p.numbers.batch = {2, 16};
   line<mc::options> both("train --lr-warmup-iters 3 --lr-warmup-fraction 0.1", mc::commands);
-  CHECK_REFUSED(mc::settings_of(p, both.flags), exit_code::usage,
+  CHECK_REFUSED(mc::loop_request_of(p, both.flags), exit_code::usage,
                 "--lr-warmup-fraction and --lr-warmup-iters contradict each other");
 }
 

@@ -2,6 +2,8 @@
 #define BOOST_TEST_MODULE options
 #include <megacpp/cli/advice.hpp>
 #include <megacpp/cli/option_file.hpp>
+#include <megacpp/options/flags_of_values.hpp>
+#include <megacpp/options/loop.hpp>
 #include <megacpp/options/settings.hpp>
 #include <megacpp/preset/models.hpp>
 
@@ -329,7 +331,7 @@ BOOST_AUTO_TEST_CASE(a_run_has_the_numbers_of_its_flags) {
                                     {"clip-grad", "3"},
                                     {"seed", "11"}})
     mc::find_flag(list, name)->flag->read(value, name);
-  const mc::training_settings t = mc::settings_of(p, o);
+  const mc::loop_request t = mc::loop_request_of(p, o);
   BOOST_TEST(t.steps == 300);
   BOOST_TEST(t.at_once == 2);
   BOOST_TEST(t.batches.after(0) == 6);
@@ -515,7 +517,7 @@ BOOST_AUTO_TEST_CASE(batches_that_grow_fit_the_program) {
     mc::options o;
     o.training.global_batch_size.read(global, "--global-batch-size");
     o.training.rampup_batch_size.read(rampup, "--rampup-batch-size");
-    return mc::settings_of(p, o, dp);
+    return mc::loop_request_of(p, o, dp);
   };
   const mc::batch_schedule s = settings("16", " 4 2  60", 1).batches;
   BOOST_TEST((s.start == 4 && s.increment == 2 && s.samples == 60 && s.last == 16));
@@ -607,4 +609,21 @@ BOOST_AUTO_TEST_CASE(what_is_compiled_in_has_megatrons_meaning) {
   has(compiled_values(mc::preset::gpt2_124m, {}),
       {"ffn-hidden-size=3072", "num-attention-heads=12", "num-query-groups=12", "num-experts=0",
        "expert-tensor-parallel-size=1"});
+}
+
+// Who gave flags is told flags, and of a value that has none its name.
+BOOST_AUTO_TEST_CASE(sentences_call_request_values_by_their_flags) {
+  BOOST_TEST(mc::in_flags("loop_request::save names data_request::paths: give one") ==
+             "--save names --data-path: give one");
+  BOOST_TEST(mc::in_flags("(report_request::trace_after, report_request::trace)") ==
+             "(--profile-step-start, --trace)");
+  BOOST_TEST(mc::in_flags("sampling_request::stops: byte 3") == "--stop: byte 3");
+  BOOST_TEST(mc::in_flags("sampling_request::stop_tokens 7") == "--stop-tokens 7");
+  for (const char* same : {"", "a::b of std::vector", "my_loop_request::save", "loop_request",
+                           "loop_request::saved", "a: b", "::", "/tmp/loop_request"})
+    BOOST_TEST(mc::in_flags(same) == same);
+  mc::options o;
+  const auto list = mc::flags_of(o);
+  for (const auto& [value, flag] : mc::flags_of_values)
+    BOOST_TEST((mc::find_flag(list, flag.substr(2)) != nullptr), value << " is of " << flag);
 }

@@ -7,6 +7,7 @@
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/model/qwen3.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
+#include <megacpp/options/requests.hpp>
 #include <megacpp/options/resume.hpp>
 #include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/session.hpp>
@@ -321,7 +322,7 @@ BOOST_AUTO_TEST_CASE(texts_that_reach_positions_a_state_never_trained) {
       o.sampling.prompt.read("1 2", "prompt");
       o.sampling.max_new_tokens.read(most, "max-new-tokens");
       cpu device(product_type::automatic, 1);
-      run_generation(saved.view(), o, device);
+      run_generation(saved.view(), generation_request_of(o), device);
       return 0;
     });
     BOOST_TEST(ended.status == 0);
@@ -409,9 +410,9 @@ BOOST_AUTO_TEST_CASE(who_reads_a_state_has_the_type_of_its_tokenizer) {
     for (const auto& [name, value] : flags) find_flag(flags_of(o), name)->flag->ask(value, name);
     json saved;
     save_flags(saved, of_run);
-    const text_flag type =
-        with_tokenizer_of_run(o, json_value(saved, "state", exit_code::model)).data.tokenizer_type;
-    return type.given() ? type() : std::string();
+    return with_tokenizer_of_run(tokenizer_request_of(o.data),
+                                 json_value(saved, "state", exit_code::model))
+        .type.value_or("");
   };
   for (const char* type : {"byte", "HuggingFaceTokenizer", "NullTokenizer"})
     BOOST_TEST(type_of({{"tokenizer-type", type}}, {}) == type);

@@ -3,6 +3,7 @@
 #define BOOST_TEST_MODULE text
 #include <megacpp/inputs/open_data.hpp>
 #include <megacpp/inputs/token_text.hpp>
+#include <megacpp/options/requests.hpp>
 #include <megacpp/sets/indexed_writer.hpp>
 #include <megacpp/train/start.hpp>
 
@@ -39,6 +40,19 @@ mc::options with(std::initializer_list<std::pair<const char*, std::string>> flag
   return o;
 }
 
+/// What `eval` measures with these flags, of a model in a folder.
+mc::text_data evaluated(const mc::program_view& p, const mc::options& o,
+                        std::optional<mc::character_set> characters) {
+  return mc::open_evaluation_text(p, mc::data_request_of(o, mc::command::eval), "folder",
+                                  std::move(characters));
+}
+/// How `generate` reads the texts of such a model.
+mc::token_text tokens_of(const mc::program_view& p, const mc::options& o,
+                         std::optional<mc::character_set> characters) {
+  const mc::generation_request r = mc::generation_request_of(o);
+  return mc::token_text(p, r.tokenizer, "folder", std::move(characters), r.sampling.ids);
+}
+
 /// A part of many tokens, none of which is stored.
 class endless_tokens final : public mc::token_source {
 public:
@@ -69,16 +83,19 @@ BOOST_AUTO_TEST_CASE(bytes_stand_in_for_the_tokens_of_a_tokenizer_only_where_ask
   const mc::character_set set({'a', 'b'});
   const auto train = [](const mc::program_view& p, const mc::options& o, bool loaded = false,
                         std::optional<mc::character_set> saved = std::nullopt) {
-    return mc::open_training_text(p, o, loaded, std::move(saved)).source->size();
+    return mc::open_training_text(p, mc::data_request_of(o, mc::command::train),
+                                  loaded ? "folder" : "", std::move(saved))
+        .source->size();
   };
   const mc::program_view large = program_of(151936), small = program_of(256);
   const char* const says = "model has a vocabulary of 151936 tokens";
 
   CHECK_REFUSED(train(large, text), exit_code::usage, says);
-  CHECK_REFUSED(train(large, text, true), exit_code::usage, "--tokenizer-type byte");
-  CHECK_REFUSED(train(program_of(257), text), exit_code::usage, "--data-type u16 or i32");
-  CHECK_REFUSED(mc::open_evaluation_text(large, text, std::nullopt), exit_code::usage, says);
-  CHECK_REFUSED(mc::token_text(large, with({}), std::nullopt), exit_code::usage, "--ids");
+  CHECK_REFUSED(train(large, text, true), exit_code::usage, "tokenizer_request::type byte");
+  CHECK_REFUSED(train(program_of(257), text), exit_code::usage, "data_request::kind u16 or i32");
+  CHECK_REFUSED(evaluated(large, text, std::nullopt), exit_code::usage, says);
+  CHECK_REFUSED(tokens_of(large, with({}), std::nullopt), exit_code::usage,
+                "sampling_request::ids");
 
   BOOST_TEST(train(small, text) == 1000);
   BOOST_TEST(train(large, asked) == 1000);
@@ -87,13 +104,12 @@ BOOST_AUTO_TEST_CASE(bytes_stand_in_for_the_tokens_of_a_tokenizer_only_where_ask
   BOOST_TEST(train(large, text, true, set) == 1000);
   BOOST_TEST(train(program_of(30000), ids) == 500);
   for (const auto& [p, o] : {std::pair(small, text), std::pair(large, asked)})
-    BOOST_TEST(mc::open_evaluation_text(p, o, std::nullopt).source->size() == 1000);
-  BOOST_TEST(mc::open_evaluation_text(large, text, set).source->size() == 1000);
-  BOOST_TEST(mc::token_text(small, with({}), std::nullopt).drawn() == 256);
-  BOOST_TEST(mc::token_text(large, with({{"tokenizer-type", "byte"}}), std::nullopt).drawn() ==
-             256);
-  BOOST_TEST(mc::token_text(large, with({{"ids", "true"}}), std::nullopt).drawn() == 151936);
-  BOOST_TEST(mc::token_text(large, with({}), set).drawn() == 2);
+    BOOST_TEST(evaluated(p, o, std::nullopt).source->size() == 1000);
+  BOOST_TEST(evaluated(large, text, set).source->size() == 1000);
+  BOOST_TEST(tokens_of(small, with({}), std::nullopt).drawn() == 256);
+  BOOST_TEST(tokens_of(large, with({{"tokenizer-type", "byte"}}), std::nullopt).drawn() == 256);
+  BOOST_TEST(tokens_of(large, with({{"ids", "true"}}), std::nullopt).drawn() == 151936);
+  BOOST_TEST(tokens_of(large, with({}), set).drawn() == 2);
 }
 
 BOOST_AUTO_TEST_CASE(the_tokenizer_is_that_of_the_model) {
@@ -105,14 +121,14 @@ BOOST_AUTO_TEST_CASE(the_tokenizer_is_that_of_the_model) {
   const auto byte = with({{"data-path", path}, {"load", "folder"}, {"tokenizer-type", "byte"}}),
              character =
                  with({{"data-path", path}, {"load", "folder"}, {"tokenizer-type", "char"}});
-  CHECK_REFUSED(mc::open_training_text(p, byte, true, set), exit_code::mismatch,
-                "folder was saved with char");
-  CHECK_REFUSED(mc::open_evaluation_text(p, byte, set), exit_code::mismatch, "saved with char");
-  CHECK_REFUSED(mc::token_text(p, byte, set), exit_code::mismatch, "saved with char");
-  CHECK_REFUSED(mc::open_evaluation_text(p, character, std::nullopt), exit_code::mismatch,
-                "saved with byte");
-  CHECK_REFUSED(mc::token_text(p, character, std::nullopt), exit_code::mismatch, "saved with byte");
-  BOOST_TEST(mc::open_evaluation_text(p, character, set).source->size() == 1000);
+  CHECK_REFUSED(
+      mc::open_training_text(p, mc::data_request_of(byte, mc::command::train), "folder", set),
+      exit_code::mismatch, "folder was saved with char");
+  CHECK_REFUSED(evaluated(p, byte, set), exit_code::mismatch, "saved with char");
+  CHECK_REFUSED(tokens_of(p, byte, set), exit_code::mismatch, "saved with char");
+  CHECK_REFUSED(evaluated(p, character, std::nullopt), exit_code::mismatch, "saved with byte");
+  CHECK_REFUSED(tokens_of(p, character, std::nullopt), exit_code::mismatch, "saved with byte");
+  BOOST_TEST(evaluated(p, character, set).source->size() == 1000);
 }
 
 // What is no token is found at the start wherever a run would meet it.
@@ -125,8 +141,8 @@ BOOST_AUTO_TEST_CASE(both_parts_of_a_run_are_read_at_its_start) {
     std::string data(2000, '\1');
     data[at] = '\2';
     write_text(path, data);
-    mc::open_training_text(program_of(o.data.data_type() == "u16" ? 0x102 : 2), o, false,
-                           std::nullopt);
+    mc::open_training_text(program_of(o.data.data_type() == "u16" ? 0x102 : 2),
+                           mc::data_request_of(o, mc::command::train), "", std::nullopt);
   };
   for (const std::size_t at : {3u, 999u, 1001u, 1499u}) {
     CHECK_REFUSED(opened(u16, at), exit_code::data, "at offset " + std::to_string(at - 1) + " is");
@@ -188,7 +204,8 @@ mc::options asked(const asked_flags& flags) {
 mc::run_data opened(const asked_flags& flags) {
   const mc::program_view p = packed_program();
   const mc::options o = asked(flags);
-  return mc::open_training_data(p, o, mc::settings_of(p, o), "", std::nullopt, 2);
+  return mc::open_training_data(p, mc::data_request_of(o, mc::command::train),
+                                mc::loop_request_of(p, o), "", std::nullopt, 2);
 }
 
 /// Ten documents of twenty tokens: of document d all are first + d.
@@ -318,7 +335,8 @@ BOOST_AUTO_TEST_CASE(conversations_of_several_files_are_one_set) {
                               {"epochs", std::to_string(epochs)},
                               {"global-batch-size", global},
                               {"rampup-batch-size", rampup}};
-      const mc::batch_schedule batches = mc::settings_of(packed_program(), asked(flags)).batches;
+      const mc::batch_schedule batches =
+          mc::loop_request_of(packed_program(), asked(flags)).batches;
       const std::int64_t steps = opened(flags).steps.value(), samples = 5 * epochs;
       BOOST_TEST(batches.samples_of(steps, 0) >= samples, epochs << " epochs by " << rampup);
       BOOST_TEST((steps == 1 || batches.samples_of(steps - 1, 0) < samples),

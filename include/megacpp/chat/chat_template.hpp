@@ -491,15 +491,16 @@ inline chat_template chat_template::of_jinja(std::string_view jinja, std::string
       if (known.checksum == checksum)
         return chat_template(known.style, std::string(known.default_system), std::move(begin));
   }
-  throw error(exit_code::model,
-              fmt::format("{}: its chat template (XXH64 {:016x}) is none that megacpp knows, which "
-                          "are those of ChatML, Llama 3, Qwen2.5 and Qwen3 as published; let its "
-                          "own program write the conversations as token ids: "
-                          "examples/render_conversations.py --tokenizer {} --input FILE "
-                          ">LINES.jsonl, and give LINES.jsonl to --data-type chat (--prompts for "
-                          "generate --ids)",
-                          place, xxh64::of(std::as_bytes(std::span(jinja))),
-                          std::filesystem::path(place).parent_path().string()));
+  throw error(
+      exit_code::model,
+      fmt::format("{}: its chat template (XXH64 {:016x}) is none that megacpp knows, which "
+                  "are those of ChatML, Llama 3, Qwen2.5 and Qwen3 as published; let its "
+                  "own program write the conversations as token ids: "
+                  "examples/render_conversations.py --tokenizer {} --input FILE "
+                  ">LINES.jsonl, and give LINES.jsonl to data_request::kind chat (--prompts for "
+                  "generate sampling_request::ids)",
+                  place, xxh64::of(std::as_bytes(std::span(jinja))),
+                  std::filesystem::path(place).parent_path().string()));
 }
 
 inline chat_template chat_template::of_folder(const std::string& folder) {

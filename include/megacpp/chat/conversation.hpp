@@ -261,10 +261,10 @@ private:
             "its \"{}\" is neither 0 nor 1, false nor true; give 1 where the turn is learned",
             name));
       if (read.role != chat_role::assistant && !is_no && name != "weight")
-        throw message_fault(
-            fmt::format("its \"{}\" asks to learn a turn of the {}, and what the assistant says is "
-                        "learned alone; leave it out (--chat-loss all learns every token)",
-                        name, name_of(read.role)));
+        throw message_fault(fmt::format(
+            "its \"{}\" asks to learn a turn of the {}, and what the assistant says is "
+            "learned alone; leave it out (data_request::learned all learns every token)",
+            name, name_of(read.role)));
       if (!said_by.empty() && read.trained == is_no)
         throw message_fault(
             fmt::format("its \"{}\" and its \"{}\" contradict each other; leave one of them out",

@@ -13,6 +13,8 @@
 #include <megacpp/inspect/pictures.hpp>
 #include <megacpp/io/checksum.hpp>
 #include <megacpp/io/mapped_file.hpp>
+#include <megacpp/options/requests.hpp>
+#include <megacpp/options/settings.hpp>
 #include <megacpp/run/program_source.hpp>
 #include <megacpp/states/state_list.hpp>
 #include <megacpp/threads/machine.hpp>
@@ -27,6 +29,7 @@
 #include <system_error>
 #include <thread>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace mc {
@@ -224,9 +227,21 @@ inline int threads_of_rank(const options& o, const mesh& m, const process_ranks&
                              : std::max(1, (asked > 0 ? asked : processors()) / ranks_of(m));
 }
 
+/// The request of a command that computes.
+using computing_request = std::variant<training_request, evaluation_request, generation_request>;
+
+/// Throws mc::error for flags that contradict each other, the program or the ranks.
+inline computing_request request_of(const mesh& m, const program_view& p, command what,
+                                    const options& o) {
+  if (what == command::eval) return evaluation_request_of(o);
+  if (what == command::generate) return generation_request_of(o);
+  return training_request_of(p, o, m.of(axis::dp));
+}
+
 /// Trains, evaluates or generates on the ranks of a mesh.
 inline void compute(const mesh& m, const program_view& p, command what, options& o,
-                    training_start start, process_ranks& processes, device_maker& make_device) {
+                    const computing_request& request, training_start start,
+                    process_ranks& processes, device_maker& make_device) {
   if (o.machine.tf32() && p.numbers.precision.weight != dtype::f32)
     throw error(
         exit_code::usage,
@@ -272,10 +287,13 @@ inline void compute(const mesh& m, const program_view& p, command what, options&
                           .tell = all.first() ? &print_note : nullptr});
     const auto ranks = hosts.make_ranks(*device);
     const planes both{hosts, *ranks};
-    if (what == command::eval) return run_evaluation(p, o, *device, both, measured);
-    if (what == command::generate) return run_generation(p, o, *device, both);
+    if (const auto* evaluation = std::get_if<evaluation_request>(&request))
+      return run_evaluation(p, *evaluation, *device, both, measured);
+    if (const auto* generation = std::get_if<generation_request>(&request))
+      return run_generation(p, *generation, *device, both);
     training_start& mine = starts[all.apart() ? 0 : static_cast<std::size_t>(hosts.rank())];
-    trainer t(p, o, *device, std::move(mine), &make_training_samples, both);
+    trainer t(p, std::get<training_request>(request), *device, std::move(mine),
+              &make_training_samples, both);
     if (all.first() && !o.report.bench_json() && !flags.empty()) print_on_the_way(flags);
     t.run();
   });
@@ -334,9 +352,10 @@ inline void carry_out(const program_source& source, const program_view& p, comma
   detail::require_connected(o, processes.several());
   if (what == command::convert) {
     const int n = detail::number_of_ranks(o, processes.size(), 1); // files have no layout
+    const export_request request = export_request_of(o);
     if (processes.first()) processes.call("");
     return detail::on_ranks(mesh_of({}, n), what, o, processes,
-                            [&](communicator& hosts) { run_export(p, o, hosts); });
+                            [&](communicator& hosts) { run_export(p, request, hosts); });
   }
   const mesh ranks = detail::check_runnable(p, what, o, processes.size(), processes.first());
   require_memory(p, what, o, ranks, processes, detail::threads_of_rank(o, ranks, processes),
@@ -345,12 +364,13 @@ inline void carry_out(const program_source& source, const program_view& p, comma
     print_note(slow);
   training_start start = what != command::train ? training_start{}
                          : processes.first()    ? prepare_start(p, o)
-                                                : start_as_named(called, o, p.name);
+                                                : prepare_named_start(called, o, p.name);
   // A run that goes on has the other flags of its state.
   const std::string idle = idle_flags{{}, detail::idle_flags_of(what, o)}.note();
   if (processes.first() && !idle.empty()) print_note(idle);
+  const detail::computing_request request = detail::request_of(ranks, p, what, o);
   if (processes.first()) processes.call(name_of_start(start));
-  detail::compute(ranks, p, what, o, std::move(start), processes, make_device);
+  detail::compute(ranks, p, what, o, request, std::move(start), processes, make_device);
 }
 
 } // namespace mc

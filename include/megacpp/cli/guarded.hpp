@@ -8,6 +8,7 @@
 #include <megacpp/io/signals.hpp>
 #include <megacpp/observe/print.hpp>
 #include <megacpp/observe/reader.hpp>
+#include <megacpp/options/flags_of_values.hpp>
 #include <megacpp/threads/own_thread.hpp>
 
 #include <cstdio>
@@ -38,9 +39,9 @@ inline void prepare_for_little_memory() {
 } // namespace detail
 
 /// The body of every program's main: returns the exit code of work(program, attempt), where
-/// attempt(f) is that of f. Failures are one sentence on the standard error, behind `who()`. The
-/// work has a thread of its own, so that its stack does not depend on `ulimit -s`; the calling one
-/// waits, and takes the signals.
+/// attempt(f) is that of f. Failures are one sentence on the standard error, behind `who()`, in
+/// which members of requests are called by their flags. The work has a thread of its own, so that
+/// its stack does not depend on `ulimit -s`; the calling one waits, and takes the signals.
 template <class Who, class Work>
 int run_guarded(int argc, char** argv, const Who& who, const Work& work) {
   fill_standard_descriptors();
@@ -49,7 +50,7 @@ int run_guarded(int argc, char** argv, const Who& who, const Work& work) {
   program = printable(program.substr(program.rfind('/') + 1));
   const auto fail = [&](exit_code code, std::string_view sentence) {
     std::fflush(stdout);
-    write_line_to_reader(STDERR_FILENO, {program, ": ", who(), sentence});
+    write_line_to_reader(STDERR_FILENO, {program, ": ", who(), in_flags(sentence)});
     return static_cast<int>(code);
   };
   const first_process_ends in_a_container;
@@ -62,7 +63,8 @@ int run_guarded(int argc, char** argv, const Who& who, const Work& work) {
       return static_cast<int>(exit_code::success);
     } catch (const errors& e) {
       const int code = fail(e.code(), e.title());
-      for (const std::string& one : e.sentences()) write_line_to_reader(STDERR_FILENO, {"  ", one});
+      for (const std::string& one : e.sentences())
+        write_line_to_reader(STDERR_FILENO, {"  ", in_flags(one)});
       return code;
     } catch (const error& e) {
       return fail(e.code(), e.what());

@@ -42,7 +42,7 @@ private:
         exit_code::data,
         fmt::format(
             "{}: the byte at offset {} is token {}, but the model's vocabulary has only {} "
-            "tokens (0 to {}); train with --tokenizer-type char, use other data, or a model "
+            "tokens (0 to {}); train with tokenizer_request::type char, use other data, or a model "
             "with a larger vocabulary",
             file_.path(), first + static_cast<std::int64_t>(i), ids[i], vocabulary_,
             vocabulary_ - 1));

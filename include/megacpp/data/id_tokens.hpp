@@ -27,7 +27,7 @@ public:
     if (file_.size() % sizeof(Id) != 0)
       throw error(exit_code::data,
                   fmt::format("{} has {} bytes, which are no whole number of {}-byte token ids: it "
-                              "is cut short, or of another --data-type",
+                              "is cut short, or of another data_request::kind",
                               file_.path(), file_.size(), sizeof(Id)));
   }
 
@@ -51,11 +51,12 @@ private:
   [[noreturn]] void refuse(std::int64_t first, std::span<const std::int32_t> ids) const {
     std::size_t i = 0;
     while (ids[i] >= 0 && ids[i] < vocabulary_) ++i;
-    throw error(exit_code::data,
-                fmt::format("{}: the token id at offset {} is {}, but the model's vocabulary has "
-                            "the ids 0 to {}; use data of this vocabulary, or check --data-type",
-                            file_.path(), (static_cast<std::size_t>(first) + i) * sizeof(Id),
-                            ids[i], vocabulary_ - 1));
+    throw error(
+        exit_code::data,
+        fmt::format("{}: the token id at offset {} is {}, but the model's vocabulary has "
+                    "the ids 0 to {}; use data of this vocabulary, or check data_request::kind",
+                    file_.path(), (static_cast<std::size_t>(first) + i) * sizeof(Id), ids[i],
+                    vocabulary_ - 1));
   }
 
   std::int64_t vocabulary_;

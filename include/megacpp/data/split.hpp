@@ -34,10 +34,11 @@ struct split_ranges {
 /// ones are 0, normalised to the sum 1. Throws mc::error(exit_code::usage).
 inline std::array<double, 3> split_shares(std::string_view text) {
   const auto refuse = [text](std::string_view why) {
-    return error(exit_code::usage,
-                 fmt::format("--split \"{}\": {}; give up to three shares for training, "
-                             "validation and test, such as 90,10,0",
-                             text.substr(0, 80), why));
+    return error(
+        exit_code::usage,
+        fmt::format("data_request::split \"{}\": {}; give up to three shares for training, "
+                    "validation and test, such as 90,10,0",
+                    text.substr(0, 80), why));
   };
   std::array<double, 3> shares{};
   std::size_t count = 0;
@@ -88,7 +89,7 @@ inline void require_window(const token_source& source, token_range part, std::st
   throw error(
       exit_code::data,
       fmt::format("the {} part of {} has {} of its {} tokens, but one window of sequence length {} "
-                  "needs {}; give more data or another --split",
+                  "needs {}; give more data or another data_request::split",
                   part_name, source.name(), std::max<std::int64_t>(part.size(), 0), source.size(),
                   sequence, sequence + 1));
 }
@@ -101,7 +102,7 @@ inline void require_prediction(const token_source& source, token_range part,
       exit_code::data,
       fmt::format(
           "the {} part of {} has {} of its {} tokens, but one prediction needs 2; give more "
-          "data or another --split",
+          "data or another data_request::split",
           part_name, source.name(), std::max<std::int64_t>(part.size(), 0), source.size()));
 }
 

@@ -5,11 +5,12 @@
 #include <megacpp/generate/generator.hpp>
 #include <megacpp/generate/sampler.hpp>
 #include <megacpp/inputs/token_text.hpp>
+#include <megacpp/inspect/untrained_positions.hpp>
 #include <megacpp/io/clock.hpp>
 #include <megacpp/io/json_file.hpp>
 #include <megacpp/io/mapped_file.hpp>
 #include <megacpp/observe/text.hpp>
-#include <megacpp/options/settings.hpp>
+#include <megacpp/request/requests.hpp>
 #include <megacpp/run/rank_program.hpp>
 #include <megacpp/train/evaluate.hpp>
 
@@ -35,44 +36,40 @@ struct continued_text {
   std::int64_t fresh() const { return std::ssize(tokens) - static_cast<std::int64_t>(given); }
 };
 
-/// The model that continues the texts; none where --random-weights takes its place. Throws
-/// mc::error.
-inline std::optional<found_model> model_of_texts(const options& o, const agreement& ranks,
+/// The model that continues the texts; none where random weights take its place. Throws mc::error.
+inline std::optional<found_model> model_of_texts(const start_request& r, const agreement& ranks,
                                                  const std::string& named) {
-  if (!o.model.random_weights()) return required_model(o, "generate", ranks, named);
-  if (o.model.load.given())
-    throw error(exit_code::usage, "--random-weights and --load contradict each other; give one");
-  if (!o.sampling.ids())
-    throw error(exit_code::usage,
-                "--random-weights needs --ids, since such weights have no tokenizer");
-  return std::nullopt;
+  if (r.random_weights) return std::nullopt;
+  return required_model(r.load, "generate", ranks, named);
 }
 
 /// The tokens of a model: by its tokenizer, its characters, as bytes, or as ids.
-inline token_text token_text_of(const program_view& p, const options& o,
+inline token_text token_text_of(const program_view& p, const tokenizer_request& r, bool ids,
                                 const std::optional<found_model>& found) {
-  if (!found) return {p, o, std::nullopt, o.sampling.ids()};
+  if (!found) return {p, r, "", std::nullopt, ids};
+  const std::string& folder = found->folder.path();
   std::optional<character_set> characters = characters_of(found->folder, p);
   std::shared_ptr<const tokenizer> words;
-  if (!o.sampling.ids() && !characters) words = run_tokenizer(o.data, found->folder.path());
-  return {p, o, std::move(characters), o.sampling.ids(), std::move(words)};
+  if (!ids && !characters) words = run_tokenizer(r, folder);
+  return {p, r, folder, std::move(characters), ids, std::move(words)};
 }
 
 /// Conversations as prompts: what is asked, in the form of the model's chat template.
 class chat_prompts {
 public:
-  /// `folder`: the model's, whose template it is unless --tokenizer-model names another. Throws
+  /// `folder`: the model's, whose template it is unless the request names another one. Throws
   /// mc::error.
-  chat_prompts(const options& o, const token_text& tokens, const std::string& folder)
+  chat_prompts(const sampling_request& asked, const tokenizer_request& r, const token_text& tokens,
+               const std::string& folder)
       : tokens_(&tokens),
-        system_(o.sampling.system_prompt()),
-        thinks_(o.sampling.enable_thinking()),
-        style_(chat_template::of_folder(o.data.tokenizer_model.given() ? o.data.tokenizer_model()
-                                                                       : folder)) {
+        system_(asked.system_prompt),
+        thinks_(asked.thinks),
+        style_(chat_template::of_folder(r.model ? *r.model : folder)) {
     if (tokens.words() == nullptr)
       throw error(
           exit_code::usage,
-          "--chat needs the tokenizer of the model, and --ids or a --tokenizer-type of bytes "
+          "sampling_request::chat needs the tokenizer of the model, and sampling_request::ids or "
+          "a tokenizer_request::type of bytes "
           "contradict it; leave them out");
     const std::optional<std::int32_t> end = tokens.words()->id_of(style_.end_of_turn());
     if (!end)
@@ -81,11 +78,12 @@ public:
                               "tokenizer of the template",
                               tokens.words()->file(), style_.end_of_turn(), style_.name()));
     end_ = *end;
-    if (o.sampling.enable_thinking.asked() && style_.style() != chat_style::qwen3)
-      throw error(exit_code::usage,
-                  fmt::format("--enable-thinking changes nothing: it is a switch of the template "
-                              "of Qwen3, and this one is of {}; leave it out",
-                              style_.name()));
+    if (asked.insists_on_thinking && style_.style() != chat_style::qwen3)
+      throw error(
+          exit_code::usage,
+          fmt::format("sampling_request::thinks changes nothing: it is a switch of the template "
+                      "of Qwen3, and this one is of {}; leave it out",
+                      style_.name()));
   }
 
   std::int32_t end_of_turn() const { return end_; }
@@ -115,9 +113,10 @@ private:
   std::int32_t end_ = 0;
 };
 
-/// The prompts of the command line and of --prompts-file, in this order. Throws mc::error: usage or
-/// data for a prompt that is empty, too long, or has what is no token.
-inline std::vector<continued_text> read_prompts(const options& o, const token_text& tokens,
+/// The prompts of a request and of its file, in this order. Throws mc::error: usage or data for a
+/// prompt that is empty, too long, or has what is no token.
+inline std::vector<continued_text> read_prompts(const sampling_request& asked,
+                                                const token_text& tokens,
                                                 const chat_prompts* chat = nullptr) {
   std::vector<continued_text> list;
   const auto add = [&](std::string_view prompt, const std::string& where, exit_code code) {
@@ -142,9 +141,10 @@ inline std::vector<continued_text> read_prompts(const options& o, const token_te
     if (!tokens.ids()) t.written = t.prompt;
     list.push_back(std::move(t));
   };
-  for (const std::string& prompt : o.sampling.prompt()) add(prompt, "--prompt", exit_code::usage);
-  if (o.sampling.prompts_file.given()) {
-    const mapped_file file(o.sampling.prompts_file(), exit_code::data);
+  for (const std::string& prompt : asked.prompts)
+    add(prompt, "sampling_request::prompts", exit_code::usage);
+  if (asked.prompts_file) {
+    const mapped_file file(*asked.prompts_file, exit_code::data);
     std::string_view rest = written_text(file);
     for (int line = 1; !rest.empty(); ++line) {
       const std::size_t end = std::min(rest.find('\n'), rest.size());
@@ -156,23 +156,18 @@ inline std::vector<continued_text> read_prompts(const options& o, const token_te
   }
   if (!list.empty()) return list;
   if (tokens.ids())
-    throw error(exit_code::usage, "--ids needs --prompt or --prompts-file with token ids");
+    throw error(
+        exit_code::usage,
+        "sampling_request::ids needs sampling_request::prompts or sampling_request::prompts_file "
+        "with token ids");
   list.emplace_back();
-  list.back().tokens = {tokens.first("--prompt")}, list.back().given = 1;
+  list.back().tokens = {tokens.first("sampling_request::prompts")}, list.back().given = 1;
   return list;
 }
 
-/// Each prompt once for every text that is to continue it. Throws mc::error(exit_code::usage) for
-/// several that would be the same.
+/// Each prompt once for every one of the `n` texts that are to continue it.
 inline std::vector<continued_text> with_samples(std::vector<continued_text> prompts,
-                                                const options& o) {
-  const std::int64_t n = o.sampling.num_samples();
-  if (n > 1 && (o.sampling.greedy() || o.sampling.temperature() == 0))
-    throw error(exit_code::usage,
-                fmt::format("--num-samples is {}, but the likeliest token is always taken, by "
-                            "--greedy or --temperature 0, which would write one text {} times; "
-                            "give one of them",
-                            n, n));
+                                                std::int64_t n) {
   std::vector<continued_text> texts;
   texts.reserve(prompts.size() * static_cast<std::size_t>(n));
   for (std::size_t i = 0; i < prompts.size(); ++i)
@@ -212,24 +207,29 @@ inline std::vector<std::int32_t> end_tokens_of(const model_folder& folder) {
 class text_end {
 public:
   explicit text_end(std::int64_t most) : most_(most) {}
-  text_end(const options& o, const program_view& p, const token_text& tokens)
-      : most_(o.sampling.max_new_tokens()) {
-    for (const std::string& list : o.sampling.stop_tokens())
-      for (const std::int32_t id : token_ids(list, p.vocabulary, "--stop-tokens", exit_code::usage))
+  text_end(const sampling_request& asked, const program_view& p, const token_text& tokens)
+      : most_(asked.most) {
+    for (const std::string& list : asked.stop_tokens)
+      for (const std::int32_t id :
+           token_ids(list, p.vocabulary, "sampling_request::stop_tokens", exit_code::usage))
         ids_.push_back(id);
-    if (o.sampling.stop_tokens.given() && ids_.empty())
-      throw error(exit_code::usage, "--stop-tokens names no token; give ids or leave it out");
-    for (const std::string& text : o.sampling.stop()) {
+    if (!asked.stop_tokens.empty() && ids_.empty())
+      throw error(exit_code::usage,
+                  "sampling_request::stop_tokens names no token; give ids or leave it out");
+    for (const std::string& text : asked.stops) {
       if (tokens.ids())
-        throw error(exit_code::usage,
-                    "--stop is a text, and --ids writes none; give --stop-tokens");
-      texts_.push_back(tokens.read(text, "--stop", exit_code::usage));
+        throw error(
+            exit_code::usage,
+            "sampling_request::stops is a text, and sampling_request::ids writes none; give "
+            "sampling_request::stop_tokens");
+      texts_.push_back(tokens.read(text, "sampling_request::stops", exit_code::usage));
       if (texts_.back().empty())
-        throw error(exit_code::usage, "--stop is empty; give a text or leave it out");
+        throw error(exit_code::usage,
+                    "sampling_request::stops is empty; give a text or leave it out");
     }
   }
-  /// One more token that finishes a text. `said`: it is part of the text, as those of
-  /// --stop-tokens are.
+  /// One more token that finishes a text. `said`: it is part of the text, as those of the request
+  /// are.
   void add(std::int32_t id, bool said) {
     if (!said && std::ranges::find(ids_, id) == ids_.end()) unsaid_.push_back(id);
     ids_.push_back(id);
@@ -261,13 +261,13 @@ struct continuing {
   std::string model;  ///< whose it is, for messages
   bool logprobs = false;
 };
-inline continuing continuing_of(const options& o) {
-  return {{o.sampling.greedy() ? 0 : o.sampling.temperature(), o.sampling.top_k(),
-           o.sampling.top_p(), static_cast<std::uint64_t>(o.model.seed())},
-          o.sampling.overflow() == "slide",
-          o.sampling.use_cache(),
-          o.model.random_weights() ? "the model" : "the model in " + o.model.load(),
-          o.sampling.logprobs()};
+inline continuing continuing_of(const generation_request& r) {
+  const sampling_request& s = r.sampling;
+  return {{s.temperature, s.top_k, s.top_p, s.seed},
+          s.slides,
+          s.caches,
+          r.start.load ? "the model in " + *r.start.load : "the model",
+          s.logprobs};
 }
 
 /// Room for texts with all that may follow them.
@@ -485,33 +485,32 @@ inline std::uint64_t hash_of(std::span<const continued_text> texts) {
 } // namespace detail
 
 /// `generate`, on all ranks at once: each has its part of the weights, and the first one writes.
-/// One text: as it comes, and a line end. Several, of several prompts or by
-/// --num-samples: each with a line end once its batch is finished, in the order of the prompts,
-/// lines of dashes between them. With --json a line for each text: {"prompt": text, "text": prompt
-/// and continuation, "prompt_tokens": [...], "tokens": [new ones], "end": "stop", "length" or
-/// "positions"}; --ids leaves the texts out, --num-samples puts {"sample": 1, ...} first, and
-/// --logprobs adds {"logprobs": [of each new one]}, or lines behind a text. The
-/// standard error gets the speed, a sentence for each text that ends at the model's positions, and
-/// before the first text one on positions that were never trained. With --chat prompts are what a
-/// user says, and the texts are answers alone; without a prompt it talks (detail::talk).
-inline void run_generation(const program_view& p, const options& asked, device& on,
+/// One text: as it comes, and a line end. Several, of several prompts or several samples: each with
+/// a line end once its batch is finished, in the order of the prompts, lines of dashes between
+/// them. As JSON a line for each text: {"prompt": text, "text": prompt and continuation,
+/// "prompt_tokens": [...], "tokens": [new ones], "end": "stop", "length" or "positions"}; ids leave
+/// the texts out, numbered samples have {"sample": 1, ...} first, and logprobs add {"logprobs": [of
+/// each new one]}, or lines behind a text. The standard error gets the speed, a sentence for each
+/// text that ends at the model's positions, and before the first text one on positions that were
+/// never trained. In a chat prompts are what a user says, and the texts are answers alone; without
+/// a prompt it talks (detail::talk).
+inline void run_generation(const program_view& p, generation_request r, device& on,
                            const planes& both = self::both()) {
   agreement all(both.hosts);
   const std::string named = all.before_others();
-  const sampling_flags& s = asked.sampling;
-  if (s.greedy() && s.temperature.given() && s.temperature() != 0)
-    throw error(exit_code::usage, "--greedy and --temperature contradict each other; give one");
-  const std::optional<found_model> found = detail::model_of_texts(asked, all, named);
-  const options o = found ? with_tokenizer_of_run(asked, *found) : asked;
-  const token_text tokens = detail::token_text_of(p, o, found);
+  const sampling_request& s = r.sampling;
+  const std::optional<found_model> found = detail::model_of_texts(r.start, all, named);
+  if (found) r.tokenizer = with_tokenizer_of_run(std::move(r.tokenizer), *found);
+  const token_text tokens = detail::token_text_of(p, r.tokenizer, s.ids, found);
   std::optional<detail::chat_prompts> chat;
-  if (o.sampling.chat()) chat.emplace(o, tokens, found ? found->folder.path() : "");
-  const bool talks = chat && !o.sampling.prompt.given() && !o.sampling.prompts_file.given();
+  if (s.chat) chat.emplace(s, r.tokenizer, tokens, found ? found->folder.path() : "");
+  const bool talks = chat && s.prompts.empty() && !s.prompts_file;
   std::vector<detail::continued_text> texts;
   if (!talks)
-    texts = detail::with_samples(detail::read_prompts(o, tokens, chat ? &*chat : nullptr), o);
-  detail::text_end end(o, p, tokens);
-  if (found && !o.sampling.ignore_eos()) {
+    texts =
+        detail::with_samples(detail::read_prompts(s, tokens, chat ? &*chat : nullptr), s.samples);
+  detail::text_end end(s, p, tokens);
+  if (found && !s.ignores_eos) {
     for (const std::int32_t id : detail::end_tokens_of(found->folder)) end.add(id, !chat);
     if (chat) end.add(chat->end_of_turn(), false);
   }
@@ -521,7 +520,7 @@ inline void run_generation(const program_view& p, const options& asked, device& 
   const rank_program of_rank(p, both.ranks);
   stores weights(of_rank.view(), false, both.ranks.coordinate(), on, both.ranks.ranks());
   if (found) load_weights(found->folder, p, weights);
-  else weights.initialise(static_cast<std::uint64_t>(o.model.seed()));
+  else weights.initialise(s.seed);
   std::int64_t longest = 0; // without the last token, which no other follows
   for (const detail::continued_text& t : texts) {
     const auto before = static_cast<std::int64_t>(t.given);
@@ -531,12 +530,12 @@ inline void run_generation(const program_view& p, const options& asked, device& 
     for (const std::string& line : detail::untrained_reached(found->folder, p, longest))
       print_note(line);
 
-  detail::continuation batch(detail::continuing_of(o), tokens, end);
+  detail::continuation batch(detail::continuing_of(r), tokens, end);
   const auto tell_end = [&](const detail::continued_text& t) {
     if (std::string_view(t.end) == "positions")
       print_note(fmt::format("text {} ends after {} of {} tokens: {} has {} positions",
-                             t.number * o.sampling.num_samples() + t.sample + 1, t.fresh(),
-                             end.most(), p.name, p.positions));
+                             t.number * s.samples + t.sample + 1, t.fresh(), end.most(), p.name,
+                             p.positions));
   };
   if (talks) {
     const auto make = [&](std::span<const detail::continued_text> text) {
@@ -547,17 +546,15 @@ inline void run_generation(const program_view& p, const options& asked, device& 
     if (all.first()) print_note(detail::speed_of(batch.work()));
     return;
   }
-  const bool live = all.first() && texts.size() == 1 && !o.report.json();
-  const auto at_once = static_cast<std::size_t>(o.sampling.batch_size());
+  const bool live = all.first() && texts.size() == 1 && !s.json;
+  const auto at_once = static_cast<std::size_t>(s.batch);
   for (std::size_t first = 0; first < texts.size(); first += at_once) {
     const auto some = std::span(texts).subspan(first, std::min(at_once, texts.size() - first));
     generator g(of_rank.view(), on, weights, detail::room_of(some, p, end.most()), both.ranks);
     batch.run(some, g, live);
     if (!all.first()) continue;
     for (std::size_t b = 0; b < some.size() && !live; ++b) {
-      if (o.report.json())
-        print(detail::json_of(some[b], tokens, o.sampling.num_samples.given(),
-                              o.sampling.logprobs()));
+      if (s.json) print(detail::json_of(some[b], tokens, s.numbered, s.logprobs));
       else
         print((first + b > 0 ? "---------------\n" : "") + some[b].written + "\n" +
               detail::logprobs_text(some[b], tokens));

@@ -82,7 +82,8 @@ inline const hf_family& hf_family_of(const program_view& p) {
   throw error(
       exit_code::mismatch,
       fmt::format("{} is of the family \"{}\", which has no Hugging Face form: nothing can be "
-                  "exported, and --load takes only the states that train --save writes",
+                  "exported, and start_request::load takes only the states that train "
+                  "loop_request::save writes",
                   p.name, p.family.name));
 }
 

@@ -6,7 +6,7 @@
 #include <megacpp/inputs/named_data.hpp>
 #include <megacpp/inputs/run_data.hpp>
 #include <megacpp/inputs/run_tokenizer.hpp>
-#include <megacpp/options/settings.hpp>
+#include <megacpp/request/requests.hpp>
 #include <megacpp/sets/blending.hpp>
 
 #include <cstdint>
@@ -36,25 +36,9 @@ inline std::vector<std::string> files_of_chat(std::vector<std::string> words) {
 }
 
 /// The folder whose tokenizer and template conversations are written by; "" is none.
-inline std::string chat_folder(const data_flags& d, const std::string& folder) {
-  if (d.tokenizer_model.given()) return d.tokenizer_model();
+inline std::string chat_folder(const tokenizer_request& r, const std::string& folder) {
+  if (r.model) return *r.model;
   return !folder.empty() && has_tokenizer(folder) ? folder : "";
-}
-
-/// Conversations are written by the tokenizer and the template of one folder.
-inline void refuse_flags_beside_chat(const options& o) {
-  refuse_flags_of_sets(o);
-  const data_flags& d = o.data;
-  const bool same = d.tokenizer_type() == "HuggingFaceTokenizer";
-  for (const auto& [name, asked] : {std::pair{"vocab-file", d.vocab_file.asked()},
-                                    std::pair{"merge-file", d.merge_file.asked()},
-                                    std::pair{"tokenizer-type", d.tokenizer_type.asked() && !same}})
-    if (asked)
-      throw error(
-          exit_code::usage,
-          fmt::format("--{} changes nothing for conversations, whose tokenizer and template "
-                      "are those of the folder --tokenizer-model or --load; leave it out",
-                      name));
 }
 
 /// How conversations become tokens: by the template of a folder, or as they are.
@@ -63,12 +47,12 @@ struct chat_words {
   std::shared_ptr<const tokenizer> words;
   conversation_form form;
 };
-inline chat_words words_of_chat(const data_flags& d, const std::string& folder,
+inline chat_words words_of_chat(const data_request& d, const std::string& folder,
                                 std::int64_t vocabulary) {
   chat_words w;
   w.form.vocabulary = vocabulary;
-  w.form.trained = d.chat_loss() == "all" ? trained_on::all : trained_on::assistant;
-  w.folder = chat_folder(d, folder);
+  w.form.trained = d.learned;
+  w.folder = chat_folder(d.tokenizer, folder);
   if (!w.folder.empty()) {
     w.words = open_tokenizer(w.folder);
     w.form.take_template(w.folder);
@@ -85,44 +69,42 @@ inline std::shared_ptr<const packed_conversations> packed(
 }
 
 /// Names the tokens of conversations that are not learned, and count in no loss.
-inline std::string unlearned_of_chat(const data_flags& d) {
-  return d.chat_loss() == "all"
+inline std::string unlearned_of_chat(const data_request& d) {
+  return d.learned == trained_on::all
              ? "the padding of sequences"
-             : "what others than the assistant say (--chat-loss) and the padding "
-               "of sequences";
+             : "what others than the assistant say and the padding of sequences";
 }
 
 /// Conversations to train on.
-inline run_data open_conversations(const program_view& p, const options& o,
-                                   const training_settings& t, const std::string& folder,
-                                   int threads) {
+inline run_data open_conversations(const program_view& p, const data_request& d,
+                                   const loop_request& t, const std::string& folder, int threads) {
   require_packed(p, "conversations");
-  refuse_flags_beside_chat(o);
-  const std::optional<words_of_parts> parts = parts_of_data(o.data);
-  const std::vector<std::string> paths =
-      files_of_chat(parts ? parts->train : words_of_data(o.data));
+  const std::optional<split_paths>& parts = d.by_split;
+  const std::vector<std::string> paths = files_of_chat(parts ? parts->train : d.paths);
   if (paths.empty())
-    throw error(exit_code::usage, "train needs --data-path FILE, conversations as JSON lines");
-  const chat_words w = words_of_chat(o.data, folder, p.vocabulary);
+    throw error(exit_code::usage,
+                "train needs data_request::paths FILE, conversations as JSON lines");
+  const chat_words w = words_of_chat(d, folder, p.vocabulary);
   const std::int64_t s = p.numbers.batch.sequence;
   const auto all = conversations_of(paths, w.form, threads);
   const split_ranges ranges =
-      parts ? split_ranges{{0, all->size()}, {}, {}} : split(o.data.split(), all->size());
+      parts ? split_ranges{{0, all->size()}, {}, {}} : split(d.training_split(), all->size());
   if (ranges.train.empty())
-    throw error(exit_code::data, fmt::format("--split {} leaves no conversation of {} to train on",
-                                             o.data.split(), paths[0]));
+    throw error(exit_code::data,
+                fmt::format("data_request::split {} leaves no conversation of {} to train on",
+                            d.training_split(), paths[0]));
   run_data data;
   data.name =
       paths.size() == 1 ? paths[0] : fmt::format("{} and {} more", paths[0], paths.size() - 1);
   const auto training = packed(data.name, all, ranges.train, s, t.numbers.seed);
   data.training = training;
-  data.unlearned = unlearned_of_chat(o.data);
+  data.unlearned = unlearned_of_chat(d);
   data.words = w.words;
   if (w.form.style) data.template_folder = w.folder;
   data.summary = sentence_of(training->counts(), s);
-  if (!o.training.epochs.given())
+  if (!t.epochs)
     data.summary +=
-        fmt::format("; the run is {:.1f} epochs (--epochs asks for some)",
+        fmt::format("; the run is {:.1f} epochs (loop_request::epochs asks for some)",
                     static_cast<double>(t.samples()) / static_cast<double>(training->per_epoch()));
   const auto measure = [&](const std::string& name,
                            const std::shared_ptr<const conversation_store>& of, token_range part) {
@@ -139,8 +121,8 @@ inline run_data open_conversations(const program_view& p, const options& o,
       data.test.push_back(measure(path, of, {0, of->size()}));
     }
   }
-  if (o.training.epochs.given()) {
-    const std::int64_t samples = o.training.epochs() * training->per_epoch();
+  if (t.epochs) {
+    const std::int64_t samples = *t.epochs * training->per_epoch();
     data.steps = steps_for_samples(t.batches, samples);
   }
   data.identity = [all, name = data.name, part = ranges.train] {
@@ -153,23 +135,23 @@ inline run_data open_conversations(const program_view& p, const options& o,
   return data;
 }
 
-/// Measures the conversations of each file of --data-path.
-inline std::vector<run_data> measure_conversations(const program_view& p, const options& o,
+/// Measures the conversations of each file.
+inline std::vector<run_data> measure_conversations(const program_view& p, const data_request& d,
                                                    const std::string& folder, int threads) {
   require_packed(p, "conversations");
-  refuse_flags_beside_chat(o);
-  const chat_words w = words_of_chat(o.data, folder, p.vocabulary);
-  const std::vector<std::string> paths = files_of_chat(words_of_data(o.data));
+  const chat_words w = words_of_chat(d, folder, p.vocabulary);
+  const std::vector<std::string> paths = files_of_chat(d.paths);
   if (paths.empty())
-    throw error(exit_code::usage, "eval needs --data-path FILE, conversations as JSON lines");
+    throw error(exit_code::usage,
+                "eval needs data_request::paths FILE, conversations as JSON lines");
   std::vector<run_data> all;
   for (const std::string& path : paths) {
     const auto of = conversations_of({path}, w.form, threads);
     const token_range part =
-        o.data.split.given() ? split(o.data.split(), of->size()).valid : token_range{0, of->size()};
+        d.split ? split(*d.split, of->size()).valid : token_range{0, of->size()};
     run_data data;
     data.name = path;
-    data.unlearned = unlearned_of_chat(o.data);
+    data.unlearned = unlearned_of_chat(d);
     data.validation.push_back(
         {path, packed(path, of, part, p.numbers.batch.sequence, std::nullopt)});
     data.hash = [of] { return of->hash(); };

@@ -41,16 +41,15 @@ inline run_data of_text(text_data text, std::int64_t sequence, std::uint64_t see
   return data;
 }
 
-/// Measures each file of --data-path, or random tokens.
-inline std::vector<run_data> measure_texts(const program_view& p, const options& o,
+/// Measures each file of texts or ids.
+inline std::vector<run_data> measure_texts(const program_view& p, const data_request& d,
+                                           const std::string& folder,
                                            const std::optional<character_set>& characters) {
-  refuse_flags_of_sets(o);
-  refuse_words_of_sets(o);
-  require_files(o.data);
+  require_files(d.paths);
   std::vector<run_data> all;
-  const std::size_t files = std::max<std::size_t>(o.data.data_path().size(), 1);
+  const std::size_t files = std::max<std::size_t>(d.paths.size(), 1); // none of them is refused
   for (std::size_t i = 0; i < files; ++i) {
-    text_data text = open_evaluation_text(p, o, characters, i);
+    text_data text = open_evaluation_text(p, d, folder, characters, i);
     require_prediction(*text.source, text.parts.valid, "validation");
     run_data data;
     data.name = text.source->name();
@@ -72,37 +71,30 @@ inline std::vector<run_data> measure_texts(const program_view& p, const options&
 
 /// Opens the data of `train`. `saved`: the characters of the model that training starts from, in
 /// `folder`, "" being none. `threads` turn texts into tokens. Throws mc::error.
-inline run_data open_training_data(const program_view& p, const options& o,
-                                   const training_settings& t, const std::string& folder,
+inline run_data open_training_data(const program_view& p, const data_request& d,
+                                   const loop_request& t, const std::string& folder,
                                    std::optional<character_set> saved, int threads) {
-  if (o.data.data_type() == "chat") return detail::open_conversations(p, o, t, folder, threads);
-  if (o.training.epochs.given())
-    throw error(exit_code::usage,
-                "--epochs counts conversations, and the data are none; give --train-iters or "
-                "--train-samples");
-  if (!o.data.mock_data() && detail::is_of_sets(o.data)) {
-    detail::refuse_characters(o, saved.has_value());
-    return detail::open_sets(p, o, t, folder);
+  if (d.kind == data_kind::chat) return detail::open_conversations(p, d, t, folder, threads);
+  if (d.kind == data_kind::indexed) {
+    detail::refuse_characters(folder, d, saved.has_value());
+    return detail::open_sets(p, d, t, folder);
   }
-  detail::refuse_flags_of_sets(o);
-  detail::refuse_words_of_sets(o);
-  require_one_file(o);
-  detail::require_files(o.data);
-  return detail::of_text(open_training_text(p, o, !folder.empty(), std::move(saved)),
+  if (d.kind != data_kind::random) detail::require_files(d.paths);
+  return detail::of_text(open_training_text(p, d, folder, std::move(saved)),
                          p.numbers.batch.sequence, t.numbers.seed);
 }
 
-/// Opens what `eval` measures: each data set or file of --data-path, or a share of what they are
-/// blended to. `threads` turn texts into tokens. Throws mc::error.
-inline std::vector<run_data> open_evaluation_data(const program_view& p, const options& o,
+/// Opens what `eval` measures of a model in `folder`: each data set or file, or a share of what
+/// they are blended to. `threads` turn texts into tokens. Throws mc::error.
+inline std::vector<run_data> open_evaluation_data(const program_view& p, const data_request& d,
                                                   const std::string& folder,
                                                   const std::optional<character_set>& characters,
                                                   int threads,
                                                   const detail::measured_share& share = {}) {
-  if (o.data.data_type() == "chat") return detail::measure_conversations(p, o, folder, threads);
-  if (!detail::is_of_sets(o.data)) return detail::measure_texts(p, o, characters);
-  detail::refuse_characters(o, characters.has_value());
-  return detail::measure_sets(p, o, folder, share);
+  if (d.kind == data_kind::chat) return detail::measure_conversations(p, d, folder, threads);
+  if (d.kind != data_kind::indexed) return detail::measure_texts(p, d, folder, characters);
+  detail::refuse_characters(folder, d, characters.has_value());
+  return detail::measure_sets(p, d, folder, share);
 }
 
 } // namespace mc

@@ -1,12 +1,13 @@
-// The tokenizer of a run, as its flags or the folder of its model name it.
+// The tokenizer of a run, as its request or the folder of its model names it.
 #pragma once
 
-#include <megacpp/options/options.hpp>
+#include <megacpp/request/tokenizer_request.hpp>
 #include <megacpp/tokenizer/tokenizer_file.hpp>
 
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 namespace mc {
@@ -21,69 +22,61 @@ inline bool has_tokenizer(const std::string& folder) {
          !tiktoken_in(folder).empty();
 }
 
-/// Whether flags name one.
-inline bool names_tokenizer(const data_flags& d) {
-  return d.tokenizer_model.given() || d.vocab_file.given() || d.merge_file.given();
-}
-
-/// True if the flags name a file of SentencePiece, which nothing here reads.
-inline bool of_sentencepiece(const data_flags& d) {
-  const std::string& type = d.tokenizer_type();
-  return type == "Llama2Tokenizer" || type == "SentencePieceTokenizer" ||
-         type == "GPTSentencePieceTokenizer";
-}
-
-/// The tokenizer that flags name, or else that of the folder of a model, "" being none; null if
+/// The tokenizer that is asked for, or else that of the folder of a model, "" being none; null if
 /// there is none of either, or if tokens are bytes, characters or ids. Throws mc::error.
-inline std::unique_ptr<const tokenizer> run_tokenizer(const data_flags& d,
+inline std::unique_ptr<const tokenizer> run_tokenizer(const tokenizer_request& r,
                                                       const std::string& folder = "") {
-  const std::string& type = d.tokenizer_type();
+  const std::string_view type = r.kind();
   const auto usage = [](const std::string& sentence) { return error(exit_code::usage, sentence); };
-  const bool files = d.vocab_file.given() || d.merge_file.given();
-  if (d.tokenizer_type.given() && (type == "byte" || type == "char" || type == "NullTokenizer")) {
-    if (names_tokenizer(d))
+  const bool files = r.vocabulary || r.merges;
+  if (r.type && (type == "byte" || type == "char" || type == "NullTokenizer")) {
+    if (r.names_files())
       throw usage(
-          fmt::format("--tokenizer-type {} and {} contradict each other; leave one of them "
+          fmt::format("tokenizer_request::type {} and {} contradict each other; leave one of them "
                       "out",
-                      type, files ? "--vocab-file" : "--tokenizer-model"));
+                      type, files ? "tokenizer_request::vocabulary" : "tokenizer_request::model"));
     return nullptr;
   }
-  if (of_sentencepiece(d))
+  if (r.of_sentencepiece())
+    throw usage(fmt::format(
+        "tokenizer_request::type {} is of a file of SentencePiece, which is not read here; "
+        "give a folder with a tokenizer.json as tokenizer_request::model",
+        type));
+  const bool any = !r.type;
+  if (files && r.model)
     throw usage(
-        fmt::format("--tokenizer-type {} is of a file of SentencePiece, which is not read here; "
-                    "give a folder with a tokenizer.json as --tokenizer-model",
-                    type));
-  const bool any = !d.tokenizer_type.given();
-  if (files && d.tokenizer_model.given())
-    throw usage("--tokenizer-model and --vocab-file contradict each other; give one");
-  const bool saved = !names_tokenizer(d) && !folder.empty() && has_tokenizer(folder);
+        "tokenizer_request::model and tokenizer_request::vocabulary contradict each other; give "
+        "one");
+  const bool saved = !r.names_files() && !folder.empty() && has_tokenizer(folder);
   if (files || (type == "GPT2BPETokenizer" && !saved)) {
-    if (!d.vocab_file.given() || !d.merge_file.given())
+    if (!r.vocabulary || !r.merges)
       throw usage(
-          "GPT-2's tokenizer needs --vocab-file and --merge-file; give both, or its folder "
-          "as --tokenizer-model");
+          "GPT-2's tokenizer needs tokenizer_request::vocabulary and tokenizer_request::merges; "
+          "give both, or its folder "
+          "as tokenizer_request::model");
     if (!any && type != "GPT2BPETokenizer")
       throw usage(
-          fmt::format("--vocab-file and --merge-file are of GPT2BPETokenizer, and "
-                      "--tokenizer-type is {}; leave one of them out",
+          fmt::format("tokenizer_request::vocabulary and tokenizer_request::merges are of "
+                      "GPT2BPETokenizer, and "
+                      "tokenizer_request::type is {}; leave one of them out",
                       type));
-    return std::make_unique<tokenizer>(read_vocabulary_and_merges(d.vocab_file(), d.merge_file()));
+    return std::make_unique<tokenizer>(read_vocabulary_and_merges(*r.vocabulary, *r.merges));
   }
-  if (d.tokenizer_model.given()) {
-    const bool tiktoken = d.tokenizer_model().ends_with(".tiktoken");
+  if (r.model) {
+    const bool tiktoken = r.model->ends_with(".tiktoken");
     if (!any && tiktoken != (type == "TikTokenizer"))
-      throw usage(
-          fmt::format("--tokenizer-type is {}, but --tokenizer-model {} is {}a .tiktoken "
-                      "file; leave --tokenizer-type out",
-                      type, d.tokenizer_model(), tiktoken ? "" : "not "));
-    return open_tokenizer(d.tokenizer_model());
+      throw usage(fmt::format(
+          "tokenizer_request::type is {}, but tokenizer_request::model {} is {}a .tiktoken "
+          "file; leave tokenizer_request::type out",
+          type, *r.model, tiktoken ? "" : "not "));
+    return open_tokenizer(*r.model);
   }
   if (saved) return open_tokenizer(folder);
   if (!any)
-    throw usage(
-        fmt::format("--tokenizer-type {} needs --tokenizer-model, the folder of a model or "
-                    "the file of a tokenizer",
-                    type));
+    throw usage(fmt::format(
+        "tokenizer_request::type {} needs tokenizer_request::model, the folder of a model or "
+        "the file of a tokenizer",
+        type));
   return nullptr;
 }
 

@@ -5,7 +5,7 @@
 #include <megacpp/inputs/named_data.hpp>
 #include <megacpp/inputs/run_data.hpp>
 #include <megacpp/inputs/run_tokenizer.hpp>
-#include <megacpp/options/settings.hpp>
+#include <megacpp/request/requests.hpp>
 #include <megacpp/sets/blending.hpp>
 #include <megacpp/sets/gpt_dataset.hpp>
 
@@ -34,59 +34,62 @@ struct ends_of_run {
   std::string note;
 };
 
-/// What the flags of --reset-position-ids and its like make of the ends of documents. As with
-/// Megatron-LM, a HuggingFaceTokenizer ends them by its eos_token, and its pad_token is not
-/// learned. Throws mc::error.
-inline ends_of_run ends_of(const program_view& p, const options& o, const std::string& folder) {
-  const data_flags& d = o.data;
+/// The ends of documents as a request wants them. As with Megatron-LM, a HuggingFaceTokenizer ends
+/// them by its eos_token, and its pad_token is not learned. Throws mc::error.
+inline ends_of_run ends_of(const program_view& p, const data_request& d,
+                           const std::string& folder) {
+  const tokenizer_request& r = d.tokenizer;
   ends_of_run read;
   document_ends& ends = read.ends;
-  ends = {.reset_position_ids = d.reset_position_ids(),
-          .reset_attention_mask = d.reset_attention_mask(),
-          .eod_mask_loss = d.eod_mask_loss()};
-  if (ends.reset_attention_mask) require_packed(p, "--reset-attention-mask");
+  ends = {.reset_position_ids = d.reset_position_ids,
+          .reset_attention_mask = d.reset_attention_mask,
+          .eod_mask_loss = d.eod_mask_loss};
+  if (ends.reset_attention_mask) require_packed(p, "data_request::reset_attention_mask");
   const bool asks = ends.reset_position_ids || ends.reset_attention_mask || ends.eod_mask_loss;
-  if (of_sentencepiece(d)) {
-    if (asks || d.eod_token.asked())
+  if (r.of_sentencepiece()) {
+    if (asks || d.eod_token)
       throw error(
           exit_code::usage,
-          fmt::format("--tokenizer-type {} is of a file of SentencePiece, which is not read "
+          fmt::format("tokenizer_request::type {} is of a file of SentencePiece, which is not read "
                       "here, so that the token that ends a document is not known; give a "
-                      "folder with a tokenizer.json as --tokenizer-model, and "
-                      "--tokenizer-type HuggingFaceTokenizer",
-                      d.tokenizer_type()));
+                      "folder with a tokenizer.json as tokenizer_request::model, and "
+                      "tokenizer_request::type HuggingFaceTokenizer",
+                      r.kind()));
     read.note = "; the tokenizer is not read, for ids need none";
     return read;
   }
-  auto t = names_tokenizer(d) ? run_tokenizer(d, folder) : nullptr;
+  auto t = r.names_files() ? run_tokenizer(r, folder) : nullptr;
   if (t && t->vocabulary() > p.vocabulary)
     read.note = fmt::format(
         "; the tokenizer has {} tokens, but the vocabulary of {} {}: it may be another model's",
         t->vocabulary(), p.name, p.vocabulary);
-  const bool configured = d.tokenizer_type() == "HuggingFaceTokenizer";
-  if (d.tokenizer_type() == "NullTokenizer") {
-    if (d.eod_token.asked())
+  const bool configured = r.kind() == "HuggingFaceTokenizer";
+  if (r.kind() == "NullTokenizer") {
+    if (d.eod_token)
       throw error(exit_code::usage,
-                  "--eod-token is a token of a tokenizer, and NullTokenizer has none: the last id "
+                  "data_request::eod_token is a token of a tokenizer, and NullTokenizer has none: "
+                  "the last id "
                   "of the vocabulary ends documents; leave one of them out");
     ends.eod = p.vocabulary - 1;
     return read;
   }
   if (!asks && !configured) {
-    if (d.eod_token.asked())
-      throw error(exit_code::usage,
-                  "--eod-token changes nothing without --reset-position-ids, "
-                  "--reset-attention-mask or --eod-mask-loss; leave it out");
+    if (d.eod_token)
+      throw error(
+          exit_code::usage,
+          "data_request::eod_token changes nothing without data_request::reset_position_ids, "
+          "data_request::reset_attention_mask or data_request::eod_mask_loss; leave it out");
     return read;
   }
-  if (!t) t = run_tokenizer(d, folder);
+  if (!t) t = run_tokenizer(r, folder);
   if (!t)
     throw error(exit_code::usage,
-                "--reset-position-ids, --reset-attention-mask and --eod-mask-loss need to know the "
-                "token that ends a document; name the tokenizer by --tokenizer-model");
-  std::string end = d.eod_token();
+                "data_request::reset_position_ids, data_request::reset_attention_mask and "
+                "data_request::eod_mask_loss need to know the "
+                "token that ends a document; name the tokenizer by tokenizer_request::model");
+  std::string end = d.eod_token.value_or("");
   if (configured) {
-    const std::string& own = d.tokenizer_model.given() ? d.tokenizer_model() : folder;
+    const std::string& own = r.model ? *r.model : folder;
     if (end.empty()) end = configured_token(own, "eos_token");
     if (const std::string pad = configured_token(own, "pad_token"); !pad.empty())
       ends.pad = t->id_of(pad);
@@ -96,15 +99,14 @@ inline ends_of_run ends_of(const program_view& p, const options& o, const std::s
     throw error(
         exit_code::mismatch,
         fmt::format("documents would end by token {}, but the vocabulary of {} has {}; name "
-                    "the tokenizer of the model by --tokenizer-model",
+                    "the tokenizer of the model by tokenizer_request::model",
                     *ends.eod, p.name, p.vocabulary));
   return read;
 }
 
 /// Names the tokens of data sets that are not learned, and count in no loss; "" is none.
 inline std::string unlearned_of(const document_ends& ends) {
-  std::string what =
-      ends.eod_mask_loss ? "what follows the end of a document (--eod-mask-loss)" : "";
+  std::string what = ends.eod_mask_loss ? "what follows the end of a document" : "";
   if (ends.pad && ends.pad != ends.eod)
     what += fmt::format("{}padding (the pad_token of the tokenizer)", what.empty() ? "" : " and ");
   return what;
@@ -207,7 +209,7 @@ inline sets_of_part part_of(const blend& b, data_part which, std::string_view sp
 
 /// What to say where a token is to end documents and none of the first ones ends with it.
 inline std::string note_of_ends(const sets_of_part& part, const document_ends& ends,
-                                const data_flags& d) {
+                                const tokenizer_request& r) {
   constexpr std::int64_t most = 64;
   std::optional<std::int32_t> last;
   for (const dataset_part& one : part.sets)
@@ -221,10 +223,11 @@ inline std::string note_of_ends(const sets_of_part& part, const document_ends& e
     }
   if (!last) return "";
   return fmt::format(
-      "; --reset-position-ids and its like look for the token {}, and no document that was looked "
-      "at ends with it, but one with {}: prepare them by --append-eod{}",
+      "; data_request::reset_position_ids and its like look for the token {}, and no document that "
+      "was looked "
+      "at ends with it, but one with {}: let megacpp-data append it{}",
       *ends.eod, *last,
-      d.tokenizer_type() == "NullTokenizer" ? "" : ", or name by --eod-token what ends them");
+      r.kind() == "NullTokenizer" ? "" : ", or name by data_request::eod_token what ends them");
 }
 
 /// How much of its sets an evaluation takes.
@@ -266,50 +269,54 @@ inline void require_learned(const sample_set& s, std::string_view to, std::int64
                 fmt::format("{} has no token to predict; give it more documents, or leave it out",
                             s.name()));
   if (!has_label(s, sequence))
-    throw error(exit_code::data,
-                fmt::format("{} has no token to learn in what there is to {}: each stands behind "
-                            "the end of a document, where --eod-mask-loss leaves it out, or is the "
-                            "pad_token of the tokenizer; give other documents or another --split",
-                            s.name(), to));
+    throw error(
+        exit_code::data,
+        fmt::format(
+            "{} has no token to learn in what there is to {}: each stands behind "
+            "the end of a document, where data_request::eod_mask_loss leaves it out, or is the "
+            "pad_token of the tokenizer; give other documents or another data_request::split",
+            s.name(), to));
 }
 
 /// Sets without weights are read once. A run that goes on cannot be given weights: its samples
 /// would be others.
-inline error beyond_one_epoch(const options& o, const training_settings& t, const sample_set& all) {
+inline error beyond_one_epoch(const loop_request& t, const sample_set& all) {
   std::int64_t most = steps_of_samples(t.batches, all.size());
   while (most > 0 && t.batches.samples_of(most, 0) > all.size()) --most;
   return {
       exit_code::data,
-      fmt::format("{} have {} samples, for without weights each set is read once, but the run "
-                  "takes {}; give --{} {} at most, or, to a new run, weights (--finetune begins "
-                  "one with what is learned): with these, sets are read again",
-                  all.name(), all.size(), t.samples(),
-                  o.training.train_samples.given() ? "train-samples" : "train-iters",
-                  o.training.train_samples.given() ? all.size() : most)};
+      fmt::format(
+          "{} have {} samples, for without weights each set is read once, but the run "
+          "takes {}; give {} {} at most, or, to a new run, weights (start_request::finetune begins "
+          "one with what is learned): with these, sets are read again",
+          all.name(), all.size(), t.samples(),
+          t.samples_asked ? "loop_request::samples_asked" : "loop_request::steps",
+          t.samples_asked ? all.size() : most)};
 }
 
 /// Samples of sets for a run of so many steps, as Megatron-LM counts them.
-inline run_data open_sets(const program_view& p, const options& o, const training_settings& t,
+inline run_data open_sets(const program_view& p, const data_request& d, const loop_request& t,
                           const std::string& folder) {
-  const data_flags& d = o.data;
-  if (o.model.seed() >= std::int64_t{1} << 32)
-    throw error(exit_code::usage,
-                fmt::format("--seed is {}, but the order of indexed data sets is drawn from a seed "
-                            "below 2^32; give a smaller one",
-                            o.model.seed()));
-  const std::optional<words_of_parts> parts = parts_of_data(d);
-  const std::vector<std::string> words = parts ? parts->train : words_of_data(d);
+  if (d.seed >= std::uint64_t{1} << 32)
+    throw error(
+        exit_code::usage,
+        fmt::format(
+            "data_request::seed is {}, but the order of indexed data sets is drawn from a seed "
+            "below 2^32; give a smaller one",
+            d.seed));
+  const std::optional<split_paths>& parts = d.by_split;
+  const std::vector<std::string>& words = parts ? parts->train : d.paths;
   if (words.empty())
     throw error(exit_code::usage,
-                "train needs --data-path PREFIX, the name of a data set without .bin "
-                "and .idx, or --train-data-path");
-  const ends_of_run of_run = ends_of(p, o, folder);
+                "train needs data_request::paths PREFIX, the name of a data set without .bin "
+                "and .idx, or split_paths::train");
+  const ends_of_run of_run = ends_of(p, d, folder);
   const document_ends& ends = of_run.ends;
-  const index_cache cache(d.data_cache_path());
+  const index_cache cache(d.cache);
   const auto open = std::make_shared<opened_sets>(p.vocabulary);
   gpt_request request{.sequence = p.numbers.batch.sequence,
-                      .seed = static_cast<std::uint32_t>(o.model.seed())};
-  const char* const flag = parts ? "--train-data-path" : "--data-path";
+                      .seed = static_cast<std::uint32_t>(d.seed)};
+  const char* const flag = parts ? "split_paths::train" : "data_request::paths";
   // A part's only set has no weight, whatever was given, as in Megatron-LM.
   const auto parse_own = [](const std::vector<std::string>& own, std::string_view of) {
     blend b = parse_blend(own, of);
@@ -318,45 +325,45 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
   };
   const blend trained = parts ? parse_own(words, flag) : parse_blend(words, flag);
   const auto part = [&](data_part which) {
-    if (!parts) return part_of(trained, which, d.split(), *open);
+    if (!parts) return part_of(trained, which, d.training_split(), *open);
     const std::vector<std::string>& own = which == data_part::training     ? parts->train
                                           : which == data_part::validation ? parts->valid
                                                                            : parts->test;
     if (own.empty()) return sets_of_part();
-    return part_of(
-        parse_blend(own, which == data_part::validation ? "--valid-data-path" : "--test-data-path"),
-        data_part::all, d.split(), *open);
+    return part_of(parse_blend(own, which == data_part::validation ? "split_paths::valid"
+                                                                   : "split_paths::test"),
+                   data_part::all, d.training_split(), *open);
   };
   run_data data;
   data.type = "indexed";
-  if (o.training.sample_interval.given()) data.words = run_tokenizer(d, folder);
+  if (t.sample_interval > 0) data.words = run_tokenizer(d.tokenizer, folder);
   const sets_of_part of_training = part(data_part::training);
   if (of_training.sets.empty())
-    throw error(exit_code::data,
-                fmt::format("--split {} leaves no document of {} to train on; give more data or "
-                            "another --split",
-                            d.split(), trained.prefixes[0]));
+    throw error(
+        exit_code::data,
+        fmt::format(
+            "data_request::split {} leaves no document of {} to train on; give more data or "
+            "another data_request::split",
+            d.training_split(), trained.prefixes[0]));
   // Of the number that is asked for, not of whole batches alone, as in Megatron-LM: epochs and
   // shares of a blend follow from it.
-  request.samples = o.training.train_samples.given() ? o.training.train_samples() : t.samples();
+  request.samples = t.samples_asked.value_or(t.samples());
   data.training = blended_samples(of_training.sets, of_training.weights, request, ends, cache);
   data.name = data.training->name();
-  if (data.training->size() < t.samples()) throw beyond_one_epoch(o, t, *data.training);
+  if (data.training->size() < t.samples()) throw beyond_one_epoch(t, *data.training);
 
-  const std::int64_t iters = o.training.eval_iters(), batch = t.batches.last;
-  const bool whole = !o.training.eval_iters.given() || o.training.full_validation();
+  const std::int64_t iters = t.eval_iters.value_or(0), batch = t.batches.last;
+  const bool whole = !t.validates_some();
   const auto measured = [&](data_part which, std::int64_t evaluations) {
-    return measured_sets(part(which), which,
-                         {.each = whole ? 0 : iters * batch,
-                          .evaluations = evaluations,
-                          .by_set = o.training.multiple_validation_sets()},
-                         request, ends, cache, data.name);
+    return measured_sets(
+        part(which), which,
+        {.each = whole ? 0 : iters * batch, .evaluations = evaluations, .by_set = t.by_set},
+        request, ends, cache, data.name);
   };
   if (whole || iters > 0) {
-    // With --keep-best all evaluations are of the same samples.
-    const bool one_text = o.training.save.given() && o.training.keep_best();
-    data.validation =
-        measured(data_part::validation, one_text ? 1 : t.steps / o.training.eval_interval() + 1);
+    // Where the best state is kept, all evaluations are of the same samples.
+    const bool one_text = t.save && t.keep_best;
+    data.validation = measured(data_part::validation, one_text ? 1 : t.steps / t.eval_interval + 1);
     data.test = measured(data_part::test, 1);
   }
   require_learned(*data.training, "train on", request.sequence);
@@ -370,7 +377,7 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
   data.summary += of_run.note;
   data.unlearned = unlearned_of(ends);
   if (ends.reset_position_ids || ends.reset_attention_mask || ends.eod_mask_loss)
-    data.summary += note_of_ends(of_training, ends, d);
+    data.summary += note_of_ends(of_training, ends, d.tokenizer);
   const std::vector<std::ptrdiff_t> numbers = open->numbers_of(trained.prefixes);
   data.identity = [open, name = data.name, weights = trained.weights, numbers,
                    training = data.training] {
@@ -393,16 +400,17 @@ inline run_data open_sets(const program_view& p, const options& o, const trainin
   return data;
 }
 
-/// Measures the sets of a blend, or a part of each where --split is given.
-inline run_data measure_blend(const program_view& p, const options& o, const blend& b,
+/// Measures the sets of a blend, or the validation part of each where shares are asked for.
+inline run_data measure_blend(const program_view& p, const data_request& d, const blend& b,
                               const document_ends& ends, const measured_share& share) {
   const auto open = std::make_shared<opened_sets>(p.vocabulary);
-  const data_part which = o.data.split.given() ? data_part::validation : data_part::all;
-  const sets_of_part part = part_of(b, which, o.data.split(), *open);
+  const data_part which = d.split ? data_part::validation : data_part::all;
+  const sets_of_part part = part_of(b, which, d.training_split(), *open);
   if (part.sets.empty())
-    throw error(exit_code::data,
-                fmt::format("--split {} leaves no document of {} to measure; give another",
-                            o.data.split(), b.prefixes[0]));
+    throw error(
+        exit_code::data,
+        fmt::format("data_request::split {} leaves no document of {} to measure; give another",
+                    d.training_split(), b.prefixes[0]));
   run_data data;
   data.name = b.prefixes.size() == 1
                   ? b.prefixes[0]
@@ -410,7 +418,7 @@ inline run_data measure_blend(const program_view& p, const options& o, const ble
   data.unlearned = unlearned_of(ends);
   data.validation = measured_sets(part, data_part::validation, share,
                                   {.sequence = p.numbers.batch.sequence, .seed = share.seed}, ends,
-                                  index_cache(o.data.data_cache_path()), data.name);
+                                  index_cache(d.cache), data.name);
   for (const measured_set& set : data.validation)
     require_learned(*set.samples, "measure", p.numbers.batch.sequence);
   data.hash = [open] {
@@ -423,24 +431,23 @@ inline run_data measure_blend(const program_view& p, const options& o, const ble
   return data;
 }
 
-/// Each set of --data-path, whatever its weight; or, where a share is asked for that evaluations of
-/// a run take, what these take of the blend.
-inline std::vector<run_data> measure_sets(const program_view& p, const options& o,
+/// Measures each set, whatever its weight; or, where a share is asked for that evaluations of a run
+/// take, what these take of the blend.
+inline std::vector<run_data> measure_sets(const program_view& p, const data_request& d,
                                           const std::string& folder, const measured_share& share) {
-  const document_ends ends = ends_of(p, o, folder).ends;
-  const std::vector<std::string> words = words_of_data(o.data);
-  if (words.empty())
-    throw error(exit_code::usage, "eval needs --data-path PREFIX, the name of a data set");
-  const blend all = parse_blend(words, "--data-path");
+  const document_ends ends = ends_of(p, d, folder).ends;
+  if (d.paths.empty())
+    throw error(exit_code::usage, "eval needs data_request::paths PREFIX, the name of a data set");
+  const blend all = parse_blend(d.paths, "data_request::paths");
   std::vector<run_data> data;
   if (share.each > 0) {
-    data.push_back(measure_blend(p, o, all, ends, share));
+    data.push_back(measure_blend(p, d, all, ends, share));
     return data;
   }
   data.reserve(all.prefixes.size());
   for (const std::string& prefix : all.prefixes)
-    data.push_back(
-        measure_blend(p, o, parse_blend(std::span(&prefix, 1), "--data-path"), ends, share));
+    data.push_back(measure_blend(p, d, parse_blend(std::span(&prefix, 1), "data_request::paths"),
+                                 ends, share));
   return data;
 }
 

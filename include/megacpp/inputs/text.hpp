@@ -9,7 +9,7 @@
 #include <megacpp/io/checksum.hpp>
 #include <megacpp/io/folder.hpp>
 #include <megacpp/io/json_file.hpp>
-#include <megacpp/options/options.hpp>
+#include <megacpp/request/data_request.hpp>
 #include <megacpp/run/view.hpp>
 
 #include <memory>
@@ -69,85 +69,85 @@ inline void check_tokens(const token_source& source, token_range part) {
   }
 }
 
-/// File number `which` of --data-path.
-inline mapped_file open_text(const texts_flag& paths, const char* command, std::size_t which) {
-  if (which >= paths().size())
+/// Opens file number `which` of the data. Throws mc::error.
+inline mapped_file open_text(const data_request& d, const char* command, std::size_t which) {
+  if (which >= d.paths.size())
     throw error(exit_code::usage,
-                fmt::format("{} needs --data-path FILE, the text to read", command));
-  return mapped_file(paths()[which], exit_code::data);
+                fmt::format("{} needs data_request::paths FILE, the text to read", command));
+  return mapped_file(d.paths[which], exit_code::data);
 }
 
 /// Bytes stand in for the tokens of a model only where it was made for them, or was asked for: a
 /// larger vocabulary is that of a tokenizer, under which ids below 256 mean something else.
-inline void require_byte_vocabulary(const program_view& p, const options& o, const char* ids) {
+inline void require_byte_vocabulary(const program_view& p, const tokenizer_request& r,
+                                    const char* ids) {
   constexpr int bytes = 256;
-  if (p.vocabulary <= bytes || o.data.tokenizer_type.given()) return;
+  if (p.vocabulary <= bytes || r.type) return;
   throw error(exit_code::usage,
               fmt::format("{} has a vocabulary of {} tokens, which are not bytes: give {}, or "
-                          "--tokenizer-type byte if they are",
+                          "tokenizer_request::type byte if they are",
                           p.name, p.vocabulary, ids));
 }
 
-/// --tokenizer-type must be what the loaded model was trained with.
-inline void require_tokenizer_of(const options& o, bool characters) {
-  if (o.data.tokenizer_type.given() && (o.data.tokenizer_type() == "char") != characters)
+/// Throws mc::error(exit_code::mismatch) for another type than the model in `folder` was trained
+/// with.
+inline void require_tokenizer_of(const std::string& folder, const tokenizer_request& r,
+                                 bool characters) {
+  if (r.type && (r.type == "char") != characters)
     throw error(
         exit_code::mismatch,
-        fmt::format("--tokenizer-type is {}, but the model in {} was saved with {}; leave the "
-                    "flag out",
-                    o.data.tokenizer_type(), o.model.load(), characters ? "char" : "byte"));
+        fmt::format(
+            "tokenizer_request::type is {}, but the model in {} was saved with {}; leave it out",
+            *r.type, folder, characters ? "char" : "byte"));
 }
 
 inline constexpr const char* ids_as_data =
-    "by --data-path a data set that megacpp-data prepare has made of the text, token ids by "
-    "--data-type u16 or i32, conversations by --data-type chat";
-
-inline bool is_of_ids(const options& o) {
-  return o.data.data_type() == "u16" || o.data.data_type() == "i32";
-}
+    "by data_request::paths a data set that megacpp-data prepare has made of the text, token ids "
+    "by "
+    "data_request::kind u16 or i32, conversations by data_request::kind chat";
 
 /// A file of token ids.
-inline std::unique_ptr<token_source> id_source(const program_view& p, const options& o,
+inline std::unique_ptr<token_source> id_source(const program_view& p, const data_request& d,
                                                const char* command, std::size_t which) {
-  mapped_file file = open_text(o.data.data_path, command, which);
-  if (o.data.data_type() == "u16")
+  mapped_file file = open_text(d, command, which);
+  if (d.kind == data_kind::u16)
     return std::make_unique<id_tokens<std::uint16_t>>(std::move(file), p.vocabulary);
   return std::make_unique<id_tokens<std::int32_t>>(std::move(file), p.vocabulary);
 }
 
-inline std::string of_ids(const options& o) {
-  return is_of_ids(o) ? fmt::format("--data-type {}", o.data.data_type()) : "indexed data sets";
+inline std::string of_ids(const data_request& d) {
+  return d.of_ids() ? fmt::format("data_request::kind {}", name_of(d.kind)) : "indexed data sets";
 }
 
 /// A text is read as bytes or characters alone.
-inline void refuse_tokenizer(const options& o) {
-  const data_flags& d = o.data;
-  const std::string& type = d.tokenizer_type();
+inline void refuse_tokenizer(const tokenizer_request& r) {
+  const std::string_view type = r.kind();
   if (type != "byte" && type != "char")
     throw error(
         exit_code::usage,
-        fmt::format("--tokenizer-type {} does not read texts here: turn the text into a data "
-                    "set by megacpp-data prepare, and give that as --data-path",
-                    type));
-  if (d.tokenizer_model.given() || d.vocab_file.given() || d.merge_file.given())
+        fmt::format(
+            "tokenizer_request::type {} does not read texts here: turn the text into a data "
+            "set by megacpp-data prepare, and give that as data_request::paths",
+            type));
+  if (r.names_files())
     throw error(
         exit_code::usage,
         "a tokenizer does not read texts here: turn the text into a data set by megacpp-data "
-        "prepare, and give that as --data-path");
+        "prepare, and give that as data_request::paths");
 }
 
-/// Ids have no characters: neither asked for nor saved with a model.
-inline void refuse_characters(const options& o, bool characters) {
-  if (o.data.tokenizer_type() == "char")
+/// Ids have no characters: neither asked for nor saved with the model in `folder`.
+inline void refuse_characters(const std::string& folder, const data_request& d, bool characters) {
+  if (d.tokenizer.kind() == "char")
     throw error(exit_code::usage,
-                fmt::format("{} and --tokenizer-type char contradict each other: token ids "
+                fmt::format("{} and tokenizer_request::type char contradict each other: token ids "
                             "need no tokenizer; give one of them",
-                            of_ids(o)));
+                            of_ids(d)));
   if (characters)
     throw error(exit_code::mismatch,
                 fmt::format("{} and the characters that the model in {} was trained on contradict "
                             "each other; give a text",
-                            of_ids(o), o.model.load()));
+                            of_ids(d), folder));
 }
 
 } // namespace detail
@@ -169,65 +169,64 @@ inline std::uint64_t fingerprint(const token_source& source, token_range part) {
   return hash.value();
 }
 
-/// Opens file number `which` of the data of `eval`, with the characters of the model if it has any.
-inline text_data open_evaluation_text(const program_view& p, const options& o,
+/// Opens file number `which` of what `eval` measures, with the characters of the model in `folder`
+/// if it has any.
+inline text_data open_evaluation_text(const program_view& p, const data_request& r,
+                                      const std::string& folder,
                                       std::optional<character_set> characters,
                                       std::size_t which = 0) {
   text_data d;
-  if (detail::is_of_ids(o)) {
-    detail::refuse_characters(o, characters.has_value());
-    d.source = detail::id_source(p, o, "eval", which);
-    d.parts = split(o.data.split.given() ? o.data.split() : "0,100,0", d.source->size());
+  if (r.of_ids()) {
+    detail::refuse_characters(folder, r, characters.has_value());
+    d.source = detail::id_source(p, r, "eval", which);
+    d.parts = split(r.split.value_or("0,100,0"), d.source->size());
     return d;
   }
-  detail::refuse_tokenizer(o);
-  detail::require_tokenizer_of(o, characters.has_value());
-  if (!characters) detail::require_byte_vocabulary(p, o, detail::ids_as_data);
-  mapped_file file = detail::open_text(o.data.data_path, "eval", which);
+  detail::refuse_tokenizer(r.tokenizer);
+  detail::require_tokenizer_of(folder, r.tokenizer, characters.has_value());
+  if (!characters) detail::require_byte_vocabulary(p, r.tokenizer, detail::ids_as_data);
+  mapped_file file = detail::open_text(r, "eval", which);
   if (characters)
     d.source = std::make_unique<character_tokens>(std::move(file), *characters, p.vocabulary);
   else d.source = std::make_unique<byte_tokens>(std::move(file), p.vocabulary);
   d.characters = std::move(characters);
-  d.parts = split(o.data.split.given() ? o.data.split() : "0,100,0", d.source->size());
+  d.parts = split(r.split.value_or("0,100,0"), d.source->size());
   return d;
 }
 
-/// Opens the data of `train`. `saved` are the characters of the model that training starts from.
-inline text_data open_training_text(const program_view& p, const options& o, bool loaded,
-                                    std::optional<character_set> saved) {
+/// Opens the data of `train`. `saved` are the characters of the model in `folder`, from which
+/// training starts; "" is none.
+inline text_data open_training_text(const program_view& p, const data_request& r,
+                                    const std::string& folder, std::optional<character_set> saved) {
   text_data d;
-  const bool random = o.data.mock_data() || (o.report.bench_json() && !o.data.data_path.given());
-  if (random && o.data.data_path.given())
-    throw error(exit_code::usage, "--mock-data and --data-path contradict each other; give one");
-  if (random) {
+  if (r.kind == data_kind::random) {
     const std::int64_t tokens = std::max<std::int64_t>(1 << 20, 4 * p.numbers.batch.sequence);
-    d.source = std::make_unique<random_tokens>(tokens, p.vocabulary,
-                                               static_cast<std::uint64_t>(o.model.seed()));
-    d.parts = split(o.data.split(), tokens);
+    d.source = std::make_unique<random_tokens>(tokens, p.vocabulary, r.seed);
+    d.parts = split(r.training_split(), tokens);
     return d;
   }
-  if (detail::is_of_ids(o)) {
-    detail::refuse_characters(o, saved.has_value());
-    d.source = detail::id_source(p, o, "train", 0);
-    d.parts = split(o.data.split(), d.source->size());
-    if (p.vocabulary <= 0xffff || o.data.data_type() == "i32") {
+  if (r.of_ids()) {
+    detail::refuse_characters(folder, r, saved.has_value());
+    d.source = detail::id_source(p, r, "train", 0);
+    d.parts = split(r.training_split(), d.source->size());
+    if (p.vocabulary <= 0xffff || r.kind == data_kind::i32) {
       detail::check_tokens(*d.source, d.parts.train);
       detail::check_tokens(*d.source, d.parts.valid);
     }
     return d;
   }
-  detail::refuse_tokenizer(o);
-  const bool by_characters = o.data.tokenizer_type() == "char";
-  if (loaded) detail::require_tokenizer_of(o, saved.has_value());
-  if (!saved) detail::require_byte_vocabulary(p, o, detail::ids_as_data);
-  mapped_file file = detail::open_text(o.data.data_path, "train", 0);
+  detail::refuse_tokenizer(r.tokenizer);
+  const bool by_characters = r.tokenizer.kind() == "char";
+  if (!folder.empty()) detail::require_tokenizer_of(folder, r.tokenizer, saved.has_value());
+  if (!saved) detail::require_byte_vocabulary(p, r.tokenizer, detail::ids_as_data);
+  mapped_file file = detail::open_text(r, "train", 0);
   if (saved || by_characters) {
     d.characters = saved ? *saved : character_set::of(file.bytes());
     d.source = std::make_unique<character_tokens>(std::move(file), *d.characters, p.vocabulary);
   } else {
     d.source = std::make_unique<byte_tokens>(std::move(file), p.vocabulary);
   }
-  d.parts = split(o.data.split(), d.source->size());
+  d.parts = split(r.training_split(), d.source->size());
   if (saved || p.vocabulary < 256) {
     detail::check_tokens(*d.source, d.parts.train);
     detail::check_tokens(*d.source, d.parts.valid);
@@ -276,12 +275,13 @@ inline void require_same_data(const nlohmann::json& data, const json_value& save
   for (const char* may_change : {"name", "order"}) now.erase(may_change), then.erase(may_change);
   if (!then.contains("trained")) now.erase("trained"); // states of before do not tell
   if (now == then) return;
-  throw error(exit_code::mismatch,
-              fmt::format("{} ({} tokens) is not the data of the run in {} ({} tokens of {}); give "
-                          "the same data, or start a new run from its weights with --finetune",
-                          data["name"].get<std::string>(), data["tokens"].get<std::int64_t>(),
-                          saved.file(), saved.field<std::int64_t>("tokens"),
-                          printable(saved.field<std::string>("name"))));
+  throw error(
+      exit_code::mismatch,
+      fmt::format("{} ({} tokens) is not the data of the run in {} ({} tokens of {}); give "
+                  "the same data, or start a new run from its weights with start_request::finetune",
+                  data["name"].get<std::string>(), data["tokens"].get<std::int64_t>(), saved.file(),
+                  saved.field<std::int64_t>("tokens"),
+                  printable(saved.field<std::string>("name"))));
 }
 
 } // namespace mc

@@ -51,13 +51,11 @@ inline std::vector<std::int32_t> token_ids(
 class token_text {
 public:
   /// Throws mc::error: usage for texts where the tokens are neither bytes nor characters, mismatch
-  /// for a --tokenizer-type that the model was not trained with. `ids`: whatever the model's
-  /// tokens are, their ids are read and written.
-  /// `words`: the tokenizer of the model, if it has one.
-  token_text(const program_view& p, const options& o, std::optional<character_set> characters)
-      : token_text(p, o, std::move(characters), o.sampling.ids()) {}
-  token_text(const program_view& p, const options& o, std::optional<character_set> characters,
-             bool ids, std::shared_ptr<const tokenizer> words = nullptr)
+  /// for a type that the model in `folder` was not trained with. `ids`: whatever the model's tokens
+  /// are, their ids are read and written. `words`: the tokenizer of the model, if it has one.
+  token_text(const program_view& p, const tokenizer_request& r, const std::string& folder,
+             std::optional<character_set> characters, bool ids,
+             std::shared_ptr<const tokenizer> words = nullptr)
       : name_(p.name),
         positions_(p.positions),
         vocabulary_(p.vocabulary),
@@ -65,14 +63,15 @@ public:
         ids_(ids),
         words_(ids ? nullptr : std::move(words)) {
     if (ids_ || words_) return;
-    if (o.data.tokenizer_type() == "NullTokenizer")
+    if (r.kind() == "NullTokenizer")
       throw error(exit_code::usage,
-                  "the tokens of NullTokenizer are ids that stand for no text; give --ids, or what "
-                  "they are tokens of by --tokenizer-model");
-    detail::require_tokenizer_of(o, characters_.has_value());
+                  "the tokens of NullTokenizer are ids that stand for no text; give "
+                  "sampling_request::ids, or what "
+                  "they are tokens of by tokenizer_request::model");
+    detail::require_tokenizer_of(folder, r, characters_.has_value());
     if (!characters_)
-      detail::require_byte_vocabulary(p, o,
-                                      "the tokenizer by --tokenizer-model, token ids by --ids");
+      detail::require_byte_vocabulary(
+          p, r, "the tokenizer by tokenizer_request::model, token ids by sampling_request::ids");
   }
 
   bool ids() const { return ids_; }
@@ -87,11 +86,11 @@ public:
     return characters_ ? characters_->size() : std::min(256, vocabulary_);
   }
   /// What a text without a prompt begins with: a line end, or the first token if there is none; of
-  /// a tokenizer the token that ends documents. `flag` gives another prompt. Throws
+  /// a tokenizer the token that ends documents. `value` gives another prompt. Throws
   /// mc::error(exit_code::usage) for a tokenizer without such a token.
-  std::int32_t first(std::string_view flag) const {
+  std::int32_t first(std::string_view value) const {
     if (words_)
-      return end_of_document(*words_, "", fmt::format("give what texts begin with by {}", flag));
+      return end_of_document(*words_, "", fmt::format("give what texts begin with by {}", value));
     const std::int32_t t = characters_ ? characters_->token('\n') : '\n';
     return t >= 0 && t < vocabulary_ ? t : 0;
   }

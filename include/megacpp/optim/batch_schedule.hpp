@@ -51,6 +51,21 @@ struct batch_schedule {
   }
 };
 
+/// Steps that take so many samples, the last one whole, as Megatron-LM counts them: those while the
+/// batch grows, then whole batches.
+inline std::int64_t steps_of_samples(const batch_schedule& b, std::int64_t samples) {
+  std::int64_t steps = 0, consumed = 0;
+  for (; b.grows() && consumed <= b.samples && consumed < samples; ++steps)
+    consumed += b.after(consumed);
+  return steps + std::max<std::int64_t>(0, samples - consumed) / b.last;
+}
+
+/// The fewest steps that take at least so many samples, and at least one.
+inline std::int64_t steps_for_samples(const batch_schedule& b, std::int64_t samples) {
+  const std::int64_t steps = std::max<std::int64_t>(1, steps_of_samples(b, samples));
+  return steps + (b.samples_of(steps, 0) < samples);
+}
+
 /// What the numbers contradict, in the words of the flags, or nothing.
 constexpr std::string_view contradiction(const batch_schedule& s) {
   if (s.start > s.last) return "the START of --rampup-batch-size is above --global-batch-size";

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -126,6 +127,8 @@ protected:
 template <class T> class flag final : public flag_base {
 public:
   const T& operator()() const { return value_; }
+  /// The value of a flag that was given.
+  std::optional<T> if_given() const { return given_ ? std::optional<T>(value_) : std::nullopt; }
 
   // For the constructors of the option groups.
   flag& is(T initial, const char* help) {

@@ -4,12 +4,15 @@
 
 #include <megacpp/io/json_file.hpp>
 #include <megacpp/options/options.hpp>
+#include <megacpp/request/kept_request.hpp>
+#include <megacpp/train/start.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -104,7 +107,7 @@ inline std::string_view said_otherwise(const std::vector<flag_entry>& list, std:
 } // namespace detail
 
 /// {"flags": every flag's value, "given": the names of those that were given}. `o` has what flags
-/// that were left out come to (effective_options).
+/// that were left out have come to.
 inline void save_flags(nlohmann::json& state, options o) {
   nlohmann::json flags = nlohmann::json::object(), given = nlohmann::json::array();
   for (const flag_entry& e : flags_of(o)) {
@@ -221,6 +224,59 @@ inline std::vector<std::string> derived_changes(const json_value& state, options
           fmt::format("{}: {} -> {} (derived)", e.name, saved[i].flag->text(), e.flag->text()));
   }
   return changes;
+}
+
+/// The flags of a training run, which its states keep with the values that those which were left
+/// out have come to.
+class kept_flags final : public kept_request {
+public:
+  explicit kept_flags(options o) : flags_(std::move(o)) {}
+
+  void keep(nlohmann::json& state, const settled_values& v) const override {
+    save_flags(state, settled(v));
+  }
+  std::vector<std::string> derived_changes(const json_value& state,
+                                           const settled_values& v) const override {
+    return mc::derived_changes(state, settled(v));
+  }
+
+private:
+  options settled(const settled_values& v) const {
+    options o = flags_;
+    const auto set = [](auto& flag, const auto& value) { flag.is(value, flag.help()); };
+    set(o.training.train_iters, v.loop.steps);
+    set(o.training.global_batch_size, v.loop.batches.last);
+    if (v.loop.rates_by_samples) set(o.optimizer.lr_decay_samples, v.loop.rates.decay);
+    else set(o.optimizer.lr_decay_iters, v.loop.rates.decay);
+    if (v.products != product_type::automatic)
+      set(o.machine.product_type, v.products == product_type::bf16 ? "bf16" : "widened");
+    if (!v.data_kind.empty()) set(o.data.data_type, v.data_kind);
+    return o;
+  }
+  options flags_;
+};
+
+/// Finds what a training run starts from (find_start). A state fills in the flags that were left
+/// out; what changes is told once all is accepted. Throws mc::error.
+inline training_start prepare_start(const program_view& p, options& o) {
+  training_start start =
+      find_start({.load = o.model.load.if_given(), .finetune = o.model.finetune()},
+                 o.training.save.if_given());
+  if (!start.from || !start.from->state || o.model.finetune()) return start;
+  const json_value& state = start.from->state->state();
+  require_same_program(state, p);
+  start.from->changes = resume_flags(state, o, p.name);
+  return start;
+}
+/// Finds the same on a rank of another process, in the folder that the first one has named. Throws
+/// mc::error.
+inline training_start prepare_named_start(const std::string& name, options& o,
+                                          std::string_view program) {
+  training_start start =
+      start_as_named(name, {.load = o.model.load.if_given(), .finetune = o.model.finetune()});
+  if (start.from && start.from->state && !o.model.finetune())
+    resume_flags(start.from->state->state(), o, program);
+  return start;
 }
 
 } // namespace mc

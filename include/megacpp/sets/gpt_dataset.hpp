@@ -129,7 +129,7 @@ private:
                               file.empty() ? name() : file));
     throw error(exit_code::data,
                 fmt::format("the cached indices of {} are none of its own; remove the folder of "
-                            "--data-cache-path",
+                            "data_request::cache",
                             name()));
   }
 
@@ -151,7 +151,7 @@ public:
       if (set < 0 || static_cast<std::size_t>(set) >= sets_.size())
         throw error(exit_code::data,
                     fmt::format("the cached indices of {} are none of its own; remove the folder "
-                                "of --data-cache-path",
+                                "of data_request::cache",
                                 name_));
       ++taken[static_cast<std::size_t>(set)];
     }
@@ -235,7 +235,7 @@ inline std::shared_ptr<const sample_set> blended_samples(const std::vector<datas
     if (sizes[i] == 0)
       throw error(exit_code::data,
                   fmt::format("the {} part of {} holds no sample of {} tokens; leave it out, give "
-                              "it more data, or another --split",
+                              "it more data, or another data_request::split",
                               part_name, sets[i]->name(), request.sequence));
   const std::int64_t all = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
   if (!request.samples)

@@ -58,8 +58,9 @@ inline gpt_epochs plan_epochs(std::int64_t sequences, std::int64_t tokens,
                               const gpt_request& request, std::string_view what) {
   const std::int64_t l = request.sequence, most = std::int64_t{1} << 56;
   if (sequences <= 0 || tokens <= 0)
-    throw error(exit_code::data,
-                fmt::format("{} has no tokens; give more data or another --split", what));
+    throw error(
+        exit_code::data,
+        fmt::format("{} has no tokens; give more data or another data_request::split", what));
   gpt_epochs e{.sequences = sequences, .tokens = tokens};
   if (request.samples) {
     if (*request.samples > most / l)

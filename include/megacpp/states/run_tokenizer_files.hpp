@@ -34,9 +34,9 @@ inline void end_at_turns(std::vector<extra_file>& files, const program_view& p,
 
 /// GPT-2's own two files, and the class whose rules they are read by: a config.json beside them may
 /// be of a family that has other rules.
-inline std::vector<extra_file> gpt2_files(const data_flags& d) {
-  const mapped_file vocabulary(d.vocab_file(), exit_code::data);
-  const mapped_file merges(d.merge_file(), exit_code::data);
+inline std::vector<extra_file> gpt2_files(const tokenizer_request& r) {
+  const mapped_file vocabulary(r.vocabulary.value_or(""), exit_code::data);
+  const mapped_file merges(r.merges.value_or(""), exit_code::data);
   json_output config{{"tokenizer_class", "GPT2Tokenizer"}};
   if (!read_json(vocabulary, tokenizer_size_limit).has("<|endoftext|>"))
     for (const char* task : {"bos_token", "eos_token", "unk_token"}) config[task] = nullptr;
@@ -47,16 +47,17 @@ inline std::vector<extra_file> gpt2_files(const data_flags& d) {
 
 } // namespace detail
 
-/// Those that the flags name, or else those of the folder that the run starts from, "" being none.
-/// Throws mc::error.
-inline std::vector<extra_file> files_of_run_tokenizer(const program_view& p, const data_flags& d,
+/// The files that the request names, or else those of the folder that the run starts from, "" being
+/// none. Throws mc::error.
+inline std::vector<extra_file> files_of_run_tokenizer(const program_view& p,
+                                                      const tokenizer_request& r,
                                                       const run_data& data,
                                                       const std::string& from) {
   std::vector<extra_file> files;
-  if (d.tokenizer_model.given() && !of_sentencepiece(d)) {
-    files = tokenizer_files(d.tokenizer_model());
-  } else if (d.vocab_file.given()) {
-    files = detail::gpt2_files(d);
+  if (r.model && !r.of_sentencepiece()) {
+    files = tokenizer_files(*r.model);
+  } else if (r.vocabulary) {
+    files = detail::gpt2_files(r);
   } else {
     files = tokenizer_files(from);
   }

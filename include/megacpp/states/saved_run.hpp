@@ -1,55 +1,78 @@
-// Commands that read a state take some things from the flags of its run.
+// Commands that read a state take some things from the run that it is of.
 #pragma once
 
-#include <megacpp/inputs/run_tokenizer.hpp>
 #include <megacpp/inputs/set_data.hpp>
-#include <megacpp/options/resume.hpp>
+#include <megacpp/io/json_file.hpp>
+#include <megacpp/request/requests.hpp>
 #include <megacpp/states/state.hpp>
 
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
 
 namespace mc {
 
-/// The options of a command that reads a state, with the type of the tokenizer that its run was
-/// given, unless these name a tokenizer or a type themselves. Characters are known by their list,
-/// which lies beside the weights. Throws mc::error(exit_code::model).
-inline options with_tokenizer_of_run(options o, const json_value& state) {
-  text_flag& type = o.data.tokenizer_type;
-  if (type.given() || names_tokenizer(o.data) || !gave_flag(state, "tokenizer-type")) return o;
-  const options run = flags_of_state(state);
-  if (run.data.tokenizer_type() != "char")
-    type.read(run.data.tokenizer_type(), "tokenizer-type of the state");
-  return o;
+namespace detail {
+
+/// The numbers of the run of a state, under the names that docs/state.md has. Throws
+/// mc::error(exit_code::model) for one that no run has.
+class saved_numbers {
+public:
+  explicit saved_numbers(const json_value& state) : flags_(state.field<json_value>("flags")) {}
+
+  bool has(std::string_view name) const { return flags_.has(name); }
+  std::int64_t number(std::string_view name, std::int64_t least, std::int64_t otherwise) const {
+    constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+    return has(name) ? flags_.field<std::int64_t>(name, least, most) : otherwise;
+  }
+  bool is_on(std::string_view name) const { return has(name) && flags_.field<bool>(name); }
+
+private:
+  json_value flags_;
+};
+
+} // namespace detail
+
+/// The tokenizer of a command that reads a state, with the type that its run was given, unless the
+/// command names a tokenizer or a type itself. Characters are known by their list, which lies
+/// beside the weights. Throws mc::error(exit_code::model).
+inline tokenizer_request with_tokenizer_of_run(tokenizer_request r, const json_value& state) {
+  const auto given = state.field<std::vector<std::string>>("given");
+  constexpr std::string_view name = "tokenizer-type";
+  if (r.type || r.names_files() || std::ranges::find(given, name) == given.end()) return r;
+  if (std::string type = state.field<json_value>("flags").field<std::string>(name); type != "char")
+    r.type = std::move(type);
+  return r;
 }
-/// The options for a saved model, which may be no state.
-inline options with_tokenizer_of_run(const options& o, const found_model& found) {
-  return found.state ? with_tokenizer_of_run(o, found.state->state()) : o;
+/// The tokenizer for a saved model, which may be no state.
+inline tokenizer_request with_tokenizer_of_run(tokenizer_request r, const found_model& found) {
+  return found.state ? with_tokenizer_of_run(std::move(r), found.state->state()) : r;
 }
 
-/// The share that `eval --eval-iters` measures: that which an evaluation of `train` takes with the
-/// same flags, at the step of a state with those of its run, so that it comes to the loss that was
-/// told then.
-inline detail::measured_share measured_share_of(const program_view& p, const options& o,
+/// The share that `eval` measures where a number of global batches is asked for: that which an
+/// evaluation of `train` takes with the same request, at the step of a state with the numbers of
+/// its run, so that it comes to the loss that was told then.
+inline detail::measured_share measured_share_of(const program_view& p, const evaluation_request& r,
                                                 const found_model& found) {
   detail::measured_share share;
-  const training_flags& t = o.training;
-  if (!t.eval_iters.given() || t.eval_iters() == 0 || t.full_validation()) return share;
-  const options run = found.state ? flags_of_state(found.state->state()) : options();
-  const auto& batch =
-      t.global_batch_size.given() ? t.global_batch_size : run.training.global_batch_size;
-  const std::int64_t size = batch.given() ? batch() : p.numbers.batch.micro,
-                     most = std::numeric_limits<std::int32_t>::max();
-  share.each = size * std::min(t.eval_iters(), most);
-  share.by_set = t.multiple_validation_sets() || run.training.multiple_validation_sets();
-  if (!found.state) return share;
-  share.seed = static_cast<std::uint32_t>(run.model.seed());
-  if (run.training.keep_best()) return share;
-  const std::int64_t interval = run.training.eval_interval(),
+  if (r.eval_iters.value_or(0) == 0) return share;
+  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+  std::int64_t batch = p.numbers.batch.micro;
+  std::optional<detail::saved_numbers> run;
+  if (found.state) run.emplace(found.state->state());
+  if (run) batch = run->number("global-batch-size", 1, batch);
+  share.each = r.global_batch.value_or(batch) * std::min(*r.eval_iters, most);
+  share.by_set = r.by_set || (run && run->is_on("multiple-validation-sets"));
+  if (!run) return share;
+  share.seed = static_cast<std::uint32_t>(run->number("seed", 0, share.seed));
+  if (run->is_on("keep-best")) return share;
+  const std::int64_t interval = run->number("eval-interval", 1, 1000),
                      step =
                          found.state->state().field<std::int64_t>("step", 0, std::int64_t{1} << 62);
-  share.evaluations = run.training.train_iters() / interval + 1;
+  share.evaluations = run->number("train-iters", 1, 1000) / interval + 1;
   share.number = std::max<std::int64_t>(step - 1, 0) / interval;
   return share;
 }

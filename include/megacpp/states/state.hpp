@@ -134,7 +134,7 @@ template <class F> void read_stores(const model_folder& folder, const char* name
     return error(exit_code::mismatch, fmt::format("{}: tensor \"{}\" {}; the state is of another "
                                                   "model than {}, or of a run that froze other "
                                                   "parameters: go on from its weights alone by "
-                                                  "--finetune",
+                                                  "start_request::finetune",
                                                   file->path(), printable(tensor), why, p.name));
   };
   std::set<std::string> known;

@@ -32,7 +32,7 @@ struct listed_state {
 
 struct state_list {
   std::vector<listed_state> states;   ///< newest first, the best one last
-  std::optional<std::string> resumed; ///< the folder of the one that train --load takes
+  std::optional<std::string> resumed; ///< the folder of the one that a training run takes
   std::string refusal;                ///< why it takes none; "" if it takes one, or there is none
 };
 
@@ -101,8 +101,8 @@ inline state_list list_states(const std::string& path) {
   if (detail::has_best(root.get())) examine(best_folder_name, std::nullopt);
   if (list.states.empty())
     throw error(exit_code::model,
-                fmt::format("{} has no saved state; give a folder that train --save wrote, or "
-                            "leave --load out",
+                fmt::format("{} has no saved state; give a folder that train "
+                            "loop_request::save wrote, or leave start_request::load out",
                             path));
   try {
     const auto newest = newest_state(root, [](const std::string&) { return true; });
@@ -130,8 +130,9 @@ inline std::vector<std::string> states_lines(const state_list& list) {
                                 known(s.validation_loss), s.bytes,
                                 s.committed ? detail::time_text(*s.committed) : "-",
                                 s.damage.empty() ? "whole" : "damaged: " + s.damage));
-  lines.push_back(list.resumed ? fmt::format("train --load goes on from {}", *list.resumed)
-                               : fmt::format("train --load takes none of them: {}", list.refusal));
+  lines.push_back(list.resumed
+                      ? fmt::format("a training run goes on from {}", *list.resumed)
+                      : fmt::format("a training run takes none of them: {}", list.refusal));
   return lines;
 }
 

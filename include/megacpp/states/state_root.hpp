@@ -249,10 +249,11 @@ private:
       if (left >= besides && (left - besides) / each >= static_cast<std::uint64_t>(most)) return;
       throw error(
           exit_code::output,
-          fmt::format("{} is to get {} state{} of {} {} before any is removed, but has "
-                      "{} {} left; free some {}{} choose another folder",
-                      path_, most, most == 1 ? "" : "s", each, unit, left, unit, remedy,
-                      most > 1 && keep != 1 ? ", keep fewer with --keep-latest-k, or" : " or"));
+          fmt::format(
+              "{} is to get {} state{} of {} {} before any is removed, but has "
+              "{} {} left; free some {}{} choose another folder",
+              path_, most, most == 1 ? "" : "s", each, unit, left, unit, remedy,
+              most > 1 && keep != 1 ? ", keep fewer with loop_request::keep_latest, or" : " or"));
     };
     // Besides: the hint, old and new.
     constexpr std::uint64_t page = detail::page_bytes;

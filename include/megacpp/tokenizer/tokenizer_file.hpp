@@ -110,7 +110,7 @@ inline std::unique_ptr<const tokenizer> open_tokenizer(const std::string& path) 
 /// mc::error(exit_code::usage) for one that there is not.
 inline std::int32_t end_of_document(
     const tokenizer& t, const std::string& asked = "",
-    std::string_view advice = "name the one that ends a document by --eod-token") {
+    std::string_view advice = "name the one that ends a document by data_request::eod_token") {
   const std::string_view known[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
   for (const std::string_view name : known)
     if (asked.empty())
@@ -121,7 +121,7 @@ inline std::int32_t end_of_document(
       asked.empty()
           ? fmt::format("{} has no token {}; {}", t.file(), fmt::join(known, ", "), advice)
           : fmt::format("\"{}\", which is to end documents, is no token of {}; give one of its own "
-                        "by --eod-token",
+                        "by data_request::eod_token",
                         printable(asked), t.file()));
 }
 

@@ -5,6 +5,7 @@
 #include <megacpp/inputs/open_data.hpp>
 #include <megacpp/io/json_file.hpp>
 #include <megacpp/observe/print.hpp>
+#include <megacpp/request/requests.hpp>
 #include <megacpp/run/session.hpp>
 #include <megacpp/states/saved_run.hpp>
 #include <megacpp/states/state.hpp>
@@ -16,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace mc {
@@ -33,20 +35,21 @@ inline int reading_threads(const device& on, const communicator& hosts) {
 /// Ranks of several processes, each of which has opened the model for itself, have the same.
 inline void require_same_model(agreement& all, const model_folder& folder) {
   if (!all.apart()) return;
-  all.require_same(hash_of(folder), "another model at --load",
+  all.require_same(hash_of(folder), "another model at start_request::load",
                    "let all of them see the same folder");
 }
 
-/// The folder with the weights of --load, which the command needs: what the first rank finds, which
+/// The folder with the weights that the command needs: what the first rank finds, which
 /// tells what is damaged, or what it has named to others (agreement::before_others).
-inline found_model required_model(const options& o, const char* command, const agreement& ranks,
-                                  const std::string& named) {
-  if (!ranks.first()) return found_as_named(o.model.load(), named, false, ranks.apart());
-  if (!o.model.load.given())
-    throw error(exit_code::usage,
-                fmt::format("{} needs --load FOLDER, the folder of a saved model", command));
-  std::optional<found_model> found = find_saved(o.model.load(), false);
-  if (!found) throw nothing_saved(o.model.load(), "train with --save first");
+inline found_model required_model(const std::optional<std::string>& load, const char* command,
+                                  const agreement& ranks, const std::string& named) {
+  if (!ranks.first()) return found_as_named(load.value_or(""), named, false, ranks.apart());
+  if (!load)
+    throw error(
+        exit_code::usage,
+        fmt::format("{} needs start_request::load FOLDER, the folder of a saved model", command));
+  std::optional<found_model> found = find_saved(*load, false);
+  if (!found) throw nothing_saved(*load, "train with loop_request::save first");
   for (const std::string& note : found->notes) print_note(note);
   return std::move(*found);
 }
@@ -71,23 +74,23 @@ inline json_output evaluation_json(const loss_sum& total) {
 
 } // namespace detail
 
-/// `eval`: one line, or with --json one object {"loss": nats a token, "tokens": number of
-/// predictions, "perplexity": exp(loss), "bits_per_token": loss / ln 2}. Of several files one for
-/// each, with its name or the field "file", and one for all tokens together, with their number or
-/// the field "files". With --eval-iters of what an evaluation of `train` takes. All files are
-/// opened before the first is read. `data`: of the ranks of a process the same.
-inline void run_evaluation(const program_view& p, const options& asked, device& on,
+/// `eval`: one line, or one JSON object {"loss": nats a token, "tokens": number of predictions,
+/// "perplexity": exp(loss), "bits_per_token": loss / ln 2}. Of several files one for each, with its
+/// name or the field "file", and one for all tokens together, with their number or the field
+/// "files". Where the request counts global batches, of what an evaluation of `train` takes. All
+/// files are opened before the first is read. `data`: of the ranks of a process the same.
+inline void run_evaluation(const program_view& p, evaluation_request r, device& on,
                            const planes& both = self::both(),
                            const opened_once<std::vector<run_data>>& data = {}) {
   agreement all_ranks(both.hosts);
   const std::string named = all_ranks.before_others();
-  const found_model found = detail::required_model(asked, "eval", all_ranks, named);
+  const found_model found = detail::required_model(r.start.load, "eval", all_ranks, named);
   const model_folder& folder = found.folder;
-  const options o = with_tokenizer_of_run(asked, found);
-  const detail::measured_share share = measured_share_of(p, o, found);
+  r.data.tokenizer = with_tokenizer_of_run(std::move(r.data.tokenizer), found);
+  const detail::measured_share share = measured_share_of(p, r, found);
   const std::optional<character_set> characters = characters_of(folder, p);
   const auto opened = data([&] {
-    return open_evaluation_data(p, o, folder.path(), characters,
+    return open_evaluation_data(p, r.data, folder.path(), characters,
                                 detail::reading_threads(on, both.hosts), share);
   });
   std::size_t files = 0;
@@ -104,9 +107,9 @@ inline void run_evaluation(const program_view& p, const options& asked, device& 
     if (!std::isfinite(total.mean()))
       throw error(exit_code::nonfinite,
                   fmt::format("the mean loss of {} on {} is {}; the model is not usable",
-                              o.model.load(), name, total.mean()));
+                              *r.start.load, name, total.mean()));
     if (!all_ranks.first()) return;
-    if (!o.report.json())
+    if (!r.json)
       return print_line((files > 1 ? fmt::format("{}: ", name) : "") +
                         detail::evaluation_text(total, opened->front().unlearned));
     if (files == 1) of = json_output::object();

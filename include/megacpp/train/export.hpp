@@ -4,7 +4,7 @@
 #include <megacpp/hf/tokenizer_files.hpp>
 #include <megacpp/observe/print.hpp>
 #include <megacpp/observe/text.hpp>
-#include <megacpp/options/options.hpp>
+#include <megacpp/request/requests.hpp>
 #include <megacpp/train/evaluate.hpp>
 
 #include <filesystem>
@@ -14,16 +14,6 @@
 #include <unistd.h>
 
 namespace mc {
-
-/// Throws mc::error(exit_code::usage) for a --max-shard-size that is no size.
-inline std::uint64_t shard_limit_of(const options& o) {
-  const std::string& text = o.model.max_shard_size();
-  if (const auto size = size_from_text(text)) return *size;
-  throw error(exit_code::usage,
-              fmt::format("--max-shard-size is \"{}\", but must be a number of bytes above 0, or "
-                          "one with KB, MB, GB, TB, KiB, MiB, GiB or TiB, for example 5GB",
-                          printable(text)));
-}
 
 namespace detail {
 
@@ -49,26 +39,25 @@ inline void refuse_states(const std::string& path) {
 
 } // namespace detail
 
-/// Reads --load and writes --save; no weights are held in memory. All ranks call it.
-inline void run_export(const program_view& p, const options& o,
+/// Writes a saved model anew; no weights are held in memory. All ranks call it. Throws mc::error.
+inline void run_export(const program_view& p, const export_request& r,
                        communicator& hosts = self::hosts()) {
   agreement all(hosts);
   const std::string named = all.before_others();
-  if (!o.model.load.given() || !o.training.save.given())
+  if (!r.load || !r.save)
     throw error(exit_code::usage,
-                "export needs --load FOLDER, a saved model, and --save FOLDER, where to write it");
-  const found_model from = detail::required_model(o, "export", all, named);
-  const std::uint64_t shard_limit = shard_limit_of(o);
-  if (all.first()) detail::refuse_states(o.training.save());
+                "export needs export_request::load FOLDER, a saved model, and export_request::save "
+                "FOLDER, where to write it");
+  const found_model from = detail::required_model(r.load, "export", all, named);
+  if (all.first()) detail::refuse_states(*r.save);
   all.after_first(name_of(from));
   detail::require_same_model(all, from.folder);
-  const saved_model m =
-      export_model_folder(from.folder, o.training.save(), p, detail::storage_named(o.model.dtype()),
-                          shard_limit, hosts, tokenizer_files(from.folder.path()));
+  const saved_model m = export_model_folder(from.folder, *r.save, p, detail::storage_named(r.type),
+                                            r.max_shard.value_or(hf_shard_limit), hosts,
+                                            tokenizer_files(from.folder.path()));
   if (!all.first()) return;
   print_line(fmt::format("{} tensors, {} in {} file{}, written to {}", m.tensors,
-                         bytes_text(m.bytes).view(), m.files, m.files == 1 ? "" : "s",
-                         o.training.save()));
+                         bytes_text(m.bytes).view(), m.files, m.files == 1 ? "" : "s", *r.save));
 }
 
 } // namespace mc

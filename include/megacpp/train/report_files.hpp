@@ -3,12 +3,14 @@
 
 #include <megacpp/inspect/timeline.hpp>
 #include <megacpp/observe/print.hpp>
-#include <megacpp/options/options.hpp>
+#include <megacpp/request/report_request.hpp>
 #include <megacpp/states/saved_states.hpp>
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -52,43 +54,46 @@ inline bool is_taken_by_states(const std::string& path, const std::string& root)
 } // namespace detail
 
 /// Reports replace or continue files of their own kind alone, and neither each other, nor the data,
-/// nor what is saved, nor what the program says. Throws mc::error.
-inline void check_report_files(const options& o) {
+/// nor what is saved, nor what the program says. Throws mc::error. `data`: the files and sets that
+/// are read. `save`: the folder of states.
+inline void check_report_files(const report_request& r, const std::optional<std::string>& save,
+                               const std::vector<std::string>& data) {
   const struct report_file {
-    const text_flag& path;
+    const std::optional<std::string>& path;
     const char *name, *kind;
     std::string_view begin;
     bool replaced; // and not added to
-  } all[] = {{o.report.loss_curve, "loss-curve", "curve", "<svg ", true},
-             {o.report.metrics_jsonl, "metrics-jsonl", "file of metrics", "{\"step\":", false},
-             {o.report.trace, "trace", "trace", trace_begin, true}};
+  } all[] = {{r.curve, "report_request::curve", "curve", "<svg ", true},
+             {r.metrics, "report_request::metrics", "file of metrics", "{\"step\":", false},
+             {r.trace, "report_request::trace", "trace", trace_begin, true}};
   const auto refuse = [](const std::string& why) { throw error(exit_code::usage, why); };
   for (const report_file& f : all) {
-    if (!f.path.given()) continue;
-    const std::string& path = f.path();
-    if (path.empty()) refuse(fmt::format("--{} needs the name of a file", f.name));
-    if (o.training.save.given() && detail::is_taken_by_states(path, o.training.save()))
-      refuse(fmt::format("--{} names {}, which {} needs for its states; choose another file",
-                         f.name, path, o.training.save()));
+    if (!f.path) continue;
+    const std::string& path = *f.path;
+    if (path.empty()) refuse(fmt::format("{} needs the name of a file", f.name));
+    if (save && detail::is_taken_by_states(path, *save))
+      refuse(fmt::format("{} names {}, which {} needs for its states; choose another file", f.name,
+                         path, *save));
     for (const int said : {STDOUT_FILENO, STDERR_FILENO})
       if (detail::is_file_of(said, path))
         refuse(
-            fmt::format("--{} names {}, the file of the standard {}; give the report a file of "
+            fmt::format("{} names {}, the file of the standard {}; give the report a file of "
                         "its own",
                         f.name, path, said == STDOUT_FILENO ? "output" : "error"));
   }
   for (const report_file& f : all) {
-    if (!f.path.given()) continue;
-    if (f.replaced) check_text_file(f.path());
-    check_own_kind(f.path(), f.begin, f.kind);
-    for (const std::string& data : o.data.data_path())
-      if (detail::is_same_place(f.path(), data))
-        refuse(fmt::format("--{} and --data-path both name {}; give the report a file of its own",
-                           f.name, f.path()));
+    if (!f.path) continue;
+    if (f.replaced) check_text_file(*f.path);
+    check_own_kind(*f.path, f.begin, f.kind);
+    for (const std::string& one : data)
+      if (detail::is_same_place(*f.path, one))
+        refuse(fmt::format(
+            "{} and data_request::paths both name {}; give the report a file of its own", f.name,
+            *f.path));
     for (const report_file* other = all; other != &f; ++other)
-      if (other->path.given() && detail::is_same_place(f.path(), other->path()))
-        refuse(fmt::format("--{} and --{} both name {}; give two files", other->name, f.name,
-                           other->path()));
+      if (other->path && detail::is_same_place(*f.path, *other->path))
+        refuse(fmt::format("{} and {} both name {}; give two files", other->name, f.name,
+                           *other->path));
   }
 }
 

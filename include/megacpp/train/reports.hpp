@@ -1,5 +1,5 @@
-// What a training run tells: lines of progress, metrics, the curve, the profile, and what
-// --bench-json measures.
+// What a training run tells: lines of progress, metrics, the curve, the profile, and the times of
+// steps that were measured.
 #pragma once
 
 #include <megacpp/inspect/profile.hpp>
@@ -11,7 +11,7 @@
 #include <megacpp/observe/print.hpp>
 #include <megacpp/observe/progress.hpp>
 #include <megacpp/observe/speeds.hpp>
-#include <megacpp/options/settings.hpp>
+#include <megacpp/request/requests.hpp>
 #include <megacpp/states/losses.hpp>
 #include <megacpp/train/evaluate.hpp>
 
@@ -36,22 +36,22 @@ class training_reports {
 public:
   /// The arguments must outlive this. `losses`: those of the whole run, which the curve shows.
   /// `rank`: all but the first tell nothing.
-  training_reports(const program_view& p, const options& o, const training_settings& set,
+  training_reports(const program_view& p, const report_request& asked, const loop_request& loop,
                    device& on, const run_losses& losses, const communicator& rank)
       : tells_(rank.rank() == 0),
         ranks_(rank.ranks()),
         speeds_(stages_of(ranks_)),
         p_(p),
-        o_(o),
-        set_(set),
+        asked_(asked),
+        loop_(loop),
         device_(on),
         losses_(losses),
         profile_(p),
-        progress_(o.report.log_interval()) {}
+        progress_(asked.log_interval) {}
 
   /// Opens the file of metrics, which goes again if the run does not begin. Throws mc::error.
   void open_metrics() {
-    if (tells_ && o_.report.metrics_jsonl.given()) metrics_.emplace(o_.report.metrics_jsonl());
+    if (tells_ && asked_.metrics) metrics_.emplace(*asked_.metrics);
   }
   /// A run that goes on adds to the file of the one before. Throws mc::error.
   void begin_metrics(bool goes_on) {
@@ -66,9 +66,9 @@ public:
     planned_bytes_ =
         planned.total() - planned.mirrors + product_speed::bytes_of(p_.numbers.precision.weight);
     constexpr std::int64_t timed_without_allocating = 1 << 20;
-    if (set_.bench)
-      times_.reserve(static_cast<std::size_t>(std::min(set_.steps, timed_without_allocating)));
-    flops_ = static_cast<double>(work_of_step(p_, set_.micro_batches()).total().flops);
+    if (loop_.bench)
+      times_.reserve(static_cast<std::size_t>(std::min(loop_.steps, timed_without_allocating)));
+    flops_ = static_cast<double>(work_of_step(p_, loop_.micro_batches()).total().flops);
     needed_flops_ = needed_flops();
     speed_.emplace(device_, p_.numbers.precision.weight);
     measure_ceiling();
@@ -77,7 +77,7 @@ public:
   /// Introduces a run of so many ranks, which exchange what devices hold on a `way`
   /// (communicator::way).
   void introduce(std::int64_t planned_bytes, int ranks, std::string_view way) {
-    const std::int64_t micro_batches = set_.micro_batches();
+    const std::int64_t micro_batches = loop_.micro_batches();
     const std::string on = device_.name();
     note(fmt::format(
         "{}: {} parameters, {}, {}micro-batch {} x {} tokens, {}{} micro-batch{} a step, {} "
@@ -88,15 +88,16 @@ public:
         : way.empty() ? fmt::format("{} ranks, each ", ranks)
                       : fmt::format("{} ranks that exchange {}, each ", ranks, way),
         p_.numbers.batch.micro, p_.numbers.batch.sequence,
-        set_.batches.grows() ? fmt::format("{} to ", set_.batches.start / set_.at_once) : "",
+        loop_.batches.grows() ? fmt::format("{} to ", loop_.batches.start / loop_.at_once) : "",
         micro_batches, micro_batches == 1 ? "" : "es", device_.threads(),
         device_.threads() == 1 ? "" : "s", on, on.empty() ? "" : ", ",
         device_.products().describe(p_.numbers.precision.weight),
         device_.attention() == nullptr ? "" : ", attention " + device_.attention()->describe(),
         ceiling_.behind() * 1e-9, bytes_text(static_cast<std::uint64_t>(planned_bytes)).view()));
   }
+  /// Tells a sentence, which may name members of requests.
   void note(std::string_view line) {
-    if (tells_) progress_.note(line);
+    if (tells_) progress_.note(asked_.spelled(std::string(line)));
   }
 
   /// Tells over which tokens losses are means, where `what` is not learned; "" is nothing.
@@ -108,7 +109,7 @@ public:
   }
 
   /// What times the nodes of the next step. The first step prepares much that others find.
-  step_clock* clock() { return tells_ && o_.report.profile() && steps_ > 0 ? &profile_ : nullptr; }
+  step_clock* clock() { return tells_ && asked_.profile && steps_ > 0 ? &profile_ : nullptr; }
 
   /// What comes after a step: other steps, counted by their share of a whole batch, and the rest.
   struct work_left {
@@ -120,15 +121,15 @@ public:
   void step(step_report& r, double share, double tokens, double seconds, const work_left& left,
             std::span<const double> computing = {}) {
     if (!tells_) return;
-    if (r.learned == 0 && ++empty_ == 1 && !set_.bench)
+    if (r.learned == 0 && ++empty_ == 1 && !loop_.bench)
       note(
           fmt::format("step {}/{} has no token to learn: it is counted and changes nothing, and "
                       "so it is with any other like it",
-                      r.step, set_.steps));
+                      r.step, loop_.steps));
     if (++steps_ > 1) profiled_seconds_ += seconds;
     pace_.step(seconds / share);
-    if (set_.bench) {
-      if (steps_ > set_.warmup) times_.push_back(seconds);
+    if (loop_.bench) {
+      if (steps_ > loop_.warmup) times_.push_back(seconds);
       last_ = r;
     }
     r.tokens = tokens;
@@ -136,17 +137,17 @@ public:
     const double now = monotonic_seconds();
     // Steps lie between two measurements, which together take less than a hundredth of the time.
     // The first step is not typical.
-    if (!set_.bench && (steps_ == 2 || (steps_ > 2 && now - measured_at_ > seconds_between)))
+    if (!loop_.bench && (steps_ == 2 || (steps_ > 2 && now - measured_at_ > seconds_between)))
       measure_ceiling();
     r.ceiling_share = ceiling_.share_of(flops_ / pace_.seconds_a_step());
     r.step_seconds = share * pace_.seconds_a_step();
     r.mfu = mfu_of(pace_.seconds_a_step());
-    if (r.mfu > 1 && !low_peak_told_ && !set_.bench) {
+    if (r.mfu > 1 && !low_peak_told_ && !loop_.bench) {
       low_peak_told_ = true;
-      note(
-          fmt::format("--peak-tflops {} is too low: the model alone needs {:.1f}% of it, and no "
-                      "processor does more than its peak",
-                      o_.report.peak_tflops(), 100 * r.mfu));
+      note(fmt::format(
+          "report_request::peak_tflops {} is too low: the model alone needs {:.1f}% of it, and no "
+          "processor does more than its peak",
+          asked_.peak_tflops, 100 * r.mfu));
     }
     if (now - memory_read_at_ > 0.5) {
       memory_ = process_memory().resident;
@@ -186,7 +187,7 @@ public:
                {"compute_ms", of_step.others * 1e3}});
       r.slowest_rank = of_line.rank, r.slower_by = of_line.longer();
     }
-    if (!set_.bench && progress_.show(r)) speeds_.begin();
+    if (!loop_.bench && progress_.show(r)) speeds_.begin();
     if (!computing.empty()) tell_straggler();
   }
 
@@ -197,11 +198,12 @@ public:
       return note(
           fmt::format("step {}/{} | no validation loss: none of the samples of this "
                       "evaluation has a token to learn",
-                      step, set_.steps));
-    note(bounded_text<192>().append(
-        "step {}/{} | validation loss: {:.4f} | perplexity: {:.3f} | {:.0f} {}", step, set_.steps,
-        loss, perplexity(loss), tokens, tokens_text()));
-    if (metrics_ && (steps_ > 0 || (!again && step < set_.steps)))
+                      step, loop_.steps));
+    if (tells_)
+      progress_.note(bounded_text<192>().append(
+          "step {}/{} | validation loss: {:.4f} | perplexity: {:.3f} | {:.0f} {}", step,
+          loop_.steps, loss, perplexity(loss), tokens, tokens_text()));
+    if (metrics_ && (steps_ > 0 || (!again && step < loop_.steps)))
       metrics_->write({{"step", step},
                        {"validation_loss", loss},
                        {"perplexity", perplexity(loss)},
@@ -214,8 +216,8 @@ public:
       return note(
           fmt::format("step {}/{} | no validation loss of {}: none of its samples in this "
                       "evaluation has a token to learn",
-                      step, set_.steps, name));
-    note(fmt::format("step {}/{} | validation loss of {}: {:.4f} | {:.0f} {}", step, set_.steps,
+                      step, loop_.steps, name));
+    note(fmt::format("step {}/{} | validation loss of {}: {:.4f} | {:.0f} {}", step, loop_.steps,
                      name, total.mean(), total.count, tokens_text()));
     if (metrics_)
       metrics_->write({{"step", step},
@@ -225,7 +227,7 @@ public:
                        time_of_line()});
   }
   void test_of(const std::string& name, std::int64_t step, const loss_sum& total) {
-    note(fmt::format("step {}/{} | test loss of {}: {:.4f} | {:.0f} {}", step, set_.steps, name,
+    note(fmt::format("step {}/{} | test loss of {}: {:.4f} | {:.0f} {}", step, loop_.steps, name,
                      total.mean(), total.count, tokens_text()));
     if (metrics_)
       metrics_->write({{"step", step},
@@ -235,7 +237,7 @@ public:
                        time_of_line()});
   }
   void test(std::int64_t step, const loss_sum& total) {
-    note(fmt::format("step {}/{} | test loss: {:.4f} | {:.0f} {}", step, set_.steps, total.mean(),
+    note(fmt::format("step {}/{} | test loss: {:.4f} | {:.0f} {}", step, loop_.steps, total.mean(),
                      total.count, tokens_text()));
     if (metrics_)
       metrics_->write({{"step", step},
@@ -244,7 +246,9 @@ public:
                        time_of_line()});
   }
   void sample(std::int64_t step, const std::string& text) {
-    note(fmt::format("step {}/{} | sample: {}", step, set_.steps, nlohmann::json(text).dump()));
+    if (tells_)
+      progress_.note(
+          fmt::format("step {}/{} | sample: {}", step, loop_.steps, nlohmann::json(text).dump()));
     if (metrics_ && steps_ > 0) metrics_->write({{"step", step}, {"sample", text}, time_of_line()});
   }
   void paused(pace::pause what, double seconds) { pace_.paused(what, seconds); }
@@ -253,19 +257,19 @@ public:
   /// nothing.
   void draw_curve() {
     const bool told = std::exchange(curve_told_, true);
-    if (!tells_ || told || !o_.report.loss_curve.given()) return;
+    if (!tells_ || told || !asked_.curve) return;
     const auto &training = losses_.history.points(), &validation = losses_.validation.points();
     if (training.empty() && validation.empty()) return;
     curve_options c;
     c.title = p_.name;
-    write_text_file(o_.report.loss_curve(), loss_curve(training, validation, c));
+    write_text_file(*asked_.curve, loss_curve(training, validation, c));
   }
 
   /// The trace of so many steps.
   void trace(const std::string& text, int steps) {
-    write_text_file(o_.report.trace(), text);
+    write_text_file(*asked_.trace, text);
     note(fmt::format("the trace of {} step{} is in {}", steps, steps == 1 ? "" : "s",
-                     o_.report.trace()));
+                     *asked_.trace));
   }
 
   /// The end of a run whose curve is drawn: `steps` of this process, in so many seconds. `empty`:
@@ -274,7 +278,7 @@ public:
     if (!tells_) return;
     progress_.finish();
     print_profile();
-    if (set_.bench) print(bench_line());
+    if (loop_.bench) print(bench_line());
     else
       print_line(fmt::format(
           "{} step{} in {}{}", steps, steps == 1 ? "" : "s", duration_text(seconds).view(),
@@ -324,30 +328,31 @@ private:
     const int stages = p_.numbers.ranks.pp;
     double sum = 0;
     for (int stage = 0; stage < stages; ++stage)
-      sum += static_cast<double>(model_flops(p_, set_.micro_batches(), stage));
+      sum += static_cast<double>(model_flops(p_, loop_.micro_batches(), stage));
     return sum / stages;
   }
   /// The share of the stated peak; 0 if none is stated.
   double mfu_of(double seconds) const {
-    const double peak = 1e12 * o_.report.peak_tflops();
+    const double peak = 1e12 * asked_.peak_tflops;
     return peak > 0 ? needed_flops_ / (seconds * peak) : 0;
   }
 
   /// The profile is of the steps of this process.
   void print_profile() {
-    if (!o_.report.profile()) return;
+    if (!asked_.profile) return;
     if (steps_ > 1) {
       measure_ceiling();
       return print(profile_.table(profiled_seconds_, ceiling_));
     }
     print_line(
-        "--profile measured nothing: it leaves out the first step, which prepares much that "
-        "others find, and there was no other");
+        asked_.spelled("report_request::profile measured nothing: it leaves out the first step, "
+                       "which prepares much "
+                       "that others find, and there was no other"));
   }
 
   void tell_straggler() {
     const rank_speeds::slowest slow = speeds_.straggler();
-    if (slow.rank >= 0 && !set_.bench)
+    if (slow.rank >= 0 && !loop_.bench)
       note(
           fmt::format("{} has computed {:.0f}% longer in {} steps than the others that have as "
                       "much to do, and all wait for it: see what else its cores do",
@@ -373,7 +378,7 @@ private:
     std::sort(sorted.begin(), sorted.end());
     const std::size_t n = sorted.size();
     const double median = 0.5 * (sorted[(n - 1) / 2] + sorted[n / 2]);
-    const auto tokens = static_cast<double>(set_.batches.last * p_.numbers.batch.sequence);
+    const auto tokens = static_cast<double>(loop_.batches.last * p_.numbers.batch.sequence);
     const double of_ceiling = ceiling_.share_of(flops_ / median);
     return json_line(
         {{"program", "megacpp"},
@@ -382,13 +387,13 @@ private:
          {"products", device_.products().describe(p_.numbers.precision.weight)},
          {"attention",
           device_.attention() == nullptr ? "by tiles" : device_.attention()->describe()},
-         {"batch", set_.batches.last},
+         {"batch", loop_.batches.last},
          {"sequence", p_.numbers.batch.sequence},
          {"parameters", p_.parameters},
          {"threads", device_.threads()},
          {"device", device_.name().empty() ? "cpu" : device_.name()},
          {"steps", n},
-         {"warmup", set_.warmup},
+         {"warmup", loop_.warmup},
          {"median_ms", json_number(median * 1e3)},
          {"min_ms", json_number(sorted.front() * 1e3)},
          {"max_ms", json_number(sorted.back() * 1e3)},
@@ -412,8 +417,8 @@ private:
   mesh ranks_;
   rank_speeds speeds_;
   const program_view& p_;
-  const options& o_;
-  const training_settings& set_;
+  const report_request& asked_;
+  const loop_request& loop_;
   device& device_;
   const run_losses& losses_;
   mc::profile profile_;

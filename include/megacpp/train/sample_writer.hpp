@@ -4,7 +4,7 @@
 #include <megacpp/exec/device.hpp>
 #include <megacpp/inputs/run_data.hpp>
 #include <megacpp/io/signals.hpp>
-#include <megacpp/options/options.hpp>
+#include <megacpp/request/requests.hpp>
 #include <megacpp/run/stores.hpp>
 #include <megacpp/run/view.hpp>
 
@@ -23,8 +23,8 @@ public:
 };
 
 /// Makes one for a session's weights and the data of its run; all must outlive it. Throws mc::error
-/// for flags that contradict each other, and for a model that cannot generate.
+/// for a request that contradicts the data, and for a model that cannot generate.
 using make_sample_writer = std::function<std::unique_ptr<sample_writer>(
-    const program_view&, const options&, device&, const stores&, const run_data&)>;
+    const program_view&, const training_request&, device&, const stores&, const run_data&)>;
 
 } // namespace mc

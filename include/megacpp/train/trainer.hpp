@@ -5,8 +5,8 @@
 #include <megacpp/comm/timed.hpp>
 #include <megacpp/inputs/open_data.hpp>
 #include <megacpp/inspect/timeline.hpp>
-#include <megacpp/options/resume.hpp>
-#include <megacpp/options/settings.hpp>
+#include <megacpp/inspect/untrained_positions.hpp>
+#include <megacpp/request/requests.hpp>
 #include <megacpp/states/losses.hpp>
 #include <megacpp/states/run_tokenizer_files.hpp>
 #include <megacpp/states/state.hpp>
@@ -16,6 +16,7 @@
 #include <megacpp/train/reports.hpp>
 #include <megacpp/train/sample_writer.hpp>
 #include <megacpp/train/start.hpp>
+#include <megacpp/train/traced_steps.hpp>
 
 #include <algorithm>
 #include <array>
@@ -23,6 +24,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace mc {
@@ -35,32 +37,29 @@ namespace mc {
 class trainer {
 public:
   /// `start`: what prepare_start found, on the first rank; for_another_rank of it on another one.
-  /// `samples`: for --sample-interval, on one rank. `of`: this rank's two planes.
-  trainer(const program_view& p, const options& o, device& on, training_start start = {},
+  /// `samples` makes what writes texts on the way, on one rank. `of`: this rank's two planes.
+  trainer(const program_view& p, training_request request, device& on, training_start start = {},
           const make_sample_writer& samples = {}, const planes& of = self::both())
       : p_(p),
-        o_(o),
+        request_(std::move(request)),
         hosts_(of.hosts),
         ranks_(ranks_of(hosts_.ranks()) > 1 ? timed_.emplace(of.ranks, on) : of.ranks),
         all_(hosts_),
-        set_((all_.before_others(), settings_of(p, o, hosts_.ranks().of(axis::dp)))),
-        max_shard_(shard_limit_of(o)),
         device_(on),
         from_(std::move(start.from)),
         root_(std::move(start.root)),
-        data_(open_data(start.data)),
-        tokenizer_files_(
-            o.training.save.given()
-                ? files_of_run_tokenizer(p, o.data, *data_, from_ ? from_->folder.path() : "")
-                : std::vector<extra_file>()),
-        reports_(p, o, set_, on, losses_, hosts_),
+        data_((all_.before_others(), open_data(start.data))),
+        tokenizer_files_(loop_.save ? files_of_run_tokenizer(p, request_.data.tokenizer, *data_,
+                                                             from_ ? from_->folder.path() : "")
+                                    : std::vector<extra_file>()),
+        reports_(p, request_.reports, loop_, on, losses_, hosts_),
         computing_(timed_ ? static_cast<std::size_t>(ranks_of(hosts_.ranks())) : 0) {
     // Before there is a folder that a signal could leave.
     const bool leads = all_.first() || all_.apart();
-    if (leads && o_.training.exit_signal_handler()) signals_.emplace();
+    if (leads && loop_.takes_signals) signals_.emplace();
     if (all_.first()) {
       prepare_saves();
-      check_report_files(o);
+      check_report_files(request_.reports, loop_.save, request_.data.paths);
       find_traced_steps();
     }
     all_.after_first();
@@ -71,9 +70,9 @@ public:
     rehearse_save(); // as the last save will be: with every file open that stays open
     prepare_session();
     if (from_) from_->folder.close_files();
-    if (o.training.save.given() && looks_at_data()) data_hash_ = data_->hash();
-    if (samples && o.training.sample_interval.given())
-      samples_ = samples(p, o, on, session_->weights(), *data_);
+    if (loop_.save && looks_at_data()) data_hash_ = data_->hash();
+    if (samples && loop_.sample_interval > 0)
+      samples_ = samples(p, request_, on, session_->weights(), *data_);
     prepare_trace();
     reports_.prepare(session_->planned());
   }
@@ -85,10 +84,10 @@ public:
     // Once nothing is left that could be refused.
     if (resumes() && all_.first())
       for (const std::string& line : from_->changes) print_on_the_way(line);
-    to_come_ = set_.batches.samples_of(set_.steps - at_.step, at_.samples);
+    to_come_ = loop_.batches.samples_of(loop_.steps - at_.step, at_.samples);
     begin_reading();
-    if (at_.step < set_.steps) reports_.begin_metrics(resumes() && at_.step > 0);
-    if (!set_.bench) introduce();
+    if (at_.step < loop_.steps) reports_.begin_metrics(resumes() && at_.step > 0);
+    if (!loop_.bench) introduce();
     stopwatch all;
     const std::int64_t first = at_.step, empty = at_.empty;
     try {
@@ -111,7 +110,7 @@ public:
           exit_code::memory,
           fmt::format("memory ran out after step {} of {}{}; use a machine with more, or end "
                       "what else runs on it",
-                      at_.step, set_.steps, rescue(exit_code::memory)));
+                      at_.step, loop_.steps, rescue(exit_code::memory)));
     }
     try {
       reports_.finish(at_.step - first, at_.empty - empty, all.seconds());
@@ -126,29 +125,30 @@ private:
   std::shared_ptr<const run_data> open_data(const opened_once<run_data>& once) {
     std::shared_ptr<const run_data> data = once([&] {
       const int threads = detail::reading_threads(device_, hosts_);
-      return from_ ? open_training_data(p_, o_, set_, from_->folder.path(),
+      return from_ ? open_training_data(p_, request_.data, loop_, from_->folder.path(),
                                         characters_of(from_->folder, p_), threads)
-                   : open_training_data(p_, o_, set_, "", std::nullopt, threads);
+                   : open_training_data(p_, request_.data, loop_, "", std::nullopt, threads);
     });
-    if (data->steps) set_ = settings_of(p_, o_, hosts_.ranks().of(axis::dp), data->steps);
+    if (data->steps) loop_ = loop_.of_steps(*data->steps);
     return data;
   }
 
   void require_same_start() {
-    all_.require_same(from_ ? hash_of(from_->folder) : 0, "another state or model at --load",
+    all_.require_same(from_ ? hash_of(from_->folder) : 0,
+                      "another state or model at start_request::load",
                       "let all of them see the same folder");
     all_.require_same(data_->hash(), "other data", "give all of them the same");
   }
 
   /// Reads the micro-batches of this rank's replica, from where the run stands, ahead of the steps.
   void begin_reading() {
-    if (at_.step >= set_.steps) return;
+    if (at_.step >= loop_.steps) return;
     const std::int64_t micro = p_.numbers.batch.micro;
     reader_.emplace(*data_->training, micro, p_.numbers.batch.sequence,
                     [this, samples = at_.samples, m = std::int64_t{0}]() mutable {
-                      const std::int64_t batch = set_.batches.after(samples);
+                      const std::int64_t batch = loop_.batches.after(samples);
                       const std::int64_t first = samples + first_of(m);
-                      if (++m == batch / set_.at_once) samples += batch, m = 0;
+                      if (++m == batch / loop_.at_once) samples += batch, m = 0;
                       return first;
                     });
   }
@@ -161,7 +161,7 @@ private:
   }
 
   bool evaluates_now() const {
-    return at_.step < set_.steps && at_.step % o_.training.eval_interval() == 0;
+    return at_.step < loop_.steps && at_.step % loop_.eval_interval == 0;
   }
 
   void take_steps() {
@@ -169,15 +169,15 @@ private:
     if (at_.step > 0 && evaluates_now() &&
         !(losses_.validated && losses_.validated->step == at_.step))
       evaluate();
-    while (at_.step < set_.steps) {
+    while (at_.step < loop_.steps) {
       if (!step()) interrupt();
       confer();
       if (stopped()) interrupt();
-      if (at_.step < set_.steps && time_is_up_) return end_in_time();
+      if (at_.step < loop_.steps && time_is_up_) return end_in_time();
       if (evaluates_now()) evaluate();
-      if (at_.step < set_.steps && samples_ && at_.step % o_.training.sample_interval() == 0)
+      if (at_.step < loop_.steps && samples_ && at_.step % loop_.sample_interval == 0)
         write_sample();
-      if (at_.step < set_.steps && saves_now()) save();
+      if (at_.step < loop_.steps && saves_now()) save();
       if (stopped()) interrupt(); // of several ranks, those that know agree behind the next step
     }
     evaluate();
@@ -191,8 +191,8 @@ private:
   /// Asks all ranks for what one of them may know: whether a stop was asked for, and whether the
   /// time is up.
   void confer() {
-    const auto& minutes = o_.training.exit_duration_in_mins;
-    const bool late = all_.first() && minutes.given() && started_.seconds() >= 60 * minutes();
+    const bool late =
+        all_.first() && loop_.exit_minutes && started_.seconds() >= 60 * *loop_.exit_minutes;
     const auto [stop, time, untold] =
         all_.any(std::array{signals_ && signals_->requested(), late, untold_.has_value()});
     stop_ = stop, time_is_up_ = time;
@@ -220,10 +220,10 @@ private:
   void end_in_time() {
     if (unsaved()) save();
     write_trace();
-    reports_.note(fmt::format("--exit-duration-in-mins {} ends the run after step {} of {}; {}",
-                              o_.training.exit_duration_in_mins(), at_.step, set_.steps,
-                              root_ ? fmt::format("--load {} goes on", root_->path())
-                                    : "nothing was saved, for there is no --save"));
+    reports_.note(fmt::format("loop_request::exit_minutes {} ends the run after step {} of {}; {}",
+                              *loop_.exit_minutes, at_.step, loop_.steps,
+                              root_ ? fmt::format("start_request::load {} goes on", root_->path())
+                                    : "nothing was saved, for there is no loop_request::save"));
   }
 
   /// Data that is none, a report that cannot be written, or a lack of memory ends a run between two
@@ -248,7 +248,7 @@ private:
   }
   std::string what_is_saved() const {
     if (!all_.first()) return "";
-    if (!root_) return taken_ > 0 ? "; nothing was saved, for there is no --save" : "";
+    if (!root_) return taken_ > 0 ? "; nothing was saved, for there is no loop_request::save" : "";
     if (!root_->in_place())
       return fmt::format("; {} is not the folder any more that this run saved to", root_->path());
     try {
@@ -265,20 +265,22 @@ private:
     return from_ && std::any_of(from_->notes.begin(), from_->notes.end(),
                                 [&](const std::string& note) { return note.ends_with(fault); });
   }
-  bool resumes() const { return from_ && from_->state && !o_.model.finetune(); }
+  bool resumes() const { return from_ && from_->state && !request_.start.finetune; }
 
   /// What would fail at the end fails now, and what was saved before stays in its order: a root
   /// takes no step below those that it has.
   void prepare_saves() {
-    if (!o_.training.save.given()) return;
+    if (!loop_.save) return;
     const bool same = root_ && resumes() && detail::is_same_file(from_->root, root_->path());
-    if (!root_) root_.emplace(o_.training.save());
+    if (!root_) root_.emplace(*loop_.save);
     const std::int64_t begin = first_step();
     if (const auto newest = root_->newest(); newest && (!same || *newest > begin))
-      throw error(exit_code::output,
-                  fmt::format("{} holds the state of step {}, and this run begins after step {}; "
-                              "go on from it with --load {}, or choose another folder to save to",
-                              root_->path(), *newest, begin, root_->path()));
+      throw error(
+          exit_code::output,
+          fmt::format(
+              "{} holds the state of step {}, and this run begins after step {}; "
+              "go on from it with start_request::load {}, or choose another folder to save to",
+              root_->path(), *newest, begin, root_->path()));
     identity_ = data_->identity();
     if (same && root_->has(begin)) saved_at_ = begin;
     require_one_measure();
@@ -288,26 +290,25 @@ private:
   void rehearse_save() {
     if (!root_) return;
     const std::int64_t begin = first_step();
-    const std::int64_t end = std::max(begin + 1, set_.steps);
+    const std::int64_t end = std::max(begin + 1, loop_.steps);
     const run_position last{end, 0, end};
     const auto times = [&](std::int64_t every) {
       return every > 0 ? (last.step - 1) / every - begin / every + 1 : 1;
     };
-    const bool measures = !validation_.empty(), bests = measures && o_.training.keep_best();
-    const std::int64_t evaluations = measures ? last.step / o_.training.eval_interval() + 1 : 0;
+    const bool measures = !validation_.empty(), bests = measures && loop_.keep_best;
+    const std::int64_t evaluations = measures ? last.step / loop_.eval_interval + 1 : 0;
     losses_ = run_losses::longest(last.step, evaluations,
                                   p_.numbers.batch.sequence * validation_.samples(), measure_);
     root_->rehearse(
-        last.step, times(o_.training.save_interval()), o_.training.keep_latest_k(),
-        [&](folder_writer& out) { fill_state(out, last); },
-        bests ? times(o_.training.eval_interval()) : 0);
+        last.step, times(loop_.save_interval), loop_.keep_latest,
+        [&](folder_writer& out) { fill_state(out, last); }, bests ? times(loop_.eval_interval) : 0);
     losses_ = {};
   }
 
   void prepare_session() {
-    session_->numbers() = set_.numbers;
+    session_->numbers() = loop_.numbers;
     if (from_) load_weights(from_->folder, p_, session_->weights());
-    else session_->weights().initialise(set_.numbers.seed);
+    else session_->weights().initialise(loop_.numbers.seed);
     if (!resumes()) return;
     const json_value& state = from_->state->state();
     if (all_.first()) {
@@ -321,41 +322,42 @@ private:
     if (all_.as_first(saved_at_ == at_.step)) saved_at_ = at_.step;
     losses_.load(state, at_);
     session_->numbers().step = at_.updates();
-    if (set_.bench && set_.steps - at_.step <= set_.warmup) {
+    if (loop_.bench && loop_.steps - at_.step <= loop_.warmup) {
       all_.wait_for_end();
       throw error(
           exit_code::usage,
-          fmt::format("--bench-json has no step to measure: {} of --train-iters {} are left "
-                      "and --warmup is {}; give a larger --train-iters",
-                      std::max<std::int64_t>(0, set_.steps - at_.step), set_.steps, set_.warmup));
+          fmt::format(
+              "loop_request::bench has no step to measure: {} of loop_request::steps {} are left "
+              "and loop_request::warmup is {}; give a larger loop_request::steps",
+              std::max<std::int64_t>(0, loop_.steps - at_.step), loop_.steps, loop_.warmup));
     }
   }
 
-  /// Whether --eval-iters says how much of the validation part an evaluation takes.
-  bool measures_some() const {
-    return o_.training.eval_iters.given() && !o_.training.full_validation();
-  }
   /// Whether losses are measured beside those of steps, where there are data for it.
   bool measures() const {
-    return measures_some() ? o_.training.eval_iters() > 0 : !set_.bench && !o_.data.mock_data();
+    return loop_.validates_some() ? *loop_.eval_iters > 0
+                                  : !loop_.bench && request_.data.kind != data_kind::random;
   }
-  bool keeps_best() const { return o_.training.save.given() && o_.training.keep_best(); }
+  bool keeps_best() const { return loop_.save && loop_.keep_best; }
 
   void prepare_evaluation() {
-    const whole_flag& iters = o_.training.eval_iters;
-    const bool wanted = measures() && (measures_some() || !data_->validation.empty());
+    const bool wanted = measures() && (loop_.validates_some() || !data_->validation.empty());
     if (wanted && data_->validation.empty() && !data_->text.source)
-      throw error(exit_code::data,
-                  fmt::format("--eval-iters {} asks for evaluations, and nothing of {} is left to "
-                              "validate; give another --split, or --valid-data-path",
-                              iters(), data_->name));
+      throw error(
+          exit_code::data,
+          fmt::format(
+              "loop_request::eval_iters {} asks for evaluations, and nothing of {} is left to "
+              "validate; give another data_request::split, or split_paths::valid",
+              *loop_.eval_iters, data_->name));
     if (wanted && data_->validation.empty())
       require_prediction(*data_->text.source, data_->text.parts.valid, "validation");
-    if (!wanted && o_.training.keep_best.asked() && o_.training.keep_best()) {
+    if (!wanted && loop_.insists_on_best) {
       all_.wait_for_end();
-      throw error(exit_code::usage,
-                  fmt::format("--keep-best changes nothing: {}; or leave --keep-best out",
-                              detail::nothing_to_validate(o_)));
+      throw error(
+          exit_code::usage,
+          fmt::format(
+              "loop_request::keep_best changes nothing: {}; or leave loop_request::keep_best out",
+              detail::nothing_to_validate(request_.data)));
     }
     for (const measured_set& set : data_->test)
       if (measures()) tests_.add(evaluation(*session_, p_, set, hosts_), set.samples->size());
@@ -364,9 +366,9 @@ private:
   }
   /// Samples of a validation set that one evaluation takes at the most.
   std::int64_t validated_of(const measured_set& set) const {
-    const std::int64_t all = set.samples->size(), batch = set_.batches.last;
-    const std::int64_t iters = o_.training.eval_iters();
-    return measures_some() && iters <= all / batch ? iters * batch : all;
+    const std::int64_t all = set.samples->size(), batch = loop_.batches.last;
+    const std::int64_t iters = loop_.eval_iters.value_or(0);
+    return loop_.validates_some() && iters <= all / batch ? iters * batch : all;
   }
   /// Losses are compared with that of the best state, so they must be of the same text.
   void require_one_measure() {
@@ -380,16 +382,17 @@ private:
     if (!root_->best() || root_->best()->measure == measure_) return;
     throw error(
         exit_code::mismatch,
-        fmt::format("{} has the lowest validation loss so far, {}, so that the two cannot be "
-                    "compared; {}move that folder away",
-                    root_->folder_of_best(),
-                    root_->best()->measure.empty()
-                        ? "and does not tell on which text it was measured"
-                        : "which was measured on other text than this run would measure",
-                    root_->best()->measure.empty()
-                        ? ""
-                        : "give --eval-iters, --global-batch-size and the validation data "
-                          "as they were, or "));
+        fmt::format(
+            "{} has the lowest validation loss so far, {}, so that the two cannot be "
+            "compared; {}move that folder away",
+            root_->folder_of_best(),
+            root_->best()->measure.empty()
+                ? "and does not tell on which text it was measured"
+                : "which was measured on other text than this run would measure",
+            root_->best()->measure.empty()
+                ? ""
+                : "give loop_request::eval_iters, loop_request::batches and the validation data "
+                  "as they were, or "));
   }
 
   /// The step behind which the run begins.
@@ -397,12 +400,13 @@ private:
     return resumes() ? from_->state->state().field<std::int64_t>("step") : 0;
   }
   void find_traced_steps() {
-    if (o_.report.trace.given()) traced_ = traced_steps_of(o_.report, first_step(), set_.steps);
+    if (request_.reports.trace)
+      traced_ = traced_steps_of(request_.reports, first_step(), loop_.steps);
   }
   void prepare_trace() {
     find_traced_steps();
     if (traced_.last > at_.step)
-      timeline_.emplace(p_, timed_ ? &*timed_ : nullptr, static_cast<int>(set_.micro_batches()),
+      timeline_.emplace(p_, timed_ ? &*timed_ : nullptr, static_cast<int>(loop_.micro_batches()),
                         static_cast<int>(traced_.last - traced_.after));
   }
   /// Once the last of the steps is taken, or the run ends on all ranks: those that there are.
@@ -426,9 +430,10 @@ private:
     reports_.introduce(session_->planned().total(), ranks_of(hosts_.ranks()), ranks_.way());
     reports_.note(fmt::format("{}: {}", data_->name, data_->summary));
     reports_.tell_unlearned(data_->unlearned);
-    if (data_->validation.empty() && !o_.training.eval_iters.given() && !o_.data.mock_data())
-      reports_.note("nothing is evaluated: " + detail::nothing_to_validate(o_));
-    if (!root_) reports_.note("nothing will be saved: --save FOLDER keeps what is learned");
+    if (data_->validation.empty() && !loop_.eval_iters && request_.data.kind != data_kind::random)
+      reports_.note("nothing is evaluated: " + detail::nothing_to_validate(request_.data));
+    if (!root_)
+      reports_.note("nothing will be saved: loop_request::save FOLDER keeps what is learned");
     else if (const std::string note = root_->note(); !note.empty()) reports_.note(note);
     if (root_ && !root_->fault_of_best().empty() && !told_of(root_->fault_of_best()))
       reports_.note("the best state cannot be used: " + root_->fault_of_best());
@@ -438,27 +443,23 @@ private:
     if (!resumes()) return;
     reports_.note(fmt::format("going on after step {} of {}, at sample {} of the data", at_.step,
                               from_->folder.path(), at_.samples));
-    for (const std::string& line : derived_changes(from_->state->state(), flags_to_save()))
+    for (const std::string& line : request_.kept->derived_changes(from_->state->state(), settled()))
       reports_.note(line);
-    if (at_.step >= set_.steps) {
-      const training_flags& t = o_.training;
-      const std::string steps = fmt::format(", which are {} steps", set_.steps);
-      reports_.note(fmt::format("nothing is left to train of --{}: give more",
-                                t.epochs.given() ? fmt::format("epochs {}{}", t.epochs(), steps)
-                                : t.train_samples.given()
-                                    ? fmt::format("train-samples {}{}", t.train_samples(), steps)
-                                    : fmt::format("train-iters {}", set_.steps)));
+    if (at_.step >= loop_.steps) {
+      const std::string steps = fmt::format(", which are {} steps", loop_.steps);
+      reports_.note(fmt::format(
+          "nothing is left to train of {}: give more",
+          loop_.epochs ? fmt::format("loop_request::epochs {}{}", *loop_.epochs, steps)
+          : loop_.samples_asked
+              ? fmt::format("loop_request::samples_asked {}{}", *loop_.samples_asked, steps)
+              : fmt::format("loop_request::steps {}", loop_.steps)));
     }
   }
 
-  /// With what those that were left out have come to.
-  options flags_to_save() {
+  /// What the request left open, and has come to.
+  settled_values settled() {
     const bool bf16 = p_.numbers.precision.weight == dtype::bf16;
-    options o =
-        effective_options(o_, set_, p_, bf16 ? device_.products().type() : product_type::automatic);
-    text_flag& type = o.data.data_type;
-    if (!data_->type.empty()) type.is(data_->type, type.help());
-    return o;
+    return {loop_, data_->type, bf16 ? device_.products().type() : product_type::automatic};
   }
 
   bool stopped() const { return all_.alone() ? signals_ && signals_->requested() : stop_; }
@@ -495,10 +496,9 @@ private:
   }
 
   /// Whether there is a state to save that was not.
-  bool unsaved() const { return o_.training.save.given() && saved_at_ != at_.step; }
+  bool unsaved() const { return loop_.save && saved_at_ != at_.step; }
   bool saves_now() const {
-    return o_.training.save.given() && o_.training.save_interval() > 0 &&
-           at_.step % o_.training.save_interval() == 0;
+    return loop_.save && loop_.save_interval > 0 && at_.step % loop_.save_interval == 0;
   }
 
   /// One optimizer step. Sample i of the run is the same window however steps are cut into
@@ -513,10 +513,10 @@ private:
     const std::int64_t waited = timed_ ? timed_->waited() : 0;
     if (traced) timeline_->begin(at_.step + 1, reports_.clock());
     session_->numbers().learning_rate =
-        learning_rate(set_.rates, set_.rates_by_samples ? at_.samples : at_.step);
-    const std::int64_t batch = set_.batches.after(at_.samples);
+        learning_rate(loop_.rates, loop_.rates_by_samples ? at_.samples : at_.step);
+    const std::int64_t batch = loop_.batches.after(at_.samples);
     const std::optional<step_result> done =
-        session_->step(static_cast<int>(batch / set_.at_once), [&](int m, batch_view& b) {
+        session_->step(static_cast<int>(batch / loop_.at_once), [&](int m, batch_view& b) {
           if (all_.alone() && stopped()) return false;
           const std::int64_t first = first_of(m);
           const stopwatch waiting;
@@ -531,7 +531,7 @@ private:
       all_.of_each(clock.seconds() - static_cast<double>(timed_->waited() - waited) * 1e-9,
                    computing_);
     step_report r;
-    r.step = at_.step + 1, r.steps = set_.steps;
+    r.step = at_.step + 1, r.steps = loop_.steps;
     r.loss = done->loss.mean();
     r.lr = session_->numbers().learning_rate;
     r.grad_norm = done->norm;
@@ -553,7 +553,7 @@ private:
     r.consumed_tokens = at_.samples * p_.numbers.batch.sequence;
     to_come_ -= batch;
     const auto steps = [&](std::int64_t samples) {
-      return static_cast<double>(samples) / static_cast<double>(set_.batches.last);
+      return static_cast<double>(samples) / static_cast<double>(loop_.batches.last);
     };
     tell([&] {
       const auto tokens = static_cast<double>(batch * p_.numbers.batch.sequence);
@@ -566,12 +566,12 @@ private:
   /// What falls on the step that was taken is still to come.
   training_reports::work_left left(double steps) const {
     const auto times = [&](std::int64_t every) {
-      return every > 0 ? (set_.steps - 1) / every - (at_.step - 1) / every + 1 : 1;
+      return every > 0 ? (loop_.steps - 1) / every - (at_.step - 1) / every + 1 : 1;
     };
     training_reports::work_left left{.steps = steps};
-    if (!validation_.empty()) left.evaluations = times(o_.training.eval_interval());
-    if (root_) left.saves = times(o_.training.save_interval());
-    if (samples_) left.samples = times(o_.training.sample_interval());
+    if (!validation_.empty()) left.evaluations = times(loop_.eval_interval);
+    if (root_) left.saves = times(loop_.save_interval);
+    if (samples_) left.samples = times(loop_.sample_interval);
     return left;
   }
 
@@ -579,7 +579,7 @@ private:
     if (validation_.empty()) return;
     const stopwatch clock;
     session_->profile(nullptr);
-    const std::int64_t number = keeps_best() ? 0 : (at_.step - 1) / o_.training.eval_interval();
+    const std::int64_t number = keeps_best() ? 0 : (at_.step - 1) / loop_.eval_interval;
     const std::optional<loss_sum> total = validation_.run(
         number, asks_to_stop(), untold_, [&](const std::string& name, const loss_sum& one) {
           tell([&] { reports_.evaluation_of(name, at_.step, one); });
@@ -624,7 +624,7 @@ private:
                      [&](folder_writer& out) { fill_state(out, at_); });
     saving_ = false;
     reports_.note(fmt::format("step {}/{} | lowest validation loss so far, saved to {}", at_.step,
-                              set_.steps, root_->folder_of_best()));
+                              loop_.steps, root_->folder_of_best()));
   }
 
   void write_sample() {
@@ -643,8 +643,9 @@ private:
       extra.emplace_back(characters_name, characters_text(*data_->text.characters));
     nlohmann::json state{{"data", identity_}};
     losses_.save(state, at);
-    save_flags(state, flags_to_save());
-    write_state(out, p_, session_->weights(), at, std::move(state), extra, max_shard_, hosts_);
+    request_.kept->keep(state, settled());
+    write_state(out, p_, session_->weights(), at, std::move(state), extra,
+                loop_.max_shard.value_or(hf_shard_limit), hosts_);
   }
   /// What the other ranks do while the first one writes.
   void help_to_save() {
@@ -652,7 +653,7 @@ private:
     fill_state(nothing, at_);
   }
 
-  void save() { save(o_.training.keep_latest_k()); }
+  void save() { save(loop_.keep_latest); }
   /// Removes states beyond the `keep` newest; 0: none.
   void save(std::int64_t keep) {
     require_unchanged_data();
@@ -669,7 +670,7 @@ private:
     reports_.paused(pace::save, clock.seconds());
     saved_at_ = at_.step;
     reports_.note(
-        fmt::format("step {}/{} | saved to {}", at_.step, set_.steps, root_->folder_of(at_.step)));
+        fmt::format("step {}/{} | saved to {}", at_.step, loop_.steps, root_->folder_of(at_.step)));
     for (const std::string& note : notes) reports_.note(note);
   }
 
@@ -680,12 +681,12 @@ private:
     const std::string untold = training_reports::despite([&] { write_trace(); });
     all_.wait_for_end();
     const std::string kept =
-        !root_   ? "nothing was saved, for there is no --save"
+        !root_   ? "nothing was saved, for there is no loop_request::save"
         : !begun ? "nothing was saved, for it had not begun"
                  : fmt::format("its state was saved to {}", root_->folder_of(at_.step));
     const std::string lost = untold + reports_.made();
     throw error(exit_code::interrupted, fmt::format("{} ended the run after step {} of {}; {}{}",
-                                                    name, at_.step, set_.steps, kept, lost));
+                                                    name, at_.step, loop_.steps, kept, lost));
   }
 
   /// Of a loss that is not finite, which rank it comes from, where others of its stage have finite
@@ -717,20 +718,19 @@ private:
     all_.wait_for_end();
     const std::string lost = reports_.made_of_failed(r);
     throw error(exit_code::nonfinite,
-                fmt::format("{}{}; a lower --lr, a longer --lr-warmup-iters or a smaller "
-                            "--clip-grad may help{}",
+                fmt::format("{}{}; a lower schedule::lr, a longer schedule::warmup or a smaller "
+                            "run_constants::clip may help{}",
                             what, what_is_saved(), lost));
   }
 
   stopwatch started_;
   const program_view& p_; ///< of all ranks
-  const options& o_;
+  training_request request_;
+  loop_request& loop_ = request_.loop; ///< of as many steps as the data come to
   communicator& hosts_;
   std::optional<timed_communicator> timed_; ///< of several ranks
   communicator& ranks_;
   agreement all_;
-  training_settings set_;
-  std::uint64_t max_shard_; ///< bytes
   device& device_;
   std::optional<found_model> from_;
   std::optional<state_root> root_;

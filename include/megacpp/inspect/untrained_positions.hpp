@@ -1,0 +1,33 @@
+// Positions that a run does not train.
+#pragma once
+
+#include <megacpp/run/view.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+/// A line for each table of positions that sequences of this many tokens are too short to train
+/// whole.
+inline std::vector<std::string> untrained_positions(const program_view& p, std::int64_t sequence) {
+  std::vector<std::string> lines;
+  for (int number = 0; number <= p.kinds() + 1; ++number) {
+    const graph& g = *p.part(number).g;
+    for (int i = 0; i < g.parameter_count; ++i) {
+      const parameter_info& info = g.parameters[static_cast<unsigned>(i)];
+      const extent rows = g.at(info.v).dims[0];
+      if (rows.d == dim::position && rows.n > sequence && !info.frozen)
+        lines.push_back(fmt::format(
+            "{}.{} has {} positions, of which sequences of {} tokens train the first {}: text "
+            "becomes worse behind them",
+            g.at(info.v).scope, g.at(info.v).name, rows.n, sequence, sequence));
+    }
+  }
+  return lines;
+}
+
+} // namespace mc

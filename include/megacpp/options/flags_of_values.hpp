@@ -1,0 +1,92 @@
+// The flags that request values come from. Whoever works with a request names a member of it in a
+// sentence, report_request::curve for example; who gave flags is told the flag.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace mc {
+
+/// A member of a request, and the flag that gives it.
+struct flag_of_value {
+  std::string_view value, flag;
+};
+inline constexpr std::array flags_of_values{
+    flag_of_value{"data_request::cache", "--data-cache-path"},
+    flag_of_value{"data_request::eod_mask_loss", "--eod-mask-loss"},
+    flag_of_value{"data_request::eod_token", "--eod-token"},
+    flag_of_value{"data_request::kind", "--data-type"},
+    flag_of_value{"data_request::learned", "--chat-loss"},
+    flag_of_value{"data_request::paths", "--data-path"},
+    flag_of_value{"data_request::reset_attention_mask", "--reset-attention-mask"},
+    flag_of_value{"data_request::reset_position_ids", "--reset-position-ids"},
+    flag_of_value{"data_request::seed", "--seed"},
+    flag_of_value{"data_request::split", "--split"},
+    flag_of_value{"export_request::load", "--load"},
+    flag_of_value{"export_request::save", "--save"},
+    flag_of_value{"split_paths::test", "--test-data-path"},
+    flag_of_value{"split_paths::train", "--train-data-path"},
+    flag_of_value{"split_paths::valid", "--valid-data-path"},
+    flag_of_value{"report_request::curve", "--loss-curve"},
+    flag_of_value{"report_request::metrics", "--metrics-jsonl"},
+    flag_of_value{"report_request::peak_tflops", "--peak-tflops"},
+    flag_of_value{"report_request::profile", "--profile"},
+    flag_of_value{"report_request::trace", "--trace"},
+    flag_of_value{"report_request::trace_after", "--profile-step-start"},
+    flag_of_value{"report_request::trace_last", "--profile-step-end"},
+    flag_of_value{"run_constants::clip", "--clip-grad"},
+    flag_of_value{"sampling_request::chat", "--chat"},
+    flag_of_value{"sampling_request::ids", "--ids"},
+    flag_of_value{"sampling_request::prompts", "--prompt"},
+    flag_of_value{"sampling_request::prompts_file", "--prompts-file"},
+    flag_of_value{"sampling_request::stop_tokens", "--stop-tokens"},
+    flag_of_value{"sampling_request::stops", "--stop"},
+    flag_of_value{"sampling_request::thinks", "--enable-thinking"},
+    flag_of_value{"schedule::lr", "--lr"},
+    flag_of_value{"schedule::warmup", "--lr-warmup-iters"},
+    flag_of_value{"start_request::finetune", "--finetune"},
+    flag_of_value{"start_request::load", "--load"},
+    flag_of_value{"tokenizer_request::merges", "--merge-file"},
+    flag_of_value{"tokenizer_request::model", "--tokenizer-model"},
+    flag_of_value{"tokenizer_request::type", "--tokenizer-type"},
+    flag_of_value{"tokenizer_request::vocabulary", "--vocab-file"},
+    flag_of_value{"loop_request::batches", "--global-batch-size"},
+    flag_of_value{"loop_request::bench", "--bench-json"},
+    flag_of_value{"loop_request::epochs", "--epochs"},
+    flag_of_value{"loop_request::eval_iters", "--eval-iters"},
+    flag_of_value{"loop_request::exit_minutes", "--exit-duration-in-mins"},
+    flag_of_value{"loop_request::keep_best", "--keep-best"},
+    flag_of_value{"loop_request::keep_latest", "--keep-latest-k"},
+    flag_of_value{"loop_request::sample_interval", "--sample-interval"},
+    flag_of_value{"loop_request::sample_prompt", "--sample-prompt"},
+    flag_of_value{"loop_request::samples_asked", "--train-samples"},
+    flag_of_value{"loop_request::save", "--save"},
+    flag_of_value{"loop_request::steps", "--train-iters"},
+    flag_of_value{"loop_request::warmup", "--warmup"},
+};
+
+/// A sentence in which each member of a request is called by its flag.
+inline std::string in_flags(std::string_view sentence) {
+  constexpr std::string_view letters =
+      "abcdefghijklmnopqrstuvwxyz_:0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  std::string text;
+  while (!sentence.empty()) {
+    const std::size_t begin = std::min(sentence.find_first_of(letters), sentence.size());
+    text += sentence.substr(0, begin);
+    sentence.remove_prefix(begin);
+    std::string_view word =
+        sentence.substr(0, std::min(sentence.find_first_not_of(letters), sentence.size()));
+    sentence.remove_prefix(word.size());
+    std::string_view behind = word; // of the punctuation, a colon is in a name
+    word = word.substr(0, word.find_last_not_of(':') + 1);
+    behind.remove_prefix(word.size());
+    const auto known = std::ranges::find(flags_of_values, word, &flag_of_value::value);
+    (text += known == flags_of_values.end() ? word : known->flag) += behind;
+  }
+  return text;
+}
+
+} // namespace mc

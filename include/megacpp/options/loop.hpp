@@ -1,0 +1,200 @@
+// What flags make of the loop of a training run.
+#pragma once
+
+#include <megacpp/checkpoint/shard_index.hpp>
+#include <megacpp/options/options.hpp>
+#include <megacpp/request/loop_request.hpp>
+#include <megacpp/run/view.hpp>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <limits>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+namespace detail {
+
+inline decay_style decay_style_of(std::string_view name) {
+  if (name == "constant") return decay_style::constant;
+  if (name == "linear") return decay_style::linear;
+  return name == "cosine" ? decay_style::cosine : decay_style::wsd;
+}
+inline wsd_style wsd_style_of(std::string_view name) {
+  if (name == "linear") return wsd_style::linear;
+  if (name == "cosine") return wsd_style::cosine;
+  return name == "exponential" ? wsd_style::exponential : wsd_style::minus_sqrt;
+}
+
+/// `rampup`: the text of --rampup-batch-size.
+inline batch_schedule batches_of(std::string_view rampup, std::int64_t global) {
+  batch_schedule s{.last = global};
+  for (std::int64_t* number : {&s.start, &s.increment, &s.samples}) {
+    const std::string_view word = rampup.substr(0, rampup.find(' '));
+    std::from_chars(word.data(), word.data() + word.size(), *number);
+    rampup.remove_prefix(std::min(word.size() + 1, rampup.size()));
+  }
+  return s;
+}
+
+/// Throws mc::error(exit_code::usage) for a --max-shard-size that is no size.
+inline std::uint64_t shard_limit_of(const model_flags& f) {
+  const std::string& text = f.max_shard_size();
+  if (const auto size = size_from_text(text)) return *size;
+  throw error(exit_code::usage,
+              fmt::format("--max-shard-size is \"{}\", but must be a number of bytes above 0, or "
+                          "one with KB, MB, GB, TB, KiB, MiB, GiB or TiB, for example 5GB",
+                          printable(text)));
+}
+
+/// A run is counted in steps, in samples or in epochs of conversations.
+inline void refuse_two_lengths(const options& o) {
+  const training_flags& t = o.training;
+  const optimizer_flags& f = o.optimizer;
+  const auto refuse = [](bool both, const char* a, const char* b) {
+    if (both)
+      throw error(exit_code::usage,
+                  fmt::format("--{} and --{} contradict each other; give one", a, b));
+  };
+  refuse(t.train_iters.asked() && t.train_samples.given(), "train-iters", "train-samples");
+  refuse(t.train_iters.asked() && t.epochs.given(), "train-iters", "epochs");
+  refuse(t.train_samples.asked() && t.epochs.given(), "train-samples", "epochs");
+  refuse(f.lr_decay_iters.asked() && t.train_samples.given(), "lr-decay-iters", "train-samples");
+  refuse(f.lr_warmup_iters.asked() && t.train_samples.given(), "lr-warmup-iters", "train-samples");
+  for (const auto& [name, warms] :
+       {std::pair{"lr-warmup-iters", f.lr_warmup_iters.given() && f.lr_warmup_iters() > 0},
+        std::pair{"lr-warmup-samples", f.lr_warmup_samples.given() && f.lr_warmup_samples() > 0}})
+    refuse(f.lr_warmup_fraction.given() && warms, "lr-warmup-fraction", name);
+  for (const auto& [name, given] : {std::pair{"lr-decay-samples", f.lr_decay_samples.asked()},
+                                    std::pair{"lr-warmup-samples", f.lr_warmup_samples.asked()}})
+    if (given && !t.train_samples.given())
+      throw error(exit_code::usage,
+                  fmt::format("--{} changes nothing without --train-samples; leave it out", name));
+}
+
+} // namespace detail
+
+/// The loop of a run of `dp` replicas. Throws mc::error(exit_code::usage) naming the flags that
+/// contradict each other.
+inline loop_request loop_request_of(const program_view& p, const options& o, int dp = 1) {
+  loop_request t;
+  t.bench = o.report.bench_json();
+  t.warmup = o.report.warmup();
+  detail::refuse_two_lengths(o);
+  constexpr std::int64_t measured = 200, highest = std::numeric_limits<std::int64_t>::max();
+  t.steps = t.bench && !o.training.train_iters.given()
+                ? std::min(t.warmup, highest - measured) + measured
+                : o.training.train_iters();
+  if (!t.bench || o.training.train_iters.given()) t.epochs = o.training.epochs.if_given();
+  if (t.bench && t.warmup >= t.steps)
+    throw error(exit_code::usage,
+                fmt::format("--warmup is {}, but must be less than --train-iters, which is {}",
+                            t.warmup, t.steps));
+  const std::int64_t micro = std::int64_t{p.numbers.batch.micro} * dp; // at once
+  const std::int64_t global =
+      o.training.global_batch_size.given() ? o.training.global_batch_size() : micro;
+  if (global % micro != 0)
+    throw error(exit_code::usage,
+                dp == 1 ? fmt::format("--global-batch-size is {}, but must be a multiple of the "
+                                      "compiled micro-batch, which is {}",
+                                      global, micro)
+                        : fmt::format("--global-batch-size is {}, but must be a multiple of {}: "
+                                      "{} replicas take {} sequences at once each",
+                                      global, micro, dp, p.numbers.batch.micro));
+  // Elements of a step draw their dropout by the number of their token in it, an int32.
+  const std::int64_t most =
+      std::min((std::int64_t{1} << 31) / p.numbers.batch.sequence, max_micros * micro);
+  if (global > most)
+    throw error(exit_code::usage,
+                fmt::format("--global-batch-size is {}, but must be at most {}: a step has at most "
+                            "2^31 tokens, and sequences of {}",
+                            global, most, p.numbers.batch.sequence));
+  t.at_once = micro, t.batches = detail::batches_of(o.training.rampup_batch_size(), global);
+  if (const std::string_view why = contradiction(t.batches); !why.empty())
+    throw error(exit_code::usage, std::string(why));
+  t.samples_asked = o.training.train_samples.if_given();
+  if (t.samples_asked) {
+    t.steps = steps_of_samples(t.batches, *t.samples_asked);
+    if (t.steps < 1)
+      throw error(
+          exit_code::usage,
+          fmt::format("--train-samples is {}, but a step has {} sequences; give at least as "
+                      "many",
+                      *t.samples_asked, t.batches.after(0)));
+  }
+  for (const auto& [size, name] :
+       {std::pair{t.batches.start, "START"}, std::pair{t.batches.increment, "INCREMENT"}})
+    if (t.batches.grows() && size % micro != 0)
+      throw error(exit_code::usage,
+                  fmt::format("{} of --rampup-batch-size is {}, but must be a multiple of {}, the "
+                              "sequences that {} at once",
+                              name, size, micro,
+                              dp == 1 ? "are computed" : fmt::format("{} replicas take", dp)));
+  std::set<int> proven; // what is proven of one number may be so of many
+  const auto require_schedule = [&](std::int64_t size, const char* flag) {
+    const int micros = static_cast<int>(size / micro), most = p.numbers.batch.micro_batches;
+    const bool fits = most == 0 || micros <= most;
+    if (fits && !proven.insert(micros_to_prove(p.numbers.ranks, micros)).second) return;
+    const fault_record wrong = fault_of_micros(p, micros);
+    if (wrong.code == fault::none) return;
+    throw error(
+        exit_code::usage,
+        fmt::format(
+            "{}: a batch of {} sequences makes {} micro-batches on each of {} replicas, and "
+            "{} {}; the nearest size is {}",
+            flag, size, micros, dp, p.name,
+            fits ? fmt::format("cannot run them by {}", name_of_schedule(p.numbers.ranks))
+                 : fmt::format("is built for at most {} (MICRO_BATCHES)", most),
+            micro * nearest_micros(p, micros)));
+  };
+  for (std::int64_t size = t.batches.start; t.batches.grows() && size < global;
+       size += t.batches.increment)
+    require_schedule(size, "--rampup-batch-size");
+  require_schedule(global, "--global-batch-size");
+
+  const optimizer_flags& f = o.optimizer;
+  t.rates.lr = f.lr(), t.rates.min_lr = f.min_lr();
+  t.rates.style = detail::decay_style_of(f.lr_decay_style());
+  t.rates.wsd = detail::wsd_style_of(f.lr_wsd_decay_style());
+  t.rates.warmup = static_cast<double>(f.lr_warmup_iters());
+  t.decays_to_end = !f.lr_decay_iters.given();
+  t.rates.decay = t.decays_to_end ? t.steps : f.lr_decay_iters();
+  t.rates.wsd_decay = f.lr_wsd_decay_iters();
+  t.rates_by_samples = t.samples_asked.has_value();
+  if (t.rates_by_samples) {
+    t.rates.warmup = static_cast<double>(f.lr_warmup_samples());
+    t.rates.decay = f.lr_decay_samples.given() ? f.lr_decay_samples() : *t.samples_asked;
+    t.rates.wsd_decay *= global;
+  }
+  t.warmup_fraction = f.lr_warmup_fraction.if_given();
+  if (t.warmup_fraction) t.rates.warmup = *t.warmup_fraction * static_cast<double>(t.rates.decay);
+  if (const std::string_view why = contradiction(t.rates); !why.empty())
+    throw error(exit_code::usage, std::string(why));
+
+  t.numbers.seed = static_cast<std::uint64_t>(o.model.seed());
+  t.numbers.beta1 = f.adam_beta1(), t.numbers.beta2 = f.adam_beta2();
+  t.numbers.epsilon = f.adam_eps();
+  t.numbers.weight_decay = f.weight_decay();
+  t.numbers.clip = f.clip_grad();
+
+  const training_flags& r = o.training;
+  t.save = r.save.if_given(), t.save_interval = r.save_interval();
+  t.keep_latest = r.keep_latest_k(), t.keep_best = r.keep_best();
+  t.insists_on_best = r.keep_best.asked() && r.keep_best();
+  t.max_shard = detail::shard_limit_of(o.model);
+  t.takes_signals = r.exit_signal_handler();
+  t.exit_minutes = r.exit_duration_in_mins.if_given();
+  t.eval_interval = r.eval_interval(), t.eval_iters = r.eval_iters.if_given();
+  t.full_validation = r.full_validation(), t.by_set = r.multiple_validation_sets();
+  t.sample_interval = r.sample_interval(), t.sample_prompt = r.sample_prompt.if_given();
+  t.sample_tokens = o.sampling.max_new_tokens();
+  return t;
+}
+
+} // namespace mc

@@ -1,0 +1,114 @@
+// The requests that flags make.
+#pragma once
+
+#include <megacpp/options/data.hpp>
+#include <megacpp/options/flags_of_values.hpp>
+#include <megacpp/options/loop.hpp>
+#include <megacpp/options/options.hpp>
+#include <megacpp/options/resume.hpp>
+#include <megacpp/request/requests.hpp>
+#include <megacpp/run/view.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+inline start_request start_request_of(const model_flags& f) {
+  return {
+      .load = f.load.if_given(), .finetune = f.finetune(), .random_weights = f.random_weights()};
+}
+
+inline report_request report_request_of(const report_flags& f) {
+  return {.log_interval = f.log_interval(),
+          .metrics = f.metrics_jsonl.if_given(),
+          .curve = f.loss_curve.if_given(),
+          .profile = f.profile(),
+          .trace = f.trace.if_given(),
+          .trace_after = f.profile_step_start.if_given(),
+          .trace_last = f.profile_step_end.if_given(),
+          .peak_tflops = f.peak_tflops(),
+          .spelled = [](std::string sentence) { return in_flags(sentence); }};
+}
+
+/// Throws mc::error(exit_code::usage) for flags that contradict each other.
+inline sampling_request sampling_request_of(const options& o) {
+  const sampling_flags& f = o.sampling;
+  if (f.greedy() && f.temperature.given() && f.temperature() != 0)
+    throw error(exit_code::usage, "--greedy and --temperature contradict each other; give one");
+  if (f.num_samples() > 1 && (f.greedy() || f.temperature() == 0))
+    throw error(exit_code::usage,
+                fmt::format("--num-samples is {}, but the likeliest token is always taken, by "
+                            "--greedy or --temperature 0, which would write one text {} times; "
+                            "give one of them",
+                            f.num_samples(), f.num_samples()));
+  return {.prompts = f.prompt(),
+          .prompts_file = f.prompts_file.if_given(),
+          .chat = f.chat(),
+          .system_prompt = f.system_prompt(),
+          .thinks = f.enable_thinking(),
+          .insists_on_thinking = f.enable_thinking.asked(),
+          .ids = f.ids(),
+          .samples = f.num_samples(),
+          .numbered = f.num_samples.given(),
+          .most = f.max_new_tokens(),
+          .stop_tokens = f.stop_tokens(),
+          .stops = f.stop(),
+          .ignores_eos = f.ignore_eos(),
+          .temperature = f.greedy() ? 0 : f.temperature(),
+          .top_k = f.top_k(),
+          .top_p = f.top_p(),
+          .seed = static_cast<std::uint64_t>(o.model.seed()),
+          .slides = f.overflow() == "slide",
+          .batch = f.batch_size(),
+          .caches = f.use_cache(),
+          .logprobs = f.logprobs(),
+          .json = o.report.json()};
+}
+
+/// What `train` is to do on `dp` replicas. Throws mc::error.
+inline training_request training_request_of(const program_view& p, const options& o, int dp = 1) {
+  return {.start = start_request_of(o.model),
+          .data = data_request_of(o, command::train),
+          .loop = loop_request_of(p, o, dp),
+          .reports = report_request_of(o.report),
+          .kept = std::make_shared<const kept_flags>(o)};
+}
+
+/// Throws mc::error.
+inline evaluation_request evaluation_request_of(const options& o) {
+  const training_flags& t = o.training;
+  return {.start = start_request_of(o.model),
+          .data = data_request_of(o, command::eval),
+          .eval_iters = t.full_validation() ? std::nullopt : t.eval_iters.if_given(),
+          .global_batch = t.global_batch_size.if_given(),
+          .by_set = t.multiple_validation_sets(),
+          .json = o.report.json()};
+}
+
+/// Throws mc::error(exit_code::usage) for flags that contradict each other.
+inline generation_request generation_request_of(const options& o) {
+  generation_request r{.start = start_request_of(o.model),
+                       .tokenizer = tokenizer_request_of(o.data),
+                       .sampling = sampling_request_of(o)};
+  if (r.start.random_weights && r.start.load)
+    throw error(exit_code::usage, "--random-weights and --load contradict each other; give one");
+  if (r.start.random_weights && !r.sampling.ids)
+    throw error(exit_code::usage,
+                "--random-weights needs --ids, since such weights have no tokenizer");
+  return r;
+}
+
+/// Throws mc::error(exit_code::usage) for a size of files that is none.
+inline export_request export_request_of(const options& o) {
+  return {.load = o.model.load.if_given(),
+          .save = o.training.save.if_given(),
+          .type = o.model.dtype(),
+          .max_shard = detail::shard_limit_of(o.model)};
+}
+
+} // namespace mc

@@ -1,0 +1,39 @@
+// What a state keeps of the request that its run was made by.
+#pragma once
+
+#include <megacpp/exec/product_shape.hpp>
+#include <megacpp/io/json_file.hpp>
+#include <megacpp/request/loop_request.hpp>
+
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace mc {
+
+/// What was left open in a request, and has been decided since.
+struct settled_values {
+  const loop_request& loop;
+  std::string data_kind; ///< "" where the data did not decide it
+  product_type products = product_type::automatic;
+};
+
+/// Keeps nothing. Whoever makes requests of something that another run should take up again derives
+/// from it.
+class kept_request {
+public:
+  virtual ~kept_request() = default;
+  /// Adds fields to a state, from which a later run can make its request. Throws mc::error.
+  virtual void keep(nlohmann::json& state, const settled_values&) const {
+    state["flags"] = nlohmann::json::object();
+    state["given"] = nlohmann::json::array();
+  }
+  /// A line for each value that follows from others and is another one than in a state. Throws
+  /// mc::error(exit_code::model).
+  virtual std::vector<std::string> derived_changes(const json_value&, const settled_values&) const {
+    return {};
+  }
+};
+
+} // namespace mc

@@ -1,0 +1,52 @@
+// What the commands of a program are asked for.
+#pragma once
+
+#include <megacpp/request/data_request.hpp>
+#include <megacpp/request/kept_request.hpp>
+#include <megacpp/request/loop_request.hpp>
+#include <megacpp/request/report_request.hpp>
+#include <megacpp/request/sampling_request.hpp>
+#include <megacpp/request/start_request.hpp>
+#include <megacpp/request/tokenizer_request.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace mc {
+
+struct training_request {
+  start_request start;
+  data_request data;
+  loop_request loop;
+  report_request reports;
+  std::shared_ptr<const kept_request> kept = std::make_shared<kept_request>();
+};
+
+/// The loss of a model on data, or on that share of them which an evaluation of a training run
+/// takes. A sentence names a member as evaluation_request::member.
+struct evaluation_request {
+  start_request start;
+  data_request data;
+  std::optional<std::int64_t> eval_iters;   ///< global batches that are measured; none: all
+  std::optional<std::int64_t> global_batch; ///< sequences of one; as the run has it otherwise
+  bool by_set = false;                      ///< so many of each data set
+  bool json = false;                        ///< one object a line
+};
+
+struct generation_request {
+  start_request start;
+  tokenizer_request tokenizer;
+  sampling_request sampling;
+};
+
+/// A model written anew. A sentence names a member as export_request::member.
+struct export_request {
+  std::optional<std::string> load, save; ///< folders
+  std::string type = "stored";           ///< of the weights: stored, fp32, bf16 or fp64
+  std::optional<std::uint64_t>
+      max_shard; ///< bytes of a file of weights; as Hugging Face has it otherwise
+};
+
+} // namespace mc

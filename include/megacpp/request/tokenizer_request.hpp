@@ -1,0 +1,28 @@
+// Which tokenizer makes tokens of texts.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace mc {
+
+/// The tokenizer that is asked for; without a member it is that of the model's folder, or bytes.
+struct tokenizer_request {
+  std::optional<std::string>
+      type; ///< byte, char, or Megatron-LM's name; as the files say otherwise
+  std::optional<std::string> model; ///< folder of a model, a tokenizer.json or a .tiktoken file
+  std::optional<std::string> vocabulary, merges; ///< GPT-2's two files
+
+  /// The type, or byte, as which texts without a tokenizer are read.
+  std::string_view kind() const { return type ? std::string_view(*type) : "byte"; }
+  /// Tells whether files of a tokenizer are named.
+  bool names_files() const { return model || vocabulary || merges; }
+  /// Tells whether the type is one of SentencePiece, whose files nothing here reads.
+  bool of_sentencepiece() const {
+    return kind() == "Llama2Tokenizer" || kind() == "SentencePieceTokenizer" ||
+           kind() == "GPTSentencePieceTokenizer";
+  }
+};
+
+} // namespace mc
