@@ -3,6 +3,7 @@
 #define BOOST_TEST_MODULE megatron_lines
 #include <megacpp/cli/parse.hpp>
 #include <megacpp/options/loop.hpp>
+#include <megacpp/options/rules.hpp>
 #include <megacpp/options/settings.hpp>
 #include <megacpp/preset/models.hpp>
 #include <megacpp/tool/data_flags.hpp>
@@ -116,7 +117,7 @@ mc::options check(const mc::program_view& p, const std::string& text, const std:
     BOOST_TEST(sorted(l.taken.without_effect) == sorted(words_of(idle)));
     if (refused.empty()) {
       std::vector<std::string> beside;
-      beside = mc::refuse_idle_flags(command::train, l.flags, l.refused);
+      beside = mc::apply_rules(command::train, l.flags, l.refused, false);
       BOOST_TEST(l.sentences() == "");
       BOOST_TEST(sorted(beside) == sorted(words_of(told)));
       BOOST_CHECK_NO_THROW(mc::loop_request_of(p, l.flags, dp));
@@ -689,7 +690,7 @@ BOOST_AUTO_TEST_CASE(all_that_is_refused_is_told_at_once) {
   line<mc::options> idle("train --mock-data --fp16 --save-interval 5 --finetune --warmup 3",
                          mc::commands);
   const std::vector<std::string> told =
-      mc::refuse_idle_flags(command::train, idle.flags, idle.refused);
+      mc::apply_rules(command::train, idle.flags, idle.refused, false);
   BOOST_TEST(idle.names() == "finetune fp16 warmup");
   BOOST_TEST(told == std::vector<std::string>{"save-interval"});
   // What contradicts the program alone keeps its exit code.
@@ -747,11 +748,10 @@ BOOST_AUTO_TEST_CASE(names_of_megatron_for_flags_of_this_program) {
   BOOST_TEST(says("--optimizer adam --no-load-optim --finetune --load x --local_rank=3") == "");
   // The value of one is not read as a command.
   BOOST_TEST(says("--wandb-exp-name eval --mock-data") == "");
-  mc::program_view p;
-  p.name = "model", p.numbers.batch = {2, 16};
   line<mc::options> both("train --lr-warmup-iters 3 --lr-warmup-fraction 0.1", mc::commands);
-  CHECK_REFUSED(mc::loop_request_of(p, both.flags), exit_code::usage,
-                "--lr-warmup-fraction and --lr-warmup-iters contradict each other");
+  mc::apply_rules(command::train, both.flags, both.refused);
+  BOOST_TEST(both.sentences().find(
+                 "--lr-warmup-fraction and --lr-warmup-iters contradict each other") == 0u);
 }
 
 BOOST_AUTO_TEST_CASE(only_names_that_are_near_are_offered) {

@@ -4,6 +4,7 @@
 #include <megacpp/cli/option_file.hpp>
 #include <megacpp/options/flags_of_values.hpp>
 #include <megacpp/options/loop.hpp>
+#include <megacpp/options/rules.hpp>
 #include <megacpp/options/settings.hpp>
 #include <megacpp/preset/models.hpp>
 
@@ -14,6 +15,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "scratch.hpp"
@@ -626,4 +628,63 @@ BOOST_AUTO_TEST_CASE(sentences_call_request_values_by_their_flags) {
   const auto list = mc::flags_of(o);
   for (const auto& [value, flag] : mc::flags_of_values)
     BOOST_TEST((mc::find_flag(list, flag.substr(2)) != nullptr), value << " is of " << flag);
+}
+
+// A rule is of flags that the command has, and is not said twice.
+BOOST_AUTO_TEST_CASE(rules_are_of_flags_that_there_are) {
+  mc::options o;
+  const auto list = mc::flags_of(o);
+  std::set<std::tuple<std::string_view, std::string_view, unsigned>> seen;
+  for (const mc::flag_rule& rule : mc::flag_rules)
+    for (const std::string_view name : rule.flags) {
+      if (name.empty()) continue;
+      const mc::flag_entry* const e = mc::find_flag(list, name);
+      BOOST_REQUIRE_MESSAGE(e != nullptr, name);
+      BOOST_TEST(mc::overlaps(e->flag->commands(), rule.commands), name << " " << rule.why);
+      if (rule.why.empty()) continue;
+      const bool first = seen.insert({name, rule.why, static_cast<unsigned>(rule.commands)}).second;
+      BOOST_TEST(first, name << " " << rule.why << " is said twice");
+    }
+}
+
+// Where two flags contradict each other, and where one changes nothing, the command line is refused;
+// what a state or a file of flags has, only where it cannot be meant.
+BOOST_AUTO_TEST_CASE(flags_beside_flags) {
+  const auto said = [](mc::command c, const std::vector<std::pair<std::string, std::string>>& flags,
+                       bool asked) {
+    mc::options o;
+    const auto list = mc::flags_of(o);
+    for (const auto& [name, value] : flags) {
+      mc::flag_base& flag = *mc::find_flag(list, name)->flag;
+      asked ? flag.ask(value, name) : flag.read(value, name);
+    }
+    mc::refusals refused;
+    std::string text;
+    for (const std::string& told : mc::apply_rules(c, o, refused)) text += "told " + told + "; ";
+    for (const auto& [code, sentence] : refused.all()) {
+      BOOST_TEST((code == mc::exit_code::usage));
+      text += sentence + "; ";
+    }
+    return text;
+  };
+  using mc::command;
+  BOOST_TEST(said(command::train, {{"warmup", "3"}}, true) ==
+             "--warmup changes nothing without --bench-json; leave --warmup out; ");
+  BOOST_TEST(said(command::train, {{"warmup", "3"}}, false) == "");
+  BOOST_TEST(said(command::eval, {{"warmup", "3"}}, true) == "");
+  BOOST_TEST(said(command::train, {{"lr-decay-style", "constant"}, {"min-lr", "0"}}, true) ==
+             "told min-lr; ");
+  for (const bool asked : {false, true}) {
+    BOOST_TEST(said(command::train, {{"mock-data", "true"}, {"data-path", "x"}}, asked) ==
+               "--data-path and --mock-data contradict each other: random tokens are not read from "
+               "anything; leave --data-path out; ");
+    BOOST_TEST(said(command::generate, {{"random-weights", "true"}}, asked) ==
+               "--random-weights needs --ids, since such weights have no tokenizer; leave "
+               "--random-weights out; ");
+  }
+  BOOST_TEST(said(command::generate, {{"greedy", "true"}, {"num-samples", "1"}}, false) == "");
+  BOOST_TEST(said(command::generate, {{"greedy", "true"}, {"num-samples", "2"}}, false) != "");
+  BOOST_TEST(said(command::train, {{"data-type", "u16"}, {"eod-mask-loss", "true"}}, true) ==
+             "--eod-mask-loss changes nothing without an indexed data set, which megacpp-data "
+             "prepares; leave --eod-mask-loss out; ");
 }

@@ -6,6 +6,7 @@
 #include <megacpp/cli/parse.hpp>
 #include <megacpp/comm/process_ranks.hpp>
 #include <megacpp/observe/text.hpp>
+#include <megacpp/options/rules.hpp>
 #include <megacpp/options/settings.hpp>
 #include <megacpp/run/program_source.hpp>
 
@@ -54,7 +55,7 @@ inline void run_command(const program_source& source, std::string_view program, 
   idle_flags taken{{}, std::move(r.idle)};
   check_compiled(list, p, refused, taken);
   if (r.whole && !o.model.load.given()) // a state may have others
-    refuse_idle_flags(r.what->which, o, refused);
+    apply_rules(r.what->which, o, refused, false);
   refused.raise();
   for (const std::string& note : {r.note_of_repeated(), taken.note()})
     if (processes.first() && !note.empty()) print_note(note);

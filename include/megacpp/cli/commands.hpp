@@ -14,6 +14,7 @@
 #include <megacpp/io/checksum.hpp>
 #include <megacpp/io/mapped_file.hpp>
 #include <megacpp/options/requests.hpp>
+#include <megacpp/options/rules.hpp>
 #include <megacpp/options/settings.hpp>
 #include <megacpp/run/program_source.hpp>
 #include <megacpp/states/state_list.hpp>
@@ -325,7 +326,7 @@ inline void describe(const program_source& source, const program_view& p, const 
 /// those that are refused.
 inline std::vector<std::string> idle_flags_of(command what, options& o) {
   refusals refused;
-  std::vector<std::string> told = refuse_idle_flags(what, o, refused);
+  std::vector<std::string> told = apply_rules(what, o, refused);
   refused.raise();
   return told;
 }

@@ -53,40 +53,14 @@ inline std::uint64_t shard_limit_of(const model_flags& f) {
                           printable(text)));
 }
 
-/// A run is counted in steps, in samples or in epochs of conversations.
-inline void refuse_two_lengths(const options& o) {
-  const training_flags& t = o.training;
-  const optimizer_flags& f = o.optimizer;
-  const auto refuse = [](bool both, const char* a, const char* b) {
-    if (both)
-      throw error(exit_code::usage,
-                  fmt::format("--{} and --{} contradict each other; give one", a, b));
-  };
-  refuse(t.train_iters.asked() && t.train_samples.given(), "train-iters", "train-samples");
-  refuse(t.train_iters.asked() && t.epochs.given(), "train-iters", "epochs");
-  refuse(t.train_samples.asked() && t.epochs.given(), "train-samples", "epochs");
-  refuse(f.lr_decay_iters.asked() && t.train_samples.given(), "lr-decay-iters", "train-samples");
-  refuse(f.lr_warmup_iters.asked() && t.train_samples.given(), "lr-warmup-iters", "train-samples");
-  for (const auto& [name, warms] :
-       {std::pair{"lr-warmup-iters", f.lr_warmup_iters.given() && f.lr_warmup_iters() > 0},
-        std::pair{"lr-warmup-samples", f.lr_warmup_samples.given() && f.lr_warmup_samples() > 0}})
-    refuse(f.lr_warmup_fraction.given() && warms, "lr-warmup-fraction", name);
-  for (const auto& [name, given] : {std::pair{"lr-decay-samples", f.lr_decay_samples.asked()},
-                                    std::pair{"lr-warmup-samples", f.lr_warmup_samples.asked()}})
-    if (given && !t.train_samples.given())
-      throw error(exit_code::usage,
-                  fmt::format("--{} changes nothing without --train-samples; leave it out", name));
-}
-
 } // namespace detail
 
-/// The loop of a run of `dp` replicas. Throws mc::error(exit_code::usage) naming the flags that
-/// contradict each other.
+/// The loop of a run of `dp` replicas, by flags that keep to the rules. Throws
+/// mc::error(exit_code::usage) for numbers that contradict each other or the program.
 inline loop_request loop_request_of(const program_view& p, const options& o, int dp = 1) {
   loop_request t;
   t.bench = o.report.bench_json();
   t.warmup = o.report.warmup();
-  detail::refuse_two_lengths(o);
   constexpr std::int64_t measured = 200, highest = std::numeric_limits<std::int64_t>::max();
   t.steps = t.bench && !o.training.train_iters.given()
                 ? std::min(t.warmup, highest - measured) + measured

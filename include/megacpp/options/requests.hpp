@@ -1,4 +1,4 @@
-// The requests that flags make.
+// The requests that flags make which keep to the rules (options/rules.hpp).
 #pragma once
 
 #include <megacpp/options/data.hpp>
@@ -35,17 +35,8 @@ inline report_request report_request_of(const report_flags& f) {
           .spelled = [](std::string sentence) { return in_flags(sentence); }};
 }
 
-/// Throws mc::error(exit_code::usage) for flags that contradict each other.
 inline sampling_request sampling_request_of(const options& o) {
   const sampling_flags& f = o.sampling;
-  if (f.greedy() && f.temperature.given() && f.temperature() != 0)
-    throw error(exit_code::usage, "--greedy and --temperature contradict each other; give one");
-  if (f.num_samples() > 1 && (f.greedy() || f.temperature() == 0))
-    throw error(exit_code::usage,
-                fmt::format("--num-samples is {}, but the likeliest token is always taken, by "
-                            "--greedy or --temperature 0, which would write one text {} times; "
-                            "give one of them",
-                            f.num_samples(), f.num_samples()));
   return {.prompts = f.prompt(),
           .prompts_file = f.prompts_file.if_given(),
           .chat = f.chat(),
@@ -90,17 +81,10 @@ inline evaluation_request evaluation_request_of(const options& o) {
           .json = o.report.json()};
 }
 
-/// Throws mc::error(exit_code::usage) for flags that contradict each other.
 inline generation_request generation_request_of(const options& o) {
-  generation_request r{.start = start_request_of(o.model),
-                       .tokenizer = tokenizer_request_of(o.data),
-                       .sampling = sampling_request_of(o)};
-  if (r.start.random_weights && r.start.load)
-    throw error(exit_code::usage, "--random-weights and --load contradict each other; give one");
-  if (r.start.random_weights && !r.sampling.ids)
-    throw error(exit_code::usage,
-                "--random-weights needs --ids, since such weights have no tokenizer");
-  return r;
+  return {.start = start_request_of(o.model),
+          .tokenizer = tokenizer_request_of(o.data),
+          .sampling = sampling_request_of(o)};
 }
 
 /// Throws mc::error(exit_code::usage) for a size of files that is none.
