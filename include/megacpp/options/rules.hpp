@@ -38,8 +38,8 @@ inline data_kind kind_of_data(const options& o) {
                                   : data_kind::text;
 }
 
-/// Who must have given a flag for a rule to hold: the command line, since a file of flags may serve
-/// many commands and a state has the flags of its run; or anyone.
+/// The origin that a flag must have for a rule to hold: the command line, since a file of flags may
+/// serve many commands and a state has the flags of its run; or anyone.
 enum class flag_origin : std::uint8_t { command_line, any };
 
 /// Flags that are refused, or told and taken, where a condition holds.
@@ -47,7 +47,7 @@ struct flag_rule {
   command commands;
   std::array<std::string_view, 6> flags; ///< "" is none
   bool (*holds)(const options&);
-  /// What is wrong with them, behind a flag's name; "": they change nothing, which is told, since
+  /// The fault of such a flag, put behind its name; "": they change nothing, which is told, since
   /// lines of Megatron-LM have them all the same.
   std::string_view why;
   flag_origin origin = flag_origin::command_line;
@@ -69,7 +69,7 @@ inline bool names_parts(const options& o) {
 inline bool likeliest(const options& o) {
   return o.sampling.greedy() || (o.sampling.temperature.given() && o.sampling.temperature() == 0);
 }
-/// Where --eval-iters is left out, or is 0.
+/// Tells whether --eval-iters is left out; the next one, whether it is 0.
 inline bool evaluates_all(const options& o) { return !o.training.eval_iters.given(); }
 inline bool evaluates_none(const options& o) {
   return o.training.eval_iters.given() && o.training.eval_iters() == 0;
@@ -81,7 +81,7 @@ inline bool of_bytes(const options& o) {
 } // namespace detail
 
 inline constexpr flag_rule flag_rules[] = {
-    // How long a run is.
+    // The length of a run.
     {command::train,
      {"train-iters"},
      [](const options& o) { return o.training.train_samples.given(); },
@@ -133,7 +133,7 @@ inline constexpr flag_rule flag_rules[] = {
      [](const options& o) { return o.optimizer.lr_decay_style() != "WSD"; },
      "changes nothing without --lr-decay-style WSD"},
 
-    // What is saved, and where a run starts.
+    // The folders that are saved to and loaded.
     {command::train,
      {"save-interval"},
      [](const options& o) { return !o.training.save.given(); },

@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""Compares what two builds of one program make of their flags.
+
+    flags.py OLD NEW [--commands train,eval,generate,describe,export] [--singles]
+
+Each flag that OLD's help lists is given to both programs: right, empty, wrong and twice, and beside each
+other flag (--singles leaves the pairs out). Exit codes must be equal; where they are not, both sentences
+are printed. Each run has a folder of its own with a text, its ids, a state and a file of flags.
+"""
+
+import argparse
+import itertools
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+OF_TEXT = {"data-path": "text", "load": "state", "prompt": "ab", "prompts-file": "prompts",
+           "data-args-path": "words", "per-split-data-args-path": "parts.json", "split": "80,20,0",
+           "rampup-batch-size": "4 4 8", "max-shard-size": "1MB", "config": "flags", "stop-tokens": "3",
+           "tokenizer-type": "byte"}
+BEGIN = {"train": ["--data-path", "text", "--train-iters", "1"], "eval": ["--load", "state", "--data-path", "text"],
+         "generate": ["--load", "state", "--max-new-tokens", "1"], "describe": [],
+         "export": ["--load", "state", "--save", "out"]}
+
+
+def prepare(folder, program):
+    folder.mkdir()
+    (folder / "text").write_text("the quick brown fox jumps over the lazy dog\n" * 40)
+    (folder / "prompts").write_text("a\nb\n")
+    (folder / "words").write_text("text")
+    (folder / "parts.json").write_text('{"train": ["text"]}')
+    (folder / "flags").write_text("seed=3\n")
+    subprocess.run([program, "train", "--data-path", "text", "--train-iters", "1", "--save", "state"], cwd=folder,
+                   check=True, capture_output=True)
+
+
+def flags_of(program, command):
+    """The flags of a command and what stands for their values; "" is a switch."""
+    text = subprocess.run([program, command, "--help"], check=True, capture_output=True, text=True).stdout
+    return re.findall(r"^  --([a-z0-9-]+)(?: (\S+))?$", text, re.MULTILINE)
+
+
+def right(name, argument):
+    if argument == "":
+        return [f"--{name}"]
+    if name in OF_TEXT:
+        return [f"--{name}", OF_TEXT[name]]
+    if "|" in argument:
+        return [f"--{name}", argument.split("|")[0]]
+    return [f"--{name}", {"N": "1", "X": "0.5"}.get(argument.rstrip("."), "x")]
+
+
+def cases(program, command, singles):
+    flags = flags_of(program, command)
+    for name, argument in flags:
+        for words in (right(name, argument), [f"--{name}="], [f"--{name}"], [f"--{name}", "=wrong="],
+                      right(name, argument) * 2):
+            yield BEGIN[command] + words
+            yield words
+    if singles:
+        return
+    for (a, of_a), (b, of_b) in itertools.combinations(flags, 2):
+        yield BEGIN[command] + right(a, of_a) + right(b, of_b)
+
+
+def outcome(program, command, words, whole):
+    with tempfile.TemporaryDirectory() as folder:
+        here = Path(folder) / "here"
+        shutil.copytree(whole, here)
+        try:
+            done = subprocess.run([program, command, *words], cwd=here, capture_output=True, text=True, timeout=60,
+                                  input="", errors="replace")
+            return done.returncode, done.stderr.strip().splitlines()[-1:]
+        except subprocess.TimeoutExpired:
+            return "no end within 60 s", []
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("old"), parser.add_argument("new")
+    parser.add_argument("--commands", default=",".join(BEGIN))
+    parser.add_argument("--singles", action="store_true")
+    a = parser.parse_args()
+    old, new = (str(Path(program).resolve()) for program in (a.old, a.new))
+    different = 0
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
+        whole = Path(folder) / "whole"
+        prepare(whole, old)
+        for command in a.commands.split(","):
+            every = list(cases(old, command, a.singles))
+
+            def both(words):
+                return words, outcome(old, command, words, whole), outcome(new, command, words, whole)
+
+            count = 0
+            for words, before, after in pool.map(both, every):
+                if before[0] != after[0]:
+                    count += 1
+                    print(f"{command} {' '.join(words)}\n  {before[0]}: {' '.join(before[1])}\n"
+                          f"  {after[0]}: {' '.join(after[1])}", flush=True)
+            print(f"{command}: {len(every)} cases, {count} with another exit code", flush=True)
+            different += count
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
