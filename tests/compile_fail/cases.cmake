@@ -71,11 +71,13 @@ foreach(compiler IN LISTS front_ends)
         --compiler ${compiler} ${flags})
     list(APPEND tests compile_fail_documented_${name})
   endif()
-  # One compiler reads the wrong half of every case, and the right halves of the shard's; the others,
-  # and all in a short run, read those of the shard alone.
+  # Each compiler reads the shard's cases, each half alone. But for a short run, one of them also reads
+  # the wrong halves of the others, together in a third of the time; those that say "It stands alone"
+  # it reads one by one.
   set(number 0)
   set(left 0)
   set(halves_left 0)
+  set(together)
   foreach(case IN LISTS cases)
     get_filename_component(case_name ${case} NAME_WE)
     math(EXPR number "(${number} + 1) % ${shards}")
@@ -85,6 +87,12 @@ foreach(compiler IN LISTS front_ends)
     endif()
     if(NOT of_shard AND (MEGACPP_SHORT_TESTS OR NOT compiler STREQUAL CMAKE_CXX_COMPILER))
       math(EXPR left "${left} + 1")
+      continue()
+    endif()
+    file(STRINGS ${case} stands_alone REGEX "^// .*It stands alone")
+    if(NOT of_shard AND NOT stands_alone)
+      math(EXPR halves_left "${halves_left} + 1")
+      list(APPEND together ${case})
       continue()
     endif()
     file(STRINGS ${case} host_only REGEX "^// .*Host compilers only")
@@ -107,6 +115,19 @@ foreach(compiler IN LISTS front_ends)
       COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}/check.py
         --compiler ${compiler} ${flags} ${halves} ${case})
     list(APPEND tests compile_fail_${case_name}_${name})
+  endforeach()
+  # In two parts, since each needs 2 GiB; neighbours by name share what is evaluated.
+  list(LENGTH together count)
+  math(EXPR half "(${count} + 1) / 2")
+  foreach(part 1 2)
+    if(count)
+      math(EXPR begin "(${part} - 1) * ${half}")
+      list(SUBLIST together ${begin} ${half} of_part)
+      add_test(NAME compile_fail_together_${part}_of_2_${name}
+        COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}/check.py
+          --compiler ${compiler} ${flags} ${read} --together ${of_part})
+      list(APPEND tests compile_fail_together_${part}_of_2_${name})
+    endif()
   endforeach()
   set_tests_properties(${tests} PROPERTIES LABELS "${labels}" TIMEOUT ${timeout})
   if(left)

@@ -3,6 +3,7 @@
 //
 // A second device, which starts bodies and has memory of its own: an op whose kernel is host code has
 // none on it. Host compilers only: the kernels of the CPU are no CUDA.
+// It stands alone: it specialises a template of the library.
 #include "../second_device.hpp"
 #include "one_layer.hpp"
 

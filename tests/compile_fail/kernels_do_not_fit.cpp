@@ -3,6 +3,7 @@
 //
 // Training whose values fit into what the run says a device has, but not with what its kernels
 // need beside them. Host compilers only: the kernels of the CPU are no CUDA.
+// It stands alone: the compiler gives its error at the end of a source.
 #include "one_layer.hpp"
 
 #include <megacpp/exec/cpu.hpp>

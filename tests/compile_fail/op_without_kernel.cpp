@@ -3,6 +3,7 @@
 //
 // An op of one's own with a rule, and no kernel for the device. Host compilers only: the kernels of
 // the CPU are no CUDA.
+// It stands alone: the compiler gives its error at the end of a source.
 #include "one_layer.hpp"
 
 #include <megacpp/kernel/kernels.hpp>

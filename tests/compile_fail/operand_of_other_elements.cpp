@@ -3,6 +3,7 @@
 //
 // A kernel that takes positions for numbers of the type that the node computes in.
 // Host compilers only: the kernels of the CPU are no CUDA.
+// It stands alone: it specialises a template of the library.
 #include "handed_on.hpp"
 
 template <> struct mc::kernel_of<&handed_on> {
