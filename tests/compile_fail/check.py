@@ -63,6 +63,8 @@ def malformed(text):
 def misjudged(case, text, wrong):
     """What is wrong with the errors of this case's wrong half; None if nothing is."""
     expected = EXPECT.search(text).group(1).strip()
+    if not wrong.errors:
+        return "its wrong half compiles, or its error is that of a case before it"
     if len(wrong.errors) != 1:
         return f"{len(wrong.errors)} errors where one is expected:\n{wrong.output}"
     if wrong.assertion_code() != expected:
@@ -225,6 +227,7 @@ static_assert(false, "MEGA-P004");
 """
 # A case that stands before and behind another one.
 NEIGHBOUR = """// expect-error: MEGA-P004
+struct neighbour {};
 #ifdef MEGACPP_EXPECT_ERROR
 static_assert(false, "MEGA-P004");
 #endif
