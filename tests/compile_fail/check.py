@@ -64,7 +64,7 @@ def misjudged(case, text, wrong):
     """What is wrong with the errors of this case's wrong half; None if nothing is."""
     expected = EXPECT.search(text).group(1).strip()
     if not wrong.errors:
-        return "its wrong half compiles, or its error is that of a case before it"
+        return f"no error: the same as that of a case before it, or none at all:\n{wrong.output}"
     if len(wrong.errors) != 1:
         return f"{len(wrong.errors)} errors where one is expected:\n{wrong.output}"
     if wrong.assertion_code() != expected:
