@@ -1957,7 +1957,7 @@ class States(Case):
         self.refused(MISMATCH, "train", "--load", mock, "--data-path", other,
                      says="megacpp_state.json is of a run on random tokens (--mock-data)")
         self.refused(USAGE, "train", "--load", mock, "--mock-data", "--data-path", other,
-                     says="--mock-data and --data-path")
+                     says="--data-path and --mock-data")
         # What is refused is not told as if it were taken.
         done = run("train", "--load", root, "--data-path", other, "--lr", 0.5, check=MISMATCH)
         self.assertEqual(done.stdout, b"")
@@ -3087,7 +3087,7 @@ class Generation(Case):
         config = self.folder / "run.json"
         config.write_text(json.dumps({"load": str(self.model)}))
         for load in (("--load", self.model), ("--config", config)):
-            self.refused(USAGE, *prompt, "--random-weights", *load, says="--random-weights and --load contradict")
+            self.refused(USAGE, *prompt, "--random-weights", *load, says="--load and --random-weights contradict")
         for flags, says in ((("--prompt", "7"), "--random-weights needs --ids"), (("--chat",), "needs --ids"),
                             (("--ids", "--prompt", "7", "--ignore-eos"), "--ignore-eos changes nothing")):
             self.refused(USAGE, "generate", "--random-weights", *flags, says=says)
@@ -3217,7 +3217,7 @@ class Generation(Case):
         refused(USAGE, "--prompt", "x", "--prompt", "", says="--prompt: the prompt is empty")
         refused(USAGE, "--prompt=", "--greedy", says="--prompt= has no value")
         refused(USAGE, "--prompt", "caf\u00e9", says="byte 195 at position 3 is not a token")
-        refused(USAGE, "--greedy", "--temperature", "0.5", says="--greedy and --temperature")
+        refused(USAGE, "--greedy", "--temperature", "0.5", says="--temperature and --greedy")
         refused(USAGE, "--stop-tokens", "128", says="--stop-tokens: token 128 is outside")
         refused(USAGE, "--stop-tokens", " ", says="names no token")
         for list_ in (",", "1,", ",1", "1,,2", "1, ,2"):
@@ -3382,7 +3382,7 @@ class Describe(Case):
         self.assertEqual((result["train"], result["best"]), ("iter_0000010", "best"))
         self.assertEqual([line.split()[0] for line in lines],
                          ["state", "iter_0000010", "iter_0000008", "iter_0000004", "best", "train"])
-        self.assertIn("a training run goes on from iter_0000010", lines)
+        self.assertIn("train goes on from iter_0000010", lines)
         # What is listed as damaged is what a run passes over, for the same reason.
         before = contents(root)
         for name, folder in (("optimizer.safetensors", "iter_0000010"), ("config.json", "best")):

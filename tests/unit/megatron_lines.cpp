@@ -750,8 +750,9 @@ BOOST_AUTO_TEST_CASE(names_of_megatron_for_flags_of_this_program) {
   BOOST_TEST(says("--wandb-exp-name eval --mock-data") == "");
   line<mc::options> both("train --lr-warmup-iters 3 --lr-warmup-fraction 0.1", mc::commands);
   mc::apply_rules(command::train, both.flags, both.refused);
-  BOOST_TEST(both.sentences().find(
-                 "--lr-warmup-fraction and --lr-warmup-iters contradict each other") == 0u);
+  BOOST_TEST(
+      both.sentences().find("--lr-warmup-fraction and --lr-warmup-iters contradict each other") !=
+      std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(only_names_that_are_near_are_offered) {

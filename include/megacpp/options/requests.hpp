@@ -70,11 +70,12 @@ inline training_request training_request_of(const program_view& p, const options
           .kept = std::make_shared<const kept_flags>(o)};
 }
 
-/// Throws mc::error.
+/// The data are looked at where there is a model to measure; run_evaluation asks for one. Throws
+/// mc::error.
 inline evaluation_request evaluation_request_of(const options& o) {
   const training_flags& t = o.training;
   return {.start = start_request_of(o.model),
-          .data = data_request_of(o, command::eval),
+          .data = o.model.load.given() ? data_request_of(o, command::eval) : data_request(),
           .eval_iters = t.full_validation() ? std::nullopt : t.eval_iters.if_given(),
           .global_batch = t.global_batch_size.if_given(),
           .by_set = t.multiple_validation_sets(),
