@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Compares what two builds of one program make of their flags.
 
-    flags.py OLD NEW [--commands train,eval,generate,describe,export] [--singles]
+    flags.py OLD NEW [--commands train,eval,generate,describe,export] [--pairs all|none|file]
 
-Each flag that OLD's help lists is given to both programs: right, empty, wrong and twice, and beside each
-other flag (--singles leaves the pairs out). Exit codes must be equal; where they are not, both sentences
-are printed. Each run has a folder of its own with a text, its ids, a state and a file of flags.
+Each flag that OLD's help lists is given to both programs: right, empty, wrong and twice, in a file of flags,
+and beside each other flag, both on the command line (all) or one of them in a file (file). Exit codes must be
+equal, and what eval, generate and describe print; where they are not, both sentences are printed. Each run has
+a folder of its own with a text, its ids, a state and a file of flags.
 """
 
 import argparse
 import itertools
+import json
 import re
 import shutil
 import subprocess
@@ -33,7 +35,7 @@ def prepare(folder, program):
     (folder / "prompts").write_text("a\nb\n")
     (folder / "words").write_text("text")
     (folder / "parts.json").write_text('{"train": ["text"]}')
-    (folder / "flags").write_text("seed=3\n")
+    (folder / "flags").write_text('{"seed": 3}')
     subprocess.run([program, "train", "--data-path", "text", "--train-iters", "1", "--save", "state"], cwd=folder,
                    check=True, capture_output=True)
 
@@ -54,36 +56,54 @@ def right(name, argument):
     return [f"--{name}", {"N": "1", "X": "0.5"}.get(argument.rstrip("."), "x")]
 
 
-def cases(program, command, singles):
-    flags = flags_of(program, command)
+def in_file(words):
+    """The words of one flag as a file of flags has them."""
+    value = words[1] if len(words) > 1 else True
+    if isinstance(value, str) and re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", value):
+        value = json.loads(value)
+    return ["--config", json.dumps({words[0].removeprefix("--"): value})]
+
+
+def cases(program, command, pairs):
+    flags = [flag for flag in flags_of(program, command) if flag[0] != "config"]
+    for name, argument in flags:
+        yield BEGIN[command] + in_file(right(name, argument))
     for name, argument in flags:
         for words in (right(name, argument), [f"--{name}="], [f"--{name}"], [f"--{name}", "=wrong="],
                       right(name, argument) * 2):
             yield BEGIN[command] + words
             yield words
-    if singles:
-        return
-    for (a, of_a), (b, of_b) in itertools.combinations(flags, 2):
-        yield BEGIN[command] + right(a, of_a) + right(b, of_b)
+    if pairs == "all":
+        for (a, of_a), (b, of_b) in itertools.combinations(flags, 2):
+            yield BEGIN[command] + right(a, of_a) + right(b, of_b)
+    elif pairs == "file":
+        for (a, of_a), (b, of_b) in itertools.permutations(flags, 2):
+            yield BEGIN[command] + in_file(right(a, of_a)) + right(b, of_b)
 
 
 def outcome(program, command, words, whole):
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder) / "here"
         shutil.copytree(whole, here)
+        words = list(words)
+        for at, word in enumerate(words):
+            if word == "--config" and words[at + 1].startswith("{"):
+                (here / "of_case").write_text(words[at + 1])
+                words[at + 1] = "of_case"
         try:
             done = subprocess.run([program, command, *words], cwd=here, capture_output=True, text=True, timeout=60,
                                   input="", errors="replace")
-            return done.returncode, done.stderr.strip().splitlines()[-1:]
+            told = done.stdout if command in ("eval", "generate", "describe") else ""
+            return (done.returncode, told), done.stderr.strip().splitlines()[-1:]
         except subprocess.TimeoutExpired:
-            return "no end within 60 s", []
+            return ("no end within 60 s", ""), []
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("old"), parser.add_argument("new")
     parser.add_argument("--commands", default=",".join(BEGIN))
-    parser.add_argument("--singles", action="store_true")
+    parser.add_argument("--pairs", default="all", choices=["all", "none", "file"])
     a = parser.parse_args()
     old, new = (str(Path(program).resolve()) for program in (a.old, a.new))
     different = 0
@@ -91,7 +111,7 @@ def main():
         whole = Path(folder) / "whole"
         prepare(whole, old)
         for command in a.commands.split(","):
-            every = list(cases(old, command, a.singles))
+            every = list(cases(old, command, a.pairs))
 
             def both(words):
                 return words, outcome(old, command, words, whole), outcome(new, command, words, whole)
@@ -102,7 +122,7 @@ def main():
                     count += 1
                     print(f"{command} {' '.join(words)}\n  {before[0]}: {' '.join(before[1])}\n"
                           f"  {after[0]}: {' '.join(after[1])}", flush=True)
-            print(f"{command}: {len(every)} cases, {count} with another exit code", flush=True)
+            print(f"{command}: {len(every)} cases, {count} with another exit code or output", flush=True)
             different += count
     return 1 if different else 0
 

@@ -3382,7 +3382,7 @@ class Describe(Case):
         self.assertEqual((result["train"], result["best"]), ("iter_0000010", "best"))
         self.assertEqual([line.split()[0] for line in lines],
                          ["state", "iter_0000010", "iter_0000008", "iter_0000004", "best", "train"])
-        self.assertIn("train goes on from iter_0000010", lines)
+        self.assertIn("train --load goes on from iter_0000010", lines)
         # What is listed as damaged is what a run passes over, for the same reason.
         before = contents(root)
         for name, folder in (("optimizer.safetensors", "iter_0000010"), ("config.json", "best")):

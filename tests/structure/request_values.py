@@ -20,7 +20,7 @@ COMMENT = re.compile(r"//[^\n]*")
 VALUE = re.compile(r"\b([a-z]\w*)::([a-z]\w*)")
 FLAG = re.compile(r"--[a-z][a-z0-9-]*")
 STRUCT = re.compile(r"^struct (\w+)[^;{]*\{(.*?)^\};", re.MULTILINE | re.DOTALL)
-ROW = re.compile(r'flag_of_value\{"(\w+)::(\w+)", "(--[a-z0-9-]+)"\}')
+ROW = re.compile(r'flag_of_value\{"(\w+)::(\w+)", "([^"]*--[a-z0-9-]+)"\}')
 
 
 def texts_of(path):

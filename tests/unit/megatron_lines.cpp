@@ -2,9 +2,9 @@
 // that they describe: what they are refused for, all of it, and what is taken without an effect.
 #define BOOST_TEST_MODULE megatron_lines
 #include <megacpp/cli/parse.hpp>
+#include <megacpp/options/compiled_values.hpp>
 #include <megacpp/options/loop.hpp>
 #include <megacpp/options/rules.hpp>
-#include <megacpp/options/settings.hpp>
 #include <megacpp/preset/models.hpp>
 #include <megacpp/tool/data_flags.hpp>
 
@@ -77,7 +77,7 @@ template <class Flags> struct line {
   Flags flags;
   std::vector<mc::flag_entry> list;
   mc::refusals refused;
-  mc::detail::request request;
+  mc::detail::parsed_line request;
   mc::idle_flags taken;
 
   line(const std::string& text, std::span<const mc::command_text> among) {

@@ -2,10 +2,10 @@
 #define BOOST_TEST_MODULE options
 #include <megacpp/cli/advice.hpp>
 #include <megacpp/cli/option_file.hpp>
+#include <megacpp/options/compiled_values.hpp>
 #include <megacpp/options/flags_of_values.hpp>
 #include <megacpp/options/loop.hpp>
 #include <megacpp/options/rules.hpp>
-#include <megacpp/options/settings.hpp>
 #include <megacpp/preset/models.hpp>
 
 #include <boost/test/unit_test.hpp>
@@ -524,8 +524,9 @@ BOOST_AUTO_TEST_CASE(batches_that_grow_fit_the_program) {
   const mc::batch_schedule s = settings("16", " 4 2  60", 1).batches;
   BOOST_TEST((s.start == 4 && s.increment == 2 && s.samples == 60 && s.last == 16));
   BOOST_TEST(settings("16", "16 1 1", 4).batches.after(0) == 16);
-  CHECK_REFUSED(settings("16", "18 2 60", 1), exit_code::usage, "above --global-batch-size");
-  CHECK_REFUSED(settings("16", "4 8 60", 1), exit_code::usage, "must be a multiple of INCREMENT");
+  CHECK_REFUSED(settings("16", "18 2 60", 1), exit_code::usage, "is above batch_schedule::last");
+  CHECK_REFUSED(settings("16", "4 8 60", 1), exit_code::usage,
+                "must be a multiple of batch_schedule::increment");
   CHECK_REFUSED(settings("16", "3 13 60", 1), exit_code::usage,
                 "START of --rampup-batch-size is 3, but must be a multiple of 2");
   CHECK_REFUSED(settings("16", "4 2 60", 2), exit_code::usage,
@@ -627,7 +628,8 @@ BOOST_AUTO_TEST_CASE(sentences_call_request_values_by_their_flags) {
   mc::options o;
   const auto list = mc::flags_of(o);
   for (const auto& [value, flag] : mc::flags_of_values)
-    BOOST_TEST((mc::find_flag(list, flag.substr(2)) != nullptr), value << " is of " << flag);
+    BOOST_TEST((mc::find_flag(list, flag.substr(flag.find("--") + 2)) != nullptr),
+               value << " is of " << flag);
 }
 
 // A rule is of flags that the command has, and is not said twice.

@@ -100,10 +100,10 @@ BOOST_AUTO_TEST_CASE(contradictions_are_named) {
   for (const decay_style style : styles) BOOST_TEST(mc::contradiction(of(style)).empty());
   schedule s = of(decay_style::cosine);
   s.min_lr = 1e-2;
-  BOOST_TEST(mc::contradiction(s) == "--min-lr is above --lr");
+  BOOST_TEST(mc::contradiction(s) == "schedule::min_lr is above schedule::lr");
   s = of(decay_style::linear);
   s.warmup = 2000;
-  BOOST_TEST(mc::contradiction(s).starts_with("--lr-warmup-iters"));
+  BOOST_TEST(mc::contradiction(s).starts_with("schedule::warmup"));
   s = of(decay_style::wsd);
   s.wsd_decay = 0;
   BOOST_TEST(!mc::contradiction(s).empty());

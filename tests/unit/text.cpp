@@ -1,6 +1,7 @@
 // What programs read tokens from: which models take bytes for tokens, what a start reads, and what
 // the flags of a run make of data sets and conversations.
 #define BOOST_TEST_MODULE text
+#include <megacpp/hf/model_folder.hpp>
 #include <megacpp/inputs/open_data.hpp>
 #include <megacpp/inputs/token_text.hpp>
 #include <megacpp/options/requests.hpp>
@@ -381,4 +382,39 @@ BOOST_AUTO_TEST_CASE(ranks_of_a_process_open_their_data_once) {
   for (const auto& data : had) BOOST_TEST((data != nullptr && data == had[0]));
   // Another run has its own.
   BOOST_TEST((mc::training_start().data([] { return mc::run_data(); }) != had[0]));
+}
+
+// Whoever makes requests without flags has what flags that are left out come to.
+BOOST_AUTO_TEST_CASE(requests_that_nobody_fills_in_are_those_of_flags_left_out) {
+  const mc::options none;
+  const mc::data_request d = mc::data_request_of(none, mc::command::train), data;
+  BOOST_TEST((d.kind == data.kind && d.split == data.split && d.cache == data.cache &&
+              d.learned == data.learned && d.seed == data.seed && d.paths == data.paths));
+  BOOST_TEST(none.data.split() == data.training_split());
+  BOOST_TEST(none.data.tokenizer_type() == data.tokenizer.kind());
+  mc::program_view p;
+  p.numbers.batch = {1, 16};
+  mc::loop_request loop;
+  const mc::loop_request l = mc::loop_request_of(p, none);
+  loop.steps = l.steps, loop.warmup = l.warmup; // which nothing is without
+  BOOST_TEST((l.rates.lr == loop.rates.lr && l.rates.min_lr == loop.rates.min_lr &&
+              l.rates.style == loop.rates.style && l.rates.wsd == loop.rates.wsd &&
+              l.rates.warmup == loop.rates.warmup && l.rates.wsd_decay == loop.rates.wsd_decay));
+  BOOST_TEST((l.numbers.seed == loop.numbers.seed && l.numbers.beta1 == loop.numbers.beta1 &&
+              l.numbers.beta2 == loop.numbers.beta2 && l.numbers.clip == loop.numbers.clip &&
+              l.numbers.epsilon == loop.numbers.epsilon &&
+              l.numbers.weight_decay == loop.numbers.weight_decay));
+  BOOST_TEST((l.save == loop.save && l.save_interval == loop.save_interval &&
+              l.keep_latest == loop.keep_latest && l.keep_best == loop.keep_best &&
+              l.takes_signals == loop.takes_signals && l.eval_interval == loop.eval_interval &&
+              l.eval_iters == loop.eval_iters && l.sample_interval == loop.sample_interval &&
+              l.sample_tokens == loop.sample_tokens && l.batches.last == loop.batches.last));
+  BOOST_TEST(*l.max_shard == mc::hf_shard_limit);
+  const mc::sampling_request s = mc::sampling_request_of(none), sampling;
+  BOOST_TEST((s.thinks == sampling.thinks && s.samples == sampling.samples &&
+              s.most == sampling.most && s.temperature == sampling.temperature &&
+              s.top_k == sampling.top_k && s.top_p == sampling.top_p && s.seed == sampling.seed &&
+              s.slides == sampling.slides && s.batch == sampling.batch &&
+              s.caches == sampling.caches));
+  BOOST_TEST(mc::report_request_of(none.report).log_interval == mc::report_request().log_interval);
 }

@@ -6,8 +6,8 @@
 #include <megacpp/cli/parse.hpp>
 #include <megacpp/comm/process_ranks.hpp>
 #include <megacpp/observe/text.hpp>
+#include <megacpp/options/compiled_values.hpp>
 #include <megacpp/options/rules.hpp>
-#include <megacpp/options/settings.hpp>
 #include <megacpp/run/program_source.hpp>
 
 namespace mc {
@@ -36,7 +36,7 @@ inline void run_command(const program_source& source, std::string_view program, 
   set_compiled(o, p);
   const std::vector<flag_entry> list = flags_of(o);
   refusals refused;
-  request r = parse(argc, argv, list, commands, refused);
+  parsed_line r = parse(argc, argv, list, commands, refused);
   if ((r.version || r.help) && !processes.first()) // which is asked for a command
     throw error(exit_code::mismatch,
                 fmt::format("this rank was started with --{}, and rank 0 was not: give all of them "

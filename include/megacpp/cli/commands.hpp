@@ -15,7 +15,6 @@
 #include <megacpp/io/mapped_file.hpp>
 #include <megacpp/options/requests.hpp>
 #include <megacpp/options/rules.hpp>
-#include <megacpp/options/settings.hpp>
 #include <megacpp/run/program_source.hpp>
 #include <megacpp/states/state_list.hpp>
 #include <megacpp/threads/machine.hpp>
@@ -130,7 +129,7 @@ inline void describe_states(options& o) {
                                 of_program));
   const state_list list = list_states(o.model.load());
   if (o.report.json()) return print(states_json(list));
-  for (const std::string& line : states_lines(list)) print_line(line);
+  for (const std::string& line : states_lines(list)) print_line(in_flags(line));
 }
 
 /// Draws the ranks of a run, and the schedule of the program's stages for twice as many

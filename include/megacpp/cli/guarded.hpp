@@ -36,6 +36,15 @@ inline void prepare_for_little_memory() {
   ::backtrace(&here, 1);
 }
 
+/// A sentence with flags in the place of members of requests, or as it is where memory is short.
+inline std::string spelled_flags(const std::string& sentence) {
+  try {
+    return in_flags(sentence);
+  } catch (const std::bad_alloc&) {
+    return sentence;
+  }
+}
+
 } // namespace detail
 
 /// The body of every program's main: returns the exit code of work(program, attempt), where
@@ -50,7 +59,7 @@ int run_guarded(int argc, char** argv, const Who& who, const Work& work) {
   program = printable(program.substr(program.rfind('/') + 1));
   const auto fail = [&](exit_code code, std::string_view sentence) {
     std::fflush(stdout);
-    write_line_to_reader(STDERR_FILENO, {program, ": ", who(), in_flags(sentence)});
+    write_line_to_reader(STDERR_FILENO, {program, ": ", who(), sentence});
     return static_cast<int>(code);
   };
   const first_process_ends in_a_container;
@@ -64,10 +73,10 @@ int run_guarded(int argc, char** argv, const Who& who, const Work& work) {
     } catch (const errors& e) {
       const int code = fail(e.code(), e.title());
       for (const std::string& one : e.sentences())
-        write_line_to_reader(STDERR_FILENO, {"  ", in_flags(one)});
+        write_line_to_reader(STDERR_FILENO, {"  ", detail::spelled_flags(one)});
       return code;
     } catch (const error& e) {
-      return fail(e.code(), e.what());
+      return fail(e.code(), detail::spelled_flags(e.what()));
     } catch (const std::bad_alloc&) {
       return fail(exit_code::memory,
                   "memory could not be reserved; use a smaller micro-batch, a shorter "

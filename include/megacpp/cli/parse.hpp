@@ -72,8 +72,8 @@ template <class Table> void declare_foreign(CLI::App& app, const Table& table,
   }
 }
 
-/// What a command line asks for.
-struct request {
+/// A command line that was read.
+struct parsed_line {
   const command_text* what = nullptr; ///< null: the program's own help or version
   bool help = false, version = false;
   bool whole = true;                 ///< every flag of the program has the value that it was given
@@ -115,7 +115,7 @@ inline bool is_negative(std::string_view word) {
 /// The words of a command line, of which a flag of several words has its last ones alone, unless it
 /// is a list, which collects. The names of those that had others before are added to `r`.
 inline std::vector<std::string> last_words(int argc, const char* const* argv,
-                                           const std::vector<flag_entry>& list, request& r) {
+                                           const std::vector<flag_entry>& list, parsed_line& r) {
   std::vector<std::string> words(argv, argv + argc);
   struct run_of_words {
     const flag_entry* entry;
@@ -167,7 +167,7 @@ inline void refuse_empty_values(const std::vector<std::string>& words,
 }
 
 /// Refuses what no flag has read: unknown flags, with what follows them, and other words.
-inline void refuse_rest(const std::vector<std::string>& rest, const request& r, command c,
+inline void refuse_rest(const std::vector<std::string>& rest, const parsed_line& r, command c,
                         const std::vector<flag_entry>& list, std::span<const command_text> among,
                         refusals& refused) {
   std::set<std::string> told;
@@ -195,7 +195,7 @@ inline void refuse_rest(const std::vector<std::string>& rest, const request& r, 
 /// name.
 inline void declare_commands(CLI::App& app, std::span<const command_text> among,
                              const std::vector<std::string>& words,
-                             const std::vector<flag_entry>& list, request& r,
+                             const std::vector<flag_entry>& list, parsed_line& r,
                              std::optional<std::string>& config, std::vector<given_flag>& given) {
   app.set_help_flag();
   app.allow_extras();
@@ -253,7 +253,7 @@ inline void refuse_flags_as_values(const std::vector<given_flag>& given,
 }
 
 /// Refuses flags that stand before the command or after "--".
-inline void refuse_outside(std::vector<std::string> rest, const request& r, command c,
+inline void refuse_outside(std::vector<std::string> rest, const parsed_line& r, command c,
                            const std::vector<flag_entry>& list, std::span<const command_text> among,
                            refusals& refused) {
   std::erase(rest, "--");
@@ -270,7 +270,7 @@ inline void refuse_outside(std::vector<std::string> rest, const request& r, comm
 
 /// Gives flags the values of the command line, where the last one counts, but for those that
 /// collect texts. Those of other programs are added to `foreign`.
-inline void read_given(const std::vector<given_flag>& given, request& r, refusals& refused,
+inline void read_given(const std::vector<given_flag>& given, parsed_line& r, refusals& refused,
                        std::vector<given_foreign>& foreign) {
   for (const given_flag& g : given)
     if (g.entry != nullptr && g.entry->flag->is_list()) g.entry->flag->forget(); // the file's
@@ -292,9 +292,9 @@ inline void read_given(const std::vector<given_flag>& given, request& r, refusal
 
 /// Reads the arguments into the flags of `list`. What is wrong with a flag is added to `refused`;
 /// throws mc::error(exit_code::usage) where nothing more can be said.
-inline request parse(int argc, const char* const* argv, const std::vector<flag_entry>& list,
-                     std::span<const command_text> among, refusals& refused) {
-  request r;
+inline parsed_line parse(int argc, const char* const* argv, const std::vector<flag_entry>& list,
+                         std::span<const command_text> among, refusals& refused) {
+  parsed_line r;
   const std::vector<std::string> words = last_words(argc, argv, list, r);
   std::optional<std::string> config;
   std::vector<given_flag> given;
@@ -327,6 +327,8 @@ inline request parse(int argc, const char* const* argv, const std::vector<flag_e
   read_given(given, r, refused, foreign);
   for (const given_foreign& g : foreign)
     refused.collect([&] { take_foreign(g, list, r.what->which, r.idle); });
+  for (const flag_entry& e : list) // of a file that serves other commands, too
+    if (!e.compiled && !overlaps(e.flag->commands(), r.what->which)) e.flag->forget();
   return r;
 }
 

@@ -1,18 +1,13 @@
 // Files and data sets that a request names.
 #pragma once
 
-#include <megacpp/io/json_file.hpp>
-#include <megacpp/io/mapped_file.hpp>
 #include <megacpp/request/data_request.hpp>
 #include <megacpp/run/view.hpp>
 
-#include <algorithm>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -22,19 +17,6 @@ namespace mc::detail {
 inline bool is_set(const std::string& prefix) {
   std::error_code ignored;
   return std::filesystem::exists(prefix + ".idx", ignored);
-}
-
-/// The words of a text with blanks between them.
-inline std::vector<std::string> words_in(std::string_view rest) {
-  std::vector<std::string> words;
-  constexpr std::string_view blanks = " \t\r\n";
-  while (true) {
-    rest.remove_prefix(std::min(rest.find_first_not_of(blanks), rest.size()));
-    if (rest.empty()) return words;
-    const std::size_t end = std::min(rest.find_first_of(blanks), rest.size());
-    words.emplace_back(rest.substr(0, end));
-    rest.remove_prefix(end);
-  }
 }
 
 /// Why nothing is validated, and what would be.

@@ -66,12 +66,12 @@ inline std::int64_t steps_for_samples(const batch_schedule& b, std::int64_t samp
   return steps + (b.samples_of(steps, 0) < samples);
 }
 
-/// What the numbers contradict, in the words of the flags, or nothing.
+/// Tells what the numbers contradict; "" is nothing.
 constexpr std::string_view contradiction(const batch_schedule& s) {
-  if (s.start > s.last) return "the START of --rampup-batch-size is above --global-batch-size";
+  if (s.start > s.last) return "batch_schedule::start is above batch_schedule::last";
   if (s.start > 0 && (s.last - s.start) % s.increment != 0)
-    return "--rampup-batch-size does not come to --global-batch-size: what lies between it and "
-           "START must be a multiple of INCREMENT";
+    return "the batch does not come to batch_schedule::last: what lies between that and "
+           "batch_schedule::start must be a multiple of batch_schedule::increment";
   return {};
 }
 

@@ -71,18 +71,18 @@ inline double decay_share(const schedule& s, std::int64_t k) {
 
 } // namespace detail
 
-/// What the numbers contradict, in the words of the flags, or nothing.
+/// Tells what the numbers contradict; "" is nothing.
 inline std::string_view contradiction(const schedule& s) {
-  if (s.min_lr > s.lr) return "--min-lr is above --lr";
+  if (s.min_lr > s.lr) return "schedule::min_lr is above schedule::lr";
   if (s.style == decay_style::constant) return {};
-  if (s.decay < 1) return "--lr-decay-iters must be at least 1";
+  if (s.decay < 1) return "schedule::decay must be at least 1";
   if (s.warmup >= static_cast<double>(s.decay))
-    return "--lr-warmup-iters must be less than --lr-decay-iters (by default --train-iters)";
+    return "schedule::warmup must be less than schedule::decay (by default loop_request::steps)";
   if (s.style == decay_style::wsd && s.wsd_decay < 1)
-    return "--lr-decay-style WSD needs --lr-wsd-decay-iters";
+    return "schedule::style WSD needs schedule::wsd_decay";
   if (s.style == decay_style::wsd &&
       static_cast<double>(s.wsd_decay) > static_cast<double>(s.decay) - s.warmup)
-    return "--lr-wsd-decay-iters does not fit between --lr-warmup-iters and --lr-decay-iters";
+    return "schedule::wsd_decay does not fit between schedule::warmup and schedule::decay";
   return {};
 }
 

@@ -9,10 +9,11 @@
 #include <megacpp/request/data_request.hpp>
 
 #include <algorithm>
-#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -20,6 +21,19 @@
 namespace mc {
 
 namespace detail {
+
+/// The words of a text with blanks between them.
+inline std::vector<std::string> words_in(std::string_view rest) {
+  std::vector<std::string> words;
+  constexpr std::string_view blanks = " \t\r\n";
+  while (true) {
+    rest.remove_prefix(std::min(rest.find_first_not_of(blanks), rest.size()));
+    if (rest.empty()) return words;
+    const std::size_t end = std::min(rest.find_first_of(blanks), rest.size());
+    words.emplace_back(rest.substr(0, end));
+    rest.remove_prefix(end);
+  }
+}
 
 /// The words of --data-path, or those of the file that --data-args-path names. Throws mc::error.
 inline std::vector<std::string> words_of_data(const data_flags& d) {
@@ -31,7 +45,7 @@ inline std::vector<std::string> words_of_data(const data_flags& d) {
 /// Data that training, validation and test have of their own: of the flags of parts, or of a JSON
 /// file {"train": [...], "valid": [...], "test": [...]}, each a list or a text with blanks. Throws
 /// mc::error.
-inline std::optional<split_paths> parts_of_data(const data_flags& d) {
+inline std::optional<split_paths> split_paths_of(const data_flags& d) {
   const bool flags =
       d.train_data_path.given() || d.valid_data_path.given() || d.test_data_path.given();
   if (!flags && !d.per_split_data_args_path.given()) return std::nullopt;
@@ -80,7 +94,7 @@ inline data_request data_request_of(const options& o, command what) {
   r.kind = kind_of_data(o);
   if (trains) detail::require_one_file(o, r.kind);
   const bool lists = r.kind == data_kind::indexed || r.kind == data_kind::chat;
-  if (trains && lists) r.by_split = detail::parts_of_data(d);
+  if (trains && lists) r.by_split = detail::split_paths_of(d);
   if (!r.by_split) r.paths = lists ? detail::words_of_data(d) : d.data_path();
   r.split = d.split.if_given();
   r.cache = d.data_cache_path();

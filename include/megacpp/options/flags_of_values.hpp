@@ -15,6 +15,9 @@ struct flag_of_value {
   std::string_view value, flag;
 };
 inline constexpr std::array flags_of_values{
+    flag_of_value{"batch_schedule::increment", "INCREMENT of --rampup-batch-size"},
+    flag_of_value{"batch_schedule::last", "--global-batch-size"},
+    flag_of_value{"batch_schedule::start", "START of --rampup-batch-size"},
     flag_of_value{"data_request::cache", "--data-cache-path"},
     flag_of_value{"data_request::eod_mask_loss", "--eod-mask-loss"},
     flag_of_value{"data_request::eod_token", "--eod-token"},
@@ -45,8 +48,12 @@ inline constexpr std::array flags_of_values{
     flag_of_value{"sampling_request::stop_tokens", "--stop-tokens"},
     flag_of_value{"sampling_request::stops", "--stop"},
     flag_of_value{"sampling_request::thinks", "--enable-thinking"},
+    flag_of_value{"schedule::decay", "--lr-decay-iters"},
     flag_of_value{"schedule::lr", "--lr"},
+    flag_of_value{"schedule::min_lr", "--min-lr"},
+    flag_of_value{"schedule::style", "--lr-decay-style"},
     flag_of_value{"schedule::warmup", "--lr-warmup-iters"},
+    flag_of_value{"schedule::wsd_decay", "--lr-wsd-decay-iters"},
     flag_of_value{"start_request::finetune", "--finetune"},
     flag_of_value{"start_request::load", "--load"},
     flag_of_value{"tokenizer_request::merges", "--merge-file"},

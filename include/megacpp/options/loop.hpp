@@ -1,4 +1,4 @@
-// What flags make of the loop of a training run.
+// The request that flags make of the loop of a training run.
 #pragma once
 
 #include <megacpp/checkpoint/shard_index.hpp>
@@ -65,7 +65,6 @@ inline loop_request loop_request_of(const program_view& p, const options& o, int
   t.steps = t.bench && !o.training.train_iters.given()
                 ? std::min(t.warmup, highest - measured) + measured
                 : o.training.train_iters();
-  if (!t.bench || o.training.train_iters.given()) t.epochs = o.training.epochs.if_given();
   if (t.bench && t.warmup >= t.steps)
     throw error(exit_code::usage,
                 fmt::format("--warmup is {}, but must be less than --train-iters, which is {}",
@@ -93,6 +92,8 @@ inline loop_request loop_request_of(const program_view& p, const options& o, int
   if (const std::string_view why = contradiction(t.batches); !why.empty())
     throw error(exit_code::usage, std::string(why));
   t.samples_asked = o.training.train_samples.if_given();
+  if (!t.samples_asked && (!t.bench || o.training.train_iters.given()))
+    t.epochs = o.training.epochs.if_given();
   if (t.samples_asked) {
     t.steps = steps_of_samples(t.batches, *t.samples_asked);
     if (t.steps < 1)
@@ -166,7 +167,8 @@ inline loop_request loop_request_of(const program_view& p, const options& o, int
   t.exit_minutes = r.exit_duration_in_mins.if_given();
   t.eval_interval = r.eval_interval(), t.eval_iters = r.eval_iters.if_given();
   t.full_validation = r.full_validation(), t.by_set = r.multiple_validation_sets();
-  t.sample_interval = r.sample_interval(), t.sample_prompt = r.sample_prompt.if_given();
+  t.sample_interval = t.bench ? 0 : r.sample_interval(),
+  t.sample_prompt = r.sample_prompt.if_given();
   t.sample_tokens = o.sampling.max_new_tokens();
   return t;
 }

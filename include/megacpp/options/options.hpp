@@ -6,6 +6,7 @@
 
 #include <megacpp/config/config.hpp>
 #include <megacpp/options/compiled_flags.hpp>
+#include <megacpp/request/tokenizer_request.hpp>
 
 #include <algorithm>
 #include <string>
@@ -141,9 +142,7 @@ struct data_flags {
             "SentencePiece, "
             "such as Llama2Tokenizer, are read by nothing here, and taken beside data sets alone, "
             "whose ids need none")
-        .one_of(
-            "byte|char|HuggingFaceTokenizer|GPT2BPETokenizer|TikTokenizer|NullTokenizer|"
-            "Llama2Tokenizer|SentencePieceTokenizer|GPTSentencePieceTokenizer")
+        .one_of(tokenizer_types)
         .shown_as(
             "that of --tokenizer-model or of the folder --load, else as --load was saved, else "
             "byte; must be given for a vocabulary above 256")

@@ -11,10 +11,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
-#include <utility>
-
-#include <fmt/format.h>
 
 namespace mc {
 
@@ -61,7 +59,7 @@ inline sampling_request sampling_request_of(const options& o) {
           .json = o.report.json()};
 }
 
-/// What `train` is to do on `dp` replicas. Throws mc::error.
+/// The request of `train` on `dp` replicas. Throws mc::error.
 inline training_request training_request_of(const program_view& p, const options& o, int dp = 1) {
   return {.start = start_request_of(o.model),
           .data = data_request_of(o, command::train),

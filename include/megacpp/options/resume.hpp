@@ -119,22 +119,6 @@ inline void save_flags(nlohmann::json& state, options o) {
   state["given"] = std::move(given);
 }
 
-/// The flags of the run that a state is of, with what those that were left out have come to. Throws
-/// mc::error(exit_code::model).
-inline options flags_of_state(const json_value& state) {
-  const json_value flags = state.field<json_value>("flags");
-  options o;
-  for (const flag_entry& e : flags_of(o))
-    if (detail::is_saved(e) && !e.compiled && flags.has(e.name))
-      detail::read_saved(flags, e, *e.flag);
-  return o;
-}
-/// True if a flag of that run was given a value other than the one that it has if it is left out.
-inline bool gave_flag(const json_value& state, std::string_view name) {
-  const auto given = state.field<std::vector<std::string>>("given");
-  return std::ranges::find(given, name) != given.end();
-}
-
 /// Prepares `o` for a run that goes on from a state: flags that were left out take their saved
 /// values. Returns one line for each flag that changes, and one where that changes the bits of sums
 /// over tokens. Throws mc::error: mismatch naming every flag that must match and does not, model

@@ -51,20 +51,32 @@ struct flag_rule {
   /// lines of Megatron-LM have them all the same.
   std::string_view why;
   flag_origin origin = flag_origin::command_line;
-  bool looks_at_data = false; ///< what data there are is part of the condition
+  bool late = false;            ///< the rule is asked once the state has been read
+  std::string_view remedy = ""; ///< in place of leaving the flag out
 };
 
 namespace detail {
 
 inline bool without_sets(const options& o) { return kind_of_data(o) != data_kind::indexed; }
-inline bool without_lists(const options& o) {
+inline bool reads_lists(const options& o) {
   const data_kind k = kind_of_data(o);
-  return k != data_kind::indexed && k != data_kind::chat && k != data_kind::random;
+  return k == data_kind::indexed || k == data_kind::chat;
 }
 inline bool of_chat(const options& o) { return kind_of_data(o) == data_kind::chat; }
+inline bool without_lists(const options& o) {
+  return !reads_lists(o) && kind_of_data(o) != data_kind::random;
+}
+/// Tells whether data of their own for training and the rest are named, and are read.
 inline bool names_parts(const options& o) {
   const data_flags& d = o.data;
-  return d.train_data_path.given() || d.valid_data_path.given() || d.test_data_path.given();
+  return reads_lists(o) &&
+         (d.train_data_path.given() || d.valid_data_path.given() || d.test_data_path.given());
+}
+inline bool names_parts_by_file(const options& o) {
+  return reads_lists(o) && o.data.per_split_data_args_path.given();
+}
+inline bool talks(const options& o) {
+  return o.sampling.chat() && !o.sampling.prompt.given() && !o.sampling.prompts_file.given();
 }
 inline bool likeliest(const options& o) {
   return o.sampling.greedy() || (o.sampling.temperature.given() && o.sampling.temperature() == 0);
@@ -85,25 +97,34 @@ inline constexpr flag_rule flag_rules[] = {
     {command::train,
      {"train-iters"},
      [](const options& o) { return o.training.train_samples.given(); },
-     "and --train-samples contradict each other"},
+     "and --train-samples contradict each other",
+     flag_origin::command_line,
+     true},
     {command::train,
      {"train-iters", "train-samples"},
      [](const options& o) { return o.training.epochs.given(); },
-     "and --epochs contradict each other"},
+     "and --epochs contradict each other",
+     flag_origin::command_line,
+     true},
     {command::train,
      {"epochs"},
      [](const options& o) { return kind_of_data(o) != data_kind::chat; },
      "counts conversations, and the data are none",
      flag_origin::any,
-     true},
+     true,
+     "give --train-iters or --train-samples"},
     {command::train,
      {"lr-decay-iters", "lr-warmup-iters"},
      [](const options& o) { return o.training.train_samples.given(); },
-     "and --train-samples contradict each other"},
+     "and --train-samples contradict each other",
+     flag_origin::command_line,
+     true},
     {command::train,
      {"lr-decay-samples", "lr-warmup-samples"},
      [](const options& o) { return !o.training.train_samples.given(); },
-     "changes nothing without --train-samples"},
+     "changes nothing without --train-samples",
+     flag_origin::command_line,
+     true},
     {command::train,
      {"lr-warmup-fraction"},
      [](const options& o) {
@@ -252,26 +273,40 @@ inline constexpr flag_rule flag_rules[] = {
      {"vocab-file", "merge-file"},
      &detail::of_chat,
      "changes nothing for conversations, whose tokenizer and template are those of the folder "
-     "--tokenizer-model or --load"},
+     "--tokenizer-model or --load",
+     flag_origin::command_line,
+     true},
     {command::train | command::eval,
      {"tokenizer-type"},
      [](const options& o) {
        return detail::of_chat(o) && o.data.tokenizer_type() != "HuggingFaceTokenizer";
      },
      "changes nothing for conversations, whose tokenizer and template are those of the folder "
-     "--tokenizer-model or --load"},
+     "--tokenizer-model or --load",
+     flag_origin::command_line,
+     true},
     {command::train | command::eval,
      {"train-data-path", "valid-data-path", "test-data-path", "data-args-path",
       "per-split-data-args-path"},
      &detail::without_lists,
      "names indexed data sets or conversations, and --data-type says that the data are a file",
      flag_origin::command_line,
-     true},
+     true,
+     "give the file by --data-path, or another --data-type"},
     {command::train,
      {"train-data-path", "valid-data-path", "test-data-path", "data-args-path",
       "per-split-data-args-path"},
      [](const options& o) { return o.data.mock_data(); },
-     "and --mock-data contradict each other: random tokens are not read from anything"},
+     "and --mock-data contradict each other: random tokens are not read from anything",
+     flag_origin::command_line,
+     true},
+    {command::train,
+     {"train-data-path", "valid-data-path", "test-data-path", "data-args-path",
+      "per-split-data-args-path"},
+     [](const options& o) { return kind_of_data(o) == data_kind::random && !o.data.mock_data(); },
+     "changes nothing beside --bench-json without --data-path: tokens are random",
+     flag_origin::command_line,
+     true},
     {command::train,
      {"data-path", "data-args-path", "split", "per-split-data-args-path"},
      &detail::names_parts,
@@ -279,12 +314,12 @@ inline constexpr flag_rule flag_rules[] = {
      flag_origin::any},
     {command::train,
      {"data-path", "data-args-path", "split"},
-     [](const options& o) { return o.data.per_split_data_args_path.given(); },
+     &detail::names_parts_by_file,
      "and --per-split-data-args-path contradict each other",
      flag_origin::any},
     {command::train | command::eval,
      {"data-path"},
-     [](const options& o) { return o.data.data_args_path.given(); },
+     [](const options& o) { return detail::reads_lists(o) && o.data.data_args_path.given(); },
      "and --data-args-path contradict each other",
      flag_origin::any},
 
@@ -299,9 +334,7 @@ inline constexpr flag_rule flag_rules[] = {
      "and --chat contradict each other: answers are texts"},
     {command::generate,
      {"json", "num-samples", "batch-size", "logprobs"},
-     [](const options& o) {
-       return o.sampling.chat() && !o.sampling.prompt.given() && !o.sampling.prompts_file.given();
-     },
+     &detail::talks,
      "changes nothing in a conversation, where --chat is given without a prompt"},
     {command::generate,
      {"temperature"},
@@ -316,7 +349,7 @@ inline constexpr flag_rule flag_rules[] = {
      {"num-samples"},
      [](const options& o) {
        return detail::likeliest(o) && o.sampling.num_samples() > 1 &&
-              !o.sampling.num_samples.asked();
+              !o.sampling.num_samples.asked() && !detail::talks(o);
      },
      "changes nothing where the likeliest token is always taken, by --greedy or --temperature 0: "
      "all texts would be one",
@@ -338,7 +371,9 @@ inline constexpr flag_rule flag_rules[] = {
      {"random-weights"},
      [](const options& o) { return o.model.random_weights() && !o.sampling.ids(); },
      "needs --ids, since such weights have no tokenizer",
-     flag_origin::any},
+     flag_origin::any,
+     false,
+     "give both"},
     {command::generate,
      {"tokenizer-type"},
      [](const options& o) { return o.sampling.ids(); },
@@ -364,13 +399,16 @@ inline constexpr flag_rule flag_rules[] = {
 };
 
 /// Applies the rules of a command: adds what is refused to `refused`, and returns the names of
-/// flags that are told. Rules that look at data can be left to a later call.
+/// flags that are told. Where nothing but the command line has been read, `late` is false: rules
+/// that a state or the data have a part in are left to a later call.
 inline std::vector<std::string> apply_rules(command c, options& o, refusals& refused,
-                                            bool looks_at_data = true) {
+                                            bool late = true) {
   const std::vector<flag_entry> all = flags_of(o);
   std::vector<std::string> told;
+  constexpr std::string_view elsewhere = ", which the state or a file of flags has";
   for (const flag_rule& rule : flag_rules) {
-    if (!overlaps(rule.commands, c) || (rule.looks_at_data && !looks_at_data)) continue;
+    if (!overlaps(rule.commands, c) || (!late && (rule.late || rule.origin == flag_origin::any)))
+      continue;
     for (const std::string_view name : rule.flags) {
       if (name.empty()) continue;
       const flag_base& flag = *find_flag(all, name)->flag;
@@ -378,7 +416,11 @@ inline std::vector<std::string> apply_rules(command c, options& o, refusals& ref
       if (!there || !rule.holds(o)) continue;
       if (rule.why.empty()) told.emplace_back(name);
       else
-        refused.add(exit_code::usage, fmt::format("--{} {}; leave --{} out", name, rule.why, name));
+        refused.add(exit_code::usage,
+                    fmt::format("--{} {}; {}", name, rule.why,
+                                !rule.remedy.empty() ? std::string(rule.remedy)
+                                                     : fmt::format("leave --{} out{}", name,
+                                                                   flag.asked() ? "" : elsewhere)));
     }
   }
   return told;

@@ -1,8 +1,9 @@
-// Which data a run reads, and how.
+// The data of a run, and how they are read.
 #pragma once
 
 #include <megacpp/chat/chat_template.hpp>
 #include <megacpp/request/tokenizer_request.hpp>
+#include <megacpp/sets/blending.hpp>
 
 #include <cstdint>
 #include <optional>
@@ -41,12 +42,18 @@ struct data_request {
   bool eod_mask_loss = false;           ///< nothing is learned behind the end of a document
   std::optional<std::string> eod_token; ///< ends a document, where the tokenizer does not say it
   trained_on learned = trained_on::assistant; ///< of conversations
-  std::uint64_t seed = 1234;                  ///< of random tokens and of the order of samples
+  std::uint64_t seed = 1234; ///< of random tokens, and of the order of the samples of data sets
 
   /// The shares that training takes where none are asked for.
   static constexpr const char* default_split = "969,30,1";
   std::string training_split() const { return split.value_or(default_split); }
   bool of_ids() const { return kind == data_kind::u16 || kind == data_kind::i32; }
+  /// The files and prefixes of `paths`, without the weights of data sets.
+  std::vector<std::string> named() const {
+    std::vector<std::string> all = paths;
+    if (kind == data_kind::indexed) std::erase_if(all, detail::looks_like_weight);
+    return all;
+  }
 };
 
 } // namespace mc

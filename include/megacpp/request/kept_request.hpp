@@ -1,4 +1,4 @@
-// What a state keeps of the request that its run was made by.
+// The part of a request that a state keeps.
 #pragma once
 
 #include <megacpp/exec/product_shape.hpp>
@@ -12,7 +12,7 @@
 
 namespace mc {
 
-/// What was left open in a request, and has been decided since.
+/// The values that a request left open, and that have been decided since.
 struct settled_values {
   const loop_request& loop;
   std::string data_kind; ///< "" where the data did not decide it

@@ -1,4 +1,4 @@
-// What the loop of a training run does: its steps, and what happens between them.
+// The loop of a training run: its steps, and what happens between them.
 #pragma once
 
 #include <megacpp/io/error.hpp>
@@ -7,13 +7,13 @@
 #include <megacpp/run/frame.hpp>
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace mc {
 
-/// What the loop of a training run is to do, free of contradictions. A sentence names a member as
+/// The loop of a training run, free of contradictions. A sentence names a member as
 /// loop_request::member.
 struct loop_request {
   std::int64_t steps = 0;
@@ -25,7 +25,12 @@ struct loop_request {
   bool rates_by_samples = false;         ///< the schedule counts samples, not steps
   bool decays_to_end = true;             ///< the decay of the rates is as long as the run
   std::optional<double> warmup_fraction; ///< of that decay, which the rates rise over
-  step_numbers numbers;
+  step_numbers numbers = [] {            // of AdamW, and the seed of what is drawn
+    step_numbers n;
+    n.beta1 = 0.9, n.beta2 = 0.999, n.epsilon = 1e-8;
+    n.weight_decay = 0.01, n.clip = 1, n.seed = 1234;
+    return n;
+  }();
 
   bool bench = false;      ///< the time of steps is measured, and nothing else told
   std::int64_t warmup = 0; ///< steps that are not measured

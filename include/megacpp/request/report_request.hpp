@@ -1,4 +1,4 @@
-// What a training run reports.
+// The reports of a training run.
 #pragma once
 
 #include <cstdint>

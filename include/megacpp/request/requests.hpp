@@ -1,4 +1,4 @@
-// What the commands of a program are asked for.
+// The requests of the commands of a program.
 #pragma once
 
 #include <megacpp/request/data_request.hpp>

@@ -1,4 +1,4 @@
-// How a model continues texts.
+// Texts that a model is to continue.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a command starts from.
+// The start of a command.
 #pragma once
 
 #include <optional>
@@ -6,7 +6,7 @@
 
 namespace mc {
 
-/// Where the weights come from. A sentence names a member as start_request::member.
+/// The origin of the weights. A sentence names a member as start_request::member.
 struct start_request {
   /// The folder of a model, of a state, or of states, whose newest is taken; none: a new model.
   std::optional<std::string> load;

@@ -1,4 +1,4 @@
-// Which tokenizer makes tokens of texts.
+// The tokenizer that makes tokens of texts.
 #pragma once
 
 #include <optional>
@@ -6,6 +6,11 @@
 #include <string_view>
 
 namespace mc {
+
+/// The types that there are, as a flag lists them. Those of SentencePiece are known and not read.
+inline constexpr const char* tokenizer_types =
+    "byte|char|HuggingFaceTokenizer|GPT2BPETokenizer|TikTokenizer|NullTokenizer|Llama2Tokenizer|"
+    "SentencePieceTokenizer|GPTSentencePieceTokenizer";
 
 /// The tokenizer that is asked for; without a member it is that of the model's folder, or bytes.
 struct tokenizer_request {

@@ -9,9 +9,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include <fmt/format.h>
 
 namespace mc {
 
@@ -24,9 +28,8 @@ public:
   explicit saved_numbers(const json_value& state) : flags_(state.field<json_value>("flags")) {}
 
   bool has(std::string_view name) const { return flags_.has(name); }
-  std::int64_t number(std::string_view name, std::int64_t least, std::int64_t otherwise) const {
-    constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
-    return has(name) ? flags_.field<std::int64_t>(name, least, most) : otherwise;
+  std::int64_t number(std::string_view name, std::int64_t least) const {
+    return flags_.field<std::int64_t>(name, least, std::numeric_limits<std::int64_t>::max());
   }
   bool is_on(std::string_view name) const { return has(name) && flags_.field<bool>(name); }
 
@@ -43,8 +46,12 @@ inline tokenizer_request with_tokenizer_of_run(tokenizer_request r, const json_v
   const auto given = state.field<std::vector<std::string>>("given");
   constexpr std::string_view name = "tokenizer-type";
   if (r.type || r.names_files() || std::ranges::find(given, name) == given.end()) return r;
-  if (std::string type = state.field<json_value>("flags").field<std::string>(name); type != "char")
-    r.type = std::move(type);
+  const json_value flags = state.field<json_value>("flags");
+  const auto type = flags.field<std::string>(name);
+  if (fmt::format("|{}|", tokenizer_types).find(fmt::format("|{}|", type)) == std::string::npos)
+    throw flags.fault(fmt::format("field \"{}\" is \"{}\", which is no type of a tokenizer", name,
+                                  printable(type)));
+  if (type != "char") r.type = type;
   return r;
 }
 /// The tokenizer for a saved model, which may be no state.
@@ -63,16 +70,16 @@ inline detail::measured_share measured_share_of(const program_view& p, const eva
   std::int64_t batch = p.numbers.batch.micro;
   std::optional<detail::saved_numbers> run;
   if (found.state) run.emplace(found.state->state());
-  if (run) batch = run->number("global-batch-size", 1, batch);
+  if (run && run->has("global-batch-size")) batch = run->number("global-batch-size", 1);
   share.each = r.global_batch.value_or(batch) * std::min(*r.eval_iters, most);
   share.by_set = r.by_set || (run && run->is_on("multiple-validation-sets"));
   if (!run) return share;
-  share.seed = static_cast<std::uint32_t>(run->number("seed", 0, share.seed));
+  share.seed = static_cast<std::uint32_t>(run->number("seed", 0));
   if (run->is_on("keep-best")) return share;
-  const std::int64_t interval = run->number("eval-interval", 1, 1000),
+  const std::int64_t interval = run->number("eval-interval", 1),
                      step =
                          found.state->state().field<std::int64_t>("step", 0, std::int64_t{1} << 62);
-  share.evaluations = run->number("train-iters", 1, 1000) / interval + 1;
+  share.evaluations = run->number("train-iters", 1) / interval + 1;
   share.number = std::max<std::int64_t>(step - 1, 0) / interval;
   return share;
 }

@@ -130,8 +130,9 @@ inline std::vector<std::string> states_lines(const state_list& list) {
                                 known(s.validation_loss), s.bytes,
                                 s.committed ? detail::time_text(*s.committed) : "-",
                                 s.damage.empty() ? "whole" : "damaged: " + s.damage));
-  lines.push_back(list.resumed ? fmt::format("train goes on from {}", *list.resumed)
-                               : fmt::format("train takes none of them: {}", list.refusal));
+  lines.push_back(
+      list.resumed ? fmt::format("train start_request::load goes on from {}", *list.resumed)
+                   : fmt::format("train start_request::load takes none of them: {}", list.refusal));
   return lines;
 }
 

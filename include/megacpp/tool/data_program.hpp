@@ -19,7 +19,7 @@ inline void run_data_command(std::string_view program, int argc, char** argv,
   data_program_flags flags;
   const std::vector<flag_entry> list = flags_of(flags);
   refusals refused;
-  const request r = parse(argc, argv, list, data_commands, refused);
+  const parsed_line r = parse(argc, argv, list, data_commands, refused);
   if (r.version)
     return print(fmt::format("megacpp-data (megacpp {}.{}.{}, commit {})\n", MEGACPP_VERSION_MAJOR,
                              MEGACPP_VERSION_MINOR, MEGACPP_VERSION_PATCH, commit));

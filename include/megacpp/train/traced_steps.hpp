@@ -1,4 +1,4 @@
-// Which steps of a run its trace shows.
+// The steps of a run that its trace shows.
 #pragma once
 
 #include <megacpp/io/error.hpp>

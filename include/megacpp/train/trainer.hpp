@@ -59,7 +59,7 @@ public:
     if (leads && loop_.takes_signals) signals_.emplace();
     if (all_.first()) {
       prepare_saves();
-      check_report_files(request_.reports, loop_.save, request_.data.paths);
+      check_report_files(request_.reports, loop_.save, request_.data.named());
       find_traced_steps();
     }
     all_.after_first();

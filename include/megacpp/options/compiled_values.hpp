@@ -1,5 +1,4 @@
-// Flags that belong together, checked together: what is compiled in, and what changes nothing
-// beside other flags.
+// The flags that say what is compiled into a program.
 #pragma once
 
 #include <megacpp/options/compiled_model.hpp>
@@ -7,15 +6,6 @@
 #include <megacpp/options/refusals.hpp>
 #include <megacpp/run/view.hpp>
 
-#include <algorithm>
-#include <charconv>
-#include <initializer_list>
-#include <limits>
-#include <optional>
-#include <set>
-#include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 namespace mc {
