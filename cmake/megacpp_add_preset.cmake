@@ -27,6 +27,7 @@
 # seconds, before minutes go into its kernels.
 
 include(${CMAKE_CURRENT_LIST_DIR}/megacpp_cuda_bodies.cmake)
+include(${CMAKE_CURRENT_LIST_DIR}/megacpp_precompiled.cmake)
 
 # The commit of the enclosing checkout, for --version; reconfigures when it changes.
 function(megacpp_git_hash result)
@@ -63,11 +64,25 @@ function(megacpp_program_options name)
   endif()
   if(TARGET megacpp_own)
     target_link_libraries(${name} PRIVATE megacpp_own)
-  elseif(NOT DEFINED MEGACPP_MARCH)
-    target_compile_options(${name} PRIVATE -march=native)
-  elseif(MEGACPP_MARCH)
-    target_compile_options(${name} PRIVATE -march=${MEGACPP_MARCH})
+  else()
+    megacpp_march(march)
+    target_compile_options(${name} PRIVATE ${march})
   endif()
+endfunction()
+
+# RESULT is the options, behind those of megacpp_program_options, of units that compute nothing that takes
+# long: for them -O1 is enough and saves time. g++ also vectorises their loops, which copy and convert the
+# bytes of files, leaves out two passes that take long, and collects its garbage from 1 GiB on.
+function(megacpp_options_of_commands result)
+  set(options)
+  if(NOT MEGACPP_SANITIZE)
+    set(optimised $<NOT:$<CONFIG:Debug>>)
+    set(gnu $<CXX_COMPILER_ID:GNU>)
+    set(options "$<${optimised}:-O1>"
+      "$<$<AND:${optimised},${gnu}>:-ftree-loop-vectorize;-fno-tree-pta;-fno-tree-dominator-opts>"
+      "$<${gnu}:--param=ggc-min-heapsize=1048576>")
+  endif()
+  set(${result} "${options}" PARENT_SCOPE)
 endfunction()
 
 # Sanitizers make what computes ten times as slow if nothing optimises it.
@@ -78,9 +93,9 @@ function(megacpp_optimise_sanitized)
 endfunction()
 
 # What knows no run, compiled once for all programs that are compiled alike: those of one folder of a
-# project, whose flags a folder has in common, with the same MEGACPP_MARCH and standard. RESULT is two
-# libraries: what commands do, on any device, and a device with the kernels that no run shapes. A third one,
-# for CUDA alone, has the row bodies.
+# project, whose flags a folder has in common, with the same MEGACPP_MARCH and standard; or precompiled.
+# RESULT is two libraries: what commands do, on any device, and a device with the kernels that no run
+# shapes. A third one, for CUDA alone, has the row bodies.
 function(megacpp_add_runless result device)
   set(key "${CMAKE_CURRENT_SOURCE_DIR};${MEGACPP_MARCH};${CMAKE_CXX_STANDARD};${CMAKE_CXX_EXTENSIONS};${CMAKE_POSITION_INDEPENDENT_CODE};${CMAKE_INTERPROCEDURAL_OPTIMIZATION}")
   if(TARGET megacpp_own)
@@ -88,63 +103,82 @@ function(megacpp_add_runless result device)
   endif()
   string(MD5 key "${key}")
   string(SUBSTRING ${key} 0 8 key)
-  set(commands megacpp_runless_${key})
+  set(folder ${CMAKE_CURRENT_BINARY_DIR}/megacpp_${key})
+  set(commands megacpp_commands_${key})
   set(kernels megacpp_on_${device}_${key})
   set(bodies)
   if(device STREQUAL "cuda")
     set(bodies megacpp_cuda_bodies_${key})
   endif()
   set(${result} ${commands} ${kernels} ${bodies} PARENT_SCOPE)
-  # The one that takes longest first.
-  if(NOT TARGET ${commands})
-    add_library(${commands} STATIC EXCLUDE_FROM_ALL ${megacpp_sources}/commands.cpp
-                ${megacpp_sources}/command_line.cpp)
-    # These units compute nothing that takes long, so that -O1 is enough and saves time. g++ also
-    # vectorises their loops, which copy and convert the bytes of files, leaves out two passes that take
-    # long, and collects its garbage from 1 GiB on.
-    if(NOT MEGACPP_SANITIZE)
-      set(optimised $<NOT:$<CONFIG:Debug>>)
-      set(gnu $<CXX_COMPILER_ID:GNU>)
-      set_source_files_properties(${megacpp_sources}/commands.cpp ${megacpp_sources}/command_line.cpp
-        PROPERTIES COMPILE_OPTIONS
-          "$<${optimised}:-O1>;$<$<AND:${optimised},${gnu}>:-ftree-loop-vectorize;-fno-tree-pta;-fno-tree-dominator-opts>;$<${gnu}:--param=ggc-min-heapsize=1048576>")
-    endif()
-    megacpp_program_options(${commands})
+  if(NOT TARGET ${commands} OR NOT TARGET ${kernels})
+    megacpp_compiled_with(with)
+  endif()
+  if(NOT TARGET ${commands}) # the unit that takes longest first
+    megacpp_add_runless_library(${commands} ${folder} commands "${with}" "" commands.cpp command_line.cpp)
+    megacpp_options_of_commands(options)
+    set_source_files_properties(${megacpp_sources}/commands.cpp ${megacpp_sources}/command_line.cpp
+      PROPERTIES COMPILE_OPTIONS "${options}")
   endif()
   if(TARGET ${kernels})
     return()
-  endif()
-  if(device STREQUAL "cpu")
-    add_library(${kernels} STATIC EXCLUDE_FROM_ALL ${megacpp_sources}/kernels.cpp
-                ${megacpp_sources}/devices.cpp)
+  elseif(device STREQUAL "cpu")
     megacpp_optimise_sanitized(${megacpp_sources}/kernels.cpp ${megacpp_sources}/devices.cpp)
+    megacpp_add_runless_library(${kernels} ${folder} on_cpu "${with}" "" kernels.cpp devices.cpp kernels.hpp)
   else()
-    add_library(${kernels} STATIC EXCLUDE_FROM_ALL ${megacpp_sources}/cuda_devices.cpp)
-    megacpp_add_cuda_bodies(${bodies} ${CMAKE_CURRENT_BINARY_DIR}/megacpp_cuda_${key} cutlass)
-    target_link_libraries(${kernels} PUBLIC ${bodies} CUDA::cudart CUDA::cublasLt)
-    # CUTLASS and cuDNN are defined for the one unit that asks for them: the headers that units of runs
-    # share are the same without them.
-    if(cutlass)
-      set_property(SOURCE ${megacpp_sources}/cuda_devices.cpp APPEND PROPERTY COMPILE_DEFINITIONS
-                   MEGACPP_WITH_CUTLASS="${cutlass}")
-    endif()
-    megacpp_link_cudnn(${kernels})
-    megacpp_find_nvtx(${kernels})
+    megacpp_add_on_cuda(${kernels} ${bodies} ${folder} "${with}")
   endif()
-  megacpp_program_options(${kernels})
   # In megacpp's own build g++ reads the headers of the framework once for these and for the units of
   # runs: an edit of a run compiles its two units again, which had spent a fifth of their time on that.
   # A unit whose flags differ reads the headers itself. Programs of other projects may have sources and
   # such headers of their own, which would meet it; and what lies in it is not warned of.
+  get_target_property(imported ${kernels} IMPORTED)
   if(megacpp_IS_TOP_LEVEL AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT MEGACPP_SANITIZE
-     AND NOT MEGACPP_WERROR)
+     AND NOT MEGACPP_WERROR AND NOT imported)
     target_precompile_headers(${kernels} PRIVATE <megacpp/megacpp.hpp> <megacpp/program.hpp>)
     set_target_properties(${kernels} PROPERTIES PCH_WARN_INVALID OFF)
   endif()
 endfunction()
 
-# cuDNN, in which attention on GPUs is fast: of CUDA's folders, or of CMAKE_PREFIX_PATH.
-function(megacpp_link_cudnn library)
+# Adds the libraries of a CUDA device and of its row bodies. cuDNN, NVTX and CUTLASS are defined for the one
+# unit of the device: the headers that units of runs share are the same without them.
+function(megacpp_add_on_cuda library bodies folder with)
+  megacpp_add_cuda_bodies(${bodies} ${folder} cutlass)
+  megacpp_find_cudnn(cudnn)
+  megacpp_find_nvtx(nvtx)
+  set(definitions)
+  set(includes)
+  set(links ${bodies} CUDA::cudart CUDA::cublasLt)
+  if(cudnn)
+    list(APPEND definitions MEGACPP_WITH_CUDNN=1)
+    list(APPEND with "cuDNN ${cudnn}")
+    list(APPEND includes ${MEGACPP_CUDNN_INCLUDE})
+    list(APPEND links ${MEGACPP_CUDNN_LIBRARY})
+  endif()
+  if(nvtx)
+    list(APPEND definitions MEGACPP_WITH_NVTX=1)
+    list(APPEND with NVTX)
+    list(APPEND includes ${nvtx})
+    list(APPEND links ${CMAKE_DL_LIBS})
+  endif()
+  if(cutlass)
+    list(APPEND definitions MEGACPP_WITH_CUTLASS="${cutlass}")
+    list(APPEND with "CUTLASS ${cutlass}")
+  endif()
+  megacpp_add_runless_library(${library} ${folder} on_cuda "${with}" "${CUDAToolkit_VERSION}" cuda_devices.cpp)
+  target_link_libraries(${library} INTERFACE ${links})
+  get_target_property(imported ${library} IMPORTED)
+  if(NOT imported)
+    target_link_libraries(${library} PRIVATE CUDA::cudart CUDA::cublasLt)
+    target_compile_definitions(${library} PRIVATE ${definitions})
+    target_include_directories(${library} SYSTEM PRIVATE ${includes})
+  endif()
+endfunction()
+
+# RESULT is the version of cuDNN, in which attention on GPUs is fast, or nothing: of CUDA's folders, or of
+# CMAKE_PREFIX_PATH.
+function(megacpp_find_cudnn result)
+  set(${result} "" PARENT_SCOPE)
   if(NOT DEFINED MEGACPP_WITH_CUDNN OR "${MEGACPP_WITH_CUDNN}" STREQUAL "")
     set(MEGACPP_WITH_CUDNN AUTO)
   elseif(NOT "${MEGACPP_WITH_CUDNN}" MATCHES "^(AUTO|ON|OFF|TRUE|FALSE|YES|NO|Y|N|1|0)$")
@@ -166,10 +200,7 @@ function(megacpp_link_cudnn library)
     endif()
   endif()
   if(version VERSION_GREATER_EQUAL 9.6)
-    set_property(SOURCE ${megacpp_sources}/cuda_devices.cpp APPEND PROPERTY COMPILE_DEFINITIONS
-                 MEGACPP_WITH_CUDNN=1)
-    target_include_directories(${library} SYSTEM PRIVATE ${MEGACPP_CUDNN_INCLUDE})
-    target_link_libraries(${library} PUBLIC ${MEGACPP_CUDNN_LIBRARY})
+    set(${result} ${version} PARENT_SCOPE)
     message(STATUS "megacpp: attention on GPUs by cuDNN ${version}, ${MEGACPP_CUDNN_LIBRARY}")
     return()
   endif()
@@ -184,24 +215,22 @@ function(megacpp_link_cudnn library)
   endif()
 endfunction()
 
-# NVTX, by which tools show tasks and nodes by name. It is headers of CUDA's toolkit, which the unit of the
-# devices alone includes.
-function(megacpp_find_nvtx library)
+# RESULT is the folder of NVTX's headers, by which tools show tasks and nodes by name, or nothing. They are
+# part of CUDA's toolkit.
+function(megacpp_find_nvtx result)
+  set(${result} "" PARENT_SCOPE)
   find_path(MEGACPP_NVTX_INCLUDE nvtx3/nvToolsExt.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
   mark_as_advanced(MEGACPP_NVTX_INCLUDE)
-  if(NOT MEGACPP_NVTX_INCLUDE)
+  if(MEGACPP_NVTX_INCLUDE)
+    set(${result} ${MEGACPP_NVTX_INCLUDE} PARENT_SCOPE)
+  else()
     message(STATUS "megacpp: no ranges of NVTX: there is no nvtx3/nvToolsExt.h; install NVTX of CUDA's toolkit")
-    return()
   endif()
-  set_property(SOURCE ${megacpp_sources}/cuda_devices.cpp APPEND PROPERTY COMPILE_DEFINITIONS
-               MEGACPP_WITH_NVTX=1)
-  target_include_directories(${library} SYSTEM PRIVATE ${MEGACPP_NVTX_INCLUDE})
-  target_link_libraries(${library} PUBLIC ${CMAKE_DL_LIBS})
 endfunction()
 
 # The executable: main, the run, and its kernels of generation; with them what knows no run: the command
 # line, what its commands do, and kernels that no run shapes. A unit each, so that they build side by
-# side and an edit of the run builds two of them alone. Only main knows the commit.
+# side and an edit of the run builds two of them alone.
 function(megacpp_add_program name folder run_header run_struct device) # and headers of bodies
   set(main ${folder}/main.cpp)
   set(megacpp_kernels_elsewhere) # bodies for CUDA are but declared
@@ -227,30 +256,11 @@ function(megacpp_add_program name folder run_header run_struct device) # and hea
   if(precompiled)
     target_precompile_headers(${name} REUSE_FROM ${kernels})
     set_target_properties(${name} PROPERTIES PCH_WARN_INVALID OFF)
-    set_source_files_properties(${main} PROPERTIES SKIP_PRECOMPILE_HEADERS ON) # it needs few of them
+    set_source_files_properties(${main} PROPERTIES SKIP_PRECOMPILE_HEADERS ON) # it needs none of them
   endif()
-  if(device STREQUAL "cuda") # what the CPU's products need is left out
-    target_link_options(${name} PRIVATE LINKER:--as-needed "@${folder}/own_bodies.rsp")
-    target_link_libraries(${name}_check PRIVATE CUDA::cudart)
+  if(device STREQUAL "cuda")
     list(GET runless 2 bodies)
-    set(nvcc) # empty: there is none
-    if(CUDAToolkit_NVCC_EXECUTABLE)
-      megacpp_cuda_architectures(architectures)
-      megacpp_nvcc_command(nvcc ${architectures})
-      list(JOIN nvcc "|" nvcc)
-      # What g++ compiles the program with, nvcc does, too: a body has one layout.
-      set(folders "$<TARGET_PROPERTY:${name},INCLUDE_DIRECTORIES>")
-      set(defined "$<TARGET_PROPERTY:${name},COMPILE_DEFINITIONS>")
-      string(APPEND nvcc "|-I$<JOIN:$<TARGET_PROPERTY:megacpp::megacpp,INTERFACE_INCLUDE_DIRECTORIES>,|-I>"
-        "$<$<BOOL:${folders}>:|-I$<JOIN:${folders},|-I>>$<$<BOOL:${defined}>:|-D$<JOIN:${defined},|-D>>")
-    endif()
-    list(JOIN ARGN "|" headers)
-    set_property(TARGET ${name} APPEND PROPERTY LINK_DEPENDS ${ARGN})
-    add_custom_command(TARGET ${name} PRE_LINK
-      COMMAND ${CMAKE_COMMAND} -DPROGRAM=${name} "-DOBJECTS=$<JOIN:$<TARGET_OBJECTS:${name}>,|>"
-        -DLIBRARY=$<TARGET_FILE:${bodies}> "-DHEADERS=${headers}" -DFOLDER=${folder} -DNM=${CMAKE_NM}
-        "-DNVCC=${nvcc}" -P ${megacpp_scripts}/cuda_own_bodies.cmake
-      VERBATIM)
+    megacpp_add_own_bodies(${name} ${folder} ${bodies} ${ARGN})
   endif()
   megacpp_git_hash(hash)
   if(NOT hash)
@@ -259,17 +269,52 @@ function(megacpp_add_program name folder run_header run_struct device) # and hea
   set_property(SOURCE ${main} APPEND PROPERTY COMPILE_DEFINITIONS MEGACPP_GIT_HASH="${hash}")
 endfunction()
 
+# A program for CUDA: its units compute no rows, so that they are compiled as those of commands are; and the
+# bodies that it starts and that the library BODIES lacks are compiled of these headers before it is linked.
+function(megacpp_add_own_bodies name folder bodies) # header...
+  megacpp_options_of_commands(options)
+  target_compile_options(${name} PRIVATE ${options})
+  # What the CPU's products need is left out.
+  target_link_options(${name} PRIVATE LINKER:--as-needed "@${folder}/own_bodies.rsp")
+  target_link_libraries(${name}_check PRIVATE CUDA::cudart)
+  set(nvcc) # empty: there is none
+  if(CUDAToolkit_NVCC_EXECUTABLE)
+    # For the GPUs that the program tells of.
+    get_target_property(architectures ${bodies} MEGACPP_ARCHITECTURES)
+    megacpp_nvcc_command(nvcc ${architectures})
+    list(JOIN nvcc "|" nvcc)
+    # What g++ compiles the program with, nvcc does, too: a body has one layout.
+    set(folders "$<TARGET_PROPERTY:${name},INCLUDE_DIRECTORIES>")
+    set(defined "$<TARGET_PROPERTY:${name},COMPILE_DEFINITIONS>")
+    string(APPEND nvcc "|-I$<JOIN:$<TARGET_PROPERTY:megacpp::megacpp,INTERFACE_INCLUDE_DIRECTORIES>,|-I>"
+      "$<$<BOOL:${folders}>:|-I$<JOIN:${folders},|-I>>$<$<BOOL:${defined}>:|-D$<JOIN:${defined},|-D>>")
+  endif()
+  list(JOIN ARGN "|" headers)
+  set_property(TARGET ${name} APPEND PROPERTY LINK_DEPENDS ${ARGN})
+  add_custom_command(TARGET ${name} PRE_LINK
+    COMMAND ${CMAKE_COMMAND} -DPROGRAM=${name} "-DOBJECTS=$<JOIN:$<TARGET_OBJECTS:${name}>,|>"
+      -DLIBRARY=$<TARGET_FILE:${bodies}> "-DHEADERS=${headers}" -DFOLDER=${folder} -DNM=${CMAKE_NM}
+      "-DNVCC=${nvcc}" -P ${megacpp_scripts}/cuda_own_bodies.cmake
+    VERBATIM)
+endfunction()
+
 # The program that turns a config.json into a header: one for all presets of a build, built when the
 # first of them is.
 function(megacpp_add_hf_preset_tool)
   if(TARGET megacpp_hf_preset)
     return()
   endif()
+  megacpp_compiled_with(with)
+  megacpp_find_precompiled(built lacks hf_preset megacpp_hf_preset "${with}")
+  if(built)
+    add_executable(megacpp_hf_preset IMPORTED GLOBAL)
+    set_target_properties(megacpp_hf_preset PROPERTIES IMPORTED_LOCATION ${built}/megacpp_hf_preset)
+    return()
+  endif()
   add_executable(megacpp_hf_preset EXCLUDE_FROM_ALL ${megacpp_sources}/hf_preset.cpp)
   target_link_libraries(megacpp_hf_preset PRIVATE megacpp::megacpp)
   target_compile_options(megacpp_hf_preset PRIVATE -O0)
-  set_target_properties(megacpp_hf_preset PROPERTIES
-    RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/megacpp_hf_preset.run)
+  megacpp_record(megacpp_hf_preset ${CMAKE_BINARY_DIR}/megacpp_tools hf_preset "${with}" "" "" "" hf_preset.cpp)
 endfunction()
 
 # RESULT is the paths of headers that a function's BODIES names; WHERE begins the sentence about one that

@@ -12,6 +12,7 @@ endif()
 set(megacpp_links)
 set(megacpp_definitions)
 set(megacpp_includes)
+set(megacpp_libraries) # with their versions, as precompiled libraries tell them (megacpp_precompiled.cmake)
 set(megacpp_lacks) # what is missing, as words of a sentence
 set(megacpp_packages) # of Debian and Ubuntu, which hold it
 
@@ -26,6 +27,9 @@ macro(megacpp_require what version debian_package target)
   find_package(${what} ${version} QUIET ${ARGN})
   if(TARGET ${target} AND NOT "${${what}_FOUND}" STREQUAL "0")
     list(APPEND megacpp_links ${target})
+    if(${what}_VERSION)
+      list(APPEND megacpp_libraries "${what} ${${what}_VERSION}")
+    endif()
   elseif("${${what}_CONSIDERED_VERSIONS}${${what}_VERSION}" MATCHES "[0-9]")
     megacpp_lack("${what} ${version} or later (found: ${${what}_CONSIDERED_VERSIONS}${${what}_VERSION})"
                  ${debian_package})
@@ -129,6 +133,13 @@ int main() {
     list(APPEND megacpp_includes ${MEGACPP_ONEDNN_INCLUDE})
     list(APPEND megacpp_links ${MEGACPP_ONEDNN_LIBRARY})
     set(megacpp_products "oneDNN, ${MEGACPP_ONEDNN_LIBRARY}")
+    file(GLOB megacpp_found ${MEGACPP_ONEDNN_INCLUDE}/dnnl_version.h
+         ${MEGACPP_ONEDNN_INCLUDE}/oneapi/dnnl/dnnl_version.h)
+    list(GET megacpp_found -1 megacpp_found) # the first one may but include the other
+    file(STRINGS "${megacpp_found}" megacpp_found REGEX "define DNNL_VERSION_(MAJOR|MINOR) ")
+    string(REGEX REPLACE "[^;0-9]" "" megacpp_found "${megacpp_found}")
+    list(JOIN megacpp_found "." megacpp_found)
+    list(APPEND megacpp_libraries "oneDNN ${megacpp_found}")
   elseif(NOT MEGACPP_WITH_ONEDNN STREQUAL "AUTO")
     megacpp_lack("${megacpp_onednn_lacks}, since MEGACPP_WITH_ONEDNN is ON" libdnnl-dev)
   elseif(NOT megacpp_onednn_lacks STREQUAL "oneDNN")
@@ -157,6 +168,8 @@ if(MEGACPP_WITH_MPI STREQUAL "AUTO" OR MEGACPP_WITH_MPI)
   if(megacpp_works EQUAL 0 AND MPI_CXX_FOUND)
     list(APPEND megacpp_definitions MEGACPP_WITH_MPI=1)
     list(APPEND megacpp_links MPI::MPI_CXX)
+    file(SHA256 ${MPI_CXX_HEADER_DIR}/mpi.h megacpp_found) # MPI's versions are not those of a library
+    list(APPEND megacpp_libraries "MPI ${megacpp_found}")
     string(APPEND megacpp_ranks ", or processes by MPI ${MPI_CXX_VERSION}")
   elseif(NOT MEGACPP_WITH_MPI STREQUAL "AUTO")
     megacpp_lack("MPI whose programs compile and link, since MEGACPP_WITH_MPI is ON" libopenmpi-dev openmpi-bin)
@@ -197,3 +210,4 @@ set_target_properties(megacpp::dependencies PROPERTIES
   INTERFACE_LINK_LIBRARIES "${megacpp_links};${CMAKE_DL_LIBS}"
   INTERFACE_COMPILE_DEFINITIONS "${megacpp_definitions}"
   INTERFACE_INCLUDE_DIRECTORIES "${megacpp_includes}")
+set_property(GLOBAL PROPERTY MEGACPP_LIBRARIES "${megacpp_libraries}")

@@ -19,9 +19,10 @@ set(MEGACPP_WITH_CUDNN AUTO CACHE STRING "Attention on GPUs by cuDNN: AUTO, ON o
 set_property(CACHE MEGACPP_WITH_CUDNN PROPERTY STRINGS AUTO ON OFF)
 set(MEGACPP_WITH_CUTLASS AUTO CACHE STRING "Kernels of CUTLASS for products of experts on GPUs: AUTO, ON or OFF")
 set_property(CACHE MEGACPP_WITH_CUTLASS PROPERTY STRINGS AUTO ON OFF)
-set(MEGACPP_CUDA_BODIES "" CACHE STRING
-    "Folder of row bodies for GPUs that are built already; empty: those installed with megacpp; OFF: nvcc compiles them")
-option(MEGACPP_INSTALL_CUDA_BODIES "Build row bodies for GPUs by nvcc, and install them" OFF)
+set(MEGACPP_PRECOMPILED "" CACHE STRING
+    "Folder of precompiled libraries; empty: those installed with megacpp; OFF: all is compiled")
+set(MEGACPP_INSTALL_PRECOMPILED "" CACHE STRING
+    "Devices, cpu or cuda or both, for which what programs have in common is compiled and installed")
 set(MEGACPP_MARCH native CACHE STRING "Processor to build for; empty: the compiler's default")
 set(MEGACPP_SANITIZE "" CACHE STRING "Sanitizers, for example address,undefined or thread")
 set(MEGACPP_CXX_STANDARD 20 CACHE STRING "C++ standard of tests, examples and presets: 20 or 23")

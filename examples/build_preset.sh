@@ -23,7 +23,8 @@
 #   packed=1       attention stays within documents: for conversations, and data sets with
 #                  --reset-attention-mask; 0 is the default
 #   device=D       cpu (the default), or cuda: an H100 or H200; needs CUDA's toolkit
-#   --cuda-bodies DIR   with device=cuda: row bodies that are built already, so that nvcc is not needed
+#   --precompiled DIR   what programs have in common, as MEGACPP_INSTALL_PRECOMPILED builds it: only the
+#                  run is compiled, and device=cuda needs no nvcc
 #   --no-install   install nothing; whatever is missing is named
 #   --build DIR    build folder, by default one for each OUT under build/
 #
@@ -38,7 +39,7 @@ fail() {
   exit "${2:-1}"
 }
 
-config='' out='' build='' bodies='' install=yes arguments=() seen=' '
+config='' out='' build='' precompiled='' install=yes arguments=() seen=' '
 # preset CMAKE-KEY PATTERN WHAT: checks $value and hands it on.
 preset() {
   [[ $value =~ ^($2)$ ]] || fail "$key must be $3, not '$value'" 2
@@ -53,9 +54,9 @@ while [ $# -gt 0 ]; do
     build=$2
     shift
     ;;
-  --cuda-bodies)
-    [ $# -ge 2 ] && [[ $2 != -* ]] || fail "--cuda-bodies needs a folder" 2
-    bodies=$(realpath -e -- "$2" 2>/dev/null) && [ -d "$bodies" ] || fail "there is no folder $2" 5
+  --precompiled)
+    [ $# -ge 2 ] && [[ $2 != -* ]] || fail "--precompiled needs a folder" 2
+    precompiled=$(realpath -e -- "$2" 2>/dev/null) && [ -d "$precompiled" ] || fail "there is no folder $2" 5
     shift
     ;;
   -h | --help) usage && exit 0 ;;
@@ -105,7 +106,6 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-[ -z "$bodies" ] || [[ " ${arguments[*]-} " == *' DEVICE cuda '* ]] || fail '--cuda-bodies needs device=cuda' 2
 [ -n "$out" ] || fail "give CONFIG.json and OUT; --help shows more" 2
 [ -f "$config" ] && [ -r "$config" ] || fail "$config is not a readable file" 5
 [ ! -d "$out" ] || fail "$out is a folder; give the name of the program" 6
@@ -132,7 +132,7 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
-set(MEGACPP_CUDA_BODIES [==[$bodies]==])
+set(MEGACPP_PRECOMPILED [==[$precompiled]==])
 add_subdirectory([==[$root]==] megacpp)
 megacpp_add_preset($name HF_CONFIG [==[$config]==] ${arguments[*]-})
 END

@@ -5,9 +5,10 @@
 
 void megacpp_carry_out(const mc::program_source& source, const mc::program_view& program,
                        mc::command what, mc::options& flags, mc::process_ranks& processes,
-                       const std::string& called); // commands.cpp
+                       const std::string& called);    // commands.cpp
+mc::program_source megacpp_run(const char* git_hash); // run.cpp
 
-int megacpp_run_program(const mc::program_source& source, int argc, char** argv);
-int megacpp_run_program(const mc::program_source& source, int argc, char** argv) {
-  return mc::run_program(source, argc, argv, &megacpp_carry_out);
+int megacpp_run_program(const char* git_hash, int argc, char** argv);
+int megacpp_run_program(const char* git_hash, int argc, char** argv) {
+  return mc::run_program(megacpp_run(git_hash), argc, argv, &megacpp_carry_out);
 }

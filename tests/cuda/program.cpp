@@ -6,10 +6,14 @@
 
 #include <megacpp/program.hpp>
 
-int megacpp_run_program(const mc::program_source& source, int argc,
-                        char** argv); // command_line.cpp
+int megacpp_run_program(const char* git_hash, int argc, char** argv); // command_line.cpp
+
+mc::program_source megacpp_run(const char* git_hash);
+mc::program_source megacpp_run(const char* git_hash) {
+  return mc::source_of<tiny_gpt_on_cuda>(git_hash);
+}
 
 int main(int argc, char** argv) {
   if (!test::begin_said_machine()) return 99;
-  return megacpp_run_program(mc::source_of<tiny_gpt_on_cuda>("unknown"), argc, argv);
+  return megacpp_run_program("unknown", argc, argv);
 }

@@ -30,6 +30,63 @@ grep -Eq "^ *parameters +$parameters\$" "$work/described" ||
 "$work/package/from-config" export --load "$work/model" --save "$work/exported" --max-shard-size 20KB |
   grep -q 'files, written to'
 
+# What programs have in common, compiled once and installed with megacpp: a stranger's program that links it
+# has the bits of the one above, tells the stranger's commit, and compiles its own units alone.
+cmake -S "$source" -B "$work/library" -DMEGACPP_BUILD_TESTS=OFF -DMEGACPP_BUILD_EXAMPLES=OFF \
+  -DMEGACPP_INSTALL_PRECOMPILED=cpu "$@" >/dev/null
+cmake --build "$work/library" --parallel 1
+cmake --install "$work/library" --prefix "$work/prefix" >/dev/null
+cp -r "$source/tests/package" "$work/project"
+git -C "$work/project" init -q
+git -C "$work/project" add .
+git -C "$work/project" -c user.name=a -c user.email=a@example.org commit -qm 'Begin'
+given=("$@")
+# configure FOLDER CMAKE-ARGUMENT...: what CMake says, as one line
+configure() {
+  local folder=$1
+  shift
+  cmake -S "$work/project" -B "$work/$folder" -DWAY=package -DCMAKE_PREFIX_PATH="$work/prefix" "${given[@]}" "$@" 2>&1 |
+    tr -s ' \n' ' '
+}
+fail() {
+  echo "$1" >&2
+  exit 1
+}
+said=$(configure precompiled)
+[[ $said == *' commands: precompiled, '*' on_cpu: precompiled, '* ]] || fail "CMake takes nothing precompiled: $said"
+built=$(cmake --build "$work/precompiled" --parallel 1 --target from-config --verbose)
+[[ $built == *run.cpp* ]] || fail "the run was not compiled: $built"
+for unit in commands command_line kernels devices hf_preset; do
+  [[ $built != *"/$unit.cpp"* ]] || fail "$unit.cpp is precompiled, and was compiled"
+done
+program=$work/precompiled/from-config
+"$program" --version | grep -q "$(git -C "$work/project" rev-parse --short=12 HEAD)" || fail "$("$program" --version)"
+"$program" train --mock-data --train-iters 3 --threads 1 --save "$work/model-precompiled" >/dev/null
+"$program" export --load "$work/model-precompiled" --save "$work/exported-precompiled" --max-shard-size 20KB >/dev/null
+diff -r "$work/exported" "$work/exported-precompiled"
+
+# A library that does not fit is not taken, and a sentence says why; where it is named, that is an error.
+refused() { # WORDS CMAKE-ARGUMENT...
+  local words=$1
+  shift
+  rm -rf -- "$work/refused"
+  said=$(configure refused "$@") || fail "$said"
+  [[ $said == *' commands: compiled in this build, since '*"$words"*' on_cpu: compiled in this build, since '*"$words"* ]] ||
+    fail "$*: CMake says: $said"
+}
+installed=$work/prefix/lib/cmake/megacpp/precompiled
+refused ' in place of options ' -DCMAKE_BUILD_TYPE=Release
+refused '__SSE3__' -DMEGACPP_MARCH=x86-64
+refused ', which this build has' -DMEGACPP_WITH_ONEDNN=OFF -DMEGACPP_WITH_MPI=OFF
+if command -v clang++ >/dev/null; then refused ' in place of Clang ' -DCMAKE_CXX_COMPILER=clang++; fi
+said=$(configure refused -DMEGACPP_PRECOMPILED=OFF)
+[[ $said != *precompiled,* && $said != *', since '* ]] || fail "what is off is looked at: $said"
+rm -rf -- "$work/refused"
+said=$(configure refused -DMEGACPP_MARCH=x86-64 -DMEGACPP_PRECOMPILED="$installed") && fail 'a library that does not fit is taken'
+[[ $said == *"megacpp: the precompiled library $installed/commands was built with "*': build it again, '* ]] || fail "$said"
+echo '// edited' >>"$work/prefix/include/megacpp/io/error.hpp"
+refused "was built from other headers than those in $work/prefix/include"
+
 # Installed headers must be all that the package needs: nothing in it may point back to the sources.
 if grep -rn -- "$source" "$work/prefix/lib/cmake"; then
   echo "the installed package names the source folder" >&2

@@ -61,7 +61,7 @@ END
 
 refused 2 'unknown key micro' build downloaded/config.json program micro=2
 refused 2 'needs a folder' "$source/examples/build_preset.sh" downloaded/config.json program --build --no-install
-refused 2 'cuda-bodies needs device=cuda' build downloaded/config.json program --cuda-bodies .
+refused 5 'there is no folder none' build downloaded/config.json program --precompiled none
 refused 2 'tp must be' build downloaded/config.json program tp=two
 refused 2 'tp must be' build downloaded/config.json program tp=9999999999
 refused 5 'no.json is not' build no.json program

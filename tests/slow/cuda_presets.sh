@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Programs for CUDA, for an A100 and an H100, on a machine that may have no GPU. nvcc builds the library of
-# row bodies once, and megacpp is installed with it. Where there is no nvcc, g++ builds presets with that
-# library; they describe themselves, and say in one sentence that there is no GPU. Where there is one, nvcc
-# compiles bodies of a run's own alone, or all of them where the library does not serve.
+# Programs for CUDA, for an A100 and an H100, on a machine that may have no GPU. What programs have in common
+# is built once, row bodies by nvcc, and megacpp is installed with it. Where there is no nvcc, g++ builds the
+# units of presets alone; they describe themselves, and say in one sentence that there is no GPU. Where there
+# is one, nvcc compiles bodies of a run's own alone, or all of them where the library does not serve.
 #
 #   cuda_presets.sh ROOT BUILD [CMAKE-ARGUMENT...]
 set -euo pipefail
@@ -25,12 +25,12 @@ if [ -z "$cuda" ]; then
 fi
 
 cmake -S "$root" -B "$build/library" "${arguments[@]}" -DMEGACPP_BUILD_TESTS=OFF -DMEGACPP_BUILD_EXAMPLES=OFF \
-  -DMEGACPP_INSTALL_CUDA_BODIES=ON '-DMEGACPP_CUDA_ARCHITECTURES=80;90a'
+  -DMEGACPP_INSTALL_PRECOMPILED=cuda '-DMEGACPP_CUDA_ARCHITECTURES=80;90a'
 cmake --build "$build/library" -j 1
 install() { cmake --install "$build/library" --prefix "$build/prefix" >"$build/installed"; }
 install
-bodies=$build/library/megacpp_cuda_bodies
-rm -rf -- "$build/project/"megacpp_cuda_* # what nvcc compiled for an earlier run of this script
+bodies=$(echo "$build"/library/megacpp_*/cuda_bodies)
+rm -rf -- "$build/project/"megacpp_* # what nvcc compiled for an earlier run of this script
 
 # The toolkit without nvcc, or with one that notes what it is asked for, and that takes objects of the library
 # where they are built already.
@@ -67,25 +67,38 @@ configure() { # CMAKE-ARGUMENT...
     tr -s ' \n' ' '
 }
 make() { cmake --build "$build/project" -j 1 --target "$@" 2>&1 | tr -s ' \n' ' '; }
-served="row bodies for GPUs of architecture 80, 90a are built already, $build/prefix/lib/cmake/megacpp/cuda_bodies"
+served="row bodies for GPUs of architecture 80, 90a are precompiled, $build/prefix/lib/cmake/megacpp/precompiled/cuda_bodies"
 
 without_nvcc
 said=$(configure) || fail "without nvcc CMake says: $said"
 [[ $said == *"$served"* ]] || fail "without nvcc CMake says: $said"
+[[ $said == *': commands: precompiled, '*': on_cuda: precompiled, '* ]] || fail "CMake says: $said"
 said=$(make dense experts) || fail "without nvcc: $said"
+[[ $said != *commands.cpp* && $said != *command_line.cpp* && $said != *cuda_devices.cpp* ]] ||
+  fail "what is precompiled is compiled: $said"
 said=$(make own-run-on-gpu) && fail 'a body that nobody compiled is linked'
 [[ $said == *'own-run-on-gpu starts bodies on a GPU that the library does not have, own::squared_relu_block<float>, and there is no nvcc to compile them'* ]] ||
   fail "of a body that nobody compiles: $said"
 for wrong in "-DMEGACPP_CUDA_ARCHITECTURES=80;100=architecture 80, 90a, and not for 100" \
-  "-DMEGACPP_CUDA_BODIES=OFF=MEGACPP_CUDA_BODIES is OFF"; do
+  "-DMEGACPP_PRECOMPILED=OFF=MEGACPP_PRECOMPILED is OFF"; do
   argument=${wrong%=*}
   said=$(configure "$argument") && fail "$argument is configured, and there is no nvcc"
-  [[ $said == *"there is no nvcc, and "*"${wrong##*=}: install nvcc"*"-DMEGACPP_CUDA_BODIES=..."* ]] || fail "$argument: $said"
+  [[ $said == *"there is no nvcc, and "*"${wrong##*=}: install nvcc"*"-DMEGACPP_PRECOMPILED=..."* ]] || fail "$argument: $said"
 done
 said=$(CUDAToolkit_ROOT=$cuda "$root/examples/build_preset.sh" "$root/tests/package/config.json" "$build/program" device=cuda --no-install \
-  --cuda-bodies "$build" --build "$build/preset" 2>&1) && fail 'build_preset takes a folder without a library'
+  --precompiled "$build" --build "$build/preset" 2>&1) && fail 'build_preset takes a folder without a library'
 said=$(tr -s ' \n' ' ' <<<"$said")
-[[ $said == *"the library of row bodies in $build lacks libmegacpp_cuda_bodies.a"* ]] || fail "build_preset says: $said"
+[[ $said == *"the precompiled library $build/commands lacks libmegacpp_commands.a"* ]] || fail "build_preset says: $said"
+CUDAToolkit_ROOT=$cuda "$root/examples/build_preset.sh" "$root/tests/package/config.json" "$build/program" device=cuda --no-install \
+  --precompiled "$build/prefix/lib/cmake/megacpp/precompiled" --build "$build/preset" >"$build/said" || fail "$(cat "$build/said")"
+! grep -E 'commands[.]cpp|hf_preset[.]cpp|nvcc compiles' "$build/preset/build.log" || fail 'build_preset compiles what is precompiled'
+"$build/program" describe >"$build/described"
+said=$(configure -DMEGACPP_MARCH=x86-64 -DMEGACPP_WITH_CUDNN=OFF) || fail "$said"
+[[ $said == *"$served"*': commands: compiled in this build, since the library that is installed with megacpp was built with '* ]] ||
+  fail "for another processor CMake says: $said"
+said=$(configure -DMEGACPP_WITH_CUDNN=OFF) || fail "$said"
+[[ $said == *': commands: precompiled, '*': on_cuda: compiled in this build, since '*' was built with cuDNN 9.'*', which this build has not'* ]] ||
+  fail "without cuDNN CMake says: $said"
 configure >"$build/said" || fail "$(cat "$build/said")"
 echo '// another' >>"$build/prefix/include/megacpp/exec/launch.hpp"
 said=$(make dense) && fail 'a library of other headers is linked'
@@ -102,6 +115,13 @@ said=$(make dense own-run-on-gpu) || fail "with nvcc: $said"
 [ "$(noted ' -c ')" = 1 ] && [ "$(noted own_bodies.cu)" = 1 ] || fail "nvcc compiles what is built already: $(cat "$build/noted")"
 said=$(make own-run-on-gpu) && [[ $said != *'nvcc compiles own::'* ]] ||
   fail "nothing has changed, and nvcc is asked again: $said"
+# A program for one of the library's GPUs tells of all of them, and its own bodies are for these.
+said=$(configure -DMEGACPP_CUDA_ARCHITECTURES=90a)
+[[ $said == *"$served"* ]] || fail "for 90a CMake says: $said"
+with_nvcc
+said=$(make own-run-on-gpu) || fail "for 90a: $said"
+[ "$(noted 'code=sm_80 .*code=sm_90a .*own_bodies.cu')" = 1 ] || fail "bodies of a run's own are compiled for others: $(cat "$build/noted")"
+said=$(configure)
 said=$(make own-preset) && fail 'bodies that nobody named are linked'
 [[ $said == *'own-preset starts bodies on a GPU that the library does not have, own::squared_relu_block<float>: name the headers that define them by BODIES'* ]] ||
   fail "bodies that nobody named: $said"
@@ -149,8 +169,8 @@ for program in dense experts own-run-on-gpu own-preset; do describes "$program";
 said=$(configure '-DMEGACPP_CUDA_ARCHITECTURES=80;100')
 [[ $said == *'nvcc compiles row bodies for GPUs: the library that is installed with megacpp is for GPUs of architecture 80, 90a, and not for 100'* ]] ||
   fail "of another architecture CMake says: $said"
-said=$(configure -DMEGACPP_CUDA_BODIES=OFF)
-[[ $said == *'nvcc compiles row bodies for GPUs: MEGACPP_CUDA_BODIES is OFF'* ]] || fail "with the library off CMake says: $said"
+said=$(configure -DMEGACPP_PRECOMPILED=OFF)
+[[ $said == *'nvcc compiles row bodies for GPUs: MEGACPP_PRECOMPILED is OFF'* ]] || fail "with the library off CMake says: $said"
 with_nvcc
 said=$(make dense) || fail "with the library off: $said"
 [ "$(noted cuda_bodies.cu)" = 6 ] || fail "nvcc was to compile six units of bodies: $(cat "$build/noted")"

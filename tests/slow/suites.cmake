@@ -186,10 +186,10 @@ if(MEGACPP_NVCC)
       ${CMAKE_CURRENT_BINARY_DIR}/cuda_cutlass ${CMAKE_CURRENT_BINARY_DIR}/venvs -G ${CMAKE_GENERATOR}
       -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER})
   # A newer cuBLASLt, which pip installs, takes what programs tell it of products of experts.
-  find_library(MEGACPP_CUBLASLT_LIBRARY NAMES cublasLt HINTS ${nvcc_folder}/../lib64)
-  mark_as_advanced(MEGACPP_CUBLASLT_LIBRARY)
-  if(MEGACPP_CUDA_INCLUDE AND MEGACPP_CUBLASLT_LIBRARY)
-    get_filename_component(libraries ${MEGACPP_CUBLASLT_LIBRARY} DIRECTORY)
+  find_library(MEGACPP_NVCC_CUBLASLT NAMES cublasLt HINTS ${nvcc_folder}/../lib64)
+  mark_as_advanced(MEGACPP_NVCC_CUBLASLT)
+  if(MEGACPP_CUDA_INCLUDE AND MEGACPP_NVCC_CUBLASLT)
+    get_filename_component(libraries ${MEGACPP_NVCC_CUBLASLT} DIRECTORY)
     megacpp_slow_test(cublaslt_grouped SHARD 0 LABEL nvcc TIMEOUT 900 ONE_THREAD MAY_SKIP COST 40
       COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/cublaslt.sh ${PROJECT_SOURCE_DIR}
         ${CMAKE_CURRENT_BINARY_DIR}/cublaslt_grouped ${CMAKE_CURRENT_BINARY_DIR}/venvs

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """megacpp_add_run and megacpp_add_preset refuse wrong arguments with a sentence that says what they take.
-A library of row bodies that is built already serves programs that it fits, and is refused by others with a
-sentence that says why. A body that the library lacks is compiled by nvcc, or named in a sentence.
+A precompiled library serves programs that it fits, and is refused by others with a sentence that says why.
+Its record names the headers that it may have been made of. A body that the library lacks is compiled by nvcc, or named in a sentence.
 
     cmake_functions.py ROOT CMAKE
 """
@@ -33,51 +33,95 @@ CASES = {
         "megacpp_add_preset(x ...): NUMERICS must be one of fast, batch_invariant, not 'batch-invariant'.",
 }
 
-# A library for two architectures by CUDA 13.1, whose bodies are made of one header.
+# A precompiled library for two architectures by CUDA 13.1, whose bodies are made of one header, as a build
+# records it.
 LIBRARY = r"""
+file(MAKE_DIRECTORY @/cuda_bodies)
 file(WRITE @/megacpp/body.hpp "struct body { float* x; };")
 set(megacpp_include @)
-megacpp_hash_of_bodies(hash megacpp/body.hpp)
-file(WRITE @/libmegacpp_cuda_bodies.a "")
-file(WRITE @/record.cmake "set(built_architectures 80 90a)
+set(built_headers megacpp/body.hpp)
+set(built_sources cuda_bodies.cu)
+megacpp_hash_of_built(hash)
+file(WRITE @/cuda_bodies/libmegacpp_cuda_bodies.a "")
+file(WRITE @/cuda_bodies/record.cmake "set(built_with [==[options -O3;fmt 9.1.0]==])
+set(built_architectures 80 90a)
 set(built_toolkit 13.1.12)
 set(built_cutlass 4.2.0)
+set(built_sources cuda_bodies.cu)
 set(built_headers megacpp/body.hpp)
 set(built_hash ${hash})
 ")
-set(MEGACPP_CUDA_BODIES @)
+set(built_headers)
+set(MEGACPP_PRECOMPILED @)
 set(CUDAToolkit_VERSION 13.1)
+set(with "options -O3" "fmt 9.1.0")
 set(wanted 90a)
 """
 FIND = """
-megacpp_find_cuda_bodies(found cutlass lacks ${wanted})
-message(FATAL_ERROR "found [${found}] with CUTLASS [${cutlass}]: ${lacks}")
+megacpp_find_precompiled(found lacks cuda_bodies libmegacpp_cuda_bodies.a "${with}" ${wanted})
+message(FATAL_ERROR "found [${found}]: ${lacks}")
 """
-BUILT_AGAIN = ": build it again, name another one by MEGACPP_CUDA_BODIES, or leave the variable out."
-OTHER_HEADERS = "was built from other headers than those in @" + BUILT_AGAIN
-NO_CUTLASS = "has no kernels of CUTLASS for these GPUs, and MEGACPP_WITH_CUTLASS is ON" + BUILT_AGAIN
+FOUND = "found [@/cuda_bodies]"
+BUILT_AGAIN = ": build it again, name another folder by MEGACPP_PRECOMPILED, or leave the variable out."
+OTHER_HEADERS = "the precompiled library @/cuda_bodies was built from other headers than those in @" + BUILT_AGAIN
+OTHER_RUNTIME = "was built by CUDA 13.1.12, which CUDA's runtime "
 LIBRARIES = {
-    "": "found [@] with CUTLASS [4.2.0]",
-    "set(wanted 80)": "found [@] with CUTLASS []",
-    "set(wanted 80 90a)": "found [@] with CUTLASS [4.2.0]",
+    "": FOUND,
+    "set(wanted 80)": FOUND,
+    "set(wanted 80 90a)": FOUND,
     "set(wanted 90a 100)": "is for GPUs of architecture 80, 90a, and not for 100" + BUILT_AGAIN,
-    "set(CUDAToolkit_VERSION 13.2.20)": "found [@]",
-    "set(CUDAToolkit_VERSION 13.0.88)": "was built by CUDA 13.1.12, which CUDA's runtime 13.0.88 does not fit",
-    "set(CUDAToolkit_VERSION 12.9)": "was built by CUDA 13.1.12, which CUDA's runtime 12.9 does not fit",
-    "set(CUDAToolkit_VERSION 14.0)": "was built by CUDA 13.1.12, which CUDA's runtime 14.0 does not fit",
+    "set(CUDAToolkit_VERSION 13.2.20)": FOUND,
+    "set(CUDAToolkit_VERSION 13.0.88)": OTHER_RUNTIME + "13.0.88 does not fit",
+    "set(CUDAToolkit_VERSION 12.9)": OTHER_RUNTIME + "12.9 does not fit",
+    "set(CUDAToolkit_VERSION 14.0)": OTHER_RUNTIME + "14.0 does not fit",
     'file(WRITE @/megacpp/body.hpp "struct body { double* x; };")': OTHER_HEADERS,
     "file(REMOVE @/megacpp/body.hpp)": OTHER_HEADERS,
-    "set(megacpp_nvcc_flags -std=c++20)": OTHER_HEADERS,
-    "set(MEGACPP_WITH_CUTLASS ON)": "found [@] with CUTLASS [4.2.0]",
-    "set(MEGACPP_WITH_CUTLASS ON)\nset(wanted 80)": NO_CUTLASS,
-    'set(MEGACPP_WITH_CUTLASS ON)\nfile(APPEND @/record.cmake "set(built_cutlass)")': NO_CUTLASS,
-    "file(REMOVE @/libmegacpp_cuda_bodies.a)": "lacks libmegacpp_cuda_bodies.a or its record",
-    "file(REMOVE @/record.cmake)": "lacks libmegacpp_cuda_bodies.a or its record",
-    "set(MEGACPP_CUDA_BODIES OFF)": "found [] with CUTLASS []: MEGACPP_CUDA_BODIES is OFF",
-    "set(MEGACPP_CUDA_BODIES)": "found [] with CUTLASS []: no library of them is installed with megacpp",
-    # the library that is installed with megacpp
-    "set(MEGACPP_CUDA_BODIES)\nset(megacpp_scripts @)\nfile(RENAME @/libmegacpp_cuda_bodies.a @/cuda_bodies)":
-        "found [] with CUTLASS []: the library that is installed with megacpp lacks libmegacpp_cuda_bodies.a",
+    "set(megacpp_sources @)": OTHER_HEADERS,
+    'set(with "options -O2" "fmt 9.1.0")': "was built with options -O3 in place of options -O2" + BUILT_AGAIN,
+    'set(with "options -O3")': "was built with fmt 9.1.0, which this build has not" + BUILT_AGAIN,
+    'list(APPEND with "MPI 3.1")': "was built without MPI 3.1, which this build has" + BUILT_AGAIN,
+    "list(APPEND with A B C D E)": "was built without A, B, C, D, ..., which this build has" + BUILT_AGAIN,
+    "set(MEGACPP_WITH_CUTLASS ON)": FOUND,
+    'set(MEGACPP_WITH_CUTLASS ON)\nfile(APPEND @/cuda_bodies/record.cmake "set(built_cutlass)")':
+        "has no kernels of CUTLASS, and MEGACPP_WITH_CUTLASS is ON" + BUILT_AGAIN,
+    "file(REMOVE @/cuda_bodies/libmegacpp_cuda_bodies.a)": "lacks libmegacpp_cuda_bodies.a or its record",
+    "file(REMOVE @/cuda_bodies/record.cmake)": "lacks libmegacpp_cuda_bodies.a or its record",
+    "file(REMOVE_RECURSE @/cuda_bodies)": "lacks libmegacpp_cuda_bodies.a or its record",
+    # a library of the host alone
+    "set(CUDAToolkit_VERSION)\nfile(APPEND @/cuda_bodies/record.cmake \"set(built_toolkit)\nset(built_architectures)\")": FOUND,
+    "set(MEGACPP_PRECOMPILED OFF)": "found []: MEGACPP_PRECOMPILED is OFF",
+    "set(MEGACPP_PRECOMPILED)": "found []: no precompiled library is installed with megacpp",
+    # what is installed with megacpp
+    "set(MEGACPP_PRECOMPILED)\nset(megacpp_scripts @)\nfile(RENAME @/cuda_bodies @/precompiled)\nfile(MAKE_DIRECTORY @/precompiled/cuda_bodies)":
+        "found []: the library that is installed with megacpp lacks libmegacpp_cuda_bodies.a",
+}
+
+# What a record says of a library for CPUs, of a device of CUDA, and of bodies, whose headers nvcc names.
+RECORD = r"""
+file(REMOVE_RECURSE @/library)
+file(WRITE @/library/settings.cmake "set(built_sources commands.cpp)
+set(built_toolkit)
+set(built_architectures)
+")
+set(FOLDER @/library)
+"""
+NVCC_READ = 'file(WRITE @/library/a.o.d "a.o: ${megacpp_include}/megacpp/exec/launch.hpp /usr/include/stdio.h")\n'
+RECORDED = r"""
+include(${megacpp_scripts}/precompiled_record.cmake)
+include(@/library/record.cmake)
+megacpp_hash_of_built(hash)
+list(FILTER built_headers INCLUDE REGEX "exec/launch.hpp|exec/cuda/launch.hpp|main.hpp|launch.cuh|faults.inc")
+if(hash STREQUAL built_hash)
+  message(FATAL_ERROR "of ${built_sources}: ${built_headers}.")
+endif()
+"""
+RECORDS = {
+    "": "of commands.cpp: megacpp/exec/launch.hpp;megacpp/graph/faults.inc;megacpp/main.hpp.",
+    'file(APPEND @/library/settings.cmake "set(built_toolkit 13.0)\\n")':
+        "of commands.cpp: megacpp/exec/cuda/launch.hpp;megacpp/exec/launch.hpp;megacpp/graph/faults.inc;megacpp/main.hpp.",
+    NVCC_READ + 'file(APPEND @/library/settings.cmake "set(built_architectures 90a)\\n")':
+        "of commands.cpp: megacpp/exec/launch.hpp.",
+    'file(APPEND @/library/settings.cmake "set(built_architectures 90a)\\n")': "the compiler named no header of",
 }
 
 # A program that starts two bodies; nm tells that the library has one of them.
@@ -119,6 +163,7 @@ def main(root, cmake):
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "case.cmake"
         cases = {**CASES, **{LIBRARY + change + FIND: says for change, says in LIBRARIES.items()},
+                 **{RECORD + change + RECORDED: says for change, says in RECORDS.items()},
                  **{OWN_BODIES + change + LINK: says for change, says in OWN.items()}}
         for call, says in cases.items():
             call, says = call.replace("@", folder), says.replace("@", folder)
