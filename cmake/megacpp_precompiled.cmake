@@ -54,8 +54,8 @@ function(megacpp_compiled_with result)
   megacpp_march(march)
   execute_process(COMMAND ${CMAKE_CXX_COMPILER} ${options} ${march} -dM -E -x c++ /dev/null
                   OUTPUT_VARIABLE known ERROR_QUIET)
-  string(REGEX MATCHALL "#define [A-Za-z0-9_]+ 1\n" known "${known}")
-  list(TRANSFORM known REPLACE "#define ([A-Za-z0-9_]+) 1\n" "\\1")
+  string(REGEX MATCHALL "#define [A-Z0-9_]+ 1\n" known "${known}")
+  list(TRANSFORM known REPLACE "#define ([A-Z0-9_]+) 1\n" "\\1")
   list(SORT known)
   get_property(libraries GLOBAL PROPERTY MEGACPP_LIBRARIES)
   set(${result} "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}" "options ${text}" ${libraries} ${known}

@@ -33,7 +33,7 @@ grep -Eq "^ *parameters +$parameters\$" "$work/described" ||
 # What programs have in common, compiled once and installed with megacpp: a stranger's program that links it
 # has the bits of the one above, tells the stranger's commit, and compiles its own units alone.
 cmake -S "$source" -B "$work/library" -DMEGACPP_BUILD_TESTS=OFF -DMEGACPP_BUILD_EXAMPLES=OFF \
-  -DMEGACPP_INSTALL_PRECOMPILED=cpu "$@" >/dev/null
+  -DMEGACPP_WERROR=ON -DMEGACPP_INSTALL_PRECOMPILED=cpu "$@" >/dev/null
 cmake --build "$work/library" --parallel 1
 cmake --install "$work/library" --prefix "$work/prefix" >/dev/null
 cp -r "$source/tests/package" "$work/project"
@@ -76,10 +76,12 @@ refused() { # WORDS CMAKE-ARGUMENT...
 }
 installed=$work/prefix/lib/cmake/megacpp/precompiled
 refused ' in place of options ' -DCMAKE_BUILD_TYPE=Release
-refused '__SSE3__' -DMEGACPP_MARCH=x86-64
+refused '__, ..., which this build has not'  -DMEGACPP_MARCH=x86-64
 refused ', which this build has' -DMEGACPP_WITH_ONEDNN=OFF -DMEGACPP_WITH_MPI=OFF
 if command -v clang++ >/dev/null; then refused ' in place of Clang ' -DCMAKE_CXX_COMPILER=clang++; fi
+rm -rf -- "$work/refused"
 said=$(configure refused -DMEGACPP_PRECOMPILED=OFF)
+
 [[ $said != *precompiled,* && $said != *', since '* ]] || fail "what is off is looked at: $said"
 rm -rf -- "$work/refused"
 said=$(configure refused -DMEGACPP_MARCH=x86-64 -DMEGACPP_PRECOMPILED="$installed") && fail 'a library that does not fit is taken'
@@ -88,7 +90,7 @@ echo '// edited' >>"$work/prefix/include/megacpp/io/error.hpp"
 refused "was built from other headers than those in $work/prefix/include"
 
 # Installed headers must be all that the package needs: nothing in it may point back to the sources.
-if grep -rn -- "$source" "$work/prefix/lib/cmake"; then
+if grep -rnI -- "$source" "$work/prefix/lib/cmake"; then
   echo "the installed package names the source folder" >&2
   exit 1
 fi
