@@ -52,7 +52,7 @@ fail() {
   echo "$1" >&2
   exit 1
 }
-said=$(configure precompiled)
+said=$(configure precompiled -DCMAKE_CXX_FLAGS=-Wall) # warnings change nothing
 [[ $said == *' commands: precompiled, '*' on_cpu: precompiled, '* ]] || fail "CMake takes nothing precompiled: $said"
 built=$(cmake --build "$work/precompiled" --parallel 1 --target from-config --verbose)
 [[ $built == *run.cpp* ]] || fail "the run was not compiled: $built"
@@ -76,6 +76,7 @@ refused() { # WORDS CMAKE-ARGUMENT...
 }
 installed=$work/prefix/lib/cmake/megacpp/precompiled
 refused ' in place of options ' -DCMAKE_BUILD_TYPE=Release
+refused ' in place of options -std=c++23' -DCMAKE_CXX_STANDARD=23
 refused '__, ..., which this build has not'  -DMEGACPP_MARCH=x86-64
 refused ', which this build has' -DMEGACPP_WITH_ONEDNN=OFF -DMEGACPP_WITH_MPI=OFF
 if command -v clang++ >/dev/null; then refused ' in place of Clang ' -DCMAKE_CXX_COMPILER=clang++; fi

@@ -30,7 +30,7 @@ cmake --build "$build/library" -j 1
 install() { cmake --install "$build/library" --prefix "$build/prefix" >"$build/installed"; }
 install
 bodies=$(echo "$build"/library/megacpp_*/cuda_bodies)
-rm -rf -- "$build/project/"megacpp_* # what nvcc compiled for an earlier run of this script
+rm -rf -- "$build/project/"{megacpp_*,own-run-on-gpu} # what nvcc compiled for an earlier run of this script
 
 # The toolkit without nvcc, or with one that notes what it is asked for, and that takes objects of the library
 # where they are built already.
@@ -85,12 +85,12 @@ for wrong in "-DMEGACPP_CUDA_ARCHITECTURES=80;100=architecture 80, 90a, and not 
   said=$(configure "$argument") && fail "$argument is configured, and there is no nvcc"
   [[ $said == *"there is no nvcc, and "*"${wrong##*=}: install nvcc"*"-DMEGACPP_PRECOMPILED=..."* ]] || fail "$argument: $said"
 done
-said=$(CUDAToolkit_ROOT=$cuda "$root/examples/build_preset.sh" "$root/tests/package/config.json" "$build/program" device=cuda --no-install \
+said=$(CUDAToolkit_ROOT=$cuda "$root/examples/build_preset.sh" "$root/tests/package/config.json" "$build/program" device=cuda sequence=16 --no-install \
   --precompiled "$build" --build "$build/preset" 2>&1) && fail 'build_preset takes a folder without a library'
 said=$(tr -s ' \n' ' ' <<<"$said")
 [[ $said == *"the precompiled library $build/commands lacks libmegacpp_commands.a"* ]] || fail "build_preset says: $said"
-CUDAToolkit_ROOT=$cuda "$root/examples/build_preset.sh" "$root/tests/package/config.json" "$build/program" device=cuda --no-install \
-  --precompiled "$build/prefix/lib/cmake/megacpp/precompiled" --build "$build/preset" >"$build/said" || fail "$(cat "$build/said")"
+CUDAToolkit_ROOT=$cuda "$root/examples/build_preset.sh" "$root/tests/package/config.json" "$build/program" device=cuda sequence=16 --no-install \
+  --precompiled "$build/prefix/lib/cmake/megacpp/precompiled" --build "$build/preset" >"$build/said" 2>&1 || fail "$(cat "$build/said")"
 ! grep -E 'commands[.]cpp|hf_preset[.]cpp|nvcc compiles' "$build/preset/build.log" || fail 'build_preset compiles what is precompiled'
 "$build/program" describe >"$build/described"
 said=$(configure -DMEGACPP_MARCH=x86-64 -DMEGACPP_WITH_CUDNN=OFF) || fail "$said"
@@ -119,6 +119,7 @@ said=$(make own-run-on-gpu) && [[ $said != *'nvcc compiles own::'* ]] ||
 said=$(configure -DMEGACPP_CUDA_ARCHITECTURES=90a)
 [[ $said == *"$served"* ]] || fail "for 90a CMake says: $said"
 with_nvcc
+rm -- "$build/project/own-run-on-gpu"
 said=$(make own-run-on-gpu) || fail "for 90a: $said"
 [ "$(noted 'code=sm_80 .*code=sm_90a .*own_bodies.cu')" = 1 ] || fail "bodies of a run's own are compiled for others: $(cat "$build/noted")"
 said=$(configure)

@@ -105,7 +105,7 @@ set(built_architectures)
 ")
 set(FOLDER @/library)
 """
-NVCC_READ = 'file(WRITE @/library/a.o.d "a.o: ${megacpp_include}/megacpp/exec/launch.hpp /usr/include/stdio.h")\n'
+NVCC_READ = 'file(WRITE @/library/a.o.d "a.o: ${megacpp_include}/megacpp/exec/launch.hpp /elsewhere/megacpp/exec/launch.hpp")\n'
 RECORDED = r"""
 include(${megacpp_scripts}/precompiled_record.cmake)
 include(@/library/record.cmake)
