@@ -175,7 +175,7 @@ if(MEGACPP_NVCC)
       -ccbin=${CMAKE_CXX_COMPILER})
 
   # Presets for CUDA, from a project of their own.
-  megacpp_slow_test(nvcc_presets SHARD 5 LABEL nvcc TIMEOUT 2400 ONE_THREAD COST 200
+  megacpp_slow_test(nvcc_presets SHARD 5 LABEL nvcc TIMEOUT 2400 ONE_THREAD COST 240
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/cuda_presets.sh ${PROJECT_SOURCE_DIR}
       ${CMAKE_CURRENT_BINARY_DIR}/cuda_presets -G ${CMAKE_GENERATOR}
       -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER})
@@ -217,7 +217,7 @@ else()
 endif()
 
 # megacpp in a stranger's project: installed, and as a subdirectory.
-megacpp_slow_test(package SHARD 7 LABEL package TIMEOUT 1800 ONE_THREAD COST 90
+megacpp_slow_test(package SHARD 7 LABEL package TIMEOUT 1800 ONE_THREAD COST 160
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/package/check.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
     ${CMAKE_CURRENT_BINARY_DIR}/package -G ${CMAKE_GENERATOR}
     -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER} -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=)
