@@ -137,7 +137,7 @@ BOOST_AUTO_TEST_CASE(a_batch_grows_in_equal_parts_of_the_samples) {
 }
 
 BOOST_AUTO_TEST_CASE(batches_that_do_not_come_to_the_last_are_refused) {
-  BOOST_TEST(mc::contradiction({.last = 8, .start = 9}).find("above --global-batch-size") !=
+  BOOST_TEST(mc::contradiction({.last = 8, .start = 9}).find("is above batch_schedule::last") !=
              std::string_view::npos);
   BOOST_TEST(mc::contradiction({.last = 8, .start = 2, .increment = 4}).find("multiple") !=
              std::string_view::npos);
