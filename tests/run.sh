@@ -8,7 +8,7 @@
 #   --slow         also the suites that build again (sanitizers, clang, nvcc, package, ...);
 #                  warnings are errors, and so is anything missing that a test needs
 #   --exhaustive   --slow, and what costs more than it finds (CONTRIBUTING.md)
-#   --shard N      of what runs share, shard N of sixteen, 0 to 15; by default the hash of the commit's tree
+#   --shard N      of what runs share, shard N of thirty-two, 0 to 31; by default the hash of the commit's tree
 #                  chooses it. All runs share a few tests, those with --slow the slower suites, others
 #                  the laws and the cases that must not compile, and have no runs of processes. What is
 #                  left to other runs is named at the end.

@@ -70,7 +70,7 @@ if(NOT MEGACPP_SHARD STREQUAL "")
 endif()
 megacpp_slow_test(headers_alone LABEL headers TIMEOUT 2400 ONE_THREAD COST 90
   COMMAND ${compiles} --alone ${include_dir} ${alone_here} -- ${read_by} -std=c++20 ${reading})
-megacpp_slow_test(headers_cxx23 SHARD 14 LABEL headers TIMEOUT 600 ONE_THREAD COST 45
+megacpp_slow_test(headers_cxx23 SHARD 15 LABEL headers TIMEOUT 600 ONE_THREAD COST 45
   COMMAND ${compiles} ${two} ${PROJECT_SOURCE_DIR}/examples/ten_lines.cpp
     -- ${CMAKE_CXX_COMPILER} -std=c++23 ${reading})
 # Behind <complex.h>, which defines I for GNU C++.
@@ -158,18 +158,18 @@ if(MEGACPP_NVCC)
     if(header MATCHES "[.]hpp$")
       set(compile ${CMAKE_CXX_COMPILER} -std=c++20 ${reading} -isystem ${MEGACPP_CUDA_INCLUDE} -x c++ -c)
     endif()
-    megacpp_slow_test(nvcc_${name} SHARD 10 LABEL nvcc TIMEOUT 1200 ONE_THREAD COST 10
+    megacpp_slow_test(nvcc_${name} SHARD 26 LABEL nvcc TIMEOUT 1200 ONE_THREAD COST 10
       COMMAND ${compile} -o ${CMAKE_CURRENT_BINARY_DIR}/${name}.o ${unit})
   endforeach()
 
   # The program for a GPU, which has every row body, linked; without a GPU it says so.
-  megacpp_slow_test(nvcc_megacpp_gpu SHARD 10 LABEL nvcc TIMEOUT 1800 ONE_THREAD COST 50
+  megacpp_slow_test(nvcc_megacpp_gpu SHARD 21 LABEL nvcc TIMEOUT 1800 ONE_THREAD COST 50
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/gpu_program.sh ${PROJECT_SOURCE_DIR}
       ${CMAKE_CURRENT_BINARY_DIR}/megacpp_gpu -G ${CMAKE_GENERATOR}
       -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER} -DCMAKE_CUDA_HOST_COMPILER=${CMAKE_CXX_COMPILER})
 
   # Registers, stacks and spills of all bodies.
-  megacpp_slow_test(nvcc_registers SHARD 2 LABEL nvcc TIMEOUT 1200 ONE_THREAD COST 60
+  megacpp_slow_test(nvcc_registers SHARD 20 LABEL nvcc TIMEOUT 1200 ONE_THREAD COST 60
     COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/slow/registers.py ${PROJECT_SOURCE_DIR}
       ${MEGACPP_NVCC} ${CMAKE_CURRENT_SOURCE_DIR}/slow/registers_sm_90a.txt -- -arch=sm_90a
       -ccbin=${CMAKE_CXX_COMPILER})
@@ -217,7 +217,7 @@ else()
 endif()
 
 # megacpp in a stranger's project: installed, and as a subdirectory.
-megacpp_slow_test(package SHARD 7 LABEL package TIMEOUT 1800 ONE_THREAD COST 160
+megacpp_slow_test(package SHARD 17 LABEL package TIMEOUT 1800 ONE_THREAD COST 160
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/package/check.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
     ${CMAKE_CURRENT_BINARY_DIR}/package -G ${CMAKE_GENERATOR}
     -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER} -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=)
@@ -234,7 +234,7 @@ add_executable(transformers_peer EXCLUDE_FROM_ALL slow/transformers_peer.cpp)
 target_link_libraries(transformers_peer PRIVATE megacpp_own megacpp_test_kernels)
 target_include_directories(transformers_peer PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
 target_compile_options(transformers_peer PRIVATE -O0) # models of a few thousand parameters
-megacpp_slow_test(transformers SHARD 1 LABEL peer TIMEOUT 2400 ONE_THREAD LOCK MAY_SKIP COST 60
+megacpp_slow_test(transformers SHARD 21 LABEL peer TIMEOUT 2400 ONE_THREAD LOCK MAY_SKIP COST 60
   NEEDS transformers_peer
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/transformers.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
     ${CMAKE_CURRENT_BINARY_DIR}/transformers ${MEGACPP_PEER_VENVS})
@@ -252,7 +252,7 @@ endif()
 
 # Texts to ids and back, as the tokenizers library has them.
 if(shared_dir AND MEGACPP_BUILD_EXAMPLES)
-  megacpp_slow_test(tokenizers SHARD 11 LABEL peer TIMEOUT 1200 ONE_THREAD LOCK MAY_SKIP COST 25
+  megacpp_slow_test(tokenizers SHARD 25 LABEL peer TIMEOUT 1200 ONE_THREAD LOCK MAY_SKIP COST 25
     NEEDS megacpp-data
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/tokenizers.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
       ${CMAKE_CURRENT_BINARY_DIR}/tokenizers ${MEGACPP_PEER_VENVS} ${shared_dir})
@@ -262,7 +262,7 @@ endif()
 add_executable(megatron_peer EXCLUDE_FROM_ALL slow/megatron_peer.cpp)
 target_link_libraries(megatron_peer PRIVATE megacpp_own)
 target_compile_options(megatron_peer PRIVATE -O0)
-megacpp_slow_test(megatron SHARD 13 LABEL peer TIMEOUT 2400 ONE_THREAD LOCK MAY_SKIP COST 20
+megacpp_slow_test(megatron SHARD 25 LABEL peer TIMEOUT 2400 ONE_THREAD LOCK MAY_SKIP COST 20
   NEEDS megatron_peer
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/megatron.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
     ${CMAKE_CURRENT_BINARY_DIR}/megatron ${MEGACPP_PEER_VENVS})
@@ -285,7 +285,7 @@ endif()
 
 # README's first command as a stranger runs it: where nothing is installed but what it installs itself.
 if(NOT MEGACPP_EXHAUSTIVE_TESTS)
-  megacpp_slow_test(fresh_bookworm SHARD "6;14" LABEL fresh TIMEOUT 1800 ONE_THREAD MAY_SKIP COST 200
+  megacpp_slow_test(fresh_bookworm SHARD "14;29" LABEL fresh TIMEOUT 1800 ONE_THREAD MAY_SKIP COST 200
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/fresh_machine.sh ${PROJECT_SOURCE_DIR}
       ${CMAKE_CURRENT_BINARY_DIR}/fresh bookworm)
 else() # the second one, too, which builds these tests, and Debian 13
@@ -333,12 +333,12 @@ if(TARGET megacpp-data)
   megacpp_add_preset(small_model HF_CONFIG ${PROJECT_SOURCE_DIR}/examples/small_model.json
     PRECISION fp32 SEQUENCE 128 MICRO_BATCH 16 PACKED)
   set_target_properties(small_model PROPERTIES EXCLUDE_FROM_ALL ON)
-  megacpp_slow_test(finetune SHARD 11 LABEL learning TIMEOUT 1800 ONE_THREAD COST 40
+  megacpp_slow_test(finetune SHARD 27 LABEL learning TIMEOUT 1800 ONE_THREAD COST 40
     NEEDS megacpp-data small_model
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/learning/finetune.sh ${PROJECT_SOURCE_DIR}
       $<TARGET_FILE:small_model> $<TARGET_FILE:megacpp-data> ${CMAKE_CURRENT_BINARY_DIR}/finetune)
   # Conversations by a template that is not known.
-  megacpp_slow_test(render SHARD 13 LABEL peer TIMEOUT 600 ONE_THREAD LOCK MAY_SKIP COST 20
+  megacpp_slow_test(render SHARD 23 LABEL peer TIMEOUT 600 ONE_THREAD LOCK MAY_SKIP COST 20
     NEEDS small_model
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/render.sh ${PROJECT_SOURCE_DIR}
       $<TARGET_FILE:small_model> ${CMAKE_CURRENT_BINARY_DIR}/render ${MEGACPP_PEER_VENVS})
@@ -347,7 +347,7 @@ endif()
 # Every constant of the largest presets, and of a graph 1.6 times as large, within a quarter of
 # clang's default step limit.
 if(MEGACPP_CLANG)
-  megacpp_slow_test(constexpr_steps SHARD 3 LABEL clang TIMEOUT 600 ONE_THREAD COST 20
+  megacpp_slow_test(constexpr_steps SHARD 27 LABEL clang TIMEOUT 600 ONE_THREAD COST 20
     COMMAND ${MEGACPP_CLANG} -std=c++20 -fsyntax-only -fconstexpr-steps=262144
       -I${PROJECT_SOURCE_DIR}/include ${CMAKE_CURRENT_SOURCE_DIR}/slow/largest_presets.cpp)
 endif()
@@ -363,8 +363,9 @@ if(MEGACPP_CLANG)
   set(number 0)
   foreach(unit IN LISTS units)
     get_filename_component(name ${unit} NAME_WE)
-    math(EXPR number "(${number} + 1) % ${shards}")
-    megacpp_slow_test(fuzz_${name} SHARD ${number} LABEL fuzz TIMEOUT 1800 ONE_THREAD COST 30
+    math(EXPR number "${number} + 1")
+    math(EXPR shard "(${number} + 23) % ${shards}")
+    megacpp_slow_test(fuzz_${name} SHARD ${shard} LABEL fuzz TIMEOUT 1800 ONE_THREAD COST 30
       COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/fuzz.sh ${PROJECT_SOURCE_DIR} ${unit}
         ${CMAKE_CURRENT_BINARY_DIR}/fuzz ${MEGACPP_CLANG}
         $<IF:$<BOOL:${MEGACPP_EXHAUSTIVE_TESTS}>,1000000,20000>)
