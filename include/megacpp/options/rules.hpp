@@ -52,7 +52,7 @@ struct flag_rule {
   std::string_view why;
   flag_origin origin = flag_origin::command_line;
   bool late = false;            ///< the rule is asked once the state has been read
-  std::string_view remedy = ""; ///< in place of leaving the flag out
+  std::string_view remedy = {}; ///< in place of leaving the flag out
 };
 
 namespace detail {
