@@ -91,12 +91,12 @@ def outcome(program, command, words, whole):
                 (here / "of_case").write_text(words[at + 1])
                 words[at + 1] = "of_case"
         try:
-            done = subprocess.run([program, command, *words], cwd=here, capture_output=True, text=True, timeout=60,
-                                  input="", errors="replace")
+            done = subprocess.run(["program", command, *words], executable=program, cwd=here, capture_output=True,
+                                  text=True, timeout=60, input="", errors="replace")
             told = done.stdout if command in ("eval", "generate", "describe") else ""
-            return (done.returncode, told), done.stderr.strip().splitlines()[-1:]
+            return done.returncode, told, " ".join(done.stderr.strip().splitlines()[-1:])
         except subprocess.TimeoutExpired:
-            return ("no end within 60 s", ""), []
+            return "no end within 60 s", "", ""
 
 
 def main():
@@ -118,10 +118,11 @@ def main():
 
             count = 0
             for words, before, after in pool.map(both, every):
-                if before[0] != after[0]:
+                if before[:2] != after[:2]:
                     count += 1
-                    print(f"{command} {' '.join(words)}\n  {before[0]}: {' '.join(before[1])}\n"
-                          f"  {after[0]}: {' '.join(after[1])}", flush=True)
+                    print(f"{command} {' '.join(words)}")
+                    for code, told, sentence in (before, after):
+                        print(f"  {code}: {sentence or told}", flush=True)
             print(f"{command}: {len(every)} cases, {count} with another exit code or output", flush=True)
             different += count
     return 1 if different else 0

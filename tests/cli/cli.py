@@ -424,6 +424,21 @@ class Configuration(Case):
         self.assertEqual([line["step"] for line in lines], [1, 2, 3, 4, 5, 6])
         self.assertEqual({line["lr"] for line in lines}, {0.25})
 
+    def test_keys_of_other_commands_change_nothing(self):
+        model, ids = self.folder / "model", self.folder / "ids"
+        self.train("--save", model)
+        ids.write_bytes(bytes(b for n in range(1000) for b in (n % 100, 0)))
+        plain = run("eval", "--load", model, "--data-path", ids, "--data-type", "u16").stdout
+        self.assertIn(b"| 999 tokens", plain)
+        for others in ({"mock-data": True}, {"bench-json": True}, {"train-data-path": ["x"]}, {"epochs": 2},
+                       {"per-split-data-args-path": "x"}, {"greedy": True, "num-samples": 2}):
+            done = run("eval", "--load", model, "--data-path", ids, "--data-type", "u16",
+                       "--config", self.written(others))
+            self.assertEqual(done.stdout, plain, others)
+        # Steps that are measured are all alike, whatever a file asks for between them.
+        run("train", "--bench-json", "--warmup", 1, "--train-iters", 2, "--config",
+            self.written({"sample-interval": 1}))
+
     def test_wrong_files(self):
         for text, says in (({"train-itres": 3}, "did you mean train-iters?"),
                            ({"lr": "1"}, "must be a number"), ({"lr": -1}, "0 or at least"),

@@ -265,3 +265,40 @@ BOOST_AUTO_TEST_CASE(a_limit_above_the_norm_changes_nothing) {
   BOOST_TEST((with(1e6) == with(0)));
   BOOST_TEST((with(1e-3) != with(0)));
 }
+
+// Whoever has no command line fills in requests: the run is the same, and what they contradict is
+// refused before anything is read.
+BOOST_AUTO_TEST_CASE(a_run_needs_no_flags) {
+  const test::scratch_folder dir;
+  test::write_text(dir / "text", test::text_of_101_bytes());
+  train(dropping, dtype::f32, 2, 1,
+        {{"data-path", dir / "text"}, {"train-iters", "3"}, {"save", dir / "flags"}});
+
+  const interpreted_program<gpt> program(
+      dropping, {.batch = {.micro = 2, .sequence = sequence}, .precision = dtype::f32}, "resumed");
+  const program_view& p = program.view();
+  training_request r;
+  r.data.paths = {dir / "text"};
+  r.loop.steps = 3, r.loop.at_once = 2, r.loop.batches.last = global_batch;
+  r.loop.rates = {.lr = 1e-2, .style = decay_style::cosine, .warmup = 3, .decay = 60};
+  r.loop.decays_to_end = false;
+  r.loop.numbers.weight_decay = 0.1;
+  r.loop.eval_iters = 1, r.loop.eval_interval = 13;
+  r.loop.save = dir / "request";
+  cpu device(product_type::widened, 1);
+  const auto refused = [&](const auto& change, const char* says) {
+    training_request wrong = r;
+    change(wrong.loop);
+    CHECK_REFUSED(trainer(p, wrong, device), exit_code::usage, says);
+  };
+  refused([](loop_request& l) { l.at_once = 1; },
+          "counts 1 sequences at once, but replicas take 2");
+  refused([](loop_request& l) { l.batches.last = 3; }, "batch_schedule::last is 3");
+  refused([](loop_request& l) { l.batches.start = 3; }, "batch_schedule::start is 3");
+  refused([](loop_request& l) { l.batches.start = 2, l.batches.increment = 1; },
+          "batch_schedule::increment is 1");
+  refused([](loop_request& l) { l.eval_interval = 0; }, "loop_request::eval_interval is 0");
+  refused([](loop_request& l) { l.rates.min_lr = 1; }, "schedule::min_lr is above");
+  trainer(p, r, device).run();
+  check_same_state(dir / "flags", dir / "request", 3);
+}

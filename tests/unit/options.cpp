@@ -684,6 +684,13 @@ BOOST_AUTO_TEST_CASE(flags_beside_flags) {
     BOOST_TEST(said(command::generate, {{"random-weights", "true"}}, asked) ==
                "--random-weights needs --ids, since such weights have no tokenizer; give both; ");
   }
+  // What names data beside random tokens is not left unread.
+  BOOST_TEST(said(command::train,
+                  {{"bench-json", "true"}, {"data-type", "text"}, {"train-data-path", "x"}}, true)
+                 .find("--train-data-path changes nothing beside --bench-json") !=
+             std::string::npos);
+  BOOST_TEST(said(command::generate, {{"greedy", "true"}, {"num-samples", "2"}, {"chat", "true"}},
+                  false) == "");
   BOOST_TEST(said(command::generate, {{"greedy", "true"}, {"num-samples", "1"}}, false) == "");
   BOOST_TEST(said(command::generate, {{"greedy", "true"}, {"num-samples", "2"}}, false) != "");
   BOOST_TEST(said(command::train, {{"data-type", "u16"}, {"eod-mask-loss", "true"}}, true) ==

@@ -420,6 +420,9 @@ BOOST_AUTO_TEST_CASE(who_reads_a_state_has_the_type_of_its_tokenizer) {
   BOOST_TEST(type_of({{"tokenizer-type", "char"}}, {}).empty()); // by characters.json
   BOOST_TEST(type_of({{"tokenizer-type", "byte"}}, {{"tokenizer-model", "other"}}).empty());
   BOOST_TEST(type_of({{"tokenizer-type", "byte"}}, {{"tokenizer-type", "char"}}) == "char");
+  const json strange{{"flags", {{"tokenizer-type", "words"}}}, {"given", {"tokenizer-type"}}};
+  CHECK_REFUSED(with_tokenizer_of_run({}, json_value(strange, "state", exit_code::model)),
+                exit_code::model, "is \"words\", which is no type of a tokenizer");
 }
 
 BOOST_AUTO_TEST_CASE(flags_of_a_run_that_goes_on) {

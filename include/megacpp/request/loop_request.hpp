@@ -61,8 +61,8 @@ struct loop_request {
   /// Tells whether a part of the validation data is enough for an evaluation.
   bool validates_some() const { return eval_iters && !full_validation; }
 
-  /// The same run of `n` steps, which the data come to. Throws mc::error(exit_code::usage) where
-  /// its rates contradict that.
+  /// Returns the request of the same run with the `n` steps that the data come to. Throws
+  /// mc::error(exit_code::usage) where its rates contradict that.
   loop_request of_steps(std::int64_t n) const {
     loop_request t = *this;
     t.steps = n;
@@ -77,5 +77,27 @@ struct loop_request {
     return t;
   }
 };
+
+/// Tells what a request contradicts where replicas take so many sequences at once; "" is nothing.
+/// Requests that flags make contradict nothing (options/loop.hpp).
+inline std::string contradiction(const loop_request& r, std::int64_t at_once) {
+  const auto refuse = [](const char* member, std::int64_t n, const std::string& why) {
+    return std::string(member) + " is " + std::to_string(n) + ", but must be " + why;
+  };
+  const std::string times = "a multiple of " + std::to_string(at_once) + ", above 0";
+  if (r.at_once != at_once)
+    return "the request counts " + std::to_string(r.at_once) +
+           " sequences at once, but replicas take " + std::to_string(at_once) +
+           ": give it the program's micro-batch times their number";
+  const batch_schedule& b = r.batches;
+  if (b.last < 1 || b.last % at_once != 0) return refuse("batch_schedule::last", b.last, times);
+  if (b.grows() && b.start % at_once != 0) return refuse("batch_schedule::start", b.start, times);
+  if (b.grows() && (b.increment < 1 || b.increment % at_once != 0))
+    return refuse("batch_schedule::increment", b.increment, times);
+  if (r.eval_interval < 1)
+    return refuse("loop_request::eval_interval", r.eval_interval, "at least 1");
+  if (const std::string_view why = contradiction(b); !why.empty()) return std::string(why);
+  return std::string(contradiction(r.rates));
+}
 
 } // namespace mc

@@ -46,7 +46,7 @@ struct split_step {
   bool invert = false; ///< what does not match is taken for what does
 };
 
-/// What a file says of a tokenizer; tokenizer/tokenizer_file.hpp reads them.
+/// The parts of a tokenizer, as its file has them; tokenizer/tokenizer_file.hpp reads it.
 struct tokenizer_parts {
   std::string file;
   std::vector<std::string> tokens;     ///< the bytes of each id; an id that is not used has none

@@ -1,5 +1,5 @@
-// What a training run tells: lines of progress, metrics, the curve, the profile, and the times of
-// steps that were measured.
+// The reports of a training run: lines of progress, metrics, the curve, the profile, and the times
+// of steps that were measured.
 #pragma once
 
 #include <megacpp/inspect/profile.hpp>

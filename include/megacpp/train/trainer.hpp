@@ -48,7 +48,7 @@ public:
         device_(on),
         from_(std::move(start.from)),
         root_(std::move(start.root)),
-        data_((all_.before_others(), open_data(start.data))),
+        data_((all_.before_others(), require_loop(), open_data(start.data))),
         tokenizer_files_(loop_.save ? files_of_run_tokenizer(p, request_.data.tokenizer, *data_,
                                                              from_ ? from_->folder.path() : "")
                                     : std::vector<extra_file>()),
@@ -122,6 +122,11 @@ public:
   }
 
 private:
+  void require_loop() const {
+    const std::int64_t at_once = std::int64_t{p_.numbers.batch.micro} * hosts_.ranks().of(axis::dp);
+    if (const std::string why = contradiction(loop_, at_once); !why.empty())
+      throw error(exit_code::usage, why);
+  }
   std::shared_ptr<const run_data> open_data(const opened_once<run_data>& once) {
     std::shared_ptr<const run_data> data = once([&] {
       const int threads = detail::reading_threads(device_, hosts_);
@@ -456,7 +461,7 @@ private:
     }
   }
 
-  /// What the request left open, and has come to.
+  /// Returns what the request left open and has come to.
   settled_values settled() {
     const bool bf16 = p_.numbers.precision.weight == dtype::bf16;
     return {loop_, data_->type, bf16 ? device_.products().type() : product_type::automatic};
