@@ -100,11 +100,11 @@ else()
   megacpp_suite(asan_files 11 190
     "^unit_(chat|data|folder|gpt_indices|hf_config|indexed|json|machine|mapped_file|observe|options|safetensors|schedule|shard_index|state|text|tokenizer)$"
     ${sanitized})
-  foreach(part_shard 1_2 2_3 3_6 4_10)
+  foreach(part_shard 1_2 2_3 3_6 4_10 5_22 6_28)
     string(REPLACE "_" ";" part_shard ${part_shard})
     list(GET part_shard 0 part)
     list(GET part_shard 1 shard)
-    megacpp_suite(asan_cli_${part} ${shard} 300 "^cli_${part}_of_4$" ${sanitized})
+    megacpp_suite(asan_cli_${part} ${shard} 220 "^cli_${part}_of_6$" ${sanitized})
   endforeach()
   megacpp_suite(asan_data 12 110 "^cli_data" ${sanitized})
   megacpp_suite(asan_models 1 220 "^laws_(packing|patterns|rounds|shapes)$|^parity|^unit_threads$"
@@ -117,7 +117,8 @@ set(racing -DMEGACPP_SANITIZE=thread -DMEGACPP_WITH_ONEDNN=OFF -DMEGACPP_OPTIMIS
 if(MEGACPP_CLANG)
   list(APPEND racing -DCMAKE_CXX_COMPILER=${MEGACPP_CLANG})
 endif()
-megacpp_suite(tsan 7 270 "^unit_communicators|^laws_(ranks|runs_of_ranks)$" ${racing})
+megacpp_suite(tsan_exchanges 7 200 "^unit_communicators$" ${racing})
+megacpp_suite(tsan_ranks 26 200 "^laws_(ranks|runs_of_ranks)$" ${racing})
 
 # Kernels as on a processor without AVX-512, and optimised by another compiler.
 set(of_kernels "unit_(attention|cached_attention|product|rows|rows_bits|sampling|threads|vec_math)|laws_patterns|parity_hugging_face")
@@ -175,10 +176,15 @@ if(MEGACPP_NVCC)
       -ccbin=${CMAKE_CXX_COMPILER})
 
   # Presets for CUDA, from a project of their own.
-  megacpp_slow_test(nvcc_presets SHARD 5 LABEL nvcc TIMEOUT 2400 ONE_THREAD COST 240
-    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/cuda_presets.sh ${PROJECT_SOURCE_DIR}
-      ${CMAKE_CURRENT_BINARY_DIR}/cuda_presets -G ${CMAKE_GENERATOR}
-      -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER})
+  foreach(half_shard 1_5 2_30)
+    string(REPLACE "_" ";" half_shard ${half_shard})
+    list(GET half_shard 0 half)
+    list(GET half_shard 1 shard)
+    megacpp_slow_test(nvcc_presets_${half}_of_2 SHARD ${shard} LABEL nvcc TIMEOUT 2400 ONE_THREAD COST 240
+      COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/cuda_presets.sh --half ${half} ${PROJECT_SOURCE_DIR}
+        ${CMAKE_CURRENT_BINARY_DIR}/cuda_presets_${half} -G ${CMAKE_GENERATOR}
+        -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER})
+  endforeach()
 
   # Kernels of CUTLASS, whose headers pip installs.
   megacpp_slow_test(nvcc_cutlass SHARD 0 LABEL nvcc TIMEOUT 1800 ONE_THREAD MAY_SKIP COST 150
