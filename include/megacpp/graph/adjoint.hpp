@@ -1,6 +1,6 @@
-// What an op's adjoint sees and says while the backward pass is derived: cotangents of its outputs
-// in, cotangents of its inputs out. That a cotangent's placement is the dual of its value's is
-// checked here, for every op alike, and nobody can declare it otherwise.
+// The deriving of a backward pass: an op's adjoint reads the cotangents of the op's outputs and
+// gives cotangents to the op's inputs. For every op alike, this header checks that the placement of
+// a cotangent is the dual of its value's placement; no adjoint can declare another one.
 #pragma once
 
 #include <megacpp/graph/builder.hpp>
@@ -25,13 +25,13 @@ struct sum_in : input_names<sum_in> {
 struct sum_out : output_names<sum_out> {
   static constexpr name<0> y{};
 };
-/// Sum of two cotangents of one value.
+/// Adds two cotangents of one value.
 inline constexpr op_info sum{.name = "sum",
                              .rule = &sum_rule,
                              .in_place = 0,
                              .commutes = true,
                              .operands = named<sum_in, sum_out>};
-/// op plus its operand D, in the place of a sum of cotangents: what `sums_into` declares.
+/// The rule of an op that sums_into() makes: `Op` plus a cotangent, which is operand D.
 template <const op_info& Op, int D> constexpr void sum_into_rule(inference& c) {
   Op.rule(c);
   const value& y = c.out[0];
@@ -46,8 +46,9 @@ template <const op_info& Op, int D> constexpr work sum_into_cost(const graph& g,
   w.read += local_bytes(g.ranks, g.at(n.in[D]));
   return w;
 }
-/// The fused form of an op of one output and D operands whose result is added to a cotangent, the
-/// operand D. Bits: it rounds where op and sum would.
+/// Returns the fused form of an op that has one output and D operands: the form adds the output to
+/// a cotangent, which is its operand D. It rounds where `Op` and `sum` would, so it has the same
+/// bits.
 template <const op_info& Op, int D> constexpr op_info sums_into(const char* name, int in_place) {
   op_info f{.name = name, .rule = &sum_into_rule<Op, D>, .in_place = in_place};
   f.attributes = Op.attributes, f.operands = Op.operands;
@@ -74,8 +75,8 @@ struct cast_in : input_names<cast_in> {
 struct cast_out : output_names<cast_out> {
   static constexpr name<0, element::converted> y{};
 };
-/// Its input in another type; stands where a sum kept in the accumulator type goes on as a
-/// cotangent of narrower values, and where a finished gradient goes back.
+/// Converts its input to another type. It stands where a sum in the accumulator type goes on as a
+/// cotangent of narrower values, and where a finished gradient is stored in its own place.
 inline constexpr op_info cast{.name = "cast",
                               .rule = &cast_rule,
                               .takes_ranges = true,
@@ -87,7 +88,7 @@ struct accumulate_in : input_names<accumulate_in> {
 struct accumulate_out : output_names<accumulate_out> {
   static constexpr name<0, element::sum> total{};
 };
-/// Adds its input to a gradient; stands where an adjoint hands a cotangent on unchanged.
+/// Adds its input to a gradient. It stands where an adjoint hands on a cotangent unchanged.
 inline constexpr op_info accumulate{.name = "accumulate",
                                     .rule = &accumulate_rule,
                                     .accumulates = true,
@@ -98,33 +99,35 @@ struct backward {
   builder& b;
   value_id ct[max_values]{};
   bool wanted[max_values]{};
-  bool collects[max_values]{};    ///< also what the end of a step gives, in the main-grad store
-  bool asked[max_values]{};       ///< whose cotangent an adjoint has read
-  node_id given_by[max_values]{}; ///< the last node whose adjoint gave to it, plus 1
-  int at = 0;                     ///< the node whose adjoint runs
+  /// collects[v]: cotangents of v from the epilogue, too, add up in the store of main gradients.
+  bool collects[max_values]{};
+  bool asked[max_values]{};       ///< asked[v]: an adjoint has read the cotangent of v
+  node_id given_by[max_values]{}; ///< given_by[v]: 1 + the last node whose adjoint gave v a
+                                  ///< cotangent
+  int at = 0;                     ///< the node whose adjoint runs now
 
   constexpr explicit backward(builder& builder) : b(builder) {
     for (value_id& v : ct) v = -1;
   }
 
-  /// Cotangent of a forward value, or -1 while there is none.
+  /// Returns the cotangent of a forward value, or -1 while it has none.
   constexpr value_id of(value_id v) {
     if (v < 0) return -1;
     asked[v] = true;
     return ct[v];
   }
-  /// True if somebody needs the gradient of this value: a trainable parameter or the block's input
-  /// lies behind it. An adjoint emits nothing for operands nobody wants.
+  /// Returns whether the gradient of this value is needed: v depends on a trainable parameter or on
+  /// the input of the block. An adjoint emits nothing for other operands.
   constexpr bool wants(value_id v) const { return v >= 0 && wanted[v]; }
 
-  /// Contributes cotangent `id` to the forward value `to`.
+  /// Adds cotangent `id` to what the forward value `to` has collected so far.
   [[gnu::cold]] constexpr void give(value_id to, value_id id, source_line line) {
     if (!wants(to)) return;
     given_by[to] = static_cast<node_id>(at + 1);
     graph& g = b.g;
     const bool leaf = accumulates_in_store(to);
     const region_id here = b.region;
-    if (region_of(g, g.at(id)) != here) b.region = -1; // summed over the trips: read behind them
+    if (region_of(g, g.at(id)) != here) b.region = -1; // a sum over trips is read after them
     if (leaf) {
       const value& c = g.at(id);
       const bool own = c.producer >= 0 && g.at_node(c.producer).op->accumulates && c.grad_of < 0;
@@ -148,14 +151,14 @@ struct backward {
       have = id;
       return;
     }
-    // A value from before a region has one sum of cotangents, after the last trip.
+    // A value from before a region has one sum of cotangents, which is added after the last trip.
     b.region = region_of(g, g.at(to)) == here ? here : region_id{-1};
     have = b.emit(op::sum, {have, id}, line), g.at(have).grad_of = to;
     b.region = here;
   }
 
-  /// The part before looks for the stream's cotangent in a place of its own: where every adjoint
-  /// hands on the seed as it came, as those of x + bias do, it is copied there.
+  /// Copies the cotangent of the stream where every adjoint handed on the seed itself, as those of
+  /// x + bias do: the part before reads the stream's cotangent from a place of its own.
   constexpr void own_stream() {
     graph& g = b.g;
     for (int i = 0; i < g.value_count; ++i) {
@@ -168,8 +171,8 @@ struct backward {
     }
   }
 
-  /// A finished gradient has a place of its own: where adjoints hand on one value to several
-  /// parameters, or what a value computed of parameters collects, it is copied there.
+  /// Copies a finished gradient to a place of its own where adjoints handed one value to several
+  /// parameters, or where a value computed from parameters has collected it.
   constexpr void own_gradients() {
     graph& g = b.g;
     for (int i = 0; i < g.parameter_count; ++i) {
@@ -184,8 +187,8 @@ struct backward {
     }
   }
 
-  /// Runs the adjoint of node i, and records MEGA-P017 where a gradient would end there without a
-  /// word: a cotangent that came and was not asked for, or an operand that wants one and got none.
+  /// Runs the adjoint of node i. Records MEGA-P017 where a gradient would be lost silently: the
+  /// adjoint did not read a cotangent that came, or gave none to an operand that wants one.
   [[gnu::cold]] constexpr void run_adjoint(int i, const node& n) {
     bool came = false;
     for (value_id v : n.out) came = came || (v >= 0 && ct[v] >= 0);
@@ -200,13 +203,13 @@ struct backward {
       if (wants(v) && given_by[v] != i + 1) b.fail(fault::P017, n.line, n.op->name, v);
   }
 
-  /// The same cotangent in another type.
+  /// Returns the cotangent `id` converted to type t.
   constexpr value_id typed(value_id id, dtype t, source_line line) {
     if (b.g.at(id).type == t) return id;
     return b.emit(op::cast, {id}, line, op::cast_attributes{t});
   }
-  /// A cotangent has its value's type; what comes before the forward pass keeps the accumulator
-  /// type of the main grads.
+  /// Returns the type of v's cotangent: the type of v, or the accumulator type of main gradients
+  /// where v exists before the forward pass.
   constexpr dtype type_of_cotangent(value_id v) const {
     const value& x = b.g.at(v);
     return before_forward(x) ? accumulator_of(x.type) : x.type;
@@ -216,8 +219,9 @@ struct backward {
            (x.producer >= 0 && b.g.at_node(x.producer).when == phase::prologue);
   }
 
-  /// Parameters, and values the prologue derives from them, collect their gradients over
-  /// micro-batches in the main-grad store; all others get one cotangent a micro-batch.
+  /// Returns whether v collects its gradient over micro-batches in the store of main gradients, as
+  /// parameters and values that the prologue derives from them do. Other values get one cotangent
+  /// for each micro-batch.
   constexpr bool accumulates_in_store(value_id v) const {
     return (b.when != phase::epilogue || collects[v]) && before_forward(b.g.at(v));
   }

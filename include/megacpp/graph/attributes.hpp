@@ -1,4 +1,4 @@
-// Attributes: what a node is told beside its operands. An op that takes any has a plain aggregate
+// Attributes: the constants that a node has beside its operands. An op with attributes has a struct
 // of at most six numbers, flags, enumerators, places and sets of axes, which op_info::attributes
 // names:
 //
@@ -8,7 +8,8 @@
 //   b.emit(op::rope, {x, positions}, line, rope_attributes{1e4, 1});
 //   const auto a = n.attr.as<rope_attributes>();
 //
-// A node keeps them as words, which passes compare and mix without knowing what they are.
+// A node keeps its attributes as 64-bit integers. Passes compare and mix these without knowing
+// their meaning.
 #pragma once
 
 #include <megacpp/graph/placement.hpp>
@@ -22,10 +23,10 @@
 
 namespace mc {
 
-inline constexpr int max_attributes = 6; ///< of a node
+inline constexpr int max_attributes = 6; ///< attributes that a node has at most
 
-/// What an attribute is: a real number, an integer (a flag, too), an enumerator, a place or a set
-/// of axes.
+/// The kind of an attribute: a real number, an integer (or a flag), or something that has a name:
+/// an enumerator, a place or a set of axes.
 enum class attribute_kind : std::uint8_t { real, integer, named };
 
 namespace detail {
@@ -40,7 +41,8 @@ template <class T>
 requires std::integral<T> || std::is_enum_v<T>
 constexpr std::int64_t word_of(T x) { return static_cast<std::int64_t>(x); }
 
-/// A word as whatever member it initialises. Few calls: each is a step of a constant evaluation.
+/// The stored bits of an attribute, which convert to the type of the member that they initialise.
+/// The conversion makes few calls, since each is a step of a constant evaluation.
 struct attribute_word {
   std::int64_t bits = 0;
 
@@ -77,7 +79,7 @@ template <class M> inline constexpr attribute_kind kind_of =
     std::floating_point<M> ? attribute_kind::real
     : std::integral<M>     ? attribute_kind::integer
                            : attribute_kind::named;
-/// The members of an aggregate: their words, and what they are.
+/// The members of a struct of attributes: the bits and the kind of each.
 struct attribute_members {
   std::int64_t word[max_attributes];
   attribute_kind kind[max_attributes];
@@ -119,7 +121,7 @@ template <class A> constexpr attribute_members take(const A& a) {
 
 } // namespace detail
 
-/// A type of attributes, as data: how many members it has, and what they are.
+/// A type of attributes as data: the number of its members, and the kind of each.
 struct attribute_type {
   int count = 0;
   attribute_kind kind[max_attributes]{};
@@ -135,11 +137,11 @@ template <class A> constexpr attribute_type make_attribute_type() {
 template <class A> inline constexpr attribute_type type_of_attributes = make_attribute_type<A>();
 } // namespace detail
 
-/// The type of an op's attributes, for op_info::attributes.
+/// The description of the attribute struct A, as op_info::attributes takes it.
 template <class A> inline constexpr const attribute_type* attributes_of =
     &detail::type_of_attributes<A>;
 
-/// A node's attributes. None by default.
+/// The attributes of a node; by default it has none.
 struct attributes {
   const attribute_type* type = nullptr;
   std::int64_t word[max_attributes]{};
@@ -153,8 +155,8 @@ struct attributes {
   }
 
   template <class A> constexpr bool are() const { return type == attributes_of<A>; }
-  /// The aggregate that they were given as. Read as another type they are no constant, and at run
-  /// time std::logic_error.
+  /// Returns the attributes as the struct A that they were made from. With another struct this is
+  /// no constant expression, and at run time it throws std::logic_error.
   template <class A> constexpr A as() const {
     if (!are<A>()) throw std::logic_error("attributes are read as another type than they have");
     return detail::from_words<A>(word,

@@ -1,6 +1,7 @@
-// Building a graph: handles, parameters, inputs, and emitting checked nodes. The builder records
-// the first fault and goes on, so that one mistake gives one error. What builds graphs is cold: at
-// run time it runs once, and a run's unit should not spend seconds on optimising it.
+// The builder of graphs: handles to values, parameters, inputs, and nodes that are checked when
+// they are emitted. The builder records the first fault and goes on, so that one mistake gives one
+// error. Its functions are marked cold: at run time they run once, so optimising them would waste
+// compile time.
 #pragma once
 
 #include <megacpp/graph/op.hpp>
@@ -9,7 +10,7 @@ namespace mc {
 
 struct builder;
 
-/// A handle to a value under construction. Plain, copyable, not a template.
+/// A handle to a value of a graph that is being built. It is copyable and no template.
 struct var {
   builder* b = nullptr;
   value_id id = -1;
@@ -18,8 +19,8 @@ struct var {
   constexpr place at(axis a) const { return type().at[a]; }
 };
 
-/// Writes the name of a parameter or input, also behind redistributions; of an intermediate,
-/// op@line.
+/// Writes the name of a parameter or input, also where v is a redistribution of it. For another
+/// value it writes op@line.
 constexpr void spell(const graph& g, value_id v, text<160>& out) {
   if (v < 0) return;
   while (g.at(v).producer >= 0 && g.at_node(g.at(v).producer).op->redistributes)
@@ -34,7 +35,7 @@ constexpr void spell(const graph& g, value_id v, text<160>& out) {
   }
 }
 
-/// Writes a fault as "op(a, b) over axis", unless there is one already.
+/// Records a fault as "op(a, b) over axis", unless one is recorded already.
 [[gnu::cold]] constexpr void record(fault_record& wrong, const graph& g, fault f, source_line line,
                                     const char* op, value_id a = -1, value_id b = -1,
                                     int over = -1) {
@@ -58,8 +59,9 @@ struct builder {
   graph g{};
   phase when = phase::forward;
   bool derived = false;
-  region_id region = -1; ///< of nodes emitted now, beside those that read what one has anew
-  bool packed = false;   ///< sequences hold several documents, which attention must be given
+  region_id region = -1; ///< region that emitted nodes join, unless their operands name another one
+  bool packed = false;   ///< sequences hold several documents, so attention must be given document
+                         ///< numbers
 
   constexpr explicit builder(const mesh& m) { g.ranks = m; }
 
@@ -67,13 +69,14 @@ struct builder {
                       int over = -1) {
     record(g, f, line, op, a, b, over);
   }
-  /// The same, with what is wrong.
+  /// Records the fault f of operand a, and appends the reason `why`.
   constexpr void fail(fault f, source_line line, const char* op, value_id a, const char* why) {
     const bool first = g.wrong.code == fault::none;
     fail(f, line, op, a);
     if (first) g.wrong.what << ": " << why;
   }
-  /// A number that a layer is given, which the model calls `name`, is what `must` says (MEGA-C001).
+  /// Checks that a number of a layer, which the model calls `name`, is what `must` says; records
+  /// MEGA-C001 if not.
   constexpr bool in_range(bool holds, source_line line, const char* op, value_id a,
                           const char* name, double x, const char* must) {
     if (holds || g.wrong.code != fault::none) return holds;
@@ -85,17 +88,17 @@ struct builder {
   constexpr value_id add(const value& v, source_line line) {
     if (g.value_count == max_values) {
       fail(fault::S004, line, "value");
-      g.value_count /= 2; // goes on over what is there
+      g.value_count /= 2; // the builder goes on, overwriting older values
     }
     g.at(static_cast<value_id>(g.value_count)) = v;
     return static_cast<value_id>(g.value_count++);
   }
 
-  /// Checks a value that enters the graph, or that a rule declares: states of one-rank axes
-  /// normalise to invariant, levels are set outer to inner in the order of the axes, no dim stands
-  /// twice, sharded dims exist and their extents divide. A number may be a pending sum over pp, and
-  /// a range of the stores may be cut over it, or pending where stages share it. What is wrong is
-  /// put right after it is recorded, so that rules need not ask.
+  /// Checks a value that enters the graph or that a rule declares. A state on an axis of one rank
+  /// becomes invariant, levels are numbered from outside to inside in the order of the axes, no dim
+  /// stands twice, and a sharded dim exists and its extent divides. Over pp, a number may be a
+  /// pending sum, and a range of the stores may be sharded or pending. Each fault is recorded and
+  /// then repaired, so that rules can rely on sound values.
   [[gnu::cold]] constexpr void normalise(value& v, source_line line, const char* op) {
     if (over_stages(v) && refuse(fault::P018, line, op, v)) g.wrong.what << ") over pp";
     for (int a = 0; a < axes; ++a) {
@@ -111,7 +114,7 @@ struct builder {
         g.wrong.what << ": " << name_of(e.d) << " twice, call one of the two otherwise)";
       const std::int64_t ranks = ranks_of(v, e.d);
       std::int8_t level = 0;
-      for (const bool at_start : {false, true}) // of a range, what is known at start cuts last
+      for (const bool at_start : {false, true}) // of a range, an axis sized at start shards last
         for (int a = 0; a < axes; ++a) {
           place& p = v.at.at[a];
           if (!p.is_shard(e.d)) continue;
@@ -128,9 +131,10 @@ struct builder {
     shrink(v);
   }
 
-  /// A value that the caller feeds: its kind, name, element type, global extents (local ones over
-  /// an axis of unknown size) and placement. Faults: MEGA-S001 if a shard does not divide, S003 if
-  /// a dim stands twice or is sharded and missing, S004 above max_rank dims, P013 over both meshes.
+  /// Adds an input: a value that the caller feeds, with its feed, name, element type, global
+  /// extents (local ones over an axis of unknown size) and placement. Faults: MEGA-S001 if a shard
+  /// does not divide, S003 if a dim stands twice or is sharded and missing, S004 above max_rank
+  /// dims, P013 over both meshes.
   [[gnu::cold]] constexpr var input(feed from, const char* name, dtype t,
                                     std::initializer_list<extent> dims, placement at,
                                     source_line line = here(), int slot = 0) {
@@ -142,8 +146,8 @@ struct builder {
     return {this, add(v, line)};
   }
 
-  /// Integers that the caller feeds: what they are, and, where they are numbers of rows, what they
-  /// are below.
+  /// Adds an input of integers. `kind` says their meaning; integers that are numbers of rows are
+  /// less than `below`.
   [[gnu::cold]] constexpr var integers(feed from, integer_kind kind, const char* name,
                                        std::initializer_list<extent> dims, placement at,
                                        std::int64_t below = 0, source_line line = here()) {
@@ -152,10 +156,10 @@ struct builder {
     return v;
   }
 
-  /// A parameter "scope.name" with the placement in which it is stored: invariant or sharded, never
-  /// replicated, so that its gradient is complete wherever the optimizer sees it. Faults: those of
+  /// Adds a parameter "scope.name" with the placement in which it is stored. That is invariant or
+  /// sharded, never replicated, so that the optimizer sees a complete gradient. Faults: those of
   /// input(), and MEGA-S005 for a name that the graph has already, S004 above max_parameters, C001
-  /// for initial values, a rate or valid rows that are no such numbers.
+  /// for initial values, a rate or valid rows outside their ranges.
   [[gnu::cold]] constexpr var parameter(const char* scope, const char* name, dtype t,
                                         std::initializer_list<extent> dims, placement at,
                                         parameter_info info, source_line line = here()) {
@@ -184,9 +188,9 @@ struct builder {
     return {this, id};
   }
 
-  /// Declares a frozen parameter that is stored in several arrays, and gives these arrays, which
-  /// ops read in its place. Faults: MEGA-S001 where a shard would cut a block, MEGA-C001 for a form
-  /// beyond the limits.
+  /// Adds a frozen parameter that is stored in several arrays. Returns these arrays, which ops read
+  /// in place of the parameter. Faults: MEGA-S001 where a shard would cut a block of the encoding,
+  /// MEGA-C001 for a stored form beyond the limits.
   [[gnu::cold]] constexpr std::array<var, max_arrays> parameter(const char* scope, const char* name,
                                                                 const stored_form& form,
                                                                 std::initializer_list<extent> dims,
@@ -215,7 +219,7 @@ struct builder {
       value v = box;
       form.arrays[k].shape(v);
       v.name = form.arrays[k].name, v.type = form.arrays[k].type;
-      // So many elements for each block, in the order of the blocks.
+      // The array has as many elements for each block as for any other, in the order of the blocks.
       bool of_blocks = v.rank == box.rank && v.dims[v.rank - 1].n > 0 &&
                        v.dims[v.rank - 1].n % (last.n / form.block) == 0;
       for (int i = 0; of_blocks && i < v.rank; ++i)
@@ -228,15 +232,16 @@ struct builder {
     return arrays;
   }
 
-  /// Adds a node whose op, inputs, attributes and line are set: asks the op's rule for its outputs
-  /// and adds them. Returns the first of them; the others are in the node's `out`. A fault of the
-  /// rule, MEGA-P016 for operands of two regions or rows of another plan of experts, or MEGA-S004
-  /// when the graph is full, is recorded with the operands' names, and the node is added all the
-  /// same.
+  /// Adds a node whose op, inputs, attributes and line are set. The op's rule infers the outputs,
+  /// which are added, too. Returns the first output; the others are in the node's `out`. A fault is
+  /// recorded with the operands' names, and the node is added all the same: a fault of the rule,
+  /// MEGA-P016 for operands of two regions or of another plan of experts, MEGA-S004 for a full
+  /// graph.
   [[gnu::cold]] constexpr value_id emit(node n) {
     if (g.node_count == max_nodes) {
       fail(fault::S004, n.line, n.op->name, n.in[0]);
-      // whoever asks for the producer of what he gets, or for its further outputs, finds some
+      // The caller may read this value's producer and further outputs, so they are set to valid
+      // ids.
       const auto last = static_cast<value_id>(max_values - 1);
       g.at(last).producer = static_cast<node_id>(max_nodes - 1);
       for (value_id& v : g.at_node(max_nodes - 1).out) v = last;
@@ -245,7 +250,7 @@ struct builder {
     n.when = when;
     n.derived = derived;
     n.region = region;
-    for (value_id v : n.in) { // in the backward pass, regions are what the adjoints say
+    for (value_id v : n.in) { // in the backward pass, adjoints say which region
       const region_id of = derived || v < 0 ? region_id{-1} : region_of(g, g.at(v));
       if (of < 0) continue;
       if (n.region >= 0 && n.region != of) fail(fault::P016, n.line, n.op->name, v);
@@ -284,8 +289,9 @@ struct builder {
     return emit(n);
   }
 
-  /// The region of which `trips`, one i32 on each rank that a node makes, says how often it runs,
-  /// at least once: new or as it is. Faults: MEGA-S007 for another value, S004 above max_regions.
+  /// Returns the region that runs as often as `trips` says, at least once; a new one if there is
+  /// none. `trips` is one i32 on each rank, made by a node. Faults: MEGA-S007 for another value,
+  /// S004 above max_regions.
   [[gnu::cold]] constexpr region_id region_of_trips(value_id trips, source_line line) {
     for (int r = 0; r < g.region_count; ++r)
       if (g.regions[r].trips == trips) return static_cast<region_id>(r);
@@ -301,7 +307,8 @@ struct builder {
   }
 
 private:
-  /// Whether v finds rows as another plan of experts has them than the one whose rounds n runs in.
+  /// Returns whether v holds rows or counts of experts that another plan has made than the plan
+  /// whose rounds n runs in.
   constexpr bool of_another_plan(const node& n, const value& v) const {
     if (v.holds != integer_kind::expert_rows && v.holds != integer_kind::expert_counts)
       return false;
@@ -309,8 +316,8 @@ private:
     const value_id trips = g.regions[n.region].trips;
     return trips >= 0 && v.producer != g.at(trips).producer;
   }
-  /// Whether stages are to hold parts of a value, which is no number of which each has a summand,
-  /// and no range of their stores.
+  /// Returns whether v has an illegal state over pp: pipeline stages may hold summands of a number,
+  /// or parts of a range of their stores, and nothing else.
   constexpr bool over_stages(const value& v) const {
     const state s = v.at[axis::pp].s;
     if (s == state::invariant || g.ranks.trivial(axis::pp)) return false;
@@ -318,7 +325,7 @@ private:
         is_range(v) && (v.is == role::input ? is_store(v.from) : v.is != role::parameter);
     return s == state::partial ? v.rank > 0 && !range : s != state::shard || !range;
   }
-  /// Ranks among which a dim of a value is cut, over axes of known size.
+  /// Returns the number of ranks that shard dim d of a value, over axes of known size.
   constexpr std::int64_t ranks_of(const value& v, dim d) const {
     std::int64_t ranks = 1;
     for (int a = 0; a < axes; ++a)
@@ -326,10 +333,11 @@ private:
         ranks *= g.ranks.of(static_cast<axis>(a));
     return ranks;
   }
-  /// Whether normalise() finds nothing wrong with what a rule declares; scratch may be empty.
+  /// Returns whether normalise() would find no fault in a value that a rule declares. Scratch may
+  /// be empty.
   [[gnu::cold]] constexpr bool sound(const value& v) const {
     std::int64_t over[max_rank]{1, 1, 1, 1};
-    const place* const p = v.at.at; // steps of clang are counted here
+    const place* const p = v.at.at; // clang limits the steps of a constant evaluation
     if (p[3].s != state::invariant && over_stages(v)) return false;
     for (int a = 0; a < axes; ++a) {
       if (p[a].s != state::shard) continue;
@@ -343,7 +351,8 @@ private:
         return false;
     return countable(v);
   }
-  /// ": heads 6 over 4 ranks; 3 or 6 divide it)".
+  /// Appends the number of ranks and extents near it that divide: ": heads 6 over 4 ranks; 3 or 6
+  /// divide it)".
   constexpr void tell_divisors(const extent& e, std::int64_t ranks) {
     auto& out = g.wrong.what << ": " << name_of(e.d) << " " << e.n << " over " << ranks << " ranks";
     if (e.d == dim::kv_heads && e.n > 0 && ranks % e.n == 0) {
@@ -358,7 +367,7 @@ private:
     }
     out << ")";
   }
-  /// After a fault: the smallest extents, with which rules can count.
+  /// Sets the smallest extents that divide, so that rules can go on after a fault.
   constexpr void shrink(value& v) const {
     for (int i = 0; i < v.rank; ++i) {
       extent& e = v.dims[i];
@@ -375,8 +384,8 @@ private:
       else if (refuse(fault::S004, line, op, v)) g.wrong.what << ")";
     }
   }
-  /// Records a fault of a value that is not in the graph yet; if it is the first, the caller says
-  /// more and closes the parenthesis.
+  /// Records a fault of a value that is not in the graph yet. Returns whether it is the first
+  /// fault; then the caller appends the details and the closing parenthesis.
   constexpr bool refuse(fault f, source_line line, const char* op, const value& v) {
     if (g.wrong.code != fault::none) return false;
     g.wrong.code = f;
@@ -387,7 +396,8 @@ private:
     return true;
   }
 
-  /// "tokens holds token ids below 11, not indices below 7".
+  /// Appends what an operand holds and what the op needs: "tokens holds token ids below 11, not
+  /// indices below 7".
   [[gnu::cold]] constexpr void tell_integers(const inference& c) {
     const value& v = c.in(c.misread);
     auto& out = g.wrong.what << ": ";
@@ -404,8 +414,8 @@ private:
 
 constexpr const value& var::type() const { return b->g.at(id); }
 
-/// An operand with the source line of the expression it stands in, for operators, which take no
-/// default arguments.
+/// An operand together with the source line of its expression. Operators take it, since they can
+/// have no default arguments.
 struct located {
   var x;
   source_line line;

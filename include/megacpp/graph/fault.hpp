@@ -1,5 +1,5 @@
-// Faults: what is wrong with a graph, recorded once (the first), reported as one sentence at
-// compile time (run/report.hpp) or at run time (describe). graph/faults.inc lists them all, and
+// Faults of a graph. The first fault is recorded and reported as one sentence, at compile time
+// (run/report.hpp) or at run time (`describe`). graph/faults.inc lists all of them, and
 // docs/errors.md explains each code.
 #pragma once
 
@@ -14,7 +14,7 @@ enum class fault : std::uint8_t {
 #undef MEGACPP_FAULT
 };
 
-/// Up to N - 1 characters, as a value.
+/// A string of at most N - 1 characters, as a constexpr value.
 template <int N> struct text {
   char c[N]{};
   int n = 0;
@@ -32,14 +32,14 @@ template <int N> struct text {
     while (k > 0 && n < N - 1) c[n++] = digits[--k];
     return *this;
   }
-  /// A number to six digits, as %g has it.
+  /// Appends a number with six digits, as %g prints it.
   constexpr text& decimal(double x) {
     if (x != x) return *this << "nan";
     if (x < 0) return (*this << "-").decimal(-x);
     if (x > 1e300) return *this << "inf";
     if (x < 1e15 && static_cast<double>(static_cast<std::int64_t>(x)) == x)
       return *this << static_cast<std::int64_t>(x);
-    int exponent = 0, digits = 5; // behind the point
+    int exponent = 0, digits = 5; // digits behind the point
     for (; x >= 10; x /= 10) ++exponent;
     for (; x < 1; x *= 10) --exponent;
     auto d = static_cast<std::int64_t>(x * 1e5);
@@ -58,15 +58,14 @@ template <int N> struct text {
   constexpr const char* c_str() const { return c; }
 };
 
-/// A line of a model's source. A number alone has no file: converted from one, it does not claim
-/// that of the conversion.
+/// A line of a model's source. A source_line that is converted from a number has no file.
 struct source_line {
   int number;
   const char* file;
 
   constexpr source_line(int line = 0, const char* in = "") : number(line), file(in) {}
 
-  /// The file without its folders.
+  /// Returns the name of the file without its folders.
   constexpr const char* file_name() const {
     const char* name = file;
     for (const char* at = file; *at != 0; ++at)
@@ -75,7 +74,7 @@ struct source_line {
   }
 };
 
-/// As a default argument: the line and the file of the call.
+/// Returns the line and the file of the call, as a default argument of the function that is called.
 constexpr source_line here(int line = __builtin_LINE(), const char* file = __builtin_FILE()) {
   return {line, file};
 }
@@ -87,7 +86,7 @@ struct fault_record {
   text<160> what{};
 };
 
-/// "own_family.hpp:45", or "line 45 of the model" where the file is unknown.
+/// Returns "own_family.hpp:45", or "line 45 of the model" where the file is unknown.
 constexpr text<96> text_of(const source_line& line) {
   text<96> out;
   const char* file = line.file_name();
@@ -113,7 +112,7 @@ inline constexpr fault_text fault_texts[] = {
 
 constexpr const char* code_of(fault f) { return detail::fault_texts[static_cast<int>(f)].code; }
 
-/// The sentence of each code: what is wrong and what to do.
+/// Returns the sentence of a fault: it says what is wrong and what to do.
 constexpr const char* sentence_of(fault f) {
   return detail::fault_texts[static_cast<int>(f)].sentence;
 }

@@ -1,5 +1,5 @@
-// Values, nodes and the graph: plain constexpr data. Values (dtype, named dims, extents, placement)
-// are apart from nodes (op, inputs, outputs, attributes, source line).
+// Values, nodes and the graph, as plain constexpr data. A value has a dtype, named dims, extents
+// and a placement; a node has an op, inputs, outputs, attributes and a source line.
 #pragma once
 
 #include <megacpp/graph/attributes.hpp>
@@ -22,12 +22,14 @@ using value_id = std::int16_t;
 using node_id = std::int16_t;
 using region_id = std::int8_t;
 
-/// Order of a dim's elements over the ranks that share it: contiguous, or balanced (rank i of n
-/// holds the chunks i and 2n-1-i of 2n, so that causal attention costs every rank the same).
+/// The order in which ranks share the elements of a dim: contiguous, or balanced. In balanced order
+/// the dim has 2n pieces for n ranks, and rank i holds the pieces i and 2n-1-i, so that causal
+/// attention costs every rank the same.
 enum class order : std::uint8_t { contiguous, balanced };
 
-/// A named, global extent. Over an axis whose size is known only at start it is local, but for the
-/// elements of a range (range_axis).
+/// A named extent of a whole tensor. Over an axis whose size is known only at start, the extent is
+/// that of one rank; only the elements of a range of the stores have their whole extent there
+/// (range_axis).
 struct extent {
   dim d = dim::none;
   order o = order::contiguous;
@@ -47,7 +49,7 @@ enum class role : std::uint8_t {
   scratch       // lives during its node only
 };
 
-/// Which forward input of the model a role::input value is.
+/// The source of an input: a value of role::input is fed from here.
 enum class feed : std::uint8_t {
   none,
   stream,
@@ -55,25 +57,26 @@ enum class feed : std::uint8_t {
   labels,
   positions,
   documents,
-  order,     ///< where tokens stand in their sequences: 0 ... S-1, whatever positions a batch gives
-  all_order, ///< that of the tokens of all cp ranks
+  order,     ///< places of the tokens in their sequences: 0 ... S-1, whatever positions a batch
+             ///< gives
+  all_order, ///< places of the tokens of all cp ranks
   all_documents,
   token_keys,
   last,
   key_cache,
   value_cache,
-  slots, ///< of the new tokens in the caches
+  slots, ///< slots of the new tokens in the caches
   d_output,
-  declared_gradient, ///< of the update graph: of a tied parameter, where it is declared
-  tied_gradient,     ///< and of its other use
-  gradient,          ///< of the update graph, by group
+  declared_gradient, ///< update graph: gradient of a tied parameter from the part that declares it
+  tied_gradient,     ///< update graph: gradient of a tied parameter from its other use
+  gradient,          ///< update graph: gradients of a group of parameters
   master,
   first_moment,
   second_moment,
-  origin, ///< which elements of which parameters a group has
+  origin, ///< table that says which elements of which parameters a group has
   weight,
-  total, ///< what a step sums, by op/totals.hpp
-  seed,  ///< numbers of the step (op/numbers.hpp)
+  total, ///< sums of a step (op/totals.hpp)
+  seed,  ///< numbers of a step (op/numbers.hpp)
   step,
   learning_rate
 };
@@ -90,28 +93,31 @@ constexpr const char* name_of(feed f) {
   static_assert(std::size(names) == feeds);
   return names[static_cast<int>(f)];
 }
-/// What each rank is fed of the whole sequence, whose other tokens it does not have.
+/// Returns whether a feed describes the whole sequence; every cp rank is fed it, beside the feeds
+/// of its own tokens.
 constexpr bool is_of_all(feed f) { return f == feed::all_order || f == feed::all_documents; }
-/// True for the feeds that are 0, 1, 2, ... along a sequence, whatever a batch says.
+/// Returns whether a feed is 0, 1, 2, ... along a sequence, whatever a batch says.
 constexpr bool counts_tokens(feed f) { return f == feed::order || f == feed::all_order; }
-/// What generation keeps of earlier tokens.
+/// Returns whether a feed is a cache of keys or values, in which generation keeps earlier tokens.
 constexpr bool is_cache(feed f) { return f == feed::key_cache || f == feed::value_cache; }
-/// Ranges of the flat stores, which the update reads.
+/// Returns whether a feed is a range of the flat stores, which the update graph reads.
 constexpr bool is_store(feed f) { return f >= feed::declared_gradient && f <= feed::weight; }
-/// What the integers of a value are. An op that finds memory by them takes no others.
+/// The meaning of the integers of a value. An op that finds memory by integers takes only one kind.
 enum class integer_kind : std::uint8_t {
   unknown, ///< made by an op that does not say
   documents,
-  order,       ///< of tokens in their sequences
-  token_keys,  ///< of tokens in the global batch
-  slots,       ///< of tokens in the caches of their sequences; -1: padding
-  expert_rows, ///< of choices among their rank's rows; -1: dropped
+  order,       ///< places of tokens in their sequences
+  token_keys,  ///< numbers of tokens in the global batch, by which dropout draws
+  slots,       ///< slots of tokens in the caches of their sequences; -1: padding
+  expert_rows, ///< rows that the choices of tokens have among the rows of their rank; -1: dropped
   expert_counts,
-  labels,  ///< words; negative: none. All that follow are never negative, and may be labels
-  indices, ///< of rows of something. All that follow are indices, too
+  /// Token ids to predict; negative: none. All kinds after this one are never negative, and may
+  /// stand for labels.
+  labels,
+  indices, ///< numbers of rows of a table. All kinds after this one are indices, too
   tokens,
   positions,
-  last, ///< the token of each sequence that is read out
+  last, ///< the token of each sequence whose logits are read
   experts
 };
 constexpr const char* name_of(integer_kind k) {
@@ -122,29 +128,29 @@ constexpr const char* name_of(integer_kind k) {
                                    "numbers of experts"};
   return names[static_cast<int>(k)];
 }
-/// True if integers of kind `have` can stand where an op reads `need`.
+/// Returns whether integers of kind `have` may stand where an op reads `need`.
 constexpr bool serves(integer_kind have, integer_kind need) {
   using enum integer_kind;
   return have == need || (have > need && (need == labels || need == indices));
 }
 
-inline constexpr int max_slots = 8; ///< inputs of one feed
+inline constexpr int max_slots = 8; ///< inputs that one feed may have
 
 struct value {
-  const char* scope = ""; ///< parameters: "scope.name"; else empty
+  const char* scope = ""; ///< scope of a parameter, whose full name is "scope.name"; else empty
   const char* name = "";
   dtype type = dtype::f32;
   role is = role::intermediate;
   feed from = feed::none;
-  std::int8_t slot = 0; ///< which of several inputs of one feed
+  std::int8_t slot = 0; ///< number among the inputs of one feed
   std::int8_t rank = 0;
-  integer_kind holds = integer_kind::unknown; ///< of i32
+  integer_kind holds = integer_kind::unknown; ///< meaning of i32 integers
   extent dims[max_rank]{};
-  std::int64_t below = 0; ///< i32: what the integers are below; 0: that is not known
-  bool counts = false;    ///< i32: along dim 1 they are 0, 1, 2, ...
+  std::int64_t below = 0; ///< i32: every integer is less than this; 0: no bound is known
+  bool counts = false;    ///< i32: along dim 1 the integers are 0, 1, 2, ...
   placement at{};
   node_id producer = -1;
-  value_id grad_of = -1; ///< for cotangents and gradients: the forward value
+  value_id grad_of = -1; ///< forward value of which this is the cotangent or gradient; -1: none
 
   constexpr const extent& back() const { return dims[rank > 0 ? rank - 1 : 0]; }
   constexpr int find(dim d) const {
@@ -165,12 +171,12 @@ struct value {
   constexpr bool differentiable() const { return type <= dtype::bf16; }
 };
 
-/// Reads the full name of a parameter, "scope.name", which is what files call it (in a block with
-/// its layer's number before it).
+/// Reads the full name of a parameter, "scope.name", one character at a time. Files have the
+/// parameter under this name, behind the number of the layer if it is one of a block.
 class name_reader {
 public:
   constexpr explicit name_reader(const value& v) : at_(v.scope), then_(v.name) {}
-  /// The next character; 0 at the end.
+  /// Returns the next character; 0 at the end.
   constexpr char next() {
     if (*at_ != 0) return *at_++;
     if (then_ == nullptr) return 0;
@@ -190,8 +196,9 @@ constexpr bool same_name(const value& a, const value& b) {
   return same_name(name_reader(a), name_reader(b));
 }
 
-/// When a node runs. prologue and epilogue: once a step (values derived from parameters, and the
-/// transpose of that); forward and the two halves of the backward pass: once a micro-batch.
+/// The time when a node runs. The prologue (values derived from parameters) and the epilogue (its
+/// transpose) run once a step; the forward pass and the two halves of the backward pass run once
+/// for each micro-batch.
 enum class phase : std::uint8_t { prologue, forward, input_gradient, weight_gradient, epilogue };
 
 /// Phases that run together, from the first to the last.
@@ -204,11 +211,11 @@ struct phases {
   constexpr bool operator==(const phases&) const = default;
 };
 inline constexpr phases backward_pass{phase::input_gradient, phase::weight_gradient};
-/// What tasks of a step run of a graph, each as a whole.
+/// The phases of a graph that a step runs as tasks, each as a whole.
 inline constexpr phases phases_of_step[] = {phase::prologue, phase::forward, backward_pass,
                                             phase::epilogue};
 inline constexpr int step_phases = 4;
-/// The place of `when` in phases_of_step.
+/// Returns the index of `when` in phases_of_step.
 constexpr int number_of(phases when) {
   if (when.first == phase::epilogue) return 3;
   return when == backward_pass ? 2 : static_cast<int>(when.first);
@@ -216,10 +223,10 @@ constexpr int number_of(phases when) {
 
 struct op_info;
 
-// Members that passes index by the million are plain arrays: to index a std::array is two calls,
-// each of which a compiler counts and makes.
+// Members that passes index by the million are plain arrays: indexing a std::array is two calls,
+// which a constant evaluation executes and counts.
 
-/// Replaces a node's inputs or outputs; those not given are absent.
+/// Replaces a node's inputs or outputs. Those that `ids` does not give become absent.
 template <int N> constexpr void set(value_id (&list)[N], std::initializer_list<value_id> ids) {
   int k = 0;
   for (value_id v : ids) list[k++] = v;
@@ -236,63 +243,70 @@ struct node {
   attributes attr{};
   phase when = phase::forward;
   bool derived = false;  ///< written by a pass, not by the model
-  region_id region = -1; ///< with whose nodes it runs in trips, or -1: once
+  region_id region = -1; ///< region in whose trips the node runs; -1: it runs once
   source_line line{};
 };
 
-/// A loop: the nodes that name it run together, one after another, as often as `trips` says, and in
-/// the backward pass what was derived of them as often again (pass/regions.hpp).
+/// A loop: the nodes that name the region run together, in order, `trips` times. The nodes that the
+/// backward pass derives from them run as often (pass/regions.hpp).
 struct region {
-  value_id trips = -1; ///< i32, one number, made before the first trip
+  value_id trips = -1; ///< number of trips: one i32, made before the first trip
 };
 
 enum class init : std::uint8_t { zeros, ones, normal };
 
-/// How a step changes a parameter: AdamW by its gradient, or by a fixed step against the sign of
-/// what was collected (the bias that balances experts, op/router.hpp).
+/// The way in which a step changes a parameter: AdamW with its gradient, or a step of fixed size
+/// against the sign of the collected sum (the bias that balances experts, op/router.hpp).
 enum class update_rule : std::uint8_t { adamw, balance };
 
-inline constexpr int max_arrays = 3;               ///< of a stored parameter
-inline constexpr std::int64_t most_in_block = 512; ///< elements that are encoded together
+inline constexpr int max_arrays = 3;               ///< arrays in which one parameter may be stored
+inline constexpr std::int64_t most_in_block = 512; ///< elements that may be encoded together
 
-/// One array of a parameter that is stored in several.
+/// One array of a parameter that is stored in several arrays.
 struct stored_array {
   const char* name = "";
   dtype type = dtype::u8;
-  /// Changes the dims of a box of the parameter into those of this array's part of it.
+  /// Changes the dims of a box of the parameter into the dims of this array for that box.
   void (*shape)(value& box) = nullptr;
 };
-/// How a parameter is stored in several arrays: codes, and the numbers that its op needs to decode
-/// them. Only what is frozen is stored so.
+/// The way in which a frozen parameter is stored in several arrays: codes, and the numbers by which
+/// its op decodes them.
 struct stored_form {
   const char* name = "";
-  std::int64_t block = 1; ///< elements along the last dim that no shard may cut: at most 512
+  /// Elements along the last dim that are encoded together, at most 512. No shard cuts them.
+  std::int64_t block = 1;
   int count = 0;
   stored_array arrays[max_arrays]{};
-  /// Encodes `block` elements x, and writes each array's bytes to to[k].
+  /// Encodes `block` elements x, and writes the bytes of array k to to[k].
   void (*encode)(const double* x, std::byte* const* to) = nullptr;
 };
 
-/// What the registry knows of a parameter beside its value.
+/// Properties of a parameter that its value does not have; the registry reads them.
 struct parameter_info {
   value_id v = -1;
   init how = init::zeros;
-  double std = 0;         ///< of a normal initialisation
-  bool decay = false;     ///< weight decay applies
-  bool frozen = false;    ///< no gradient is derived
-  value_id gradient = -1; ///< set by differentiate: the finished gradient
-  axis_set pending{}; ///< over which that is a sum that the step's end reduces (pass/pending.hpp)
-  bool tied = false;  ///< the parameter of this name in the stem or the head is meant
-  /// Of a padded first dim, the rows that exist; 0: all. The others are counted nowhere and in no
-  /// file: for a table that is read by rows (inference::table_rows), as vocabulary_table pads it.
+  double std = 0;         ///< standard deviation of a normal initialisation
+  bool decay = false;     ///< weight decay applies to it
+  bool frozen = false;    ///< no gradient is derived for it
+  value_id gradient = -1; ///< finished gradient, which the pass `differentiate` sets
+  /// Axes over which `gradient` is a pending sum that the end of the step reduces
+  /// (pass/pending.hpp).
+  axis_set pending{};
+  bool tied = false; ///< this is a second use of the parameter of the same name in the stem or the
+                     ///< head
+  /// The number of rows that exist, where the first dim is padded; 0: all rows. The other rows are
+  /// counted nowhere and are in no file. It is for a table that is read by rows
+  /// (inference::table_rows), such as that of vocabulary_table.
   std::int64_t valid_rows = 0;
-  source_line line{}; ///< of its declaration
+  source_line line{}; ///< line of its declaration
   update_rule update = update_rule::adamw;
-  double rate = 0;                   ///< of update_rule::balance: the step
-  const stored_form* form = nullptr; ///< null: one array of the value's type, which is the value
-  value_id arrays[max_arrays]{-1, -1, -1}; ///< of a form: what ops read in place of the value
+  double rate = 0;                   ///< size of a step of update_rule::balance
+  const stored_form* form = nullptr; ///< the arrays in which it is stored; null: one array of the
+                                     ///< value's type
+  value_id arrays[max_arrays]{-1, -1, -1}; ///< values of the arrays of `form`, which ops read in
+                                           ///< place of `v`
 
-  /// True if a tied use says the same of its parameter as the declaration does.
+  /// Returns whether a tied use describes its parameter as the declaration does.
   constexpr bool declares_alike(const parameter_info& o) const {
     return how == o.how && std == o.std && decay == o.decay && frozen == o.frozen &&
            valid_rows == o.valid_rows && update == o.update && rate == o.rate && form == o.form;
@@ -305,11 +319,12 @@ struct graph {
   parameter_info parameters[max_parameters]{};
   region regions[max_regions]{};
   int node_count = 0, value_count = 0, parameter_count = 0, region_count = 0;
-  std::array<value_id, 2> outputs{-1, -1}; ///< the stream, or loss and token count, or logits
+  std::array<value_id, 2> outputs{-1, -1}; ///< the stream; or loss and token count; or logits
   value_id d_stream = -1;                  ///< cotangent of the stream that comes in
-  value_id side_loss = -1;                 ///< a summed loss that joins the head's
+  value_id side_loss = -1;                 ///< summed loss of this part, which is added to the
+                                           ///< head's loss
   mesh ranks{};
-  numerics sums = numerics::fast; ///< how its nodes sum over tokens
+  numerics sums = numerics::fast; ///< order in which its nodes sum over tokens
   fault_record wrong{};
 
   constexpr const value& at(value_id v) const { return values[v]; }
@@ -323,21 +338,22 @@ struct graph {
   }
 };
 
-/// Number of elements that one rank holds, or of one among them. Types of their own that convert to
-/// nothing: numbers of one rank and of the whole tensor do not mix (plan/boxes.hpp translates).
+/// A number of elements on one rank, or the index of one of them. local_count and global_count
+/// convert to nothing, so that they cannot be mixed up (plan/boxes.hpp translates between them).
 struct local_count {
   std::int64_t n = 0;
   constexpr bool operator==(const local_count&) const = default;
 };
-/// Number of elements of the whole tensor, or of one among them.
+/// A number of elements of the whole tensor, or the index of one of them.
 struct global_count {
   std::int64_t n = 0;
   constexpr bool operator==(const global_count&) const = default;
 };
 
-/// Elements that a value may have: sums of the sizes of a program's values stay within int64.
+/// The most elements that a value may have. With it, sums of the sizes of all values fit into
+/// int64.
 inline constexpr std::int64_t max_elements = std::int64_t{1} << 48;
-/// Whether a value has at most max_elements; its extents are not negative.
+/// Returns whether a value, whose extents are not negative, has at most max_elements.
 constexpr bool countable(const value& v) {
   std::int64_t room = max_elements;
   for (int i = 0; i < v.rank; ++i) {
@@ -353,21 +369,22 @@ constexpr global_count global_size(const value& v) {
   return {n};
 }
 
-/// Elements of a parameter without the rows that pad it, which come last.
+/// Returns the number of elements of a parameter without the rows that pad it, which are the last
+/// ones.
 constexpr global_count unpadded_size(const value& v, const parameter_info& p) {
   const std::int64_t n = global_size(v).n;
   return {p.valid_rows > 0 ? n / v.dims[0].n * p.valid_rows : n};
 }
 
-/// Whether a value is a range of the stores: (elements), or (layers, elements).
+/// Returns whether a value is a range of the stores: (elements), or (layers, elements).
 constexpr bool is_range(const value& v) {
   return v.rank > 0 && v.dims[v.rank - 1].d == dim::elements &&
          (v.rank == 1 || (v.rank == 2 && v.dims[0].d == dim::layers));
 }
-/// Only a range of the stores may be cut over an axis whose size is known only at start. Gives that
-/// axis; -1: there is none, or v is no range. Of a range, the mesh of the graph gives the most that
-/// a rank may hold, and one with all sizes what each does: every rank as many, of which those
-/// behind the last element are padding.
+/// Returns the axis of unknown size over which a range of the stores is sharded; -1: there is none,
+/// or v is no range. No other value may be sharded over an axis whose size is known only at start.
+/// Where the size is unknown, the extent on a rank is the most that it may hold. Where it is known,
+/// every rank has an equal extent, and the elements behind the last one are padding.
 constexpr int range_axis(const mesh& m, const value& v) {
   if (!is_range(v)) return -1;
   for (int a = 0; a < axes; ++a)
@@ -375,12 +392,12 @@ constexpr int range_axis(const mesh& m, const value& v) {
   return -1;
 }
 
-/// One of n parts of an extent: elements of a range are padded, all else divides.
+/// Returns the extent of one of n ranks: that of a range is rounded up, and any other one divides.
 constexpr std::int64_t share_of(const extent& e, std::int64_t whole, std::int64_t n) {
   return e.d == dim::elements ? (whole + n - 1) / n : whole / n;
 }
 
-/// Extent of dim i of a value on one rank.
+/// Returns the extent of dim i of a value on one rank.
 constexpr std::int64_t local_extent(const mesh& m, const value& v, int i) {
   const extent& e = v.dims[i];
   std::int64_t n = e.n;
@@ -396,13 +413,13 @@ constexpr local_count local_size(const mesh& m, const value& v) {
   return {n};
 }
 
-/// Sequences of a value on one rank, each of which a sum over its tokens takes apart; 1: it takes
-/// all tokens at once, as it does wherever the first dim is not the batch.
+/// Returns how many sequences of a value a rank holds that a sum over tokens adds up one by one. 1:
+/// the sum takes all tokens at once, as it does wherever the first dim is not the batch.
 constexpr std::int64_t sequences_apart(numerics sums, const mesh& m, const value& v) {
   const bool apart = sums == numerics::batch_invariant && v.rank > 0 && v.dims[0].d == dim::batch;
   return apart ? local_extent(m, v, 0) : 1;
 }
-/// Of `rows` local rows of a value, those that a sum over rows takes at once.
+/// Returns how many of `rows` local rows of a value a sum over rows takes at once.
 constexpr std::int64_t rows_at_once(numerics sums, const mesh& m, const value& v,
                                     std::int64_t rows) {
   const std::int64_t n = sequences_apart(sums, m, v);
@@ -413,7 +430,8 @@ constexpr std::int64_t local_bytes(const mesh& m, const value& v) {
   return local_size(m, v).n * size_of(v.type);
 }
 
-/// The cotangent of a value `of`: same dims and type, dual placement, no name and no producer yet.
+/// Returns a value that is the cotangent of v: with its dims and type, the dual placement, no name
+/// and no producer yet. `of` is the id of v.
 constexpr value cotangent(const value& v, value_id of) {
   value c = v;
   c.at = cotangent(v.at);

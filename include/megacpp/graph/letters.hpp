@@ -1,5 +1,6 @@
-// The states of a placement by one letter, as their tables have them: to(x, axis::tp, R). They are
-// opted into by including this header, for such names meet macros of others: <complex.h> defines I.
+// The states of a placement by one letter, as tables print them: to(x, axis::tp, R). A model
+// includes this header by choice, since its names meet macros of other headers: <complex.h> defines
+// I.
 #pragma once
 
 #include <megacpp/graph/placement.hpp>

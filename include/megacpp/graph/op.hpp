@@ -1,6 +1,6 @@
-// What an op is: a name, a rule that infers its outputs, an adjoint that writes its backward pass,
-// and its cost. An op is one constexpr op_info in a header of its own; nodes point to it; execution
-// is the specialisation kernel_of<&the_op>. There is no list of ops anywhere.
+// The description of an op: a name, a rule that infers its outputs, an adjoint that writes its
+// backward pass, and its cost. Each op is one constexpr op_info in a header of its own, to which
+// nodes point. The specialisation kernel_of<&the_op> executes it. There is no list of ops anywhere.
 #pragma once
 
 #include <megacpp/graph/form.hpp>
@@ -13,8 +13,8 @@ namespace mc {
 
 struct backward;
 
-/// Work of one node on one rank: floating-point operations, bytes that must be read and written;
-/// how many of the operations compute again what another node has computed.
+/// The work of one node on one rank: floating-point operations, bytes that must be read and
+/// written, and in `again` the operations that only repeat what another node has computed.
 struct work {
   std::int64_t flops = 0, read = 0, written = 0, again = 0;
   constexpr work& operator+=(const work& o) {
@@ -23,96 +23,99 @@ struct work {
   }
 };
 
-/// What a rule sees and says: the operands of one node, and the outputs inferred from them.
+/// The state of a rule that infers a node: the operands that it reads, the outputs that it
+/// declares, and the first fault.
 struct inference {
   const graph& g;
   const node& n;
   value out[max_outputs]{};
   int outs = 0;
   fault wrong = fault::none;
-  int first = -1, second = -1; ///< operands to blame
-  int looking = -1;            ///< the axis whose places are being joined; -1: none
-  int over = -1;               ///< the axis to blame
-  const char* number = "";     ///< the attribute to blame,
-  double is = 0;               ///< what it is,
-  const char* range = "";      ///< and what it must be
-  int misread = -1;            ///< the operand whose integers are others than the op reads,
-  integer_kind need{};         ///< what they must be,
-  std::int64_t most = 0;       ///< and below what; 0: any
-  unsigned tables = 0;         ///< bit k: of operand k only table_rows(k) are read
+  int first = -1, second = -1; ///< operands that a fault blames
+  int looking = -1;            ///< axis whose places are being joined; -1: none
+  int over = -1;               ///< axis that a fault blames
+  const char* number = "";     ///< attribute that a fault blames
+  double is = 0;               ///< value of that attribute
+  const char* range = "";      ///< values that the attribute may have
+  int misread = -1;            ///< operand whose integers are of another kind than the op reads
+  integer_kind need{};         ///< kind of integers that the op reads
+  std::int64_t most = 0;       ///< bound below which these integers must be; 0: any
+  unsigned tables = 0;         ///< bit k: of operand k, the op reads only table_rows(k) rows
 
   static constexpr value absent{};
 
   constexpr bool has(int k) const { return n.in[k] >= 0; }
-  /// Operand k. An absent one reads as a number: `floats` and its like say that it is missing.
+  /// Returns operand k. An absent one reads as a number, and `floats` and the like report that it
+  /// is missing.
   constexpr const value& in(int k) const { return n.in[k] < 0 ? absent : g.values[n.in[k]]; }
   [[gnu::cold]] constexpr void fail(fault f, int a = -1, int b = -1) {
     if (wrong != fault::none) return;
     wrong = f, first = a, second = b, over = looking;
   }
 
-  // What a rule says of its operands, one line a property that the kernel relies on. Each records a
-  // fault where the operands are otherwise. Dims are compared by name, extent and order.
+  // The functions below check one property of operands each, on which the kernel relies, and record
+  // a fault where an operand lacks it. Dims are compared by name, extent and order.
 
-  /// Holds, or the fault is recorded.
+  /// Records fault f unless the condition holds.
   constexpr void require(bool holds, fault f, int a = -1, int b = -1) {
     if (!holds) fail(f, a, b);
   }
-  /// An attribute, the number that a model calls `name`, is what `must` says (MEGA-C001).
+  /// Checks that an attribute, which the model calls `name`, is what `must` says (MEGA-C001).
   [[gnu::cold]] constexpr void in_range(bool holds, const char* name, double x, const char* must) {
     if (!holds && wrong == fault::none) number = name, is = x, range = must;
     require(holds, fault::C001, 0);
   }
-  /// These operands are there (MEGA-S008) and of type t (S007).
+  /// Checks that these operands are there (MEGA-S008) and of type t (S007).
   [[gnu::cold]] constexpr void typed(std::initializer_list<int> operands, dtype t) {
     for (int k : operands)
       if (!has(k)) fail(fault::S008, 0, k == 1 ? -1 : 1);
       else if (in(k).type != t) fail(fault::S007, k);
   }
-  /// These operands are there, of one floating-point type.
+  /// Checks that these operands are there and have one floating-point type.
   [[gnu::cold]] constexpr void floats(std::initializer_list<int> operands) {
     typed(operands, in(*operands.begin()).type);
     require(in(*operands.begin()).differentiable(), fault::S007, *operands.begin());
   }
   constexpr void ints(std::initializer_list<int> operands) { typed(operands, dtype::i32); }
-  /// Operand k, to be named beside operand x, is there, and its integers are of this kind, or of an
-  /// op that does not say (MEGA-S010): for an op that finds no memory by them.
+  /// Checks that operand k is there, and that its integers are of this kind or unknown (MEGA-S010).
+  /// It is for an op that does not find memory by them. The fault names operand x, too.
   [[gnu::cold]] constexpr void holds(int k, integer_kind kind, int x = -1) {
     ints({k});
     const integer_kind have = in(k).holds;
     if (have != integer_kind::unknown && !serves(have, kind)) misreads(k, kind, 0, x);
   }
-  /// The same of integers that the op finds memory by: of this kind, and known to be below `rows`
-  /// (0: below anything).
+  /// Checks integers by which the op finds memory: they are of this kind, and known to be below
+  /// `rows` (0: below any number). The fault names operand x, too.
   [[gnu::cold]] constexpr void indexes(int k, integer_kind kind, std::int64_t rows, int x = -1) {
     ints({k});
     const value& v = in(k);
     if (!serves(v.holds, kind) || v.below <= 0 || (rows > 0 && v.below > rows))
       misreads(k, kind, rows, x);
   }
-  /// The parameter that operand k is, also behind redistributions; null: none.
+  /// Returns the parameter that operand k is, also behind redistributions; null: it is none.
   [[gnu::cold]] constexpr const parameter_info* parameter(int k) const;
-  /// Rows of the table that operand k is, without those that pad a parameter, which the op promises
-  /// not to read.
+  /// Returns the rows of a table, which is operand k, without the rows that pad a parameter. An op
+  /// that calls this promises not to read those.
   [[gnu::cold]] constexpr std::int64_t table_rows(int k) {
     tables |= 1u << k;
     const parameter_info* const p = parameter(k);
     return p != nullptr && p->valid_rows > 0 ? p->valid_rows : in(k).dims[0].n;
   }
-  /// These operands are there, of the type in which sums over operand x are kept.
+  /// Checks that these operands are there, and of the type in which sums over operand x are kept.
   [[gnu::cold]] constexpr void sums(std::initializer_list<int> operands, int x) {
     typed(operands, accumulator_of(in(x).type));
   }
-  /// Operand k has so many dims (MEGA-S003).
+  /// Checks that operand k has so many dims (MEGA-S003).
   constexpr void rank(int k, int dims) { require(in(k).rank == dims, fault::S003, k); }
-  /// Operand k has the dims of these names.
+  /// Checks that operand k has the dims of these names.
   [[gnu::cold]] constexpr void dims(int k, std::initializer_list<dim> names) {
     const value& v = in(k);
     rank(k, static_cast<int>(names.size()));
     for (int i = 0; i < v.rank && v.rank == static_cast<int>(names.size()); ++i)
       require(v.dims[i].d == names.begin()[i], fault::S003, k);
   }
-  /// The dims of operand k are those of operand x from the `from`-th on, as many as k has.
+  /// Checks that the dims of operand k are those of operand x from number `from` on, as many as k
+  /// has.
   [[gnu::cold]] constexpr void dims_from(int k, int x, int from) {
     const value &a = in(x), &b = in(k);
     if (from < 0 || from + b.rank > a.rank) return fail(fault::S003, x, k);
@@ -122,16 +125,18 @@ struct inference {
     if (a == b) return;
     fail(a.d != b.d ? fault::S003 : a.n != b.n ? fault::S002 : fault::P012, x, k);
   }
-  /// Operand k has the dims of operand x.
+  /// Checks that operand k has the dims of operand x.
   constexpr void alike(int k, int x) { leads(k, x, 0); }
-  /// The dims of operand k are the first ones of operand x: all but `rest`, or any number of them.
+  /// Checks that operand k has the first dims of operand x: all but `rest`, or any number if that
+  /// is -1.
   [[gnu::cold]] constexpr void leads(int k, int x, int rest = -1) {
     if (rest >= 0 && in(k).rank != in(x).rank - rest) return fail(fault::S003, x, k);
     dims_from(k, x, 0);
   }
-  /// The dims of operand k are the last ones of operand x.
+  /// Checks that operand k has the last dims of operand x.
   constexpr void trails(int k, int x) { dims_from(k, x, in(x).rank - in(k).rank); }
-  /// No dim stands twice in output k, which is made of dims of several operands (MEGA-S003).
+  /// Checks that no dim stands twice in output k, which takes its dims from operands a and b
+  /// (MEGA-S003).
   [[gnu::cold]] constexpr void distinct(int k, int a, int b) {
     const value& v = out[k];
     for (int i = 0; i < v.rank; ++i) require(v.find(v.dims[i].d) == i, fault::S003, a, b);
@@ -142,12 +147,12 @@ struct inference {
     fail(fault::S010, k < x ? k : x, k < x ? x : k);
   }
 
-  /// The next output, which a node has at most max_outputs of (MEGA-S004).
+  /// Returns the next output; a node has at most max_outputs (MEGA-S004).
   [[gnu::cold]] constexpr value& next_output() {
     if (outs == max_outputs) fail(fault::S004, 0), --outs;
     return out[outs++];
   }
-  /// Declares the next output, starting from a copy of `like` without its name, role and placement.
+  /// Declares the next output with the type and the dims of `like`, and nothing else of it.
   [[gnu::cold]] constexpr value& declare(const value& like) {
     value& v = next_output();
     v.type = like.type, v.take_dims(like);
@@ -159,7 +164,7 @@ struct inference {
     for (const extent& e : dims) v.dims[v.rank++] = e;
     return v;
   }
-  /// Memory for this node alone: `bytes` on each rank.
+  /// Declares scratch: memory of `bytes` on each rank that lives during this node alone.
   constexpr value& declare_scratch(std::int64_t bytes) {
     value& v = declare(dtype::u8, {extent(dim::elements, bytes)});
     v.is = role::scratch;
@@ -170,35 +175,40 @@ struct inference {
 using rule_function = void (*)(inference&);
 using adjoint_function = void (*)(backward&, const node&);
 using cost_function = work (*)(const graph&, const node&);
-/// What a node asks of its communicator, on a mesh whose sizes are all known.
+/// Returns the calls of the communicator that a node makes, on a mesh whose sizes are all known.
 using wire_function = transfers (*)(const graph&, const node&, const mesh&);
 using room_function = std::int64_t (*)(const graph&, const node&);
 
 struct op_info {
   const char* name;
   rule_function rule;
-  adjoint_function adjoint = nullptr; ///< null: no gradient may be wanted through it (MEGA-P017)
-  cost_function cost = nullptr;       ///< null: reads its inputs and writes its outputs once
+  adjoint_function adjoint = nullptr; ///< null: no gradient passes through it, and none may be
+                                      ///< wanted (MEGA-P017)
+  cost_function cost = nullptr;       ///< null: it reads its inputs and writes its outputs once
   wire_function wire = nullptr;       ///< null: it needs no other rank
-  int typed_by = 0;                   ///< the input whose dtype selects the kernel's element type
+  int typed_by = 0;                   ///< input whose dtype selects the kernel's element type
   bool accumulates = false;           ///< adds into outputs that are gradients, or sums over trips
-  int in_place = -1;                  ///< the input whose memory its first output may take over
-  bool cheap = false;                 ///< bound by bytes: selective recomputation runs it again
+  int in_place = -1;                  ///< input whose memory its first output may take over
+  bool cheap = false;                 ///< bound by memory bandwidth, so selective recomputation
+                                      ///< runs it again
   bool linear = false;                ///< its adjoint reads the cotangent alone, in any type
-  bool crosses = false;               ///< takes values of one mesh to the other
+  bool crosses = false;               ///< takes values from one mesh to the other
   unsigned constants = 0;             ///< bit k: output k has no gradient, whatever it depends on
-  unsigned changes = 0;               ///< bit k: writes its operand k
-  bool decodes = false; ///< its result is larger than the parameters that it reads: it runs
-                        ///< where that is read, again in the backward pass, and nobody keeps it
-  bool takes_ranges = false;  ///< element by element, however many: ranges cut at start (MEGA-P022)
-  bool commutes = false;      ///< its operands 0 and 1 have no order
+  unsigned changes = 0;               ///< bit k: it writes its operand k
+  /// The result of such an op is larger than the parameters that it reads. The op runs where the
+  /// result is read, again in the backward pass, and the result is never kept.
+  bool decodes = false;
+  bool takes_ranges = false;  ///< works element by element, also on ranges that are cut at start
+                              ///< (MEGA-P022)
+  bool commutes = false;      ///< its operands 0 and 1 may be exchanged
   bool redistributes = false; ///< its output is its operand, placed as an op::transition says
-  int seen = -1; ///< the operand that the host reads, too: its integers decide what is started
-  room_function host_room = nullptr; ///< bytes of the host that its kernel needs beside these
-  const attribute_type* attributes = nullptr; ///< its nodes' type of attributes; null: none
+  int seen = -1; ///< operand that the host reads, too: its integers decide how much is started
+  room_function host_room = nullptr; ///< bytes of host memory that its kernel needs beside the copy
+                                     ///< of operand `seen`
+  const attribute_type* attributes = nullptr; ///< type of its nodes' attributes; null: none
   operand_lists operands{};                   ///< names of its operands and outputs
-  fused_form form{}; ///< of an op that a pass writes: the parts in whose place it stands
-  const op_info* fuses[max_forms]{}; ///< fused ops of which a node of this op is a part
+  fused_form form{};                          ///< for a fused op: the ops that it replaces
+  const op_info* fuses[max_forms]{}; ///< fused ops that replace a node of this op and others
 };
 
 constexpr const parameter_info* inference::parameter(int k) const {
@@ -211,13 +221,14 @@ constexpr const parameter_info* inference::parameter(int k) const {
   return g.parameter_of(v);
 }
 
-/// The region of which each trip makes v anew, or -1. A sum over its trips outlives them.
+/// Returns the region in whose trips v is made anew, or -1. A sum over trips belongs to no region.
 constexpr region_id region_of(const graph& g, const value& v) {
   if (v.producer < 0 || g.at_node(v.producer).op->accumulates) return -1;
   return g.at_node(v.producer).region;
 }
 
-/// The values that the host reads: how often regions run, and what ops name (op_info::seen).
+/// The set of values that the host reads: numbers of trips, and operands that ops name
+/// (op_info::seen).
 struct seen_values {
   bool has[max_values]{};
 
@@ -233,27 +244,27 @@ private:
   }
 };
 
-/// The mesh over which a placement spreads: bit 0 the dense axes (dp, cp, tp), bit 1 the expert
-/// axes (edp, ep, etp). Neither: the value is the same on every rank of a stage, thus of both
-/// meshes.
+/// Returns the meshes over which a placement spreads: bit 0 for a dense axis (dp, cp, tp), bit 1
+/// for an expert axis (edp, ep, etp). A value without either bit is the same on every rank of a
+/// stage, so it lies on both meshes.
 constexpr unsigned spread(const placement& at) {
-  const place* const p = at.at; // in the order of enum axis: steps of clang are counted here
+  const place* const p = at.at; // in the order of enum axis; clang limits steps of evaluation
   constexpr auto same = state::invariant;
   return (p[0].s != same || p[1].s != same || p[2].s != same ? 1u : 0u) |
          (p[4].s != same || p[5].s != same || p[6].s != same ? 2u : 0u);
 }
 
-/// The link from an op to its kernel; specialised in kernel/ (and in a user's header).
+/// The link from an op to its kernel. kernel/ and headers of users specialise it.
 template <const op_info* Op> struct kernel_of;
-/// The kernel of an op on a device: by default the one that all devices share, if there is one;
-/// specialised for a device that needs another.
+/// The kernel of an op on a device. By default it is the kernel that all devices share, if there is
+/// one; a device that needs another kernel specialises it.
 template <const op_info* Op, class Device> struct kernel_on;
 template <const op_info* Op, class Device>
 requires requires { sizeof(kernel_of<Op>); }
 struct kernel_on<Op, Device> : kernel_of<Op> {};
 
-/// Infers the outputs of c's node by its op's rule. Dense and expert mesh fold over the same ranks,
-/// so a value lies on one of them, and only an op that crosses sees both (MEGA-P013).
+/// Infers the outputs of c's node by its op's rule. The dense and the expert mesh arrange the same
+/// ranks, so a value lies on one of them, and only an op with `crosses` may see both (MEGA-P013).
 [[gnu::cold]] constexpr void infer(inference& c) {
   if (!c.n.op->crosses) {
     unsigned seen = 0;
@@ -281,19 +292,19 @@ struct kernel_on<Op, Device> : kernel_of<Op> {};
 
 // --- inference of placements ---------------------------------------------------------------------
 
-/// How an op depends on its differentiable operands: separately linear in each (a product), linear
-/// in all of them together (a sum), any function of each element (nonlinear), or the sum of such a
-/// function over the dims that the output lacks (reduction).
+/// The way in which an op depends on its differentiable operands: linear in each of them (a
+/// product), linear in all of them together (a sum), any function of each element (nonlinear), or a
+/// sum of such a function over the dims that the output lacks (reduction).
 enum class algebra : std::uint8_t { product, sum, nonlinear, reduction };
 
-/// The place of an output with the dims of `out` on one axis. `operands` index the node's inputs;
-/// `whole` names dims that the op needs unsharded. Faults are recorded in c.
+/// Returns the place on axis a of an output with the dims of `out`. `operands` are numbers of the
+/// node's inputs; `whole` names dims that the op needs unsharded. Faults are recorded in c.
 [[gnu::cold]] constexpr place join(inference& c, axis a, algebra how, const value& out,
                                    std::initializer_list<int> operands,
                                    std::initializer_list<dim> whole) {
   place cut{};
   int cutter = -1;
-  unsigned states = 0; // of operands that have gradients, a bit each
+  unsigned states = 0; // a bit for each state that a differentiable operand has
   for (int k : operands) {
     if (c.n.in[k] < 0) continue;
     const value& v = c.g.values[c.n.in[k]];
@@ -355,8 +366,8 @@ enum class algebra : std::uint8_t { product, sum, nonlinear, reduction };
   return replicate >= 0 ? mc::replicate : mc::invariant;
 }
 
-/// Places output k on every axis by join(). Dims that the op needs whole lie in their natural order
-/// (MEGA-P012): an element's index tells where it stands.
+/// Places output k on every axis by join(). Dims that the op needs whole must lie in contiguous
+/// order (MEGA-P012), since an element's index tells its place.
 [[gnu::cold]] constexpr void place_output(inference& c, int k, algebra how,
                                           std::initializer_list<int> operands,
                                           std::initializer_list<dim> whole = {}) {

@@ -5,10 +5,10 @@
 //     static constexpr name<1, element::sum> factor{};
 //   };
 //
-// A name says the place of an operand in its node, and what its elements are. It is an integer
-// where a rule or an adjoint wants one; a kernel gets the operand's pointer by it, typed. Several
-// ops may share a list. An op has its lists as op_info::operands, so that the name of another op's
-// operand is refused.
+// A name says which number an operand has in its node, and the type of its elements. Rules and
+// adjoints use it as an integer; a kernel uses it to get the operand's pointer, with its type.
+// Several ops may share a list. op_info::operands names the lists of an op, so that a name from
+// another op's list is refused.
 #pragma once
 
 #include <megacpp/num/dtype.hpp>
@@ -17,17 +17,17 @@
 
 namespace mc {
 
-/// The type of an operand's elements, as it follows from the node that the operand belongs to.
+/// The type of an operand's elements, as it follows from the operand's node.
 enum class element : std::uint8_t {
-  of_node, ///< those that the node is typed by (op_info::typed_by)
-  sum,     ///< what sums of them are kept in: accumulator_t
+  of_node, ///< the type that selects the node's kernel (op_info::typed_by)
+  sum,     ///< the type that sums of `of_node` have: accumulator_t
   u8,      ///< bytes whose meaning the op knows
   i32,
   i64,
   f64,
-  moment,    ///< the type of this role (recipe/precision.hpp)
-  converted, ///< of a type that the node's attributes or rule decide
-  bytes      ///< scratch
+  moment,    ///< the type that moments have (recipe/precision.hpp)
+  converted, ///< a type that the node's attributes or rule decide
+  bytes      ///< scratch, which has no type
 };
 
 template <class List, int K, element E, bool Output> struct operand_name {
@@ -35,7 +35,7 @@ template <class List, int K, element E, bool Output> struct operand_name {
   static constexpr int at = K;
   static constexpr element is = E;
   static constexpr bool output = Output;
-  // NOLINTNEXTLINE(google-explicit-constructor): it is that number
+  // NOLINTNEXTLINE(google-explicit-constructor): a name is used as its number.
   constexpr operator int() const { return K; }
 };
 template <class List> struct input_names {
@@ -45,13 +45,13 @@ template <class List> struct output_names {
   template <int K, element E = element::of_node> using name = operand_name<List, K, E, true>;
 };
 
-/// Operands or outputs of one op as a mask, bit k for number k (op_info::changes and constants).
+/// Returns a mask with bit k for operand or output k of an op (op_info::changes and constants).
 template <class List, bool Output, int... K, element... E>
 constexpr unsigned mask_of(operand_name<List, K, E, Output>... /*names*/) {
   return ((1u << K) | ...);
 }
 
-/// The type of elements E of an operand of a node of type T.
+/// Maps an element kind to the C++ type of an operand whose node has type T.
 template <element E, class T> struct type_of_element { using type = T; };
 template <class T> struct type_of_element<element::sum, T> { using type = accumulator_t<T>; };
 template <class T> struct type_of_element<element::u8, T> { using type = std::uint8_t; };
@@ -63,7 +63,7 @@ template <class T> struct type_of_element<element::converted, T> { using type = 
 template <class T> struct type_of_element<element::bytes, T> { using type = std::byte; };
 template <class Name, class T> using element_t = typename type_of_element<Name::is, T>::type;
 
-/// The lists of an op, told apart by their addresses.
+/// The lists of operands and outputs of an op. The address of each identifies its list.
 struct operand_lists {
   const char* in = nullptr;
   const char* out = nullptr;
@@ -71,14 +71,15 @@ struct operand_lists {
 namespace detail {
 template <class List> inline constexpr char tag_of_list = 0;
 } // namespace detail
-/// The two lists of an op, as op_info::operands has them. An op without results has no Out.
+/// The two lists of an op, as op_info::operands has them. An op without outputs has no Out.
 template <class In, class Out = void>
 inline constexpr operand_lists named{&detail::tag_of_list<In>, &detail::tag_of_list<Out>};
 
-/// Dims [From, To) of an operand: negative ones count from the end, To = 0 is the end.
+/// The dims From to To - 1 of an operand. Negative numbers count from the end, and To = 0 is the
+/// end.
 template <int From, int To> struct dim_range {};
 template <int From, int To = 0> inline constexpr dim_range<From, To> dims{};
-/// A type as an argument.
+/// A type that is passed as an argument.
 template <class A> struct type_tag { using type = A; };
 template <class A> inline constexpr type_tag<A> of_type{};
 

@@ -17,7 +17,7 @@
 
 namespace mc {
 
-/// Names of tensor dims. One tensor never has the same name twice.
+/// The names of tensor dims. One tensor never has the same name twice.
 enum class dim : std::uint8_t {
   none,
   batch,
@@ -34,10 +34,10 @@ enum class dim : std::uint8_t {
   rows,
   elements,
   copies,
-  choices,   ///< the experts a token goes to
-  sequences, ///< of all ranks whose tokens one rank's experts take
-  replicas,  ///< one entry a rank of an axis of unknown size
-  layers     ///< of a group of the stores, of which each has as many elements
+  choices,   ///< experts that a token goes to
+  sequences, ///< sequences of all ranks whose tokens go to the experts of one rank
+  replicas,  ///< one element for each rank of an axis of unknown size
+  layers     ///< layers in a group of the stores, each with as many elements
 };
 
 constexpr const char* name_of(dim d) {
@@ -50,9 +50,9 @@ constexpr const char* name_of(dim d) {
 
 enum class state : std::uint8_t { invariant, replicate, partial, shard };
 
-/// State on one axis. For shard: the dim, and the level of this axis among those that shard the
-/// same dim, 0 outermost; only the innermost axis of a dim may be gathered or re-sharded. For
-/// partial: whether the ranks' numbers are added, or the largest is taken.
+/// The state of a tensor on one axis. A shard has a dim, and the level of this axis among the axes
+/// that shard that dim, 0 for the outermost; only the innermost may be gathered or re-sharded. A
+/// partial value is a pending sum or a pending maximum.
 struct place {
   state s = state::invariant;
   dim d = dim::none;
@@ -66,16 +66,16 @@ struct place {
   }
 };
 
-/// The states as places: to(x, axis::tp, replicate). graph/letters.hpp has them by one letter.
+/// The states as places: to(x, axis::tp, replicate). graph/letters.hpp abbreviates them to letters.
 inline constexpr place invariant{}, replicate{state::replicate}, partial{state::partial};
-/// A pending maximum, of fp32: no op takes one but to(), and no gradient passes through it.
+/// A pending maximum of fp32 numbers. Only to() takes one, and no gradient passes through it.
 inline constexpr place partial_maximum{state::partial, dim::none, 0, reduction::maximum};
-/// Shard along a named dim.
+/// Returns the place of a tensor that is sharded along a named dim.
 constexpr place shard(dim d) { return {state::shard, d, 0}; }
 
-/// The state an operand without the sharded dim needs beside one placed so: replicate beside a
-/// shard (each rank uses it for its own part, so its gradient is a pending sum), invariant beside
-/// invariant.
+/// Returns the place that an operand without the sharded dim needs beside one at p: replicate
+/// beside a shard (each rank uses the operand for its own part, so the gradient is a pending sum),
+/// invariant beside invariant.
 constexpr place beside(place p) { return p.s == state::shard ? replicate : p; }
 
 constexpr place cotangent(place p) {
@@ -84,7 +84,7 @@ constexpr place cotangent(place p) {
   return p;
 }
 
-/// One place an axis.
+/// The placement of a tensor: its place on each axis.
 struct placement {
   place at[axes];
 
@@ -92,7 +92,7 @@ struct placement {
   constexpr const place& operator[](axis a) const { return at[static_cast<int>(a)]; }
   constexpr bool operator==(const placement&) const = default;
 
-  /// How many axes shard this dim.
+  /// Returns how many axes shard this dim.
   constexpr int levels(dim d) const {
     int n = 0;
     for (const place& p : at) n += p.is_shard(d);
@@ -105,8 +105,8 @@ constexpr placement cotangent(placement p) {
   return p;
 }
 
-/// True if the table of redistributions has an entry from -> to. Shard -> partial (zero-pad) exists
-/// only as the derived adjoint of replicate -> shard.
+/// Returns whether a redistribution from -> to exists. Shard -> partial (zero-pad) exists only as
+/// the derived adjoint of replicate -> shard.
 constexpr bool redistributes(place from, place to, bool derived) {
   using enum state;
   switch (from.s) {

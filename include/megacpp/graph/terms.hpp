@@ -1,8 +1,8 @@
-// Terms: what the values of a graph are, as numbers. Two values whose terms are equal are the same
-// expression of the same inputs and parameters (but for a chance of 2^-64), whatever nodes compute
-// them: so a pass may rename, move, repeat and fuse nodes, and what it must not change can be
-// compared. A fused op has the terms of its parts (op_info::form). An op is its op_info: its name
-// makes the number, and another op of that name has another one.
+// Terms: hashes that say which expression a value of a graph is. Two values with equal terms are
+// the same expression of the same inputs and parameters (but for a chance of 2^-64), whatever nodes
+// compute them. So a pass may rename, move, repeat and fuse nodes, and a check can compare what it
+// must not change. A fused op has the terms of the ops that it replaces (op_info::form). An op's
+// term is made from its name; a different op of the same name has another term.
 #pragma once
 
 #include <megacpp/graph/op.hpp>
@@ -21,7 +21,7 @@ constexpr term mixed(term h, const char* s) {
   for (; *s != 0; ++s) h = (h ^ static_cast<unsigned char>(*s)) * 0x100000001b3u;
   return h ^ (h >> 32);
 }
-constexpr term mixed(term h, const value& v) { // its type, integers, dims and placement
+constexpr term mixed(term h, const value& v) { // the type, integers, dims and placement of v
   h = mixed(mixed(h, static_cast<term>(v.type) << 9 | term(v.holds) << 1 | term(v.counts)),
             static_cast<term>(v.below));
   for (int i = 0; i < v.rank; ++i) {
@@ -34,15 +34,15 @@ constexpr term mixed(term h, const value& v) { // its type, integers, dims and p
   return h;
 }
 
-/// The ops that were met, by their names' numbers. A constant evaluation can tell two addresses
-/// apart but not make a number of one, so that ops of one name are counted as they are met.
+/// The ops that were met, with the hashes of their names. A constant evaluation can compare two
+/// addresses but not hash one, so ops of one name are numbered in the order in which they are met.
 struct met_ops {
   struct entry {
     const op_info* op;
     term name;
   } at[2 * max_nodes]{};
 
-  /// How many other ops of this name were met before this one.
+  /// Returns how many other ops of this name were met before this one.
   constexpr term others(const op_info& op, term name) {
     term n = 0;
     for (term k = name, end = name + std::size(at); k != end; ++k) {
@@ -59,11 +59,12 @@ struct terms {
   static constexpr int outputs_of_parts = max_parts * max_outputs, nested = 3;
 
   const graph& g;
-  met_ops& met; // the same for graphs whose terms are compared
-  // a plain array, for each call is a step of the evaluation; behind the values, outputs of parts
+  met_ops& met; // shared by all graphs whose terms are compared
+  // Each value's term, and behind these, the outputs of ops of forms. A plain array costs an
+  // evaluation fewer calls.
   term of[max_values + nested * outputs_of_parts]{};
-  term written = 0; // all operands that ops wrote, in any order
-  int inside = 0;   // how many fused ops, one in the other, are being read
+  term written = 0; // sum of the terms of all operands that ops wrote, which has no order
+  int inside = 0;   // depth of the fused op that is being read: one in another
 
   constexpr terms(const graph& graph, met_ops& ops) : g(graph), met(ops) {}
 
@@ -80,7 +81,7 @@ struct terms {
   }
   static constexpr term output(term h, int k) { return mixed(h, static_cast<term>(k) + 1); }
 
-  /// The terms of a node's outputs, of those of its inputs.
+  /// Computes the terms of a node's outputs from the terms of its inputs.
   constexpr void read(const node& n) {
     if (inside < nested && n.op->form.holds_for(n)) return read_parts(n);
     term h = head(*n.op, n.attr), k = 1;
@@ -94,7 +95,7 @@ struct terms {
     for (int i = 0; i < max_inputs; ++i)
       if ((n.op->changes >> i & 1) != 0 && n.in[i] >= 0) written += of[n.in[i]] = output(h, 64 + i);
   }
-  /// The same of a fused node, as its parts would give them.
+  /// Computes the terms of a fused node's outputs as the ops that it replaces would give them.
   constexpr void read_parts(const node& n) {
     const fused_form& form = n.op->form;
     const int room = max_values + outputs_of_parts * inside++;
@@ -111,7 +112,7 @@ struct terms {
       for (int k = 0; k < max_outputs; ++k) part.out[k] = id_of(out_of(i, k));
       read(part);
     }
-    for (int k = 0; k < max_outputs; ++k) { // an output of no part is this op's own
+    for (int k = 0; k < max_outputs; ++k) { // an output of no op of the form is the fused op's own
       const part_operand p = form.outputs[k];
       out(n, k, p.absent() ? output(head(*n.op, n.attr), k) : at(id_of(p)));
     }

@@ -1,4 +1,4 @@
-// What ranks send each other: the collectives by name, and the bytes that they put on the wire.
+// Communication between ranks: the names of the collectives, and the bytes that they send.
 #pragma once
 
 #include <megacpp/graph/mesh.hpp>
@@ -6,8 +6,8 @@
 
 namespace mc {
 
-/// What moves data between the states of a value, or between ranks that differ in another way.
-/// Those before all_reduce are done by each rank alone.
+/// The operations that move data between ranks or between placements of a value. Each rank does
+/// those before all_reduce alone.
 enum class collective : std::uint8_t {
   none,
   slice,
@@ -29,12 +29,12 @@ constexpr const char* name_of(collective c) {
   return names[static_cast<int>(c)];
 }
 
-/// True if ranks wait for each other.
+/// Returns whether ranks wait for each other in a collective.
 constexpr bool waits(collective c) { return c > collective::zero_pad; }
 
-/// Bytes that one of n ranks sends where it holds `bytes` before, by ring algorithms: all-reduce
-/// 2(n-1)/n, reduce-scatter and all-to-all (n-1)/n of what it holds, all-gather n-1 times its part
-/// (Thakur, Rabenseifner, Gropp 2005).
+/// Returns the bytes that one of n ranks sends where it holds `bytes` before, by ring algorithms:
+/// all-reduce 2(n-1)/n and reduce-scatter and all-to-all (n-1)/n of the bytes, all-gather n-1 times
+/// the bytes (Thakur, Rabenseifner, Gropp 2005).
 constexpr std::int64_t bytes_sent(collective c, std::int64_t bytes, std::int64_t n) {
   switch (c) {
   case collective::all_reduce: return 2 * (n - 1) * (bytes / n);
@@ -45,16 +45,16 @@ constexpr std::int64_t bytes_sent(collective c, std::int64_t bytes, std::int64_t
   }
 }
 
-/// What a node asks of its communicator in one call.
+/// One call that a node makes to its communicator.
 struct transfer {
   collective what = collective::none;
   axis_set over{};
-  std::int64_t bytes = 0; ///< that one rank hands in
-  std::int64_t sent = 0;  ///< that one rank sends to others
-  std::int64_t times = 1; ///< how many such calls follow one another
+  std::int64_t bytes = 0; ///< bytes that one rank hands in
+  std::int64_t sent = 0;  ///< bytes that one rank sends to others
+  std::int64_t times = 1; ///< number of such calls, one after another
 };
 
-/// The calls of one node, in their order.
+/// The calls of one node to its communicator, in their order.
 struct transfers {
   transfer at[2]{};
   int count = 0;

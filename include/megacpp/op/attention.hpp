@@ -21,9 +21,9 @@
 namespace mc {
 
 struct attention_options {
-  double scale = 0; ///< of the scores; 0: D^-1/2
+  double scale = 0; ///< factor of the scores; 0: D^-1/2
   bool causal = true;
-  std::int64_t window = 0; ///< of a causal attention; 0: none
+  std::int64_t window = 0; ///< tokens that a causal query sees at most, itself included; 0: all
 };
 
 namespace op {
@@ -59,7 +59,8 @@ struct attention_grad_out : output_names<attention_grad_out> {
   static constexpr name<2> dv{};
 };
 
-/// The place of o (and of anything shaped like q) on one axis.
+/// Returns the place on axis a of o, or of another value with the shape of q. The operands are
+/// given by their numbers.
 constexpr place attention_place(inference& c, axis a, int q, int k, int v, int ints) {
   const place at_q = c.in(q).at[a], at_k = c.in(k).at[a], at_v = c.in(v).at[a];
   if (at_q.s == state::partial || at_k.s == state::partial || at_v.s == state::partial)
@@ -92,8 +93,8 @@ constexpr place attention_place(inference& c, axis a, int q, int k, int v, int i
   return at_q;
 }
 
-/// q (B, S, A, D), k and v (B, S', K, D), K a divisor of A, are operands first, first + 1, ...
-/// Where each query head has keys of its own, k and v may have q's heads.
+/// Checks q (B, S, A, D), k and v (B, S', K, D), where K divides A: operands first, first + 1 and
+/// first + 2. Where each query head has its own keys, k and v may have the dim of q's heads.
 [[gnu::cold]] constexpr void attention_operands(inference& c, int first) {
   const int k = first + 1, v = first + 2;
   c.floats({first, k, v});
@@ -112,9 +113,9 @@ constexpr place attention_place(inference& c, axis a, int q, int k, int v, int i
   c.in_range(window >= 0, "window", tokens, "0 (none) or a number of tokens");
   c.in_range(window == 0 || causal, "window", tokens, "0 (none), as it is not causal");
 }
-/// The places of queries (B, S) and keys (B, S') in their sequences are operands ints and ints + 1:
-/// causal attention needs them, since a rank that counts its own tokens would get others. Documents
-/// follow: both, or none where each sequence is one document.
+/// Checks the operands ints and ints + 1, the places of queries (B, S) and of keys (B, S') in their
+/// sequences. Causal attention needs them, since a rank may hold any tokens of a sequence. The next
+/// two operands are document numbers; both are absent where each sequence is one document.
 [[gnu::cold]] constexpr void attention_marks(inference& c, int q, int k, int ints) {
   const bool ordered = c.n.attr.as<attention_options>().causal || c.has(ints) || c.has(ints + 1);
   const bool documents = c.has(ints + 2) || c.has(ints + 3);
@@ -143,9 +144,9 @@ constexpr place attention_place(inference& c, axis a, int q, int k, int v, int i
   }
 }
 
-/// dy, q, k, v, o, lse, then the forward's integer operands -> dq, dk, dv. A cotangent along an
-/// axis that shards the query sequence is a pending sum for the keys and values, which all queries
-/// read.
+/// Infers dq, dk and dv from dy, q, k, v, o, lse and the integer operands of the forward op. On an
+/// axis that shards the query sequence, dk and dv are pending sums, since queries of all ranks read
+/// the keys and values.
 [[gnu::cold]] constexpr void attention_grad_rule(inference& c) {
   using in = attention_grad_in;
   using out = attention_grad_out;
@@ -174,7 +175,8 @@ constexpr place attention_place(inference& c, axis a, int q, int k, int v, int i
   }
 }
 
-/// Pairs of tokens that see each other: half of the square when causal, at most the window a row.
+/// Returns the number of pairs of a query and a key that it sees: causal attention sees half of the
+/// square, and at most `window` keys for each query.
 constexpr std::int64_t visible_pairs(std::int64_t s, std::int64_t keys, bool causal,
                                      std::int64_t window) {
   if (!causal) return s * keys;
@@ -200,7 +202,7 @@ constexpr std::int64_t visible_pairs(std::int64_t s, std::int64_t keys, bool cau
 [[gnu::cold]] constexpr work attention_cost(const graph& g, const node& n) {
   return attention_work(g, n, attention_in::q, attention_in::k, 2);
 }
-/// Four products, and the scores again.
+/// Returns the work of the backward op: four products, and the product for the scores again.
 [[gnu::cold]] constexpr work attention_grad_cost(const graph& g, const node& n) {
   work w = attention_work(g, n, attention_grad_in::q, attention_grad_in::k, 5);
   w.again = w.flops / 5;
@@ -238,17 +240,18 @@ inline constexpr op_info attention{.name = "attention",
 
 } // namespace op
 
-/// Where queries and keys stand in their sequences, (B, S) and (B, S') i32, which causal attention
-/// needs (MEGA-S008): a rank may hold any part of a sequence, and positions may begin anew in it.
-/// Document numbers of the same shapes, which are equal where a query sees a key; both absent (vars
-/// without builder) where no documents are packed.
+/// The integers by which attention decides which keys a query sees. `q_order` and `k_order` are
+/// places in the sequences, (B, S) and (B, S') i32. Causal attention needs them (MEGA-S008), since
+/// a rank may hold any part of a sequence, and positions may begin anew in it. `q_document` and
+/// `k_document` are document numbers of the same shapes, and a query sees keys of its own document.
+/// Both are absent (vars without builder) where no documents are packed.
 struct attention_masks {
   var q_order, k_order, q_document, k_document;
 };
 
-/// q (B, S, A, D), k and v (B, S', K, D), K a divisor of A (kv_heads, or heads as those of q):
-/// (B, S, A, D), softmax(scale q k^T) v
-/// over what the masks leave. scale 0 is 1 / sqrt(D). A query without a visible key gives zeros.
+/// Returns softmax(scale q k^T) v over the keys that the masks leave, (B, S, A, D). q is (B, S, A,
+/// D), k and v are (B, S', K, D), where K divides A; its dim is kv_heads, or that of q's heads.
+/// Scale 0 is 1 / sqrt(D). A query without a visible key gives zeros.
 constexpr var attention(var q, var k, var v, attention_masks m, attention_options o,
                         source_line line = here()) {
   if (q.b->packed && m.q_document.b == nullptr)

@@ -1,4 +1,5 @@
-// Attention of new tokens to what their sequences hold already, kept in caches of keys and values.
+// Attention of new tokens to earlier tokens of their sequences, which caches of keys and values
+// hold.
 //
 //   q (B, S, A, D), k and v (B, S, K, D): the new tokens' own;  keys, values (B, C, K, D): the
 //   caches;  slots (B, S) i32: token s of sequence b has slot p in its sequence's caches
@@ -7,13 +8,13 @@
 //   then     o[b, s] = attention (op/attention.hpp) of q[b, s] to slots 0 ... p of b's caches,
 //            with a window to slots above p - window
 //
-// Slots stand for positions: those below a sequence's newest token must have been written. A token
-// whose slot is -1 is padding: it is not kept, sees nothing, and its o is 0. So sequences of
-// different lengths, and ones that are finished, share one batch, and no slot is read that nobody
-// wrote. Nothing of length S x C is held.
+// Slots stand for positions: all slots below a sequence's newest token must have been written. A
+// token whose slot is -1 is padding: no cache keeps it, it sees nothing, and its o is 0. So one
+// batch may have sequences of different lengths and finished ones, and no unwritten slot is read.
+// No value has the size S x C.
 //
-// The caches are changed in place: they are operands, given by the caller, and no result. The op
-// stands in graphs of generation only; it has no adjoint and saves nothing.
+// The op writes the caches in place: the caller gives them as operands, and they are no result. The
+// op is only in graphs of generation; it has no adjoint and saves nothing.
 // Placement: batch and heads may be sharded alike in all operands, the caches as k and v. The new
 // tokens are needed whole (a cache has no part of a token), and so is D.
 // FLOPs: 4 A D for every pair of a token and a slot it sees, counted as if the caches were full.
@@ -36,7 +37,7 @@ struct cached_attention_out : output_names<cached_attention_out> {
   static constexpr name<0> o{};
 };
 
-/// Slots are numbered by i32.
+/// The most slots of a cache, since they are numbered by i32.
 inline constexpr std::int64_t most_slots = 0x7fffffff;
 
 [[gnu::cold]] constexpr void cached_attention_rule(inference& c) {
@@ -78,7 +79,8 @@ inline constexpr op_info cached_attention{
 
 } // namespace op
 
-/// q (B, S, A, D), k and v (B, S, K, D), caches (B, C, K, D), slots (B, S) i32: o (B, S, A, D).
+/// Returns o (B, S, A, D). q is (B, S, A, D), k and v are (B, S, K, D), the caches are (B, C, K,
+/// D), and slots are (B, S) i32.
 constexpr var cached_attention(var q, var k, var v, var keys, var values, var slots,
                                attention_options o, source_line line = here()) {
   return {q.b, q.b->emit(op::cached_attention, {q.id, k.id, v.id, keys.id, values.id, slots.id},

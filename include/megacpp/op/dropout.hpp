@@ -4,10 +4,10 @@
 //   keep = [philox(key(seed, step, layer, salt), counter(token, column)) >= p]
 //   seed, step () i64: numbers of the step (op/numbers.hpp)
 //
-// The counter is the element's global position: its token's index in the global batch (token_keys,
-// a value that lies as the tokens do) and its global column among the elements of its token. The
-// mask is thus one logical value: sharded where x is sharded, equal where x is equal, whatever the
-// layout and the micro-batch.
+// The counter is the element's global position: the index of its token in the global batch
+// (token_keys, which are placed as the tokens are) and its column in the whole tensor. So the mask
+// is sharded where x is sharded and equal where x is equal, and it does not depend on the layout or
+// the micro-batch.
 // Adjoint: the same map of dy. Saved: nothing but the keys. Placement: linear in x.
 #pragma once
 
@@ -27,7 +27,7 @@ struct dropout_out : output_names<dropout_out> {
   static constexpr name<0> y{};
 };
 
-/// A salt has eight bits of the key (kernel/dropout.hpp).
+/// The number of salts: a salt has eight bits of the key (kernel/dropout.hpp).
 inline constexpr std::int64_t salts = 256;
 
 struct dropout_attributes {
@@ -35,7 +35,7 @@ struct dropout_attributes {
   std::int64_t salt;
 };
 
-// x, token_keys (all dims of x but the last one or two), seed, step
+// The operands are x, token_keys (all dims of x but the last one or two), seed, step.
 [[gnu::cold]] constexpr void dropout_rule(inference& c) {
   using in = dropout_in;
   using out = dropout_out;
@@ -71,8 +71,8 @@ inline constexpr op_info dropout{.name = "dropout",
 
 } // namespace op
 
-/// x (B, S, N) or (B, S, A, D), token_keys (B, S) i32; `salt` tells dropouts of one graph apart.
-/// With p = 0, x.
+/// Returns dropout of x, which is (B, S, N) or (B, S, A, D); token_keys are (B, S) i32. Each
+/// dropout of a graph has another `salt`, so that their masks differ. With p = 0, x is returned.
 constexpr var dropout(var x, var token_keys, double p, std::int64_t salt,
                       source_line line = here()) {
   if (p == 0) return x;

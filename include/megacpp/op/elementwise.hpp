@@ -10,7 +10,8 @@
 // (GELU: Hendrycks, Gimpel 2016; SwiGLU: Shazeer 2020.)
 // All operands have the dims (..., F) of the result. Saved: the inputs of gelu and swiglu.
 // Placement: add takes operands placed alike, pending sums included; gelu and swiglu are not linear
-// and take none. FLOPs are not counted: these ops are bound by bytes, each operand once.
+// and take no pending sums. FLOPs are not counted: memory bandwidth bounds these ops, which read
+// and write each operand once.
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
@@ -149,13 +150,13 @@ inline constexpr op_info swiglu{.name = "swiglu",
 
 } // namespace op
 
-/// y = a + b, elementwise.
+/// Returns a + b, elementwise.
 constexpr var operator+(var a, located b) {
   return {a.b, a.b->emit(op::add, {a.id, b.x.id}, b.line)};
 }
 constexpr var& operator+=(var& a, located b) { return a = a + b; }
 
-/// A graph has no other operator: MEGA-S013.
+/// Records MEGA-S013: a graph has no operators but a sum of two values.
 namespace detail {
 constexpr var no_such_operator(const char* op, located a, value_id b = -1) {
   a.x.b->fail(fault::S013, a.line, op, a.x.id, b);
@@ -175,12 +176,12 @@ constexpr var operator+(double /*a*/, located b) { return detail::no_such_operat
 constexpr var operator-(double /*a*/, located b) { return detail::no_such_operator("-", b); }
 constexpr var operator-(located a) { return detail::no_such_operator("-", a); }
 
-/// x of any dims: x Phi(x), exact or by the tanh approximation.
+/// Returns x Phi(x), exact or by the tanh approximation, for x of any dims.
 constexpr var gelu(var x, gelu_form form = gelu_form::tanh, source_line line = here()) {
   return {x.b, x.b->emit(op::gelu, {x.id}, line, op::gelu_attributes{form})};
 }
 
-/// gate and up (..., F): silu(gate) up, (..., F).
+/// Returns silu(gate) up, (..., F), for gate and up (..., F).
 constexpr var swiglu(var gate, var up, source_line line = here()) {
   return {gate.b, gate.b->emit(op::swiglu, {gate.id, up.id}, line)};
 }

@@ -3,9 +3,9 @@
 //   ids (B, S) i32, below V, table (V, H), y (B, S, H)
 //   adjoint: dtable[ids[b, s], :] += dy[b, s, :]
 //
-// Placement: linear in the table. A table sharded along V gives a pending sum: a rank contributes
-// zero for the ids it does not hold (vocabulary-parallel embedding, Shoeybi et al. 2019). Saved:
-// ids. Bytes: each row of y once, read and written.
+// Placement: linear in the table. A table that is sharded along V gives a pending sum: a rank gives
+// zeros for the ids that it does not hold (vocabulary-parallel embedding, Shoeybi et al. 2019).
+// Saved: ids. Bytes: each row of y is read and written once.
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
@@ -45,7 +45,7 @@ struct embedding_grad_out : output_names<embedding_grad_out> {
 }
 [[gnu::cold]] constexpr void embedding_grad_rule(inference& c) {
   using in = embedding_grad_in;
-  // dy, ids, table (its shape only)
+  // The operands are dy, ids and table, of which only the shape is used.
   const value &dy = c.in(in::dy), &table = c.in(in::table);
   c.floats({in::dy, in::table}), c.rank(in::table, 2), c.leads(in::ids, in::dy, 1);
   c.indexes(in::ids, integer_kind::indices, c.table_rows(in::table), in::table);
@@ -98,8 +98,9 @@ inline constexpr op_info embedding{.name = "embedding",
 
 } // namespace op
 
-/// ids (B, S) i32, below the rows of the table (V, H): its rows, (B, S, H). A rank whose part of
-/// the table lacks an id gives zeros for it: a pending sum over the axis that shards V.
+/// Returns the rows of the table (V, H) with these ids, (B, S, H). ids (B, S) are i32 and below V.
+/// A rank that does not hold the row of an id gives zeros, so y is a pending sum over an axis that
+/// shards V.
 constexpr var embedding(var ids, var table, source_line line = here()) {
   return {ids.b, ids.b->emit(op::embedding, {ids.id, table.id}, line)};
 }

@@ -1,16 +1,17 @@
-// From tokens to experts and back, and the experts' products.
+// The way of tokens to experts and back, and the products of the experts.
 //
 // expert_rows: every choice (t, j) of an expert becomes one row on the rank that has the expert.
 //   Rows of a rank are sorted by expert, then by the rank that sends them, then by (t, j): a stable
 //   counting sort.
-//   row (B, S, k) i32: where each choice lies among its rank's rows, -1 if it was dropped
-//   counts (1, E, sequences) i32: rows of every expert, and of those which sequence they are of, or
-//   which rank's where the tokens of a rank are summed at once (recipe/numerics.hpp). All ranks of
-//   ep and etp have them, and so has the host of each, because they say how much it starts
-//   rounds (1) i32: how many rounds of R rows the fullest rank of ep and etp needs, on which they
-//   agree; ranks of edp have numbers of their own
-//   With a capacity C an expert takes the first C choices of a micro-batch and drops the rest, in
-//   the order of its tokens, whichever ranks of tp and cp have them: all (B, S, k) is whole there.
+//   row (B, S, k) i32: the number of each choice's row on its rank, or -1 if it was dropped
+//   counts (1, E, sequences) i32: rows of every expert for each sequence, or for each sending rank
+//   where the tokens of a rank are summed at once (recipe/numerics.hpp). All ranks of ep and etp
+//   have them, and so has the host of each, since they decide how much it starts
+//   rounds (1) i32: how many rounds of R rows the fullest rank of ep and etp needs; all these ranks
+//   have the same number, and other ranks of edp have their own
+//   With a capacity C an expert takes the first C choices of a micro-batch and drops the rest. The
+//   order is that of the micro-batch's tokens on all ranks of tp and cp, so operand `all` has the
+//   choices of all of them.
 // dispatch: rows[row(t, j)] = x[t]              (or x[t, j])
 // combine:  y[t] = sum_j rows[row(t, j)]        (or y[t, j] = rows[row(t, j)])
 //   Each is the other's adjoint. Round r holds the rows [r R, (r + 1) R); combine adds up over
@@ -20,16 +21,18 @@
 //   adjoint: dx_i = dy_i w_e,  dw_e += sum over rows i of e of dy_i^T x_i
 // scale_rows: y_i = w_i x_i,  adjoint: dx_i = w_i dy_i,  dw_i = sum_j dy_ij x_ij
 //
-// Dispatch and combine cross from the dense mesh (dp, cp, tp), on which every token must lie on one
-// rank, to the expert mesh (edp, ep, etp) over the same ranks and back: rows are sharded over edp
-// and ep, and equal on the ranks of etp, which share each expert; what comes back is a pending sum
-// over etp. A grouped product pairs the rows of an ep rank with its experts. Saved: x, rows,
-// counts. FLOPs of a grouped product: 2 N K a row, for the R rows of a full round.
+// Dispatch takes rows from the dense mesh (dp, cp, tp), where every token lies on one rank, to the
+// expert mesh (edp, ep, etp) over the same ranks, and combine takes them back. On the expert mesh,
+// rows are sharded over edp and ep, and equal on the ranks of etp, which share each expert; what
+// combine reads is a pending sum over etp. A grouped product multiplies the rows of an ep rank by
+// the experts of that rank. Saved: x, rows, counts. FLOPs of a grouped product: 2 N K a row, for
+// the R rows of a full round.
 //
 // On the wire, over ep x etp: expert_rows gathers everyone's counts; dispatch gives each choice to
 // the ranks of etp that share its expert, and combine takes their sums back, all-to-all by counts.
-// Bytes are of a micro-batch, in all rounds, where every expert is chosen equally often
-// (even_rows). On their way rows lie in scratch (exchange_scratch).
+// The bytes that `wire` tells are those of a micro-batch in all rounds, as if every expert were
+// chosen equally often (even_rows). Rows lie in scratch while they are exchanged
+// (exchange_scratch).
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
@@ -99,7 +102,7 @@ struct scale_rows_weight_grad_out : output_names<scale_rows_weight_grad_out> {
   static constexpr name<0, element::sum> dw{};
 };
 
-/// Choices of experts on one rank: tokens times k.
+/// Returns the number of choices of experts on one rank: its tokens times k.
 constexpr std::int64_t local_choices(const mesh& r, const value& experts) {
   return local_size(r, experts).n;
 }
@@ -111,26 +114,26 @@ constexpr std::int64_t local_choices(const mesh& r, const value& experts) {
   }
   c.looking = -1;
 }
-/// Sequences of which the experts of one rank sum the tokens apart: where a rank's tokens are
-/// summed at once, as many as there are ranks that send some.
+/// Returns the number of sequences whose tokens the experts of one rank sum one by one. Where a
+/// rank's tokens are summed at once, it is the number of ranks that send tokens.
 [[gnu::cold]] constexpr std::int64_t sequences_of_group(const graph& g, const value& experts) {
   return g.ranks.of(axis::ep) * g.ranks.of(axis::etp) * sequences_apart(g.sums, g.ranks, experts);
 }
-/// Rows on the expert mesh.
+/// Places rows on the expert mesh.
 constexpr void place_rows(const inference& c, value& rows) {
   std::int8_t level = 0;
   for (axis a : {axis::edp, axis::ep})
     if (!c.g.ranks.trivial(a)) rows.at[a] = {state::shard, dim::rows, level++};
 }
 
-/// Bytes of one of the rows (R, H) or (R).
+/// Returns the bytes of one row of rows (R, H) or (R).
 constexpr std::int64_t bytes_of_row(const mesh& r, const value& rows) {
   return (rows.rank > 1 ? local_extent(r, rows, 1) : 1) * size_of(rows.type);
 }
 
-/// The ranks that share a layer's experts.
+/// The axes over which ranks share the experts of a layer.
 inline constexpr axis_set expert_group{axis::ep, axis::etp};
-/// All-to-all by counts: a row for every choice and rank of etp.
+/// Returns the all-to-all by counts: a row for every choice and rank of etp.
 [[gnu::cold]] constexpr transfers wire_of_choices(const graph& g, const value& experts,
                                                   const value& rows, const mesh& ranks) {
   const std::int64_t bytes =
@@ -140,7 +143,8 @@ inline constexpr axis_set expert_group{axis::ep, axis::etp};
       {collective::all_to_all, expert_group, bytes, bytes_sent(collective::all_to_all, bytes, n)});
 }
 
-/// Rows of one rank, and of its rounds, where every expert is chosen equally often.
+/// The number of rows on one rank, in all and in a round, as if every expert were chosen equally
+/// often.
 struct even_rows {
   std::int64_t all, of_round;
 
@@ -155,19 +159,21 @@ struct even_rows {
   }
 };
 
-/// Where a round's rows and their numbers lie while ranks exchange them: first by what they are
-/// given to or come from, then in the order of the rows. Offsets in bytes. The host makes the
-/// tables, those of pieces and of experts.
+/// The scratch of an exchange: offsets, in bytes, of a round's rows and their numbers. Rows lie in
+/// it in the order of the ranks that they go to or come from. The host makes the tables of pieces
+/// and of experts.
 struct exchange_scratch {
-  std::int64_t of_pieces = 0;  ///< three numbers i64 for this rank's rows of an expert from a rank
-  std::int64_t of_experts = 0; ///< one number i64 for each expert
-  std::int64_t tables = 0;     ///< bytes of these
+  /// The table of pieces: three i64 for the rows that an expert of this rank has from one rank.
+  std::int64_t of_pieces = 0;
+  std::int64_t of_experts = 0; ///< the table of experts: one i64 for each
+  std::int64_t tables = 0;     ///< bytes of both tables
   std::int64_t of_choices = 0; ///< one i32 for each choice
   std::int64_t chosen = 0;     ///< rows of this rank's choices, for each rank of etp
   std::int64_t rows = 0;       ///< rows of this rank's experts
   std::int64_t bytes = 0;
 
-  /// `count` experts, rounds of `rows_of_round` rows of `row_bytes`.
+  /// Lays out the scratch for `count` experts and rounds of `rows_of_round` rows of `row_bytes`
+  /// each.
   constexpr exchange_scratch(const mesh& m, const value& experts, std::int64_t count,
                              std::int64_t rows_of_round, std::int64_t row_bytes) {
     const std::int64_t ep = m.of(axis::ep), etp = m.of(axis::etp), all = local_choices(m, experts),
@@ -186,7 +192,8 @@ private:
     return at;
   }
 };
-/// The host's memory of an exchange: elements for and from each rank, and the tables.
+/// Returns the bytes of host memory that an exchange needs: two numbers for each rank, and the
+/// tables.
 template <class In>
 [[gnu::cold]] constexpr std::int64_t room_of_exchange(const graph& g, const node& n) {
   const mesh& m = g.ranks;
@@ -195,12 +202,13 @@ template <class In>
   const exchange_scratch lies(m, g.at(n.in[In::experts]), g.at(n.in[In::counts]).dims[1].n, 1, 1);
   return 2 * ranks * size_of(dtype::i64) + lies.tables;
 }
-/// Of dispatch and combine.
+/// The attributes of dispatch and combine.
 struct crossing_attributes {
-  std::int64_t rows;  ///< of a round on one rank
-  bool drops = false; ///< whether some choices may have no row
+  std::int64_t rows;  ///< rows of a round on one rank
+  bool drops = false; ///< some choices may have no row
 };
-/// Declares the scratch of dispatch or combine, whose rows are these, where ranks share experts.
+/// Declares the scratch of dispatch or combine where ranks share experts. `rows` are the rows that
+/// the op exchanges.
 template <class In> [[gnu::cold]] constexpr void declare_exchange(inference& c, const value& rows) {
   if (c.wrong != fault::none || (c.g.ranks.trivial(axis::ep) && c.g.ranks.trivial(axis::etp)))
     return;
@@ -210,30 +218,32 @@ template <class In> [[gnu::cold]] constexpr void declare_exchange(inference& c, 
                         .bytes);
 }
 
-/// Experts (B, S, k) i32, below `count`: operand k.
+/// Checks operand k, the chosen experts (B, S, k) i32, which are below `count`.
 [[gnu::cold]] constexpr void chosen_experts(inference& c, int k, std::int64_t count) {
   c.indexes(k, integer_kind::experts, count), c.dims(k, {dim::batch, dim::sequence, dim::choices});
 }
-/// Rows are numbered by i32: as many as a group's tokens have choices.
+/// The most rows, since i32 numbers the rows of all choices of a group's tokens.
 inline constexpr std::int64_t most_rows = 0x7fffffff;
 constexpr bool numbers_rows(const mesh& r, const value& experts) {
   return local_choices(r, experts) <= most_rows / (r.of(axis::ep) * r.of(axis::etp));
 }
 struct expert_rows_attributes {
-  std::int64_t rows;     ///< of a round on one rank
-  std::int64_t experts;  ///< of all ranks
-  std::int64_t capacity; ///< rows of an expert from one micro-batch; 0: all
+  std::int64_t rows;     ///< rows of a round on one rank
+  std::int64_t experts;  ///< experts of all ranks
+  std::int64_t capacity; ///< rows that an expert takes from one micro-batch; 0: all
 };
 struct grouped_attributes {
-  std::int64_t tokens; ///< of a rank that are summed at once: an expert takes each at most once
+  std::int64_t tokens; ///< tokens of a rank that are summed at once; an expert takes each token at
+                       ///< most once
 };
 
-/// The rows of a round, or 1 where their number cannot be one, which is said of operand k.
+/// Returns the number of rows of a round. Where that number is illegal, it blames operand k and
+/// returns 1.
 [[gnu::cold]] constexpr std::int64_t rows_of_round(inference& c, int k, std::int64_t rows) {
   c.require(rows > 0 && rows <= most_rows, fault::C001, k);
   return rows > 0 ? rows : 1;
 }
-/// Counts (1, E, sequences) i32, as expert_rows makes them: operand k, to be named beside x.
+/// Checks operand k, the counts (1, E, sequences) i32 of expert_rows. A fault names operand x, too.
 [[gnu::cold]] constexpr void counts_of_experts(inference& c, int k, int x) {
   const value& v = c.in(k);
   c.indexes(k, integer_kind::expert_counts, 0);
@@ -247,7 +257,7 @@ struct grouped_attributes {
   c.looking = -1;
 }
 
-/// The choices of the micro-batch that those of operand `own` are of: operand k.
+/// Checks operand k, the choices of the whole micro-batch; operand `own` has those of one rank.
 [[gnu::cold]] constexpr void choices_of_micro_batch(inference& c, int k, int own,
                                                     std::int64_t count) {
   chosen_experts(c, k, count), c.alike(k, own);
@@ -281,7 +291,7 @@ struct grouped_attributes {
   value& rounds = c.declare(dtype::i32, {{dim::replicas, 1}});
   rounds.at[axis::edp] = counts_at;
 }
-/// Every rank's counts, of each expert and sequence that is summed apart.
+/// Returns the all-gather of every rank's counts: one for each expert and sequence summed apart.
 [[gnu::cold]] constexpr transfers expert_rows_wire(const graph& g, const node& n,
                                                    const mesh& ranks) {
   const value& experts = g.at(n.in[expert_rows_in::experts]);
@@ -298,7 +308,7 @@ inline constexpr op_info expert_rows{.name = "expert_rows",
                                      .attributes = attributes_of<expert_rows_attributes>,
                                      .operands = named<expert_rows_in, expert_rows_out>};
 
-/// Placed as the choices of experts are.
+/// Checks that operand x is placed as the choices of experts.
 [[gnu::cold]] constexpr void like_choices(inference& c, int x, int experts) {
   for (int a = 0; a < axes; ++a)
     if (c.in(x).at.at[a] != c.in(experts).at.at[a]) {
@@ -307,8 +317,8 @@ inline constexpr op_info expert_rows{.name = "expert_rows",
     }
   c.looking = -1;
 }
-/// experts (B, S, k), row like it, counts: operands of dispatch and combine beside x. Returns the
-/// rows of a round.
+/// Checks the operands of dispatch and combine beside x: experts (B, S, k), row with the same dims,
+/// and counts. Returns the number of rows of a round.
 template <class In> [[gnu::cold]] constexpr std::int64_t plan_of_experts(inference& c, int x) {
   const value &experts = c.in(In::experts), &counts = c.in(In::counts);
   chosen_experts(c, In::experts, counts.dims[1].n),
@@ -322,7 +332,7 @@ template <class In> [[gnu::cold]] constexpr std::int64_t plan_of_experts(inferen
 [[gnu::cold]] constexpr void dispatch_rule(inference& c) {
   using in = dispatch_in;
   using out = dispatch_out;
-  // x (B, S, H) or (B, S, k), experts, row, counts
+  // The operands are x (B, S, H) or (B, S, k), experts, row, counts.
   const value &x = c.in(in::x), &experts = c.in(in::experts);
   c.floats({in::x});
   const std::int64_t count = plan_of_experts<in>(c, in::x);
@@ -343,7 +353,7 @@ template <class In> [[gnu::cold]] constexpr std::int64_t plan_of_experts(inferen
 [[gnu::cold]] constexpr void combine_rule(inference& c) {
   using in = combine_in;
   using out = combine_out;
-  // rows (R, H) or (R), experts, row, counts
+  // The operands are rows (R, H) or (R), experts, row, counts.
   const value &rows = c.in(in::rows), &experts = c.in(in::experts);
   c.floats({in::rows});
   const std::int64_t count = plan_of_experts<in>(c, in::rows);
@@ -397,7 +407,7 @@ inline constexpr op_info combine{.name = "combine",
                                  .host_room = &room_of_exchange<combine_in>,
                                  .attributes = attributes_of<crossing_attributes>,
                                  .operands = named<combine_in, combine_out>};
-/// This adjoint of x -> y emits the op that goes back.
+/// Writes the adjoint of an op x -> y, where the op `back` takes rows the other way.
 template <class In> [[gnu::cold]] constexpr void transpose_crossing(backward& d, const node& n,
                                                                     value_id x, value_id y,
                                                                     const op_info& back) {
@@ -414,8 +424,8 @@ template <class In> [[gnu::cold]] constexpr void transpose_crossing(backward& d,
   transpose_crossing<combine_in>(d, n, n.in[combine_in::rows], n.out[combine_out::y], dispatch);
 }
 
-/// Output places of a grouped product on the expert mesh: over ep, the rows of a rank meet the
-/// experts of that rank; else as any product.
+/// Places output k of a grouped product on the expert mesh. Over ep, each rank multiplies its rows
+/// by its experts; over other axes, the product is as any other.
 [[gnu::cold]] constexpr void place_grouped(inference& c, int k, std::initializer_list<int> operands,
                                            place over_ep, int rows, int experts) {
   value& out = c.out[k];
@@ -428,7 +438,7 @@ template <class In> [[gnu::cold]] constexpr void transpose_crossing(backward& d,
         c.fail(fault::P002, rows, experts);
       out.at[a] = over_ep;
     } else {
-      // The rows of a rank of ep go to its experts: neither is cut again by another axis.
+      // The rows of an ep rank go to its experts, so no other axis may cut rows or experts again.
       if (a != axis::edp && c.in(rows).at[a].is_shard(dim::rows)) c.fail(fault::P007, rows);
       if (experts >= 0 && c.in(experts).at[a].is_shard(dim::expert)) c.fail(fault::P007, experts);
       out.at[a] = join(c, a, algebra::product, out, operands, {});
@@ -439,13 +449,14 @@ template <class In> [[gnu::cold]] constexpr void transpose_crossing(backward& d,
 constexpr std::int8_t level_of_rows(const inference& c) {
   return c.g.ranks.trivial(axis::edp) ? std::int8_t{0} : std::int8_t{1};
 }
-/// Rows (R, ...), their counts, and how many of one column of them an expert takes at most.
+/// Checks operand x, rows (R, ...), their counts, and the number of tokens that are summed at once.
 [[gnu::cold]] constexpr void rows_by_expert(inference& c, int x, int counts) {
   c.require(c.in(x).rank == 2 && c.in(x).dims[0].d == dim::rows, fault::S003, x);
   c.require(c.n.attr.as<grouped_attributes>().tokens > 0, fault::C001, x);
   counts_of_experts(c, counts, x);
 }
-/// x (R, K) or dy (R, N), w (E, N, K), counts; the rows have w's dim `shared`.
+/// Checks x (R, K) or dy (R, N), w (E, N, K) and counts. Dim `shared` of w is the last dim of the
+/// rows.
 [[gnu::cold]] constexpr void check_grouped(inference& c, std::size_t shared) {
   using in = grouped_linear_in;
   const value &x = c.in(in::x), &w = c.in(in::w);
@@ -456,7 +467,7 @@ constexpr std::int8_t level_of_rows(const inference& c) {
 [[gnu::cold]] constexpr void grouped_linear_rule(inference& c) {
   using in = grouped_linear_in;
   using out = grouped_linear_out;
-  // x (R, K), w (E, N, K), counts
+  // The operands are x (R, K), w (E, N, K), counts.
   check_grouped(c, 2);
   c.declare(c.in(in::x)).dims[1] = c.in(in::w).dims[1];
   c.distinct(out::y, in::x, in::w);
@@ -466,7 +477,7 @@ constexpr std::int8_t level_of_rows(const inference& c) {
 [[gnu::cold]] constexpr void grouped_input_grad_rule(inference& c) {
   using in = grouped_linear_in;
   using out = grouped_linear_out;
-  // dy (R, N), w (E, N, K), counts
+  // The operands are dy (R, N), w (E, N, K), counts.
   check_grouped(c, 1);
   c.declare(c.in(in::x)).dims[1] = c.in(in::w).dims[2];
   c.distinct(out::y, in::x, in::w);
@@ -476,7 +487,7 @@ constexpr std::int8_t level_of_rows(const inference& c) {
 [[gnu::cold]] constexpr void grouped_weight_grad_rule(inference& c) {
   using in = grouped_weight_grad_in;
   using out = grouped_weight_grad_out;
-  // dy (R, N), x (R, K), counts
+  // The operands are dy (R, N), x (R, K), counts.
   c.floats({in::dy, in::x}), rows_by_expert(c, in::dy, in::counts), c.rank(in::x, 2),
       c.agree(c.in(in::dy).dims[0], c.in(in::x).dims[0], in::dy, in::x);
   c.declare(accumulator_of(c.in(in::dy).type),
@@ -484,18 +495,19 @@ constexpr std::int8_t level_of_rows(const inference& c) {
   c.distinct(out::dw, in::dy, in::x);
   place_grouped(c, out::dw, {in::dy, in::x}, shard(dim::expert), in::dy, -1);
 }
-/// Operands A (rows) and B give output Y.
+/// Returns the work of a grouped product with operands A (rows) and B and output Y.
 template <int A, int B, int Y>
 [[gnu::cold]] constexpr work grouped_cost(const graph& g, const node& n) {
   const value &a = g.at(n.in[A]), &b = g.at(n.in[B]), &y = g.at(n.out[Y]);
   const std::int64_t rows = local_extent(g.ranks, a, 0), width = local_extent(g.ranks, a, 1);
   const std::int64_t other = local_extent(g.ranks, y, y.rank - 1);
-  // A product reads no more of the experts' matrices than it has rows.
+  // A product with fewer rows than experts reads no more matrices than it has rows.
   const std::int64_t experts = b.rank == 3 ? local_extent(g.ranks, b, 0) : 1;
   const std::int64_t read = local_bytes(g.ranks, b) / experts * std::min(rows, experts);
   return {2 * rows * width * other, local_bytes(g.ranks, a) + read, local_bytes(g.ranks, y)};
 }
-/// The host's memory of a grouped product: rows of each sequence of a rank's experts.
+/// Returns the bytes of host memory that a grouped product needs: a number of rows for each
+/// sequence of each expert of this rank.
 template <int Counts>
 [[gnu::cold]] constexpr std::int64_t room_of_products(const graph& g, const node& n) {
   const value& counts = g.at(n.in[Counts]);
@@ -541,7 +553,7 @@ inline constexpr op_info grouped_linear{
 [[gnu::cold]] constexpr void scale_rows_rule(inference& c) {
   using in = scale_rows_in;
   using out = scale_rows_out;
-  // x (..., F), w (...)
+  // The operands are x (..., F), w (...).
   c.floats({in::x}), c.sums({in::w}, in::x), c.leads(in::w, in::x, 1);
   c.declare(c.in(in::x));
   place_output(c, out::y, algebra::product, {in::x, in::w});
@@ -549,7 +561,7 @@ inline constexpr op_info grouped_linear{
 [[gnu::cold]] constexpr void scale_rows_weight_grad_rule(inference& c) {
   using in = scale_rows_weight_grad_in;
   using out = scale_rows_weight_grad_out;
-  // dy (..., F), x (..., F), w (...)
+  // The operands are dy (..., F), x (..., F), w (...).
   c.floats({in::dy, in::x}), c.sums({in::w}, in::dy), c.alike(in::x, in::dy),
       c.leads(in::w, in::dy, 1);
   c.declare(c.in(in::w));
@@ -576,18 +588,18 @@ inline constexpr op_info scale_rows{.name = "scale_rows",
 
 } // namespace op
 
-/// Where the choices of experts lie among the rows that go to them.
+/// The plan by which tokens go to experts: which rows the choices of experts have.
 struct expert_plan {
-  var experts; ///< (B, S, k) i32
-  var row;     ///< (B, S, k) i32
-  var counts;  ///< (1, E, sequences) i32, of a rank of edp
+  var experts; ///< chosen experts, (B, S, k) i32
+  var row;     ///< number of each choice's row, (B, S, k) i32
+  var counts;  ///< rows of each expert, (1, E, sequences) i32, on each rank of edp
 
-  /// The node of expert_rows.
+  /// Returns the node of expert_rows that made this plan.
   constexpr const node& made() const {
     const node_id i = row.type().producer;
     return i >= 0 && row.b->g.at_node(i).op == &op::expert_rows ? row.b->g.at_node(i) : none;
   }
-  /// What dispatch and combine have to know of it.
+  /// Returns the attributes of dispatch and combine for this plan.
   constexpr op::crossing_attributes crossing() const {
     const attributes& a = made().attr;
     if (!a.are<op::expert_rows_attributes>()) return {};
@@ -599,8 +611,8 @@ private:
   static constexpr node none{};
 };
 
-/// The plan of a micro-batch: rounds of `rows` rows on each rank; `capacity` rows of each expert
-/// from one micro-batch, or 0: all (dropless).
+/// Makes the plan of a micro-batch. A round has `rows` rows on each rank, and each expert takes
+/// `capacity` rows from one micro-batch; 0: all (dropless).
 constexpr expert_plan expert_rows(var experts, int rows, std::int64_t count, std::int64_t capacity,
                                   source_line line = here()) {
   builder& b = *experts.b;
@@ -612,8 +624,9 @@ constexpr expert_plan expert_rows(var experts, int rows, std::int64_t count, std
   return {experts, {&b, row}, {&b, n.out[op::expert_rows_out::counts]}};
 }
 
-/// x (B, S, H): rows (R, H), the token of each choice; or x (B, S, k): (R). It and all that is
-/// computed of it, up to combine, is a region: it runs once a round, as often as the plan says.
+/// Returns rows (R, H), a token for each choice, from x (B, S, H); or rows (R) from x (B, S, k).
+/// The rows and all that is computed from them, up to combine, are a region: it runs once for each
+/// round of the plan.
 constexpr var dispatch(var x, const expert_plan& p, source_line line = here()) {
   builder& b = *x.b;
   const region_id around = b.region;
@@ -623,12 +636,12 @@ constexpr var dispatch(var x, const expert_plan& p, source_line line = here()) {
   b.region = around;
   return {&b, rows};
 }
-/// rows (R, H): (B, S, H), each token's rows added up; or rows (R): (B, S, k).
+/// Returns (B, S, H), the sum of each token's rows, from rows (R, H); or (B, S, k) from rows (R).
 constexpr var combine(var rows, const expert_plan& p, source_line line = here()) {
   return {rows.b, rows.b->emit(op::combine, {rows.id, p.experts.id, p.row.id, p.counts.id}, line,
                                p.crossing())};
 }
-/// x (R, K), w (E, N, K): (R, N), each row by its expert's matrix.
+/// Returns (R, N): each row of x (R, K) times the matrix of its expert in w (E, N, K).
 constexpr var grouped_linear(var x, var w, const expert_plan& p, source_line line = here()) {
   const graph& g = x.b->g;
   const value& experts = p.experts.type();
@@ -636,7 +649,7 @@ constexpr var grouped_linear(var x, var w, const expert_plan& p, source_line lin
   return {x.b, x.b->emit(op::grouped_linear, {x.id, w.id, p.counts.id}, line,
                          op::grouped_attributes{rows_at_once(g.sums, g.ranks, experts, tokens)})};
 }
-/// x (R, F) times w (R), of the type of sums over x, row by row.
+/// Returns each row of x (R, F) times its number in w (R), whose type is that of sums over x.
 constexpr var scale_rows(var x, var w, source_line line = here()) {
   return {x.b, x.b->emit(op::scale_rows, {x.id, w.id}, line)};
 }

@@ -13,8 +13,8 @@
 // result must not be pending, or the bias would be added once a rank. FLOPs: 2 M N K for each of
 // the three products.
 //
-// GELU, in its tanh form, is computed while the result z of a product is at hand, by libraries that
-// do so for a product with a bias. Pass fuse makes one node
+// Some libraries compute GELU, in its tanh form, at the end of a product with a bias, while the
+// result z is at hand. For these the pass `fuse` makes one node
 //
 //   linear_gelu             y = gelu(z), z = x w^T + bias    where GELU alone reads z
 //   linear_gelu_kept        z and y                          where others read z, too: the gradient
@@ -43,13 +43,13 @@ struct linear_input_grad_out : output_names<linear_input_grad_out> {
   static constexpr name<0> dx{};
 };
 struct linear_gelu_kept_out : output_names<linear_gelu_kept_out> {
-  static constexpr name<0> z{}; ///< what GELU is taken of
+  static constexpr name<0> z{}; ///< operand of GELU
   static constexpr name<1> y{};
 };
 struct linear_input_grad_gelu_in : input_names<linear_input_grad_gelu_in> {
   static constexpr name<0> dy{};
   static constexpr name<1> w{};
-  static constexpr name<2> z{}; ///< what GELU was taken of
+  static constexpr name<2> z{}; ///< operand of GELU
 };
 struct linear_weight_grad_in : input_names<linear_weight_grad_in> {
   static constexpr name<0> dy{};
@@ -72,12 +72,13 @@ struct bias_grad_out : output_names<bias_grad_out> {
   static constexpr name<0, element::sum> dbias{};
 };
 
-/// Sizes of a product as one rank computes it.
+/// The sizes of a product as one rank computes it.
 struct product_extents {
   std::int64_t m = 1, n = 1, k = 1;
 };
 
-/// Splits the dims of x (M, K) by the number of trailing dims that are summed, and of w (N, K).
+/// Returns the sizes of x (M, K) times w (N, K)^T on one rank. The last `summed` dims of both are
+/// K.
 constexpr product_extents extents_of_product(const mesh& r, const value& x, const value& w,
                                              int summed) {
   product_extents e;
@@ -87,7 +88,7 @@ constexpr product_extents extents_of_product(const mesh& r, const value& x, cons
   return e;
 }
 
-/// The bias is added to a finished sum only: it is placed as the output.
+/// Checks the place of a bias, which is added to a finished sum only: it is placed as the output.
 [[gnu::cold]] constexpr void place_bias(inference& c) {
   using in = linear_in;
   constexpr int x = in::x, bias = in::bias;
@@ -106,24 +107,24 @@ constexpr product_extents extents_of_product(const mesh& r, const value& x, cons
   }
 }
 
-/// Of the three products.
+/// The attributes of the forward product and the two products of its backward pass.
 struct product_attributes {
-  int summed; ///< how many dims the forward one sums
+  int summed; ///< number of dims that the forward product sums
 };
 struct bias_attributes {
-  int kept; ///< trailing dims of dy that stay
+  int kept; ///< number of trailing dims of dy that bias_grad keeps
 };
 
-/// The number of dims that the forward product sums: of an operand that ends in them, one of the
-/// product's two, a and b.
+/// Returns the number of dims that the forward product sums. They are the last dims of operand k; a
+/// fault names operands a and b.
 constexpr int summed_dims(inference& c, int k, int a, int b) {
   const int n = c.n.attr.as<product_attributes>().summed;
   const bool fits = n >= 1 && n <= c.in(k).rank;
   c.require(fits, fault::S003, a, b);
   return fits ? n : 0;
 }
-/// The dims of operand a from the first-th on, n of them, are those of operand b from the
-/// second-th on.
+/// Checks that n dims of operand a, from number `first` on, are those of operand b from number
+/// `second` on.
 [[gnu::cold]] constexpr void pairs(inference& c, int a, int first, int b, int second, int n) {
   if (first < 0 || second < 0 || first + n > c.in(a).rank || second + n > c.in(b).rank)
     return c.fail(fault::S003, a, b);
@@ -188,7 +189,7 @@ constexpr int summed_dims(inference& c, int k, int a, int b) {
   place_output(c, out::dw, algebra::product, {in::dy, in::x});
 }
 
-/// Column sums over the leading dims.
+/// Infers the column sums of dy over its leading dims.
 [[gnu::cold]] constexpr void bias_grad_rule(inference& c) {
   using in = bias_grad_in;
   using out = bias_grad_out;
@@ -243,12 +244,12 @@ inline constexpr op_info linear_input_grad{
     .attributes = attributes_of<product_attributes>,
     .operands = named<linear_input_grad_in, linear_input_grad_out>,
     .fuses = {&linear_input_grad_add, &linear_input_grad_gelu}};
-/// dx = d + dy w for (dy, w, d), in place of d.
+/// Computes dx = d + dy w for (dy, w, d), in the memory of d.
 inline constexpr op_info linear_input_grad_add =
     sums_into<linear_input_grad, linear_input_grad_in::d>("linear_input_grad_add",
                                                           linear_input_grad_in::d);
 
-/// The attributes of a product, part 0, and of the GELU behind it.
+/// Returns the attributes of an op of the form: of the product (number 0) or of the GELU behind it.
 constexpr attributes of_product_and_gelu(const attributes& whole, int part) {
   return part == 0 ? whole : attributes(gelu_attributes{gelu_form::tanh});
 }
@@ -261,7 +262,7 @@ constexpr attributes of_product_and_gelu(const attributes& whole, int part) {
   c.require(dx.rank == c.in(in::z).rank, fault::S003, in::dy, in::z);
   for (int i = 0; i < dx.rank && dx.rank == c.in(in::z).rank; ++i)
     c.agree(dx.dims[i], c.in(in::z).dims[i], in::dy, in::z);
-  // A gradient of GELU is linear in dx: where that is a pending sum z is there on all ranks.
+  // The gradient of GELU is linear in dx. So where dx is a pending sum, all ranks must have z.
   for (int a = 0; a < axes; ++a) {
     c.looking = a;
     const place p = dx.at.at[a], z = c.in(in::z).at.at[a];
@@ -275,7 +276,7 @@ constexpr attributes of_product_and_gelu(const attributes& whole, int part) {
   w.read += local_bytes(g.ranks, g.at(n.in[linear_input_grad_gelu_in::z]));
   return w;
 }
-/// dx = (dy w) gelu'(z) for (dy, w, z).
+/// Computes dx = (dy w) gelu'(z) for (dy, w, z).
 inline constexpr op_info linear_input_grad_gelu{
     .name = "linear_input_grad_gelu",
     .rule = &linear_input_grad_gelu_rule,
@@ -336,7 +337,7 @@ inline constexpr op_info add_bias{.name = "add_bias",
                                   .operands = named<add_bias_in, add_bias_out>};
 
 extern const op_info linear_gelu, linear_gelu_kept;
-/// With a bias it is add_bias of the product.
+/// The product. With a bias, it is a form of a product without bias and add_bias.
 inline constexpr op_info linear{.name = "linear",
                                 .rule = &linear_rule,
                                 .adjoint = &linear_adjoint,
@@ -351,7 +352,7 @@ inline constexpr op_info linear{.name = "linear",
 
 template <bool Kept> [[gnu::cold]] constexpr void linear_gelu_rule(inference& c) {
   linear_rule(c);
-  c.typed({linear_in::bias}, c.in(linear_in::x).type); // so there must be one
+  c.typed({linear_in::bias}, c.in(linear_in::x).type); // so there must be a bias
   if (c.outs == 0) return;
   const value z = c.out[0];
   for (int a = 0; a < axes; ++a) {
@@ -378,14 +379,14 @@ template <bool Kept> constexpr op_info gelu_behind_linear(const char* name) {
   if (!Kept) f.form.outputs[1] = {};
   return f;
 }
-/// y = gelu(z), z = x w^T + bias, for (x, w, bias), and where z is kept also z itself.
+/// Computes y = gelu(z), z = x w^T + bias, for (x, w, bias); linear_gelu_kept also gives z.
 inline constexpr op_info linear_gelu = gelu_behind_linear<false>("linear_gelu");
 inline constexpr op_info linear_gelu_kept = gelu_behind_linear<true>("linear_gelu_kept");
 
 } // namespace op
 
-/// y = x w^T + bias, or without one (a var without builder). The dims that x and w share at their
-/// ends are summed.
+/// Returns x w^T + bias, or x w^T if bias is a var without builder. The last dims of x and w, as
+/// many as are the same, are summed.
 constexpr var linear(var x, var w, var bias, source_line line = here()) {
   const value &a = x.type(), &b = w.type();
   int summed = 0;
@@ -394,10 +395,10 @@ constexpr var linear(var x, var w, var bias, source_line line = here()) {
     ++summed;
   return {x.b, x.b->emit(op::linear, {x.id, w.id, bias.id}, line, op::product_attributes{summed})};
 }
-/// y = x w^T.
+/// Returns x w^T.
 constexpr var linear(var x, var w, source_line line = here()) { return linear(x, w, {}, line); }
 
-/// y = x + bias, the bias along the trailing dims of x.
+/// Returns x + bias, where the dims of bias are the last dims of x.
 constexpr var add_bias(var x, var bias, source_line line = here()) {
   return {x.b, x.b->emit(op::add_bias, {x.id, bias.id}, line)};
 }

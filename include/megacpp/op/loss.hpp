@@ -1,4 +1,5 @@
-// Vocabulary projection and cross-entropy, in chunks of rows: full logits never exist.
+// The projection to the vocabulary and the cross-entropy, some rows at a time: full logits never
+// exist.
 //
 // vocabulary_partial: logits l_v = x . w_v over this rank's part of the vocabulary
 //   lse_part (B, S, parts) f64 = log sum_v e^(l_v)
@@ -9,11 +10,11 @@
 //   adjoint: dlse_part = dloss (1 + 2 z lse) e^(lse_part - lse),  dtarget = -dloss
 //
 // x (B, S, H), w (V, H), labels (B, S) i32. The z-loss keeps log-sum-exps near 0 (Chowdhery et al.
-// 2022). The loss is a sum and a count, both placed and both reduced before one is divided by the
-// other. The loss of a confident model is the difference of two logits and less than a step of
-// either in single precision, so log-sum-exps and their cotangents are doubles whatever the type of
-// x; a target is one of the logits, as it is. Rows of w at or beyond `valid` (vocabulary padding)
-// take no part. Saved: x, lse_part, target; logits are computed again in the backward pass.
+// 2022). Loss and count are sums, both reduced over ranks before one is divided by the other. The
+// loss of a confident model is the difference of two logits and less than a step of either in
+// single precision, so log-sum-exps and their cotangents are doubles whatever the type of x; a
+// target is one of the logits, as it is. Rows of w at or beyond `words` (vocabulary padding) are
+// not read. Saved: x, lse_part, target; the backward pass computes logits again.
 // Placement: w sharded along V gives parts sharded alike and a pending sum of targets: the
 // vocabulary-parallel loss is one gather of (B, S, parts) and one reduction of (B, S). FLOPs: 2 T V
 // H forward, 6 T V H backward.
@@ -77,10 +78,10 @@ struct vocabulary_loss_out : output_names<vocabulary_loss_out> {
   static constexpr name<3, element::sum> dw{};
 };
 
-/// Rows of logits that exist at a time.
+/// The number of rows of logits that exist at a time.
 inline constexpr std::int64_t loss_chunk_rows = 128;
 
-/// Rows of x (..., H) on one rank.
+/// Returns the number of rows of x (..., H) on one rank.
 constexpr std::int64_t local_rows(const mesh& r, const value& x) {
   std::int64_t n = 1;
   for (int i = 0; i + 1 < x.rank; ++i) n *= local_extent(r, x, i);
@@ -102,8 +103,8 @@ constexpr std::int64_t vocabulary_parts(const mesh& r, const value& w) {
 }
 
 struct vocabulary_attributes {
-  std::int64_t words;   ///< that the rows of w are of, without those that pad it
-  bool weights = false; ///< a gradient of w is wanted
+  std::int64_t words;   ///< size of the vocabulary: the rows of w without those that pad it
+  bool weights = false; ///< whether a gradient of w is wanted
 };
 struct cross_entropy_attributes {
   double z; ///< coefficient of lse^2
@@ -114,7 +115,8 @@ struct vocabulary_loss_attributes {
   bool weights;
 };
 
-/// x (..., H), w (V, H), labels (...) i32; `words` of the V rows are words.
+/// Checks x (..., H), w (V, H) and labels (...) i32. Of the V rows, `words` belong to the
+/// vocabulary.
 [[gnu::cold]] constexpr void vocabulary_operands(inference& c, int x, int w, int labels,
                                                  std::int64_t words) {
   const value &vx = c.in(x), &vw = c.in(w);
@@ -205,7 +207,8 @@ struct vocabulary_loss_attributes {
 }
 [[gnu::cold]] constexpr work vocabulary_partial_grad_cost(const graph& g, const node& n) {
   using in = vocabulary_partial_grad_in;
-  const int products = n.attr.as<vocabulary_attributes>().weights ? 3 : 2; // the logits again
+  const int products = n.attr.as<vocabulary_attributes>().weights ? 3 : 2; // one computes the
+                                                                           // logits again
   work k = vocabulary_work(g, n, g.at(n.in[in::x]), g.at(n.in[in::w]), products);
   k.again = k.flops / products;
   return k;
@@ -244,7 +247,7 @@ inline constexpr op_info vocabulary_partial{
     .attributes = attributes_of<vocabulary_attributes>,
     .operands = named<vocabulary_partial_in, vocabulary_partial_out>};
 
-/// lse_part (..., parts) f64, target (...) of a type of sums, labels (...) i32.
+/// Checks lse_part (..., parts) f64, target (...) of the type of a sum, and labels (...) i32.
 [[gnu::cold]] constexpr void cross_entropy_operands(inference& c, int lse, int target, int labels) {
   const value& part = c.in(lse);
   c.typed({lse}, dtype::f64), c.floats({target}), c.sums({target}, target);
@@ -300,12 +303,13 @@ inline constexpr op_info cross_entropy{.name = "cross_entropy",
                                        .attributes = attributes_of<cross_entropy_attributes>,
                                        .operands = named<cross_entropy_in, cross_entropy_out>};
 
-// vocabulary_loss: the loss and its dx and dw in one visit of each chunk of logits, which saves one
-// of four products:
+// vocabulary_loss computes the loss, dx and dw while some rows of logits are at hand, which saves
+// one of four products:
 //   (x, w, labels, dloss) -> loss, count, dx[, dw]
-// It stands where the vocabulary is whole on a rank and the loss is the last value of the graph.
+// It is used where each rank has the whole vocabulary and the loss is the last value of the graph.
 
-/// The losses of so many rows take these bytes, behind which logits begin where products want them.
+/// Returns the bytes of the losses of so many rows. Logits lie behind them, at a multiple of 64
+/// bytes.
 constexpr std::int64_t losses_bytes(std::int64_t rows) {
   return (rows * std::int64_t{sizeof(double)} + 63) / 64 * 64;
 }
@@ -342,7 +346,7 @@ constexpr void vocabulary_loss_rule(inference& c) {
                          n.attr.as<vocabulary_loss_attributes>().weights ? 3 : 2);
 }
 
-/// Of the parts of a vocabulary_loss.
+/// Returns the attributes of the op number `part` that vocabulary_loss replaces.
 constexpr attributes attributes_in_loss(const attributes& whole, int part) {
   const auto [z, words, weights] = whole.as<vocabulary_loss_attributes>();
   switch (part) {
@@ -384,12 +388,13 @@ inline constexpr op_info vocabulary_loss{.name = "vocabulary_loss",
 } // namespace op
 
 struct vocabulary_statistics {
-  var lse_part; ///< (B, S, parts), f64
-  var target;   ///< (B, S)
+  var lse_part; ///< log-sum-exp of a row over each rank's vocabulary, (B, S, parts) f64
+  var target;   ///< logit of the label, (B, S)
 };
 
-/// x (B, S, H), w (V, H), labels (B, S): log-sum-exp of each row's logits over this rank's part of
-/// the vocabulary, and the label's logit. `valid` of the V rows are words.
+/// Returns, for x (B, S, H), w (V, H) and labels (B, S), the log-sum-exp of each row's logits over
+/// this rank's part of the vocabulary, and the label's logit. `valid` of the V rows belong to the
+/// vocabulary.
 constexpr vocabulary_statistics vocabulary_partial(var x, var w, var labels, std::int64_t valid,
                                                    source_line line = here()) {
   builder& b = *x.b;
@@ -399,14 +404,15 @@ constexpr vocabulary_statistics vocabulary_partial(var x, var w, var labels, std
           {&b, b.g.at_node(b.g.at(lse).producer).out[op::vocabulary_partial_out::target]}};
 }
 
-/// The loss of a part's tokens in nats, added up, and how many tokens have one; both scalars of the
-/// accumulator type, pending sums over the axes that shard the tokens.
+/// The sum of the losses of the tokens, in nats, and the number of tokens that have a loss. Both
+/// are scalars of the accumulator type, and pending sums over the axes that shard the tokens.
 struct summed_loss {
   var sum, count;
 };
 
-/// Cross-entropy from the statistics of vocabulary_partial, finished over the vocabulary. labels
-/// (B, S) i32: negative ones have no loss. z: coefficient of logsumexp^2.
+/// Returns the cross-entropy of the statistics of vocabulary_partial, which must be whole over the
+/// vocabulary. labels are (B, S) i32; a token with a negative label has no loss. z: coefficient of
+/// logsumexp^2.
 constexpr summed_loss cross_entropy(vocabulary_statistics s, var labels, double z,
                                     source_line line = here()) {
   builder& b = *labels.b;

@@ -99,7 +99,7 @@ struct add_layer_norm_out : output_names<add_layer_norm_out> {
   static constexpr name<3, element::sum> rstd{};
 };
 
-/// A row statistic of x: its dims without the last, in the accumulator type.
+/// Declares a row statistic of x: the dims of x without the last, in the accumulator type.
 [[gnu::cold]] constexpr void declare_statistic(inference& c, const value& x) {
   value& s = c.declare(x);
   s.type = accumulator_of(x.type);
@@ -107,7 +107,7 @@ struct add_layer_norm_out : output_names<add_layer_norm_out> {
   s.dims[s.rank] = extent{};
 }
 
-/// Operand k, a gain or a bias, has the last dim of operand x.
+/// Checks that operand k, a gain or a bias, has the last dim of operand x.
 [[gnu::cold]] constexpr void of_last_dim(inference& c, int k, int x) {
   c.rank(k, 1), c.trails(k, x);
 }
@@ -119,18 +119,21 @@ struct norm_attributes {
   c.in_range(eps > 1e-30 && eps < 1e30, "eps", eps, "above 1e-30 and below 1e30");
 }
 
-// The rules serve both norms, by their lists: layer_norm's have a mean before rstd, and a bias.
+// The rules below serve both norms. Their lists of operands differ: those of layer_norm have a mean
+// before rstd, and a bias.
 
 template <class List> inline constexpr bool has_mean = requires { List::mean; };
 
-/// Operand k, the bias of a norm that takes out the mean, may be absent.
+/// Checks operand k, the bias, which may be absent. Only a norm that subtracts the mean may have
+/// one.
 [[gnu::cold]] constexpr void bias_of_norm(inference& c, int k, int x, bool mean) {
   if (!c.has(k)) return;
   c.require(mean, fault::S003, x, k);
   c.typed({k}, c.in(x).type), of_last_dim(c, k, x);
 }
 
-template <class Out> [[gnu::cold]] constexpr void norm_rule(inference& c) { // x, gain, [bias]
+template <class Out> [[gnu::cold]] constexpr void norm_rule(inference& c) { // the operands are x,
+                                                                            // gain, [bias]
   using in = layer_norm_in;
   const value& x = c.in(in::x);
   const dim last = x.back().d;
@@ -145,12 +148,12 @@ template <class Out> [[gnu::cold]] constexpr void norm_rule(inference& c) { // x
   }
 }
 
-/// The statistics of operand x's rows are operands `first` ... `last`.
+/// Checks operands `first` ... `last`, the statistics of the rows of operand x.
 [[gnu::cold]] constexpr void row_statistics(inference& c, int first, int last, int x) {
   for (int k = first; k <= last; ++k) c.sums({k}, x), c.leads(k, x, 1);
 }
 template <class In, class Out>
-[[gnu::cold]] constexpr void norm_grad_rule(inference& c) { // dy, x, gain, statistics...
+[[gnu::cold]] constexpr void norm_grad_rule(inference& c) { // operands: dy, x, gain, statistics
   const value& dy = c.in(In::dy);
   c.floats({In::dy, In::x, In::gain}), c.alike(In::x, In::dy), of_last_dim(c, In::gain, In::dy),
       row_statistics(c, In::gain + 1, In::rstd, In::dy);
@@ -162,7 +165,7 @@ template <class In, class Out>
     place_output(c, Out::dx, algebra::product, {In::dy, In::x, In::gain, In::rstd}, {dy.back().d});
 }
 template <class In, class Out>
-constexpr void norm_gain_grad_rule(inference& c) { // dy, x, statistics...
+constexpr void norm_gain_grad_rule(inference& c) { // operands: dy, x, statistics
   const value& dy = c.in(In::dy);
   c.floats({In::dy, In::x}), c.alike(In::x, In::dy), row_statistics(c, In::x + 1, In::rstd, In::dy);
   c.declare(accumulator_of(dy.type), {dy.back()});
@@ -233,8 +236,8 @@ inline constexpr op_info layer_norm{.name = "layer_norm",
                                     .operands = named<layer_norm_in, layer_norm_out>,
                                     .fuses = {&add_layer_norm}};
 
-/// s = x + a, y = norm(s): (x, a, gain[, bias]) -> s, y, statistics. It rounds where add and norm
-/// would.
+/// Infers the fused op of s = x + a, y = norm(s): (x, a, gain[, bias]) -> s, y, statistics. It
+/// rounds where add and norm would.
 template <class Out> constexpr void add_norm_rule(inference& c) { // x, a, gain, [bias]
   using in = add_layer_norm_in;
   const value& x = c.in(in::x);
@@ -251,7 +254,7 @@ template <class Out> constexpr void add_norm_rule(inference& c) { // x, a, gain,
 }
 // [form]
 template <const op_info& Norm, class In, class Out> constexpr op_info add_before(const char* name) {
-  using in = add_layer_norm_in; // without a mean there is no bias, and one statistic less
+  using in = add_layer_norm_in; // rms_norm has no bias, and no mean
   using out = layer_norm_out;
   return {.name = name,
           .rule = &add_norm_rule<Out>,
@@ -270,11 +273,12 @@ inline constexpr op_info add_layer_norm =
 
 } // namespace op
 
-/// x (..., N), gain (N): y (..., N).
+/// Returns rms_norm of the rows of x (..., N) with gain (N).
 constexpr var rms_norm(var x, var gain, double eps, source_line line = here()) {
   return {x.b, x.b->emit(op::rms_norm, {x.id, gain.id}, line, op::norm_attributes{eps})};
 }
-/// x (..., N), gain (N), bias (N) or none (a var without builder): y (..., N).
+/// Returns layer_norm of the rows of x (..., N) with gain (N) and bias (N), or without bias (a var
+/// without builder).
 constexpr var layer_norm(var x, var gain, var bias, double eps, source_line line = here()) {
   return {x.b, x.b->emit(op::layer_norm, {x.id, gain.id, bias.id}, line, op::norm_attributes{eps})};
 }

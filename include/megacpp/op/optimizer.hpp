@@ -1,13 +1,13 @@
 // The end of a step: gradient norm, clipping and AdamW over ranges of the flat stores.
 //
 //   add_gradient    g = g + h,  h = 0
+//   add_gradient    g = g + h,  h = 0
 //   reduce_gradient   g = sum of g over the ranks of some axes
-//   scatter_gradient  of the same, h = the rank's share
+//   scatter_gradient  h = the rank's share of that sum
 //   gather_weight     w = the shares v of all of these ranks
-//   sum_of_squares  s = sum_i g_i^2 (double)
 //   clip_factor     c = 1/n min(1, clip / (norm + 1e-6)),  norm = sqrt(sum of s) / n
-//                   n = tokens of the batch that are learned; c is NaN unless the norm and the
-//                   summed loss are finite, which without such a token the norm is not
+//                   n = tokens of the batch that have a loss; c is NaN unless the norm and the
+//                   summed loss are finite, and the norm is not where n is 0
 //   adamw           g' = c g,  m = b1 m + (1-b1) g',  v = b2 v + (1-b2) g'^2
 //                   p = p (1 - lr wd) - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps)
 //                   broken = blocks of elements of which a weight or a moment is not finite now
@@ -15,13 +15,13 @@
 //
 // Where the factor is not finite, adamw and balance_step change nothing.
 //
-// (Kingma, Ba 2015; Loshchilov, Hutter 2019; Wang et al. 2024.) The gradients are of the summed
-// loss; the division by the token count happens here, once, after everything is reduced. Placement:
-// the sum of squares over a sharded range is a pending sum over that axis and a finished one over
-// the others, so every element counts once however it is placed; so is the number of broken blocks.
-// add_gradient, sum_of_squares and adamw go element by element, so that ranges may be cut over dp,
-// whose size is known only at start; padding is zero, and stays so.
-// adamw takes a gradient only if it is placed as its parameter (MEGA-P010).
+// (Kingma, Ba 2015; Loshchilov, Hutter 2019; Wang et al. 2024.) The gradients are those of the
+// summed loss; the division by the token count happens here, once, after everything is reduced.
+// Placement: the sum of squares over a sharded range is a pending sum over that axis and a finished
+// one over the others, so every element counts once however it is placed; so is the number of
+// broken blocks. add_gradient, sum_of_squares and adamw go element by element, so that ranges may
+// be cut over dp, whose size is known only at start; padding is zero, and stays so. adamw takes a
+// gradient only if it is placed as its parameter (MEGA-P010).
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
@@ -68,8 +68,9 @@ struct adamw_in : input_names<adamw_in> {
   static constexpr name<5, element::f64> factor{};
   static constexpr name<6, element::f64> rate{};
   static constexpr name<7, element::i64> step{};
-  static constexpr name<8, element::i64> seed{};   ///< of moments that are rounded by chance
-  static constexpr name<9, element::i64> origin{}; ///< which elements these moments are of
+  static constexpr name<8, element::i64> seed{};   ///< seed by which moments are rounded at random
+  static constexpr name<9, element::i64> origin{}; ///< table that says which elements of which
+                                                   ///< parameters these moments have
 };
 struct adamw_out : output_names<adamw_out> {
   static constexpr name<0, element::f64> broken{};
@@ -81,7 +82,7 @@ struct balance_step_in : input_names<balance_step_in> {
   static constexpr name<3, element::f64> factor{};
 };
 
-/// These operands have the dims of operand x and are placed as it is.
+/// Checks that these operands have the dims and the placement of operand x.
 [[gnu::cold]] constexpr void placed_alike(inference& c, std::initializer_list<int> operands,
                                           int x) {
   for (int k : operands) c.alike(k, x);
@@ -109,18 +110,18 @@ inline constexpr op_info add_gradient{.name = "add_gradient",
                                       .takes_ranges = true,
                                       .operands = named<add_gradient_in>};
 
-/// An exchange of a range, of which each rank may have a share. A range of several layers is
-/// exchanged a layer at a time.
+/// The attributes of an exchange of a range of the stores, of which each rank may have a share. A
+/// range of several layers is exchanged one layer at a time.
 struct exchange_attributes {
-  axis_set over; ///< these axes
-  dtype wire;    ///< in which its elements go from rank to rank
+  axis_set over; ///< axes over which ranks exchange it
+  dtype wire;    ///< type in which its elements go from rank to rank
 };
-/// Operand `whole` is `summed` over all of the axes, and `share`, if there is one, the part of it
-/// that each rank of these has: shares are equal, so that where it is not known how many ranks
-/// there are, its extent is that of one.
+/// Checks an exchange. Operand `whole` has the place `summed` on each of its axes. Operand `share`,
+/// if there is one, is the equal part that each rank has. Where the number of ranks is unknown, the
+/// extent of `share` is that of one rank.
 [[gnu::cold]] constexpr void over_ranks(inference& c, int whole, place summed, int share = -1) {
   const auto [over, wire] = c.n.attr.as<exchange_attributes>();
-  const int first = share >= 0 && share < whole ? share : whole; // to blame
+  const int first = share >= 0 && share < whole ? share : whole; // operand to blame
   c.require(!over.empty() && on_one_mesh(over), fault::P013, first);
   c.require(value{.type = wire}.differentiable(), fault::P020, first);
   bool sized = true;
@@ -147,7 +148,7 @@ struct exchange_attributes {
   }
   c.looking = -1;
 }
-/// Reads operand From, and writes operand To.
+/// Returns the work of an op that reads operand From and writes operand To.
 template <int From, int To>
 [[gnu::cold]] constexpr work over_ranks_cost(const graph& g, const node& n) {
   return {0, local_bytes(g.ranks, g.at(n.in[From])), local_bytes(g.ranks, g.at(n.in[To]))};
@@ -179,7 +180,8 @@ inline constexpr op_info reduce_gradient{
     .attributes = attributes_of<exchange_attributes>,
     .operands = named<reduce_gradient_in>};
 
-/// Both lie in one store, the share in its place in the whole, of which the rest is of no use then.
+/// Checks operands that lie in one store: the share lies in its place in the whole, and the rest of
+/// the whole is undefined afterwards.
 [[gnu::cold]] constexpr void scatter_gradient_rule(inference& c) {
   using in = scatter_gradient_in;
   c.floats({in::g, in::share}), c.sums({in::g}, in::g);
@@ -195,7 +197,7 @@ inline constexpr op_info scatter_gradient{
     .attributes = attributes_of<exchange_attributes>,
     .operands = named<scatter_gradient_in>};
 
-/// Both lie in one store, the share in its place in the whole.
+/// Checks operands that lie in one store: the share lies in its place in the whole.
 [[gnu::cold]] constexpr void gather_weight_rule(inference& c) {
   using in = gather_weight_in;
   c.floats({in::share, in::w});
@@ -212,9 +214,9 @@ inline constexpr op_info gather_weight{
     .attributes = attributes_of<exchange_attributes>,
     .operands = named<gather_weight_in>};
 
-/// A range, of whose layers each rank may have a share.
+/// The attributes of an op on a range of the stores, of whose layers each rank may have a share.
 struct share_attributes {
-  axis_set over; ///< over these axes
+  axis_set over; ///< axes over which ranks share the range
 };
 [[gnu::cold]] constexpr void sum_of_squares_rule(inference& c) {
   using in = sum_of_squares_in;
@@ -245,11 +247,12 @@ inline constexpr op_info clip_factor{.name = "clip_factor",
                                      .operands = named<clip_factor_in, clip_factor_out>};
 
 struct adamw_attributes {
-  bool decay;         ///< weight decay applies
-  std::int64_t count; ///< elements of the group
-  axis_set over;      ///< over these axes ranks share it
+  bool decay;         ///< weight decay applies to the group
+  std::int64_t count; ///< number of elements of the group
+  axis_set over;      ///< axes over which ranks share the group
 };
-// gradient, master, first moment, second moment, weight, factor, learning rate, step -> broken
+// The op maps gradient, master, first moment, second moment, weight, factor, learning rate, step to
+// broken.
 [[gnu::cold]] constexpr void adamw_rule(inference& c) {
   using in = adamw_in;
   using out = adamw_out;
@@ -292,7 +295,7 @@ inline constexpr op_info adamw{
     .operands = named<adamw_in, adamw_out>};
 
 struct balance_attributes {
-  double rate; ///< the step
+  double rate; ///< size of the step
 };
 [[gnu::cold]] constexpr void balance_step_rule(inference& c) {
   using in = balance_step_in;

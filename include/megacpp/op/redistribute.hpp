@@ -12,17 +12,17 @@
 //   S(i) -> S(j)   all-to-all       all-to-all
 //
 // Saved: nothing. FLOPs: none; bytes on the wire: bytes_sent(). I and R differ, and nothing
-// converts silently. Ranks send each other parts that lie in one piece: where a dim is not the
-// outermost, parts are packed or unpacked in scratch (pack_bytes). A pending maximum is reduced as
-// a pending sum is, by the maximum over the ranks; it has no gradient. A place that is already
-// there, or an axis of one rank, is no node at all.
+// converts silently. Ranks send each other parts that lie in one piece: where the dim is not the
+// outermost one, parts are packed or unpacked in scratch (pack_bytes). A pending maximum is reduced
+// as a pending sum is, by the maximum over the ranks, and has no gradient. Where x has the place
+// already, or the axis has one rank, to() adds no node.
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
 
 namespace mc {
 
-/// The collective that turns one place into another.
+/// Returns the collective that turns one place into another.
 constexpr collective collective_of(place from, place to) {
   using enum state;
   if (from.s == partial) return to.s == shard ? collective::reduce_scatter : collective::all_reduce;
@@ -42,7 +42,7 @@ struct redistribute_out : output_names<redistribute_out> {
   static constexpr name<0> y{};
 };
 
-/// What a redistribution turns into what, and over which axis.
+/// The attributes of a redistribution: its axis, and the places before and after.
 struct transition {
   axis over;
   place from, to;
@@ -52,12 +52,13 @@ struct transition {
 
 } // namespace op
 
-/// A value along a dim that n ranks share: (outer, n, run) in the order in which it lies in memory.
+/// The shape of a value that n ranks share along a dim: (outer, n, run), in the order of its
+/// memory.
 struct parts_along {
-  std::int64_t outer = 1; ///< elements of the dims before it
-  std::int64_t run = 1;   ///< elements of one part, with the dims behind it
+  std::int64_t outer = 1; ///< elements of the dims before the shared dim
+  std::int64_t run = 1;   ///< elements of one rank's part, with the dims behind the shared dim
 };
-/// `whole`: a value that these ranks do not cut along d.
+/// Returns the shape of `whole`, a value that the n ranks do not cut along d yet.
 constexpr parts_along parts_of(const mesh& m, const value& whole, dim d, std::int64_t n) {
   parts_along p;
   const int at = whole.find(d);
@@ -66,8 +67,9 @@ constexpr parts_along parts_of(const mesh& m, const value& whole, dim d, std::in
   return p;
 }
 
-/// Bytes of one rank in which the parts of a collective lie side by side, each in one piece: where
-/// the dim is not the outermost, x is packed before it, or y unpacked after it.
+/// Returns the bytes in which the parts that one rank sends or receives lie one after another, each
+/// in one piece. Where the shared dim is not the outermost one, x is packed into them before the
+/// collective, or y is unpacked from them after it.
 constexpr std::int64_t pack_bytes(const mesh& m, const value& x, const value& y,
                                   const op::transition& t) {
   const std::int64_t ranks = m.of(t.over);
@@ -98,7 +100,7 @@ namespace op {
   c.looking = static_cast<int>(t.over);
   if (!redistributes(now, goal, c.n.derived)) c.fail(fault::P003, in::x);
   if (t.from.s != now.s || t.from.d != now.d || t.from.by != now.by)
-    c.fail(fault::P014, in::x); // what runs goes by `from`
+    c.fail(fault::P014, in::x); // kernels rely on `from`
   if (now.s == state::shard) {
     if (now.level != x.at.levels(now.d) - 1) c.fail(fault::P009, in::x);
     if (!c.g.ranks.sized(t.over) && range_axis(c.g.ranks, x) < 0) c.fail(fault::P011, in::x);
@@ -121,7 +123,7 @@ namespace op {
     y.at[t.over] = goal;
     if (!c.g.ranks.sized(t.over) && range_axis(c.g.ranks, y) < 0) c.fail(fault::P011, in::x);
     if (range_axis(c.g.ranks, x) >= 0)
-      c.fail(fault::P011, in::x); // its parts are known only at start
+      c.fail(fault::P011, in::x); // the parts of x are known only at start
   }
   y.at[t.over] = goal;
   if ((now.s != state::shard && goal.s != state::shard) || c.wrong != fault::none) return;
@@ -177,7 +179,7 @@ inline constexpr op_info redistribute{.name = "to",
 
 } // namespace op
 
-/// x with another state on one axis.
+/// Returns x with place `goal` on axis a.
 constexpr var to(var x, axis a, place goal, source_line line = here()) {
   builder& b = *x.b;
   if (b.g.ranks.trivial(a)) return x;

@@ -3,13 +3,13 @@
 //   x (..., D), position p of the row, i < D/2, angle a_i = p w_i:
 //   y[i] = x[i] cos a_i - s x[i+D/2] sin a_i,   y[i+D/2] = x[i+D/2] cos a_i + s x[i] sin a_i
 //
-// s = +1 forward, -1 in the adjoint (the inverse rotation). Saved: positions only. The
-// kernel's table has as many rows as positions are below.
+// s = +1 forward, -1 in the adjoint (the inverse rotation). Saved: positions only. The kernel has a
+// table with a row for each position below the bound of the positions.
 //
-// The inverse frequencies are w_i = v_i (k_i + (1 - k_i) / factor) with v_i = base^(-2i/D). What a
-// pair keeps, k_i, lies on a ramp that is 0 at `slow` and 1 at `fast`, of v_i or of i; without a
-// ramp it is 0. Factor 1 is RoPE as it was first.
-// Placement: linear in x; positions lie as the rows do; D is needed whole.
+// The inverse frequencies are w_i = v_i (k_i + (1 - k_i) / factor) with v_i = base^(-2i/D). The
+// part k_i that pair i keeps of its frequency lies on a ramp that is 0 at `slow` and 1 at `fast`,
+// as a function of v_i or of i; without a ramp it is 0. Factor 1 is the original RoPE.
+// Placement: linear in x; positions are placed as the rows; D is needed whole.
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
@@ -26,22 +26,22 @@ struct rope_out : output_names<rope_out> {
   static constexpr name<0> y{};
 };
 
-/// Along what the pairs of a head keep more and more of their frequency.
+/// The variable of the ramp that says how much of its frequency a pair keeps.
 enum class rope_ramp : std::uint8_t { none, frequency, pair };
 
 // [attributes]
 struct rope_attributes {
   double base;
-  std::int64_t direction = 1; ///< -1: turned back
-  double factor = 1;          ///< by which frequencies fall
+  std::int64_t direction = 1; ///< -1: the inverse rotation
+  double factor = 1;          ///< divisor of the frequencies
   rope_ramp along = rope_ramp::none;
-  double slow = 0, fast = 1; ///< where the ramp begins to keep, and where it keeps all
+  double slow = 0, fast = 1; ///< where a pair keeps nothing, and where it keeps all
 };
 
 [[gnu::cold]] constexpr void rope_rule(inference& c) {
   using in = rope_in;
   using out = rope_out;
-  // x (..., D), positions: the first dims of x, not D
+  // The operands are x (..., D), and positions, whose dims are the first ones of x without D.
   const value &x = c.in(in::x), &positions = c.in(in::positions);
   const auto [base, direction, factor, along, slow, fast] = c.n.attr.as<rope_attributes>();
   c.floats({in::x}), c.indexes(in::positions, integer_kind::positions, 0, in::x),
@@ -69,7 +69,7 @@ struct rope_attributes {
   d.give(n.in[in::x], d.b.emit(*n.op, {dy, n.in[in::positions]}, n.line, inverse), n.line);
 }
 
-/// w_i of pair i < half.
+/// Returns the inverse frequency w_i of pair i < half.
 constexpr double inverse_frequency(const rope_attributes& a, std::int64_t i, std::int64_t half) {
   const double turned = static_cast<double>(i) / static_cast<double>(half) * natural_log(a.base),
                v = exponential(-turned);
@@ -90,7 +90,8 @@ inline constexpr op_info rope{.name = "rope",
 
 } // namespace op
 
-/// x (..., D), positions i32 with the first dims of x, as (B, S) of (B, S, heads, D): rotated x.
+/// Returns x (..., D) rotated by positions, i32, whose dims are the first ones of x: (B, S) for (B,
+/// S, heads, D).
 constexpr var rope(var x, var positions, const op::rope_attributes& angles,
                    source_line line = here()) {
   return {x.b, x.b->emit(op::rope, {x.id, positions.id}, line, angles)};

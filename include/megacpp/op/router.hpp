@@ -1,4 +1,4 @@
-// The router of a mixture of experts, and what keeps its load even.
+// The router of a mixture of experts, and the losses and the bias that keep the experts' load even.
 //
 // route: p = softmax(l) over all E experts, in the accumulator type
 //   experts = the k greatest p + b, the lower index first among equals
@@ -7,31 +7,31 @@
 //            q_j = (dw_j - normalise sum_i dw_i w_i) / s,
 //            dl_e = p_e ([e chosen] q_e - sum_j p[experts_j] q_j)
 //   b only decides which experts are chosen (Wang et al. 2024, "auxiliary-loss-free load
-//   balancing"; DeepSeek-V3): what collects in place of its gradient is the load that it answers,
-//   count_e - T k / E, and update_rule::balance steps against its sign, once a step.
+//   balancing"; DeepSeek-V3). In place of its gradient the load count_e - T k / E is collected, and
+//   once a step update_rule::balance changes b by a fixed step against the sign of that.
 // router_statistics: over the tokens of a group (a micro-batch, one sequence, or the micro-batches
 // of all replicas)
 //   s_e = sum_t p_te,  c_e = how many choices fell on e;  over all z = sum_t logsumexp(l_t)^2
 //   adjoint: dl_te = p_te (ds_e - sum_f p_tf ds_f) + 2 dz logsumexp(l_t) p_te;  c is a count
 // router_loss: L = a sum_groups E sum_e s_e c_e / sum_e c_e + b z
-//   The c_e of a group add up to k T, T its tokens. So that is T times the load-balancing loss
-//   a E sum_e (c_e / T k) (s_e / T) of Switch Transformers and Megatron, and divided by the tokens
-//   of the batch its mean; b is the coefficient of the z-loss (Zoph et al. 2022).
+//   The c_e of a group add up to k T, T its tokens. So this is T times the load-balancing loss
+//   a E sum_e (c_e / T k) (s_e / T) of Switch Transformers and Megatron; divided by the tokens of
+//   the batch, it is that loss's mean. b is the coefficient of the z-loss (Zoph et al. 2022).
 //   adjoint: ds = a dL E c / sum_e c_e,  dz = b dL
 //
 // l (B, S, E), w (B, S, k), experts (B, S, k) i32, s and c (groups, E). Saved: l, experts, c.
 // Placement: the router needs all experts of a token; statistics over shards of the tokens are
 // pending sums, and counts must be finished (replicated) where they meet pending probabilities.
 // Over an axis of unknown size (dp) a micro-batch is a group of its own, unless the group is that
-// of all replicas, whose counts are a pending sum over dp, too. Bound by bytes.
+// of all replicas, whose counts are a pending sum over dp, too. Memory bandwidth bounds these ops.
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
 
 namespace mc {
 
-/// Tokens of which a router's load is balanced together: those of a micro-batch, of each sequence,
-/// or of the micro-batches that all replicas have at the time.
+/// The tokens over which a router's load is balanced: those of a micro-batch, of each sequence, or
+/// of the micro-batches that all replicas have at the same time.
 enum class balance_group : std::uint8_t { micro_batch, sequence, replicas };
 
 namespace op {
@@ -93,16 +93,16 @@ struct router_loss_grad_out : output_names<router_loss_grad_out> {
   static constexpr name<1> dsquares{};
 };
 
-/// Kernels compare experts as f32.
+/// The most experts, since kernels compare their numbers as f32.
 inline constexpr std::int64_t most_experts = 1 << 24;
 
-/// Logits l (..., E): operand k.
+/// Checks operand k, the logits (..., E).
 [[gnu::cold]] constexpr void logits_of_router(inference& c, int k) {
   c.floats({k});
   c.require(c.in(k).rank > 0 && c.in(k).back().d == dim::expert, fault::S003, k);
   c.require(c.in(k).back().n <= most_experts, fault::C001, k);
 }
-/// Choices (..., k) i32: operand k, of the logits l.
+/// Checks operand k, the chosen experts (..., k) i32 for the logits in operand l.
 [[gnu::cold]] constexpr void choices_of_router(inference& c, int k, int l) {
   const value &v = c.in(k), &of = c.in(l);
   c.indexes(k, integer_kind::experts, of.back().n, l);
@@ -111,20 +111,20 @@ inline constexpr std::int64_t most_experts = 1 << 24;
 }
 
 struct route_attributes {
-  std::int64_t choices;   ///< experts a token
-  bool normalise = false; ///< their weights are divided by their sum
+  std::int64_t choices;   ///< number of experts for each token
+  bool normalise = false; ///< the weights of a token's experts are divided by their sum
 };
 struct statistics_attributes {
   balance_group over;
 };
 struct router_loss_attributes {
-  double balance, z; ///< coefficients
+  double balance, z; ///< coefficients of the balancing loss and of the z-loss
 };
 
 [[gnu::cold]] constexpr void route_rule(inference& c) {
   using in = route_in;
   using out = route_out;
-  // l (..., E), [b] (E)
+  // The operands are l (..., E), [b] (E).
   const value& l = c.in(in::logits);
   const std::int64_t k = c.n.attr.as<route_attributes>().choices;
   logits_of_router(c, in::logits);
@@ -144,7 +144,7 @@ struct router_loss_attributes {
 [[gnu::cold]] constexpr void route_grad_rule(inference& c) {
   using in = route_grad_in;
   using out = route_grad_out;
-  // dw (..., k), l (..., E), experts (..., k)
+  // The operands are dw (..., k), l (..., E), experts (..., k).
   logits_of_router(c, in::logits), choices_of_router(c, in::experts, in::logits);
   c.sums({in::dweights}, in::logits), c.alike(in::dweights, in::experts);
   c.require(c.in(in::experts).back().n == c.n.attr.as<route_attributes>().choices, fault::S002,
@@ -156,7 +156,7 @@ struct router_loss_attributes {
 [[gnu::cold]] constexpr void expert_load_rule(inference& c) {
   using in = expert_load_in;
   using out = expert_load_out;
-  // experts (..., k), b (E)
+  // The operands are experts (..., k), b (E).
   c.floats({in::bias}), c.dims(in::bias, {dim::expert}),
       c.indexes(in::experts, integer_kind::experts, c.in(in::bias).back().n, in::bias);
   c.require(c.in(in::experts).rank > 0 && c.in(in::experts).back().d == dim::choices, fault::S003,
@@ -188,7 +188,8 @@ inline constexpr op_info route{.name = "route",
                                .attributes = attributes_of<route_attributes>,
                                .operands = named<route_in, route_out>};
 
-/// The place of a sum over the tokens of a group: pending over shards of a group's tokens.
+/// Returns the place of a sum over the tokens of a group: pending where ranks shard a group's
+/// tokens.
 constexpr place place_of_group(const inference& c, axis a, place tokens, balance_group over) {
   if (tokens.s != state::shard) return tokens;
   if (tokens.d != dim::batch) return partial;
@@ -221,7 +222,7 @@ constexpr place place_of_group(const inference& c, axis a, place tokens, balance
 [[gnu::cold]] constexpr void router_statistics_grad_rule(inference& c) {
   using in = router_statistics_grad_in;
   using out = router_statistics_grad_out;
-  // ds (groups, E), dz (), l (B, S, E)
+  // The operands are ds (groups, E), dz (), l (B, S, E).
   const value &ds = c.in(in::dprobabilities), &l = c.in(in::logits);
   const auto over = c.n.attr.as<statistics_attributes>().over;
   const bool per_sequence = over == balance_group::sequence;
@@ -262,7 +263,7 @@ inline constexpr op_info router_statistics{
     .name = "router_statistics",
     .rule = &router_statistics_rule,
     .adjoint = &router_statistics_adjoint,
-    .constants = mask_of(router_statistics_out::choices), // counts
+    .constants = mask_of(router_statistics_out::choices), // counts have no gradient
     .attributes = attributes_of<statistics_attributes>,
     .operands = named<router_statistics_in, router_statistics_out>};
 
@@ -275,7 +276,7 @@ inline constexpr op_info router_statistics{
 [[gnu::cold]] constexpr void router_loss_rule(inference& c) {
   using in = router_loss_in;
   using out = router_loss_out;
-  // s (groups, E), c (groups, E), z ()
+  // The operands are s (groups, E), c (groups, E), z ().
   c.floats({in::probabilities, in::choices, in::squares}),
       c.sums({in::probabilities}, in::probabilities), c.alike(in::choices, in::probabilities),
       c.rank(in::squares, 0);
@@ -289,7 +290,7 @@ inline constexpr op_info router_statistics{
 [[gnu::cold]] constexpr void router_loss_grad_rule(inference& c) {
   using in = router_loss_grad_in;
   using out = router_loss_grad_out;
-  // dL (), c (groups, E)
+  // The operands are dL (), c (groups, E).
   c.floats({in::dloss, in::choices}), c.sums({in::dloss}, in::dloss), c.rank(in::dloss, 0);
   coefficients_of_router(c);
   c.declare(c.in(in::choices));
@@ -321,11 +322,12 @@ inline constexpr op_info router_loss{.name = "router_loss",
 } // namespace op
 
 struct routing {
-  var weights; ///< (B, S, k), of the accumulator type
-  var experts; ///< (B, S, k) i32
+  var weights; ///< weights of the chosen experts, (B, S, k) of the accumulator type
+  var experts; ///< chosen experts, (B, S, k) i32
 };
 
-/// logits (B, S, E): the k experts of each token and their weights. `bias` (E) may be absent.
+/// Returns the k experts of each token and their weights, from logits (B, S, E). `bias` (E) may be
+/// absent.
 constexpr routing route(var logits, var bias, int k, bool normalise, source_line line = here()) {
   builder& b = *logits.b;
   const value_id w =
@@ -334,11 +336,11 @@ constexpr routing route(var logits, var bias, int k, bool normalise, source_line
 }
 
 struct router_statistics_of {
-  var probabilities; ///< (groups, E): summed
-  var counts;        ///< (groups, E)
-  var z;             ///< (): summed squares of logsumexp
+  var probabilities; ///< sums of probabilities, (groups, E)
+  var counts;        ///< numbers of choices, (groups, E)
+  var z;             ///< sum of the squares of logsumexp, ()
 };
-/// What a router's losses need to know.
+/// Returns the sums that the losses of a router need.
 constexpr router_statistics_of router_statistics(var logits, var experts, balance_group over,
                                                  source_line line = here()) {
   using out = op::router_statistics_out;
@@ -349,7 +351,7 @@ constexpr router_statistics_of router_statistics(var logits, var experts, balanc
   return {{&b, n.out[out::probabilities]}, {&b, n.out[out::choices]}, {&b, n.out[out::squares]}};
 }
 
-/// balance E sum s c / sum c + z_loss z: a summed loss.
+/// Returns balance E sum s c / sum c + z_loss z, a summed loss.
 constexpr var router_loss(router_statistics_of s, double balance, double z_loss,
                           source_line line = here()) {
   builder& b = *s.z.b;

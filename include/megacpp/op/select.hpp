@@ -1,5 +1,5 @@
-// The row of each sequence from which the next token is drawn, and each row of the first dim r
-// times (key/value heads that several tensor-parallel ranks share).
+// select takes from each sequence the row from which the next token is drawn. repeat repeats each
+// row of the first dim r times (for key/value heads that several tensor-parallel ranks share).
 //
 //   select   y[b, :] = x[b, index[b], :]
 //   repeat   y[c r + j, ...] = x[c, ...] for j < r,   adjoint: dx[c, ...] = sum_j dy[c r + j, ...]
@@ -36,7 +36,7 @@ struct repeat_grad_out : output_names<repeat_grad_out> {
 [[gnu::cold]] constexpr void select_rule(inference& c) {
   using in = select_in;
   using out = select_out;
-  // x (B, S, H), index (B)
+  // The operands are x (B, S, H), index (B).
   const value& x = c.in(in::x);
   c.floats({in::x}), c.rank(in::x, 3),
       c.indexes(in::index, integer_kind::indices, x.dims[1].n, in::x);
@@ -63,7 +63,7 @@ struct repeat_attributes {
 [[gnu::cold]] constexpr void repeat_rule(inference& c) {
   using in = repeat_in;
   using out = repeat_out;
-  // x (N, ...)
+  // The operand is x (N, ...).
   const std::int64_t times = c.n.attr.as<repeat_attributes>().times;
   c.floats({in::x}), c.require(c.in(in::x).rank > 0, fault::S003, in::x);
   c.require(times > 0 && times <= most_repeats, fault::C001, in::x);
@@ -74,7 +74,7 @@ struct repeat_attributes {
 [[gnu::cold]] constexpr void repeat_grad_rule(inference& c) {
   using in = repeat_grad_in;
   using out = repeat_grad_out;
-  // dy (N r, ...)
+  // The operand is dy (N r, ...).
   const std::int64_t wanted = c.n.attr.as<repeat_attributes>().times;
   const std::int64_t times = wanted > 0 ? wanted : 1;
   c.floats({in::dy}), c.require(c.in(in::dy).rank > 0, fault::S003, in::dy);
@@ -104,12 +104,13 @@ inline constexpr op_info repeat{.name = "repeat",
 
 } // namespace op
 
-/// x (B, S, H), index (B) i32: (B, H).
+/// Returns (B, H), a row of each sequence of x (B, S, H), with index (B) i32.
 constexpr var select(var x, var index, source_line line = here()) {
   return {x.b, x.b->emit(op::select, {x.id, index.id}, line)};
 }
 
-/// x (N, ...): (N r, ...), each row r times in a row. With r = 1, x.
+/// Returns (N r, ...): each row of x (N, ...) r times, one after another. With r = 1, x is
+/// returned.
 constexpr var repeat(var x, std::int64_t times, source_line line = here()) {
   if (times == 1) return x;
   return {x.b, x.b->emit(op::repeat, {x.id}, line, op::repeat_attributes{times})};

@@ -1,37 +1,39 @@
-// Totals: numbers that a step sums in double over parts and micro-batches, and which are read when
-// it is over.
+// Totals: numbers that a step sums in double over parts and micro-batches. The host reads them at
+// the end of the step.
 //
 //   add_total   t = t + x
 //
-// Placement: a total is placed as what is added to it; besides, it may be a pending sum over pp,
-// since each stage adds what its own parts have. Adjoint: none, for no cotangent comes back.
+// Placement: a total is placed as the value x that is added to it; besides, it may be a pending sum
+// over pp, since each stage adds the values of its own parts. Adjoint: none, for no cotangent comes
+// back.
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
 
 namespace mc {
 
-/// The totals of a step. The first three are pending sums over all ranks of dp, cp and pp until the
-/// step's end makes the next three of them, which are the same on every rank, as are the last two.
+/// The totals of a step. The first three are pending sums over all ranks of dp, cp and pp. At the
+/// end of a step their sums over these ranks become the next three. These and the last two are the
+/// same on every rank.
 enum class step_total : std::uint8_t {
   loss,
-  tokens, ///< of the loss
+  tokens, ///< tokens that have a loss
   side_loss,
   whole_loss,
   whole_tokens,
   whole_side_loss,
-  norm,  ///< of the mean gradient
+  norm,  ///< norm of the mean gradient
   broken ///< blocks of weights or moments that the update left infinite or not a number
 };
 inline constexpr int step_totals = 8, pending_totals = 3;
-/// Bytes of all of them, as the host reads them.
+/// The bytes of all totals, as the host reads them.
 inline constexpr std::int64_t bytes_of_totals = step_totals * size_of(dtype::f64);
 constexpr const char* name_of(step_total t) {
   constexpr const char* names[] = {"loss",         "tokens",          "side_loss", "whole_loss",
                                    "whole_tokens", "whole_side_loss", "norm",      "broken"};
   return names[static_cast<int>(t)];
 }
-/// What becomes of a pending total.
+/// Returns the total that holds the whole sum of a pending total.
 constexpr step_total reduced(step_total t) {
   return static_cast<step_total>(static_cast<int>(t) + pending_totals);
 }
@@ -62,13 +64,13 @@ inline constexpr op_info add_total{.name = "add_total",
 
 } // namespace op
 
-/// A total, as an input of a graph.
+/// Returns a total as an input of a graph.
 constexpr var total_input(builder& b, step_total t) {
   placement at{};
   if (static_cast<int>(t) < pending_totals) at[axis::dp] = at[axis::cp] = at[axis::pp] = partial;
   return b.input(feed::total, name_of(t), dtype::f64, {}, at, 0, static_cast<int>(t));
 }
-/// t = t + x.
+/// Adds x to a total: t = t + x.
 constexpr void add_to(step_total t, var x) {
   x.b->emit(op::add_total, {total_input(*x.b, t).id, x.id}, 0);
 }
