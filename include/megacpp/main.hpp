@@ -1,4 +1,4 @@
-// Everything a program consists of; for the one unit that holds main.
+// This header has everything that a program needs; the one unit with main includes it.
 #pragma once
 
 #include <megacpp/cli/command_line.hpp>

@@ -1,7 +1,6 @@
-// The laws that a family, its layers and its ops obey, for a test of one's own: gradients are those
-// of the loss, by central differences, and under every layout that the model's graphs allow, ranks
-// that are threads of this process compute what one rank computes. The kernels that train compute
-// all of it, in double.
+// A test that a family, its layers and its ops obey two laws. Gradients are those of the loss, by
+// central differences. Under every layout that the model's graphs allow, ranks that are threads of
+// this process compute the same as one rank. The test runs the kernels of training, in double.
 #pragma once
 
 #include <megacpp/comm/threads.hpp>
@@ -19,13 +18,13 @@
 
 namespace mc::laws {
 
-/// A layout, its replicas (1, 2 or 4), and what is computed again.
+/// One case of the test: a layout, its replicas (1, 2 or 4), and the policy of recomputation.
 struct trial {
   layout ranks{};
   int dp = 1;
   recompute again = recompute::none;
 
-  /// "tp 2, cp 2, sequence parallel, recompute full".
+  /// Returns the case in words: "tp 2, cp 2, sequence parallel, recompute full".
   std::string name() const {
     std::string text;
     const auto add = [&](bool there, const std::string& words) {
@@ -44,15 +43,15 @@ struct trial {
 
 /// The findings of soundness().
 struct verdict {
-  std::vector<std::string> gradients; ///< parameters whose gradient is that of the loss
-  std::vector<std::string> equal;     ///< layouts under which ranks compute what one rank does
+  std::vector<std::string> gradients; ///< parameters whose gradient agrees with the loss
+  std::vector<std::string> equal;     ///< layouts under which ranks compute the same as one rank
   std::vector<std::string> refused;   ///< layouts that the graphs do not allow, with the sentence
-  std::vector<std::string> broken;    ///< what does not hold, a sentence each
+  std::vector<std::string> broken;    ///< sentences about what does not hold
 };
 
 namespace detail {
 
-/// Cuts layers evenly among virtual stages; the rest goes to the first ones.
+/// Cuts layers evenly among virtual stages; the first stages have the rest.
 inline layout cut_evenly(layout l, int layers) {
   const int stages = l.pp * l.virtual_stages;
   for (int v = 0; stages > 1 && v < stages; ++v)
@@ -61,10 +60,10 @@ inline layout cut_evenly(layout l, int layers) {
   return l;
 }
 
-/// Micro-batches of random tokens, some of them without a label, and, where they are packed, of
-/// documents of random lengths.
+/// Micro-batches of random tokens, some of them without a label. Where documents are packed, they
+/// have random lengths.
 struct random_batches {
-  static constexpr int count = 4; ///< of a step, on all replicas together
+  static constexpr int count = 4; ///< micro-batches of a step, on all replicas together
   int micro;
   std::vector<std::int32_t> tokens[count], labels[count], positions[count], documents[count];
 
@@ -92,12 +91,12 @@ struct random_batches {
   }
 };
 
-/// Numbers that ranks tell of a step, and parameters that they hold after it in natural order, by
-/// name.
+/// The numbers of a step by name: those that ranks report, and the gradients and parameters that
+/// they hold, each tensor in natural order.
 using step_record = std::map<std::string, std::vector<double>>;
 
-/// Puts what one rank holds of a tensor in its place; where another rank holds the same elements,
-/// both must be equal to the bit.
+/// Adds the elements of tensors that one rank holds to the whole tensors. Returns whether elements
+/// that another rank holds, too, are equal to the bit.
 inline bool merge(step_record& whole, const step_record& of_rank) {
   bool same = true;
   for (const auto& [name, x] : of_rank) {
@@ -111,9 +110,9 @@ inline bool merge(step_record& whole, const step_record& of_rank) {
   return same;
 }
 
-/// Two steps of a model under a layout. The first moments after the first one are its gradients,
-/// but for a factor, wherever the optimizer's state lies. Throws mc::error for a layout that the
-/// graphs do not allow.
+/// Runs two steps of a model under a layout. The first moments after the first step are its
+/// gradients, but for a factor, wherever the optimizer's state lies. Throws mc::error for a layout
+/// that the graphs do not allow.
 template <class Model, class Device> step_record two_steps(const Model& m, const setup& s, int dp,
                                                            const kernel_table<Device>& kernels,
                                                            const random_batches& data, bool& same) {
@@ -163,8 +162,8 @@ template <class Model, class Device> step_record two_steps(const Model& m, const
   return whole;
 }
 
-/// The name in which two records differ most and by how much, relative to its largest element, or
-/// to 1e-3 where all are smaller; a vocabulary may be padded to more rows.
+/// Returns the name of the record that differs most, and its difference relative to its largest
+/// element, or to 1e-3 where all elements are smaller. A vocabulary may be padded to more rows.
 inline std::pair<std::string, double> difference(const step_record& got, const step_record& want) {
   std::pair<std::string, double> worst{"", 0};
   for (const auto& [name, x] : want) {
@@ -181,7 +180,7 @@ inline std::pair<std::string, double> difference(const step_record& got, const s
   return worst;
 }
 
-/// Every trained parameter along random directions, its central difference against its gradient:
+/// Compares the gradient of every trained parameter with central differences in random directions:
 ///   (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h = <g, d> + O(h^4),   |d| = 1
 template <class Model, class Device>
 void check_gradients(const Model& m, const setup& s, const kernel_table<Device>& kernels,
@@ -196,7 +195,7 @@ void check_gradients(const Model& m, const setup& s, const kernel_table<Device>&
   const std::int64_t total = run.weights().total();
   std::vector<double> w(static_cast<std::size_t>(total));
   device.read(w.data(), run.weights().weights(), total * size);
-  for (std::size_t i = 0; i < w.size(); ++i) // no gain is 1, no bias 0
+  for (std::size_t i = 0; i < w.size(); ++i) // so that no gain is 1 and no bias 0
     w[i] += 0.2 * std::sin(0.7 * static_cast<double>(i));
   device.write(run.weights().weights(), w.data(), total * size);
   const batch_view batch = data.view(0);
@@ -242,7 +241,7 @@ void check_gradients(const Model& m, const setup& s, const kernel_table<Device>&
   });
 }
 
-/// True if a block of the model has experts.
+/// Returns whether a block of the model has experts.
 template <class Model> bool has_experts(const Model& m, const setup& s) {
   for (int kind = 0; kind < Model::kinds; ++kind) {
     const graph g = forward_graph(m, s, part_kind::block, kind);
@@ -254,8 +253,8 @@ template <class Model> bool has_experts(const Model& m, const setup& s) {
 
 } // namespace detail
 
-/// Layouts of 2 to 4 ranks. Between them they use tp, cp, pp and dp, 1F1B and interleaved stages,
-/// ZeRO 1, and each way of computing again; with experts also ep and etp.
+/// Returns layouts of 2 to 4 ranks. Together they use tp, cp, pp and dp, 1F1B and interleaved
+/// stages, ZeRO 1, and each policy of recomputation; with experts also ep and etp.
 inline std::vector<trial> usual_trials(bool experts) {
   std::vector<trial> all{
       {{.tp = 2}},
@@ -276,12 +275,12 @@ inline std::vector<trial> usual_trials(bool experts) {
   return all;
 }
 
-/// Holds a small model, whose batches have at least two sequences, to both laws. `kernels` are
-/// those of a device, kernel_table<Device>::all(), and of ops of one's own for double. Under a
-/// layout of stages the layers are spread evenly over them. Numbers of ranks agree with those of
-/// one rank to 1e-9 of the largest of a tensor, gradients with differences of the loss to 1e-6 of
-/// their norm: an op whose value jumps, as one that rounds does, has no such gradient. Throws
-/// mc::error where one rank cannot train the model.
+/// Tests both laws for a small model, whose batches have at least two sequences. `kernels` are
+/// those of a device, kernel_table<Device>::all(), and those of a user's ops, for double. Under a
+/// layout with stages the layers are spread evenly over them. The numbers of all ranks must agree
+/// with those of one rank to 1e-9 of the largest element of a tensor, and gradients with
+/// differences of the loss to 1e-6 of their norm: an op whose value jumps, as one that rounds does,
+/// has no such gradient. Throws mc::error where one rank cannot train the model.
 template <class Model, class Device> verdict soundness(const Model& m, const batching& batch,
                                                        const kernel_table<Device>& kernels,
                                                        std::vector<trial> trials = {}) {

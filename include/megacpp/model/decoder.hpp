@@ -1,6 +1,6 @@
-// What Llama, Qwen2, Qwen3 and Qwen3-MoE have in common: RMSNorm, grouped-query attention with RoPE
-// and, by the family, norms of queries and keys or biases; SwiGLU. Functions of any model with
-// their numbers.
+// The layers that Llama, Qwen2, Qwen3 and Qwen3-MoE share: RMSNorm, grouped-query attention with
+// RoPE and, depending on the family, norms of queries and keys or biases; SwiGLU. They are
+// functions of any model that has the members read here.
 #pragma once
 
 #include <megacpp/model/description.hpp>
@@ -10,12 +10,12 @@
 
 namespace mc {
 
-/// Which linear layers of a block have biases.
+/// The linear layers of a block that have biases.
 struct decoder_biases {
   bool qkv = false, out = false, mlp = false;
 };
 
-/// h = x + o(attention(rope(qnorm(q)), rope(knorm(k)), v))
+/// Computes h = x + o(attention(rope(qnorm(q)), rope(knorm(k)), v)).
 template <class Model> constexpr var decoder_attention(context& c, const Model& m, var x) {
   const attention_sizes s{
       {dim::heads, m.heads}, {dim::kv_heads, m.kv_heads}, {dim::head_dim, m.head_dim}};
@@ -36,7 +36,7 @@ template <class Model> constexpr var decoder_attention(context& c, const Model& 
   return x + row_parallel(c, "self_attn.o_proj", o, 2, m.hidden_extent(), bias.out, m.std);
 }
 
-/// y = h + down(silu(gate h') * up h')
+/// Computes y = h + down(silu(gate h') * up h').
 template <class Model> constexpr var decoder_mlp(context& c, const Model& m, var h) {
   const bool bias = m.biases().mlp;
   const extent F{dim::ffn, m.ffn};
@@ -46,14 +46,15 @@ template <class Model> constexpr var decoder_mlp(context& c, const Model& m, var
   return h + row_parallel(c, "mlp.down_proj", swiglu(gate, up), 1, m.hidden_extent(), bias, m.std);
 }
 
-/// The table of the stem (`in_stem`) or of the head: one parameter when they are tied.
+/// Returns the table of the stem (`in_stem`) or of the head; they are one parameter when they are
+/// tied.
 template <class Model> constexpr var decoder_table(context& c, const Model& m, bool in_stem) {
   const bool tied = m.tied && !in_stem;
   return vocabulary_table(c, in_stem || tied ? "model.embed_tokens" : "lm_head", m.vocabulary,
                           m.hidden_extent(), m.std, tied);
 }
 
-/// What the numbers of all these models contradict, or null.
+/// Returns a sentence if the numbers of a model contradict each other, or null.
 template <class Model> constexpr const char* decoder_contradiction(const Model& m) {
   if (m.layers < 1 || m.hidden < 1 || m.heads < 1 || m.kv_heads < 1 || m.head_dim < 2 ||
       m.ffn < 1 || m.vocabulary < 2 || m.positions < 1)

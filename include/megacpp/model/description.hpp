@@ -1,6 +1,6 @@
-// What a model tells of itself: its family, and its members, listed once. Files, `describe`, the
-// Hugging Face codecs and the text of a model in C++ are made of that list; a member's name is what
-// it is called in the source.
+// The description of a model: its family, and a list of its members. States, `describe`, the
+// Hugging Face codecs and the text of a model in C++ read this list. The name of a member is its
+// name in the source.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace mc {
 
-/// The name of a family, and the struct that is it: one that derives from it and gives no name of
-/// its own is another family, for it may compute something else.
+/// The name of a family, and the struct that defines it. A struct that derives from it without a
+/// name of its own is another family, since it may compute something else.
 template <class Model> struct family_name {
   using model = Model;
   const char* text = nullptr;
@@ -20,14 +20,14 @@ namespace detail {
 
 template <class T> constexpr std::string_view signature_with() { return __PRETTY_FUNCTION__; }
 
-/// The name of a type as the compiler writes it, with namespaces and arguments: where that stands
-/// in its sentence is where a known one does.
+/// Returns the name of a type as the compiler writes it, with namespaces and arguments. It stands
+/// in the text of __PRETTY_FUNCTION__ where that of a known type stands.
 template <class T> constexpr std::string_view type_name() {
   constexpr std::string_view known = signature_with<double>();
   constexpr std::size_t before = known.find("double"), around = known.size() - 6;
   return signature_with<T>().substr(before, signature_with<T>().size() - around);
 }
-/// The same without the namespaces it stands in.
+/// Returns the name of a type without its namespaces.
 template <class T> constexpr std::string_view short_type_name() {
   const std::string_view name = type_name<T>();
   const std::size_t colon = name.substr(0, name.find('<')).rfind(':');
@@ -36,7 +36,7 @@ template <class T> constexpr std::string_view short_type_name() {
 
 template <auto Member> constexpr const char* signature_with_member() { return __PRETTY_FUNCTION__; }
 
-/// The name of a member: all compilers end their sentence in &scope::name and a bracket.
+/// Returns the name of a member. All compilers end their text in &scope::name and a bracket.
 template <auto Member> constexpr std::string_view member_name() {
   std::string_view name = signature_with_member<Member>();
   name.remove_prefix(name.rfind("::") + 2);
@@ -52,15 +52,15 @@ template <class Owner, class T> struct pointer_to_member<T Owner::*> {
 } // namespace detail
 
 /// The members of a family, as pointers to them, in the order of their declaration. A struct that
-/// derives from a family and has members of its own lists these behind the others:
+/// derives from a family and has members of its own lists them behind the members of the family:
 ///     static constexpr auto members = mc::gpt::members + mc::member_list<&own::theta>{};
 template <auto... Members> struct member_list {
-  /// f(name, value) for every member of m, in order.
+  /// Calls f(name, value) for every member of m, in order.
   template <class Model, class F> static constexpr void each(const Model& m, F&& f) {
     (f(detail::member_name<Members>(), m.*Members), ...);
   }
 
-  /// True if no member stands twice.
+  /// Returns whether every member is listed only once.
   static constexpr bool distinct() {
     constexpr auto same = []<class A, class B>(A a, B b) {
       if constexpr (std::is_same_v<A, B>) return a == b;
@@ -70,8 +70,8 @@ template <auto... Members> struct member_list {
     return (... && (times(Members) == 1));
   }
 
-  /// The size of a struct of these members alone, in bytes; less than the struct's own where the
-  /// list lacks a member that does not fit between two others.
+  /// Returns the size in bytes of a struct with these members alone. It is less than the size of
+  /// the model if the list lacks a member that does not fit between two others.
   static constexpr std::size_t size() {
     std::size_t end = 0, greatest = 1, owner = 0;
     const auto add = [&](std::size_t bytes, std::size_t alignment, std::size_t owner_size) {
@@ -102,8 +102,8 @@ concept lists_its_members = requires {
   requires detail::is_member_list<decltype(Model::members)>;
 };
 
-/// True of a type of members that files need no numbers of, since the kind of every layer, which
-/// they hold, says all that it says.
+/// Holds for a type of member that files need not store, since the kind of every layer, which they
+/// store, says the same.
 template <class T> inline constexpr bool told_by_kinds = false;
 
 } // namespace mc

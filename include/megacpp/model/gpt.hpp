@@ -9,20 +9,21 @@
 
 namespace mc {
 
-/// A GPT as data. Extents: layers L, hidden H, heads A, ffn F, vocabulary V, positions P.
+/// A GPT, as its numbers. Extents: layers L, hidden H, heads A, ffn F, vocabulary V, positions P.
 struct gpt {
-  int layers = 12;        ///< blocks
+  int layers = 12;        ///< number of blocks
   int hidden = 768;       ///< width of the residual stream; heads divide it
-  int heads = 12;         ///< of attention, each hidden / heads wide
+  int heads = 12;         ///< attention heads, each hidden / heads wide
   int ffn = 3072;         ///< width inside the MLP
-  int vocabulary = 50257; ///< tokens; 256 for bytes
+  int vocabulary = 50257; ///< number of tokens; 256 for bytes
   int positions = 1024;   ///< tokens of the longest sequence
-  bool bias = true;       ///< in linear layers and norms
+  bool bias = true;       ///< linear layers and norms have biases
   bool tied = true;       ///< head and token embedding are one table
   double eps = 1e-5;      ///< added to the variance in norms
-  double dropout = 0;     ///< probability, of embeddings and residual branches
-  double std = 0.02;      ///< of initial weights; projections back to the stream: std / sqrt(2 L)
-  double z_loss = 0;      ///< factor of logsumexp^2 of the logits in the loss; 0: none
+  double dropout = 0;     ///< probability of dropout, for embeddings and residual branches
+  /// Standard deviation of initial weights; projections back to the stream: std / sqrt(2 L).
+  double std = 0.02;
+  double z_loss = 0; ///< factor of logsumexp^2 of the logits in the loss; 0: none
 
   static constexpr member_list<&gpt::layers, &gpt::hidden, &gpt::heads, &gpt::ffn, &gpt::vocabulary,
                                &gpt::positions, &gpt::bias, &gpt::tied, &gpt::eps, &gpt::dropout,
@@ -34,7 +35,7 @@ struct gpt {
   constexpr int head_dim() const { return hidden / heads; }
   constexpr extent hidden_extent() const { return {dim::hidden, hidden}; }
 
-  /// What the numbers contradict, or null.
+  /// Returns a sentence if the numbers contradict each other, or null.
   constexpr const char* contradiction() const {
     if (layers < 1 || hidden < 1 || heads < 1 || ffn < 1 || vocabulary < 2 || positions < 1)
       return "layers, hidden, heads, ffn, vocabulary and positions must be positive";
@@ -43,16 +44,16 @@ struct gpt {
     return nullptr;
   }
 
-  /// x0 = wte[token] + wpe[position]
+  /// Computes x0 = wte[token] + wpe[position].
   constexpr var stem(context& c, var tokens) const {
     const var table = vocabulary_table(c, "wte", vocabulary, hidden_extent(), std, false);
-    const var token = token_embedding(c, tokens, table); // each its own statement: one order
+    const var token = token_embedding(c, tokens, table); // statements fix the order of parameters
     const var position =
         position_embedding(c, "wpe", {dim::position, positions}, hidden_extent(), std);
     return stream_dropout(c, token + position, dropout);
   }
 
-  /// h = x + proj(attention(q, k, v of ln_1 x)),   y = h + proj(gelu(fc(ln_2 h)))
+  /// Computes h = x + proj(attention(q, k, v of ln_1 x)),   y = h + proj(gelu(fc(ln_2 h))).
   constexpr var block(context& c, int /*kind*/, var x) const {
     const attention_sizes s{
         {dim::heads, heads}, {dim::kv_heads, heads}, {dim::head_dim, head_dim()}};

@@ -6,24 +6,24 @@
 
 namespace mc {
 
-/// A Llama as data. Extents: layers L, hidden H, heads A, kv_heads K, head_dim D, ffn F, vocabulary
-/// V.
+/// A Llama, as its numbers. Extents: layers L, hidden H, heads A, kv_heads K, head_dim D, ffn F,
+/// vocabulary V.
 struct llama {
-  int layers = 32;             ///< blocks
+  int layers = 32;             ///< number of blocks
   int hidden = 4096;           ///< width of the residual stream
-  int heads = 32;              ///< of queries
-  int kv_heads = 8;            ///< of keys and values; they divide heads
+  int heads = 32;              ///< heads of queries
+  int kv_heads = 8;            ///< heads of keys and values; they divide heads
   int head_dim = 128;          ///< width of a head, even
   int ffn = 14336;             ///< width inside the MLP
-  int vocabulary = 128256;     ///< tokens
+  int vocabulary = 128256;     ///< number of tokens
   int positions = 8192;        ///< tokens of the longest sequence
   bool tied = false;           ///< head and token embedding are one table
-  bool attention_bias = false; ///< in the four linear layers of attention
-  bool mlp_bias = false;       ///< in the three of the MLP
+  bool attention_bias = false; ///< the four linear layers of attention have biases
+  bool mlp_bias = false;       ///< the three linear layers of the MLP have biases
   double eps = 1e-5;           ///< added to the mean square in norms
   double rope_theta = 5e5;     ///< base of the rotary angles
-  rope_stretch rope_scaling{}; ///< stretches them beyond the positions of the first training
-  double std = 0.02;           ///< of initial weights
+  rope_stretch rope_scaling{}; ///< stretch of the angles beyond the positions of the first training
+  double std = 0.02;           ///< standard deviation of initial weights
   double z_loss = 0;           ///< factor of logsumexp^2 of the logits in the loss; 0: none
 
   static constexpr member_list<&llama::layers, &llama::hidden, &llama::heads, &llama::kv_heads,
@@ -33,7 +33,7 @@ struct llama {
                                &llama::z_loss>
       members{};
   static constexpr family_name<llama> family{"llama"};
-  static constexpr int window = 0;       ///< none slides
+  static constexpr int window = 0;       ///< sliding window in tokens; 0: none
   static constexpr bool qk_norm = false; ///< queries and keys are normed, each head
   constexpr decoder_biases biases() const { return {attention_bias, attention_bias, mlp_bias}; }
   static constexpr int kinds = 1;

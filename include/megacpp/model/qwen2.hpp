@@ -1,27 +1,27 @@
-// Qwen2 and Qwen2.5, dense (Qwen2.5 technical report, 2024): as Llama, with biases of queries, keys
-// and values.
+// Qwen2 and Qwen2.5, dense (Qwen2.5 technical report, 2024): a Llama whose queries, keys and values
+// have biases.
 #pragma once
 
 #include <megacpp/model/decoder.hpp>
 
 namespace mc {
 
-/// A Qwen2 as data. Extents: layers L, hidden H, heads A, kv_heads K, head_dim D, ffn F, vocabulary
-/// V.
+/// A Qwen2, as its numbers. Extents: layers L, hidden H, heads A, kv_heads K, head_dim D, ffn F,
+/// vocabulary V.
 struct qwen2 {
-  int layers = 24;             ///< blocks
+  int layers = 24;             ///< number of blocks
   int hidden = 896;            ///< width of the residual stream
-  int heads = 14;              ///< of queries
-  int kv_heads = 2;            ///< of keys and values; they divide heads
+  int heads = 14;              ///< heads of queries
+  int kv_heads = 2;            ///< heads of keys and values; they divide heads
   int head_dim = 64;           ///< width of a head, even
   int ffn = 4864;              ///< width inside the MLP
-  int vocabulary = 151936;     ///< tokens
+  int vocabulary = 151936;     ///< number of tokens
   int positions = 32768;       ///< tokens of the longest sequence
   bool tied = true;            ///< head and token embedding are one table
   double eps = 1e-6;           ///< added to the mean square in norms
   double rope_theta = 1e6;     ///< base of the rotary angles
-  rope_stretch rope_scaling{}; ///< stretches them beyond the positions of the first training
-  double std = 0.02;           ///< of initial weights
+  rope_stretch rope_scaling{}; ///< stretch of the angles beyond the positions of the first training
+  double std = 0.02;           ///< standard deviation of initial weights
   int window = 0;              ///< sliding window in tokens; 0: none
   double z_loss = 0;           ///< factor of logsumexp^2 of the logits in the loss; 0: none
 

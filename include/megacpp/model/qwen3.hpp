@@ -6,22 +6,22 @@
 
 namespace mc {
 
-/// A Qwen3 as data. Extents: layers L, hidden H, heads A, kv_heads K, head_dim D, ffn F, vocabulary
-/// V.
+/// A Qwen3, as its numbers. Extents: layers L, hidden H, heads A, kv_heads K, head_dim D, ffn F,
+/// vocabulary V.
 struct qwen3 {
-  int layers = 28;             ///< blocks
+  int layers = 28;             ///< number of blocks
   int hidden = 1024;           ///< width of the residual stream
-  int heads = 16;              ///< of queries
-  int kv_heads = 8;            ///< of keys and values; they divide heads
+  int heads = 16;              ///< heads of queries
+  int kv_heads = 8;            ///< heads of keys and values; they divide heads
   int head_dim = 128;          ///< width of a head, even
   int ffn = 3072;              ///< width inside the MLP
-  int vocabulary = 151936;     ///< tokens
+  int vocabulary = 151936;     ///< number of tokens
   int positions = 40960;       ///< tokens of the longest sequence
   bool tied = true;            ///< head and token embedding are one table
   double eps = 1e-6;           ///< added to the mean square in norms
   double rope_theta = 1e6;     ///< base of the rotary angles
-  rope_stretch rope_scaling{}; ///< stretches them beyond the positions of the first training
-  double std = 0.02;           ///< of initial weights
+  rope_stretch rope_scaling{}; ///< stretch of the angles beyond the positions of the first training
+  double std = 0.02;           ///< standard deviation of initial weights
   int window = 0;              ///< sliding window in tokens; 0: none
   double z_loss = 0;           ///< factor of logsumexp^2 of the logits in the loss; 0: none
 

@@ -7,7 +7,7 @@
 
 namespace mc {
 
-/// A set of layer indices below 256, as a constant.
+/// A set of layer numbers below 256, as a constant.
 struct layer_set {
   static constexpr int greatest = 255;
   std::uint64_t bits[4]{};
@@ -22,7 +22,7 @@ struct layer_set {
   constexpr bool holds(int l) const {
     return l >= 0 && l < 256 && (bits[static_cast<unsigned>(l) / 64] >> l % 64 & 1) != 0;
   }
-  /// The greatest index in the set, or -1.
+  /// Returns the greatest number in the set, or -1.
   constexpr int last() const {
     int l = 255;
     while (l >= 0 && !holds(l)) --l;
@@ -31,35 +31,37 @@ struct layer_set {
 };
 template <> inline constexpr bool told_by_kinds<layer_set> = true;
 
-/// A Qwen3-MoE as data. Extents: layers L, hidden H, heads A, kv_heads K, head_dim D, ffn F of
-/// dense layers, expert_ffn F of an expert, experts E, experts_per_token k, vocabulary V.
+/// A Qwen3-MoE, as its numbers. Extents: layers L, hidden H, heads A, kv_heads K, head_dim D, ffn F
+/// of dense layers, expert_ffn F of an expert, experts E, experts_per_token k, vocabulary V.
 struct qwen3_moe {
-  int layers = 48;               ///< blocks
+  int layers = 48;               ///< number of blocks
   int hidden = 2048;             ///< width of the residual stream
-  int heads = 32;                ///< of queries
-  int kv_heads = 4;              ///< of keys and values; they divide heads
+  int heads = 32;                ///< heads of queries
+  int kv_heads = 4;              ///< heads of keys and values; they divide heads
   int head_dim = 128;            ///< width of a head, even
   int ffn = 6144;                ///< width inside the MLP of layers without experts
   int expert_ffn = 768;          ///< width inside an expert
-  int experts = 128;             ///< in a layer
-  int experts_per_token = 8;     ///< that a token goes to
-  int vocabulary = 151936;       ///< tokens
+  int experts = 128;             ///< experts in a layer
+  int experts_per_token = 8;     ///< experts that a token goes to
+  int vocabulary = 151936;       ///< number of tokens
   int positions = 40960;         ///< tokens of the longest sequence
   bool norm_topk = true;         ///< the weights of a token's experts add up to 1
   int sparse_step = 1;           ///< every sparse_step-th layer has experts
-  layer_set mlp_only{};          ///< layers that have none all the same, by number from 0
+  layer_set mlp_only{};          ///< layers without experts all the same, by number from 0
   bool tied = false;             ///< head and token embedding are one table
   double aux_loss = 0.001;       ///< coefficient of the load-balancing loss
-  bool aux_per_sequence = false; ///< over each sequence; else over the micro-batch
-  bool aux_global = false;       ///< over the micro-batches of all replicas
+  bool aux_per_sequence = false; ///< the load is balanced over each sequence; else over the
+                                 ///< micro-batch
+  bool aux_global = false;       ///< the load is balanced over the micro-batches of all replicas
   double router_z_loss = 0;      ///< coefficient of the router's z-loss
-  double bias_rate = 0;          ///< step of a bias that balances without a loss
-  double capacity = 0; ///< of an expert, in shares of a micro-batch's tokens; 0: none is dropped
-  int shared_ffn = 0;  ///< width of an expert that every token goes to; 0: none
-  double eps = 1e-6;   ///< added to the mean square in norms
+  double bias_rate = 0;          ///< step of a bias that balances the load without a loss
+  /// The capacity of an expert, as a multiple of its average of a micro-batch; 0: no limit.
+  double capacity = 0;
+  int shared_ffn = 0;          ///< width of an expert that every token goes to; 0: none
+  double eps = 1e-6;           ///< added to the mean square in norms
   double rope_theta = 1e6;     ///< base of the rotary angles
-  rope_stretch rope_scaling{}; ///< stretches them beyond the positions of the first training
-  double std = 0.02;           ///< of initial weights
+  rope_stretch rope_scaling{}; ///< stretch of the angles beyond the positions of the first training
+  double std = 0.02;           ///< standard deviation of initial weights
   int window = 0;              ///< sliding window in tokens; 0: none
   double z_loss = 0;           ///< factor of logsumexp^2 of the logits in the loss; 0: none
 
@@ -76,7 +78,7 @@ struct qwen3_moe {
   static constexpr family_name<qwen3_moe> family{"qwen3_moe"};
   static constexpr bool qk_norm = true;
   constexpr decoder_biases biases() const { return {}; }
-  static constexpr int kinds = 2; // 0: experts, 1: one MLP
+  static constexpr int kinds = 2; // 0: a layer with experts, 1: one with a dense MLP
   constexpr int kind_of(int layer) const {
     const bool sparse = sparse_step > 0 && (layer + 1) % sparse_step == 0;
     return sparse && !mlp_only.holds(layer) ? 0 : 1;
@@ -101,7 +103,7 @@ struct qwen3_moe {
   constexpr var stem(context& c, var tokens) const {
     return token_embedding(c, tokens, decoder_table(c, *this, true));
   }
-  /// h = x + attention,   y = h + mlp(h') or h + experts(h') [+ shared(h')]
+  /// Computes h = x + attention,   y = h + mlp(h') or h + experts(h') [+ shared(h')].
   constexpr var block(context& c, int kind, var x) const {
     const var h = decoder_attention(c, *this, x);
     return kind == 0 ? sparse_mlp(c, h) : decoder_mlp(c, *this, h);

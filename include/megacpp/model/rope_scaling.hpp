@@ -1,11 +1,12 @@
-// How RoPE is stretched beyond the positions that a model was trained on first. The angles of a
+// The stretch of RoPE beyond the positions on which a model was trained first. The angles of a
 // model are constants, made here from its numbers (op/rope.hpp has the equation).
 //
 //   linear   every frequency / factor (Chen et al. 2023)
-//   llama3   pairs that turn fewer than `slow` times over the original positions / factor, those
-//            of more than `fast` turns as they are, in between by their frequency (Llama 3.1)
-//   yarn     likewise, in between by the pair's number; and q and k times m, by default
-//            0.1 ln(factor) + 1 (Peng et al. 2023)
+//   llama3   pairs that turn fewer than `slow` times over the original positions have frequency /
+//            factor, those with more than `fast` turns stay as they are, and between them a ramp
+//            follows the frequency (Llama 3.1)
+//   yarn     as llama3, with a ramp that follows the pair's number; q and k are multiplied by m,
+//            by default 0.1 ln(factor) + 1 (Peng et al. 2023)
 #pragma once
 
 #include <megacpp/model/description.hpp>
@@ -20,12 +21,13 @@ namespace mc {
 enum class rope_type : std::uint8_t { unscaled, linear, llama3, yarn };
 
 struct rope_stretch {
-  rope_type type = rope_type::unscaled; ///< unscaled, linear, llama3, yarn
-  double factor = 1;                    ///< how many times more positions there are
-  int original = 0;                     ///< positions before; 0: those of the model
-  double slow = 1;       ///< turns over the original positions up to which a pair is slowed down
-  double fast = 32;      ///< turns from which a pair stays as it is
-  double attention = 0;  ///< m of yarn; 0: 0.1 ln(factor) + 1
+  rope_type type = rope_type::unscaled; ///< kind of stretch: unscaled, linear, llama3, yarn
+  double factor = 1;                    ///< factor by which there are more positions
+  int original = 0;                     ///< positions before the stretch; 0: those of the model
+  double slow = 1;       ///< a pair with at most so many turns over the original positions is
+                         ///< slowed down
+  double fast = 32;      ///< a pair with at least so many turns stays as it is
+  double attention = 0;  ///< the factor m of yarn; 0: 0.1 ln(factor) + 1
   bool truncated = true; ///< the ramp of yarn is between whole pairs
 
   static constexpr member_list<&rope_stretch::type, &rope_stretch::factor, &rope_stretch::original,
@@ -34,7 +36,8 @@ struct rope_stretch {
       members{};
   constexpr bool operator==(const rope_stretch&) const = default;
 
-  /// What the numbers contradict, or null; `theta` is the base of the angles.
+  /// Returns a sentence if the numbers contradict each other, or null. `theta` is the base of the
+  /// angles.
   constexpr const char* contradiction(double theta) const {
     if (!(factor >= 1 && factor < 1e30)) return "rope_scaling.factor must be at least 1";
     if (!(original >= 0 && slow > 0 && fast < 1e30 && slow < fast))
@@ -45,20 +48,21 @@ struct rope_stretch {
   }
 };
 
-/// m of yarn as the paper has it, for c = 1; `c` is mscale in configurations of Hugging Face.
+/// Returns the factor m of yarn. The paper has c = 1; Hugging Face's configurations call c mscale.
 constexpr double yarn_attention(double factor, double c = 1) {
   return factor > 1 ? 0.1 * c * natural_log(factor) + 1 : 1;
 }
 
 namespace detail {
-/// The pair, in fractions, that turns so many times over the original positions.
+/// Returns the number of the pair, as a fraction, that turns so many times over the original
+/// positions.
 constexpr double pair_of_turns(double turns, double theta, int head_dim, double original) {
   return head_dim * natural_log(original / (turns * 2 * std::numbers::pi)) /
          (2 * natural_log(theta));
 }
 } // namespace detail
 
-/// The angles of a model of `positions`.
+/// Returns the angles of a model of `positions`.
 constexpr op::rope_attributes rope_angles(double theta, const rope_stretch& s, int head_dim,
                                           int positions) {
   op::rope_attributes a{theta};
@@ -81,7 +85,7 @@ constexpr op::rope_attributes rope_angles(double theta, const rope_stretch& s, i
   return a;
 }
 
-/// The scale of the scores q k^T, 0 for D^-1/2: m of yarn times both q and k.
+/// Returns the scale of the scores q k^T; 0: D^-1/2. Yarn multiplies both q and k by m.
 constexpr double score_scale(const rope_stretch& s, int head_dim) {
   if (s.type != rope_type::yarn) return 0;
   const double m = s.attention > 0 ? s.attention : yarn_attention(s.factor);

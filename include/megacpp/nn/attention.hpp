@@ -1,6 +1,6 @@
-// Self-attention layers: heads over tp. Keys and values come from the sequence itself, gathered
-// over cp for the queries of each rank (training), or from caches that enter the graph and that the
-// new tokens' own are appended to (generation).
+// Self-attention layers, with heads over tp. In training, keys and values are those of the sequence
+// itself, gathered over cp for the queries of each rank. In generation, they come from caches,
+// inputs of the graph to which the keys and values of new tokens are appended.
 #pragma once
 
 #include <megacpp/nn/linear.hpp>
@@ -15,8 +15,9 @@ struct attention_sizes {
   extent heads, kv_heads, head_dim;
 };
 
-/// A key or value projection (K, D, H). When tp exceeds K, every kv head is repeated for the ranks
-/// that share it; the repeated weight is cut over tp and its gradient summed over the repeats.
+/// Returns the keys or values of x by a weight (K, D, H). When tp exceeds K, every kv head is
+/// repeated for the ranks that share it; the repeated weight is cut over tp, and its gradient is
+/// summed over the repeats.
 constexpr var kv_projection(context& c, const char* scope, var x, const attention_sizes& s,
                             bool bias, double std, source_line line = here()) {
   const int tp = c.ranks().of(axis::tp);
@@ -30,7 +31,7 @@ constexpr var kv_projection(context& c, const char* scope, var x, const attentio
   return linear(x, y_w, to(repeat(b, copies, line), axis::tp, shard(dim::kv_heads), line), line);
 }
 
-/// A cache (B, C, K, D) of keys or values that lie as x (B, S, K, D) does.
+/// Returns an input: a cache (B, C, K, D) of keys or values with the placement of x (B, S, K, D).
 constexpr var cache_like(context& c, feed from, const char* name, var x, source_line line) {
   const value v = x.type();
   return c.b->input(from, name, c.precision.activation,
@@ -38,8 +39,8 @@ constexpr var cache_like(context& c, feed from, const char* name, var x, source_
                     c.caches);
 }
 
-/// q (B, S, A, D), k and v (B, S, K, D): every query sees the keys of all cp ranks, or of its
-/// cache.
+/// Returns the attention of q (B, S, A, D) to k and v (B, S, K, D): every query sees the keys of
+/// all cp ranks, or those of its cache.
 constexpr var context_parallel_attention(context& c, var q, var k, var v, attention_options o,
                                          source_line line = here()) {
   if (c.room > 0) {

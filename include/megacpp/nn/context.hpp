@@ -1,5 +1,5 @@
-// What every layer of a graph under construction shares: the builder, the element type, the state
-// of the residual stream, and the integer inputs. Layers hold no layout numbers.
+// The context that all layers of a graph under construction share: the builder, the element types,
+// the place of the residual stream, and the integer inputs. Layers hold no layout numbers.
 #pragma once
 
 #include <megacpp/graph/builder.hpp>
@@ -9,45 +9,47 @@
 
 namespace mc {
 
-/// Micro-batch and sequence of one rank's data-parallel replica, in samples and tokens.
+/// The number of sequences of a micro-batch on one replica, and the number of tokens of a sequence.
 struct batching {
   int micro = 1;
   int sequence = 1024;
-  bool packed = false;   ///< documents are packed: attention stays within a document
-  int expert_rows = 0;   ///< rows that go to a rank's experts at once; 0: 1.25 times the average
-  int micro_batches = 0; ///< the most of a step, on each replica; 0: any number
+  bool packed = false;   ///< documents are packed, and attention stays within a document
+  int expert_rows = 0;   ///< rows that a rank's experts take at once; 0: 1.25 times the average
+  int micro_batches = 0; ///< micro-batches of a step on each replica at most; 0: any number
   written_at at = here();
 
   constexpr source_line line() const { return at.outside(__FILE__); }
 };
 
-/// One of each part: what counts its dropouts and caches and collects its losses does so once.
+/// The context of the layers of one part. A part has one context, since that counts its dropouts
+/// and caches and adds up its losses.
 struct context {
   constexpr context() = default;
-  context(const context&) = delete; // a copy would count apart: take it as mc::context&
+  context(const context&) = delete; // a copy would count apart: layers take a mc::context&
   context& operator=(const context&) = delete;
 
   builder* b = nullptr;
   precision_policy precision;
   place stream =
-      invariant; ///< of the residual stream over tp: S(sequence) under sequence parallelism
+      invariant; ///< place of the residual stream over tp: S(sequence) under sequence parallelism
   var positions, order, documents,
-      token_keys; ///< (B, S) i32, sharded over dp and cp; documents may be absent
-  /// The same of all cp ranks, for what they gather: a rank is fed them, so that none is sent. With
-  /// caches these and `order` are absent.
+      token_keys; ///< integers (B, S) i32 of the rank's tokens, sharded over dp and cp; documents
+                  ///< may be absent
+  /// The order and the documents of the tokens of all cp ranks, for keys that are gathered. Each
+  /// rank is fed them, so none is sent. With caches these and `order` are absent.
   var all_order, all_documents;
-  int salt = 0;        ///< tells the dropouts of one graph apart
-  int expert_rows = 0; ///< of batching
-  /// True in generation alone: nothing is dropped out, by chance or for want of room. Evaluation
-  /// runs the graphs of training; what a kernel leaves out there asks step().dropping.
+  int salt = 0;        ///< number of the next dropout of the graph
+  int expert_rows = 0; ///< batching::expert_rows
+  /// Generation sets this: it drops nothing, by chance or for want of room. Evaluation runs the
+  /// graphs of training; a kernel there asks step().dropping whether it drops.
   bool generating = false;
-  std::int64_t room = 0; ///< tokens of a sequence that each cache holds; 0: there are no caches
-  var slots;             ///< (B, S) i32: where in the caches the tokens go; -1: padding
-  int caches = 0;        ///< tells the caches of one graph apart
+  std::int64_t room = 0; ///< tokens that each cache holds for a sequence; 0: there are no caches
+  var slots;             ///< slots of the tokens in the caches, (B, S) i32; -1: padding
+  int caches = 0;        ///< number of the next cache of the graph
 
   constexpr const mesh& ranks() const { return b->g.ranks; }
 
-  /// A summed loss of the part's own joins the one loss of training, whatever has joined it before.
+  /// Adds a summed loss of this part to the loss of training.
   constexpr void add_side_loss(var loss, source_line line = here()) {
     if (loss.id < 0) return b->fail(fault::S008, line, "side loss", -1, "it has no value");
     side_loss_ = side_loss_.id < 0 ? loss : side_loss_ + loss;
@@ -58,8 +60,8 @@ private:
   var side_loss_;
 };
 
-/// Where the residual stream lies: batch over dp, sequence over cp and, under sequence parallelism,
-/// tp.
+/// Returns the placement of the residual stream: batch over dp, sequence over cp and, under
+/// sequence parallelism, over tp.
 constexpr placement stream_placement(place over_tp) {
   placement p;
   p[axis::dp] = shard(dim::batch);
@@ -74,8 +76,8 @@ constexpr placement on(axis a, place p) {
   return x;
 }
 
-/// A parameter as the ranks that see different data use it: its gradient is a pending sum over dp
-/// and cp, reduced once a step.
+/// Returns a parameter for use by ranks that see different data: its gradient is a pending sum over
+/// dp and cp, which is reduced once a step.
 constexpr var weight(context& c, const char* scope, const char* name,
                      std::initializer_list<extent> dims, placement stored, parameter_info info,
                      source_line line = here()) {

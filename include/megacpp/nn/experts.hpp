@@ -2,10 +2,10 @@
 //
 //   y_t = sum_{j < k} w_tj down_e(silu(gate_e x_t) * up_e x_t),  e = experts_tj
 //
-// The weights w are applied before the down projection, which is linear: their gradient then needs
-// no output of an expert. Tokens are brought to one rank each (over tp, by sequence), go to the
-// ranks of their experts and come back; experts have their own tensor degree etp. docs/experts.md
-// has the equations and what bounds the memory.
+// The weights w are applied before the down projection, which is linear, so their gradient needs no
+// output of an expert. Tokens are brought to one rank each (over tp, by sequence), go to the ranks
+// of their experts, and come back. Experts have a tensor-parallel degree of their own, etp.
+// docs/experts.md has the equations and the bounds of the memory.
 #pragma once
 
 #include <megacpp/nn/linear.hpp>
@@ -15,24 +15,26 @@
 namespace mc {
 
 struct expert_sizes {
-  extent experts;        ///< E
-  extent ffn;            ///< F of one expert
-  int per_token = 1;     ///< k
+  extent experts;        ///< number of experts E
+  extent ffn;            ///< width F inside one expert
+  int per_token = 1;     ///< number k of experts that a token goes to
   bool normalise = true; ///< the k weights of a token add up to 1
   double balance = 0;    ///< coefficient of the load-balancing loss
   double z_loss = 0;     ///< coefficient of the router's z-loss
-  balance_group balanced_over = balance_group::micro_batch; ///< whose load that loss is of
-  double bias_rate = 0; ///< step of the bias that balances without a loss; 0: no bias
-  double capacity = 0;  ///< an expert takes so many times its share of a micro-batch; 0: all
+  balance_group balanced_over = balance_group::micro_batch; ///< tokens over which the
+                                                            ///< load-balancing loss is taken
+  double bias_rate = 0; ///< step of the bias that balances the load without a loss; 0: no bias
+  double capacity = 0;  ///< an expert takes at most so many times its average of a micro-batch; 0:
+                        ///< no limit
 };
 
-/// Parameter scopes.
+/// The scopes of the parameters of a mixture of experts.
 struct expert_scopes {
   const char *router, *gate, *up, *down;
 };
 
-/// An expert's matrix (E, N, K): experts over ep, their ffn over etp. Ranks of edp see different
-/// tokens.
+/// Returns the matrices of experts (E, N, K): the experts are sharded over ep, their ffn over etp.
+/// The gradient is a pending sum over edp, since its ranks see different tokens.
 constexpr var expert_weight(context& c, const char* scope, std::initializer_list<extent> dims,
                             double std, source_line line = here()) {
   placement stored;
@@ -45,21 +47,22 @@ constexpr var expert_weight(context& c, const char* scope, std::initializer_list
 
 namespace detail {
 
-/// ceil(x) for x >= 0.
+/// Returns ceil(x) for x >= 0.
 constexpr std::int64_t ceiling(double x) {
   const auto n = static_cast<std::int64_t>(x);
   return n + (static_cast<double>(n) < x);
 }
 
-/// How many of a micro-batch's choices one expert takes; 0: all.
+/// Returns how many of a micro-batch's choices one expert takes; 0: all.
 constexpr std::int64_t expert_capacity(const expert_sizes& s, std::int64_t choices) {
   const auto experts = static_cast<double>(s.experts.n);
   return ceiling(static_cast<double>(choices) * (s.capacity < experts ? s.capacity : experts) /
                  experts);
 }
 
-/// Of how many micro-batches ranks that share experts have tokens: each lies on tp x cp ranks that
-/// follow each other, as those of ep x etp do.
+/// Returns how many micro-batches send tokens to one group of ranks that share experts. A
+/// micro-batch lies on tp x cp ranks that follow each other, and the group has ep x etp ranks that
+/// do.
 constexpr std::int64_t micro_batches_of_group(const mesh& m) {
   const std::int64_t group = m.of(axis::ep) * m.of(axis::etp),
                      one = m.of(axis::tp) * m.of(axis::cp);
@@ -67,8 +70,8 @@ constexpr std::int64_t micro_batches_of_group(const mesh& m) {
   return group % one == 0 ? group / one : (group + one - 2) / one + 1;
 }
 
-/// Rows that one rank's experts compute at once, when each rank has `choices`. Without a capacity
-/// 1.25 times the average, and never more than there can be.
+/// Returns the number of rows that one rank's experts compute at once, when each rank has
+/// `choices`. By default it is 1.25 times the average; it is never more than there can be.
 constexpr std::int64_t rows_of_round(const context& c, const expert_sizes& s, std::int64_t choices,
                                      std::int64_t capacity) {
   const std::int64_t ep = c.ranks().of(axis::ep), etp = c.ranks().of(axis::etp);
@@ -85,7 +88,7 @@ constexpr std::int64_t rows_of_round(const context& c, const expert_sizes& s, st
   return rows < most ? rows : most;
 }
 
-/// The router's losses, divided by nothing: a summed loss over the tokens.
+/// Returns the losses of the router, summed over the tokens.
 constexpr var router_losses(var logits, var experts, const expert_sizes& s, source_line line) {
   const router_statistics_of r = router_statistics(logits, experts, s.balanced_over, line);
   const bool of_replicas = s.balanced_over == balance_group::replicas;
@@ -98,9 +101,9 @@ constexpr var router_losses(var logits, var experts, const expert_sizes& s, sour
 
 } // namespace detail
 
-/// x (B, S, H), of the residual stream's extents: y on the residual stream. Generation has no
-/// losses and no capacity: what a token gets does not depend on its batch. Evaluation keeps the
-/// capacity, so that its loss is that of training.
+/// Returns y on the residual stream for x (B, S, H). Generation has no losses and no capacity, so
+/// that the result of a token does not depend on its batch. Evaluation keeps the capacity, so that
+/// its loss is that of training.
 constexpr var mixture_of_experts(context& c, const expert_scopes& names, var x, expert_sizes s,
                                  double std, source_line line = here()) {
   if (c.generating) s.balance = s.z_loss = s.capacity = 0;
@@ -122,7 +125,7 @@ constexpr var mixture_of_experts(context& c, const expert_scopes& names, var x, 
     bias = whole("e_score_correction_bias", {E}, info);
   }
   const routing r = route(logits, bias, s.per_token, s.normalise, line);
-  s.experts = logits.type().back(); // as they are once what is wrong with them is recorded
+  s.experts = logits.type().back(); // the sizes, made legal after faults were recorded
   s.per_token = static_cast<int>(r.experts.type().back().n);
   if (s.balance != 0 || s.z_loss != 0)
     c.add_side_loss(detail::router_losses(logits, r.experts, s, line));
@@ -137,8 +140,8 @@ constexpr var mixture_of_experts(context& c, const expert_scopes& names, var x, 
       expert_rows(r.experts, static_cast<int>(detail::rows_of_round(c, s, choices, capacity)), E.n,
                   capacity, line);
   const var rows = dispatch(t, p, line), w = dispatch(r.weights, p, line);
-  // Each its own statement: arguments are evaluated in an order that compilers choose, and not
-  // alike at compile time and at run time. This order packs into less memory.
+  // Each call is a statement of its own: compilers choose the order of arguments, and not the same
+  // order at compile time and at run time. This order needs less memory.
   const var u = grouped_linear(rows, up, p, line), g = grouped_linear(rows, gate, p, line);
   const var h = swiglu(g, u, line);
   const var y = combine(grouped_linear(scale_rows(h, w, line), down, p, line), p, line);

@@ -1,4 +1,4 @@
-// The two ends of a language model: embeddings and the vocabulary loss, both vocabulary parallel.
+// The two ends of a language model: embeddings and the loss, both vocabulary parallel.
 #pragma once
 
 #include <megacpp/nn/context.hpp>
@@ -8,13 +8,13 @@
 
 namespace mc {
 
-/// Rows of a vocabulary-parallel table: the vocabulary, padded to a multiple of tp.
+/// Returns the rows of a vocabulary-parallel table: the vocabulary, padded to a multiple of tp.
 constexpr extent vocabulary_rows(const context& c, std::int64_t vocabulary) {
   const std::int64_t tp = c.ranks().of(axis::tp);
   return {dim::vocabulary, (vocabulary + tp - 1) / tp * tp};
 }
 
-/// The table (V, H) of the stem, or the same one again in the head (`tied`).
+/// Returns the table (V, H) of the stem, or the same table for the head (`tied`).
 constexpr var vocabulary_table(context& c, const char* scope, std::int64_t vocabulary,
                                extent hidden, double std, bool tied, source_line line = here()) {
   parameter_info info = normal_weights(std);
@@ -24,12 +24,12 @@ constexpr var vocabulary_table(context& c, const char* scope, std::int64_t vocab
                 on(axis::tp, shard(dim::vocabulary)), info, line);
 }
 
-/// tokens (B, S): their embeddings (B, S, H) on the residual stream.
+/// Returns the embeddings (B, S, H) of tokens (B, S) on the residual stream.
 constexpr var token_embedding(context& c, var tokens, var table, source_line line = here()) {
   return to(embedding(tokens, table, line), axis::tp, c.stream, line);
 }
 
-/// Learned positions (P, H) of the stream's own tokens.
+/// Returns the learned embeddings of positions, from a table (P, H), for the tokens of the stream.
 constexpr var position_embedding(context& c, const char* scope, extent positions, extent hidden,
                                  double std, source_line line = here()) {
   const var table = weight(c, scope, "weight", {positions, hidden}, {}, normal_weights(std), line);
@@ -37,14 +37,14 @@ constexpr var position_embedding(context& c, const char* scope, extent positions
                    to(table, axis::tp, beside(c.stream), line), line);
 }
 
-/// Dropout on the residual stream, in training; evaluation hands x on.
+/// Applies dropout to the residual stream. Generation returns x.
 constexpr var stream_dropout(context& c, var x, double p, source_line line = here()) {
   if (c.generating) return x;
   return dropout(x, to(c.token_keys, axis::tp, c.stream, line), p, c.salt++, line);
 }
 
-/// x (B, S, H) on the residual stream, table (V, H): summed loss and token count, pending over dp,
-/// cp.
+/// Returns the summed loss and the token count of x (B, S, H) on the residual stream, with the
+/// table (V, H). Both are pending sums over dp and cp.
 constexpr summed_loss vocabulary_loss(var x, var table, var labels, std::int64_t vocabulary,
                                       double z, source_line line = here()) {
   const auto part =

@@ -10,8 +10,8 @@
 
 namespace mc {
 
-/// x (..., in), replicated over tp; the first of `out`, one or two dims, is sharded over tp:
-/// y (..., out...).
+/// Returns y (..., out...) for x (..., in), which is replicated over tp. `out` has one or two dims,
+/// and the first is sharded over tp.
 constexpr var column_parallel(context& c, const char* scope, var x,
                               std::initializer_list<extent> out, bool bias, double std,
                               source_line line = here()) {
@@ -31,8 +31,8 @@ constexpr var column_parallel(context& c, const char* scope, var x,
               : linear(x, w, line);
 }
 
-/// x (..., in...) with the first summed dim sharded over tp: y (..., out) on the residual stream.
-/// `summed` is the number of trailing dims of x that are summed, 1 or 2.
+/// Returns y (..., out) on the residual stream for x (..., in...), whose first summed dim is
+/// sharded over tp. `summed` is the number of trailing dims of x that are summed, 1 or 2.
 constexpr var row_parallel(context& c, const char* scope, var x, int summed, extent out, bool bias,
                            double std, source_line line = here()) {
   const value& v = x.type();

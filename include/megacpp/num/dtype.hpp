@@ -35,7 +35,7 @@ constexpr const char* name_of(dtype t) {
   return "?";
 }
 
-/// bfloat16: the upper half of an IEEE binary32. Conversion from float rounds to nearest, ties to
+/// A bfloat16: the upper half of an IEEE binary32. Conversion from float rounds to nearest, ties to
 /// even; a NaN stays a quiet NaN.
 struct bf16 {
   std::uint16_t bits = 0;
@@ -72,14 +72,14 @@ template <> inline constexpr dtype dtype_of<std::int64_t> = dtype::i64;
 
 /// The C++ type that stores a dtype.
 template <dtype T> using type_of = typename detail::type_of<T>::type;
-/// The type in which sums, statistics, gradients and optimizer states of T-typed data are kept:
+/// The type in which sums, statistics, gradients and optimizer states of values of type T are kept:
 /// double for double, float for float and bf16.
 template <class T> using accumulator_t = typename detail::accumulator<T>::type;
 template <class T> inline constexpr dtype dtype_of = detail::dtype_of<T>;
 
 constexpr dtype accumulator_of(dtype t) { return t == dtype::f64 ? dtype::f64 : dtype::f32; }
 
-/// f(T{}) of the floating-point element type that a dtype names.
+/// Calls f(T{}) for the floating-point element type T that a dtype names.
 template <class F> constexpr auto with_float_type(dtype t, F f) {
   switch (t) {
   case dtype::f64: return f(double{});

@@ -1,5 +1,5 @@
-// Elementary functions of doubles as constant expressions, which those of <cmath> are not in C++20:
-// for constants of a model. The same bits at compile time and at run time.
+// Elementary functions of doubles as constant expressions, for constants of a model: those of
+// <cmath> are none in C++20. The results have the same bits at compile time and at run time.
 #pragma once
 
 #include <bit>
@@ -8,7 +8,7 @@
 
 namespace mc {
 
-/// The root of x > 0 by Newton's method.
+/// Returns the root of x > 0 by Newton's method.
 constexpr double square_root(double x) {
   double r = x;
   for (int i = 0; i < 64; ++i) r = (r + x / r) / 2;
@@ -16,10 +16,10 @@ constexpr double square_root(double x) {
 }
 
 namespace detail {
-// <numbers> would be read by every unit that nvcc compiles.
+// A constant of <numbers> would make every unit that nvcc compiles read that header.
 inline constexpr double root_of_two = 1.4142135623730951, log_of_two = 0.69314718055994531;
 
-/// 2 artanh t for |t| < 0.18 by its series, whose terms fall by 0.03 each.
+/// Returns 2 artanh t for |t| < 0.18 by its series, whose terms fall by 0.03 each.
 constexpr double twice_artanh(double t) {
   constexpr double c[] = {1.0,      1.0 / 3,  1.0 / 5,  1.0 / 7,  1.0 / 9, 1.0 / 11,
                           1.0 / 13, 1.0 / 15, 1.0 / 17, 1.0 / 19, 1.0 / 21};
@@ -31,8 +31,8 @@ constexpr double twice_artanh(double t) {
 
 } // namespace detail
 
-/// ln x of a normal x > 0: with x = m 2^k and m in [sqrt(1/2), sqrt(2)), k ln 2 + 2 artanh((m - 1)
-/// / (m + 1)).
+/// Returns ln x of a normal x > 0. With x = m 2^k and m in [sqrt(1/2), sqrt(2)), it is k ln 2 + 2
+/// artanh((m - 1) / (m + 1)).
 constexpr double natural_log(double x) {
   const auto bits = std::bit_cast<std::int64_t>(x);
   std::int64_t k = (bits >> 52) - 1023;
@@ -41,13 +41,14 @@ constexpr double natural_log(double x) {
   return static_cast<double>(k) * detail::log_of_two + detail::twice_artanh((m - 1) / (m + 1));
 }
 
-/// ln (1 + x) of a finite x >= 0, which keeps its relative accuracy where x is small.
+/// Returns ln (1 + x) of a finite x >= 0, with full relative accuracy where x is small.
 constexpr double natural_log_of_one_plus(double x) {
   return x < 0.4 ? detail::twice_artanh(x / (2 + x)) : natural_log(1 + x);
 }
 
-/// e^x: with x = k ln 2 + r and |r| <= ln 2 / 2, 2^k times the series of e^r. ln 2 is taken in two
-/// parts, of which the first times k is exact. Below e^-700 it is zero, from e^700 on infinite.
+/// Returns e^x. With x = k ln 2 + r and |r| <= ln 2 / 2, it is 2^k times the series of e^r. ln 2 is
+/// the sum of two numbers, the first of which times k is exact. Below e^-700 the result is zero,
+/// from e^700 on infinite.
 constexpr double exponential(double x) {
   if (!(x > -700)) return x == x ? 0 : x;
   if (x >= 700) return std::numeric_limits<double>::infinity();
@@ -61,7 +62,7 @@ constexpr double exponential(double x) {
   return sum * std::bit_cast<double>((k + 1023) << 52);
 }
 
-/// The greatest whole number up to x, and the least from x on; |x| < 2^62.
+/// Returns the greatest whole number up to x; ceiling_of() returns the least from x on. |x| < 2^62.
 constexpr double floor_of(double x) {
   const auto whole = static_cast<double>(static_cast<std::int64_t>(x));
   return whole > x ? whole - 1 : whole;

@@ -8,8 +8,8 @@
 
 namespace mc {
 
-/// An extent known at compile time. Converts to std::int64_t; a kernel takes `class Extent` and
-/// never asks which of the two it was given.
+/// An extent that is known at compile time and converts to std::int64_t. A kernel takes any `class
+/// Extent`, this type or a number, and never asks which it is.
 template <std::int64_t N> struct fixed {
   static constexpr std::int64_t value = N;
   MEGACPP_HD constexpr operator std::int64_t() const { return N; }

@@ -9,8 +9,8 @@
 
 namespace mc {
 
-/// What one call of the generator gives. It is no std::array, whose header is as long as those of
-/// five row bodies.
+/// The result of one call of the generator. It is no std::array, whose header is as long as those
+/// of five row bodies.
 struct philox_words {
   std::uint32_t word[4];
   MEGACPP_HD constexpr std::uint32_t operator[](std::size_t i) const { return word[i]; }
@@ -36,18 +36,19 @@ MEGACPP_HD constexpr philox_words philox(std::uint64_t key, std::uint64_t low,
   return {{c0, c1, c2, c3}};
 }
 
-/// A 64-bit key from a seed and a stream number; distinct streams never share counters.
+/// Returns a 64-bit key for a seed and the number of a stream. Distinct streams never share
+/// counters.
 MEGACPP_HD constexpr std::uint64_t random_key(std::uint64_t seed, std::uint64_t stream) {
   const auto w = philox(seed, stream, 0x6d65676163707021u);
   return (std::uint64_t{w[1]} << 32) | w[0];
 }
 
-/// Uniform in [0, 1) with 24 random bits.
+/// Returns a number that is uniform in [0, 1), with 24 random bits.
 MEGACPP_HD constexpr float uniform(std::uint32_t word) {
   return static_cast<float>(word >> 8) * 0x1p-24f;
 }
 
-/// A number in [0, n) for n <= 2^32, by multiplication (bias below 2^-32 n).
+/// Returns a number in [0, n) for n <= 2^32, by multiplication (bias below 2^-32 n).
 MEGACPP_HD constexpr std::uint64_t below(std::uint64_t n, std::uint32_t word) {
   return (n * word) >> 32;
 }

@@ -1,4 +1,4 @@
-// A reduction says what a collective makes of what several ranks hand in.
+// The reductions that a collective applies to the values of several ranks.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ enum class reduction : std::uint8_t { sum, maximum };
 
 constexpr const char* name_of(reduction r) { return r == reduction::sum ? "sum" : "maximum"; }
 
-/// The parts of one sum or maximum at most, where a device takes it: what a kernel is given holds
+/// The most values of one sum or maximum that a device computes at once. A kernel's argument holds
 /// their addresses.
 inline constexpr int most_reduced = 64;
 

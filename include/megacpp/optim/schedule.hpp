@@ -1,4 +1,4 @@
-// The learning rate of every step, with the meaning of Megatron-LM's flags. Pure functions.
+// The learning rate of every step, with the meaning of Megatron-LM's flags. The functions are pure.
 //
 // k is the number of steps done, W lr-warmup-iters (or lr-warmup-fraction D), D lr-decay-iters,
 // A lr-wsd-decay-iters:
@@ -15,8 +15,8 @@
 //
 // (Megatron-LM, megatron/core/optimizer_param_scheduler.py; warmup-stable-decay: Hu et al. 2024.)
 // A run that is counted in samples has all of these in samples (--train-samples,
-// --lr-warmup-samples, --lr-decay-samples). With W > 0 the first step, k = 0, has the learning
-// rate 0, as it does there.
+// --lr-warmup-samples, --lr-decay-samples). With W > 0 the first step, k = 0, has the learning rate
+// 0, as in Megatron-LM.
 #pragma once
 
 #include <cmath>
@@ -32,9 +32,10 @@ enum class wsd_style : std::uint8_t { linear, cosine, exponential, minus_sqrt };
 struct schedule {
   double lr = 1e-3, min_lr = 0;
   decay_style style = decay_style::linear;
-  double warmup = 0;          ///< steps, or samples; a share of the decay may be no whole number
-  std::int64_t decay = 1;     ///< warm-up included
-  std::int64_t wsd_decay = 0; ///< of these, the last ones of WSD
+  /// Steps, or samples, of the warm-up; a fraction of the decay may be no whole number.
+  double warmup = 0;
+  std::int64_t decay = 1;     ///< steps, or samples, until the decay ends, warm-up included
+  std::int64_t wsd_decay = 0; ///< the last of these, in which WSD decays
   wsd_style wsd = wsd_style::exponential;
 };
 
@@ -71,7 +72,7 @@ inline double decay_share(const schedule& s, std::int64_t k) {
 
 } // namespace detail
 
-/// Tells what the numbers contradict; "" is nothing.
+/// Returns a sentence if the numbers contradict each other; else "".
 inline std::string_view contradiction(const schedule& s) {
   if (s.min_lr > s.lr) return "schedule::min_lr is above schedule::lr";
   if (s.style == decay_style::constant) return {};
@@ -86,7 +87,7 @@ inline std::string_view contradiction(const schedule& s) {
   return {};
 }
 
-/// The learning rate of the step after `done` steps. `s` must not contradict itself.
+/// Returns the learning rate of the step after `done` steps. `s` must not contradict itself.
 inline double learning_rate(const schedule& s, std::int64_t done) {
   if (s.warmup > 0 && static_cast<double>(done) <= s.warmup)
     return s.lr * static_cast<double>(done) / s.warmup;

@@ -1,19 +1,19 @@
-// differentiate: the backward pass, derived. One sweep over the nodes in reverse; each op's adjoint
-// contributes cotangents to its inputs; contributions to one value are summed, those to parameters
-// add up in the main-grad store. The collectives of the backward pass are the adjoints of those
-// named in the model; nobody writes them.
+// differentiate: derives the backward pass. It goes over the nodes once, in reverse; each op's
+// adjoint gives cotangents to its inputs. Cotangents of one value are summed, those of parameters
+// in the store of main gradients. The collectives of the backward pass are the adjoints of the
+// collectives that the model names; nobody writes them.
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
 
 namespace mc {
 
-/// What differentiate found beside the graph: cotangents by value; of a parameter, its finished
-/// gradient (of a tied one, what it contributes).
+/// The cotangents that differentiate() found: of each value, or -1. Of a parameter it is the
+/// finished gradient; of a tied parameter, what this graph adds to the gradient.
 struct gradients {
   value_id of[max_values]{};
 
-  /// Of a graph without a backward pass.
+  /// Returns the result for a graph without a backward pass.
   static constexpr gradients none() {
     gradients g;
     for (value_id& v : g.of) v = -1;
@@ -21,9 +21,9 @@ struct gradients {
   }
 };
 
-/// Appends to b.g the backward pass of its scalar or stream output. `seed` is the cotangent of
-/// outputs[0]: an input of the dual placement. Gradients are wanted of trainable parameters and of
-/// inputs fed by the stream.
+/// Appends to b.g the backward pass of its scalar or stream output. The seed, an input, is the
+/// cotangent of outputs[0] and has the dual placement. Trainable parameters and inputs fed by the
+/// stream get gradients.
 constexpr gradients differentiate(builder& b) {
   graph& g = b.g;
   backward d(b);
@@ -55,10 +55,12 @@ constexpr gradients differentiate(builder& b) {
   }
   b.derived = true;
   b.when = phase::input_gradient;
-  // A tied parameter is reduced where it is declared first; here its gradient only collects, in the
-  // state in which all that uses it has it. Behind that, each state is reduced and added there.
+  // Another graph, which declares a tied parameter, reduces its gradient. This graph only collects
+  // the gradient, in the states in which its nodes use the parameter. Afterwards each state is
+  // reduced and added to the gradient of the declaration.
   bool skipped[max_nodes]{};
-  value_id finished[max_values]{}; // whose cotangent is a parameter's gradient here
+  value_id finished[max_values]{}; // value whose cotangent is the gradient of a parameter in this
+                                   // graph
   int readers[max_values]{};
   for (int i = 0; i < forward; ++i)
     for (value_id v : g.at_node(i).in)
@@ -110,7 +112,7 @@ constexpr gradients differentiate(builder& b) {
   return r;
 }
 
-/// A forward graph with its backward pass.
+/// Returns a forward graph with its backward pass.
 constexpr graph differentiated(const graph& forward) {
   builder b{forward.ranks};
   b.g = forward;

@@ -1,14 +1,14 @@
-// fuse: neighbours that read what the other has just written become one node. This pass knows no
-// op: what becomes of which neighbours stands beside the ops (op_info::fuses, graph/form.hpp).
-//
-// A form is looked for at each node that may be its last part, by that node and by those whose
-// results the node reads. It is taken where
-//   - the parts are there, and read each other and the operands of the fused node as the form says;
-//   - what only the parts know is read by nobody else;
-//   - they run together: in one region and phase. Parts of later phases come forward to where the
+// fuse: makes one node of neighbours that read each other's results. This pass knows no op: the
+// headers of ops say which neighbours become which op (op_info::fuses, graph/form.hpp).
+// A form is looked for at each node that may be its last op: the forms that this node's op, or an
+// op whose result it reads, names. The fused node replaces the nodes where
+//   - all ops of the form are there, and read each other and the operands of the fused node as the
+//     form says;
+//   - no other node reads a result that the fused node does not give;
+//   - they run together: in one region and phase. Nodes of later phases move forward to where the
 //     graph's output is made, for its cotangent is a constant that is there from the start;
-//   - nothing between reads or writes what would then be made later or read earlier;
-//   - the fused op's rule takes the operands, and gives what the parts gave.
+//   - no node between reads or writes a value that would then be made later or read earlier;
+//   - the fused op's rule takes the operands, and gives the outputs that the nodes gave.
 #pragma once
 
 #include <megacpp/graph/op.hpp>
@@ -22,7 +22,7 @@ struct fuser {
   bool dead[max_nodes]{};
   std::int16_t uses[max_values]{};
 
-  // The form that is being looked for, and what was found of it.
+  // The form that is being looked for, and the nodes and operands that were found of it.
   const op_info* fused = nullptr;
   struct found {
     node_id part[max_parts]{-1, -1, -1, -1};
@@ -42,8 +42,8 @@ struct fuser {
     for (int r = 0; r < g.region_count; ++r) ++uses[g.regions[r].trips];
   }
 
-  /// Whether node i may be part j beside what was found, which it then adds to. `swapped`: its
-  /// first two operands, of which the order does not matter, are taken for each other.
+  /// Returns whether node i may be op j of the form beside the nodes found, and adds it to them.
+  /// With `swapped`, its first two operands, whose order does not matter, are exchanged.
   constexpr bool takes(found& f, int j, int i, bool swapped) const {
     const fused_form& form = fused->form;
     const op_part& p = form.parts[j];
@@ -69,7 +69,7 @@ struct fuser {
     }
     return true;
   }
-  /// The same in either order, if there is none.
+  /// Tries node i as op j of the form with its operands as they are, and then exchanged.
   constexpr bool takes(found& f, int j, int i) const {
     found swapped = f;
     if (takes(f, j, i, false)) return true;
@@ -77,8 +77,8 @@ struct fuser {
     f = swapped;
     return true;
   }
-  /// Finds the parts before part `last`: by what later ones read of them, or, of one of which none
-  /// reads anything, by what it reads itself.
+  /// Finds the ops before op `last` of the form: by the results that later ones read, or, for an op
+  /// whose results none of them reads, by its own operands.
   constexpr bool finds(found& f, int last) const {
     for (int j = last - 1; j >= 0; --j) {
       if (f.part[j] >= 0) {
@@ -97,7 +97,7 @@ struct fuser {
     return true;
   }
 
-  /// How often the parts read v.
+  /// Returns how often the nodes of the form read v.
   constexpr int reads_of_parts(const found& f, value_id v) const {
     int n = 0;
     for (int j : f.part)
@@ -115,13 +115,13 @@ struct fuser {
     for (value_id x : ids) there = there || (v >= 0 && x == v);
     return there;
   }
-  /// Whether node i may run where node `at` does, as the fused node n.
+  /// Returns whether node i may run at the place of node `at`, as a part of the fused node n.
   constexpr bool moves(const found& f, int i, int at, const node& n) const {
     const node &part = g.at_node(i), &there = g.at_node(at);
     if (part.region != there.region) return false;
     const bool forward = i > at && part.when > there.when;
     if (part.when != there.when && !(forward && lists(n.out, g.outputs[0]))) return false;
-    if (i > at) // its operands are made by then
+    if (i > at) // the operands of n must be made before node `at`
       for (value_id v : n.in)
         if (lists(part.in, v) && g.at(v).producer >= at) return false;
     for (int k = (i < at ? i : at) + 1; k < (i < at ? at : i); ++k) {
@@ -137,8 +137,8 @@ struct fuser {
     }
     return true;
   }
-  /// The fused node's outputs: what the rule declares is what the parts gave, or scratch, which is
-  /// `unknown` yet.
+  /// Sets the outputs of the fused node to those of the nodes that it replaces. Returns whether the
+  /// rule of the fused op infers the same values. Scratch stays `unknown` until names_scratch().
   constexpr bool gives(const found& f, node& n) const {
     inference c{g, n};
     infer(c);
@@ -158,7 +158,8 @@ struct fuser {
     }
     return true;
   }
-  /// Whether nobody but the parts reads what the fused node does not give, and no gradient is lost.
+  /// Returns whether no other node reads a value that the fused node does not give, and no gradient
+  /// would be lost.
   constexpr bool hides(const found& f, const node& n) const {
     for (int j : f.part)
       if (j >= 0)
@@ -182,14 +183,14 @@ struct fuser {
     }
     return true;
   }
-  /// Node i becomes n; its outputs come from it.
+  /// Replaces node i by n, which becomes the producer of its outputs.
   constexpr void put(int i, const node& n) {
     g.at_node(i) = n;
     for (value_id v : n.out)
       if (v >= 0) g.at(v).producer = static_cast<node_id>(i);
   }
 
-  /// Replaces what was found of the form, if that may be.
+  /// Replaces the nodes found by a fused node, if all conditions hold.
   constexpr bool replace(const found& f, int last) {
     const fused_form& form = fused->form;
     const int at = f.part[form.place < 0 ? last : form.place];
@@ -213,7 +214,7 @@ struct fuser {
     put(at, n);
     return true;
   }
-  /// Looks for the forms that extend `op` and have node i as their last part.
+  /// Looks for the forms that extend `op` and whose last op is node i.
   constexpr bool fuse(const op_info& op, int i) {
     for (const op_info* form : op.fuses) {
       if (form == nullptr) return false;

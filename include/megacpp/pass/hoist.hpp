@@ -1,7 +1,7 @@
-// hoist: what depends on parameters alone is computed once a step. Marks such nodes as the
-// prologue; their transposes then become the epilogue, so that the gradient of a weight is summed
-// over micro-batches first and over ranks once. What is computed twice becomes one value: a weight
-// that is converted at each of its uses is converted once, and collects one gradient.
+// hoist: moves nodes that depend on parameters alone to the prologue, which runs once a step. Their
+// transposes then become the epilogue, so that the gradient of a weight is summed over
+// micro-batches first and over ranks once. Nodes of the prologue that compute the same value become
+// one: a weight that is converted at each of its uses is converted once, and collects one gradient.
 #pragma once
 
 #include <megacpp/op/redistribute.hpp>
@@ -10,7 +10,7 @@ namespace mc {
 
 namespace detail {
 
-/// The parameter that a value is in another state, without data movement, or -1.
+/// Returns the parameter that v is in another state without data movement, or -1.
 constexpr value_id renamed_parameter(const graph& g, value_id v) {
   while (v >= 0 && g.at(v).producer >= 0) {
     const node& n = g.at_node(g.at(v).producer);
@@ -19,8 +19,8 @@ constexpr value_id renamed_parameter(const graph& g, value_id v) {
   }
   return v >= 0 && g.at(v).is == role::parameter ? v : value_id{-1};
 }
-/// Whether two nodes of the prologue give the same: one op on the same operands, or conversions of
-/// one parameter that end in one placement.
+/// Returns whether two nodes of the prologue give the same value: they have one op with the same
+/// operands, or convert one parameter to the same placement.
 constexpr bool same_work(const graph& g, const node& n, const node& o) {
   if (n.op != o.op) return false;
   bool same = n.attr == o.attr && n.op->changes == 0;
@@ -31,20 +31,20 @@ constexpr bool same_work(const graph& g, const node& n, const node& o) {
   return p >= 0 && p == renamed_parameter(g, other) && g.at(y).at == g.at(other).at;
 }
 
-/// The operand that nodes of the prologue have in common if they give the same: the parameter that
-/// is converted, or the first one.
+/// Returns an operand that two nodes of the prologue share if they give the same value: the
+/// parameter that they convert, or the first operand.
 constexpr value_id common_operand(const graph& g, const node& n) {
   const value_id p =
       n.op->redistributes ? renamed_parameter(g, n.out[op::redistribute_out::y]) : value_id{-1};
   return p >= 0 ? p : n.in[0];
 }
 
-/// Lets those who read what a node of the prologue gives read an earlier node that gives the same,
-/// and leaves out the later one.
+/// Removes each node of the prologue that gives the same as an earlier one. Its readers then read
+/// the earlier node's outputs.
 [[gnu::cold]] constexpr void merge_prologue(graph& g) {
-  value_id first[max_values]{}; // by which a value is replaced
+  value_id first[max_values]{}; // value that replaces this one
   node_id latest[max_values]{},
-      before[max_nodes]{}; // the nodes of a common operand, and one; 0: none
+      before[max_nodes]{}; // lists of the nodes that share an operand; 0: the end
   for (int i = 0; i < g.value_count; ++i) first[i] = static_cast<value_id>(i);
   const auto replace = [&](value_id& v) {
     if (v >= 0) v = first[v];
@@ -53,7 +53,7 @@ constexpr value_id common_operand(const graph& g, const node& n) {
   for (int i = 0; i < g.node_count; ++i) {
     node n = g.at_node(i);
     for (value_id& v : n.in) replace(v);
-    g.at_node(i) = n; // what is asked about it below follows its operands
+    g.at_node(i) = n; // same_work() and common_operand() read the new operands
     int same = -1;
     if (n.when == phase::prologue) {
       const value_id on = common_operand(g, n);
@@ -83,10 +83,10 @@ constexpr value_id common_operand(const graph& g, const node& n) {
 
 [[gnu::cold]] constexpr void hoist(graph& g) {
   bool any = false;
-  const seen_values seen(g); // which lie where the host has a mirror of them, once a micro-batch
+  const seen_values seen(g); // values with a mirror on the host, which are made once a micro-batch
   for (int i = 0; i < g.node_count; ++i) {
     node& n = g.at_node(i);
-    bool constant = n.region < 0 && !n.op->decodes; // what each trip has anew is none
+    bool constant = n.region < 0 && !n.op->decodes; // a region makes its values anew in each trip
     for (value_id v : n.out) constant = constant && (v < 0 || !seen.has[v]);
     for (value_id v : n.in) {
       if (v < 0) continue;

@@ -1,8 +1,8 @@
-// meaning: what a graph owes to those who run it, as terms (graph/terms.hpp): its outputs, the
-// cotangent of its stream, for every parameter the gradient that reaches the store, all
-// contributions to it counted, and what it writes into operands. What these are made of belongs to
-// it: what every input and parameter is, the ranks over which they lie, and how sums over tokens
-// are taken. A pass may change everything but this.
+// meaning: the results that a graph must give, as terms (graph/terms.hpp): its outputs, the
+// cotangent of its stream, the gradient of every parameter with all contributions, and what it
+// writes into operands. The terms include what each input and parameter is, the ranks that share
+// them, and the order of sums over tokens. A pass may change anything that leaves the meaning as it
+// is.
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
@@ -11,7 +11,7 @@
 
 namespace mc {
 
-/// What a graph owes beside the gradients of its parameters.
+/// The values that a graph must give beside the gradients of its parameters.
 enum class owed : std::uint8_t { output, count, side_loss, d_stream };
 inline constexpr int owed_values = 4;
 
@@ -33,22 +33,24 @@ struct meaning {
   term values[owed_values]{};
   term trips[max_regions]{};
   term gradients[max_parameters]{};
-  term collected = 0;           ///< all that is added to gradients, by what it is the gradient of
-  term changed = 0;             ///< the operands that ops write
-  term names[max_parameters]{}; ///< of parameters, with types, dims and placements
+  /// Sum of the terms of all contributions to gradients, each mixed with the value whose gradient
+  /// it is.
+  term collected = 0;
+  term changed = 0;             ///< term of the operands that ops write
+  term names[max_parameters]{}; ///< terms of parameters, with types, dims and placements
   parameter_info parameters[max_parameters]{};
   int parameter_count = 0, region_count = 0;
   mesh ranks;
   numerics sums = numerics::fast;
-  met_ops ops; ///< of which the terms are made
+  met_ops ops; ///< ops that were met while the terms were made
 };
 
-/// `met`: the ops of the meaning with which this one is compared.
+/// Returns the meaning of a graph. `met` are the ops of the meaning with which it will be compared.
 [[gnu::cold]] constexpr meaning meaning_of(const graph& g, const met_ops& met = {}) {
   meaning m;
   m.ops = met;
   terms t(g, m.ops);
-  term sums[max_values]{}; // contributions, by leaf
+  term sums[max_values]{}; // contributions to the gradient of each value
   m.parameter_count = g.parameter_count, m.region_count = g.region_count;
   m.ranks = g.ranks, m.sums = g.sums;
   for (int i = 0; i < g.parameter_count; ++i) m.parameters[i] = g.parameters[i];
@@ -89,11 +91,12 @@ struct meaning {
   term early[max_values]{};
   for (int i = 0; i < g.value_count; ++i) early[i] = sums[i];
   run(phase::epilogue, phase::epilogue);
-  for (int i = 0; i < g.value_count; ++i) // what a tied use of several states adds at the end
+  for (int i = 0; i < g.value_count; ++i) // tied uses in several states add to gradients at the end
     if (sums[i] != early[i]) m.collected += mixed(sums[i] - early[i], t.of[i] + 1);
   for (int k = 0; k < owed_values; ++k) m.values[k] = t.at(owed_value(g, static_cast<owed>(k)));
   for (int r = 0; r < g.region_count; ++r) m.trips[r] = t.at(g.regions[r].trips);
-  for (int i = 0; i < g.parameter_count; ++i) { // finished, or left to be
+  for (int i = 0; i < g.parameter_count; ++i) { // the gradient before its last reductions, done or
+                                                // pending
     const pending_gradient of = pending_gradient_of(g, g.parameters[i]);
     m.gradients[i] = mixed(t.at(of.v), of.over.bits);
   }
@@ -101,8 +104,8 @@ struct meaning {
   return m;
 }
 
-/// MEGA-P019 for the first thing that only one of `g` and `before` owes. `derived`: only what the
-/// forward pass owes is compared, for the backward pass is new.
+/// Returns MEGA-P019 for the first result in which g differs from `before`. With `derived`, the
+/// backward pass is new, and only results of the forward pass are compared.
 [[gnu::cold]] constexpr fault_record verify_meaning(const graph& g, const meaning& before,
                                                     bool derived = false) {
   const meaning after = meaning_of(g, before.ops);

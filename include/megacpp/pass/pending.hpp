@@ -1,16 +1,16 @@
-// pending: the gradients of parameters stay the sums over ranks that they are. What differentiate
-// reduces last, parameter by parameter, is left to the end of the step, which reduces whole ranges
-// of the store at once (plan/update.hpp). Each parameter says over which axes its gradient is
-// pending, and means what it meant before (pass/meaning.hpp). A gradient that finishes in a store
-// by a reduction alone keeps it.
+// pending: leaves gradients of parameters as sums that are pending over ranks. differentiate()
+// reduces each gradient last; this pass removes these reductions, and the end of the step reduces
+// whole ranges of the store at once instead (plan/update.hpp). Each parameter says over which axes
+// its gradient is pending, so the graph keeps its meaning (pass/meaning.hpp). The pass removes
+// reductions only where a gradient needs nothing else to be finished.
 #pragma once
 
 #include <megacpp/op/redistribute.hpp>
 
 namespace mc {
 
-/// A gradient without the reductions that finish it, and the axes over which they are. That of a
-/// tied use is reduced with that of the declaration: it has none.
+/// A gradient before its last reductions, and the axes of these. The gradient of a tied use has
+/// none, since it is reduced with the gradient of the declaration.
 struct pending_gradient {
   value_id v = -1;
   axis_set over{};
@@ -27,8 +27,9 @@ constexpr pending_gradient pending_gradient_of(const graph& g, const parameter_i
   return r;
 }
 
-/// Whether a gradient that collects does so for the parameter, as it is or in another state that
-/// nothing was moved for. That of a value made of several parameters finishes each of theirs.
+/// Returns whether a gradient in the store is that of parameter p, as it is or in a state to which
+/// it was converted without data movement. The gradient of a value that is computed from several
+/// parameters is not.
 constexpr bool collects_for(const graph& g, value_id gradient, const parameter_info& p) {
   value_id of = g.at(gradient).grad_of;
   while (of >= 0 && of != p.v && g.at(of).producer >= 0) {

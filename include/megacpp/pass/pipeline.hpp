@@ -1,5 +1,6 @@
-// The passes between a model's graph and the one that runs: one list, for training, evaluation and
-// generation alike, each pass verified by the whole verifier before the next one sees its result.
+// The list of passes between a model's graph and the graph that runs. It is the same for training,
+// evaluation and generation. The whole verifier checks the result of each pass before the next pass
+// reads it.
 #pragma once
 
 #include <megacpp/pass/fuse.hpp>
@@ -11,20 +12,20 @@
 
 namespace mc {
 
-/// What the passes over one graph are told.
+/// The options of the passes over one graph.
 struct pass_options {
-  bool backward = false; ///< derive the backward pass: training
+  bool backward = false; ///< derive the backward pass, for training
   recompute again = recompute::none;
 };
 
-/// A function from graph to graph with a name. It is left out of graphs to which it does not apply.
+/// A function from graph to graph with a name. It is skipped for graphs to which it does not apply.
 struct pass {
   const char* name;
   graph (*run)(const graph&, const pass_options&);
   bool (*applies)(const graph&, const pass_options&);
 };
 
-/// In the order in which they run.
+/// The passes in the order in which they run.
 inline constexpr pass all_passes[] = {
     {"differentiate", [](const graph& g, const pass_options&) { return differentiated(g); },
      [](const graph&, const pass_options& o) { return o.backward; }},
@@ -39,11 +40,13 @@ inline constexpr pass all_passes[] = {
     {"regions", [](const graph& g, const pass_options&) { return in_regions(g); },
      [](const graph& g, const pass_options&) { return g.region_count > 0; }}};
 inline constexpr int pass_count = static_cast<int>(std::size(all_passes));
-/// How many of them, from the first, derive what a graph owes: what the others must leave as it is.
+/// The number of passes, from the first, that may add results to a graph. All others must keep its
+/// meaning.
 inline constexpr int deriving_passes = 1;
 
-/// What the verifier asks of the result of a pass. `before`: what the graph has to mean; `derived`:
-/// the pass derived the backward pass, and `before` is the forward's.
+/// A check of the result of a pass. `before` is the meaning that the graph must have. With
+/// `derived`, the pass has added the backward pass, and `before` is the meaning of the forward
+/// graph.
 struct pass_check {
   const char* name;
   fault_record (*fault_of)(const graph& g, const meaning& before, bool backward, bool derived);
@@ -57,7 +60,7 @@ inline constexpr pass_check pass_checks[] = {
      }}};
 inline constexpr int pass_check_count = static_cast<int>(std::size(pass_checks));
 
-/// What a pass left wrong, by all of `pass_checks`.
+/// Returns the first fault that pass_checks find in the result of a pass.
 constexpr fault_record verify(const graph& g, const meaning& before, bool backward, bool derived) {
   fault_record wrong = g.wrong;
   for (const pass_check& c : pass_checks)
@@ -65,14 +68,15 @@ constexpr fault_record verify(const graph& g, const meaning& before, bool backwa
   return wrong;
 }
 
-/// The result of a pass over any graph, its nodes examined, and what it owes beside `before`.
+/// Checks the nodes of a graph and its meaning, and returns the graph with the fault, if there is
+/// one.
 constexpr graph verified(graph g, const meaning& before) {
   g.wrong = verify(g, before, false, false);
   return g;
 }
 
-/// The graph after passes [from, to), each verified. A fault ends it, and stands in the graph.
-/// f(pass, graph) after each pass that applied.
+/// Returns the graph after the passes from, ..., to - 1, each of them verified. The first fault
+/// ends the passes, and the graph holds it. f(pass, graph) is called after each pass that applied.
 template <class F>
 constexpr graph after_passes(const graph& before, const pass_options& o, int from, int to, F f) {
   graph g = before;
@@ -92,8 +96,8 @@ constexpr graph after_passes(const graph& before, const pass_options& o, int fro
   return after_passes(before, o, from, to, [](const pass&, const graph&) {});
 }
 
-/// What the passes make of a graph in which nothing is wrong: for who asks which nodes there are.
-/// What runs is verified.
+/// Returns the graph that all passes make of a sound graph, without verifying it: for callers that
+/// only ask which nodes there are. A graph that runs is verified.
 constexpr graph unverified(const graph& forward, const pass_options& o) {
   graph g = forward;
   for (const pass& p : all_passes)
@@ -101,7 +105,7 @@ constexpr graph unverified(const graph& forward, const pass_options& o) {
   return g;
 }
 
-/// The training graph of a part, before the passes that rewrite it.
+/// Returns the training graph of a part before the passes that rewrite it.
 constexpr graph derived_graph(const graph& forward) {
   return after_passes(forward, {.backward = true}, 0, deriving_passes);
 }

@@ -1,13 +1,13 @@
-// place_memory: an address for every value of a graph.
+// place_memory: gives an address to every value of a graph.
 //
-// Forward values that the backward pass reads are *saved* (once a layer and micro-batch in flight);
-// all others live in the *working* arena between their first and last use. Working values are
-// placed one after another at the lowest offset where no value live at the same time lies
-// (Pisarchyk, Lee 2020); of several orders (by size, by breadth, by size times lifetime, by time)
-// the best is kept. What the host reads, too (op_info::seen), is saved, and has a mirror: memory of
-// the host, once a layer and micro-batch in flight, to which it is copied when it has been made. An
-// op that may work in place takes over a dying input of the same size. Values
-// that a redistribution leaves as they are share their memory.
+// Forward values that the backward pass reads are *saved*, once for each layer and micro-batch in
+// flight. All others lie in the *working* arena between their first and last use. Each is placed at
+// the lowest offset at which no value lies that lives at the same time (Pisarchyk, Lee 2020);
+// several orders (by size, by breadth, by size times lifetime, by time) are tried, and the best is
+// taken. A value that the host reads, too (op_info::seen), is saved and has a mirror: memory of the
+// host, once for each layer and micro-batch in flight, into which the value is copied when it has
+// been made. An op that may work in place takes over the memory of an input of the same size that
+// no later node reads. A redistribution without data movement shares the memory of its input.
 #pragma once
 
 #include <megacpp/op/redistribute.hpp>
@@ -15,8 +15,9 @@
 
 namespace mc {
 
-/// Where a value lies. input: given by the caller (offset counts the graph's inputs). stream_out,
-/// d_stream_in: the residual stream after the part, the cotangent of the stream before it.
+/// The memory in which a value lies. input: memory of the caller (offset is the number of the input
+/// in the graph). stream_out is the residual stream after the part, d_stream_in the cotangent of
+/// the stream before it.
 enum class space : std::uint8_t {
   none,
   weights,
@@ -28,7 +29,7 @@ enum class space : std::uint8_t {
   stream_out,
   d_stream_in,
   derived_gradients,
-  mirror ///< of the host
+  mirror ///< memory of the host
 };
 inline constexpr int spaces = 11;
 constexpr const char* name_of(space s) {
@@ -38,38 +39,44 @@ constexpr const char* name_of(space s) {
   return names[static_cast<int>(s)];
 }
 
-/// A value's copy in memory of the host.
+/// The copy of a value in memory of the host.
 struct mirror {
   value_id of = -1;
-  std::int64_t offset = 0;          ///< bytes, among those of a layer and micro-batch
-  std::int64_t room = 0, bytes = 0; ///< where kernels that read it have memory beside it; of that
+  std::int64_t offset = 0;          ///< bytes from the beginning of the mirrors of one layer and
+                                    ///< micro-batch
+  std::int64_t room = 0, bytes = 0; ///< offset and bytes of the host memory of kernels that read it
 };
 inline constexpr int max_mirrors = 2 * max_regions;
 
 struct address {
   space in = space::none;
-  std::int64_t offset = 0; ///< bytes; of weights, gradients and inputs their number in the graph
+  /// The offset in bytes; for weights, gradients and inputs, the number of the value in the graph.
+  std::int64_t offset = 0;
 };
 
 struct memory_plan {
   address at[max_values]{};
-  std::int64_t saved = 0;             ///< bytes a layer and micro-batch
-  std::int64_t working = 0;           ///< bytes, of the larger of forward and backward pass
-  std::int64_t derived_gradients = 0; ///< bytes a layer of their gradients, cleared every step
-  std::int64_t derived = 0;           ///< bytes a layer of values the prologue computes
-  std::int64_t largest_live = 0;      ///< largest sum of working values live at once
+  std::int64_t saved = 0;             ///< bytes of saved values, for each layer and micro-batch
+  std::int64_t working = 0;           ///< bytes of working values, of the larger of forward and
+                                      ///< backward pass
+  std::int64_t derived_gradients = 0; ///< bytes of gradients of derived values, for each layer;
+                                      ///< cleared every step
+  std::int64_t derived = 0;           ///< bytes of values that the prologue computes, for each
+                                      ///< layer
+  std::int64_t largest_live = 0;      ///< largest sum of the bytes of working values that live at
+                                      ///< once
   mirror mirrors[max_mirrors]{};
   int mirror_count = 0;
-  std::int64_t mirrored = 0; ///< bytes of the host a layer and micro-batch
+  std::int64_t mirrored = 0; ///< bytes of all mirrors, for each layer and micro-batch
 
-  /// The mirror of a value; null: it has none.
+  /// Returns the mirror of a value; null: it has none.
   constexpr const mirror* mirror_of(value_id v) const {
     for (int i = 0; i < mirror_count; ++i)
       if (mirrors[i].of == v) return mirrors + i;
     return nullptr;
   }
 
-  /// True if a redistribution's output is another name of its input.
+  /// Returns whether the output of a redistribution lies where its input does.
   constexpr bool renames(const node& n) const {
     if (!n.op->redistributes) return false;
     const address &from = at[n.in[op::redistribute_in::x]],
@@ -85,20 +92,21 @@ constexpr std::int64_t aligned_bytes(std::int64_t bytes) {
 
 namespace detail {
 
-/// A redistribution without data movement, or a reduction in place of a gradient in the store: its
-/// output may be another name of its input.
+/// Returns whether the output of a node may lie where its input does: it redistributes without data
+/// movement, or reduces a gradient in its place in the store.
 constexpr bool may_alias(const node& n) {
   if (!n.op->redistributes) return false;
   const collective c = n.attr.as<op::transition>().by();
   return c == collective::none || (c == collective::all_reduce && n.when == phase::epilogue);
 }
 
-/// Whether a redistribution moves nothing.
+/// Returns whether a redistribution moves no data.
 constexpr bool leaves_as_is(const node& n) {
   return n.attr.as<op::transition>().by() == collective::none;
 }
 
-/// How often nodes read what lies where v does: contributions to one gradient lie in one place.
+/// Returns how often nodes read the memory of v. All contributions to one gradient have the same
+/// memory.
 constexpr int reads_of_place(const graph& g, value_id v) {
   const value& x = g.at(v);
   int reads = 0;
@@ -111,7 +119,7 @@ constexpr int reads_of_place(const graph& g, value_id v) {
 
 struct placed_value {
   value_id v = -1;
-  int first = 0, last = 0; ///< node indices
+  int first = 0, last = 0; ///< indices of the nodes that make it and read it last
   std::int64_t bytes = 0, offset = -1;
 };
 
@@ -123,7 +131,7 @@ struct placer {
   std::int16_t buffer_of[max_values]{};
   placed_value buffers[max_values]{};
   address leaf_gradient[max_values]{};
-  bool aliases[max_nodes]{}; ///< of a node's output and input
+  bool aliases[max_nodes]{}; ///< aliases[i]: output and input of node i have the same memory
   const running_order& order;
   seen_values seen;
   int count = 0;
@@ -141,8 +149,8 @@ struct placer {
 
   constexpr address& at(value_id v) { return plan.at[v]; }
 
-  /// Whether one node alone reads what lies where v does, under any of its names, so that it may
-  /// write there.
+  /// Returns whether only one node reads the memory of v, under any of its names, so that this node
+  /// may write there.
   constexpr bool read_by_one(value_id v) const {
     while (reads_of_place(g, v) == 1 && finishes(v) < 0) {
       const node_id made = g.at(v).producer;
@@ -160,9 +168,9 @@ struct placer {
       order.each(when, [&](const stretch& s) {
         if (s.region >= 0) find_uses_of_trips(s, when == backward_pass);
       });
-    for (value_id v : {g.outputs[0], g.outputs[1], g.side_loss}) // stay until the end
+    for (value_id v : {g.outputs[0], g.outputs[1], g.side_loss}) // outputs stay until the end
       if (v >= 0) last_use[v] = g.node_count;
-    // an alias keeps its source alive
+    // An alias keeps its source alive.
     for (int i = g.node_count - 1; i >= 0; --i)
       if (aliases[i]) {
         const value_id from = g.at_node(i).in[op::redistribute_in::x],
@@ -172,8 +180,9 @@ struct placer {
         read_in_backward[from] |= read_in_backward[to];
       }
   }
-  /// Every trip reads what was there before the first. What backward trips compute again is saved,
-  /// so that no other value of the backward pass lies in its place.
+  /// Extends the lifetimes of values of a region: every trip reads values from before the first
+  /// trip. Values that backward trips compute again are saved, so that no other value of the
+  /// backward pass overwrites them.
   constexpr void find_uses_of_trips(const stretch& s, bool backward) {
     use(g.regions[s.region].trips, s.last, backward);
     for (int i = 0; i < g.node_count; ++i) {
@@ -202,7 +211,7 @@ struct placer {
     }
   }
 
-  /// What the stream's neighbours look for in its own place, not under another name.
+  /// Returns whether v must lie in its own memory, since the neighbours of the part read it there.
   constexpr bool leaves(value_id v) const {
     return v == g.d_stream || (v == g.outputs[0] && g.at(v).rank > 0);
   }
@@ -242,10 +251,11 @@ struct placer {
       }
     }
   }
-  /// Mirrors of one node's outputs lie one behind the other, as these do, so that one copy makes
-  /// them; then come the rooms of their readers (place_rooms).
+  /// Places the mirror of v. Mirrors of one node's outputs lie one behind the other, as the outputs
+  /// do, so that one copy fills them. The memory of the kernels that read them comes behind
+  /// (place_rooms).
   constexpr void place_mirror(value_id v, std::int64_t bytes) {
-    if (plan.mirror_count == max_mirrors) return; // which verify_memory tells
+    if (plan.mirror_count == max_mirrors) return; // verify_memory reports this
     plan.mirrors[plan.mirror_count++] = {v, plan.mirrored};
     plan.mirrored += bytes;
   }
@@ -264,7 +274,8 @@ struct placer {
   }
   constexpr void place_working(int i, const node& n, int k, value_id v, std::int64_t bytes) {
     at(v) = {space::working, 0};
-    const int last = last_use[v] < i ? i : last_use[v]; // what nobody reads lives during its node
+    const int last = last_use[v] < i ? i : last_use[v]; // a value without readers lives during its
+                                                        // node
     if (k == 0 && n.op->in_place >= 0) {
       const value_id from = n.in[n.op->in_place];
       const std::int16_t b = from < 0 ? std::int16_t{-1} : buffer_of[from];
@@ -276,20 +287,20 @@ struct placer {
       }
     }
     buffer_of[v] = static_cast<std::int16_t>(count);
-    // a sum over trips has its place from the first node of the first trip
+    // A sum over trips has its memory from the first node of the first trip.
     const stretches& runs = in_backward(n.when) ? order.backward : order.forward;
     const int first = n.region >= 0 && n.op->accumulates ? runs.first_of(n.region) : i;
     buffers[count++] = {v, first, last, bytes, -1};
   }
-  /// One operand alone reads this buffer: what a kernel may overwrite as one operand it still reads
-  /// as another.
+  /// Returns whether only one operand of n lies in this buffer. A kernel that overwrites one
+  /// operand may still read another.
   constexpr bool read_once(const node& n, std::int16_t b) const {
     int readers = 0;
     for (value_id v : n.in) readers += v >= 0 && buffer_of[v] == b;
     return readers == 1;
   }
-  /// The leaf that collects where the finished gradient of parameter i lies, since this is what it
-  /// collects, or a reduction of that in its place; or -1.
+  /// Returns the value whose collected gradient becomes the finished gradient of parameter i, as it
+  /// is or reduced in its place; or -1.
   constexpr value_id collects_for(int i) const {
     value_id v = g.parameters[i].gradient;
     while (v >= 0 && g.at(v).is != role::gradient) {
@@ -298,9 +309,9 @@ struct placer {
     }
     return v < 0 ? value_id{-1} : g.at(v).grad_of;
   }
-  /// The slot in which the gradient of a leaf collects, which no other leaf shares: the parameter's
-  /// own, when the leaf is the parameter with another name for its state and alone finishes its
-  /// gradient.
+  /// Returns the memory in which the gradient of `leaf` is collected, which no other value shares.
+  /// It is the gradient of the parameter where `leaf` is that parameter, as it is or converted
+  /// without data movement, and no other value adds to its gradient.
   constexpr address gradient_of(value_id leaf) {
     const address a = at(leaf);
     if (a.in == space::weights && collects_for(static_cast<int>(a.offset)) == leaf)
@@ -313,14 +324,14 @@ struct placer {
     }
     return d;
   }
-  /// The parameter whose finished gradient v is, or -1.
+  /// Returns the parameter whose finished gradient v is, or -1.
   constexpr int finishes(value_id v) const {
     for (int i = 0; i < g.parameter_count; ++i)
       if (g.parameters[i].gradient == v) return i;
     return -1;
   }
 
-  /// Which buffer is placed before which.
+  /// The property by which buffers are ordered before they are placed.
   enum class rank : std::uint8_t { size, breadth, area, time };
 
   constexpr std::int64_t key(const placed_value& b, rank how, const std::int64_t* live) const {
@@ -336,7 +347,7 @@ struct placer {
     return most;
   }
 
-  /// Buffers in the order in which they are placed.
+  /// The buffers in the order in which they are placed.
   struct sequence {
     std::int16_t at[max_values]{};
   };
@@ -344,8 +355,8 @@ struct placer {
     std::int64_t at[max_values]{};
   };
 
-  /// The buffers in falling order of their keys, larger ones first among equals, else in the order
-  /// of the nodes that make them: sorted by merging.
+  /// Returns the buffers by falling keys, larger ones first among equals, else in the order of the
+  /// nodes that make them. It is a merge sort.
   constexpr sequence sorted(rank how, const std::int64_t* live) const {
     std::int64_t keys[max_values]{};
     sequence order, merged;
@@ -369,12 +380,13 @@ struct placer {
     return order;
   }
 
-  /// Places all buffers in this order; returns the bytes needed and leaves the offsets in `offset`.
+  /// Places all buffers in this order. Returns the bytes that they need, and their offsets in
+  /// `offset`.
   constexpr std::int64_t pack(const sequence& order, offsets& offset) const {
     struct placed {
       std::int64_t offset = 0, end = 0;
       int first = 0, last = 0;
-    } beside[max_values]; // by rising offset; a plain array: each call is a step of the evaluation
+    } beside[max_values]; // by rising offset; a plain array costs an evaluation fewer calls
     std::int64_t needed = 0;
     for (int i = 0; i < count; ++i) {
       const int id = order.at[i];
@@ -396,11 +408,12 @@ struct placer {
     return needed;
   }
 
-  /// An attempt takes steps that grow with the square of the buffers, and compilers limit them.
+  /// Returns how many orders are tried. The steps of one attempt grow with the square of the number
+  /// of buffers, and compilers limit the steps of a constant evaluation.
   constexpr int attempts() const { return count > 64 ? 1 : 4; }
 
-  /// The best of several orders, each repaired some times; one that needs no more than what lives
-  /// at once ends the search.
+  /// Tries several orders, improves each a few times, and keeps the best. The search ends when the
+  /// buffers need no more than what lives at once.
   constexpr void pack() {
     std::int64_t live[max_nodes]{};
     for (int j = 0; j < count; ++j) {
@@ -418,7 +431,7 @@ struct placer {
         const std::int64_t needed = pack(order, offset);
         if (plan.working < 0 || needed < plan.working) plan.working = needed, best = offset;
         if (needed == plan.largest_live) break;
-        int top = count - 1; // the buffer that reaches highest goes first in the next round
+        int top = count - 1; // the buffer that reaches highest goes first in the next attempt
         while (top > 0 && offset.at[order.at[top]] + buffers[order.at[top]].bytes != needed) --top;
         const std::int16_t moved = order.at[top];
         for (; top > 0; --top) order.at[top] = order.at[top - 1];
@@ -434,7 +447,7 @@ struct placer {
 
 } // namespace detail
 
-/// `order`: of g.
+/// Plans the memory of g, whose nodes run in this `order`.
 constexpr memory_plan place_memory(const graph& g, const running_order& order) {
   detail::placer p(g, order);
   p.find_uses();
@@ -442,7 +455,7 @@ constexpr memory_plan place_memory(const graph& g, const running_order& order) {
   int inputs = 0;
   for (int i = 0; i < g.value_count; ++i)
     if (g.values[i].is == role::input) p.plan.at[i] = {space::input, inputs++};
-  // prologue values first: forward nodes read them
+  // prologue values first, since forward nodes read them
   for (int i = 0; i < g.node_count; ++i)
     if (g.at_node(i).when == phase::prologue) p.place_node(i);
   for (int i = 0; i < g.node_count; ++i)

@@ -1,16 +1,18 @@
-// recompute: trade arithmetic for memory (Chen et al. 2016; Korthikanti et al. 2022). Forward nodes
-// are emitted again in the backward pass, right before the first backward node that reads them, and
-// their first results are no longer saved.
+// recompute: saves memory by computing values again (Chen et al. 2016; Korthikanti et al. 2022).
+// Forward nodes are emitted again in the backward pass, right before the first backward node that
+// reads them, and their first results are not saved.
 //
-//   none       every value the backward pass reads is saved; of one that was gathered, the rank's
-//              own part, which is gathered again (Korthikanti et al. 2022, 4.2.2)
-//   selective  nodes bound by bytes (norms, GELU, SwiGLU, RoPE, dropout) run again,
-//              and gathers; what decodes parameters always does (op_info::decodes)
+//   none       every value that the backward pass reads is saved; of a gathered value, only the
+//              rank's own part, which is gathered again (Korthikanti et al. 2022, 4.2.2)
+//   selective  nodes bound by memory bandwidth (norms, GELU, SwiGLU, RoPE, dropout) and gathers run
+//              again; nodes that decode parameters do under every policy (op_info::decodes)
 //   full       all forward nodes run again; only the incoming stream is saved
 //
-// What the host reads, too, is kept: it would have to wait for it again (op_info::seen).
+// Values that the host reads, too, are saved: the host would have to wait for them again
+// (op_info::seen).
 //
-// Re-emitted code has no effects: dropout masks are functions of counters, statistics are values.
+// A node that is emitted again has no effects: dropout masks are functions of counters, statistics
+// are values.
 #pragma once
 
 #include <megacpp/graph/graph.hpp>
@@ -26,8 +28,8 @@ constexpr const char* name_of(recompute r) {
 
 namespace detail {
 
-/// A forward node that puts the parts of several ranks together, for each to use. Integers, which
-/// are small beside what they go with, are kept.
+/// Returns whether a forward node gathers the parts of a value from several ranks, for each to use.
+/// Integers are not counted: they are small and stay saved.
 constexpr bool gathers(const graph& g, const node& n) {
   if (n.when != phase::forward || !n.op->redistributes) return false;
   const auto t = n.attr.as<op::transition>();
@@ -35,7 +37,8 @@ constexpr bool gathers(const graph& g, const node& n) {
          g.at(n.in[op::redistribute_in::x]).differentiable();
 }
 
-/// Whether a value is what an op decodes, or that in a state for which nothing is moved.
+/// Returns whether v is the result of an op that decodes, or a conversion of it without data
+/// movement.
 constexpr bool decoded(const graph& g, value_id v) {
   while (v >= 0 && g.at(v).producer >= 0) {
     const node& n = g.at_node(g.at(v).producer);
@@ -48,8 +51,8 @@ constexpr bool decoded(const graph& g, value_id v) {
 
 struct rewriter {
   graph out{};
-  value_id again[max_values]{}; ///< the re-emitted twin of a forward value, or -1
-  bool kept[max_nodes]{};       ///< makes what the host reads
+  value_id again[max_values]{}; ///< emitted again: the copy of a forward value, or -1
+  bool kept[max_nodes]{};       ///< the node makes a value that the host reads
   const graph& g;
   recompute policy;
 
@@ -61,9 +64,9 @@ struct rewriter {
     for (int i = 0; i < g.value_count; ++i)
       if (seen.has[i] && g.values[i].producer >= 0) kept[g.values[i].producer] = true;
   }
-  /// The node by which v is made again. It is the one that made it; under `selective`, of a fused
-  /// node whose form names a part (fused_form::again), it is that part alone, if all that the part
-  /// reads is an operand or a result of the fused node.
+  /// Returns the node that makes v again. By default it is the node that made v. Under `selective`
+  /// it may be one op of a fused node's form (fused_form::again), if that op reads only operands or
+  /// results of the fused node.
   constexpr node maker(value_id v) const {
     const node& n = g.at_node(g.at(v).producer);
     const fused_form& form = n.op->form;
@@ -81,7 +84,7 @@ struct rewriter {
       const part_operand p = form.parts[form.again].in[k];
       if (p.absent()) continue;
       part.in[k] = p.outer() ? n.in[p.at] : given(p);
-      if (part.in[k] < 0) return n; // the fused node keeps nothing of what the part reads
+      if (part.in[k] < 0) return n; // the fused node does not give an operand of this op
     }
     for (value_id made : part.out)
       if (made == v) return part;
@@ -93,7 +96,7 @@ struct rewriter {
     const node n = maker(v);
     if (kept[p]) return false;
     if (decoded(g, v)) return n.when == phase::forward;
-    if (n.op->accumulates) return false; // it would add to its gradients twice
+    if (n.op->accumulates) return false; // running it again would add to its gradients twice
     if (policy != recompute::none && n.op->cheap) return n.when == phase::forward;
     return gathers(g, n) || (n.when == phase::forward && policy == recompute::full);
   }
@@ -132,7 +135,7 @@ struct rewriter {
 
 } // namespace detail
 
-/// True if the pass changes a graph.
+/// Returns whether the pass changes a graph.
 constexpr bool recomputes(const graph& g, recompute policy) {
   for (int i = 0; policy == recompute::none && i < g.node_count; ++i)
     if (detail::gathers(g, g.at_node(i)) || g.at_node(i).op->decodes) return true;

@@ -1,8 +1,8 @@
-// regions: nodes that run together in trips, as often as a value says (graph.hpp, region). Rounds
-// of rows that go to experts are one (docs/experts.md). This pass brings the nodes of a region
-// together, in the forward and in the backward pass, and refuses those that cannot stand so. What
-// the forward pass leaves of a region is of its last trip, so that where there are several, each
-// backward trip first runs those forward nodes again whose values it needs.
+// regions: brings together the nodes of each region, a loop of nodes that runs as often as a value
+// says (graph/graph.hpp). Rounds of rows that go to experts are a region (docs/experts.md). The
+// pass does so in the forward and in the backward pass, and refuses nodes that cannot stand
+// together. The forward pass leaves only the values of a region's last trip. So where there are
+// several trips, each backward trip first runs the forward nodes again whose values it needs.
 #pragma once
 
 #include <megacpp/graph/builder.hpp>
@@ -13,7 +13,7 @@ constexpr bool in_backward(phase p) {
   return p == phase::input_gradient || p == phase::weight_gradient;
 }
 
-/// Nodes of a graph, as one bit each.
+/// A set of nodes of a graph, with one bit for each.
 struct node_set {
   std::uint64_t bits[(max_nodes + 63) / 64]{};
 
@@ -21,8 +21,8 @@ struct node_set {
   constexpr void add(int i) { bits[i / 64] |= std::uint64_t{1} << (i % 64); }
 };
 
-/// Nodes [first, last) of a graph: those of some phases run in this order, once (region -1), or as
-/// often as their region says.
+/// The nodes first, ..., last - 1 of a graph. Those of the phases that run now run in this order,
+/// once (region -1) or as often as their region says.
 struct stretch {
   int first = 0, last = 0;
   region_id region = -1;
@@ -30,7 +30,7 @@ struct stretch {
   constexpr bool empty() const { return first >= last; }
 };
 
-/// Where the nodes of a region stand in the forward or the backward pass.
+/// Returns the place of a region's nodes in the forward or in the backward pass.
 constexpr stretch stretch_of(const graph& g, region_id r, bool backward) {
   stretch s{0, 0, r};
   for (int i = 0; i < g.node_count; ++i) {
@@ -42,14 +42,14 @@ constexpr stretch stretch_of(const graph& g, region_id r, bool backward) {
   return s;
 }
 
-/// The forward node that makes v anew in each trip of a region, or -1.
+/// Returns the forward node that makes v anew in each trip of a region, or -1.
 constexpr node_id forward_in_trips(const graph& g, value_id v) {
   if (v < 0 || region_of(g, g.at(v)) < 0) return -1;
   return in_backward(g.at_node(g.at(v).producer).when) ? node_id{-1} : g.at(v).producer;
 }
 
-/// The stretches of the nodes of a graph that run in some phases, in their order: what stands
-/// before, in, between and behind the regions.
+/// The stretches of a graph's nodes for some phases, in their order: one for each region, and those
+/// before, between and behind the regions.
 struct stretches {
   stretch at[2 * max_regions + 1]{};
   int count = 0;
@@ -66,7 +66,7 @@ struct stretches {
       done = next.last;
     }
   }
-  /// The first node of a region, or 0.
+  /// Returns the first node of a region, or 0.
   constexpr int first_of(region_id r) const {
     for (int i = 0; i < count; ++i)
       if (at[i].region == r) return at[i].first;
@@ -77,10 +77,11 @@ struct stretches {
   }
 };
 
-/// In which order the nodes of a graph run.
+/// The order in which the nodes of a graph run.
 struct running_order {
-  stretches forward, backward, once; ///< once: prologue and epilogue
-  node_set again; ///< forward nodes of regions that backward trips run, where there are several
+  stretches forward, backward, once; ///< once: of prologue and epilogue
+  node_set again; ///< forward nodes of regions that backward trips run again where there are
+                  ///< several trips
 
   constexpr running_order() = default;
   constexpr explicit running_order(const graph& g) : forward(g, false), backward(g, true) {
@@ -96,13 +97,13 @@ struct running_order {
   constexpr const stretches& of(phases when) const {
     return when == phase::forward ? forward : when == backward_pass ? backward : once;
   }
-  /// f(stretch) for each of the stretches of some phases.
+  /// Calls f(stretch) for each stretch of some phases.
   template <class F> constexpr void each(phases when, F f) const {
     for (int i = 0; i < of(when).count; ++i) f(of(when).at[i]);
   }
 
-  /// f(index of a node) for the nodes of a stretch that run in one trip. Of several trips each of
-  /// the backward pass makes again, first, what it reads of the forward pass.
+  /// Calls f(index of a node) for each node of a stretch that runs in one trip. Where there are
+  /// several trips, a backward trip first runs the forward nodes whose values it reads.
   template <class F>
   constexpr void trip(const graph& g, const stretch& s, phases when, bool several, F&& f) const {
     for (int i = 0; several && when == backward_pass && i < g.node_count; ++i)
@@ -111,7 +112,8 @@ struct running_order {
       if (when.holds(g.at_node(i).when)) f(i);
   }
 
-  /// f(index of a node) in the order in which the nodes of g run, those of regions `trips` times.
+  /// Calls f(index of a node) in the order in which the nodes of g run, `trips` times for nodes of
+  /// regions.
   template <class F> constexpr void walk(const graph& g, int trips, F f) const {
     for (const phases when :
          {phases(phase::prologue), phases(phase::forward), backward_pass, phases(phase::epilogue)})
@@ -124,8 +126,8 @@ struct running_order {
 
 namespace detail {
 
-/// Brings the nodes of a region in one pass together: what stands between them and is none of them
-/// goes behind them if it reads what they sum up, else before them.
+/// Brings the nodes of a region together, in the forward or the backward pass. A node that stands
+/// between them moves behind them if it reads a sum of theirs, else before them.
 constexpr void gather(graph& g, region_id r, bool backward) {
   const stretch s = stretch_of(g, r, backward);
   enum side : std::uint8_t { before, inside, behind };
@@ -160,9 +162,8 @@ constexpr void gather(graph& g, region_id r, bool backward) {
 
 } // namespace detail
 
-/// MEGA-P016 for the first node among those of a region, in the forward or the backward pass, that
-/// is none of them, or reads what is computed behind it or summed up by them: each of the two would
-/// have to run before the other.
+/// Returns MEGA-P016 for the first node that stands among the nodes of a region and cannot: it is
+/// of another region, or reads a value that is computed behind it or summed up over the trips.
 [[gnu::cold]] constexpr fault_record verify_regions(const graph& g) {
   fault_record wrong;
   for (int k = 0; k < 2 * g.region_count; ++k) {

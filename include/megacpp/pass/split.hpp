@@ -1,6 +1,6 @@
-// split: the backward pass in two halves by reachability. What the cotangent of the incoming stream
-// depends on is the B half (input gradients); the rest is the W half (weight gradients), which a
-// zero-bubble schedule may run later (Qi et al. 2024).
+// split: divides the backward pass into two halves. Nodes on which the cotangent of the incoming
+// stream depends are the half of input gradients (B); the rest is the half of weight gradients (W),
+// which a zero-bubble schedule may run later (Qi et al. 2024).
 #pragma once
 
 #include <megacpp/graph/graph.hpp>

@@ -1,8 +1,8 @@
-// verify: run after every pass. Every node's outputs are still what its op's rule says of its
-// inputs; every input is produced before it is read, in the order in which phases and regions run;
-// what the graph owes (pass/meaning.hpp) is what it owed before; every trainable parameter's
-// gradient reaches the optimizer with the parameter's own placement, so that no reduction is
-// missing and none is done twice; no pending sum leaves the graph unless it is the loss or a total.
+// verify: checks a graph after every pass. Every node's outputs are what its op's rule infers from
+// its inputs. Every input is produced before it is read, in the order in which phases and regions
+// run. The graph has the meaning (pass/meaning.hpp) that it had before. The gradient of every
+// trainable parameter reaches the optimizer with the parameter's own placement, so no reduction is
+// missing and none is done twice. No pending sum leaves the graph unless it is the loss or a total.
 #pragma once
 
 #include <megacpp/op/redistribute.hpp>
@@ -13,12 +13,13 @@ namespace mc {
 
 namespace detail {
 
-/// An input that a step has once, as the end of the step does; others come with a micro-batch.
+/// Returns whether an input is fed once a step, for the end of the step. Others are fed for each
+/// micro-batch.
 constexpr bool once_a_step(feed f) { return f >= feed::declared_gradient; }
 
-/// True if a node that runs in phase `when` finds v: what one phase leaves, later ones of the same
-/// micro-batch read, or of the same step. `step`: the graph runs once a step. The seed of a loss is
-/// a constant, so that a fused loss may take it in the forward pass.
+/// Returns whether a node of phase `when` can read v. Values of one phase are there in later phases
+/// of the same micro-batch; with `step`, the graph runs once a step, and they are there until its
+/// end. The seed of a loss is a constant, so a fused loss may read it in the forward pass.
 constexpr bool finds(const graph& g, phase when, const value& v, bool step) {
   using enum phase;
   if (v.is == role::parameter) return true;
@@ -32,7 +33,7 @@ constexpr bool finds(const graph& g, phase when, const value& v, bool step) {
   return made == prologue || (made <= when && (when != epilogue || made == epilogue || step));
 }
 
-/// True if v, an output of node n, is what the op's rule says it is.
+/// Returns whether v, an output of node n, is as the op's rule infers it.
 constexpr bool is_output(const value& v, const value& inferred, const node& n) {
   const bool collected = v.is == role::gradient && n.op->accumulates;
   return v.same_dims(inferred) && v.at == inferred.at && v.type == inferred.type &&
@@ -40,9 +41,9 @@ constexpr bool is_output(const value& v, const value& inferred, const node& n) {
          (collected || v.is == inferred.is);
 }
 
-/// The first axis over which a node of a region communicates though its ranks may have other
-/// numbers of trips; -1: none. Ranks of a dense axis lie anywhere on the expert mesh: they agree if
-/// all of that does.
+/// Returns the first axis over which a node of a region communicates though its ranks may have
+/// different numbers of trips; -1: there is none. The ranks of a dense axis may lie anywhere on the
+/// expert mesh, so they agree only if all of that mesh does.
 constexpr int unagreed_axis(const graph& g, const node& n) {
   if (n.region < 0 || n.op->wire == nullptr || n.attr.type != n.op->attributes) return -1;
   const placement& trips = g.at(g.regions[n.region].trips).at;
@@ -51,7 +52,7 @@ constexpr int unagreed_axis(const graph& g, const node& n) {
   };
   mesh ranks = g.ranks;
   for (int& size : ranks.size)
-    if (size == 0) size = 2; // known only at start: there may be others
+    if (size == 0) size = 2; // known only at start, so there may be several ranks
   const transfers calls = n.op->wire(g, n, ranks);
   for (int k = 0; k < calls.count; ++k)
     for (int a = 0; a < axes; ++a)
@@ -61,8 +62,8 @@ constexpr int unagreed_axis(const graph& g, const node& n) {
 
 } // namespace detail
 
-/// The first node whose outputs are not what its op's rule infers of its inputs, that runs before
-/// what it reads, or that communicates in trips which not all ranks have.
+/// Returns a fault for the first node whose outputs are not as its op's rule infers them, that runs
+/// before a value that it reads, or that communicates in trips which not all ranks have.
 [[gnu::cold]] constexpr fault_record verify_nodes(const graph& g) {
   fault_record wrong;
   const auto refuse = [&](fault f, const node& n, value_id a, value_id b = -1, int over = -1) {
@@ -79,11 +80,11 @@ constexpr int unagreed_axis(const graph& g, const node& n) {
   }
   for (int i = 0; i < g.node_count && wrong.code == fault::none; ++i) {
     const node& n = g.nodes[i];
-    if (n.region >= 0) { // of which it is known by then how often it runs
+    if (n.region >= 0) { // its number of trips must be known by then
       const value_id trips = n.region < g.region_count ? g.regions[n.region].trips : value_id{-1};
       if (trips < 0 || !known[trips]) return refuse(fault::P014, n, n.in[0]), wrong;
     }
-    bool summed = !n.op->accumulates || n.region < 0; // a sum over trips adds what each has
+    bool summed = !n.op->accumulates || n.region < 0; // a sum over trips adds a value of each trip
     for (value_id v : n.in) {
       if (v < 0) continue;
       if (!known[v] || !detail::finds(g, n.when, g.values[v], step)) refuse(fault::P014, n, v);
@@ -106,8 +107,8 @@ constexpr int unagreed_axis(const graph& g, const node& n) {
     for (value_id v : n.out)
       if (v >= 0) known[v] = true;
   }
-  // what comes after the forward pass does not wait for the backward pass, and the stage before
-  // waits for the cotangent of the stream alone; a step's outputs are read at its end
+  // A value that is read after the forward pass must not be made in the backward pass. The stage
+  // before waits for the cotangent of the stream alone. Outputs of a step are read at its end.
   for (int k = 0; k < owed_values; ++k) {
     const auto what = static_cast<owed>(k);
     const value_id v = owed_value(g, what);
@@ -116,10 +117,11 @@ constexpr int unagreed_axis(const graph& g, const node& n) {
                        : step                 ? phase::epilogue
                                               : phase::forward;
     if (made >= 0 && g.at_node(made).when > last) refuse(fault::P014, g.at_node(made), v);
-    if (made >= 0 && region_of(g, g.at(v)) >= 0) // of the last trip alone
+    if (made >= 0 && region_of(g, g.at(v)) >= 0) // only the last trip's value would be read
       refuse(fault::P016, g.at_node(made), v);
   }
-  for (int r = 0; r < g.region_count; ++r) { // known when the first trip begins, and the last
+  for (int r = 0; r < g.region_count; ++r) { // trips are known before the first one, and do not
+                                             // change
     const value_id v = g.regions[r].trips;
     if (v < 0 || g.at(v).producer < 0) continue;
     const node& by = g.at_node(g.at(v).producer);
@@ -129,12 +131,13 @@ constexpr int unagreed_axis(const graph& g, const node& n) {
   return wrong;
 }
 
-/// The line of the model on which a value is made; of what enters the graph, none.
+/// Returns the line of the model that made a value; none for inputs and parameters.
 constexpr source_line line_of(const graph& g, value_id v) {
   return v >= 0 && g.at(v).producer >= 0 ? g.at_node(g.at(v).producer).line : source_line{};
 }
 
-/// An output has the type of `wanted` and lies as that does: what comes after the part reads it so.
+/// Checks that an output of a part has the type, dims and placement of `wanted`, as the next part
+/// reads it.
 [[gnu::cold]] constexpr void verify_output(builder& b, value_id out, const value& wanted,
                                            const char* part) {
   if (out < 0) return b.fail(fault::S008, 0, part, -1, "it gives no value");
@@ -152,15 +155,15 @@ constexpr source_line line_of(const graph& g, value_id v) {
 
 namespace detail {
 
-/// What is read behind each node, starting from values that the graph owes.
+/// The values on which the results of a graph depend.
 struct reached {
   bool needed[max_values]{};
 
   constexpr void need(value_id v) {
     if (v >= 0) needed[v] = true;
   }
-  /// The last of the nodes `first`, first + 1, ... that writes no operand and of which nothing
-  /// reaches what is needed, or -1: what it computes was lost.
+  /// Returns the last node, from `first` on, that writes no operand and on whose outputs no result
+  /// depends, or -1. What it computes was lost.
   constexpr int lost(const graph& g, int first) {
     for (int i = g.node_count - 1; i >= first; --i) {
       const node& n = g.at_node(i);
@@ -173,8 +176,8 @@ struct reached {
   }
 };
 
-/// The last node of the backward pass of which nothing reaches a gradient or the cotangent of the
-/// stream, or -1: what it computes is a part of one that was lost.
+/// Returns the last node of the backward pass on which no gradient and no cotangent of the stream
+/// depends, or -1. It computes a part of one that was lost.
 constexpr int lost_in_backward(const graph& g, const gradients* of_inputs) {
   reached r;
   for (int i = 0; i < g.value_count; ++i) {
@@ -184,18 +187,18 @@ constexpr int lost_in_backward(const graph& g, const gradients* of_inputs) {
   for (int i = 0; i < g.parameter_count; ++i) r.need(g.parameters[i].gradient);
   for (const value_id v : {g.d_stream, g.outputs[0], g.outputs[1], g.side_loss}) r.need(v);
   for (int i = 0; i < g.region_count; ++i) r.need(g.regions[i].trips);
-  int first = 0; // what differentiation wrote stands behind the model's own
+  int first = 0; // derived nodes stand behind the nodes of the model
   while (first < g.node_count && !g.nodes[first].derived) ++first;
   return r.lost(g, first);
 }
 
 } // namespace detail
 
-/// Each trainable parameter: a finished gradient whose placement is the parameter's, but for sums
-/// that it says are pending, in the element type of its store. A tied parameter is finished where
-/// it is declared first; here its contribution must be the dual of the value used. Nothing that the
-/// backward pass computes is lost. A graph with other inputs than a part's stream says which
-/// cotangents they have.
+/// Checks that each trainable parameter has a finished gradient with the placement of the
+/// parameter, but for sums that it declares pending, and with the element type of its store. A tied
+/// parameter is finished in the graph that declares it; here its gradient must have the dual
+/// placement of the value used. Nothing that the backward pass computes is lost. `of_inputs` has
+/// the cotangents of inputs other than a part's stream.
 constexpr fault_record verify_gradients(const graph& g, const gradients* of_inputs = nullptr) {
   fault_record wrong;
   for (int i = 0; i < g.parameter_count; ++i) {
@@ -222,7 +225,8 @@ constexpr fault_record verify_gradients(const graph& g, const gradients* of_inpu
     record(wrong, g, fault::P010, g.at_node(i).line, g.at_node(i).op->name, g.at_node(i).in[0]);
   return wrong;
 }
-/// The same of a part, of whose stream the part before takes the cotangent.
+/// Checks the gradients of a part, and that the cotangent of its stream is there for the part
+/// before.
 constexpr fault_record verify_training(const graph& g) {
   fault_record wrong = verify_gradients(g);
   for (int i = 0; i < g.value_count; ++i)

@@ -1,8 +1,8 @@
-// verify_hoist: the second reading of what hoist leaves. Every node is there once and reads what it
-// read before, and so does who reads the outputs: the same value, or another one that is the same
-// expression of parameters, by its term (graph/terms.hpp). A parameter in another state is told by
-// that state, whichever conversions lead to it and move nothing. What is left out another node
-// gives. Nothing of what merges nodes is used here, so that a mistake of it is seen.
+// verify_hoist: checks the result of hoist() a second time. Every node is there once, and reads and
+// gives the same values as before, or values whose terms (graph/terms.hpp) are the same expressions
+// of parameters. Conversions of a parameter without data movement count by their result alone. A
+// node that is gone has another one that gives its values. This check uses no code of the pass, so
+// that it sees its mistakes.
 #pragma once
 
 #include <megacpp/graph/builder.hpp>
@@ -13,11 +13,11 @@ namespace mc {
 
 namespace detail {
 
-/// The terms of values that depend on parameters alone, by the parameters' numbers; 0: of others.
+/// The terms of values that depend on parameters alone; 0 for other values.
 struct parameter_terms {
   met_ops ops;
   terms t;
-  value_id renamed[max_values]{}; ///< the parameter that a value is in another state, or -1
+  value_id renamed[max_values]{}; ///< parameter that a value is in another state, or -1
 
   constexpr explicit parameter_terms(const graph& g) : t(g, ops) {
     for (value_id& v : renamed) v = -1;

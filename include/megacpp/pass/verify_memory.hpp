@@ -1,11 +1,11 @@
-// verify_memory: run after place_memory, which it trusts in nothing. Walks the nodes in the order
-// in which they run, regions once and twice, and follows what lies where: every value that a node
-// reads must still be there, an output must not be written over an input of its own node (unless
-// the op works in place), and nothing may reach beyond its arena; the part's outputs must be there
-// at the end.
-// Between the forward and the backward pass of a layer run all others, which use the same working
-// arena: what the backward pass reads of the forward pass must lie elsewhere. Linear in the nodes,
-// times the values that live at once.
+// verify_memory: checks the result of place_memory() without relying on any of it. The check walks
+// the nodes in the order in which they run, regions once and twice, and follows which value lies
+// where. Every value that a node reads must still be there. A node must not write an output over
+// its own input (unless the op works in place), and nothing may reach beyond its arena. The outputs
+// of the part must be there at the end.
+// Between the forward and the backward pass of a layer, other layers use the same working arena. So
+// values of the forward pass that the backward pass reads must lie elsewhere. The time grows with
+// the number of nodes times the number of values that live at once.
 #pragma once
 
 #include <megacpp/graph/builder.hpp>
@@ -24,11 +24,12 @@ struct memory_walk {
     value_id v = -1;
     space in = space::none;
     std::int64_t first = 0, end = 0;
-  } pieces[max_values]; // what lies in the arenas; a plain array, for each call is a step
+  } pieces[max_values]; // values that lie in the arenas now; a plain array costs an evaluation
+                        // fewer calls
   int count = 0;
   bool living[max_values]{};
   bool visited[max_nodes]{};
-  std::int16_t last_use[max_values]{}; ///< in the order in which nodes run
+  std::int16_t last_use[max_values]{}; ///< last use of each value, in the order in which nodes run
 
   constexpr memory_walk(const graph& graph, const memory_plan& p, const running_order& runs,
                         int trips)
@@ -44,13 +45,14 @@ struct memory_walk {
       if (v >= 0) last_use[v] = when;
     for (int i = 0; i < g.parameter_count; ++i)
       if (const value_id v = g.parameters[i].gradient; v >= 0) last_use[v] = when;
-    for (int v = 0; v < g.value_count; ++v) // contributions collect until the end
+    for (int v = 0; v < g.value_count; ++v) // contributions are collected until the end
       if (g.values[v].is == role::gradient) last_use[v] = when;
   }
 
   constexpr const address& at(value_id v) const { return plan.at[v]; }
   constexpr std::int64_t bytes(value_id v) const { return local_bytes(g.ranks, g.at(v)); }
-  /// Bytes of the arena a value lies in, or gradients of a layer; -1: not an arena of this plan.
+  /// Returns the bytes of an arena, or the number of gradients of a layer; -1: s is no arena of
+  /// this plan.
   constexpr std::int64_t size_of_space(space s) const {
     switch (s) {
     case space::saved: return plan.saved;
@@ -61,7 +63,7 @@ struct memory_walk {
     default: return -1;
     }
   }
-  /// Outside of the arenas lies what enters the part, and what leaves it or collects gradients.
+  /// Returns whether v may lie outside of the arenas: it leaves the part, or collects a gradient.
   constexpr bool may_lie_outside(value_id v) const {
     switch (at(v).in) {
     case space::stream_out: return v == g.outputs[0] && g.at(v).rank > 0;
@@ -75,7 +77,7 @@ struct memory_walk {
     default: return false;
     }
   }
-  /// True for a node of a region that has run in the trip before.
+  /// Returns whether a node of a region has run in an earlier trip already.
   constexpr bool was_run(const node& n) {
     bool& ran = visited[g.at(n.out[0]).producer];
     const bool before = ran;
@@ -86,10 +88,9 @@ struct memory_walk {
     record(wrong, g, fault::M002, n.line, n.op->name, a, b);
   }
 
-  /// What enters the part and what leaves it lies where others look for it: inputs by their
-  /// numbers, the stream and its cotangent, and each finished gradient in the parameter's own
-  /// place. What backward trips read of the forward pass is run again, and all that it reads of it
-  /// outlives the layers that run in between.
+  /// Checks the addresses by which others find values of the part: inputs by their numbers, the
+  /// stream and its cotangent, and each finished gradient in the parameter's own place. Forward
+  /// values that a backward trip reads or runs again must outlive the layers that run in between.
   constexpr void check_ends() {
     const auto lies = [&](value_id v, space s, std::int64_t offset, const char* what, value_id of) {
       if (v >= 0 && (at(v).in != s || at(v).offset != offset))
@@ -115,7 +116,8 @@ struct memory_walk {
       for (value_id v : n.in) outlives(i, v);
     }
   }
-  /// Operand v of node i does not lie where other layers work between the node that makes it and i.
+  /// Checks that operand v of node i does not lie in the working arena if other layers run between
+  /// the node that makes v and node i.
   constexpr void outlives(int i, value_id v) {
     if (v < 0 || at(v).in != space::working || g.at(v).producer < 0) return;
     const node &n = g.at_node(i), &made = g.at_node(g.at(v).producer);
@@ -125,13 +127,13 @@ struct memory_walk {
                            : made.when == phase::forward && (in_backward(n.when) || again);
     if (apart) fail(n, v);
   }
-  /// What the host reads has a mirror, and no mirror lies in another.
+  /// Checks that each value that the host reads has a mirror, and that mirrors do not overlap.
   constexpr void check_mirrors() {
     const seen_values seen(g);
     for (int i = 0; i < g.value_count; ++i) {
       const auto v = static_cast<value_id>(i);
       if (!seen.has[i]) continue;
-      if (g.at(v).producer < 0) { // an input or a parameter, of which no node starts a copy
+      if (g.at(v).producer < 0) { // an input or a parameter, which no node copies to the host
         record(wrong, g, fault::M002, 0, "mirror", v);
         continue;
       }
@@ -168,9 +170,9 @@ struct memory_walk {
     }
     return alone;
   }
-  /// Each leaf has a slot of its own, in which all contributions to its gradient collect until the
-  /// end of the step: the one of a parameter, if the leaf is that in another state, or one among
-  /// derived gradients.
+  /// Checks that all contributions to the gradient of one value collect in one place until the end
+  /// of the step, and no other gradient in that place. It is the place of a parameter's gradient,
+  /// if the value is that parameter in another state, or lies among the derived gradients.
   constexpr void check_gradients() {
     struct slot {
       value_id leaf;
@@ -196,7 +198,7 @@ struct memory_walk {
       slots[n++] = mine;
     }
   }
-  /// What others read when the part has run.
+  /// Checks that the values that others read after the part are there.
   constexpr void check_outputs() {
     for (value_id v : {g.outputs[0], g.outputs[1], g.side_loss})
       if (v >= 0 && g.at(v).producer >= 0) read(g.at_node(g.at(v).producer), v);
@@ -210,7 +212,8 @@ struct memory_walk {
     if (g.at(v).producer < 0 || size_of_space(at(v).in) < 0) return;
     if (!living[v]) fail(n, v);
   }
-  /// Where a value lies: bytes, or which of the gradients of a layer.
+  /// Returns the memory in which v lies: its bytes, or the number of its gradient among those of a
+  /// layer.
   constexpr piece piece_of(value_id v) const {
     const std::int64_t first = at(v).offset;
     return {v, at(v).in, first, first + (at(v).in == space::gradients ? 1 : bytes(v))};
@@ -219,13 +222,14 @@ struct memory_walk {
     return p.first >= 0 && p.end <= size_of_space(p.in) &&
            (p.in == space::gradients || p.first % memory_alignment == 0);
   }
-  /// Whether both add to the gradient of one leaf.
+  /// Returns whether both values are contributions to the gradient of one value.
   constexpr bool collect_together(value_id v, value_id o) const {
     return g.at(v).is == role::gradient && g.at(o).is == role::gradient &&
            g.at(v).grad_of == g.at(o).grad_of;
   }
-  /// Values whose memory v takes over are gone; other names of the same bytes stay, and what adds
-  /// to the same gradient. `in_place`: v lies where the node's operand does, which it changes.
+  /// Follows node n as it writes v. Values that v overwrites are gone; other names of the same
+  /// bytes and contributions to the same gradient stay. `in_place`: v lies where the operand does
+  /// that n changes.
   constexpr void write(int when, const node& n, value_id v, bool alias, bool in_place) {
     const space in = at(v).in;
     if (in == space::none) return fail(n, v);
@@ -238,7 +242,7 @@ struct memory_walk {
     piece* kept = pieces;
     for (const piece *o = pieces, *end = pieces + count; o != end; ++o) {
       const bool meets = o->in == mine.in && o->first < mine.end && mine.first < o->end;
-      if (o->v == v) continue; // of the trip before
+      if (o->v == v) continue; // value of the trip before
       const bool gone = meets && !alias && !collect_together(o->v, v);
       if (last_use[o->v] < when || gone) {
         living[o->v] = false;
@@ -252,8 +256,8 @@ struct memory_walk {
     living[v] = true;
     if (last_use[v] < when) last_use[v] = static_cast<std::int16_t>(when);
   }
-  /// A node may write over what it reads only where its op works in place, over that operand alone,
-  /// and never over what it writes.
+  /// Checks that a node overwrites only one operand, and only where its op works in place. A node
+  /// never overwrites another output of its own.
   constexpr void overwrite(const node& n, const piece& old, const piece& mine, bool in_place) {
     const bool takes_over = mine.v == n.out[0] && old.first == mine.first;
     const int operand = in_place ? 0 : n.op->in_place;
@@ -267,7 +271,7 @@ struct memory_walk {
       if (v >= 0) read(n, v);
     if (n.region >= 0) read(n, g.regions[n.region].trips);
     if (n.region >= 0 && n.op->accumulates && was_run(n))
-      read(n, n.out[0]); // adds to the trip before
+      read(n, n.out[0]); // the node adds to the sum of the trip before
     const bool renames = may_alias(n) && plan.renames(n), alias = renames && leaves_as_is(n);
     for (value_id v : n.out)
       if (v >= 0) write(when, n, v, alias, renames && !alias);
@@ -276,9 +280,9 @@ struct memory_walk {
 
 } // namespace detail
 
-/// MEGA-M002 for the first value of a graph that is overwritten before its last use, or has no
-/// memory, where regions make so many trips, one or two; MEGA-P016 where nodes of a region do not
-/// stand together; else no fault. `order`: of g.
+/// Returns MEGA-M002 for the first value that is overwritten before its last use, or has no memory,
+/// with so many trips (1 or 2) of each region; MEGA-P016 where the nodes of a region do not stand
+/// together; else no fault. `order` is that of g.
 constexpr fault_record verify_memory(const graph& g, const memory_plan& p,
                                      const running_order& order, int trips) {
   if (g.wrong.code != fault::none) return {};
@@ -292,7 +296,7 @@ constexpr fault_record verify_memory(const graph& g, const memory_plan& p,
   walk.check_outputs();
   return walk.wrong;
 }
-/// The same of any number of trips.
+/// Checks the plan for any number of trips.
 constexpr fault_record verify_memory(const graph& g, const memory_plan& p,
                                      const running_order& order) {
   const fault_record wrong = verify_memory(g, p, order, 1);

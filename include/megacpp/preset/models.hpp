@@ -1,5 +1,5 @@
-// Named models: values only. Parameter counts are asserted against published figures in
-// tests/unit/parameters.cpp.
+// Named models, which are values only. tests/unit/parameters.cpp compares their numbers of
+// parameters with published figures.
 #pragma once
 
 #include <megacpp/model/gpt.hpp>
@@ -33,7 +33,7 @@ constexpr gpt gpt2(int layers, int hidden, int heads) {
 inline constexpr gpt gpt2_124m = gpt2(12, 768, 12), gpt2_350m = gpt2(24, 1024, 16),
                      gpt2_774m = gpt2(36, 1280, 20), gpt2_1558m = gpt2(48, 1600, 25);
 
-/// GPT as in the Megatron papers: S 2048, V 51,200.
+/// Returns a GPT as in the Megatron papers: S 2048, V 51,200.
 constexpr gpt megatron(int layers, int hidden, int heads) {
   return {.layers = layers,
           .hidden = hidden,
@@ -58,7 +58,8 @@ inline constexpr gpt megatron_1_7b = megatron(24, 2304, 24), megatron_3_6b = meg
                      megatron_529_6b = megatron(105, 20480, 128),
                      megatron_1008b = megatron(128, 25600, 160);
 
-/// Llama 3 of a size; from 3.1 on trained further, on `factor` times 8192 positions and more.
+/// Returns a Llama 3 of a size. From 3.1 on, models were trained further on `factor` times 8192
+/// positions and more.
 constexpr llama llama3_sized(int layers, int hidden, int heads, int head_dim, int ffn, bool tied,
                              double factor) {
   llama m{.layers = layers,

@@ -1,5 +1,5 @@
-// Which bits the sums over a micro-batch's tokens have: gradients of weights, gains and biases, and
-// the summed loss. Both policies give the same bits for any number of threads.
+// The policies for the bits of sums over a micro-batch's tokens: gradients of weights, gains and
+// biases, and the summed loss. Both policies give the same bits for any number of threads.
 //
 //   policy            a sum over tokens is taken      its bits depend on
 //   fast              over all of them at once        the micro-batch

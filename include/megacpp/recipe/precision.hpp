@@ -1,4 +1,4 @@
-// Precision policies: which element type each role of a value has.
+// Precision policies: the element type for each role that a value can have.
 //
 //   policy       activations, weights,  statistics, main grads, masters, moments, wire, loss
 //                and their gradients
@@ -12,21 +12,24 @@
 
 namespace mc {
 
-/// The element types of a run, by the role of a value. Graphs, stores and files ask for a role.
+/// The element types of a run, one for each role. Graphs, stores and files ask for a role.
 struct precision_policy {
-  dtype activation = dtype::f32;    ///< between ops
-  dtype weight = dtype::f32;        ///< in which ops read it
-  dtype gradient = dtype::f32;      ///< the cotangent of an activation
-  dtype main_gradient = dtype::f32; ///< of a weight: what all micro-batches add to
-  dtype master = dtype::f32;        ///< of a weight, as the optimizer updates it
-  dtype moment = dtype::f32;        ///< each of the two of AdamW; one narrower than sums is rounded
-                                    ///< up or down by chance, so that small changes are not lost
-  dtype statistic = dtype::f32;     ///< of the loss
-  dtype wire = dtype::f32;          ///< in which main grads go from rank to rank
+  dtype activation = dtype::f32;    ///< values between ops
+  dtype weight = dtype::f32;        ///< weights as ops read them
+  dtype gradient = dtype::f32;      ///< cotangents of activations
+  dtype main_gradient = dtype::f32; ///< gradients of weights, which all micro-batches add to
+  dtype master = dtype::f32;        ///< weights as the optimizer updates them
+  dtype moment = dtype::f32;        ///< the two moments of AdamW; a type narrower than sums is
+                                    ///< rounded up or down at random, so that small changes are not
+                                    ///< lost
+  dtype statistic = dtype::f32;     ///< sums of the loss
+  dtype wire = dtype::f32;          ///< main gradients on their way from rank to rank
 
   constexpr precision_policy() = default;
-  /// Values of one type, with sums in the type that sums of such values have.
-  constexpr precision_policy(dtype values) // NOLINT(google-explicit-constructor): it is one
+  /// Makes a policy with values of one type, and with sums in the type that sums of such values
+  /// have.
+  constexpr precision_policy(dtype values) // NOLINT(google-explicit-constructor): a dtype is a
+                                           // policy
       : activation(values),
         weight(values),
         gradient(values),
@@ -36,14 +39,14 @@ struct precision_policy {
         statistic(accumulator_of(values)),
         wire(accumulator_of(values)) {}
 
-  /// Whether moments are narrower than what they are computed in.
+  /// Returns whether moments are narrower than the type in which they are computed.
   constexpr bool rounds_moments() const { return size_of(moment) < size_of(main_gradient); }
-  /// Whether masters are the weights themselves.
+  /// Returns whether masters are the weights themselves.
   constexpr bool updates_weights() const { return weight == master; }
   friend constexpr bool operator==(const precision_policy&, const precision_policy&) = default;
 };
 
-/// What a run names as its precision.
+/// The precisions that a run can name.
 struct fp32 {
   static constexpr precision_policy policy = dtype::f32;
 };
