@@ -102,8 +102,7 @@ struct backward {
   /// collects[v]: cotangents of v from the epilogue, too, add up in the store of main gradients.
   bool collects[max_values]{};
   bool asked[max_values]{};       ///< asked[v]: an adjoint has read the cotangent of v
-  node_id given_by[max_values]{}; ///< given_by[v]: 1 + the last node whose adjoint gave v a
-                                  ///< cotangent
+  node_id given_by[max_values]{}; ///< given_by[v]: 1 + last node whose adjoint gave v one
   int at = 0;                     ///< the node whose adjoint runs now
 
   constexpr explicit backward(builder& builder) : b(builder) {

@@ -60,8 +60,7 @@ struct builder {
   phase when = phase::forward;
   bool derived = false;
   region_id region = -1; ///< region that emitted nodes join, unless their operands name another one
-  bool packed = false;   ///< sequences hold several documents, so attention must be given document
-                         ///< numbers
+  bool packed = false;   ///< sequences hold several documents, whose numbers attention needs
 
   constexpr explicit builder(const mesh& m) { g.ranks = m; }
 

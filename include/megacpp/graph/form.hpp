@@ -45,8 +45,7 @@ struct op_part {
 struct fused_form {
   op_part parts[max_parts]{};
   part_operand outputs[max_outputs]{}; ///< outputs of the fused node; an absent one is scratch
-  int main = 0;                        ///< the op of the form whose line and attributes the fused
-                                       ///< node has
+  int main = 0;                        ///< op whose line and attributes the fused node has
   /// The op of the form in whose place the fused node runs; ops of a later phase then run there,
   /// too. -1: the last op.
   int place = -1;

@@ -57,8 +57,7 @@ enum class feed : std::uint8_t {
   labels,
   positions,
   documents,
-  order,     ///< places of the tokens in their sequences: 0 ... S-1, whatever positions a batch
-             ///< gives
+  order,     ///< places of tokens in their sequences: 0 ... S-1, whatever the positions are
   all_order, ///< places of the tokens of all cp ranks
   all_documents,
   token_keys,
@@ -292,19 +291,16 @@ struct parameter_info {
   /// Axes over which `gradient` is a pending sum that the end of the step reduces
   /// (pass/pending.hpp).
   axis_set pending{};
-  bool tied = false; ///< this is a second use of the parameter of the same name in the stem or the
-                     ///< head
+  bool tied = false; ///< a second use of the parameter of this name in the stem or the head
   /// The number of rows that exist, where the first dim is padded; 0: all rows. The other rows are
   /// counted nowhere and are in no file. It is for a table that is read by rows
   /// (inference::table_rows), such as that of vocabulary_table.
   std::int64_t valid_rows = 0;
   source_line line{}; ///< line of its declaration
   update_rule update = update_rule::adamw;
-  double rate = 0;                   ///< size of a step of update_rule::balance
-  const stored_form* form = nullptr; ///< the arrays in which it is stored; null: one array of the
-                                     ///< value's type
-  value_id arrays[max_arrays]{-1, -1, -1}; ///< values of the arrays of `form`, which ops read in
-                                           ///< place of `v`
+  double rate = 0;                         ///< size of a step of update_rule::balance
+  const stored_form* form = nullptr;       ///< arrays in which it is stored; null: one of its type
+  value_id arrays[max_arrays]{-1, -1, -1}; ///< arrays of `form`, which ops read instead of `v`
 
   /// Returns whether a tied use describes its parameter as the declaration does.
   constexpr bool declares_alike(const parameter_info& o) const {
@@ -321,8 +317,7 @@ struct graph {
   int node_count = 0, value_count = 0, parameter_count = 0, region_count = 0;
   std::array<value_id, 2> outputs{-1, -1}; ///< the stream; or loss and token count; or logits
   value_id d_stream = -1;                  ///< cotangent of the stream that comes in
-  value_id side_loss = -1;                 ///< summed loss of this part, which is added to the
-                                           ///< head's loss
+  value_id side_loss = -1;                 ///< summed loss that is added to the head's loss
   mesh ranks{};
   numerics sums = numerics::fast; ///< order in which its nodes sum over tokens
   fault_record wrong{};

@@ -68,11 +68,9 @@ using pipeline_schedule = slot (*)(const pipeline& of, int stage, int i, int mic
 
 /// The way in which layers are cut into pipeline stages; by default all have as many layers.
 struct stage_cut {
-  int first = 0, last = 0; ///< layers of the first and of the last stage; 0: as many as the other
-                           ///< stages have
+  int first = 0, last = 0; ///< layers of the first and of the last stage; 0: as on the others
   bool embedding = false, loss = false;  ///< the stem, and the head, count as one layer each
-  std::array<std::int16_t, 64> layers{}; ///< number of layers of each virtual stage; all 0: the
-                                         ///< members above decide
+  std::array<std::int16_t, 64> layers{}; ///< layers of each virtual stage; all 0: as above
 
   constexpr bool listed() const {
     for (int n : layers)
@@ -104,8 +102,7 @@ struct layout {
   int pp = 1;                     ///< pipeline stages
   int cp = 1;                     ///< ranks of context parallelism
   int ep = 1;                     ///< ranks of expert parallelism
-  int etp = 0;                    ///< ranks of tensor parallelism inside experts; 0: 1 when ep > 1,
-                                  ///< else tp
+  int etp = 0;                    ///< tensor parallelism inside experts; 0: 1 when ep > 1, else tp
   bool sequence_parallel = false; ///< the residual stream is sharded over tp along the sequence
   int virtual_stages = 1;         ///< interleaved chunks into which the layers of a stage are cut
   stage_cut cut{};

@@ -182,15 +182,13 @@ using room_function = std::int64_t (*)(const graph&, const node&);
 struct op_info {
   const char* name;
   rule_function rule;
-  adjoint_function adjoint = nullptr; ///< null: no gradient passes through it, and none may be
-                                      ///< wanted (MEGA-P017)
+  adjoint_function adjoint = nullptr; ///< null: no gradient passes through it (MEGA-P017)
   cost_function cost = nullptr;       ///< null: it reads its inputs and writes its outputs once
   wire_function wire = nullptr;       ///< null: it needs no other rank
   int typed_by = 0;                   ///< input whose dtype selects the kernel's element type
   bool accumulates = false;           ///< adds into outputs that are gradients, or sums over trips
   int in_place = -1;                  ///< input whose memory its first output may take over
-  bool cheap = false;                 ///< bound by memory bandwidth, so selective recomputation
-                                      ///< runs it again
+  bool cheap = false;                 ///< bound by bandwidth: selective recomputation runs it
   bool linear = false;                ///< its adjoint reads the cotangent alone, in any type
   bool crosses = false;               ///< takes values from one mesh to the other
   unsigned constants = 0;             ///< bit k: output k has no gradient, whatever it depends on
@@ -198,13 +196,11 @@ struct op_info {
   /// The result of such an op is larger than the parameters that it reads. The op runs where the
   /// result is read, again in the backward pass, and the result is never kept.
   bool decodes = false;
-  bool takes_ranges = false;  ///< works element by element, also on ranges that are cut at start
-                              ///< (MEGA-P022)
+  bool takes_ranges = false;  ///< works element by element, also on ranges cut at start (MEGA-P022)
   bool commutes = false;      ///< its operands 0 and 1 may be exchanged
   bool redistributes = false; ///< its output is its operand, placed as an op::transition says
   int seen = -1; ///< operand that the host reads, too: its integers decide how much is started
-  room_function host_room = nullptr; ///< bytes of host memory that its kernel needs beside the copy
-                                     ///< of operand `seen`
+  room_function host_room = nullptr;          ///< host bytes that its kernel needs beside those
   const attribute_type* attributes = nullptr; ///< type of its nodes' attributes; null: none
   operand_lists operands{};                   ///< names of its operands and outputs
   fused_form form{};                          ///< for a fused op: the ops that it replaces

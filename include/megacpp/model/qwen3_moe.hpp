@@ -50,9 +50,8 @@ struct qwen3_moe {
   layer_set mlp_only{};          ///< layers without experts all the same, by number from 0
   bool tied = false;             ///< head and token embedding are one table
   double aux_loss = 0.001;       ///< coefficient of the load-balancing loss
-  bool aux_per_sequence = false; ///< the load is balanced over each sequence; else over the
-                                 ///< micro-batch
-  bool aux_global = false;       ///< the load is balanced over the micro-batches of all replicas
+  bool aux_per_sequence = false; ///< balanced over each sequence; else over the micro-batch
+  bool aux_global = false;       ///< balanced over the micro-batches of all replicas
   double router_z_loss = 0;      ///< coefficient of the router's z-loss
   double bias_rate = 0;          ///< step of a bias that balances the load without a loss
   /// The capacity of an expert, as a multiple of its average of a micro-batch; 0: no limit.

@@ -24,9 +24,8 @@ struct rope_stretch {
   rope_type type = rope_type::unscaled; ///< kind of stretch: unscaled, linear, llama3, yarn
   double factor = 1;                    ///< factor by which there are more positions
   int original = 0;                     ///< positions before the stretch; 0: those of the model
-  double slow = 1;       ///< a pair with at most so many turns over the original positions is
-                         ///< slowed down
-  double fast = 32;      ///< a pair with at least so many turns stays as it is
+  double slow = 1;       ///< a pair with fewer turns over the original positions is slowed down
+  double fast = 32;      ///< a pair with more turns stays as it is
   double attention = 0;  ///< the factor m of yarn; 0: 0.1 ln(factor) + 1
   bool truncated = true; ///< the ramp of yarn is between whole pairs
 

@@ -33,8 +33,7 @@ struct context {
   place stream =
       invariant; ///< place of the residual stream over tp: S(sequence) under sequence parallelism
   var positions, order, documents,
-      token_keys; ///< integers (B, S) i32 of the rank's tokens, sharded over dp and cp; documents
-                  ///< may be absent
+      token_keys; ///< one number a token, (B, S) i32 over dp and cp; documents may be absent
   /// The order and the documents of the tokens of all cp ranks, for keys that are gathered. Each
   /// rank is fed them, so none is sent. With caches these and `order` are absent.
   var all_order, all_documents;
@@ -43,7 +42,7 @@ struct context {
   /// Generation sets this: it drops nothing, by chance or for want of room. Evaluation runs the
   /// graphs of training; a kernel there asks step().dropping whether it drops.
   bool generating = false;
-  std::int64_t room = 0; ///< tokens that each cache holds for a sequence; 0: there are no caches
+  std::int64_t room = 0; ///< tokens of a sequence in each cache; 0: there are no caches
   var slots;             ///< slots of the tokens in the caches, (B, S) i32; -1: padding
   int caches = 0;        ///< number of the next cache of the graph
 

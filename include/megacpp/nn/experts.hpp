@@ -21,11 +21,9 @@ struct expert_sizes {
   bool normalise = true; ///< the k weights of a token add up to 1
   double balance = 0;    ///< coefficient of the load-balancing loss
   double z_loss = 0;     ///< coefficient of the router's z-loss
-  balance_group balanced_over = balance_group::micro_batch; ///< tokens over which the
-                                                            ///< load-balancing loss is taken
+  balance_group balanced_over = balance_group::micro_batch; ///< tokens of that loss's sums
   double bias_rate = 0; ///< step of the bias that balances the load without a loss; 0: no bias
-  double capacity = 0;  ///< an expert takes at most so many times its average of a micro-batch; 0:
-                        ///< no limit
+  double capacity = 0;  ///< most rows of an expert, in averages of a micro-batch; 0: no limit
 };
 
 /// The scopes of the parameters of a mixture of experts.

@@ -233,8 +233,7 @@ struct expert_rows_attributes {
   std::int64_t capacity; ///< rows that an expert takes from one micro-batch; 0: all
 };
 struct grouped_attributes {
-  std::int64_t tokens; ///< tokens of a rank that are summed at once; an expert takes each token at
-                       ///< most once
+  std::int64_t tokens; ///< tokens of a rank that are summed at once, each in one row of an expert
 };
 
 /// Returns the number of rows of a round. Where that number is illegal, it blames operand k and

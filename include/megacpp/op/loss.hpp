@@ -207,8 +207,7 @@ struct vocabulary_loss_attributes {
 }
 [[gnu::cold]] constexpr work vocabulary_partial_grad_cost(const graph& g, const node& n) {
   using in = vocabulary_partial_grad_in;
-  const int products = n.attr.as<vocabulary_attributes>().weights ? 3 : 2; // one computes the
-                                                                           // logits again
+  const int products = n.attr.as<vocabulary_attributes>().weights ? 3 : 2; // one: the logits again
   work k = vocabulary_work(g, n, g.at(n.in[in::x]), g.at(n.in[in::w]), products);
   k.again = k.flops / products;
   return k;

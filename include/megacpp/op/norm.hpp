@@ -132,8 +132,7 @@ template <class List> inline constexpr bool has_mean = requires { List::mean; };
   c.typed({k}, c.in(x).type), of_last_dim(c, k, x);
 }
 
-template <class Out> [[gnu::cold]] constexpr void norm_rule(inference& c) { // the operands are x,
-                                                                            // gain, [bias]
+template <class Out> [[gnu::cold]] constexpr void norm_rule(inference& c) { // x, gain, [bias]
   using in = layer_norm_in;
   const value& x = c.in(in::x);
   const dim last = x.back().d;

@@ -69,8 +69,7 @@ struct adamw_in : input_names<adamw_in> {
   static constexpr name<6, element::f64> rate{};
   static constexpr name<7, element::i64> step{};
   static constexpr name<8, element::i64> seed{};   ///< seed by which moments are rounded at random
-  static constexpr name<9, element::i64> origin{}; ///< table that says which elements of which
-                                                   ///< parameters these moments have
+  static constexpr name<9, element::i64> origin{}; ///< parameters and elements of these moments
 };
 struct adamw_out : output_names<adamw_out> {
   static constexpr name<0, element::f64> broken{};

@@ -59,8 +59,7 @@ constexpr gradients differentiate(builder& b) {
   // the gradient, in the states in which its nodes use the parameter. Afterwards each state is
   // reduced and added to the gradient of the declaration.
   bool skipped[max_nodes]{};
-  value_id finished[max_values]{}; // value whose cotangent is the gradient of a parameter in this
-                                   // graph
+  value_id finished[max_values]{}; // value whose cotangent is the parameter's gradient
   int readers[max_values]{};
   for (int i = 0; i < forward; ++i)
     for (value_id v : g.at_node(i).in)

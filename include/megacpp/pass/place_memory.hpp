@@ -42,8 +42,7 @@ constexpr const char* name_of(space s) {
 /// The copy of a value in memory of the host.
 struct mirror {
   value_id of = -1;
-  std::int64_t offset = 0;          ///< bytes from the beginning of the mirrors of one layer and
-                                    ///< micro-batch
+  std::int64_t offset = 0;          ///< bytes, among the mirrors of a layer and micro-batch
   std::int64_t room = 0, bytes = 0; ///< offset and bytes of the host memory of kernels that read it
 };
 inline constexpr int max_mirrors = 2 * max_regions;
@@ -57,14 +56,10 @@ struct address {
 struct memory_plan {
   address at[max_values]{};
   std::int64_t saved = 0;             ///< bytes of saved values, for each layer and micro-batch
-  std::int64_t working = 0;           ///< bytes of working values, of the larger of forward and
-                                      ///< backward pass
-  std::int64_t derived_gradients = 0; ///< bytes of gradients of derived values, for each layer;
-                                      ///< cleared every step
-  std::int64_t derived = 0;           ///< bytes of values that the prologue computes, for each
-                                      ///< layer
-  std::int64_t largest_live = 0;      ///< largest sum of the bytes of working values that live at
-                                      ///< once
+  std::int64_t working = 0;           ///< bytes of working values, in the larger pass
+  std::int64_t derived_gradients = 0; ///< bytes of gradients of derived values, for each layer
+  std::int64_t derived = 0;           ///< bytes of values of the prologue, for each layer
+  std::int64_t largest_live = 0;      ///< most bytes of working values that live at once
   mirror mirrors[max_mirrors]{};
   int mirror_count = 0;
   std::int64_t mirrored = 0; ///< bytes of all mirrors, for each layer and micro-batch
@@ -274,8 +269,7 @@ struct placer {
   }
   constexpr void place_working(int i, const node& n, int k, value_id v, std::int64_t bytes) {
     at(v) = {space::working, 0};
-    const int last = last_use[v] < i ? i : last_use[v]; // a value without readers lives during its
-                                                        // node
+    const int last = last_use[v] < i ? i : last_use[v]; // without readers: during its node
     if (k == 0 && n.op->in_place >= 0) {
       const value_id from = n.in[n.op->in_place];
       const std::int16_t b = from < 0 ? std::int16_t{-1} : buffer_of[from];

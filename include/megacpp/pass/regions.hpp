@@ -80,8 +80,7 @@ struct stretches {
 /// The order in which the nodes of a graph run.
 struct running_order {
   stretches forward, backward, once; ///< once: of prologue and epilogue
-  node_set again; ///< forward nodes of regions that backward trips run again where there are
-                  ///< several trips
+  node_set again; ///< forward nodes that backward trips run again, if there are several
 
   constexpr running_order() = default;
   constexpr explicit running_order(const graph& g) : forward(g, false), backward(g, true) {

@@ -120,8 +120,7 @@ constexpr int unagreed_axis(const graph& g, const node& n) {
     if (made >= 0 && region_of(g, g.at(v)) >= 0) // only the last trip's value would be read
       refuse(fault::P016, g.at_node(made), v);
   }
-  for (int r = 0; r < g.region_count; ++r) { // trips are known before the first one, and do not
-                                             // change
+  for (int r = 0; r < g.region_count; ++r) { // known before the first trip, and constant
     const value_id v = g.regions[r].trips;
     if (v < 0 || g.at(v).producer < 0) continue;
     const node& by = g.at_node(g.at(v).producer);

@@ -24,8 +24,7 @@ struct memory_walk {
     value_id v = -1;
     space in = space::none;
     std::int64_t first = 0, end = 0;
-  } pieces[max_values]; // values that lie in the arenas now; a plain array costs an evaluation
-                        // fewer calls
+  } pieces[max_values]; // values in the arenas; a plain array: each call is a step
   int count = 0;
   bool living[max_values]{};
   bool visited[max_nodes]{};

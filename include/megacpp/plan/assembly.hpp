@@ -1,11 +1,10 @@
-// How a program is put together: one list of steps, in order. A step makes graphs from those before
-// it, or the registry, or plans, or checks what is made. program<Run> evaluates the list a constant
-// at a time (run/program.hpp), the interpreter in a loop (run/interpreter.hpp); the first fault
-// ends both, with the same sentence.
-//
-// A program has its graphs by number (plan/memory.hpp): the parts of training, which are the stem,
-// a block of each kind and the head with the loss; the end of a step; evaluation's head; the
-// totals.
+// The assembly of a program: one list of steps, in order. A step makes graphs, the registry or
+// plans from the results of earlier steps, or checks these. program<Run> evaluates the list one
+// constant at a time (run/program.hpp), and the interpreter runs it in a loop
+// (run/interpreter.hpp). The first fault ends both, with the same sentence.
+// The graphs of a program are numbered (plan/memory.hpp): first the parts of training, which are
+// the stem, a block of each kind, and the head with the loss; then the end of a step, evaluation's
+// head, and the totals.
 #pragma once
 
 #include <megacpp/pass/pipeline.hpp>
@@ -25,16 +24,16 @@
 
 namespace mc {
 
-/// A program as far as it is made. Pointers to what is not made yet point to something empty, those
-/// to graphs that a step does not look at (assembly_step) are null.
+/// A program that is being assembled. A pointer to a result that is not made yet points to an empty
+/// one. Pointers to graphs that a step does not read (assembly_step) are null.
 template <class Model> struct assembling {
   const Model* model = nullptr;
   const setup* numbers = nullptr;
   kind_list<Model::kinds> used{};
-  std::span<const graph* const> graphs{}; ///< by number
-  std::span<const meaning* const> owes{}; ///< by number: what a graph must go on to mean
+  std::span<const graph* const> graphs{}; ///< graphs by number
+  std::span<const meaning* const> owes{}; ///< meanings that the graphs must keep, by number
   const registry* stores = nullptr;
-  std::span<const running_order* const> orders{}; ///< by number, as the next two
+  std::span<const running_order* const> orders{}; ///< by number, as `plans` and `planned`
   std::span<const memory_plan* const> plans{};
   std::span<const planned_graph> planned{};
 
@@ -54,14 +53,14 @@ template <class Model> struct assembling {
     return graphs.first(static_cast<unsigned>(parts()));
   }
   constexpr mesh ranks() const { return mesh(numbers->ranks); }
-  /// The passes over a graph are told this.
+  /// Returns the options of the passes over a graph.
   constexpr pass_options options(int number) const {
     if (!is_part(number)) return {};
     return {.backward = true,
             .again = number == 0 || number == head() ? recompute::none : numbers->again};
   }
   constexpr int kind_of(int layer) const { return used.index(model->kind_of(layer)); }
-  /// Layers by part; the stem and the head count as one.
+  /// Returns the number of layers that run each part; that of the stem and of the head is one.
   constexpr std::array<int, Model::kinds + 2> layers() const {
     std::array<int, Model::kinds + 2> n{};
     n[0] = n[static_cast<unsigned>(head())] = 1;
@@ -78,35 +77,36 @@ template <class Model> struct assembling {
   }
 };
 
-/// One step. Its functions get the program as it is before the step.
+/// One step of the assembly. Its functions take the program as it is before the step.
 template <class Model> struct assembly_step {
   using state = assembling<Model>;
   enum task : std::uint8_t { graphs, meanings, stores, plans, planned, check };
   const char* name = "";
   task is = check;
-  /// Whether `make` and `fault_of`, asked about a number, look at no other graph, nor at what a
-  /// program has beside graphs: a compiler evaluates them without the rest.
+  /// Set if `make` and `fault_of`, called for a number, read no other graph and nothing beside
+  /// graphs; a compiler then evaluates them without the rest.
   bool alone = false;
-  /// Whether the step makes something of the graph of this number, or a check looks at it; null: a
-  /// check looks at all of its items. `of` looks at that graph alone, if it is made.
+  /// Returns whether the step makes something of the graph of this number, or a check reads it;
+  /// null: a check reads all of its items. It reads only that graph, if it is made.
   bool (*of)(const state&, int) = nullptr;
-  /// The step is for the graphs that the last step of graphs has made; then `of` is null.
+  /// The step takes the graphs that the last step of kind `graphs` has made; then `of` is null.
   bool of_made = false;
-  /// The graph that takes the place of the one of this number; the registry.
+  /// `make` returns the graph that replaces the one of this number; `make_stores` returns the
+  /// registry.
   graph (*make)(const state&, int) = nullptr;
   registry (*make_stores)(const state&) = nullptr;
-  /// How many items a check has; null: one.
+  /// Returns how many items a check has; null: one.
   int (*items)(const state&) = nullptr;
-  /// What is wrong with this item.
+  /// Returns the fault of this item.
   fault_record (*fault_of)(const state&, int) = nullptr;
 };
 
 namespace detail {
 
-/// What is wrong with the training steps or the evaluations of the first or the last stage. Two
-/// layers at each end of a chunk stand for all, three stages and two chunks for more, and one
-/// micro-batch more than are in flight for any number: what lies between repeats. A session
-/// verifies its own.
+/// Returns the fault of the training steps or the evaluations of the first or the last stage. A
+/// small case stands for all: two layers at each end of a chunk, up to three stages and two chunks,
+/// and one micro-batch more than are in flight, since everything between repeats. A session
+/// verifies its own step.
 template <class Model>
 constexpr fault_record fault_of_step(const assembling<Model>& a, bool of_last, bool training) {
   const layout& whole = a.numbers->ranks;
@@ -114,7 +114,7 @@ constexpr fault_record fault_of_step(const assembling<Model>& a, bool of_last, b
   layout few{.pp = whole.pp < 3 ? whole.pp : 3,
              .virtual_stages = whole.virtual_stages < 2 ? whole.virtual_stages : 2,
              .schedule = whole.schedule};
-  int first[2]{}, count[2]{}; // of the layers of its first and its last chunk
+  int first[2]{}, count[2]{}; // first layer and number of layers of its first and its last chunk
   for (auto& n : few.cut.layers) n = 1;
   for (int c = 0; c < few.virtual_stages; ++c) {
     const int v = (c > 0 ? whole.virtual_stages - 1 : 0) * whole.pp + (of_last ? whole.pp - 1 : 0);
@@ -136,10 +136,11 @@ constexpr fault_record fault_of_step(const assembling<Model>& a, bool of_last, b
   return verify_stage(a.planned, s, training, s.micros_to_prove());
 }
 
-/// A compiler takes long over a schedule of more passes than this; a session proves its own number.
+/// The most passes of a schedule that a compiler checks, since it takes long over more. A session
+/// checks its own number.
 inline constexpr int max_passes_to_compile = 1 << 12;
-/// What is wrong with the schedule of so many rounds of as many micro-batches as there are stages,
-/// and some more.
+/// Returns the fault of the schedule with `rounds` times as many micro-batches as there are stages,
+/// and `more`.
 constexpr fault_record fault_of_schedule(const setup& s, int rounds, int more) {
   const pipeline p(s.ranks);
   const int micros = rounds * p.stages + more, most = s.batch.micro_batches;
@@ -149,7 +150,7 @@ constexpr fault_record fault_of_schedule(const setup& s, int rounds, int more) {
   return verify_schedule(schedule_of(s.ranks), p, micros);
 }
 
-/// What is wrong with the registry of a stage, which a rank makes at start.
+/// Returns the fault of the registry of a stage, which a rank makes at start.
 template <class Model>
 constexpr fault_record fault_of_stage(const assembling<Model>& a, int number) {
   const layout& l = a.numbers->ranks;
@@ -168,7 +169,7 @@ constexpr fault_record fault_of_stage(const assembling<Model>& a, int number) {
 
 } // namespace detail
 
-/// The steps of a program.
+/// The list of the steps of a program.
 template <class Model> class assembly_list {
 public:
   using step = assembly_step<Model>;
@@ -260,7 +261,7 @@ public:
 
   constexpr int count() const { return count_; }
   constexpr const step& operator[](int i) const { return all_[static_cast<unsigned>(i)]; }
-  /// After so many steps, graphs are those that the model writes, hoisted.
+  /// Returns the number of steps after which the graphs are those of the model, hoisted.
   constexpr int hoisted() const { return hoisted_; }
 
 private:
@@ -269,12 +270,12 @@ private:
                        int (*items)(const state&) = nullptr) {
     add({.name = name, .items = items, .fault_of = fault_of});
   }
-  /// Adds a check of numbers, which looks at no graph.
+  /// Adds a check of numbers, which reads no graph.
   constexpr void check_numbers(const char* name, fault_record (*fault_of)(const state&, int),
                                int (*items)(const state&) = nullptr) {
     add({.name = name, .alone = true, .items = items, .fault_of = fault_of});
   }
-  /// Adds a check of the graphs that the last step of graphs has made.
+  /// Adds a check of the graphs that the last step of kind `graphs` has made.
   constexpr void check_made(const char* name, fault_record (*fault_of)(const state&, int)) {
     add({.name = name,
          .alone = true,
@@ -282,7 +283,7 @@ private:
          .items = [](const state& a) { return a.count(); },
          .fault_of = fault_of});
   }
-  /// A pass, and all that the verifier says of what it made.
+  /// Adds a pass and all checks of its results.
   template <int P> constexpr void add_pass() {
     constexpr bool derives = P < deriving_passes;
     add({.name = all_passes[P].name,

@@ -1,7 +1,7 @@
-// Which elements of a logical tensor a rank holds. A logical tensor is whole, and its elements are
-// in their natural order; a rank holds one box of it, or several where a dim is in balanced order.
-// What speaks of the whole tensor, as initial values and files do, asks here where the elements of
-// a rank lie in it.
+// The map between the elements of a logical tensor and those that a rank holds. A logical tensor is
+// whole, and its elements are in their natural order. A rank holds one box of it, or several where
+// a dim is in balanced order. Code that speaks of the whole tensor, as initial values and files do,
+// uses this map.
 #pragma once
 
 #include <megacpp/graph/graph.hpp>
@@ -10,15 +10,16 @@
 
 namespace mc {
 
-/// A rank's coordinate on every axis; by default the first rank's.
+/// The coordinates of a rank on all axes; by default those of the first rank.
 using coordinates = std::array<int, axes>;
 
-/// Where along a dim something begins, and how far it goes.
+/// A range along a dim: its first element, and the number of elements.
 struct stretch_of_dim {
   std::int64_t first = 0, count = 0;
 };
-/// Where along dim i a rank's elements of a value lie, in the order in which ranks hold them: outer
-/// axes cut first. Of a range that does not divide, the last ranks have fewer elements, or none.
+/// Returns the range along dim i of a value's elements that a rank holds, in the order in which
+/// ranks hold them: outer axes cut first. Where a range of the stores does not divide, the last
+/// ranks have fewer elements, or none.
 constexpr stretch_of_dim stretch_of(const mesh& m, const value& v, int i, const coordinates& rank) {
   const extent& e = v.dims[i];
   std::int64_t n = e.n, at = 0, left = e.n;
@@ -33,17 +34,18 @@ constexpr stretch_of_dim stretch_of(const mesh& m, const value& v, int i, const 
     }
   return {at, left};
 }
-/// Where along dim i a rank's elements of a value begin.
+/// Returns the first element along dim i of a value that a rank holds.
 constexpr std::int64_t origin_of(const mesh& m, const value& v, int i, const coordinates& rank) {
   return stretch_of(m, v, i, rank).first;
 }
 
-/// What one rank holds of a value. An axis whose size is known only at start does not cut: extents
-/// over it are one rank's, and so is the logical tensor; a range is asked for by the sizes of the
-/// start. A dim in balanced order divides into two chunks a rank of cp.
+/// The boxes that one rank holds of a value. An axis whose size is known only at start does not
+/// cut: extents over it are one rank's, and so is the logical tensor. For a range of the stores,
+/// the mesh must have the sizes known at start. A dim in balanced order divides into two pieces for
+/// each rank of cp.
 class boxes {
 public:
-  constexpr boxes() = default; ///< of a number
+  constexpr boxes() = default; ///< makes the boxes of a number
   constexpr boxes(const mesh& m, const value& v, const coordinates& rank) : rank_(v.rank) {
     for (int i = 0; i < rank_; ++i) {
       const extent& e = v.dims[i];
@@ -54,17 +56,17 @@ public:
     }
   }
 
-  /// How many elements the rank has. Of a range that does not divide, its memory has as many as any
-  /// rank's (local_size), and those behind these are padding.
+  /// Returns how many elements the rank has. Its memory is as large as that of every rank
+  /// (local_size); where a range does not divide, the elements behind these are padding.
   constexpr local_count count() const {
     std::int64_t n = 1;
     for (int i = 0; i < rank_; ++i) n *= dims_[i].local;
     return {n};
   }
-  /// True if every rank holds the logical tensor as it is.
+  /// Returns whether every rank holds the logical tensor as it is.
   constexpr bool whole() const { return cut() < 0; }
 
-  /// The logical index of the rank's element i.
+  /// Returns the logical index of the rank's element i.
   constexpr global_count operator[](local_count i) const {
     std::int64_t left = i.n, at = 0, stride = 1;
     for (int k = rank_ - 1; k >= 0; --k) {
@@ -75,11 +77,11 @@ public:
     return {at};
   }
 
-  /// f(i, at, n) in order for runs that make up the rank's elements [from, to): its elements from i
-  /// are the logical ones from `at`, n of them.
+  /// Calls f(i, at, n), in order, for contiguous pieces of the rank's elements from, ..., to - 1:
+  /// its n elements from i on are the logical elements from `at` on.
   template <class F> constexpr void each_run(local_count from, local_count to, F f) const {
     const int k = cut();
-    std::int64_t inner = 1; // elements of the dims that are whole behind the cut one
+    std::int64_t inner = 1; // number of elements in the dims behind the cut one
     for (int i = k + 1; i < rank_; ++i) inner *= dims_[i].local;
     for (std::int64_t i = from.n; i < to.n;) {
       std::int64_t n = to.n - i;
@@ -93,18 +95,18 @@ public:
     }
   }
 
-  /// f(i, at, n) in order for runs that make up what the rank holds of the logical elements [from,
-  /// to): its elements from i are the logical ones from `at`, n of them.
+  /// Calls f(i, at, n), in order, for contiguous pieces of the logical elements from, ..., to - 1
+  /// that the rank holds: its n elements from i on are the logical elements from `at` on.
   template <class F> constexpr void each_run_within(global_count from, global_count to, F f) const {
     const int k = cut();
     for (std::int64_t at = from.n, n = 0; at < to.n; at += n) {
-      std::int64_t first = 0, left = at, stride = 1, inner = 1; // inner: elements behind dim i
+      std::int64_t first = 0, left = at, stride = 1, inner = 1; // inner: elements behind i
       bool held = true;
       n = to.n - at;
       for (int i = rank_ - 1; i >= 0; --i) {
         const along& d = dims_[i];
         const auto [j, run] = d.find(left % d.whole);
-        if (j < 0 || i == k) { // the outermost dim that it lacks tells how far the next one is
+        if (j < 0 || i == k) { // the outermost dim without it tells where the next one is
           const std::int64_t here = run * inner - at % inner;
           n = here < to.n - at ? here : to.n - at;
         }
@@ -117,21 +119,21 @@ public:
   }
 
 private:
-  /// One dim: its logical extent, and the stretch of the stored order that the rank has.
+  /// One dim: its logical extent, and the range of the stored order that the rank has.
   struct along {
     std::int64_t whole = 1, first = 0, local = 1;
-    std::int64_t chunks = 1; ///< that are out of their natural order
+    std::int64_t chunks = 1; ///< pieces of the dim that are out of their natural order
 
     constexpr bool natural() const { return local == whole && chunks == 1; }
-    /// Of chunks c = 0, 1, 2 ... in the stored order, even ones are c / 2 from the beginning and
-    /// odd ones c / 2 from the end.
+    /// Returns the logical index of an index in the stored order. Of the pieces c = 0, 1, 2 ... in
+    /// that order, even ones are c / 2 from the beginning and odd ones c / 2 from the end.
     constexpr std::int64_t logical(std::int64_t stored) const {
       if (chunks == 1) return stored;
       const std::int64_t size = whole / chunks, c = stored / size;
       return (c % 2 == 0 ? c / 2 : chunks - 1 - c / 2) * size + stored % size;
     }
-    /// A logical index as the rank has it, -1: not at all; and for how many from there on that goes
-    /// on.
+    /// Returns the rank's index of a logical index, or -1 if the rank does not have it, and the
+    /// number of logical indices from there on for which this goes on.
     constexpr std::pair<std::int64_t, std::int64_t> find(std::int64_t index) const {
       const std::int64_t size = whole / chunks, c = index / size, of_chunk = size - index % size;
       const std::int64_t order = 2 * c < chunks ? 2 * c : 2 * (chunks - 1 - c) + 1;
@@ -140,13 +142,13 @@ private:
       if (j >= local) return {-1, of_chunk};
       return {j, local - j < of_chunk ? local - j : of_chunk};
     }
-    /// How many elements from the rank's j-th on have neighbouring indices.
+    /// Returns how many of the rank's elements from j on have neighbouring logical indices.
     constexpr std::int64_t run(std::int64_t j) const {
       const std::int64_t size = whole / chunks, of_chunk = size - (first + j) % size;
       return of_chunk < local - j ? of_chunk : local - j;
     }
   };
-  /// The last dim of which the rank does not hold all as it is; -1: none.
+  /// Returns the last dim that the rank does not hold whole and in order; -1: there is none.
   constexpr int cut() const {
     int k = rank_ - 1;
     while (k >= 0 && dims_[k].natural()) --k;

@@ -1,6 +1,7 @@
-// Every byte of a step that is no parameter, as a list of buffers: what each holds, how long and
-// where. The tasks of the step say how long; a buffer lies where no other lies at the same time.
-// Arenas, the memory plan of a run and the addresses that kernels are given are read from here.
+// The buffers of a step: every byte that is no parameter, as a list with the contents, the lifetime
+// and the place of each. The tasks of the step give the lifetimes, and a buffer lies where no other
+// lies at the same time. Arenas, the memory plan of a run and the addresses for kernels are made
+// from this list.
 #pragma once
 
 #include <megacpp/op/numbers.hpp>
@@ -14,11 +15,11 @@
 
 namespace mc {
 
-/// The spaces and feeds that a graph's nodes of some phases read and write, each
-/// with the end of the bytes that they touch there.
+/// The spaces and feeds that the nodes of some phases of a graph read and write, each with the end
+/// of the bytes that they touch there.
 struct touched {
   bool reads[spaces]{}, writes[spaces]{}, feeds[mc::feeds]{};
-  bool seed = false; ///< reads the cotangent of a loss
+  bool seed = false; ///< the nodes read the cotangent of a loss
   std::int64_t ends[spaces]{}, ends_of_feeds[mc::feeds]{}, end_of_seed = 0;
 
   constexpr touched() = default;
@@ -47,7 +48,7 @@ private:
   constexpr void read(const graph& g, const memory_plan& plan, value_id v) {
     reads[static_cast<int>(plan.at[v].in)] = true;
     if (plan.at[v].in != space::input) return reach(g, plan, v);
-    while (g.values[v].is != role::input && g.values[v].producer >= 0) // another name of one
+    while (g.values[v].is != role::input && g.values[v].producer >= 0) // another name of it
       v = g.at_node(g.values[v].producer).in[0];
     const value& x = g.values[v];
     const std::int64_t end = first_byte(g, x) + local_bytes(g.ranks, x);
@@ -56,7 +57,7 @@ private:
     if (is_seed(x)) seed = true;
     else feeds[static_cast<int>(x.from)] = true;
   }
-  /// A mirror, if v has one, with the room beside it.
+  /// Adds the mirror of v, if it has one, and the host memory of kernels beside it.
   constexpr void see(const graph& g, const memory_plan& plan, value_id v, bool (&how)[spaces]) {
     const mirror* const m = plan.mirror_of(v);
     if (m == nullptr) return;
@@ -72,7 +73,7 @@ private:
     const std::int64_t end = a.offset + local_bytes(g.ranks, g.at(v));
     if (std::int64_t& most = ends[static_cast<int>(a.in)]; most < end) most = end;
   }
-  /// Where an input begins in the buffer of its feed, which several inputs may share.
+  /// Returns where an input begins in the buffer of its feed, which several inputs may share.
   static constexpr std::int64_t first_byte(const graph& g, const value& x) {
     if (x.from == feed::total) return x.slot * size_of(x.type);
     std::int64_t begin = 0;
@@ -83,12 +84,13 @@ private:
   }
 };
 
-/// A graph that a step runs, with its plan and what its tasks touch. `order`: of the graph.
+/// A graph that a step runs, with its plan and the memory that its tasks touch. `order` is that of
+/// the graph.
 struct planned_graph {
   const graph* g = nullptr;
   const memory_plan* plan = nullptr;
-  touched in_phase[step_phases]; ///< by number_of
-  std::int64_t fed[mc::feeds]{}; ///< bytes of an input, read or not
+  touched in_phase[step_phases]; ///< memory that nodes touch, by number_of() their phases
+  std::int64_t fed[mc::feeds]{}; ///< bytes of an input of each feed, read or not
   std::int64_t caches = 0;       ///< bytes of all caches
 
   constexpr planned_graph() = default;
@@ -109,11 +111,12 @@ struct planned_graph {
   constexpr const touched& in(phases when) const { return in_phase[number_of(when)]; }
 };
 
-/// The buffers of a rank whose steps take turns in the same memory. `graphs` are by part, `uses`
-/// those of the tasks; `steps` are what it runs, of up to so many micro-batches.
+/// The buffers of a rank, whose steps take turns in the same memory. `graphs` are by part, `uses`
+/// are those of the tasks, and `steps` are the steps that it runs, with up to `micros`
+/// micro-batches.
 class buffers {
 public:
-  constexpr ~buffers() = default; // spelled out for nvcc, as what follows
+  constexpr ~buffers() = default; // nvcc needs it written out, and so the next one
   constexpr buffers(const buffers&) = default;
   constexpr buffers(std::span<const planned_graph> graphs, std::span<const part_use> uses,
                     std::span<const step_shape> steps, int micros = 1)
@@ -142,27 +145,27 @@ public:
   constexpr const planned_graph& graph_of(int use) const {
     return graphs_[static_cast<unsigned>(uses_[use].part)];
   }
-  /// The number of the buffer with what a use has, or what lies at a position.
+  /// Returns the number of the buffer with these contents, of a use or at a position.
   constexpr int of(content what, int at = 0) const {
     return first_of_[static_cast<int>(what)] + at;
   }
-  /// That of a feed of the batch; -1: it is none.
+  /// Returns the number of the buffer of a feed of the batch; -1: it is none of the batch.
   constexpr int of(feed f) const {
     const int i = batch_feed(f);
     return i < 0 ? -1 : of(content::fed, i);
   }
   constexpr std::int64_t bytes(arena_of a) const { return bytes_[static_cast<int>(a)]; }
 
-  /// What a task reads or writes: of its use, at its position or the next, or something that there
-  /// is once.
+  /// A buffer that a task reads or writes: one of its use, one at its position or the next, or one
+  /// that exists once.
   struct operand {
     content what{};
     enum { use, position, next, once } at{};
-    std::int8_t index = 0; ///< of `once`
+    std::int8_t index = 0; ///< number among the buffers of `once`
     bool reads = false, writes = false;
-    std::int64_t end = 0; ///< of the bytes that it touches there, as its graph's nodes say
+    std::int64_t end = 0; ///< end of the bytes that the nodes of its graph touch there
   };
-  /// f(number of a buffer, operand) for what a task touches.
+  /// Calls f(number of a buffer, operand) for each buffer that a task touches.
   template <class F> constexpr void for_each_operand(const task& t, F f) const {
     const int k = kind_of(t), position = t.use < 0 ? behind_ - 1 : uses_[t.use].position;
     const int at[] = {t.use, position, position + 1};
@@ -172,21 +175,22 @@ public:
   }
 
 private:
-  /// Tasks that have operands of one kind: those of a part in a phase, or of another action.
+  /// Returns the kind of a task. Tasks of one kind have the same operands: those of a part in a
+  /// phase, or those of another action in a phase.
   constexpr int kind_of(const task& t) const {
     const int part = t.what == action::run
                          ? uses_[t.use].part
                          : static_cast<int>(graphs_.size()) + static_cast<int>(t.what) - 1;
     return part * step_phases + number_of(t.when);
   }
-  /// What tasks touch, in the order of kind_of.
+  /// Lists the operands of all kinds of task, in the order of kind_of().
   constexpr void find_operands() {
     using enum phase;
     const auto begins = [&] { begin_.push(operands_.size()); };
     const auto adds = [&](content c, auto at, int index, bool reads, std::int64_t end) {
       operands_.push({c, at, static_cast<std::int8_t>(index), reads, !reads, end});
     };
-    std::int64_t fed[mc::feeds]{}, back = 0; // what all graphs make of an input; of a cotangent
+    std::int64_t fed[mc::feeds]{}, back = 0; // bytes of each input; of a cotangent
     for (const planned_graph& g : graphs_) {
       at_least(back, g.in(backward_pass).ends[static_cast<int>(space::d_stream_in)]);
       for (int f = 0; f < mc::feeds; ++f) at_least(fed[f], g.fed[f]);
@@ -212,7 +216,7 @@ private:
           if (forward) adds(content::stream, operand::next, 0, true, forth);
           if (backward) adds(content::d_stream, operand::position, 0, true, back);
           break;
-        case action::wait: // touches nothing, but what is sent lies there until then
+        case action::wait: // it touches nothing, but what is sent lies there until then
           if (forward) operands_.push({content::stream, operand::next});
           if (backward) operands_.push({content::d_stream, operand::position});
           break;
@@ -266,7 +270,7 @@ private:
            end({batch_feeds[i]}), i);
   }
 
-  /// The most bytes that an input of a graph has on one rank.
+  /// Returns the most bytes that an input of this feed has on one rank.
   constexpr std::int64_t bytes_of_input(feed f) const {
     std::int64_t most = 0;
     for (const planned_graph& p : graphs_)
@@ -300,7 +304,7 @@ private:
     }
     const std::int64_t stream = bytes_of_input(feed::stream);
     for (int i = of(content::stream); i < of(content::stream, behind_); ++i) all_[i].bytes = stream;
-    for (const part_use& u : uses_) { // what the last one gives may be another thing
+    for (const part_use& u : uses_) { // the last part may give something else than a stream
       if (u.position < 0) continue;
       const graph& g = *graph_of_part(u.part).g;
       if (u.position + 1 == behind_ && g.outputs[0] >= 0 && g.at(g.outputs[0]).rank > 0)
@@ -316,9 +320,9 @@ private:
     for (const feed f : batch_feeds) all_[of(f)].bytes = bytes_of_input(f);
   }
 
-  /// Buffers that live in no step yet live in this one, from the first task that touches them to
-  /// the last; what a step derives, and caches, for ever; the seed, the totals and the numbers of
-  /// the step always.
+  /// Sets the lifetimes of buffers that no earlier step has: from the first task that touches them
+  /// to the last. Derived values and caches live on for ever, and the seed, the totals and the
+  /// numbers always.
   constexpr void live(const list<task>& step) {
     const int begin = tasks_;
     for (const task& t : step) {
@@ -327,7 +331,7 @@ private:
         working.bytes = graph_of(t.use).plan->working;
       for_each_operand(t, [&](int number, const operand&) {
         buffer& b = all_[number];
-        if (b.last == whole || (b.last >= 0 && b.last < begin)) return; // lives already
+        if (b.last == whole || (b.last >= 0 && b.last < begin)) return; // it lives already
         if (b.first < 0) b.first = tasks_;
         b.last = tasks_;
       });
@@ -340,13 +344,13 @@ private:
       if (lives_on(b.what)) b.last = whole;
     }
   }
-  /// What a later pass of a micro-batch reads of an earlier one is kept once for each micro-batch
-  /// in flight between them, and then shares its place with nothing that a micro-batch has; nor
-  /// does what is sent.
-  /// `alone`: the step's tasks, of which the first is that of this number.
+  /// Keeps a copy of a buffer for each micro-batch in flight between the pass that writes it and a
+  /// later pass that reads it. Such buffers, and those that are sent, share their memory with no
+  /// other buffer of a micro-batch. `alone` has the tasks of the step, the first of which has the
+  /// number `begin`.
   constexpr void keep(const list<task>& alone, const step_shape& step, int micros, int begin) {
-    int forward = -1, end = -1; // where the passes of the micro-batch begin and end
-    list<int> first(all_.size(), -1), last(all_.size(), -1); // of them that touch a buffer
+    int forward = -1, end = -1; // first and last task of the micro-batch's passes
+    list<int> first(all_.size(), -1), last(all_.size(), -1); // tasks of these that touch a buffer
     for (int i = 0; i < alone.size(); ++i) {
       if (alone[i].micro < 0) continue;
       if (forward < 0) forward = i;
@@ -360,7 +364,7 @@ private:
       if (b.first > begin + forward) b.first = begin + forward;
       if (b.last < begin + end) b.last = begin + end;
     };
-    for (const task& t : alone) // until it is received, nothing may be written there
+    for (const task& t : alone) // nothing may write there until it is received
       if (t.what == action::send)
         for_each_operand(t, [&](int number, const operand&) { live_through(all_[number]); });
     const auto pass_of = [&](int i) {
@@ -371,7 +375,7 @@ private:
       buffer& b = all_[i];
       if (first[i] < 0 || lives_on(b.what) || b.what == content::working) continue;
       const slot from = pass_of(first[i]), to = pass_of(last[i]);
-      if (from.backward == to.backward && from.chunk == to.chunk) continue; // of one pass
+      if (from.backward == to.backward && from.chunk == to.chunk) continue; // both are one pass
       const int most =
           in_flight(step.order, step.of, step.stage, from, to, micros, step.update >= 0 ? 2 : 1);
       if (most > b.copies) b.copies = most;
@@ -379,17 +383,17 @@ private:
     }
   }
 
-  /// An arena while buffers come and go: what is in use ends at `top`, but for gaps below it.
+  /// An arena while buffers come and go. Buffers in use end at `top`, with gaps between them.
   struct filling {
     struct gap {
       std::int64_t offset, bytes;
     };
     constexpr filling() = default;
-    constexpr ~filling() = default; // spelled out for nvcc
+    constexpr ~filling() = default; // nvcc needs it written out
     list<gap> gaps;
     std::int64_t top = 0, most = 0;
 
-    /// The gap that was left last and is large enough, or the top.
+    /// Takes the gap that was left last and is large enough, or the top. Returns its offset.
     constexpr std::int64_t take(std::int64_t bytes) {
       for (int k = gaps.size(); k-- > 0;) {
         gap& g = gaps[k];
@@ -411,10 +415,10 @@ private:
     }
   };
 
-  /// A place for every buffer, in the order in which they begin to live.
+  /// Places every buffer, in the order in which they begin to live.
   constexpr void place() {
     const int steps = tasks_ + 1;
-    list<int> next_first(all_.size(), -1), next_last(all_.size(), -1); // of the same task
+    list<int> next_first(all_.size(), -1), next_last(all_.size(), -1); // next of the same task
     list<int> first(steps, -1), last(steps, -1);
     for (int i = all_.size() - 1; i >= 0; --i) {
       const buffer& b = (*this)[i];
@@ -437,15 +441,15 @@ private:
     for (int a = 0; a < arenas; ++a) bytes_[a] = arena[a].most;
   }
 
-  static constexpr int whole = 1 << 30; ///< behind all tasks
+  static constexpr int whole = 1 << 30; ///< number of a task behind all others
   std::span<const planned_graph> graphs_;
   list<part_use> uses_;
   list<buffer> all_;
-  list<operand> operands_; ///< of all kinds of task, one kind after another
-  list<int> begin_;        ///< where those of each begin
+  list<operand> operands_; ///< operands of all kinds of task, one kind after another
+  list<int> begin_;        ///< index of the first operand of each kind
   std::int64_t bytes_[arenas]{};
-  int first_of_[contents]{}; ///< the number of the first with a content
-  int behind_ = 0;           ///< the position behind the last one
+  int first_of_[contents]{}; ///< number of the first buffer with each contents
+  int behind_ = 0;           ///< position behind the last one
   int tasks_ = 0;
 };
 

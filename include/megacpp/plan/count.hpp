@@ -1,4 +1,4 @@
-// How many parameters a model has, from the registry and from nothing else.
+// The number of parameters of a model, which is counted in its graphs.
 #pragma once
 
 #include <megacpp/plan/parts.hpp>
@@ -6,7 +6,8 @@
 
 namespace mc {
 
-/// Parameters of a model, tied ones once, vocabulary padding left out. Usable in static_assert.
+/// Returns the number of parameters of a model, with tied ones once and without vocabulary padding.
+/// It may be used in a static_assert.
 template <class Model> constexpr std::int64_t parameter_count(const Model& m) {
   setup s;
   s.batch = {1, 1};

@@ -1,5 +1,5 @@
-// Frozen parameters of a run: training reads them and leaves them as they are. They have no main
-// grads, masters or moments.
+// Frozen parameters of a run: training reads them and does not change them. They have no main
+// gradients, masters or moments.
 #pragma once
 
 #include <megacpp/graph/graph.hpp>
@@ -13,10 +13,10 @@ namespace mc {
 /// The part of a model that declares a parameter.
 enum class declared_in : std::uint8_t { stem, block, head };
 
-/// What a run freezes: static constexpr mc::frozen frozen{"blocks", "embedding"}. A name is
-/// "embedding", all that the stem declares, with tied uses of it; "blocks" or "head", all that
-/// these declare; or a parameter's as describe --graphs lists it, or the beginning of one up to a
-/// point.
+/// The parameters that a run freezes: static constexpr mc::frozen frozen{"blocks", "embedding"}. A
+/// name is "embedding", for all that the stem declares and tied uses of it; "blocks" or "head", for
+/// all that these declare; or the name of a parameter in `describe --graphs`, or the beginning of
+/// such names up to a point.
 struct frozen {
   static constexpr int most = 8;
   const char* names[most]{};
@@ -32,8 +32,8 @@ struct frozen {
                   "several, as self_attn");
   }
 
-  /// Whether a name means a parameter of a part. A tied use counts as the stem's. Where a model
-  /// ties to its head, the parameter's own name means both uses.
+  /// Returns whether a name means a parameter of a part. A tied use counts as one of the stem.
+  /// Where a model ties to its head, the parameter's own name means both uses.
   static constexpr bool means(std::string_view name, const value& v, bool tied, declared_in part) {
     if (tied || part == declared_in::stem) {
       if (name == "embedding") return true;
@@ -54,8 +54,8 @@ struct frozen {
   }
 };
 
-/// MEGA-C009 for a name that means no parameter, and where all parameters are frozen. `parts` are
-/// the forward graphs of stem, block kinds and head.
+/// Returns MEGA-C009 for a name that means no parameter, and where all parameters are frozen.
+/// `parts` are the forward graphs of stem, block kinds and head.
 constexpr fault_record fault_of_frozen(std::span<const graph* const> parts, const frozen& f) {
   fault_record wrong;
   bool all = f.count > 0;
@@ -66,7 +66,7 @@ constexpr fault_record fault_of_frozen(std::span<const graph* const> parts, cons
       const declared_in part = p == 0                 ? declared_in::stem
                                : p + 1 < parts.size() ? declared_in::block
                                                       : declared_in::head;
-      if (g.wrong.code != fault::none) return wrong; // is told first
+      if (g.wrong.code != fault::none) return wrong; // this fault is told first
       for (int i = 0; i < g.parameter_count; ++i) {
         const parameter_info& info = g.parameters[i];
         all = all && info.frozen;

@@ -1,5 +1,5 @@
-// A list that grows, in constant evaluation and at run time alike, indexed by int. (std::vector of
-// g++ 12's standard library is no constant to clang 14, and each access is several calls.)
+// A list that grows, in constant evaluation and at run time, and is indexed by int. (In clang 14 a
+// std::vector of g++ 12's standard library is no constant, and each access is several calls.)
 #pragma once
 
 #include <cstddef>
@@ -46,7 +46,7 @@ public:
     for (int i = size_ - 1; i > at; --i) at_[i] = at_[i - 1];
     at_[at] = x;
   }
-  /// Takes out [from, to).
+  /// Removes the elements from, ..., to - 1.
   constexpr void erase(int from, int to) {
     if (from == to) return;
     for (int i = to; i < size_; ++i) at_[from + i - to] = at_[i];
@@ -57,7 +57,7 @@ public:
     while (size_ < n) at_[size_++] = x;
     size_ = n;
   }
-  /// Has room for n, or for twice what there is, if that is more.
+  /// Makes room for n elements, or for twice as many as there are, if that is more.
   constexpr void reserve(int n) {
     if (n <= room_) return;
     if (n < 2 * size_) n = 2 * size_;

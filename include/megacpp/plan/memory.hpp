@@ -9,26 +9,26 @@
 
 namespace mc {
 
-/// Sizes of memory: 80_GiB.
+/// Makes sizes of memory: 80_GiB.
 constexpr std::int64_t operator""_GiB(unsigned long long n) {
   return static_cast<std::int64_t>(n) << 30;
 }
 
-/// What kernels work with beside their operands, in bytes.
+/// The memory that kernels need beside their operands, in bytes.
 struct kernel_room {
-  std::int64_t scratch = 0;   ///< of one kernel at a time
-  std::int64_t workspace = 0; ///< of one product at a time
-  std::int64_t tables = 0;    ///< numbers that kernels share, prepared once
+  std::int64_t scratch = 0;   ///< scratch of one kernel at a time
+  std::int64_t workspace = 0; ///< workspace of one product at a time
+  std::int64_t tables = 0;    ///< tables that kernels share, prepared once
 
   constexpr std::int64_t total() const { return scratch + workspace + tables; }
 };
 
-/// A table that kernels share: its bytes, and the same key for all nodes that have the same one.
+/// A table that kernels share: its bytes, and a key that is the same for all nodes with this table.
 struct table_room {
   std::int64_t bytes = 0;
   std::uint64_t key = 0;
 };
-/// Adds up what kernels need of which one runs at a time.
+/// The memory that kernels need when one of them runs at a time.
 class kernel_rooms {
 public:
   constexpr void add(const kernel_room& of_node, const table_room& table) {
@@ -45,19 +45,19 @@ private:
   list<table_room> tables_;
 };
 
-/// Bytes of one rank.
+/// The bytes of one rank, by their use.
 struct memory_items {
   std::int64_t weights = 0, gradients = 0, masters = 0, moments = 0; ///< the flat stores
-  std::int64_t saved = 0;   ///< forward values the backward pass reads, all layers
+  std::int64_t saved = 0;   ///< forward values that the backward pass reads, of all layers
   std::int64_t streams = 0; ///< the residual stream between layers, and its cotangents
   std::int64_t working = 0; ///< values of the part that runs
-  std::int64_t feeds = 0;   ///< token ids, labels and the like, and the numbers of a step
-  std::int64_t derived = 0; ///< values the prologue computes, and their gradients
+  std::int64_t feeds = 0;   ///< token ids, labels and other integers, and the numbers of a step
+  std::int64_t derived = 0; ///< values that the prologue computes, and their gradients
   std::int64_t caches = 0;  ///< keys and values of the tokens so far (generation)
-  std::int64_t mirrors = 0; ///< of the host: what it reads of a device's values
-  kernel_room kernels;      ///< of a device, whose threads and libraries decide it; else nothing
+  std::int64_t mirrors = 0; ///< host memory: copies of values of a device
+  kernel_room kernels;      ///< memory of kernels on a device; nothing without one
 
-  /// Bytes of the values that steps compute and are fed, which lie in one piece of memory.
+  /// Returns the bytes of values that steps compute and are fed, which lie in one block of memory.
   constexpr std::int64_t values() const {
     return saved + streams + working + feeds + derived + caches;
   }
@@ -66,7 +66,7 @@ struct memory_items {
   }
 };
 
-/// Tokens of one rank's micro-batch.
+/// Returns the number of tokens of one rank's micro-batch.
 constexpr std::int64_t local_tokens(const graph& g) {
   for (int i = 0; i < g.value_count; ++i) {
     const value& v = g.at(static_cast<value_id>(i));
@@ -75,7 +75,7 @@ constexpr std::int64_t local_tokens(const graph& g) {
   return 0;
 }
 
-/// The stage of `pp` of which amount(stage) is most; the first of several.
+/// Returns the stage for which amount(stage) is greatest; the first of several.
 template <class Amount> constexpr int largest_stage(int pp, Amount amount) {
   int largest = 0;
   auto most = amount(0);
@@ -84,8 +84,8 @@ template <class Amount> constexpr int largest_stage(int pp, Amount amount) {
   return largest;
 }
 
-/// How many layers of a stage have a parameter of the registry. Of what stages share, a stage has
-/// one copy whose parts use it.
+/// Returns how many layers of a stage have parameter i of the registry. Of a parameter that stages
+/// share, a stage whose parts use it has one copy.
 constexpr int held_layers(const registry& r, std::span<const int> layers, int i) {
   const registry::entry& e = r.entries[i];
   if (e.tied) return 0;
@@ -96,7 +96,8 @@ constexpr int held_layers(const registry& r, std::span<const int> layers, int i)
   return uses;
 }
 
-/// Parameters of one stage, local, in elements of the flat stores: those of one group, or all.
+/// Returns the elements of the parameters of a group, or of all, in the flat stores of a stage's
+/// rank.
 constexpr std::int64_t stored_elements(const registry& r, std::span<const int> layers,
                                        int group = -1) {
   std::int64_t n = 0;
@@ -105,7 +106,7 @@ constexpr std::int64_t stored_elements(const registry& r, std::span<const int> l
       n += registry::taken(r.entries[i]) * held_layers(r, layers, i);
   return n;
 }
-/// Parameters of layers that a stage has of a group.
+/// Returns the number of a group's parameters on a stage, one for each layer.
 constexpr std::int64_t stored_parameters(const registry& r, std::span<const int> layers,
                                          int group) {
   std::int64_t n = 0;
@@ -114,7 +115,8 @@ constexpr std::int64_t stored_parameters(const registry& r, std::span<const int>
   return n;
 }
 
-/// Elements of the gradients that tied uses collect beside those of declarations on one stage.
+/// Returns the elements of the gradients that tied uses of one stage collect apart from
+/// declarations.
 constexpr std::int64_t tied_elements(const registry& r, std::span<const int> layers) {
   std::int64_t n = 0;
   for_each_tie(r, [&](const registry::entry& e, int) {
@@ -123,18 +125,18 @@ constexpr std::int64_t tied_elements(const registry& r, std::span<const int> lay
   return n;
 }
 
-/// Elements of the flat stores of one rank: the states are masters, and each moment. Behind the
-/// weights lie the bytes of what is stored in forms.
+/// The elements of the flat stores of one rank; `states` are those of the masters, and of each
+/// moment. Behind the weights lie the bytes of stored forms.
 struct store_sizes {
   std::int64_t weights = 0, gradients = 0, states = 0, forms = 0, origins = 0;
 };
-/// Of a registry as it is.
+/// Returns the sizes of the stores of a registry.
 constexpr store_sizes sizes_of(const registry& r) {
   store_sizes s{r.total, r.gradients, r.states, r.forms};
   for (int k = 0; k < r.group_count; ++k) s.origins += r.groups[k].frozen ? 0 : r.groups[k].origins;
   return s;
 }
-/// What a stage has of the model's registry, over ranks of these numbers.
+/// Returns the sizes of the stores of one stage, from the model's registry, on a mesh.
 constexpr store_sizes sizes_of(const registry& r, std::span<const int> layers, const mesh& ranks) {
   store_sizes s;
   for (int k = 0; k < r.group_count; ++k) {
@@ -152,25 +154,26 @@ constexpr store_sizes sizes_of(const registry& r, std::span<const int> layers, c
   return s;
 }
 
-/// The graphs of a run by part: the stem, the kinds of block, the head, and behind them the update,
-/// the head of evaluation and the totals.
-inline constexpr int other_parts = 5; ///< beside the kinds
+/// The numbers of the graphs of a run: the stem, the kinds of block and the head, and behind them
+/// the update, the head of evaluation and the totals.
+inline constexpr int other_parts = 5; ///< graphs beside the kinds of block
 constexpr int part_of_update(int kinds) { return kinds + 2; }
 constexpr int part_of_evaluation(int kinds) { return kinds + 3; }
 constexpr int part_of_totals(int kinds) { return kinds + 4; }
 
-/// What a pipeline stage runs: its uses of the graphs, with those behind them, and its steps of
-/// training and evaluation.
+/// The work of a pipeline stage: its uses of the graphs, with the update and the totals, and its
+/// steps of training and evaluation.
 struct stage_shape {
   list<part_use> uses;
   step_shape training, evaluation;
-  list<int> layers;    ///< how many of each part, the head's last
-  int micros = 1;      ///< by which buffers are laid out
-  int most_micros = 0; ///< of a training step; 0: any number
+  list<int> layers;    ///< number of layers of each part, the head's last
+  int micros = 1;      ///< micro-batches by which buffers are laid out
+  int most_micros = 0; ///< micro-batches of a training step at most; 0: any number
 
-  constexpr ~stage_shape() = default; // spelled out for nvcc, as what follows
+  constexpr ~stage_shape() = default; // nvcc needs it written out, and so the next one
   constexpr stage_shape(const stage_shape&) = default;
-  /// `most`: micro-batches of a training step, on each replica; 0: any number.
+  /// Makes the shape of a stage. `most`: micro-batches of a training step on each replica at most;
+  /// 0: any number.
   template <class Kind> constexpr stage_shape(int layer_count, int kinds, const layout& ranks,
                                               int stage, Kind kind_of, int most = 0)
       : layers(kinds + 2), micros(micros_to_lay_out(ranks, most)), most_micros(most) {
@@ -194,13 +197,14 @@ struct stage_shape {
     head.part = part_of_evaluation(kinds);
     uses.push(head);
   }
-  /// Micro-batches of a training step that are in flight at most in a chunk, however many there
-  /// are.
+  /// Returns the most micro-batches of a training step that are in flight in a chunk, for any
+  /// number of them.
   constexpr int flights(int chunk = 0) const {
     return in_flight(training.order, training.of, training.stage, {false, 0, chunk},
                      {true, 0, chunk}, micros);
   }
-  /// By which a proof for any number is made: one more than are in flight, if there can be.
+  /// Returns the number of micro-batches whose proof holds for any number: one more than are in
+  /// flight, if a step may have so many.
   constexpr int micros_to_prove() const {
     const pipeline& p = training.of;
     const int more = flights() + 1,
@@ -209,8 +213,8 @@ struct stage_shape {
   }
 };
 
-/// The buffers of a stage: of its training steps and of evaluations between them, or of evaluations
-/// alone. `graphs` are by part, and stay where they are.
+/// Returns the buffers of a stage, for its training steps and the evaluations between them, or for
+/// evaluations alone. `graphs` are by part, and must outlive the buffers.
 constexpr buffers buffers_of(std::span<const planned_graph> graphs, const stage_shape& s,
                              bool training = true) {
   list<step_shape> steps;
@@ -219,7 +223,7 @@ constexpr buffers buffers_of(std::span<const planned_graph> graphs, const stage_
   return {graphs, s.uses, steps, s.micros};
 }
 
-/// Bytes of the stores for training.
+/// Returns the bytes of the stores for training.
 constexpr memory_items memory_of_stores(const store_sizes& s, const precision_policy& of) {
   memory_items m;
   m.weights = s.weights * size_of(of.weight);
@@ -230,7 +234,7 @@ constexpr memory_items memory_of_stores(const store_sizes& s, const precision_po
   if (of.rounds_moments()) m.moments += s.origins * words_of_origin * size_of(dtype::i64);
   return m;
 }
-/// Bytes of the buffers alone.
+/// Returns the bytes of the buffers alone.
 constexpr memory_items memory_of_buffers(const buffers& b) {
   memory_items m;
   m.saved = b.bytes(arena_of::saved), m.streams = b.bytes(arena_of::streams);
@@ -239,7 +243,7 @@ constexpr memory_items memory_of_buffers(const buffers& b) {
   m.mirrors = b.bytes(arena_of::host);
   return m;
 }
-/// Bytes of one rank of a stage for training, or for evaluation alone.
+/// Returns the bytes of one rank of a stage, for training or for evaluation alone.
 constexpr memory_items memory_of(const buffers& b, const store_sizes& s, const precision_policy& of,
                                  bool training) {
   memory_items m = memory_of_buffers(b);

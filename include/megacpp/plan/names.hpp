@@ -1,6 +1,6 @@
-// The names of a model's parameters, over all its parts: files tell parameters apart by them, so
-// two with one name would train apart and could not be saved. Stem and head keep "scope.name";
-// every layer of a block puts its number before it, "layers.7.scope.name".
+// The names of a model's parameters, over all its parts. Files tell parameters apart by them, so
+// two parameters of one name would train apart and could not be saved. Stem and head keep
+// "scope.name"; layer 7 of the blocks has "layers.7.scope.name".
 #pragma once
 
 #include <megacpp/graph/graph.hpp>
@@ -11,7 +11,7 @@ namespace mc {
 
 namespace detail {
 
-/// True for what stands in a file without an escape and on a line without a gap.
+/// Returns whether a name can stand in a file without an escape and on a line without a gap.
 constexpr bool is_plain(const char* s) {
   if (*s == 0) return false;
   for (; *s != 0; ++s)
@@ -19,7 +19,7 @@ constexpr bool is_plain(const char* s) {
   return true;
 }
 
-/// True if `whole` is "layers.<number>." and then `rest`.
+/// Returns whether `whole` is "layers.<number>." and then `rest`.
 constexpr bool is_name_of_layer(name_reader whole, name_reader rest) {
   for (const char* s = "layers."; *s != 0; ++s)
     if (whole.next() != *s) return false;
@@ -35,8 +35,8 @@ constexpr const char* name_of_part(std::size_t p, std::size_t parts) {
 
 } // namespace detail
 
-/// MEGA-S006 for a name that cannot stand in a file, MEGA-S005 for one that two parameters have.
-/// `parts` are the forward graphs of stem, block kinds and head.
+/// Returns MEGA-S006 for a name that cannot stand in a file, MEGA-S005 for a name of two
+/// parameters. `parts` are the forward graphs of stem, block kinds and head.
 constexpr fault_record fault_of_names(std::span<const graph* const> parts) {
   fault_record wrong;
   for (std::size_t p = 0; p < parts.size(); ++p)
@@ -56,7 +56,7 @@ constexpr fault_record fault_of_names(std::span<const graph* const> parts) {
       if (info.tied || in_block) continue;
       for (std::size_t q = 0; q < parts.size(); ++q) {
         const bool block = q > 0 && q + 1 < parts.size();
-        if (q == p || (!block && q > p)) continue; // in one graph the builder looks
+        if (q == p || (!block && q > p)) continue; // the builder checks names within one graph
         for (int k = 0; k < parts[q]->parameter_count; ++k) {
           const parameter_info& other = parts[q]->parameters[k];
           const value& w = parts[q]->at(other.v);

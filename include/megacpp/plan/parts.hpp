@@ -1,6 +1,6 @@
 // The parts of a step as graphs: stem (embeddings), one block per kind, head (loss or logits).
-// Layers are a run-time loop over block kinds, so 48 layers compile like one. Training, prefill and
-// decode are built by the same functions of the model; what differs stands in the setup.
+// Layers are a run-time loop over kinds of block, so 48 layers compile as fast as one. The same
+// functions of the model build training, prefill and decode; `setup` says how they differ.
 #pragma once
 
 #include <megacpp/nn/head.hpp>
@@ -20,27 +20,27 @@
 
 namespace mc {
 
-/// What a part computes.
+/// The kinds of a part: what it computes.
 enum class part_kind : std::uint8_t { stem, block, loss, logits };
 
 /// The numbers of a run that shape its graphs.
 struct setup {
-  layout ranks{.at = {}}; // the braces here are no line of a run
+  layout ranks{.at = {}}; // these braces are no line of a run
   batching batch{.at = {}};
   precision_policy precision = dtype::f32;
   recompute again = recompute::none;
   numerics sums = numerics::fast;
-  bool generating = false; ///< true: nothing is dropped out, by chance or for want of room
+  bool generating = false; ///< nothing is dropped, by chance or for want of room
   std::int64_t room = 0;   ///< tokens of a sequence in the caches of keys and values; 0: no caches
-  mc::frozen frozen{};     ///< parameters that stay as they are
+  mc::frozen frozen{};     ///< parameters that training does not change
 
   constexpr place stream() const {
     return ranks.sequence_parallel ? shard(dim::sequence) : invariant;
   }
 };
 
-/// What a part is fed, by a session in training and evaluation, by a generator in generation: its
-/// graph has no other inputs, but for the totals that a loss is added to.
+/// Returns whether a part is fed f, by a session in training and evaluation or by a generator. The
+/// graph of a part has no other inputs but the totals that a loss is added to.
 constexpr bool fed(part_kind part, feed f, const setup& s) {
   switch (f) {
   case feed::positions:
@@ -49,7 +49,7 @@ constexpr bool fed(part_kind part, feed f, const setup& s) {
   case feed::step: return true;
   case feed::documents: return s.batch.packed;
   case feed::order:
-  case feed::all_order: return s.room == 0; // caches know theirs
+  case feed::all_order: return s.room == 0; // caches know their tokens' places
   case feed::all_documents: return s.room == 0 && s.batch.packed;
   case feed::tokens: return part == part_kind::stem || part == part_kind::block;
   case feed::stream: return part != part_kind::stem;
@@ -62,7 +62,7 @@ constexpr bool fed(part_kind part, feed f, const setup& s) {
   }
 }
 
-/// The integers of a feed: what they are, their name, and what they are below; 0: anything.
+/// The integers of a feed: their kind, their name, and a bound that they are below; 0: none.
 struct fed_integers {
   integer_kind kind{};
   const char* name = "";
@@ -85,14 +85,14 @@ constexpr fed_integers integers_of(feed f, const setup& s, std::int64_t vocabula
   }
 }
 
-/// The kinds of block that a model's layers are, in the model's order: a kind without layers is not
-/// built.
+/// The kinds of block that a model's layers have, in the model's order. A kind without layers is
+/// not built.
 template <int Kinds> struct kind_list {
   int kinds[Kinds]{};
   int count = 0;
 
-  /// The model's number of the i-th kind in use; of the stem and the head, whose i is out of range,
-  /// 0.
+  /// Returns the model's number of the i-th kind in use; 0 if i is out of range, as for the stem
+  /// and the head.
   constexpr int kind(int i) const { return i < 0 || i >= count ? 0 : kinds[i]; }
   constexpr int index(int kind_of_model) const {
     int i = 0;
@@ -101,7 +101,7 @@ template <int Kinds> struct kind_list {
   }
 };
 
-/// Layers that a compiler is asked to count; more are a slip (MEGA-C001).
+/// The most layers that a compiler counts; more are an error (MEGA-C001).
 inline constexpr int max_layers = 512;
 template <class Model> constexpr int layers_of(const Model& m) {
   return m.layers < max_layers ? static_cast<int>(m.layers) : max_layers;
@@ -117,10 +117,10 @@ template <class Model> constexpr kind_list<Model::kinds> used_kinds(const Model&
   return list;
 }
 
-/// What generation runs: `tokens` new tokens of each of `sequences`, whose keys and values are kept
-/// in caches of `room` tokens; without room, whole sequences. Heads stay cut over tp as in
-/// training. One token cannot be cut, so the sequence is whole: ranks of cp all compute the same.
-/// Experts take every row in one round, so that a token's sum has one order.
+/// Returns the setup of generation: each of `sequences` has `tokens` new tokens, whose keys and
+/// values are kept in caches of `room` tokens; without room, sequences are whole. Heads stay
+/// sharded over tp as in training. One token cannot be sharded, so all ranks of cp compute the same
+/// sequence. Experts take every row in one round, so that a token's sum has one order.
 constexpr setup for_generation(setup s, int sequences, int tokens, std::int64_t room) {
   s.batch = {sequences, tokens, false, 1 << 30};
   s.ranks.cp = 1, s.ranks.sequence_parallel = false;
@@ -144,8 +144,8 @@ constexpr fault_record unequal(int layers, int stages) {
   return r;
 }
 
-/// What a cut into pipeline stages contradicts: stages have all layers, and each one some; the
-/// first and the last may do with the stem and the head.
+/// Returns the fault of a cut into pipeline stages. Stages must have all layers, and each must have
+/// some; the first and the last may have only the stem and the head.
 constexpr fault_record check_cut(const layout& l, int layers) {
   const stage_cut& c = l.cut;
   const int all = l.pp * l.virtual_stages;
@@ -186,7 +186,7 @@ constexpr fault_record check_cut(const layout& l, int layers) {
   return {};
 }
 
-/// What the model, the layout or the batch contradict before any graph is built.
+/// Returns the fault of the model, the layout or the batch that shows before any graph is built.
 template <class Model> constexpr fault_record check(const Model& m, const setup& s) {
   if (const char* why = m.contradiction())
     return sentence(fault::C001, *why != 0 ? why : "contradiction() is an empty text, not null");
@@ -230,13 +230,13 @@ template <class Model> constexpr fault_record check(const Model& m, const setup&
   return {};
 }
 
-/// What the head is made of is there: MEGA-S008.
+/// Records MEGA-S008 if the head lacks a value; `by` is the function that should give it.
 constexpr bool given(builder& b, var v, const char* by) {
   if (v.id < 0) b.fail(fault::S008, 0, by, -1, "it gives no value");
   return v.id >= 0;
 }
 
-/// Two dropouts of one salt would drop the same elements: MEGA-C001.
+/// Records MEGA-C001 for two dropouts of one salt, which would drop the same elements.
 constexpr void check_salts(graph& g) {
   for (int i = 0; i < g.node_count; ++i)
     for (int j = 0; j < i && g.at_node(i).op == &op::dropout; ++j) {
@@ -250,7 +250,7 @@ constexpr void check_salts(graph& g) {
     }
 }
 
-/// Attention without a cache in a graph of generation: MEGA-C006.
+/// Records MEGA-C006 for attention without a cache in a graph of generation.
 constexpr void check_caches(builder& b) {
   for (int i = 0; i < b.g.node_count; ++i)
     if (const node& n = b.g.at_node(i); n.op == &op::attention)
@@ -258,11 +258,11 @@ constexpr void check_caches(builder& b) {
              "it sees the new tokens alone, and context_parallel_attention earlier ones too");
 }
 
-/// Rows that pad a parameter are in no file, so that nothing may learn or read them: MEGA-S010.
+/// Records MEGA-S010 where an op reads rows that pad a parameter: files do not have them.
 constexpr void check_padding(builder& b) {
   for (int i = 0; i < b.g.node_count; ++i) {
     const node& n = b.g.at_node(i);
-    if (n.op->redistributes) continue; // another placement of the same rows
+    if (n.op->redistributes) continue; // it reads another placement of the same rows
     inference c{b.g, n};
     for (int k = 0; k < max_inputs; ++k) {
       const parameter_info* const p = c.has(k) ? c.parameter(k) : nullptr;
@@ -275,7 +275,7 @@ constexpr void check_padding(builder& b) {
   }
 }
 
-/// How many operands of a graph's nodes v is.
+/// Returns how often v is an operand of a graph's nodes.
 constexpr int uses_of(const graph& g, value_id v) {
   int uses = 0;
   for (int i = 0; i < g.node_count; ++i)
@@ -283,8 +283,9 @@ constexpr int uses_of(const graph& g, value_id v) {
   return uses;
 }
 
-/// An op writes into nothing but a cache that is this one operand alone: who reads it before and
-/// who after would be a matter of chance. MEGA-S011, in generation C006.
+/// Records MEGA-S011, in generation C006, where an op writes an operand that is no cache, or a
+/// cache that is another operand, too: which reader sees the change would depend on the order of
+/// nodes.
 constexpr void check_changes(builder& b, bool generating) {
   for (int i = 0; i < b.g.node_count; ++i) {
     const node& n = b.g.at_node(i);
@@ -302,7 +303,7 @@ constexpr void check_changes(builder& b, bool generating) {
   }
 }
 
-/// Whether an input before the i-th value has its feed and slot.
+/// Returns whether an earlier input has the feed and the slot of value i.
 constexpr bool slot_taken(const graph& g, int i) {
   const value& v = g.at(static_cast<value_id>(i));
   for (int k = 0; k < i; ++k)
@@ -312,12 +313,12 @@ constexpr bool slot_taken(const graph& g, int i) {
   return false;
 }
 
-/// A model's own input is one that the part is fed, as it is fed, and a cache has a slot of its
-/// own: MEGA-S011, in generation C006.
-/// `tokens`, those of all cp ranks and `stream` lie as those of the part.
+/// Records MEGA-S011, in generation C006, for an input of the model that the part is not fed, or
+/// not so, or for a cache whose slot another cache has. `tokens`, `all_tokens` (of all cp ranks)
+/// and `stream` have the dims and placements of the part's own.
 constexpr void check_inputs(builder& b, part_kind part, const setup& s, const value& tokens,
                             const value& all_tokens, const value& stream, std::int64_t vocabulary) {
-  int streams = 0; // of which there is one cotangent
+  int streams = 0; // a part has one stream, which has one cotangent
   for (int i = 0; i < b.g.value_count; ++i) {
     const auto id = static_cast<value_id>(i);
     const value& v = b.g.at(id);
@@ -337,7 +338,7 @@ constexpr void check_inputs(builder& b, part_kind part, const setup& s, const va
       alike = v.type == type_of_number(v.from) && v.rank == 0 && v.at == placement{};
     const bool taken = cache && slot_taken(b.g, i);
     if (there && (cache ? !taken : alike)) continue;
-    source_line line; // of what reads it first
+    source_line line; // line of the node that reads it first
     for (int k = b.g.node_count - 1; k >= 0; --k)
       for (value_id in : b.g.at_node(k).in)
         if (in == id) line = b.g.at_node(k).line;
@@ -351,8 +352,9 @@ constexpr void check_inputs(builder& b, part_kind part, const setup& s, const va
 
 } // namespace detail
 
-/// A fault with the line of the run that it is about: of its batch (MEGA-C003) or its layout, where
-/// no line of the model is named, and of the layout that an extent does not divide over.
+/// Returns a fault with a line of the run: the line of its batch (MEGA-C003) or of its layout,
+/// where the fault names no line of the model; for an extent that does not divide, the line of the
+/// layout, too.
 constexpr fault_record in_run(fault_record r, const setup& s) {
   if (r.code == fault::none) return r;
   const source_line line = r.code == fault::C003 ? s.batch.line() : s.ranks.line();
@@ -362,8 +364,8 @@ constexpr fault_record in_run(fault_record r, const setup& s) {
   return r;
 }
 
-/// The forward graph of one part, as the model writes it. What comes next, hoisted_graph, is a step
-/// of its own, since compilers limit the steps of each evaluation.
+/// Returns the forward graph of one part as the model writes it. The next step, hoisted_graph(), is
+/// apart from this, since compilers limit the steps of each evaluation.
 template <class Model> [[gnu::cold]] constexpr graph written_graph(const Model& m, const setup& s,
                                                                    part_kind part, int kind) {
   builder b{mesh(s.ranks)};
@@ -421,7 +423,7 @@ template <class Model> [[gnu::cold]] constexpr graph written_graph(const Model& 
     break;
   case part_kind::loss: {
     const var labels = ints(feed::labels);
-    const var x = m.final_norm(c, stream()), table = m.head_table(c); // in this order everywhere
+    const var x = m.final_norm(c, stream()), table = m.head_table(c); // the same order everywhere
     if (!detail::given(b, x, "final_norm") || !detail::given(b, table, "head_table")) return b.g;
     const source_line at = line_of(b.g, x.id);
     const summed_loss l = vocabulary_loss(x, table, labels, m.vocabulary, m.z_loss, at);
@@ -440,7 +442,7 @@ template <class Model> [[gnu::cold]] constexpr graph written_graph(const Model& 
     const var x = to(to(normed, axis::tp, replicate, at), axis::cp, replicate, at);
     const var table = m.head_table(c);
     if (!detail::given(b, table, "head_table")) return b.g;
-    const var own = linear(select(x, last, at), table, at); // of the rank's part of the vocabulary
+    const var own = linear(select(x, last, at), table, at); // the rank's logits
     b.g.outputs[0] =
         (own.at(axis::tp).s == state::shard ? to(own, axis::tp, invariant, at) : own).id;
     break;
@@ -459,7 +461,7 @@ template <class Model> [[gnu::cold]] constexpr graph written_graph(const Model& 
   }
   detail::check_inputs(b, part, s, as_tokens, as_all, as_stream, m.vocabulary);
   detail::check_changes(b, s.generating);
-  if (part != part_kind::logits) detail::check_padding(b); // texts take none of the other rows
+  if (part != part_kind::logits) detail::check_padding(b); // texts use none of those rows
   detail::check_salts(b.g);
   if (part == part_kind::loss && b.g.wrong.code == fault::none) {
     add_to(step_total::loss, {&b, b.g.outputs[0]});
@@ -470,7 +472,7 @@ template <class Model> [[gnu::cold]] constexpr graph written_graph(const Model& 
   if (s.room > 0) detail::check_caches(b);
   return b.g;
 }
-/// The same, with a prologue, verified.
+/// Returns the graph of written_graph() with a prologue, verified.
 [[gnu::cold]] constexpr graph hoisted_graph(const graph& written) {
   graph g = written;
   hoist(g);
@@ -478,14 +480,14 @@ template <class Model> [[gnu::cold]] constexpr graph written_graph(const Model& 
   if (g.wrong.code == fault::none) g.wrong = verify_nodes(g);
   return g;
 }
-/// Both steps at once.
+/// Returns the forward graph of one part with a prologue, verified.
 template <class Model>
 constexpr graph forward_graph(const Model& m, const setup& s, part_kind part, int kind) {
   return hoisted_graph(written_graph(m, s, part, kind));
 }
 
-/// What layout and batch ask of experts that no part has, or that have a capacity. `parts` are the
-/// forward graphs of all parts.
+/// Returns a fault where layout or batch have settings for experts and no part has experts, or
+/// where the experts have a capacity. `parts` are the forward graphs of all parts.
 constexpr fault_record fault_of_experts(std::span<const graph* const> parts, const setup& s) {
   bool experts = false, capacity = false;
   for (const graph* g : parts)

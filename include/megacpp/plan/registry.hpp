@@ -1,29 +1,29 @@
-// The registry: every parameter of a run, once, with its place in the flat stores. Weights, main
-// grads, masters and moments share the offsets. Parameters of one group (same stored placement,
-// same decay) are contiguous over all layers, so that reductions, norms, ZeRO shards and the
-// optimizer work on ranges of one array.
+// The registry has every parameter of a run once, with its place in the flat stores. Weights, main
+// gradients, masters and moments have the same offsets. A group of parameters has the same
+// placement and is updated alike. It is contiguous over all layers, so that reductions, norms, ZeRO
+// shards and the optimizer work on ranges of one array.
 //
-// ZeRO 1 (Rajbhandari et al. 2020): over the axes on which ranks have one weight and other tokens,
-// each keeps the masters and moments of its share of a group alone. Such a group, if stages do not
-// share it, has parameters of one part, and a share is cut of each of its layers, so that a layer
-// can be brought together by itself. Layers are padded to equal shares when it is known how many
-// ranks there are.
+// ZeRO 1 (Rajbhandari et al. 2020): ranks that have the same weights and read other tokens share
+// the masters and moments of a group, and each keeps those of its share alone. Such a group has
+// parameters of one part, unless stages share it. The share is cut from each of its layers, so that
+// the weights of a layer can be gathered alone. Layers are padded to equal shares when the number
+// of ranks is known.
 //
-// Groups that are frozen lie behind all others, since they have weights alone: no main grads, no
-// masters and no moments. Behind these lie groups of parameters that are stored in several arrays,
-// whose elements are bytes.
+// Frozen groups lie behind all others. They have weights alone: no main gradients, no masters and
+// no moments. Behind them lie groups of parameters that are stored in several arrays, whose
+// elements are bytes.
 //
-// All uses of a parameter add to one gradient where that is a sum over the same ranks for each and
-// no sum has to be taken apart. Else a tied use collects its gradient apart, behind all others, and
-// the step's end makes each a sum over the same ranks and adds it to that of the declaration: where
-// one part uses it in another state, where the declaration's gradient is finished at the end of the
-// passes, and under numerics::batch_invariant, because a sum to which head and stem add in turn
-// depends on the size of a micro-batch.
+// All uses of a parameter add to one gradient where these gradients are sums over the same ranks
+// and no sum has to be taken apart. Else a tied use collects its gradient apart, behind all others.
+// The end of the step makes both sums over the same ranks, and adds the tied one to that of the
+// declaration. It is so where one part uses the parameter in another state, where the declaration's
+// gradient is finished at the end of the passes, and under numerics::batch_invariant, since a sum
+// to which head and stem add in turn depends on the size of a micro-batch.
 //
-// Pipeline stages hold other layers: ranges are shards over pp, but for what several stages hold, a
-// tied parameter. Each stage with a part that uses one holds it, whose uses collect there, as a
-// pending sum over pp. What is used by the same parts is one group, of which a stage holds all or
-// nothing.
+// Pipeline stages hold different layers, so ranges are shards over pp, except for tied parameters,
+// which several stages hold. Each stage whose parts use one holds it, and its uses collect a
+// gradient there; the gradient is a pending sum over pp. Parameters that the same parts use are one
+// group, so a stage holds all of the group or nothing.
 #pragma once
 
 #include <megacpp/plan/names.hpp>
@@ -35,11 +35,12 @@
 namespace mc {
 
 inline constexpr int max_entries = 160, max_groups = 24;
-/// What an origin says of a parameter of a layer: where it begins in its group and how many
-/// elements it has, its key, and of four dims the extents of the whole and of the rank's box, and
-/// where that begins: 64-bit integers.
+/// The number of 64-bit integers in an origin. The origin of a parameter of a layer has its offset
+/// in the group, its number of elements and its key, and for each of four dims the extent of the
+/// whole, the extent of the rank's box, and the first element of that.
 inline constexpr std::int64_t words_of_origin = 3 + 3 * max_rank;
-/// Entries start at multiples of so many elements: 256 bytes of f32; arrays of a form, of bytes.
+/// The alignment of entries in elements: 256 bytes of f32. Arrays of a stored form are aligned to
+/// as many bytes.
 inline constexpr std::int64_t entry_alignment = 64;
 constexpr std::int64_t aligned_elements(std::int64_t n) {
   return (n + entry_alignment - 1) / entry_alignment * entry_alignment;
@@ -49,67 +50,70 @@ struct registry {
   struct entry {
     int part = 0;            ///< 0 stem, 1 ... kinds blocks, kinds + 1 head
     int parameter = 0;       ///< index in the part's graph
-    std::int64_t offset = 0; ///< elements, of the first layer
+    std::int64_t offset = 0; ///< offset of the first layer, in elements
     std::int64_t stride = 0; ///< elements from one layer of the kind to the next
     local_count count;
-    const stored_form* form = nullptr;     ///< that it is stored in; null: in one array, of `count`
-    std::int64_t arrays[max_arrays + 1]{}; ///< of a form: where in it each begins; behind, its end
+    const stored_form* form = nullptr; ///< its stored form; null: one array of `count`
+    /// Offset of each array of a form within it, and behind the last one the end.
+    std::int64_t arrays[max_arrays + 1]{};
     int group = 0;
     bool tied = false;         ///< shares the offset of another entry
-    int declared = -1;         ///< of a tied one: the entry that it means
-    std::int64_t gradient = 0; ///< elements, in the main grads: `offset`, or a tied use's own
-    axis_set apart{}; ///< over which this gradient is a sum that those of other uses are not
+    int declared = -1;         ///< for a tied one: the entry of the declaration
+    std::int64_t gradient = 0; ///< elements, in the main gradients: `offset`, or its own
+    axis_set apart{}; ///< axes over which this gradient is a sum, and those of other uses are not
   };
   struct group {
     placement at{};
     bool decay = false;
-    bool frozen = false; ///< never updated
+    bool frozen = false; ///< training never updates it
     update_rule update = update_rule::adamw;
-    double rate = 0;                    ///< of update_rule::balance
-    bool shared = false;                ///< by stages
-    axis_set pending{};                 ///< over which gradients are sums that are to be reduced
-    axis_set scattered{};               ///< of these, over which ranks share masters and moments
-    std::int64_t offset = 0, count = 0; ///< elements, padding between entries included
-    std::int64_t share = 0;             ///< of these, whose masters and moments a rank has, if any
-    std::int64_t states = 0;            ///< where those begin, in elements
-    bool counted = true;                ///< here: no stage before holds what is shared, too
-    bool of_bytes = false;              ///< its parameters are stored in forms
-    std::int64_t origins = 0;           ///< parameters of layers that it has
-    int part = -1;                      ///< the only part whose parameters are in it; -1: any
-    std::int64_t layers = 1;            ///< of that part, all of one length
+    double rate = 0;                    ///< size of a step of update_rule::balance
+    bool shared = false;                ///< several stages hold it
+    axis_set pending{};                 ///< axes over which gradients are pending sums
+    axis_set scattered{};               ///< of these: axes over which masters are shared
+    std::int64_t offset = 0, count = 0; ///< range in elements, padding between entries included
+    std::int64_t share = 0;             ///< elements whose masters a rank has
+    std::int64_t states = 0;            ///< offset of its masters and moments, in elements
+    bool counted = true;                ///< this stage counts it in the norm
+    bool of_bytes = false;              ///< its parameters are stored in forms, as bytes
+    std::int64_t origins = 0;           ///< number of its parameters, one for each layer
+    int part = -1;                      ///< only part whose parameters are in it; -1: any part
+    std::int64_t layers = 1;            ///< number of layers of that part, all of one length
 
-    /// In how many pieces of one length a rank's share lies in the range.
+    /// Returns the number of pieces of the range, of one length, in each of which a rank has a
+    /// share.
     constexpr std::int64_t runs() const { return part < 0 || layers == 0 ? 1 : layers; }
   };
   entry entries[max_entries]{};
   group groups[max_groups]{};
   int entry_count = 0, group_count = 0;
-  std::int64_t total = 0;     ///< elements of the weights, but for what is stored in forms
+  std::int64_t total = 0;     ///< elements of the weights, without stored forms
   std::int64_t forms = 0;     ///< bytes of stored forms, behind the weights
-  dtype type = dtype::f32;    ///< of the weights
-  std::int64_t trained = 0;   ///< elements of the weights that training updates, which are first
-  std::int64_t gradients = 0; ///< of the main grads: trained, and those that tied uses have
-  std::int64_t states = 0;    ///< of masters and of each moment
+  dtype type = dtype::f32;    ///< element type of the weights
+  std::int64_t trained = 0;   ///< elements of the weights that training updates, which come first
+  std::int64_t gradients = 0; ///< elements of main gradients: `trained`, and those of tied uses
+  std::int64_t states = 0;    ///< elements of the masters, and of each moment
   fault_record wrong{};
 
   int part_count = 0;
   std::int16_t
-      first[max_entries + 1]{}; ///< of each part's entries; behind the last part, their number
+      first[max_entries + 1]{}; ///< first entry of each part; behind the last part, the end
 
-  /// In the weights, where array k of an entry of a form begins in a layer: bytes.
+  /// Returns where array k of an entry of a form begins for a layer: its offset in the weights, in
+  /// bytes.
   constexpr std::int64_t address(const entry& e, int k, int layer) const {
     return aligned_elements(total) * size_of(type) + e.offset + layer * e.stride + e.arrays[k];
   }
-  /// Bytes of the weights.
+  /// Returns the bytes of the weights.
   constexpr std::int64_t weight_bytes() const {
     return forms == 0 ? total * size_of(type) : aligned_elements(total) * size_of(type) + forms;
   }
-  /// What an entry takes of its group, of a layer.
+  /// Returns the elements of its group that a layer of an entry takes; for a form, the bytes.
   static constexpr std::int64_t taken(const entry& e) {
     return e.form != nullptr ? e.arrays[e.form->count] : aligned_elements(e.count.n);
   }
 
-  /// The entry of a parameter, which is one of its part's. Throws std::out_of_range for any other.
+  /// Returns the entry of a parameter of a part. Throws std::out_of_range if there is none.
   constexpr const entry& find(int part, int parameter) const {
     if (part < 0 || part >= part_count || parameter < 0 ||
         parameter >= first[part + 1] - first[part])
@@ -118,7 +122,8 @@ struct registry {
   }
 };
 
-/// Among how many ranks a range is shared over some axes; one where that is not known yet.
+/// Returns the number of ranks that share a range over some axes; axes of unknown size count as
+/// one.
 constexpr int shares_of(const mesh& ranks, axis_set over) {
   int n = 1;
   for (int a = 0; a < axes; ++a)
@@ -126,15 +131,15 @@ constexpr int shares_of(const mesh& ranks, axis_set over) {
       n *= ranks.of(one);
   return n;
 }
-/// Elements of a layer that divides into shares, each with entries' alignment.
+/// Returns the number of elements of a layer, padded so that it divides into aligned shares.
 constexpr std::int64_t padded_to_shares(std::int64_t n, int shares) {
   const std::int64_t line = entry_alignment * shares;
   return (n + line - 1) / line * line;
 }
 
 namespace detail {
-/// Whether a part declares the parameter that files call `v`, or has tied it: each layer of a block
-/// declares one of another name.
+/// Returns whether a part declares the parameter with the name of `v` in files, or ties to it.
+/// Parameters of blocks have a name for each layer, so only tied ones count there.
 constexpr bool uses(std::span<const graph* const> parts, std::size_t part, const value& v) {
   const bool block = part > 0 && part + 1 < parts.size();
   const graph& g = *parts[part];
@@ -142,20 +147,20 @@ constexpr bool uses(std::span<const graph* const> parts, std::size_t part, const
     if ((g.parameters[i].tied || !block) && same_name(g.at(g.parameters[i].v), v)) return true;
   return false;
 }
-/// Whether the same parts use two parameters of these names.
+/// Returns whether the same parts use two parameters of these names.
 constexpr bool used_alike(std::span<const graph* const> parts, const value& v, const value& o) {
   for (std::size_t p = 0; p < parts.size(); ++p)
     if (uses(parts, p, v) != uses(parts, p, o)) return false;
   return true;
 }
-/// Whether one of these layers uses the parameter of this name.
+/// Returns whether one of these layers uses the parameter of this name.
 constexpr bool held(std::span<const graph* const> parts, std::span<const int> layers,
                     const value& v) {
   for (std::size_t p = 0; p < layers.size(); ++p)
     if (layers[p] > 0 && uses(parts, p, v)) return true;
   return false;
 }
-/// Whether a parameter of a part is one that other parts use, too.
+/// Returns whether other parts, too, use a parameter of a part.
 constexpr bool is_shared(std::span<const graph* const> parts, std::size_t part,
                          const parameter_info& info, const value& v) {
   if (info.tied) return true;
@@ -163,8 +168,9 @@ constexpr bool is_shared(std::span<const graph* const> parts, std::size_t part,
     if (p != part && uses(parts, part, v) && uses(parts, p, v)) return true;
   return false;
 }
-/// Axes and dims matter to a group, not levels: what is reduced where. Decay and
-/// the rule of update do not matter to a frozen group.
+/// Returns whether a parameter belongs to group x. The sharded axes count, and levels do not, since
+/// they do not change what is reduced. Decay and the rule of update do not count for a frozen
+/// group.
 constexpr bool same_group(const registry::group& x, const placement& at, const parameter_info& p,
                           bool shared, axis_set pending) {
   const bool updated_alike = x.decay == p.decay && x.update == p.update && x.rate == p.rate;
@@ -174,14 +180,14 @@ constexpr bool same_group(const registry::group& x, const placement& at, const p
     same = same && (x.at.at[a].s == state::shard) == (at.at[a].s == state::shard);
   return same;
 }
-/// Over which axes the gradient of a parameter is a pending sum when its part is done.
+/// Returns the axes over which the gradient of a parameter is a pending sum when its part is done.
 constexpr axis_set pending_axes(const graph& g, const parameter_info& p) {
   axis_set over = p.pending;
   for (int a = 0; p.tied && p.gradient >= 0 && a < axes; ++a)
     if (g.at(p.gradient).at.at[a] == partial) over = over.with(static_cast<axis>(a));
   return over;
 }
-/// Over which axes the gradients of all uses of a parameter are.
+/// Returns the axes over which the gradients of all uses of a parameter are pending sums.
 constexpr axis_set pending_axes(std::span<const graph* const> parts, const parameter_info& p,
                                 const value& v, axis_set over) {
   for (std::size_t k = 0; k < parts.size(); ++k) {
@@ -195,7 +201,7 @@ constexpr axis_set pending_axes(std::span<const graph* const> parts, const param
   }
   return over;
 }
-/// Whether what a part adds to the gradient of a parameter is there when its passes are done.
+/// Returns whether the gradient of a parameter is complete when the passes of its part are done.
 constexpr bool collects(const graph& g, const parameter_info& p) {
   return p.gradient < 0 || g.at(p.gradient).is == role::gradient;
 }
@@ -208,7 +214,8 @@ constexpr void refuse(registry& r, fault f, const value& v, const parameter_info
   if (over >= 0) r.wrong.what << " over " << name_of(static_cast<axis>(over));
   r.wrong.what << why;
 }
-/// A tied use of what neither the stem nor the head declares, beside what they declare of its dims.
+/// Refuses a tied use of a parameter that neither the stem nor the head declares; names one that
+/// they declare with the same dims.
 constexpr void refuse_unknown_tie(registry& r, std::span<const graph* const> parts, const value& v,
                                   const parameter_info& info) {
   const bool first = r.wrong.code == fault::none;
@@ -225,11 +232,12 @@ constexpr void refuse_unknown_tie(registry& r, std::span<const graph* const> par
 }
 } // namespace detail
 
-/// `parts` are the graphs of stem, block kinds and head, of training after its passes; `layers[i]`
-/// how many layers part i has, in the model or on one pipeline stage, `before[i]` how many on the
-/// stages before that one. A stage has a copy of what is declared on another one and used here, in
-/// the order of the declarations. All stages have the same groups, whose ranges may be empty.
-/// `ranks`: the mesh, for its sizes; where they are not known, ranks are taken to be alone.
+/// Makes the registry of a model or of one pipeline stage. `parts` are the graphs of stem, block
+/// kinds and head, of training after its passes. `layers[i]` is the number of layers of part i, in
+/// the model or on the stage, and `before[i]` their number on earlier stages. A stage has a copy of
+/// a parameter that it uses and another stage declares, in the order of the declarations. All
+/// stages have the same groups, whose ranges may be empty. `ranks` is the mesh; axes of unknown
+/// size count as one rank.
 constexpr registry make_registry(std::span<const graph* const> parts, std::span<const int> layers,
                                  int zero = 0, const mesh& ranks = {},
                                  std::span<const int> before = {}) {
@@ -241,7 +249,7 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
   r.part_count = static_cast<int>(parts.size());
   const value* named[max_groups]{}; // one parameter of each group
   const bool staged = !parts.empty() && !parts.front()->ranks.trivial(axis::pp);
-  // The group of an entry: found, or made; false where there are too many.
+  // Finds or makes the group of an entry. Returns false where there are too many groups.
   const auto assign = [&](registry::entry& e) {
     const auto p = static_cast<unsigned>(e.part);
     const graph& g = *parts[p];
@@ -256,7 +264,7 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
     e.apart = own.without(pending);
     if (shared && !info.frozen) pending = pending.with(axis::pp);
     const auto of_another_part = [&](const registry::group& x) {
-      return x.part >= 0 && x.part != e.part && !e.tied; // a tied one is where it is declared
+      return x.part >= 0 && x.part != e.part && !e.tied; // a tied one lies where it is declared
     };
     int k = 0;
     while (k < r.group_count &&
@@ -393,15 +401,16 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
   return r;
 }
 
-/// f(tied entry of the registry, its number) for every one that collects a gradient of its own.
+/// Calls f(tied entry of the registry, its number) for every one that collects a gradient of its
+/// own.
 template <class F> constexpr void for_each_tie(const registry& r, F f) {
   int k = 0;
   for (int i = 0; i < r.entry_count; ++i)
     if (const registry::entry& e = r.entries[i]; e.gradient != e.offset) f(e, k++);
 }
 
-/// f(entry, its number) for every declaration whose gradient is a sum over more ranks than those of
-/// its other uses, on a stage that has it; they are counted behind the tied entries.
+/// Calls f(entry, its number) for every declaration whose gradient is a sum over more ranks than
+/// those of its other uses, on a stage that has it. The numbers follow those of the tied entries.
 template <class F> constexpr void for_each_apart(const registry& r, F f) {
   int k = 0;
   for_each_tie(r, [&](const registry::entry&, int) { ++k; });
@@ -411,7 +420,7 @@ template <class F> constexpr void for_each_apart(const registry& r, F f) {
       f(e, k++);
 }
 
-/// Global number of parameters a model has, padding left out and tied ones counted once.
+/// Returns the number of parameters of a model, without padding and with tied ones once.
 constexpr std::int64_t count_parameters(std::span<const graph* const> parts,
                                         std::span<const int> layers) {
   std::int64_t total = 0;

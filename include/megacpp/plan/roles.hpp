@@ -1,4 +1,5 @@
-// Roles: which element type the policy of a run gives to what its graphs and stores hold.
+// The element types that a run's policy gives to the values of its graphs and stores, by their
+// roles.
 #pragma once
 
 #include <megacpp/pass/verify.hpp>
@@ -8,7 +9,7 @@
 
 namespace mc {
 
-/// The element type of a store that the update reads and writes.
+/// Returns the element type of a store that the update reads and writes.
 constexpr dtype type_of_store(const precision_policy& p, feed f) {
   switch (f) {
   case feed::weight: return p.weight;
@@ -20,14 +21,14 @@ constexpr dtype type_of_store(const precision_policy& p, feed f) {
   }
 }
 
-/// MEGA-P020 for the first gradient that has another element type than its role: that of a
-/// parameter collects in the main grads, and the stream's goes to the part before. `parts`
-/// are the differentiated graphs of all parts.
+/// Returns MEGA-P020 for the first gradient with another element type than its role has: that of a
+/// parameter is added to the main gradients, and that of the stream goes to the part before.
+/// `parts` are the differentiated graphs of all parts.
 constexpr fault_record fault_of_roles(std::span<const graph* const> parts,
                                       const precision_policy& precision) {
   fault_record wrong;
   for (const graph* g : parts) {
-    if (g->wrong.code != fault::none) return wrong; // is told first
+    if (g->wrong.code != fault::none) return wrong; // this fault is told first
     for (int i = 0; i < g->parameter_count; ++i) {
       const parameter_info& p = g->parameters[i];
       if (p.gradient >= 0 && g->at(p.gradient).type != precision.main_gradient)

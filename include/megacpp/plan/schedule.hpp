@@ -1,8 +1,8 @@
-// Pipeline schedules: what each stage does at each position, as functions, and the proof that they
-// are ones.
-//
-// The layers are cut into as many runs as there are virtual stages, of which a stage has every
-// pp-th: chunk 0, 1 ... of it. A micro-batch goes forward through all of them in order, and back.
+// Pipeline schedules: functions that say what each stage does at each position, and a proof that
+// all stages can follow them.
+// The layers are cut into as many pieces as there are virtual stages. A stage has every pp-th of
+// these as its chunks 0, 1 ... A micro-batch goes forward through all virtual stages in order, and
+// back.
 #pragma once
 
 #include <megacpp/graph/fault.hpp>
@@ -11,7 +11,7 @@
 
 namespace mc {
 
-/// Stages, and the chunks that each one's layers are cut into.
+/// A pipeline: its stages, and the chunks that the layers of each stage are cut into.
 struct pipeline {
   int stages = 1, chunks = 1;
 
@@ -21,28 +21,28 @@ struct pipeline {
   constexpr pipeline(const layout& l) : stages(l.pp), chunks(l.virtual_stages) {}
 
   constexpr int virtual_stages() const { return stages * chunks; }
-  /// The virtual stage that a stage's chunk is.
+  /// Returns the number of the virtual stage that a stage's chunk is.
   constexpr int number(int stage, int chunk) const { return chunk * stages + stage; }
 };
 
-/// What a stage of a pipeline does at one position of its schedule: the forward or the backward
-/// pass of a micro-batch through the layers of a chunk.
+/// The work of a stage at one position of its schedule: the forward or the backward pass of a
+/// micro-batch through the layers of a chunk.
 struct slot {
   bool backward = false;
   int micro = 0;
   int chunk = 0;
 };
-/// What a schedule gives for a number of micro-batches that it does not run.
+/// The micro-batch that a schedule gives for a number of micro-batches that it cannot run.
 inline constexpr int no_such_step = -1;
 
-/// The k-th pass of micro-batches that only go one way: one chunk after the other, for as many
-/// micro-batches as there are stages.
+/// Returns the k-th pass where all micro-batches go forward: the chunks one after another, for as
+/// many micro-batches at a time as there are stages.
 constexpr slot forward_only(const pipeline& p, int /*stage*/, int k, int micros) {
   const int round = k / p.virtual_stages(), first = round * p.stages, left = micros - first,
             n = left < p.stages ? left : p.stages, at = k - round * p.virtual_stages();
   return {false, first + at % n, at / n};
 }
-/// The k-th to go back: the last chunk first.
+/// Returns the k-th pass where all micro-batches go back, with the last chunk first.
 constexpr slot backward_only(const pipeline& p, int stage, int k, int micros) {
   const slot s = forward_only(p, stage, k, micros);
   return {true, s.micro, p.chunks - 1 - s.chunk};
@@ -57,7 +57,7 @@ constexpr slot gpipe(const pipeline& p, int stage, int i, int micros) {
 
 /// 1F1B (Narayanan et al. 2021), with several chunks interleaved: as many forward passes as fill
 /// the pipeline, then one backward pass for each further forward pass. With several chunks the
-/// micro-batches are a multiple of the stages.
+/// number of micro-batches is a multiple of the stages.
 constexpr slot one_forward_one_backward(const pipeline& p, int stage, int i, int micros) {
   if (p.chunks > 1 && micros % p.stages != 0) return {false, no_such_step};
   const int passes = micros * p.chunks, behind = p.stages - stage - 1;
@@ -70,25 +70,25 @@ constexpr slot one_forward_one_backward(const pipeline& p, int stage, int i, int
                          : backward_only(p, stage, steady / 2, micros);
 }
 
-/// What a layout names.
+/// Returns the schedule of a layout.
 constexpr pipeline_schedule schedule_of(const layout& l) {
   return l.schedule != nullptr ? l.schedule : &one_forward_one_backward;
 }
-/// "1F1B", "GPipe", "a schedule of its own".
+/// Returns the name of a layout's schedule: "1F1B", "GPipe", "a schedule of its own".
 constexpr const char* name_of_schedule(const layout& l) {
   const pipeline_schedule s = schedule_of(l);
   if (s == &one_forward_one_backward) return l.virtual_stages > 1 ? "interleaved 1F1B" : "1F1B";
   return s == &gpipe ? "GPipe" : "a schedule of its own";
 }
 
-/// What is at a position of a step: one micro-batch alone goes through all chunks, and back,
-/// whatever the schedule.
+/// Returns the pass at a position of a step. One micro-batch alone goes through all chunks, and
+/// back, whatever the schedule is.
 constexpr slot slot_at(pipeline_schedule order, const pipeline& p, int stage, int i, int micros) {
   return micros == 1 ? gpipe(p, stage, i, 1) : order(p, stage, i, micros);
 }
 
-/// The most micro-batches that are between two of their passes on a stage, both included. `ways`: 1
-/// of a step that only goes forward.
+/// Returns the most micro-batches that are between two of their passes on a stage, both included.
+/// `ways`: 1 for a step that only goes forward.
 constexpr int in_flight(pipeline_schedule order, const pipeline& p, int stage, const slot& from,
                         const slot& to, int micros, int ways = 2) {
   int most = 0, now = 0;
@@ -101,12 +101,12 @@ constexpr int in_flight(pipeline_schedule order, const pipeline& p, int stage, c
   return most;
 }
 
-/// MEGA-T003 for the first position of a schedule that runs no pass of the step or one that ran
-/// before, a backward pass before its forward pass, that waits for what nobody sends it, or for a
-/// neighbour to receive what the pass would write over (deadlocks), or receives in another order
-/// than the neighbour sends; else no fault. A pass receives, waits until what was sent from its
-/// place before has gone, and sends: verify_step holds the tasks of a stage to that. `ways`: 1 of
-/// a step that only goes forward.
+/// Returns MEGA-T003 for the first position of a schedule whose pass the step does not have, that
+/// runs a pass again, or a backward pass before its forward pass, that waits for something that is
+/// never sent or for a neighbour that never receives (a deadlock), or that receives in another
+/// order than the neighbour sends; else no fault. A pass receives, waits until the earlier value in
+/// its place has been sent, and sends: verify_step checks this for the tasks of a stage. `ways`: 1
+/// for a step that only goes forward.
 constexpr fault_record verify_schedule(pipeline_schedule order, const pipeline& p, int micros,
                                        int ways = 2) {
   fault_record wrong;
@@ -132,7 +132,7 @@ constexpr fault_record verify_schedule(pipeline_schedule order, const pipeline& 
     return done[((backward ? 1 : 0) * all + v) * micros + micro];
   };
   list<int> sent(2 * all, -1); // by pass and virtual stage: the micro-batch sent last
-  list<int> at(p.stages);      // the next position of each stage
+  list<int> at(p.stages);      // next position of each stage
   for (bool moved = true; moved;) {
     moved = false;
     for (int stage = 0; stage < p.stages; ++stage)
@@ -156,11 +156,11 @@ constexpr fault_record verify_schedule(pipeline_schedule order, const pipeline& 
   }
   for (int stage = 0; stage < p.stages; ++stage)
     if (at[stage] < n) return refuse(stage, at[stage], "what it waits for never comes");
-  // What goes between two stages in one direction is taken in the order in which it is sent.
+  // A stage takes what its neighbour sends in one direction in the order in which that is sent.
   for (int stage = 0; stage < p.stages; ++stage)
     for (const bool backward : {false, true}) {
       const int other = (stage + (backward ? p.stages - 1 : 1)) % p.stages;
-      int j = 0; // the next position of the other stage
+      int j = 0; // next position of the other stage
       for (int i = 0; i < n; ++i) {
         const slot& s = slots[stage * n + i];
         const int to = p.number(stage, s.chunk) + (backward ? -1 : 1);
@@ -178,14 +178,14 @@ constexpr fault_record verify_schedule(pipeline_schedule order, const pipeline& 
   return wrong;
 }
 
-/// Micro-batches of a step by which the buffers of a stage are laid out: the most that it may have,
-/// or so many that no more are in flight of any greater number.
+/// Returns the number of micro-batches of a step by which a stage's buffers are laid out: the most
+/// that the step may have, or one from which on no more are in flight.
 constexpr int micros_to_lay_out(const pipeline& p, int most) {
   if (most == 0) return 2 * p.stages;
   return p.chunks == 1 || most < p.stages ? most : most / p.stages * p.stages;
 }
-/// MEGA-T003 for a schedule that keeps ever more micro-batches in flight, while nothing says how
-/// many a step has (`most`; 0: any number).
+/// Returns MEGA-T003 for a schedule that keeps ever more micro-batches in flight where their number
+/// is not bounded (`most`; 0: any number).
 constexpr fault_record verify_flights(pipeline_schedule order, const pipeline& p, int most) {
   fault_record wrong;
   if (most > 0) return wrong;

@@ -1,6 +1,6 @@
-// A step as data: which graph runs when, in one list of tasks. Functions make the lists of a
-// training step and of an evaluation from what a pipeline stage has and from its schedule; the
-// executor runs them, and plan/buffers.hpp reads from them how long values live.
+// A step as data: one list of tasks that says which graph runs when. Functions make the lists of a
+// training step and of an evaluation from the uses of a pipeline stage and from its schedule. The
+// executor runs the tasks, and plan/buffers.hpp reads from them how long values live.
 #pragma once
 
 #include <megacpp/graph/graph.hpp>
@@ -11,22 +11,25 @@
 
 namespace mc {
 
-/// What part of a step a use is.
+/// The role of a use in a step.
 enum class used_as : std::uint8_t { stem, layer, head, totals, update };
 
-/// A graph of a rank's pipeline stage, and the layer it stands for.
+/// A use of a graph on a rank's pipeline stage: the graph, and the layer for which it runs.
 struct part_use {
-  int part = 0;     ///< 0 the stem, 1 ... kinds the kinds of block, kinds + 1 the head, then others
-  int layer = -1;   ///< of the model; -1 the stem, its number of layers the head
-  int index = 0;    ///< of this layer among those of its kind on this stage
-  int position = 0; ///< in running order; -1: none
-  int chunk = 0;    ///< of the stage
+  /// Number of the graph: 0 the stem, 1 ... kinds the kinds of block, kinds + 1 the head, then
+  /// others.
+  int part = 0;
+  int layer = -1;   ///< layer of the model; -1 for the stem, the number of layers for the head
+  int index = 0;    ///< number of this layer among those of its kind on this stage
+  int position = 0; ///< position in running order; -1: none
+  int chunk = 0;    ///< chunk of the stage
   used_as as = used_as::layer;
 };
 
-/// f(part_use) for what a stage of a layout's pipeline runs, in running order, one chunk behind the
-/// other: the stem is on the first virtual stage, the head on the last. Between chunks a position
-/// is left out, since what one gives does not go to the next. kind_of(l) counts the kinds in use.
+/// Calls f(part_use) for the uses of a stage of a layout's pipeline, in running order, one chunk
+/// behind the other. The stem is on the first virtual stage, the head on the last. Between chunks a
+/// position is left out, since the result of one chunk is not the input of the next. kind_of(l)
+/// counts the kinds in use.
 template <class Kind, class F> constexpr void for_each_use(int layers, int kinds,
                                                            const layout& ranks, int stage,
                                                            Kind kind_of, F f) {
@@ -46,47 +49,48 @@ template <class Kind, class F> constexpr void for_each_use(int layers, int kinds
   }
 }
 
-/// Micro-batches that a step or an evaluation may have: its tasks are counted in int.
+/// The most micro-batches of a step or an evaluation, since tasks are counted in int.
 inline constexpr int max_micros = (1 << 29) / max_chunks;
 
-/// What a task does. feed: the batch's integers become those of its micro-batch. receive and send:
-/// the stream from and to the neighbour stages in the forward pass, its cotangent in the backward
-/// pass. What is sent goes while other tasks run; wait: until what was sent before from the same
-/// place has gone. clear: what the step adds to becomes zero; which phase does so says what it is:
-/// forward the totals, backward the main gradients, epilogue a use's gradients of derived values.
+/// The action of a task. run: nodes of a graph. feed: gives the integers of the batch for its
+/// micro-batch. receive and send: the stream from and to the neighbour stages in the forward pass,
+/// its cotangent in the backward pass; what is sent goes while other tasks run. wait: until the
+/// value sent before from the same place has gone. clear: sets sums of the step to zero, which its
+/// phase selects: forward the totals, backward the main gradients, epilogue a use's gradients of
+/// derived values.
 enum class action : std::uint8_t { run, feed, receive, send, wait, clear };
 inline constexpr int actions = 6;
 
 struct task {
   action what = action::run;
-  phases when = phase::forward; ///< run: which nodes; clear: what; else of which pass
-  std::int16_t use = -1;        ///< run, clear: the graph's place in running order
-  std::int32_t micro = -1;      ///< the micro-batch; -1: once a step
+  phases when = phase::forward; ///< run: phases of the nodes; clear: which sums; else which pass
+  std::int16_t use = -1;        ///< run, clear: number of the use; -1: none
+  std::int32_t micro = -1;      ///< number of the micro-batch; -1: the task runs once a step
 
   constexpr bool operator==(const task&) const = default;
 };
 
-/// What a step runs: so many of a stage's uses, in running order, and what comes once behind them.
-/// An evaluation has another head than training.
+/// The shape of a step: uses of a stage in running order, and graphs that run once behind them. An
+/// evaluation has another head than training.
 struct step_shape {
   int uses = 0;
-  int first = 0;   ///< the number of the first of them
-  int head = -1;   ///< what runs in place of the last of them; -1: that itself
-  int totals = -1; ///< what makes its totals whole; -1: it has none
-  int update = -1; ///< the update; -1: it has none
+  int first = 0;   ///< number of the first of these uses
+  int head = -1;   ///< use that runs in place of the last of them; -1: none
+  int totals = -1; ///< use that makes the totals whole; -1: none
+  int update = -1; ///< use of the update; -1: none
   pipeline of{};
   int stage = 0;
-  int begins[max_chunks]{}; ///< the first use of each chunk
+  int begins[max_chunks]{}; ///< first use of each chunk
   pipeline_schedule order = &one_forward_one_backward;
 
   constexpr int use(int u) const { return u + 1 == uses && head >= 0 ? head : first + u; }
   constexpr int begin(int chunk) const { return chunk < of.chunks ? begins[chunk] : uses; }
-  /// Positions of the schedule, and what is at one.
+  /// Returns the number of positions of the schedule; at() returns the pass at one.
   constexpr int positions(int micros) const { return (update >= 0 ? 2 : 1) * micros * of.chunks; }
   constexpr slot at(int i, int micros) const { return slot_at(order, of, stage, i, micros); }
 };
 
-/// Writes a task to a text: "backward(layer 3) of micro-batch 1". `uses`: those of the step.
+/// Writes a task: "backward(layer 3) of micro-batch 1". `uses` are those of the step.
 template <class Text>
 constexpr void spell(Text& out, const task& t, std::span<const part_use> uses) {
   constexpr const char* names[] = {"run", "feed", "receive", "send", "wait", "clear"};
@@ -103,20 +107,20 @@ constexpr void spell(Text& out, const task& t, std::span<const part_use> uses) {
   if (t.micro >= 0) out << " of micro-batch " << t.micro;
 }
 
-/// A graph's nodes of some phases.
+/// Makes a task that runs a graph's nodes of some phases.
 constexpr task run_task(int use, phases when, int micro = -1) {
   return {action::run, when, static_cast<std::int16_t>(use), micro};
 }
-/// Any other task. `use`: the one that reads what is received, or makes what is sent.
+/// Makes any other task. `use` reads the value that is received, or makes the value that is sent.
 constexpr task other_task(action what, phases when, int micro, int use = -1) {
   return {what, when, static_cast<std::int16_t>(use), micro};
 }
-/// Zeros, before the first micro-batch.
+/// Makes a task that clears sums, before the first micro-batch.
 constexpr task clear_task(phases when, int use = -1) {
   return {action::clear, when, static_cast<std::int16_t>(use), -1};
 }
 
-/// f(task) for the forward pass of a micro-batch through a chunk.
+/// Calls f(task) for the forward pass of a micro-batch through a chunk.
 template <class F>
 constexpr void for_each_forward_task(const step_shape& s, int micro, int chunk, F f) {
   const int v = s.of.number(s.stage, chunk), begin = s.begin(chunk), end = s.begin(chunk + 1);
@@ -140,7 +144,7 @@ constexpr void for_each_backward_task(const step_shape& s, int micro, int chunk,
   }
   if (v > 0) f(other_task(action::send, backward_pass, micro, s.use(begin)));
 }
-/// f(task) for the end of everything that was sent.
+/// Calls f(task) for the waits for all that was sent, at the end of a step.
 template <class F> constexpr void for_each_final_wait(const step_shape& s, F f) {
   for (int chunk = 0; chunk < s.of.chunks; ++chunk) {
     const int v = s.of.number(s.stage, chunk);
@@ -150,8 +154,8 @@ template <class F> constexpr void for_each_final_wait(const step_shape& s, F f) 
       f(other_task(action::wait, backward_pass, -1, s.use(s.begin(chunk))));
   }
 }
-/// f(task) before the first micro-batch of a step or an evaluation: zeros, and what is derived of
-/// parameters.
+/// Calls f(task) for the tasks before the first micro-batch of a step or an evaluation: they clear
+/// sums and derive values from parameters.
 template <class F> constexpr void for_each_first_task(const step_shape& s, F f) {
   if (s.totals >= 0) f(clear_task(phase::forward));
   if (s.update >= 0) {
@@ -160,11 +164,11 @@ template <class F> constexpr void for_each_first_task(const step_shape& s, F f) 
   }
   for (int u = 0; u < s.uses; ++u) f(run_task(s.use(u), phase::prologue));
 }
-/// f(task) behind the last one: the totals.
+/// Calls f(task) for the task behind the last micro-batch, which makes the totals whole.
 template <class F> constexpr void for_each_last_task(const step_shape& s, F f) {
   if (s.totals >= 0) f(run_task(s.totals, phase::forward));
 }
-/// f(task) for the passes of so many micro-batches.
+/// Calls f(task) for the passes of so many micro-batches.
 template <class F> constexpr void for_each_pass_task(const step_shape& s, int micros, const F& f) {
   for (int i = 0; i < s.positions(micros); ++i) {
     const slot at = s.at(i, micros);
@@ -172,8 +176,9 @@ template <class F> constexpr void for_each_pass_task(const step_shape& s, int mi
     else for_each_forward_task(s, at.micro, at.chunk, f);
   }
 }
-/// f(task) for what completes the gradients of so many micro-batches: after their passes, those of
-/// derived values go back to their parameters', tied ones join those, and all are reduced.
+/// Calls f(task) for the tasks that make the gradients of so many micro-batches: after the passes,
+/// gradients of derived values are taken back to their parameters, tied ones are added, and all are
+/// reduced.
 template <class F>
 constexpr void for_each_gradient_task(const step_shape& s, int micros, const F& f) {
   for_each_first_task(s, f);
@@ -183,12 +188,12 @@ constexpr void for_each_gradient_task(const step_shape& s, int micros, const F& 
   f(run_task(s.update, phase::prologue));
   for_each_final_wait(s, f);
 }
-/// f(task) for what applies them: the norm, then the update.
+/// Calls f(task) for the tasks that apply the gradients: the norm, then the update.
 template <class F> constexpr void for_each_updating_task(const step_shape& s, F f) {
   f(run_task(s.update, phase::forward));
   f(run_task(s.update, phase::epilogue));
 }
-/// f(task) for an evaluation of so many micro-batches.
+/// Calls f(task) for an evaluation of so many micro-batches.
 template <class F>
 constexpr void for_each_evaluation_task(const step_shape& s, int micros, const F& f) {
   for_each_first_task(s, f);
@@ -197,7 +202,7 @@ constexpr void for_each_evaluation_task(const step_shape& s, int micros, const F
   for_each_final_wait(s, f);
 }
 
-/// The tasks of a training step.
+/// Returns the tasks of a training step.
 constexpr list<task> training_step(const step_shape& s, int micros) {
   list<task> tasks;
   const auto add = [&](const task& t) { tasks.push(t); };
@@ -205,7 +210,7 @@ constexpr list<task> training_step(const step_shape& s, int micros) {
   for_each_updating_task(s, add);
   return tasks;
 }
-/// Those of an evaluation.
+/// Returns the tasks of an evaluation.
 constexpr list<task> evaluation_step(const step_shape& s, int micros) {
   list<task> tasks;
   for_each_evaluation_task(s, micros, [&](const task& t) { tasks.push(t); });

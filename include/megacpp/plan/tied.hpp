@@ -1,9 +1,10 @@
-// Tied parameters over parts. All uses collect one main grad, or each its own (plan/registry.hpp),
-// which the step's end adds up before they are reduced, once, where the parameter is declared
-// first. So each must collect in the stored form: a use gathered or cut before the forward pass
-// would collect elsewhere. What an op computes of the
-// parameter before the forward pass collects apart, and the epilogue brings it back when the ties
-// have joined: such uses are refused.
+// Checks of parameters that several parts use (tied parameters). All uses collect one main
+// gradient, or each its own (plan/registry.hpp); the end of a step adds these up and reduces the
+// sum once, for the part that declares the parameter. So each use must collect its gradient with
+// the placement in which the parameter is stored, and a use that is gathered or cut before the
+// forward pass is refused. A value that an op computes from the parameter before the forward pass
+// collects its gradient apart, and the epilogue brings that back only after the uses are added up,
+// so such a use is refused, too.
 #pragma once
 
 #include <megacpp/op/redistribute.hpp>
@@ -13,13 +14,14 @@ namespace mc {
 
 namespace detail {
 
-/// The parameter of which a value is another state, or -1.
+/// Returns the parameter of which v is another state, or -1.
 constexpr value_id parameter_behind(const graph& g, value_id v) {
   while (v >= 0 && g.at(v).producer >= 0) v = g.at_node(g.at(v).producer).in[0];
   return v >= 0 && g.at(v).is == role::parameter ? v : value_id{-1};
 }
 
-/// The first axis on which a use's gradient is not stored as the parameter is.
+/// Returns the first axis on which a use's gradient is not sharded as the parameter is stored; -1:
+/// none.
 constexpr int axis_apart(const placement& grad, const placement& stored) {
   for (int a = 0; a < axes; ++a) {
     const place p = grad.at[a];
@@ -29,7 +31,7 @@ constexpr int axis_apart(const placement& grad, const placement& stored) {
   return -1;
 }
 
-/// The node of the prologue that computes on the parameter of this name, or null.
+/// Returns the node of the prologue that computes on the parameter of this name, or null.
 constexpr const node* computing_on(const graph& g, const value& name) {
   for (int i = 0; i < g.node_count; ++i) {
     const node& n = g.at_node(i);
@@ -42,12 +44,12 @@ constexpr const node* computing_on(const graph& g, const value& name) {
 
 } // namespace detail
 
-/// MEGA-C007 for the first tied parameter that a part computes on before it is used. `parts` are
-/// the forward graphs of all parts.
+/// Returns MEGA-C007 for the first tied parameter on which a part computes before it is used.
+/// `parts` are the forward graphs of all parts.
 constexpr fault_record fault_of_computed_ties(std::span<const graph* const> parts) {
   fault_record wrong;
   for (const graph* g : parts)
-    if (g->wrong.code != fault::none) return wrong; // is told first
+    if (g->wrong.code != fault::none) return wrong; // this fault is told first
   for (const graph* use : parts)
     for (int i = 0; i < use->parameter_count; ++i) {
       const parameter_info& info = use->parameters[i];
@@ -59,8 +61,8 @@ constexpr fault_record fault_of_computed_ties(std::span<const graph* const> part
   return wrong;
 }
 
-/// The fault of the first tied parameter of which a use collects in another form. `parts` are the
-/// derived graphs of all parts.
+/// Returns the fault of the first tied parameter of which a use collects its gradient with another
+/// placement. `parts` are the derived graphs of all parts.
 constexpr fault_record fault_of_ties(std::span<const graph* const> parts) {
   registry r;
   for (const graph* head : parts)

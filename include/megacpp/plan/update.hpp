@@ -1,12 +1,14 @@
-// The graphs of a step's end. One reduces what the step has summed: its loss, the tokens of it, and
-// the blocks' own losses. The other joins gradients of tied uses with those of their parameters and
-// reduces those of each group of the registry that are pending sums, in place (phase prologue),
-// takes one gradient norm over all groups (phase forward), and updates each group (phase epilogue).
-// Under ZeRO 1 the sum over replicas leaves each rank its share of a group's range, which it counts
-// and updates, and then all gather the weights.
-// Stages of a pipeline hold other layers, so that ranges are shards over pp: as many elements for
-// each stage, those that the smaller ones lack are zero. What stages share is a pending sum over pp
-// as well, to which those that have none of it add nothing, and counts once, on the first that has.
+// The graphs of the end of a step. The graph of the totals sums over ranks what each has added up:
+// the loss, its tokens, and the side losses of parts. The graph of the update has three phases. In
+// the prologue it adds gradients of tied uses to those of their parameters, and reduces the
+// gradients of each group of the registry in place. In the forward phase it takes one gradient norm
+// over all groups. In the epilogue it updates each group. Under ZeRO 1 the reduction leaves each
+// rank the sum of its share of a group's range, which it counts and updates; then all ranks gather
+// the weights.
+// Pipeline stages hold different layers, so ranges are shards over pp with an equal number of
+// elements; those that smaller stages lack are zero. A group that stages share is a pending sum
+// over pp as well, to which stages without it add nothing, and counts once, on the first stage that
+// has it.
 #pragma once
 
 #include <megacpp/op/elementwise.hpp>
@@ -20,9 +22,9 @@
 
 namespace mc {
 
-/// A group's range at a step's end: all of it, as weights lie, or gradients that are sums over some
-/// axes yet (those over which ranks share it, or all); what a rank updates; what counts in the
-/// norm.
+/// The ranges of a group at the end of a step: whole weights; gradients that are still pending sums
+/// over some axes (those over which ranks share the group, or all); the share that a rank updates;
+/// the range that counts in the norm.
 enum class range : std::uint8_t { whole, unscattered, pending, share, counted };
 constexpr placement placement_of(const registry::group& group, range what) {
   placement at;
@@ -37,13 +39,13 @@ constexpr placement placement_of(const registry::group& group, range what) {
   if (what == range::counted && group.shared) at[axis::pp] = shard(dim::elements);
   return at;
 }
-/// Of one rank.
+/// Returns the number of elements of a range on one rank.
 constexpr std::int64_t elements_of(const registry::group& group, range what) {
   if (what == range::counted && !group.counted) return 0;
   return what >= range::share ? group.share : group.count;
 }
 
-/// A value (layers, n) of a group, or (n) where `layers` is 0.
+/// Adds an input (layers, n) for a range of a group, or (n) where `layers` is 0.
 constexpr var range_value(builder& b, const registry::group& group, range what, std::int64_t n,
                           feed from, const char* name, dtype t, int slot, std::int64_t layers = 0) {
   value v;
@@ -59,18 +61,21 @@ constexpr var range_value(builder& b, const registry::group& group, range what, 
   return {&b, b.add(v, 0)};
 }
 
-/// A group's range: where shares are cut of each layer, by layers.
+/// Adds an input for the range of a group. Where shares are cut from each layer, its first dim is
+/// `layers`.
 constexpr var group_value(builder& b, const registry::group& group, range what, feed from,
                           const char* name, dtype t, int slot) {
   const std::int64_t n = elements_of(group, what), layers = group.part < 0 ? 0 : group.layers;
   return range_value(b, group, what, layers > 0 ? n / layers : n, from, name, t, slot, layers);
 }
-/// The group of a parameter whose gradient is a sum over more ranks than the others'.
+/// Returns the group of a parameter whose gradient is a pending sum over more axes than the
+/// others'.
 constexpr registry::group summed_further(registry::group group, axis_set over) {
   group.pending = axis_set::of_bits(group.pending.bits | over.bits);
   return group;
 }
-/// Over which a group's gradients are summed for all ranks, and over which for its share each.
+/// Returns the axes over which a group's gradients are summed for all ranks. scattered_over()
+/// returns those over which each rank gets the sum of its share.
 constexpr axis_set reduced_over(const mesh& ranks, const registry::group& group) {
   return of_several_ranks(ranks, group.pending.without(group.scattered));
 }
@@ -78,12 +83,13 @@ constexpr axis_set scattered_over(const mesh& ranks, const registry::group& grou
   return of_several_ranks(ranks, group.scattered);
 }
 
-/// In which a group's gradients go from rank to rank. Loads, which are none, go as they are.
+/// Returns the type in which a group's gradients go from rank to rank. Loads of experts are no
+/// gradients and keep their type.
 constexpr dtype wire_of(const precision_policy& p, const registry::group& group) {
   return group.update == update_rule::balance ? p.main_gradient : p.wire;
 }
 
-/// A number that is summed over a group's elements, complete on every rank.
+/// Returns a number that is summed over a group's elements, complete on every rank.
 constexpr var over_all_ranks(var s) {
   for (int a = 0; a < axes; ++a)
     if (s.at(static_cast<axis>(a)).s == state::partial)
@@ -93,7 +99,8 @@ constexpr var over_all_ranks(var s) {
 
 namespace detail {
 
-/// What the graph of a step's end owes, held against the registry. Counts what is to be written.
+/// Checks the graph of a step's end against the registry, and counts the ops that must write
+/// operands.
 struct update_verifier {
   graph& g;
   const registry& r;
@@ -105,7 +112,8 @@ struct update_verifier {
   constexpr bool is(value_id v, feed f, int slot) const {
     return v >= 0 && g.at(v).is == role::input && g.at(v).from == f && g.at(v).slot == slot;
   }
-  /// The same of `n` elements of a group on each rank: placed as it is, in the type of its store.
+  /// Returns whether v is input `f` for `n` elements of a group on each rank, with its placement
+  /// and the type of its store.
   constexpr bool is(value_id v, feed f, int slot, const registry::group& group, range what,
                     std::int64_t n, std::int64_t layers = 0) const {
     bool same = is(v, f, slot);
@@ -122,17 +130,19 @@ struct update_verifier {
     return x.rank == (layers > 0 ? 2 : 1) && x.dims[x.rank - 1] == extent(dim::elements, n) &&
            x.type == type_of_store(precision, f);
   }
-  /// v is a group's range.
+  /// Returns whether v is the range of group k.
   constexpr bool is(value_id v, feed f, int k, range what) const {
     const registry::group& group = r.groups[k];
     const std::int64_t n = elements_of(group, what), layers = group.part < 0 ? 0 : group.layers;
     return is(v, f, k, group, what, layers > 0 ? n / layers : n, layers);
   }
-  /// Loads go from rank to rank as they are: balance_step takes their signs.
+  /// Returns the type in which gradients go from rank to rank. Loads keep their type: balance_step
+  /// takes their signs.
   constexpr dtype wire(const registry::group& group) const {
     return group.update == update_rule::balance ? precision.main_gradient : precision.wire;
   }
-  /// The one node of an op in a phase for which holds(node).
+  /// Returns the one node of an op in a phase for which holds(node). Fails unless there is exactly
+  /// one.
   constexpr const node* one(const op_info& op, phase when, const char* what, auto holds) {
     const node* found = nullptr;
     int count = 0;
@@ -142,8 +152,8 @@ struct update_verifier {
     if (count != 1) fail(what);
     return found;
   }
-  /// A gradient that is a sum over more ranks than those of other uses is reduced over these once.
-  /// Returns the node that does so; null: it is no such sum.
+  /// Checks that a gradient that is a sum over more ranks than those of other uses is reduced over
+  /// these once. Returns the node that reduces it; null: it needs none.
   constexpr const node* brought_together(const registry::entry& e, feed f, int k) {
     const axis_set over = of_several_ranks(ranks, e.apart);
     if (over.empty()) return nullptr;
@@ -154,16 +164,16 @@ struct update_verifier {
              n.attr == attributes(op::exchange_attributes{over, precision.wire});
     });
   }
-  /// A declaration's gradient becomes a sum over the ranks that its uses' are sums over, before
-  /// these join it.
+  /// Checks that a declaration's gradient becomes a sum over the ranks of its uses' sums before
+  /// these are added to it.
   constexpr void bring_together(const registry::entry& e, int k) {
-    // Where a stage has none of a group, gradients of another group lie.
+    // A stage that has nothing of a group has gradients of another group there.
     if (r.groups[e.group].count == 0) fail("tied gradient");
     const node* reduces = brought_together(e, feed::declared_gradient, k);
     for (const node* n = g.nodes; reduces != nullptr && n < reduces; ++n)
       if (n->op == &op::add_gradient) fail("tied gradient");
   }
-  /// A tied gradient joins its parameter's, before that is reduced.
+  /// Checks that a tied gradient is added to its parameter's gradient before that is reduced.
   constexpr void tie(const registry::entry& e, int k) {
     ++writes;
     const registry::group& group = r.groups[e.group];
@@ -178,8 +188,8 @@ struct update_verifier {
           g.at(n->in[0]).from == feed::gradient)
         fail("tied gradient");
   }
-  /// A group's gradients are reduced once, over all ranks that have added to them, and where these
-  /// share it, its weights come together once.
+  /// Checks that a group's gradients are reduced once, over all ranks that have added to them, and
+  /// that its weights are gathered once where ranks share it.
   constexpr void reduce(int k) {
     const axis_set all = reduced_over(ranks, r.groups[k]),
                    shares = scattered_over(ranks, r.groups[k]);
@@ -213,7 +223,8 @@ struct update_verifier {
     if (last == 4) same = same && store(2, feed::first_moment) && store(3, feed::second_moment);
     return same;
   }
-  /// A group is updated once, by its rule, and what that says of its blocks is told.
+  /// Checks that a group is updated once, by its rule, and that its number of broken blocks is
+  /// reported.
   constexpr void update(int k, const node& clip, const reached& told) {
     const registry::group& group = r.groups[k];
     ++writes;
@@ -232,14 +243,15 @@ struct update_verifier {
     });
     if (made != nullptr && !told.needed[made->out[0]]) fail("broken blocks");
   }
-  /// Moments that are rounded by chance are so by the run's seed, each element by its own number.
+  /// Returns whether moments that are rounded at random get the seed of the run and the group's
+  /// origins.
   constexpr bool rounded(const node& n, int k) const {
     if (!precision.rounds_moments()) return n.in[8] < 0 && n.in[9] < 0;
     const registry::group& group = r.groups[k];
     return is(n.in[8], feed::seed, 0) &&
            is(n.in[9], feed::origin, k, group, range::whole, group.origins * words_of_origin);
   }
-  /// A group's gradient counts once in the norm.
+  /// Checks that a group's gradient counts once in the norm.
   constexpr void norm(int k, const node& clip) {
     const node* squares = one(op::sum_of_squares, phase::forward, "norm", [&](const node& n) {
       return is(n.in[0], feed::gradient, k, range::counted) &&
@@ -248,7 +260,7 @@ struct update_verifier {
     if (squares == nullptr) return;
     value_id s = squares->out[0];
     int times = 1;
-    for (int i = 0; i < g.node_count; ++i) { // behind its reductions, and added to others
+    for (int i = 0; i < g.node_count; ++i) { // after its reductions, added to others
       const node& n = g.at_node(i);
       const int reads = (n.in[0] == s) + (n.op == &op::add && n.in[1] == s);
       if (reads == 0 || (!n.op->redistributes && n.op != &op::add)) continue;
@@ -258,13 +270,13 @@ struct update_verifier {
     for (value_id v : clip.in) last += v == s;
     if (times * last != 1) fail("norm");
   }
-  /// A number that every rank reads is the same on each.
+  /// Checks that a number that every rank reads is the same on each.
   constexpr void whole(value_id v, const char* what) {
     if (v < 0) return;
     for (const place& p : g.at(v).at.at)
       if (p.s == state::partial || p.s == state::shard) fail(what);
   }
-  /// A number is told as a total of its own.
+  /// Checks that a number is added to a total of its own.
   constexpr void told_as(step_total t, phase when, value_id x, const char* what) {
     ++writes;
     one(op::add_total, when, what, [&](const node& n) {
@@ -287,13 +299,13 @@ struct update_verifier {
     told_as(step_total::norm, phase::forward, g.outputs[1], "norm");
     if (g.outputs[0] >= 0)
       told_as(step_total::broken, phase::epilogue, g.outputs[0], "broken blocks");
-    int norms = 0; // token count and loss stand beside them
+    int norms = 0; // the token count and the loss are operands beside them
     for (int k = 0; k < r.group_count; ++k) {
       const registry::group& group = r.groups[k];
       if (group.frozen) continue;
       reduce(k);
       update(k, *clip, told);
-      if (group.update == update_rule::balance) continue; // a load, not a gradient
+      if (group.update == update_rule::balance) continue; // it is a load, and no gradient
       norm(k, *clip);
       ++norms;
     }
@@ -310,18 +322,18 @@ struct update_verifier {
 
 } // namespace detail
 
-/// Records MEGA-P019 unless the graph does what a step's end owes: every tied gradient joins its
-/// parameter's once; every group's gradient is reduced once, counts once in the norm and is applied
-/// once, clipped, by the group's rule and to its stores, over their whole length and as they lie on
-/// the ranks, which have all of the weights again; nothing else is written, nothing computed is
-/// lost, and every rank is told the same.
+/// Records MEGA-P019 unless the graph does all that a step's end must do. Every tied gradient is
+/// added to its parameter's once. Every group's gradient is reduced once, counts once in the norm,
+/// and is applied once, clipped, by the group's rule and to its stores, over their whole length and
+/// with their placement on the ranks, which have all of the weights again. Nothing else is written,
+/// nothing computed is lost, and every rank reports the same numbers.
 constexpr void verify_update(graph& g, const registry& r, const mesh& ranks,
                              const precision_policy& precision) {
   if (g.wrong.code == fault::none) g.wrong = verify_nodes(g);
   if (g.wrong.code == fault::none) detail::update_verifier{g, r, ranks, precision}.verify();
 }
 
-/// Records MEGA-P019 unless each pending total, and nothing else, is added once to its whole.
+/// Records MEGA-P019 unless each pending total, and nothing else, is added once to its whole total.
 constexpr void verify_totals(graph& g) {
   if (g.wrong.code == fault::none) g.wrong = verify_nodes(g);
   int found = 0, writes = 0;
@@ -329,7 +341,7 @@ constexpr void verify_totals(graph& g) {
     const node& n = g.at_node(i);
     if (n.op->changes == 0) continue;
     ++writes;
-    value_id from = n.in[1]; // before its reductions
+    value_id from = n.in[1]; // the total before its reductions
     while (g.at(from).producer >= 0 && g.at_node(g.at(from).producer).op->redistributes)
       from = g.at_node(g.at(from).producer).in[0];
     const value &x = g.at(from), &whole = g.at(n.in[0]);
@@ -341,7 +353,7 @@ constexpr void verify_totals(graph& g) {
     record(g, fault::P019, 0, "totals");
 }
 
-/// The graph that makes whole what a step has summed, of a mesh.
+/// Returns the graph that sums the totals of a step over the ranks of a mesh.
 constexpr graph totals_graph(const mesh& ranks) {
   builder b{ranks};
   for (const auto t : {step_total::loss, step_total::tokens, step_total::side_loss})
@@ -350,9 +362,10 @@ constexpr graph totals_graph(const mesh& ranks) {
   return b.g;
 }
 
-/// The step's end behind that. `ranks`: the mesh. Outputs: the number of
-/// blocks whose weights or moments the update left infinite or not a number, and the norm of the
-/// mean gradient; both are totals as well. A fault of the registry is the graph's.
+/// Returns the graph of a step's end behind the totals, for a mesh `ranks`. Its outputs are the
+/// number of blocks of elements whose weights or moments the update left infinite or not a number,
+/// and the norm of the mean gradient; both are totals as well. A fault of the registry becomes the
+/// graph's.
 constexpr graph update_graph(const registry& r, const mesh& ranks,
                              const precision_policy& precision) {
   builder b{ranks};
@@ -373,7 +386,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks,
   });
   for_each_tie(r, [&](const registry::entry& e, int k) {
     bring_together(e, feed::tied_gradient, "tied_gradient", k);
-    // Both are pending sums over the same axes now.
+    // Both gradients are pending sums over the same axes now.
     const auto use = [&](feed f, const char* name) {
       return range_value(b, r.groups[e.group], range::pending, e.count.n, f, name,
                          type_of_store(precision, f), k)
@@ -411,13 +424,13 @@ constexpr graph update_graph(const registry& r, const mesh& ranks,
       return group_value(b, group, what, feed::gradient, "gradient", precision.main_gradient, k);
     };
     gradients[k] = gradient(range::share);
-    if (group.update == update_rule::balance) continue; // a load, not a gradient
+    if (group.update == update_rule::balance) continue; // it is a load, and no gradient
     const var counted = group.shared ? gradient(range::counted) : gradients[k];
     const var squares =
         over_all_ranks({&b, b.emit(op::sum_of_squares, {counted.id}, 0,
                                    op::share_attributes{scattered_over(ranks, group)})});
     value_id& sum =
-        clip.in[2 + norms++ % (max_inputs - 2)]; // more than it has inputs: sums of several
+        clip.in[2 + norms++ % (max_inputs - 2)]; // the op has fewer inputs: several sums in one
     sum = sum < 0 ? squares.id : b.emit(op::add, {sum, squares.id}, 0);
   }
   const value_id factor = b.emit(clip);

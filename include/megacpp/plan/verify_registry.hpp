@@ -1,8 +1,8 @@
-// verify_registry: the second reading of what a registry says, from the graphs. Where each
-// parameter of each layer lies, which parameters are updated alike, over which ranks gradients are
-// sums and what stages share follows from the graphs and the numbers of layers; nothing of what
-// makes registries is used here, so that a mistake of the one is seen by the other. verify_update
-// holds the end of a step against a registry, and so against the graphs.
+// verify_registry: checks a registry a second time, from the graphs. These and the numbers of
+// layers say where each parameter of each layer lies, which parameters are updated alike, over
+// which ranks gradients are sums, and what stages share. The check uses no code that makes
+// registries, so that it sees their mistakes. verify_update checks the end of a step against the
+// registry.
 #pragma once
 
 #include <megacpp/graph/builder.hpp>
@@ -19,7 +19,7 @@ struct registry_verifier {
   int zero;
   const mesh& ranks;
   fault_record wrong{};
-  int copies[max_entries]{}; ///< how many times the stores have what an entry declares
+  int copies[max_entries]{}; ///< copies of each entry's parameter in the stores
 
   constexpr const graph& graph_of(const registry::entry& e) const {
     return *parts[static_cast<unsigned>(e.part)];
@@ -49,8 +49,8 @@ struct registry_verifier {
     wrong.what << ": " << what;
   }
 
-  /// Whether e and o are one parameter of the model: layers of blocks have their own, unless these
-  /// are tied.
+  /// Returns whether e and o are one parameter of the model. Layers of blocks have parameters of
+  /// their own, unless these are tied.
   constexpr bool one_parameter(const registry::entry& e, const registry::entry& o) const {
     if (&e == &o) return true;
     const auto named_alone = [&](const registry::entry& x) {
@@ -58,7 +58,7 @@ struct registry_verifier {
     };
     return named_alone(e) && named_alone(o) && same_name(value_of(e), value_of(o));
   }
-  /// f(entry) for all that are one parameter with e.
+  /// Calls f(entry) for all entries that are one parameter with e.
   template <class F> constexpr void each_use(const registry::entry& e, F f) const {
     for (int i = 0; i < r.entry_count; ++i)
       if (one_parameter(e, r.entries[i])) f(r.entries[i]);
@@ -68,7 +68,7 @@ struct registry_verifier {
     each_use(e, [&](const registry::entry&) { ++uses; });
     return uses > 1;
   }
-  /// How many layers among `of` use it.
+  /// Returns how many layers among `of` use a parameter.
   constexpr int used_in(const registry::entry& e, std::span<const int> of) const {
     int n = 0;
     each_use(e, [&](const registry::entry& o) {
@@ -83,7 +83,8 @@ struct registry_verifier {
     return layers_of(e);
   }
 
-  /// The arrays of a form stand in their order, each with room for what the part declares of it.
+  /// Returns whether the arrays of a form lie in their order, each with room for the array that the
+  /// part declares.
   constexpr bool has_arrays(const registry::entry& e) const {
     if (e.form != info_of(e).form) return false;
     for (int k = 0; e.form != nullptr && k < e.form->count; ++k) {
@@ -95,12 +96,13 @@ struct registry_verifier {
     }
     return true;
   }
-  /// What a layer of an entry takes of its group: elements, or bytes of a form.
+  /// Returns the elements of its group that a layer of an entry takes; for a form, the bytes.
   static constexpr std::int64_t room_of(const registry::entry& e) {
     return e.form != nullptr ? e.arrays[e.form->count] : aligned_elements(e.count.n);
   }
 
-  /// One entry for each parameter of each part, in their order, and each says what the graph does.
+  /// Checks that there is one entry for each parameter of each part, in their order, which agrees
+  /// with the graph.
   constexpr bool is_complete() {
     int at = 0;
     for (std::size_t p = 0; p < parts.size(); ++p)
@@ -120,13 +122,13 @@ struct registry_verifier {
     if (!all) fail("parameters that no part has");
     return all;
   }
-  /// Whether what a part leaves of a gradient is a sum over an axis.
+  /// Returns whether the gradient that a part leaves is a pending sum over an axis.
   constexpr bool sums_over(const registry::entry& e, axis a) const {
     const value_id v = info_of(e).gradient;
     return v >= 0 && graph_of(e).at(v).at[a] == partial;
   }
-  /// A parameter's group is updated as it is, lies as it does, and has the sums that its gradient
-  /// is when the part is done.
+  /// Checks that the group of a parameter is updated and placed as the parameter is, and has the
+  /// same pending sums as its gradient when the part is done.
   constexpr void belongs(const registry::entry& e) {
     const parameter_info& p = info_of(e);
     const registry::group& k = group_of(e);
@@ -158,7 +160,8 @@ struct registry_verifier {
     if (k.counted != !(shared && used_in(e, before) > 0))
       fail("counted on another stage than the first that has it", &e);
   }
-  /// Every layer's is in the group, in its own place; a tied one is where it is declared.
+  /// Checks that every layer's parameter lies in the group, in its own place, and a tied one where
+  /// it is declared.
   constexpr void lies(const registry::entry& e) {
     const registry::group& k = group_of(e);
     const int n = copies_of(e);
@@ -184,7 +187,7 @@ struct registry_verifier {
     }
     for (int i = 0; i < r.entry_count && n > 0; ++i) {
       const registry::entry& o = r.entries[i];
-      if (&o == &e || o.group != e.group || copies_of(o) == 0) continue; // groups do not meet
+      if (&o == &e || o.group != e.group || copies_of(o) == 0) continue; // groups do not overlap
       if (overlap(e, n, o, copies_of(o))) fail("where another parameter lies", &e);
     }
     if (!k.shared || e.tied) return;
@@ -193,7 +196,8 @@ struct registry_verifier {
       if (!o->tied && o->group == e.group) first += room_of(*o);
     if (n > 0 && e.offset != first) fail("elsewhere than on other stages", &e);
   }
-  /// Entries of one part stand side by side in each layer; parts do one behind the other.
+  /// Returns whether two entries overlap. Entries of one part lie side by side in each layer; those
+  /// of different parts lie one behind the other.
   static constexpr bool overlap(const registry::entry& e, int n, const registry::entry& o, int m) {
     const std::int64_t size = room_of(e), other = room_of(o);
     if (e.part == o.part && n == m && n > 1) {
@@ -205,8 +209,9 @@ struct registry_verifier {
     return e.offset < o.offset + (m - 1) * o.stride + other &&
            o.offset < e.offset + (n - 1) * e.stride + size;
   }
-  /// Whether a tied use must not add to the gradient of its declaration: sums would depend on
-  /// micro-batches, would be taken over other ranks, or are written when all have been added.
+  /// Returns whether a tied use must collect its gradient apart from its declaration: else sums
+  /// would depend on micro-batches, would be over other ranks, or would be written after all have
+  /// been added.
   constexpr bool collects_apart(const registry::entry& e) const {
     if (!e.tied || info_of(e).frozen || layers_of(e) == 0) return false;
     bool own = !staged() && graph_of(e).sums == numerics::batch_invariant;
@@ -219,7 +224,7 @@ struct registry_verifier {
     });
     return own;
   }
-  /// Where a gradient collects: with the weight, or behind all others.
+  /// Checks where a gradient collects: at the offset of the weight, or behind all others.
   constexpr void collects(const registry::entry& e) {
     const bool own = collects_apart(e);
     if (!own && e.gradient != e.offset) fail("its gradient is elsewhere", &e);
@@ -234,9 +239,9 @@ struct registry_verifier {
         fail("its gradient is where another one's is", &e);
     }
   }
-  /// Groups are as long as what the stage has of them, with the padding that equal shares need, and
-  /// lie one behind the other: first the trained ones, then the frozen ones, which have weights
-  /// alone, then those of stored forms.
+  /// Checks the sizes of groups and stores. A group is as long as the stage's parameters of it,
+  /// with the padding that equal shares need. Groups lie one behind the other: first the trained
+  /// ones, then the frozen ones, which have weights alone, then those of stored forms.
   constexpr void sizes() {
     std::int64_t total = 0, forms = 0, trained = 0, states = 0, gradients = 0;
     for (int i = 0; i < 3 * r.group_count; ++i) {
@@ -282,9 +287,10 @@ struct registry_verifier {
 
 } // namespace detail
 
-/// MEGA-P019 unless the registry says of every parameter what the graphs do: all of them are there
-/// once, lie in places of their own within groups of their kind, tied ones where they are declared,
-/// on every stage that uses them, and count on the first. The arguments are those of make_registry.
+/// Returns MEGA-P019 unless the registry agrees with the graphs: it has all parameters once, each
+/// in its own place within a group of its kind, tied ones where they are declared, on every stage
+/// that uses them, and each counts on the first of these stages. The arguments are those of
+/// make_registry.
 constexpr fault_record verify_registry(const registry& r, std::span<const graph* const> parts,
                                        std::span<const int> layers, int zero = 0,
                                        const mesh& ranks = {}, std::span<const int> before = {}) {
@@ -293,7 +299,7 @@ constexpr fault_record verify_registry(const registry& r, std::span<const graph*
   return v.wrong;
 }
 
-/// The registry that make_registry makes of the same, verified.
+/// Returns the registry that make_registry makes, verified.
 constexpr registry verified_registry(std::span<const graph* const> parts,
                                      std::span<const int> layers, int zero = 0,
                                      const mesh& ranks = {}, std::span<const int> before = {}) {

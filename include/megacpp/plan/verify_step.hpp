@@ -1,11 +1,11 @@
 // verify_step: walks the tasks of a step, trusting neither their order nor the places and sizes of
-// buffers. Every buffer lies within its arena and holds all that the nodes of its tasks touch. What
-// a task reads must have been written for its micro-batch and not written over since; what it adds
-// to must have been cleared, once; every micro-batch's gradients reach every use once, are joined
-// and reduced once when they are complete, and are applied after that; totals are made whole once,
-// when every micro-batch has added to them. What is sent stays as it is until the step has waited
-// for it, and the stage exchanges with its neighbours what its schedule says, in that order:
-// verify_schedule lets all stages do so together.
+// buffers. Every buffer lies within its arena and holds all that the nodes of its tasks touch. A
+// value that a task reads must have been written for its micro-batch and not overwritten since. A
+// sum that it adds to must have been cleared, once. The gradients of every micro-batch reach every
+// use once, are joined and reduced once when they are complete, and are applied after that. Totals
+// are summed over ranks once, when every micro-batch has added to them. A value that is sent stays
+// as it is until the step has waited for it. The stage exchanges with its neighbours what its
+// schedule says, in that order: verify_schedule proves that all stages can do so together.
 #pragma once
 
 #include <megacpp/plan/memory.hpp>
@@ -20,29 +20,29 @@ struct step_walk {
   int micros;
   const buffer* at = b.all().data();
   fault_record wrong{};
-  const task* now = nullptr; // that runs
-  int tasks = 0;             // that have run
-  /// A copy of a buffer.
+  const task* now = nullptr; // task that runs now
+  int tasks = 0;             // number of tasks that have run
+  /// A copy of a buffer for one micro-batch.
   struct place {
-    int holds = nothing; ///< the micro-batch, `once`, or `before`: what lives on of another step
-    int touched = -1;    ///< the task that touched it last
+    int holds = nothing; ///< micro-batch that it holds; `once`; `before`: an earlier step
+    int touched = -1;    ///< task that touched it last
     bool flying = false; ///< it is being sent
   };
   list<place> places;
-  list<int> copy_of; // where a buffer's copies begin among these
-  /// Bytes of an arena that a copy of a buffer was written to last.
+  list<int> copy_of; // index in `places` of the first copy of each buffer
+  /// The bytes of an arena that were written last as one copy of a buffer.
   struct owned {
     std::int64_t first = 0, end = 0;
-    int number = -1, by = -1; ///< of the buffer, and of its place
+    int number = -1, by = -1; ///< number of the buffer, and of its copy in `places`
   };
-  list<list<owned>> owners{list<list<owned>>(arenas)}; // by rising place
+  list<list<owned>> owners{list<list<owned>>(arenas)}; // by rising offset
   list<char> ran;                                      // by use, phase and micro-batch
   list<char> fed;                                      // by micro-batch
-  list<task> exchanges;                                // what the schedule has the stage exchange
-  int exchanged = 0;                                   // how many of these it has
+  list<task> exchanges;                                // exchanges of the schedule
+  int exchanged = 0;                                   // number of them that ran
   static constexpr int nothing = -2, once = -1, before = -3;
 
-  constexpr ~step_walk() = default; // spelled out for nvcc
+  constexpr ~step_walk() = default; // nvcc needs it written out
   constexpr step_walk(const buffers& of, const step_shape& s, int m) : b(of), shape(s), micros(m) {
     ran.resize(static_cast<int>(b.uses().size()) * step_phases * micros);
     fed.resize(micros);
@@ -50,7 +50,7 @@ struct step_walk {
     if (shape.of.stages > 1) find_exchanges();
   }
 
-  /// Every buffer lies within its arena, and what lives on lies apart.
+  /// Checks that every buffer lies within its arena, and that buffers that live on do not overlap.
   constexpr void begin() {
     for (const buffer& x : b.all()) {
       copy_of.push(places.size());
@@ -63,7 +63,7 @@ struct step_walk {
       if (!lies_within(x)) return misplaced(x);
       if (lives_on(x.what)) write(i, before);
     }
-    for (const content what : {content::seed, content::numbers}) // what the host has written
+    for (const content what : {content::seed, content::numbers}) // the host has written them
       if (at[b.of(what)].first >= 0) places[copy_of[b.of(what)]].holds = once;
   }
   constexpr bool lies_within(const buffer& x) const {
@@ -76,7 +76,7 @@ struct step_walk {
     wrong.what << "a buffer of " << name_of(x.what) << ", " << x.copies << " times " << x.bytes
                << " bytes at " << x.offset << " of " << b.bytes(arena_for(x.what));
   }
-  /// Takes over the bytes of a buffer's copy, which are not its own: whatever lay there is gone.
+  /// Gives the bytes of a buffer's copy to it. All other values in these bytes are gone.
   constexpr void own(int number, int by, int micro) {
     const buffer& x = at[number];
     list<owned>& all = owners[static_cast<int>(arena_for(x.what))];
@@ -146,15 +146,15 @@ struct step_walk {
       write(number, micro);
     });
   }
-  /// A wait: all that was sent of a micro-batch, or of any, has gone.
+  /// Marks values that were sent as landed: those of a micro-batch, or with -1 those of all.
   constexpr void landed(int number, int micro) {
     if (micro >= 0) places[place_of(number, micro)].flying = false;
     for (int k = 0; micro < 0 && k < at[number].copies; ++k)
       places[copy_of[number] + k].flying = false;
   }
 
-  /// A pass receives what it begins with; before it writes what it ends with, what was sent before
-  /// has gone; then it sends that.
+  /// Lists the exchanges of the schedule: a pass receives its input; before it writes its output,
+  /// the earlier one has been sent; then it sends the output.
   constexpr void find_exchanges() {
     const int all = shape.of.virtual_stages();
     for (int i = 0; i < shape.positions(micros); ++i) {
@@ -171,7 +171,8 @@ struct step_walk {
       if (to) adds(action::wait, x.backward ? low : high), adds(action::send, exchanges.back().use);
     }
   }
-  /// When all is exchanged it does no harm to wait.
+  /// Checks that a task is the next exchange of the schedule. When all are done, further waits do
+  /// no harm.
   constexpr void exchange(const task& t) {
     if (t.what == action::wait && t.micro < 0 && exchanged == exchanges.size()) return;
     const bool follows = exchanged < exchanges.size() && exchanges[exchanged] == t;
@@ -182,7 +183,7 @@ struct step_walk {
   constexpr char& has_run(int use, int phase, int micro) {
     return ran[(use * step_phases + phase) * micros + (micro < 0 ? 0 : micro)];
   }
-  /// Every use of the step has run a phase for so many micro-batches.
+  /// Returns whether every use of the step has run a phase for so many micro-batches.
   constexpr bool all_ran(int phase, int times) {
     for (int u = 0; u < shape.uses; ++u)
       if (!all_ran(shape.use(u), phase, times)) return false;
@@ -214,7 +215,7 @@ struct step_walk {
       fail(fault::T002, "gradients of derived values are not complete");
     }
   }
-  /// The step has such a task: it is of one of its uses and micro-batches.
+  /// Returns whether the step can have such a task: its use and its micro-batch exist.
   constexpr bool has(const task& t) const {
     const bool by_micro =
         t.what == action::feed || t.what == action::receive || t.what == action::send;
@@ -249,9 +250,9 @@ struct step_walk {
 
 } // namespace detail
 
-/// MEGA-T001, T002, T004 or T005 for the first task of a step of so many micro-batches that reads
-/// what is not there, uses gradients that are not complete, touches more than its buffers are, or
-/// exchanges with other stages what it must not; else no fault.
+/// Returns MEGA-T001, T002, T004 or T005 for the first task of a step of so many micro-batches that
+/// reads a value that is not there, uses incomplete gradients, touches more bytes than its buffers
+/// have, or makes a wrong exchange with other stages; else no fault.
 constexpr fault_record verify_step(std::span<const task> tasks, const step_shape& s,
                                    const buffers& b, int micros) {
   detail::step_walk walk(b, s, micros);
@@ -261,8 +262,8 @@ constexpr fault_record verify_step(std::span<const task> tasks, const step_shape
   return walk.wrong;
 }
 
-/// The same of the training steps of a pipeline stage, or of the evaluations between them. `graphs`
-/// are by part (plan/memory.hpp).
+/// Verifies the training steps of a pipeline stage, or the evaluations between them. `graphs` are
+/// by part (plan/memory.hpp).
 constexpr fault_record verify_stage(std::span<const planned_graph> graphs, const stage_shape& s,
                                     bool training, int micros) {
   const buffers b = buffers_of(graphs, s);

@@ -28,8 +28,7 @@ struct precision_policy {
   constexpr precision_policy() = default;
   /// Makes a policy with values of one type, and with sums in the type that sums of such values
   /// have.
-  constexpr precision_policy(dtype values) // NOLINT(google-explicit-constructor): a dtype is a
-                                           // policy
+  constexpr precision_policy(dtype values) // NOLINT(google-explicit-constructor): it is one
       : activation(values),
         weight(values),
         gradient(values),
