@@ -45,7 +45,7 @@ enum class role : std::uint8_t {
   intermediate, // produced by a node
   input,        // given by the caller: the stream, token ids, positions, a cotangent
   parameter,    // lies in the weights store
-  gradient,     // lies in the main-grad store; every node that outputs one adds to it
+  gradient,     // lies in the store of main gradients; every node that outputs one adds to it
   scratch       // lives during its node only
 };
 

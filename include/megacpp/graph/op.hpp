@@ -186,7 +186,7 @@ struct op_info {
   cost_function cost = nullptr;       ///< null: it reads its inputs and writes its outputs once
   wire_function wire = nullptr;       ///< null: it needs no other rank
   int typed_by = 0;                   ///< input whose dtype selects the kernel's element type
-  bool accumulates = false;           ///< adds into outputs that are gradients, or sums over trips
+  bool accumulates = false;           ///< adds to outputs that are gradients, or over trips
   int in_place = -1;                  ///< input whose memory its first output may take over
   bool cheap = false;                 ///< bound by bandwidth: selective recomputation runs it
   bool linear = false;                ///< its adjoint reads the cotangent alone, in any type
@@ -200,7 +200,7 @@ struct op_info {
   bool commutes = false;      ///< its operands 0 and 1 may be exchanged
   bool redistributes = false; ///< its output is its operand, placed as an op::transition says
   int seen = -1; ///< operand that the host reads, too: its integers decide how much is started
-  room_function host_room = nullptr;          ///< host bytes that its kernel needs beside those
+  room_function host_room = nullptr;          ///< host memory in bytes that its kernel needs
   const attribute_type* attributes = nullptr; ///< type of its nodes' attributes; null: none
   operand_lists operands{};                   ///< names of its operands and outputs
   fused_form form{};                          ///< for a fused op: the ops that it replaces

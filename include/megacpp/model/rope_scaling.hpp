@@ -27,7 +27,7 @@ struct rope_stretch {
   double slow = 1;       ///< a pair with fewer turns over the original positions is slowed down
   double fast = 32;      ///< a pair with more turns stays as it is
   double attention = 0;  ///< the factor m of yarn; 0: 0.1 ln(factor) + 1
-  bool truncated = true; ///< the ramp of yarn is between whole pairs
+  bool truncated = true; ///< the ramp of yarn begins and ends at whole pairs
 
   static constexpr member_list<&rope_stretch::type, &rope_stretch::factor, &rope_stretch::original,
                                &rope_stretch::slow, &rope_stretch::fast, &rope_stretch::attention,

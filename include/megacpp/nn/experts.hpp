@@ -1,4 +1,4 @@
-// A mixture of experts: router, dispatch, one SwiGLU MLP an expert, combine.
+// A mixture of experts: router, dispatch, one SwiGLU MLP for each expert, combine.
 //
 //   y_t = sum_{j < k} w_tj down_e(silu(gate_e x_t) * up_e x_t),  e = experts_tj
 //

@@ -4,8 +4,8 @@
 //   q (B, S, A, D), k and v (B, S', K, D), A a multiple of K; head a reads kv head a K / A
 //   p[i,j] = softmax_j(scale q_i . k_j) over the j that i sees
 //   o_i = sum_j p[i,j] v_j,   lse_i = log sum_j e^(scale q_i . k_j)
-//   i sees j if j's position is <= i's (causal) and > i's - window (a window of a causal one), and
-//   both are of one document (packing); o_i = 0 where i sees nothing
+//   i sees j if j's place in the sequence is <= i's (causal) and > i's - window (if there is one),
+//   and both are of one document (packing); o_i = 0 where i sees nothing
 //
 //   adjoint, with delta_i = do_i . o_i and ds[i,j] = p[i,j] (do_i . v_j - delta_i):
 //   dv_j = sum_i p[i,j] do_i,   dq_i = scale sum_j ds[i,j] k_j,   dk_j = scale sum_i ds[i,j] q_i

@@ -1,6 +1,7 @@
 // The way of tokens to experts and back, and the products of the experts.
 //
-// expert_rows: every choice (t, j) of an expert becomes one row on the rank that has the expert.
+// expert_rows: every choice (t, j), the j-th expert of token t, becomes one row on the rank that
+// has the expert.
 //   Rows of a rank are sorted by expert, then by the rank that sends them, then by (t, j): a stable
 //   counting sort.
 //   row (B, S, k) i32: the number of each choice's row on its rank, or -1 if it was dropped
@@ -17,7 +18,7 @@
 //   Each is the other's adjoint. Round r holds the rows [r R, (r + 1) R); combine adds up over
 //   rounds. Unused rows are zero.
 // grouped_linear: y_i = x_i w_e^T for every row i of expert e: x (R, K), w (E, N, K), y (R, N),
-//   sums over an expert's rows are taken one column of counts at a time
+//   sums over an expert's rows are taken apart for each column of counts
 //   adjoint: dx_i = dy_i w_e,  dw_e += sum over rows i of e of dy_i^T x_i
 // scale_rows: y_i = w_i x_i,  adjoint: dx_i = w_i dy_i,  dw_i = sum_j dy_ij x_ij
 //

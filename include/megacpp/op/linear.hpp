@@ -1,4 +1,4 @@
-// linear, with or without a bias, and with GELU behind it.
+// The product of x and a weight, with or without a bias, and with GELU behind it.
 //
 //   y[lead..., out...] = sum over in... of x[lead..., in...] w[out..., in...] + bias[out...]
 //

@@ -54,16 +54,16 @@ private:
 
 } // namespace detail
 
-/// MEGA-P019 for the first node of a hoisted graph that is another one than `before`, or reads
-/// something else; for one that is lost; or for an output that is made of other operands.
+/// Returns MEGA-P019 for the first node of `before` that the hoisted graph g lacks or changes, or
+/// for an output or number of trips that differs.
 [[gnu::cold]] constexpr fault_record verify_hoist(const graph& g, const graph& before) {
   fault_record wrong;
   const detail::parameter_terms is(before);
-  int k = 0; // the next node of g
+  int k = 0; // index of the next node of g
   for (int i = 0; i < before.node_count; ++i) {
     const node& was = before.at_node(i);
     bool same = k < g.node_count && g.at_node(k).out[0] == was.out[0];
-    if (!same && is.is_of_parameters(was)) continue; // who reads it reads another one
+    if (!same && is.is_of_parameters(was)) continue; // its readers read another node
     const node& n = same ? g.at_node(k++) : was;
     same = same && n.op == was.op && n.attr == was.attr && n.region == was.region;
     for (int j = 0; same && j < max_outputs; ++j) same = n.out[j] == was.out[j];

@@ -48,7 +48,7 @@ constexpr std::int64_t aligned_elements(std::int64_t n) {
 
 struct registry {
   struct entry {
-    int part = 0;            ///< 0 stem, 1 ... kinds blocks, kinds + 1 head
+    int part = 0;            ///< number of the part: 0 stem, 1 ... kinds blocks, kinds + 1 head
     int parameter = 0;       ///< index in the part's graph
     std::int64_t offset = 0; ///< offset of the first layer, in elements
     std::int64_t stride = 0; ///< elements from one layer of the kind to the next
@@ -317,7 +317,7 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
   for (int i = 0; i < r.entry_count; ++i)
     if (r.entries[i].tied && !assign(r.entries[i])) return r;
   for (int step = 0; step < 3 * r.group_count;
-       ++step) { // trained ones, frozen ones, those of bytes
+       ++step) { // trained groups, frozen ones, those of bytes
     const int k = step % r.group_count;
     registry::group& group = r.groups[k];
     if (group.frozen + group.of_bytes != step / r.group_count) continue;

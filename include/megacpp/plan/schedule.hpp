@@ -127,11 +127,12 @@ constexpr fault_record verify_schedule(pipeline_schedule order, const pipeline& 
     wrong.what << " of " << micros << " micro-batches: " << why;
     return wrong;
   };
-  list<char> done(2 * all * micros); // by pass, virtual stage and micro-batch
+  list<char> done(2 * all * micros); // which passes ran, by direction, virtual stage and
+                                     // micro-batch
   const auto ran = [&](bool backward, int v, int micro) -> char& {
     return done[((backward ? 1 : 0) * all + v) * micros + micro];
   };
-  list<int> sent(2 * all, -1); // by pass and virtual stage: the micro-batch sent last
+  list<int> sent(2 * all, -1); // micro-batch sent last, by direction and virtual stage
   list<int> at(p.stages);      // next position of each stage
   for (bool moved = true; moved;) {
     moved = false;

@@ -36,8 +36,9 @@ struct step_walk {
     int number = -1, by = -1; ///< number of the buffer, and of its copy in `places`
   };
   list<list<owned>> owners{list<list<owned>>(arenas)}; // by rising offset
-  list<char> ran;                                      // by use, phase and micro-batch
-  list<char> fed;                                      // by micro-batch
+  list<char> ran;                                      // number of runs, by use, phase and
+                                                       // micro-batch
+  list<char> fed;                                      // number of feeds, by micro-batch
   list<task> exchanges;                                // exchanges of the schedule
   int exchanged = 0;                                   // number of them that ran
   static constexpr int nothing = -2, once = -1, before = -3;

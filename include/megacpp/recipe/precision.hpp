@@ -1,6 +1,6 @@
 // Precision policies: the element type for each role that a value can have.
 //
-//   policy       activations, weights,  statistics, main grads, masters, moments, wire, loss
+//   policy       activations, weights,  statistics, main gradients, masters, moments, wire, loss
 //                and their gradients
 //   fp32         f32                    f32
 //   bf16_mixed   bf16                   f32; products accumulate in f32
