@@ -23,7 +23,7 @@
 
 namespace mc {
 
-inline constexpr int max_attributes = 6; ///< attributes that a node has at most
+inline constexpr int max_attributes = 6; ///< most attributes that a node has
 
 /// The kind of an attribute: a real number, an integer (or a flag), or something that has a name:
 /// an enumerator, a place or a set of axes.

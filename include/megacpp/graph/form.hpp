@@ -32,8 +32,8 @@ struct part_operand {
 /// Names output k of the op number `part` of a form.
 constexpr part_operand out_of(int part, int k = 0) { return max_inputs + part * max_outputs + k; }
 
-inline constexpr int max_parts = 4; ///< ops in a form at most
-inline constexpr int max_forms = 4; ///< fused ops that extend one op at most
+inline constexpr int max_parts = 4; ///< most ops that a form has
+inline constexpr int max_forms = 4; ///< most fused ops that extend one op
 
 struct op_part {
   const op_info* op = nullptr;

@@ -133,7 +133,7 @@ constexpr bool serves(integer_kind have, integer_kind need) {
   return have == need || (have > need && (need == labels || need == indices));
 }
 
-inline constexpr int max_slots = 8; ///< inputs that one feed may have
+inline constexpr int max_slots = 8; ///< most inputs of one feed
 
 struct value {
   const char* scope = ""; ///< scope of a parameter, whose full name is "scope.name"; else empty
@@ -280,7 +280,7 @@ struct stored_form {
   void (*encode)(const double* x, std::byte* const* to) = nullptr;
 };
 
-/// Properties of a parameter that its value does not have; the registry reads them.
+/// The properties of a parameter beside those of its value; the registry reads them.
 struct parameter_info {
   value_id v = -1;
   init how = init::zeros;
@@ -387,7 +387,7 @@ constexpr int range_axis(const mesh& m, const value& v) {
   return -1;
 }
 
-/// Returns the extent of one of n ranks: that of a range is rounded up, and any other one divides.
+/// Returns the extent on one of n ranks: that of a range is rounded up, any other extent divides.
 constexpr std::int64_t share_of(const extent& e, std::int64_t whole, std::int64_t n) {
   return e.d == dim::elements ? (whole + n - 1) / n : whole / n;
 }

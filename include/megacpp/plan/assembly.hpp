@@ -33,7 +33,7 @@ template <class Model> struct assembling {
   std::span<const graph* const> graphs{}; ///< graphs by number
   std::span<const meaning* const> owes{}; ///< meanings that the graphs must keep, by number
   const registry* stores = nullptr;
-  std::span<const running_order* const> orders{}; ///< by number, as `plans` and `planned`
+  std::span<const running_order* const> orders{}; ///< running orders of the graphs, by number
   std::span<const memory_plan* const> plans{};
   std::span<const planned_graph> planned{};
 

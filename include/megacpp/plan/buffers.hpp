@@ -375,7 +375,7 @@ private:
       buffer& b = all_[i];
       if (first[i] < 0 || lives_on(b.what) || b.what == content::working) continue;
       const slot from = pass_of(first[i]), to = pass_of(last[i]);
-      if (from.backward == to.backward && from.chunk == to.chunk) continue; // both are one pass
+      if (from.backward == to.backward && from.chunk == to.chunk) continue; // both are in one pass
       const int most =
           in_flight(step.order, step.of, step.stage, from, to, micros, step.update >= 0 ? 2 : 1);
       if (most > b.copies) b.copies = most;

@@ -214,8 +214,8 @@ constexpr void refuse(registry& r, fault f, const value& v, const parameter_info
   if (over >= 0) r.wrong.what << " over " << name_of(static_cast<axis>(over));
   r.wrong.what << why;
 }
-/// Refuses a tied use of a parameter that neither the stem nor the head declares; names one that
-/// they declare with the same dims.
+/// Refuses a tied use of a parameter that neither the stem nor the head declares. The message names
+/// a parameter of theirs with the same dims.
 constexpr void refuse_unknown_tie(registry& r, std::span<const graph* const> parts, const value& v,
                                   const parameter_info& info) {
   const bool first = r.wrong.code == fault::none;
