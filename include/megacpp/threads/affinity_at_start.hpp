@@ -1,8 +1,8 @@
-// Leaves the first thread the processors that the process was started on. libgomp, which oneDNN may
-// bring along, binds that thread to one of them before main where OMP_PROC_BIND, OMP_PLACES or
-// GOMP_CPU_AFFINITY is set, as modules of clusters do; threads that it starts would inherit that,
-// and so would their number. To be included by the unit that holds main, of a program and not of a
-// shared library.
+// Gives the first thread back the processors that the process was started on. oneDNN may bring
+// along libgomp, which binds that thread to a single processor before main where OMP_PROC_BIND,
+// OMP_PLACES or GOMP_CPU_AFFINITY is set, as modules of clusters do. Later threads would inherit
+// the binding, and the library would start only one. The unit that holds main of a program includes
+// this header; a shared library does not.
 #pragma once
 
 #include <cstddef>
@@ -14,24 +14,25 @@
 namespace mc::detail {
 namespace {
 
-/// What a thread may run on, as the kernel has it: of up to 8192 processors.
+/// The processors that a thread may run on, in the format of the kernel: a bit for each of up to
+/// 8192.
 struct processor_mask {
   unsigned long words[128];
-  long bytes; ///< that are known; not above 0: none
+  long bytes; ///< bytes of the mask that the kernel filled in; 0 or less: the call failed
 };
 processor_mask mask_at_start;
 
-// One system call and nothing else: libraries, and sanitizers, are not initialised yet, and the
-// processor is not checked.
+// note_mask_at_start makes one system call and nothing else: at that time libraries and sanitizers
+// are not initialised yet, and the instructions of the processor are not checked.
 __attribute__((no_sanitize("address", "undefined", "thread"))) void note_mask_at_start() {
   mask_at_start.bytes =
       ::syscall(SYS_sched_getaffinity, 0, sizeof mask_at_start.words, mask_at_start.words);
 }
-// These functions of a program come before the constructors of its libraries.
+// The program calls functions of .preinit_array before the constructors of its libraries.
 __attribute__((section(".preinit_array"),
                used)) void (*const before_libraries)() = &note_mask_at_start;
 
-// And these after them.
+// restore_mask_at_start runs after the constructors of the libraries.
 __attribute__((constructor, used)) void restore_mask_at_start() {
   const processor_mask& then = mask_at_start;
   processor_mask now{};

@@ -1,10 +1,9 @@
-// A function as whoever calls it sees it, whatever its type: so what loops over threads is compiled
-// once.
+// A reference to a function of any type, so that code that takes one is compiled once.
 #pragma once
 
 namespace mc {
 
-/// Calls a function of these arguments that lives as long as the call of whoever takes this.
+/// Calls a function of these arguments. The function must outlive the reference to it.
 template <class... Arguments> class function_ref {
 public:
   template <class F> function_ref(const F& f)

@@ -1,4 +1,4 @@
-// Work on a stream of pieces by several threads, whose results come in the order of the pieces.
+// Several threads work on a stream of pieces; the results come in the order of the pieces.
 #pragma once
 
 #include <megacpp/threads/own_thread.hpp>
@@ -11,11 +11,12 @@
 
 namespace mc {
 
-/// For each piece: take(piece) reads it, one thread at a time; work(thread, piece) runs side by
-/// side; give(piece) gets it in order, one at a time. take returns false at the end. No more
-/// pieces are under way than there are threads. What one of the three throws ends all, once what
-/// was taken before is given, and is thrown here: so the same input fails at the same place for
-/// any number of threads. A thread that cannot be started ends all in the same way.
+/// Works on pieces until take returns false. For each piece, take(piece) reads it, one thread at a
+/// time; work(thread, piece) runs on several threads at once; give(piece) passes it on in order,
+/// one thread at a time. At most `threads` pieces are under way. An exception of any of the three
+/// functions ends the loop after all pieces before it were given, and is thrown here: the same
+/// input fails at the same place for any number of threads. The loop ends in the same way when a
+/// thread cannot be started.
 template <class Piece, class Take, class Work, class Give>
 void in_order(int threads, const Take& take, const Work& work, const Give& give) {
   std::mutex lock;
@@ -51,7 +52,7 @@ void in_order(int threads, const Take& take, const Work& work, const Give& give)
       std::unique_lock guard(lock);
       turned.wait(guard, [&] { return given == mine; });
       if (!problem && !mishap) {
-        guard.unlock(); // others may take meanwhile
+        guard.unlock(); // other threads may take pieces meanwhile
         try {
           give(piece);
         } catch (...) {
@@ -71,7 +72,7 @@ void in_order(int threads, const Take& take, const Work& work, const Give& give)
     try {
       for (int thread = 1; thread < threads; ++thread)
         others.emplace_back([&run, thread] { run(thread); });
-    } catch (...) { // those that run give what they have taken
+    } catch (...) { // the threads that run already give the pieces that they have taken
       const std::lock_guard guard(lock);
       over = true;
       throw;

@@ -1,11 +1,11 @@
-// The processor: its name, and whether it has the instructions this program was built for.
+// The processor: its name, and whether it has the instructions that this program was compiled for.
 //
-// A program built with -march=native dies of SIGILL, without a word, on an older processor. The
-// check must run before the first such instruction and contain none itself. So what it executes is
-// compiled for the x86-64 baseline (target("no-sse3,...") switches off everything above it, and the
-// compiler does not inline the surrounding unit's code into such a function) and uses plain loads
-// and loops: no library template, which would be compiled for the whole instruction set.
-// machine_at_start.hpp runs it before all other initialisers of the program.
+// A program that was compiled with -march=native dies of SIGILL, without a message, on an older
+// processor. The check must run before the first such instruction and contain none itself. So its
+// functions are compiled for the x86-64 baseline: target("no-sse3,...") switches off everything
+// above the baseline and keeps the compiler from inlining code of the surrounding unit. They use
+// plain loads and loops and no library template, which would be compiled for the whole instruction
+// set. machine_at_start.hpp runs the check before all other initialisers of the program.
 #pragma once
 
 #include <megacpp/config/config.hpp>
@@ -14,20 +14,21 @@
 
 namespace mc {
 
-/// A set of instruction-set extensions; bit i is row i of detail::instruction_sets.
+/// A set of instruction-set extensions; bit i stands for row i of detail::instruction_sets.
 using instruction_mask = std::uint64_t;
 
 namespace detail {
 
-/// leaf: 0 = cpuid 1, 1 = 7.0, 2 = 7.1, 3 = 0x80000001; word: 0 to 3 = eax, ebx, ecx, edx; state:
-/// the bits of XCR0 that the operating system must have set, because it saves those registers.
+/// One extension and the cpuid bit that reports it. leaf: 0 = cpuid 1, 1 = 7.0, 2 = 7.1, 3 =
+/// 0x80000001; word: 0 to 3 = eax, ebx, ecx, edx; state: the bits of XCR0 that the operating system
+/// must have set, because it saves those registers.
 struct instruction_set {
   const char* name;
   std::uint8_t leaf, word, bit, state;
-  bool compiled; // the macro is defined as 1: this unit may use it
+  bool compiled; // the compiler defines the macro as 1: this unit may use the extension
 };
 
-// Extensions that compilers use of their own accord; Intel SDM volume 2, CPUID.
+// The table lists the extensions that compilers use of their own accord; Intel SDM volume 2, CPUID.
 #define MEGACPP_TEXT_OF(x) #x
 #define MEGACPP_COMPILED(macro) (MEGACPP_TEXT_OF(macro)[0] == '1')
 constexpr std::uint8_t ymm = 0x06, zmm = 0xe6;
@@ -75,7 +76,8 @@ constexpr instruction_mask compiled_mask() {
 
 } // namespace detail
 
-/// What the including unit was compiled to use (-march). A constant of that unit.
+/// The extensions that the including unit was compiled to use (-march). The constant differs from
+/// unit to unit.
 constexpr instruction_mask compiled_instruction_sets = detail::compiled_mask();
 
 #if defined(__x86_64__)
@@ -91,7 +93,8 @@ cpuid(std::uint32_t leaf, std::uint32_t subleaf, std::uint32_t* words) {
   words[3] = d;
 }
 
-/// The 48 characters of the brand string and a terminating zero; empty if there is none.
+/// Writes the 48 characters of the processor's brand string and a terminating zero; an empty string
+/// if the processor has none.
 __attribute__((target("no-sse3,no-bmi,no-bmi2,no-lzcnt,no-movbe,no-popcnt,no-adx"))) inline void
 processor_brand(char* text) {
   std::uint32_t words[4];
@@ -107,7 +110,7 @@ processor_brand(char* text) {
 
 } // namespace detail
 
-/// What the processor has and the operating system lets programs use.
+/// Returns the extensions that the processor has and the operating system lets programs use.
 __attribute__((
     target("no-sse3,no-bmi,no-bmi2,no-lzcnt,no-movbe,no-popcnt,no-adx"))) inline instruction_mask
 available_instruction_sets() {
@@ -122,7 +125,7 @@ available_instruction_sets() {
   detail::cpuid(0x80000000u, 0, words);
   if (words[0] >= 0x80000001u) detail::cpuid(0x80000001u, 0, leaves[3]);
   std::uint32_t state = 0, state_high = 0;
-  if ((leaves[0][2] >> 27) & 1u) // OSXSAVE: xgetbv may be executed
+  if ((leaves[0][2] >> 27) & 1u) // OSXSAVE: the program may execute xgetbv
     __asm__ volatile("xgetbv" : "=a"(state), "=d"(state_high) : "c"(0));
   instruction_mask mask = 0;
   for (int i = 0; i < detail::instruction_set_count; ++i) {
@@ -136,8 +139,9 @@ available_instruction_sets() {
 inline instruction_mask available_instruction_sets() { return ~instruction_mask{0}; }
 #endif
 
-/// Why a program is many times slower than it could be on a processor that has these: it was
-/// compiled without optimisation, or without the vector instructions. Empty if it is not.
+/// Returns why a program is many times slower than it could be on a processor with the `available`
+/// extensions: it was compiled without optimisation, or without the vector instructions. Returns ""
+/// if it is neither.
 inline const char* why_slow(bool optimised, instruction_mask compiled, instruction_mask available) {
   if (!optimised)
     return "this program was compiled without optimisation and is many times slower than it could "
@@ -151,8 +155,8 @@ inline const char* why_slow(bool optimised, instruction_mask compiled, instructi
   }
   return "";
 }
-/// The same of the including unit on this machine; one that looks for errors of memory is slow on
-/// purpose.
+/// Returns why the including unit is slow on this machine. A unit that looks for errors of memory
+/// is slow on purpose, and counts as optimised.
 inline const char* why_slow() {
 #if defined(__OPTIMIZE__) || MEGACPP_CHECKS_MEMORY
   constexpr bool optimised = true;

@@ -1,5 +1,5 @@
-// Checks the processor before anything else of the program runs. To be included by the unit that
-// holds main: every unit that includes it does the check once more.
+// Checks the processor before anything else of the program runs. The unit that holds main includes
+// this header; each further unit that includes it would repeat the check.
 #pragma once
 
 #include <megacpp/io/error.hpp>
@@ -11,10 +11,10 @@
 namespace mc::detail {
 namespace {
 
-// Priority 101, the first that programs may have, comes before all initialisers of namespace-scope
-// objects, in whatever unit: they may already use the instructions in question. An exception cannot
-// leave a constructor function, and formatting would be library code, so this writes and exits.
-// Marked `used`: nothing refers to it.
+// Constructor functions of priority 101, the first that programs may have, run before all
+// initialisers of namespace-scope objects in any unit, which may already use the instructions in
+// question. An exception cannot leave a constructor function, and formatting would be library code,
+// so this function writes a message and exits. It is marked `used` because nothing refers to it.
 __attribute__((constructor(101), used,
                target("no-sse3,no-bmi,no-bmi2,no-lzcnt,no-movbe,no-popcnt,no-adx"))) void
 check_machine_at_start() {
@@ -22,7 +22,7 @@ check_machine_at_start() {
   if (missing == 0) return;
   char text[1024];
   int size = 0;
-  // The last bytes stay free for a line end.
+  // The message leaves the last bytes of the text free for the end of the line.
   const auto put = [&text, &size ](const char* s)
       __attribute__((target("no-sse3,no-bmi,no-bmi2,no-lzcnt,no-movbe,no-popcnt,no-adx"))) {
     while (*s && size < 1000) text[size++] = *s++;

@@ -1,14 +1,14 @@
 // The OpenMP runtime that oneDNN may have brought into the process. A tile of a product is one call
-// on one of our threads, so the runtime must have one thread wherever oneDNN is called. It is
-// looked up as oneDNN's own calls are bound, by name in the whole process, and not linked: the
-// compiler's may be another one (clang's libomp beside oneDNN's libgomp).
+// of oneDNN on one of this library's threads, so the runtime must use one thread there. Its
+// functions are looked up by name in the whole process, as oneDNN's own calls are bound, and not
+// linked: the compiler may have another runtime (clang's libomp beside oneDNN's libgomp).
 #pragma once
 
 #include <dlfcn.h>
 
 namespace mc {
 
-/// Null where no runtime has these.
+/// Functions of the OpenMP runtime; null pointers where the process has no runtime.
 struct openmp_runtime {
   void (*set_threads)(int) = nullptr;
   int (*threads)() = nullptr;
@@ -25,7 +25,8 @@ struct openmp_runtime {
   bool present() const { return set_threads != nullptr && threads != nullptr; }
 };
 
-/// While an object lives, OpenMP has one thread for what its thread calls.
+/// Holds OpenMP to one thread, for calls from the thread that made the object, while the object
+/// lives.
 class one_openmp_thread {
 public:
   one_openmp_thread() : runtime_(openmp_runtime::of_process()) {

@@ -1,5 +1,6 @@
-// Threads of this library: with a stack of known size, whatever `ulimit -s` says, and without
-// asynchronous signals, which stay with the threads of whoever uses it (io/signals.hpp says why).
+// Threads of this library have a stack of known size, whatever `ulimit -s` says, and block
+// asynchronous signals, which go to the threads of the program that uses the library
+// (io/signals.hpp says why).
 #pragma once
 
 #include <megacpp/io/error.hpp>
@@ -17,14 +18,15 @@
 
 namespace mc {
 
-/// Runs a function that must not throw; the destructor waits for its end.
+/// Runs a function, which must not throw, on a thread of its own. The destructor waits for the
+/// function's end.
 class own_thread {
 public:
-  /// What a main thread usually has.
+  /// The size of a stack: main threads usually have as much.
   static constexpr std::size_t stack_bytes = std::size_t{8} << 20;
 
-  /// Throws mc::error(exit_code::memory) when the system has no room for one more. `instead`: what
-  /// else to do then than to make room.
+  /// Throws mc::error(exit_code::memory) when the system cannot start another thread. `instead` is
+  /// the first part of the advice in the message: another remedy than raising limits.
   explicit own_thread(std::function<void()> body, const char* instead = "")
       : body_(std::make_unique<std::function<void()>>(std::move(body))) {
     pthread_attr_t attributes;
@@ -50,7 +52,8 @@ public:
     if (body_) ::pthread_join(thread_, nullptr);
   }
 
-  /// The thread is not of this process: fork leaves all but its caller behind.
+  /// Gives up the thread without waiting for it: after a fork the child has no threads but the one
+  /// that called fork.
   void forget() { body_.release(); } // NOLINT(bugprone-unused-return-value)
 
 private:

@@ -1,5 +1,5 @@
-// Loops over all threads of the host. What runs on which thread decides nothing about results:
-// bodies write disjoint elements, and reductions stay inside one body.
+// Loops over all threads of the host. Results do not depend on the thread that an index runs on:
+// bodies write disjoint elements, and each reduction stays inside one body.
 #pragma once
 
 #include <megacpp/threads/workers.hpp>
@@ -11,12 +11,13 @@
 
 namespace mc {
 
-/// A function of a slot; one of the items begin ... end-1.
+/// Functions of a slot, and of a range of items begin ... end-1.
 using function_of_slot = function_ref<int>;
 using function_of_range = function_ref<std::int64_t, std::int64_t>;
 
-/// The threads of the host that work for the calling one. A template of nothing, whose functions
-/// are not inline, so that a unit leaves them alone where another one has them (src/kernels.hpp).
+/// The threads of the host that work for the calling thread. It is a template without a use of its
+/// parameter, and its functions are not inline, so that a unit does not compile them where another
+/// unit has them (src/kernels.hpp).
 template <class = void> struct host_threads {
   static int count();
   static void set_count(int n);
@@ -25,32 +26,33 @@ template <class = void> struct host_threads {
   static void sort(std::uint64_t* numbers, std::int64_t n);
 };
 
-/// Threads that the calling thread computes with; by default as many as it may run on.
-/// The workers stay behind when a process forks: a child has the number of its parent, but computes
-/// alone until it sets one itself.
+/// Returns the number of threads that the calling thread computes with: by default, as many as
+/// there are processors that the process may run on. Workers stay behind when a process forks: the
+/// child reports its parent's number, but computes on one thread until it sets a number itself.
 inline int thread_count() { return host_threads<>::count(); }
-/// Throws mc::error: exit_code::usage below one, exit_code::memory where so many cannot be started.
-/// Within a region it does nothing: that has the threads that it began with.
+/// Sets the number of threads. Throws mc::error: exit_code::usage below one, exit_code::memory
+/// where so many cannot be started. A call within a parallel loop does nothing: the loop keeps the
+/// threads that it began with.
 inline void set_thread_count(int n) { host_threads<>::set_count(n); }
 
-/// As many threads, up to `most`, as so many multiplications are worth: waking one takes about as
-/// long as 2^13 of them, in the products of one token.
+/// Returns how many threads, up to `most`, a product of so many multiplications is worth: waking a
+/// thread takes about as long as 2^13 multiplications of a product with one row.
 inline int threads_for(std::int64_t multiplications, int most) {
   return static_cast<int>(std::clamp<std::int64_t>(multiplications >> 13, 1, most));
 }
 
-/// A share of n items for one of `slots`.
+/// The items, of n, that belong to slot `slot` of `slots`.
 struct share {
   std::int64_t begin, end;
   share(std::int64_t n, int slot, int slots)
       : begin(n * slot / slots), end(n * (slot + 1) / slots) {}
 };
 
-/// f(slot) for slots 0, 1, ... below `slots`, each once and on one thread; f must not throw.
+/// Calls f(slot) for slots 0, 1, ... below `slots`, each once and on one thread. f must not throw.
 inline void on_slots(int slots, function_of_slot f) { host_threads<>::run(slots, f); }
 
-/// f(i) for i in [0, n), in contiguous pieces of equal size. Returns when all are done; f must not
-/// throw. One piece runs on the caller's thread without waking others.
+/// Calls f(i) for i in [0, n), in contiguous pieces of equal size, and returns when all calls have.
+/// f must not throw. A single piece runs on the calling thread and wakes no others.
 template <class F> void parallel_for(std::int64_t n, F f) {
   host_threads<>::run_in_pieces(n, [&f](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) f(i);
@@ -63,7 +65,7 @@ template <class T> void host_threads<T>::run(int slots, function_of_slot f) {
   workers::mine().run(slots, f);
 }
 template <class T> void host_threads<T>::run_in_pieces(std::int64_t n, function_of_range f) {
-  constexpr int pieces_of_a_thread = 2; // so that the faster thread does more
+  constexpr int pieces_of_a_thread = 2; // two pieces a thread, so that a faster thread can do more
   const int threads = n > 1 ? count() : 1;
   const auto pieces =
       static_cast<int>(threads == 1 ? 1 : std::min<std::int64_t>(n, threads * pieces_of_a_thread));
@@ -73,25 +75,26 @@ template <class T> void host_threads<T>::run_in_pieces(std::int64_t n, function_
   });
 }
 
-/// One thread sorts: sums over tokens, which need it, take longer.
+/// One thread sorts: the sums over tokens that need the order take longer than the sort.
 template <class T> void host_threads<T>::sort(std::uint64_t* numbers, std::int64_t n) {
   run(1, [numbers, n](int) { std::sort(numbers, numbers + n); });
 }
 
-/// The host's threads, on which a kernel that only devices of the host have runs its own code.
+/// The host's threads, seen by kernels that exist only for devices of the host.
 class host_slots {
 public:
   host_slots() = default;
   host_slots(const host_slots&) = delete;
   host_slots& operator=(const host_slots&) = delete;
-  /// f(slot) for slots 0, 1, ... below `slots`, each once and on one thread; f must not throw.
+  /// Calls f(slot) for slots 0, 1, ... below `slots`, each once and on one thread. f must not
+  /// throw.
   virtual void run_slots(int slots, function_of_slot f) const = 0;
 
 protected:
   ~host_slots() = default;
 };
 
-/// The threads of whoever calls, as bodies are started on them.
+/// The calling thread and its workers, as bodies are started on them.
 class cores : public host_slots {
 public:
   int threads() const { return thread_count(); }
@@ -103,7 +106,7 @@ public:
     host_threads<>::sort(numbers, n);
   }
 };
-/// This is not inline either, for the same reason as the functions of host_threads.
+/// for_rows is not inline either, for the same reason as the functions of host_threads.
 template <class Body> void cores::for_rows(std::int64_t rows, Body body) const {
   parallel_for(rows, [body](std::int64_t row) { body(core_team{}, row); });
 }

@@ -1,5 +1,5 @@
-// How many processors a process has: those that it may run on, or fewer where the quota of a
-// container leaves it only a share of their time.
+// The number of processors that a process can use: those that it may run on, or fewer where the
+// quota of a container limits it to a fraction of their time.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace mc {
 
 namespace detail {
 
-/// A file of the kernel; "" if there is none.
+/// Returns the text of a file of the kernel; "" if there is no such file.
 inline std::string kernel_text(const std::string& path) {
   std::string text;
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -31,10 +31,10 @@ inline std::string kernel_text(const std::string& path) {
   return text;
 }
 
-/// No quota.
+/// The value for a process without a quota.
 inline constexpr int all_processors = std::numeric_limits<int>::max();
 
-/// Quota over period, rounded up, of a text with both; all for "max" and -1.
+/// Returns quota over period, rounded up, from a text with both; all_processors for "max" and -1.
 inline int quota_in(std::string_view text) {
   std::int64_t quota = 0, period = 0;
   const char* const end = text.data() + text.size();
@@ -46,17 +46,17 @@ inline int quota_in(std::string_view text) {
   return static_cast<int>(std::min<std::int64_t>(whole, all_processors));
 }
 
-/// What one control group leaves, of version 2 or 1.
+/// Returns the quota of one control group, of version 2 or 1, in processors.
 inline int quota_of_group(const std::string& folder) {
   return std::min(quota_in(kernel_text(folder + "/cpu.max")),
                   quota_in(kernel_text(folder + "/cpu.cfs_quota_us") +
                            kernel_text(folder + "/cpu.cfs_period_us")));
 }
 
-/// f(folder) for the groups of a process that a controller keeps within limits, and those above
-/// them. `memberships` has lines as /proc/self/cgroup, `mounts` is where the hierarchies lie. A
-/// container may see its own groups at the root of a hierarchy although their path is longer: what
-/// is not there has no limit.
+/// Calls f(folder) for the control groups of a process that have the controller, and for the groups
+/// above them. `memberships` has the lines of /proc/self/cgroup; `mounts` is the folder of the
+/// hierarchies. A container may see its own group at the root of a hierarchy although the group's
+/// path is longer: a folder that does not exist sets no limit.
 template <class F> void for_each_group(std::string_view memberships, const std::string& mounts,
                                        const std::string& controller, const F& f) {
   while (!memberships.empty()) {
@@ -70,7 +70,7 @@ template <class F> void for_each_group(std::string_view memberships, const std::
     const bool version_1 = listed.find(wanted) != std::string::npos;
     if (!controllers.empty() && !version_1) continue;
     std::string root = mounts;
-    if (version_1) (root += '/') += controller; // a link, if there are others
+    if (version_1) (root += '/') += controller; // the folder is a link where controllers share one
     for (std::string path = line.substr(two + 1);; path.resize(path.rfind('/'))) {
       while (path.ends_with('/')) path.pop_back();
       f(root + path);
@@ -79,7 +79,7 @@ template <class F> void for_each_group(std::string_view memberships, const std::
   }
 }
 
-/// The least of what the groups of a process and those above them leave.
+/// Returns the least quota of the control groups of a process and of the groups above them.
 inline int quota_of(std::string_view memberships, const std::string& mounts) {
   int least = all_processors;
   for_each_group(memberships, mounts, "cpu", [&](const std::string& folder) {
@@ -90,10 +90,11 @@ inline int quota_of(std::string_view memberships, const std::string& mounts) {
 
 } // namespace detail
 
-/// Processors that this process may run on, by affinity and by the quota of its control groups.
+/// Returns the number of processors that this process may use, by affinity and by the quota of its
+/// control groups.
 inline int processors() {
   cpu_set_t mine;
-  const long online = ::sysconf(_SC_NPROCESSORS_ONLN); // may be more than a cpu_set_t has room for
+  const long online = ::sysconf(_SC_NPROCESSORS_ONLN); // may exceed the bits of a cpu_set_t
   const bool known = ::sched_getaffinity(0, sizeof mine, &mine) == 0;
   const int allowed = known ? CPU_COUNT(&mine) : static_cast<int>(std::max(1L, online));
   return std::min(allowed,

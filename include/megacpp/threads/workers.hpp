@@ -1,10 +1,10 @@
-// The threads that compute: whoever calls, and workers of its own that wait for what it has to do.
+// The threads that compute a parallel loop: the calling thread, and workers of its own.
 //
-// A region is a number of pieces. The caller takes them from the front and workers take them from
-// the back, so that on two cores each finds in its cache what it wrote in the region before, and
-// they meet where the faster one has got to. The caller waits for pieces that somebody has begun,
-// never for a thread: a worker that has not begun one costs nothing. Whoever waits spins for
-// about as long as sleeping and waking would take, and then sleeps.
+// A loop is a number of pieces. The caller takes pieces from the front and workers take them from
+// the back, so that on two cores each finds in its cache the results of its pieces of the loop
+// before, and they meet where the faster one has got to. The caller waits for pieces that a worker
+// has begun, never for a worker: a worker that has begun no piece costs nothing. A waiting thread
+// spins for about as long as sleeping and waking would take, and then sleeps.
 #pragma once
 
 #include <megacpp/io/clock.hpp>
@@ -25,10 +25,10 @@
 
 namespace mc {
 
-/// The workers of one thread.
+/// The workers of one calling thread.
 class workers {
 public:
-  /// Those of the calling thread. They end with it.
+  /// Returns the workers of the calling thread. They end with that thread.
   static workers& mine() {
     thread_local workers of_thread;
     return of_thread;
@@ -38,13 +38,14 @@ public:
   workers& operator=(const workers&) = delete;
   ~workers() { dismiss(); }
 
-  /// Threads that compute, the caller included.
+  /// Returns the number of threads that compute, the calling thread included.
   int threads() {
     if (threads_ == 0) start(processors(), "");
     return threads_;
   }
-  /// Throws mc::error(exit_code::memory) where so many cannot be started; then there is one. Does
-  /// nothing within a region, which keeps the threads that it began with.
+  /// Sets the number of threads. Throws mc::error(exit_code::memory) where so many cannot be
+  /// started; one thread is left then. A call within a loop does nothing: the loop keeps the
+  /// threads that it began with.
   void resize(int threads) {
     if (threads < 1)
       throw error(exit_code::usage,
@@ -52,8 +53,8 @@ public:
     if (!inside_) start(threads, "compute with fewer --threads, or ");
   }
 
-  /// f(piece) for pieces 0, 1, ... below `pieces`, each once; f must not throw. A region within a
-  /// region runs on the thread that comes to it.
+  /// Calls f(piece) for pieces 0, 1, ... below `pieces`, each once. f must not throw. A loop within
+  /// a loop runs on the one thread that comes to it.
   [[gnu::noinline]] void run(int pieces, function_ref<int> f) {
     if (pieces <= 1 || inside_ || threads() == 1) {
       for (int i = 0; i < pieces; ++i) f(i);
@@ -68,12 +69,13 @@ public:
   }
 
 private:
-  /// No region: no piece is open, and none will be.
+  /// The value of open_ that ends workers: no piece is open, and none will be.
   static constexpr std::uint32_t leave = 0xffff;
-  /// That are open at once.
+  /// The greatest number of pieces that are open at once.
   static constexpr int most_pieces = 0xffff;
 
-  /// `instead`: what to do where so many cannot be started, beside raising limits.
+  /// Starts threads. `instead` is the remedy to name, beside raising limits, where they cannot be
+  /// started.
   void start(int threads, const char* instead) {
     if (threads == threads_ && (threads == 1 || owner_ == ::getpid())) return;
     dismiss();
@@ -82,17 +84,17 @@ private:
     owner_ = ::getpid();
     others_.reserve(static_cast<std::size_t>(threads - 1));
     for (int i = 1; i < threads; ++i) others_.emplace_back([this] { work(); }, instead);
-    // What a thread allocates when it begins is not part of a step.
+    // The step waits for every thread's start, since a thread allocates memory then.
     for (int n = started_; n < threads - 1; n = started_) started_.wait(n);
     threads_ = threads;
   }
 
-  /// Does so many pieces from first_ on, with the workers. What a piece throws all the same ends
-  /// the program, since others may be on their way.
+  /// Does so many pieces from first_ on, together with the workers. An exception of a piece ends
+  /// the program, since other threads may be at work on further pieces.
   void finish(int pieces) noexcept { // NOLINT(bugprone-exception-escape)
     unfinished_.store(pieces, std::memory_order_relaxed);
     open_.exchange(static_cast<std::uint32_t>(pieces) << 16);
-    // More than there are processors would only take them from each other.
+    // Threads beyond the number of processors would only take processor time from each other.
     if (threads_ <= processors_) open_.notify_all();
     else
       for (int i = 0; i < std::max(1, processors_ - 1); ++i) open_.notify_one();
@@ -105,8 +107,8 @@ private:
     }
   }
 
-  /// The next piece from the front or from the back; -1 if all are taken. What it returns keeps the
-  /// region open until it is done, so body_ and first_ are those of that region.
+  /// Takes the next piece from the front or from the back; returns -1 if all are taken. The taken
+  /// piece keeps its loop open until it is done, so body_ and first_ stay those of that loop.
   int take(bool front) {
     std::uint32_t open = open_.load(std::memory_order_relaxed);
     for (;;) {
@@ -119,10 +121,10 @@ private:
     }
   }
 
-  /// The life of a worker.
+  /// The loop that a worker runs from start to end.
   void work() {
     mine().threads_ = 1;
-    mine().inside_ = true; // whatever it does is of a region
+    mine().inside_ = true; // every loop that a worker comes to is within a loop
     const one_openmp_thread tiles;
     ++started_;
     started_.notify_one();
@@ -137,7 +139,7 @@ private:
     }
   }
 
-  /// Whether it comes true within about the time that sleeping and waking takes.
+  /// Returns true if the condition comes true within about the time that sleeping and waking takes.
   template <class F> static bool soon(const F& comes_true) {
     constexpr std::chrono::microseconds time(50);
     const auto looks = [&comes_true] {
@@ -173,17 +175,20 @@ private:
 
   static constexpr auto nothing = [](int) {};
 
-  // The pieces that nobody has taken: the first in the lower half, the end in the upper one. What
-  // is to be done lies beside them, since the caller's stack is in another core's cache.
+  // open_ holds the pieces that nobody has taken: the first in the lower half, the end in the upper
+  // half. The function of the loop lies beside it, since the caller's stack is in another core's
+  // cache.
   alignas(64) std::atomic<std::uint32_t> open_{0};
   function_ref<int> body_{nothing};
-  int first_ = 0; // of the open pieces
+  int first_ = 0; // number of the first open piece
   alignas(64) std::atomic<int> unfinished_{0};
   alignas(64) std::atomic<int> started_{0};
-  int threads_ = 0; // 0: as many as there are processors, once they are needed
+  int threads_ = 0; // number of threads; 0: as many as there are processors, which are counted when
+                    // they are needed
   int processors_ = 1;
   bool inside_ = false;
-  pid_t owner_ = 0; // whose threads `others_` are: not those of a child that forked
+  pid_t owner_ = 0; // the process that started `others_`; a forked child is another process and
+                    // does not have these threads
   std::vector<own_thread> others_;
 };
 
