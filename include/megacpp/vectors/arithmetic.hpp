@@ -1,5 +1,5 @@
-// Explicit vectors: arithmetic on N numbers, and lanes that change their places. Evaluation is in
-// the order of the source, so bits do not depend on what an optimiser makes of a loop.
+// Explicit vectors: arithmetic on N numbers, and operations that move lanes. The source fixes the
+// order of evaluation, so bits do not depend on how an optimiser treats a loop.
 #pragma once
 
 #include <megacpp/vectors/lanes.hpp>
@@ -10,7 +10,8 @@
 namespace mc {
 namespace detail {
 
-// Friends rather than templates, so that a scalar operand stands for N equal lanes.
+// The operators are friends rather than templates, so that a scalar operand stands for N equal
+// lanes.
 template <class V> struct vec_arithmetic {
   friend MEGACPP_HD V operator+(V a, V b) { return map<typename V::value_type>(plus{}, a, b); }
   friend MEGACPP_HD V operator-(V a, V b) { return map<typename V::value_type>(minus{}, a, b); }
@@ -26,9 +27,9 @@ template <class V> struct vec_arithmetic {
   friend MEGACPP_HD V fma(V a, V b, V c) {
     return map<typename V::value_type>(multiplied_added{}, a, b, c);
   }
-  /// The greater; b where either is NaN.
+  /// The greater of a and b; b where either is NaN.
   friend MEGACPP_HD V max(V a, V b) { return map<typename V::value_type>(greater_of{}, a, b); }
-  /// The smaller; b where either is NaN.
+  /// The smaller of a and b; b where either is NaN.
   friend MEGACPP_HD V min(V a, V b) { return map<typename V::value_type>(smaller_of{}, a, b); }
   friend MEGACPP_HD auto operator<(V a, V b) {
     return map<int_like<typename V::value_type>>(is_less{}, a, b);
@@ -48,8 +49,8 @@ template <class V> struct vec_arithmetic {
 
 } // namespace detail
 
-/// N lanes of float, double, std::int32_t, std::uint32_t or a 64-bit integer. Uninitialised by
-/// default; a scalar converts to N equal lanes.
+/// N lanes of float, double, std::int32_t, std::uint32_t or a 64-bit integer. A default-constructed
+/// vec is uninitialised; a scalar converts to N equal lanes.
 template <class A, int N> struct vec<A, N, detail::form::array>
     : detail::vec_arithmetic<vec<A, N>> {
   using value_type = A;
@@ -70,7 +71,7 @@ template <class A, int N> struct vec<A, N, detail::form::native>
   type v;
   vec() = default;
   MEGACPP_HD explicit vec(type x) : v(x) {}
-  // x - 0 and not 0 + x, which loses the sign of -0.
+  // The constructor takes x - 0 and not 0 + x, which loses the sign of -0.
   MEGACPP_HD vec(A x) : v(x - type{}) {}
 };
 
@@ -85,7 +86,7 @@ template <class A, int N> struct vec<A, N, detail::form::halves>
 };
 #endif
 
-/// As many lanes of A as a register of a CPU has, and a vec of them.
+/// The number of lanes of A that a CPU register holds, and a vec of as many.
 template <class A>
 inline constexpr int register_lanes = detail::register_bytes / static_cast<int>(sizeof(A));
 template <class A> using register_of = vec<A, register_lanes<A>>;
@@ -101,7 +102,7 @@ template <class A, int N> MEGACPP_HD vec<A, N> counting(A first) {
   }
 }
 
-/// a where the mask is true, b elsewhere.
+/// Returns a where the mask is true, b elsewhere.
 template <class A, int N> MEGACPP_HD vec<A, N> select(vec<int_like<A>, N> mask, vec<A, N> a,
                                                       std::type_identity_t<vec<A, N>> b) {
   return detail::map<A>(detail::chosen{}, mask, a, b);
@@ -114,18 +115,18 @@ template <class A, int N> MEGACPP_HD vec<A, N> sqrt(vec<A, N> a) {
 template <int K, class I, int N> MEGACPP_HD vec<I, N> shift_left(vec<I, N> a) {
   return detail::map<I>(detail::shifted_left<K>{}, a);
 }
-/// Arithmetic for signed, logical for unsigned integers.
+/// Shifts right: arithmetically for signed, logically for unsigned integers.
 template <int K, class I, int N> MEGACPP_HD vec<I, N> shift_right(vec<I, N> a) {
   return detail::map<I>(detail::shifted_right<K>{}, a);
 }
 
-/// The same bits as another type of the same size.
+/// Reinterprets the bits as another type of the same size.
 template <class R, class A, int N> MEGACPP_HD vec<R, N> as(vec<A, N> a) {
   static_assert(sizeof(R) == sizeof(A));
   return __builtin_bit_cast(vec<R, N>, a);
 }
 
-/// The 64-bit products of the lower halves of 64-bit lanes.
+/// Returns the 64-bit products of the lower halves of 64-bit lanes.
 template <int N>
 MEGACPP_HD vec<std::uint64_t, N> low_product(vec<std::uint64_t, N> a, vec<std::uint64_t, N> b) {
   return detail::map<std::uint64_t>(detail::product_of_low{}, a, b);
@@ -187,7 +188,8 @@ template <int N, class F> MEGACPP_HD void unroll(F&& f) {
 
 #if !defined(__CUDACC__)
 namespace detail {
-// One stage of the transposition below: of lanes whose index has bit S, those of b go into a.
+// Exchanges lanes in one stage of the transposition below: the lanes of a whose index has bit S,
+// for the lanes of b whose index has not.
 template <int S, class A, int N, int... L>
 MEGACPP_HD void exchange(vec<A, N>& a, vec<A, N>& b, std::integer_sequence<int, L...>) {
   const auto x = a.v, y = b.v;
@@ -196,7 +198,7 @@ MEGACPP_HD void exchange(vec<A, N>& a, vec<A, N>& b, std::integer_sequence<int, 
 }
 } // namespace detail
 
-/// Transposes the square of N x N elements held by v[0..N), each a register.
+/// Transposes a square of N x N elements: v[0..N), each a register, are its rows.
 template <class A, int N> MEGACPP_HD void transpose(vec<A, N> (&v)[N]) {
   static_assert(detail::form_of<A, N> == detail::form::native && (N & (N - 1)) == 0);
   unroll<5>([&](auto stage) __attribute__((always_inline)) {
@@ -213,7 +215,7 @@ template <class A, int N> MEGACPP_HD void transpose(vec<A, N> (&v)[N]) {
 
 namespace detail {
 
-// Lanes From ... From + N - 1 of a0, b0, a1, b1, ... for compiler vectors.
+// Returns lanes From ... From + N - 1 of a0, b0, a1, b1, ... of compiler vectors.
 template <int From, class A, int N, int... I>
 MEGACPP_HD vec<A, N> alternating(vec<A, N> a, vec<A, N> b, std::integer_sequence<int, I...>) {
   vec<A, N> r;
@@ -241,7 +243,7 @@ template <class A, int N> MEGACPP_HD vec<A, 2 * N> interleave(vec<A, N> a, vec<A
   }
 }
 
-/// f on every lane as a scalar: for what has no vector form.
+/// Applies f to every lane as a scalar, for functions without a vector version.
 template <class F, class A, int N> MEGACPP_HD vec<A, N> lane_wise(F f, vec<A, N> a) {
   A x[N];
   std::memcpy(x, &a, sizeof x);
@@ -250,7 +252,7 @@ template <class F, class A, int N> MEGACPP_HD vec<A, N> lane_wise(F f, vec<A, N>
   return a;
 }
 
-/// All lanes combined by op in a pairwise tree: lane i with lane i + N/2, and so on.
+/// Combines all lanes by op in a pairwise tree: lane i with lane i + N/2, and so on.
 template <class Op, class A, int N> MEGACPP_HD A across(Op op, vec<A, N> a) {
   if constexpr (N == 1) return a.v[0];
   else return across(op, detail::map<A>(op, lower(a), upper(a)));
@@ -262,7 +264,8 @@ template <class A, int N> MEGACPP_HD A max_across(vec<A, N> a) {
 
 #if !defined(__CUDACC__)
 namespace detail {
-// Compiler vectors of as many lanes. g++ 12 takes floats to doubles by halves of a register.
+// Converts a compiler vector to another with as many lanes. g++ 12 converts floats to doubles by
+// halves of a register.
 template <class Into, class X> MEGACPP_HD Into converted(X x) {
 #if defined(__AVX512F__)
   if constexpr (std::is_same_v<Into, typename native_of<double, 8>::type> &&
@@ -279,7 +282,7 @@ template <class Into, class X> MEGACPP_HD Into converted(X x) {
 } // namespace detail
 #endif
 
-/// Every lane converted to another arithmetic type, rounding to nearest.
+/// Converts every lane to another arithmetic type, rounding to nearest.
 template <class B, class A, int N> MEGACPP_HD vec<B, N> to(vec<A, N> a) {
   constexpr auto from = detail::form_of<A, N>, into = detail::form_of<B, N>;
   if constexpr (std::is_same_v<A, B>) {

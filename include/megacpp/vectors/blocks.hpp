@@ -1,4 +1,4 @@
-// Flat ranges in blocks: what one call of a flat body covers.
+// Flat ranges of elements are cut into blocks: a flat body covers one block in one call.
 #pragma once
 
 #include <megacpp/vectors/team.hpp>
@@ -7,11 +7,12 @@
 
 namespace mc {
 
-/// Elements of a flat range that one call of a flat body covers. Fixed, so that what is summed per
-/// block does not depend on the number of threads.
+/// The number of elements in a block. The number is fixed, so that sums per block do not depend on
+/// the number of threads.
 inline constexpr std::int64_t flat_block = 4096;
 
-/// f(lanes) for the elements of one block of a range of n; lanes count from the range's start.
+/// Calls f(lanes) for the elements of one block of a range of n elements; lanes count from the
+/// start of the range.
 template <class T, class Team, class F>
 MEGACPP_HD void each_in_block(const Team& team, std::int64_t block, std::int64_t n, F f) {
   const std::int64_t first = block * flat_block, left = n - first;
@@ -19,7 +20,7 @@ MEGACPP_HD void each_in_block(const Team& team, std::int64_t block, std::int64_t
                         [&](auto i) { f(behind(first, i)); });
 }
 
-/// The same, and the sum of what f returns of each element.
+/// Calls f(lanes) for the elements of one block and returns the sum of the results.
 template <class T, class Team, class F>
 MEGACPP_HD auto sum_in_block(const Team& team, std::int64_t block, std::int64_t n, F f) {
   const std::int64_t first = block * flat_block, left = n - first;
@@ -27,7 +28,7 @@ MEGACPP_HD auto sum_in_block(const Team& team, std::int64_t block, std::int64_t 
                               [&](auto i) { return f(behind(first, i)); });
 }
 
-/// Blocks of a range of n elements.
+/// The number of blocks in a range of n elements.
 constexpr std::int64_t blocks_of(std::int64_t n) { return (n + flat_block - 1) / flat_block; }
 
 } // namespace mc

@@ -1,6 +1,6 @@
-// How N numbers lie in registers, and the application of one scalar function to all of them.
+// A vector of N numbers in registers, and the application of a scalar function to all of its lanes.
 //
-// Three representations behind one type: a compiler vector where the machine has registers of that
+// A vec has one of three representations: a compiler vector where the machine has registers of that
 // size, two halves where it has not, an array for N = 1 and everywhere under CUDA.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace mc {
 
-/// Lanes of a full group of A on a CPU: 64 bytes worth.
+/// The number of lanes of A in a full group on a CPU: 64 bytes.
 template <class A> inline constexpr int lane_count = 64 / static_cast<int>(sizeof(A));
 
 /// The indices first, first + 1, ..., first + N - 1.
@@ -22,10 +22,10 @@ template <int N> struct lanes {
   static constexpr int count = N;
   std::int64_t first;
 };
-/// Lanes whose elements begin, in every array that a body gives a load or a store with them, at a
-/// multiple of their own size, or of 16 bytes where they are larger.
+/// Indices of elements that begin at a multiple of their own size, or of 16 bytes where they are
+/// larger, in every array that a body loads from or stores to by them.
 template <int N> struct aligned_lanes : lanes<N> {};
-/// The same number of indices behind others.
+/// Returns as many indices, moved by `first`.
 template <class Lanes> MEGACPP_HD Lanes behind(std::int64_t first, Lanes i) {
   i.first += first;
   return i;
@@ -43,15 +43,15 @@ inline constexpr int register_bytes = 32;
 inline constexpr int register_bytes = 16;
 #endif
 
-/// How many registers of that size there are.
+/// The number of vector registers.
 #if defined(__AVX512F__) || defined(__aarch64__)
 inline constexpr int register_count = 32;
 #else
 inline constexpr int register_count = 16;
 #endif
 
-// Whether fma rounds once. Where the machine lacks the instruction, fma is a * b + c for every N:
-// the exact one in libm is a hundred times slower, and no result here needs it.
+// fused: fma rounds once. Where the machine lacks the instruction, fma is a * b + c for every N:
+// the exact fma of libm is a hundred times slower, and no result here needs it.
 #if defined(__FMA__) || defined(__CUDA_ARCH__) || defined(__ARM_FEATURE_FMA)
 inline constexpr bool fused = true;
 #else
@@ -65,7 +65,8 @@ inline constexpr form form_of = N == 1 || register_bytes == 0                   
                                                                                   : form::native;
 
 #if !defined(__CUDACC__)
-// A struct of its own: g++ 12 takes a dependent vector type for its element type in overloads.
+// native_of is a struct because g++ 12 takes a dependent vector type for its element type in
+// overloads.
 template <class A, int N> struct native_of { using type [[gnu::vector_size(N * sizeof(A))]] = A; };
 #endif
 
@@ -75,14 +76,15 @@ template <> struct int_of<8> { using type = std::int64_t; };
 
 } // namespace detail
 
-/// The signed integer of A's size: what a comparison of A's gives, all bits set where true.
+/// The signed integer type of A's size. A comparison of two A returns it, with all bits set where
+/// true.
 template <class A> using int_like = typename detail::int_of<sizeof(A)>::type;
 
 template <class A, int N, detail::form = detail::form_of<A, N>> struct vec;
 
 namespace detail {
 
-// f on every lane of one, two or three vectors. F accepts scalars and compiler vectors.
+// Applies f to every lane of one, two or three vectors. f accepts scalars and compiler vectors.
 template <class R, class F, class A, int N> MEGACPP_HD vec<R, N> map(F f, vec<A, N> a) {
   if constexpr (form_of<A, N> == form::halves) {
     return vec<R, N>(map<R>(f, a.low), map<R>(f, a.high));
@@ -190,7 +192,8 @@ MEGACPP_HD __m256 root_of(__m256 a) { return _mm256_sqrt_ps(a); }
 MEGACPP_HD __m256d root_of(__m256d a) { return _mm256_sqrt_pd(a); }
 #endif
 #if defined(__AVX512F__)
-// The masked forms, all lanes on: g++ 12 warns of an uninitialised operand in the plain ones.
+// These use the masked instructions with all lanes on: g++ 12 warns of an uninitialised operand in
+// the plain ones.
 MEGACPP_HD __m512 root_of(__m512 a) { return _mm512_maskz_sqrt_ps(0xffff, a); }
 MEGACPP_HD __m512d root_of(__m512d a) { return _mm512_maskz_sqrt_pd(0xff, a); }
 #endif
@@ -218,7 +221,7 @@ template <class X> MEGACPP_HD X root_of(X a) {
 template <class X> MEGACPP_HD X greater(X a, X b) { return a > b ? a : b; }
 template <class X> MEGACPP_HD X smaller(X a, X b) { return a < b ? a : b; }
 #if !defined(__CUDACC__) && defined(__AVX512F__)
-// vmaxps is exactly a > b ? a : b, but g++ 12 compares and moves.
+// vmaxps computes exactly a > b ? a : b, but g++ 12 makes a comparison and a move of that.
 MEGACPP_HD __m512 greater(__m512 a, __m512 b) { return _mm512_maskz_max_ps(0xffff, a, b); }
 MEGACPP_HD __m512 smaller(__m512 a, __m512 b) { return _mm512_maskz_min_ps(0xffff, a, b); }
 #endif
@@ -235,7 +238,7 @@ struct multiplied_added {
     else return a * b + c;
   }
 };
-// Spelled out because compilers make a full 64-bit product of the masked one.
+// The instruction is spelled out because compilers make a full 64-bit product of the masked one.
 struct product_of_low {
   template <class X> MEGACPP_HD X operator()(X a, X b) const {
 #if !defined(__CUDACC__) && defined(__x86_64__)

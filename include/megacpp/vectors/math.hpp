@@ -1,15 +1,15 @@
 // Elementary functions on vectors.
 //
-// Float: own polynomials, fitted by Remez' exchange to the relative error noted beside them; the
-// bits are the same for every vector width and on every machine with fused multiply-add. Errors in
-// units in the last place, measured by tests/unit/vec_math.cpp: exp 1, exp2 1, log 1, tanh 2,
+// Float: polynomials of our own, fitted by Remez' exchange to the relative error noted beside them.
+// The bits are the same for every vector width and on every machine with fused multiply-add. Errors
+// in units in the last place, measured by tests/unit/vec_math.cpp: exp 1, exp2 1, log 1, tanh 2,
 // sigmoid 3, erf 2, normal cdf 8, pdf 3. NaN gives NaN; overflow gives infinity; results below the
-// normal range are denormal (of exp2: zero).
-// On a GPU exp, and what is made of it, takes the GPU's own approximations of 2^y and 1/x, and has
-// other bits. Errors there, with the worst that the PTX ISA allows, by tests/unit/gpu_math.cpp: exp
-// 4, tanh 3, sigmoid 8, erf 2, normal cdf 13, pdf 8. portable_exp, exp_of_difference, exp2 and log
-// have the same bits there, too.
-// Double: libm, lane by lane; double is a test policy.
+// normal range are denormal (zero for exp2).
+// On a GPU, exp and the functions made of it use the GPU's own approximations of 2^y and 1/x, and
+// have other bits. Errors there, with the worst that the PTX ISA allows, by
+// tests/unit/gpu_math.cpp: exp 4, tanh 3, sigmoid 8, erf 2, normal cdf 13, pdf 8. portable_exp,
+// exp_of_difference, exp2 and log have the same bits there, too.
+// Double: libm, lane by lane, since double serves tests alone.
 #pragma once
 
 #include <megacpp/vectors/vec.hpp>
@@ -19,7 +19,7 @@
 namespace mc {
 namespace detail {
 
-/// c[0] + c[1] x + ... by Horner's rule.
+/// Evaluates c[0] + c[1] x + ... by Horner's rule.
 template <class C, class A, int N, std::size_t Count>
 MEGACPP_HD vec<A, N> horner(const C (&c)[Count], vec<A, N> x) {
   vec<A, N> r(c[Count - 1]);
@@ -27,7 +27,7 @@ MEGACPP_HD vec<A, N> horner(const C (&c)[Count], vec<A, N> x) {
   return r;
 }
 
-// Adding 1.5 * 2^23 leaves the nearest integer in the low bits.
+// Adding the shifter, 1.5 * 2^23, to a number leaves the nearest integer in the low bits.
 inline constexpr float shifter = 0x1.8p23f;
 
 /// p 2^n for integers -150 <= n <= 128, rounded once; shifted = shifter + n.
@@ -42,7 +42,8 @@ MEGACPP_HD vec<float, N> times_power_of_two(vec<float, N> p, vec<float, N> shift
                          times_power_of_two(p.high, shifted.high));
   }
 #endif
-  // Two factors, since 2^n alone leaves the range. From bits: a NaN converts to no integer.
+  // The product takes two factors, since 2^n alone leaves the range. n comes from bits because a
+  // NaN converts to no integer.
   using I = vec<std::int32_t, N>;
   using U = vec<std::uint32_t, N>;
   const I k = as<std::int32_t>(as<std::uint32_t>(shifted) - U(0x4b400000u));
@@ -59,18 +60,19 @@ template <int N> MEGACPP_HD vec<float, N> exp_near_zero(vec<float, N> r) {
 
 } // namespace detail
 
-/// e^x with the same bits on every machine, for what decides something, as scores of experts do:
-/// 2^n e^r with n the integer nearest to x / ln 2, |r| <= ln 2 / 2.
+/// Returns e^x with the same bits on every machine, for numbers that decide something, such as
+/// scores of experts: 2^n e^r with n the integer nearest to x / ln 2, |r| <= ln 2 / 2.
 template <class A, int N> MEGACPP_HD vec<A, N> portable_exp(vec<A, N> x) {
   if constexpr (sizeof(A) == 8) {
     return lane_wise([](A a) { return ::exp(a); }, x);
   } else {
     using V = vec<A, N>;
-    // Beyond these the result is 0 or infinity. The order of operands lets a NaN through.
+    // The result is 0 or infinity outside of [-104, 89]. The order of the operands lets a NaN
+    // through.
     x = min(V(89.0f), max(V(-104.0f), x));
     const V shifted = fma(x, V(1.44269504f), V(detail::shifter));
     const V n = shifted - V(detail::shifter);
-    // ln 2 in two pieces: the first has nine bits, so that its product with n is exact.
+    // ln 2 is the sum of two numbers: the first has nine bits, so that its product with n is exact.
     const V r = fma(n, V(2.12194440e-4f), fma(n, V(-0.693359375f), x));
     return detail::times_power_of_two(detail::exp_near_zero(r), shifted);
   }
@@ -78,27 +80,28 @@ template <class A, int N> MEGACPP_HD vec<A, N> portable_exp(vec<A, N> x) {
 
 namespace detail {
 
-/// e^x by a unit whose exp2 is within 2 ulp of the rounded 2^y. The unit does not see what y has
-/// lost to rounding, which is up to 2^-17: e^x = 2^y e^rest, and e^rest is 1 + rest.
+/// Returns e^x by a unit whose exp2 is within 2 ulp of 2^y for the rounded y. The rounding of y
+/// loses up to 2^-17, which the factor e^rest restores: e^x = 2^y e^rest, and e^rest is 1 + rest.
 template <class Unit> MEGACPP_HD float exp_by(float x) {
-  // Beyond these the result is 0 or infinity, and the rest of an infinite y is no number.
+  // The result is 0 or infinity outside of [-200, 200], and the rest of an infinite y is not a
+  // number.
   const float inside = Unit::least(200.0f, Unit::greatest(-200.0f, x)); // a NaN passes
   const float y = inside * 1.44269504f;
-  // ln 2 in two pieces.
+  // ln 2 is the sum of two numbers.
   const float rest = fma_of(y, 1.90465430e-9f, fma_of(y, -0.693147182f, inside));
   return Unit::exp2(y) * (1.0f + rest);
 }
 
 #if defined(__CUDA_ARCH__)
-/// The approximations of a GPU, with the bounds that the PTX ISA promises (9.7.3).
+/// The approximations of a GPU, with the error bounds that the PTX ISA promises (9.7.3).
 struct special_function_unit {
-  /// Within 2 ulp, results below the normal range included.
+  /// Returns 2^y within 2 ulp, results below the normal range included.
   static __device__ __forceinline__ float exp2(float y) {
     float r;
     asm("ex2.approx.f32 %0, %1;" : "=f"(r) : "f"(y));
     return r;
   }
-  /// Within 1 ulp; 0 where the result would be below the normal range.
+  /// Returns 1 / x within 1 ulp; 0 where the result would be below the normal range.
   static __device__ __forceinline__ float reciprocal(float x) {
     float r;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
@@ -149,10 +152,10 @@ template <class A, int N> MEGACPP_HD vec<A, N> quotient(vec<A, N> a, vec<A, N> b
     return a / b;
 }
 
-/// e^(x - high - low) for x <= high and |low| up to an ulp of high: within 9e-8 of the exact one,
-/// relatively, and 1 where x is high and low is 0. x - high is off by half an ulp, 1e-6 at 16,
-/// which would be the relative error of the result; the error of the difference (Knuth's two-sum)
-/// goes into r instead.
+/// Returns e^(x - high - low) for x <= high and |low| up to an ulp of high: within 9e-8 of the
+/// exact value, relatively, and 1 where x is high and low is 0. The rounded x - high is off by half
+/// an ulp, 1e-6 at 16, which would be the relative error of the result; the error of the difference
+/// (Knuth's two-sum) goes into r instead.
 template <class A, int N> MEGACPP_HD vec<A, N> exp_of_difference(vec<A, N> x, A high, A low = 0) {
   using V = vec<A, N>;
   const V h(high), d = x - h;
@@ -169,9 +172,9 @@ template <class A, int N> MEGACPP_HD vec<A, N> exp_of_difference(vec<A, N> x, A 
 }
 
 /// 2^x for x < 128. float: x = n + r with |r| <= 1/2; 2^r by the polynomial of least relative error
-/// among those of degree 6 with constant term 1 (Remez; 2.6e-9), n into the exponent; 0 below
-/// 2^-126. Within 1 ulp for x <= 0, 1.3 where fma rounds twice. For softmax, where it is half of
-/// what exp costs.
+/// among those of degree 6 with constant term 1 (Remez; 2.6e-9); n is added to the exponent; 0
+/// below 2^-126. The error is within 1 ulp for x <= 0, 1.3 where fma rounds twice. Softmax uses it,
+/// since exp costs twice as much.
 template <class A, int N> MEGACPP_HD vec<A, N> exp2(vec<A, N> x) {
   if constexpr (sizeof(A) == 8) {
     return lane_wise([](A a) { return ::exp2(a); }, x);
@@ -206,7 +209,7 @@ template <class A, int N> MEGACPP_HD vec<A, N> log(vec<A, N> x) {
     constexpr float infinite = std::numeric_limits<float>::infinity();
     const auto tiny = x < V(0x1p-126f);
     const V y = select(tiny, x * V(0x1p23f), x);
-    // Bits of y over those of sqrt(1/2), rounded down to a whole exponent.
+    // The bits of y minus those of sqrt(1/2), rounded down to a whole exponent.
     const U bits = as<std::uint32_t>(y);
     const I exponent = shift_right<23>(as<std::int32_t>(bits - U(0x3f3504f3u)));
     const V m = as<float>(bits - shift_left<23>(as<std::uint32_t>(exponent)));
@@ -249,7 +252,7 @@ template <class A, int N> MEGACPP_HD vec<A, N> sigmoid(vec<A, N> x) {
 
 namespace detail {
 
-/// e^(-k x^2) for k = 1 or 1/2, with the rounding error of x^2 put back; 0 <= x <= 15.
+/// e^(-k x^2) for k = 1 or 1/2 and 0 <= x <= 15; the rounding error of x^2 is added back.
 template <class A, int N> MEGACPP_HD vec<A, N> bell(vec<A, N> x, float k) {
   using V = vec<A, N>;
   const V square = x * x, error = fma(x, x, -square), e = exp(V(-k) * square);
@@ -290,7 +293,7 @@ template <class A, int N> MEGACPP_HD vec<A, N> erf(vec<A, N> x) {
 /// pi).
 template <class A, int N> struct normal { vec<A, N> cdf, pdf; };
 
-/// Both from one exponential. Below zero the cdf keeps its relative accuracy.
+/// Returns the cdf and pdf at x by one exponential. Below zero the cdf keeps its relative accuracy.
 template <class A, int N> MEGACPP_HD normal<A, N> normal_at(vec<A, N> x) {
   using V = vec<A, N>;
   if constexpr (sizeof(A) == 8) {

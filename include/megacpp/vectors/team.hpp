@@ -1,41 +1,43 @@
 // A team works on one row: a CPU core with its vector lanes, or the threads of a CUDA block. A row
-// body is written once over this interface and sees the row only through groups of lanes:
+// body is written once for both, and sees the row only through groups of lanes:
 //
-//   team.each<T>(n, f)         f(lanes<N>{i}) for full groups, f(lanes<1>{i}) for the rest
+//   team.each<T>(n, f)         calls f(lanes<N>{i}) for full groups, f(lanes<1>{i}) for the rest
 //   team.each_wide<T>(n, f)    as each, but a core takes eight groups at a time where it can
-//   team.each_of<T>(m, n, f)   f(o, lanes...) for o in [0, m): n elements in each of m parts
+//   team.each_of<T>(m, n, f)   calls f(o, lanes...) for o in [0, m): n elements for each of m
 //   team.sum<T>(n, f)          the sum over all lanes of f(lanes), which returns a vec
 //   team.sum_two<T>(n, f)      two sums at once: f returns a two<vec>
 //   team.max<T>(n, f)          the greatest lane
 //   team.max_and_sum_exp<T>(n, f)  the greatest lane x and the sum of e^(lane - x), in double, as a
 //                              maximum_and_sum
-//   team.first_greatest<T>(n, f)  the greatest of the lanes that are marked, and its index, the
-//                              lowest of equal ones, as a two: f returns a marked. Where no lane is
+//   team.first_greatest<T>(n, f)  the greatest of the marked lanes, and the lowest index of the
+//                              lanes that equal it, as a two: f returns a marked. Where no lane is
 //                              marked they are -infinity and infinity
-//   team.keep<T>(n, row)       the n elements of T at `row`, for loads by several of the calls
-//                              above: `row` itself, or registers that hold it
-//   team.keep_stored<T>(n, row)  the same for elements that are stored first, and then loaded
-//   team.keep_values<T>(n, f)  values(lanes) gives what f(lanes) does: computed each time, or once
-//   team.sync()                what threads stored before it, all may read after it
-//   team.shared<X, N, I>()     array I of N elements that the threads share; it begins with nothing
-//   team.threads               1 for a core
-//   team.index(), team.count() which thread it is, and of how many: `least_threads` or more
-//   team.leader()              true for one thread: who stores a row's statistics
-//   team.carry(to, from)       sends 16 bytes of memory into memory that the threads share; both
+//   team.keep<T>(n, row)       gives a row that several of the calls above may load from: `row`
+//                              itself, or registers that hold its n elements of T
+//   team.keep_stored<T>(n, row)  does so for elements that are first stored, and then loaded
+//   team.keep_values<T>(n, f)  gives a function values(lanes) with the results of f(lanes), which
+//                              are computed at each call, or once
+//   team.sync()                is a barrier: all threads may read what threads stored before it
+//   team.shared<X, N, I>()     gives array I of N elements, uninitialised, that the threads share
+//   team.threads               the number of threads: 1 for a core
+//   team.index(), team.count() the number of the thread, and of all: `least_threads` or more
+//   team.leader()              true for the one thread that stores a row's statistics
+//   team.carry(to, from)       copies 16 bytes of memory into memory that the threads share; both
 //                              begin at multiples of 16
-//   team.carried()             waits until all that this thread has sent is there; behind a barrier
-//                              it is there for all threads
+//   team.carried()             waits until all copies of this thread are done; behind a barrier
+//                              those of all threads are
 //   team.multiply(c, a, b)     where team.multiplies: the threads of a warp add the product of
-//                              16 x 16 and 16 x 8 numbers of bf16 to sums (mma.m16n8k16 of PTX)
+//                              16 x 16 and 16 x 8 numbers of bf16 to sums c (mma.m16n8k16 of PTX)
 //
 // N depends on the storage type T: 64 bytes of arithmetic on a core, 16 bytes of storage on CUDA.
 // In each_of, m n is below 2^31.
-// Orders are fixed by n alone, never by the number of threads in the program or by whether n is a
-// constant. In all calls with the same T and n a thread sees the same elements, so it may read in
-// one what it stored in another. What another thread stores, or stores into, lies behind a barrier:
-// sums, maxima and sync are barriers, which all threads reach together or none does; each,
-// each_wide, each_of and what keeps a row are not. Lanes of the same T alone read a row that is
-// kept, and they may see what it was when it was kept, whatever is stored at `row` meanwhile.
+// The order of each sum follows from n alone, never from the number of threads in the program, nor
+// from n being a constant or not. In all calls with the same T and n a thread sees the same
+// elements, so it may read in one call what it stored in another. A barrier must come before a
+// thread reads or overwrites what another thread stores: sums, maxima and sync are barriers, which
+// all threads reach or none does; each, each_wide, each_of and the functions that keep a row are
+// none. Only lanes of the same T read a kept row, and the row may be as it was when it was kept,
+// whatever is stored at `row` meanwhile.
 #pragma once
 
 #include <megacpp/vectors/math.hpp>
@@ -45,16 +47,16 @@
 
 namespace mc {
 
-/// A pair of vectors (or numbers) that is summed together.
+/// Two vectors (or numbers) that are summed together.
 template <class X> struct two { X first, second; };
 
-/// Numbers x as their greatest and the sum of e^(x - greatest).
+/// Numbers x, summed up as the greatest of them and the sum of e^(x - greatest).
 template <class A> struct maximum_and_sum {
   A maximum;
   double sum;
 };
 
-/// Numbers, of which those count whose mask is set.
+/// Numbers and their mask: a number counts where its mask is set.
 template <class V, class Mask> struct marked {
   V value;
   Mask mask;
@@ -69,19 +71,20 @@ template <class A> struct running_sum {
   template <class V> MEGACPP_HD void add(V x) {
     const A top = max_across(x), least = -std::numeric_limits<A>::infinity();
     if (top > maximum) sum = below(top), maximum = top;
-    // Where all numbers are -infinity the terms are 0; the term of a NaN is a NaN.
+    // The terms are 0 where all numbers are -infinity; the term of a NaN is a NaN.
     sum += sum_across(to<double>(exp_of_difference(x, maximum > least ? maximum : A(0))));
   }
   /// The sum of e^(number - top), for a top that is no smaller than any of them.
   MEGACPP_HD double below(A top) const {
-    if (maximum == top) return sum; // of no numbers, too, whose maximum is -infinity
+    if (maximum == top) return sum; // also without any number, when the maximum is -infinity
     return sum * static_cast<double>(exp_of_difference(vec<A, 1>(maximum), top).v[0]);
   }
 };
 } // namespace detail
 
-/// One CPU core. Sums: two vector accumulators take groups in turn, the rest is added to the lanes
-/// of the first from lane 0 on, then a pairwise tree over the lanes.
+/// A team of one CPU core. Its sums: two vector accumulators take groups in turn, the rest is added
+/// to the lanes of the first accumulator from lane 0 on, then the lanes are added in a pairwise
+/// tree.
 struct core_team {
   static constexpr int threads = 1, least_threads = 1;
   static constexpr bool multiplies = false;
@@ -183,7 +186,7 @@ struct core_team {
     return f;
   }
 
-  /// By two visits.
+  /// Visits the elements twice: once for the maximum, once for the sum.
   template <class T, class Extent, class F>
   MEGACPP_HD auto max_and_sum_exp(Extent extent, F f) const {
     const auto top = max<T>(extent, f);

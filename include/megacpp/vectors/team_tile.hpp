@@ -1,21 +1,21 @@
-// Numbers in rows and columns that the threads of a team hold between them, and products of
-// matrices that are added to them: what attention by tiles is made of.
+// A tile of numbers that the threads of a team hold between them, and products of matrices that are
+// added to it. Attention by tiles is made of these.
 //
 //   team_tile<T, M, N, Team> x(team)  M x N accumulators of T, which are zero at first
-//   x.each(f)                         f(row, column, number) for the numbers that a thread holds
-//   x.each_with(y, f)                 f(row, column, number of x, number of y)
+//   x.each(f)                         f(row, column, number) for each number that the thread holds
+//   x.each_with(y, f)                 f(row, column, number of x, number of y) for each
 //   x.add_product(a, b, depth)        x(i, j) += sum over k < depth of a(i, k) b(j, k)
 //
-// A thread holds the same numbers of all tiles with the same T, M and N. None of these is a
-// barrier. All threads can read the memory in which a and b lie.
+// A thread holds the same numbers of all tiles with the same T, M and N. No function of a tile is a
+// barrier. All threads can read the memory of a and b.
 //
-// Rows that several threads read often a team may carry into memory that it shares:
+// A team may copy rows that several threads read often into memory that it shares:
 //
 //   carry_rows<W>(team, rows, width, aligned, at, to)
 //                              to[i * carried_stride<T, W> + k] = element k of the `width`, at most
 //                              W, from at(i) on, for each row i < rows
 //
-// They are there behind team.carried() and a barrier.
+// The rows are there behind team.carried() and a barrier.
 #pragma once
 
 #include <megacpp/vectors/team.hpp>
@@ -25,7 +25,7 @@
 
 namespace mc {
 
-/// A matrix in memory: element (i, k) is at[i * stride + k], or at[k * stride + i] where it lies
+/// A matrix in memory. Element (i, k) is at[i * stride + k], or at[k * stride + i] if the matrix is
 /// Turned. Rows from `rows` on are zeros.
 template <class X, bool Turned = false> struct tile_rows {
   const X* at;
@@ -38,7 +38,8 @@ template <class X, bool Turned = false> struct tile_rows {
 
 namespace detail {
 
-/// Each sum is one chain of fma, k ascending: the same bits for every team.
+/// A tile computed without tensor cores. Each sum is one chain of fma, k ascending: the same bits
+/// for every team.
 template <class T, int M, int N, class Team> class plain_tile {
 public:
   using G = accumulator_t<T>;
@@ -75,8 +76,8 @@ public:
   }
 
 private:
-  // Threads stand in rows of 16. A thread holds every step_-th row from first_ on, and of these
-  // every 16th number.
+  // The threads of a team stand in rows of 16. A thread holds every step_-th row of the tile from
+  // first_ on, and of these every 16th number.
   static constexpr int across = Team::threads == 1 ? 1 : 16;
   static constexpr int least = Team::least_threads < across ? across : Team::least_threads;
   static constexpr int rows = M * across / least, columns = N / across;
@@ -85,7 +86,7 @@ private:
 
   MEGACPP_HD int row(int i) const { return first_ + i * step_; }
   MEGACPP_HD int column(int j) const { return column_ + j * across; }
-  /// Elements k, k + 1, ... of row i; zeros where there is no row i.
+  /// Reads elements k, k + 1, ... of row i; zeros where there is no row i.
   template <int W, class X, bool Turned>
   MEGACPP_HD static void read(const tile_rows<X, Turned>& m, int i, int k, G (&to)[W]) {
     if (i < m.rows) store(to, lanes<W>{0}, load<G>(m.element(i, k), lanes<W>{0}));
@@ -114,9 +115,9 @@ private:
   int first_, step_, column_;
 };
 
-/// Tensor cores multiply for this tile: numbers that are no bf16 are rounded to it before. Four
-/// warps have 16 rows each, or 16 rows together, of which each has every fourth group of 8 columns.
-/// Their threads hold what the fragments of mma.m16n8k16 have (PTX ISA, "Matrix Fragments for
+/// A tile computed by tensor cores, which round numbers of other types to bf16 first. Each of four
+/// warps has 16 rows, or all four have 16 rows together, of which each warp has every fourth group
+/// of 8 columns. Their threads hold the fragments of mma.m16n8k16 (PTX ISA, "Matrix Fragments for
 /// mma.m16n8k16 with floating point type").
 template <int M, int N, class Team> class tensor_tile {
 public:
@@ -157,8 +158,8 @@ public:
   }
 
 private:
-  static constexpr int across = 64 / M;       // warps that share 16 rows
-  static constexpr int held = N / 8 / across; // groups of 8 columns of a thread
+  static constexpr int across = 64 / M;       // number of warps that share 16 rows
+  static constexpr int held = N / 8 / across; // number of groups of 8 columns that a thread holds
   static_assert((M == 64 || M == 16) && N % (8 * across) == 0);
 
   MEGACPP_HD int row(int e) const { return row_ + (e < 2 ? 0 : 8); }
@@ -167,15 +168,16 @@ private:
 
   MEGACPP_HD static std::uint32_t bits(bf16 x) { return x.bits; }
   MEGACPP_HD static std::uint32_t bits(float x) { return bf16(x).bits; }
-  /// Whether elements k and k + 1 of a matrix are one word of memory, for every even k below depth.
+  /// Returns true if elements k and k + 1 of a matrix are 4 aligned bytes of memory, for every even
+  /// k below depth.
   template <class X, bool Turned>
   MEGACPP_HD static bool in_pairs(const tile_rows<X, Turned>& m, int depth) {
     if (depth % 2 != 0) return false;
     return Turned || sizeof(X) != 2 ||
            (m.stride % 2 == 0 && (reinterpret_cast<std::uintptr_t>(m.at) & 3) == 0);
   }
-  /// Elements k and k + 1 of row i, the first in the lower half; zeros beyond the rows and the
-  /// depth. `whole`: in_pairs() of the matrices that are multiplied.
+  /// Returns elements k and k + 1 of row i, the first in the lower half; zeros beyond the rows and
+  /// the depth. `whole`: in_pairs() of both matrices.
   template <class X, bool Turned>
   MEGACPP_HD static std::uint32_t two_of(const tile_rows<X, Turned>& m, int i, int k, int depth,
                                          bool whole) {
@@ -197,12 +199,13 @@ private:
 
 } // namespace detail
 
-/// Rows that follow each other at such a distance lie in different banks of shared memory.
+/// The distance from a carried row to the next: rows at this distance lie in different banks of
+/// shared memory.
 template <class T, int W>
 inline constexpr int carried_stride = W + 16 / static_cast<int>(sizeof(T));
 
-/// `aligned`: every row begins at a multiple of 16 bytes, and `width` elements are whole groups of
-/// 16 bytes.
+/// Copies rows into shared memory. `aligned`: every row begins at a multiple of 16 bytes, and
+/// `width` elements are a whole number of 16 bytes.
 template <int W, class Team, class T, class At>
 MEGACPP_HD void carry_rows(const Team& team, int rows, int width, bool aligned, At at, T* to) {
   constexpr int together = 16 / static_cast<int>(sizeof(T)), groups = W / together;

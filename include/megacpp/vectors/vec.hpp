@@ -1,5 +1,5 @@
 // Explicit vectors in memory: loads and stores that convert from and to storage types. Numbers are
-// rounded to bf16 with the same bits everywhere, but for a NaN, whose bits on a GPU are others.
+// rounded to bf16 with the same bits everywhere, except for a NaN, which has other bits on a GPU.
 #pragma once
 
 #include <megacpp/vectors/arithmetic.hpp>
@@ -10,7 +10,8 @@ namespace mc {
 
 namespace detail {
 
-/// The bits of bf16(x) in the lower half of each lane: nearest even, quiet NaN (mc::bf16::round).
+/// Returns the bits of bf16(x) in the lower half of each lane: nearest even, quiet NaN
+/// (mc::bf16::round).
 template <int N> MEGACPP_HD vec<std::uint32_t, N> bf16_bits(vec<float, N> x) {
   using U = vec<std::uint32_t, N>;
   using I = vec<std::int32_t, N>;
@@ -21,8 +22,8 @@ template <int N> MEGACPP_HD vec<std::uint32_t, N> bf16_bits(vec<float, N> x) {
 }
 
 #if !defined(__CUDACC__)
-// Between N 16-bit and N 32-bit unsigned integers. g++ 12 makes four instructions of the one that
-// widens, and of AVX-512's that narrows.
+// These convert between N 16-bit and N 32-bit unsigned integers. g++ 12 makes four instructions of
+// the one that widens, and of the one of AVX-512 that narrows.
 template <class Into, class X> MEGACPP_HD Into widened(X x) {
 #if defined(__AVX512F__)
   if constexpr (sizeof(X) == 32) {
@@ -52,8 +53,8 @@ template <int N> MEGACPP_HD auto bf16_words(vec<float, N> x) {
   using half = typename native_of<std::uint16_t, N>::type;
 #if defined(__AVX512BF16__)
   if constexpr (N == 16) {
-    // The instruction rounds as mc::bf16 does, but for denormal numbers, which it makes zero; lanes
-    // without an exponent, so zeros too, go the other way.
+    // The instruction rounds as mc::bf16 does, except for denormal numbers, which it makes zero.
+    // Vectors with a lane without an exponent, a zero included, take the other way.
     const __m512i u = __builtin_bit_cast(__m512i, x.v);
     if (_mm512_testn_epi32_mask(u, _mm512_set1_epi32(0x7f800000)) == 0) [[likely]] {
       return __builtin_bit_cast(half, _mm512_cvtneps_pbh(x.v));
@@ -65,8 +66,8 @@ template <int N> MEGACPP_HD auto bf16_words(vec<float, N> x) {
 #endif
 
 #if defined(__CUDACC__)
-/// Pairs of numbers as bf16, the first of each in the lower half, by one instruction a pair. It has
-/// the bits of mc::bf16 but for a NaN, which is 0x7fff whatever it was.
+/// Rounds pairs of numbers to bf16, the first of each in the lower half, by one instruction a pair.
+/// The bits are those of mc::bf16, except that every NaN becomes 0x7fff.
 template <int N>
 __device__ __forceinline__ void bf16_pairs(std::uint32_t (&to)[N / 2], vec<float, N> x) {
   for (int i = 0; i < N / 2; ++i)
@@ -75,14 +76,14 @@ __device__ __forceinline__ void bf16_pairs(std::uint32_t (&to)[N / 2], vec<float
 #endif
 
 #if defined(__CUDA_ARCH__)
-// The widest access that cuts so many bytes evenly.
+// The widest unsigned type that cuts so many bytes evenly.
 template <std::size_t Bytes> using access =
     std::conditional_t<Bytes % 16 == 0, uint4,
                        std::conditional_t<Bytes % 8 == 0, uint2, std::uint32_t>>;
 #endif
 
-// N elements of T between memory and registers, by up to 16 bytes on CUDA where the address allows,
-// or is known to.
+// copy_in and copy_out move N elements of T between memory and registers, on CUDA up to 16 bytes at
+// once where the address allows it, or is known (Aligned) to.
 template <bool Aligned, int N, class T> MEGACPP_HD void copy_in(T (&to)[N], const T* from) {
 #if defined(__CUDA_ARCH__)
   if constexpr (N * sizeof(T) % 4 == 0) {
@@ -174,25 +175,25 @@ template <bool Aligned = false, class T, class A, int N> MEGACPP_HD void write(T
 
 } // namespace detail
 
-/// p[i.first ...] as A; widening is exact.
+/// Loads p[i.first ...] as A; widening is exact.
 template <class A, class T, int N> MEGACPP_HD vec<A, N> load(const T* p, lanes<N> i) {
   return detail::read<A, N>(p + i.first);
 }
 
-/// p[i.first ...] = x, rounded to nearest even.
+/// Stores x to p[i.first ...], rounded to nearest even.
 template <class T, class A, int N> MEGACPP_HD void store(T* p, lanes<N> i, vec<A, N> x) {
   detail::write(p + i.first, x);
 }
 
-/// to[i.first ...] = from[i.first ...], bit for bit.
+/// Copies from[i.first ...] to to[i.first ...], bit for bit.
 template <class T, int N> MEGACPP_HD void copy(T* to, const T* from, lanes<N> i) {
   T raw[N];
   detail::copy_in<false>(raw, from + i.first);
   detail::copy_out<false>(to + i.first, raw);
 }
 
-// The same where every address is a multiple of 16 bytes, or of the lanes' bytes where these are
-// fewer.
+// These overloads take addresses that are multiples of 16 bytes, or of the bytes of all lanes where
+// these are fewer.
 template <class A, class T, int N> MEGACPP_HD vec<A, N> load(const T* p, aligned_lanes<N> i) {
   return detail::read<A, N, true>(p + i.first);
 }
@@ -205,14 +206,15 @@ template <class T, int N> MEGACPP_HD void copy(T* to, const T* from, aligned_lan
   detail::copy_out<true>(to + i.first, raw);
 }
 
-/// A vec V from the elements at p, and back.
+/// Loads a vec V from the elements at p, and stores one there.
 template <class V, class T> MEGACPP_HD V load(const T* p) {
   return load<typename V::value_type>(p, lanes<V::count>{0});
 }
 template <class T, class A, int N> MEGACPP_HD void store(T* p, vec<A, N> x) {
   store(p, lanes<N>{0}, x);
 }
-/// The first n lanes, the others zero; what lies behind is not touched. 0 <= n <= V::count.
+/// Loads the first n lanes and zeros the others; the elements behind n are not touched. 0 <= n <=
+/// V::count.
 template <class V, class T> MEGACPP_HD V load_first(const T* p, std::int64_t n) {
   using A = typename V::value_type;
   if (n >= V::count) return load<V>(p);
@@ -227,7 +229,7 @@ template <class T, class A, int N> MEGACPP_HD void store_first(T* p, vec<A, N> v
   for (std::int64_t l = 0; l < n; ++l) p[l] = convert<T>(x[l]);
 }
 
-/// What a store of T and a load would give.
+/// Returns x as a store of T and a load would return it.
 template <class T, class A, int N> MEGACPP_HD vec<A, N> round_to(vec<A, N> x) {
   if constexpr (std::is_same_v<T, A>) {
     return x;
