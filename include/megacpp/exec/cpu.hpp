@@ -1,4 +1,4 @@
-// The CPU device: bodies on threads, matrix products, tables that kernels prepare once.
+// The CPU device: bodies on threads, matrix products, and tables that kernels prepare once.
 #pragma once
 
 #include <megacpp/exec/host_memory.hpp>
@@ -16,7 +16,7 @@
 
 namespace mc {
 
-/// A moment of a thread of the host, which does what it is asked for at once.
+/// An event of a lane of the host, which does all work at once: it has always come.
 class cpu_event final : public event {
 public:
   void wait() override {}
@@ -27,7 +27,8 @@ private:
   std::int64_t at_ = 0;
 };
 
-/// The threads of whoever calls: what is started on them is done when the call returns.
+/// A lane of the host: the calling thread and its workers. Work that is started on it is done when
+/// the call returns.
 class cpu_lane : public lane, public cores {
 public:
   explicit cpu_lane(memory_space& of = host_memory::of_process()) : lane(of) {}
@@ -51,12 +52,13 @@ public:
     reduce_in_rank_order(by, t, parts, out, n);
   }
   void record(event& e) override { static_cast<cpu_event&>(e).record(); }
-  void wait(event& /*e*/) override {} // it has come
-  void finish() override {}           // all is done
+  void wait(event& /*e*/) override {} // the event has come
+  void finish() override {}           // all work is done
 };
 
-/// The limits that product/plan.hpp keeps: bytes of an operand that is copied whole, and of copies
-/// of parts together; extents of a tile of the output (rows, columns) and of a block of the sum.
+/// The limits that product/plan.hpp keeps: bytes of an operand that is copied whole, and bytes of
+/// all copies of segments together; extents of a tile of the output (rows, columns) and of a block
+/// of the sum.
 struct cpu_product_limits {
   static constexpr std::int64_t large_copy = 8 << 20, whole_copy = 4 * large_copy;
   static constexpr std::int64_t tile = 256, columns = 528, block = 768;
@@ -66,15 +68,16 @@ class cpu : public in_host_memory<device> {
 public:
   using lane_type = cpu_lane;
 
-  /// `threads` 0: all cores. They are the calling thread's (set_thread_count). `tell` hears once of
-  /// a library that computes products wrong. Defined in product/cpu_products.hpp, which brings the
-  /// libraries of the products: for the unit that makes the device, not those that hold kernels.
+  /// Makes a device with so many `threads` of the calling thread (set_thread_count); 0: all cores.
+  /// `tell` is called once for a library that computes products wrong. product/cpu_products.hpp
+  /// defines it and brings the libraries of the products: the unit that makes the device includes
+  /// that header, units with kernels do not.
   explicit cpu(product_type products = product_type::automatic, int threads = 0,
                product_rows rows = product_rows::together,
                void (*tell)(std::string_view) = nullptr);
 
-  /// Takes a source of products of the caller's own. With `sizes_alone` tables are counted and not
-  /// made.
+  /// Makes a device with the caller's own source of products. With `sizes_alone` the device counts
+  /// the bytes of tables and does not make them.
   cpu(std::unique_ptr<product_source> products, int threads, bool sizes_alone = false)
       : threads_(threads), sizes_alone_(sizes_alone), products_(std::move(products)) {
     set_thread_count(threads_);
@@ -88,8 +91,8 @@ public:
   std::unique_ptr<lane> make_lane() override { return std::make_unique<cpu_lane>(*this); }
   std::unique_ptr<event> make_event() override { return std::make_unique<cpu_event>(); }
 
-  /// A table found by the numbers that it is made of, or made by `fill(T*)` while programs are
-  /// prepared.
+  /// Returns a table of `count` numbers: the one that was made for the same key, or a new one that
+  /// `fill(T*)` writes. Kernels ask for tables while programs are prepared.
   template <class Type, class F>
   auto table(Type, std::vector<double> key, std::int64_t count, F fill) {
     using T = typename Type::type;
@@ -107,10 +110,10 @@ public:
   std::int64_t table_bytes() const override { return table_bytes_; }
 
   static constexpr std::int64_t sort_bytes(std::int64_t /*n*/) { return 0; }
-  /// The most workspace that a lane needs for a product with so many threads, where no canonical
-  /// panels are asked for: whole copies of both operands, and, for each thread, a tile in fp32,
-  /// blocks of both operands and what a library takes for itself, 2 MiB. Eigen takes more where it
-  /// computes long sums in place of a library whose product has failed its check.
+  /// Returns the most bytes of workspace that a lane needs for a product with so many threads,
+  /// without canonical panels: whole copies of both operands, and for each thread a tile in fp32,
+  /// blocks of both operands and 2 MiB of a library's own. Eigen takes more where it computes long
+  /// sums in place of a library whose product has failed its check.
   static constexpr std::int64_t most_workspace(const product_shape& s, int threads) {
     using limits = cpu_product_limits;
     constexpr std::int64_t library = 2 << 20;
@@ -123,10 +126,10 @@ public:
                                      : s.N;
     const auto pages = [](std::int64_t bytes) { return (bytes + 4095) / 4096 * 4096; };
     const auto copy = [&](std::int64_t lines, std::int64_t columns) {
-      return pages(lines * (columns + 32) * wide); // rows are padded to an odd number of lines
+      return pages(lines * (columns + 32) * wide); // rows have an odd number of cache lines
     };
     const auto copies = [&](std::int64_t lines, std::int64_t columns, bool of_each_part) {
-      if (lines * columns * wide > limits::whole_copy) return std::int64_t{0}; // by blocks
+      if (lines * columns * wide > limits::whole_copy) return std::int64_t{0}; // copied by blocks
       const std::int64_t one = copy(lines, columns), all = one * (of_each_part ? s.parts() : 1),
                          most = one < limits::large_copy ? limits::large_copy : one;
       return all < most ? all : most;

@@ -1,4 +1,4 @@
-// The device of a run that names none.
+// The device of a run that does not name one.
 #pragma once
 
 namespace mc {

@@ -1,5 +1,5 @@
-// A program's device is made by one unit, which has the libraries of its products; commands know it
-// by its type alone, and say what a user has chosen of it.
+// A user's choices of a device. One unit of a program, which has the libraries of the products,
+// makes the device; commands know the device only by its type and these choices.
 #pragma once
 
 #include <megacpp/exec/device.hpp>
@@ -14,28 +14,29 @@ namespace mc {
 
 /// A user's choices of a device.
 struct device_options {
-  product_type products = product_type::automatic; ///< how bf16 operands are multiplied
-  int threads = 0;                                 ///< of the host, that work for it; 0: all cores
-  product_rows rows = product_rows::together;      ///< how those of forward products are computed
+  product_type products = product_type::automatic; ///< arithmetic of bf16 operands
+  int threads = 0;                                 ///< threads of the host for it; 0: all cores
+  product_rows rows = product_rows::together;      ///< arrangement of the rows of forward products
   bool tf32 = false;                               ///< fp32 operands may be rounded to TF32
   std::string product_table{};                     ///< a file with tuned products; empty: none
-  bool deterministic_attention = true;             ///< its gradients have the same bits in each run
-  bool graphs = true; ///< work that follows from its addresses is kept as graphs of CUDA
-  int number = -1;    ///< of the devices that are visible; -1: left to the place of the process
-  int place = 0;      ///< of the process among those of its machine, which take devices in turn
-  void (*tell)(std::string_view) = nullptr; ///< hears once of a library that computes wrong
-  /// It says how much memory a program needs, and computes nothing.
+  bool deterministic_attention = true;             ///< attention's gradients have the same bits
+  bool graphs = true; ///< lanes keep work with fixed addresses as graphs of CUDA
+  int number = -1;    ///< number of the device among the visible ones; -1: `place` decides
+  int place = 0;      ///< place of the process among those of its machine, which take devices in
+                      ///< turn
+  void (*tell)(std::string_view) = nullptr; ///< is called once for a library that computes wrong
+  /// The device only says how much memory a program needs, and computes nothing.
   bool sizes_alone = false;
-  /// It is described, and computes nothing but what describing it needs.
+  /// The device is described, and computes only what its description needs.
   bool described = false;
 };
 
-/// Makes a device of a type (part_view::device_type), as mc::make_device does
+/// A function that makes a device of a type (part_view::device_type), such as mc::make_device
 /// (product/devices.hpp).
 using device_maker = std::unique_ptr<device>(const std::type_info&, const device_options&);
 
-/// Throws mc::error(exit_code::internal) unless a device that is asked for is of the type that its
-/// maker makes.
+/// Throws mc::error(exit_code::internal) unless the device type that is asked for is the type that
+/// the maker makes.
 inline void require_device(const std::type_info& asked, const std::type_info& made) {
   if (asked != made)
     throw error(exit_code::internal,

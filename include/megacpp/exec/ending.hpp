@@ -1,14 +1,15 @@
-// A destructor may do something that throws by this.
+// A destructor that may throw, without ending the program while another exception is on its way.
 #pragma once
 
 #include <exception>
 
 namespace mc {
 
-/// An object has this as a member if its destructor does something that may throw.
+/// A member of a class whose destructor does something that may throw.
 class ending {
 public:
-  /// Calls f() in that destructor. Throws what f throws, unless something else is on its way.
+  /// Calls f(); to be called in that destructor. Throws what f throws, unless another exception is
+  /// on its way.
   template <class F> void run(F f) const {
     if (std::uncaught_exceptions() == thrown_) {
       f();
@@ -16,7 +17,7 @@ public:
     }
     try {
       f();
-    } catch (...) { // what is thrown already is told
+    } catch (...) { // the exception that is on its way is reported
     }
   }
 

@@ -1,5 +1,5 @@
-// The memory of the host, and devices whose memory it is: anonymous mappings, reserved at start,
-// never grown.
+// The memory of the host, and memory spaces in it: anonymous mappings, which are reserved once and
+// never grow.
 #pragma once
 
 #include <megacpp/exec/device.hpp>
@@ -16,8 +16,8 @@
 
 namespace mc {
 
-/// Throws mc::error(exit_code::memory) unless there is room for what libraries make at their first
-/// calls: oneDNN ends the process where it gets no memory for its code (2.6.3).
+/// Throws mc::error(exit_code::memory) unless there is memory for the code that libraries make at
+/// their first calls: oneDNN ends the process where it gets none (2.6.3).
 inline void require_room(const char* what) {
   constexpr std::size_t bytes = std::size_t{64} << 20;
   void* const p =
@@ -30,8 +30,8 @@ inline void require_room(const char* what) {
   ::munmap(p, bytes);
 }
 
-/// Zeroed pages, huge ones where the system grants them. Throws mc::error(exit_code::memory), which
-/// names `what` the memory is for and a `remedy` beside a machine with more of it.
+/// Maps zeroed pages, huge ones where the system grants them. Throws mc::error(exit_code::memory),
+/// with `what` the memory is for and a `remedy` beside a machine with more memory.
 inline std::byte* map_pages(std::int64_t bytes, const char* what, const char* remedy) {
   void* const p = ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -46,7 +46,7 @@ inline void unmap_pages(std::byte* p, std::int64_t bytes) {
   ::munmap(p, static_cast<std::size_t>(bytes));
 }
 
-/// A space whose memory is the host's own.
+/// A memory space in the host's own memory.
 template <class Space> class in_host_memory : public Space {
 public:
   std::byte* reserve(std::int64_t bytes, const char* what, const char* remedy) override {
@@ -72,7 +72,7 @@ public:
   bool host_sees() const override { return true; }
 };
 
-/// The host's memory, for what no device computes with.
+/// The host's memory, for data that no device computes with.
 class host_memory final : public in_host_memory<memory_space> {
 public:
   static host_memory& of_process() {

@@ -1,5 +1,5 @@
-// How much memory is left for a process and those beside it: of the machine, of the control groups
-// that it is in, which a container has, and of its address space.
+// The memory that is left for a process and its neighbours: of the machine, of the control groups
+// of the process, which a container has, and of the process's address space.
 #pragma once
 
 #include <megacpp/exec/device.hpp>
@@ -20,7 +20,7 @@
 
 namespace mc {
 
-/// Where the kernel tells of memory.
+/// The files in which the kernel reports memory.
 struct memory_files {
   std::string machine = "/proc/meminfo", process = "/proc/self/statm",
               memberships = "/proc/self/cgroup", groups = "/sys/fs/cgroup";
@@ -28,7 +28,8 @@ struct memory_files {
 
 namespace detail {
 
-/// The number behind a word at the begin of a line; "" is the first number of a text.
+/// Returns the number behind a word at the beginning of a line; for the word "", the first number
+/// of the text.
 inline std::optional<std::int64_t> number_behind(std::string_view text, std::string_view word) {
   while (!text.starts_with(word)) {
     const std::size_t end = text.find('\n');
@@ -42,8 +43,8 @@ inline std::optional<std::int64_t> number_behind(std::string_view text, std::str
   return problem == std::errc() ? std::optional(n) : std::nullopt;
 }
 
-/// The memory that a group of version 2 or 1 leaves: pages of files do not count, which the kernel
-/// takes back. Nothing where it has no limit.
+/// Returns the memory that a control group of version 2 or 1 leaves. Pages of files do not count as
+/// used, since the kernel takes them back. Returns nothing where the group has no limit.
 inline std::optional<std::int64_t> room_of_group(const std::string& folder) {
   std::optional<std::int64_t> least;
   for (const auto& [limit, used, prefix] :
@@ -51,7 +52,7 @@ inline std::optional<std::int64_t> room_of_group(const std::string& folder) {
         std::array{"/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_"}}) {
     const auto most = number_behind(kernel_text(folder + limit), ""),
                now = number_behind(kernel_text(folder + used), "");
-    if (!most || !now) continue; // "max" is no number
+    if (!most || !now) continue; // "max" is not a number
     const std::string statistics = kernel_text(folder + "/memory.stat");
     std::int64_t files = 0;
     for (const char* const list : {"inactive_file ", "active_file "})
@@ -65,8 +66,8 @@ inline std::optional<std::int64_t> room_of_group(const std::string& folder) {
 
 } // namespace detail
 
-/// The memory that is left for all processes of this machine, or of the container that this one is
-/// in; nothing where that is not known.
+/// Returns the memory that is left for all processes of this machine, or of the container of this
+/// process; nothing where that is not known.
 inline std::optional<memory_room> room_on_machine(const memory_files& from = {}) {
   std::optional<memory_room> least;
   const auto add = [&](std::int64_t bytes, std::string of) {
@@ -83,8 +84,8 @@ inline std::optional<memory_room> room_on_machine(const memory_files& from = {})
   return least;
 }
 
-/// The rest of the address space of this process, of which it may have `most` bytes
-/// (RLIM_INFINITY: any number); nothing where it has no limit.
+/// Returns the rest of the address space of this process, which may have `most` bytes
+/// (RLIM_INFINITY: any number); nothing where there is no limit.
 inline std::optional<memory_room> room_in_process(::rlim_t most, const memory_files& from = {}) {
   const auto pages = detail::number_behind(detail::kernel_text(from.process), "");
   if (most == RLIM_INFINITY || !pages) return std::nullopt;

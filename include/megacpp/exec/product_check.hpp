@@ -1,53 +1,55 @@
 // The check that a prepared product passes before it is trusted. Libraries have computed wrong
-// numbers for single shapes and written beside their results; nothing at run time would notice.
+// numbers for single shapes and have written beside their results, and nothing would notice at run
+// time.
 //
 // The product is computed once on numbers of the check's own and compared by Freivalds' test
-// (1977): with random numbers r, C r must be C0 r + 1 (bias r) + A (B r), row by row. This costs
-// one reading of each operand instead of one product. All bytes of the check's memory that are not
-// the result must be what they were.
+// (1977): with random numbers r, C r must be C0 r + 1 (bias r) + A (B r), row by row. This reads
+// each operand once instead of computing a product. All bytes of the check's memory outside the
+// result must stay as they were.
 //
 // The tolerance is zero. The numbers are integers so small that every sum of them is exact in
 // whatever order it is taken, and whether or not a product and a sum are rounded together:
 //
-//   - the result's type has all integers up to `exact`: 2^24 in f32, 2^8 in bf16; of 2^53 in f64
-//     those that the test's own sums in double leave. Sums are taken in f32 where operands and
-//     result are f32 or bf16, so 2^8 and 2^24 hold for these as well;
+//   - the result's type has all integers up to `exact`: 2^24 in f32, 2^8 in bf16; in f64 as many of
+//     2^53 as the test's own sums in double leave. Sums are taken in f32 where operands and result
+//     are f32 or bf16, so 2^8 and 2^24 hold for these as well;
 //   - each of the K products of a sum is at most `wide` in magnitude, and so are a bias and a C
-//     that is added to: (K + 2) wide <= exact. One of the two factors is 1 or -1 and the other one
-//     has up to log2(wide) bits, A's where k is even and B's where it is odd: an operand or a sum
-//     that is rounded more coarsely than its type shows. A bf16 operand has 2^8 at most, and one
-//     that the library is asked to round as much as is left of it (operand_bits);
+//     that is added to: (K + 2) wide <= exact. One of the two factors is 1 or -1, and the other
+//     factor has up to log2(wide) bits; it is A's where k is even and B's where k is odd. So an
+//     operand or a sum that is rounded more coarsely than its type shows. A bf16 operand has 2^8
+//     at most; an operand that the library is asked to round has the bits that are left of it
+//     (operand_bits);
 //   - where K + 2 > exact, as in long sums that end in bf16, only every s-th product is not zero:
-//     those with i + k (or k + j) = 0 modulo s, the least s with K / s + 2 <= exact. Each column
-//     of A and row of B counts in some row or column of C;
-//   - r is at most 2^12 in magnitude, and less where N > 2^17, so that n r exact <= 2^53: then
-//     both sides are exact in double.
+//     those with i + k (or k + j) = 0 modulo s, where s is the least number with
+//     K / s + 2 <= exact. Each column of A and row of B counts in some row or column of C;
+//   - r is at most 2^12 in magnitude, and less where N > 2^17, so that n r exact <= 2^53: both
+//     sides are exact in double then.
 //
 // So one wrong element is always seen, since r has no zero, unless its error is less than 2^-53 of
-// the row's sum. A row with several wrong elements
-// passes with a probability of about 2^-13, were their errors drawn without regard to r. C, where
-// it is only written, and all that lies between and around rows are NaN.
+// the row's sum. A row with several wrong elements passes with a probability of about 2^-13 if
+// their errors are drawn without regard to r. The elements of C are NaN where C is only written,
+// and so is all memory between and around rows.
 //
 // A product that goes on with its sums (product_end) is computed twice:
 //
 //   - once with numbers for which GELU is its operand and its slope 1, in fp32 and in bf16: sums of
-//     6 and more, which a bias lifts there, or a Z of 8 and more. This result passes that test,
-//     and what is kept must be the same numbers;
-//   - once with sums, or a Z, around 0, most of them within 4. What the sums are is known from the
-//     first time, exactly: a forward product has another bias. In bf16 each element must be GELU of
-//     its sum z within 2^-13 |z| + 2^-8 |gelu(z)|, or p gelu'(z) of its sum p within
+//     6 and more, to which a bias lifts them, or a Z of 8 and more. This result passes the test
+//     above, and a kept Z must be the same numbers;
+//   - once with sums, or a Z, around 0, most of them within 4. The first time has shown the sums
+//     exactly: a forward product only has another bias. In bf16 each element must be GELU of its
+//     sum z within 2^-13 |z| + 2^-8 |gelu(z)|, or p gelu'(z) of its sum p within
 //     2^-12 |p| + 2^-8 |p gelu'(z)|; in fp32 within 2^-18 |z|, or 2^-18 |p|; all against tanh in
-//     double. What is kept must be z. GELU by the error function is off by up to 4.7e-4, between -3
-//     and -2.5 by more than that.
+//     double. A kept Z must be z. GELU by the error function is off by up to 4.7e-4, between -3
+//     and -2.5 by more than the tolerance.
 //
 // A and the bias of a forward product hold multiples of 2^-e, not of 1, with the e that makes sums
 // so small. Sums stay below a quarter of `exact`, so that the bias has room.
 //
-// Products of several groups, as those of experts, are checked at once, as their operands lie: rows
-// follow each other, and so do matrices. Every group is compared with numbers of its own.
+// A product of several groups, such as experts, is checked at once, in the layout of its operands:
+// rows follow each other, and so do matrices. Every group is compared with numbers of its own.
 //
-// This is host memory alone. A device with memory of its own copies the check's memory there before
-// it computes and all of it back afterwards.
+// The check uses host memory. A device with memory of its own copies the check's memory there
+// before it computes, and copies all of it back afterwards.
 #pragma once
 
 #include <megacpp/exec/product_shape.hpp>
@@ -64,15 +66,16 @@
 
 namespace mc {
 
-/// The check of one tile, or, where a library computes whole products, of one product, or of those
-/// of several groups.
+/// The check of one tile or, where a library computes whole products, of one product or of those of
+/// several groups.
 class product_check {
 public:
   explicit product_check(const product_cell_shape& s) : product_check(s, {}) {}
-  /// `groups`: rows of each, in the place of m or, where A is transposed, of k, which then is the
-  /// most of them. Those of all groups follow each other in A, and in C or, where A is transposed,
-  /// in B. The matrices of groups follow each other in the third operand. k must be even where
-  /// neither A nor B is transposed, since wide numbers are in every second row of B.
+  /// Makes the check of several groups. `groups` has the number of rows of each, which takes the
+  /// place of m or, where A is transposed, of k; that is the most of them then. The rows of all
+  /// groups follow each other in A, and in C or, where A is transposed, in B. The matrices of
+  /// groups follow each other in the third operand. k must be even where neither A nor B is
+  /// transposed, since every second row of B has wide numbers.
   product_check(const product_cell_shape& s, std::vector<std::int64_t> groups)
       : s_(s), groups_(std::move(groups)) {
     std::int64_t rows = 0;
@@ -99,22 +102,22 @@ public:
     place(bias_, s.type, false, 1, s.n, s.n, 0);
     if (has_z()) place(z_, s.output, false, s.m, s.n, s.ldc, s.ldc);
     place(c_, s.output, false, summed ? s.m * matrices : m, s.n, s.ldc,
-          s.ldc); // a row too many is seen, too
+          s.ldc); // the row beyond the last is watched, too
     bytes_ = aligned(at);
   }
 
-  /// Memory that the check needs.
+  /// Returns the bytes of memory that the check needs.
   std::size_t bytes() const { return bytes_; }
 
-  /// Where the operands of a product and its results are.
+  /// The addresses of a product's operands and results.
   struct operands {
     const void *a = nullptr, *b = nullptr, *bias = nullptr;
-    void *z = nullptr, *c = nullptr; ///< z: kept, or read, by what the product ends in
+    void *z = nullptr, *c = nullptr; ///< z: written by gelu_kept, read by gelu_gradient
   };
-  /// Computes the product; false: it could not.
+  /// Computes the product. Returns false if it could not.
   using run_product = std::function<bool(const operands&)>;
-  /// Returns what the library does wrong, as a verb with an object; nothing if it may be trusted.
-  /// `room` is aligned as vectors.
+  /// Returns what the library does wrong, as a verb with an object; "" if the product may be
+  /// trusted. `room` is aligned as vectors are.
   std::string fault(std::byte* room, const run_product& run) const {
     fill(room, true);
     const std::vector<double> r = signs(), want = expected(room, r);
@@ -155,7 +158,7 @@ private:
     return outside(room) != before ? "changes what is not its result" : "";
   }
 
-  /// GELU in its tanh form, and its slope.
+  /// GELU in its tanh form, and its slope, at z.
   struct curve {
     double value, slope;
     explicit curve(double z) {
@@ -165,7 +168,7 @@ private:
       slope = (1 + t) / 2 + z * (1 - t * t) / 2 * linear * (1 + 3 * cubic * z * z);
     }
   };
-  /// These are the curves at all numbers of bf16, which are fewer than a result has elements.
+  /// Returns the curves at all numbers of bf16: these are fewer than the elements of a result.
   static std::vector<curve> curves() {
     std::vector<curve> all;
     all.reserve(1 << 16);
@@ -173,7 +176,7 @@ private:
       all.emplace_back(convert<double>(std::bit_cast<bf16>(static_cast<std::uint16_t>(bits))));
     return all;
   }
-  /// The check goes on behind the first run, whose result is right.
+  /// Makes the second run of a product whose first result was correct. Returns what is wrong.
   std::string fault_of_end(std::byte* room, const run_product& run) const {
     std::string wrong;
     const auto go_on = [&]<class T>(T) {
@@ -198,8 +201,8 @@ private:
     else go_on(float());
     return wrong;
   }
-  /// Says what is wrong in a row of the second run. `first` is the row of the first run, and `bias`
-  /// is what that run has added.
+  /// Returns what is wrong in a row of the second run. `first` is the row of the first run, and
+  /// `bias` is the bias of that run.
   template <class T> std::string fault_of_row(std::byte* room, std::int64_t i, const T* first,
                                               const std::vector<T>& bias,
                                               const std::vector<curve>& table) const {
@@ -235,7 +238,8 @@ private:
   bool has_z() const { return keeps() || s_.ends_in == product_end::gelu_gradient; }
   bool lifted() const { return keeps() || s_.ends_in == product_end::gelu; }
 
-  /// The greatest magnitude of an r, and integers up to which a sum is exact in this type.
+  /// The greatest magnitude of an r; and the integer up to which sums are exact in the result's
+  /// type.
   std::int64_t largest_sign() const {
     return std::int64_t{1} << std::clamp(29 - log2_up(s_.n), 0, 12);
   }
@@ -246,18 +250,18 @@ private:
     default: return 1 << 24;
     }
   }
-  /// Sums of products stay within this.
+  /// The bound within which sums of products stay.
   std::int64_t most() const { return lifted() ? exact() / 4 : exact(); }
-  /// One of so many products is not zero.
+  /// The number of products of a sum of which one is not zero.
   std::int64_t apart() const { return (s_.k + most() - 3) / (most() - 2); }
   std::int64_t terms() const { return (s_.k + apart() - 1) / apart(); }
-  /// A and a bias hold multiples of this.
+  /// The unit of the numbers of A and the bias, which are multiples of it.
   double unit() const {
     if (!lifted()) return 1;
     const double spread = wide() * std::sqrt(static_cast<double>(terms()));
     return std::exp2(-std::max(0.0, std::ceil(std::log2(spread / 2))));
   }
-  /// A power of two.
+  /// The bound of the wide factors: a power of two.
   std::uint32_t wide() const {
     const auto most = static_cast<std::uint64_t>(this->most() / (terms() + 2));
     const int bits = s_.operand_bits != 0 ? s_.operand_bits : s_.type == dtype::bf16 ? 8 : 30;
@@ -265,14 +269,15 @@ private:
     return static_cast<std::uint32_t>(std::bit_floor(std::min(most, of_type)));
   }
 
-  /// A number that looks random, the same for the same place.
+  /// Returns a number that looks random, and is the same for the same place.
   static std::uint32_t mixed(std::uint64_t place) {
     auto x = static_cast<std::uint32_t>(place);
     x ^= x >> 16, x *= 0x7feb352du;
     x ^= x >> 15, x *= 0x846ca68bu;
     return x ^ x >> 16;
   }
-  /// Integers other than zero of magnitude at most mask + 1 where (i + odd) is even, else 1 or -1.
+  /// Fills a row with integers other than zero: of magnitude at most mask_even + 1 or mask_odd + 1,
+  /// by the parity of i.
   template <class T> static void fill_row(T* to, std::int64_t n, std::uint32_t key,
                                           std::uint32_t mask_even, std::uint32_t mask_odd,
                                           accumulator_t<T> unit = 1) {
@@ -284,9 +289,9 @@ private:
           convert<T>(static_cast<accumulator_t<T>>((x & 1) != 0 ? -magnitude : magnitude) * unit);
     }
   }
-  /// k_along: whether a stored row runs along the sum; else each is one term of it. `parity`: of
-  /// the terms with wide numbers; -1: of all. Rows are pieces of at most 4096 numbers, each from a
-  /// place of its own on.
+  /// Fills a matrix. k_along: a stored row runs along the sum; else each row is one term of it.
+  /// `parity`: the parity of the terms with wide numbers; -1: all are wide. Rows are copied from at
+  /// most 4096 numbers, each row from another place on.
   void fill(std::byte* room, const stored& m, bool k_along, int parity, bool thin,
             double unit = 1) const {
     const auto period = std::clamp<std::int64_t>(
@@ -297,7 +302,7 @@ private:
     const auto of = [&](int at) { return parity < 0 || at == parity ? mask : 0u; };
     with_float_type(m.type, [&](auto type) {
       using T = decltype(type);
-      std::vector<T> numbers[2]; // of even rows and of odd ones
+      std::vector<T> numbers[2]; // numbers of even rows and of odd rows
       for (int i = 0; i < 2; ++i) {
         numbers[i].resize(static_cast<std::size_t>(period));
         fill_row(numbers[i].data(), period, mixed(m.begin + static_cast<std::uint64_t>(i)),
@@ -317,7 +322,7 @@ private:
       }
     });
   }
-  /// `first`: for the run whose result is the sums themselves.
+  /// Fills all operands. `first`: for the first run, whose result is the sums themselves.
   void fill(std::byte* room, bool first) const {
     std::memset(room, 0xff, bytes_);
     const bool thin_a = s_.m >= s_.n;
@@ -328,7 +333,7 @@ private:
     if (s_.accumulate) fill(room, c_, true, -1, false);
     if (s_.ends_in == product_end::gelu_gradient) fill_slopes(room, first);
   }
-  /// Adds a number to all of a matrix.
+  /// Adds a number to all elements of a matrix.
   static void add(std::byte* room, const stored& m, double x) {
     with_float_type(m.type, [&]<class T>(T) {
       for (std::int64_t i = 0; i < m.rows; ++i)
@@ -338,7 +343,7 @@ private:
         }
     });
   }
-  /// A Z from 8 to 39, or within 4 of 0.
+  /// Fills Z with numbers from 8 to 39, for the first run, or within 4 of 0.
   void fill_slopes(std::byte* room, bool first) const {
     with_float_type(z_.type, [&]<class T>(T) {
       for (std::int64_t i = 0; i < z_.rows; ++i) {
@@ -359,7 +364,7 @@ private:
     return r;
   }
 
-  /// y += M x, of M as the product sees it.
+  /// Adds M x to y, for M as the product sees it.
   static void multiply(std::byte* room, const stored& m, const double* x, double* y) {
     with_float_type(m.type, [&](auto type) {
       using T = decltype(type);
@@ -378,7 +383,7 @@ private:
       }
     });
   }
-  /// C r, by plain sums.
+  /// Returns the expected C r, by plain sums.
   std::vector<double> expected(std::byte* room, const std::vector<double>& r) const {
     if (!groups_.empty()) return expected_of_groups(room, r);
     std::vector<double> w(static_cast<std::size_t>(s_.k)), y(static_cast<std::size_t>(s_.m));
@@ -396,7 +401,7 @@ private:
   std::vector<double> expected_of_groups(std::byte* room, const std::vector<double>& r) const {
     std::vector<double> y(static_cast<std::size_t>(c_.rows));
     if (s_.accumulate) multiply(room, c_, r.data(), y.data());
-    std::int64_t row = 0, matrix = 0; // the first ones of a group
+    std::int64_t row = 0, matrix = 0; // first row and matrix of the group
     for (const std::int64_t n : groups_) {
       const std::int64_t of_b = s_.a_transposed ? n : s_.b_transposed ? s_.n : s_.k;
       std::vector<double> w(static_cast<std::size_t>(s_.a_transposed ? n : s_.k));
@@ -407,13 +412,13 @@ private:
     }
     return y;
   }
-  /// Some of the rows of a matrix, as they are stored.
+  /// Returns some of the stored rows of a matrix.
   static stored part(stored m, std::int64_t first, std::int64_t rows) {
     m.begin += static_cast<std::size_t>(first * m.stride * size_of(m.type)), m.rows = rows;
     return m;
   }
 
-  /// The sum of all words that are not the result, which one changed byte changes.
+  /// Returns the sum of all words outside the results: one changed byte changes the sum.
   std::uint64_t outside(const std::byte* room) const {
     std::uint64_t sum = 0;
     const auto add = [&](std::size_t begin, std::size_t end) {
@@ -440,8 +445,8 @@ private:
   }
 
   product_cell_shape s_;
-  std::vector<std::int64_t> groups_; ///< rows of each; none: it is one product
-  stored a_, b_, bias_, z_, c_;      // z_: where has_z()
+  std::vector<std::int64_t> groups_; ///< number of rows of each group; none: a single product
+  stored a_, b_, bias_, z_, c_;      // z_ exists where has_z() is true
   std::size_t bytes_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// What a matrix product is: its kind, extents, strides and element types. No library header here,
-// so kernels can name products without paying for Eigen or oneDNN.
+// The description of a matrix product: kind, extents, strides and element types. This header
+// includes no library, so kernels can name products without paying for Eigen or oneDNN.
 #pragma once
 
 #include <megacpp/num/dtype.hpp>
@@ -28,21 +28,21 @@ constexpr const char* name_of(product_kind k) {
   return "?";
 }
 
-/// How bf16 operands are multiplied: by the processor's bf16 products, or widened to fp32 first and
-/// multiplied in fp32 (faster where bf16 products run at half rate). Both accumulate in fp32 and
-/// round the output once, to nearest even. `automatic` measures and keeps the faster.
+/// The arithmetic of bf16 operands: the processor's bf16 products, or widening to fp32 and products
+/// in fp32 (faster where bf16 products run at half rate). Both accumulate in fp32 and round the
+/// output once, to nearest even. `automatic` measures both and keeps the faster.
 enum class product_type : std::uint8_t { automatic, bf16, widened };
 
-/// How the rows of a forward product are computed: together, in tiles (the fastest), or apart, so
-/// that the bits of a row do not depend on which others are there. So a token's logits are the same
-/// in prefill and decode, in any batch.
+/// The rows of a forward product are computed together, in tiles (the fastest), or apart, so that
+/// the bits of a row do not depend on the other rows. So a token's logits are the same in prefill
+/// and decode, in any batch.
 enum class product_rows : std::uint8_t { together, apart };
 
-/// What becomes of a finished sum, its bias included, before it is rounded and written: nothing, or
-///   gelu:           Y = gelu(Z), Z the sum
+/// The function of a finished sum, its bias included, that is applied before the sum is rounded and
+/// written: none, or
 ///   gelu_kept:      the same, and Z is written, too
 ///   gelu_gradient:  dX = (the sum) gelu'(Z), Z is read
-/// with gelu in its tanh form. Z is of Y's (dX's) type and has its rows.
+/// gelu is in its tanh form. Z has the type and the rows of Y (dX).
 enum class product_end : std::uint8_t { sum, gelu, gelu_kept, gelu_gradient };
 
 constexpr const char* name_of(product_end e) {
@@ -55,39 +55,43 @@ constexpr const char* name_of(product_end e) {
   return "?";
 }
 
-/// One product, as prepared once and executed many times. W and dW are contiguous and row-major; X,
-/// dX and Y, dY are row-major with a stride between rows, so that a slice of a packed tensor can be
-/// used.
+/// One product, which is prepared once and executed many times. W and dW are contiguous and
+/// row-major; X, dX, Y and dY are row-major with a stride between rows, so that a slice of a packed
+/// tensor can be used.
 struct product_shape {
   product_kind kind = product_kind::forward;
   std::int64_t M = 0, N = 0, K = 0;
   std::int64_t x_stride = 0; // elements from a row of X or dX to the next; 0: K
   std::int64_t y_stride = 0; // elements from a row of Y or dY to the next; 0: N
-  dtype a = dtype::f32;      // of X or dY, the first operand
-  dtype b = dtype::f32;      // of W, or of a weight gradient's X; and of the bias
-  dtype out = dtype::f32;    // of Y, dX or dW
+  dtype a = dtype::f32;      // type of X or dY, the first operand
+  dtype b = dtype::f32;      // type of W, or of a weight gradient's X; and of the bias
+  dtype out = dtype::f32;    // type of Y, dX or dW
   bool scaled = false; // the sum is multiplied by one fp32 number of each operand (product_scales)
-  bool bias = false;   // forward only, added to the scaled sum
-  // Asked for: a source that does not compute it prepares the product without it, whose shape says
-  // `sum`, and a kernel computes the rest. gelu and gelu_kept forward, gelu_gradient of inputs.
+  bool bias = false;   // forward only; the bias is added to the scaled sum
+  // The end is a wish: a source that does not compute it prepares the product without it, and then
+  // the prepared shape says `sum` and a kernel computes the rest. gelu and gelu_kept end a forward
+  // product, gelu_gradient one of input_gradient.
   product_end ends_in = product_end::sum;
   bool accumulate = false;   // input_gradient: dX += ...; a weight gradient always accumulates
   bool dynamic_rows = false; // M is a maximum; the rows of a call are given at execute
-  // Matrices W (dW), one behind the other, for execute_groups. From 1 on a product fits a branch of
-  // its lane, and may run beside others; 0: one matrix, on a lane alone.
+  // The number of matrices W (dW), one behind the other, for execute_groups. A product with 1 or
+  // more fits a branch of its lane, and may run beside others; 0: one matrix, on a lane without
+  // branches.
   std::int64_t groups = 0;
-  // Rows that a group has on average, for libraries that choose a way by them; 0: nothing is known.
+  // The average number of rows of a group, by which libraries choose an algorithm; 0: it is not
+  // known.
   std::int64_t group_rows = 0;
-  // Rows of a part, which divides M (0: M is one part). Every part has the bits of a product of its
-  // own: tiles, copies and library calls follow from a part's shape and end at its borders, and a
-  // weight gradient adds up its parts in order. So the bits of a sequence do not depend on how many
-  // others are computed with it.
+  // The rows of a segment, which divide M (0: M is one segment). Every segment has the bits of a
+  // product of its own: tiles, copies and library calls follow from a segment's shape and end at
+  // its borders, and a weight gradient adds up its segments in order. So the bits of a sequence do
+  // not depend on the number of sequences that are computed with it.
   std::int64_t part = 0;
-  // Under `fast` the copies of operands, and of a weight gradient tiles and chunks of the sum, are
-  // those that measure fastest for M rows; they follow from the shape, but M decides bits.
+  // The numerics of sums. numerics::fast: the copies of operands, and the tiles and sum blocks of a
+  // weight gradient, are those that measure fastest for M rows. The shape fixes them, but M decides
+  // bits.
   numerics sums = numerics::batch_invariant;
-  // Canonical panels for numerics that do not depend on the layout (0: the library's choice): the
-  // output is computed in blocks of `canonical_rows` by `panel`, and each sum in chunks of `chunk`
+  // Canonical panels, for numerics that do not depend on the layout (0: the library's choice): the
+  // output is computed in blocks of `canonical_rows` by `panel`, and each sum in blocks of `chunk`
   // terms, first to last, accumulated in fp32. Cutting rows or columns at these borders leaves
   // every bit, since the same library calls are made; oneDNN on AVX-512 allows rows to be cut
   // anywhere.
@@ -104,7 +108,8 @@ struct product_shape {
   friend constexpr bool operator==(const product_shape&, const product_shape&) = default;
 };
 
-/// A shape with the usual types: everything of `type`, a weight gradient in its accumulator type.
+/// Returns a shape with the usual types: all operands of `type`, a weight gradient in its
+/// accumulator type.
 constexpr product_shape make_product_shape(product_kind kind, dtype type, std::int64_t M,
                                            std::int64_t N, std::int64_t K) {
   product_shape s;
@@ -131,25 +136,27 @@ struct product_list {
   constexpr const product_shape* end() const { return all + count; }
 };
 
-/// One tile of a product, computed by one thread in one call of a library: C(m,n) (+)= op(A) op(B).
-/// A is (m,k), or stored as (k,m) when transposed; B is (k,n), or stored as (n,k) when transposed.
+/// One tile of a product, which one thread computes in one call of a library: C(m,n) (+)= op(A)
+/// op(B). A is (m,k), or stored as (k,m) when transposed; B is (k,n), or stored as (n,k) when
+/// transposed.
 struct product_cell_shape {
   std::int64_t m = 0, n = 0, k = 0;
-  std::int64_t lda = 0, ldb = 0, ldc = 0; // elements between stored rows
+  std::int64_t lda = 0, ldb = 0, ldc = 0; // elements from a stored row to the next
   bool a_transposed = false, b_transposed = false;
   dtype type = dtype::f32, output = dtype::f32;
-  int operand_bits = 0; // significant ones that are left of operands; 0: all of the type
-  bool bias = false;    // (n) of `type`, added to each row
+  int operand_bits = 0; // significant bits that are left of operands; 0: all bits of the type
+  bool bias = false;    // a bias (n) of `type` is added to each row
   product_end ends_in = product_end::sum;
   bool accumulate = false; // C is read and added to
 
   friend constexpr bool operator==(const product_cell_shape&, const product_cell_shape&) = default;
 };
 
-/// What became of a tile; the library may need memory for it.
+/// The outcome of a tile; the library may lack memory for it.
 enum class product_status { done, no_memory, failed };
 
-/// A prepared tile. `slot` numbers the calling thread: two threads never use one slot at a time.
+/// A prepared tile. `slot` is the number of the calling thread: two threads never use one at a
+/// time.
 class product_cell {
 public:
   virtual ~product_cell() = default;
@@ -163,9 +170,9 @@ class product_library {
 public:
   virtual ~product_library() = default;
   virtual std::string name() const = 0;
-  /// Whether it may be asked for tiles of this shape.
+  /// Returns true if the library may be asked for tiles of this shape.
   virtual bool serves(const product_cell_shape& /*s*/) const { return true; }
-  /// Null for types that it does not have on this processor.
+  /// Prepares a tile. Returns null for types that the library does not have on this processor.
   virtual std::unique_ptr<product_cell> make(const product_cell_shape& s) const = 0;
 };
 

@@ -1,5 +1,5 @@
-// Products as kernels see them: prepared once by shape, executed many times. No library behind them
-// is named here, so that the unit with a run's kernels does not pay for Eigen and oneDNN.
+// Products as kernels see them: prepared once by shape, executed many times. This header names no
+// library, so that the unit with a run's kernels does not pay for Eigen and oneDNN.
 #pragma once
 
 #include <megacpp/exec/product_shape.hpp>
@@ -15,21 +15,21 @@ namespace mc {
 
 class lane;
 
-/// One number of fp32 for each operand of a scaled product, in the memory of the device: an
-/// operand's elements stand for themselves times its number.
+/// One number of fp32 for each operand of a scaled product, in the memory of the device. An element
+/// of the operand stands for itself times that number.
 struct product_scales {
   const float *a = nullptr, *b = nullptr;
 };
 
 /// A call of a product: the lane that it runs on, and its operands.
 struct product_call {
-  lane& on; ///< on whose workspace no other product works meanwhile
+  lane& on; ///< no other product uses this lane's workspace meanwhile
   const void *a = nullptr, *b = nullptr, *bias = nullptr;
   void* out = nullptr;
   std::int64_t rows = -1;  ///< M for a shape with dynamic rows (0 ... shape().M), otherwise absent
-  product_scales scales{}; ///< of a scaled shape
-  void* kept = nullptr;    ///< of product_end::gelu_kept: where Z is written
-  const void* slopes_at = nullptr; ///< of product_end::gelu_gradient: Z
+  product_scales scales{}; ///< scales of a scaled shape
+  void* kept = nullptr;    ///< product_end::gelu_kept writes Z there
+  const void* slopes_at = nullptr; ///< product_end::gelu_gradient reads Z there
 };
 
 /// A prepared product.
@@ -42,13 +42,14 @@ public:
   /// input_gradient:  a = dY, b = W, out = dX
   /// weight_gradient: a = dY, b = X, out = dW (accumulated into)
   virtual void execute(const product_call& c) const = 0;
-  /// Consecutive parts of rows[0], rows[1], ... rows (0 ... shape().M each) of a shape with dynamic
-  /// rows, without bias and scales: the bits of one execute for every part.
+  /// Executes consecutive segments of rows[0], rows[1], ... rows (0 ... shape().M each) of a shape
+  /// with dynamic rows, without bias and scales. Every segment has the bits of an execute of its
+  /// own.
   virtual void execute_parts(const product_call& c, std::span<const std::int32_t> rows) const = 0;
-  /// Products with several matrices, of a shape with groups. `rows` has the parts of the first
-  /// group, then as many of the next one, and so on; parts follow each other. Group g multiplies by
-  /// matrix g of b, or is added to matrix g of out. Every part has the bits that it has alone, but
-  /// under numerics::fast.
+  /// Executes products with several matrices, for a shape with groups. `rows` has the segments of
+  /// the first group, then as many of the next group, and so on; segments follow each other. Group
+  /// g multiplies by matrix g of b, or is added to matrix g of out. Every segment has the bits that
+  /// it has alone, except under numerics::fast.
   virtual void execute_groups(const product_call& c, std::span<const std::int32_t> rows) const {
     for_groups(c, rows, [this](const product_call& of, std::span<const std::int32_t> parts) {
       execute_parts(of, parts);
@@ -56,7 +57,7 @@ public:
   }
 
 protected:
-  /// f(call, rows of its parts) for each group that has rows.
+  /// Calls f(call, rows of its segments) for each group that has rows.
   template <class F>
   void for_groups(product_call c, std::span<const std::int32_t> rows, F f) const {
     const product_shape& s = shape_;
@@ -82,8 +83,7 @@ protected:
       c.out = static_cast<std::byte*>(c.out) + (summed ? matrix : n * (forward ? of_y : of_x));
     }
   }
-  /// Throws mc::error unless the shape has groups, and each as many parts, of rows that there may
-  /// be.
+  /// Throws mc::error unless the shape has groups, each with as many segments, of 0 to M rows.
   void require_groups(std::span<const std::int32_t> rows) const {
     const product_shape& s = shape_;
     const auto refuse = [&s](const std::string& what) {
@@ -100,41 +100,42 @@ protected:
   product_shape shape_;
 };
 
-/// The checks (exec/product_check.hpp) that a source has made of what its libraries prepared.
+/// The checks (exec/product_check.hpp) that a source has made of the products that its libraries
+/// prepared.
 struct product_checks {
   int plans = 0;
-  double seconds = 0;         ///< without those in the libraries
-  double library_seconds = 0; ///< at the first one also what they make for all their products
+  double seconds = 0;         ///< seconds of the checks without the time in the libraries
+  double library_seconds = 0; ///< seconds in the libraries, with what the first check prepares
   std::vector<std::string>
-      refused; ///< a sentence for each plan that was left to another library or way
+      refused; ///< a sentence for each preparation that was left to another library or algorithm
 };
 
-/// Where products come from.
+/// The source that a device takes products from.
 class product_source {
 public:
   virtual ~product_source() = default;
 
-  /// The product of a shape: found, or prepared. Where the libraries do not compute what it ends
-  /// in, the same without that: its shape() says so. Throws mc::error when the shape is not one
-  /// that the libraries can compute.
+  /// Finds or prepares the product of a shape. Where the libraries do not compute its end, the
+  /// product is prepared without it, and its shape() says so. Throws mc::error when the libraries
+  /// cannot compute the shape.
   virtual const prepared_product& prepare(const product_shape& s) = 0;
-  /// Memory of the device, with nothing in it yet, in which products that are prepared from now on
-  /// may be checked. Where it is too small, and without it, a check has memory of its own, which it
-  /// gives back at once.
+  /// Lends device memory, with nothing in it yet, to the checks of products that are prepared from
+  /// now on. Without it, or where it is too small, a check reserves memory of its own and releases
+  /// it at once.
   virtual void lend(std::byte* memory, std::int64_t bytes) = 0;
-  /// Ends that. Returns how much of the memory's beginning the checks have written.
+  /// Takes the lent memory back. Returns how many bytes from its beginning the checks have written.
   virtual std::int64_t take_back() = 0;
   virtual const product_checks& checks() const = 0;
-  /// The check of a product takes so many bytes of memory that the host does not see, lent or not.
-  /// A source that counts sizes alone tells it, for plans.
+  /// Returns the bytes of memory, other than the host's, that the check of a product takes, lent or
+  /// not. A source that only counts sizes returns them, too, for plans.
   virtual std::int64_t check_bytes(const product_shape& /*s*/) const { return 0; }
-  /// The shapes of the products that are prepared so far, in order, as their shape() says.
+  /// Returns the shapes of the products that are prepared so far, in order, as their shape() says.
   virtual std::vector<product_shape> shapes() const = 0;
-  /// Bytes of workspace that a lane needs for the products prepared so far.
+  /// Returns the bytes of workspace that a lane needs for the products prepared so far.
   virtual std::int64_t workspace_bytes() const = 0;
-  /// How bf16 operands are multiplied; measured at the first call when it is to be chosen.
+  /// Returns how bf16 operands are multiplied; `automatic` is measured at the first call.
   virtual product_type type() = 0;
-  /// For people: library, version and, for bf16 storage, how it is multiplied.
+  /// Returns, for people, the library, its version and, for bf16 storage, how bf16 is multiplied.
   virtual std::string describe(dtype storage = dtype::f32) = 0;
 };
 

@@ -1,4 +1,4 @@
-// Sums and maxima over ranks as communicators take them, in memory of the host. Bodies take them in
+// Sums and maxima over ranks, which communicators take in memory of the host. Bodies take them in
 // memory of a device (kernel/rows/reduce.hpp).
 #pragma once
 
@@ -14,7 +14,7 @@
 namespace mc {
 
 namespace detail {
-/// What sums of T are kept in: integers wrap around.
+/// The type in which sums of T are kept: integers wrap around.
 template <class T> struct sum_over_ranks { using type = accumulator_t<T>; };
 template <> struct sum_over_ranks<std::int32_t> { using type = std::uint32_t; };
 template <> struct sum_over_ranks<std::int64_t> { using type = std::uint64_t; };
@@ -47,10 +47,10 @@ inline void maximum_in_rank_order(std::span<const void* const> parts, float* out
 }
 } // namespace detail
 
-/// out (n) = parts[0] + parts[1] + ..., added from the first rank on: bf16 in fp32 and rounded
-/// once, fp32 in fp32, fp64 in fp64, integers modulo 2^32 or 2^64. `out` may be one of the parts.
-/// A maximum is of fp32 alone: each element of `out` is the largest of the parts' elements, of
-/// equals the first part's, or the first that is not a number.
+/// Computes out (n) = parts[0] + parts[1] + ..., added from the first rank on: bf16 in fp32 and
+/// rounded once, fp32 in fp32, fp64 in fp64, integers modulo 2^32 or 2^64. `out` may be one of the
+/// arrays. A maximum is of fp32 alone: each element of `out` is the largest of the arrays'
+/// elements, that of the first array among equals, or the first that is a NaN.
 inline void reduce_in_rank_order(reduction by, dtype t, std::span<const void* const> parts,
                                  void* out, std::int64_t n) {
   if (by == reduction::maximum)
@@ -61,7 +61,7 @@ inline void reduce_in_rank_order(reduction by, dtype t, std::span<const void* co
   case dtype::bf16: return detail::sum_in_rank_order(parts, static_cast<bf16*>(out), n);
   case dtype::i32: return detail::sum_in_rank_order(parts, static_cast<std::int32_t*>(out), n);
   case dtype::i64: return detail::sum_in_rank_order(parts, static_cast<std::int64_t*>(out), n);
-  case dtype::u8: return; // communicator::start refuses it
+  case dtype::u8: return; // communicator::start refuses u8
   }
 }
 

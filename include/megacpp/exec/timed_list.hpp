@@ -1,5 +1,5 @@
-// Times of what a lane does, by its device's own clock: events on both sides, which are read later.
-// So a device that runs behind the host is measured, not the host.
+// Times of a lane's work, by its device's own clock: events on both sides of the work, which are
+// read later. So a device that runs behind the host is measured, and not the host.
 #pragma once
 
 #include <megacpp/exec/device.hpp>
@@ -11,15 +11,15 @@
 
 namespace mc {
 
-/// What was begun and ended on a lane, in order, of so many at a time. All its memory is made with
-/// it; the device must outlive it.
+/// A list of work that was begun and ended on a lane, in order, with room for a number of items.
+/// Its constructor makes all of its memory; the device must outlive it.
 template <class What> class timed_list {
 public:
   timed_list(device& of, std::size_t room) : began_(room), ended_(room), what_(room) {
     for (auto& e : began_) e = of.make_event();
     for (auto& e : ended_) e = of.make_event();
   }
-  /// Whether there is no room: then neither begin nor end may be called.
+  /// Returns true if there is no room: neither begin nor end may be called then.
   bool full() const { return size_ == what_.size(); }
   void clear() { size_ = 0; }
   void begin(lane& on) { on.record(*began_[size_]); }
@@ -27,8 +27,8 @@ public:
     what_[size_] = what;
     on.record(*ended_[size_++]);
   }
-  /// Waits for all of them. f(what, began, ended) for each, in order, in monotonic_nanoseconds;
-  /// then there are none.
+  /// Waits for all items, calls f(what, began, ended) for each, in order, with times in
+  /// monotonic_nanoseconds, and empties the list.
   template <class F> void take(F f) {
     const std::size_t n = size_;
     size_ = 0;

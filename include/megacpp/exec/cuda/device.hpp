@@ -1,5 +1,5 @@
-// The CUDA device: memory, lanes and events over cuda_runtime_api.h. Any C++ compiler that finds
-// CUDA's headers reads this; kernels come from units of nvcc (exec/cuda/launch.hpp).
+// The CUDA device: memory, lanes and events by cuda_runtime_api.h. Any C++ compiler that finds
+// CUDA's headers compiles this header; units of nvcc have the kernels (exec/cuda/launch.hpp).
 #pragma once
 
 #include <megacpp/exec/attention_source.hpp>
@@ -28,15 +28,15 @@
 
 namespace mc {
 
-/// Throws mc::error that names the `call` and what CUDA says of it, unless it succeeded. An error
-/// of a kernel shows in the first call that waits for it.
+/// Throws mc::error with the `call` and CUDA's message unless the call succeeded. An error of a
+/// kernel shows in the first call that waits for the kernel.
 inline void require_cuda(cudaError_t status, const std::string& call,
                          exit_code code = exit_code::internal) {
   if (status == cudaSuccess) return;
   throw error(code, call + ": " + cudaGetErrorName(status) + ", " + cudaGetErrorString(status));
 }
 
-/// A moment orders work alone, or it tells the time, too, which costs more.
+/// The use of an event of CUDA: it orders work, or it also tells the time, which costs more.
 enum class moment_use : std::uint8_t { order, time };
 
 /// An event of CUDA, as a value.
@@ -56,7 +56,7 @@ public:
   }
   void record(cudaStream_t on) const { require_cuda(cudaEventRecord(e_, on), "cudaEventRecord"); }
   void wait() const { require_cuda(cudaEventSynchronize(e_), "cudaEventSynchronize"); }
-  /// Nanoseconds from another moment to this; both have come, and tell the time.
+  /// Returns nanoseconds from another moment to this one. Both have come, and tell the time.
   std::int64_t since(const cuda_moment& start) const {
     float milliseconds = 0;
     require_cuda(cudaEventElapsedTime(&milliseconds, start.e_, e_), "cudaEventElapsedTime");
@@ -68,7 +68,7 @@ private:
   cudaEvent_t e_ = nullptr;
 };
 
-/// A stream of CUDA, as a value. At its end it waits for what was started on it.
+/// A stream of CUDA, as a value. Its destructor waits for the work that was started on it.
 class cuda_stream {
 public:
   cuda_stream() {
@@ -89,7 +89,7 @@ private:
   cudaStream_t s_ = nullptr;
 };
 
-/// Memory of the host that a CUDA device reaches by itself (pinned).
+/// Memory of the host that a CUDA device reaches by itself (pinned memory).
 class cuda_pinned final : public in_host_memory<memory_space> {
 public:
   std::byte* reserve(std::int64_t bytes, const char* what, const char* remedy) override {
@@ -97,7 +97,7 @@ public:
     const cudaError_t status =
         cudaHostAlloc(&p, static_cast<std::size_t>(bytes), cudaHostAllocDefault);
     if (status == cudaErrorMemoryAllocation) {
-      (void)cudaGetLastError(); // this one is told here
+      (void)cudaGetLastError(); // clears the error, which the next statement reports
       throw error(exit_code::memory, "cannot pin " + std::to_string(((bytes - 1) >> 20) + 1) +
                                          " MiB of the host for " + what + ": use " + remedy +
                                          " or a machine with more memory");
@@ -112,11 +112,11 @@ public:
   }
 };
 
-/// Pinned memory in which what is written to the device waits for its copy. One stream reads it.
+/// Pinned memory in which bytes wait for their copy to the device. One stream reads it.
 class cuda_staging {
 public:
-  /// Copies bytes of the host to the device behind what was started on the stream. They are taken
-  /// when this returns.
+  /// Copies bytes of the host to the device, behind the work that was started on the stream. The
+  /// caller may change the bytes when write returns.
   void write(std::byte* to, const void* from_host, std::int64_t bytes, cudaStream_t on) {
     const auto* from = static_cast<const std::byte*>(from_host);
     for (std::int64_t n = 0; bytes > 0; to += n, from += n, bytes -= n) {
@@ -135,12 +135,12 @@ public:
 private:
   static constexpr std::int64_t size = 8 << 20;
   struct copy {
-    std::int64_t end; ///< of what it reads
+    std::int64_t end; ///< end of the bytes that the copy reads
     cuda_moment read;
   };
 
-  /// Room for n bytes. Bytes are counted from the first that was ever written; byte i lies at i
-  /// modulo the size, and those of one copy lie together.
+  /// Returns room for n bytes of one copy, which lie together. Bytes are counted from the first
+  /// that was ever written; byte i lies at i modulo the size.
   std::byte* room(std::int64_t n) {
     if (data_.data() == nullptr)
       data_ = arena(pinned_, size, "what is written to the device", "fewer processes of a machine");
@@ -158,18 +158,18 @@ private:
 
   cuda_pinned pinned_;
   arena data_;
-  std::int64_t begin_ = 0, end_ = 0; ///< of the bytes that copies may still read
+  std::int64_t begin_ = 0, end_ = 0; ///< range of the bytes that copies may still read
   std::deque<copy> copies_;
   std::vector<cuda_moment> free_;
 };
 
 class cuda;
 
-/// A moment of a lane of a CUDA device.
+/// An event of a lane of a CUDA device.
 class cuda_event final : public event {
 public:
   explicit cuda_event(cuda& of) : of_(of) {}
-  void wait() override { at_.wait(); } // one that nobody has recorded has come
+  void wait() override { at_.wait(); } // an event that was never recorded has come
   std::int64_t reached() override;
 
 private:
@@ -179,12 +179,12 @@ private:
   bool recorded_ = false;
 };
 
-/// A stream of a CUDA device.
+/// A lane of a CUDA device: a stream.
 class cuda_lane final : public lane {
 public:
   explicit cuda_lane(cuda& of);
-  /// The stream on which all is done in order. Throws mc::error while the lane has branches, which
-  /// what is started on the stream would not wait for.
+  /// Returns the stream. Throws mc::error while the lane has branches, since work that is started
+  /// on the stream would not wait for them.
   cudaStream_t stream() const {
     require_order();
     return on_.get();
@@ -212,9 +212,9 @@ public:
   int slabs() const { return most_slabs; }
   static constexpr bool sums_by_parts = true;
 
-  /// Products of experts are each too small for a device: some run side by side (side_by_side.hpp),
-  /// on streams beside this one, in equal parts of its workspace. From branch_out() to join() the
-  /// lane takes products alone, and throws mc::error for all else.
+  /// Branches: a product of one expert is too small for a device, so several run side by side
+  /// (side_by_side.hpp), on streams beside the lane's and in equal ranges of its workspace. From
+  /// branch_out() to join() the lane takes only products, and throws mc::error for other work.
   static constexpr int most_branches = 4;
   void branch_out() {
     make_current();
@@ -241,7 +241,7 @@ public:
     }
   }
   bool branched() const { return used_ != none; }
-  /// Where the next product runs: the stream, and its part of the workspace.
+  /// The stream of the next product, and its range of the workspace.
   struct product_place {
     cudaStream_t on;
     std::byte* workspace;
@@ -257,7 +257,7 @@ public:
     const int k = (used_ - 1) % most_branches;
     return {branches_[static_cast<std::size_t>(k)].on.get(), workspace() + k * each, each};
   }
-  /// A call, for people, with the node whose kernel was called last.
+  /// Returns the name of a call and of the node whose kernel was called last, for people.
   std::string behind(const char* call) const {
     return last_.node == nullptr ? std::string(call)
                                  : std::string(call) + " behind " + last_.name(last_.node);
@@ -319,15 +319,15 @@ public:
   void end_range() override { tool()->end(); }
 
   bool keeps_work() const override;
-  /// The first time f starts its work itself, since libraries may have something left to prepare;
-  /// the second time the work becomes a graph.
+  /// Starts the work of f(): the first time f starts it, since libraries may have something left to
+  /// prepare; the second time the work becomes a graph.
   void start_kept(std::unique_ptr<kept_work>& work, function_ref<> f) override;
-  /// How often a graph was started.
+  /// Returns how often a graph was started.
   std::int64_t graphs_started() const { return graphs_started_; }
 
 private:
   friend class cuda;
-  static constexpr int most_slabs = 256; ///< about two for each multiprocessor
+  static constexpr int most_slabs = 256; ///< number of slabs: about two for each multiprocessor
   /// The node whose kernel was called last.
   struct launched {
     const void* node = nullptr;
@@ -348,29 +348,30 @@ private:
   cuda& of_;
   launched last_;
   range_names names_;
-  bool taken_ = false; ///< what is started becomes a graph
+  bool taken_ = false; ///< true while the lane records work as a graph
   std::int64_t graphs_started_ = 0;
-  /// A graph cannot repeat a copy of what the host has now, nor what the host waits for: this
-  /// throws mc::error for them.
+  /// Throws mc::error while work becomes a graph: a graph cannot repeat a copy from the host, nor a
+  /// wait of the host.
   void require_not_taken(const char* what) const {
     if (taken_)
       throw error(exit_code::internal,
                   std::string(what) + " was asked for amid work that a lane keeps");
   }
-  std::mutex mutex_; ///< of staging_
+  std::mutex mutex_; ///< guards staging_
   cuda_staging staging_;
   struct branch {
     cuda_stream on;
     cuda_moment done{moment_use::order};
   };
   static constexpr int none = -1;
-  int used_ = none; ///< calls of next_branch() since branch_out(); none: there is no branch
+  int used_ = none; ///< number of calls of next_branch() since branch_out(); none: there is no
+                    ///< branch
   cuda_moment fork_{moment_use::order};
-  cuda_stream on_; ///< what is started on it reads the staging
+  cuda_stream on_; ///< the lane's stream; its copies read the staging memory
   std::vector<branch> branches_;
 };
 
-/// Work of a stream as a graph of CUDA, which costs the host one call.
+/// Kept work of a lane as a graph of CUDA, which the host starts by one call.
 class cuda_graph final : public lane::kept_work {
 public:
   cuda_graph() = default;
@@ -382,8 +383,8 @@ public:
   bool made() const { return runs_ != nullptr; }
   bool refused() const { return refused_; }
 
-  /// Takes what f() starts on a stream, unless it is more than a graph should have, or what no
-  /// graph can have.
+  /// Records what f() starts on a stream, unless the graph would have too many nodes, or the work
+  /// cannot be in a graph.
   void take(cudaStream_t on, function_ref<> f) {
     cudaGraph_t taken = nullptr;
     bool whole = true;
@@ -399,52 +400,54 @@ public:
     whole = whole && ended == cudaSuccess &&
             cudaGraphGetNodes(taken, nullptr, &nodes) == cudaSuccess && nodes <= most_nodes &&
             cudaGraphInstantiate(&runs_, taken, 0) == cudaSuccess &&
-            cudaGraphUpload(runs_, on) == cudaSuccess; // what it needs of the device is taken here
+            cudaGraphUpload(runs_, on) == cudaSuccess; // takes memory for the graph
     if (taken != nullptr) (void)cudaGraphDestroy(taken);
     if (!whole) refuse();
   }
   cudaGraphExec_t get() const { return runs_; }
 
 private:
-  /// The caller starts the work without a graph then, and hears what is wrong from that.
+  /// Gives up: the caller then starts the work without a graph, which shows what is wrong with it.
   void refuse() {
     refused_ = true;
     (void)cudaGetLastError();
   }
-  /// Prompts whose products are apart have many more, which a graph would cost more than it saves.
+  /// The most nodes of a graph. Prompts whose products are computed apart have many more, and a
+  /// graph of so many costs more than it saves.
   static constexpr std::size_t most_nodes = 16384;
   cudaGraphExec_t runs_ = nullptr;
   bool refused_ = false;
 };
 
-/// One of the devices that are visible, and the number of them over which the processes of a
+/// A choice among the visible devices, and the number of devices over which the processes of a
 /// machine are spread.
 struct cuda_choice {
   int ordinal = 0, spread_over = 1;
 };
 
-/// A version of one of NVIDIA's libraries as people write it.
+/// Returns the version of a library of NVIDIA as people write it.
 inline std::string dotted_version(std::size_t v) {
   return std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." +
          std::to_string(v % 100);
 }
 
-/// The libraries that work for a CUDA device.
+/// The libraries of a CUDA device.
 struct cuda_libraries {
   std::unique_ptr<product_source> products;
-  std::unique_ptr<attention_source> attention; ///< nullptr: bodies compute all of it
-  std::unique_ptr<range_tool> shows{};         ///< what is started; nullptr: no tool listens
+  std::unique_ptr<attention_source> attention; ///< nullptr: bodies compute all attention
+  std::unique_ptr<range_tool> shows{};         ///< shows ranges; nullptr: no tool listens
 };
 
-/// A CUDA device. Its host's threads make feeds; what it computes runs on its lanes.
+/// A CUDA device. The threads of its host make feeds; its lanes compute.
 class cuda : public device {
 public:
   using lane_type = cuda_lane;
   static constexpr bool takes_constants = false;
 
-  /// Opens the libraries of a device, which is the current one and computes nothing yet.
+  /// A function that opens the libraries of a device. The device is the current one and computes
+  /// nothing yet.
   using libraries_maker = std::function<cuda_libraries(cuda&)>;
-  /// Device `ordinal` of those that are visible.
+  /// Opens device `ordinal` of the visible devices.
   cuda(int ordinal, int threads, const libraries_maker& open_libraries)
       : ordinal_(chosen(ordinal)),
         taken_before_(memory_now().taken),
@@ -458,33 +461,34 @@ public:
     require_cuda(cudaGetDeviceProperties(&facts, ordinal_), "cudaGetDeviceProperties");
     name_ = "device " + std::to_string(ordinal_) + " (" + facts.name + ")";
   }
-  /// Device `number` of those that are visible or, of -1, the one that comes to the process at a
-  /// `place` among those of its machine, which take the devices in turn. Throws mc::error:
-  /// exit_code::machine where there is none, exit_code::usage for a number that is not there.
+  /// Returns device `number` of the visible devices; for -1, the device of the process whose
+  /// `place` among the processes of its machine this is: processes take the devices in turn. Throws
+  /// mc::error: exit_code::machine where there is no device, exit_code::usage for a number without
+  /// a device.
   static cuda_choice choice(int number, int place) {
     if (number >= 0) return {existing(number), 1};
     const int devices = visible();
     return {place % devices, devices};
   }
-  /// Makes a device that counts sizes alone: nothing may be started on it. Of CUDA it asks only in
-  /// room(), which opens the device that `choose` gives.
+  /// Makes a device that only counts sizes: no work may be started on it. It asks CUDA only in
+  /// room(), which opens the device that `choose` returns.
   cuda(std::function<cuda_choice()> choose, int threads, cuda_libraries libraries)
       : threads_(threads), choose_(std::move(choose)), libraries_(std::move(libraries)) {}
 
   int ordinal() const { return ordinal_; }
-  /// Whether lanes keep work as graphs, as they do until somebody says no.
+  /// Returns true if lanes keep work as graphs, which is the default.
   bool keeps_work() const { return keeps_work_; }
   void keep_work(bool keeps) { keeps_work_ = keeps; }
-  /// Makes it the device of what the calling thread asks CUDA for.
+  /// Makes this the device of the calling thread's calls of CUDA.
   void make_current() const { make_current(ordinal_); }
 
   std::byte* reserve(std::int64_t bytes, const char* what, const char* remedy) override {
     make_current();
-    main().require_order(); // it zeroes there
+    main().require_order(); // this lane zeroes the memory
     void* p = nullptr;
     const cudaError_t status = cudaMalloc(&p, static_cast<std::size_t>(bytes));
     if (status == cudaErrorMemoryAllocation) {
-      (void)cudaGetLastError(); // this one is told here, and no later call should tell it again
+      (void)cudaGetLastError(); // clears the error, so that no later call reports it again
       throw error(exit_code::memory, "cannot reserve " + mebibytes(bytes) + " of device " +
                                          std::to_string(ordinal_) + " for " + what +
                                          ", which has " + mebibytes(memory_now().free) +
@@ -533,8 +537,9 @@ public:
   product_source& products() override { return *libraries_.products; }
   attention_source* attention() override { return libraries_.attention.get(); }
 
-  /// A table found by the numbers that it is made of, or made by `fill(T*)` in memory of the host
-  /// and copied, while programs are prepared.
+  /// Returns a table of `count` numbers: the one that was made for the same key, or a new one that
+  /// `fill(T*)` writes in memory of the host and that is copied. Kernels ask for tables while
+  /// programs are prepared.
   template <class Type, class F>
   auto table(Type, std::vector<double> key, std::int64_t count, F fill) {
     using T = typename Type::type;
@@ -553,7 +558,8 @@ public:
     return reinterpret_cast<const T*>(at->second.data());
   }
   std::int64_t table_bytes() const override { return table_bytes_; }
-  /// A device that counts sizes alone says what is left of the one that would be opened.
+  /// Returns the room that is left. A device that only counts sizes returns that of the device that
+  /// would be opened.
   std::optional<memory_room> room() const override {
     const cuda_choice c = open_ != nullptr ? cuda_choice{ordinal_, 1} : choose_();
     make_current(c.ordinal);
@@ -566,18 +572,19 @@ public:
     return memory_taken{taken_before_, memory_now().taken};
   }
 
-  /// The most that cuBLASLt is allowed to ask for.
+  /// The most bytes of workspace that cuBLASLt may ask for.
   static constexpr std::int64_t product_workspace = 32 << 20;
   static constexpr std::int64_t most_workspace(const product_shape& /*s*/, int /*threads*/) {
     return product_workspace;
   }
   static constexpr std::int64_t sort_bytes(std::int64_t n) { return sort_bytes_on_cuda(n); }
 
-  /// The scratch of an attention of cuDNN: sums of rows (B, A, S) in fp32 from 0 on; where the
-  /// gradient is not deterministic, dq in fp32; and what cuDNN 9.19 asks for: dS of all scores in
-  /// bf16 where it is, and dk and dv of all heads where heads share keys.
+  /// The ranges of the scratch of cuDNN's attention: sums of rows (B, A, S) in fp32 from 0 on; dq
+  /// in fp32, where the gradient is not deterministic; and the workspace that cuDNN 9.19 asks for:
+  /// dS of all scores in bf16, where the gradient is deterministic, and dk and dv of all heads,
+  /// where heads share keys.
   struct attention_places {
-    std::int64_t accumulator, workspace, end; ///< bytes, from the beginning of the scratch
+    std::int64_t accumulator, workspace, end; ///< offsets in bytes from the scratch's beginning
   };
   static constexpr attention_places attention_parts(const fused_attention_shape& s,
                                                     bool deterministic) {
@@ -591,8 +598,8 @@ public:
     return {accumulator, workspace,
             workspace + beside + (deterministic ? scores : 0) + (s.heads == s.kv_heads ? 0 : wide)};
   }
-  /// The sequences that cuDNN computes at a time, for which `room` bytes of scratch are enough: as
-  /// many as divide all of them, at least one.
+  /// Returns the number of sequences that cuDNN computes at a time: the largest divisor of all
+  /// sequences whose scratch fits `room` bytes, at least one.
   static constexpr std::int64_t attention_room = std::int64_t{1} << 30;
   static constexpr std::int64_t sequences_at_once(const fused_attention_shape& s,
                                                   bool deterministic,
@@ -604,7 +611,7 @@ public:
       --some.sequences;
     return some.sequences;
   }
-  /// The most scratch that cuDNN is given for a shape.
+  /// Returns the most bytes of scratch that cuDNN gets for a shape.
   static constexpr std::int64_t attention_scratch(const fused_attention_shape& s,
                                                   bool deterministic,
                                                   std::int64_t room = attention_room) {
@@ -620,7 +627,7 @@ private:
   friend class cuda_event;
   friend class cuda_lane;
 
-  /// This is there once the device is open.
+  /// The members that exist once the device is open.
   struct running {
     explicit running(cuda& of) : lane(of) {}
     cuda_lane lane;
@@ -629,7 +636,7 @@ private:
   };
   cuda_lane& main() const { return open_->lane; }
 
-  /// Bytes of the current device's memory.
+  /// Bytes of the current device's memory: free, and taken.
   struct bytes_now {
     std::int64_t free = 0, taken = 0;
   };
@@ -675,7 +682,8 @@ private:
                                  "device that `nvidia-smi -L` lists"));
     return devices;
   }
-  /// The only place that chooses, so that it knows what a thread has chosen.
+  /// Sets the calling thread's device. No other function does, so that the thread's device is known
+  /// here.
   static void make_current(int ordinal) {
     thread_local int current = -1;
     if (current == ordinal) return;
@@ -697,12 +705,12 @@ private:
     return std::to_string(((bytes - 1) >> 20) + 1) + " MiB";
   }
 
-  /// When a moment came, by the host's clock. Milliseconds of CUDA are float, so that they are
-  /// taken from a moment of the last seconds.
+  /// Returns the time of a moment by the host's clock. CUDA measures in milliseconds of float, so
+  /// the origin is moved to a moment of the last second.
   std::int64_t host_time(const cuda_moment& of) {
     constexpr std::int64_t long_ago = 1'000'000'000;
     const std::int64_t since = of.since(open_->origin), at = open_->origin_time + since;
-    if (since > long_ago) { // by the device's clock, so that times before and after it compare
+    if (since > long_ago) { // the device's clock sets the new origin, so that times compare
       cuda_moment next = moment_now();
       open_->origin_time += next.since(open_->origin);
       open_->origin = std::move(next);
@@ -718,14 +726,14 @@ private:
   }
 
   int ordinal_ = -1;
-  std::int64_t taken_before_ = 0; ///< by CUDA's context, and by other processes
+  std::int64_t taken_before_ = 0; ///< bytes that CUDA and other processes had taken
   bool keeps_work_ = true;
   std::string name_;
   int threads_;
-  std::function<cuda_choice()> choose_; ///< of one that counts sizes alone
+  std::function<cuda_choice()> choose_; ///< chooses the device of one that only counts sizes
   cuda_pinned pinned_;
   std::unique_ptr<running> open_;
-  cuda_libraries libraries_; ///< they are closed before the streams that they have been given
+  cuda_libraries libraries_; ///< the libraries close before the streams that they were given
   std::int64_t table_bytes_ = 0;
   std::map<std::vector<double>, arena> tables_;
 };

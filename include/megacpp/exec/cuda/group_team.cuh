@@ -1,5 +1,5 @@
-// The team of a row on a CUDA device (vectors/team.hpp). For nvcc alone: bodies see no more of it
-// than a team has.
+// The team of a row on a CUDA device (vectors/team.hpp). Only nvcc compiles this header; bodies use
+// no more of it than the functions of a team.
 #pragma once
 
 #include <megacpp/vectors/running_first.hpp>
@@ -9,11 +9,11 @@
 
 namespace mc {
 
-/// Lanes of the group that a thread has as number `slot` of its row.
+/// Lanes of one group of a row that a thread keeps: the thread's group number `slot`.
 template <int N> struct kept_lanes : aligned_lanes<N> { int slot; };
 
-/// A thread's groups of a row, in registers: loops over slots are unrolled, so that each slot is a
-/// constant. `row` is where they lie in memory.
+/// The groups of a row that a thread keeps in registers. Loops over slots are unrolled, so that
+/// each slot is a constant. `row` is the row in memory.
 template <class T, class Row, int Kept> struct kept_row {
   Row* row;
   uint4 groups[Kept];
@@ -27,7 +27,7 @@ __device__ __forceinline__ vec<A, N> load(const kept_row<T, Row, Kept>& from, ke
   for (int l = 0; l < N; ++l) x.v[l] = convert<A>(raw[l]);
   return x;
 }
-/// A group as memory has it. fp32 is rounded to bf16 in pairs.
+/// Returns a group as memory holds it. fp32 is rounded to bf16 in pairs.
 template <class T, class A, int N> __device__ __forceinline__ uint4 group_of(vec<A, N> x) {
   static_assert(N * sizeof(T) == sizeof(uint4), "a group has 16 bytes");
   uint4 group;
@@ -54,7 +54,7 @@ __device__ __forceinline__ void store(kept_row<T, T, Kept>& to, kept_lanes<N> i,
   *reinterpret_cast<uint4*>(to.row + i.first) = to.groups[i.slot];
 }
 
-/// These registers hold what a function has given for each of a thread's groups.
+/// The results of a function for each of a thread's groups, in registers.
 template <class V, int Kept> struct kept_values {
   V values[Kept];
   template <int N> __device__ __forceinline__ V operator()(kept_lanes<N> i) const {
@@ -63,19 +63,19 @@ template <class V, int Kept> struct kept_values {
   }
 };
 
-/// Threads of a CUDA block: all of them, which are a multiple of 32, or one of the `Groups` warps
-/// or halves of warps of a block, each with a row of its own. Sums: each thread adds its groups of
-/// elements in order, then the lanes of a thread, the threads of a warp by shuffles, and the warps
-/// in order through shared memory. All threads get the result. Where rows are aligned
-/// (exec/launch.hpp), aligned_lanes tell loads and stores so. A team that keeps rows visits aligned
-/// rows of at most `Kept` groups of 16 bytes a thread, in loops that are unrolled, and keeps them
-/// in registers; what is longer, or no whole groups, ends the kernel.
+/// A team of threads of a CUDA block: all threads of the block, a multiple of 32; or one of its
+/// `Groups` warps or halves of warps, each of which has a row of its own. Sums: each thread adds
+/// its groups of elements in order, then the lanes of a thread are added, then the threads of a
+/// warp by shuffles, and the warps in order through shared memory. All threads get the result.
+/// Aligned: rows are aligned (exec/launch.hpp), and lanes are aligned_lanes, by which loads and
+/// stores know it. Kept: the team keeps aligned rows of at most `Kept` groups of 16 bytes a thread
+/// in registers, by unrolled loops; a longer row, or one of not whole groups, ends the kernel.
 template <int Lanes, int Groups = 1, bool Aligned = false, int Kept = 0> struct group_team {
   static_assert(Lanes == 16 || (Lanes % 32 == 0 && Lanes <= 1024));
   static_assert((Groups == 1 || Lanes <= 32) && Lanes * Groups % 32 == 0);
   static_assert(Kept == 0 || Aligned);
   static constexpr int threads = Lanes, least_threads = Lanes;
-  static constexpr bool multiplies = Lanes == 128; // four warps have the rows of a tile
+  static constexpr bool multiplies = Lanes == 128; // the four warps have the rows of a tile
   template <class T> static constexpr int width = 16 / static_cast<int>(sizeof(T));
   template <int N> using group =
       std::conditional_t<(Kept > 0), kept_lanes<N>,
@@ -170,7 +170,7 @@ template <int Lanes, int Groups = 1, bool Aligned = false, int Kept = 0> struct 
     return over_group(fold<T>(extent, least, f, detail::greater_of{}), detail::greater_of{});
   }
 
-  /// The threads of a warp compare bits that have the order of the numbers (redux.sync).
+  /// Threads of a warp compare integers that have the order of the numbers (redux.sync).
   template <class T, class Extent, class F>
   __device__ __forceinline__ auto first_greatest(Extent extent, F f) const {
     using A = typename decltype(f(group<width<T>>{}).value)::value_type;
@@ -183,7 +183,7 @@ template <int Lanes, int Groups = 1, bool Aligned = false, int Kept = 0> struct 
     if constexpr (Lanes <= 32 && sizeof(A) == 4) {
       const std::uint32_t bits = mine.bits(), top = __reduce_max_sync(of_team(), bits);
       const std::uint32_t at = __reduce_min_sync(of_team(), bits == top ? mine.index : mine.none);
-      __syncwarp(of_team()); // orders what is stored, too
+      __syncwarp(of_team()); // the barrier also orders stores
       return detail::running_first<A>::from_bits(top, at);
     } else {
       const A top = over_group(vec<A, 1>(mine.greatest), detail::greater_of{});
@@ -225,7 +225,7 @@ template <int Lanes, int Groups = 1, bool Aligned = false, int Kept = 0> struct 
     }
   }
 
-  /// This visits a row once: each thread keeps the greatest of what it has seen (Milakov and
+  /// Visits a row once: each thread keeps the greatest number that it has seen (Milakov and
   /// Gimelshein 2018).
   template <class T, class Extent, class F>
   __device__ __forceinline__ auto max_and_sum_exp(Extent extent, F f) const {
@@ -241,7 +241,7 @@ private:
   static __device__ __forceinline__ int me() {
     return static_cast<int>(Groups == 1 ? threadIdx.x : threadIdx.x % Lanes);
   }
-  /// The threads of a warp that are the team's.
+  /// Returns the mask of the threads of a warp that are in the team.
   static __device__ __forceinline__ unsigned of_team() {
     if constexpr (Lanes == 16) return 0xffffu << (threadIdx.x & 16);
     else return 0xffffffffu;
@@ -282,7 +282,7 @@ private:
     A a = across(op, lanes_of_thread);
     for (int d = of_warp / 2; d > 0; d /= 2) a = op(a, __shfl_xor_sync(of_team(), a, d));
     if constexpr (warps <= 1) {
-      __syncwarp(of_team()); // orders what is stored, too
+      __syncwarp(of_team()); // the barrier also orders stores
       return a;
     } else {
       __shared__ A of_warps[warps];
@@ -290,7 +290,7 @@ private:
       __syncthreads();
       a = of_warps[0];
       for (int w = 1; w < warps; ++w) a = op(a, of_warps[w]);
-      __syncthreads(); // before the next call writes of_warps
+      __syncthreads(); // the next call writes of_warps only behind this barrier
       return a;
     }
   }

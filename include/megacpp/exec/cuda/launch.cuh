@@ -1,5 +1,5 @@
-// Row bodies on a CUDA device: threads of a block are the team of a row. For nvcc alone, whose units
-// instantiate launch_on_cuda for the bodies that there are (kernel/rows/bodies.inc).
+// Row bodies on a CUDA device: threads of a block are the team of a row. Only nvcc compiles this
+// header; its units instantiate launch_on_cuda for all bodies (kernel/rows/bodies.inc).
 #pragma once
 
 #include <megacpp/exec/cuda/group_team.cuh>
@@ -9,17 +9,17 @@
 
 namespace mc {
 
-/// The blocks that a multiprocessor should have room for at once, at the least: 384 threads, which
-/// leaves each 168 registers, or what the body says. Where nothing is said, ptxas 13.0 spills rather
-/// than take 48.
+/// The least number of blocks for which a multiprocessor must have room at once: those of 384
+/// threads, which leaves 168 registers for each thread, or of as many as the body says. Without
+/// such a bound ptxas 13.0 spills rather than give a thread 48 registers.
 template <int Threads, class Body> constexpr int least_blocks() {
   int threads = 384;
   if constexpr (requires { Body::threads_at_once; }) threads = Body::threads_at_once;
   return Threads < threads ? threads / Threads : 1;
 }
 
-/// Each of the `Groups` groups of a block takes a row after another. A grid has as many blocks as
-/// that needs, up to the most that a grid can have.
+/// The kernel of a body. Each of the `Groups` teams of a block takes one row after another. The
+/// grid has as many blocks as the rows need, up to the most that a grid can have.
 template <int Lanes, int Groups, bool Aligned, int Kept, class Body>
 __global__ void __launch_bounds__(Lanes* Groups, (least_blocks<Lanes * Groups, Body>()))
     rows_kernel(std::int64_t rows, const __grid_constant__ Body body) {
@@ -29,11 +29,11 @@ __global__ void __launch_bounds__(Lanes* Groups, (least_blocks<Lanes * Groups, B
     body(group_team<Lanes, Groups, Aligned, Kept>{}, row);
 }
 
-/// Starts body(team, row) for every row on a stream, on teams of so many threads. Rows of one team
-/// follow each other without a barrier: a body must not write what it reads for another row.
+/// Starts body(team, row) for every row on a stream, with teams of so many threads. A team goes
+/// from row to row without a barrier: a body must not write what it reads for another row.
 template <int Lanes, int Groups, bool Aligned, int Kept, class Body>
 int launch_teams(CUstream_st* on, std::int64_t rows, const Body& body) {
-  constexpr std::int64_t most = 2147483647; // blocks of a grid
+  constexpr std::int64_t most = 2147483647; // the most blocks of a grid
   const std::int64_t needed = (rows + Groups - 1) / Groups;
   const auto blocks = static_cast<unsigned>(needed < most ? needed : most);
   rows_kernel<Lanes, Groups, Aligned, Kept><<<blocks, Lanes * Groups, 0, on>>>(rows, body);

@@ -1,7 +1,7 @@
-// Units that g++ compiles start their work on a CUDA device by what is declared here. Only nvcc
-// sees the definitions: of bodies in exec/cuda/launch.cuh, which nvcc's units instantiate for those
-// that there are, of the sort in exec/cuda/sort.cuh, of sums over ranks in kernel/cuda/reduce.hpp,
-// and of what bodies are compiled for in exec/cuda/architectures.cuh.
+// The functions by which units that g++ compiles start work on a CUDA device. Only nvcc compiles
+// their definitions: of bodies in exec/cuda/launch.cuh, which units of nvcc instantiate for all
+// bodies, of the sort in exec/cuda/sort.cuh, of sums over ranks in kernel/cuda/reduce.hpp, and of
+// the list of architectures in exec/cuda/architectures.cuh.
 #pragma once
 
 #include <megacpp/num/dtype.hpp>
@@ -12,21 +12,22 @@
 #include <span>
 #include <type_traits>
 
-struct CUstream_st; // cudaStream_t is a pointer to it
+struct CUstream_st; // cudaStream_t is a pointer to this type
 
 namespace mc {
 
-/// The threads of a team that says nothing of its rows.
+/// The number of threads of a team where the body does not say how long its rows are.
 inline constexpr int usual_lanes = 128;
-/// The threads of a team for a row, and how many of its groups of 16 bytes each can keep in
-/// registers (team.keep); 0: none.
+/// The number of threads of a team for a row, and how many groups of 16 bytes of the row each
+/// thread can keep in registers (team.keep); 0: none.
 struct row_team {
   int lanes, kept;
 };
-/// The team for an aligned row of so many bytes: a warp for one that its threads visit in a few
-/// steps, which then waits for no other warp; as many as a block can have for the longest. A body
-/// that keeps rows gets as many threads as can keep the row, half a warp for the shortest; a row
-/// that they cannot keep 128 threads visit as often as the body does.
+/// Returns the team for an aligned row of so many bytes: a warp for a row that its threads visit in
+/// a few steps, since it waits for no other warp; as many threads as a block can have for the
+/// longest rows. A body that keeps rows gets as many threads as can keep the row, half a warp for
+/// the shortest. For a row that is too long to be kept, it gets 128 threads, which load the row at
+/// each visit.
 constexpr row_team team_of_row(std::int64_t bytes, int keeps = 0) {
   const std::int64_t groups = bytes / 16;
   if (keeps == 0) return {groups <= 256 ? 32 : groups <= 4096 ? usual_lanes : 1024, 0};
@@ -35,7 +36,7 @@ constexpr row_team team_of_row(std::int64_t bytes, int keeps = 0) {
     if (groups <= lanes * keeps) return {lanes, keeps};
   return {usual_lanes, 0};
 }
-/// Whether sums of a body are doubles, which are for tests.
+/// sums_doubles: the sums of a body are doubles, which only tests use.
 template <class Body> constexpr bool sums_doubles() {
   if constexpr (requires { typename Body::G; }) return std::is_same_v<typename Body::G, double>;
   else return false;
@@ -45,31 +46,31 @@ template <class Body> inline constexpr bool chooses_lanes = requires(const Body&
   body.aligned();
   requires(!sums_doubles<Body>());
 };
-/// The groups of a row that a body would have a thread keep (exec/launch.hpp).
+/// The number of groups of a row that a body asks each thread to keep (exec/launch.hpp).
 template <class Body> constexpr int groups_to_keep() {
   if constexpr (requires { Body::keeps; }) return Body::keeps;
   else return 0;
 }
-/// The team for a body (exec/launch.hpp): the usual one, unless its rows are aligned.
+/// Returns the team for a body (exec/launch.hpp): the usual one, unless its rows are aligned.
 template <class Body> row_team team_for(const Body& body) {
   if constexpr (chooses_lanes<Body>)
     if (body.aligned()) return team_of_row(body.row_bytes(), groups_to_keep<Body>());
   return {usual_lanes, 0};
 }
 
-/// Starts body(team, row) for every row on a stream. Gives the cudaError_t of a body that cannot be
-/// started; what goes wrong in the kernel shows in a later call, as everywhere in CUDA.
+/// Starts body(team, row) for every row on a stream. Returns the cudaError_t of a body that cannot
+/// be started; an error within the kernel shows in a later call, as always in CUDA.
 template <class Body>
 [[nodiscard]] int launch_on_cuda(CUstream_st* on, std::int64_t rows, const Body& body);
 
-/// Asks whether the current device can run the bodies of a program. Returns the cudaError_t:
-/// cudaErrorNoKernelImageForDevice where nvcc has compiled them for other devices alone.
+/// Asks CUDA if the current device can run the bodies of a program. Returns the cudaError_t:
+/// cudaErrorNoKernelImageForDevice where nvcc has compiled them only for other devices.
 [[nodiscard]] int find_bodies_on_cuda();
-/// The architectures for which nvcc has compiled the bodies: 900 is compute capability 9.0.
+/// Returns the architectures for which nvcc has compiled the bodies: 900 is compute capability 9.0.
 [[nodiscard]] std::span<const int> architectures_of_bodies();
 
-/// The bytes of room that sort_on_cuda may use beside n numbers: for a second copy of the numbers,
-/// and for the tables of the sort.
+/// Returns the bytes of room that sort_on_cuda may use beside n numbers: for a second copy of the
+/// numbers, and for the tables of the sort.
 constexpr std::int64_t sort_bytes_on_cuda(std::int64_t n) {
   return (n * 8 + 255) / 256 * 256 + n + (1 << 20);
 }
@@ -79,7 +80,7 @@ constexpr std::int64_t sort_bytes_on_cuda(std::int64_t n) {
 [[nodiscard]] int sort_on_cuda(CUstream_st* on, std::uint64_t* numbers, std::int64_t n, int first,
                                int bits, std::byte* room, std::int64_t* needed);
 
-/// Starts lane::reduce of at most most_reduced parts on a stream. Returns the cudaError_t.
+/// Starts lane::reduce of at most most_reduced arrays on a stream. Returns the cudaError_t.
 [[nodiscard]] int reduce_on_cuda(CUstream_st* on, reduction by, dtype t,
                                  std::span<const void* const> parts, void* out, std::int64_t n);
 

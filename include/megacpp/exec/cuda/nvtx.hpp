@@ -1,5 +1,6 @@
-// NVTX, by which Nsight Systems and other tools are told ranges of a thread. It consists of headers
-// of CUDA's toolkit, which load the library of a tool that has set NVTX_INJECTION64_PATH.
+// NVTX: the interface by which Nsight Systems and other tools learn of ranges of a thread. It
+// consists of headers of CUDA's toolkit, which load the library that a tool names in
+// NVTX_INJECTION64_PATH.
 #pragma once
 
 #include <megacpp/exec/cuda/ranges.hpp>
@@ -12,10 +13,10 @@
 
 namespace mc {
 
-/// The domain of ranges that tools know as "megacpp".
+/// The domain of ranges that tools show as "megacpp".
 class nvtx_ranges final : public range_tool {
 public:
-  /// nullptr where no tool listens.
+  /// Returns the tool; nullptr where no tool listens.
   static std::unique_ptr<range_tool> listening() {
     static const nvtxDomainHandle_t domain = nvtxDomainCreateA("megacpp");
     if (domain == nullptr) return nullptr;

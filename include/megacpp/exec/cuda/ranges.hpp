@@ -1,5 +1,5 @@
-// A CUDA device tells tools by name what its lanes start: tasks of a step, and the kernels of their
-// nodes. A tool shows these ranges to people. Where no tool listens, a range costs a comparison.
+// Names by which a CUDA device tells tools what its lanes start: tasks of a step, and the kernels
+// of nodes. A tool shows these ranges to people. Where no tool listens, a range costs a comparison.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,23 @@
 
 namespace mc {
 
-/// A tool, as Nsight Systems is by NVTX (exec/cuda/nvtx.hpp). Ranges of a thread nest.
+/// A tool that shows ranges, such as Nsight Systems by NVTX (exec/cuda/nvtx.hpp). Ranges of a
+/// thread nest.
 class range_tool {
 public:
   range_tool() = default;
   range_tool(const range_tool&) = delete;
   range_tool& operator=(const range_tool&) = delete;
   virtual ~range_tool() = default;
-  /// The tool takes a name, and gives what stands for it from now on.
+  /// Registers a name. Returns the handle that stands for it from now on.
   virtual const void* registered(const std::string& name) = 0;
-  /// Begins a range of a registered name, with a number where that is not negative.
+  /// Begins a range of a registered name, with a number unless that is negative.
   virtual void begin(const void* name, std::int64_t number) = 0;
   virtual void end() = 0;
 };
 
-/// Errors and tools call a node so: by its op, and by the line of the model that it is for, if
-/// there is one.
+/// Returns the name of a node for errors and tools: its op, and the line of the model that the node
+/// is for, if there is one.
 template <class Node> std::string name_of_launch(const Node& n) {
   std::string name = n.op->name;
   if (n.line.number > 0)
@@ -33,7 +34,7 @@ template <class Node> std::string name_of_launch(const Node& n) {
   return name;
 }
 
-/// The names of a lane's ranges, each of which is made and given to the tool once.
+/// The names of a lane's ranges. Each is made and registered once.
 class range_names {
 public:
   const void* of(range_tool& tool, const std::string& name) {
@@ -52,7 +53,8 @@ private:
     return at->second;
   }
   std::map<std::string, const void*> of_texts_;
-  /// The keys are the op, and the line, whose file has its name at one place of the program.
+  /// The keys are the op and the line. The file name of a line is one pointer throughout the
+  /// program.
   std::map<std::tuple<const void*, const char*, int>, const void*> of_nodes_;
 };
 

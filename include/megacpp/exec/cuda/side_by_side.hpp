@@ -1,20 +1,20 @@
-// Work on a lane of which pieces do not wait for each other, for sources of products whose lanes
-// have branches: branch_out(), next_branch() and join().
+// Products on a lane that do not wait for each other, for sources of products whose lanes have
+// branches: branch_out(), next_branch() and join().
 #pragma once
 
 #include <megacpp/exec/ending.hpp>
 
 namespace mc {
 
-/// While this lives, a lane takes products alone, which may run side by side: those behind one call
-/// of next() are done in order, and depend on none behind another. Whatever is started on the lane
-/// later waits for all.
+/// An object that lets products run side by side while it lives; the lane takes only products then.
+/// Products between two calls of next() are done in order, and depend on none of another call's.
+/// Work that is started on the lane later waits for all of them.
 template <class Lane> class side_by_side {
 public:
   explicit side_by_side(Lane& on) : on_(on) { on_.branch_out(); }
   side_by_side(const side_by_side&) = delete;
   side_by_side& operator=(const side_by_side&) = delete;
-  /// Throws what joining throws, unless something else is on its way.
+  /// Throws what joining throws, unless another exception is on its way.
   ~side_by_side() noexcept(false) {
     ending_.run([this] { on_.join(); });
   }
@@ -25,8 +25,8 @@ private:
   ending ending_;
 };
 
-/// While this lives, a lane does everything in order, also within a side_by_side: its branches have
-/// come to their end before, and begin again behind what is started on it meanwhile.
+/// An object that has a lane do everything in order while it lives, also within a side_by_side: the
+/// branches end before, and begin again behind the work that is started meanwhile.
 template <class Lane> class back_in_order {
 public:
   explicit back_in_order(Lane& on) : on_(on), branched_(on.branched()) {
@@ -34,7 +34,7 @@ public:
   }
   back_in_order(const back_in_order&) = delete;
   back_in_order& operator=(const back_in_order&) = delete;
-  /// Throws what branching out throws, unless something else is on its way.
+  /// Throws what branching out throws, unless another exception is on its way.
   ~back_in_order() noexcept(false) {
     if (branched_) ending_.run([this] { on_.branch_out(), on_.next_branch(); });
   }
