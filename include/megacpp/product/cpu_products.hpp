@@ -1,4 +1,4 @@
-// Makes the CPU device with its matrix products.
+// The constructor of the CPU device, which makes its matrix products.
 #pragma once
 
 #include <megacpp/exec/cpu.hpp>

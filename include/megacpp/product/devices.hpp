@@ -1,4 +1,4 @@
-// Makes the device of a program, which a command knows by its type alone.
+// The maker of a program's device, which commands know only by its type.
 #pragma once
 
 #include <megacpp/exec/device_options.hpp>
@@ -10,8 +10,8 @@
 
 namespace mc {
 
-/// A device of a type (part_view::device_type). Throws mc::error: exit_code::internal for one that
-/// these headers do not make, exit_code::usage for what is asked of GPUs alone.
+/// Makes a device of a type (part_view::device_type). Throws mc::error: exit_code::internal for a
+/// type that these headers do not make, exit_code::usage for a choice that only GPUs have.
 inline std::unique_ptr<device> make_device(const std::type_info& type, const device_options& o) {
   require_device(type, typeid(cpu));
   if (o.number >= 0)

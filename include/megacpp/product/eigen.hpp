@@ -1,5 +1,5 @@
-// Tiles of matrix products by Eigen: always for double, and for others where oneDNN is absent or
-// computes a tile wrong.
+// Tiles of matrix products by Eigen: always for double, and for other types where oneDNN is absent
+// or computes a tile wrong.
 #pragma once
 
 #include <megacpp/exec/product_shape.hpp>
@@ -22,9 +22,10 @@
 
 namespace mc {
 
-/// C(m,n) (+)= A(m,k) B(k,n) + bias, all in T. Eigen's own threads stay out: tiles already run in
-/// parallel, and a split of one tile by thread count would change its bits. Operands are plain, so
-/// that one instantiation serves all kinds of product (each costs a second of compile time).
+/// A tile C(m,n) (+)= A(m,k) B(k,n) + bias, all in T. Eigen's own threads are off: tiles already
+/// run in parallel, and a split of one tile by thread count would change its bits. Operands are
+/// plain, so that one instantiation serves all kinds of product (each costs a second of compile
+/// time).
 template <class T> class eigen_cell final : public product_cell {
   using matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   using source = Eigen::Map<const matrix, 0, Eigen::OuterStride<>>;
@@ -51,7 +52,7 @@ private:
   product_cell_shape s_;
 };
 
-/// Tiles that Eigen does not compute as they are: operands that are transposed or bf16 are copied
+/// A tile that Eigen does not compute as it is: operands that are transposed or bf16 are copied
 /// plain and in f32 first, and a bf16 result is rounded afterwards.
 class eigen_packed_cell final : public product_cell {
 public:
@@ -92,7 +93,7 @@ private:
     s.type = s.output = dtype::f32;
     return s;
   }
-  /// An operand of (rows, columns) into its plain copy.
+  /// Copies an operand of (rows, columns) to its plain copy, and returns that.
   const float* copy(const void* from, std::int64_t stride, bool transposed, std::int64_t rows,
                     std::int64_t columns, float* to) const {
     const auto run = [&](const auto* in) {
@@ -108,7 +109,8 @@ private:
   eigen_cell<float> plain_;
 };
 
-/// Tiles of f32 and bf16 products, and of f64 products with plain operands; null for others.
+/// Tiles of f32 and bf16 products, and of f64 products with plain operands; make returns null for
+/// others.
 class eigen_products final : public product_library {
 public:
   std::unique_ptr<product_cell> make(const product_cell_shape& s) const override {

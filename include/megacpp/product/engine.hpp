@@ -1,5 +1,5 @@
-// The matrix products of the CPU device as their users see them: prepared plans, and the engine
-// that owns them. Include product/product.hpp, which also brings the definitions.
+// The matrix products of the CPU device as their users see them: prepared products, and the engine
+// that owns them. Users include product/product.hpp, which also brings the definitions.
 #pragma once
 
 #include <megacpp/exec/device.hpp>
@@ -30,8 +30,8 @@ namespace mc {
 
 namespace detail {
 
-/// An extent cut into full steps and a rest. `sizes` descend; sizes[0] is the step, and each of the
-/// others is used at most once in the rest.
+/// An extent that is cut into full steps and a rest. `sizes` descend; sizes[0] is the step, and the
+/// rest has each of the other sizes at most once.
 struct cut {
   std::vector<std::int64_t> sizes;
 
@@ -80,40 +80,40 @@ struct aligned_delete {
 
 class product_engine;
 
-/// A prepared product. Products of one lane share its workspace: it runs one at a time.
+/// A prepared product. Products of one lane share its workspace, so one runs at a time.
 class product : public prepared_product {
 public:
-  /// Allocates nothing itself; each of `cell_calls(rows)` library calls may make a few small
-  /// allocations.
+  /// Executes the product. It allocates nothing itself; each of its `cell_calls(rows)` library
+  /// calls may make a few small allocations.
   void execute(const product_call& c) const override;
   void execute_parts(const product_call& c, std::span<const std::int32_t> rows) const override;
 
-  /// Library calls of one execute.
+  /// Returns the number of library calls of one execute.
   std::int64_t cell_calls(std::int64_t rows = -1) const {
     const auto e = part_extents(rows);
     if (apart(e.m)) return 0;
     return shape_.parts() * rows_.count(e.m) * columns_.count(e.n) * chunks_.count(e.k);
   }
-  /// Bytes of the workspace in which it copies operands and computes tiles.
+  /// Returns the bytes of the workspace for copies of operands and for tiles.
   std::int64_t workspace_bytes() const;
-  /// Whether bf16 operands are widened to fp32 before they are multiplied.
+  /// Returns true if bf16 operands are widened to fp32 before they are multiplied.
   bool widened() const { return widened_; }
 
 private:
   friend class product_engine;
   struct extent3 {
-    std::int64_t m = 0, n = 0, k = 0; // of the output and of the sum
+    std::int64_t m = 0, n = 0, k = 0; // extents of the output and of the sum
   };
-  /// What the tiles read of an operand: itself, a plain copy of all of it made before the tiles, or
-  /// plain copies of its blocks made by each tile.
+  /// The form in which tiles read an operand: the operand itself, a plain copy of all of it that is
+  /// made before the tiles, or plain copies of its blocks that each tile makes.
   enum class copying : std::uint8_t { none, whole, block };
   struct operand {
     bool transposed = false; // stored with the sum's index first (A), last (B)
     copying copied = copying::none;
     std::int64_t stride = 0, copy_stride = 0;
     std::size_t copy_bytes = 0;
-    // From a row of the parts to the next, of the operand and of what the tiles read; 0: W, which
-    // all parts share.
+    // Bytes from a row of a segment to the next: of the operand, and of the form that tiles read;
+    // 0: the operand is W, which all segments share.
     std::int64_t row_bytes = 0, read_bytes = 0;
 
     std::int64_t cell_stride() const { return copied == copying::none ? stride : copy_stride; }
@@ -121,13 +121,13 @@ private:
     std::size_t whole_bytes() const { return copied == copying::whole ? copy_bytes : 0; }
     std::size_t block_bytes() const { return copied == copying::block ? copy_bytes : 0; }
   };
-  /// Bytes of the copies that parts in one go read of an operand.
+  /// Returns the bytes of the copies of an operand that are read by segments that run together.
   std::size_t copies_of(const operand& o) const {
     return o.row_bytes != 0 ? static_cast<std::size_t>(at_once_) * o.whole_bytes()
                             : o.whole_bytes();
   }
-  /// Consecutive parts, with where their operands and output begin. Their numbers of rows, or null:
-  /// the shape's.
+  /// Consecutive segments: the addresses of their operands and output, and their numbers of rows;
+  /// null: the shape has the number of rows.
   struct part_range {
     const std::byte *a = nullptr, *b = nullptr, *bias = nullptr;
     std::byte *out = nullptr, *workspace = nullptr;
@@ -135,23 +135,23 @@ private:
     std::int64_t parts = 0;
     product_scales scales{};
   };
-  /// The factor of a sum.
+  /// Returns the factor of a sum.
   template <class A> A factor_of(const product_scales& s) const {
     return shape_.scaled ? static_cast<A>(*s.a) * static_cast<A>(*s.b) : A(1);
   }
   part_range range_of(const product_call& c) const;
-  /// One of them: its number, its first row among them, its extents.
+  /// The place of one segment: its number, its first row among all rows, its extents.
   struct part_place {
     std::int64_t index = 0, begin = 0;
     extent3 e;
   };
   extent3 extents(std::int64_t rows) const;
-  /// Of one part: of all rows where the shape names none.
+  /// Returns the extents of one segment; a shape without segments is one.
   extent3 part_extents(std::int64_t rows) const {
     return extents(shape_.part ? shape_.part : rows);
   }
-  /// Whether rows are computed apart (detail::dot_rows): few, which are bound by reading W once, or
-  /// all, if asked of the engine.
+  /// Returns true if rows are computed apart (detail::dot_rows): few rows, whose time is that of
+  /// reading W once, or all rows, if the engine was asked for it.
   bool apart(std::int64_t rows) const;
   void run_apart(const extent3& e, const part_range& from, int most) const;
   void round(const std::byte* tile, std::byte* target, std::int64_t m, std::int64_t n,
@@ -164,7 +164,7 @@ private:
   part_place place_of(const part_range& from, std::int64_t index, std::int64_t begin) const {
     return {index, begin, part_extents(from.rows ? from.rows[index] : -1)};
   }
-  /// Whether rows are summed over, not rows of the output.
+  /// Returns true if the sum is over rows; else rows are rows of the output.
   bool summed() const { return shape_.kind == product_kind::weight_gradient; }
   std::int64_t rows_of(const extent3& e) const { return summed() ? e.k : e.m; }
   const std::byte* part_of(const operand& o, const std::byte* first, const part_range& from,
@@ -184,26 +184,26 @@ private:
   operand a_, b_;
   std::int64_t ldc_ = 0;
   bool widened_ = false;
-  bool tiled_ = false; // a tile is summed apart, then scaled and rounded into the output
+  bool tiled_ = false; // a tile's sum is kept apart, then scaled and rounded into the output
   dtype cell_type_ = dtype::f32;
   detail::cut rows_, columns_, chunks_;
   std::vector<const product_cell*> cells_;
   // Workspace: per slot [tile][block of A][block of B][scratch], then the copies of A, B and bias.
   std::size_t tile_bytes_ = 0, slot_bytes_ = 0, bias_bytes_ = 0;
-  std::int64_t at_once_ = 1; // parts whose copies are in the workspace together
+  std::int64_t at_once_ = 1; // number of segments whose copies are in the workspace together
 };
 
 /// Owns the library handles and every prepared product.
 class product_engine : public product_source {
 public:
   struct options {
-    product_type type = product_type::automatic; // of products with bf16 operands
-    int threads = 0;                             // 0: those of the calling thread
-    bool eigen_only = false;                     // leave oneDNN out even where it was found
-    bool sizes_alone = false; // plan products, which say what workspace they need; compute none
-    product_rows rows = product_rows::together;               // of forward products
+    product_type type = product_type::automatic; // type of products with bf16 operands
+    int threads = 0;                             // number of threads; 0: the calling thread's
+    bool eigen_only = false;                     // leaves oneDNN out even where it was found
+    bool sizes_alone = false; // prepares products that only say how much workspace they need
+    product_rows rows = product_rows::together;               // rows of forward products
     std::shared_ptr<const product_library> library = nullptr; // null: oneDNN, where it was found
-    void (*tell)(std::string_view) = nullptr; // hears of the first plan that fails its check
+    void (*tell)(std::string_view) = nullptr; // is called for the first tile that fails its check
   };
 
   product_engine() : product_engine(options{}) {}
@@ -226,7 +226,7 @@ public:
   product_engine& operator=(const product_engine&) = delete;
 
   const product& prepare(const product_shape& asked) override {
-    product_shape s = asked; // no library here goes on with a sum
+    product_shape s = asked; // no library here computes an end
     s.ends_in = product_end::sum;
     if (const product* p = find(s)) return *p;
     auto made = make(s);
@@ -234,7 +234,7 @@ public:
     products_.push_back(std::move(made));
     return *products_.back();
   }
-  /// The plan of a shape, or null. Allocates nothing.
+  /// Returns the prepared product of a shape, or null. It allocates nothing.
   const product* find(const product_shape& s) const noexcept {
     for (const auto& p : products_)
       if (p->shape_ == s) return p.get();
@@ -303,19 +303,20 @@ private:
   void measure();
 
   product_type type_;
-  double ratio_ = 0; // measured time of the type that was not chosen over that of the chosen one
+  double ratio_ = 0; // measured time of the type that was not chosen, divided by that of the chosen
+                     // type
   int threads_;
   bool eigen_only_ = false, sizes_alone_;
   product_rows rows_;
   void (*tell_)(std::string_view);
-  std::shared_ptr<const product_library> library_; // asked before Eigen; null: Eigen alone
+  std::shared_ptr<const product_library> library_; // is asked before Eigen; null: only Eigen
   eigen_products eigen_;
   product_checks checks_;
   std::byte* lent_ = nullptr;
   std::size_t lent_bytes_ = 0, lent_used_ = 0;
   std::vector<std::pair<product_cell_shape, std::unique_ptr<product_cell>>> cells_;
   std::vector<std::unique_ptr<product>> products_;
-  std::int64_t workspace_bytes_ = 0; ///< of the product that needs most
+  std::int64_t workspace_bytes_ = 0; ///< workspace of the product that needs the most
 };
 
 inline std::int64_t product::workspace_bytes() const {

@@ -1,13 +1,13 @@
 // Tiles of matrix products by oneDNN's matmul primitive, through the C API: 2.x (Debian 12)
 // and 3.x.
 //
-// Every primitive is created and executed for one thread, and our own loop runs the tiles in
-// parallel: the bits of oneDNN's own parallel products are not a function of the shape alone
-// (measured, 2.6.3 fp32: 1 and 2 threads agreed on 11 shapes, but the weight gradient of 3000 rows,
-// 96 x 80, differs at 4; and a primitive made for one thread gives other bits when run on two).
-// Each execute makes 5 to 8 mallocs of 300 bytes in all inside oneDNN 2.6 (its argument map; up to
-// 9 counted in 3.2), with the scratchpad given by us. dnnl_sgemm is as fast, but allocates its
-// packing buffers in every call: 0.15 to 39 MB.
+// Every primitive is created and executed for one thread, and this library's own loop runs the
+// tiles in parallel: the bits of oneDNN's own parallel products are not a function of the shape
+// alone (measured, 2.6.3 fp32: 1 and 2 threads agreed on 11 shapes, but the weight gradient of 3000
+// rows, 96 x 80, differs at 4; and a primitive made for one thread gives other bits when run on
+// two). Each execute makes 5 to 8 mallocs of 300 bytes in all inside oneDNN 2.6 (its argument map;
+// up to 9 counted in 3.2), with the scratchpad given by the caller. dnnl_sgemm is as fast, but
+// allocates its packing buffers in every call: 0.15 to 39 MB.
 #pragma once
 
 #include <megacpp/exec/host_memory.hpp>
@@ -30,8 +30,8 @@ namespace mc {
 
 namespace onednn {
 
-/// Why the system gives no memory that is writable and executable, into which oneDNN compiles its
-/// kernels, as errno; 0 if it does.
+/// Returns the errno with which the system refuses memory that is writable and executable, into
+/// which oneDNN compiles its kernels; 0 if it grants it.
 inline int no_memory_for_code() {
   const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   void* const page =
@@ -72,8 +72,8 @@ template <class Handle> using handle = std::unique_ptr<std::remove_pointer_t<Han
 
 constexpr dnnl_data_type_t type_of(dtype t) { return t == dtype::bf16 ? dnnl_bf16 : dnnl_f32; }
 
-/// A matrix of rows x columns with any two strides. oneDNN 2 has descriptors as values, 3 as
-/// handles.
+/// The descriptor of a matrix of rows x columns with any two strides. oneDNN 2 has descriptors as
+/// values, oneDNN 3 as handles.
 class descriptor {
 public:
   descriptor(dtype t, std::int64_t rows, std::int64_t columns, std::int64_t row_stride,
@@ -99,7 +99,7 @@ private:
   dnnl_memory_desc_t md_ = {};
 };
 
-/// The matmul of a tile; null when oneDNN has none for these types on this processor.
+/// Returns the matmul of a tile; null when oneDNN has none for these types on this processor.
 inline handle<dnnl_primitive_desc_t> matmul(dnnl_engine_t engine, const descriptor& a,
                                             const descriptor& b, const descriptor* bias,
                                             const descriptor& c, dtype output, bool accumulate) {
@@ -139,7 +139,7 @@ public:
   cell(const product_cell_shape& s, dnnl_engine_t engine,
        const std::vector<handle<dnnl_stream_t>>& streams)
       : streams_(&streams) {
-    const one_openmp_thread tiles; // created for one thread
+    const one_openmp_thread tiles; // the primitive is created for one thread
     const descriptor a(s.type, s.m, s.k, s.a_transposed ? 1 : s.lda, s.a_transposed ? s.lda : 1);
     const descriptor b(s.type, s.k, s.n, s.b_transposed ? 1 : s.ldb, s.b_transposed ? s.ldb : 1);
     const descriptor c(s.output, s.m, s.n, s.ldc, 1);
@@ -175,11 +175,11 @@ public:
     dnnl_status_t status = dnnl_success;
     const auto add = [&](int name, const handle<dnnl_memory_t>& memory, const void* data) {
       if (!memory || status != dnnl_success) return;
-      // oneDNN's handles are not const; sources are only read.
+      // oneDNN's handles are not const, but sources are only read.
       status = dnnl_memory_set_data_handle(memory.get(), const_cast<void*>(data));
       args[count++] = {name, memory.get()};
     };
-    try { // a C function, through which its allocations throw all the same
+    try { // the function is of C, but allocations in it throw
       add(DNNL_ARG_SRC, s.a, a);
       add(DNNL_ARG_WEIGHTS, s.b, b);
       add(DNNL_ARG_DST, s.c, c);
@@ -208,7 +208,8 @@ private:
 
 } // namespace onednn
 
-/// Tiles of f32 and bf16 products; null for types that oneDNN does not have on this processor.
+/// Tiles of f32 and bf16 products; make returns null for types that oneDNN does not have on this
+/// processor.
 class onednn_products final : public product_library {
 public:
   explicit onednn_products(int slots) {
@@ -225,9 +226,9 @@ public:
   onednn_products(const onednn_products&) = delete;
   onednn_products& operator=(const onednn_products&) = delete;
 
-  /// oneDNN 3 takes a matrix of one column whose rows lie apart for one whose rows do not (3.7.2,
-  /// the kernels for AVX-512, f32 and bf16: a result of one column, a transposed A of one column;
-  /// 2.6.3 is right). It is asked for no product with such a matrix.
+  /// Returns false for a matrix of one column whose rows have a distance, since oneDNN 3 ignores
+  /// the distance (3.7.2, the kernels for AVX-512, f32 and bf16: a result of one column, a
+  /// transposed A of one column; 2.6.3 is right).
   bool serves(const product_cell_shape& s) const override { return major_ < 3 || !has_column(s); }
   static bool has_column(const product_cell_shape& s) {
     const auto column = [](std::int64_t rows, std::int64_t columns, std::int64_t stride) {
@@ -244,9 +245,9 @@ public:
     if (!made->valid()) return nullptr;
     return made;
   }
-  /// Whether this build of oneDNN can be held to one thread a tile: without threads, or with those
-  /// of an OpenMP runtime that is found.
-  /// A pool of its own (TBB) would split tiles by its size and fight our threads for the cores.
+  /// Returns true if this build of oneDNN can be held to one thread a tile: it has no threads, or
+  /// those of an OpenMP runtime that is found. A pool of its own (TBB) would split tiles by the
+  /// pool's size and compete with this library's threads for the cores.
   static bool usable() {
     const unsigned runtime = dnnl_version()->cpu_runtime;
     return runtime == DNNL_RUNTIME_SEQ ||

@@ -1,5 +1,5 @@
-// What surrounds the library calls of a product: operands widened or transposed into plain copies,
-// tiles rounded into bf16 outputs, and products whose rows are computed apart.
+// Work around the library calls of a product: operands are widened or transposed into plain copies,
+// tiles are rounded into bf16 outputs, and rows are computed apart.
 #pragma once
 
 #include <megacpp/threads/parallel.hpp>
@@ -11,7 +11,7 @@
 
 namespace mc::detail {
 
-/// This slot's share of to(rows, columns) = from(rows, columns), as A.
+/// Copies this slot's range of to(rows, columns) = from(rows, columns), as A.
 template <class A, class T> void copy_rows(const T* from, std::int64_t from_stride, A* to,
                                            std::int64_t to_stride, std::int64_t rows,
                                            std::int64_t columns, int slot, int slots) {
@@ -26,10 +26,10 @@ template <class A, class T> void copy_rows(const T* from, std::int64_t from_stri
   }
 }
 
-/// Lanes of one register; a square block of that many rows is transposed in registers.
+/// The lanes of one register. A square block of that many rows is transposed in registers.
 template <class A> inline constexpr int block_lanes = register_bytes / static_cast<int>(sizeof(A));
 
-// One step of the transposition by halving (Eklundh 1972): of rows a and a + S, lanes whose index
+// One step of the transposition by halving (Eklundh 1972), for rows a and a + S: lanes whose index
 // has bit S clear come from a, the others from S lanes further on in the other row.
 template <int S, class V, int... I>
 MEGACPP_HD void exchange(V& a, V& b, std::integer_sequence<int, I...>) {
@@ -47,7 +47,7 @@ template <int S, class V, int N> MEGACPP_HD void exchange_rows(V (&r)[N]) {
   }
 }
 
-/// to(columns, rows) = from(rows, columns)^T, as A.
+/// Transposes a tile: to(columns, rows) = from(rows, columns)^T, as A.
 template <class A, class T> void transpose_tile(const T* from, std::int64_t from_stride, A* to,
                                                 std::int64_t to_stride, std::int64_t rows,
                                                 std::int64_t columns) {
@@ -70,8 +70,8 @@ template <class A, class T> void transpose_tile(const T* from, std::int64_t from
   rest(0, full_rows, full_columns, columns);
 }
 
-/// This slot's share of to(columns, rows) = from(rows, columns)^T, by tiles of 64 x 64: 64 pages
-/// are within the first-level TLB, and a tile reads and writes whole lines.
+/// Transposes this slot's range of to(columns, rows) = from(rows, columns)^T, by tiles of 64 x 64:
+/// the first-level TLB holds 64 pages, and a tile reads and writes whole cache lines.
 template <class A, class T> void transpose(const T* from, std::int64_t from_stride, A* to,
                                            std::int64_t to_stride, std::int64_t rows,
                                            std::int64_t columns, int slot, int slots) {
@@ -85,8 +85,8 @@ template <class A, class T> void transpose(const T* from, std::int64_t from_stri
   }
 }
 
-/// A tile of sums, times a factor, beside a bias (columns) where there is one, into an output,
-/// rounded once to nearest even; added to it first if asked.
+/// Writes a tile of sums to an output, times a factor, plus a bias (columns) where there is one,
+/// rounded once to nearest even. `accumulate`: the tile is added to the output.
 template <class A, class Out, class Bias>
 void round_tile(const A* tile, std::int64_t tile_stride, Out* out, std::int64_t stride,
                 std::int64_t rows, std::int64_t columns, bool accumulate, A factor = 1,
@@ -102,7 +102,7 @@ void round_tile(const A* tile, std::int64_t tile_stride, Out* out, std::int64_t 
   }
 }
 
-/// Lanes [k, K) of a row, as A; the others are zero.
+/// Returns elements [k, K) of a row, as A, in the first lanes; the other lanes are zero.
 template <class A, int N, class T>
 MEGACPP_HD vec<A, N> load_rest(const T* row, std::int64_t k, std::int64_t K) {
   A rest[N] = {};
@@ -112,7 +112,7 @@ MEGACPP_HD vec<A, N> load_rest(const T* row, std::int64_t k, std::int64_t K) {
 
 /// R rows of X by C rows of W: y[r * y_stride + c]. Each sum is one chain of fma over groups of
 /// lanes, then a pairwise tree over the lanes, whatever R and C are. Loops over sums are unrolled,
-/// so that these stay in registers.
+/// so that the sums stay in registers.
 template <int R, int C, class T, class Out>
 MEGACPP_HD void dot_tile(const T* x, std::int64_t x_stride, const T* w, const T* bias, Out* y,
                          std::int64_t y_stride, std::int64_t K, accumulator_t<T> factor) {
@@ -143,14 +143,14 @@ MEGACPP_HD void dot_tile(const T* x, std::int64_t x_stride, const T* w, const T*
   });
 }
 
-/// This slot's share of Y(M,N) = factor X(M,K) W(N,K)^T + bias, every element by itself: its bits
-/// depend on its row of X, its row of W and nothing else. Reads W once, in blocks that stay in the
-/// core for all rows of X.
+/// Computes this slot's range of Y(M,N) = factor X(M,K) W(N,K)^T + bias, every element by itself:
+/// its bits depend only on its row of X and its row of W. W is read once, in blocks that stay in
+/// the core's cache for all rows of X.
 template <class T, class Out> void dot_rows(const T* x, std::int64_t x_stride, const T* w,
                                             const T* bias, Out* y, std::int64_t y_stride,
                                             std::int64_t M, std::int64_t N, std::int64_t K,
                                             accumulator_t<T> factor, int slot, int slots) {
-  constexpr int side = register_bytes >= 64 ? 4 : 2; // sums, a row and an element in registers
+  constexpr int side = register_bytes >= 64 ? 4 : 2; // side * side sums fit in the registers
   constexpr std::int64_t block_bytes = 256 << 10;
   const std::int64_t block = std::max<std::int64_t>(
       block_bytes / (K * static_cast<std::int64_t>(sizeof(T))) / side * side, side);

@@ -1,14 +1,14 @@
-// Matrix products of the CPU device: how they are planned (tiles, types, workspace).
+// Matrix products of the CPU device: how they are prepared (tiles, types, workspace).
 //
 // A product is cut into tiles whose sizes follow from its shape alone, never from the thread count:
 // so results are the same bits for any number of threads. Extents that vary at run time
-// (`dynamic_rows`) are cut into full tiles and then into a ladder of halves, so that they need no
-// library calls of other shapes than those prepared. Sums are taken in chunks of one prepared
-// length. Where rows come in parts, a product is planned for one part and cut at its borders.
+// (`dynamic_rows`) are cut into full tiles and then into a ladder of halves, so that only tiles of
+// prepared shapes occur. Sums are taken in sum blocks of one prepared length. A product with
+// segments is prepared for one segment and cut at their borders.
 //
 // Tiles of oneDNN in fp32 read plain operands where many tiles share one: W of a forward product
 // and dY of a weight gradient are transposed once into the workspace (widened from bf16 on the
-// way), where the library would do it again in every tile.
+// way), since the library would do it again in every tile.
 #pragma once
 
 #include <megacpp/exec/cpu.hpp>
@@ -30,9 +30,9 @@ struct tile_size {
 
 /// The tile of an (m,n) output with sums of k terms: 256 x 256, cut to 128 x 128 while there are
 /// fewer than 16 tiles, and to 64 while there are fewer than 4: a tile of half the side reads its
-/// operands twice as often (long sums: 138 GF/s at 128 x 256, 123 at 128 x 128, 101 at 64 x 128).
-/// Never below 2 M multiply-adds, 25 us on one core: a call costs 1 to 2 (of a weight gradient in
-/// short parts: in 512 rows of them).
+/// operands twice as often (long sums: 138 GF/s at 128 x 256, 123 at 128 x 128, 101 at 64 x 128). A
+/// tile never has fewer than 2 M multiply-adds, 25 us on one core: a call costs 1 to 2 us (a weight
+/// gradient with short segments has as many in 512 of its rows).
 constexpr tile_size tile_of(std::int64_t m, std::int64_t n, std::int64_t k) {
   const auto side = [](std::int64_t x) {
     return static_cast<std::int64_t>(
@@ -53,8 +53,8 @@ constexpr tile_size tile_of(std::int64_t m, std::int64_t n, std::int64_t k) {
   return t;
 }
 
-/// The tile of a weight gradient (m,n) that sums k rows under numerics::fast: as many columns as
-/// one block of dY is worth transposing for.
+/// The tile of a weight gradient (m,n) that sums k rows under numerics::fast: it has as many
+/// columns as make the transposition of one block of dY worth its time.
 constexpr tile_size gradient_tile(std::int64_t m, std::int64_t n, std::int64_t k) {
   const std::int64_t across = (n + 511) / 512;
   tile_size t{128, across == 1 ? n : ((n + across - 1) / across + 15) / 16 * 16};
@@ -62,11 +62,12 @@ constexpr tile_size gradient_tile(std::int64_t m, std::int64_t n, std::int64_t k
   return t;
 }
 
-/// The row stride of a copy: whole lines, and an odd number of them, so that rows do not fall into
-/// the same sets of the cache.
+/// The row stride of a copy: an odd number of whole cache lines, so that rows do not fall into the
+/// same sets of the cache.
 constexpr std::int64_t copy_stride(std::int64_t columns) { return ((columns + 15) / 16 | 1) * 16; }
 
-/// `a product of 128 x 1 x 64 (f32, rows of C 257 apart, A transposed, accumulating)`.
+/// Returns a description such as `a product of 128 x 1 x 64 (f32, rows of C 257 apart, A
+/// transposed, accumulating)`.
 inline std::string text_of(const product_cell_shape& s) {
   const auto apart = [](const char* matrix, std::int64_t stride, std::int64_t row) {
     return stride == row
@@ -84,7 +85,7 @@ inline std::string text_of(const product_cell_shape& s) {
 
 } // namespace detail
 
-/// The verdict of the check of a tile; nothing if the tile may be trusted.
+/// Returns what the check of a tile found wrong; "" if the tile may be trusted.
 inline std::string product_engine::fault_of(const product_cell& c, const product_cell_shape& s) {
   const stopwatch watch;
   double in_library = 0;
@@ -119,8 +120,8 @@ inline void product_engine::refuse(const product_cell_shape& s, const std::strin
   checks_.refused.push_back(std::move(text));
 }
 
-/// The tile of the library, or else of Eigen, whichever first passes its check; null where the
-/// library has none of this type.
+/// Returns the tile of the library, or else of Eigen, whichever first passes its check; null where
+/// the library has none of this type.
 inline const product_cell* product_engine::cell(const product_cell_shape& s) {
   for (const auto& [shape, made] : cells_)
     if (shape == s) return made.get();
@@ -181,18 +182,18 @@ inline bool product_engine::make_cells(product& p) {
   return true;
 }
 
-/// Chooses what the tiles read, and from that the chunks of the sum.
+/// Chooses the form in which tiles read the operands, and from that the sum blocks.
 ///
-/// bf16 operands that are widened, and transposed ones for Eigen, must be copied. oneDNN repacks a
-/// transposed operand in every tile that reads it, and a plain B whose rows start in one set of the
-/// first-level cache (multiples of 4096 bytes) is slow to read: from 3 tiles on a copy is faster
-/// (by 5 to 20 %), below that the tile's own repacking. Operands of more than 8 MiB (vocabularies)
-/// are copied in blocks that stay in the second-level cache, once in every tile that reads them.
-/// Under numerics::fast a weight gradient transposes dY by blocks, of which each serves up to 512
-/// columns, and rows of B that start in one of two sets (multiples of 2048 bytes) are copied, too
-/// (on Zen 3, 512 x 512 and 1,024 rows: 166 GF/s; 115 where B is read as it is).
-/// With canonical panels nothing may depend on the number of rows. Of a product in parts W is
-/// copied however few tiles of one part read it, since other parts read it too.
+/// Operands of bf16 that are widened must be copied, and so must transposed operands for Eigen.
+/// oneDNN repacks a transposed operand in every tile that reads it, and a plain B whose rows start
+/// in one set of the first-level cache (multiples of 4096 bytes) is slow to read: from 3 tiles on a
+/// copy is faster (by 5 to 20 %), below that the tile's own repacking is. Operands of more than 8
+/// MiB (vocabularies) are copied in blocks that stay in the second-level cache, once in every tile
+/// that reads them. Under numerics::fast a weight gradient transposes dY by blocks, each of which
+/// serves up to 512 columns; rows of B that start in one of two sets (multiples of 2048 bytes) are
+/// copied, too (on Zen 3, 512 x 512 and 1,024 rows: 166 GF/s; 115 where B is read as it is). With
+/// canonical panels nothing may depend on the number of rows. In a product with segments W is
+/// copied however few tiles of one segment read it, since other segments read it too.
 inline void product_engine::make_copies(product& p) const {
   using copying = product::copying;
   constexpr std::int64_t large = cpu_product_limits::large_copy;
@@ -201,7 +202,7 @@ inline void product_engine::make_copies(product& p) const {
   const bool eigen = eigen_only_ || p.cell_type_ == dtype::f64;
   const bool canonical = s.chunk || s.panel;
   const bool fast = s.sums == numerics::fast && !eigen && !canonical && p.cell_type_ == dtype::f32;
-  const bool is_w = s.kind != product_kind::weight_gradient; // B, which all parts read
+  const bool is_w = s.kind != product_kind::weight_gradient; // B is W, which all segments read
   const auto choose = [&](product::operand& o, std::int64_t elements, bool is_b,
                           std::int64_t readers) {
     if (is_b && is_w && (s.part != 0 || s.dynamic_rows)) readers = 3;
@@ -219,7 +220,7 @@ inline void product_engine::make_copies(product& p) const {
   choose(p.a_, e.m * e.k, false, p.columns_.count(e.n));
   choose(p.b_, e.k * e.n, true, p.rows_.count(e.m));
 
-  // A sum over rows that vary is taken in chunks of at most 256 of them; blocks are at most 768
+  // A sum over rows that vary is taken in sum blocks of at most 256 rows. Blocks are at most 768
   // long, and 256 where the block of dY is to stay in the second-level cache beside the tile.
   const bool dynamic_sum = s.dynamic_rows && s.kind == product_kind::weight_gradient;
   const bool blocks = p.a_.copied == copying::block || p.b_.copied == copying::block;
@@ -293,11 +294,12 @@ inline std::unique_ptr<product> product_engine::make(const product_shape& s) {
   if (p.apart(e.m)) return made;
   p.widened_ = s.a == dtype::bf16 && type() == product_type::widened;
   p.cell_type_ = p.widened_ ? dtype::f32 : s.a;
-  // A tile of a weight gradient is as small as a sum over 512 rows pays for: parts are many.
+  // A tile of a weight gradient is as small as a sum over 512 rows pays for, since there are many
+  // segments.
   auto tile = detail::tile_of(e.m, e.n, gradient ? std::max<std::int64_t>(e.k, 512) : e.k);
   if (gradient && s.sums == numerics::fast && !eigen_only_ && p.cell_type_ == dtype::f32)
     tile = detail::gradient_tile(e.m, e.n, std::max<std::int64_t>(e.k, 512));
-  // The same library calls wherever rows are cut at these borders: one row panel for all layouts.
+  // All layouts have one row panel, so that rows cut at its borders take the same library calls.
   if (s.chunk || s.panel) tile.m = product_shape::canonical_rows;
   p.rows_ = detail::cut(e.m, tile.m, s.dynamic_rows && !gradient);
   p.columns_ = detail::cut(e.n, s.panel ? s.panel : tile.n, false);
@@ -316,9 +318,9 @@ inline std::unique_ptr<product> product_engine::make(const product_shape& s) {
   return made;
 }
 
-/// Times both product types on a 128 x 512 x 512 product of each kind, after a warm-up (the first
-/// calls touch the memory), in turn, and keeps the faster by its best round: 15 to 30 ms in
-/// all.
+/// Times both product types on a 128 x 512 x 512 product of each kind, in turn, and keeps the
+/// faster by its best time: 15 to 30 ms in all. The first two rounds, which touch the memory, do
+/// not count.
 inline void product_engine::measure() {
   constexpr std::int64_t M = 128, N = 512, K = 512;
   constexpr product_kind kinds[] = {product_kind::forward, product_kind::input_gradient,
@@ -347,7 +349,7 @@ inline void product_engine::measure() {
     }
   } catch (const error& e) {
     if (e.code() != exit_code::machine) throw;
-    return; // no bf16 products here
+    return; // this processor has no bf16 products
   }
   if (best[0] < best[1]) type_ = product_type::bf16;
   ratio_ = std::max(best[0], best[1]) / std::min(best[0], best[1]);

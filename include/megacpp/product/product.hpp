@@ -1,10 +1,10 @@
-// Matrix products of the CPU device: how they are executed. product/plan.hpp plans them.
+// Matrix products of the CPU device: how they are executed. product/plan.hpp prepares them.
 //
-// Threads take tiles from a counter; a tile is one call of oneDNN or Eigen on one thread, and its
-// sum is taken in the planned chunks, first to last. Where rows come in parts (sequences), tiles of
-// as many as have room in the copies run together, and a weight gradient adds up the parts in
-// order. Forward products of up to 4 rows (decode) read W directly, each row apart from the others;
-// an engine may be asked to do so for any number of rows.
+// Threads take tiles from a counter. A tile is one call of oneDNN or Eigen on one thread for each
+// prepared sum block, first to last. Where rows come in segments (sequences), the tiles of as many
+// segments as have room for their copies run together, and a weight gradient adds up the segments
+// in order. Forward products of up to 4 rows (decode) read W directly, each row apart from the
+// others; an engine may be asked to do so for any number of rows.
 #pragma once
 
 #include <megacpp/io/signals.hpp>
@@ -26,8 +26,9 @@ inline product::extent3 product::extents(std::int64_t rows) const {
   return {};
 }
 
-/// Where a part of an operand begins in what the tiles read. Copies of equal parts stand one after
-/// another, each as it would stand alone; others are one copy.
+/// Returns where a segment of an operand begins in the form that tiles read. Copies of equal
+/// segments stand one after another, each as if it stood alone; segments of other sizes have one
+/// copy.
 inline const std::byte* product::part_of(const operand& o, const std::byte* first,
                                          const part_range& from, const part_place& p) const {
   if (o.row_bytes == 0) return first;
@@ -36,12 +37,13 @@ inline const std::byte* product::part_of(const operand& o, const std::byte* firs
   return first + p.begin * o.read_bytes;
 }
 
-/// One tile of the output: of a forward product or an input gradient in one part, of a weight
-/// gradient the sum over all parts in order.
+/// Computes one tile of the output: of a forward product or an input gradient in one segment, of a
+/// weight gradient as the sum over all segments in order.
 inline product_status product::run_tile(std::int64_t index, int slot, std::int64_t row_tiles,
                                         const part_range& from) const {
   part_place p = place_of(from, 0, 0);
-  // Neighbours share the operand that a tile repacks, so that it is still in the core's cache.
+  // Neighbouring tiles share the operand that a tile repacks, so that it is still in the core's
+  // cache.
   const std::int64_t nc = columns_.count(p.e.n);
   const bool across = a_.cell_transposed();
   std::int64_t row = across ? index / nc : index % row_tiles;
@@ -89,7 +91,7 @@ inline product_status product::run_tile(std::int64_t row_tile, std::int64_t colu
   return product_status::done;
 }
 
-/// A tile of sums into its place in the output.
+/// Writes a tile of sums to its place in the output.
 inline void product::round(const std::byte* tile, std::byte* target, std::int64_t m, std::int64_t n,
                            const product_scales& scales, const std::byte* bias) const {
   with_float_type(cell_type_, [&]<class T>(T) {
@@ -103,7 +105,7 @@ inline void product::round(const std::byte* tile, std::byte* target, std::int64_
   });
 }
 
-/// This slot's share of an operand of (rows, columns), or of a block of it, into its plain copy.
+/// Makes this slot's range of the plain copy of an operand of (rows, columns), or of a block of it.
 inline void product::copy(const operand& o, const std::byte* from, std::byte* copied,
                           std::int64_t rows, std::int64_t columns, int slot, int slots) const {
   const auto run = [&](auto type) {
@@ -119,7 +121,8 @@ inline void product::copy(const operand& o, const std::byte* from, std::byte* co
   with_float_type(shape_.a, run); // both operands have this type
 }
 
-/// Where a tile reads a block of an operand, copied there first if so planned.
+/// Returns where a tile reads a block of an operand; makes the block's copy first if blocks are
+/// copied.
 inline const std::byte* product::block(const operand& o, const std::byte* from, std::byte* copied,
                                        std::int64_t row, std::int64_t column, std::int64_t rows,
                                        std::int64_t columns) const {
@@ -146,7 +149,7 @@ inline void product::run_apart(const extent3& e, const part_range& from, int mos
   });
 }
 
-/// All parts of a call, in the workspace of its lane.
+/// Returns all segments of a call, in the workspace of its lane.
 inline product::part_range product::range_of(const product_call& c) const {
   const lane_room room = c.on.room();
   if (room.workspace < workspace_bytes())
@@ -203,7 +206,8 @@ inline void product::execute_parts(const product_call& c, std::span<const std::i
   const int threads = std::min(engine_->threads_, thread_count());
   bool first = true;
   for (std::int64_t end = 0; end < parts;) {
-    // As many as have room in the copies, or as have few rows, which are computed apart.
+    // Segments run together as far as their copies have room, or if they have few rows, which are
+    // computed apart.
     from.rows = rows + end;
     std::int64_t total = rows[end++];
     const bool few = apart(total);
@@ -224,8 +228,8 @@ inline void product::execute_parts(const product_call& c, std::span<const std::i
   }
 }
 
-/// Copies what the tiles of some parts read, runs them, and goes on behind them. What all parts
-/// share is copied with the `first` of them.
+/// Makes the copies that the tiles of some segments read, runs the tiles, and moves `from` behind
+/// the segments. Copies that all segments share are made with the `first` of them.
 inline void product::run_parts(part_range& from, bool first, int threads) const {
   part_range read = from;
   part_place end = place_of(from, 0, 0);
@@ -244,7 +248,7 @@ inline void product::run_parts(part_range& from, bool first, int threads) const 
   const bool whole_a = a_.copied == copying::whole;
   const bool whole_b = b_.copied == copying::whole && (b_.row_bytes != 0 || first);
   if (whole_a || whole_b || (wide_bias && first)) {
-    const std::int64_t each = from.rows ? total : rows_of(end.e); // rows of one copy
+    const std::int64_t each = from.rows ? total : rows_of(end.e); // number of rows of one copy
     const auto e = part_extents(from.rows ? total : -1);
     on_slots(threads, [&](int slot) {
       for (std::int64_t r = 0, p = 0; r < total; r += each, ++p) {
@@ -269,7 +273,7 @@ inline void product::run_parts(part_range& from, bool first, int threads) const 
   std::atomic<std::int64_t> next{0};
   std::atomic<product_status> ended{product_status::done};
   const int team = static_cast<int>(std::min<std::int64_t>(threads, tiles));
-  const signals_held held; // workers hold them always
+  const signals_held held; // workers always hold signals
   const one_openmp_thread library;
   on_slots(team, [&](int slot) {
     for (std::int64_t t = next.fetch_add(1); t < tiles; t = next.fetch_add(1))

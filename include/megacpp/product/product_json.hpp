@@ -1,5 +1,5 @@
-// Shapes of products in JSON: `describe` lists those of a program, and a table of tuned products
-// has one beside each way.
+// Shapes of products in JSON: `describe` lists the shapes of a program, and a table of tuned
+// products has a shape beside each way.
 #pragma once
 
 #include <megacpp/exec/product_shape.hpp>
@@ -19,8 +19,8 @@ namespace mc {
 
 namespace detail {
 
-/// f(name, field) for every field of a shape, in order. A field that product_shape has and that is
-/// not named here does not compile: another shape must not be taken for the same.
+/// Calls f(name, field) for every field of a shape, in order. A field of product_shape that is not
+/// named here does not compile, so that two different shapes never have the same JSON.
 template <class Shape, class F> void each_shape_field(Shape& s, F f) {
   auto& [kind, M, N, K, x_stride, y_stride, a, b, out, scaled, bias, ends_in, accumulate,
          dynamic_rows, groups, group_rows, part, sums, chunk, panel] = s;
@@ -32,7 +32,7 @@ template <class Shape, class F> void each_shape_field(Shape& s, F f) {
       f("panel", panel);
 }
 
-/// The values of an enumeration that a shape may have.
+/// Return the values that a shape's field of an enumeration may have.
 constexpr std::array<product_kind, 3> values_like(product_kind) {
   return {product_kind::forward, product_kind::input_gradient, product_kind::weight_gradient};
 }
@@ -46,13 +46,13 @@ constexpr std::array<product_end, 4> values_like(product_end) {
 
 } // namespace detail
 
-/// The field of an object as people know it: with those that lead to it.
+/// Returns the path of an object's field, for people: with the fields that lead to it.
 inline std::string place_of(const json_value& object, std::string_view field) {
   return object.path().empty() ? std::string(field) : fmt::format("{}.{}", object.path(), field);
 }
 
-/// A shape as a JSON object: its kind, extents and types, and what differs from a shape that says
-/// no more.
+/// Writes a shape as a JSON object: its kind, extents and types, and all fields that differ from
+/// those of a default shape.
 inline json_output json_of(const product_shape& s) {
   json_output of = json_output::object();
   const product_shape plain{};
@@ -70,8 +70,8 @@ inline json_output json_of(const product_shape& s) {
   return of;
 }
 
-/// Reads what json_of has written. Throws mc::error that names the field: one that is missing, of
-/// another type, out of range, or not known, as that of a later version is.
+/// Reads a shape that json_of has written. Throws mc::error, with the field's name, for a field
+/// that is missing, of another type, out of range, or not known, such as one of a later version.
 inline product_shape product_shape_of(const json_value& of) {
   product_shape s;
   json_output known = json_output::object();

@@ -1,10 +1,10 @@
-// Matrix products of a CUDA device, by cuBLASLt. Any C++ compiler that finds CUDA's headers reads
-// this.
+// Matrix products of a CUDA device, by cuBLASLt. Any C++ compiler that finds CUDA's headers
+// compiles this header.
 //
-// How a product is computed says product/cuda/cublaslt_product.hpp. Products of groups, as those of
-// experts, are computed by one kernel, of cuBLASLt or of another library, where there is one that
-// passes its check (product/cuda/grouped_choice.hpp). Otherwise each group is a product, and they
-// run side by side on some streams.
+// product/cuda/cublaslt_product.hpp says how a product is computed. A product of groups, such as
+// experts, is computed by one kernel, of cuBLASLt or of another library, where there is one that
+// passes its check (product/cuda/grouped_choice.hpp). Otherwise each group is a product, and the
+// products run side by side on some streams.
 #pragma once
 
 #include <megacpp/exec/cuda/device.hpp>
@@ -24,13 +24,13 @@
 
 namespace mc {
 
-/// cuBLASLt on a CUDA device, which is the current one.
+/// cuBLASLt on a CUDA device, which is the current device.
 class cublaslt_products final : public product_source {
 public:
-  /// `rows`: how those of forward products are computed. `tell` hears of the first way that fails
-  /// its check. `tf32`: operands of fp32 are rounded. `tuned`: of a table, for this machine.
-  /// `grouped`: another library for products of groups, which runs on this device and is tried
-  /// behind cuBLASLt's own kernels for them.
+  /// Opens the library. `rows`: how the rows of forward products are computed. `tell` is called for
+  /// the first way that fails its check. `tf32`: fp32 operands are rounded. `tuned`: the products
+  /// of a product table for this machine. `grouped`: another library for products of groups, which
+  /// works on this device and is tried after cuBLASLt's own kernels for them.
   explicit cublaslt_products(cuda& on, product_rows rows = product_rows::together,
                              void (*tell)(std::string_view) = nullptr, bool tf32 = false,
                              std::vector<tuned_product> tuned = {},
@@ -74,7 +74,7 @@ public:
     without_end_.push_back(s);
     return prepare(s);
   }
-  /// Makes a product that is not prepared, for whoever measures its ways.
+  /// Makes a product that is not prepared, for code that measures its ways.
   std::unique_ptr<cublaslt_product> make(const product_shape& s) {
     on_.make_current();
     return std::make_unique<cublaslt_product>(
@@ -145,12 +145,12 @@ private:
   std::vector<tuned_product> tuned_;
   cublaslt_handle handle_;
   device_check checks_;
-  grouped_choice at_once_; ///< products of groups by one kernel
+  grouped_choice at_once_; ///< computes products of groups by one kernel
   std::vector<std::unique_ptr<prepared_product>> products_;
-  int of_table_ = 0;                       ///< products in the way of the table
-  bool told_of_ways_ = false;              ///< that a way of cuBLASLt fails its check
-  bool told_of_end_ = false;               ///< that no way computes what some product ends in
-  std::vector<product_shape> without_end_; ///< behind which a kernel computes what they end in
+  int of_table_ = 0;                       ///< number of products in the product table's way
+  bool told_of_ways_ = false;              ///< told: a way of cuBLASLt failed its check
+  bool told_of_end_ = false;               ///< told: no way computes the end of a product
+  std::vector<product_shape> without_end_; ///< products behind which a kernel computes the end
 };
 
 } // namespace mc

@@ -1,14 +1,16 @@
-// cuBLASLt's own grouped products: matrices whose extents, strides and addresses it reads from
-// arrays in the device's memory.
+// cuBLASLt's own grouped products: it reads the extents, strides and addresses of their matrices
+// from arrays in the device's memory.
 //
-// For bf16 on an H100 or H200 NVIDIA's documents, which call this experimental, ask for operands
-// and columns that begin at multiples of 16 bytes, sums in fp32, results of bf16 or fp32, one
-// factor for all parts, and no epilogue. The library computes so from 13.4 on, and is asked from
-// 13.7 on; docs/design.md says why. A program may have been compiled with the header of an older
-// version and find a newer library where it runs, so the enumerators that this needs are here, from
-// cublasLt.h of 13.10; tests/slow/cublaslt.sh compares them with that header.
+// For bf16 on an H100 or H200, NVIDIA's documents, which call grouped products experimental, ask
+// for operands and columns that begin at multiples of 16 bytes, sums in fp32, results of bf16 or
+// fp32, one factor for all matrices, and no epilogue. The library computes them from version 13.4
+// on, and this program asks it from 13.7 on; docs/design.md says why. A program may have been
+// compiled with the header of an older version and find a newer library where it runs, so the
+// enumerators that it needs are here, from cublasLt.h of 13.10; tests/slow/cublaslt.sh compares
+// them with that header.
 //
-// As in product/cuda/cublaslt_product.hpp the library counts by columns: its D^T (n, m) is B^T A^T.
+// As in product/cuda/cublaslt_product.hpp, the library counts by columns: its D^T (n, m) is B^T
+// A^T.
 #pragma once
 
 #include <megacpp/product/cuda/cublaslt_handles.hpp>
@@ -24,7 +26,7 @@
 namespace mc {
 
 namespace cublaslt_13 {
-constexpr std::size_t first_asked = 130700; ///< of cublasLtGetVersion()
+constexpr std::size_t first_asked = 130700; ///< least cublasLtGetVersion() that is asked
 constexpr std::uint32_t batch_mode_grouped = 2;
 constexpr std::int32_t integers_of_64_bits = 1;
 constexpr auto batch_mode = static_cast<cublasLtMatrixLayoutAttribute_t>(8),
@@ -37,8 +39,8 @@ constexpr auto average_sum = static_cast<cublasLtMatmulPreferenceAttributes_t>(1
                average_columns = static_cast<cublasLtMatmulPreferenceAttributes_t>(15);
 } // namespace cublaslt_13
 
-/// The layout of so many matrices that lie by columns. Arrays in the device's memory say how many
-/// rows and columns each has, and how many elements there are from one column to the next.
+/// Makes the layout of several matrices that are stored by columns. Arrays in the device's memory
+/// have the rows and columns of each, and the elements from one column to the next.
 inline cublaslt_layout make_grouped_cublaslt_layout(cudaDataType_t type, std::int64_t parts,
                                                     const std::int32_t* rows,
                                                     const std::int32_t* columns,
@@ -56,11 +58,11 @@ inline cublaslt_layout make_grouped_cublaslt_layout(cudaDataType_t type, std::in
   return all;
 }
 
-/// cuBLASLt's way for grouped products of a shape, whatever their parts.
+/// cuBLASLt's way to compute grouped products of a shape, for any sizes of their segments.
 class cublaslt_grouped final : public grouped_kernel {
 public:
-  /// Asks the library for a way, with `arrays` of as many parts as the shape has groups, where
-  /// those of a call may lie. Throws mc::error where the library does not take a descriptor.
+  /// Asks the library for a way. `arrays` has the places of arrays for as many segments as the
+  /// shape has groups. Throws mc::error where the library refuses a descriptor.
   cublaslt_grouped(cublasLtHandle_t handle, const product_shape& s, const grouped_arrays& arrays)
       : handle_(handle), out_(detail::cuda_type_of(s.out)) {
     cublasLtMatmulDesc_t made = nullptr;
@@ -77,7 +79,8 @@ public:
         cuda::product_workspace -
         grouped_product::before_workspace(std::max(s.groups, grouped_product::least_checked));
     const cublaslt_preference wish = make_cublaslt_preference(room, {16, 16, 16});
-    // The library guesses a way by these averages. Each is of 64 bits, although its header says 32.
+    // The library guesses a way by these averages. Each has 64 bits, although the library's header
+    // says 32.
     const product_cell_shape usual = detail::checked_cell(s, s.group_rows > 0 ? s.group_rows : s.M);
     set_cublaslt(wish, cublaslt_13::average_sum, usual.k,
                  "CUBLASLT_MATMUL_PREF_GROUPED_AVERAGE_REDUCTION_DIM");
@@ -89,7 +92,7 @@ public:
     for (const auto& one : cublaslt_proposals(handle, description_, of.a, of.b, of.d, wish, 1))
       way_ = one.algo, workspace_ = static_cast<std::int64_t>(one.workspaceSize), found_ = true;
   }
-  /// Whether the library has a way.
+  /// Returns true if the library has a way.
   bool found() const { return found_; }
 
   std::int64_t start(const cuda_lane& lane, cudaStream_t on,
@@ -107,7 +110,7 @@ public:
 
 private:
   struct matrices {
-    cublaslt_layout a, b, d; ///< as the library names them
+    cublaslt_layout a, b, d; ///< matrices by the library's names
   };
   matrices matrices_of(const grouped_product_call& c) const {
     const grouped_arrays& of = c.arrays;
@@ -128,16 +131,17 @@ private:
   cudaDataType_t out_;
   cublaslt_description description_;
   cublasLtMatmulAlgo_t way_{};
-  std::int64_t workspace_ = 0; ///< bytes
+  std::int64_t workspace_ = 0; ///< bytes of workspace that the way needs
   bool found_ = false;
 };
 
-/// Whether the cuBLASLt that was loaded is asked for grouped products on this GPU.
+/// Returns true if this program asks the loaded cuBLASLt for grouped products on this GPU.
 inline bool has_grouped_cublaslt(const cuda& on) {
   return cublasLtGetVersion() >= cublaslt_13::first_asked && runs_kernels_of_hopper(on);
 }
-/// cuBLASLt as a library of grouped products. Nothing says that it gives a part the bits that the
-/// part has alone: it is asked under numerics::fast alone, and for no rows that are computed apart.
+/// Returns cuBLASLt as a library of grouped products. NVIDIA does not promise that a segment has
+/// the bits that it has alone: the library is asked only under numerics::fast, and not for rows
+/// that are computed apart.
 inline grouped_library cublaslt_grouped_library(cuda& on, cublasLtHandle_t handle,
                                                 product_rows rows) {
   if (!has_grouped_cublaslt(on)) return {};

@@ -1,4 +1,4 @@
-// The handles that cuBLASLt makes and takes back are values here, and its answers are errors.
+// The handles of cuBLASLt as values that own them, and its status codes as errors.
 #pragma once
 
 #include <megacpp/io/error.hpp>
@@ -15,7 +15,7 @@
 
 namespace mc {
 
-/// Throws mc::error that names the `call` and what cuBLASLt says of it, unless it succeeded.
+/// Throws mc::error with the `call` and cuBLASLt's message unless the call succeeded.
 inline void require_cublaslt(cublasStatus_t status, const std::string& call) {
   if (status != CUBLAS_STATUS_SUCCESS)
     throw error(exit_code::internal, call + ": " + cublasLtGetStatusString(status));
@@ -43,7 +43,8 @@ using cublaslt_layout = detail::cublaslt_owned<cublasLtMatrixLayout_t, cublasLtM
 using cublaslt_preference =
     detail::cublaslt_owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
-/// A matrix that lies by columns, `stride` elements from one to the next.
+/// Makes the layout of a matrix that is stored by columns, with `stride` elements from a column to
+/// the next.
 inline cublaslt_layout make_cublaslt_layout(cudaDataType_t type, std::int64_t rows,
                                             std::int64_t columns, std::int64_t stride) {
   cublasLtMatrixLayout_t l = nullptr;
@@ -52,8 +53,8 @@ inline cublaslt_layout make_cublaslt_layout(cudaDataType_t type, std::int64_t ro
                    "cublasLtMatrixLayoutCreate");
   return cublaslt_layout(l);
 }
-/// Each sets an attribute: of a product, of a matrix, or of what is wished of ways; `name`: of the
-/// attribute, for errors.
+/// The three functions set an attribute of a product, of a matrix layout, or of a preference.
+/// `name` is the name of the attribute, for errors.
 template <class V> void set_cublaslt(const cublaslt_description& d,
                                      cublasLtMatmulDescAttributes_t what, const V& v,
                                      const char* name) {
@@ -69,12 +70,12 @@ template <class V> void set_cublaslt(const cublaslt_preference& p,
   require_cublaslt(cublasLtMatmulPreferenceSetAttribute(p.get(), what, &v, sizeof v), name);
 }
 
-/// Bytes of which an operand and a result begin at multiples, as the library numbers operands.
+/// Alignment in bytes of the operands and the result, by the library's names.
 struct cublaslt_alignment {
   std::uint32_t a, b, d;
 };
-/// The ways to compute a product that are asked for have so much workspace, operands that are so
-/// aligned, and a result that lies where it is added to.
+/// Makes the preference for ways with at most so much workspace, operands that are so aligned, and
+/// a result that is added to in its place.
 inline cublaslt_preference make_cublaslt_preference(std::int64_t workspace,
                                                     const cublaslt_alignment& aligned) {
   cublasLtMatmulPreference_t made = nullptr;
@@ -82,7 +83,7 @@ inline cublaslt_preference make_cublaslt_preference(std::int64_t workspace,
   cublaslt_preference p(made);
   set_cublaslt(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::size_t>(workspace),
                "CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES");
-  // Partial sums are those that the product is computed in, so that it is rounded once.
+  // Partial sums have the type of the product's sums, so that the product is rounded once.
   const std::uint32_t schemes =
       CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   set_cublaslt(p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes,
@@ -94,7 +95,8 @@ inline cublaslt_preference make_cublaslt_preference(std::int64_t workspace,
   set_cublaslt(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, aligned.d, name);
   return p;
 }
-/// The ways in which the library proposes to compute a product, at most so many, best guess first.
+/// Returns at most `most` ways in which the library proposes to compute a product, best guess
+/// first.
 inline std::vector<cublasLtMatmulHeuristicResult_t> cublaslt_proposals(
     cublasLtHandle_t handle, const cublaslt_description& description, const cublaslt_layout& a,
     const cublaslt_layout& b, const cublaslt_layout& d, const cublaslt_preference& wish, int most) {

@@ -1,26 +1,26 @@
 // A matrix product that cuBLASLt computes on a CUDA device. Any C++ compiler that finds CUDA's
-// headers reads this.
+// headers compiles this header.
 //
-// cuBLASLt counts by columns: a matrix that lies by rows, (r, c), is to it the transposed one,
-// (c, r), which lies by columns. So with X, W and Y by rows it computes
+// cuBLASLt counts by columns: it takes a matrix (r, c) that is stored by rows for the transposed
+// matrix (c, r) that is stored by columns. So with X, W and Y stored by rows it computes
 //
 //   forward          Y^T (N, M)  = W X^T        A = W, transposed   B = X
 //   input gradient   dX^T (K, M) = W^T dY^T     A = W               B = dY
 //   weight gradient  dW^T (K, N) += X^T dY      A = X               B = dY, transposed
 //
 // Sums of fp32 and bf16 operands are taken in fp32 and rounded once; those of fp64 in fp64.
-// Operands of fp32 are multiplied as they are or, where that is asked for, rounded to TF32.
+// Operands of fp32 are multiplied as they are or, on request, rounded to TF32 first.
 //
-// A way to compute a product is chosen once, so that a rerun has the same bits: the first one that
-// passes the check of exec/product_check.hpp. The way of a product table is tried first, where
-// there is one, then those that the library proposes, in their order. Where rows are dynamic, a way
-// is checked with the most rows, with one and with an odd number, and computes other numbers of
-// rows, too, where the library says that it can. A part of a shape (product_shape::part) is a
-// product of its own.
+// A way is an algorithm of cuBLASLt. The way to compute a product is chosen once, so that a rerun
+// has the same bits: the first way that passes the check of exec/product_check.hpp. The way of a
+// product table is tried first, where there is one, then the library's proposals in their order.
+// For dynamic rows, a way is checked with the most rows, with one row and with an odd number of
+// rows. It computes other numbers of rows, too, where the library says that it can. A segment of a
+// shape (product_shape::part) is a product of its own.
 //
 // A product may end in GELU in its tanh form, or in GELU's slope (product_end). The library
-// computes it of the sum as it is, before the sum is rounded. A product without a way for this that
-// passes its check is prepared without it, and a kernel computes the rest.
+// computes the end from the sum before the sum is rounded. Where no way with the end passes its
+// check, the product is prepared without it, and a kernel computes the rest.
 #pragma once
 
 #include <megacpp/exec/cuda/device.hpp>
@@ -42,13 +42,13 @@
 
 namespace mc {
 
-/// This helps where no way of the library can be used.
+/// The end of messages where no way of the library can be used: the remedy.
 inline constexpr const char* other_version = ": install another version of cuBLASLt";
-/// The way of a product that is looked at.
+/// A way of a product that is being checked.
 struct product_way {
-  int number = 0, of = 1; ///< of those that the library proposes for these rows; 0 of 1: chosen
+  int number = 0, of = 1; ///< number of the way, and how many the library proposes; 0 of 1: chosen
   bool of_table = false;
-  bool known = true; ///< the library says that it can compute so
+  bool known = true; ///< the library says that it can compute the product in this way
 
   std::string text() const {
     if (of_table) return "the product table's way";
@@ -59,13 +59,13 @@ struct product_way {
 /// A product that cuBLASLt computes. Several threads may execute it.
 class cublaslt_product final : public prepared_product {
 public:
-  /// Says what a way does wrong with the product of so many rows, as a verb with an object; nothing
-  /// if the way may be trusted.
+  /// Checks the product of so many rows in the current way. Returns what the way does wrong, as a
+  /// verb with an object; "" if it may be trusted.
   using way_check =
       std::function<std::string(const cublaslt_product&, std::int64_t rows, const product_way&)>;
 
-  /// Throws mc::error for a shape that cuBLASLt does not compute. prepare() comes next. `tuned`, of
-  /// whose ways one may be its own, must outlive it.
+  /// Makes a product; prepare() must come next. Throws mc::error for a shape that cuBLASLt does not
+  /// compute. `tuned` must outlive the product, which may use one of its ways.
   cublaslt_product(cublasLtHandle_t handle, const product_shape& s, product_rows rows, bool tf32,
                    way_check check, std::span<const tuned_product> tuned = {})
       : handle_(handle),
@@ -90,7 +90,7 @@ public:
     description_.reset(made);
     if (forward()) set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T, "CUBLASLT_MATMUL_DESC_TRANSA");
     if (summed()) set(CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_T, "CUBLASLT_MATMUL_DESC_TRANSB");
-    // The library adds a bias of the output's type, and none to fp64; then a body does.
+    // The library adds a bias of the output's type, but none to fp64; a body adds other biases.
     bias_behind_ = s.bias && (wide || s.out != s.b);
     if (bias_behind_ && (s.out != s.b || s.y_row() != s.N))
       refuse(
@@ -107,11 +107,12 @@ public:
     if (s.bias && !bias_behind_) {
       set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, detail::cuda_type_of(s.b),
           "CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE");
-      set_bias(reinterpret_cast<const void*>(std::uintptr_t{bias_alignment})); // tells how aligned
+      set_bias(reinterpret_cast<const void*>(std::uintptr_t{bias_alignment})); // alignment
     }
   }
-  /// Whether the library is asked for what a product ends in: where all is of one type, rows of Z
-  /// begin as it wants, and a forward product has a bias, by which the check lifts its sums.
+  /// Returns true if the library is asked for the end of a product: all operands have one type, the
+  /// rows of Z begin where the library wants them, and a forward product has a bias, by which the
+  /// check lifts its sums.
   static bool computes_end(const product_shape& s) {
     if (s.ends_in == product_end::sum) return true;
     const bool of_one_type = s.a == s.b && s.a == s.out && s.a != dtype::f64;
@@ -127,8 +128,8 @@ public:
     return false;
   }
 
-  /// Chooses how the most rows are computed and, where rows are dynamic, checks that way with one
-  /// row, and with an odd number, too. Returns why there is no way, if there is none.
+  /// Chooses the way for the most rows and, where rows are dynamic, checks it with one row and with
+  /// an odd number of rows, too. Returns why there is no way; "" if there is one.
   std::string prepare() {
     const std::int64_t most = rows_of_part();
     const std::scoped_lock lock(mutex_);
@@ -140,7 +141,7 @@ public:
     for (const std::int64_t rows : {std::int64_t{1}, (most / 2) | 1}) {
       if (rows >= most || ways_.contains(rows)) continue;
       way w = layouts_of(rows);
-      if (!serves(w, chosen_)) continue; // others are checked when they are chosen
+      if (!serves(w, chosen_)) continue; // the way for these rows is checked when it is chosen
       w.algorithm = chosen_;
       ways_.emplace(rows, std::move(w));
       if (check_(*this, rows, {.of_table = of_table_}).empty()) continue;
@@ -149,16 +150,16 @@ public:
     }
     return {};
   }
-  /// Whether the most rows are computed in the way of the table.
+  /// Returns true if the most rows are computed in the way of the table.
   bool of_table() const { return of_table_; }
 
-  // These are for whoever measures ways, in the place of prepare().
-  /// The ways in which the library proposes to compute the most rows: at most so many, best guess
-  /// first.
+  // The next functions serve code that measures ways, instead of prepare().
+  // Returns the ways in which the library proposes to compute the most rows: at most `most`, best
+  // guess first.
   std::vector<cublasLtMatmulAlgo_t> proposals(int most) const {
     return proposals(layouts_of(rows_of_part()), most);
   }
-  /// The most rows are computed so from now on, checked or not.
+  /// Takes this algorithm for the most rows from now on, checked or not.
   void take(const cublasLtMatmulAlgo_t& algorithm) {
     const std::scoped_lock lock(mutex_);
     const std::int64_t rows = rows_of_part();
@@ -166,10 +167,10 @@ public:
     w.algorithm = chosen_ = algorithm;
     ways_.clear(), ways_.emplace(rows, std::move(w));
   }
-  /// What the way that was taken does wrong, as way_check says it.
+  /// Returns what the taken way does wrong, as way_check does.
   std::string fault(const product_way& of) const { return check_(*this, rows_of_part(), of); }
 
-  /// What a check of so many rows computes.
+  /// Returns the product that a check of so many rows computes.
   product_cell_shape checked(std::int64_t rows) const {
     product_cell_shape c = detail::checked_cell(shape_, rows);
     if (tf32_) c.operand_bits = 11;
@@ -181,7 +182,7 @@ public:
   }
 
   void execute(const product_call& c) const override { execute(c, shape_.M); }
-  /// At most so many of its parts, from the first on.
+  /// Executes at most so many segments, from the first on.
   void execute(const product_call& c, std::int64_t most) const {
     const std::int64_t rows = shape_.dynamic_rows ? c.rows : shape_.M,
                        part = apart_ || shape_.part != 0 ? rows_of_part() : rows;
@@ -202,7 +203,7 @@ public:
       if (n > 0) run(c, at, n), advance(at, n);
     }
   }
-  /// Groups run side by side.
+  /// Executes the groups side by side.
   void execute_groups(const product_call& c, std::span<const std::int32_t> rows) const override {
     side_by_side together(static_cast<cuda_lane&>(c.on));
     for_groups(c, rows, [&](const product_call& of, std::span<const std::int32_t> parts) {
@@ -211,7 +212,7 @@ public:
   }
 
 private:
-  /// Where operands and output of a part begin.
+  /// The addresses of the operands and the output of a segment.
   struct place {
     explicit place(const product_call& c)
         : a(static_cast<const std::byte*>(c.a)),
@@ -221,14 +222,14 @@ private:
     const std::byte *a, *b, *z;
     std::byte* out;
   };
-  /// How the library computes so many rows.
+  /// A way to compute so many rows: the layouts of the operands and the algorithm.
   struct way {
     cublaslt_layout a, b, d;
     cublasLtMatmulAlgo_t algorithm{};
     bool of_table = false;
   };
 
-  /// The workspace of a lane, or of one of its branches.
+  /// Returns the bytes of workspace of a lane, or of one of its branches.
   std::int64_t most_workspace() const {
     return cuda::product_workspace / (shape_.groups > 0 ? cuda_lane::most_branches : 1);
   }
@@ -248,7 +249,7 @@ private:
   void set_z(const void* z) const {
     set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, z, "CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER");
   }
-  /// Whether it keeps, or reads, a Z beside its result.
+  /// Returns true if the product writes, or reads, a Z beside its result.
   bool has_z() const {
     return shape_.ends_in == product_end::gelu_kept || shape_.ends_in == product_end::gelu_gradient;
   }
@@ -285,10 +286,10 @@ private:
     }
     return {of_x(s.b), of_y(s.a), of_w(s.out)};
   }
-  /// The ways that the library proposes, best guess first. Planned buffers and parameters begin at
-  /// multiples of 64 bytes. An expert's weight begins a multiple of the weight's bytes behind the
-  /// first expert's, and a row a multiple of the row stride behind the first row: alignment() says
-  /// how far both are aligned.
+  /// Returns the ways that the library proposes, best guess first. Planned buffers and parameters
+  /// begin at multiples of 64 bytes. An expert's weight begins a multiple of the weight's bytes
+  /// behind the first expert's, and a row begins a multiple of the row stride behind the first row:
+  /// alignment() returns the alignment of both.
   std::vector<cublasLtMatmulAlgo_t> proposals(const way& w, int most) const {
     const cublaslt_preference wish = make_cublaslt_preference(
         most_workspace(), {alignment_of_b(), alignment_of_a(), alignment_of_out()});
@@ -297,8 +298,9 @@ private:
       all.push_back(one.algo);
     return all;
   }
-  /// The largest power of two, at most 64, that divides the bytes of so many elements. What lies a
-  /// multiple of these bytes behind an address of that alignment has the alignment, too.
+  /// Returns the largest power of two, at most 64, that divides the bytes of so many elements. An
+  /// address that is a multiple of these bytes behind an address of that alignment has the
+  /// alignment, too.
   static std::uint32_t alignment(std::int64_t elements, dtype t) {
     const std::int64_t bytes = elements * size_of(t);
     return static_cast<std::uint32_t>(std::min<std::int64_t>(bytes & -bytes, 64));
@@ -319,8 +321,8 @@ private:
                                    w.d.get(), &algorithm, &checked) == CUBLAS_STATUS_SUCCESS &&
            checked.workspaceSize <= static_cast<std::size_t>(most_workspace());
   }
-  /// The first way that passes its check, or null, and why: that of the table, then those that the
-  /// library proposes.
+  /// Returns the first way that passes its check, the table's before the library's proposals; or
+  /// null, and sets `why`.
   const way* choose(std::int64_t rows, way w, std::string& why) const {
     way& here = ways_.emplace(rows, std::move(w)).first->second;
     if (const tuned_product* const t = find_tuned(tuned_, call_of(shape_, rows), tf32_)) {
@@ -345,7 +347,7 @@ private:
     why = "has no way of cuBLASLt that passes its check (the last " + fault + ")";
     return nullptr;
   }
-  /// Fewer rows than the most are computed in the way of these, where it serves them.
+  /// Returns the way for so many rows: the way of the most rows, where it serves fewer rows, too.
   const way& way_of(std::int64_t rows) const {
     if (const auto at = ways_.find(rows); at != ways_.end()) return at->second;
     way w = layouts_of(rows);
@@ -386,7 +388,7 @@ private:
       const float one = 1, factor = adds ? 1 : 0;
       const double wide_one = 1, wide_factor = factor;
       const bool wide = shape_.a == dtype::f64;
-      // The weight is the first operand, or the weight gradient's X.
+      // The first operand is the weight, or the X of a weight gradient.
       const cublasStatus_t status = cublasLtMatmul(
           handle_, description_.get(), wide ? static_cast<const void*>(&wide_one) : &one, at.b,
           w.a.get(), at.a, w.b.get(), wide ? static_cast<const void*>(&wide_factor) : &factor,
@@ -413,21 +415,21 @@ private:
     if (has_z()) at.z += rows * (forward() ? shape_.y_row() : shape_.x_row()) * size_of(shape_.out);
   }
 
-  static constexpr std::uint32_t bias_alignment = 64; ///< bytes: that of parameters
-  static constexpr std::int64_t z_multiple = 8;       ///< elements from a row of Z to the next
-  static constexpr std::uint32_t z_alignment = 16;    ///< bytes: that of a row of Z, of bf16
+  static constexpr std::uint32_t bias_alignment = 64; ///< bytes: the alignment of parameters
+  static constexpr std::int64_t z_multiple = 8;       ///< stride of Z: a multiple of this
+  static constexpr std::uint32_t z_alignment = 16;    ///< bytes: alignment of bf16 rows of Z
   static constexpr int most_proposals = 8;
   cublasLtHandle_t handle_;
   way_check check_;
   std::span<const tuned_product> tuned_;
-  bool tf32_;  ///< operands are rounded
-  bool apart_; ///< each row is a product, whose bits do not depend on the others
+  bool tf32_;  ///< fp32 operands are rounded to TF32
+  bool apart_; ///< each row is a product of its own, whose bits do not depend on other rows
   cublaslt_description description_;
-  bool bias_behind_ = false;                 ///< a body adds it
-  cublasLtMatmulAlgo_t chosen_{};            ///< for the most rows
-  bool of_table_ = false;                    ///< and where it is from
-  mutable std::recursive_mutex mutex_;       ///< of the description and the ways
-  mutable std::map<std::int64_t, way> ways_; ///< by rows
+  bool bias_behind_ = false;                 ///< a body adds the bias
+  cublasLtMatmulAlgo_t chosen_{};            ///< the algorithm for the most rows
+  bool of_table_ = false;                    ///< the algorithm is from the product table
+  mutable std::recursive_mutex mutex_;       ///< guards the description and the ways
+  mutable std::map<std::int64_t, way> ways_; ///< ways by their number of rows
 };
 
 } // namespace mc

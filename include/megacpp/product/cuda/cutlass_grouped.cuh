@@ -1,16 +1,17 @@
-// Products of many parts at once by CUTLASS 4: kernels of Hopper that take arrays of extents and
-// addresses from memory of the device. For nvcc alone, and without assertions (NDEBUG): where a
-// kernel of CUTLASS may call what reports one, ptxas 13.0 has its products wait for each other.
+// Grouped products by CUTLASS 4: kernels for Hopper that take arrays of extents and addresses from
+// memory of the device. Only nvcc compiles this header, and without assertions (NDEBUG): where a
+// kernel of CUTLASS may call a function that reports one, ptxas 13.0 makes its products wait for
+// each other.
 //
-// Copies of tiles are the GPU's own (TMA), whose addresses and strides must be multiples of 16
-// bytes. Both are, of any number of rows: rows are contiguous in memory, so that the stride of a
-// matrix is the width of a row, also of a weight gradient's, in which rows are what is summed over.
-// What a tile has beyond a matrix is read as 0 and not written.
+// The GPU's own engine (TMA) copies tiles; their addresses and strides must be multiples of 16
+// bytes. They are, for any number of rows: rows are contiguous in memory, so that the stride of a
+// matrix is the width of a row, also in a weight gradient, which sums over rows. Elements of a tile
+// beyond the matrix are read as 0 and not written.
 //
-// How it is cut: the tiles of a forward product and of an input gradient are 128 x 256, computed by
-// two groups of warps together, which reads least; those of a weight gradient are 128 x 128, by two
-// groups in turn, so that one reads and writes its fp32 while the other multiplies. Pairs of blocks
-// share what they read of B. No GPU has measured other ways.
+// The tiles of a forward product and of an input gradient are 128 x 256, computed by two groups of
+// warps together, which reads the least memory. The tiles of a weight gradient are 128 x 128,
+// computed by two groups of warps in turn, so that one group reads and writes its fp32 while the
+// other multiplies. Two blocks share what they read of B. No GPU has measured other sizes.
 #pragma once
 
 #include <megacpp/product/cuda/grouped.hpp>
@@ -32,7 +33,8 @@ namespace mc {
 
 namespace detail {
 
-/// A kernel of CUTLASS. A and B lie as layouts; D of Out is row-major and, where Adds, added to.
+/// A kernel of CUTLASS. A and B have the given layouts; D of type Out is row-major and, where Adds
+/// is true, added to.
 template <class LayoutA, class LayoutB, class Out, bool Adds, bool InTurn> struct cutlass_kernel {
   using element = cutlass::bfloat16_t;
   using tile =
@@ -64,7 +66,7 @@ template <class LayoutA, class LayoutB, class Out, bool Adds, bool InTurn> struc
     using stride_a = typename kernel::InternalStrideA;
     using stride_b = typename kernel::InternalStrideB;
     using stride_d = typename kernel::InternalStrideD;
-    // What the arrays hold is what CUTLASS reads.
+    // CUTLASS reads the arrays as they are, so its types must have the arrays' layout.
     constexpr auto in_order = __builtin_bit_cast(grouped_arrays::sizes, shape{1, 2, 3});
     static_assert(in_order.m == 1 && in_order.n == 2 && in_order.k == 3);
     static_assert(sizeof(stride_a) == sizeof(std::int64_t) &&
@@ -94,7 +96,7 @@ template <class LayoutA, class LayoutB, class Out, bool Adds, bool InTurn> struc
       how.epilogue.dC = reinterpret_cast<stride_d*>(to.d_stride);
     }
     *needed = static_cast<std::int64_t>(device::get_workspace_size(how));
-    if (*needed > c.bytes) return cudaSuccess; // the caller tells it
+    if (*needed > c.bytes) return cudaSuccess; // the caller reports it
     device of_parts;
     using cutlass::Status;
     const bool started = of_parts.can_implement(how) == Status::kSuccess &&

@@ -17,7 +17,7 @@ namespace mc {
 
 namespace detail {
 
-/// A product as people tell it from others.
+/// Returns a description of a product, for people.
 inline std::string text_of(const product_shape& s) {
   const auto end = [](product_end e) {
     switch (e) {
@@ -36,7 +36,7 @@ inline std::string text_of(const product_shape& s) {
          " (" + name_of(s.a) + " x " + name_of(s.b) + " to " + name_of(s.out) + ")" +
          end(s.ends_in);
 }
-/// This is the cell that a check of a product of so many rows computes.
+/// Returns the tile that a check of a product of so many rows computes.
 inline product_cell_shape checked_cell(const product_shape& s, std::int64_t rows) {
   const bool forward = s.kind == product_kind::forward,
              summed = s.kind == product_kind::weight_gradient;
@@ -53,12 +53,12 @@ inline product_cell_shape checked_cell(const product_shape& s, std::int64_t rows
 
 } // namespace detail
 
-/// Runs checks on a device, and keeps what they found.
+/// Runs checks on a device, and counts them.
 class device_check {
 public:
   explicit device_check(cuda& on) : on_(on) {}
 
-  /// As product_source has them.
+  /// Lends memory to checks, as product_source::lend does.
   void lend(std::byte* memory, std::int64_t bytes) {
     lent_ = memory, lent_bytes_ = bytes, lent_used_ = 0;
   }
@@ -66,18 +66,20 @@ public:
     lent_ = nullptr, lent_bytes_ = 0;
     return std::exchange(lent_used_, 0);
   }
-  /// The bytes that a check takes, lent or reserved.
+  /// Returns the bytes that a check takes, lent or reserved.
   static std::int64_t bytes_of(const product_check& check) {
     return static_cast<std::int64_t>((check.bytes() + 255) / 256 * 256);
   }
-  /// What was checked; who asks for a check counts it, and says what failed.
+  /// The checks so far. The caller of fault_of counts the check, and adds what failed.
   product_checks found;
 
-  /// Runs a check of execute(call), in whose `kept` is a Z.
+  /// Runs a check by execute(call); the call's `kept` is a Z. Returns what is wrong; "" if the
+  /// product may be trusted.
   template <class F> std::string fault_of(const product_check& check, F execute) {
     const stopwatch watch;
     auto& l = static_cast<cuda_lane&>(on_.main_lane());
-    // A product of experts may need a way for another number of rows while others run beside it.
+    // The lane has no branches during the check: a product of experts may look for a way for a new
+    // number of rows while other products run beside it.
     const back_in_order alone(l);
     const std::int64_t bytes = bytes_of(check);
     constexpr const char *what = "the check of a matrix product",
@@ -103,7 +105,7 @@ public:
                  .bias = there(o.bias),
                  .out = there(o.c),
                  .kept = there(o.z)});
-      } catch (const error&) { // a way that cannot be started is no way
+      } catch (const error&) { // a way that cannot be started fails
         (void)cudaGetLastError();
         return false;
       }

@@ -1,4 +1,4 @@
-// Makes the CUDA device of a program, which a command knows by its type alone.
+// The maker of a program's CUDA device, which commands know only by its type.
 #pragma once
 
 #include <megacpp/exec/device_options.hpp>
@@ -27,7 +27,7 @@ namespace mc {
 
 namespace detail {
 
-/// Products of which the sizes alone are known.
+/// Products of a device that only counts sizes.
 class counted_products final : public product_source {
 public:
   const prepared_product& prepare(const product_shape& s) override {
@@ -36,7 +36,8 @@ public:
   void lend(std::byte* /*memory*/, std::int64_t /*bytes*/) override {}
   std::int64_t take_back() override { return 0; }
   const product_checks& checks() const override { return checks_; }
-  /// A check of groups is that of one group's product, or of a kernel for all of them.
+  /// Returns the bytes of a product's check. The check of groups is that of one group's product, or
+  /// that of a kernel for all groups.
   std::int64_t check_bytes(const product_shape& s) const override {
     const product_check one(checked_cell(s, s.part != 0 ? s.part : s.M));
     std::int64_t most = device_check::bytes_of(one);
@@ -80,13 +81,13 @@ private:
   std::vector<std::unique_ptr<counted>> all_;
 };
 
-/// A compute capability as MEGACPP_CUDA_ARCHITECTURES lists it: 8.0 is 80, and 9.0 is 90a.
+/// Returns a compute capability as MEGACPP_CUDA_ARCHITECTURES lists it: 8.0 is 80, and 9.0 is 90a.
 inline std::string architecture_of(std::string capability) {
   std::erase(capability, '.');
   return std::stoi(capability) >= 90 ? capability + 'a' : capability;
 }
-/// Throws mc::error(exit_code::machine) where the bodies of the program are compiled for other
-/// devices alone, or where cuBLASLt is older than the one that the program was built with.
+/// Throws mc::error(exit_code::machine) where the bodies of the program are compiled only for other
+/// devices, or where cuBLASLt is older than the version that the program was built with.
 inline void require_program_for(const cuda& on) {
   const tuned_machine here = machine_of(on);
   const auto status = static_cast<cudaError_t>(find_bodies_on_cuda());
@@ -110,7 +111,7 @@ inline void require_program_for(const cuda& on) {
                     "(LD_LIBRARY_PATH), or build it where it runs");
 }
 
-/// The products of a table that hold for a device; where it has none, that is told.
+/// Returns the products of a table for a device. Calls `tell` where the table has none.
 inline std::vector<tuned_product> tuned_for(const cuda& on, const product_table& table,
                                             const device_options& o) {
   const tuned_machine here = machine_of(on);
@@ -125,7 +126,7 @@ inline std::vector<tuned_product> tuned_for(const cuda& on, const product_table&
 }
 
 #if defined(MEGACPP_WITH_CUDNN)
-/// Attention of which the sizes alone are known.
+/// Attention of a device that only counts sizes.
 class counted_attention final : public attention_source {
 public:
   explicit counted_attention(bool deterministic) : deterministic_(deterministic) {}
@@ -184,9 +185,9 @@ inline std::unique_ptr<range_tool> listening_tool() { return nullptr; }
 
 } // namespace detail
 
-/// A device of a type (part_view::device_type). Throws mc::error: exit_code::machine where there is
-/// none that can run the program, exit_code::internal for a type that these headers do not make,
-/// exit_code::usage for what no CUDA device does, for a number that no device has, and for a
+/// Makes a device of a type (part_view::device_type). Throws mc::error: exit_code::machine where no
+/// device can run the program, exit_code::internal for a type that these headers do not make,
+/// exit_code::usage for a choice that no CUDA device has, for a number without a device, and for a
 /// product table that cannot be read.
 inline std::unique_ptr<device> make_cuda_device(const std::type_info& type,
                                                 const device_options& o) {

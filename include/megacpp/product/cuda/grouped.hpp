@@ -1,5 +1,5 @@
-// Products of many parts at once: what a unit of nvcc, which computes them, and g++'s units, which
-// say what the parts are, know of each other. No header of a library is here.
+// Grouped products: the interface between the unit of nvcc that computes them and the units of g++
+// that describe their segments. It includes no header of a library.
 #pragma once
 
 #include <megacpp/exec/product_shape.hpp>
@@ -7,14 +7,14 @@
 #include <cstddef>
 #include <cstdint>
 
-struct CUstream_st; // cudaStream_t is a pointer to it
+struct CUstream_st; // cudaStream_t is a pointer to this type
 
 namespace mc {
 
-/// The arrays that say what the parts of a grouped product are. Part g is
-/// D (m, n) = A (m, k) B (k, n), or D += A B. A row-major matrix, or a transposed one that lies by
-/// columns, has `stride` elements from a row, or column, to the next. Extents are there twice:
-/// CUTLASS reads those of a part together, and cuBLASLt all m, all n and all k, each from an array.
+/// The arrays that describe the segments of a grouped product. Segment g is D (m, n) = A (m, k) B
+/// (k, n), or D += A B. A row-major matrix, or a transposed one that is stored by columns, has
+/// `stride` elements from a row, or column, to the next. Extents are stored twice: CUTLASS reads m,
+/// n and k of a segment together, and cuBLASLt reads all m, all n and all k from an array each.
 struct grouped_arrays {
   struct sizes {
     std::int32_t m, n, k;
@@ -28,8 +28,9 @@ struct grouped_arrays {
   static constexpr std::int64_t bytes(std::int64_t parts) {
     return room(parts) * std::int64_t{6 * sizeof(std::int64_t) + 2 * sizeof(sizes)};
   }
-  /// The arrays of so many parts, one behind the other, each from a multiple of 16 on, as `first`
-  /// is: CUTLASS takes the address of an array for that of a matrix before it reads the array.
+  /// Returns the arrays of so many segments in memory from `first` on, one behind the other. Each
+  /// begins at a multiple of 16, as `first` does: CUTLASS takes the address of an array for that of
+  /// a matrix before it reads the array.
   static grouped_arrays at(std::byte* first, std::int64_t parts) {
     const auto next = [&first, parts]<class T>(T*& array) {
       array = reinterpret_cast<T*>(first), first += room(parts) * std::int64_t{sizeof(T)};
@@ -52,16 +53,16 @@ static_assert(sizeof(void*) == sizeof(std::int64_t));
 ///   weight_gradient:  D += A B, of fp32; A (m, k) transposed, B row-major
 struct grouped_product_call {
   product_kind kind = product_kind::forward;
-  std::int64_t parts = 0;         ///< at least one; none has an extent of 0
-  grouped_arrays arrays{};        ///< in memory of the device, there when the stream comes to it
-  std::byte* workspace = nullptr; ///< begins at a multiple of 256 bytes
-  std::int64_t bytes = 0;         ///< of the workspace
+  std::int64_t parts = 0;         ///< number of segments, at least one; none has an extent of 0
+  grouped_arrays arrays{};        ///< arrays in memory of the device when the stream comes to them
+  std::byte* workspace = nullptr; ///< memory that begins at a multiple of 256 bytes
+  std::int64_t bytes = 0;         ///< bytes of the workspace
 };
 /// Starts a grouped product on a stream by CUTLASS's kernels (product/cuda/cutlass_grouped.cuh),
 /// where the program has them. Returns the cudaError_t, and sets `needed` to the bytes of workspace
-/// that it needs; where they are more than it has, nothing is started. The kernels run on GPUs of
-/// compute capability 9.0 alone. Addresses of matrices and strides must be multiples of 16 bytes;
-/// extents may be any.
+/// that the product needs; where the workspace has fewer, nothing is started. The kernels run only
+/// on GPUs of compute capability 9.0. Addresses of matrices and strides must be multiples of 16
+/// bytes; extents may be any.
 [[nodiscard]] int cutlass_grouped(CUstream_st* on, const grouped_product_call& c,
                                   std::int64_t* needed);
 

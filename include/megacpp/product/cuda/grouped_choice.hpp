@@ -1,4 +1,4 @@
-// The choice of a library that computes the products of a shape's groups at once.
+// The choice of a library that computes the products of all groups of a shape by one kernel.
 #pragma once
 
 #include <megacpp/product/cuda/device_check.hpp>
@@ -19,16 +19,16 @@ namespace mc {
 /// Libraries of grouped products, in the order in which they are tried.
 class grouped_choice {
 public:
-  /// `tell` hears of the first kernel that fails its check.
+  /// `tell` is called for the first kernel that fails its check.
   grouped_choice(device_check& checks, void (*tell)(std::string_view))
       : checks_(checks), tell_(tell) {}
-  /// Adds a library; one without a function is left out.
+  /// Adds a library, unless it has no function.
   void add(const grouped_library& by) {
     if (by.kernel_for) libraries_.push_back({by});
   }
 
-  /// The product of all groups at once, by the first library whose kernel passes its checks;
-  /// nullptr: there is none.
+  /// Makes the product of all groups by the first library whose kernel passes its checks; returns
+  /// nullptr if there is none.
   std::unique_ptr<grouped_product> make(const product_shape& s) {
     if (!grouped_product::computes(s)) return nullptr;
     for (auto by = libraries_.begin(); by != libraries_.end(); ++by) {
@@ -41,10 +41,10 @@ public:
     }
     return nullptr;
   }
-  /// The checks of a kernel for a shape, with the rows of each group: the shape's matrices
-  /// and groups of no, one, odd and many rows; and small matrices in as many groups as the shape
-  /// has, at least 65, since kernels look for their part in steps of some 32, and groups may have
-  /// several parts.
+  /// Returns the checks of a kernel for a shape, with the rows of each group: one check with the
+  /// shape's matrices and groups of no, one, odd and many rows; and one with small matrices in as
+  /// many groups as the shape has, at least 65, since kernels search for a segment in steps of some
+  /// 32 segments, and a group may have several.
   static std::array<std::pair<product_shape, std::vector<std::int64_t>>, 2> checks_of(
       const product_shape& s) {
     std::vector<std::int64_t> few, all;
@@ -57,7 +57,7 @@ public:
     for (auto& [with, rows] : checks) with.groups = std::ssize(rows);
     return checks;
   }
-  /// This says how many of so many products of groups each library computes, for people.
+  /// Returns how many of so many products of groups each library computes, for people.
   std::string text(std::int64_t products) const {
     std::string text;
     for (const auto& by : libraries_) {
@@ -73,9 +73,10 @@ public:
 private:
   struct library {
     grouped_library is;
-    std::int64_t products = 0; ///< that it computes
+    std::int64_t products = 0; ///< number of products that the library computes
   };
-  /// The product by a library's kernel, or nullptr, and what the kernel does wrong.
+  /// Makes the product by a library's kernel. Returns nullptr if there is no kernel, or sets
+  /// `fault` to what the kernel does wrong.
   std::unique_ptr<grouped_product> checked(const library& by, const product_shape& s,
                                            std::string& fault) {
     std::shared_ptr<const grouped_kernel> kernel;
@@ -86,7 +87,7 @@ private:
     try {
       kernel = by.is.kernel_for(s);
     } catch (const error& e) {
-      if (e.code() == exit_code::memory) throw; // bits do not depend on what others have left
+      if (e.code() == exit_code::memory) throw; // bits do not depend on others' memory
       ++checks_.found.plans;
       return fails("plans nothing (" + std::string(e.what()) + ")", detail::text_of(s));
     }

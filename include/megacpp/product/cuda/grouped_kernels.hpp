@@ -1,5 +1,5 @@
 // The kernels of grouped products that a program was built with. One unit of a program includes
-// this, for which alone the macro is defined.
+// this header; the macro is defined for that unit alone.
 #pragma once
 
 #include <megacpp/product/cuda/grouped_library.hpp>
@@ -7,12 +7,12 @@
 namespace mc {
 
 #if defined(MEGACPP_WITH_CUTLASS)
-/// CUTLASS's kernels, on a GPU that runs them. The macro is its version.
+/// Returns CUTLASS's kernels, on a GPU that runs them. The macro is the version of CUTLASS.
 inline grouped_library grouped_kernels(const cuda& on) {
   return runs_kernels_of_hopper(on) ? cutlass_library(MEGACPP_WITH_CUTLASS) : grouped_library{};
 }
 #else
-/// A program that was built without CUTLASS has none of its kernels.
+/// Returns no library: the program was built without CUTLASS.
 inline grouped_library grouped_kernels(const cuda& /*on*/) { return {}; }
 #endif
 

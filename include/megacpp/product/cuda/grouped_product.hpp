@@ -1,4 +1,4 @@
-// Products of experts on a CUDA device as one call: parts of any number of rows each, by a
+// A product of experts on a CUDA device as one call: segments of any number of rows each, by a
 // library's kernel that takes arrays of extents and addresses (product/cuda/grouped.hpp).
 #pragma once
 
@@ -17,19 +17,19 @@
 namespace mc {
 
 /// A product of groups that one kernel computes. The host makes the arrays of a call and writes
-/// them into the beginning of the lane's workspace, in the order of the lane: they lie there until
-/// the kernel has read them, since what is started later comes later. Parts without rows are left
-/// out, so that a kernel never sees an extent of 0. Where parts of a group are added to one matrix,
-/// the first part of each group is in one call, the second one in the next, and so on: two parts of
-/// a call never write the same. Under numerics::fast all parts of a group are one.
+/// them into the beginning of the lane's workspace, in the order of the lane: they stay there until
+/// the kernel has read them, since later work is done later. Segments without rows are left out, so
+/// that a kernel never sees an extent of 0. Where segments of a group are added to one matrix, one
+/// call has the first segment of each group, the next call the second one, and so on: two segments
+/// of a call never write to the same matrix. Under numerics::fast all segments of a group are one.
 class grouped_product final : public prepared_product {
 public:
   grouped_product(std::shared_ptr<const grouped_kernel> by, const product_shape& s)
       : by_(std::move(by)) {
     shape_ = s;
   }
-  /// Whether a kernel can be asked for a shape: of bf16, whose rows begin at multiples of 16 bytes
-  /// wherever the first one does, and whose weight gradient is fp32.
+  /// Returns true if a kernel can be asked for a shape: bf16 operands whose rows begin at multiples
+  /// of 16 bytes wherever the first row does, and a weight gradient of fp32.
   static bool computes(const product_shape& s) {
     const bool summed = s.kind == product_kind::weight_gradient;
     const auto aligned = [](std::int64_t elements) { return elements % 8 == 0; };
@@ -40,9 +40,10 @@ public:
            aligned(s.y_row());
   }
 
-  /// A kernel is checked with as many groups as its shape has, but at least these.
+  /// The least number of groups with which a kernel is checked; it is checked with as many groups
+  /// as its shape has, if these are more.
   static constexpr std::int64_t least_checked = 65;
-  /// Bytes at the beginning of a workspace in which the arrays of so many parts lie.
+  /// Returns the bytes at the beginning of a workspace that the arrays of so many segments take.
   static std::int64_t before_workspace(std::int64_t parts) {
     return (grouped_arrays::bytes(parts) + 255) / 256 * 256;
   }
@@ -62,10 +63,10 @@ private:
                                          " that is of groups: start it by execute_groups");
   }
   struct part {
-    std::int64_t group, first; ///< row of all
+    std::int64_t group, first; ///< number of the segment's first row among all rows
     std::int32_t rows;
   };
-  /// `rows` are of so many groups.
+  /// Starts the product of segments with so many rows, in so many groups.
   void start(const product_call& c, std::span<const std::int32_t> rows, std::int64_t groups) const {
     const auto each = rows.size() / static_cast<std::size_t>(groups);
     if (shape_.sums == numerics::fast && each > 1) {

@@ -1,7 +1,7 @@
-// How cuBLASLt computes products the fastest, as somebody has measured it (product/cuda/tune.hpp):
-// a way for each product, which the library can only guess. A table is data, which a program finds
-// in a file (product/cuda/product_table_file.hpp), since its ways hold for one GPU and one version
-// of the library. Whoever takes a way of a table checks it as any other.
+// A table of the fastest ways in which cuBLASLt computes products, as measured by
+// product/cuda/tune.hpp; the library can only guess them. A program reads a table from a file
+// (product/cuda/product_table_file.hpp), since its ways hold for one GPU and one version of the
+// library. A way of a table is checked like any other way.
 #pragma once
 
 #include <megacpp/exec/cuda/device.hpp>
@@ -18,35 +18,36 @@
 
 namespace mc {
 
-/// The fastest way of those that the library proposes for a product and that pass their check.
+/// The fastest way for a product, among the library's proposals that pass their check.
 struct tuned_product {
-  product_shape call; ///< what the library is asked for at once (call_of)
-  bool tf32 = false;  ///< operands of fp32 are rounded
+  product_shape call; ///< the product as the library is asked for it (call_of)
+  bool tf32 = false;  ///< fp32 operands are rounded to TF32
   cublasLtMatmulAlgo_t way{};
-  double seconds = 0;       ///< of that way, the median
-  double first_seconds = 0; ///< of the way that is taken without a table
+  double seconds = 0;       ///< median seconds of that way
+  double first_seconds = 0; ///< median seconds of the way that is taken without a table
 };
 
-/// The call of the library that computes so many rows of a shape. Fields that the library is not
-/// told of are cleared and strides are spelled out, so that shapes with the same call are equal.
+/// Returns the call of the library that computes so many rows of a shape. Fields that the library
+/// is not told are cleared and strides are spelled out, so that shapes with the same call are
+/// equal.
 constexpr product_shape call_of(const product_shape& s, std::int64_t rows) {
   product_shape c = s;
   c.M = rows, c.x_stride = s.x_row(), c.y_stride = s.y_row();
   c.accumulate = s.accumulate || s.kind == product_kind::weight_gradient;
-  c.groups = s.groups > 0 ? 1 : 0; // one of several is computed in a part of a lane's workspace
+  c.groups = s.groups > 0 ? 1 : 0; // one group is computed in a fraction of a lane's workspace
   c.dynamic_rows = false, c.group_rows = c.part = 0, c.sums = product_shape{}.sums;
   return c;
 }
-/// The call of a product of as many rows as its shape and its parts have.
+/// Returns the call of a product with as many rows as its shape, or as a segment of it, has.
 constexpr product_shape call_of(const product_shape& s) {
   return call_of(s, s.part != 0 ? s.part : s.M);
 }
 
-/// What the ways of a table hold for.
+/// The machine for which the ways of a table hold.
 struct tuned_machine {
   std::string gpu;
-  std::string capability;   ///< for which the GPU's machine code is, as 9.0
-  std::size_t cublaslt = 0; ///< cublasLtGetVersion
+  std::string capability;   ///< compute capability of the GPU's machine code, such as 9.0
+  std::size_t cublaslt = 0; ///< cublasLtGetVersion()
 
   std::string text() const { return gpu + " and cuBLASLt " + dotted_version(cublaslt); }
   friend bool operator==(const tuned_machine&, const tuned_machine&) = default;
@@ -60,7 +61,7 @@ inline tuned_machine machine_of(const cuda& on) {
   return {facts.name, capability_text(facts.major, facts.minor), cublasLtGetVersion()};
 }
 
-/// The tuned product of a call among others; nullptr: there is none.
+/// Returns the tuned product of a call among others; nullptr if there is none.
 inline const tuned_product* find_tuned(std::span<const tuned_product> among,
                                        const product_shape& call, bool tf32) {
   const auto at = std::ranges::find_if(
@@ -68,20 +69,20 @@ inline const tuned_product* find_tuned(std::span<const tuned_product> among,
   return at == among.end() ? nullptr : &*at;
 }
 
-/// Ways of several machines.
+/// Tuned products of several machines.
 struct product_table {
   struct of_machine {
     tuned_machine machine;
-    std::vector<tuned_product> products; ///< of calls that differ
+    std::vector<tuned_product> products; ///< products with different calls
   };
-  std::vector<of_machine> machines; ///< that differ
+  std::vector<of_machine> machines; ///< different machines
 
-  /// The products of a machine; nullptr: there is no such machine.
+  /// Returns the products of a machine; nullptr if the table has no such machine.
   const std::vector<tuned_product>* find(const tuned_machine& m) const {
     const auto at = std::ranges::find(machines, m, &of_machine::machine);
     return at == machines.end() ? nullptr : &at->products;
   }
-  /// Takes a product in the place of the one of the same call.
+  /// Adds a product in the place of the one with the same call.
   void put(const tuned_machine& m, const tuned_product& t) {
     auto at = std::ranges::find(machines, m, &of_machine::machine);
     if (at == machines.end()) at = machines.insert(at, {m, {}});

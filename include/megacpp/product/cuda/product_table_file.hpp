@@ -5,8 +5,8 @@
 //       {"product": {"kind": "forward", "M": 4096, ...}, "tf32": false, "algorithm": "00ff...",
 //        "seconds": 0.00012, "first_seconds": 0.00013}, ...]}, ...]}
 //
-// `algorithm` has the bytes of a cublasLtMatmulAlgo_t, which NVIDIA lets programs keep for the same
-// version of the library, as hexadecimal digits.
+// `algorithm` has the bytes of a cublasLtMatmulAlgo_t as hexadecimal digits. NVIDIA lets programs
+// keep these for the same version of the library.
 #pragma once
 
 #include <megacpp/io/json_file.hpp>
@@ -58,7 +58,7 @@ inline cublasLtMatmulAlgo_t algorithm_of(const json_value& of) {
   return way;
 }
 
-/// Throws mc::error that names a field of an object which is none of these.
+/// Throws mc::error, with the name of the field, if an object has a field with another name.
 inline void require_known(const json_value& of, std::initializer_list<std::string_view> names) {
   for (const auto& [name, value] : of.raw().items())
     if (std::ranges::find(names, name) == names.end())
@@ -88,7 +88,7 @@ inline tuned_product tuned_product_of(const json_value& of) {
 
 } // namespace detail
 
-/// Reads a table from a parsed file. Throws mc::error that names the file and the field.
+/// Reads a table from a parsed file. Throws mc::error, with the file and the field.
 inline product_table product_table_of(const json_value& file) {
   using detail::require_known;
   require_known(file, {"format", "version", "machines"});
@@ -117,13 +117,13 @@ inline product_table product_table_of(const json_value& file) {
   }
   return table;
 }
-/// Reads the table of a file. Throws mc::error(exit_code::usage) that names the file and the byte
-/// or field.
+/// Reads the table of a file. Throws mc::error(exit_code::usage), with the file and the byte or
+/// field.
 inline product_table read_product_table(const std::string& path) {
   return product_table_of(read_json(path, exit_code::usage));
 }
 
-/// The text of a table's file, a product a line.
+/// Returns the text of a table's file, with a product on each line.
 inline std::string text_of(const product_table& table) {
   std::string text = fmt::format("{{\"format\": \"{}\", \"version\": 1, \"machines\": [",
                                  detail::product_table_format);

@@ -1,8 +1,8 @@
-// Measures in which way cuBLASLt computes a product the fastest on a GPU.
+// Measures which way of cuBLASLt computes a product the fastest on a GPU.
 //
 // Times are taken between events of the device. Operands are random, since equal numbers take less
-// power and so less time, and lie in memory several times over, so that no call finds in the
-// device's cache what the one before has read.
+// power and so less time. There are several copies of the operands in memory, so that no call finds
+// in the device's cache what the call before has read.
 #pragma once
 
 #include <megacpp/product/cuda/cublaslt.hpp>
@@ -20,7 +20,7 @@
 
 namespace mc {
 
-/// The operands of a product of as many rows as its shape has, in memory of the device.
+/// The operands of a product with as many rows as its shape has, in memory of the device.
 class product_operands {
 public:
   product_operands(cuda& on, const product_shape& s) : on_(on), shape_(s) {
@@ -49,10 +49,10 @@ public:
     for (std::int64_t i = 0; i < copies_; ++i)
       for (const operand& o : of_) fill(at, o), at += o.bytes();
   }
-  /// Copies of the operands, which lie one behind the other.
+  /// Returns the number of copies of the operands, which follow each other in memory.
   std::int64_t copies() const { return copies_; }
   std::int64_t bytes() const { return copies_ * bytes_; }
-  /// The call of copy i, counted on from the first again behind the last.
+  /// Returns the call of copy i; behind the last copy comes the first again.
   product_call call(std::int64_t i) const {
     std::byte* at = memory_.data() + i % copies_ * bytes_;
     std::array<std::byte*, 5> begin{};
@@ -68,15 +68,16 @@ public:
   }
 
 private:
-  /// These fit into a graph. Of products so small that the cache holds as many, a call takes about
-  /// as long as a kernel takes to start, wherever its operands are.
+  /// The most copies: their calls fit into a graph. For products so small that the cache holds as
+  /// many copies, a call takes about as long as the start of a kernel, wherever its operands are.
   static constexpr std::int64_t most_copies = 4096;
   struct operand {
     std::int64_t elements = 0;
     dtype type = dtype::f32;
     std::int64_t bytes() const { return (elements * size_of(type) + 255) / 256 * 256; }
   };
-  /// Numbers in [-1, 1) that look random, the same again after 2^18 of them.
+  /// Fills an operand with numbers in [-1, 1) that look random; the numbers repeat after 2^18 of
+  /// them.
   void fill(std::byte* to, const operand& o) {
     with_float_type(o.type, [&](auto type) {
       using T = decltype(type);
@@ -96,15 +97,15 @@ private:
 
   cuda& on_;
   product_shape shape_;
-  std::array<operand, 5> of_{}; ///< a, b, out, the bias, and the sums that GELU is of
+  std::array<operand, 5> of_{}; ///< a, b, out, the bias, and the Z of GELU
   std::int64_t bytes_ = 0, copies_ = 0;
   arena memory_;
 };
 
-/// The seconds that a call of a product takes with these operands: the median of 5 to 50 passes
-/// over all copies, about 25 ms of them, after two that do not count. A pass is a graph of CUDA, as
-/// most work of programs is: the host starts short products one by one more slowly than a device
-/// computes them. Throws mc::error if the product cannot be started.
+/// Returns the seconds of a call of a product with these operands: the median of 5 to 50 passes
+/// over all copies, about 25 ms of them, after two passes that do not count. A pass is a graph of
+/// CUDA, as most work of programs is: the host starts short products one by one more slowly than a
+/// device computes them. Throws mc::error if the product cannot be started.
 inline double seconds_of(cuda& on, const prepared_product& p, const product_operands& with) {
   constexpr double enough = 0.025;
   auto& l = static_cast<cuda_lane&>(on.main_lane());
@@ -113,7 +114,7 @@ inline double seconds_of(cuda& on, const prepared_product& p, const product_oper
   const auto pass = [&] {
     for (std::int64_t i = 0; i < with.copies(); ++i) p.execute(with.call(i));
   };
-  l.start_kept(kept, pass); // one by one: the library may load code
+  l.start_kept(kept, pass); // starts calls one by one, since the library may load code
   std::array<cuda_moment, 2> around;
   around[0].record(l.stream());
   l.start_kept(kept, pass);
@@ -135,22 +136,23 @@ inline double seconds_of(cuda& on, const prepared_product& p, const product_oper
   return seconds[passes / 2] / static_cast<double>(with.copies());
 }
 
-/// Measures ways of products on a device.
+/// Measures the ways of products on a device.
 class product_tuner {
 public:
-  /// The device must have no other products to compute meanwhile. `tf32`: fp32 is rounded.
+  /// The device must compute nothing else meanwhile. `tf32`: fp32 operands are rounded to TF32.
   product_tuner(cuda& on, bool tf32) : on_(on), tf32_(tf32), products_(on, {}, nullptr, tf32) {}
 
-  /// A tuned product, and of how many ways it is the fastest.
+  /// A tuned product, and the number of ways that were compared.
   struct found {
     tuned_product product;
-    int ways = 0;    ///< that were measured
-    int refused = 0; ///< that failed their check; ways slower than the fastest are not checked
+    int ways = 0;    ///< number of ways that were measured
+    int refused = 0; ///< number of ways that failed their check; ways slower than the fastest are
+                     ///< not checked
   };
-  /// The fastest of the ways that the library proposes for a call and that pass their check; where
-  /// there is none, the same of a call that does not end in what this one ends in, as programs do
-  /// it. Nothing where `late()` says so before it is found. The library must be asked for what the
-  /// call ends in (cublaslt_product::computes_end). Throws mc::error where there is no such way.
+  /// Returns the fastest way of a call, among the library's proposals that pass their check. Where
+  /// there is none, the end of the call is left out, as programs do. Returns nothing if `late()`
+  /// returns true before the way is found. The library must be asked for the end of the call
+  /// (cublaslt_product::computes_end). Throws mc::error where there is no way.
   std::optional<found> tune(product_shape call, const std::function<bool()>& late) {
     const auto p = products_.make(call);
     std::vector<timed> ways;
@@ -205,14 +207,14 @@ private:
     double seconds = 0;
     bool checked = false, right = false;
   };
-  /// Nothing for a way that the library proposes and cannot start.
+  /// Returns the seconds of a way; nothing for a way that the library proposes and cannot start.
   std::optional<double> seconds_unless_it_fails(const cublaslt_product& p,
                                                 const product_operands& with) {
     try {
       return seconds_of(on_, p, with);
     } catch (const error&) {
       (void)cudaGetLastError();
-      on_.main_lane().finish(); // which throws where the device itself is lost
+      on_.main_lane().finish(); // throws where the device itself is lost
       return std::nullopt;
     }
   }
