@@ -1,6 +1,6 @@
-// Kernels of op/attention.hpp, in tiles: those of the host, and on other devices the library's
-// where it has the attention of the node, and elsewhere those of kernel/rows/attention.hpp. Nothing
-// of Sq x Sk is held except dS, which the deterministic gradient of a library keeps.
+// Kernels of op/attention.hpp, by tiles: those of the host; on other devices the library's where it
+// has the attention of the node, and else those of kernel/rows/attention.hpp. Kernels hold no (Sq,
+// Sk) array, except that a library's deterministic gradient holds dS.
 #pragma once
 
 #include <megacpp/exec/attention_source.hpp>
@@ -17,7 +17,8 @@ namespace mc {
 
 namespace detail {
 
-/// Shape of a node, of the names of its q, and of its k or its cache of keys.
+/// Returns the shape of a node's attention. Q and K name the operands q, and k or the cache of
+/// keys.
 template <class Call, class Q, class K> constexpr auto shape_of_attention(const Call& c, Q q, K k) {
   return attention_shape{std::int64_t{c.span(q, dims<0, 1>)}, std::int64_t{c.span(q, dims<1, 2>)},
                          std::int64_t{c.span(k, dims<1, 2>)}, std::int64_t{c.span(q, dims<2, 3>)},
@@ -31,8 +32,9 @@ template <class Call> attention_visibility visibility_of(const Call& c, std::int
   v.window = o.window;
   return v;
 }
-/// Whether this rank's places of queries and keys are 0, 1, 2, ..., both: a kernel need not read
-/// them. What cp ranks have gathered in balanced order is whole, but lies otherwise.
+/// Returns true if the queries and the keys of this rank both have the places 0, 1, 2, ..., so that
+/// a kernel need not read places. The tokens that cp ranks gather in balanced order are whole, but
+/// have another order.
 template <class In, class Call> constexpr bool counts_here(const Call& c) {
   if (!c.has(In::q_order) || !c.has(In::k_order)) return false;
   const value &q = c.value_of(In::q_order), &k = c.value_of(In::k_order);
@@ -42,8 +44,8 @@ template <class In, class Call> constexpr bool counts_here(const Call& c) {
   };
   return q.counts && k.counts && whole(q) && whole(k) && q.dims[1].n == k.dims[1].n;
 }
-/// Whether each token is of the same document as a query and as a key, so that it sees itself: both
-/// numbers are what a batch says of it, or one value.
+/// Returns true if each token has the same document as a query and as a key, so that it sees
+/// itself: both numbers are the batch's, or one value.
 template <class In, class Call> constexpr bool documents_agree(const Call& c) {
   if (!c.has(In::q_document)) return true;
   const value &q = c.value_of(In::q_document), &k = c.value_of(In::k_document);
@@ -52,7 +54,7 @@ template <class In, class Call> constexpr bool documents_agree(const Call& c) {
   };
   return &q == &k || (fed(q) && fed(k));
 }
-/// The visibility with the places and documents that the list In of the node's operands has.
+/// Returns the visibility with the places and documents among the node's operands, which In names.
 template <class In, class Call>
 attention_visibility visibility_of(const Call& c, std::int64_t head_dim) {
   attention_visibility v = visibility_of(c, head_dim);
@@ -60,8 +62,8 @@ attention_visibility visibility_of(const Call& c, std::int64_t head_dim) {
   v.query_document = c.in(In::q_document), v.key_document = c.in(In::k_document);
   return v;
 }
-/// Why no library computes the attention of a node, whose operands In lists; nullptr: one may
-/// (fused_attention_shape says which).
+/// Returns the reason why no library computes the attention of a node with operands In; nullptr: a
+/// library may (fused_attention_shape).
 template <class T, class In, class Call> constexpr const char* why_not_fused(const Call& c) {
   if (!std::is_same_v<T, bf16>) return "its elements are not bf16, which libraries take";
   if (!c.attr(of_type<attention_options>).causal) return "it is not causal";
@@ -98,7 +100,7 @@ constexpr std::int64_t fused_scratch(const Call& c, bool gradient) {
     if (is_fused<T, In>(c)) return c.attention_scratch(fused_shape<In>(c, gradient));
   return 0;
 }
-/// Prepares the attention of the library, which run() finds by fused_here().
+/// Prepares the library's attention, which fused_here() returns to run().
 template <class T, class In, class Call> void prepare_fused(Call& c, bool gradient) {
   attention_source* const of = c.device().attention();
   c.slot().plan[0] = nullptr;

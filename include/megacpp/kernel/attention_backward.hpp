@@ -5,11 +5,11 @@
 //   ds_ij = p_ij (do_i . v_j - delta_i)
 //   dq_i = scale sum_j ds_ij k_j        dk_j = scale sum_i ds_ij q_i
 //
-// One pass computes all three (five products a tile), a task per kv head. Where there are too few
-// kv heads for the threads, or the sums of dk and dv would not stay in cache, two passes do: dq by
-// query tiles, then dk and dv by key tiles (seven products). Every element is the same chain of
-// additions either way: dq over ascending keys, dk and dv over the heads of the group and ascending
-// queries; so both give the same bits.
+// One pass computes all three (five products a tile), with a task for each kv head. Where there are
+// too few kv heads for the threads, or the sums of dk and dv would not stay in cache, two passes
+// compute them: dq by query tiles, then dk and dv by key tiles (seven products). Every element is
+// the same chain of additions either way: dq over ascending keys, dk and dv over the query heads of
+// the kv head and ascending queries; so both ways give the same bits.
 #pragma once
 
 #include <megacpp/kernel/attention_tile.hpp>
@@ -20,7 +20,7 @@ namespace mc {
 
 namespace tiled {
 
-// Above this many bytes of dk and dv sums a thread, two passes.
+// Two passes compute the gradient if the sums of dk and dv of a thread take more bytes than this.
 inline constexpr std::int64_t one_pass_limit = 8 << 20;
 
 template <class T> constexpr bool one_pass_fits(const shape& s) {
@@ -28,7 +28,8 @@ template <class T> constexpr bool one_pass_fits(const shape& s) {
   return 2 * s.keys * padded<G>(s.head_dim) * static_cast<std::int64_t>(sizeof(G)) <=
          one_pass_limit;
 }
-/// One pass, unless its idle threads would cost more than the two products it saves.
+/// Returns true for one pass, unless its idle threads would cost more than the two products that it
+/// saves.
 template <class T> constexpr bool one_pass(const shape& s, int threads) {
   const std::int64_t tasks = s.batch * s.kv_heads;
   const std::int64_t slots = ceil_to(tasks, threads);
@@ -42,9 +43,9 @@ template <class T> struct backward_buffers {
   G* dquery;                 // (D, query_tile)
   G *score, *dscore;         // (key_tile, query_tile)
   G *dkey, *dvalue;          // (Sk in one pass, key_tile in two; padded D)
-  G *key, *value;            // the same, where T is narrower than G
+  G *key, *value;            // the same extents, where T is narrower than G
 
-  std::int64_t bytes; // of one thread
+  std::int64_t bytes; // bytes of one thread
 
   constexpr backward_buffers(carver c, const shape& s) {
     const std::int64_t kept =
@@ -67,7 +68,7 @@ template <class T> struct backward_buffers {
   }
 };
 
-/// What every task of one call reads and writes.
+/// The operands and results of a call, which all of its tasks read and write.
 template <class T> struct backward_call {
   using G = accumulator_t<T>;
   shape s;
@@ -77,7 +78,7 @@ template <class T> struct backward_call {
   head_rows<T> dq, dk, dv;
 };
 
-/// Lane l is the sum over d = l modulo lanes of a_d b_d.
+/// Returns sums of products: lane l has the sum over d = l modulo lanes of a_d b_d.
 template <class G, class T>
 [[gnu::noinline]] register_of<G> lanewise_dot(const T* a, const T* b, std::int64_t n) {
   register_of<G> sum = {};
@@ -89,12 +90,12 @@ template <class G, class T>
              sum);
 }
 
-/// One query tile of one head, packed.
+/// One query tile of one head, packed into columns.
 template <class T> struct query_side {
   using G = accumulator_t<T>;
   query_marks<G> marks;
   std::int64_t token, head, first, n;
-  alignas(64) G lse[query_tile<G>]; // to the base 2
+  alignas(64) G lse[query_tile<G>]; // lse to the base 2
   alignas(64) G delta[query_tile<G>];
 
   void set(const backward_call<T>& x, std::int64_t b, std::int64_t h, std::int64_t at,
@@ -118,7 +119,8 @@ template <class T> struct query_side {
     for (int i = 0; i < marks.used * w; ++i)
       lse[i] = i < n ? statistics[i] * std::numbers::log2e_v<G> : G(0);
     for (int i = 0; i < marks.used * w; i += w) {
-      // w rows of lane-wise products, then their lanes summed by columns of the transpose.
+      // Products of w rows are summed lane by lane; then the lanes of a row are summed as a column
+      // of the transpose.
       register_of<G> v[w];
       unroll<w>([&](auto r) __attribute__((always_inline)) {
         v[r] = i + r < n ? lanewise_dot<G>(dout + (i + r) * x.dout.stride,
@@ -132,7 +134,7 @@ template <class T> struct query_side {
   }
 };
 
-/// Scores and their products with v -> p and ds, in place.
+/// Turns scores into p, and their products with v into ds, in place.
 template <class T, class G = accumulator_t<T>>
 void soften_backward(const query_side<T>& q, const key_marks& k, std::int64_t tile_first,
                      const segment& s, G* score, G* dscore) {
@@ -160,8 +162,8 @@ void soften_backward(const query_side<T>& q, const key_marks& k, std::int64_t ti
   }
 }
 
-/// One tile: adds to dq of the query side (if asked) and to dk and dv (key_tile, padded D; if not
-/// null). key and value start at the tile's first key.
+/// Computes one tile: adds to dq of the query side (if asked) and to dk and dv (key_tile, padded D;
+/// if not null). key and value start at the tile's first key.
 template <class T, class G = accumulator_t<T>>
 void backward_tile(const query_side<T>& q, const key_marks& marks, const tile_plan& plan,
                    std::int64_t tile_first, rows_of<G> key, rows_of<G> value, std::int64_t dim,
@@ -206,7 +208,7 @@ template <class T> void store_dquery(const backward_call<T>& x, const query_side
                     x.dq.data + q.token * x.dq.stride + q.head * x.s.head_dim, x.dq.stride);
 }
 
-/// n rows of sums (n, padded D) -> rows of T at `token`.
+/// Writes n rows of sums (n, padded D) times a factor to rows of T at `token`.
 template <class T, class G> void store_rows(const G* from, G factor, const shape& s,
                                             std::int64_t token, std::int64_t kv_head,
                                             std::int64_t n, head_rows<T> to) {
@@ -217,7 +219,7 @@ template <class T, class G> void store_rows(const G* from, G factor, const shape
                   load<register_of<G>>(from + j * padded<G>(dim) + d) * factor, dim - d);
 }
 
-/// dq of one query tile, and in one pass its part of dk and dv: key tiles ascending.
+/// Calls f for the key tiles that a query tile sees, in ascending order.
 template <class T, class Tile> void for_key_tiles(const backward_call<T>& x, const query_side<T>& q,
                                                   const key_marks& keys, Tile f) {
   for (std::int64_t at = q.marks.first_key / key_tile * key_tile; at < q.marks.last_key;
@@ -228,7 +230,7 @@ template <class T, class Tile> void for_key_tiles(const backward_call<T>& x, con
   }
 }
 
-/// dq, dk and dv of one kv head and its group of query heads.
+/// Computes dq, dk and dv of one kv head and its query heads.
 template <class T> void backward_kv_head(const backward_call<T>& x, std::int64_t b,
                                          std::int64_t kv_head, const backward_buffers<T>& buffer) {
   using G = accumulator_t<T>;
@@ -258,7 +260,7 @@ template <class T> void backward_kv_head(const backward_call<T>& x, std::int64_t
   store_rows(buffer.dvalue, G(1), s, token, kv_head, s.keys, x.dv);
 }
 
-/// First of two passes: dq of one query tile.
+/// Computes dq of one query tile: the first of two passes.
 template <class T> void backward_queries(const backward_call<T>& x, std::int64_t b,
                                          std::int64_t head, std::int64_t first,
                                          const backward_buffers<T>& buffer) {
@@ -280,7 +282,8 @@ template <class T> void backward_queries(const backward_call<T>& x, std::int64_t
   store_dquery(x, q, buffer);
 }
 
-/// Second of two passes: dk and dv of one key tile, over the group's heads and ascending queries.
+/// Computes dk and dv of one key tile over the kv head's query heads and ascending queries: the
+/// second of two passes.
 template <class T> void backward_keys(const backward_call<T>& x, std::int64_t b,
                                       std::int64_t kv_head, std::int64_t at,
                                       const backward_buffers<T>& buffer) {
@@ -299,7 +302,7 @@ template <class T> void backward_keys(const backward_call<T>& x, std::int64_t b,
   query_side<T> q;
   for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head)
     for (std::int64_t first = 0; first < s.queries; first += query_tile<G>) {
-      // Whether the tile is seen at all costs little beside packing its queries.
+      // This test of the tile's visibility costs little beside packing its queries.
       q.marks.set(s, x.options, b, first, std::min<std::int64_t>(query_tile<G>, s.queries - first));
       if (at >= q.marks.last_key || at + count <= q.marks.first_key) continue;
       const tile_plan plan = plan_tile(q.marks, marks, at, count);
@@ -314,15 +317,16 @@ template <class T> void backward_keys(const backward_call<T>& x, std::int64_t b,
 
 } // namespace tiled
 
-/// Bytes of scratch for attention_backward on this many threads.
+/// Returns the bytes of scratch of attention_backward on this many threads.
 template <class T, class... E>
 constexpr std::int64_t attention_backward_bytes(const attention_shape<E...>& s, int threads) {
   return 64 + threads * tiled::backward_buffers<T>({}, tiled::run_time(s)).bytes;
 }
 
-/// do (B, Sq, A, D), the inputs and results of attention_forward -> dq (B, Sq, A, D), dk and dv
-/// (B, Sk, K, D), overwritten. A query that sees no key, and a key that no query sees, get zero.
-/// The bits do not depend on scratch.threads, nor on which extents are constants.
+/// Computes dq (B, Sq, A, D) and dk and dv (B, Sk, K, D), which it overwrites, from do (B, Sq, A,
+/// D) and the inputs and results of attention_forward. A query that sees no key, and a key that no
+/// query sees, get zero. The bits do not depend on scratch.threads, nor on which extents are
+/// constants.
 template <class T, class... E> void attention_backward(
     const attention_shape<E...>& extents, const attention_visibility& options,
     std::type_identity_t<head_rows<const T>> dout, std::type_identity_t<head_rows<const T>> q,

@@ -4,9 +4,9 @@
 //   lse_i = log sum_j exp s_ij                            (B, A, Sq)
 //   o_i = sum_j exp(s_ij - lse_i) v_j                     (B, Sq, A, D)
 //
-// Tile by tile over the keys with a running maximum m and sum l (Milakov and Gimelshein 2018; Dao
-// 2023): when m grows, l and o are multiplied by exp(m_old - m_new). Exponentials are powers of
-// two: the query tile carries scale * log2(e).
+// The kernel goes tile by tile over the keys with a running maximum m and sum l (Milakov and
+// Gimelshein 2018; Dao 2023): when m grows, l and o are multiplied by exp(m_old - m_new).
+// Exponentials are powers of two: the query tile carries scale * log2(e).
 #pragma once
 
 #include <megacpp/kernel/attention_tile.hpp>
@@ -23,7 +23,7 @@ template <class T> struct forward_buffers {
   G* score;       // (key_tile, query_tile)
   G *key, *value; // (key_tile, padded D), where T is narrower than G
 
-  std::int64_t bytes; // of one thread
+  std::int64_t bytes; // bytes of one thread
 
   constexpr forward_buffers(carver c, const shape& s) {
     const std::int64_t room = std::is_same_v<G, T> ? 0 : key_tile * padded<G>(s.head_dim);
@@ -37,8 +37,8 @@ template <class T> struct forward_buffers {
 };
 
 // Four independent chains hide the latency of max and of the polynomial. Row j belongs to chain j %
-// 4 (segments begin at multiples of key_group), however many rows there are: what a query sums does
-// not depend on keys that only other queries of its tile see.
+// 4 (segments begin at multiples of key_group), however many rows there are: a query's sum does not
+// depend on keys that only other queries of its tile see.
 template <class G, class F> MEGACPP_HD void each_row(int first, int last, F f) {
   int j = first;
   for (; j + 4 <= last; j += 4)
@@ -60,8 +60,8 @@ template <class G> void hide(const query_marks<G>& q, const key_marks& k, std::i
   }
 }
 
-/// Turns the scores of one tile into exp(s - m), updating m and l; writes to alpha the factor that
-/// brings earlier sums to the new m. Returns whether any factor differs from 1.
+/// Turns the scores of one tile into exp(s - m), updating m and l. alpha gets the factors that
+/// bring earlier sums to the new m. Returns true if a factor differs from 1.
 template <class G>
 bool soften(const tile_plan& plan, int registers, G* score, G* m, G* l, G* alpha) {
   constexpr int w = register_lanes<G>;
@@ -78,7 +78,7 @@ bool soften(const tile_plan& plan, int registers, G* score, G* m, G* l, G* alpha
               top[c] = max(load<V>(score + j * query_tile<G> + g * w), top[c]);
             });
     const V now = max(max(top[0], top[1]), max(top[2], top[3]));
-    const V base = select(now == none, V(G(0)), now); // a row that has seen no key yet
+    const V base = select(now == none, V(G(0)), now); // none: it has seen no key
     const V factor = exp2(before - base);
     V sum[4] = {};
     for (const segment& s : plan)
@@ -98,7 +98,7 @@ bool soften(const tile_plan& plan, int registers, G* score, G* m, G* l, G* alpha
   return rescale;
 }
 
-/// One query tile of one head: queries [first, first + n) of sequence b.
+/// Computes one query tile of one head: queries [first, first + n) of sequence b.
 template <class T, class G = accumulator_t<T>>
 void forward_tile(const shape& s, const attention_visibility& o, head_rows<const T> q,
                   head_rows<const T> k, head_rows<const T> v, head_rows<T> out, G* lse,
@@ -167,17 +167,17 @@ void forward_tile(const shape& s, const attention_visibility& o, head_rows<const
 
 } // namespace tiled
 
-/// Bytes of scratch for attention_forward on this many threads.
+/// Returns the bytes of scratch of attention_forward on this many threads.
 template <class T, class... E>
 constexpr std::int64_t attention_forward_bytes(const attention_shape<E...>& s, int threads) {
   return 64 + threads * tiled::forward_buffers<T>({}, tiled::run_time(s)).bytes;
 }
 
-/// q (B, Sq, A, D), k and v (B, Sk, K, D) -> o (B, Sq, A, D) and lse (B, A, Sq), the logarithm of
-/// the sum of the exponentials of a query's scaled scores, unless lse is null. A query that sees no
-/// key gets o = 0 and lse = -infinity. Without key positions, keys beyond what any query of a tile
-/// sees are not read. What a query gets does not depend on the queries beside it, nor on keys it
-/// does not see. Query head a reads kv head a / (A / K). The bits do not depend on
+/// Computes o (B, Sq, A, D) and, unless lse is null, lse (B, A, Sq) from q (B, Sq, A, D), k and v
+/// (B, Sk, K, D). lse is the logarithm of the sum of the exponentials of a query's scaled scores. A
+/// query that sees no key gets o = 0 and lse = -infinity. Without key positions, keys that no query
+/// of a tile sees are not read. The results of a query do not depend on the queries beside it, nor
+/// on keys that it does not see. Query head a reads kv head a / (A / K). The bits do not depend on
 /// scratch.threads, nor on which extents are constants.
 template <class T, class... E>
 void attention_forward(const attention_shape<E...>& extents, const attention_visibility& options,
@@ -192,7 +192,7 @@ void attention_forward(const attention_shape<E...>& extents, const attention_vis
   std::byte* const memory = tiled::aligned(scratch.data);
   const std::int64_t each = tiled::forward_buffers<T>({}, s).bytes;
   tiled::for_tasks(s.batch * s.heads * tiles, scratch, [&](std::int64_t t, int thread) {
-    // Under a causal mask the last tile of a head has the most work: it goes first.
+    // The last tile of a head, which has the most work under a causal mask, goes first.
     const std::int64_t first = (tiles - 1 - t % tiles) * tile;
     const std::int64_t head = t / tiles % s.heads, b = t / tiles / s.heads;
     const tiled::forward_buffers<T> buffer({memory + thread * each}, s);

@@ -1,9 +1,9 @@
-// What the attention kernels share: shapes, which keys a query sees tile by tile, and the
-// packing of query tiles.
+// Definitions for the attention kernels of the host: shapes, the keys that a query sees in each
+// tile, and the packing of query tiles.
 //
 // A tile is query_tile queries of one head by key_tile keys. Scores are kept transposed, keys in
-// rows and queries in lanes: row statistics of the softmax are then lane-wise, the products read K
-// and V where they lie (elements broadcast), and nothing is transposed but the query tile.
+// rows and queries in lanes: the statistics of the softmax are lane-wise then, the products read K
+// and V in place (elements broadcast), and only the query tile is transposed.
 #pragma once
 
 #include <megacpp/kernel/rows/attention.hpp>
@@ -18,7 +18,7 @@
 
 namespace mc {
 
-/// Extents of one attention: each a fixed<N> or a std::int64_t.
+/// The extents of an attention: each is a fixed<N> or a std::int64_t.
 /// B batch, Sq queries, Sk keys, A heads, K kv heads (divides A), D head dim (any >= 1).
 template <class Batch = std::int64_t, class Queries = std::int64_t, class Keys = std::int64_t,
           class Heads = std::int64_t, class KvHeads = std::int64_t, class HeadDim = std::int64_t>
@@ -32,8 +32,8 @@ struct attention_shape {
 };
 template <class... Extents> attention_shape(Extents...) -> attention_shape<Extents...>;
 
-/// Memory the caller lends to a kernel, attention_forward_bytes or attention_backward_bytes for
-/// this number of threads, and whose threads they are. Results do not depend on the number.
+/// Memory that the caller lends to a kernel, of attention_forward_bytes or attention_backward_bytes
+/// for this number of threads; and the threads. Results do not depend on their number.
 struct attention_scratch {
   std::byte* data;
   int threads;
@@ -44,7 +44,7 @@ namespace tiled {
 
 template <class G> inline constexpr int query_tile = 256 / static_cast<int>(sizeof(G));
 inline constexpr int key_tile = 64;
-inline constexpr int key_group = 16; // visibility is decided for this many keys and one register
+inline constexpr int key_group = 16; // keys by which visibility is decided
 
 using shape = attention_shape<>;
 template <class... E> constexpr shape run_time(const attention_shape<E...>& s) {
@@ -52,12 +52,12 @@ template <class... E> constexpr shape run_time(const attention_shape<E...>& s) {
 }
 
 constexpr std::int64_t ceil_to(std::int64_t n, std::int64_t m) { return (n + m - 1) / m * m; }
-/// D in whole registers.
+/// Returns D, rounded up to whole registers.
 template <class G> constexpr std::int64_t padded(std::int64_t head_dim) {
   return ceil_to(head_dim, register_lanes<G>);
 }
 
-/// Cuts arrays that start on cache lines from one piece of memory; without memory it only counts.
+/// Cuts arrays that start on cache lines from one range of memory; without memory it only counts.
 struct carver {
   std::byte* memory = nullptr;
   std::int64_t used = 0;
@@ -71,7 +71,7 @@ inline std::byte* aligned(std::byte* p) {
   return p + (64 - (reinterpret_cast<std::uintptr_t>(p) & 63)) % 64;
 }
 
-/// f(task, slot) for every task, each once, on up to so many threads; tasks are independent.
+/// Calls f(task, slot) for every task, each once, on up to so many threads. Tasks are independent.
 template <class F> void for_tasks(std::int64_t tasks, const attention_scratch& of, F f) {
   std::atomic<std::int64_t> next{0};
   of.on.run_slots(static_cast<int>(std::min<std::int64_t>(tasks, of.threads)), [&](int slot) {
@@ -92,19 +92,19 @@ struct range {
   }
 };
 
-/// The queries of a tile as lanes: query i sees position p of document d if
-/// lower[i] < p <= upper[i] and d == document[i].
+/// The queries of a tile, as lanes: query i sees position p of document d if lower[i] < p <=
+/// upper[i] and d == document[i].
 template <class G> struct query_marks {
   static constexpr int groups = query_tile<G> / register_lanes<G>;
   alignas(64) int_like<G> upper[query_tile<G>];
   alignas(64) int_like<G> lower[query_tile<G>];
   alignas(64) int_like<G> document[query_tile<G>];
-  range uppers[groups], lowers[groups], documents[groups]; // of each register
-  int used;                                                // registers that hold queries
-  std::int64_t first_key, last_key; // outside of these no query of the tile sees a key
+  range uppers[groups], lowers[groups], documents[groups]; // ranges of each register
+  int used;                                                // number of registers with queries
+  std::int64_t first_key, last_key; // no query of the tile sees a key outside of these
 
-  /// Queries [first, first + n) of sequence b. Lanes beyond n repeat the last query: what they
-  /// compute stays in their lanes, or is multiplied by zero, and is never stored.
+  /// Sets queries [first, first + n) of sequence b. Lanes beyond n repeat the last query: their
+  /// results stay in their lanes, or are multiplied by zero, and are never stored.
   void set(const shape& s, const attention_visibility& o, std::int64_t b, std::int64_t first,
            std::int64_t n) {
     constexpr std::int64_t least = std::numeric_limits<std::int32_t>::min();
@@ -135,10 +135,10 @@ template <class G> struct query_marks {
   }
 };
 
-/// The keys of one sequence.
+/// The positions and documents of the keys of one sequence.
 struct key_marks {
-  const std::int32_t* position; // or null: the index
-  const std::int32_t* document; // or null: 0
+  const std::int32_t* position; // null: the position is the index
+  const std::int32_t* document; // null: all keys are of document 0
   key_marks(const shape& s, const attention_visibility& o, std::int64_t b)
       : position(o.key_position ? o.key_position + b * s.keys : nullptr),
         document(o.key_document ? o.key_document + b * s.keys : nullptr) {}
@@ -160,14 +160,14 @@ struct key_marks {
   }
 };
 
-/// Keys [first, last) of a tile by registers [from, to) of queries: the part that is computed.
-/// Bit g of masked: some query of register g does not see some of these keys.
+/// A segment of a tile that is computed: keys [first, last) by registers [from, to) of queries. Bit
+/// g of masked is set if some query of register g does not see some of these keys.
 struct segment {
   int first, last, from, to;
   std::uint32_t masked;
 };
 
-/// The segments of a tile, keys ascending; none if no query sees a key.
+/// The segments of a tile, keys ascending; a tile that no query sees has none.
 struct tile_plan {
   segment part[key_tile / key_group];
   int parts = 0;
@@ -192,7 +192,7 @@ tile_plan plan_tile(const query_marks<G>& q, const key_marks& k, std::int64_t ti
       s.to = g + 1;
     }
     if (s.from >= s.to) continue;
-    // A register that sees nothing between two that see something is computed and masked.
+    // A register that sees no key, between two registers that see some, is computed and masked.
     for (int g = s.from; g < s.to; ++g) {
       const range& e = q.documents[g];
       const bool all = p.high <= q.uppers[g].low && p.low > q.lowers[g].high && d.low == d.high &&
@@ -210,7 +210,7 @@ tile_plan plan_tile(const query_marks<G>& q, const key_marks& k, std::int64_t ti
   return plan;
 }
 
-/// Lanes of register g that do not see key j of the sequence.
+/// Returns the mask of the lanes of register g that do not see key j of the sequence.
 template <class G> MEGACPP_HD register_of<int_like<G>> hidden(const query_marks<G>& q,
                                                               const key_marks& k, std::int64_t j,
                                                               int g) {
@@ -221,7 +221,7 @@ template <class G> MEGACPP_HD register_of<int_like<G>> hidden(const query_marks<
          (load<register_of<int_like<G>>>(q.document + lane) != d);
 }
 
-/// One square of the packing below: all its rows, the first `columns` of its columns.
+/// Packs one square of pack_columns: all of its rows, and the first `columns` of its columns.
 template <class G, class T> MEGACPP_HD void pack_square(const T* from, std::int64_t stride,
                                                         std::int64_t columns, G factor, G* to) {
   register_of<G> v[register_lanes<G>];
@@ -234,7 +234,7 @@ template <class G, class T> MEGACPP_HD void pack_square(const T* from, std::int6
   });
 }
 
-/// to[d * query_tile + i] = factor * from[i * stride + d] for n rows; lanes up to a whole register
+/// to[d * query_tile + i] = factor * from[i * stride + d] for n rows. Lanes up to a whole register
 /// are zero.
 template <class G, class T> void pack_columns(const T* from, std::int64_t stride, std::int64_t n,
                                               std::int64_t head_dim, G factor, G* to) {
@@ -283,7 +283,7 @@ template <class G, class T> void unpack_columns(const G* from, const G* factor, 
   }
 }
 
-/// to[i * padded + d] = from[i * stride + d] for n rows, zero for d >= D and for rows [n, rows).
+/// to[i * padded + d] = from[i * stride + d] for n rows; zero for d >= D and for rows [n, rows).
 template <class G, class T> void pack_rows(const T* from, std::int64_t stride, std::int64_t n,
                                            std::int64_t rows, std::int64_t head_dim, G* to) {
   constexpr int w = register_lanes<G>;
@@ -295,12 +295,12 @@ template <class G, class T> void pack_rows(const T* from, std::int64_t stride, s
                                   : register_of<G>{});
 }
 
-/// Keys or values as G in rows: where they lie, or widened.
+/// Rows of keys or values as G: the operand itself, or a widened copy.
 template <class G> struct rows_of {
   const G* data;
   std::int64_t stride;
 };
-/// Rows of T as G: themselves, or a copy in `room` (n, padded).
+/// Returns rows of T as G: the rows themselves, or a copy in `room` (n, padded).
 template <class G, class T> rows_of<G> widened(const T* from, std::int64_t stride, std::int64_t n,
                                                std::int64_t head_dim, G* room) {
   if constexpr (std::is_same_v<G, T>) {

@@ -1,4 +1,4 @@
-// Kernel of op/cached_attention.hpp: in tiles, those of the host, and on other devices those of
+// Kernel of op/cached_attention.hpp, by tiles: those of the host, and on other devices those of
 // kernel/rows/cached_attention.hpp.
 #pragma once
 
@@ -11,13 +11,13 @@ namespace mc {
 
 namespace detail {
 
-/// With fewer teams than these, teams share the keys of their queries: two for each multiprocessor
-/// of an H100. No GPU has measured it.
+/// The number of teams that keep a device busy: two for each multiprocessor of an H100. With fewer
+/// teams, several teams share the keys of the same queries. No GPU has measured the number.
 inline constexpr std::int64_t busy_teams = 264;
 
-/// How many tiles of keys leave sums of their own; 0: one team takes all keys of its queries. Sums
-/// are at most half as many bytes as the caches that they are of, which those of a prompt would
-/// exceed many times over.
+/// Returns the number of tiles of keys that have partial sums of their own; 0: one team takes all
+/// keys of its queries. Partial sums take at most half the bytes of the caches; those of a prompt
+/// would take many times the bytes of its cache.
 template <class T, class... E> constexpr std::int64_t tiles_apart(const attention_shape<E...>& s) {
   using tile = rows::cached_attention_tile<T>;
   const std::int64_t teams = s.batch * s.kv_heads * tile::teams(s.queries, s.heads / s.kv_heads),
@@ -28,8 +28,8 @@ template <class T, class... E> constexpr std::int64_t tiles_apart(const attentio
                          s.batch * s.queries * s.heads, tiles, s.head_dim);
   return teams < busy_teams && tiles > 1 && sums <= caches / 2 ? tiles : 0;
 }
-/// Starts the attention of queries to a cache that has theirs already, on a device that is no host.
-/// `room`: for the sums of tiles apart.
+/// Starts the attention of queries to a cache that has their keys already, on a device other than
+/// the host. `room` is the memory for partial sums.
 template <class T, class Lane, class... E>
 void attend_cache(Lane& on, const attention_shape<E...>& s, const rows::cached_sight& see,
                   const T* q, const T* keys, const T* values, T* o, std::byte* room) {

@@ -20,7 +20,7 @@ template <> struct kernel_of<&op::dropout> { // x (..., N) or (..., A, D), token
     for_one(c.lane(), rows::dropout_key{static_cast<std::uint64_t>(c.layer() + 1) << 8 |
                                             static_cast<std::uint64_t>(salt),
                                         c.in(in::seed), c.in(in::step), key});
-    const int heads = x.rank - 2; // a dim between the tokens' and the last, if there is one
+    const int heads = x.rank - 2; // number of the dim between the tokens' dims and the last
     const bool apart = heads == c.value_of(in::token_keys).rank;
     const std::int64_t width = x.back().n, of_token = c.rows(in::x) / c.size(in::token_keys),
                        whole = apart ? x.dims[static_cast<unsigned>(heads)].n * width : width,

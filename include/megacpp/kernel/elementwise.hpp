@@ -1,4 +1,4 @@
-// Kernels of op/elementwise.hpp and of the sums that differentiation writes.
+// Kernels of op/elementwise.hpp and of the sums that the derivation of the backward pass adds.
 #pragma once
 
 #include <megacpp/kernel/kernel.hpp>

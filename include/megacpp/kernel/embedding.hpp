@@ -20,7 +20,7 @@ template <> struct kernel_of<&op::embedding> { // ids, table
 template <> struct kernel_of<&op::embedding_grad> { // dy, ids, table
   using in = op::embedding_grad_in;
   using out = op::embedding_grad_out;
-  /// The numbers of tokens, what the device needs to put them in order, and sums of their parts.
+  /// Returns the bytes for the numbers of tokens, for the device's sort, and for partial sums.
   template <class T, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
     const std::int64_t n = c.size(in::ids);
     const rows::token_order order = order_of(c);

@@ -1,11 +1,12 @@
-// How rows go to the ranks that have their experts, and back (op/experts.hpp). On their way they
-// lie by rank: those of a rank's choices by the rank of the expert, and once more for every other
-// rank of etp; those of a rank's experts by the rank that they are of. Between two ranks they are
-// in the order of the rows.
+// The exchange of rows with the ranks that have their experts, and back (op/experts.hpp). On their
+// way, rows are stored by rank: the rows of a rank's choices by the rank of the expert, with a copy
+// for every other rank of etp; the rows of a rank's experts by the rank that they came from.
+// Between two ranks they keep the order of the rows.
 //
-// The counts of experts say all of it. The host reads its mirror of them, tells the communicator
-// how much goes to and comes from each rank, and gives the bodies two tables: where the rows of a
-// piece lie, and by how much the number of a choice's row and its place on the way differ.
+// All of this follows from the counts of experts. The host reads its mirror of the counts, tells
+// the communicator how much goes to and comes from each rank, and gives the bodies two tables:
+// where the rows of a piece are, and the difference between the number of a choice's row and its
+// place.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
@@ -22,7 +23,7 @@ namespace mc::detail {
 /// The counts of experts as the host of one rank sees them.
 class seen_counts {
 public:
-  /// The host sees operand `counts` of the call's op (op_info::seen).
+  /// Reads the mirror of operand `counts` of the call's op (op_info::seen).
   template <class Call, class Name> seen_counts(const Call& c, Name counts)
       : all_(c.mirrored(counts)),
         experts_(c.value_of(counts).dims[1].n),
@@ -31,29 +32,30 @@ public:
         etp_(c.ranks().of(axis::etp)),
         at_(c.coordinate()) {}
 
-  /// Experts, in all and of one rank; the first one of this rank.
+  /// Return the number of all experts, the number of one rank's experts, and the first expert of
+  /// this rank.
   std::int64_t experts() const { return experts_; }
   std::int64_t mine() const { return experts_ / ep_; }
   std::int64_t first() const { return at_[static_cast<unsigned>(axis::ep)] * mine(); }
-  /// Ranks that share experts, and the number of this one among them.
+  /// Return the number of ranks that share experts, and the number of this rank among them.
   std::int64_t ranks() const { return ep_ * etp_; }
   std::int64_t rank() const {
     return at_[static_cast<unsigned>(axis::ep)] * etp_ + at_[static_cast<unsigned>(axis::etp)];
   }
   std::int64_t etp() const { return etp_; }
-  /// Counts of one expert: of each sequence, those of a rank side by side.
+  /// Returns the counts of one expert for each sequence; those of a rank are side by side.
   std::span<const std::int32_t> of(std::int64_t expert) const {
     return {all_ + expert * sequences_, static_cast<std::size_t>(sequences_)};
   }
   std::int64_t sequences() const { return sequences_; }
-  /// Rows of one expert from one rank.
+  /// Returns the number of rows of one expert that come from one rank.
   std::int64_t from(std::int64_t expert, std::int64_t rank) const {
     const std::int64_t apart = sequences_ / ranks();
     std::int64_t n = 0;
     for (std::int64_t k = 0; k < apart; ++k) n += all_[expert * sequences_ + rank * apart + k];
     return n;
   }
-  /// Rows of this rank's experts.
+  /// Returns the number of rows of this rank's experts.
   std::int64_t rows() const {
     std::int64_t n = 0;
     for (std::int64_t e = first(); e < first() + mine(); ++e)
@@ -67,11 +69,11 @@ private:
   coordinates at_;
 };
 
-/// What a round is, as the nodes between dispatch and combine see it.
+/// A round of expert rows, as the nodes between dispatch and combine see it.
 struct round_of_rows {
   std::int64_t base = 0; ///< the first row of the round among all rows of the rank
-  std::int64_t rows = 0; ///< R
-  std::int64_t used = 0; ///< rows of the round that hold a choice
+  std::int64_t rows = 0; ///< number of rows of a round, R
+  std::int64_t used = 0; ///< number of rows of the round that hold a choice
 
   round_of_rows(std::int64_t rows_of_round, int round, const seen_counts& counts)
       : base(round * rows_of_round),
@@ -79,10 +81,10 @@ struct round_of_rows {
         used(std::clamp<std::int64_t>(counts.rows() - base, 0, rows)) {}
 };
 
-/// A round's exchange, of rows of `width` elements.
+/// The exchange of one round, of rows of `width` elements.
 template <class T> class expert_exchange {
 public:
-  /// The call is one of dispatch or combine; `In` names its inputs.
+  /// Prepares the exchange. The call is of dispatch or combine; `In` names its inputs.
   template <class Call, class In> expert_exchange(Call& c, type_tag<In>, const seen_counts& counts,
                                                   const round_of_rows& r, std::int64_t width)
       : width_(width), etp_(counts.etp()), ranks_(counts.ranks()), choices_(c.size(In::row)) {
@@ -104,13 +106,13 @@ public:
                             reinterpret_cast<const std::int64_t*>(at + lies.of_experts), place_});
   }
 
-  /// Rows of this rank's choices on their way, in number; where each choice is among them, -1: in
-  /// another round or dropped.
+  /// Return the number of rows of this rank's choices on their way; the place of each choice among
+  /// them, -1 for a choice in another round or dropped; and the rows.
   std::int64_t chosen() const { return sent_; }
   const std::int32_t* place() const { return place_; }
   T* rows_of_choices() const { return chosen_; }
 
-  /// What lies in the first place of each choice goes to the ranks of its expert.
+  /// Sends the rows of choices, each in its first place, to the ranks of their experts.
   template <class Device> void go(Device& on, communicator& to, source_line line, T* rows) const {
     each_rank_of_ep([&](T* first, std::int64_t elements) {
       for (std::int64_t t = 1; t < etp_; ++t)
@@ -120,8 +122,8 @@ public:
                                     counts(takes_), line));
     for_rows(on, pieces_, rows::rows_from_way<T>{width_, piece_, rows_, rows});
   }
-  /// The rows of this rank's experts go to the ranks that they are of; what came back of every
-  /// choice, a sum over etp, lies in its first place.
+  /// Sends the rows of this rank's experts back to the ranks of their choices. Each choice's row,
+  /// summed over etp, arrives in its first place.
   template <class Device>
   void come_back(Device& on, communicator& to, source_line line, const T* rows) const {
     for_rows(on, pieces_, rows::rows_to_way<T>{width_, piece_, rows, rows_});
@@ -137,7 +139,7 @@ private:
     return {of, static_cast<std::size_t>(ranks_)};
   }
 
-  /// Where rows [row, row + n) and this round meet: how many, and the first of the round's.
+  /// The overlap of rows [row, row + n) with this round: its first row, and the number of rows.
   struct overlap {
     std::int64_t first, n;
     overlap(const round_of_rows& r, std::int64_t row, std::int64_t count)
@@ -145,8 +147,8 @@ private:
           n(std::clamp(row + count, r.base, r.base + r.rows) - first) {}
   };
 
-  /// Rows of a rank are sorted by expert, then by the rank that sends them. On the way those of the
-  /// ranks lie one behind the other.
+  /// Makes the tables. The rows of a rank are sorted by expert, then by the rank that sends them.
+  /// On the way the rows of a rank follow those of the rank before.
   void make_tables(const seen_counts& counts, const round_of_rows& r, rows::piece_of_rows* piece,
                    std::int64_t* shift) {
     const std::int64_t mine = counts.mine(), me = counts.rank();
@@ -161,7 +163,7 @@ private:
     for (std::int64_t before = 0, q = 0; q < ranks_; before += takes_[q++])
       for (std::int64_t e = 0; e < mine; ++e) piece[e * ranks_ + q].at += before;
     for (std::int64_t q = 0; q < ranks_; q += etp_) {
-      std::int64_t row = 0, n = 0; // of that rank, and what this one sends to it
+      std::int64_t row = 0, n = 0; // rows of that rank so far; rows that this rank sends it
       for (std::int64_t e = q / etp_ * mine; e < (q / etp_ + 1) * mine; ++e)
         for (std::int64_t from = 0; from < ranks_; ++from) {
           const std::int64_t count = counts.from(e, from);
@@ -176,7 +178,7 @@ private:
       sent_ += n * etp_;
     }
   }
-  /// f(where the rows for a rank of ep lie, their elements): as many for each of its ranks of etp.
+  /// Calls f(the rows for a rank of ep, their elements); each of that rank's etp ranks gets a copy.
   template <class F> void each_rank_of_ep(F f) const {
     T* at = chosen_;
     for (std::int64_t q = 0; q < ranks_; q += etp_) {
@@ -188,7 +190,7 @@ private:
   std::int64_t width_, etp_, ranks_, choices_;
   std::int64_t sent_ = 0, pieces_ = 0;
   std::int64_t *gives_ = nullptr,
-               *takes_ = nullptr; ///< elements for and from each rank: the host's
+               *takes_ = nullptr; ///< elements for and from each rank, in memory of the host
   const rows::piece_of_rows* piece_ = nullptr;
   std::int32_t* place_ = nullptr;
   T *chosen_ = nullptr, *rows_ = nullptr;

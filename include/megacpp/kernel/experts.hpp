@@ -17,9 +17,9 @@ namespace mc {
 
 namespace detail {
 
-/// How many rows of a round each sequence has of each of this rank's experts, expert by expert.
-/// Products take experts as groups and their sequences as parts, so that each has the bits it has
-/// without others.
+/// Returns the number of rows of a round that each sequence has of each of this rank's experts,
+/// expert by expert. Products take experts as groups and their sequences as segments, so that each
+/// sequence has the bits that it has without others.
 template <class Call> std::span<const std::int32_t> rows_of_experts(const Call& c,
                                                                     const seen_counts& counts,
                                                                     const round_of_rows& r) {
@@ -43,7 +43,7 @@ void clear_rows(Device& on, T* rows, const round_of_rows& r, std::int64_t width)
             (r.rows - r.used) * width * std::int64_t{sizeof(T)});
 }
 
-/// Throws mc::error unless the counts of experts are those of so many choices of each rank.
+/// Throws mc::error unless the counts of experts add up to so many choices of each rank.
 template <class Call>
 void require_whole(const Call& c, const seen_counts& counts, std::int64_t choices, bool drops) {
   std::int64_t all = 0;
@@ -59,7 +59,8 @@ void require_whole(const Call& c, const seen_counts& counts, std::int64_t choice
                   ": the device or its memory is faulty; go on from the newest state");
 }
 
-/// The products of the rows of `experts`, of each sequence any number of them.
+/// Returns the grouped product of the rows of `experts`, with any number of rows from each
+/// sequence.
 template <class T, class Call>
 constexpr product_list grouped_products(const Call& c, product_kind kind, std::int64_t experts,
                                         std::int64_t rows, std::int64_t n, std::int64_t k) {
@@ -110,8 +111,8 @@ template <> struct kernel_of<&op::expert_rows> { // experts, [all] -> row, count
 private:
   struct shape {
     std::int64_t experts, ep;
-    std::int64_t ranks, apart; ///< that share experts; sequences of each that are counted apart
-    std::int64_t own, whole;   ///< choices of a sequence: this rank's, and all
+    std::int64_t ranks, apart; ///< ranks that share experts; sequences of each, counted apart
+    std::int64_t own, whole;   ///< choices of a sequence: this rank's choices, and all of them
     rows::parts_of_choices parts;
 
     template <class Call> constexpr explicit shape(const Call& c)
@@ -124,8 +125,8 @@ private:
           parts{apart, c.size(in::experts) / apart} {}
   };
 
-  /// Which choices of the micro-batch their experts take, the first ones in the order of its
-  /// tokens. `count`: one number for each expert, which bodies write.
+  /// Takes the first choices of each expert, up to its capacity, in the order of the micro-batch's
+  /// tokens. `count` is memory for a number for each expert.
   template <class Call> static rows::taken_choices take(Call& c, const shape& s,
                                                         std::int32_t* count,
                                                         std::int32_t* scratch) {
@@ -159,7 +160,7 @@ template <> struct kernel_of<&op::dispatch> { // x, experts, row, counts -> rows
     const auto* const row = c.in(in::row);
     const T* const x = c.in(in::x);
     T* const to = c.out(out::rows);
-    const bool numbers = c.value_of(out::rows).rank == 1; // one for every choice
+    const bool numbers = c.value_of(out::rows).rank == 1; // one number for every choice
     const std::int64_t tokens = numbers ? choices : c.rows(in::x);
     const auto k = static_cast<int>(choices / tokens);
     if (counts.ranks() > 1) {
@@ -217,7 +218,7 @@ template <> struct kernel_of<&op::combine> { // rows, experts, row, counts -> y,
 };
 
 namespace detail {
-/// y (R, out) from x (R, in) by each expert's matrix.
+/// y (R, out) = x (R, in) times each expert's matrix.
 template <class T, class Call> void grouped_product(Call& c) {
   using in = op::grouped_linear_in;
   using out = op::grouped_linear_out;

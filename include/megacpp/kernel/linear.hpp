@@ -1,6 +1,6 @@
-// Kernels of op/linear.hpp: matrix products, and biases by rows. GELU is what a product ends in.
-// Where no library computes that, a body computes it behind the product, with the bits that GELU
-// has as a node of its own.
+// Kernels of op/linear.hpp: matrix products, and biases by rows. GELU is the end of a product.
+// Where no library computes that end, a body computes it behind the product, with the bits that
+// GELU has as a node of its own.
 #pragma once
 
 #include <megacpp/exec/product_source.hpp>
@@ -14,8 +14,8 @@ namespace mc {
 
 namespace detail {
 
-/// Rows of a part of a product of `rows` rows of a value (product_shape::part): those of a
-/// sequence, or none where they are computed together.
+/// Returns the rows of a segment of a product with `rows` rows of a value (product_shape::part):
+/// the rows of a sequence, or 0 where all rows are computed together.
 template <class Call>
 constexpr std::int64_t part_rows(const Call& c, const value& v, std::int64_t rows) {
   if (c.sums() == numerics::fast) return 0;
@@ -50,7 +50,7 @@ template <> struct kernel_of<&op::linear> {
 };
 
 namespace detail {
-/// y = gelu(z), of a z that is kept or not.
+/// y = gelu(z), and z is kept or not.
 template <bool Kept> struct linear_and_gelu { // x, w, bias
   using in = op::linear_in;
   using out = std::conditional_t<Kept, op::linear_gelu_kept_out, op::linear_out>;
@@ -60,7 +60,7 @@ template <bool Kept> struct linear_and_gelu { // x, w, bias
     return s;
   }
   template <class T, class Call> static void run(Call& c) {
-    T *const y = c.out(out::y), *z = y; // z lies in y's place where nobody keeps it
+    T *const y = c.out(out::y), *z = y; // z takes y's place where it is not kept
     if constexpr (Kept) z = c.out(out::z);
     const bool whole = c.product(0).shape().ends_in != product_end::sum;
     c.product(0).execute({.on = c.lane(),

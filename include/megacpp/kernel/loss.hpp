@@ -1,4 +1,4 @@
-// Kernels of op/loss.hpp: logits of a chunk of rows at a time, never more.
+// Kernels of op/loss.hpp. They hold logits of a chunk of rows at a time, never more.
 #pragma once
 
 #include <megacpp/kernel/linear.hpp>
@@ -11,11 +11,11 @@ namespace mc {
 
 namespace detail {
 
-/// The chunks of a vocabulary projection on one rank.
+/// The chunks of rows of a vocabulary projection on one rank.
 struct chunking {
   std::int64_t rows = 0, at_once = 0, width = 0, hidden = 0, valid = 0, first = 0;
   constexpr std::int64_t chunk() const { return std::min(at_once, op::loss_chunk_rows); }
-  /// f(first row, rows) for every chunk; none lies in two sums.
+  /// Calls f(first row, rows) for every chunk; no chunk is in two sums.
   template <class F> void each(F f) const {
     for (std::int64_t start = 0; start < rows; start += at_once)
       for (std::int64_t at = 0; at < at_once; at += chunk())
@@ -32,7 +32,7 @@ template <class In, class Call> constexpr chunking chunks_of(const Call& c) {
   k.width = local_extent(c.ranks(), vw, 0);
   return k;
 }
-/// What depends on the rank: which columns are words.
+/// Returns the chunks with the columns that are tokens of the vocabulary, which depend on the rank.
 template <class In, class Call> chunking placed(const Call& c, std::int64_t words) {
   chunking k = chunks_of<In>(c);
   k.first = c.origin(c.value_of(In::w), 0);
@@ -46,7 +46,7 @@ template <class T> constexpr product_shape chunk_product(product_kind kind, cons
   return s;
 }
 
-/// The products of logits, of dx and, where the table is trained, of dw.
+/// Returns the products of logits, of dx and, where the table is trained, of dw.
 template <class T> constexpr product_list backward_products(const chunking& k, bool weights) {
   product_list all = chunk_product<T>(product_kind::forward, k);
   all.add(chunk_product<T>(product_kind::input_gradient, k));
@@ -54,9 +54,9 @@ template <class T> constexpr product_list backward_products(const chunking& k, b
   return all;
 }
 
-/// The logits of one chunk at a time, their cotangents, and dx and dw (null: none) from those.
-/// `row_of(first row, dlogits)` is the row body that makes cotangents of logits. In bf16 they
-/// stand behind the logits.
+/// Computes the logits of one chunk at a time, their cotangents, and from those dx and dw (null: it
+/// is left out). `row_of(first row, dlogits)` is the row body that makes cotangents of logits. In
+/// bf16 the cotangents are stored behind the logits.
 template <class T, class Call, class RowOf>
 void run_backward(Call& c, const chunking& k, const T* x, const T* w, accumulator_t<T>* logits,
                   T* dx, accumulator_t<T>* dw, RowOf row_of) {
@@ -135,7 +135,7 @@ template <> struct kernel_of<&op::cross_entropy> { // lse_part, target, labels -
   using elements = accumulators;
   using in = op::cross_entropy_in;
   using out = op::cross_entropy_out;
-  /// A loss for each row.
+  /// Returns the bytes of a loss for each row.
   template <class G, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
     return c.size(in::target) * std::int64_t{sizeof(double)};
   }

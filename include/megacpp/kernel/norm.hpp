@@ -10,7 +10,8 @@ namespace mc {
 
 namespace detail {
 
-/// The rows over which the gradient of a gain is a sum, and the room that it needs.
+/// rows_of_gain returns the rows over which the gradient of a gain is a sum, and
+/// bytes_of_gain_parts the bytes of its partial sums.
 template <class Call, class In> constexpr rows::summed_rows rows_of_gain(const Call& c, In dy) {
   return {c.rows(dy), rows_at_once(c.sums(), c.ranks(), c.value_of(dy), c.rows(dy))};
 }

@@ -11,27 +11,27 @@
 
 namespace mc {
 
-/// A rank's share of each layer of a range, as pieces: one, or one a layer. In the store of the
-/// whole the pieces are a layer apart; in stores of shares they are side by side.
+/// A rank's share of each layer of a range, as pieces: one piece, or one for each layer. In the
+/// store of whole layers the pieces are a layer apart; in stores of shares they are side by side.
 struct share_pieces {
   std::int64_t count = 1, elements = 0, apart = 0;
-  std::int64_t before = 0; ///< elements of a layer that ranks before this one have
+  std::int64_t before = 0; ///< elements of a layer that the ranks before this one have
 
   template <class Call, class Name> share_pieces(Call& c, Name share, axis_set over)
       : elements(c.size(share)) {
     const value& v = c.value_of(share);
     const std::int64_t ranks = over.empty() ? 1 : c.comm().over(over).size();
-    // The layers of one rank follow each other.
+    // The layers of one rank follow each other in the store.
     if (ranks > 1 && v.rank > 1 && elements > 0) count = v.dims[0].n, elements /= count;
     apart = elements * ranks;
     if (ranks > 1) before = elements * c.comm().over(over).rank();
   }
-  /// f(where a piece begins in a store of shares, where in that of the whole).
+  /// Calls f(where a piece begins in a store of shares, where in the store of whole layers).
   template <class F> void each(F f) const {
     for (std::int64_t i = 0; i < count; ++i) f(i * elements, i * apart);
   }
 };
-/// How many pieces there may be.
+/// Returns the greatest possible number of pieces.
 template <class Call, class Name> constexpr std::int64_t most_pieces(const Call& c, Name share) {
   const value& v = c.value_of(share);
   return v.rank < 2 ? 1 : v.dims[0].n;
@@ -47,7 +47,8 @@ template <> struct kernel_of<&op::add_gradient> { // g, h
   }
 };
 
-/// A gradient in the type in which it goes from rank to rank: itself, or a copy in scratch.
+/// Returns a gradient in the type in which ranks send it: the gradient itself, or a copy in
+/// scratch.
 template <class W, class G, class Call> W* on_the_wire(Call& c, G* g, std::int64_t n) {
   if constexpr (std::is_same_v<W, G>) return g;
   else {
@@ -56,7 +57,7 @@ template <class W, class G, class Call> W* on_the_wire(Call& c, G* g, std::int64
     return copy;
   }
 }
-/// Bytes of that scratch.
+/// Returns the bytes of that copy.
 template <class G, class Call> constexpr std::int64_t wire_bytes(const Call& c, std::int64_t n) {
   const dtype wire = c.attr(of_type<op::exchange_attributes>).wire;
   return wire == dtype_of<G> ? 0 : n * size_of(wire);
@@ -97,7 +98,7 @@ template <> struct kernel_of<&op::scatter_gradient> { // g, the rank's share of 
         W* const sent = on_the_wire<W>(c, g + at, pieces.apart);
         W* mine = nullptr;
         if constexpr (std::is_same_v<W, G>) mine = share + at;
-        else mine = sent + c.comm().over(a.over).rank() * n; // in its place
+        else mine = sent + c.comm().over(a.over).rank() * n; // the rank's place in the sent array
         c.comm().run(c.lane(), exchange::reduce_scatter(a.over, dtype_of<W>, sent, mine, n,
                                                         c.described().line));
         if constexpr (!std::is_same_v<W, G>) rows::cast(c.lane(), n, mine, share + at);
@@ -158,11 +159,11 @@ struct kernel_of<&op::clip_factor> { // token count, summed loss, sums of square
   }
 };
 
-// gradient, master, moments, weight, factor, rate, step, seed, origin
+// The operands are gradient, master, moments, weight, factor, rate, step, seed, origin.
 template <> struct kernel_of<&op::adamw> {
   using in = op::adamw_in;
   using out = op::adamw_out;
-  /// The factors lie before a byte of each block.
+  /// The scratch has the factors, then a byte for each block.
   static constexpr std::int64_t room_of_factors = 128;
   template <class, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
     return room_of_factors + blocks_of(c.size(in::gradient)) + most_pieces(c, in::gradient);

@@ -1,6 +1,6 @@
-// Kernel of op/redistribute.hpp: what each rank does alone, and the collective between the ranks of
-// the node's axis. Parts are sent in one piece each; where the dim they are of is not the outermost
-// they are packed before, or unpacked after, in the scratch that the rule declares.
+// Kernel of op/redistribute.hpp: the work of each rank alone, and the collective between the ranks
+// of the node's axis. Each shard is sent in one piece. Where the cut dim is not the outermost,
+// shards are packed before, or unpacked after, in the scratch that the rule declares.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
@@ -23,7 +23,7 @@ template <> struct kernel_of<&op::redistribute> {
     T* const y = c.out(out::y);
     const std::int64_t count = c.size(in::x);
     const collective what = collective_of(from, to);
-    if (what == collective::none) { // one rank's matter, and no copy where y is another name of x
+    if (what == collective::none) { // one rank's own work; no copy where y is another name of x
       if (x != y) rows::slice(c.lane(), 1, 1, count, 0, x, y);
       return;
     }
@@ -43,7 +43,7 @@ template <> struct kernel_of<&op::redistribute> {
       return rows::slice(c.lane(), given.outer, ranks, given.run, me, x, y);
     if (what == collective::zero_pad)
       return rows::zero_pad(c.lane(), taken.outer, ranks, taken.run, me, x, y);
-    // Packed in scratch, or in y where scratch is needed behind the collective.
+    // Shards are packed in scratch, or in y where the collective writes into scratch.
     const bool packs = given.outer > 1, unpacks = taken.outer > 1;
     T* const scratch = packs || unpacks ? reinterpret_cast<T*>(c.declared_scratch()) : nullptr;
     T* const packed = unpacks ? y : scratch;
@@ -58,7 +58,8 @@ template <> struct kernel_of<&op::redistribute> {
   }
 
 private:
-  /// Of a range (graph/graph.hpp) the padding behind the last element has no memory here.
+  /// Throws mc::error unless the range divides evenly: the padding behind the last element of a
+  /// range (graph/graph.hpp) has no memory here.
   static void require_equal_parts(std::int64_t elements, axis over, std::int64_t ranks) {
     if (elements % ranks != 0)
       throw error(exit_code::mismatch, "a range of " + std::to_string(elements) +
@@ -66,7 +67,7 @@ private:
                                            std::to_string(ranks) + " ranks of " + name_of(over) +
                                            ": use a number of ranks that divides it");
   }
-  /// Of parts (part) of one piece each.
+  /// Returns the exchange of shards (of `part` elements) that are one piece each.
   static exchange exchange_of(collective what, axis over, dtype t, const void* x, void* y,
                               std::int64_t part, source_line line, reduction by) {
     if (what == collective::all_gather) return exchange::all_gather(over, t, x, y, part, line);

@@ -1,4 +1,4 @@
-// Kernel of op/rope.hpp. Sines and cosines of all positions come from one table a device.
+// Kernel of op/rope.hpp. A device has one table with the sines and cosines of all positions.
 #pragma once
 
 #include <megacpp/kernel/kernel.hpp>
@@ -15,7 +15,7 @@ namespace mc {
 namespace detail {
 template <std::int64_t N> constexpr fixed<N / 2> half_of(fixed<N>) { return {}; }
 constexpr std::int64_t half_of(std::int64_t n) { return n / 2; }
-/// Rows of the table.
+/// Returns the number of rows of the table.
 template <class Call> constexpr std::int64_t positions_of(const Call& c) {
   return c.value_of(op::rope_in::positions).below;
 }

@@ -1,4 +1,4 @@
-// Sines and cosines of rotary positions (kernel/rows/rope.hpp), made on the host before a run.
+// Sines and cosines of rotary positions (kernel/rows/rope.hpp), which the host makes before a run.
 #pragma once
 
 #include <megacpp/threads/parallel.hpp>
@@ -9,8 +9,8 @@
 
 namespace mc {
 
-/// cos and sin, both (count, w.size()): row t holds position positions[t], or t where positions is
-/// null.
+/// Fills cos and sin, both (count, w.size()): row t is for position positions[t], or t where
+/// positions is null.
 template <class G> void build_rope_table(std::int64_t count, std::span<const double> w,
                                          const std::int32_t* positions, G* cos, G* sin) {
   const auto half = static_cast<std::int64_t>(w.size());

@@ -50,7 +50,8 @@ template <> struct kernel_of<&op::router_statistics> { // l, experts -> s, c, z
   using in = op::router_statistics_in;
   using out = op::router_statistics_out;
   template <class T> using block = rows::router_statistics_block<T>;
-  /// Whether blocks of threads run it, which read a token's logsumexp from scratch.
+  /// logsumexps_in_scratch: blocks of threads run the body and read a token's logsumexp from
+  /// scratch.
   template <class Call>
   static constexpr bool logsumexps_in_scratch = rows::detail::sums_by_parts<lane_of<Call>>();
 

@@ -1,5 +1,5 @@
-// Products of tiles that stay in cache: one processor's vector registers, an explicit order of
-// every sum, no libraries. Attention is built of these.
+// Products of tiles that stay in cache, by the vector registers of one core, with an explicit order
+// of every sum and no library. Attention is built of these.
 #pragma once
 
 #include <megacpp/vectors/vec.hpp>
@@ -11,20 +11,20 @@ namespace mc::tile {
 /// and c_row elements, columns a multiple of register_lanes<G>.
 template <class G> struct operands {
   const G* a;
-  std::int64_t a_stride; // of the index that is not contiguous
+  std::int64_t a_stride; // stride of the index of a that is not contiguous
   const G* b;
   std::int64_t b_row;
   G* c;
   std::int64_t c_row;
 };
 
-/// Which index of a has stride one.
+/// The index of a that has stride one.
 enum class contiguous { depth, row };
-/// What the sum starts from: zero, or c.
+/// The number that a sum starts from: zero, or c.
 enum class start { zero, c };
 
-// Rows of c per block for N registers of columns: enough chains to hide the latency of fma, few
-// enough for c, one row of b and one element of a to stay in registers.
+// The rows of c in a block, for N registers of columns: enough chains to hide the latency of fma,
+// few enough for c, one row of b and one element of a to stay in registers.
 inline constexpr bool many_registers = mc::detail::register_count >= 32;
 constexpr int block_columns = many_registers ? 4 : 2;
 constexpr int block_rows(int columns) {
@@ -75,13 +75,13 @@ template <class G, int N, contiguous A>
 }
 } // namespace detail
 
-/// The product above for all rows and columns.
+/// Computes the product of `operands` for all rows and columns.
 template <contiguous A, class G> void multiply(const operands<G>& p, std::int64_t rows,
                                                std::int64_t columns, std::int64_t depth,
                                                start from) {
   constexpr int w = register_lanes<G>;
   for (std::int64_t n = 0; n < columns;) {
-    // Panels of nearly equal width: five registers are 3 + 2, not 4 + 1.
+    // Panels have nearly equal width: five registers are cut into 3 + 2, not 4 + 1.
     const std::int64_t left = (columns - n) / w;
     const std::int64_t panels = (left + block_columns - 1) / block_columns;
     const std::int64_t width = (left + panels - 1) / panels;

@@ -1,23 +1,25 @@
-// The check that a prepared attention passes before it is trusted, as products pass theirs
-// (exec/product_check.hpp): versions of libraries have computed wrong numbers for single shapes.
+// The check that a prepared attention of a library passes before it is trusted, as products pass
+// theirs (exec/product_check.hpp): versions of libraries have computed wrong numbers for single
+// shapes.
 //
 // The library computes the whole shape once on numbers of the check's own. All results must be
-// written and finite, nothing beside them may change, and what belongs to the first key head of the
-// first sequence and to the last one of the last must be what the tiled kernels of the host compute
-// in fp32 (kernel/attention_forward.hpp). The scores have a standard deviation of 2, so that a
-// query that sees one key too many or too few shows in lse, which is fp32.
+// written and finite, nothing beside them may change, and the results for the first key head of the
+// first sequence and for the last key head of the last sequence must be those that the tiled
+// kernels of the host compute in fp32 (kernel/attention_forward.hpp). The scores have a standard
+// deviation of 2, so that a query that sees one key too many or too few shows in lse, which is
+// fp32.
 //
-// Packed sequences have documents of many lengths, from one token on, one of which is in two pieces
-// with others between them, and the last of which ends with its sequence. Their numbers differ by
-// less than fp32 tells apart, and their borders by sequence. In every second sequence the last
-// token is a document of its own with a score of about -150: where a mask was applied, cuDNN has
-// taken the columns behind the last one for scores of 0, whose e^(0 - lse) is infinite then
+// Packed sequences have documents of many lengths, from one token on. One document is in two pieces
+// with others between them, and the last document ends with its sequence. Documents' numbers differ
+// by less than fp32 tells apart, and their borders differ by sequence. In every second sequence the
+// last token is a document of its own with a score of about -150: where a mask was applied, cuDNN
+// has taken the columns behind the last one for scores of 0, whose e^(0 - lse) is infinite then
 // (github.com/pytorch/pytorch/issues/196678).
 //
-// The library rounds P and dS to bf16 before it multiplies them, O before its product with dy, and
-// the parts of dK and dV that each head has before it adds them up: an element may be wrong by
-// 2^-8 of itself and 2^-8 (of o) or 2^-6 (of gradients) of the largest of its head, or of the terms
-// of dq and dk where these cancel.
+// The library rounds to bf16: P and dS before it multiplies them, O before its product with dy, and
+// the terms of dK and dV of each head before it adds them up. So an element may be wrong by 2^-8 of
+// itself and 2^-8 (o) or 2^-6 (gradients) of the largest element of its head, or of the terms of dq
+// and dk where these cancel.
 #pragma once
 
 #include <megacpp/exec/attention_source.hpp>
@@ -37,7 +39,8 @@ namespace mc {
 
 class attention_check {
 public:
-  /// Of the gradient of a shape the check computes o and lse before, by the same library.
+  /// Lays out the memory of a check. For a gradient, the check computes o and lse first, by the
+  /// same library.
   explicit attention_check(const fused_attention_shape& s) : s_(s) {
     const std::int64_t of_q = s.heads * s.head_dim, of_k = s.kv_heads * s.head_dim;
     const auto place = [&](array& a, bool is_there, std::int64_t per_sequence, dtype type) {
@@ -57,12 +60,11 @@ public:
     place(documents_, s.packed, s.tokens, dtype::i32);
   }
 
-  /// Memory of the device that the check needs.
+  /// Returns the bytes of device memory that the check needs.
   std::int64_t bytes() const { return bytes_; }
 
-  /// run(forward, gradient) starts what computes the results of a shape; false: it could not. Both
-  /// calls lack scratch. Returns what the library does wrong, as a verb with an object; nothing if
-  /// it may be trusted.
+  /// Starts the computation of a shape's results: (forward, gradient). Both calls lack scratch.
+  /// Returns false if it could not be started.
   using run_attention =
       std::function<bool(const fused_attention_call&, const fused_attention_grad_call&)>;
   std::string fault(device& on, std::byte* memory, const run_attention& run) const {
@@ -93,29 +95,29 @@ public:
 private:
   static constexpr std::int64_t guard = 256; // bytes on each side of an array
 
-  /// An array in the check's memory: so many elements a sequence.
+  /// An array in the check's memory, with so many elements for each sequence.
   struct array {
     std::int64_t begin = -1, elements = 0;
     dtype type = dtype::bf16;
     bool there() const { return begin >= 0; }
-    std::int64_t bytes() const { return elements * size_of(type); } ///< of a sequence
+    std::int64_t bytes() const { return elements * size_of(type); } ///< bytes of a sequence
     std::int64_t at(std::int64_t sequence) const { return begin + sequence * bytes(); }
   };
 
   double most_of_q() const {
     return 6 / (s_.score_scale() * std::sqrt(static_cast<double>(s_.head_dim)));
   }
-  /// The documents of a packed sequence, by their numbers.
+  /// Returns the documents of a packed sequence, by their numbers.
   std::vector<std::int32_t> documents(std::int64_t sequence) const {
     const std::int64_t S = s_.tokens, one = 3 * S / 8 + sequence, again = 5 * S / 8,
                        then = 3 * S / 4;
     constexpr std::int32_t first = 1 << 30;
     std::vector<std::int32_t> x;
     for (std::int64_t t = 0; t < S; ++t) {
-      std::int64_t document = 0; // up to `one`, and again before `then`
+      std::int64_t document = 0; // document 0: tokens before `one`, and from `again` to `then`
       if (t == S - 1 && last_is_alone(sequence)) document = 1;
       else if (t >= then) document = 2;
-      else if (t >= one && t < again) // of 1, 3, 5, ... tokens
+      else if (t >= one && t < again) // documents of 1, 3, 5, ... tokens
         document = 3 + static_cast<std::int64_t>(std::sqrt(static_cast<double>(t - one)));
       x.push_back(first + static_cast<std::int32_t>(document));
     }
@@ -123,8 +125,8 @@ private:
   }
   static bool last_is_alone(std::int64_t sequence) { return sequence % 2 == 0; }
 
-  /// Numbers that look random, the same for the same array and sequence: up to 1 in magnitude, and
-  /// those of q so large that scores have the deviation that is wanted. Where the last token is a
+  /// Returns numbers that look random, the same for the same array and sequence: up to 1 in
+  /// magnitude, and q so large that scores have the deviation of 2. Where the last token is a
   /// document, its queries are its keys times a number that makes its scores about -150.
   std::vector<bf16> input(const array& a, std::int64_t sequence) const {
     std::vector<bf16> x = random(a, sequence);
@@ -189,7 +191,7 @@ private:
     return true;
   }
 
-  /// Columns [first, first + count) of the rows of a sequence, as fp32.
+  /// Returns columns [first, first + count) of the rows of a sequence, as fp32.
   std::vector<float> columns(const std::vector<bf16>& x, std::int64_t stride, std::int64_t first,
                              std::int64_t count) const {
     std::vector<float> y;
@@ -199,8 +201,8 @@ private:
         y.push_back(static_cast<float>(x[static_cast<std::size_t>(t * stride + first + d)]));
     return y;
   }
-  /// `least`: the size of the terms that an array's elements are sums of. Terms are rounded by as
-  /// much where all sums are small, so the bound is never less than what follows from them.
+  /// Compares results. `least` is the size of the terms that an array's elements are sums of: terms
+  /// are rounded even where all sums are small, so the bound is never less than that of such terms.
   static std::string differing(const char* name, const std::vector<float>& got,
                                const std::vector<float>& want, double roundings, double least) {
     double most = least;
@@ -212,7 +214,8 @@ private:
     return {};
   }
 
-  /// What belongs to one key head of a sequence, and to the query heads that read it.
+  /// Checks the results of one key head of a sequence, and of the query heads that read it. Returns
+  /// what is wrong.
   std::string fault_of_head(device& on, const std::byte* memory, std::int64_t b,
                             std::int64_t kv) const {
     const std::int64_t S = s_.tokens, D = s_.head_dim, group = s_.heads / s_.kv_heads;
@@ -247,9 +250,10 @@ private:
     std::string wrong = differing("o", queries(read<bf16>(on, memory, o_, b)), o, 1, 0);
     if (!wrong.empty() || !s_.gradient) return wrong;
     const auto dy = queries(input(dy_, b));
-    // An element of dS is the difference of two numbers of this size, which are rounded before. So
-    // the errors of dq and dk are in proportion to it, even where the difference is small. A query
-    // of a short document multiplies them by a probability near 1, and no gradient need be larger.
+    // An element of dS is the difference of two numbers of size `terms`, which are rounded before.
+    // So the errors of dq and dk are in proportion to `terms`, even where the difference is small.
+    // A query of a short document multiplies the errors by a probability near 1, and no gradient
+    // need be larger.
     const double terms =
         s_.score_scale() * std::sqrt(static_cast<double>(D)) / (s_.packed ? 4 : 16);
     std::vector<float> dq(q.size()), dk(k.size()), dv(v.size());

@@ -1,5 +1,5 @@
-// Attention as cuDNN is asked for it: graphs of plain operations, which the library's fused kernels
-// recognise (cuDNN developer guide, "Fused flash attention fprop" and "bprop").
+// Graphs of plain operations by which cuDNN is asked for attention; the library's fused kernels
+// recognise them (cuDNN developer guide, "Fused flash attention fprop" and "bprop").
 //
 //   P = softmax(scale Q K^T) where a query sees a key,  O = P V,
 //   stats = log of the softmax's denominators
@@ -17,7 +17,7 @@
 
 namespace mc {
 
-/// The tensors of a graph of attention that its caller has, as cuDNN numbers them.
+/// The tensors of an attention graph that the caller has. The numbers are their names in cuDNN.
 enum class attention_tensor : std::int64_t {
   q = 1,
   k,
@@ -30,30 +30,31 @@ enum class attention_tensor : std::int64_t {
   dv,
   row_sums,       // (B, A, S) fp32, of dy o
   dq_accumulator, // (B, A, S, D) fp32; not where the gradient is deterministic
-  scale,          // these four are numbers on the host
+  scale,          // a number on the host, as the next three
   hidden,
   one,
   window,         // int32
-  query_document, // (B, S) int32, as the next
+  query_document, // (B, S) int32, as key_document
   key_document,
 };
 
-/// A graph as it is written: tensors, and operations on them. What it makes, it keeps.
+/// A graph that is being written: tensors, and operations on them. It keeps all descriptors that it
+/// makes.
 class cudnn_graph {
 public:
   using value = const cudnn_descriptor&;
   using extents = std::vector<std::int64_t>;
 
-  /// A tensor in memory, which begins at a multiple of `alignment` bytes.
+  /// Adds a tensor in memory, which begins at a multiple of `alignment` bytes.
   value stored(attention_tensor name, const extents& dims, const extents& strides,
                cudnnDataType_t type, std::int64_t alignment = 16) {
     return make(static_cast<std::int64_t>(name), dims, strides, type, false, false, alignment);
   }
-  /// A number on the host.
+  /// Adds a number on the host.
   value number(attention_tensor name, cudnnDataType_t type = CUDNN_DATA_FLOAT) {
     return make(static_cast<std::int64_t>(name), {1, 1, 1, 1}, {1, 1, 1, 1}, type, false, true);
   }
-  /// What one operation hands to the next.
+  /// Adds a tensor that one operation hands to the next.
   value between(const extents& dims, const extents& strides, cudnnDataType_t type) {
     return make(next_++, dims, strides, type, true, false);
   }
@@ -75,11 +76,11 @@ public:
               cudnnDataType_t arithmetic = CUDNN_DATA_FLOAT) {
     pointwise(mode, arithmetic, x, &b, nullptr, y, -1);
   }
-  /// y = the index of each element of x along an axis.
+  /// Adds y = the index of each element of x along an axis.
   void index(value x, std::int64_t axis, value y) {
     pointwise(CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, x, nullptr, nullptr, y, axis);
   }
-  /// y = x where the mask is true, else `other`.
+  /// Adds y = x where the mask is true, else `other`.
   void select(value x, value other, value mask, value y) {
     pointwise(CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, x, &other, &mask, y, -1);
   }
@@ -101,7 +102,8 @@ public:
         .finalize("a reshape");
   }
 
-  /// The whole, for a handle, or for none where a device is described by its properties.
+  /// Returns the finished graph for a handle, or for none where the device is given by its
+  /// properties.
   cudnn_descriptor& finalized(cudnnHandle_t handle) {
     cudnn_descriptor& all = keep(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     if (handle != nullptr) all.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
@@ -148,15 +150,15 @@ private:
     d.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y).finalize("the operation of a function");
   }
 
-  std::int64_t next_ = 1000; ///< the name of what is between operations
+  std::int64_t next_ = 1000; ///< the name of the next tensor between operations
   std::vector<cudnnBackendDescriptor_t> operations_;
   std::vector<std::unique_ptr<cudnn_descriptor>> kept_;
 };
 
 namespace detail {
 
-/// Writes the graphs of one shape. Tensors are (B, A, S, D) for cuDNN, however they lie: those of a
-/// caller with the heads of a token side by side.
+/// Writes the graphs of one shape. Tensors are (B, A, S, D) for cuDNN, whatever their strides: the
+/// caller's tensors have the heads of a token side by side.
 class attention_writer {
 public:
   attention_writer(cudnn_graph& g, const fused_attention_shape& s) : g_(g), s_(s) {}
@@ -232,7 +234,8 @@ private:
   value stored(attention_tensor name, const extents& dims, const extents& strides) {
     return g_.stored(name, dims, strides, CUDNN_DATA_BFLOAT16);
   }
-  /// Where a plan is for some of the sequences, their rows of fp32 may begin behind any others.
+  /// Returns the tensor of stats. A plan for some of the sequences may begin at any row of fp32, so
+  /// the tensor is aligned to one number.
   value stored_stats() {
     return g_.stored(attention_tensor::stats, rows_, of_rows_, CUDNN_DATA_FLOAT, sizeof(float));
   }
@@ -241,7 +244,8 @@ private:
   value row() { return g_.between(rows_, of_rows_, CUDNN_DATA_FLOAT); }
   value integers() { return g_.between(scores_, by_row_, CUDNN_DATA_INT32); }
   value truths() { return g_.between(scores_, by_row_, CUDNN_DATA_BOOLEAN); }
-  /// The scores where a query sees a key, elsewhere the number that stands for minus infinity.
+  /// Returns the scores where a query sees a key, and the number that stands for minus infinity
+  /// elsewhere.
   value masked(value all) {
     value none = g_.number(attention_tensor::hidden);
     value scores = s_.packed ? of_one_document(all, none) : all;
@@ -261,8 +265,8 @@ private:
     g_.select(causal, none, near, seen);
     return seen;
   }
-  /// The scores whose query and key are of one document. cuDNN compares numbers that are there for
-  /// each score: those of the queries and of the keys are spread by adding each to a 0.
+  /// Returns the scores whose query and key are of one document. cuDNN compares numbers that exist
+  /// for each score: the numbers of queries and of keys are spread by adding each to a 0.
   value of_one_document(value scores, value none) {
     value query = g_.stored(attention_tensor::query_document, {B, 1, S, 1}, {S, 1, 1, 1},
                             CUDNN_DATA_INT32, sizeof(std::int32_t)),
@@ -278,7 +282,7 @@ private:
     g_.select(scores, none, same, seen);
     return seen;
   }
-  /// x^T y, of all heads, to the key heads that they share.
+  /// Adds sum = x^T y of all heads, summed over the heads that share a key head.
   void to_key_heads(value x_across, value y, value sum) {
     if (s_.heads == s_.kv_heads) return g_.matmul(x_across, y, sum);
     value of_heads = g_.between(heads_, dense_, CUDNN_DATA_BFLOAT16);
@@ -300,8 +304,8 @@ private:
 
 } // namespace detail
 
-/// Writes the graph of attention of a shape; `deterministic`: its gradient adds to nothing in an
-/// order that chance chooses.
+/// Writes the graph of attention of a shape. `deterministic`: the gradient adds nothing in an order
+/// that varies.
 inline void write_attention(cudnn_graph& g, const fused_attention_shape& s, bool deterministic) {
   detail::attention_writer w(g, s);
   if (s.gradient) w.gradient(deterministic);

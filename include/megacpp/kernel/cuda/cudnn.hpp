@@ -1,4 +1,5 @@
-// What cuDNN's backend C API makes and takes back are values here, and its answers are errors.
+// The handles and descriptors of cuDNN's backend C API as values that own them, and its status
+// codes as errors.
 #pragma once
 
 #include <megacpp/io/error.hpp>
@@ -14,7 +15,7 @@ static_assert(CUDNN_VERSION >= 90600, "megacpp's attention needs cuDNN 9.6 or la
 
 namespace mc {
 
-/// Throws mc::error that names the `call` and what cuDNN says of it, unless it succeeded.
+/// Throws mc::error with the `call` and cuDNN's message unless the call succeeded.
 inline void require_cudnn(cudnnStatus_t status, const std::string& call) {
   if (status == CUDNN_STATUS_SUCCESS) return;
   char more[1024] = "";
@@ -70,7 +71,7 @@ private:
 /// A handle of the library on the current device.
 class cudnn_handle {
 public:
-  cudnn_handle() = default; ///< none
+  cudnn_handle() = default; ///< no handle
   static cudnn_handle make() {
     cudnn_handle h;
     const cudnnStatus_t status = cudnnCreate(&h.h_);

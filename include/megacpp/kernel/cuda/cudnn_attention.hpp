@@ -1,5 +1,5 @@
-// Attention by cuDNN on a CUDA device: plans of its backend C API, made of the graphs of
-// kernel/cuda/attention_graph.hpp.
+// Attention by cuDNN on a CUDA device: execution plans of its backend C API, made from the graphs
+// of kernel/cuda/attention_graph.hpp.
 #pragma once
 
 #include <megacpp/exec/cuda/device.hpp>
@@ -17,8 +17,8 @@
 namespace mc {
 
 /// The engines that cuDNN proposes for one shape, best guess first, and the plan that was made of
-/// one of them: for the device of the handle or, where the handle is null, for the one that
-/// `properties` describe, on which it cannot run.
+/// one of them. They are for the device of the handle or, where the handle is null, for the device
+/// that `properties` describe; a plan cannot run there.
 class cudnn_plan {
 public:
   cudnn_plan(const fused_attention_shape& s, bool deterministic, cudnnHandle_t handle,
@@ -65,7 +65,7 @@ public:
     plan_ = std::move(made);
   }
 
-  /// Bytes of the scratch of a call, with the workspace that cuDNN asks for.
+  /// Returns the bytes of the scratch of a call, with the workspace that cuDNN asks for.
   std::int64_t scratch() const { return places().workspace + workspace_; }
   void execute(const fused_attention_call& c) const {
     arrays all(*this, c);
@@ -85,8 +85,8 @@ public:
   }
 
 private:
-  /// The arrays of a call, by the tensors of the graph. cuDNN reads numbers of the host before a
-  /// call returns.
+  /// The arrays of a call, bound to the tensors of the graph. cuDNN reads numbers of the host
+  /// before a call returns.
   class arrays {
   public:
     template <class Call> arrays(const cudnn_plan& of, const Call& c)
@@ -120,8 +120,8 @@ private:
     const cudnn_plan& of_;
     void* workspace_;
     float scale_;
-    /// What stands for minus infinity: e^none_ is 0, and a tile that is hidden as a whole makes no
-    /// NaN of it.
+    /// The number that stands for minus infinity: e^none_ is 0, and a tile of nothing but hidden
+    /// scores makes no NaN of it.
     float none_ = -0x1p30f;
     std::int32_t window_;
     std::vector<std::int64_t> names_;
@@ -138,11 +138,12 @@ private:
   std::int64_t workspace_ = 0;
 };
 
-/// cuDNN on a CUDA device, which is the current one.
+/// cuDNN on a CUDA device, which is the current device.
 class cudnn_attention final : public attention_source {
 public:
-  /// `deterministic`: gradients have the same bits in each run. `tell` hears of the first shape
-  /// that is left to bodies. `room`: of scratch, for several sequences at once.
+  /// `deterministic`: gradients have the same bits in each run. `tell` is called for the first
+  /// shape that is left to bodies. `room`: bytes of scratch up to which several sequences are
+  /// computed at once.
   explicit cudnn_attention(cuda& on, bool deterministic = true,
                            void (*tell)(std::string_view) = nullptr,
                            std::int64_t room = cuda::attention_room)
@@ -161,7 +162,7 @@ public:
       if (handle_.get() == nullptr) handle_ = cudnn_handle::make();
       why = choose(*made);
     } catch (const error& e) {                  // bodies compute instead
-      if (e.code() == exit_code::memory) throw; // bits do not depend on what others have left
+      if (e.code() == exit_code::memory) throw; // bits do not depend on others' memory
       why = e.what();
     }
     if (!why.empty()) made->plan.reset(), leave(why + " (" + text_of(s) + ")", true);
@@ -185,7 +186,7 @@ public:
   }
 
 private:
-  /// The attention of one shape; without a plan, if cuDNN has none for it.
+  /// The attention of one shape; without a plan where cuDNN has none for it.
   struct one final : fused_attention {
     one(const cudnn_attention& source, const fused_attention_shape& s) : of(source), shape(s) {}
     void execute(const fused_attention_call& c) const override {
@@ -213,10 +214,10 @@ private:
 
     const cudnn_attention& of;
     fused_attention_shape shape;
-    std::unique_ptr<cudnn_plan> plan; ///< of so many sequences as are computed at a time
+    std::unique_ptr<cudnn_plan> plan; ///< plan for the sequences that are computed at a time
 
   private:
-    /// Bytes of a token.
+    /// Return the bytes of a token's query heads, and of its key heads.
     std::int64_t heads() const { return shape.heads * shape.head_dim * 2; }
     std::int64_t kv_heads() const { return shape.kv_heads * shape.head_dim * 2; }
     static const void* after(const void* p, std::int64_t tokens, std::int64_t bytes) {
@@ -229,7 +230,7 @@ private:
       if (!shape.packed) return {};
       return {d.queries + tokens, d.keys + tokens};
     }
-    /// f(tokens before) for the sequences that are computed at a time.
+    /// Calls f(tokens before) for each range of sequences that are computed at a time.
     template <class Call, class F> void each(const Call& c, F f) const {
       auto& on = static_cast<cuda_lane&>(c.on);
       const cudaStream_t stream = on.stream();
@@ -294,7 +295,7 @@ private:
       try {
         if (forward != nullptr) forward->execute(f), of.execute(g);
         else of.execute(f);
-      } catch (const error&) { // an engine that cannot be started is none
+      } catch (const error&) { // such an engine fails the check
         (void)cudaGetLastError();
         return false;
       }
@@ -312,7 +313,7 @@ private:
   bool deterministic_;
   std::int64_t room_;
   cudnn_handle handle_;
-  mutable std::mutex mutex_; ///< of the handle
+  mutable std::mutex mutex_; ///< guards the handle
   std::byte* lent_ = nullptr;
   std::int64_t lent_bytes_ = 0, lent_used_ = 0;
   std::vector<std::unique_ptr<one>> prepared_;

@@ -1,5 +1,5 @@
-// Sums and maxima over ranks that share a CUDA device (exec/cuda/launch.hpp), for the one unit of a
-// program that has the bodies of no type.
+// Sums and maxima over ranks that share a CUDA device (exec/cuda/launch.hpp). One unit of a program
+// includes this header: the unit with the bodies that have no element type.
 #pragma once
 
 #include <megacpp/exec/cuda/launch.hpp>
@@ -37,7 +37,7 @@ int reduce_on_cuda(CUstream_st* on, reduction by, dtype t, std::span<const void*
   case dtype::bf16: return start_sum<bf16>(on, parts, out, n);
   case dtype::i32: return start_sum<std::uint32_t>(on, parts, out, n);
   case dtype::i64: return start_sum<std::uint64_t>(on, parts, out, n);
-  case dtype::u8: break; // communicator::start refuses it
+  case dtype::u8: break; // communicator::start refuses u8
   }
   return 0;
 }

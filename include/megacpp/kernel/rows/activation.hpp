@@ -14,7 +14,7 @@
 
 namespace mc::rows {
 
-/// sigmoid and its derivative, from one exponential and one division.
+/// The sigmoid of x and its slope, by one exponential and one division.
 template <class V> struct sigmoid_and_slope {
   V value, slope;
   MEGACPP_HD explicit sigmoid_and_slope(V x) {
@@ -34,7 +34,7 @@ struct gelu_exact {
 };
 
 struct gelu_tanh {
-  // 2 sqrt(2/pi), and that times 0.044715.
+  // linear is 2 sqrt(2/pi), and cubic is that times 0.044715.
   static constexpr double linear = 1.5957691216057308, cubic = 0.071354816272600249;
 
   template <class V> MEGACPP_HD static V value(V x) {

@@ -1,6 +1,6 @@
 // AdamW (Loshchilov, Hutter, "Decoupled weight decay regularization", ICLR 2019) on a flat range,
-// in the order of torch.optim.AdamW. Arithmetic and masters are in G = accumulator_t<T>, and so are
-// moments, or bf16.
+// in the order of torch.optim.AdamW. Arithmetic and masters are in G = accumulator_t<T>; moments
+// are in G or bf16.
 //
 //   g' = g scale                              scale: clipping, and the mean over micro-batches
 //   p -= lr decay p
@@ -9,8 +9,9 @@
 //   p -= lr / (1 - beta1^t) m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
 //   weight = round(p)
 //
-// A block of elements tells whether all that it wrote is finite: 0 x + 0 y is 0, unless one of them
-// is infinite or not a number. A second moment that overflows would otherwise freeze its parameter,
+// A block of elements reports if a number that it wrote is not finite: 0 x + 0 y is 0 unless x or y
+// is infinite or a NaN. A second moment that overflows would freeze its parameter otherwise, and
+// nothing else would show it.
 // and nothing else would show it.
 #pragma once
 
@@ -24,8 +25,8 @@
 
 namespace mc::rows {
 
-/// The numbers by which one step multiplies. Where the gradients' factor is not finite, `applies`
-/// is 0, and the step changes nothing.
+/// The factors of one step. Where the gradients' factor is not finite, `applies` is 0, and the step
+/// changes nothing.
 template <class G> struct adamw_factors {
   G keep;         // 1 - lr decay
   G beta1, rest1; // beta1, 1 - beta1
@@ -34,10 +35,10 @@ template <class G> struct adamw_factors {
   G root;         // 1 / sqrt(1 - beta2^t)
   G eps;
   G scale;
-  int_like<G> applies; // 1 or 0; as wide as the others, so that no byte here is left unset
+  int_like<G> applies; // 1 or 0; as wide as the others, so that no byte is left unset
 };
 
-/// t counts steps from 1. Computed in double, rounded once.
+/// Computes the factors of step t, counted from 1, in double; each is rounded once.
 template <class G> MEGACPP_HD adamw_factors<G> adamw_step(std::int64_t t, double lr, double beta1,
                                                           double beta2, double eps, double decay,
                                                           double scale) {
@@ -55,7 +56,7 @@ template <class G> MEGACPP_HD adamw_factors<G> adamw_step(std::int64_t t, double
           scale - scale == 0};
 }
 
-/// The factors of the step behind *done steps.
+/// Computes the factors of the step that follows *done steps.
 template <class G> struct factors_of_step {
   double beta1, beta2, eps, decay;
   const std::int64_t* done; // ()
@@ -68,7 +69,7 @@ template <class G> struct factors_of_step {
   }
 };
 
-/// Moments that are kept as they are computed.
+/// Moments that are stored as they are computed.
 struct kept_moments {
   template <class G> using type = G;
   struct state {
@@ -80,39 +81,41 @@ struct kept_moments {
     mc::store(m, i, m1), mc::store(v, i, v1);
   }
 };
-/// Moments of bf16, each rounded up with the probability that makes its mean what it was (Gupta et
-/// al. 2015, stochastic rounding): by a random number of the seed, the step, the parameter and the
-/// element of the logical tensor, the lower half of a word for m and the upper one for v.
+/// Moments of bf16, each rounded up with the probability that keeps its mean (Gupta et al. 2015,
+/// stochastic rounding). The random bits follow from the seed, the step, the parameter and the
+/// element of the logical tensor: the lower half of a random number is for m and the upper half for
+/// v.
 struct rounded_moments {
   template <class> using type = bf16;
   static constexpr int dims = 4;
-  /// Which elements a parameter of a layer has in the group: those of a box of the logical tensor.
+  /// The elements of a layer's parameter in the range of parameters: those of a box of the logical
+  /// tensor.
   struct origin {
     std::int64_t begin, count, key;
     struct {
       std::int64_t whole, local, first;
     } dim[dims];
   };
-  std::int64_t first;        // where the range begins in the group
-  std::int64_t rows;         // parameters of layers that the group has
-  const origin* origins;     // (rows), by their beginning
+  std::int64_t first;        // place of the first element in the range of parameters
+  std::int64_t rows;         // number of layers' parameters in the range
+  const origin* origins;     // (rows), in the order of their beginnings
   const std::int64_t* seed;  // ()
-  const std::int64_t* steps; // (): done before this one
+  const std::int64_t* steps; // (): number of steps done before this one
 
-  /// Random words of elements of a group. Of those that follow each other a key serves the ones of
-  /// one parameter, a place the ones that do so in the logical tensor, and a call of the generator
-  /// four of them.
+  /// The random numbers of consecutive elements. A key serves the elements of one parameter, a
+  /// place serves elements that are consecutive in the logical tensor, and a call of the generator
+  /// serves four elements.
   struct state {
     const rounded_moments& of;
     std::int64_t next = -1;             // the element after the last one
-    std::int64_t row = 0, behind = 0;   // of the last one, and where the row after that begins
-    std::int64_t logical = 0, left = 0; // the next one's place, and how many follow with it
+    std::int64_t row = 0, behind = 0;   // row of the last element, and where the next row begins
+    std::int64_t logical = 0, left = 0; // the next element's place; elements that follow there
     std::uint64_t key = 0, counter = 0;
     bool drawn = false;
     philox_words words{};
 
     MEGACPP_HD explicit state(const rounded_moments& r) : of(r) {}
-    /// The word of an element, which is 0 where the element is padding.
+    /// Returns the random number of an element; 0 for padding.
     MEGACPP_HD std::uint32_t word(std::int64_t element) {
       if (element != next || element >= behind) find(element);
       next = element + 1;
@@ -123,7 +126,7 @@ struct rounded_moments {
       if (!drawn || fourth != counter) counter = fourth, words = philox(key, counter), drawn = true;
       return words[static_cast<std::size_t>(logical++ % 4)];
     }
-    /// The last row that begins at or before an element, and its key.
+    /// Finds the last row that begins at or before an element, and the row's key.
     MEGACPP_HD void find(std::int64_t element) {
       row = 0;
       for (std::int64_t high = of.rows; high - row > 1;) {
@@ -136,7 +139,7 @@ struct rounded_moments {
       key = random_key(random_key(bits(*of.seed), bits(of.origins[row].key)), bits(*of.steps));
       left = 0, drawn = false;
     }
-    /// Where an element of the row lies in the logical tensor; nowhere, where it is padding.
+    /// Finds the place of an element of the row in the logical tensor; padding has none.
     MEGACPP_HD void place(std::int64_t element) {
       const origin& o = of.origins[row];
       std::int64_t i = element - o.begin, stride = 1;
@@ -160,8 +163,8 @@ struct rounded_moments {
       v[i.first + k] = rounded(static_cast<float>(of_v[k]), w >> 16);
     }
   }
-  /// x, or its neighbour of bf16 away from zero, where so much of 2^16 is added to what is cut off;
-  /// never an infinite one of a finite number.
+  /// Returns x without the lower 16 bits of its float, or its neighbour of bf16 away from zero, if
+  /// adding `noise` to these bits carries. A finite number never becomes infinite.
   MEGACPP_HD static bf16 rounded(float x, std::uint32_t noise) {
     if (!(x - x == 0)) return convert<bf16>(x);
     const auto bits = std::bit_cast<std::uint32_t>(x), up = bits + noise;
@@ -180,7 +183,7 @@ template <class T, class Moments = kept_moments> struct adamw_block {
   M* m;                            // (n)
   M* v;                            // (n)
   T* weight;                       // (n); may be master where T is G
-  std::uint8_t* broken;            // (blocks_of(n)): 1 where a block holds what is not finite
+  std::uint8_t* broken;            // (blocks_of(n)): 1 if a number of the block is not finite
   Moments moments{};
 
   bool aligned() const { return rows_aligned<T>(flat_block, grad, master, m, v, weight); }
@@ -203,9 +206,10 @@ template <class T, class Moments = kept_moments> struct adamw_block {
       const auto zero = vec<G, decltype(i)::count>(G(0));
       auto finite = fma(m1, zero, v1 * zero);
       if constexpr (!std::is_same_v<M, G>)
-        finite = fma(load<G>(m, i), zero, load<G>(v, i) * zero); // as they were written
-      // A weight that is not finite shows a master that is not, and a master that rounds to none.
-      // Where the two are one it is at hand; read again, it costs where memory is the limit.
+        finite = fma(load<G>(m, i), zero, load<G>(v, i) * zero); // as they were stored
+      // A weight that is not finite shows a master that is not finite, or that rounds to infinity.
+      // Where weight and master are one, p is at hand; reading it again would cost time where
+      // memory is the limit.
       if constexpr (std::is_same_v<T, G>) return fma(p, zero, finite);
       else return fma(load<G>(weight, i), zero, finite);
     });
@@ -213,7 +217,7 @@ template <class T, class Moments = kept_moments> struct adamw_block {
   }
 };
 
-/// How many of so many bytes are 1; the others are 0.
+/// Counts the ones among n bytes that are 0 or 1.
 struct count_of_ones {
   std::int64_t n;
   const std::uint8_t* x; // (n)
@@ -227,7 +231,8 @@ struct count_of_ones {
   }
 };
 
-/// Tells in *count how many blocks hold what is not finite. `broken` has room for blocks_of(n).
+/// Updates n elements, and writes to *count how many blocks have a number that is not finite.
+/// `broken` has room for blocks_of(n).
 template <class T, class Device>
 void adamw(Device& on, std::int64_t n, const adamw_factors<accumulator_t<T>>* factors,
            const accumulator_t<T>* grad, accumulator_t<T>* master, accumulator_t<T>* m,
@@ -237,7 +242,7 @@ void adamw(Device& on, std::int64_t n, const adamw_factors<accumulator_t<T>>* fa
   for_one(on, count_of_ones{blocks_of(n), body.broken, count});
 }
 
-/// A bias that balances experts, by the sign of an expert's load (op/optimizer.hpp):
+/// Updates the biases that balance experts, by the sign of each expert's load (op/optimizer.hpp):
 ///   master -= rate sign(load),  weight = round(master)
 /// unless the factor is not finite.
 template <class T> struct balance_block {

@@ -1,10 +1,10 @@
-// Attention by tiles, for devices that are no CPU (op/attention.hpp has the equations).
+// Attention by tiles, for devices other than CPUs (op/attention.hpp has the equations).
 //
-// A team takes a tile of queries and as many keys at a time. Its threads compute their scores and
-// put them into memory that they share; then they multiply these with the values. Keys follow each
-// other with a running maximum m and sum l (Milakov and Gimelshein 2018). Tiles of which no pair
-// sees each other are left out, as those of other documents are. What a query gets depends on its
-// own keys alone, and not on the other queries of its tile.
+// A team takes a tile of queries and goes over the keys by tiles. Its threads compute scores and
+// put them into memory that they share; then they multiply the scores with the values. Tiles of
+// keys follow each other with a running maximum m and sum l (Milakov and Gimelshein 2018). A tile
+// in which no query sees a key is left out, such as one of other documents. The results of a query
+// depend on its own keys alone, and not on the other queries of its tile.
 #pragma once
 
 #include <megacpp/exec/launch.hpp>
@@ -24,9 +24,9 @@ namespace mc {
 struct attention_visibility {
   double scale = 1; // usually 1 / sqrt(D)
   bool causal = true;
-  std::int64_t window = 0; // 0: none
-  // Positions (B, Sq) and (B, Sk), or null: then key j stands at j and query i at
-  // i + max(Sk - Sq, 0), so that with fewer queries than keys the queries are the last ones.
+  std::int64_t window = 0; // 0: there is no window
+  // Positions (B, Sq) and (B, Sk), or null: key j stands at j then, and query i at i + max(Sk - Sq,
+  // 0), so that fewer queries than keys are the last ones.
   const std::int32_t* query_position = nullptr;
   const std::int32_t* key_position = nullptr;
   // Document numbers (B, Sq) and (B, Sk) of packed sequences, both or neither.
@@ -36,11 +36,11 @@ struct attention_visibility {
 
 namespace rows {
 
-inline constexpr int attention_tokens = 64; ///< of a tile
+inline constexpr int attention_tokens = 64; ///< number of tokens in a tile
 
 namespace detail {
 
-/// A query as its keys see it: its place and its document.
+/// A query as keys see it: its place and its document.
 struct seen_from {
   std::int64_t position, document;
 };
@@ -59,7 +59,7 @@ MEGACPP_HD bool sees(const attention_visibility& o, const attention_extents& s, 
   return o.key_document == nullptr || o.key_document[at] == q.document;
 }
 
-/// a . b in G, from the first element to the last.
+/// Returns a . b in G, summed from the first element to the last.
 template <class G, class T> MEGACPP_HD G dot(const T* a, const T* b, std::int64_t n) {
   vec<G, 1> sum(G(0));
   for (std::int64_t d = 0; d < n; ++d)
@@ -67,12 +67,12 @@ template <class G, class T> MEGACPP_HD G dot(const T* a, const T* b, std::int64_
   return sum.v[0];
 }
 
-/// Where a tile lies: `count` tokens of a head from `first` on.
+/// The place of a tile: `count` tokens of a head from `first` on.
 struct tile_place {
   std::int64_t sequence, head, first;
   int count;
-  /// Tile `row` of tokens in sequences of heads, the last tokens first: with causal attention these
-  /// take longest.
+  /// Finds tile `row` among the tokens of all sequences and heads. The last tokens come first: with
+  /// causal attention they take longest.
   MEGACPP_HD tile_place(std::int64_t tokens, std::int64_t heads, std::int64_t row) {
     const std::int64_t tiles = tiles_of(tokens);
     first = (tiles - 1 - row % tiles) * attention_tokens;
@@ -84,7 +84,7 @@ struct tile_place {
   }
 };
 
-/// The least and the greatest place and document of some tokens.
+/// The least and the greatest place and document of a range of tokens.
 struct token_bounds {
   double first_place, last_place, first_document, last_document;
 };
@@ -101,7 +101,8 @@ template <class Team> MEGACPP_HD void bounds_of_numbers(const Team& team, const 
   };
   least = -greatest_of(-1), greatest = greatest_of(1);
 }
-/// Of n tokens from the first on; without numbers of places these are place, place + 1, ...
+/// Returns the bounds of n tokens from the first on. Without `places`, the tokens stand at place,
+/// place + 1, ...
 template <class Team>
 MEGACPP_HD token_bounds bounds_of(const Team& team, const std::int32_t* places, std::int64_t place,
                                   const std::int32_t* documents, std::int64_t first,
@@ -127,7 +128,8 @@ MEGACPP_HD token_bounds bounds_of_keys(const Team& team, const attention_visibil
   return bounds_of(team, o.key_position, first, o.key_document, b * s.keys + first, n);
 }
 
-/// No query of a tile sees a key from this one on, where keys stand at their indices.
+/// Returns the index behind the last key that a query of the tile sees; all keys are below it where
+/// keys stand at other places than their indices.
 MEGACPP_HD std::int64_t keys_until(const attention_visibility& o, const attention_extents& s,
                                    const token_bounds& queries) {
   if (o.key_position != nullptr || !(o.causal || o.window > 0)) return s.keys;
@@ -135,7 +137,7 @@ MEGACPP_HD std::int64_t keys_until(const attention_visibility& o, const attentio
   return until < s.keys ? until : s.keys;
 }
 
-/// Which pairs of some queries and some keys see each other.
+/// The pairs of a query and a key that see each other: none, some, or all pairs.
 enum class pairs { none, some, all };
 MEGACPP_HD pairs pairs_seen(const attention_visibility& o, const token_bounds& q,
                             const token_bounds& k) {
@@ -150,12 +152,12 @@ MEGACPP_HD pairs pairs_seen(const attention_visibility& o, const token_bounds& q
   return all ? pairs::all : pairs::some;
 }
 
-/// Which pairs of a tile of queries and a tile of keys see each other: query i of the one, key j of
-/// the other.
+/// The visibility of a tile of keys for a tile of queries: the call operator returns true if query
+/// i of the one sees key j of the other.
 struct tile_sight {
   const attention_visibility& see;
   const attention_extents& s;
-  std::int64_t sequence, query, key; // the first of each
+  std::int64_t sequence, query, key; // first sequence, query and key of the tiles
   int queries, keys;
   pairs seen;
   MEGACPP_HD bool operator()(int i, int j) const {
@@ -165,8 +167,8 @@ struct tile_sight {
   }
 };
 
-/// This is what a tile of queries, which has these bounds, sees of the at most N keys from `key`
-/// on.
+/// Returns the visibility of at most N keys, from `key` on, for a tile of queries with these
+/// bounds.
 template <int N, class Team>
 MEGACPP_HD tile_sight sight_of(const Team& team, const attention_visibility& see,
                                const attention_extents& s, const tile_place& at,
@@ -176,8 +178,8 @@ MEGACPP_HD tile_sight sight_of(const Team& team, const attention_visibility& see
   return {see, s, at.sequence, at.first, key, at.count, n, seen};
 }
 
-/// Heads of tokens, from one token on, as rows of a matrix; `turned`: each element of a head is a
-/// row, of which `part` is the first.
+/// rows_of returns heads of tokens, from one token on, as rows of a matrix; turned returns them
+/// with each element of a head as a row, from element `part` on.
 template <class T> MEGACPP_HD tile_rows<T> rows_of(const head_rows<const T>& x, std::int64_t token,
                                                    std::int64_t head, int count) {
   return {x.data + token * x.stride + head, x.stride, count};
@@ -187,13 +189,13 @@ template <class T> MEGACPP_HD tile_rows<T, true> turned(const head_rows<const T>
                                                         std::int64_t part, int width) {
   return {x.data + token * x.stride + head + part, x.stride, width};
 }
-/// In the place of the share of a key that is not seen, as no share is.
+/// The mark of a score of a key that is not seen. No probability is negative.
 inline constexpr int unseen = -1;
 } // namespace detail
 
-/// o and lse of `attention_tokens` queries of one head, which look at as many keys at a time; rows
-/// are (B, A, tiles of Sq). The order of all sums follows from the extents, and from which tiles of
-/// keys no query of the tile sees.
+/// Computes o and lse of `attention_tokens` queries of one head, over as many keys at a time. Rows
+/// are (B, A, tiles of Sq). The order of all sums follows from the extents, and from the tiles of
+/// keys that no query of the tile sees.
 template <class T> struct attention_tile {
   using G = accumulator_t<T>;
   static constexpr int threads_at_once = 256;
@@ -209,9 +211,9 @@ template <class T> struct attention_tile {
     constexpr int M = attention_tokens, N = attention_tokens, W = attention_part<T>, stride = N + 2;
     constexpr G none = -std::numeric_limits<G>::infinity();
     G* const score = team.template shared<G, M * stride, 0>();
-    G* const top = team.template shared<G, M, 1>();    // the greatest score of a query,
-    G* const sum = team.template shared<G, M, 2>();    // the sum of e^(score - top),
-    G* const factor = team.template shared<G, M, 3>(); // and e^(top before - top now)
+    G* const top = team.template shared<G, M, 1>();    // greatest score of a query
+    G* const sum = team.template shared<G, M, 2>();    // sum of e^(score - top)
+    G* const factor = team.template shared<G, M, 3>(); // e^(top before - top now)
     const detail::tile_place at(s.queries, s.heads, row);
     const std::int64_t token = at.sequence * s.queries + at.first, head = at.head * s.width,
                        kv = s.kv_head(at.head) * s.width;
@@ -260,7 +262,7 @@ template <class T> struct attention_tile {
         }
         out.add_product(tile_rows<G>{score, stride, at.count},
                         detail::turned(v, at.sequence * s.keys + key, kv, part, width), n);
-        team.sync(); // before score is written again
+        team.sync(); // the next tile writes score again
       }
       team.sync();
       out.each([&](int i, int d, G& e) {
@@ -273,12 +275,13 @@ template <class T> struct attention_tile {
         for (int i = team.index(); i < at.count; i += team.count())
           to[i] = sum[i] == 0 ? none : top[i] + log(vec<G, 1>(sum[i])).v[0];
       }
-      team.sync(); // before the next part begins its sums
+      team.sync(); // the next section of the head begins its sums
     }
   }
 };
 
-/// dq of a tile of queries of one head, and delta_i = do_i . o_i; rows are (B, A, tiles of Sq).
+/// Computes dq of a tile of queries of one head, and delta_i = do_i . o_i. Rows are (B, A, tiles of
+/// Sq).
 template <class T> struct attention_query_grad_tile {
   using G = accumulator_t<T>;
   static constexpr int threads_at_once = 256;
@@ -292,14 +295,14 @@ template <class T> struct attention_query_grad_tile {
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     constexpr int M = attention_tokens, N = attention_tokens, W = attention_part<T>, stride = N + 2;
     G* const ds = team.template shared<G, M * stride, 0>();
-    G* const all = team.template shared<G, M, 1>();   // lse of a query,
-    G* const inner = team.template shared<G, M, 2>(); // and its delta
+    G* const all = team.template shared<G, M, 1>();   // lse of a query
+    G* const inner = team.template shared<G, M, 2>(); // delta of a query
     const detail::tile_place at(s.queries, s.heads, row);
     const std::int64_t token = at.sequence * s.queries + at.first, head = at.head * s.width,
                        kv = s.kv_head(at.head) * s.width,
                        first = (at.sequence * s.heads + at.head) * s.queries + at.first;
     for (int i = team.index(); i < at.count; i += team.count()) {
-      // In double: what is left of a difference with dp.
+      // delta is computed in double, since dp minus delta may be small.
       inner[i] =
           static_cast<G>(detail::dot<double>(dy.data + (token + i) * dy.stride + head,
                                              o.data + (token + i) * o.stride + head, s.width));
@@ -329,13 +332,13 @@ template <class T> struct attention_query_grad_tile {
         team_tile<T, M, N, Team> dp(team);
         dp.add_product(gradients, detail::rows_of(v, keys, kv, n), depth);
         dp.each([&](int i, int j, G& e) {
-          G& share = ds[i * stride + j]; // of this thread
+          G& share = ds[i * stride + j]; // written by this thread
           share = share == detail::unseen ? G(0) : scale * share * (e - inner[i]);
         });
         team.sync();
         out.add_product(tile_rows<G>{ds, stride, at.count},
                         detail::turned(k, keys, kv, part, width), n);
-        team.sync(); // before ds is written again
+        team.sync(); // the next tile writes ds again
       }
       out.each([&](int i, int d, G& e) {
         if (i < at.count && d < width)
@@ -345,8 +348,8 @@ template <class T> struct attention_query_grad_tile {
   }
 };
 
-/// dk and dv of a tile of keys of one kv head, of which a thread has sums of both; rows are
-/// (B, K, tiles of Sk).
+/// Computes dk and dv of a tile of keys of one kv head. A thread has sums of both. Rows are (B, K,
+/// tiles of Sk).
 template <class T> struct attention_key_grad_tile {
   using G = accumulator_t<T>;
   static constexpr int threads_at_once = 256;
@@ -392,7 +395,7 @@ template <class T> struct attention_key_grad_tile {
           team_tile<T, M, N, Team> dp(team);
           dp.add_product(values, detail::rows_of(dy, queries, head * s.width, n), depth);
           dp.each([&](int j, int i, G& e) {
-            G& share = p[j * stride + i]; // of this thread
+            G& share = p[j * stride + i]; // written by this thread
             ds[j * stride + i] =
                 share == detail::unseen ? G(0) : scale * share * (e - delta[of + i]);
             if (share == detail::unseen) share = 0;
@@ -402,7 +405,7 @@ template <class T> struct attention_key_grad_tile {
                              detail::turned(q, queries, head * s.width, part, width), n);
           of_value.add_product(tile_rows<G>{p, stride, at.count},
                                detail::turned(dy, queries, head * s.width, part, width), n);
-          team.sync(); // before ds and p are written again
+          team.sync(); // the next tile writes ds and p again
         }
       const auto keep = [&](team_tile<T, M, W, Team>& of, const head_rows<T>& to) {
         of.each([&](int j, int d, G& e) {

@@ -1,13 +1,14 @@
-// Attention of new tokens to cached keys and values, for devices that are no CPU
+// Attention of new tokens to cached keys and values, for devices other than CPUs
 // (op/cached_attention.hpp has the equations).
 //
 // A team takes up to 16 queries that read the same keys: the heads of a token that share a head of
-// keys, and those of the tokens that follow it. A token that is decoded alone has few queries and
-// many keys, so teams share its keys: each takes one tile of them and leaves sums, which another
-// body adds up in the order of the keys ("Flash-Decoding", Dao, Haziza, Massa and Sizov 2023).
-// Where there are queries enough for all teams, one team takes all tiles of its queries' keys, and
-// adds up in the same order by the same arithmetic. So a query gets the same bits either way. They
-// depend on the keys that the query sees alone, where all values are finite: on none behind it, on
+// keys, and those heads of the tokens that follow it. A token that is decoded alone has few queries
+// and many keys, so teams share its keys: each team takes one tile of keys and stores partial sums,
+// which another body adds up in the order of the keys ("Flash-Decoding", Dao, Haziza, Massa and
+// Sizov 2023). Where there are queries enough for all teams, one team takes all tiles of its
+// queries' keys, and adds up in the same order by the same arithmetic. So a query gets the same
+// bits either way. Where all values are finite, the bits depend only on the keys that the query
+// sees: not on keys behind it, nor on other queries.
 // no other query.
 #pragma once
 
@@ -20,33 +21,33 @@
 
 namespace mc::rows {
 
-inline constexpr int cached_queries = 16; ///< of a team
-/// Keys of a tile: as many as a team has shared memory for.
+inline constexpr int cached_queries = 16; ///< number of queries of a team
+/// The number of keys in a tile: as many as a team has shared memory for.
 template <class T> inline constexpr int cached_keys = 128 / static_cast<int>(sizeof(T));
 
-/// What queries see of a cache: query (b, s) has slot p = slots[b, s], and sees slots 0 ... p, with
-/// a window those above p - window alone. p = -1 sees nothing.
+/// The keys of a cache that queries see: query (b, s) has slot p = slots[b, s], and sees slots 0
+/// ... p, or with a window only those above p - window. p = -1 sees no slot.
 struct cached_sight {
   double scale;
-  std::int64_t window;       // 0: none
+  std::int64_t window;       // 0: there is no window
   const std::int32_t* slots; // (B, S)
 
   MEGACPP_HD bool operator()(std::int64_t slot, std::int64_t key) const {
     return key <= slot && (window == 0 || key > slot - window);
   }
-  /// The first slot that a query sees.
+  /// Returns the first slot that a query sees.
   MEGACPP_HD std::int64_t first(std::int64_t slot) const {
     return window > 0 && slot >= window ? slot - window + 1 : 0;
   }
 };
 
-/// The sums of every query over each tile of keys: (B, S, A, tiles).
+/// The partial sums of every query over each tile of keys: (B, S, A, tiles).
 template <class G> struct cached_sums {
-  G* o;   // (B, S, A, tiles, D): the sum of e^(score - top) v
-  G* top; // the greatest score, or -infinity where it sees no key of the tile
-  G* sum; // of e^(score - top)
+  G* o;   // (B, S, A, tiles, D): sum of e^(score - top) v
+  G* top; // greatest score; -infinity where the query sees no key of the tile
+  G* sum; // sum of e^(score - top)
 
-  /// Bytes of so many queries' sums, behind each other.
+  /// Returns the bytes of the partial sums of so many queries, which follow each other.
   static constexpr std::int64_t bytes(std::int64_t queries, std::int64_t tiles,
                                       std::int64_t width) {
     return queries * tiles * (width + 2) * std::int64_t{sizeof(G)};
@@ -60,15 +61,15 @@ template <class G> struct cached_sums {
 
 namespace detail {
 
-/// What a query has seen so far, and how the sums of further keys are added to those that it has:
-/// each of the two is multiplied by its share.
+/// The greatest score and the sum of the keys that a query has seen so far, and the rule for adding
+/// sums over further keys: either sum is multiplied by its factor.
 template <class G> struct seen_keys {
   static constexpr G none = -std::numeric_limits<G>::infinity();
   G top = none, sum = 0;
 
   struct shares {
     G before,
-        now; // below 0: there is no further key, and its place holds nothing to look at
+        now; // below 0: there are no further keys, and their sum is not read
     MEGACPP_HD G operator()(G x, G y) const {
       return now < 0 ? x : fma(vec<G, 1>(x), vec<G, 1>(before), vec<G, 1>(y * now)).v[0];
     }
@@ -76,7 +77,7 @@ template <class G> struct seen_keys {
   MEGACPP_HD shares add(G other_top, G other_sum) {
     if (other_top == none) return {1, -1};
     const G before = top;
-    if (!(top > other_top)) top = other_top; // after a NaN the sum is one
+    if (!(top > other_top)) top = other_top; // a NaN makes the sum a NaN
     const shares of{exp_of(before - top), exp_of(other_top - top)};
     sum = of(sum, other_sum);
     return of;
@@ -85,18 +86,18 @@ template <class G> struct seen_keys {
 
 } // namespace detail
 
-/// o of the queries of a team, or their sums over one tile of keys each; rows are
-/// (B, K, teams of queries), and (..., tiles of keys) where there are sums.
+/// Computes o of the queries of a team, or their partial sums over one tile of keys. Rows are (B,
+/// K, teams of queries), and (..., tiles of keys) where there are partial sums.
 template <class T> struct cached_attention_tile {
   using G = accumulator_t<T>;
   using seen_keys = detail::seen_keys<G>;
-  static constexpr int threads_at_once = 384; // three teams of 128; no GPU has measured it
-  attention_extents s;                        // keys: the slots of a cache
+  static constexpr int threads_at_once = 384; // three teams of 128; no GPU has measured the number
+  attention_extents s;                        // the keys are the slots of a cache
   cached_sight see;
-  bool whole; // heads are whole groups of 16 bytes
+  bool whole; // heads are a whole number of 16 bytes, and aligned
   head_rows<const T> q, k, v;
-  head_rows<T> o;      // where there are no sums
-  cached_sums<G> sums; // or null
+  head_rows<T> o;      // output; not used with partial sums
+  cached_sums<G> sums; // partial sums; null: the team takes all tiles
 
   static constexpr std::int64_t tiles(std::int64_t slots) {
     return (slots + cached_keys<T> - 1) / cached_keys<T>;
@@ -111,7 +112,7 @@ template <class T> struct cached_attention_tile {
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     constexpr int M = cached_queries, N = cached_keys<T>, W = attention_part<T>, stride = N + 2;
     constexpr G none = seen_keys::none;
-    using raw = std::conditional_t<sizeof(T) == 2, std::uint16_t, T>; // without constructors
+    using raw = std::conditional_t<sizeof(T) == 2, std::uint16_t, T>; // a type without constructors
     constexpr int apart = carried_stride<T, W>;
     T* const of_q = reinterpret_cast<T*>(team.template shared<raw, M * apart, 0>());
     T* const of_k = reinterpret_cast<T*>(team.template shared<raw, N * apart, 1>());
@@ -136,7 +137,7 @@ template <class T> struct cached_attention_tile {
     const auto token = [&](int i) { return sequence * s.queries + (first + i) / of_one; };
     const auto head_of = [&](int i) { return head * of_one + (first + i) % of_one; };
 
-    // The slots that queries of the team see.
+    // from, last: the first and the last slot that queries of the team see.
     std::int64_t from = s.keys, last = -1;
     for (std::int64_t t = token(0); t <= token(count - 1); ++t) {
       const std::int64_t at = see.slots[t];
@@ -168,7 +169,7 @@ template <class T> struct cached_attention_tile {
         team_tile<T, M, N, Team> x(team);
         for (std::int64_t d = 0; d < s.width; d += W) {
           const int depth = detail::width_of_part<W>(s.width, d);
-          if (d > 0) team.sync(); // before of_q and of_k are written again
+          if (d > 0) team.sync(); // of_q and of_k are written again
           carry_rows<W>(team, n, depth, whole, row_of(k, d), of_k);
           if (t == tile || s.width > W)
             carry_rows<W>(
@@ -229,12 +230,12 @@ template <class T> struct cached_attention_tile {
         const std::int64_t at = (token(i) * s.heads + head_of(i)) * all_tiles + piece;
         sums.top[at] = seen_top[i], sums.sum[at] = seen_sum[i];
       }
-      team.sync(); // before the next part begins its sums
+      team.sync(); // the next section of the head begins its sums
     }
   }
 
 private:
-  // The scores of a query are looked at in groups, each by one thread.
+  // The scores of a query are split into `groups` ranges, and one thread looks at each.
   static constexpr int groups = 8, of_group = cached_keys<T> / groups;
 
   template <int N> MEGACPP_HD static G greatest(const G* x) {
@@ -245,7 +246,7 @@ private:
   }
 };
 
-/// o of one query of its sums over tiles of keys; rows are (B, S, A).
+/// Computes o of one query from its partial sums over tiles of keys. Rows are (B, S, A).
 template <class T> struct cached_attention_total {
   using G = accumulator_t<T>;
   attention_extents s;

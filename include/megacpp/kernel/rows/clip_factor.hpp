@@ -3,7 +3,7 @@
 //   norm = sqrt(sum of squares) / count
 //   factor = min(1, clip / (norm + 1e-6)) / count    clip 0: 1 / count
 //
-// A norm or a loss that is not finite makes the factor a NaN, by which nothing is updated.
+// A norm or a loss that is not finite makes the factor a NaN, and then the step updates nothing.
 #pragma once
 
 #include <megacpp/exec/launch.hpp>
@@ -16,10 +16,10 @@ namespace mc::rows {
 struct clip_factor {
   static constexpr int most_parts = 16;
   double clip;
-  const double* count; // (): tokens
-  const double* loss;  // (): their sum
+  const double* count; // (): number of tokens
+  const double* loss;  // (): sum of the losses
   const double* squares[most_parts];
-  int parts;      // of the sum of squares
+  int parts;      // number of terms of the sum of squares
   double* factor; // ()
   double* norm;   // ()
 

@@ -1,18 +1,18 @@
-// Sums over rows, per column: gradients of gains and biases.
+// Sums over rows, for each column: gradients of gains and biases.
 //
 //   grad[j] += sum over rows r of f(r, j)
 //
-// Columns are cut into slabs, one per body call; within a slab rows are walked in order: 64 at a
-// time are a part, parts are added up in double, and their sum goes into grad once. So a sum is off
-// by at most 65 roundings of its terms' magnitudes, however many rows there are (the gains of q and
-// k have a row a token and head). Where it is not to depend on how many sequences a micro-batch
-// has, each sequence is summed apart. No column's result depends on how columns are cut, so cuts
-// follow the number of threads, and no loop ends at the width: these kernels do not know it before
-// they run.
+// Columns are cut into slabs, one for each call of a body. Within a slab rows are taken in order:
+// 64 rows make a partial sum, partial sums are added up in double, and the total is added to grad
+// once. So a sum is off by at most 65 roundings of its terms' magnitudes, however many rows there
+// are (the gains of q and k have a row for each token and head). Where gradients must not depend on
+// the number of sequences in a micro-batch, each sequence is summed apart. No column's result
+// depends on the cut, so cuts follow the number of threads, and no loop ends at the width: these
+// kernels do not know it before they run.
 //
-// A core walks a slab from its first row to its last. A device of many blocks would do so with the
-// few that a width has: there a first launch sums every part by itself, and a second one adds the
-// parts up, in the same order, so with the same bits.
+// A core takes a slab from its first row to its last. On a device of many blocks a width has too
+// few slabs for that: one launch computes every partial sum by itself there, and a second launch
+// adds the partial sums up, in the same order, so with the same bits.
 #pragma once
 
 #include <megacpp/exec/launch.hpp>
@@ -22,17 +22,17 @@ namespace mc::rows {
 inline constexpr std::int64_t rows_per_part = 64;
 inline constexpr std::int64_t most_columns = 1024;
 
-/// Rows of whole sequences that are summed apart; by default of one.
+/// The rows of whole sequences, each of which is summed apart; by default one sequence.
 struct summed_rows {
   std::int64_t count, sequence;
   MEGACPP_HD constexpr summed_rows(std::int64_t n) : summed_rows(n, n) {}
   MEGACPP_HD constexpr summed_rows(std::int64_t n, std::int64_t of_sequence)
       : count(n), sequence(of_sequence) {}
-  /// Where the sequence of row r ends.
+  /// Returns the row behind the sequence of row r.
   MEGACPP_HD std::int64_t end_of_sequence(std::int64_t r) const {
     return (r / sequence + 1) * sequence;
   }
-  /// Parts of one sequence, and of all.
+  /// Return the number of partial sums of one sequence, and of all sequences.
   MEGACPP_HD constexpr std::int64_t parts_of_sequence() const {
     return (sequence + rows_per_part - 1) / rows_per_part;
   }
@@ -43,14 +43,14 @@ struct summed_rows {
 
 namespace detail {
 
-/// Memory for the sums of parts, (parts, arrays, width) of accumulators, and the part that a call
-/// of a body sums; none where the call adds up parts.
+/// Memory for partial sums, (partial sums, arrays, width) of accumulators, and the number of the
+/// partial sum that a call of a body computes; none where the call adds them up.
 struct sums_of_parts {
   static constexpr std::int64_t none = -1;
   std::int64_t part, width;
   std::byte* sums;
 };
-/// A team of which add_rows sums one part, or adds up what others have summed.
+/// A team with which add_rows computes one partial sum, or adds up all of them.
 template <class Team> struct team_of_parts : Team { sums_of_parts parts; };
 
 template <class Lane> constexpr bool sums_by_parts() {
@@ -60,8 +60,7 @@ template <class Lane> constexpr bool sums_by_parts() {
 
 } // namespace detail
 
-/// Sums a part of the columns of a slab: body `Slab` without its gradients, which it does not
-/// touch.
+/// Computes a partial sum of the columns of a slab, by body `Slab`; its gradients are not touched.
 template <class Slab> struct part_of_slab {
   Slab slab;
   std::int64_t slabs;
@@ -71,8 +70,7 @@ template <class Slab> struct part_of_slab {
     slab(detail::team_of_parts<Team>{team, {index / slabs, slab.width, sums}}, index % slabs);
   }
 };
-/// Adds the sums of all parts to the gradients of a slab: body `Slab` without its rows, which it
-/// does not read.
+/// Adds all partial sums to the gradients of a slab, by body `Slab`; its rows are not read.
 template <class Slab> struct total_of_slab {
   Slab slab;
   std::byte* sums;
@@ -82,18 +80,19 @@ template <class Slab> struct total_of_slab {
   }
 };
 
-/// The bytes that for_slabs needs on a lane for `arrays` gradients of accumulators G of a width.
+/// Returns the bytes that for_slabs needs on a lane for `arrays` gradients of accumulators G of a
+/// width.
 template <class Lane, class G>
 constexpr std::int64_t bytes_of_parts(const summed_rows& rows, std::int64_t width, int arrays = 1) {
   if (!detail::sums_by_parts<Lane>() || rows.parts() < 2) return 0;
   return rows.parts() * width * arrays * std::int64_t{sizeof(G)};
 }
 
-/// body(team, slab) for every slab of the columns that a body sums; body.width is their number. How
-/// many columns a slab has depends on the device: body.columns is set here, so that there are as
-/// many slabs as the lane wishes, in whole lines of 64 bytes of accumulators. A body that has
-/// `rows` and sums them by add_rows is started for each of their parts and once for the total,
-/// where the lane wants it and `sums` is memory for it (bytes_of_parts): it must call add_rows
+/// Starts body(team, slab) for every slab of the columns that a body sums; body.width is their
+/// number. The columns of a slab depend on the device: for_slabs sets body.columns so that there
+/// are as many slabs as the lane wants, in whole lines of 64 bytes of accumulators. A body that has
+/// `rows` and sums them by add_rows is started for each partial sum and once for the total, where
+/// the lane wants it and `sums` is memory for it (bytes_of_parts). Such a body must call add_rows
 /// exactly once, and store nothing else.
 template <class Lane, class Body>
 void for_slabs(Lane& on, Body body, [[maybe_unused]] std::byte* sums = nullptr) {
@@ -120,7 +119,7 @@ void for_slabs(Lane& on, Body body, [[maybe_unused]] std::byte* sums = nullptr) 
   for_rows(on, in_slabs_of(columns), body);
 }
 
-/// The columns [first, first + count) of one body call.
+/// The columns [first, first + count) of one call of a body.
 struct slab {
   std::int64_t first, count;
   MEGACPP_HD slab(std::int64_t index, std::int64_t columns, std::int64_t width)
@@ -130,7 +129,7 @@ struct slab {
 
 namespace detail {
 
-// f(row, lanes) returns a vec, or a two<vec> for two gradients.
+// The functions f(row, lanes) below return a vec, or a two<vec> for two gradients.
 template <class V> MEGACPP_HD V sum_of(V a, V b) { return a + b; }
 template <class V> MEGACPP_HD two<V> sum_of(two<V> a, two<V> b) {
   return {a.first + b.first, a.second + b.second};
@@ -161,8 +160,8 @@ template <class G> struct two_gradients {
   }
 };
 
-// On a core a part is summed in the first-level cache, four whole rows at a time: memory is read
-// along rows.
+// Computes a partial sum on a core, in the first-level cache and four whole rows at a time: memory
+// is read along rows.
 template <class T, class Team, class Part, class F>
 MEGACPP_HD void sum_part(const Team& team, slab s, std::int64_t r, std::int64_t end, Part part,
                          F f) {
@@ -180,7 +179,7 @@ MEGACPP_HD void sum_part(const Team& team, slab s, std::int64_t r, std::int64_t 
                           [&](auto i) { part.set(i, sum_of(part.get(i), f(r, s.at(i)))); });
 }
 
-// grad += the rows [r, end) of one sequence.
+// Adds the rows [r, end) of one sequence to grad.
 template <class T, class Team, class Grad, class Sum, class F>
 MEGACPP_HD void add_sequence(const Team& team, slab s, std::int64_t r, std::int64_t end, Grad grad,
                              Grad part, Sum sum, F f) {
@@ -205,7 +204,7 @@ MEGACPP_HD void add_sequence(const Team& team, slab s, std::int64_t r, std::int6
         });
       }
     }
-  } else { // every thread of a block keeps its columns in registers: the same order, the same bits
+  } else { // a thread of a block keeps its columns in registers: the same order, the same bits
     team.template each<T>(s.count, [&](auto i) {
       decltype(as_sum<double>(f(r, s.at(i)))) all{};
       for (std::int64_t k = r; k < end; k += rows_per_part) {
@@ -219,12 +218,12 @@ MEGACPP_HD void add_sequence(const Team& team, slab s, std::int64_t r, std::int6
   }
 }
 
-// The sums of a part in the memory of sums_of_parts.
+// Returns the place of a partial sum in memory.
 template <class Grad, class G> MEGACPP_HD Grad of_part(const sums_of_parts& in, std::int64_t part) {
   return Grad::in(reinterpret_cast<G*>(in.sums) + part * in.width * Grad::arrays, in.width);
 }
 
-// The sum of one part, in the order of add_sequence.
+// Computes one partial sum, in the order of add_sequence.
 template <class T, class Grad, class Team, class F>
 MEGACPP_HD void sum_one_part(const Team& team, slab s, summed_rows rows, F f) {
   const std::int64_t each = rows.parts_of_sequence(), of = team.parts.part / each,
@@ -239,7 +238,7 @@ MEGACPP_HD void sum_one_part(const Team& team, slab s, summed_rows rows, F f) {
   });
 }
 
-// grad += the sums of all parts, sequence by sequence.
+// Adds all partial sums to grad, sequence by sequence.
 template <class T, class Team, class Grad>
 MEGACPP_HD void add_parts(const Team& team, slab s, summed_rows rows, Grad grad) {
   using G = accumulator_t<T>;
@@ -268,13 +267,13 @@ MEGACPP_HD void add_rows(const Team& team, slab s, summed_rows rows, Grad grad, 
   }
 }
 
-// What part of a team's sums lies in memory: none for a block.
+// The columns of a partial sum that a team holds in memory; a block holds none.
 template <class Team> inline constexpr std::int64_t part_columns =
     Team::threads == 1 ? most_columns : 1;
 
 } // namespace detail
 
-/// grad[j] += sum over rows of f(row, lanes j), for the columns of a slab.
+/// Computes grad[j] += sum over rows of f(row, lanes j), for the columns of a slab.
 template <class T, class Team, class F>
 MEGACPP_HD void add_rows(const Team& team, slab s, summed_rows rows, accumulator_t<T>* grad, F f) {
   using G = accumulator_t<T>;
@@ -284,7 +283,7 @@ MEGACPP_HD void add_rows(const Team& team, slab s, summed_rows rows, accumulator
   detail::add_rows<T>(team, s, rows, one{grad}, one{part}, detail::one_gradient<double>{sum}, f);
 }
 
-/// Adds up the rows [first, end) of one sum.
+/// Adds the rows [first, end) of one sum to grad.
 template <class T, class Team, class F>
 MEGACPP_HD void add_rows_of(const Team& team, slab s, std::int64_t first, std::int64_t end,
                             accumulator_t<T>* grad, F f) {
@@ -296,7 +295,7 @@ MEGACPP_HD void add_rows_of(const Team& team, slab s, std::int64_t first, std::i
                           detail::one_gradient<double>{sum}, f);
 }
 
-/// The same for two gradients: f returns a two<vec>.
+/// Computes the sums of two gradients: f returns a two<vec>.
 template <class T, class Team, class F>
 MEGACPP_HD void add_rows(const Team& team, slab s, summed_rows rows, accumulator_t<T>* first,
                          accumulator_t<T>* second, F f) {

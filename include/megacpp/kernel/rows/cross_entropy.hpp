@@ -1,15 +1,16 @@
-// Rows of logits: log-sum-exp and target, and the gradient in place.
+// Rows of logits: log-sum-exp and target, and the gradient in place of the logits.
 //
 //   lse_t = log sum_{v < valid} e^(l_tv)
-//   target_t = l_t,label, or 0 where the label is not in this part
+//   target_t = l_t,label, or 0 where this rank has not the label
 //   dl_tv = dlse_t e^(l_tv - lse_t) + dtarget_t [v = label_t], or 0 for v >= valid
 //
-// A loss is often far smaller than the logits that it is the difference of, and far smaller than 1,
-// the largest of the terms e^(l - max) of its sum. So these terms, single numbers within 9e-8
-// (exp_of_difference), are added up in double, where 1 and the smallest tail that matters stand
-// side by side: less 1 the sum is the tail, and the loss of the likeliest label is log1p of it.
-// Neither error grows with the vocabulary. Log-sum-exps and what belongs to them are doubles for
-// the same reason, and so is the gradient of the label, which is the difference of a number near 1
+// A loss is often far smaller than the logits whose difference it is, and far smaller than 1, the
+// largest of the terms e^(l - max) of its sum. So these terms, fp32 numbers within 9e-8
+// (exp_of_difference), are added up in double, which holds 1 and the smallest tail that matters:
+// the sum less 1 is the tail, and the loss of the likeliest label is log1p of the tail. Neither
+// error grows with the vocabulary. Log-sum-exps and their gradients are doubles for the same
+// reason, and so is the gradient of the label's logit, which is the difference of a number near 1
+// and 1.
 // and 1.
 #pragma once
 
@@ -20,7 +21,7 @@
 namespace mc::rows {
 namespace detail {
 
-// Zeros in the columns that are no words, which begin anywhere.
+// Writes zeros to the columns that are no tokens of the vocabulary, which begin anywhere.
 template <class G, class T, class Team>
 MEGACPP_HD void clear(const Team& team, T* d, std::int64_t begin, std::int64_t end) {
   team.template each<G>(end - begin, [&](auto i) {
@@ -29,25 +30,26 @@ MEGACPP_HD void clear(const Team& team, T* d, std::int64_t begin, std::int64_t e
   });
 }
 
-// log sum_v e^(l_v - max), given the sum, of which one term at least is 1; a NaN stays one.
+// Returns log sum_v e^(l_v - max), given the sum, of which one term at least is 1; a NaN stays a
+// NaN.
 MEGACPP_HD double log_of_terms(double sum) {
   return sum >= 1 ? natural_log_of_one_plus(sum - 1) : sum;
 }
 
-// A number as the sum of two G, of which the second is small.
+// Returns a number as the sum of two G, of which the second is small.
 template <class G> MEGACPP_HD two<G> split(double x) {
   const G high = static_cast<G>(x);
   return {high, static_cast<G>(x - static_cast<double>(high))};
 }
 
-// x times a factor that has been split, to be stored as T: the error of rounding the factor does
-// not add up with that of the product, which is all that a narrower T sees.
+// Returns x times a split factor, to be stored as T: the rounding of the factor adds no error to
+// that of the product, the only one that a narrower T sees.
 template <class T, class V, class G> MEGACPP_HD V scaled(V x, two<G> by) {
   if constexpr (std::is_same_v<T, G>) return fma(x, V(by.first), x * V(by.second));
   else return x * V(by.first);
 }
 
-// log of the sum of the exponentials of the parts of a row's log-sum-exp.
+// Returns the log-sum-exp of a row from those of the vocabulary's shards.
 MEGACPP_HD double log_sum_exp(const double* part, std::int64_t parts) {
   if (parts == 1) return part[0];
   double top = part[0], sum = 0;
@@ -60,7 +62,7 @@ MEGACPP_HD double log_sum_exp(const double* part, std::int64_t parts) {
 } // namespace detail
 
 template <class G> struct logits_row {
-  std::int64_t width, valid, first; // columns, those that are words, global index of column 0
+  std::int64_t width, valid, first; // all columns; those with tokens; global index of column 0
   const G* logits;                  // (rows, width)
   const std::int32_t* labels;       // (rows)
   double* lse;                      // (rows)
@@ -96,12 +98,12 @@ template <class T> struct logits_grad_row {
     const auto z = detail::split<G>(lse[row]), scale = detail::split<G>(dlse[row]);
     const std::int64_t at = labels[row] >= 0 ? labels[row] - first : -1;
     const G at_label = at >= 0 && at < valid ? l[at] : G(0);
-    team.sync(); // before another thread overwrites the label's logit
+    team.sync(); // another thread may overwrite the label's logit
     team.template each<G>(valid, [&](auto i) {
       store(d, i, detail::scaled<T>(exp_of_difference(load<G>(l, i), z.first, z.second), scale));
     });
     detail::clear<G>(team, d, valid, width);
-    team.sync(); // before the leader overwrites what the label's thread stored
+    team.sync(); // the leader overwrites what the label's thread stored
     if (team.leader() && at >= 0 && at < valid)
       d[at] = convert<T>(dlse[row] * exponential(static_cast<double>(at_label) - lse[row]) +
                          static_cast<double>(dtarget[row]));
@@ -133,7 +135,7 @@ template <class T> struct loss_row {
       return;
     }
     const G at_label = l[label];
-    // Its barriers come before another thread overwrites the label's logit.
+    // The barriers of terms() come before another thread overwrites the label's logit.
     const auto all = terms(team, l);
     const double over_top = detail::log_of_terms(all.sum),
                  lse = static_cast<double>(all.maximum) + over_top,
@@ -148,16 +150,16 @@ template <class T> struct loss_row {
       store(d, i, detail::scaled<T>(term, scale));
     });
     detail::clear<G>(team, d, valid, width);
-    team.sync(); // before the leader overwrites what the label's thread stored
+    team.sync(); // the leader overwrites what the label's thread stored
     if (!team.leader()) return;
-    // A label whose probability is above 1/2 is the likeliest alone: its term is 1, without error.
+    // A label with a probability above 1/2 is the likeliest label: its term is 1, without error.
     const auto term = static_cast<double>(exp_of_difference(vec<G, 1>(at_label), all.maximum).v[0]);
     d[label] = convert<T>(of_seed * (factor * term / all.sum - 1));
   }
 
 private:
-  /// A core visits the row three times and stores its terms in it, which saves it exponentials. A
-  /// block, whose memory is slower than its arithmetic, visits it twice.
+  /// A core visits the row three times and stores its terms in it, which saves exponentials. A
+  /// block, whose memory is slower than its arithmetic, visits the row twice.
   template <class Team> static constexpr bool keeps_terms = Team::threads == 1;
   template <class Team> MEGACPP_HD maximum_and_sum<G> terms(const Team& team, G* l) const {
     if constexpr (!keeps_terms<Team>) {
@@ -173,8 +175,8 @@ private:
   }
 };
 
-/// The loss of a row whose vocabulary is in parts: lse - target + z lse^2, 0 where its label is
-/// negative.
+/// Computes the loss of a row whose vocabulary is in shards: lse - target + z lse^2, 0 where its
+/// label is negative.
 template <class G> struct cross_entropy_row {
   std::int64_t parts;
   const double* lse_part;     // (rows, parts)
@@ -190,7 +192,7 @@ template <class G> struct cross_entropy_row {
   }
 };
 
-/// Its adjoint, for the cotangent `seed` of the sum of losses:
+/// Computes the adjoint of cross_entropy_row, for the cotangent `seed` of the sum of losses:
 ///   dlse_i = seed (1 + 2 z lse) e^(lse_i - lse),  dtarget = -seed
 template <class G> struct cross_entropy_grad_row {
   std::int64_t parts;
@@ -212,7 +214,7 @@ template <class G> struct cross_entropy_grad_row {
   }
 };
 
-/// The losses of all rows, in order, and how many of them have a label.
+/// Adds up the losses of all rows, in order, and counts the rows with a label.
 template <class G> struct sum_of_losses {
   std::int64_t n;
   const double* losses;       // (n)

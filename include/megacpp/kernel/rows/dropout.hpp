@@ -1,6 +1,6 @@
-// Dropout (Srivastava et al., 2014) by counters: whether an element is kept is a function of the
-// key, of its token and of its column in the unsharded tensor, so a mask is never stored and does
-// not depend on layout, threads or vector width. Forward and backward are the same function.
+// Dropout (Srivastava et al., 2014) by counters: a key, the token and the column in the unsharded
+// tensor decide if an element is kept. So a mask is never stored and does not depend on layout,
+// threads or vector width. Forward and backward are the same function.
 //
 //   y_j = x_j / (1 - p) where word(c) >> 8 >= p 2^24, else 0
 //   c = token_key global_width + first_column + j,   word(c) = philox(key, c >> 2)[c & 3]
@@ -11,17 +11,17 @@
 
 namespace mc::rows {
 
-/// Lane k holds the words of philox(key, first + k), each in the lower half of 64 bits.
+/// The random words of philox(key, first + k), for each lane k, each in the lower half of 64 bits.
 template <int Calls> struct philox_calls {
   using U = vec<std::uint64_t, Calls>;
   U w0, w1, w2, w3;
 
-  /// mc::philox has the method.
+  /// Computes the words; mc::philox has the method.
   MEGACPP_HD philox_calls(std::uint64_t key, std::uint64_t first)
       : w0(counting<std::uint64_t, Calls>(first)), w1(shift_right<32>(w0)), w2(0), w3(0) {
     auto k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
     for (int round = 0; round < 10; ++round) {
-      // w1 and w3 keep their upper halves: low_product and `words` do not look at them.
+      // w1 and w3 keep their upper halves, since low_product and `words` do not look at them.
       const U p0 = low_product(w0, U(0xD2511F53u)), p1 = low_product(w2, U(0xCD9E8D57u));
       w0 = shift_right<32>(p1) ^ w1 ^ U(k0);
       w1 = p1;
@@ -32,7 +32,7 @@ template <int Calls> struct philox_calls {
     }
   }
 
-  /// The words of all calls in order.
+  /// Returns the words of all calls in order.
   MEGACPP_HD vec<std::uint32_t, 4 * Calls> words() const {
     if constexpr (mc::detail::form_of<std::uint64_t, Calls> == mc::detail::form::array) {
       vec<std::uint32_t, 4 * Calls> r;
@@ -51,12 +51,12 @@ template <int Calls> struct philox_calls {
   }
 };
 
-/// word(counter), ..., word(counter + N - 1).
+/// Returns word(counter), ..., word(counter + N - 1).
 template <int N>
 MEGACPP_HD vec<std::uint32_t, N> random_words(std::uint64_t key, std::uint64_t counter) {
   const auto offset = static_cast<unsigned>(counter & 3);
   if constexpr (N == 1) {
-    // By masks: an array indexed at run time would leave registers on CUDA.
+    // Masks choose the word: an array indexed at run time would leave registers on CUDA.
     const philox_calls<1> p(key, counter >> 2);
     const std::uint64_t high = 0 - std::uint64_t{offset >> 1}, low = 0 - std::uint64_t{offset & 1};
     const std::uint64_t a = p.w0.v[0], b = p.w1.v[0];
@@ -70,7 +70,7 @@ MEGACPP_HD vec<std::uint32_t, N> random_words(std::uint64_t key, std::uint64_t c
   } else {
     const auto first = philox_calls<N / 4>(key, counter >> 2).words();
     if (offset == 0) return first;
-    // The counter lies inside a group of four: one call more.
+    // The counter lies within four words, so the last words take one more call.
     const auto last = philox_calls<1>(key, (counter >> 2) + N / 4).words();
 #if defined(__CUDACC__)
     vec<std::uint32_t, N> r;
@@ -89,9 +89,9 @@ MEGACPP_HD vec<std::uint32_t, N> random_words(std::uint64_t key, std::uint64_t c
   }
 }
 
-/// The key of one dropout of a step.
+/// Computes the key of one dropout of a step.
 struct dropout_key {
-  std::uint64_t salt;       // of the layer and the node
+  std::uint64_t salt;       // number of the layer and the node
   const std::int64_t* seed; // ()
   const std::int64_t* step; // ()
   std::uint64_t* key;       // ()
@@ -106,15 +106,15 @@ struct dropout_key {
 template <class T, class Extent> struct dropout_row {
   using G = accumulator_t<T>;
   Extent width;
-  std::int64_t global_width, first_column; // of the unsharded tensor
+  std::int64_t global_width, first_column; // width and first column in the unsharded tensor
   const std::uint64_t* key;                // ()
   std::uint32_t threshold;                 // p 2^24
   G scale;                                 // 1 / (1 - p)
-  const std::int32_t* token_key; // (rows): a number of its own for every token of the step
-  const T* x;                    // (rows, width)
-  T* y;                          // (rows, width)
-  std::int64_t of_token = 1;     // rows of x that one token has
-  std::int64_t row_stride = 0;   // columns from one of them to the next, in the unsharded tensor
+  const std::int32_t* token_key;           // (rows): a different number for every token of the step
+  const T* x;                              // (rows, width)
+  T* y;                                    // (rows, width)
+  std::int64_t of_token = 1;               // number of rows of x for each token
+  std::int64_t row_stride = 0;             // columns from a row of a token to the next, unsharded
 
   std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
   bool aligned() const { return rows_aligned<T>(width, x, y); }
@@ -134,8 +134,8 @@ template <class T, class Extent> struct dropout_row {
   }
 };
 
-/// 0 <= p < 1. A token has `of_token` rows of x, whose columns are `row_stride` apart. y may be x.
-/// For the backward, x is dy and y is dx.
+/// Applies dropout with probability p, 0 <= p < 1. A token has `of_token` rows of x, whose columns
+/// are `row_stride` apart. y may be x. In the backward pass, x is dy and y is dx.
 template <class T, class Extent, class Device>
 void dropout(Device& on, std::int64_t rows, Extent width, std::int64_t global_width,
              std::int64_t first_column, const std::uint64_t* key, double p,

@@ -1,5 +1,5 @@
-// Sums, scales, casts and fills of flat ranges, and the addition of a bias to rows. Computed in
-// accumulator_t, rounded once. Outputs may be inputs of the same type.
+// Sums, scales, casts and fills of flat ranges, and the addition of a bias to rows. Results are
+// computed in accumulator_t and rounded once. Outputs may be inputs of the same type.
 #pragma once
 
 #include <megacpp/exec/launch.hpp>
@@ -91,7 +91,7 @@ template <class T, class Extent> struct bias_add_row {
   }
 };
 
-/// One number, added to a total.
+/// Adds one number to a total.
 template <class T> struct add_to_total {
   const T* x;    // ()
   double* total; // ()

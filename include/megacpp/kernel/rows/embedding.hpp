@@ -1,11 +1,11 @@
-// Embedding: rows of a table by number, for a table that holds ids [first, first + count) of a
-// larger vocabulary. Other ids give zero rows and no gradient, so that shards add up to the whole.
+// Embedding: rows of a table by id, for a table that holds ids [first, first + count) of a larger
+// vocabulary. Other ids give zero rows and no gradient, so that shards add up to the whole.
 //
 //   y[t] = table[ids[t] - first]          dtable[ids[t] - first] += sum of dy[t] of an id's tokens
 //
-// The gradient is cut by columns: no two threads share an element, whatever ids repeat. Tokens are
-// put in the order of their ids, so that an id that comes thousands of times is summed as
-// columns.hpp sums rows, which costs it no more than 65 roundings.
+// The gradient is cut by columns, so that no two threads share an element, whatever ids repeat.
+// Tokens are sorted by their ids, and an id that comes thousands of times is summed as columns.hpp
+// sums rows, with no more than 65 roundings.
 #pragma once
 
 #include <megacpp/kernel/rows/columns.hpp>
@@ -35,12 +35,12 @@ template <class T, class Extent> struct embedding_row {
   }
 };
 
-/// The order in which the gradient of a table adds up tokens: each is a number, which orders by
-/// sequence, then by row of the table, and then by token. A group is the tokens of one row in one
-/// sequence; those that have no row are a group behind all others.
+/// The order in which the gradient of a table adds up tokens. Each token has a number, which sorts
+/// by sequence, then by row of the table, and then by token. A group is the tokens of one row in
+/// one sequence; tokens without a row are one group behind all others.
 struct token_order {
-  std::int64_t rows, groups; ///< rows of the table; groups of tokens that have one
-  int token_bits;            ///< of a number, below those of the group
+  std::int64_t rows, groups; ///< number of rows of the table; number of groups of tokens with a row
+  int token_bits;            ///< bits of a number for the token, below the bits of the group
 
   MEGACPP_HD constexpr token_order(const summed_rows& tokens, std::int64_t rows_of_table)
       : rows(rows_of_table),
@@ -52,9 +52,9 @@ struct token_order {
     while (bits < 63 && (std::int64_t{1} << bits) < numbers) ++bits;
     return bits;
   }
-  /// Bits of a number that tell its group: all groups, and the one of no row.
+  /// Returns the bits of a number for its group: all groups, and the one without a row.
   MEGACPP_HD constexpr int group_bits() const { return bits_of(groups + 1); }
-  /// Whether numbers are wide enough for both.
+  /// Returns true if 64 bits are enough for group and token.
   MEGACPP_HD constexpr bool fits() const { return token_bits + group_bits() <= 64; }
 
   MEGACPP_HD std::uint64_t number(std::int64_t group, std::int64_t token) const {
@@ -68,7 +68,7 @@ struct token_order {
   }
 };
 
-/// The number of each token, in the order of tokens.
+/// Computes the number of each token, in the order of tokens.
 struct number_tokens {
   summed_rows tokens;
   token_order order;
@@ -94,7 +94,7 @@ template <class T> struct embedding_gradient_slab {
   token_order order;
   std::int64_t columns;
   const T* dy;                  // (T, width)
-  const std::uint64_t* numbers; // (T): in order
+  const std::uint64_t* numbers; // (T): sorted
   G* dtable;                    // (rows of the table, width)
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t index) const {
@@ -111,19 +111,20 @@ template <class T> struct embedding_gradient_slab {
   }
 };
 
-/// Where the parts of a group lie among the tokens in order: 64 each, from the first token on.
+/// The places of partial sums among the sorted tokens: 64 tokens each, from a group's first token
+/// on.
 struct token_parts {
   std::int64_t tokens;
   token_order order;
-  const std::uint64_t* numbers; // (T): in order
+  const std::uint64_t* numbers; // (T): sorted
 
   MEGACPP_HD std::int64_t group_at(std::int64_t k) const { return order.group_of(numbers[k]); }
-  /// Whether a group is of a row that the table has, in this sequence.
+  /// Returns true if a group is of this sequence and has a row of the table.
   MEGACPP_HD bool is_in(std::int64_t sequence, std::int64_t group) const {
     return group != order.groups && group / order.rows == sequence;
   }
-  /// The first place from `low` on whose token is of the group `key` or a later one; `high`, where
-  /// none before it is.
+  /// Returns the first place from `low` on whose token is of the group `key` or a later one;
+  /// `high`, where there is none before it.
   MEGACPP_HD std::int64_t first_from(std::int64_t low, std::int64_t high, std::int64_t key) const {
     while (low < high) {
       const std::int64_t middle = low + (high - low) / 2;
@@ -132,12 +133,12 @@ struct token_parts {
     }
     return low;
   }
-  /// Whether the group that begins there is more than one part.
+  /// Returns true if the group that begins there has more than one partial sum.
   MEGACPP_HD bool is_long(std::int64_t begin) const {
     return begin + rows_per_part < tokens && group_at(begin + rows_per_part) == group_at(begin);
   }
-  /// The number of the part that begins there, of those of long groups: of 64 tokens, one may be
-  /// where a part of the group before begins, and one where a group begins.
+  /// Returns the number, among partial sums of long groups, of the one that begins at k: within 64
+  /// tokens one partial sum of the group before may begin, and one may begin with its group.
   MEGACPP_HD static std::int64_t number(std::int64_t k, std::int64_t begin) {
     return k / rows_per_part * 2 + (k == begin ? 1 : 0);
   }
@@ -146,9 +147,9 @@ struct token_parts {
   }
 };
 
-/// Sums the part of a group that begins at a token of a sequence, if one does, and adds it to the
-/// table where the group has no other. The table has one row for the groups of an id in several
-/// sequences, which are added one after the other: a launch is for one sequence.
+/// Computes the partial sum that begins at a token of a sequence, if one does, and adds it to the
+/// table if the group has no other. A launch is for one sequence: the table has one row for the
+/// groups of an id in several sequences, which are added one after the other.
 template <class T> struct embedding_gradient_part {
   using G = accumulator_t<T>;
   std::int64_t width, sequence;
@@ -178,7 +179,7 @@ template <class T> struct embedding_gradient_part {
     });
   }
 };
-/// Adds up the parts of the long group of a sequence that begins in a window of 64 tokens, if one
+/// Adds up the partial sums of the long group that begins within 64 tokens of a sequence, if one
 /// does.
 template <class G> struct embedding_gradient_total {
   std::int64_t width, sequence;
@@ -205,12 +206,12 @@ template <class G> struct embedding_gradient_total {
           all = all + part(k);
         store(row, i, load<G>(row, i) + to<G>(all));
       });
-      return; // no other group of so many tokens begins in the window
+      return; // no other long group begins in the window
     }
   }
 };
 
-/// A NaN in the table comes out as a quiet NaN; every other value comes out bit for bit.
+/// Copies rows of the table. A NaN becomes a quiet NaN; every other number keeps its bits.
 template <class T, class Extent, class Device>
 void embedding(Device& on, std::int64_t tokens, Extent width, const T* table, std::int64_t first,
                std::int64_t count, const std::int32_t* ids, T* y) {
@@ -218,21 +219,21 @@ void embedding(Device& on, std::int64_t tokens, Extent width, const T* table, st
 }
 
 /// Starts number_tokens. A lane then sorts the numbers (l.sort) by their bits from order.token_bits
-/// on: numbers that agree in those are in the order of tokens from the start.
+/// on: numbers that agree in those bits are in the order of tokens already.
 template <class Device> void number_of_tokens(Device& on, const summed_rows& tokens,
                                               const token_order& order, std::int64_t first,
                                               const std::int32_t* ids, std::uint64_t* numbers) {
   for_blocks(on, tokens.count, number_tokens{tokens, order, first, ids, numbers});
 }
 
-/// The bytes that embedding_gradient needs on a lane for parts of groups.
+/// Returns the bytes that embedding_gradient needs on a lane for partial sums.
 template <class Lane, class G>
 constexpr std::int64_t bytes_of_token_parts(std::int64_t tokens, std::int64_t width) {
   if (!detail::sums_by_parts<Lane>()) return 0;
   return 2 * token_parts::windows(tokens) * width * std::int64_t{sizeof(G)};
 }
-/// Adds up the gradient of a table; the `numbers` of tokens are sorted. `sums`: memory for parts of
-/// groups (bytes_of_token_parts), on a lane that sums by parts.
+/// Adds up the gradient of a table; the `numbers` of tokens are sorted. `sums` is memory for
+/// partial sums (bytes_of_token_parts), on a lane with sums_by_parts.
 template <class T, class Device>
 void embedding_gradient(Device& on, const summed_rows& tokens, const token_order& order,
                         std::int64_t width, const T* dy, const std::uint64_t* numbers,

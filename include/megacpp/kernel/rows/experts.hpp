@@ -1,12 +1,12 @@
 // Rows between tokens and experts (op/experts.hpp). A round holds the rows [base, base + rows) of a
-// rank; row[t k + j] says where choice j of token t lies, -1 if it was dropped.
+// rank; row[t k + j] is the row of choice j of token t, -1 if the choice was dropped.
 #pragma once
 
 #include <megacpp/exec/launch.hpp>
 
 namespace mc::rows {
 
-/// One token: its values to the rows of its choices.
+/// Copies the values of one token to the rows of its choices.
 template <class T, class Extent> struct dispatch_token {
   Extent width; // H
   int k;
@@ -28,7 +28,7 @@ template <class T, class Extent> struct dispatch_token {
   }
 };
 
-/// One token: what its rows of this round add up to, added to y.
+/// Adds the rows of one token in this round to its y.
 template <class T, class Extent> struct combine_token {
   Extent width; // H
   int k;
@@ -53,7 +53,7 @@ template <class T, class Extent> struct combine_token {
   }
 };
 
-/// One number for every choice: to the rows of those that are in the round.
+/// Copies one number of each choice to its row, for choices in the round.
 template <class T> struct dispatch_numbers {
   std::int64_t choices, base, rows;
   const T* x;              // (choices)
@@ -69,7 +69,7 @@ template <class T> struct dispatch_numbers {
   }
 };
 
-/// And back.
+/// Copies one number from its row to each choice in the round.
 template <class T> struct combine_numbers {
   std::int64_t choices, base, rows;
   const T* from;           // (rows)
@@ -85,12 +85,13 @@ template <class T> struct combine_numbers {
   }
 };
 
-// --- where each choice lies ----------------------------------------------------------------------
+// --- the row of each choice
+// -----------------------------------------------------------------------
 
-/// Choices are numbered part by part, and parts in order; no part has choices of two sequences.
+/// Ranges of choices. Choices are numbered range by range; no range has choices of two sequences.
 struct parts_of_choices {
   static constexpr std::int64_t of_part = 1024;
-  std::int64_t sequences, of_sequence; // choices of each
+  std::int64_t sequences, of_sequence; // number of choices of each sequence
 
   MEGACPP_HD constexpr std::int64_t in_sequence() const {
     return (of_sequence + of_part - 1) / of_part;
@@ -105,8 +106,8 @@ struct parts_of_choices {
   }
 };
 
-/// Which of the choices [first, first + n) of a micro-batch one expert takes, of up to `capacity`
-/// in all: the first ones, run by run, of which this may be the one that begins.
+/// Marks the choices among [first, first + n) of a micro-batch that one expert takes: the first
+/// ones, up to `capacity` in all launches together. `begins`: this launch is the first.
 struct take_choices {
   std::int64_t first, n, capacity;
   bool begins;
@@ -123,17 +124,18 @@ struct take_choices {
   }
 };
 
-/// Choices that their experts take: all, or those of this rank among `taken` ones of a micro-batch.
+/// The choices that their experts take: all choices, or this rank's among those of a micro-batch
+/// that are `taken`.
 struct taken_choices {
-  const bool* taken;               // null: all
-  std::int64_t own, whole, before; // choices of a sequence: this rank's, all, those before them
+  const bool* taken;               // null: all choices are taken
+  std::int64_t own, whole, before; // a sequence's choices: this rank's, all, those before
 
   MEGACPP_HD bool operator()(std::int64_t i) const {
     return taken == nullptr || taken[i / own * whole + before + i % own];
   }
 };
 
-/// How often a part has chosen each expert.
+/// Counts how often each range of choices has each expert.
 struct count_choices {
   parts_of_choices parts;
   std::int64_t experts;
@@ -150,11 +152,11 @@ struct count_choices {
   }
 };
 
-/// Of one expert: the choices of each sequence, and before each part.
+/// Adds up the counts of one expert: its choices in each sequence, and before each range.
 struct add_counts {
   parts_of_choices parts;
   std::int64_t experts;
-  std::int32_t* count; // (parts, E): becomes the number before the part
+  std::int32_t* count; // (parts, E): becomes the number of choices before the range
   std::int32_t* own;   // (E, sequences)
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t expert) const {
@@ -171,8 +173,8 @@ struct add_counts {
   }
 };
 
-/// Of the experts of one rank of ep: everybody's counts, by expert and then by rank, and the first
-/// of this rank's rows.
+/// Sorts the counts of the experts of one rank of ep: from all ranks, by expert and then by rank.
+/// Also finds the first row of this rank's choices for each expert.
 struct place_experts {
   std::int64_t mine, ranks, me, apart, experts;
   const std::int32_t* all; // (ranks, E, apart)
@@ -193,14 +195,14 @@ struct place_experts {
   }
 };
 
-/// The row of each choice of a part; -1: dropped.
+/// Computes the row of each choice of a range; -1: the choice is dropped.
 struct number_choices {
   parts_of_choices parts;
   std::int64_t experts;
   taken_choices taken;
   const std::int32_t* chosen; // (choices)
-  const std::int32_t* begin;  // (E): the first row of an expert
-  std::int32_t* count;        // (parts, E): choices before the part; used up
+  const std::int32_t* begin;  // (E): first row of an expert
+  std::int32_t* count;        // (parts, E): number of choices before the range; it is overwritten
   std::int32_t* row;          // (choices)
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t part) const {
@@ -211,9 +213,9 @@ struct number_choices {
   }
 };
 
-/// How many rounds of so many rows the fullest rank of ep needs, at least one.
+/// Computes how many rounds of so many rows the fullest rank of ep needs, at least one.
 struct count_rounds {
-  std::int64_t rows, ep, of_rank; // of_rank: counts of one rank's experts
+  std::int64_t rows, ep, of_rank; // of_rank: number of counts of one rank's experts
   const std::int32_t* counts;     // (ep, of_rank)
   std::int32_t* rounds;           // ()
 
@@ -229,14 +231,16 @@ struct count_rounds {
   }
 };
 
-// --- on the way between ranks --------------------------------------------------------------------
+// --- rows on their way between ranks
+// ---------------------------------------------------------------
 
-/// Rows of one expert from one rank: n from `row` of the round, from element `at` of the way.
+/// The rows of one expert from one rank: n rows from `row` of the round, which are on the way from
+/// element `at` on.
 struct piece_of_rows {
   std::int64_t row, at, n;
 };
 
-/// Where each choice lies on the way; -1: it is not in the round, or dropped.
+/// Computes the place of each choice on the way; -1: the choice is not in the round, or dropped.
 struct place_choices {
   std::int64_t choices, base, end;
   const std::int32_t* chosen; // (choices)
@@ -254,7 +258,7 @@ struct place_choices {
   }
 };
 
-/// A piece that has come: from the way to its rows.
+/// Copies a piece that has arrived from the way to its rows.
 template <class T> struct rows_from_way {
   std::int64_t width;
   const piece_of_rows* piece; // (pieces)
@@ -266,7 +270,7 @@ template <class T> struct rows_from_way {
     team.template each<T>(p.n * width, [&](auto i) { copy(rows + p.row * width, way + p.at, i); });
   }
 };
-/// A piece that goes back: from its rows to the way.
+/// Copies a piece that goes back from its rows to the way.
 template <class T> struct rows_to_way {
   std::int64_t width;
   const piece_of_rows* piece; // (pieces)
@@ -279,7 +283,7 @@ template <class T> struct rows_to_way {
   }
 };
 
-/// x (copies, n): the sum over copies, from the first one on, in the place of the first.
+/// Computes the sum of x (copies, n) over copies, from the first copy on, in place of the first.
 template <class T> struct sum_of_copies {
   using G = accumulator_t<T>;
   std::int64_t n, copies;

@@ -1,4 +1,4 @@
-// Bodies of attention describe the tensors that they read by these: heads of tokens, and extents.
+// Heads of tokens and extents: the descriptions of the tensors that bodies of attention read.
 #pragma once
 
 #include <megacpp/vectors/math.hpp>
@@ -7,11 +7,11 @@
 
 namespace mc {
 
-/// Heads of tokens: element (b, s, a, d) is data[(b * S + s) * stride + a * D + d], so that a part
-/// of a packed (T, 3H) row is read where it lies.
+/// Heads of tokens: element (b, s, a, d) is data[(b * S + s) * stride + a * D + d], so that heads
+/// can be read in place from packed (T, 3H) rows.
 template <class T> struct head_rows {
   T* data;
-  std::int64_t stride; // of a token, in elements
+  std::int64_t stride; // elements from a token to the next
   template <class U>
   requires(std::is_same_v<U, const T> && !std::is_const_v<T>) operator head_rows<U>() const {
     return {data, stride};
@@ -20,10 +20,10 @@ template <class T> struct head_rows {
 
 namespace rows {
 
-/// Elements of a head for which a team holds a tile of sums.
+/// The number of elements of a head for which a team holds a tile of sums: a section of the head.
 template <class T> inline constexpr int attention_part = sizeof(T) == 8 ? 64 : 128;
 
-/// The extents of an attention: B is that of its rows.
+/// The extents of an attention except B, which is in the number of rows.
 struct attention_extents {
   std::int64_t queries, keys;   // Sq, Sk
   std::int64_t heads, kv_heads; // A, K
@@ -34,11 +34,11 @@ struct attention_extents {
 
 namespace detail {
 
-/// The elements of a head that a tile computes at a time, from `part` on.
+/// Returns the number of elements of a head that a tile computes from `part` on.
 template <int W> MEGACPP_HD int width_of_part(std::int64_t width, std::int64_t part) {
   return static_cast<int>(width - part < W ? width - part : W);
 }
-/// e^x of one number.
+/// Returns e^x of one number.
 template <class G> MEGACPP_HD G exp_of(G x) { return exp(vec<G, 1>(x)).v[0]; }
 
 } // namespace detail

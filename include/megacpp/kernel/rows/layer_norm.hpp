@@ -1,5 +1,5 @@
-// LayerNorm (Ba, Kiros, Hinton: "Layer normalization", 2016), alone and with the residual addition
-// before it.
+// LayerNorm (Ba, Kiros, Hinton: "Layer normalization", 2016), alone and after the residual
+// addition.
 //
 //   mean = mean_j x_j,  rstd = 1 / sqrt(mean_j (x_j - mean)^2 + eps)   per row, in accumulator_t<T>
 //   y_j  = round((x_j - mean) rstd gain_j + bias_j)                    bias may be absent (null)
@@ -8,9 +8,9 @@
 //   dgain_j += sum over rows of dy_j xhat_j,  dbias_j += sum over rows of dy_j
 //
 // The variance is taken around the mean in a second visit of the row (no cancellation). The second
-// and the third visit read what a team of a GPU has kept (rms_norm.hpp). Fused forms round where
-// the separate kernels would: s = round(x + a), y = norm(s); dx = round(round(norm's dx) + ds).
-// Outputs may be the inputs of the same shape.
+// and the third visit read the row that a team of a GPU has kept (rms_norm.hpp). Fused forms round
+// where the separate kernels would: s = round(x + a), y = norm(s); dx = round(round(norm's dx) +
+// ds). Outputs may be the inputs of the same shape.
 #pragma once
 
 #include <megacpp/kernel/rows/rms_norm.hpp>
@@ -18,7 +18,7 @@
 namespace mc::rows {
 namespace detail {
 
-// y = norm(s), given the row's sum. s is a row that the team keeps.
+// Computes y = norm(s), given the row's sum. s is a row that the team keeps.
 template <class T, class Team, class Extent, class G, class Row>
 MEGACPP_HD void layer_finish(const Team& team, Extent width, G total, G eps, const Row& s,
                              const T* gain, const T* bias, T* y, G* mean, G* rstd) {
@@ -159,7 +159,7 @@ template <class T> struct layer_norm_gain_slab {
   }
 };
 
-/// bias null: no bias is added.
+/// Starts layer_norm_row; bias null: no bias is added.
 template <class T, class Extent, class Device>
 void layer_norm(Device& on, std::int64_t rows, Extent width, const T* x, const T* gain,
                 const T* bias, accumulator_t<T> eps, T* y, accumulator_t<T>* mean,
@@ -189,7 +189,7 @@ void add_layer_norm_dx(Device& on, std::int64_t rows, Extent width, const T* dy,
   for_rows(on, rows, layer_norm_dx_row<T, Extent, true>{width, dy, s, gain, mean, rstd, ds, dx});
 }
 
-/// dbias null: only the gain's gradient.
+/// Starts layer_norm_gain_slab; dbias null: only the gain's gradient is computed.
 template <class T, class Device>
 void layer_norm_dgain_dbias(Device& on, summed_rows rows, std::int64_t width, const T* dy,
                             const T* x, const accumulator_t<T>* mean, const accumulator_t<T>* rstd,

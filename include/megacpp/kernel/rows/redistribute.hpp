@@ -1,19 +1,19 @@
-// What a redistribution does on each rank alone. A value is (outer, n, run) along the dim that n
-// ranks share: `outer` elements of the dims before it, n parts of it, `run` elements of a part with
-// all that follows. Pieces of `run` elements are copied from one order to another.
+// The work of each rank alone in a redistribution. A value is (outer, n, run) along the dim that n
+// ranks share: `outer` elements of the dims before the dim, n shards of it, `run` elements of a
+// shard with all that follows. Pieces of `run` elements are copied from one order to another.
 #pragma once
 
 #include <megacpp/exec/launch.hpp>
 
 namespace mc::rows {
 
-/// Where the pieces of an array lie: piece (o, p) begins at o * outer + p * part.
+/// The order of the pieces of an array: piece (o, p) begins at o * outer + p * part.
 struct piece_order {
   std::int64_t outer, part;
 };
 
-/// to(o, p) = from(o, p) for every piece, bit for bit; with `only` >= 0, of that p alone, and the
-/// others are zero. One row of the launch is a block of one piece.
+/// Copies to(o, p) = from(o, p) for every piece, bit for bit. With `only` >= 0 it copies that p
+/// alone, and the others become zero. One row of the launch is a block of one piece.
 template <class T> struct piece_block {
   std::int64_t parts, run;
   piece_order from_at, to_at;
@@ -35,26 +35,27 @@ template <class T> struct piece_block {
   }
 };
 
-/// to (n, outer, run) from (outer, n, run): each rank's part in one piece, as it is sent.
+/// Packs to (n, outer, run) from (outer, n, run): each rank's shard becomes one piece, as it is
+/// sent.
 template <class T, class Device>
 void pack(Device& on, std::int64_t outer, std::int64_t n, std::int64_t run, const T* from, T* to) {
   for_rows(on, outer * n * blocks_of(run),
            piece_block<T>{n, run, {n * run, run}, {run, outer * run}, from, to});
 }
-/// The reverse.
+/// Unpacks to (outer, n, run) from (n, outer, run).
 template <class T, class Device> void unpack(Device& on, std::int64_t outer, std::int64_t n,
                                              std::int64_t run, const T* from, T* to) {
   for_rows(on, outer * n * blocks_of(run),
            piece_block<T>{n, run, {run, outer * run}, {n * run, run}, from, to});
 }
-/// to (outer, run): part p of from (outer, n, run).
+/// Copies shard p of from (outer, n, run) to to (outer, run).
 template <class T, class Device> void slice(Device& on, std::int64_t outer, std::int64_t n,
                                             std::int64_t run, std::int64_t p, const T* from,
                                             T* to) {
   for_rows(on, outer * blocks_of(run),
            piece_block<T>{1, run, {n * run, 0}, {run, 0}, from + p * run, to});
 }
-/// to (outer, n, run): part p is from (outer, run), the others are zero.
+/// Copies from (outer, run) to shard p of to (outer, n, run); the other shards become zero.
 template <class T, class Device> void zero_pad(Device& on, std::int64_t outer, std::int64_t n,
                                                std::int64_t run, std::int64_t p, const T* from,
                                                T* to) {

@@ -1,4 +1,4 @@
-// Sums and maxima over ranks whose memory is one device's, with the bits of exec/rank_order.hpp.
+// Sums and maxima over ranks that share one device's memory, with the bits of exec/rank_order.hpp.
 #pragma once
 
 #include <megacpp/exec/launch.hpp>
@@ -8,12 +8,12 @@
 
 namespace mc::rows {
 
-/// out (n) = parts[0] + parts[1] + ..., added in this order: of bf16 in fp32 and rounded once, else
-/// in T. Integers are unsigned ones, which wrap around. `out` may be one of the parts.
+/// Computes out (n) = parts[0] + parts[1] + ..., added in this order: bf16 in fp32 and rounded
+/// once, else in T. Integers are unsigned, and wrap around. `out` may be one of the arrays.
 template <class T> struct sum_of_ranks_block {
   using A = std::conditional_t<std::is_integral_v<T>, T, accumulator_t<T>>;
   std::int64_t n;
-  int count;                    // of the parts, at least one
+  int count;                    // number of arrays, at least one
   const T* parts[most_reduced]; // (n) each
   T* out;                       // (n)
 
@@ -26,11 +26,11 @@ template <class T> struct sum_of_ranks_block {
   }
 };
 
-/// Each element of out (n) is the largest of the parts' elements, of equals the first part's, or
-/// the first that is not a number. `out` may be one of the parts.
+/// Each element of out (n) is the largest of the arrays' elements, that of the first array among
+/// equals, or the first that is a NaN. `out` may be one of the arrays.
 struct maximum_of_ranks_block {
   std::int64_t n;
-  int count;                        // of the parts, at least one
+  int count;                        // number of arrays, at least one
   const float* parts[most_reduced]; // (n) each
   float* out;                       // (n)
 

@@ -1,5 +1,5 @@
-// RMSNorm (Zhang, Sennrich: "Root mean square layer normalization", NeurIPS 2019), alone and with
-// the residual addition before it.
+// RMSNorm (Zhang, Sennrich: "Root mean square layer normalization", NeurIPS 2019), alone and after
+// the residual addition.
 //
 //   rstd = 1 / sqrt(mean_j x_j^2 + eps)           per row, in accumulator_t<T>
 //   y_j  = round(round(x_j rstd) gain_j)          rounded to T twice, as Hugging Face's models do
@@ -9,8 +9,8 @@
 // Fused forms round where the separate kernels would, so both give the same bits:
 //   s = round(x + a), y = norm(s);  dx = round(round(norm's dx) + ds).
 // On a core the second reading of a row hits the first-level cache. A team of a GPU keeps an
-// aligned row of up to 16 KiB in registers, and reads others again. Outputs may be the inputs of
-// the same shape.
+// aligned row of up to 16 KiB in registers, and reads longer rows again. Outputs may be the inputs
+// of the same shape.
 #pragma once
 
 #include <megacpp/kernel/rows/columns.hpp>
@@ -18,14 +18,14 @@
 namespace mc::rows {
 namespace detail {
 
-/// The groups of 16 bytes that a thread keeps of a row of a norm: a warp keeps 4 KiB, and 128
-/// threads keep 16 KiB. Three rows take 96 registers, so that a multiprocessor has 384 threads,
+/// The number of groups of 16 bytes of a norm's row that a thread keeps: a warp keeps 4 KiB, and
+/// 128 threads keep 16 KiB. Three rows take 96 registers, so that a multiprocessor has 384 threads,
 /// each with all its loads on their way.
 inline constexpr int groups_of_norm = 8;
 
 template <class G> MEGACPP_HD G reciprocal_root(G x) { return G(1) / mc::detail::root_of(x); }
 
-// y = norm(s), given the row's sum of squares. s is a row that the team keeps.
+// Computes y = norm(s), given the row's sum of squares. s is a row that the team keeps.
 template <class T, class Team, class Extent, class G, class Row>
 MEGACPP_HD void rms_finish(const Team& team, Extent width, G squares, G eps, const Row& s,
                            const T* gain, T* y, G* rstd) {

@@ -4,12 +4,12 @@
 //   o_i       = x_i cos(p w_i) - x_{i+D/2} sin(p w_i)         i < D/2
 //   o_{i+D/2} = x_{i+D/2} cos(p w_i) + x_i sin(p w_i)
 //
-// for every head of a token at position p; w_i are the inverse frequencies, as theta^(-2i/D)
-// (op/rope.hpp). The rotation's adjoint is its inverse: sign = -1.
+// These hold for every head of a token at position p; w_i are the inverse frequencies, such as
+// theta^(-2i/D) (op/rope.hpp). The rotation's adjoint is its inverse: sign = -1.
 //
-// Angles come from a table made once: p w_i, sine and cosine in double by libm, rounded to
-// accumulator_t<T>. So positions to 10^6 lose nothing (the angle's error is below 3e-10), both
-// executors read the same numbers, and rows do no transcendental work.
+// Angles come from a table that is made once: p w_i, sine and cosine in double by libm, rounded to
+// accumulator_t<T>. So positions up to 10^6 lose nothing (the angle's error is below 3e-10), both
+// executors read the same numbers, and rows compute no sines.
 #pragma once
 
 #include <megacpp/exec/launch.hpp>
@@ -21,7 +21,7 @@ template <class T, class Extent> struct rope_row {
   Extent half; // D / 2
   std::int64_t heads;
   std::int64_t x_stride;         // elements from one token of x to the next
-  std::int64_t y_stride;         // likewise of y
+  std::int64_t y_stride;         // elements from one token of y to the next
   const T* x;                    // (T, heads, D)
   const std::int32_t* positions; // (T): rows of the table; null: token t has row t
   const G* cos;                  // (positions, D/2)
@@ -48,8 +48,8 @@ template <class T, class Extent> struct rope_row {
   }
 };
 
-/// Rotates `heads` heads of every token; strides allow heads inside a packed row. sign = -1 is the
-/// backward. y may be x.
+/// Rotates `heads` heads of every token; the strides allow heads within a packed row. sign = -1 is
+/// for the backward pass. y may be x.
 template <class T, class Extent, class Device>
 void rope(Device& on, std::int64_t tokens, std::int64_t heads, Extent half, std::int64_t x_stride,
           std::int64_t y_stride, const T* x, const std::int32_t* positions,

@@ -1,7 +1,7 @@
-// Rows of the router (op/router.hpp): a token's experts and weights, and sums over tokens.
+// Rows of the router (op/router.hpp): the experts and weights of tokens, and sums over tokens.
 //
-// Experts are found one after another: the greatest score below the last one found, the lower index
-// first among equals. Without a bias the scores are the logits, whose order is that of the
+// Experts are found one after another: the greatest score below the one found last, the lower index
+// first among equals. Without a bias the scores are the logits, which have the order of the
 // probabilities.
 #pragma once
 
@@ -10,10 +10,12 @@
 
 namespace mc::rows {
 
-/// The groups of 16 bytes that a thread keeps of a row of the router: 512 logits in fp32 by a warp.
+/// The number of groups of 16 bytes of a router's row that a thread keeps: a warp keeps 512 logits
+/// in fp32.
 inline constexpr int groups_of_router = 4;
 
-/// logsumexp of a row of logits that the team keeps, with its greatest taken out first.
+/// Returns the logsumexp of a row of logits that the team keeps. The greatest logit is subtracted
+/// first.
 template <class T, class Team, class Row>
 MEGACPP_HD accumulator_t<T> logsumexp(const Team& team, std::int64_t n, const Row& l) {
   using G = accumulator_t<T>;
@@ -25,8 +27,8 @@ MEGACPP_HD accumulator_t<T> logsumexp(const Team& team, std::int64_t n, const Ro
   return top + log(vec<G, 1>(sum)).v[0];
 }
 
-/// log sum exp of the k chosen logits of a row: what its weights are normalised by. They may all be
-/// small beside the others', where a bias has chosen them.
+/// Returns log sum exp of the k chosen logits of a row, by which weights are normalised. The chosen
+/// logits may all be small beside the others where a bias has chosen them.
 template <class T> MEGACPP_HD accumulator_t<T> logsumexp_of_chosen(const T* logits,
                                                                    const std::int32_t* chosen,
                                                                    int k) {
@@ -61,21 +63,21 @@ template <class T> struct route_row {
       return bias == nullptr ? x : portable_exp(x - decltype(x)(lse)) + load<G>(bias, i);
     });
     std::int32_t* const e = chosen + row * k;
-    two<G> last{std::numeric_limits<G>::infinity(), G(-1)}; // the one found, and its index
+    two<G> last{std::numeric_limits<G>::infinity(), G(-1)}; // the score found last, and its index
     for (int j = 0; j < k; ++j) {
-      last = team.template first_greatest<T>(experts, [&](auto i) { // of those not found yet
+      last = team.template first_greatest<T>(experts, [&](auto i) { // among scores not found yet
         const auto s = score(i);
         using V = std::remove_const_t<decltype(s)>;
         const V index = counting<G, V::count>(static_cast<G>(i.first));
         const auto left = (s < V(last.first)) | ((s == V(last.first)) & (index > V(last.second)));
         return marked<V, std::remove_const_t<decltype(left)>>{s, left};
       });
-      // Scores that are no numbers are never found: the router's logits are not finite then, and so
-      // is the loss. The first experts stand for them.
+      // NaN scores are never found: the router's logits are not finite then, and so is the loss.
+      // The first experts stand for them.
       const bool found = last.second < static_cast<G>(experts);
       if (team.leader()) e[j] = found ? static_cast<std::int32_t>(last.second) : j;
     }
-    team.sync(); // before other threads read what the leader has chosen
+    team.sync(); // other threads read the leader's choices behind this barrier
     const G all = normalise ? logsumexp_of_chosen(of_row, e, k) : lse;
     for (int j = team.index(); j < k; j += team.count())
       weights[row * k + j] = portable_exp(vec<G, 1>(convert<G>(of_row[e[j]]) - all)).v[0];
@@ -110,15 +112,15 @@ template <class T> struct route_grad_row {
     for (int j = 0; j < k; ++j) mean += dw[j] * w(j);
     // Normalised weights do not depend on the logits that were not chosen.
     const G of_chosen = normalise ? mean : G(0), of_all = normalise ? G(0) : mean;
-    // + 0: a logit that was not chosen has the gradient 0, and not -0.
+    // A logit that was not chosen has the gradient 0, and not -0, since 0 is added.
     const auto of_any = [&](auto x) {
       return portable_exp(x - decltype(x)(lse)) * decltype(x)(-of_all) + decltype(x)(G(0));
     };
     team.template each<T>(experts, [&](auto i) { store(d, i, of_any(load<G>(l, i))); });
-    team.sync(); // before other threads overwrite what the chosen ones' have stored
+    team.sync(); // other threads overwrite the chosen logits' gradients
     const auto of_choice = [&](int j) { return w(j) * (dw[j] - of_chosen); };
     for (int j = team.index(); j < k; j += team.count()) {
-      int first = 0; // the first choice of that expert: scores that are no numbers leave several
+      int first = 0; // first choice of that expert: NaN scores leave several choices of one
       while (e[first] != e[j]) ++first;
       if (first < j) continue;
       G sum = of_choice(j);
@@ -129,7 +131,7 @@ template <class T> struct route_grad_row {
   }
 };
 
-/// logsumexp of each token.
+/// Computes the logsumexp of each token.
 template <class T> struct router_lse_row {
   using G = accumulator_t<T>;
   std::int64_t experts;
@@ -146,19 +148,19 @@ template <class T> struct router_lse_row {
   }
 };
 
-/// Sums over a block of tokens of one group: probabilities, choices, squares of logsumexp. Blocks
-/// are added up in order and in double (sum_of_parts), whatever the number of threads. A core may
-/// compute the logsumexp of a token on its way. A block of threads reads it (router_lse_row), and
+/// Sums up a block of tokens of one group: probabilities, choices, squares of logsumexp. The sums
+/// of blocks are added up in order and in double (sum_of_parts), whatever the number of threads. A
+/// core may compute the logsumexp of a token here. Threads of a GPU read it (router_lse_row), and
 /// each thread adds up columns of its own, in the order of a core.
 template <class T> struct router_statistics_block {
   using G = accumulator_t<T>;
   static constexpr std::int64_t tokens_of_block = 128;
-  std::int64_t experts, tokens, blocks; // of a group
+  std::int64_t experts, tokens, blocks; // experts; tokens and blocks of a group
   int k;
   const T* logits;            // (groups, tokens, E)
   const std::int32_t* chosen; // (groups, tokens, k)
   G* parts;                   // (groups, blocks, 2 E + 1)
-  const G* lse;               // (groups, tokens); null: computed, by a core
+  const G* lse;               // (groups, tokens); null: a core computes it here
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t part) const {
     const std::int64_t first = part % blocks * tokens_of_block, left = tokens - first;
@@ -196,8 +198,8 @@ template <class T> struct router_statistics_block {
   }
 
 private:
-  /// This adds up the column of one expert. The loads of eight tokens are on their way at once. How
-  /// often the expert is chosen is a whole number, whatever the order.
+  /// Adds up the column of one expert. The loads of eight tokens are on their way at once. The
+  /// count of the expert's choices is a whole number, whatever the order.
   template <class F> MEGACPP_HD void of_column(std::int64_t e, std::int64_t begin, std::int64_t n,
                                                F probability, G* p, G* c) const {
     constexpr int together = 8;
@@ -217,7 +219,7 @@ private:
   }
 };
 
-/// One number of a group: of each of its blocks, `width` apart.
+/// Returns the sum of one number over the blocks of a group; the numbers are `width` apart.
 template <class G>
 MEGACPP_HD double sum_of_parts(const G* part, std::int64_t blocks, std::int64_t width) {
   double sum = 0;
@@ -225,7 +227,7 @@ MEGACPP_HD double sum_of_parts(const G* part, std::int64_t blocks, std::int64_t 
   return sum;
 }
 
-/// Probabilities and choices of one group, added up over its blocks.
+/// Adds up the probabilities and choices of one group over its blocks.
 template <class G> struct router_sums {
   std::int64_t experts, blocks;
   const G* parts;   // (groups, blocks, 2 E + 1)
@@ -244,10 +246,10 @@ template <class G> struct router_sums {
   }
 };
 
-/// The squares of logsumexp of all groups, each added up over its blocks.
+/// Adds up the squares of logsumexp of all groups, each over its blocks.
 template <class G> struct router_square_sum {
   std::int64_t width, parts_of_all, blocks;
-  const G* parts; // (groups, blocks, width): the last number of each
+  const G* parts; // (groups, blocks, width); the last number of each block is a sum of squares
   G* z;           // ()
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t) const {
@@ -259,7 +261,8 @@ template <class G> struct router_square_sum {
   }
 };
 
-/// What one expert is chosen above its share, added to its load: group by group of `each` choices.
+/// Adds the number of an expert's choices above its fair share to its load, in groups of `each`
+/// choices.
 template <class G> struct expert_load {
   std::int64_t experts, choices, each;
   const std::int32_t* chosen; // (choices)
@@ -279,7 +282,7 @@ template <class G> struct expert_load {
   }
 };
 
-/// E / sum_e c_e of one group.
+/// Returns E / sum_e c_e of one group.
 template <class G> MEGACPP_HD double experts_a_choice(const G* count, std::int64_t experts) {
   double choices = 0;
   for (std::int64_t e = 0; e < experts; ++e) choices += static_cast<double>(count[e]);
@@ -309,7 +312,8 @@ template <class G> struct router_loss {
   }
 };
 
-/// Its adjoint for one group: ds_e = balance dL E / sum_e c_e c_e, dZ = z dL.
+/// Computes the adjoint of router_loss for one group: ds_e = balance dL E / sum_e c_e c_e, dZ = z
+/// dL.
 template <class G> struct router_loss_grad {
   std::int64_t experts;
   double balance, z;
@@ -331,7 +335,7 @@ template <class G> struct router_loss_grad {
 
 template <class T> struct router_statistics_grad_row {
   using G = accumulator_t<T>;
-  std::int64_t experts, tokens; // of a group
+  std::int64_t experts, tokens; // experts; tokens of a group
   const G* dprobabilities;      // (groups, E)
   const G* dz;                  // ()
   const T* logits;              // (groups, tokens, E)

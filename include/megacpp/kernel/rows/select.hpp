@@ -1,11 +1,11 @@
-// Rows that are chosen, repeated, or kept in a cache (op/select.hpp, op/cached_attention.hpp).
+// Rows that are chosen, repeated, or stored in a cache (op/select.hpp, op/cached_attention.hpp).
 #pragma once
 
 #include <megacpp/exec/launch.hpp>
 
 namespace mc::rows {
 
-/// One row of each sequence: y[b] = x[b, index[b]], bit for bit.
+/// Copies one row of each sequence: y[b] = x[b, index[b]], bit for bit.
 template <class T> struct select_row {
   std::int64_t sequence, width;
   const T* x;                // (B, S, H)
@@ -45,9 +45,10 @@ template <class T> struct repeat_grad_row {
   }
 };
 
-/// One token of x into its slot of a cache, bit for bit; a slot outside of it keeps nothing.
+/// Copies one token of x to its slot of a cache, bit for bit. A token with a slot outside of the
+/// cache is dropped.
 template <class T> struct keep_token {
-  std::int64_t queries, room, width; // tokens and slots of a sequence
+  std::int64_t queries, room, width; // tokens and slots of a sequence; elements of a row
   const T* x;                        // (B, queries, width)
   const std::int32_t* slots;         // (B, queries)
   T* cache;                          // (B, room, width)

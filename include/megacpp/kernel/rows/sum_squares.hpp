@@ -1,5 +1,5 @@
-// The sum of squares of a flat range: gradient norms. Blocks of fixed size are summed in double,
-// then their sums in order, so the result does not depend on the number of threads.
+// The sum of squares of a flat range, for gradient norms. Blocks of fixed size are summed in
+// double, then their sums in order, so the result does not depend on the number of threads.
 #pragma once
 
 #include <megacpp/exec/launch.hpp>
@@ -8,7 +8,8 @@ namespace mc::rows {
 
 inline constexpr std::int64_t sum_squares_elements = 65536;
 
-/// Blocks of a range of n elements: the doubles that sum_squares needs.
+/// Returns the number of blocks of a range of n elements: the number of doubles that sum_squares
+/// needs.
 constexpr std::int64_t sum_squares_parts(std::int64_t n) {
   return (n + sum_squares_elements - 1) / sum_squares_elements;
 }
@@ -33,7 +34,7 @@ template <class T> struct sum_squares_block {
   }
 };
 
-/// The sum of so many doubles, in order.
+/// Adds up n doubles, in order.
 struct sum_in_order {
   std::int64_t n;
   const double* x; // (n)
@@ -47,7 +48,7 @@ struct sum_in_order {
   }
 };
 
-/// The sums of the blocks: `parts` is memory for sum_squares_parts(n) doubles.
+/// Computes the sums of all blocks. `parts` is memory for sum_squares_parts(n) doubles.
 template <class T, class Device>
 void squares(Device& on, std::int64_t n, const T* x, double* parts) {
   for_rows(on, sum_squares_parts(n), sum_squares_block<T>{n, x, parts});

@@ -1,4 +1,4 @@
-// SwiGLU (Shazeer, "GLU variants improve transformer", 2020): gate and up are two matrices, or the
+// SwiGLU (Shazeer, "GLU variants improve transformer", 2020). gate and up are two matrices, or the
 // two halves of one (row strides 2 F).
 //
 //   y = silu(gate) up,   dgate = dy up silu'(gate),   dup = dy silu(gate)
@@ -53,14 +53,16 @@ template <class T, class Extent> struct swiglu_backward_row {
   }
 };
 
-/// stride: elements from one row of gate (and of up) to the next; F where they are separate.
+/// Starts swiglu_row. stride: elements from one row of gate (and of up) to the next; F where gate
+/// and up are separate.
 template <class T, class Extent, class Device> void swiglu(Device& on, std::int64_t rows,
                                                            Extent width, std::int64_t stride,
                                                            const T* gate, const T* up, T* y) {
   for_rows(on, rows, swiglu_row<T, Extent>{width, stride, gate, up, y});
 }
 
-/// dgate and dup have the stride of gate and up, and may be them.
+/// Starts swiglu_backward_row. dgate and dup have the stride of gate and up, and may be gate and
+/// up.
 template <class T, class Extent, class Device>
 void swiglu_backward(Device& on, std::int64_t rows, Extent width, std::int64_t stride, const T* dy,
                      const T* gate, const T* up, T* dgate, T* dup) {
