@@ -15,10 +15,10 @@
 //     are f32 or bf16, so 2^8 and 2^24 hold for these as well;
 //   - each of the K products of a sum is at most `wide` in magnitude, and so are a bias and a C
 //     that is added to: (K + 2) wide <= exact. One of the two factors is 1 or -1, and the other
-//     factor has up to log2(wide) bits; it is A's where k is even and B's where k is odd. So an
-//     operand or a sum that is rounded more coarsely than its type shows. A bf16 operand has 2^8
-//     at most; an operand that the library is asked to round has the bits that are left of it
-//     (operand_bits);
+//     factor has up to log2(wide) bits; it is A's where k is even and B's where k is odd. So the
+//     check sees an operand or a sum that is rounded more coarsely than its type. A bf16 operand
+//     has 2^8 at most; an operand that the library is asked to round has the bits that are left of
+//     it (operand_bits);
 //   - where K + 2 > exact, as in long sums that end in bf16, only every s-th product is not zero:
 //     those with i + k (or k + j) = 0 modulo s, where s is the least number with
 //     K / s + 2 <= exact. Each column of A and row of B counts in some row or column of C;

@@ -78,7 +78,7 @@ bool soften(const tile_plan& plan, int registers, G* score, G* m, G* l, G* alpha
               top[c] = max(load<V>(score + j * query_tile<G> + g * w), top[c]);
             });
     const V now = max(max(top[0], top[1]), max(top[2], top[3]));
-    const V base = select(now == none, V(G(0)), now); // none: it has seen no key
+    const V base = select(now == none, V(G(0)), now); // none: the row has seen no key yet
     const V factor = exp2(before - base);
     V sum[4] = {};
     for (const segment& s : plan)

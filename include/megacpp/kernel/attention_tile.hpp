@@ -44,7 +44,7 @@ namespace tiled {
 
 template <class G> inline constexpr int query_tile = 256 / static_cast<int>(sizeof(G));
 inline constexpr int key_tile = 64;
-inline constexpr int key_group = 16; // keys by which visibility is decided
+inline constexpr int key_group = 16; // number of keys by which visibility is decided
 
 using shape = attention_shape<>;
 template <class... E> constexpr shape run_time(const attention_shape<E...>& s) {

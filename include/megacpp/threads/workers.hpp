@@ -84,7 +84,8 @@ private:
     owner_ = ::getpid();
     others_.reserve(static_cast<std::size_t>(threads - 1));
     for (int i = 1; i < threads; ++i) others_.emplace_back([this] { work(); }, instead);
-    // The step waits for every thread's start, since a thread allocates memory then.
+    // start() returns when every thread has begun, so that a thread's first allocations are no part
+    // of a step.
     for (int n = started_; n < threads - 1; n = started_) started_.wait(n);
     threads_ = threads;
   }

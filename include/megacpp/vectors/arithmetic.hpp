@@ -91,7 +91,7 @@ template <class A>
 inline constexpr int register_lanes = detail::register_bytes / static_cast<int>(sizeof(A));
 template <class A> using register_of = vec<A, register_lanes<A>>;
 
-/// first, first + 1, ..., first + N - 1.
+/// Returns the lanes first, first + 1, ..., first + N - 1.
 template <class A, int N> MEGACPP_HD vec<A, N> counting(A first) {
   if constexpr (detail::form_of<A, N> == detail::form::halves) {
     return vec<A, N>(counting<A, N / 2>(first), counting<A, N / 2>(first + A(N / 2)));
@@ -227,7 +227,7 @@ MEGACPP_HD vec<A, N> alternating(vec<A, N> a, vec<A, N> b, std::integer_sequence
 
 } // namespace detail
 
-/// a0, b0, a1, b1, ...
+/// Returns the lanes a0, b0, a1, b1, ...
 template <class A, int N> MEGACPP_HD vec<A, 2 * N> interleave(vec<A, N> a, vec<A, N> b) {
   if constexpr (detail::form_of<A, N> == detail::form::halves) {
     return join(interleave(a.low, b.low), interleave(a.high, b.high));

@@ -52,7 +52,7 @@ MEGACPP_HD vec<float, N> times_power_of_two(vec<float, N> p, vec<float, N> shift
   return p * factor(half) * factor(k - half);
 }
 
-/// e^r for |r| <= ln 2 / 2.
+/// Returns e^r of every lane, for |r| <= ln 2 / 2.
 template <int N> MEGACPP_HD vec<float, N> exp_near_zero(vec<float, N> r) {
   constexpr float c[] = {0.49999994f, 0.166665211f, 0.041668389f, 0.00836871658f, 0.00138145941f};
   return fma(horner(c, r), r * r, r) + vec<float, N>(1.0f); // 3e-9
@@ -122,7 +122,7 @@ struct special_function_unit {
 
 } // namespace detail
 
-/// e^x.
+/// Returns e^x of every lane.
 template <class A, int N> MEGACPP_HD vec<A, N> exp(vec<A, N> x) {
 #if defined(__CUDA_ARCH__)
   if constexpr (sizeof(A) == 4) {
@@ -133,7 +133,7 @@ template <class A, int N> MEGACPP_HD vec<A, N> exp(vec<A, N> x) {
     return portable_exp(x);
 }
 
-/// 1 / x for x >= 1.
+/// Returns 1 / x of every lane, for x >= 1.
 template <class A, int N> MEGACPP_HD vec<A, N> reciprocal(vec<A, N> x) {
 #if defined(__CUDA_ARCH__)
   if constexpr (sizeof(A) == 4) {
@@ -143,7 +143,7 @@ template <class A, int N> MEGACPP_HD vec<A, N> reciprocal(vec<A, N> x) {
 #endif
     return vec<A, N>(A(1)) / x;
 }
-/// a / b for b >= 1.
+/// Returns a / b of every lane, for b >= 1.
 template <class A, int N> MEGACPP_HD vec<A, N> quotient(vec<A, N> a, vec<A, N> b) {
 #if defined(__CUDA_ARCH__)
   if constexpr (sizeof(A) == 4) return a * reciprocal(b);

@@ -11,7 +11,7 @@ namespace mc {
 
 /// The least number of blocks for which a multiprocessor must have room at once: those of 384
 /// threads, which leaves 168 registers for each thread, or of as many as the body says. Without
-/// such a bound ptxas 13.0 spills rather than give a thread 48 registers.
+/// such a bound ptxas 13.0 spills rather than use 48 for a thread.
 template <int Threads, class Body> constexpr int least_blocks() {
   int threads = 384;
   if constexpr (requires { Body::threads_at_once; }) threads = Body::threads_at_once;
