@@ -1,5 +1,5 @@
-// The memory that is left for a process and its neighbours: of the machine, of the control groups
-// of the process, which a container has, and of the process's address space.
+// The memory that is left for a process and its neighbours: of the machine, of the cgroups of the
+// process (those of a container, too), and of the process's address space.
 #pragma once
 
 #include <megacpp/exec/device.hpp>
@@ -43,8 +43,8 @@ inline std::optional<std::int64_t> number_behind(std::string_view text, std::str
   return problem == std::errc() ? std::optional(n) : std::nullopt;
 }
 
-/// Returns the memory that a control group of version 2 or 1 leaves. Pages of files do not count as
-/// used, since the kernel takes them back. Returns nothing where the group has no limit.
+/// Returns the memory that a cgroup of version 2 or 1 leaves. Pages of files do not count as used,
+/// since the kernel takes them back. Returns nothing where the cgroup has no limit.
 inline std::optional<std::int64_t> room_of_group(const std::string& folder) {
   std::optional<std::int64_t> least;
   for (const auto& [limit, used, prefix] :

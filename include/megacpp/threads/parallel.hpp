@@ -27,7 +27,7 @@ template <class = void> struct host_threads {
 };
 
 /// Returns the number of threads that the calling thread computes with: by default, as many as
-/// there are processors that the process may run on. Workers stay behind when a process forks: the
+/// there are processors that the process may use. Workers stay behind when a process forks: the
 /// child reports its parent's number, but computes on one thread until it sets a number itself.
 inline int thread_count() { return host_threads<>::count(); }
 /// Sets the number of threads. Throws mc::error: exit_code::usage below one, exit_code::memory

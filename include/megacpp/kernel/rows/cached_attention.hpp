@@ -235,7 +235,7 @@ template <class T> struct cached_attention_tile {
   }
 
 private:
-  // The scores of a query are split into `groups` ranges, and one thread looks at each.
+  // The scores of a query are split into ranges, and one thread looks at each range.
   static constexpr int groups = 8, of_group = cached_keys<T> / groups;
 
   template <int N> MEGACPP_HD static G greatest(const G* x) {

@@ -18,7 +18,7 @@
 namespace mc::rows {
 namespace detail {
 
-/// The number of groups of 16 bytes of a norm's row that a thread keeps: a warp keeps 4 KiB, and
+/// The number of 16-byte vectors of a norm's row that a thread keeps: a warp keeps 4 KiB, and
 /// 128 threads keep 16 KiB. Three rows take 96 registers, so that a multiprocessor has 384 threads,
 /// each with all its loads on their way.
 inline constexpr int groups_of_norm = 8;

@@ -10,8 +10,8 @@
 
 namespace mc::rows {
 
-/// The number of groups of 16 bytes of a router's row that a thread keeps: a warp keeps 512 logits
-/// in fp32.
+/// The number of 16-byte vectors of a router's row that a thread keeps: a warp keeps 512 logits in
+/// fp32.
 inline constexpr int groups_of_router = 4;
 
 /// Returns the logsumexp of a row of logits that the team keeps. The greatest logit is subtracted
@@ -261,8 +261,8 @@ template <class G> struct router_square_sum {
   }
 };
 
-/// Adds the number of an expert's choices above its fair share to its load, in groups of `each`
-/// choices.
+/// Adds the number of an expert's choices above its fair share to its load, group by group of
+/// `each` choices.
 template <class G> struct expert_load {
   std::int64_t experts, choices, each;
   const std::int32_t* chosen; // (choices)
