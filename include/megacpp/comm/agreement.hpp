@@ -1,4 +1,4 @@
-// What ranks agree on beside a step: what one of them alone knows is told to all.
+// Ranks agree on facts beside a step: what one rank alone knows is told to all others.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
@@ -14,18 +14,20 @@
 
 namespace mc {
 
-/// All ranks call each function in the same order. Of one rank they do nothing.
+/// An agreement lets ranks compare and share values. All ranks call each function in the same
+/// order. In a run of one rank the functions send nothing.
 class agreement {
 public:
   explicit agreement(communicator& hosts) : hosts_(hosts) {}
 
   bool alone() const { return ranks_of(hosts_.ranks()) == 1; }
-  /// Whether others are processes of their own, with files of their own.
+  /// Returns whether the other ranks are processes of their own, with files of their own.
   bool apart() const { return !hosts_.in_one_process(); }
-  /// Whether this is the rank that tells, saves, and decides what is not everyone's.
+  /// Returns whether this is rank 0, which prints, saves, and decides for all ranks.
   bool first() const { return hosts_.rank() == 0; }
 
-  /// Whether it is so on any rank; of several things, each.
+  /// Returns whether `here` is true on any rank; the overload for an array does so for each
+  /// element.
   bool any(bool here) { return any(std::array{here})[0]; }
   template <std::size_t N> std::array<bool, N> any(std::array<bool, N> here) {
     if (alone()) return here;
@@ -35,9 +37,10 @@ public:
     std::transform(n.begin(), n.end(), here.begin(), [](std::int32_t x) { return x > 0; });
     return here;
   }
-  /// What the first rank says.
+  /// Returns rank 0's value of `here`, on every rank.
   bool as_first(bool here) { return any(first() && here); }
-  /// The text of the first of those that have one, up to 512 bytes of it.
+  /// Returns the first text, by rank, that is not empty, up to 512 bytes of it; "" if no rank has
+  /// one.
   std::string any(const std::string& here) {
     if (alone()) return here;
     std::array<char, most_bytes> mine{};
@@ -51,11 +54,11 @@ public:
       }
     return "";
   }
-  /// What every rank says, by rank.
+  /// Fills `all` with every rank's value of `here`, in the order of ranks.
   void of_each(double here, std::span<double> all) {
     hosts_.run(exchange::all_gather(everyone, dtype::f64, &here, all.data(), 1));
   }
-  /// What every rank hands in, by rank, on the first one; nothing on the others.
+  /// Returns every rank's text, in the order of ranks, on rank 0; on the other ranks nothing.
   std::vector<std::string> gather(const std::string& here) {
     if (alone()) return {here};
     const auto n = static_cast<std::size_t>(ranks_of(hosts_.ranks()));
@@ -74,8 +77,9 @@ public:
     }
     return all;
   }
-  /// Throws mc::error(exit_code::mismatch) on the first rank that has another `what` than rank 0,
-  /// of which `here` is the hash; the others wait for its end. Ranks of one process have the same.
+  /// Throws mc::error(exit_code::mismatch) on the first rank whose `what` differs from rank 0's.
+  /// `here` is a hash of this rank's `what`. The other ranks wait until that rank ends the run.
+  /// Threads of one process are not compared.
   void require_same(std::uint64_t here, const std::string& what, const std::string& remedy) {
     if (alone() || hosts_.in_one_process()) return;
     std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks_of(hosts_.ranks())));
@@ -88,18 +92,18 @@ public:
       throw error(exit_code::mismatch, says += remedy);
     }
   }
-  /// What lies between these two calls the first rank does before the others do: what it is
-  /// refused, it tells, and not all at once; and what it has found, they are told.
+  /// Rank 0 works between these two calls while the other ranks wait in the first. An error that
+  /// rank 0 throws there is thus told once. before_others() returns on the other ranks the text
+  /// that rank 0 gives to after_first().
   std::string before_others() { return first() ? "" : any(std::string()); }
   void after_first(const std::string& found = "") {
     if (first()) any(found);
   }
-  /// Waits for the first rank, which ends the run with a sentence: then the others' exchanges
-  /// throw.
+  /// Waits until rank 0 ends the run with an error: the exchanges of the other ranks throw then.
   void wait_for_end() {
     if (!first()) wait_for_another();
   }
-  /// Waits for any rank that ends the run so.
+  /// Waits until any other rank ends the run with an error.
   void wait_for_another() { hosts_.run(exchange::barrier(everyone)); }
 
 private:

@@ -1,11 +1,13 @@
-// A communicator that checks: the ranks of a group tell each other what they ask for, and a
-// difference ends the run with both ranks and both lines of the model, before a rank goes on with
-// what it got. It works over any other communicator; what ranks tell each other goes over hosts.
+// A communicator that checks: the ranks of a group tell each other which exchange they ask for.
+// Where they differ, the run ends with a sentence that names both ranks and both lines of the
+// model, before a rank uses what it received. The checker works over any other communicator; its
+// own messages go over hosts.
 //
-//   checked_if(checks, hosts, [&](communicator& hosts) { ... });     and its ranks
+//   checked_if(checks, hosts, [&](communicator& hosts) { ... });     and the ranks made by hosts
 //
-// start tells what is asked for and starts the exchange, and waits for nobody; wait compares what
-// the others have told. Ranks of a group start their exchanges of both planes in one common order.
+// start() sends this rank's description of the exchange, starts the exchange, and waits for no
+// rank. wait() compares the descriptions of the other ranks. The ranks of a group start their
+// exchanges of both planes in one common order.
 #pragma once
 
 #include <megacpp/comm/wish.hpp>
@@ -20,15 +22,15 @@
 
 namespace mc {
 
-/// A checker keeps the memory that it needs for an exchange, and uses it again.
+/// A checker keeps the memory that an exchange needs, and uses it again for later ones.
 class checking final : public communicator {
 public:
-  /// `hosts` must outlive this.
+  /// `hosts` must outlive this object.
   explicit checking(communicator& hosts) : checking(hosts, hosts) {}
   ~checking() override {
     if (started_.empty()) return;
     if (made_by_ != nullptr) made_by_->left_ = started_.front()->x;
-    give_up(); // others read what is kept here
+    give_up(); // other ranks read memory that this object owns
   }
 
   std::unique_ptr<communicator> ranks_for(device& on) override {
@@ -44,8 +46,8 @@ public:
   }
   bool in_one_process() const override { return to_.in_one_process(); }
   const char* way() const override { return to_.way(); }
-  /// Throws mc::error(exit_code::internal) for an exchange, of hosts or of ranks that are gone,
-  /// that nobody has waited for.
+  /// Throws mc::error(exit_code::internal) if an exchange, of hosts or of ranks made by them, was
+  /// started and not waited for.
   void require_idle() const {
     require_none_left();
     if (!started_.empty()) refuse_left(started_.front()->x);
@@ -60,21 +62,22 @@ private:
         hosts_(hosts),
         to_(below) {}
 
-  /// Exchanges that follow each other: over some axes, or from one rank to another.
+  /// Exchanges that are counted together: all over the same axes, or all from one rank to another.
   struct stream {
     collective what; ///< send, receive, or none
-    int over, peer;  ///< the axes, or the channel and the other rank
+    int over, peer;  ///< the axes, or the channel and the other rank of a pair
     bool operator<(const stream& o) const {
       return std::tie(what, over, peer) < std::tie(o.what, o.over, o.peer);
     }
   };
   /// An exchange that was started and not waited for.
   struct asked {
-    std::int64_t number = 0; ///< of its ticket
+    std::int64_t number = 0; ///< number of its ticket
     exchange x;
-    std::vector<wish> mine, theirs; ///< one for each rank of the group, or for the other of two
+    std::vector<wish> mine, theirs; ///< one for each rank of the group, or one for the other rank
+                                    ///< of a pair
     ticket tells, data;
-    bool agreed = false; ///< the others have told the same
+    bool agreed = false; ///< the other ranks have asked for the same
   };
 
   ticket begin(const exchange& x, const group& g, lane* on) override {
@@ -131,7 +134,8 @@ private:
       return over;
     }
   }
-  /// f(). What it throws ends the run, while the memory of all that is in flight is still there.
+  /// Calls f(). If f throws, the run is given up while the memory of all exchanges in flight is
+  /// still there.
   template <class F> void or_give_up(F f) {
     try {
       f();
@@ -140,7 +144,7 @@ private:
       throw;
     }
   }
-  /// Gives others what this rank asks for, and takes what they do.
+  /// Returns the exchange that sends this rank's descriptions to the others and receives theirs.
   exchange telling(asked& a) const {
     const exchange& x = a.x;
     constexpr std::int64_t bytes = sizeof(wish);
@@ -154,7 +158,8 @@ private:
     e.before = x.what;
     return e;
   }
-  /// All have told. What is sent, the rank looks at that receives it.
+  /// Compares the descriptions of an exchange, which are all here. For a send, the receiving rank
+  /// compares alone.
   static void require_agreement(asked& a) {
     if (a.x.what != collective::send)
       for (std::size_t i = 0; i < a.theirs.size(); ++i)
@@ -174,17 +179,19 @@ private:
   }
 
   communicator& hosts_;
-  std::unique_ptr<communicator> owned_; ///< of ranks: whom it checks
+  std::unique_ptr<communicator> owned_; ///< for ranks: the communicator that is checked
   communicator& to_;
-  checking* made_by_ = nullptr;  ///< of ranks: the one of hosts
-  std::optional<exchange> left_; ///< of ranks that are gone: what nobody has waited for
-  std::vector<std::unique_ptr<asked>> started_, spare_; ///< in their order; none of them
+  checking* made_by_ = nullptr;  ///< for ranks: the checker of hosts that made this one
+  std::optional<exchange> left_; ///< an exchange of ranks, already destroyed, that nobody waited
+                                 ///< for
+  std::vector<std::unique_ptr<asked>> started_, spare_; ///< exchanges in flight, in the order of
+                                                        ///< their starts; free records
   std::map<stream, std::int64_t> counts_;
-  std::vector<ticket> waited_; ///< below
+  std::vector<ticket> waited_; ///< memory of finish_any
   std::int64_t number_ = 0;
 };
 
-/// f(hosts): with checks, or as it is.
+/// Calls f with a checker over `hosts`, or with `hosts` itself.
 template <class F> void checked_if(bool checks, communicator& hosts, F f) {
   if (!checks) return f(hosts);
   checking c(hosts);

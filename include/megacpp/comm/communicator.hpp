@@ -1,9 +1,10 @@
-// A communicator: one rank's way to the others. A rank has two, of this one class, named for what
-// they move. `hosts` moves memory of the host: what ranks agree on, check, and write into files. It
-// is there before any device is opened. `ranks` moves memory of a device, on a lane of that device:
-// run/ knows it by this class, a call at a time, and kernels by c.comm(). Nothing of one plane goes
-// over the other. A backend begins exchanges, finishes them (on a lane, or any of several), and
-// makes its ranks (ranks_for); one of processes says so (in_one_process), and gives up what failed.
+// A communicator: one rank's way to the other ranks. A rank has two objects of this class, one for
+// each plane, that is, for each kind of memory. `hosts` moves memory of the host: values that ranks
+// agree on, check, or write into files. It exists before a device is opened. `ranks` moves memory
+// of a device, on a lane of that device; run/ uses it through this class, and kernels through
+// c.comm(). The two planes share no messages. A backend begins exchanges, finishes them (on a lane,
+// or any of several), and makes its ranks (ranks_for). A backend whose ranks are processes says so
+// (in_one_process), and gives up the exchanges of a run that has failed.
 //
 //   hosts.run(exchange::all_gather(everyone, dtype::i64, &mine, all, 1));      at once
 //   const ticket t = hosts.start(exchange::barrier(everyone));
@@ -16,24 +17,24 @@
 //   ...                                                                        meanwhile
 //   ranks->wait(lane, u);
 //
-// On a lane an exchange begins when the lane has come to its start, and what is started on the lane
-// after wait finds it done: `wait` means that the lane goes on. The host may go on before.
+// An exchange on a lane begins when the lane reaches its start. Work that is put on the lane after
+// `wait` runs behind the exchange: `wait` holds back the lane, and need not hold back the host.
 //
-// Backends promise of each plane, and tests/communicators.hpp asks them:
-//   - all ranks of a group start the same exchanges over it in the same order, and a rank receives
-//     from another one in the order in which that one sends; several exchanges may be in flight,
-//     over several groups and both planes, and are waited for once each, in any order;
-//   - start waits for no other rank; `in` is not written and `out` not touched until, of hosts,
-//     wait has returned, and of ranks, the lane has come to the wait; then `out` is whole and `in`
-//     free;
-//   - what ranks ask differently is thrown by the wait for that exchange, where the backend's wait
-//     is one of the host;
-//   - of an all-reduce, ranks may have nothing: their count is 0, and the result is the
-//     others';
-//   - `in` and `out` are apart, or one in place of the other: those of an all-reduce the same, `in`
-//     of an all-gather the rank's part of `out`, `out` of a reduce-scatter its part of `in`, of
-//     which the other parts are of no use then.
-// The backend says by `bits` what bits a reduction has (enum class reduced_bits).
+// Backends promise for each plane, and tests/communicators.hpp tests it:
+//   - All ranks of a group start the same exchanges over it in the same order, and a rank receives
+//     from another rank in the order in which that rank sends. Several exchanges may be in flight,
+//     over several groups and both planes. Each is waited for once, in any order.
+//   - `start` waits for no other rank. `in` is not written and `out` not touched until `wait` has
+//     returned (hosts), or until the lane has reached the wait (ranks). Then `out` is complete and
+//     `in` is free.
+//   - If ranks ask for different exchanges, the wait for that exchange throws, where the backend's
+//     wait is one of the host.
+//   - Ranks may have nothing to add to an all-reduce: their count is 0, and the result is that of
+//     the other ranks.
+//   - `in` and `out` are apart, or in place: for an all-reduce they are the same, for an all-gather
+//     `in` is the rank's part of `out`, and for a reduce-scatter `out` is the rank's part of `in`,
+//     whose other parts have no defined values afterwards.
+// A backend's `bits` say which bits a reduction leaves (enum class reduced_bits).
 #pragma once
 
 #include <megacpp/comm/group.hpp>
@@ -50,7 +51,7 @@ namespace mc {
 class device;
 class lane;
 
-/// "tp", or "ep x etp"; "one rank" of no axis.
+/// "tp", or "ep x etp"; "one rank" for no axis.
 inline std::string name_of(axis_set over) {
   std::string name;
   for (int a = 0; a < axes; ++a)
@@ -59,12 +60,13 @@ inline std::string name_of(axis_set over) {
   return name.empty() ? "one rank" : name;
 }
 
-/// What one rank asks of the ranks of a group. `n` is the group's size, `count` of elements:
+/// An exchange that one rank asks of its group. `n` is the number of ranks in the group, `count` a
+/// number of elements:
 ///
 ///                      in                    out
 ///   all_reduce         count                 count: the sum, or the maximum
-///   all_gather         count                 n count: each rank's, in their order
-///   reduce_scatter     n count               count: the same of everyone's rank-th part
+///   all_gather         count                 n count: each rank's elements, in the order of ranks
+///   reduce_scatter     n count               count: sum or maximum of all ranks' rank-th parts
 ///   all_to_all         n count               n count: part i goes to rank i, and comes from it
 ///   ... by counts      the sum of `gives`    the sum of `takes`: parts of these sizes, in order
 ///   broadcast          count, of the root    count
@@ -77,12 +79,13 @@ struct exchange {
   const void* in = nullptr;
   void* out = nullptr;
   std::int64_t count = 0;
-  std::span<const std::int64_t> gives{}, takes{}; ///< elements for and from each rank, until start
-  int peer = -1;      ///< the root, or the other rank: its number in the group
-  int channel = 0;    ///< between two ranks: one is received in the order in which it is sent
-  source_line line{}; ///< of the model, that caused it
-  collective before = collective::none; ///< it tells of such a one, whose name it has
-  reduction by = reduction::sum;        ///< of an all-reduce or a reduce-scatter
+  std::span<const std::int64_t> gives{}, takes{}; ///< elements for and from each rank; read by
+                                                  ///< start alone
+  int peer = -1;      ///< the root, or the other rank of a pair: its number in the group
+  int channel = 0;    ///< between two ranks: the messages of a channel keep their order
+  source_line line{}; ///< line of the model that caused it
+  collective before = collective::none; ///< the exchange that this one describes, whose name it has
+  reduction by = reduction::sum;        ///< how an all-reduce or reduce-scatter combines elements
 
   static exchange all_reduce(axis_set over, dtype t, const void* in, void* out, std::int64_t count,
                              source_line line = {}, reduction by = reduction::sum) {
@@ -128,7 +131,7 @@ struct exchange {
   bool reduces() const {
     return what == collective::all_reduce || what == collective::reduce_scatter;
   }
-  /// Elements that a rank of n hands in.
+  /// Returns the number of elements that one of n ranks hands in.
   std::int64_t elements_in(int n) const {
     switch (what) {
     case collective::reduce_scatter: return n * count;
@@ -138,7 +141,7 @@ struct exchange {
     default: return count;
     }
   }
-  /// Elements that it gets.
+  /// Returns the number of elements that one of n ranks gets.
   std::int64_t elements_out(int n) const {
     switch (what) {
     case collective::all_gather: return n * count;
@@ -161,7 +164,7 @@ inline const char* name_of(const exchange& x) {
   return name_of(x.before == collective::none ? x.what : x.before);
 }
 
-/// Throws a sentence that says what was asked for, and why it cannot be.
+/// Throws a sentence that names the exchange and says why it cannot be done.
 [[noreturn, gnu::cold]] inline void refuse_exchange(const exchange& x, const std::string& why,
                                                     exit_code code = exit_code::internal) {
   std::string where;
@@ -172,36 +175,36 @@ inline const char* name_of(const exchange& x) {
 [[noreturn, gnu::cold]] inline void refuse_left(const exchange& x) {
   refuse_exchange(x, "it was started and not waited for: wait for every ticket");
 }
-/// Throws the sentence about a ticket of no exchange that is in flight.
+/// Throws the sentence about a ticket whose exchange is not in flight.
 [[noreturn, gnu::cold]] inline void refuse_ticket() {
   throw error(exit_code::internal, "a ticket was waited for twice: wait for each exchange once");
 }
 
-/// An exchange that was started, to be waited for once.
+/// A ticket stands for an exchange that was started, and is given to `wait` once.
 struct [[nodiscard]] ticket {
   std::int64_t number = -1;
 };
 
-/// A communicator moves memory of the host, or of a device.
+/// A plane is the kind of memory that a communicator moves: of the host, or of a device.
 enum class plane : std::uint8_t { hosts, ranks };
 
-/// The backend promises this of the bits that a reduction leaves. On all ranks they are the same.
+/// The backend promises this about the bits that a reduction leaves. All ranks get the same bits.
 enum class reduced_bits : std::uint8_t {
-  /// Sums are taken in the order of the ranks, from the first on: of bf16 in fp32, rounded once at
-  /// the end, of fp32 in fp32, of fp64 in fp64, of integers modulo 2^32 or 2^64; a maximum is of
-  /// fp32: the largest, of equals the first rank's, or the first that is not a number. So the bits
-  /// are those of every run and of every backend that promises the same (reduce_in_rank_order).
-  /// Threads and MPI do, and one rank alone.
+  /// Values are added in the order of the ranks, from the first rank on: bf16 in fp32, rounded once
+  /// at the end, fp32 in fp32, fp64 in fp64, integers modulo 2^32 or 2^64. A maximum is of fp32:
+  /// the largest value; among equal ones the first rank's, or the first that is not a number. So
+  /// the bits are the same in every run and in every backend that promises the same
+  /// (reduce_in_rank_order): threads, MPI, and a single rank.
   of_rank_order,
-  /// Sums are taken in an order of the library's own, as NCCL's: another number of ranks or another
-  /// machine may leave others. Sums of integers are as above.
+  /// The library adds values in an order of its own, as NCCL does: another number of ranks or
+  /// another machine may leave other bits. Sums of integers are as above.
   of_library
 };
 
 class communicator {
 public:
-  /// One of the ranks of a mesh. Throws mc::error(exit_code::mismatch) if the expert mesh does not
-  /// fold over the ranks of the dense one.
+  /// Makes the communicator of one rank of a mesh. Throws mc::error(exit_code::mismatch) if the
+  /// expert mesh does not fold over the ranks of the dense mesh.
   communicator(const mesh& m, int rank, plane moves, reduced_bits bits)
       : mesh_(m), rank_(rank), plane_(moves), bits_(bits) {
     if (!is_whole(m))
@@ -214,40 +217,42 @@ public:
   communicator& operator=(const communicator&) = delete;
   virtual ~communicator() = default;
 
-  /// All sizes are known, those of dp and edp too.
+  /// The mesh, with all sizes known, those of dp and edp too.
   const mesh& ranks() const { return mesh_; }
-  /// This rank's number, and its coordinate on every axis.
+  /// This rank's number in the run, and its coordinate on every axis.
   int rank() const { return rank_; }
   const coordinates& coordinate() const { return at_; }
   group over(axis_set axes_of_it) const { return group(mesh_, axes_of_it, rank_); }
   plane moves() const { return plane_; }
   reduced_bits bits() const { return bits_; }
-  /// Whether all ranks are threads of this process, which have its files, flags and signals.
+  /// Returns whether all ranks are threads of this process, which share its files, flags and
+  /// signals.
   virtual bool in_one_process() const { return true; }
 
-  /// How ranks exchange memory that the host does not see, for people; "" of memory that it sees.
+  /// A phrase for people that says how ranks exchange memory that the host does not see; "" for
+  /// memory that the host sees.
   virtual const char* way() const { return ""; }
 
-  /// Hosts make this rank's communicator for memory of `on`, while all others make theirs. Both
-  /// must outlive it. Ranks that are threads, and whose memory the host does not see, must have one
-  /// device, each as an object of its own.
+  /// Makes this rank's communicator for memory of `on`, while all other ranks make theirs. `on` and
+  /// this object must outlive it. Ranks that are threads, and whose memory the host does not see,
+  /// must share one device, each through a device object of its own.
   std::unique_ptr<communicator> make_ranks(device& on) {
     require_plane(plane::hosts);
     return ranks_for(on);
   }
 
-  /// Throws mc::error(exit_code::internal) for what no group can do, and where a lane is missing,
-  /// or is given to hosts. What a backend throws when another rank does not come, it throws here or
-  /// in wait.
+  /// Starts an exchange. Throws mc::error(exit_code::internal) for an exchange that no group can
+  /// do, for a lane that is missing, and for a lane that is given to hosts. The error about another
+  /// rank that does not come is thrown here or by `wait`, as the backend has it.
   ticket start(const exchange& x) { return start_on(nullptr, x); }
   void wait(ticket t) { wait_any({&t, 1}); }
-  /// Waits for one of several, whichever is over first, and returns its place among them.
+  /// Waits until one of several exchanges is over, and returns its index in `any`.
   std::size_t wait_any(std::span<const ticket> any) {
     require_plane(plane::hosts);
     return finish_any(any);
   }
   void run(const exchange& x) { wait(start(x)); }
-  /// These do the same on a lane of the device.
+  /// The following functions do the same on a lane of the device.
   ticket start(lane& on, const exchange& x) { return start_on(&on, x); }
   void wait(lane& on, ticket t) {
     require_plane(plane::ranks);
@@ -255,17 +260,17 @@ public:
   }
   void run(lane& on, const exchange& x) { wait(on, start(on, x)); }
 
-  /// For who ends with exchanges that it has started and cannot wait for, as the run has failed:
-  /// afterwards no other rank touches its memory, and the others' exchanges throw.
+  /// Gives up all exchanges that were started and cannot be waited for, because the run has failed.
+  /// Afterwards no other rank touches this rank's memory, and the exchanges of other ranks throw.
   virtual void give_up() noexcept {}
 
 private:
   virtual std::unique_ptr<communicator> ranks_for(device& on) = 0;
-  /// On a lane, where one is given: of ranks it always is, of hosts never.
+  /// Begins an exchange on a lane. Exchanges of ranks always have a lane, those of hosts never.
   virtual ticket begin(const exchange&, const group&, lane* on) = 0;
   /// Lets the lane go on behind the exchange.
   virtual void finish(lane& on, ticket t) = 0;
-  /// Until one of them is over: its place.
+  /// Waits until one of these exchanges is over, and returns its index.
   virtual std::size_t finish_any(std::span<const ticket> any) = 0;
 
   void require_plane(plane asked) const {

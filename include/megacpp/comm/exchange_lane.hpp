@@ -1,11 +1,11 @@
-// A lane beside those that compute, on which exchanges are done: for a backend whose exchanges are
-// work of the device, as those of ranks that share one.
+// A lane for exchanges beside the lanes that compute. Backends use it whose exchanges are work of
+// the device, as they are where ranks share one device.
 //
-//   const std::shared_ptr<event> started = beside.mark(computes);   an exchange is started
-//   beside.on().wait(*started);                                     and done beside what follows:
+//   const std::shared_ptr<event> started = beside.mark(computes);   an exchange is started,
+//   beside.on().wait(*started);                                     and done beside later work:
 //   ...                                                             copies and sums on beside.on()
 //   const std::shared_ptr<event> done = beside.mark(beside.on());
-//   computes.wait(*done);                                           until the lane waits for it
+//   computes.wait(*done);                                           the lane waits for its end
 #pragma once
 
 #include <megacpp/exec/device.hpp>
@@ -18,17 +18,17 @@ namespace mc {
 
 class exchange_lane {
 public:
-  /// `of` must outlive this.
+  /// `of` must outlive this object.
   explicit exchange_lane(device& of) : of_(of), lane_(of.make_lane()) {}
 
   lane& on() const { return *lane_; }
-  /// An event that comes when `at` has done all that it was given before this call. Whoever holds
-  /// it may have lanes wait for it; it is used again when nobody does.
+  /// Returns an event that comes when the lane `at` has done all work that it was given before this
+  /// call. Lanes may wait for the event as long as somebody holds it; afterwards it is used again.
   std::shared_ptr<event> mark(lane& at) {
     std::shared_ptr<event> e;
     for (const std::shared_ptr<event>& free : events_)
       if (free.use_count() == 1) {
-        std::atomic_thread_fence(std::memory_order_acquire); // behind what its last holder did
+        std::atomic_thread_fence(std::memory_order_acquire); // see the accesses of its last holder
         e = free;
         break;
       }

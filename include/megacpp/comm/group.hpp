@@ -1,27 +1,24 @@
-// Which ranks talk to each other: the numbers of ranks, their coordinates, and groups.
-//
-// Ranks are numbered as Megatron-LM numbers them: tp fastest, then cp, dp and pp. The expert mesh
-// folds over the same ranks: etp fastest, then ep, edp and pp.
+// Groups of ranks that talk to each other: numbers of ranks, their coordinates, and groups.
 #pragma once
 
 #include <megacpp/plan/boxes.hpp>
 
 namespace mc {
 
-/// Of the dense mesh and of the experts', the fastest first.
+/// The axes of the dense mesh and of the expert mesh, the one that varies fastest first.
 inline constexpr axis axes_by_rank[2][4] = {{axis::tp, axis::cp, axis::dp, axis::pp},
                                             {axis::etp, axis::ep, axis::edp, axis::pp}};
 
 /// All ranks.
 inline constexpr axis_set everyone{axis::dp, axis::cp, axis::tp, axis::pp};
 
-/// Ranks of a mesh whose sizes are all known.
+/// Returns the number of ranks of a mesh whose sizes are all known.
 constexpr int ranks_of(const mesh& m) {
   int n = 1;
   for (axis a : axes_by_rank[0]) n *= m.of(a);
   return n;
 }
-/// True if every size is known and both meshes fold over the same ranks.
+/// Returns whether every size is known and both meshes fold over the same ranks.
 constexpr bool is_whole(const mesh& m) {
   for (int n : m.size)
     if (n < 1) return false;
@@ -37,7 +34,7 @@ constexpr coordinates coordinates_of(const mesh& m, int rank) {
   return at;
 }
 
-/// The number of a rank in its group over axes of one mesh whose sizes are known.
+/// Returns the number of a rank in its group over axes of one mesh whose sizes are known.
 constexpr int number_in_group(const mesh& m, axis_set over, const coordinates& at) {
   int n = 0, size = 1;
   for (axis a : axes_by_rank[over.meets(expert_axes)])
@@ -45,11 +42,11 @@ constexpr int number_in_group(const mesh& m, axis_set over, const coordinates& a
   return n;
 }
 
-/// The ranks that differ from one on some axes alone, in the order of their numbers. Parts of a
-/// value along one axis are in this order, too.
+/// A group is the ranks whose coordinates differ from one rank's on some axes alone, in the order
+/// of their numbers. The shards of a tensor along one axis are in this order, too.
 class group {
 public:
-  /// Of `rank`, over axes of one mesh.
+  /// The group of `rank` over axes of one mesh.
   constexpr group(const mesh& m, axis_set over, int rank) {
     const coordinates at = coordinates_of(m, rank);
     int stride = 1;
@@ -67,7 +64,7 @@ public:
   constexpr int size() const { return size_; }
   /// The number of this rank in the group.
   constexpr int rank() const { return rank_; }
-  /// The number in the run of the group's rank i.
+  /// Returns the number in the run of the group's rank i.
   constexpr int operator[](int i) const {
     int r = first_;
     for (int k = 0; k < levels_; ++k) r += i % counts_[k] * strides_[k], i /= counts_[k];

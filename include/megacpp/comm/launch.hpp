@@ -1,6 +1,6 @@
-// Whether a launcher has started this process as one of several: mpirun, or srun of Slurm; or
-// whether another one says so, whose processes nothing connects. Found in the environment, before
-// anything is asked of MPI.
+// The way in which this process was started: alone, as one of several by a launcher (mpirun, or
+// srun of Slurm), or by a program that announces several processes and connects none. The
+// environment tells it, before MPI is asked anything.
 #pragma once
 
 #include <charconv>
@@ -10,15 +10,15 @@
 
 namespace mc {
 
-/// One process of several; of one, which starts its ranks itself, where `size` is 1.
+/// A start of one process of several. `size` is 1 for a process that starts its ranks itself.
 struct launch {
-  const char* by = ""; ///< "" where there is no launcher
+  const char* by = ""; ///< the launcher; "" if there is none
   int rank = 0, size = 1;
-  bool connected = true; ///< the launcher speaks to MPI: else each process would be alone
+  bool connected = true; ///< the launcher speaks to MPI; without it each process would be alone
 };
 
 namespace detail {
-/// A number of the environment; -1: none.
+/// Returns a number from the environment; -1 if there is none.
 inline int number_of_environment(const char* name) {
   const char* const text = std::getenv(name); // NOLINT(concurrency-mt-unsafe): nobody sets it
   if (text == nullptr) return -1;
@@ -29,8 +29,9 @@ inline int number_of_environment(const char* name) {
 }
 } // namespace detail
 
-/// OpenMPI tells ranks by OMPI_, MPICH by PMI_; Slurm always tells its tasks, and by PMI_ or PMIX_
-/// that they find each other.
+/// Reads how this process was started. OpenMPI tells a process its rank in variables that begin
+/// with OMPI_, and MPICH with PMI_. Slurm always tells tasks their numbers, and sets PMIX_
+/// variables if the tasks can find each other.
 inline launch launch_of_process() {
   struct source {
     const char *by, *rank, *size;
@@ -49,16 +50,17 @@ inline launch launch_of_process() {
   return {};
 }
 
-/// A variable of the environment by which this process is one of several.
+/// A variable of the environment that says that this process is one of several.
 struct promised_world {
   const char* variable = "";
   int size = 1;
 };
 
-/// A variable that promises several processes though no launcher has connected this one to others:
-/// torchrun and what starts PyTorch's programs, Slurm in a script that no srun has started, or a
-/// launcher of another MPI. mpirun starts as many as it was asked for, whatever else is told; Slurm
-/// may tell its tasks by the names of an MPI.
+/// Returns a variable that promises several processes although no launcher has connected this one
+/// to others. It comes from torchrun and other launchers of PyTorch, from Slurm in a script that no
+/// srun has started, or from a launcher of another MPI. Under mpirun no variable counts, since
+/// mpirun starts as many processes as it was asked for; but a task of Slurm may have the variables
+/// of an MPI.
 inline promised_world unconnected_world() {
   const std::string_view by = launch_of_process().by;
   const bool task_of_slurm = by == "mpirun" && detail::number_of_environment("SLURM_PROCID") >= 0 &&

@@ -1,4 +1,4 @@
-// What is said of a rank that others wait for in vain.
+// The sentences about a rank that other ranks wait for in vain.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
@@ -8,8 +8,8 @@
 
 namespace mc {
 
-/// "exchange 12 of its group, all-reduce over dp x tp at qwen3.hpp:41". `number`: how many were
-/// asked for over the group before.
+/// "exchange 12 of its group, all-reduce over dp x tp at qwen3.hpp:41". `number`: exchanges that
+/// were asked of the group before.
 inline std::string text_of(const exchange& x, std::int64_t number) {
   std::string what = "exchange " + std::to_string(number) + " of its group, " +
                      std::string(name_of(x)) + " over " + name_of(x.over);
@@ -17,8 +17,8 @@ inline std::string text_of(const exchange& x, std::int64_t number) {
   return what;
 }
 
-/// Of a rank that lacks in an exchange, for which rank `waits` does, for so many seconds. `gone`:
-/// it has ended.
+/// Returns the error about `rank`, which is missing in an exchange: rank `waits` has waited for it
+/// so many seconds. `gone`: the missing rank has ended.
 inline error missing_rank(int rank, bool gone, const std::string& what, int waits,
                           std::int64_t seconds) {
   std::string says = "rank " + std::to_string(rank);
@@ -30,8 +30,8 @@ inline error missing_rank(int rank, bool gone, const std::string& what, int wait
   return error(exit_code::ranks, says);
 }
 
-/// Of ranks that wait for each other: rank `waits` for `rank` in `what`, which waits for `next` in
-/// `lacks`, and so on.
+/// Returns the error about ranks that wait for each other: rank `waits` waits for `rank` in
+/// exchange `what`, which waits for `next` in exchange `lacks`, and so on.
 inline error crossed_ranks(int waits, int rank, const std::string& what, int next,
                            const std::string& lacks) {
   return error(exit_code::ranks, "ranks wait for each other: rank " + std::to_string(waits) +

@@ -1,24 +1,5 @@
-// Ranks as processes, which talk by MPI. For units that are compiled with MEGACPP_WITH_MPI.
-//
-//   mpi_ranks ranks;                                         joins the other processes
-//   ranks.run(m, patience, [&](communicator& hosts) { ... });   this one's part, as rank of a mesh
-//   ranks.finish();                                          or end(code), which ends all of them
-//
-// Every exchange is messages between two ranks, which are started and looked after: none of MPI's
-// own collectives is used, whose sums come in an order of their own. An all-reduce is one message
-// to each other rank where little is summed, with all of it; else each sends the others their
-// parts, sums its own in the order of ranks, and sends everyone the sum, a round of bounded memory
-// after the other. What is only moved goes from `in` to `out` without a copy of ours.
-//
-// A message is found by its plane, which has a communicator of MPI, its sender and its tag: the
-// group, by its axes, and how many exchanges there were over it; of two ranks, the channel.
-// Messages of one exchange between two ranks come in the order in which they are sent (MPI 3.1,
-// 3.5).
-//
-// A rank that waits goes on with all that it has started, of both planes, and sleeps in small naps
-// between looks, since ranks may be more than processors. It asks the rank that it lacks what that
-// one waits for, and so on to one that does not answer, or has ended: that one is named when
-// patience ends.
+// Ranks as processes, which exchange messages by MPI. Units that are compiled with MEGACPP_WITH_MPI
+// include it.
 #pragma once
 
 #if defined(MEGACPP_WITH_MPI)
@@ -51,20 +32,20 @@
 
 namespace mc {
 
-/// How exchanges are cut into messages: bytes. Others than these are for tests.
+/// The sizes, in bytes, by which exchanges are cut into messages. Tests use others than these.
 struct mpi_sizes {
-  std::int64_t message = std::int64_t{1} << 30;  ///< the longest; MPI counts in int
-  std::int64_t staging = std::int64_t{16} << 20; ///< for a round of an exchange that sums
-  std::int64_t at_once = 2048;                   ///< what is summed by everyone, who gets all of it
+  std::int64_t message = std::int64_t{1} << 30;  ///< longest message; MPI counts in int
+  std::int64_t staging = std::int64_t{16} << 20; ///< memory of a round of an exchange that adds
+  std::int64_t at_once = 2048;                   ///< longest all-reduce that each rank adds alone
 };
 
-/// The processes that mpirun or srun has started, of which this is one. One in a process, used by
-/// the thread that makes it.
+/// The processes that mpirun or srun has started. A process has one such object, which the thread
+/// that makes it uses alone.
 class mpi_ranks {
 public:
   using seconds = std::chrono::duration<double>;
 
-  /// Throws mc::error(exit_code::ranks) where MPI fails or has no threads beside it.
+  /// Throws mc::error(exit_code::ranks) if MPI fails or does not allow further threads.
   explicit mpi_ranks(const mpi_sizes& sizes = {}) : sizes_(sizes) {
     int level = 0;
     detail::require_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level), "start");
@@ -91,18 +72,18 @@ public:
   int size() const { return size_; }
   /// The number of ranks on this machine.
   int on_machine() const { return on_machine_; }
-  /// This rank's place among those.
+  /// The number of this rank among those on its machine.
   int place_on_machine() const { return place_on_machine_; }
-  /// Of `asked` threads on this machine, 0 being all processors that its ranks may run on: those of
-  /// this rank.
+  /// Returns the threads for this rank, of `asked` threads on this machine. 0 asks for all
+  /// processors that the machine's ranks may run on.
   int threads(int asked) const {
     if (asked > 0) return std::max(1, asked / on_machine_);
     return std::clamp(processors_ / on_machine_, 1, std::max(1, processors()));
   }
 
-  /// f(hosts) on this rank, while all others do the same. `patience`: how long it waits for
-  /// another one. Throws what f throws, mc::error(exit_code::mismatch) for a mesh of another number
-  /// of ranks, and mc::error(exit_code::ranks) for a rank that does not come.
+  /// Calls f(hosts) on this rank, while all other processes do the same. `patience`: how long a
+  /// rank waits for another one. Throws what f throws, mc::error(exit_code::mismatch) for a mesh of
+  /// another number of ranks, and mc::error(exit_code::ranks) for a rank that does not come.
   template <class F> void run(const mesh& m, seconds patience, F f) {
     if (ranks_of(m) != size_)
       throw error(exit_code::mismatch, "there are " + std::to_string(size_) +
@@ -115,20 +96,21 @@ public:
     me.leave(hosts);
   }
 
-  /// When all that was run has ended well.
+  /// Leaves MPI, after all runs have ended well.
   void finish() {
     questions_->close();
     for (MPI_Comm& c : planes_) MPI_Comm_free(&c);
     MPI_Finalize();
   }
-  /// Ends all processes; the launcher's exit code is this one's.
+  /// Ends all processes; the launcher exits with `code`.
   [[noreturn]] static void end(int code) {
     MPI_Abort(MPI_COMM_WORLD, code);
     std::_Exit(code);
   }
 
 private:
-  /// The engine of this rank: it knows what the rank has started on both planes, and how far it is.
+  /// The engine of this rank knows which exchanges the rank has started on both planes, and how far
+  /// they are.
   class one_rank {
   public:
     static constexpr bool in_one_process = false, has_lanes = false;
@@ -144,7 +126,8 @@ private:
     void require_idle() const {
       if (!started_.empty()) refuse_left(started_[0]->x);
     }
-    /// Waits for all others, as one that takes part in nothing any more.
+    /// Waits until all other ranks have come here, too. This rank takes part in no further
+    /// exchange.
     void leave(communicator& hosts) {
       left_ = true;
       hosts.run(exchange::barrier(everyone));
@@ -154,21 +137,21 @@ private:
     friend class host_plane<one_rank>;
     using time = steady::time_point;
 
-    /// What all send each other at the start of an all-reduce; where it is short, `count` elements
-    /// follow.
+    /// The message that ranks send each other at the start of an all-reduce. In a short all-reduce
+    /// `count` elements follow.
     struct head {
       static constexpr std::int64_t all_reduces =
-          0x6d6567612b2b; ///< no element of another exchange
+          0x6d6567612b2b; ///< no element of another exchange begins so
       std::int64_t is = all_reduces;
       std::int64_t count = 0;
       std::int16_t type = 0, by = 0;
       std::int32_t line = 0;
     };
-    /// A message that was started.
+    /// A message whose sending or receiving was started.
     struct message {
-      int peer;           ///< its number in the run
-      std::int64_t bytes; ///< that must come; -1: those that are sent
-      bool up_to = false; ///< or fewer
+      int peer;           ///< the other rank, by its number in the run
+      std::int64_t bytes; ///< expected bytes; -1 for a message that is sent
+      bool up_to = false; ///< fewer bytes may come
     };
     /// An exchange that was started and not waited for.
     struct record {
@@ -176,16 +159,16 @@ private:
       plane of_plane{};
       exchange x;
       group g{mesh::one_rank(), axis_set{}, 0};
-      std::int64_t of_group = 0; ///< how many came before it over its group
+      std::int64_t of_group = 0; ///< exchanges before it over its group
       int tag = 0;
       enum : std::uint8_t { moves, heads, parts, sums, done } stage = moves;
       std::vector<MPI_Request> requests;
       std::vector<message> messages;
       arena memory;
-      std::vector<int> holders;        ///< numbers in the group of those that have something to sum
-      std::int64_t begin = 0, end = 0; ///< of a round, elements
-      seconds waited{};                ///< that this rank has been awake, for what comes next
-      std::exception_ptr wrong;        ///< why it failed
+      std::vector<int> holders;        ///< ranks that have elements, by number in the group
+      std::int64_t begin = 0, end = 0; ///< elements of the current round
+      seconds waited{};                ///< time awake while the next message was missing
+      std::exception_ptr wrong;        ///< error that it failed with
     };
 
     ticket begin(plane moves, const exchange& x, const group& g) {
@@ -236,8 +219,8 @@ private:
       started_.erase(at);
     }
 
-    /// What nobody sends any more is not received. What was sent may still be read by others, who
-    /// are given a little time for it: this process ends them.
+    /// Cancels what this rank would receive. What it has sent may still be read by other ranks,
+    /// which get a little time for it: MPI ends when this process does.
     void give_up() noexcept {
       const time until = steady::now() + std::chrono::milliseconds(100);
       for (auto& r : started_) {
@@ -290,7 +273,8 @@ private:
         at += n, left -= n;
       } while (left > 0);
     }
-    /// `up_to`: one message of at most so many bytes.
+    /// Starts receiving `bytes` bytes, in several messages if they are many. `up_to`: one message
+    /// of at most so many bytes.
     void receive(record& r, int from, void* to, std::int64_t bytes, bool up_to = false) {
       auto* at = static_cast<std::byte*>(to);
       std::int64_t left = bytes;
@@ -308,8 +292,8 @@ private:
       if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
     }
 
-    /// Exchanges that sum nothing. What nobody has to give is no message, but for those of a
-    /// barrier.
+    /// Starts an exchange that adds nothing. Where there are no elements there is no message,
+    /// except in a barrier.
     void start_moves(record& r, const exchange& x) {
       const int n = r.g.size(), me = r.g.rank();
       const std::int64_t size = size_of(x.type), bytes = x.count * size;
@@ -358,7 +342,8 @@ private:
     bool short_sum(const record& r) const {
       return r.x.count * size_of(r.x.type) <= of_.sizes_.at_once;
     }
-    /// Where the message of rank q lies, that of this one being the last.
+    /// Returns where the head of rank q lies in the record's memory. This rank's own head is the
+    /// last.
     std::byte* head_of(const record& r, int q) const {
       const std::int64_t each = std::int64_t{sizeof(head)} + of_.sizes_.at_once;
       return r.memory.data() + each * (q == r.g.rank() ? r.g.size() - 1 : q - (q > r.g.rank()));
@@ -380,7 +365,7 @@ private:
       for (int k = 1; k < n; ++k)
         send(r, (me + k) % n, head_of(r, me), static_cast<std::int64_t>(sizeof mine) + bytes);
     }
-    /// All heads are here.
+    /// Reads the heads of all ranks, which have arrived, and goes on with the all-reduce.
     void read_heads(record& r) {
       const exchange& x = r.x;
       for (int q = 0; q < r.g.size(); ++q) {
@@ -414,22 +399,24 @@ private:
       }
     }
 
-    /// The first element of the part of holder i in a round of an all-reduce: whole lines of
-    /// memory, but for the last.
+    /// Returns the first element of holder i's part in a round of an all-reduce. Parts are whole
+    /// cache lines, except the last.
     static std::int64_t part(const record& r, std::int64_t i) {
       const std::int64_t n = r.end - r.begin, all = std::ssize(r.holders);
       return r.begin + (i == all ? n : n * i / all / 64 * 64);
     }
-    /// Of the holders, the number of this rank.
+    /// Returns the number of this rank among the holders.
     static std::int64_t place(const record& r) {
       return std::find(r.holders.begin(), r.holders.end(), r.g.rank()) - r.holders.begin();
     }
-    /// Elements of `in` that holder i sums in this round: the first one, and how many.
+    /// Returns the elements of `in` that holder i adds up in this round: the first one, and their
+    /// number.
     static std::pair<std::int64_t, std::int64_t> summed_by(const record& r, std::int64_t i) {
       if (r.x.what == collective::reduce_scatter) return {i * r.x.count + r.begin, r.end - r.begin};
       return {part(r, i), part(r, i + 1) - part(r, i)};
     }
-    /// From element `begin` on: every rank gets its parts of the others.
+    /// Starts the round from element `begin` on, in which every rank receives its parts from the
+    /// others.
     void start_round(record& r, std::int64_t begin) {
       const exchange& x = r.x;
       const std::int64_t size = size_of(x.type), all = std::ssize(r.holders), me = place(r);
@@ -456,7 +443,7 @@ private:
                static_cast<const std::byte*>(x.in) + theirs * size, n * size);
       }
     }
-    /// All parts are here: sums them, and has everyone have the sum.
+    /// Adds the parts of a round, which have all arrived, and sends everyone the sum.
     void sum_round(record& r) {
       const exchange& x = r.x;
       const std::int64_t size = size_of(x.type), all = std::ssize(r.holders), me = place(r);
@@ -488,7 +475,7 @@ private:
       else start_round(r, r.end);
     }
 
-    /// Does what can be done of an exchange now. What goes wrong is for who waits for it.
+    /// Advances an exchange as far as possible now. An error is kept for the rank's wait.
     bool go_on(record& r) {
       if (r.stage == record::done) return false;
       try {
@@ -506,8 +493,8 @@ private:
       r.waited = {};
       return true;
     }
-    /// Whether all messages of an exchange have come and gone. Throws
-    /// mc::error(exit_code::internal) for one of another length.
+    /// Returns whether all messages of an exchange have been received and sent. Throws
+    /// mc::error(exit_code::internal) for a message of another length.
     bool all_here(record& r) {
       if (r.requests.empty()) return true;
       states_.resize(std::max(states_.size(), r.requests.size()));
@@ -552,7 +539,8 @@ private:
                                            what + ": let all ranks of a group ask for the same");
     }
 
-    /// Between two looks at messages: questions are answered, and asked where it takes long.
+    /// Passes the time between two looks at messages. It answers other ranks' questions, and asks
+    /// questions itself after a long wait.
     void rest(record& r, int idle) {
       constexpr int yields = 16;
       if (idle < of_.spins_) return;
@@ -563,7 +551,7 @@ private:
       }
       const int naps = std::min(idle - of_.spins_ - yields, 5);
       const time now = steady::now();
-      // The time that this process itself was stopped counts for nobody.
+      // The time during which this process itself was stopped is not counted.
       r.waited += std::min<seconds>(now - std::exchange(rested_, now), 2 * looks_every_);
       if (now >= looks_at_) {
         looks_at_ = now + std::chrono::duration_cast<time::duration>(looks_every_);
@@ -578,7 +566,8 @@ private:
       if (waited_for_ == nullptr) return {};
       return {lacking(*waited_for_), text_of(waited_for_->x, waited_for_->of_group), left_};
     }
-    /// The rank that an exchange lacks a message of, or that does not take one; -1: none.
+    /// Returns the rank whose message is missing in an exchange, or that has not taken one; -1:
+    /// none.
     int lacking(const record& r) const {
       for (const bool sent : {false, true})
         for (std::size_t i = 0; i < r.requests.size(); ++i) {
@@ -594,7 +583,8 @@ private:
     mpi_ranks& of_;
     seconds patience_, looks_every_;
     std::map<std::tuple<plane, int, int>, std::int64_t> met_;
-    std::vector<std::unique_ptr<record>> started_, unused_; ///< in their order; kept
+    std::vector<std::unique_ptr<record>> started_, unused_; ///< in the order of their starts; free
+                                                            ///< ones
     std::vector<MPI_Status> states_;
     std::vector<const void*> parts_;
     std::int64_t number_ = 0;
@@ -603,7 +593,7 @@ private:
     time rested_{}, looks_at_{};
   };
 
-  /// The ranks of this machine, and the processors that they have together.
+  /// Finds the ranks of this machine, and the processors that these have together.
   void look_at_machine() {
     MPI_Comm machine = MPI_COMM_NULL;
     detail::require_mpi(
@@ -629,12 +619,12 @@ private:
 
   mpi_sizes sizes_;
   int rank_ = 0, size_ = 1;
-  int on_machine_ = 1, processors_ = 1; ///< ranks of this machine, and what they may run on
+  int on_machine_ = 1, processors_ = 1; ///< ranks of this machine, and processors that they may use
   int place_on_machine_ = 0;
   int spins_ = 0;                                    ///< looks before a rank sleeps
-  MPI_Comm planes_[2]{MPI_COMM_NULL, MPI_COMM_NULL}; ///< of hosts, of ranks
+  MPI_Comm planes_[2]{MPI_COMM_NULL, MPI_COMM_NULL}; ///< for hosts, and for ranks
   std::optional<mpi_questions> questions_;
-  int highest_tag_ = 32767; ///< of every MPI
+  int highest_tag_ = 32767; ///< the least that MPI guarantees
   staging_memory memory_{host_memory::of_process()};
 };
 

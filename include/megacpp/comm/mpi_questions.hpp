@@ -1,5 +1,6 @@
-// How processes that wait find the one that keeps them: each asks the rank that it lacks whom that
-// one lacks, and so on. Who does not answer is at work or stopped, or has ended and says so.
+// Questions by which waiting processes find the rank that delays them. A process asks the rank
+// whose message is missing which rank that one waits for, and so on. A rank that does not answer
+// computes or is stopped; one that has ended says so.
 #pragma once
 
 #if defined(MEGACPP_WITH_MPI)
@@ -19,8 +20,8 @@ namespace mc {
 
 namespace detail {
 
-/// Throws mc::error(exit_code::ranks) with what MPI says of a call that failed. `rank` stands
-/// behind `what`.
+/// Throws mc::error(exit_code::ranks) with MPI's sentence about a call that failed. `rank` is
+/// printed behind `what`.
 inline void require_mpi(int result, const char* what, int rank = -1) {
   if (result == MPI_SUCCESS) return;
   std::array<char, MPI_MAX_ERROR_STRING> text{};
@@ -34,19 +35,20 @@ inline void require_mpi(int result, const char* what, int rank = -1) {
 
 } // namespace detail
 
-/// What a rank waits for.
+/// The state of a rank in an exchange: what it waits for.
 struct mpi_wait {
-  int lacks = -1;     ///< a rank; none: it is about to go on
-  std::string what{}; ///< the exchange
-  bool ended = false; ///< it takes part in nothing any more
+  int lacks = -1;     ///< missing rank; -1: the rank is about to go on
+  std::string what{}; ///< the exchange, as text
+  bool ended = false; ///< the rank takes part in no further exchange
 };
 
-/// Questions and answers of one process, by messages of their own. It hears only while it waits.
+/// The questions and answers of one process, in messages of their own. A process answers only while
+/// it waits.
 class mpi_questions {
 public:
   using seconds = std::chrono::duration<double>;
 
-  /// All processes at once.
+  /// All processes construct it at the same time.
   mpi_questions() {
     detail::require_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &among_), "make a communicator");
     MPI_Comm_rank(among_, &rank_);
@@ -58,12 +60,12 @@ public:
   void close() {
     MPI_Cancel(&heard_);
     MPI_Wait(&heard_, MPI_STATUS_IGNORE);
-    for (sent_note& s : sent_) // short enough to have gone already
+    for (sent_note& s : sent_) // they are short enough to be gone already
       if (s.request != MPI_REQUEST_NULL) MPI_Wait(&s.request, MPI_STATUS_IGNORE);
     MPI_Comm_free(&among_);
   }
 
-  /// Answers what was asked, by what `now()` says, an mpi_wait.
+  /// Answers all questions that have come. `now()` returns this rank's mpi_wait.
   template <class Now> void hear(const Now& now) {
     for (;;) {
       int came = 0;
@@ -88,8 +90,9 @@ public:
   }
 
   void forget() { suspect_ = {}; }
-  /// Once an interval of a wait that takes long: goes on from the rank that it lacks to whom that
-  /// one lacks. Throws mc::error(exit_code::ranks) for one that has ended, or when patience has.
+  /// Asks once in an interval of a long wait: first the missing rank, then the rank that this one
+  /// waits for, and so on. Throws mc::error(exit_code::ranks) for a rank that has ended, or when
+  /// patience is over.
   void look(const mpi_wait& mine, seconds waited, seconds patience, seconds interval) {
     const auto named = [&](bool gone) {
       return missing_rank(suspect_.rank, gone, suspect_.what, suspect_.waits,
@@ -98,7 +101,7 @@ public:
     const bool asked = suspect_.rank >= 0;
     if (asked && suspect_.says == suspect::has_ended) throw named(true);
     if (asked && suspect_.says == suspect::waits_too) {
-      if (waited >= patience + (size_ + 2) * interval) // and everyone was asked
+      if (waited >= patience + (size_ + 2) * interval) // everyone was asked by then
         throw crossed_ranks(suspect_.waits, suspect_.rank, suspect_.what, suspect_.next,
                             suspect_.lacks);
       return ask({suspect_.next, suspect_.rank, suspect_.lacks});
@@ -109,24 +112,25 @@ public:
   }
 
 private:
-  /// A question for what a rank waits, and its answer: that it has ended, or for another rank.
+  /// A question to a rank about what it waits for, or an answer: the rank has ended, or waits for
+  /// another one.
   struct note {
     enum : std::int32_t { question, waits, ended } what = question;
     std::int32_t lacks = -1;
-    std::int32_t number = 0; ///< of the question, by which its answer is known
-    char text[244]{};        ///< of the exchange
+    std::int32_t number = 0; ///< number of the question, by which its answer is known
+    char text[244]{};        ///< the exchange, as text
   };
   struct sent_note {
     note text;
     MPI_Request request = MPI_REQUEST_NULL;
   };
-  /// A rank that somebody lacks, as far as it is known.
+  /// A rank that others wait for, as far as this process knows.
   struct suspect {
-    int rank = -1, waits = -1; ///< who lacks it
-    std::string what{};        ///< the exchange
+    int rank = -1, waits = -1; ///< the rank, and one that waits for it
+    std::string what{};        ///< exchange in which it is missing
     enum : std::uint8_t { asked, waits_too, has_ended } says = asked;
-    int next = -1;       ///< whom it lacks
-    std::string lacks{}; ///< and in what
+    int next = -1;       ///< rank that it waits for
+    std::string lacks{}; ///< exchange in which it waits
   };
 
   void ask(suspect s) {
@@ -140,7 +144,7 @@ private:
         MPI_Irecv(&note_, sizeof note_, MPI_BYTE, MPI_ANY_SOURCE, 0, among_, &heard_),
         "listen to other ranks");
   }
-  /// Left out where many are under way: what was not answered is asked again.
+  /// Sends a note, or drops it if many are under way: a question without an answer is asked again.
   void tell(int other, const note& n) {
     for (sent_note& s : sent_) {
       int gone = 1;
@@ -156,7 +160,7 @@ private:
   MPI_Comm among_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1;
   suspect suspect_;
-  std::int32_t asked_ = 0; ///< questions so far
+  std::int32_t asked_ = 0; ///< number of questions so far
   note note_;
   MPI_Request heard_ = MPI_REQUEST_NULL;
   std::array<sent_note, 16> sent_;

@@ -1,4 +1,5 @@
-// The processes that a launcher has started, as ranks: by MPI, or one process that has no others.
+// The processes that a launcher has started, as ranks that MPI connects; or a single process
+// without a launcher.
 #pragma once
 
 #include <megacpp/comm/launch.hpp>
@@ -13,11 +14,11 @@
 
 namespace mc {
 
-/// One in a process, used by the thread that makes it. The first process goes ahead, since what it
-/// is refused all are: the others wait until it calls them.
+/// A process has one such object, which the thread that makes it uses alone. The first process goes
+/// ahead and checks what all need; the others wait until it calls them.
 class process_ranks {
 public:
-  /// Joins the others. Throws mc::error(exit_code::mismatch) where they cannot be reached.
+  /// Joins the other processes. Throws mc::error(exit_code::mismatch) if they cannot be reached.
   process_ranks() : launch_(launch_of_process()) {
     if (!several()) return;
     const std::string started =
@@ -45,26 +46,28 @@ public:
   bool several() const { return launch_.size > 1; }
   bool first() const { return launch_.rank == 0; }
   int size() const { return launch_.size; }
-  /// "rank 3: " before what another process than the first says.
+  /// Returns "rank 3: ", with which the messages of a process other than the first begin; "" for
+  /// the first.
   static std::string who() {
     const launch l = launch_of_process();
     return l.rank > 0 ? "rank " + std::to_string(l.rank) + ": " : "";
   }
-  /// Processes on this machine, of those that were started.
+  /// Returns the number of processes of this run on this machine.
   int here() const {
 #if defined(MEGACPP_WITH_MPI)
     if (mpi_) return mpi_->on_machine();
 #endif
     return 1;
   }
-  /// The place of this process among them.
+  /// Returns the number of this process among those on its machine.
   int place() const {
 #if defined(MEGACPP_WITH_MPI)
     if (mpi_) return mpi_->place_on_machine();
 #endif
     return 0;
   }
-  /// Of `asked` threads of this machine, 0 being all processors, those of each rank.
+  /// Returns the threads for each rank, of `asked` threads on this machine. 0 asks for all
+  /// processors.
   int threads(int asked) const {
 #if defined(MEGACPP_WITH_MPI)
     if (mpi_) return mpi_->threads(asked);
@@ -72,18 +75,19 @@ public:
     return asked;
   }
 
-  /// Up to so many bytes of `word` go from the first process to the others.
+  /// Longest `word` that the first process sends to the others, in bytes.
   static constexpr std::size_t most_bytes = 256;
-  /// By the first process: the others take part from here on, and are told a word.
+  /// The first process calls the others, which take part from here on, and sends them a word.
   void call(const std::string& word) { tell(true, word); }
-  /// By the first process: there is nothing to do for the others.
+  /// The first process tells the others that there is nothing to do.
   void dismiss() {
     if (!told_) tell(false, "");
   }
-  /// By another process: what the first one calls it with; none if it is dismissed.
+  /// Another process waits for the first, and returns the word that it is called with; nothing if
+  /// it is dismissed.
   std::optional<std::string> called() { return tell(false, ""); }
 
-  /// f(hosts) on this process's rank of a mesh of all.
+  /// Calls f(hosts) on this process's rank of a mesh of all processes.
   template <class F> void run([[maybe_unused]] const mesh& m,
                               [[maybe_unused]] std::chrono::duration<double> patience, F f) {
 #if defined(MEGACPP_WITH_MPI)
@@ -92,8 +96,8 @@ public:
     f(static_cast<communicator&>(self::hosts()));
   }
 
-  /// The process has told what there is to tell, and ends with this code: with 0 once all others
-  /// do, else all with it.
+  /// Ends this process, which has printed all its messages. With code 0 it waits until all others
+  /// end, too; another code ends all processes.
   void end([[maybe_unused]] int code) {
 #if defined(MEGACPP_WITH_MPI)
     if (!mpi_) return;
@@ -106,8 +110,8 @@ public:
   }
 
 private:
-  /// All cannot: those beside the first leave it the time to say so, and where that ends them, the
-  /// silence.
+  /// Throws on every process. The others leave the first one time to print its sentence, which ends
+  /// them.
   [[noreturn]] void refuse(const std::string& sentence) const {
     if (!first()) std::this_thread::sleep_for(std::chrono::seconds(2));
     throw error(exit_code::mismatch, sentence);
@@ -121,7 +125,7 @@ private:
                   "ranks cannot be told of " + word + ": its name is too long");
     text[0] = take_part ? 'y' : 'n';
     word.copy(text.data() + 1, most_bytes - 1);
-    // The first one may have a large state to verify.
+    // The first process may have a large state to verify.
     run(replicas(), std::chrono::hours(1), [&](communicator& c) {
       c.run(
           exchange::broadcast(axis::dp, dtype::u8, text.data(), text.data(), std::ssize(text), 0));

@@ -1,4 +1,4 @@
-// The communicator of one rank: what would be sent to others stays where it is.
+// The communicator of a run of one rank: its values stay where they are.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
@@ -8,14 +8,15 @@
 
 namespace mc {
 
-/// The one rank of a run. Every group is this rank alone; an exchange is a copy, or nothing where
-/// it is in place, and done when it is started: by the host, or on the lane.
+/// A run's only rank. Every group is this rank alone. An exchange is a copy by the host or on
+/// the lane, or nothing if it is in place; it is done when it is started.
 class self final : public communicator {
 public:
   explicit self(plane moves)
       : communicator(mesh::one_rank(), 0, moves, reduced_bits::of_rank_order) {}
 
-  /// For all runs of one rank in this process and all devices, since they have no state.
+  /// Returns one object for all runs of one rank in this process and all devices, since it has no
+  /// state.
   static self& hosts() {
     static self one(plane::hosts);
     return one;

@@ -1,6 +1,6 @@
-// This communicator is for ranks whose memory the host does not see, over one that moves memory of
-// the host. It copies what is given to the host, has it exchanged there, and copies what comes to
-// the device.
+// A communicator for ranks whose memory the host does not see, over one that moves memory of the
+// host. It copies what a rank sends to the host, has it exchanged there, and copies what a rank
+// receives to the device.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
@@ -17,8 +17,8 @@ namespace mc {
 
 class staged_ranks final : public communicator {
 public:
-  /// `below`: the plane of ranks, which moves memory that the host sees. `of` is the device whose
-  /// memory is exchanged; it must outlive this.
+  /// `below`: the plane of ranks that moves memory of the host. `of`: the device whose memory is
+  /// exchanged; it must outlive this object.
   staged_ranks(std::unique_ptr<communicator> below, device& of)
       : communicator(below->ranks(), below->rank(), plane::ranks, below->bits()),
         below_(std::move(below)),
@@ -31,8 +31,8 @@ private:
   /// An exchange that was started and not waited for.
   struct record {
     ticket below;
-    arena in, out; ///< of the host
-    std::byte* to; ///< of the device
+    arena in, out; ///< memory of the host
+    std::byte* to; ///< memory of the device
     std::int64_t bytes;
   };
 
@@ -50,7 +50,7 @@ private:
     if (in > 0) on->mirror(r.in.data(), static_cast<const std::byte*>(x.in), in);
     exchange of_host = x;
     of_host.in = r.in.data(), of_host.out = r.out.data();
-    r.below = below_->start(*on, of_host); // behind the copy, since it waits for the lane
+    r.below = below_->start(*on, of_host); // begins behind the copy, since it waits for the lane
     started_.push_back(std::move(r));
     return started_.back().below;
   }
@@ -59,7 +59,7 @@ private:
         std::ranges::find_if(started_, [&](const record& r) { return r.below.number == t.number; });
     if (at == started_.end()) refuse_ticket();
     below_->wait(on, t);
-    on.write(at->to, at->out.data(), at->bytes); // which has taken it when it returns
+    on.write(at->to, at->out.data(), at->bytes); // returns when the lane has read it
     memory_.give_back(std::move(at->in)), memory_.give_back(std::move(at->out));
     started_.erase(at);
   }

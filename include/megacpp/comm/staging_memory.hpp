@@ -1,5 +1,5 @@
-// Exchanges use this memory of the host again and again. It is reserved in the first steps, and
-// kept.
+// Memory of the host for exchanges, which is used again and again. It is reserved in the first
+// steps, and kept.
 #pragma once
 
 #include <megacpp/exec/device.hpp>
@@ -13,10 +13,10 @@ namespace mc {
 
 class staging_memory {
 public:
-  /// The blocks are `of` this space, which must outlive them.
+  /// Takes its memory from `of`, which must outlive this object.
   explicit staging_memory(memory_space& of) : of_(of) {}
 
-  /// The smallest free block of at least so many bytes; nothing for none.
+  /// Returns the smallest free piece of memory of at least so many bytes; an empty one for 0 bytes.
   arena take(std::int64_t bytes) {
     if (bytes == 0) return {};
     auto best = free_.end();

@@ -1,19 +1,20 @@
-// Ranks as threads of one process. Nothing is copied on its way: a rank tells where its `in` and
-// `out` lie, and each takes its share out of the memory of the others. That is memory of the host,
-// or of one device which all ranks share. Of a device, shares are work of a lane beside the one
-// that computes. Ranks then meet to tell each other what they have started, and events order the
-// lanes of all of them, so that no host waits for work of the device.
+// Ranks as threads of one process. Values are not copied on their way: a rank tells where its `in`
+// and `out` lie, and each rank reads its share from the memory of the others. This is memory of the
+// host, or of one device which all ranks use. For a device, shares are work of a lane beside the
+// one that computes. Ranks then meet to tell each other what they have started, and events order
+// the lanes of all ranks, so that no host waits for work of the device.
 //
 //   thread_ranks ranks(m);
-//   ranks.run([&](communicator& hosts) { ... });     on every rank, each a thread
+//   ranks.run([&](communicator& hosts) { ... });     once for every rank, each in a thread
 //
-// Ranks of a group meet, each exchange at a meeting of its own. Once all have come, each does its
-// share: of an all-reduce it sums its part of everyone's `in`, and when all have, takes the other
-// parts from who summed them; of a reduce-scatter it sums what is its own; of others it copies what
-// is for it. It leaves when all have done theirs, so that its memory is its own again. A rank that
-// waits goes on with all that it has started, and so ranks may wait in different orders; with
-// nothing to do it sleeps. The thread that started them watches: a rank that others wait for too
-// long, or that has ended without them, ends the run with a sentence that names it.
+// Ranks of a group meet: each exchange has a meeting of its own. Once all have come, each does its
+// share. In an all-reduce a rank adds its part of everyone's `in`, and, when all have done so,
+// copies the other parts from the ranks that added them. In a reduce-scatter it adds its own part.
+// In other exchanges it copies the elements that are for it. A rank leaves when all have done their
+// shares, so that its memory is its own again. A rank that waits advances all exchanges that it has
+// started, so ranks may wait in different orders; a rank with nothing to do sleeps. The thread that
+// started the ranks watches: it ends the run with a sentence that names a rank that others wait for
+// too long, or that has ended without them.
 #pragma once
 
 #include <megacpp/comm/host_plane.hpp>
@@ -42,7 +43,7 @@
 
 namespace mc {
 
-/// The ranks of a mesh whose sizes are all known.
+/// The ranks of a mesh whose sizes are all known, as threads.
 class thread_ranks {
 public:
   using seconds = std::chrono::duration<double>;
@@ -55,9 +56,9 @@ public:
 
   const mesh& ranks() const { return mesh_; }
 
-  /// f(hosts) on every rank. What the first one throws ends the others, whose exchanges
-  /// throw mc::error(exit_code::ranks) then, and is thrown here when all have ended. So is such an
-  /// error for a rank that does not come.
+  /// Calls f(hosts) on every rank. If a rank throws, the exchanges of the others throw
+  /// mc::error(exit_code::ranks); the first error is thrown here when all ranks have ended. The
+  /// error about a rank that does not come is thrown here, too.
   template <class F> void run(F f) {
     std::vector<own_thread> threads;
     const int n = ranks_of(mesh_);
@@ -83,7 +84,7 @@ public:
             "give fewer ranks, or ");
       watch();
     } catch (...) {
-      end(std::current_exception()); // those that run wait for one that never comes
+      end(std::current_exception()); // the ranks that run wait for one that never comes
     }
     threads.clear();
     meetings_.clear(), unused_.clear();
@@ -92,46 +93,47 @@ public:
   }
 
 private:
-  /// The plane; whether ranks tell what they ask for (comm/checking.hpp), which is counted apart;
-  /// the group by its axes and its first rank, or the two ranks of a pair; how many met there
-  /// before.
+  /// The key of a meeting: the plane; whether the exchange describes another one
+  /// (comm/checking.hpp), which is counted apart; the axes and first rank of the group, or the two
+  /// ranks of a pair; the number of meetings before it.
   using key = std::tuple<plane, bool, int, int, int, std::int64_t>;
 
   using time = steady::time_point;
-  /// An event of the lanes of a device; of memory of the host there is none.
+  /// An event of a lane of the device; nullptr for memory of the host.
   using moment = std::shared_ptr<event>;
 
-  /// What the ranks of a group have asked for, each in its place, and how far they are.
+  /// The meeting of one exchange: what each rank of the group has asked for, and how far it is.
   struct meeting {
     struct guest {
       exchange x;
-      int rank = -1; ///< number in the run; none before it has come
+      int rank = -1; ///< number in the run; -1 before it has come
       std::vector<std::int64_t> gives, takes;
-      /// When its memory may be read, when its share is done, and when it has taken the others'.
+      /// The moments when the guest's memory may be read, when it has done its share, and when it
+      /// has copied the others' shares.
       moment ready{}, shared{}, gathered{};
     };
     std::vector<guest> guests;
     std::atomic<int> came{0}, shared{0}, gathered{0};
-    std::atomic<bool> differs{false}; ///< its guests ask for different exchanges, as `wrong` says
+    std::atomic<bool> differs{false}; ///< guests ask for different exchanges: see `wrong`
     std::exception_ptr wrong{};
     int left = 0;
-    seconds since{}; ///< of awake_, when the first one came
+    seconds since{}; ///< value of awake_ when the first guest came
     key at{};
 
     int size() const { return static_cast<int>(guests.size()); }
     bool all(const std::atomic<int>& n) const {
       return n.load(std::memory_order_acquire) == size();
     }
-    /// From here on a lane works behind these moments of all guests.
+    /// Lets a lane go on behind this moment of all guests.
     void before(lane& on, moment guest::*until) const {
       for (const guest& g : guests) on.wait(*(g.*until));
     }
   };
   using meetings = std::map<key, std::unique_ptr<meeting>>;
 
-  /// Copies and adds up what ranks have in one memory: the host does, or a lane of the device that
-  /// all of them share, beside those on which they compute. Of such a lane the host only knows what
-  /// was started: events tell the others' lanes when it is done.
+  /// Copies and adds in memory that all ranks see. The host does so, or a lane beside those that
+  /// compute on the shared device. The host knows only what was started on the lane; events tell
+  /// other lanes when it is done.
   struct mover {
     exchange_lane* beside = nullptr;
 
@@ -146,15 +148,16 @@ private:
       if (beside == nullptr) reduce_in_rank_order(by, t, parts, out, n);
       else beside->on().reduce(by, t, parts, out, n);
     }
-    /// From here on the lane beside works behind these moments of all guests.
+    /// Lets the lane beside go on behind this moment of all guests.
     void follow(const meeting& m, moment meeting::guest::*until) const {
       if (beside != nullptr) m.before(beside->on(), until);
     }
-    /// The moment when all that was given to the lane is done.
+    /// Returns the moment when all work that was given to the lane is done.
     moment mark() const { return beside == nullptr ? nullptr : beside->mark(beside->on()); }
   };
 
-  /// The engine of a rank: it knows what the rank has started on both planes, and how far it is.
+  /// The engine of a rank knows which exchanges the rank has started on both planes, and how far
+  /// they are.
   class one_rank {
   public:
     static constexpr bool in_one_process = true, has_lanes = true;
@@ -177,17 +180,17 @@ private:
       int place;
       mover by;
       enum : std::uint8_t { waits, has_shared, has_gathered } stage = waits;
-      std::exception_ptr wrong{}; ///< another rank asks for something else
+      std::exception_ptr wrong{}; ///< error that another rank asks for something else
 
       meeting::guest& mine() const { return m->guests[static_cast<std::size_t>(place)]; }
       bool reduces() const { return mine().x.what == collective::all_reduce; }
       bool done() const {
         if (wrong != nullptr) return true;
-        if (mine().x.what == collective::receive) return stage == has_shared; // nobody reads here
+        if (mine().x.what == collective::receive) return stage == has_shared; // nobody reads it
         return reduces() ? stage == has_gathered && m->all(m->gathered)
                          : stage == has_shared && m->all(m->shared);
       }
-      /// From here on the lane works behind the exchange.
+      /// Lets a lane go on behind the exchange.
       void before(lane& on) const {
         if (mine().x.what == collective::receive) on.wait(*mine().shared);
         else m->before(on, reduces() ? &meeting::guest::gathered : &meeting::guest::shared);
@@ -227,7 +230,7 @@ private:
         for (std::size_t i = 0; i < any.size(); ++i) {
           const auto it = find(any[i]);
           if (!it->done()) continue;
-          if (it->wrong != nullptr) { // others may read this rank's memory until then
+          if (it->wrong != nullptr) { // other ranks may read this rank's memory until then
             end_for_all();
             std::rethrow_exception(it->wrong);
           }
@@ -238,7 +241,7 @@ private:
         }
         if (of_.ended_.load()) {
           of_.until_untouched();
-          for (const record& r : started_) // a reason is told before "see another one"
+          for (const record& r : started_) // an error that has a reason is thrown first
             if (r.wrong != nullptr) std::rethrow_exception(r.wrong);
           refuse_exchange(find(any[0])->mine().x, "another rank has ended: see what it says",
                           exit_code::ranks);
@@ -267,8 +270,8 @@ private:
       of_.until_untouched();
     }
 
-    /// What can be done of an exchange now: nothing once the run has ended, for the memory of
-    /// others may go then.
+    /// Advances an exchange as far as possible now, and returns whether it advanced. Once the run
+    /// has ended it does nothing, because the memory of other ranks may be gone.
     bool go_on(record& r) {
       const struct guard {
         std::atomic<int>& n;
@@ -307,7 +310,8 @@ private:
       return false;
     }
 
-    /// The first element of a rank's part of n: whole lines of memory, but for the last.
+    /// Returns the first element of a rank's part of n elements. Parts are whole cache lines,
+    /// except the last.
     static std::int64_t part(std::int64_t n, int rank, int ranks) {
       return rank == ranks ? n : n * rank / ranks / 64 * 64;
     }
@@ -353,11 +357,11 @@ private:
         return;
       case collective::broadcast: return r.by.copy(out, in(x.peer, 0), bytes);
       case collective::receive: return r.by.copy(out, in(0, 0), bytes);
-      default: return; // sends and barriers have come, and that is all
+      default: return; // a send or a barrier copies nothing here
       }
     }
-    /// Of the ranks that have something to sum: how many come before one of them, and how many
-    /// there are.
+    /// Returns the number of ranks before `place` that have elements to add, and the number of all
+    /// that have.
     static std::pair<int, int> among_holders(const meeting& m, int place) {
       int before = 0, all = 0;
       for (int q = 0; q < m.size(); ++q) {
@@ -366,7 +370,7 @@ private:
       }
       return {before, all};
     }
-    /// The parts that other ranks have summed.
+    /// Copies the parts that other ranks have added.
     static void gather(const record& r) {
       const exchange& x = r.mine().x;
       const std::int64_t size = size_of(x.type);
@@ -382,8 +386,8 @@ private:
       }
     }
 
-    /// Throws mc::error(exit_code::internal) if another rank asks for something else, before this
-    /// one looks into its memory.
+    /// Throws mc::error(exit_code::internal) if another rank asks for something else. This rank has
+    /// not read the other's memory yet.
     static void require_agreement(const record& r) {
       const meeting::guest& mine = r.mine();
       const plane moves = std::get<0>(r.at);
@@ -398,8 +402,8 @@ private:
 
     thread_ranks& of_;
     int rank_;
-    std::map<key, std::int64_t> met_; ///< by keys without a number
-    std::vector<record> started_;     ///< in their order
+    std::map<key, std::int64_t> met_; ///< meetings so far, by keys without a number
+    std::vector<record> started_;     ///< in the order of their starts
     std::vector<const void*> parts_;
     std::int64_t number_ = 0;
   };
@@ -420,7 +424,8 @@ private:
     count(*m, m->came);
     return *m;
   }
-  /// Guests of a meeting ask for different exchanges: the first that finds it says why for all.
+  /// Tells all guests of a meeting that they ask for different exchanges. The first guest that
+  /// finds it gives the error for all.
   void tell(meeting& m, const std::exception_ptr& wrong) {
     {
       const std::scoped_lock hold(lock_);
@@ -429,7 +434,7 @@ private:
     m.differs.store(true, std::memory_order_release);
     wake_all();
   }
-  /// A meeting that nobody has come to yet; one that was left before, if there is one.
+  /// Returns a meeting that no rank has come to yet; it reuses one that was left, if there is one.
   meetings::iterator open(const key& k, int size) {
     if (unused_.empty()) {
       const auto at = meetings_.emplace(k, std::make_unique<meeting>()).first;
@@ -454,7 +459,8 @@ private:
     for (meeting::guest& g : m.guests) g.ready = g.shared = g.gathered = nullptr;
     unused_.insert(meetings_.extract(at));
   }
-  /// How often there was something new for a rank, which sleeps until there is.
+  /// A bell wakes a rank that sleeps. It counts its rings, by which the rank sees that there is
+  /// something new.
   struct alignas(64) bell {
     std::atomic<std::uint32_t> rings{0};
     void ring() {
@@ -462,7 +468,7 @@ private:
       rings.notify_one();
     }
   };
-  /// One rank more is so far; the last one of a meeting, to which all have come, wakes the others.
+  /// Counts one more rank at a point of a meeting. The last rank that gets there wakes the others.
   void count(const meeting& m, std::atomic<int>& so_far) {
     if (so_far.fetch_add(1, std::memory_order_acq_rel) + 1 != m.size()) return;
     for (const meeting::guest& g : m.guests) bells_[static_cast<std::size_t>(g.rank)].ring();
@@ -470,8 +476,8 @@ private:
   void wake_all() {
     for (bell& b : bells_) b.ring();
   }
-  /// Where ranks are more than processors, the rank that is waited for runs sooner if this one
-  /// yields than if it sleeps at once.
+  /// Waits for the next ring. It yields before it sleeps: where ranks are more than processors, the
+  /// rank that is waited for then runs sooner.
   void sleep(const bell& mine, std::uint32_t seen) const {
     constexpr int yields = 100;
     for (int i = 0; i < spins_; ++i)
@@ -482,7 +488,7 @@ private:
     }
     mine.rings.wait(seen, std::memory_order_acquire);
   }
-  /// Until every rank has ended, sees to it that they come to each other.
+  /// Watches the ranks until all have ended: ends the run if a rank does not come to a meeting.
   void watch() {
     const auto looks_every =
         std::clamp<seconds>(patience_ / 8, std::chrono::milliseconds(1), std::chrono::seconds(1));
@@ -490,7 +496,7 @@ private:
     while (std::count(gone_.begin(), gone_.end(), false) > 0) {
       const time before = steady::now();
       left_run_.wait_for(hold, looks_every);
-      // Of a process that was stopped itself, the time it stood still counts for nobody.
+      // The time during which this process itself was stopped is not counted.
       awake_ += std::min<seconds>(steady::now() - before, 2 * looks_every);
       if (wrong_ != nullptr) continue;
       for (const auto& [k, m] : meetings_)
@@ -502,7 +508,7 @@ private:
         }
     }
   }
-  /// What a meeting lacks: a rank that has not come, and the one of its guests that waits for it.
+  /// A gap in a meeting: a rank that has not come, and a guest that waits for it.
   struct lack {
     const meeting* m = nullptr;
     int rank = -1, waits = -1;
@@ -513,7 +519,8 @@ private:
       return "";
     }
   };
-  /// Nothing if all have come, or nobody has. Locked.
+  /// Returns the gap in a meeting; its `rank` is -1 if all ranks have come, or none. The caller
+  /// holds lock_.
   lack lacking(const meeting& m) const {
     lack l{&m};
     int absent = -1;
@@ -527,8 +534,9 @@ private:
                        : (absent == 0 ? first : second);
     return l;
   }
-  /// Why a meeting will not be; nothing while it may. Who is named waits for nobody: from a rank
-  /// that waits elsewhere, it goes on to the one that is lacking there. Locked.
+  /// Returns the error about a meeting that will not take place; nothing while it may. The error
+  /// names a rank that waits for no other: from a rank that waits in another meeting, the search
+  /// goes on to the rank that is missing there. The caller holds lock_.
   std::optional<error> missing(const meeting& m) const {
     lack l = lacking(m);
     if (l.rank < 0) return std::nullopt;
@@ -539,7 +547,7 @@ private:
       const meeting* const elsewhere = waiting_[static_cast<std::size_t>(l.rank)].load();
       if (elsewhere == nullptr) break;
       lack next = lacking(*elsewhere);
-      if (next.rank < 0) return std::nullopt; // it is about to go on
+      if (next.rank < 0) return std::nullopt; // that meeting is about to go on
       next.waits = l.rank;
       if (seen > ranks_of(mesh_))
         return crossed_ranks(l.waits, l.rank, l.text(), next.rank, next.text());
@@ -555,7 +563,8 @@ private:
     }
     left_run_.notify_all();
   }
-  /// A rank ends the run by what it throws, or is ended by it.
+  /// Ends the run with a rank's error. An error of another kind replaces one that only says that
+  /// another rank has ended.
   void end(std::exception_ptr e) {
     {
       const std::scoped_lock hold(lock_);
@@ -573,23 +582,23 @@ private:
       return false;
     }
   }
-  /// Until no rank touches memory of another one: when the run has ended, none begins to.
+  /// Waits until no rank touches memory of another one. Once the run has ended, no rank begins to.
   void until_untouched() const noexcept {
     while (touching_.load() != 0) std::this_thread::yield();
   }
 
   mesh mesh_;
   seconds patience_;
-  std::mutex lock_;                  ///< of meetings, of who has gone and of what went wrong
-  std::condition_variable left_run_; ///< some rank has
-  std::vector<bool> gone_;           ///< by rank: it has ended
-  seconds awake_{0};                 ///< that the run has been watched
-  std::vector<std::atomic<const meeting*>> waiting_; ///< by rank: for which it waits
+  std::mutex lock_;                                  ///< guards meetings, gone_ and wrong_
+  std::condition_variable left_run_;                 ///< a rank has ended
+  std::vector<bool> gone_;                           ///< by rank: it has ended
+  seconds awake_{0};                                 ///< time that the run has been watched
+  std::vector<std::atomic<const meeting*>> waiting_; ///< by rank: the meeting that it waits in
   meetings meetings_, unused_;
   std::exception_ptr wrong_;
   std::atomic<bool> ended_{false};
-  std::atomic<int> touching_{0}; ///< ranks that do their share of an exchange
-  std::vector<bell> bells_;      ///< by rank
+  std::atomic<int> touching_{0}; ///< number of ranks that do their share now
+  std::vector<bell> bells_;      ///< one for each rank
   int spins_ = 0;
 };
 

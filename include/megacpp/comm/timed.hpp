@@ -1,9 +1,9 @@
-// A communicator of memory of a device that times the exchanges of another one: how long its lanes
-// wait for them, and, while they are recorded, when each was started, waited for and done. Times
-// are the device's: they are read when somebody asks for them.
+// A communicator that times the exchanges of another one, of memory of a device. It knows how long
+// the lanes have waited for exchanges. While it records, it notes when each exchange was started,
+// waited for and done. Times are measured by the device, and read when somebody asks for them.
 //
 //   timed_communicator c(ranks, device);
-//   c.record(&list);                 what happens from here on, as long as the list has room
+//   c.record(&list);                 records from here on, as long as the list has room
 //   c.waited();                      nanoseconds that lanes have waited, recorded or not
 #pragma once
 
@@ -16,20 +16,20 @@
 
 namespace mc {
 
-/// An exchange with others, and when it was, in nanoseconds.
+/// An exchange with other ranks, and its times in nanoseconds.
 struct timed_exchange {
   collective what = collective::barrier;
   axis_set over{};
-  std::int64_t bytes = 0; ///< that this rank hands in; of a receive, that it gets
+  std::int64_t bytes = 0; ///< bytes that this rank hands in, or gets by a receive
   int peer = -1, channel = 0;
   source_line line{};
-  ticket of{}; ///< of the communicator that is timed
+  ticket of{}; ///< ticket of the communicator that is timed
   std::int64_t started = 0, waited = 0, done = 0;
 };
 
 class timed_communicator final : public communicator {
 public:
-  /// `of` and `on`, whose memory it moves, must outlive this.
+  /// `of` and `on` must outlive this object. `of` moves memory of the device `on`.
   timed_communicator(communicator& of, device& on)
       : communicator(of.ranks(), of.rank(), of.moves(), of.bits()),
         of_(of),
@@ -39,29 +39,29 @@ public:
       throw error(exit_code::internal, "exchanges of hosts were to be timed: give ranks");
   }
 
-  /// Time that lanes have spent in waiting for exchanges, and in moving what they move. The call
-  /// waits until the lanes have ended those exchanges.
+  /// Returns the nanoseconds that lanes have spent in waiting for exchanges and in moving their
+  /// values. The call waits until the lanes have ended those exchanges.
   std::int64_t waited() {
     settle();
     return waited_;
   }
-  /// Records exchanges from now on, behind those in `to`, which does not grow beyond its capacity;
-  /// of nullptr, none: then all times are known. None may be in flight.
+  /// Records exchanges from now on behind those in `to`, which does not grow beyond its capacity.
+  /// nullptr ends the recording, and then all times are known. No exchange may be in flight.
   void record(std::vector<timed_exchange>* to) {
     settle();
     to_ = to;
   }
-  /// Ends the recording without its last times, and waits for nothing: the run has failed.
+  /// Ends the recording without its last times, and waits for nothing, because the run has failed.
   void forget() noexcept {
     starts_.clear(), waits_.clear();
     to_ = nullptr;
   }
-  /// Exchanges for which there was no room.
+  /// Returns the number of exchanges that were not recorded, for lack of room.
   std::int64_t left_out() const { return left_out_; }
 
   std::unique_ptr<communicator> ranks_for(device& /*on*/) override {
     return nullptr;
-  } // it is not of hosts
+  } // only hosts make ranks
   void give_up() noexcept override { of_.give_up(); }
   bool in_one_process() const override { return of_.in_one_process(); }
   const char* way() const override { return of_.way(); }
@@ -104,11 +104,11 @@ private:
     });
   }
 
-  static constexpr std::int64_t recorded = -1; ///< tickets below are of exchanges that are recorded
+  static constexpr std::int64_t recorded = -1; ///< recorded exchanges have smaller tickets
   static constexpr std::size_t none = ~std::size_t{0}, room = 1024;
   communicator& of_;
   std::vector<timed_exchange>* to_ = nullptr;
-  timed_list<std::size_t> starts_, waits_; ///< by place in `to_`; of waits, none: not recorded
+  timed_list<std::size_t> starts_, waits_; ///< by index in `to_`; an index of `none`: not recorded
   std::int64_t waited_ = 0, left_out_ = 0;
 };
 

@@ -1,6 +1,6 @@
-// What a rank asks of another one of its group, as that one has to see it. Ranks agree where both
-// ask for the same exchange, which is compared before a rank goes on with what it got; where they
-// do not, a sentence tells both ranks, what each asked for, and for which line of the model.
+// The description of an exchange that one rank asks of another. Ranks compare the descriptions of
+// both before they go on with what they received. Where these differ, a sentence names both ranks,
+// what each asked for, and the lines of the model.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
@@ -10,11 +10,11 @@
 
 namespace mc {
 
-/// Bytes that can be sent.
+/// The description is plain bytes, so that it can be sent.
 struct wish {
-  std::int64_t number = 0;           ///< exchanges of its group before, on its plane
-  std::int64_t gives = 0, takes = 0; ///< elements: `count`, or by counts those of the other rank
-  std::int32_t rank = 0;             ///< in the run
+  std::int64_t number = 0;           ///< exchanges of its group before it, on its plane
+  std::int64_t gives = 0, takes = 0; ///< elements: `count`, or those to and from the other rank
+  std::int32_t rank = 0;             ///< number in the run
   std::int32_t root = -1;
   std::int32_t line = 0;
   collective what{};
@@ -23,10 +23,10 @@ struct wish {
   plane moves{};
   std::uint8_t over = 0;
   bool by_counts = false;
-  char file[40]{}; ///< the name's beginning
+  char file[40]{}; ///< beginning of the file's name
 };
 
-/// Of an exchange of rank `rank` on a plane, as the group's rank `other` has to see it.
+/// Describes an exchange of rank `rank` to the group's rank `other`, on the plane `moves`.
 inline wish wish_of(const exchange& x, plane moves, std::int64_t number, int rank, int other) {
   wish w;
   w.moves = moves, w.number = number, w.rank = rank, w.what = x.what, w.type = x.type,
@@ -36,14 +36,14 @@ inline wish wish_of(const exchange& x, plane moves, std::int64_t number, int ran
   w.gives = w.by_counts ? x.gives[static_cast<std::size_t>(other)] : x.count;
   w.takes = w.by_counts ? x.takes[static_cast<std::size_t>(other)] : x.count;
   if (x.what == collective::broadcast) w.root = x.peer;
-  if (x.before != collective::none) return w; // it tells of lines
+  if (x.before != collective::none) return w; // it describes another exchange, which has the line
   w.line = x.line.number;
   const char* const file = x.line.file_name();
   std::memcpy(w.file, file, std::min(std::strlen(file), sizeof w.file - 1));
   return w;
 }
 
-/// Whether two ranks ask each other for the same. Of an all-reduce one may have nothing.
+/// Returns whether two descriptions match. In an all-reduce one rank may have no elements.
 inline bool agree(const wish& a, const wish& b) {
   using enum collective;
   const collective met = a.what == send ? receive : a.what == receive ? send : a.what;
@@ -68,7 +68,7 @@ inline std::string text_of(const wish& w) {
          (w.moves == plane::hosts ? " of its group of hosts)" : " of its group)");
 }
 
-/// Throws mc::error(exit_code::internal) where they do not agree.
+/// Throws mc::error(exit_code::internal) if two descriptions do not match.
 inline void require_agreement(const wish& mine, const wish& theirs) {
   if (!agree(mine, theirs))
     throw error(exit_code::internal, "ranks ask for different exchanges: " + text_of(mine) + ", " +
