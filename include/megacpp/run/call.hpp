@@ -1,5 +1,5 @@
-// The two ways to call a kernel: with everything constant but the base addresses, or with
-// everything read from a graph at run time.
+// The two calls of a kernel: one in which everything but base addresses is constant, and one in
+// which everything is read from a graph at run time.
 #pragma once
 
 #include <megacpp/kernel/kernel.hpp>
@@ -13,7 +13,8 @@
 namespace mc {
 
 namespace detail {
-/// Product of local extents [from, to) of a value; negative counts from the end, to = 0 is the end.
+/// Returns the product of the local extents of dims [from, to) of a value. A negative `from` counts
+/// from the end, and to = 0 is the end.
 constexpr std::int64_t span_of(const mesh& m, const value& v, int from, int to) {
   const int first = from < 0 ? v.rank + from : from, last = to <= 0 ? v.rank + to : to;
   std::int64_t n = 1;
@@ -22,12 +23,13 @@ constexpr std::int64_t span_of(const mesh& m, const value& v, int from, int to) 
 }
 } // namespace detail
 
-/// The type operand of a node: an input, whose dtype selects the kernel.
+/// Returns the element type by which a node's kernel is chosen: that of the operand
+/// op_info::typed_by.
 constexpr dtype type_of_node(const graph& g, const node& n) {
   return g.at(n.in[static_cast<unsigned>(n.op->typed_by)]).type;
 }
 
-/// One assertion for both calls.
+/// Refuses, for both calls, to read an output as an input. require_output refuses the opposite.
 template <class Name> constexpr void require_input() {
   static_assert(!Name::output,
                 "MEGA-B003 a kernel reads an output as an input: ask for it by c.out");
@@ -36,31 +38,31 @@ template <class Name> constexpr void require_output() {
   static_assert(Name::output,
                 "MEGA-B003 a kernel writes an input as an output: ask for it by c.in_out");
 }
-/// Whether a name says what type an operand has.
+/// Tells whether an operand's name in the op's list fixes its type.
 template <class Name> inline constexpr bool has_one_type =
     Name::is != element::bytes&& Name::is != element::converted&& Name::is != element::moment;
-/// Whether a value has the elements that its name says.
+/// Returns whether a value has the element type that the operand's name fixes.
 template <class Name, class T> constexpr bool is_named(const value& v) {
   if constexpr (has_one_type<Name>) return v.type == dtype_of<element_t<Name, T>>;
   else return true;
 }
-/// The scratch that the rule of a node's op has declared, or -1.
+/// Returns the scratch value that the rule of a node's op has declared, or -1.
 constexpr value_id scratch_of(const graph& g, const node& n) {
   for (const value_id v : n.out)
     if (v >= 0 && g.at(v).is == role::scratch) return v;
   return -1;
 }
 
-/// Threads of the host for which what kernels need is bounded (fits).
+/// Number of host threads up to which the memory that kernels need is counted (fits).
 inline constexpr int most_threads = 64;
 
-/// Whether the bodies of a device are instantiated for extents that are constants.
+/// Returns whether the bodies of a device are instantiated for constant extents.
 template <class Device> constexpr bool takes_constants() {
   if constexpr (requires { Device::takes_constants; }) return Device::takes_constants;
   else return true;
 }
 
-/// What both calls share: run-time state.
+/// The run-time state that both calls share.
 template <class Device> struct call_state {
   using device_type = Device;
   using lane_type = typename Device::lane_type;
@@ -70,10 +72,11 @@ template <class Device> struct call_state {
 
   Device& device() const { return *dev; }
   node_slot& slot() const { return *prepared; }
-  /// The device's threads, or, where a plan is made without a device, the most that it is made for.
+  /// Returns the number of the device's threads; without a device, as in a plan, the largest
+  /// number.
   constexpr int threads() const { return dev != nullptr ? dev->threads() : most_threads; }
-  /// Bytes of scratch for a fused attention of the device's library: where a plan is made without a
-  /// device, the most.
+  /// Returns the scratch bytes that the device's library needs for a fused attention; without a
+  /// device, as in a plan, the largest number.
   constexpr std::int64_t attention_scratch(const fused_attention_shape& s) const {
     if (dev == nullptr) return Device::most_attention_scratch(s);
     const attention_source* const of = dev->attention();
@@ -92,8 +95,8 @@ template <class Device> struct call_state {
   std::byte* mirrors() const { return f->base[static_cast<unsigned>(space::mirror)]; }
 };
 
-/// A node of a part that is a type with static constexpr members g, plan and index: all of it is
-/// constant, and what a kernel asks wrongly is an assertion.
+/// A node of a part that is a type with static constexpr members g, plan and index. Everything
+/// about the node is constant, and a kernel that asks for something wrong fails an assertion.
 template <class Part, int N> struct constant_node {
   using type = mc::type_of<type_of_node(Part::g, Part::g.nodes[static_cast<unsigned>(N)])>;
 
@@ -132,7 +135,7 @@ protected:
   }
 };
 
-/// A node of a graph that is known only now.
+/// A node of a graph that is known at run time only.
 class node_of_graph {
 public:
   node_of_graph(const mc::graph& g, const memory_plan& p, int part, const node& n)
@@ -160,7 +163,8 @@ private:
   int part_;
   const node& n_;
 };
-/// The same for a kernel of elements of type T, which is told by an exception what it asks wrongly.
+/// A node of a graph that is known at run time only, for a kernel of elements of type T. A kernel
+/// that asks for something wrong gets an exception.
 template <class T> struct typed_node : node_of_graph {
   using type = T;
   explicit typed_node(const node_of_graph& of) : node_of_graph(of) {}
@@ -193,7 +197,7 @@ private:
   }
 };
 
-/// What a kernel is called with: run-time state, and a node that is constant or known only now.
+/// The argument of a kernel: run-time state, and a node that is constant or known at run time only.
 template <class Device, class Node> struct node_call : call_state<Device>, Node {
   using type = typename Node::type;
 
@@ -201,7 +205,7 @@ template <class Device, class Node> struct node_call : call_state<Device>, Node 
   template <class Of> explicit node_call(const call_state<Device>& s, const Of& of)
       : call_state<Device>(s), Node(of) {}
 
-  /// A constant where the node has it and the device's bodies take it.
+  /// Returns a constant if the node has one and the device's bodies take constants.
   template <class Name, int From, int To>
   constexpr auto span(Name k, dim_range<From, To> of) const {
     if constexpr (takes_constants<Device>()) return Node::span(k, of);
@@ -248,7 +252,7 @@ template <class Device, class Node> struct node_call : call_state<Device>, Node 
   }
   std::byte* host_room() const { return this->mirrors() + seen().room; }
 
-  /// Global index of this rank's first element of dim i of a value.
+  /// Returns the global index of this rank's first element along dim i of a value.
   std::int64_t origin(const value& v, int i) const {
     return origin_of(ranks(), v, i, this->f->coordinate);
   }
@@ -266,23 +270,24 @@ private:
   }
 };
 
-/// The call of the kernel of node N of a part.
+/// The argument of the kernel of node N of a part.
 template <class Part, int N, class Device> using compiled_call =
     node_call<Device, constant_node<Part, N>>;
-/// A call of a kernel whose element type is not chosen yet.
+/// The argument of a kernel whose element type is not chosen yet.
 template <class Device> struct dynamic_node : call_state<Device>, node_of_graph {
   dynamic_node(const call_state<Device>& s, const mc::graph& g, const memory_plan& p, int part,
                const node& n)
       : call_state<Device>(s), node_of_graph(g, p, part, n) {}
 };
-/// The call of the kernel for elements of type T.
+/// The argument of a kernel for elements of type T.
 template <class Device, class T> struct dynamic_call : node_call<Device, typed_node<T>> {
   explicit dynamic_call(const dynamic_node<Device>& of)
       : node_call<Device, typed_node<T>>(of, static_cast<const node_of_graph&>(of)) {}
 };
 
-/// Clears what node n of a part adds into, once before its trips, unless it is a main grad, which
-/// collects on purpose. The lane does it, between launches. One function for all nodes.
+/// Clears the outputs that node n of a part adds into, once before the trips of its region. Main
+/// grads are left, since they collect sums on purpose. The lane clears them between launches. All
+/// nodes share this function.
 [[gnu::noinline]] inline void clear_sums(const frame& f, const graph& g, const memory_plan& p,
                                          int part, const node& n) {
   if (f.trip > 0) return;
@@ -293,9 +298,9 @@ template <class Device, class T> struct dynamic_call : node_call<Device, typed_n
   }
 }
 
-/// Starts the copies of what node n of a part has made to the mirrors that it has: of outputs that
-/// lie side by side, one. The frame's mirror event comes when they are there. One function for all
-/// nodes.
+/// Starts copying the outputs of node n of a part to their mirrors, with one copy for outputs that
+/// lie side by side. The frame's mirror event comes when the copies are done. All nodes share this
+/// function.
 [[gnu::noinline]] inline void mirror_outputs(const frame& f, const graph& g, const memory_plan& p,
                                              int part, const node& n) {
   std::byte *to = nullptr, *from = nullptr;
@@ -320,22 +325,22 @@ inline void await_seen(const frame& f, const memory_plan& p, const node& n) {
   const value_id v = n.in[static_cast<unsigned>(n.op->seen)];
   if (v >= 0 && p.mirror_of(v) != nullptr) f.mirrored->wait();
 }
-/// Whether a node of a part makes what the host reads.
+/// Returns whether the host reads an output of a node.
 constexpr bool is_mirrored(const memory_plan& p, const node& n) {
   bool any = false;
   for (const value_id v : n.out) any = any || (v >= 0 && p.mirror_of(v) != nullptr);
   return any;
 }
 
-/// Launches what computes node i of g, between two events if the frame's times are taken.
+/// Launches the kernel of node i of g, between two events if times are taken.
 template <class Lane, class F> void launch_node(Lane& on, const frame& f, const graph& g, int i,
-                                                F compute) { // is called once, for compile time
+                                                F compute) { // called once, for compile time
   if (f.times != nullptr) f.times->node_begins(on);
   on.launch(g.at_node(i), compute);
   if (f.times != nullptr) f.times->node_ends(on, g, i);
 }
 
-/// True when the node moves nothing: its output is another name of its input.
+/// Returns whether the node moves nothing: its output is another name of its input.
 constexpr bool is_alias(const memory_plan& p, const node& n) {
   return p.renames(n) && n.attr.as<op::transition>().by() == collective::none;
 }

@@ -1,4 +1,5 @@
-// The compiled executor: a fold over node indices, each node a function of constant shapes.
+// The compiled executor: a fold over the nodes of a part, each of which is a function of constant
+// shapes.
 #pragma once
 
 #include <megacpp/exec/cpu.hpp>
@@ -23,18 +24,18 @@ template <class Run> using device_of = typename detail::named_device<Run>::type;
 
 namespace detail {
 
-/// The element type of a node's kernel.
+/// The element type of the kernel of node N.
 template <class Part, int N> using element_of =
     mc::type_of<type_of_node(Part::g, Part::g.nodes[static_cast<unsigned>(N)])>;
 
-/// True if the device has a kernel of node N's op for its element type.
+/// Tells whether the device has a kernel of node N's op for its element type.
 template <class Part, int N, class Device>
 inline constexpr bool has_kernel = requires(compiled_call<Part, N, Device>& c) {
   kernel_on<Part::g.nodes[static_cast<unsigned>(N)].op, Device>::template run<element_of<Part, N>>(
       c);
 };
 
-/// MEGA-B001 for the first node of a part that has no kernel.
+/// Returns MEGA-B001 for the first node of a part that has no kernel.
 template <class Part, class Device> constexpr fault_record missing_kernel() {
   fault_record wrong;
   [&]<int... N>(std::integer_sequence<int, N...>) {
@@ -50,12 +51,12 @@ template <class Part, class Device> constexpr fault_record missing_kernel() {
   return wrong;
 }
 
-/// The products of node N.
+/// The matrix products of node N.
 template <class Part, int N, class Device> inline constexpr product_list products_of_node =
     products_of<kernel_on<Part::g.nodes[static_cast<unsigned>(N)].op, Device>, element_of<Part, N>>(
         compiled_call<Part, N, Device>{});
 
-/// Adds what the kernel of node N needs at most.
+/// Adds the most memory that the kernel of node N needs.
 template <class Part, int N, class Device> constexpr void add_room(kernel_rooms& to) {
   constexpr const node& n = Part::g.nodes[static_cast<unsigned>(N)];
   if constexpr (!is_alias(Part::plan, n) && has_kernel<Part, N, Device>) {
@@ -70,7 +71,7 @@ template <class Part, class Device> constexpr void add_rooms(kernel_rooms& to) {
   [&]<int... N>(std::integer_sequence<int, N...>) { (add_room<Part, N, Device>(to), ...); }
   (std::make_integer_sequence<int, Part::g.node_count>{});
 }
-/// What the kernels of a program need at most.
+/// The most memory that the kernels of a program need.
 template <class Program, class Device> constexpr kernel_room most_room = [] {
   kernel_rooms all;
   [&]<int... K>(std::integer_sequence<int, K...>) {
@@ -83,8 +84,8 @@ template <class Program, class Device> constexpr kernel_room most_room = [] {
   return all.most();
 }();
 
-/// The kernels of all parts of a program, and whether memory has room for what they need, as the
-/// source of one report.
+/// The source of one report: the first node of a program without a kernel, or else the lack of
+/// memory for what its kernels need.
 template <class Program, class Device> struct kernels_found {
   static constexpr fault_record missing = []<int... K>(std::integer_sequence<int, K...>) {
     const fault_record found[] = {missing_kernel<typename Program::template part<K>, Device>()...,
@@ -145,7 +146,7 @@ template <class Part, int N, class Device> std::int64_t scratch_of_node(Device& 
   return 0;
 }
 
-/// The nodes From ... To-1 that run in phases First to Last.
+/// Runs those of the nodes From ... To-1 that belong to phases First to Last.
 template <class Part, int From, int To, phase First, phase Last, class Device>
 void run_nodes(Device& device, frame& f, node_slot* slots) {
   [&]<int... N>(std::integer_sequence<int, N...>) {
@@ -158,7 +159,7 @@ void run_nodes(Device& device, frame& f, node_slot* slots) {
   }
   (std::make_integer_sequence<int, To - From>{});
 }
-/// The forward nodes of a region that each of several backward trips runs again.
+/// Runs the forward nodes of a region that must run again before each of several backward trips.
 template <class Part, int Region, class Device>
 void run_again(Device& device, frame& f, node_slot* slots) {
   [&]<int... N>(std::integer_sequence<int, N...>) {
@@ -172,7 +173,7 @@ void run_again(Device& device, frame& f, node_slot* slots) {
   (std::make_integer_sequence<int, Part::g.node_count>{});
 }
 
-/// Stretch S, and those behind it, of the nodes that run in phases First to Last.
+/// Runs stretch S, and the ones behind it, of the nodes that belong to phases First to Last.
 template <class Part, phase First, phase Last, int S, class Device>
 void run_phases(Device& device, frame& f, node_slot* slots) {
   constexpr phases when(First, Last);
@@ -204,7 +205,7 @@ void run_part(const part_view&, phases when, device& on, frame& f, node_slot* sl
   }
 }
 
-/// Whether node N runs: all nodes do or, not `backward`, those outside the backward pass.
+/// Returns whether node N runs. Without `backward` the nodes of the backward pass do not.
 template <class Part, int N> constexpr bool runs(bool backward) {
   return backward || !backward_pass.holds(Part::g.nodes[static_cast<unsigned>(N)].when);
 }
@@ -236,7 +237,7 @@ template <class Part, class Device> part_view view_part() {
   return v;
 }
 
-/// The kernels of a part's nodes, for shapes that are known at run time.
+/// Adds the kernels of a part's nodes, for shapes that are known at run time only.
 template <class Part, class Device> void add_kernels(kernel_table<Device>& table) {
   [&]<int... N>(std::integer_sequence<int, N...>) {
     (
@@ -251,17 +252,18 @@ template <class Part, class Device> void add_kernels(kernel_table<Device>& table
 }
 } // namespace detail
 
-/// Whether a rank of a run has so many bytes for training among dp replicas, with what kernels need
-/// on most_threads threads: static_assert(fits<Run>(80_GiB, 64)). A run with a member device_memory
-/// asserts it of itself for as many replicas as it may ever have, as MEGA-M001.
+/// Returns whether `bytes` are enough memory for training on each rank of dp replicas, with what
+/// kernels need on most_threads threads: static_assert(fits<Run>(80_GiB, 64)). A run with a member
+/// device_memory asserts this by itself, for the largest number of replicas, as MEGA-M001.
 template <class Run> constexpr bool fits(std::int64_t bytes, int dp = 1) {
   memory_items m = memory<Run>(dp);
   m.kernels = detail::most_room<program<Run>, device_of<Run>>;
   return m.total() <= bytes;
 }
 
-/// What generation by a run is made of: its model's functions and the kernels of their nodes. So is
-/// the end of a step that is made when a rank knows which it is (run/rank_program.hpp).
+/// Returns what generation by a run is made of: its model's functions and the kernels of their
+/// nodes. The end of a step that a rank makes for itself (run/rank_program.hpp) uses these kernels,
+/// too.
 template <class Run> generation_view compiled_generation() {
   using program = mc::program<Run>;
   using own = device_of<Run>;
@@ -277,11 +279,11 @@ template <class Run> generation_view compiled_generation() {
   }();
   return {&forward_graph_of<typename program::model_type>, &table, &interpreted<own>};
 }
-/// Where a program has it from.
+/// The function that gives a program its generation_view.
 using generation_of = generation_view (*)();
 
-/// The compiled program of a run. Generation may name a function of another unit, which then
-/// compiles beside this one.
+/// Returns the compiled program of a run. `Generation` may be a function of another unit, which
+/// then compiles in parallel with this one.
 template <class Run, generation_of Generation = &compiled_generation<Run>>
 program_view compiled_program(const char* name) {
   using program = mc::program<Run>;

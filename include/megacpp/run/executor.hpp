@@ -1,6 +1,6 @@
-// The executor: one way to run a task, for training, evaluation, prefill and decode, compiled or
-// interpreted. It knows no model, no layout and no schedule; tasks and buffers say what runs where.
-// What feeds a micro-batch writes its integers first.
+// The executor runs tasks in the same way for training, evaluation, prefill and decode, compiled or
+// interpreted. It knows no model, no layout and no schedule: tasks and buffers say what runs where.
+// Whoever runs a micro-batch writes its integers into the feeds first.
 #pragma once
 
 #include <megacpp/exec/device.hpp>
@@ -17,15 +17,15 @@
 
 namespace mc {
 
-/// What a step has summed, by step_total.
+/// The sums of a step, by step_total.
 using step_sums = std::array<double, step_totals>;
 
 class executor {
 public:
-  /// `parts` are by number, as the uses of `b` have them; `b`, `on`, `ranks` (which moves memory of
-  /// `on`) and `weights` stay where they are. All memory is reserved here: throws
-  /// mc::error(exit_code::memory), which names `what` it is for and a `remedy`. Nodes of the
-  /// backward pass run only where `backward` says so.
+  /// `parts` are indexed by the part numbers that the tasks of `b` use. `b`, `on`, `ranks` (which
+  /// moves memory of `on`) and `weights` must outlive the executor. The constructor reserves all
+  /// memory, and throws mc::error(exit_code::memory), which names `what` it is for and a `remedy`.
+  /// Nodes of the backward pass run only if `backward` is true.
   executor(std::vector<part_view> parts, const buffers& b, device& on, communicator& ranks,
            const stores& weights, const char* what, const char* remedy, bool backward)
       : parts_(std::move(parts)),
@@ -41,7 +41,7 @@ public:
       throw error(exit_code::internal,
                   "a program was given a communicator of hosts: give it that of ranks, which moves "
                   "memory of its device");
-    std::size_t places = 0; // of which each is sent from once at a time, at most
+    std::size_t places = 0; // places in memory, each with at most one send at a time
     int copies = 0;
     for (const buffer& x : b_.all()) {
       places += static_cast<std::size_t>(x.copies);
@@ -78,8 +78,8 @@ public:
     if (!sent_.empty()) ranks_.give_up(); // a step has failed in the middle
   }
 
-  /// Prepares what the kernels of these tasks need, before anything is in memory(): what libraries
-  /// compute is checked there.
+  /// Prepares what the kernels of these tasks need. memory() must hold nothing yet: libraries use
+  /// it to check what they compute.
   void prepare(const list<task>& step) {
     lent_memory lent(device_, memory_);
     for (const task& t : step) {
@@ -92,7 +92,8 @@ public:
     lent.take_back();
     lane_.reserve({.workspace = device_.products().workspace_bytes()}, remedy_);
   }
-  /// Writes what no task does: to be called once, when everything is prepared.
+  /// Writes the values that no task writes, such as the seed of the backward pass. It is called
+  /// once, when everything is prepared.
   void begin() {
     set_numbers();
     if (const int seed = b_.of(content::seed); b_[seed].first >= 0) {
@@ -103,9 +104,8 @@ public:
     }
   }
 
-  /// Runs a task: nodes of a graph, zeros, or what goes to and comes from the neighbour stages.
-  /// Where the lane keeps work, tasks wait and are started together, as soon as something else has
-  /// to follow them.
+  /// Runs a task: the nodes of a graph, clearing, or a message to or from a neighbour stage. If the
+  /// lane keeps work, tasks wait and are started together when other work has to follow them.
   void run(const task& t) {
     if (can_be_kept(t)) {
       waiting_.push_back(t);
@@ -114,14 +114,14 @@ public:
     start_waiting();
     run_timed(t, [&] { run_untimed(t); });
   }
-  /// Starts the tasks that wait: to be called before others use the lane, or the weights.
+  /// Starts the tasks that wait. It is called before others use the lane or the weights.
   void start_waiting() {
     if (waiting_.empty()) return;
     const std::vector<task> now = std::exchange(waiting_, {});
     const auto start = [&] {
       for (const task& t : now) run_untimed(t);
     };
-    // Whoever else uses the lane may have given it more room, elsewhere.
+    // Another user of the lane may have enlarged its memory, which has moved then.
     kept_tasks of{{}, {lane_.scratch(), lane_.workspace()}, numbers_, nullptr, {}};
     for (task t : now) {
       b_.for_each_operand(t, [&](int number, const buffers::operand&) {
@@ -134,7 +134,7 @@ public:
       return k.tasks == of.tasks && k.addresses == of.addresses && k.constants == of.constants;
     };
     const auto at = std::find_if(kept_.begin(), kept_.end(), same);
-    if (at != kept_.end()) std::rotate(at, at + 1, kept_.end()); // the last is what came last
+    if (at != kept_.end()) std::rotate(at, at + 1, kept_.end()); // the tasks used last are the last
     else kept_.push_back(std::move(of));
     if (std::ssize(kept_) > most_kept_) kept_.erase(kept_.begin());
     kept_tasks& kept = kept_.back();
@@ -147,13 +147,13 @@ public:
     });
     lane_.start_kept(kept.work, start);
   }
-  /// Does what a task is, between two events if times are taken.
+  /// Runs other work as task t, which is timed and shown as tasks are.
   template <class F> void time(const task& t, const F& what_it_does) {
     start_waiting();
     const shown_range shown = shown_task(t);
     run_timed(t, what_it_does);
   }
-  /// What a step has summed, when it is over; with its times, if they are taken.
+  /// Returns the sums of a step when it is over, and tells its times if they are taken.
   step_sums totals() {
     step_sums sums;
     read(sums.data(), address_of(b_.of(content::totals)), sizeof sums);
@@ -163,24 +163,24 @@ public:
   void tell_times() {
     if (timed_) times_->tell();
   }
-  /// Drops the tasks and the times of a step before, which has failed in the middle.
+  /// Drops the tasks and times of a step that has failed in the middle.
   void forget() {
     waiting_.clear();
     if (timed_) times_->forget();
   }
 
   step_numbers& numbers() { return numbers_; }
-  /// Gives the step its numbers.
+  /// Writes the numbers of the step, such as the learning rate, for its graphs.
   void set_numbers() {
     start_waiting();
     const int number = b_.of(content::numbers);
-    if (b_[number].first < 0) return; // nobody reads them
+    if (b_[number].first < 0) return; // no graph reads them
     const std::int64_t whole[] = {static_cast<std::int64_t>(numbers_.seed), numbers_.step};
     lane_.write(address_of(number), whole, sizeof whole);
     lane_.write(address_of(number) + sizeof whole, &numbers_.learning_rate, sizeof(double));
   }
-  /// Takes times from now on, and tells them to a clock; nullptr: none. The first call with a clock
-  /// makes what later ones use.
+  /// Takes times from now on, and tells them to a clock; nullptr: takes none. The first call with a
+  /// clock makes the events that later calls use.
   void profile(step_clock* clock) {
     start_waiting();
     timed_ = clock != nullptr;
@@ -199,23 +199,24 @@ public:
     const buffer& b = b_[number];
     return begin_of(arena_for(b.what)) + b.at(micro);
   }
-  /// Integers of a feed of a micro-batch, from number `first` of them on.
+  /// Writes integers of a feed of a micro-batch, from element `first` on.
   void write(feed f, std::span<const std::int32_t> ids, std::int64_t first = 0, int micro = 0) {
     start_waiting();
     lane_.write(address_of(b_.of(f), micro) + first * std::int64_t{sizeof(std::int32_t)},
                 ids.data(), static_cast<std::int64_t>(ids.size_bytes()));
   }
-  /// Bytes of a buffer, or of other memory of the device.
+  /// Reads bytes of a buffer, or of other memory of the device.
   void read(void* to, const std::byte* from, std::int64_t bytes) {
     start_waiting();
     device_.read(to, from, bytes);
   }
-  /// The inputs of a part: those that lie in no buffer stay where they are given.
+  /// Returns the addresses of a part's inputs. Those that lie in no buffer stay as they are set
+  /// here.
   input_addresses& inputs_of(int part) { return inputs_[static_cast<unsigned>(part)]; }
 
 private:
-  /// Memory that holds nothing yet. It is lent to the device's libraries for their checks, and
-  /// take_back() leaves zeros in what they used.
+  /// Memory that holds nothing yet, and is lent to the device's libraries for their checks.
+  /// take_back() clears the bytes that they used.
   class lent_memory {
   public:
     lent_memory(device& to, const arena& memory) : to_(to), memory_(memory) {
@@ -223,7 +224,7 @@ private:
     }
     lent_memory(const lent_memory&) = delete;
     lent_memory& operator=(const lent_memory&) = delete;
-    /// Takes the memory back and clears it: to be called once all is checked.
+    /// Takes the memory back and clears it. It is called when all checks are done.
     void take_back() {
       const std::int64_t used = to_.take_back();
       if (used > 0) to_.fill(memory_.data(), 0, used);
@@ -241,8 +242,9 @@ private:
     if (timed_) times_->task_ends(lane_, t);
   }
 
-  /// Whether what a task starts follows from its addresses and the constants of the run: it neither
-  /// meets other ranks, nor has the host wait for what is computed, as for counts of experts.
+  /// Returns whether the lane may keep a task and repeat it: the task's work depends on its
+  /// addresses and the run's constants alone. It does not meet other ranks, and the host waits for
+  /// no value of the device, such as the counts of experts.
   bool can_be_kept(const task& t) const {
     if (!lane_.keeps_work() || timed_ || ranks_of(ranks_.ranks()) > 1) return false;
     if (t.what != action::run && t.what != action::clear) return false;
@@ -251,16 +253,17 @@ private:
         t, [&](int, const buffers::operand& o) { mirrors = mirrors || o.what == content::mirror; });
     return !mirrors;
   }
-  /// Tasks that a lane has kept, and all that tells what they start. A task of another micro-batch
-  /// is the same where it has the same addresses.
+  /// Tasks whose work a lane has kept, with everything that their work depends on. Tasks of another
+  /// micro-batch are the same if they have the same addresses.
   struct kept_tasks {
     std::vector<task> tasks;
     std::vector<const std::byte*> addresses;
     run_constants constants;
     std::unique_ptr<lane::kept_work> work;
-    std::string name; ///< of its range, made when a tool first shows it
+    std::string name; ///< name of the tasks' range, made when it is first shown
   };
-  /// As --trace calls a task, with the number of its micro-batch.
+  /// Shows a task to tools under the name that --trace gives it, with the number of its
+  /// micro-batch.
   shown_range shown_task(const task& t) {
     return {lane_, [&]() -> const std::string& { return name_of(t); }, t.micro};
   }
@@ -287,14 +290,15 @@ private:
     parts_[k].run(parts_[k], t.when, device_, f, slots_[k].data());
   }
   const part_use& use_of(const task& t) const { return b_.uses()[static_cast<unsigned>(t.use)]; }
-  /// The stage that a task sends to or receives from: the next one forward, backward the one
-  /// before, and the other way round.
+  /// Returns the stage that a task sends to or receives from. Streams go to the next stage and
+  /// cotangents to the one before.
   int neighbour(const task& t) const {
     const bool next = (t.what == action::send) == (t.when == phase::forward);
     const group stages = ranks_.over(axis::pp);
     return (stages.rank() + (next ? 1 : stages.size() - 1)) % stages.size();
   }
-  /// Of two stages each may send the other both the stream and its cotangent.
+  /// Returns the channel of a task, since two stages may send each other both the stream and its
+  /// cotangent.
   static int channel(const task& t) { return t.when == phase::forward ? 0 : 1; }
   void send(const task& t) {
     const stage_stream& x = streams_[static_cast<unsigned>(use_of(t).part)];
@@ -304,7 +308,7 @@ private:
                                                               neighbour(t), x.line, channel(t)))});
     });
   }
-  /// A task of no micro-batch waits for all that was sent of any.
+  /// Waits for sends of a micro-batch, or of all micro-batches for a task that has none.
   void wait(const task& t) {
     b_.for_each_operand(t, [&](int number, const buffers::operand&) {
       const std::byte* const first = address_of(number, t.micro);
@@ -350,7 +354,7 @@ private:
         f.mirrored = mirrored_of(number, t.micro);
         return f.set(space::mirror, at);
       case content::working: return f.set(space::working, at);
-      case content::stream: // what goes on may be read again in the backward pass
+      case content::stream: // the backward pass may read the stream again
         return o.at == buffers::operand::next ? f.set(space::stream_out, at)
                                               : in.set(feed::stream, at);
       case content::d_stream:
@@ -366,19 +370,19 @@ private:
     });
     return f;
   }
-  /// The event that comes when a micro-batch's copy of a mirror is there.
+  /// Returns the event that comes when a micro-batch's copy of a mirror is done.
   mirror_event* mirrored_of(int number, int micro) {
     auto& of_copies = mirrored_[static_cast<unsigned>(number)];
     const std::size_t copies = of_copies.size();
     return &of_copies[copies == 1 || micro < 0 ? 0 : static_cast<unsigned>(micro) % copies];
   }
-  /// The cotangents of a part's losses.
+  /// Sets the addresses of the cotangents of a part's losses.
   static void set_seeds(input_addresses& in, std::byte* seed) {
     in.each([&](const value& v, std::byte*& at) {
       if (is_seed(v)) at = seed;
     });
   }
-  /// A part's caches, in the order of their declarations.
+  /// Sets the addresses of a part's caches, in the order of their declarations.
   static void set_caches(input_addresses& in, std::byte* caches) {
     in.each([&](const value& v, std::byte*& at) {
       if (!is_cache(v.from)) return;
@@ -386,7 +390,7 @@ private:
       caches += aligned_bytes(local_bytes(in.of().ranks, v));
     });
   }
-  /// In the order of the feeds.
+  /// Sets the addresses of the step's numbers, in the order of their feeds.
   static void set_numbers(input_addresses& in, std::byte* numbers) {
     in.each([&](const value& v, std::byte*& at) {
       if (is_number(v.from))
@@ -400,7 +404,7 @@ private:
   }
 
   std::vector<part_view> parts_;
-  std::vector<input_addresses> inputs_; ///< by part
+  std::vector<input_addresses> inputs_; ///< one for each part
   const buffers& b_;
   device& device_;
   lane& lane_;
@@ -408,21 +412,22 @@ private:
   const stores& weights_;
   const char* remedy_;
   bool backward_;
-  std::vector<std::vector<node_slot>> slots_; ///< by part
-  std::vector<stage_stream> streams_;         ///< by part
+  std::vector<std::vector<node_slot>> slots_; ///< one list for each part
+  std::vector<stage_stream> streams_;         ///< one for each part
   struct sent {
     const std::byte* at;
     ticket gone;
   };
-  std::vector<sent> sent_; ///< and not waited for
+  std::vector<sent> sent_; ///< sends that nobody has waited for yet
   arena memory_, mirrors_;
-  std::vector<std::vector<mirror_event>> mirrored_; ///< by buffer and its copies
-  std::int64_t begin_of_[arenas]{};                 ///< of each arena in `memory_`
+  std::vector<std::vector<mirror_event>> mirrored_; ///< one list for each buffer, one event for
+                                                    ///< each of its copies
+  std::int64_t begin_of_[arenas]{};                 ///< first byte of each arena in its memory
   step_numbers numbers_{};
-  std::vector<task> waiting_; ///< until something follows that cannot be started with them
-  int most_kept_ = 16;        ///< and two for each micro-batch that has memory of its own
+  std::vector<task> waiting_; ///< tasks that were not started yet
+  int most_kept_ = 16;        ///< and two more for each micro-batch with memory of its own
   std::vector<kept_tasks> kept_;
-  std::vector<std::pair<task, std::string>> names_; ///< of tasks, as far as they were shown
+  std::vector<std::pair<task, std::string>> names_; ///< names of the tasks that were shown so far
   std::optional<step_times> times_;
   bool timed_ = false;
 };

@@ -1,7 +1,7 @@
-// What a micro-batch feeds the graphs of a rank: of integers (B, S), which a replica of the model
-// is given whole and in their natural order, those that lie in the rank's boxes of the graphs'
-// inputs. Positions and keys of dropout belong to the logical token, so that no layout changes what
-// a token sees or what of it is dropped.
+// The feeds of a rank: the integers of a micro-batch that each graph of the rank reads. A replica
+// of the model is given all integers (B, S) in their natural order; a rank takes those in the boxes
+// of its graphs' inputs. Positions and keys of dropout belong to a token of the whole sequence, so
+// that no layout changes what a token sees or which of its elements are dropped.
 #pragma once
 
 #include <megacpp/plan/boxes.hpp>
@@ -17,20 +17,21 @@
 
 namespace mc {
 
-/// Token ids and what goes with them, each (B, S).
+/// The token ids of a micro-batch and the integers beside them, each (B, S).
 struct batch_view {
   const std::int32_t* tokens = nullptr;
-  const std::int32_t* labels = nullptr;    ///< negative: no loss
+  const std::int32_t* labels = nullptr;    ///< labels; negative ones have no loss
   std::int64_t first_sample = 0;           ///< number of the first sequence within the global batch
-  const std::int32_t* positions = nullptr; ///< null: 0 ... S-1
-  const std::int32_t* documents = nullptr; ///< of a program for packed documents, and of no other
+  const std::int32_t* positions = nullptr; ///< positions; null: 0 ... S-1
+  const std::int32_t* documents = nullptr; ///< document of each token, for a program of packed
+                                           ///< documents alone
 };
 
 class rank_feeds {
 public:
-  /// `at`: the rank that is fed. The program must outlive this.
+  /// `at`: the coordinate of the rank that is fed. The program must outlive this object.
   rank_feeds(const program_view& p, const coordinates& at) : p_(p) {
-    for (const part_view& part : p.parts) // all of them hold a feed to one placement
+    for (const part_view& part : p.parts) // all parts place a feed alike
       for (int i = 0; i < part.g->value_count; ++i)
         if (const value& v = part.g->values[i]; v.is == role::input)
           if (const int k = batch_feed(v.from); k >= 0) held_[k] = boxes(part.g->ranks, v, at);
@@ -39,10 +40,10 @@ public:
     local_.resize(logical_.size());
   }
 
-  /// write(feed, the rank's integers) for everything that a micro-batch feeds. Throws
-  /// mc::error(exit_code::data) for integers that the model has no rows for, and
-  /// mc::error(exit_code::mismatch) for a batch with documents where the program's attention does
-  /// not tell them apart, or without where it does.
+  /// Calls write(feed, integers of the rank) for every feed of a micro-batch. Throws
+  /// mc::error(exit_code::data) for an integer that the model has no row for, and
+  /// mc::error(exit_code::mismatch) for a batch with documents if the program's attention does not
+  /// tell them apart, or without if it does.
   template <class Write> void give(const batch_view& b, const Write& write) {
     const bool packed = p_.numbers.batch.packed;
     if (packed != (b.documents != nullptr))
@@ -79,7 +80,7 @@ public:
   }
 
 private:
-  /// Integers of a batch are ones that the model has rows for, or labels that count for nothing.
+  /// Throws if a batch has an integer for which the model has no row. Negative labels are allowed.
   void require_rows(feed from, const std::int32_t* ids) const {
     const fed_integers is = integers_of(from, p_.numbers, p_.vocabulary);
     const std::string name = std::string("batch_view::") + is.name;
@@ -95,7 +96,8 @@ private:
 
   const program_view& p_;
   boxes held_[std::size(batch_feeds)];
-  std::vector<std::int32_t> logical_, local_; ///< integers on their way
+  std::vector<std::int32_t> logical_, local_; ///< integers of the whole sequences, and those of
+                                              ///< this rank
 };
 
 } // namespace mc

@@ -1,4 +1,4 @@
-// What a node needs at run time beside its graph: where values lie, the layer, the step.
+// The frame of a node at run time: the addresses of values, the layer, and the step's numbers.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
@@ -17,22 +17,23 @@
 
 namespace mc {
 
-/// Numbers that kernels read and that are the same in every step.
+/// Numbers that kernels read and that stay the same in every step.
 struct run_constants {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0, clip = 0;
-  bool dropping = true; ///< false while evaluating: dropout hands its input on
+  bool dropping = true; ///< false in evaluation, where dropout returns its input
 
   bool operator==(const run_constants&) const = default;
 };
-/// The numbers of a step: those, and inputs of its graphs (op/numbers.hpp).
+/// The numbers of a step: the constants, and numbers that its graphs read as inputs
+/// (op/numbers.hpp).
 struct step_numbers : run_constants {
   std::uint64_t seed = 0;
-  std::int64_t step = 0; ///< optimizer steps done
+  std::int64_t step = 0; ///< optimizer steps done before
   double learning_rate = 0;
 };
 
-/// Where the inputs of a graph lie, in the order in which place_memory counts them. The graph stays
-/// where it is.
+/// The addresses of a graph's inputs, in the order in which place_memory counts inputs. The graph
+/// must outlive this object.
 class input_addresses {
 public:
   explicit input_addresses(const graph& g) : g_(&g) {
@@ -40,12 +41,12 @@ public:
       if (g.values[i].is == role::input) inputs_.push_back(&g.values[i]);
     at_.resize(inputs_.size());
   }
-  /// f(value, address) for every input: an address may be set.
+  /// Calls f(value, address) for every input. f may set the address.
   template <class F> void each(F f) {
     for (std::size_t i = 0; i < inputs_.size(); ++i) f(*inputs_[i], at_[i]);
   }
-  /// The inputs of a feed, of the slot `slot`, are at p. Kernels write only those that their ops
-  /// change.
+  /// Sets the address of the inputs that read feed `from` with index `slot`. Kernels write to an
+  /// input only where their ops change it.
   void set(feed from, const void* p, int slot = 0) {
     each([&](const value& v, std::byte*& at) {
       if (v.from == from && v.slot == slot) at = static_cast<std::byte*>(const_cast<void*>(p));
@@ -60,8 +61,8 @@ private:
   std::vector<std::byte*> at_;
 };
 
-/// A mirror_event tells that a layer's mirror is there: whoever needs the mirror first waits for
-/// the event, and nobody does after that.
+/// An event that comes when a layer's mirror is complete. The host waits for it before it reads the
+/// mirror first, and later reads do not wait.
 class mirror_event {
 public:
   explicit mirror_event(std::unique_ptr<event> e) : event_(std::move(e)) {}
@@ -75,34 +76,35 @@ public:
 
 private:
   std::unique_ptr<event> event_;
-  bool there_ = true; ///< or never recorded
+  bool there_ = true; ///< the mirror is complete, or was never recorded
 };
 
-/// Base addresses by space, those of the inputs, and where in the model we are.
+/// The base addresses that a node's values are found by, and the layer that runs.
 struct frame {
   std::array<std::byte*, static_cast<unsigned>(spaces)>
-      base{};                        ///< weights and gradients: of the whole store
-  std::byte* const* input = nullptr; ///< of the graph's inputs (input_addresses)
-  int index = 0;                     ///< of this layer among those of its kind
-  int layer = 0;                     ///< of the model; -1 the stem, `layers` the head
-  int trip = 0;                      ///< of the region that runs
-  lane* on = nullptr;                ///< on which everything is started
-  mirror_event* mirrored = nullptr;  ///< of the layer's mirror
-  step_times* times = nullptr;       ///< null: no times are taken
+      base{};                        ///< weights and gradients: begin of the whole store
+  std::byte* const* input = nullptr; ///< addresses of the graph's inputs (input_addresses)
+  int index = 0;                     ///< index of this layer among those of its kind
+  int layer = 0;                     ///< number of the layer in the model; -1 the stem, `layers`
+                                     ///< the head
+  int trip = 0;                      ///< number of the trip of the region that runs
+  lane* on = nullptr;                ///< lane on which everything is started
+  mirror_event* mirrored = nullptr;  ///< event of the layer's mirror
+  step_times* times = nullptr;       ///< times of nodes; null: none are taken
   const run_constants* constants = nullptr;
-  const registry* stores = nullptr; ///< of this rank's weights and gradients
-  coordinates coordinate{};         ///< of this rank on every axis
+  const registry* stores = nullptr; ///< registry of this rank's weights and gradients
+  coordinates coordinate{};         ///< coordinate of this rank on every axis
   communicator* ranks = nullptr;    ///< this rank and the others, for memory of the device
 
   void set(space s, std::byte* p) { base[static_cast<unsigned>(s)] = p; }
 };
 
-/// State that a node's kernel prepares once.
+/// The state that a node's kernel has prepared once.
 struct node_slot {
   std::array<const void*, 3> plan{};
 };
 
-/// The address of a value in a frame. Parameters and gradients move with the layer.
+/// Returns the address of a value in a frame. Parameters and gradients lie elsewhere in each layer.
 inline std::byte* resolve(const address& a, const frame& f, int part, std::int64_t element_bytes) {
   switch (a.in) {
   case space::input: return f.input[a.offset];
@@ -119,7 +121,7 @@ inline std::byte* resolve(const address& a, const frame& f, int part, std::int64
   }
 }
 
-/// The trips of a region: body(whether there are several) for each, as often as the mirror says.
+/// Runs the trips of a region: calls body(whether there are several) as often as the mirror says.
 template <class F>
 void for_trips(const graph& g, const memory_plan& p, frame& f, region_id region, F body) {
   const mirror* const trips = p.mirror_of(g.regions[static_cast<unsigned>(region)].trips);

@@ -1,6 +1,6 @@
-// The graphs of generation: what the model's own functions build for it, held to the parameters
-// that training has. A model without such graphs trains all the same; why it has none is one fault,
-// which describe and train tell before anybody asks for a text.
+// The graphs of generation, which the model's own functions build with the parameters of training.
+// A model without such graphs can be trained all the same. The first fault says why it has none;
+// describe and train print it before a text is asked for.
 #pragma once
 
 #include <megacpp/pass/pipeline.hpp>
@@ -11,9 +11,9 @@
 
 namespace mc {
 
-/// The place among the parameters of training of parameter k of g, a graph of generation of part i;
-/// -1 if there is none. C++ leaves open in which order a model's function declares two of one
-/// expression, and compilers choose differently at run time.
+/// Returns the index, among the parameters of training, of parameter k of g, a graph of generation
+/// of part i; -1 if there is none. Parameters are found by name: C++ leaves open in which order two
+/// declarations in one expression of a model's function are evaluated.
 inline int trained_parameter(const program_view& p, int i, const graph& g, int k) {
   const graph& trained = *p.part(i).g;
   const value& v = g.at(g.parameters[static_cast<unsigned>(k)].v);
@@ -26,7 +26,7 @@ inline int trained_parameter(const program_view& p, int i, const graph& g, int k
   return -1;
 }
 
-/// Part i of generation in the shape of a setup, before passes.
+/// Returns part i of generation in the shape of a setup, before passes.
 inline graph generation_graph(const program_view& p, const setup& s, int i) {
   const part_kind part = i == 0           ? part_kind::stem
                          : i <= p.kinds() ? part_kind::block
@@ -44,15 +44,15 @@ inline graph generation_graph(const program_view& p, const setup& s, int i) {
   return g;
 }
 
-/// f(id) for every cache of a graph of generation, in the order of their declarations.
+/// Calls f(id) for every cache of a graph of generation, in the order of their declarations.
 template <class F> void for_each_cache(const graph& g, F f) {
   for (int i = 0; i < g.value_count; ++i) {
     const auto id = static_cast<value_id>(i);
     if (const value& v = g.at(id); v.is == role::input && is_cache(v.from)) f(id);
   }
 }
-/// A prompt and each token after it, of one part, find the same caches; else MEGA-C006 with the
-/// first of b's that a has not.
+/// Compares the caches of two graphs of one part, for other numbers of new tokens, which must be
+/// the same. Returns MEGA-C006 with the first cache that differs.
 inline fault_record compare_caches(const graph& a, const graph& b) {
   std::vector<value_id> of_a, of_b;
   for_each_cache(a, [&](value_id v) { of_a.push_back(v); });
@@ -74,8 +74,8 @@ inline fault_record compare_caches(const graph& a, const graph& b) {
   return of_a.size() > of_b.size() ? differs(a, of_a[of_b.size()]) : wrong;
 }
 
-/// Why no text can be generated with a program, if that is so: the first fault of its graphs in the
-/// smallest shapes, a token or two for each rank of tp.
+/// Returns the fault for which a program cannot generate text, or none: the first fault of its
+/// graphs in the smallest shapes, with a token or two for each rank of tp.
 inline fault_record fault_of_generation(const program_view& p) {
   const int tp = p.numbers.ranks.tp;
   for (int i = 0; i <= p.kinds() + 1; ++i) {
@@ -92,7 +92,7 @@ inline fault_record fault_of_generation(const program_view& p) {
   }
   return {};
 }
-/// The same as a sentence; empty if a text can be generated.
+/// Returns the sentence about fault_of_generation; empty if text can be generated.
 inline std::string why_no_generation(const program_view& p) {
   const fault_record wrong = fault_of_generation(p);
   return wrong.code == fault::none ? "" : p.name + " cannot generate: " + sentence_about(wrong);

@@ -1,6 +1,6 @@
-// A graph that is known at run time, ready to run: its plan, and its kernels found by op and
-// element type. What the interpreter consists of, and what generation runs, whose shapes come with
-// the prompts.
+// A graph that is known at run time only, ready to run: with its plan, and with kernels found by op
+// and element type. The interpreter consists of such parts. Generation runs them, too, since its
+// shapes come with the prompts.
 #pragma once
 
 #include <megacpp/pass/verify.hpp>
@@ -15,14 +15,14 @@
 
 namespace mc {
 
-/// Throws mc::error(exit_code::mismatch) with the fault that the compiler would report, if there is
-/// one.
+/// Throws mc::error(exit_code::mismatch) with the sentence of a fault, as the compiler would print
+/// it; does nothing without a fault.
 inline void refuse(const fault_record& wrong) {
   if (wrong.code == fault::none) return;
   throw error(exit_code::mismatch, sentence_about(wrong));
 }
 
-/// The kernels of a device, found by op and element type at run time.
+/// A table of a device's kernels, to find them by op and element type at run time.
 template <class Device> class kernel_table {
 public:
   using call = dynamic_node<Device>;
@@ -32,8 +32,9 @@ public:
     std::int64_t (*scratch_bytes)(const call&) = nullptr;
   };
 
-  /// Adds the kernel of an op for element types Types, or for all that it is for, unless the device
-  /// has none (kernel_on, kernel/kernel.hpp). A user's op is added the same way.
+  /// Adds the kernel of an op for the element types `Types`, or for all that the kernel is made
+  /// for, unless the device has none (kernel_on, kernel/kernel.hpp). A user's op is added in the
+  /// same way.
   template <const op_info* Op, class... Types> void add() {
     if constexpr (sizeof...(Types) > 0) add_for<Op>(element_list<Types...>{});
     else add_for<Op>(elements_of<Op, Device>());
@@ -49,13 +50,14 @@ public:
     return at->second;
   }
 
-  /// f(op, element type) for every kernel.
+  /// Calls f(op, element type) for every kernel.
   template <class F> void each(F f) const {
     for (const auto& k : kernels_) f(k.first.first, k.first.second);
   }
 
-  /// Every op of the library (kernel/kernels.hpp); defined in run/interpreter.hpp. Programs of many
-  /// units may instantiate it in one: most of the time that such a unit takes to compile is this.
+  /// Returns a table of every op of the library (kernel/kernels.hpp); run/interpreter.hpp defines
+  /// it. A program of several units may instantiate it in one of them, because it takes most of the
+  /// time that such a unit compiles.
   static kernel_table all();
 
 private:
@@ -94,15 +96,15 @@ private:
   std::map<std::pair<const op_info*, dtype>, functions> kernels_;
 };
 
-/// A graph with its plan, of part `index`.
+/// A graph with its memory plan. `index` is the number of its part in the registry.
 struct placed_graph {
   graph g{};
   memory_plan plan{};
   running_order order;
   int index = 0;
 };
-/// Places the values of a graph whose passes are done. Throws mc::error(exit_code::mismatch) with
-/// the fault the compiler would report.
+/// Places the values of a graph in memory after its passes. Throws mc::error(exit_code::mismatch)
+/// with the fault that the compiler would report.
 inline std::unique_ptr<placed_graph> placed(const graph& passed, int part) {
   auto made = std::make_unique<placed_graph>();
   made->index = part;
@@ -121,7 +123,7 @@ struct planned_part : placed_graph {
   planned_part(const planned_part&) = default;
   planned_part& operator=(const planned_part&) = default;
   virtual ~planned_part() = default;
-  /// To run it by. It points to this.
+  /// Returns a view to run the part by. The view points to this object.
   virtual part_view view() const = 0;
 };
 
@@ -129,10 +131,10 @@ inline std::unique_ptr<planned_part> generation_view::part(const graph& passed, 
   return make(*placed(passed, number), kernels);
 }
 
-/// One that is ready to run on a device.
+/// A planned part with kernels of a device.
 template <class Device> struct interpreted_part final : planned_part {
   using functions = typename kernel_table<Device>::functions;
-  std::vector<functions> kernels; ///< by node
+  std::vector<functions> kernels; ///< one for each node
 
   part_view view() const override {
     part_view v;
@@ -172,7 +174,7 @@ template <class Device> struct interpreted_part final : planned_part {
       kernels.push_back(is_alias(plan, n) ? functions{} : table.find(n.op, type_of_node(g, n)));
     }
   }
-  /// Places it before.
+  /// Places the graph in memory first.
   interpreted_part(const graph& passed, int part, const kernel_table<Device>& table)
       : interpreted_part(*placed(passed, part), table) {}
 
@@ -197,7 +199,7 @@ private:
   }
 };
 
-/// An interpreted part with the kernels of a kernel_table<Device>.
+/// Returns a part with the kernels of a kernel_table<Device>.
 template <class Device>
 std::unique_ptr<planned_part> interpreted(const placed_graph& of, const void* kernels) {
   return std::make_unique<interpreted_part<Device>>(

@@ -1,10 +1,9 @@
-// The interpreter: the same graphs, passes, plans and kernels, with shapes read at run time. For
-// tests of many layouts and configurations without compiling each, for experiments, and for the
+// The interpreter: the graphs, passes, plans and kernels of a program, with shapes that are read at
+// run time. It serves tests of many layouts and models without compiling each, experiments, and a
 // user's own ops.
 //
-// Model is any type with the members of mc::gpt. The graphs are built by the same constexpr
-// functions, now called at run time; a fault is an exception with the sentence that the compiler
-// would print.
+// Model is any type with the members of mc::gpt. The constexpr functions that build the graphs are
+// called at run time here; a fault is an exception with the sentence that the compiler would print.
 #pragma once
 
 #include <megacpp/exec/cpu.hpp>
@@ -31,13 +30,13 @@ template <class Device> kernel_table<Device> kernel_table<Device>::all() {
 
 namespace detail {
 
-/// What is made of a model under a setup by the steps of its assembly, one after the other. The
-/// first fault is thrown, as mc::error(exit_code::mismatch).
+/// A model and a setup after all steps of the assembly, which the constructor takes in turn. Throws
+/// the first fault as mc::error(exit_code::mismatch).
 template <class Model> class assembled_now {
 public:
   using step = assembly_step<Model>;
 
-  /// `m` and `s` must outlive this.
+  /// `m` and `s` must outlive this object.
   assembled_now(const Model& m, const setup& s) {
     now_.model = &m, now_.numbers = &s, now_.used = used_kinds(m);
     const auto n = static_cast<std::size_t>(now_.count());
@@ -55,7 +54,7 @@ public:
   assembled_now& operator=(const assembled_now&) = delete;
 
   const assembling<Model>& whole() const { return now_; }
-  /// The forward graphs of training.
+  /// Returns the forward graphs of training.
   std::span<const graph* const> forward() const {
     return std::span(hoisted_).first(static_cast<std::size_t>(now_.parts()));
   }
@@ -107,10 +106,10 @@ private:
   assembling<Model> now_;
   std::vector<const graph*> graphs_, hoisted_;
   std::vector<const meaning*> owes_;
-  std::vector<bool> made_; ///< of the graphs, by the last step that made some
+  std::vector<bool> made_; ///< whether the last step that made graphs made this one
   std::vector<const running_order*> orders_;
   std::vector<const memory_plan*> plans_;
-  std::vector<planned_graph> planned_; ///< once all is planned
+  std::vector<planned_graph> planned_; ///< filled when all graphs have plans
   std::tuple<std::vector<std::unique_ptr<graph>>, std::vector<std::unique_ptr<meaning>>,
              std::vector<std::unique_ptr<registry>>, std::vector<std::unique_ptr<running_order>>,
              std::vector<std::unique_ptr<memory_plan>>>
@@ -119,7 +118,7 @@ private:
 
 } // namespace detail
 
-/// All parts of a model under a setup, built now, for a Device.
+/// A program that is built at run time: all parts of a model under a setup, for a Device.
 template <class Model, class Device = default_device> class interpreted_program {
 public:
   interpreted_program(const Model& m, const setup& s, const std::string& name,

@@ -1,6 +1,6 @@
-// The members of a run, checked before anything is made of them. What is missing or of another type
-// is one static assertion, MEGA-C005, and another value stands in for it, so that no second error
-// follows.
+// The members of a run, which are checked before a program is made of them. A member that is
+// missing or has another type is one static assertion, MEGA-C005; a stand-in takes its place, so
+// that no second error follows.
 #pragma once
 
 #include <megacpp/exec/default_device.hpp>
@@ -14,11 +14,11 @@
 
 namespace mc {
 
-class device; // exec/device.hpp
+class device; // defined in exec/device.hpp
 
 namespace detail {
 
-/// Members that are constants: a copy of the value is one.
+/// The concepts of members that a run must have as constants: a copy of the value is a constant.
 template <class Run>
 concept has_model = requires {
   typename std::bool_constant<(std::remove_cvref_t<decltype(Run::model)>(Run::model), true)>;
@@ -39,7 +39,7 @@ concept has_precision = requires {
   requires std::same_as<std::remove_cvref_t<decltype(Run::precision::policy)>, precision_policy>;
 };
 
-/// Members that may be left out: absent, or right.
+/// The concepts of members that a run may leave out, but may not have with another type.
 template <class Run>
 concept names_recompute = requires {
   Run::recompute;
@@ -47,7 +47,7 @@ concept names_recompute = requires {
 || requires { typename Run::recompute; };
 template <class Run>
 concept has_recompute = requires {
-  // Of a member of each object this is another type.
+  // A non-static member has a pointer of another type.
   requires std::same_as<decltype(&Run::recompute), const recompute*>;
   typename std::bool_constant<(mc::recompute(Run::recompute), true)>;
 };
@@ -83,8 +83,9 @@ concept has_frozen = requires {
   typename std::bool_constant<(mc::frozen(Run::frozen), true)>;
 };
 
-/// A member that means one of these under another name: a constant of its type. A function, or a
-/// number that no run has as a constant, is the run's own affair.
+/// The concepts that find a member under another name than ours: a constant of the type of
+/// device_memory, recompute or frozen. Functions, and numbers that are no constants, may have any
+/// name.
 template <class Member>
 concept says_memory = std::is_const_v<Member> && std::integral<std::remove_const_t<Member>>;
 template <class Member>
@@ -92,7 +93,7 @@ concept says_recompute = says_memory<Member> || std::same_as<Member, const recom
 template <class Member>
 concept says_frozen = std::same_as<Member, const frozen>;
 
-/// What a family has (docs/writing-a-model.md).
+/// The concepts of the members that a model family has (docs/writing-a-model.md).
 template <class Model>
 concept has_numbers = requires(const Model& m) {
   { m.layers } -> std::convertible_to<int>;
@@ -125,8 +126,8 @@ template <class Model>
 concept has_block = requires(const Model& m, context& c, var x) {
   { m.block(c, 0, x) } -> std::same_as<var>;
 };
-/// A list that is inherited lacks the members of the struct's own. A table of virtual functions is
-/// no member.
+/// Returns whether a family's list of members is complete. A list that is inherited lacks the
+/// derived struct's own members. The pointer to a table of virtual functions is no member.
 template <class Model> constexpr bool lists_members() {
   if constexpr (requires { &Model::members; }) {
     if constexpr (!lists_its_members<Model>) return false;
@@ -142,12 +143,12 @@ concept has_family = has_model<Run> && has_numbers<std::remove_cvref_t<decltype(
     has_ends<std::remove_cvref_t<decltype(Run::model)>> &&
     has_block<std::remove_cvref_t<decltype(Run::model)>>;
 
-/// The run's numbers, as far as it has them.
+/// Returns the setup of a run, with a default for every member that the run lacks.
 template <class Run> constexpr setup numbers_of_run() {
   setup s;
   s.batch = {.micro = 1, .sequence = 1};
   if constexpr (has_batch<Run> && has_family<Run>) s.batch = Run::batch;
-  // one rank is a layout of any stand-in
+  // a stand-in for the model may have one rank only
   if constexpr (has_layout<Run> && has_batch<Run> && has_family<Run>) s.ranks = Run::layout;
   if constexpr (has_precision<Run>) s.precision = Run::precision::policy;
   if constexpr (has_frozen<Run>) s.frozen = Run::frozen;
@@ -156,8 +157,9 @@ template <class Run> constexpr setup numbers_of_run() {
   return s;
 }
 
-/// The names of a part's parameters. A text that a function made for itself is gone when they are
-/// read, or kept in a constant: some compilers notice the one, others the other.
+/// The names of a part's parameters. A name must be a literal: a text that a model's function has
+/// made itself is gone when the name is read, or is kept in a constant. Each compiler notices one
+/// of the two.
 struct parameter_names {
   const char* of[2 * max_parameters]{};
 
@@ -184,7 +186,7 @@ template <class Model> constexpr bool numbers_last(const Model& m) {
   const char* const why = m.contradiction();
   return why == nullptr || *why == 0 || *why != 0;
 }
-/// A compiler can evaluate the family's functions of numbers.
+/// A compiler can evaluate the family's functions that return numbers.
 template <class Run>
 concept constant_numbers = requires {
   requires std::bool_constant<numbers_last(Run::model)>::value;
@@ -203,7 +205,7 @@ template <class Run> constexpr bool constant_blocks() {
   (std::make_integer_sequence<int, used_kinds(Run::model).count>{});
 }
 
-/// True if a compiler can evaluate all functions of a family.
+/// Returns whether a compiler can evaluate all functions of a family.
 template <class Run> constexpr bool constant_family() {
   if constexpr (constant_numbers<Run>)
     return constant_part<Run, part_kind::stem> && constant_blocks<Run>() &&
@@ -211,7 +213,7 @@ template <class Run> constexpr bool constant_family() {
   else return false;
 }
 
-/// What of a run or of its family is wrong.
+/// The member of a run or of its family that is wrong.
 enum class run_member {
   none,
   run,
@@ -239,7 +241,7 @@ enum class run_member {
   constant_head
 };
 
-/// The first member that is wrong.
+/// Returns the first member of a run that is wrong.
 template <class Run> constexpr run_member wrong_member() {
   using m = run_member;
   if constexpr (!std::is_class_v<Run>) return m::run;
@@ -283,7 +285,8 @@ template <class Run> constexpr run_member wrong_member() {
   else return m::none;
 }
 
-/// A function, and true whatever it finds: its assertion has failed then and says all.
+/// Asserts that no member is wrong. It returns true even after a failed assertion, so that no
+/// second error follows.
 template <class Run, run_member Wrong> constexpr bool report_member() {
   static_assert(Wrong != run_member::run,
                 "MEGA-C005 a run is a struct at namespace scope, and this is another type");
@@ -366,11 +369,11 @@ template <class Run, run_member Wrong> constexpr bool report_member() {
   return true;
 }
 
-/// Run's members, and something sound in place of those that were reported.
+/// The members of a run, with a stand-in for each that was reported.
 template <class Run> struct members_of {
   static constexpr run_member wrong = wrong_member<Run>();
   static constexpr bool reported = report_member<Run, wrong>();
-  /// The graphs of its model can be made.
+  /// The graphs of the run's model can be made.
   static constexpr bool has_graphs = [] {
     if constexpr (wrong == run_member::none) return true;
     else if constexpr (has_family<Run>) return constant_family<Run>();
@@ -386,17 +389,17 @@ template <class Run> struct members_of {
     if constexpr (has_family<Run> && !has_graphs) return {.batch = {.micro = 1, .sequence = 1}};
     else return numbers_of_run<Run>();
   }
-  /// Bytes that the run says a rank has; -1: it does not say.
+  /// Returns the bytes of memory that the run says a rank has; -1 if it says nothing.
   static constexpr std::int64_t device_memory() {
     if constexpr (has_memory<Run> && wrong == run_member::none) return Run::device_memory;
     else return -1;
   }
-  /// A run that names no device has one all the same.
+  /// Returns whether the run's device is one. A run that names none has the default device.
   static constexpr bool has_backend() {
     if constexpr (requires { typename Run::device; }) {
       using named = typename Run::device;
       if constexpr (std::is_same_v<named, default_device>)
-        return true; // which is not complete here
+        return true; // the default device is incomplete here
       if constexpr (requires { sizeof(named); }) return std::is_base_of_v<device, named>;
       return false;
     }

@@ -1,5 +1,5 @@
-// program<Run>: the graphs of a run after all passes, its memory plan and registry, each its own
-// constant.
+// program<Run>: the graphs of a run after all passes, its memory plans and its registry. Each is a
+// constant of its own.
 #pragma once
 
 #include <megacpp/plan/assembly.hpp>
@@ -15,7 +15,7 @@ namespace mc {
 
 namespace detail {
 
-/// Needed and available, in GiB with one digit.
+/// Returns the fault of too little memory, with both numbers in GiB with one digit.
 constexpr fault_record does_not_fit(std::int64_t needed, std::int64_t has) {
   fault_record r;
   r.code = fault::M001;
@@ -30,11 +30,11 @@ constexpr fault_record does_not_fit(std::int64_t needed, std::int64_t has) {
   return r;
 }
 
-// The list of steps, evaluated a constant at a time, since the limit on the steps of a constant
-// evaluation counts for each. Of is a type with static constexpr members model and numbers; S
-// counts the steps that are done. A constant that refers to graphs costs nvcc's front end as much
-// time as one that looks at them: a function that looks at one graph alone is given a program in
-// which there is no other.
+// The steps of the assembly are evaluated one constant at a time, because a compiler limits the
+// steps of each constant evaluation. `Of` is a type with static constexpr members model and
+// numbers; S counts the steps that are done. For nvcc's front end a constant that refers to graphs
+// costs as much time as one that reads them. Therefore a function that reads one graph alone is
+// given a program that has no other.
 
 template <class Of> using steps_of = assembly_list<std::remove_const_t<decltype(Of::model)>>;
 template <class Of> using state_of = typename steps_of<Of>::state;
@@ -44,11 +44,11 @@ template <class Of> inline constexpr auto& steps =
 template <class Of>
 inline constexpr int graphs_in = state_of<Of>::count_of(used_kinds(Of::model).count);
 
-/// The numbers of all graphs, and one T for each.
+/// The numbers of all graphs, and an array with one T for each graph.
 template <class Of> using numbers_of_graphs = std::make_integer_sequence<int, graphs_in<Of>>;
 template <class Of, class T> using by_number = std::array<T, static_cast<unsigned>(graphs_in<Of>)>;
 
-// These stand for what is not made yet.
+// These constants stand for values that are not made yet.
 inline constexpr graph no_graph{};
 inline constexpr meaning no_meaning{};
 inline constexpr registry no_stores{};
@@ -58,20 +58,20 @@ inline constexpr memory_plan no_plan{};
 template <class Of, int S, int At> constexpr bool chooses();
 template <class Of, int S, int At> struct seen;
 template <class Of, int S> struct faults;
-/// Whether step S makes something of graph or item `At`, or looks at it.
+/// Tells whether step S makes a value for graph or item `At`, or checks it.
 template <class Of, int S, int At> inline constexpr bool works_on = chooses<Of, S, At>();
-/// The last step before S that has made something of this kind of graph `At`; -1: none.
+/// Returns the last step before S that has made a value of this kind for graph `At`; -1: none.
 template <class Of, int S, int At, typename step_type<Of>::task Kind> constexpr int maker() {
   if constexpr (S == 0) return -1;
-  // A step of another kind may be asked nothing yet. NOLINTNEXTLINE(bugprone-branch-clone)
+  // NOLINTNEXTLINE(bugprone-branch-clone): a step of another kind may be asked nothing yet
   else if constexpr (steps<Of>[S - 1].is != Kind) return maker<Of, S - 1, At, Kind>();
   else if constexpr (works_on<Of, S - 1, At>) return S - 1;
   else return maker<Of, S - 1, At, Kind>();
 }
 
-// The constants *_made are what step S makes of graph `At`. The functions last_* tell what there is
-// before step S: of each kind, what the last step has made. They go straight to it, since nvcc's
-// front end evaluates each call on the way.
+// The constants *_made are the values that step S makes for graph `At`. The functions last_* return
+// the newest value of each kind before step S. They go to the step that made it directly, because
+// nvcc's front end evaluates each call on the way.
 
 template <class Of, int S, int At>
 inline constexpr graph graph_made = steps<Of>[S].make(seen<Of, S, At>{}.now(), At);
@@ -118,10 +118,10 @@ template <class Of, int S> inline constexpr by_number<Of, planned_graph> planned
     planned_all<Of, S>(numbers_of_graphs<Of>{});
 template <class Of, int S> constexpr std::span<const planned_graph> last_planned() {
   constexpr int by = maker<Of, S, 0, step_type<Of>::planned>();
-  return planned_made<Of, (by < 0 ? 0 : by)>; // before step 0 nothing is there of any graph
+  return planned_made<Of, (by < 0 ? 0 : by)>; // before step 0 no graph has any
 }
 
-/// A program after S steps, with what it has of graphs `At`; others are null.
+/// A program after S steps, with pointers to the values of graphs `At`; the others are null.
 template <class Of, int S, class Numbers> struct with_graphs;
 template <class Of, int S, int... At> struct with_graphs<Of, S, std::integer_sequence<int, At...>> {
   by_number<Of, const graph*> graphs{};
@@ -144,7 +144,7 @@ template <class Of, int S, int... At> struct with_graphs<Of, S, std::integer_seq
             .plans = plans};
   }
 };
-/// A program after S steps.
+/// A program after S steps, with the values of all graphs.
 template <class Of, int S> struct with_all : with_graphs<Of, S, numbers_of_graphs<Of>> {
   constexpr state_of<Of> now() const {
     state_of<Of> a = with_graphs<Of, S, numbers_of_graphs<Of>>::now();
@@ -152,29 +152,29 @@ template <class Of, int S> struct with_all : with_graphs<Of, S, numbers_of_graph
     return a;
   }
 };
-/// This has a program after S steps as a constant.
+/// A program after S steps, as a constant.
 template <class Of, int S> struct assembled {
   static constexpr with_all<Of, S> all{};
   static constexpr state_of<Of> now = all.now();
 };
 
-/// So many steps have done what S steps have: checks change nothing.
+/// Returns the number of steps without the checks before step s, since a check changes nothing.
 template <class Of> constexpr int without_checks(int s) {
   while (s > 0 && steps<Of>[s - 1].is == step_type<Of>::check) --s;
   return s;
 }
-/// When step S is asked whether it works on `At`, it sees this of a program: that graph, if it is
-/// made.
+/// The program that step S sees when it is asked whether it works on graph `At`: with this graph
+/// alone, if it is made.
 template <class Of, int S, int At> using seen_of_one = with_graphs<
     Of, without_checks<Of>(S),
     std::conditional_t<(maker<Of, without_checks<Of>(S), At, step_type<Of>::graphs>() < 0),
                        std::integer_sequence<int>, std::integer_sequence<int, At>>>;
-/// The other functions of step S see this when they are asked about `At`.
+/// The program that the other functions of step S see when they work on `At`.
 template <class Of, int S, int At> struct seen
     : std::conditional_t<steps<Of>[S].alone, seen_of_one<Of, S, At>,
                          with_all<Of, without_checks<Of>(S)>> {};
 
-/// The last step before S that made graphs.
+/// Returns the last step before s that made graphs.
 template <class Of> constexpr int maker_before(int s) {
   do --s;
   while (steps<Of>[s].is != step_type<Of>::graphs);
@@ -187,12 +187,11 @@ template <class Of, int S, int At> constexpr bool chooses() {
   else return steps<Of>[S].of(seen_of_one<Of, S, At>{}.now(), At);
 }
 
-/// Step S, a check, says this of item `At`.
+/// The result of the check that is step S, for item `At`.
 template <class Of, int S, int At>
 inline constexpr fault_record fault_found = steps<Of>[S].fault_of(seen<Of, S, At>{}.now(), At);
 
-/// The first fault of what step S has made or looked at, whose items have these numbers; null:
-/// there is none.
+/// Returns the fault of item `At` in step S; null: there is none.
 template <class Of, int S, int At> constexpr const fault_record* fault_of_item() {
   // NOLINTNEXTLINE(bugprone-branch-clone): another kind of step has no fault, either
   if constexpr (!works_on<Of, S, At>) return nullptr;
@@ -215,7 +214,7 @@ template <class Of, int S> constexpr int items_of() {
     return steps<Of>[S].items(seen_of_one<Of, S, 0>{}.now());
   else return steps<Of>[S].is == step_type<Of>::check || steps<Of>[S].is == step_type<Of>::stores;
 }
-/// The first fault of S steps; null: none. No step follows it.
+/// The first fault of the first S steps; null: there is none. No step follows a fault.
 template <class Of, int S> struct faults {
   static constexpr const fault_record* first = [] {
     if constexpr (S == 0) return static_cast<const fault_record*>(nullptr);
@@ -224,7 +223,7 @@ template <class Of, int S> struct faults {
   }();
 };
 
-/// What a run is assembled of.
+/// The model and the setup of a run, of which its program is assembled.
 template <class Run> struct model_and_numbers {
   static constexpr auto model = members_of<Run>::model();
   static constexpr setup numbers = members_of<Run>::numbers();
@@ -238,18 +237,20 @@ template <class Run> struct program {
   using model_type = decltype(members::model());
   static constexpr model_type model = assembled_of::model;
   static constexpr setup numbers = assembled_of::numbers;
-  static constexpr int steps = assembly<model_type>.count(); ///< of the assembly
-  /// The first fault of the assembly; null: none.
+  static constexpr int steps = assembly<model_type>.count(); ///< number of steps of the assembly
+  /// The first fault of the assembly; null: there is none.
   static constexpr const fault_record* in_assembly = detail::faults<assembled_of, steps>::first;
-  /// The program before the first step, after all steps, and when the forward graphs are there.
+  /// The program before the first step, after all steps, and after the step that makes the forward
+  /// graphs.
   static constexpr auto& start = detail::assembled<assembled_of, 0>::now;
   using whole = detail::assembled<assembled_of, steps>;
   using hoisted = detail::assembled<assembled_of, assembly<model_type>.hoisted()>;
-  static constexpr int kinds = start.kinds(); ///< of block, that some layer is
+  static constexpr int kinds = start.kinds(); ///< number of kinds of block that some layer has
   static constexpr int kind_of(int layer) { return start.kind_of(layer); }
-  static constexpr int last = start.head(); ///< registry part of the head
+  static constexpr int last = start.head(); ///< number of the head in the registry
 
-  /// Forward graph of a part, and how the registry counts it: 0 stem, 1 ... kinds, last head.
+  /// The forward graph of a part. The registry numbers parts so: 0 is the stem, 1 ... kinds are the
+  /// blocks, `last` is the head.
   template <int Index> struct forward {
     static constexpr auto& g =
         *detail::last_graph<assembled_of, assembly<model_type>.hoisted(), Index>();
@@ -264,8 +265,8 @@ template <class Run> struct program {
   }();
   static constexpr auto& stores = *detail::last_stores<assembled_of, steps>();
 
-  /// A graph after all passes, by number (plan/memory.hpp), with its plan. Its parameters are those
-  /// of the registry's part Index.
+  /// A graph after all passes, by its number (plan/memory.hpp), with its plan. Its parameters are
+  /// those of the registry's part Index.
   template <int Number, int Index> struct finished {
     static constexpr int index = Index;
     static constexpr auto& g = *detail::last_graph<assembled_of, steps, Number>();
@@ -276,11 +277,11 @@ template <class Run> struct program {
   using evaluation = finished<part_of_evaluation(kinds), last>;
   using update = finished<part_of_update(kinds), 0>;
   using totals = finished<part_of_totals(kinds), 0>;
-  /// A part of generation in the smallest shape: a token for each rank of tp, which may cut a
-  /// sequence between them. It tells the ops and element types of the nodes that run, whose shapes
-  /// come with the prompts: run/generation.hpp makes and verifies those when they are known, and
-  /// tells of a fault. A model without these graphs, or one that fits only layouts with a sharded
-  /// sequence, trains all the same.
+  /// A part of generation in the smallest shape: a token for each rank of tp, since tp may cut a
+  /// sequence. It gives the ops and element types of the nodes that run, but not their shapes,
+  /// which come with the prompts: run/generation.hpp makes and verifies the graphs then, and
+  /// reports their faults. A model that has no such graphs, or that fits no unsharded sequence, can
+  /// be trained all the same.
   template <int Index> struct generation {
     static constexpr part_kind what = Index == 0      ? part_kind::stem
                                       : Index == last ? part_kind::logits
@@ -293,13 +294,14 @@ template <class Run> struct program {
 
   static constexpr stage_shape stage(int number) { return start.stage(number); }
 
-  /// Bytes of one rank of a pipeline stage, of one replica alone.
+  /// The memory of one rank of a pipeline stage, for one replica alone, item by item.
   template <int Stage>
   static constexpr memory_items stage_memory = mc::stage_memory(whole::now.planned, stage(Stage),
                                                                 stores, numbers.precision,
                                                                 mesh(numbers.ranks));
-  /// Of the stage that needs most, among `dp` replicas. The first one has most micro-batches in
-  /// flight, the last one the head, and any the largest kinds of block.
+  /// Returns the memory of a rank of the stage that needs most, among `dp` replicas. It may be any
+  /// stage: the first has most micro-batches in flight, the last has the head, and any may have the
+  /// largest kinds of block.
   static constexpr memory_items memory(int dp = 1) {
     return [dp]<int... Stage>(std::integer_sequence<int, Stage...>) {
       const memory_items of[] = {among_replicas(stage_memory<Stage>, Stage, dp)...};
@@ -307,7 +309,8 @@ template <class Run> struct program {
     }
     (std::make_integer_sequence<int, numbers.ranks.pp>{});
   }
-  /// The same of a stage whose masters and moments replicas share, if they do.
+  /// Returns the memory `m` of a stage among dp replicas, which may share masters and moments
+  /// (ZeRO).
   static constexpr memory_items among_replicas(memory_items m, int number, int dp) {
     if (numbers.ranks.zero == 0 || dp == 1) return m;
     const memory_items shared = memory_of_stores(
@@ -316,15 +319,17 @@ template <class Run> struct program {
     m.masters = shared.masters, m.moments = shared.moments;
     return m;
   }
-  static constexpr int most_replicas = 1 << 16; ///< among which states may be shared
-  /// The first fault: of the device, of what is assembled, of the whole against the device's
-  /// memory, if the run says how much that is.
+  static constexpr int most_replicas = 1 << 16; ///< largest number of replicas that may share
+                                                ///< states
+  /// Returns the first fault: of the device, of the assembly, or MEGA-M001 if the run names its
+  /// device's memory and that is too small.
   static constexpr fault_record in_all() {
     if (!members::has_backend()) return detail::sentence(fault::B002, "using device");
     if constexpr (in_assembly != nullptr) return *in_assembly;
     else return fault_of_memory({});
   }
-  /// MEGA-M001 for a rank whose kernels need so much, if the run says what its memory is.
+  /// Returns MEGA-M001 if a rank has too little memory, with this much for its kernels; no fault if
+  /// the run does not name its memory.
   static constexpr fault_record fault_of_memory(const kernel_room& kernels) {
     if constexpr (in_assembly == nullptr && members::device_memory() >= 0) {
       memory_items all = memory(most_replicas);
@@ -339,9 +344,9 @@ template <class Run> struct program {
   static constexpr bool ok = members::reported && reported<Run, program>;
 };
 
-/// Bytes of one rank of a run for training, item by item, of the pipeline stage that needs most.
-/// Every one of dp data-parallel replicas holds all of it, but under ZeRO for its share of masters
-/// and moments.
+/// Returns the memory of one rank of a run for training, item by item, in the pipeline stage that
+/// needs most. Each of dp data-parallel replicas holds all of it, except that under ZeRO it holds a
+/// share of masters and moments.
 template <class Run> constexpr memory_items memory(int dp = 1) {
   static_assert(program<Run>::ok);
   return program<Run>::memory(dp);

@@ -1,5 +1,5 @@
-// The seam between a run and the command line: the program of a Run behind functions, so that the
-// command line, which depends on no Run, can be a unit of its own.
+// The seam between a run and the command line. The program of a Run is reached through functions,
+// so that the command line, which depends on no Run, can be a unit of its own.
 #pragma once
 
 #include <megacpp/run/compiled.hpp>
@@ -10,16 +10,16 @@
 
 namespace mc {
 
-/// The graph of a part as the model has it, and what the passes over it are told.
+/// The graph of a part as the model builds it, and the options of the passes over it.
 struct model_part {
   const graph* g = nullptr;
   pass_options options;
 };
 
-/// The compiled program, made when it is needed.
+/// Functions that make a compiled program when it is needed.
 struct program_source {
   program_view (*view)() = nullptr;
-  std::vector<model_part> (*model)() = nullptr; ///< of training: stem, blocks by kind, head
+  std::vector<model_part> (*model)() = nullptr; ///< parts of training: stem, blocks by kind, head
   const char* git_hash = "unknown";
 };
 
@@ -40,7 +40,7 @@ template <class Run> std::vector<model_part> model_of_run() {
 
 } // namespace detail
 
-/// What run_program (cli/command_line.hpp) needs to know of a run.
+/// Returns what run_program (cli/command_line.hpp) needs to know of a run.
 template <class Run, generation_of Generation = &compiled_generation<Run>>
 program_source source_of(const char* git_hash) {
   return {&detail::view_of_run<Run, Generation>, &detail::model_of_run<Run>, git_hash};

@@ -1,7 +1,7 @@
-// What one rank of a program runs. The parts of the model are those of every rank. The registry and
-// the end of a step are those of its pipeline stage and, where replicas share the optimizer's
-// state, of their number: they are made when it is known which rank of how many it is, by the
-// functions that make them at compile time, and interpreted.
+// The program of one rank. The parts of the model are the same on all ranks. The registry and the
+// end of a step depend on the pipeline stage and, where replicas share the optimizer's states, on
+// the number of replicas. They are made when the rank and the mesh are known, by the functions that
+// also make them at compile time, and are interpreted.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
@@ -16,13 +16,13 @@ namespace mc {
 
 class rank_program {
 public:
-  /// True if ranks have another end of a step than the program, which knows neither their stage nor
-  /// their number.
+  /// Returns whether a rank needs an end of a step of its own, because the program knows neither
+  /// the rank's stage nor the number of replicas.
   static constexpr bool remakes(const layout& l) { return l.pp > 1 || l.zero > 0; }
 
-  /// `rank`: this one, among the others. Its program points to `p`, which must outlive it, and to
-  /// this. Throws mc::error(exit_code::mismatch) with the fault of a graph that cannot be made of
-  /// the stage.
+  /// `rank`: the communicator of this rank. The rank's program points to `p`, which must outlive
+  /// it, and to this object. Throws mc::error(exit_code::mismatch) with the fault of a graph that
+  /// cannot be made for the stage.
   rank_program(const program_view& p, const communicator& rank) : view_(p) {
     const layout& l = p.numbers.ranks;
     if (!remakes(l)) return;
@@ -43,7 +43,7 @@ public:
 private:
   program_view view_;
   registry stores_{};
-  std::unique_ptr<planned_part> end_; ///< of a step
+  std::unique_ptr<planned_part> end_; ///< part that ends a step
 };
 
 } // namespace mc

@@ -1,5 +1,5 @@
-// One mistake, one error: a fault becomes the one static assertion that fails, with the operation,
-// the operand names and the line and file of the model source spelled in the instantiation.
+// The report of a fault at compile time: one static assertion fails. The operation, the operands,
+// and the line and file of the model's source stand in the name of the instantiation.
 #pragma once
 
 #include <megacpp/config/config.hpp>
@@ -21,14 +21,16 @@ template <unsigned N> struct words {
 template <words Operation> struct in;
 template <int Line, words File> struct at_line;
 #else
-/// The same as packs of characters, which print whole in every compiler's message.
+/// The faulty operation as a pack of characters, which every compiler prints whole. at_line spells
+/// the file so.
 template <char... Characters> struct in;
 template <int Line, char... File> struct at_line;
 #endif
 struct at_no_line;
 
-/// A function, and true even of a fault: its assertion has failed then and says all, and no
-/// compiler adds an error about a value that it cannot take from a class whose assertion failed.
+/// Asserts that there is no fault. It returns true even after a failed assertion: otherwise a
+/// compiler would add an error about a value that it cannot take from a class with a failed
+/// assertion.
 template <class Run, fault Code, class Where, class Line> constexpr bool report() {
 #define MEGACPP_FAULT(code, says) static_assert(Code != fault::code, "MEGA-" #code " " says);
 #include <megacpp/graph/faults.inc>
@@ -44,7 +46,7 @@ constexpr int length_of(const char* text) {
   return n;
 }
 
-/// What a source's fault_record is about, as types.
+/// The operation, line and file of a source's fault_record, as types.
 template <class Source> struct spelled {
   static constexpr const char* operation = Source::wrong.what.c_str();
   static constexpr const char* file = Source::wrong.line.file_name();
@@ -64,7 +66,8 @@ template <class Source> struct spelled {
 
 } // namespace detail
 
-/// Source has a static constexpr fault_record `wrong`. True, or the program does not compile.
+/// Tells whether the source's constexpr fault_record `wrong` was reported. It is true, or the
+/// program does not compile.
 template <class Run, class Source> inline constexpr bool reported =
     report<Run, Source::wrong.code, typename detail::spelled<Source>::where,
            typename detail::spelled<Source>::line>();

@@ -1,6 +1,6 @@
-// A session: one program on one device, with its memory. Runs the tasks of training steps and of
-// evaluations. All memory is reserved in the constructor, and kernels prepare there what they need;
-// after that nothing allocates, but for the events of the first step that is measured.
+// A session: one program on one device, with its memory. It runs the tasks of training steps and of
+// evaluations. The constructor reserves all memory, and kernels prepare what they need there.
+// Nothing allocates memory afterwards, except for the events of the first step that is measured.
 #pragma once
 
 #include <megacpp/comm/self.hpp>
@@ -20,24 +20,24 @@
 
 namespace mc {
 
-/// A summed loss, the number of tokens in it, and what the blocks' own losses add to its gradient.
+/// A summed loss, the number of tokens in it, and the sum that the blocks' own losses add to it.
 struct loss_sum {
   double sum = 0, count = 0, side = 0;
   double mean() const { return sum / count; }
 };
 
-/// What a training step tells when it is over.
+/// The results of a training step.
 struct step_result {
   loss_sum loss;
-  double own_loss = 0; ///< the sum over what this rank has computed of it
-  double norm = 0;     ///< of the mean gradient, before clipping
-  /// A token is learned, and norm and loss are finite; else weights, moments and the number of the
-  /// next update are as they were.
+  double own_loss = 0; ///< the summed loss of the tokens that this rank has computed
+  double norm = 0;     ///< norm of the mean gradient, before clipping
+  /// The step was an update: it has a token with a label, and norm and loss are finite.
+  /// Otherwise weights, moments and the number of the next update are unchanged.
   bool applied = false;
-  bool finite = true; ///< every weight and moment is, as far as updates have seen
+  bool finite = true; ///< every weight and moment is finite, as far as updates have seen
 };
 
-/// Batches that lie ready, one or several.
+/// A list of batches that are ready to be used.
 class batch_list {
 public:
   batch_list(const batch_view& one) : all_(&one, 1) {}
@@ -57,9 +57,9 @@ enum class purpose : std::uint8_t { training, inference };
 
 class session {
 public:
-  /// `ranks` is this rank's communicator for memory of the device. Ranks of one
-  /// replica are given the same batches, replicas their own. Throws mc::error(exit_code::mismatch)
-  /// where the ranks are others than the program is laid out over. The program must outlive this.
+  /// `ranks` is this rank's communicator for memory of the device. The ranks of one replica are
+  /// given the same batches, and each replica its own. Throws mc::error(exit_code::mismatch) if the
+  /// program is laid out over other ranks. The program must outlive the session.
   session(const program_view& program, device& on, purpose why, communicator& ranks = self::ranks())
       : of_rank_(require_ranks(program, ranks), ranks),
         p_(of_rank_.view()),
@@ -87,23 +87,24 @@ public:
   const program_view& program() const { return p_; }
   mc::stores& weights() { return stores_; }
   const mc::stores& weights() const { return stores_; }
-  /// The bytes that a session holds. Those of kernels are the device's: others may use them, too.
+  /// Returns the bytes that a session holds, item by item. Those of kernels belong to the device
+  /// and may be used by others, too.
   const memory_items& planned() const { return planned_; }
   const arena& activations() const { return run_.memory(); }
   arena& activations() { return run_.memory(); }
-  /// The host's memory for what it reads of the device's values.
+  /// Memory of the host for copies of the device's values that the host reads.
   const arena& mirrors() const { return run_.mirrors(); }
   step_numbers& numbers() { return run_.numbers(); }
-  /// What is told of tasks and nodes from now on; nullptr: nothing is.
+  /// Tells times of tasks and nodes to `clock` from now on; nullptr: tells none.
   void profile(step_clock* clock) { run_.profile(clock); }
   int micro_batch() const { return p_.numbers.batch.micro; }
   int sequence() const { return p_.numbers.batch.sequence; }
 
-  /// A training step of so many micro-batches: gradients, their norm, and AdamW with the session's
-  /// numbers. next(micro, batch) gives each of them, or false to give the step up; it asks the
-  /// session for no other step. Then, as after an exception, nothing is returned, and weights,
-  /// moments and the number of the step are as they were; gradients are of no use. Throws mc::error
-  /// for a batch that the model cannot have.
+  /// Takes a training step of `micros` micro-batches: gradients, their norm, and AdamW with the
+  /// session's numbers. next(micro, batch) fills in each batch, or returns false to give the step
+  /// up; it must not start another step. A step that is given up returns nothing. Then, as after an
+  /// exception, weights, moments and the number of the step are unchanged, and gradients are
+  /// undefined. Throws mc::error for a batch that the model cannot have.
   template <class Next> std::optional<step_result> step(int micros, const Next& next) {
     if (!run_gradients(micros, next)) return std::nullopt;
     const bool was_whole = std::exchange(whole_, false);
@@ -120,16 +121,16 @@ public:
   }
   step_result step(batch_list all) { return *step(all.count(), all); }
 
-  /// The first part of a step: afterwards the main grads are those of the summed loss of so many
-  /// micro-batches, reduced, and nothing is updated.
+  /// Runs the first part of a step. Afterwards the main grads are those of the summed loss of
+  /// `micros` micro-batches, reduced over ranks. Nothing is updated.
   template <class Next> std::optional<loss_sum> gradients(int micros, const Next& next) {
     if (!run_gradients(micros, next)) return std::nullopt;
     return summed(run_.totals());
   }
   loss_sum gradients(batch_list all) { return *gradients(all.count(), all); }
 
-  /// The summed loss of so many micro-batches, as a model is evaluated: nothing is dropped out,
-  /// unless `dropping` asks for the loss that training sees. `next` as for a step.
+  /// Returns the summed loss of `micros` micro-batches in evaluation, without dropout. `dropping`
+  /// asks for dropout as in training. `next` is as for a step.
   template <class Next>
   std::optional<loss_sum> evaluate(int micros, const Next& next, bool dropping = false) {
     if (!run_all(micros, dropping, next,
@@ -141,12 +142,12 @@ public:
     return *evaluate(all.count(), all, dropping);
   }
 
-  /// False from the begin of an update until it has left all weights and moments finite: what they
-  /// are is of no use. stores::nonfinite tells where.
+  /// Returns false from the begin of an update until it has left all weights and moments finite.
+  /// Their values are undefined then; stores::nonfinite names the first that is not finite.
   bool whole() const { return whole_; }
 
 private:
-  /// The buffers, with which steps of any number of micro-batches are verified.
+  /// Returns the buffers, after verifying that steps of any number of micro-batches can use them.
   const buffers& require_sound() const {
     const int micros = stage_.micros_to_prove();
     fault_record wrong =
@@ -168,7 +169,8 @@ private:
                                         " was asked to train by a session that was made for "
                                         "inference: make it for purpose::training");
   }
-  /// Of a number that was asked for before, this is known.
+  /// Throws if the pipeline cannot run a step of `micros` micro-batches. The number that was last
+  /// checked is not checked again.
   void require_micros(int micros) {
     if (micros == micros_ || micros < 1 || micros > max_micros) return;
     fault_record wrong = fault_of_micros(p_, micros);
@@ -190,7 +192,7 @@ private:
     return run_all(micros, true, next,
                    [&](const auto& f) { for_each_gradient_task(stage_.training, micros, f); });
   }
-  /// Runs the tasks that each(f) hands to f, until `next` has no batch: then false.
+  /// Runs the tasks that each(f) passes to f. Returns false if `next` had no batch.
   template <class Next, class Each>
   bool run_all(int micros, bool dropping, const Next& next, const Each& each) {
     if (micros < 1 || micros > max_micros)
@@ -232,17 +234,17 @@ private:
   }
 
   rank_program of_rank_;
-  const program_view& p_; ///< the rank's
+  const program_view& p_; ///< the program of this rank
   bool training_;
   mc::stores stores_;
-  std::vector<planned_graph> graphs_; ///< by number of the part (plan/memory.hpp)
+  std::vector<planned_graph> graphs_; ///< one for each part (plan/memory.hpp)
   stage_shape stage_;
   buffers buffers_;
   memory_items planned_{};
   executor run_;
   rank_feeds feeds_;
   bool whole_ = true, running_ = false;
-  int micros_ = 0; ///< of a step that the schedule is known to run
+  int micros_ = 0; ///< number of micro-batches that the schedule can run, as last checked
 };
 
 } // namespace mc

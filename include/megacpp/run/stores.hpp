@@ -1,6 +1,7 @@
-// The flat stores of one rank. Weights and main grads share the registry's offsets; behind the main
-// grads lie those of tied uses. Masters and moments do, too, unless ranks share them (ZeRO): then a
-// rank has those of its share of each layer of each group, one behind the other.
+// The flat stores of one rank. Weights and main grads have the offsets of the registry; behind the
+// main grads lie those of further uses of tied parameters. Masters and moments have these offsets,
+// too, unless ranks share them (ZeRO): then a rank holds its share of each layer of each range of
+// parameters, one behind the other.
 #pragma once
 
 #include <megacpp/checkpoint/finite.hpp>
@@ -22,25 +23,26 @@
 
 namespace mc {
 
-/// One parameter of one layer, as the stores hold it.
+/// A parameter of one layer, as the stores hold it.
 struct parameter_ref {
   std::string name;         ///< "scope.name" in stem and head, "layers.<i>.scope.name" in blocks
   std::string local_name;   ///< "scope.name"
-  int layer = -1;           ///< -1 outside the blocks
-  const value* v = nullptr; ///< dims, placement
+  int layer = -1;           ///< number of the layer; -1 outside the blocks
+  const value* v = nullptr; ///< value with its dims and placement
   const parameter_info* info = nullptr;
-  const mesh* ranks = nullptr; ///< that v is placed over
-  std::int64_t offset = 0;     ///< elements, in weights and main grads
-  local_count count;           ///< elements from there
-  int group = 0;               ///< of the registry
-  bool copied = false;         ///< a stage before has it, too
+  const mesh* ranks = nullptr; ///< mesh over which v is placed
+  std::int64_t offset = 0;     ///< first element, in weights and main grads
+  local_count count;           ///< number of elements of this rank
+  int group = 0;               ///< range of parameters that are updated alike, by number in the
+                               ///< registry
+  bool copied = false;         ///< an earlier stage has the parameter, too
   const part_view* part = nullptr;
-  int index = 0; ///< of the layer, among those of its part
+  int index = 0; ///< index of the layer among those of its part
 };
 
-/// f(parameter_ref) for every parameter of the stores once, tied ones left out, in the order of the
-/// model; a pipeline stage's copy of what another one declares stands where that is declared. Of a
-/// parameter in a stored form, `offset` is its entry's, in bytes.
+/// Calls f(parameter_ref) once for every parameter of the stores, in the order of the model and
+/// without tied ones. A pipeline stage's copy of another stage's parameter comes where that one is
+/// declared. For an encoded parameter, `offset` is its entry's, in bytes.
 template <class F> void for_each_parameter(const program_view& p, F f) {
   const auto visit = [&](const part_view& part, int layer, int index, bool copies = false) {
     for (int i = 0; i < part.g->parameter_count; ++i) {
@@ -68,9 +70,9 @@ template <class F> void for_each_parameter(const program_view& p, F f) {
   if (stage + 1 < of.pp) visit(p.head(), -1, 0, true);
 }
 
-/// f(parameter_ref, element type) for every array that the stores have: of a parameter in a form
-/// each of its arrays, "scope.name.codes", placed as the parameter is, whose offset is in elements
-/// of its own type from the beginning of the weights.
+/// Calls f(parameter_ref, element type) for every array of the stores. An encoded parameter has
+/// several arrays, such as "scope.name.codes", each placed as the parameter is; the offset is in
+/// elements of the array's own type from the beginning of the weights.
 template <class F> void for_each_array(const program_view& p, F f) {
   for_each_parameter(p, [&](const parameter_ref& r) {
     const stored_form* const form = r.info->form;
@@ -89,7 +91,7 @@ template <class F> void for_each_array(const program_view& p, F f) {
   });
 }
 
-/// The first parameter of a model that is stored in a form, on whichever rank; null: there is none.
+/// Returns the first parameter of a model that is encoded, on any rank; null: there is none.
 inline const parameter_info* stored_in_form(const program_view& p) {
   for (int i = 0; i <= p.kinds() + 1; ++i)
     for (int k = 0; k < p.part(i).g->parameter_count; ++k)
@@ -99,13 +101,13 @@ inline const parameter_info* stored_in_form(const program_view& p) {
   return nullptr;
 }
 
-/// What of the stores is meant: weights (and main grads), or masters and moments; all that a rank
-/// holds, or what it answers for: of each logical element one rank does; of all parameters, or of
-/// those alone that are frozen.
+/// A selection from the stores: weights (and main grads), or masters and moments (`states`); all
+/// elements that a rank holds, or its `own`, of which each logical element has one rank; all
+/// parameters, or `frozen` ones alone.
 struct store_side {
   bool states = false, own = false, frozen = false;
 };
-/// Elements of one type, as a store has them.
+/// A store: elements of one type, and the selection that it holds.
 struct store_source {
   std::byte* data = nullptr;
   dtype type = dtype::f32;
@@ -114,8 +116,8 @@ struct store_source {
 
 class stores {
 public:
-  /// `at`: the rank whose stores they are, of a mesh. They lie in a memory space, which must
-  /// outlive them.
+  /// `at`: the coordinate of the rank that owns the stores, on the mesh `ranks`. The memory space
+  /// `in` must outlive them.
   stores(const program_view& p, bool training, const coordinates& at = {},
          memory_space& in = host_memory::of_process(), const mesh& ranks = mesh::one_rank())
       : program_(&p), in_(&in), at_(at), precision_(p.numbers.precision), total_(p.stores->total) {
@@ -141,10 +143,10 @@ public:
   }
 
   const program_view& program() const { return *program_; }
-  /// Where each parameter lies.
+  /// The registry, which says where each parameter lies.
   const registry& entries() const { return *program_->stores; }
   const coordinates& coordinate() const { return at_; }
-  /// What lies here of a parameter.
+  /// Returns the boxes of a parameter that this rank holds.
   boxes boxes_of(const parameter_ref& r) const { return {*r.ranks, *r.v, at_}; }
   const precision_policy& precision() const { return precision_; }
   std::int64_t total() const { return total_; }
@@ -161,7 +163,7 @@ public:
            origins_.size();
   }
 
-  /// Where what the update reads and writes of these stores lies.
+  /// Gives the update graph the addresses of the values that it reads and writes in these stores.
   void give(input_addresses& update) const {
     const std::int64_t main = size_of(precision_.main_gradient);
     const registry& r = entries();
@@ -176,7 +178,7 @@ public:
       if (!is_store(v.from)) return;
       const auto k = static_cast<unsigned>(v.slot);
       const registry::group& group = r.groups[k];
-      bool share = false; // or the whole range
+      bool share = false; // this input is the rank's share, not the whole range
       for (int a = 0; a < axes; ++a)
         share = share || (group.scattered.has(static_cast<axis>(a)) &&
                           v.at.at[static_cast<unsigned>(a)].s == state::shard);
@@ -196,11 +198,12 @@ public:
       }
     });
   }
-  /// What lies here of a parameter of the model, of any rank's program or the whole's.
+  /// The elements of a parameter that this rank holds. The parameter may come from another rank's
+  /// program, or from that of all stages.
   class held_part {
   public:
-    /// f(at, i, n) for runs of the logical elements [from, to) that are here: n from `at` are those
-    /// from i of the store.
+    /// Calls f(at, i, n) for each stretch of the logical elements [from, to) that this rank holds:
+    /// the n elements from `at` on are the elements from i on of the store.
     template <class F> void each_run(global_count from, global_count to, F f) const {
       if (mine_ == nullptr) return;
       held_.each_run_within(from, to, [&](local_count i, global_count at, std::int64_t n) {
@@ -215,7 +218,7 @@ public:
   private:
     friend class stores;
     const stores* of_ = nullptr;
-    const parameter_ref* mine_ = nullptr; ///< null: nothing is here
+    const parameter_ref* mine_ = nullptr; ///< null: this rank holds none
     boxes held_;
     bool states_ = false;
   };
@@ -230,23 +233,23 @@ public:
     return part;
   }
 
-  /// The values that files keep, of which this rank answers for its own: masters, where they
-  /// are not the weights themselves, and then the weights of frozen parameters, which have none.
+  /// Returns the stores that files keep, with this rank's own elements: masters if they lie apart
+  /// from the weights, and then the weights of frozen parameters, which have no masters.
   std::vector<store_source> kept() const {
     if (!mastered_) return {{weights(), precision_.weight, {.own = true}}};
     return {{masters_.data(), precision_.master, {.states = true, .own = true}},
             {weights(), precision_.weight, {.own = true, .frozen = true}}};
   }
 
-  /// f(i, at, n) for those of n elements from `first` on of which this rank has masters and
-  /// moments: n elements from i of the weights are those from `at` of these.
+  /// Calls f(i, at, n) for those of n weights from `first` on whose masters and moments this rank
+  /// holds: the n weights from i on have their masters and moments at `at`.
   template <class F> void each_state(std::int64_t first, std::int64_t n, F f) const {
     const registry& r = entries();
     for (int k = 0; k < r.group_count; ++k) {
       const registry::group& group = r.groups[static_cast<unsigned>(k)];
       if (group.share == 0 || first + n <= group.offset || first >= group.offset + group.count)
         continue;
-      // A run of the share lies in each layer.
+      // Each layer has a stretch of the share.
       const std::int64_t run = group.share / group.runs(), layer = group.count / group.runs();
       std::int64_t i = std::max<std::int64_t>(0, (first - group.offset) / layer);
       for (; i < group.runs() && group.offset + i * layer < first + n; ++i) {
@@ -258,8 +261,8 @@ public:
     }
   }
 
-  /// Elements [first, end) of a store of type t, as the host sees them; nothing of a store that is
-  /// not there.
+  /// Returns elements [first, end) of a store of type t, in memory that the host sees; nothing if
+  /// there is no such store.
   host_view seen(std::byte* store, dtype t, std::int64_t first, std::int64_t end,
                  bool changing = false) const {
     const std::int64_t size = size_of(t);
@@ -267,7 +270,7 @@ public:
             changing};
   }
 
-  /// Reads or writes one element of a store in double, where the host sees it.
+  /// Reads or writes an element of a store in double. The host must see the store.
   static double get(const std::byte* store, dtype t, std::int64_t i) {
     return with_float_type(
         t, [&]<class T>(T) { return convert<double>(reinterpret_cast<const T*>(store)[i]); });
@@ -275,7 +278,7 @@ public:
   static void set(std::byte* store, dtype t, std::int64_t i, double x) {
     with_float_type(t, [&]<class T>(T) { reinterpret_cast<T*>(store)[i] = convert<T>(x); });
   }
-  /// n elements from the first of one type to the `first` of another, where the host sees them.
+  /// Converts n elements at `from` to the elements from `first` on of `to`. The host must see both.
   static void convert_run(const std::byte* from, dtype t, std::byte* to, dtype u,
                           std::int64_t first, std::int64_t n) {
     if (t == u) {
@@ -289,7 +292,8 @@ public:
       });
     });
   }
-  /// The master value of a weight, which training updates, where this rank has it; else the weight.
+  /// Returns the master value of a weight, which training updates, if this rank holds it, else the
+  /// weight.
   double weight(std::int64_t i) const {
     double x = element(weights(), precision_.weight, i);
     if (mastered_)
@@ -299,7 +303,7 @@ public:
     return x;
   }
   void set_weight(std::int64_t i, double x) { set_weights(i, {&x, 1}); }
-  /// Weights from the first one on, and their masters.
+  /// Sets weights from the first one on, and their masters.
   void set_weights(std::int64_t first, std::span<const double> x) {
     put(weights(), precision_.weight, first, x);
     if (!mastered_) return;
@@ -308,32 +312,32 @@ public:
           x.subspan(static_cast<std::size_t>(i - first), static_cast<std::size_t>(n)));
     });
   }
-  /// One element of a store.
+  /// Returns an element of a store.
   double element(const std::byte* store, dtype t, std::int64_t i) const {
     std::byte one[sizeof(double)];
     in_->read(one, store + i * size_of(t), size_of(t));
     return get(one, t, 0);
   }
-  /// Bytes of a store of type t, from element `first` on.
+  /// Writes the bytes of a store of type t from element `first` on.
   void put_bytes(std::byte* store, dtype t, std::int64_t first, std::span<const std::byte> bytes) {
     in_->write(store + first * size_of(t), bytes.data(), std::ssize(bytes));
   }
 
-  /// The first parameter of the model of which a weight or a moment is not finite, with the
-  /// element: "layers.0.mlp.up.weight[3] is inf". Empty if all are.
+  /// Names the first element of a parameter whose weight or moment is not finite:
+  /// "layers.0.mlp.up.weight[3] is inf". Empty if all are finite.
   std::string nonfinite() const {
     return first_nonfinite_of({{"", weights(), precision_.weight},
                                {"the master of ", masters(), precision_.master},
                                {"the first moment of ", first_moments(), precision_.moment},
                                {"the second moment of ", second_moments(), precision_.moment}});
   }
-  /// The same of weights alone.
+  /// Names the first weight that is not finite, as nonfinite() does.
   std::string nonfinite_weight() const {
     return first_nonfinite_of({{"", weights(), precision_.weight}});
   }
 
-  /// Initial weights: a function of (seed, parameter name, logical element), whatever the layout.
-  /// Normal values by Box and Muller from 53-bit uniforms.
+  /// Initialises the weights: each is a function of (seed, parameter name, logical element),
+  /// independent of the layout. Normal values come by Box and Muller from 53-bit uniforms.
   void initialise(std::uint64_t seed) {
     for_each_parameter(*program_, [&](const parameter_ref& r) {
       const std::uint64_t key = random_key(seed, hash(r.name));
@@ -379,7 +383,8 @@ public:
 private:
   static constexpr std::int64_t block = most_in_block; ///< elements that a thread makes at a time
 
-  /// Says of each group which elements of which parameters it has, in their order.
+  /// Writes the table of origins: for each range of parameters, which elements of which parameters
+  /// it has, in their order.
   void make_origins(const program_view& p, const char* remedy) {
     const registry& r = entries();
     std::int64_t all = 0;
@@ -396,7 +401,7 @@ private:
       auto& row = made.at(static_cast<std::size_t>(next[static_cast<unsigned>(of.group)]++));
       row[0] = of.offset - group.offset, row[1] = of.count.n;
       row[2] = static_cast<std::int64_t>(hash(of.name));
-      for (int d = 0; d < max_rank; ++d) { // the last dims, behind dims of one element
+      for (int d = 0; d < max_rank; ++d) { // the last dims; dims of one element stand before them
         const int i = d - (max_rank - of.v->rank);
         const stretch_of_dim s =
             i < 0 ? stretch_of_dim{0, 1} : stretch_of(*of.ranks, *of.v, i, at_);
@@ -419,8 +424,8 @@ private:
     in_->write(origins_.data(), made.data(), bytes);
   }
 
-  /// Encodes x as the elements from `first` on of this rank's part of a parameter in a stored form,
-  /// whole blocks of it.
+  /// Encodes x as the elements from `first` on of this rank's part of a parameter. x is whole
+  /// blocks of the encoding.
   void encode(const parameter_ref& r, std::int64_t first, std::span<const double> x) {
     const stored_form& form = *r.info->form;
     const graph& g = *r.part->g;
@@ -443,7 +448,8 @@ private:
                  blocks * each[k]);
   }
 
-  /// Of ranks that hold the same, the first one on the mesh of the axes that tell ranks apart.
+  /// Returns whether this rank is the one that answers for a parameter: of the ranks that hold the
+  /// same elements, the one with coordinate 0 on all axes that do not tell them apart.
   bool answers_for(const parameter_ref& r, bool states) const {
     if (r.copied) return false;
     axis_set cut;
@@ -461,7 +467,7 @@ private:
     return true;
   }
 
-  /// Elements of a store from `first` on.
+  /// Writes elements of a store from `first` on.
   void put(std::byte* store, dtype t, std::int64_t first, std::span<const double> x) {
     std::byte some[block * sizeof(double)];
     for (std::int64_t i = 0, n = 0; i < std::ssize(x); i += n) {
@@ -476,14 +482,14 @@ private:
 
   struct named_store {
     const char* of;
-    std::byte* data; ///< null: there is none
+    std::byte* data; ///< null: there is no such store
     dtype type;
   };
   std::string first_nonfinite_of(std::initializer_list<named_store> list) const {
     std::string found;
     for_each_array(*program_, [&](const parameter_ref& r, dtype type) {
       for (named_store s : list) {
-        if (r.info->form != nullptr) { // arrays of numbers, beside the weights
+        if (r.info->form != nullptr) { // arrays of numbers beside the weights
           if (s.data != weights() || !value{.type = type}.differentiable()) continue;
           s.type = type;
         }
@@ -511,7 +517,7 @@ private:
     for (const char c : s) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
     return h;
   }
-  /// Standard normal number i of a key; a pair of uniforms gives two.
+  /// Returns standard normal number i of a key; a pair of uniforms gives two of them.
   static double gaussian(std::uint64_t key, std::uint64_t i) {
     const auto w = philox(key, i / 2);
     const auto uniform53 = [](std::uint32_t hi, std::uint32_t lo) {
@@ -526,12 +532,13 @@ private:
   memory_space* in_;
   coordinates at_;
   precision_policy precision_;
-  bool mastered_ = false; ///< masters lie apart from weights: on every rank, though some have none
+  bool mastered_ = false; ///< masters lie apart from weights; a rank may hold none
   std::int64_t total_;
-  std::map<std::string, parameter_ref> held_;     ///< by name
-  std::array<std::int64_t, max_groups> number_{}; ///< this rank's among those that share a group
+  std::map<std::string, parameter_ref> held_;     ///< parameters that this rank holds, by name
+  std::array<std::int64_t, max_groups> number_{}; ///< this rank's number among those that share a
+                                                  ///< range
   arena weights_, gradients_, masters_, first_, second_, origins_;
-  std::array<std::int64_t, max_groups> origins_begin_{}; ///< of a group's among all
+  std::array<std::int64_t, max_groups> origins_begin_{}; ///< first origin of each range
 };
 
 } // namespace mc

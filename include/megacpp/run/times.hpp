@@ -1,5 +1,5 @@
-// The times of a step's nodes and tasks, taken by a device's own clock and read when the step is
-// over.
+// The times of a step's nodes and tasks, which the device's own clock measures and the host reads
+// when the step is over.
 #pragma once
 
 #include <megacpp/exec/timed_list.hpp>
@@ -10,8 +10,9 @@
 
 namespace mc {
 
-/// Told, when a step is over, of each node how many nanoseconds it took, and of each task when it
-/// began and ended (monotonic_nanoseconds). A long step may tell of its beginning before.
+/// A step_clock is told the times of a step when it is over: for each node the nanoseconds that it
+/// took, for each task when it began and ended (monotonic_nanoseconds). A long step may tell the
+/// times of its beginning earlier.
 class step_clock {
 public:
   virtual ~step_clock() = default;
@@ -19,15 +20,15 @@ public:
   virtual void task(const mc::task& /*done*/, std::int64_t /*began*/, std::int64_t /*ended*/) {}
 };
 
-/// Takes times on the lanes of a device, which must outlive it, and tells them to a clock. Nodes do
-/// not overlap, nor do tasks. All its memory is made with it.
+/// Measures times on the lanes of a device, which must outlive it, and tells them to a clock. Nodes
+/// do not overlap, nor do tasks. The constructor makes all its memory.
 class step_times {
 public:
   explicit step_times(device& on) : nodes_(on, room), tasks_(on, room) {}
 
-  /// From now on it tells `to`, of times that are taken from now on.
+  /// Tells `to` the times that are measured from now on.
   void tell_to(step_clock& to) { to_ = &to, forget(); }
-  /// Drops what it has not told: a step has failed in the middle.
+  /// Drops the times that were not told, because a step has failed in the middle.
   void forget() { nodes_.clear(), tasks_.clear(); }
 
   void node_begins(lane& on) {
@@ -41,7 +42,7 @@ public:
   }
   void task_ends(lane& on, const task& done) { tasks_.end(on, done); }
 
-  /// Waits for all that has been taken, and tells it.
+  /// Waits for all times that were measured, and tells them.
   void tell() { tell_nodes(), tell_tasks(); }
 
 private:

@@ -1,6 +1,6 @@
-// A program as the run-time half sees it: graphs, plans and two functions a part. The compiled
-// executor and the interpreter both produce one; everything above (session, trainer, generation) is
-// written once.
+// A program as code sees it that was compiled for no run: graphs, plans and functions for each
+// part. The compiled executor and the interpreter both make one. The code above (session, trainer,
+// generation) is written once.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
@@ -25,7 +25,7 @@
 
 namespace mc {
 
-/// A fault as the compiler would report it.
+/// Returns the sentence about a fault, as the compiler would print it.
 inline std::string sentence_about(const fault_record& wrong) {
   const std::string at =
       wrong.line.number > 0 ? std::string(" at ") + text_of(wrong.line).c_str() : "";
@@ -35,25 +35,27 @@ inline std::string sentence_about(const fault_record& wrong) {
 struct part_view {
   const graph* g = nullptr;
   const memory_plan* plan = nullptr;
-  int index = 0; ///< in the registry
+  int index = 0; ///< number of the part in the registry
   const void* self = nullptr;
-  const std::type_info* device_type = &typeid(void); ///< that run and prepare take
+  const std::type_info* device_type = &typeid(void); ///< type of device that run and prepare take
   void (*run)(const part_view&, phases, device&, frame&, node_slot*) = nullptr;
-  /// Prepares the kernels of all nodes or, not `backward`, of those outside the backward pass.
+  /// Prepares the kernels of all nodes; without `backward`, only those outside the backward pass.
   void (*prepare)(const part_view&, device&, node_slot*, bool backward) = nullptr;
-  /// The scratch that these nodes have in turn on this device: as much as the one that needs most.
+  /// Returns the scratch of these nodes on the device: that of the node that needs most, since they
+  /// use it in turn.
   std::int64_t (*scratch_bytes)(const part_view&, device&, bool backward) = nullptr;
 };
 
-/// What the kernels of parts need beside their operands, of which one runs at a time; `backward`:
-/// those of the backward pass, too.
+/// Returns the scratch that the kernels of these parts use in turn beside their operands.
+/// `backward`: the kernels of the backward pass count, too.
 inline std::int64_t scratch_bytes_of(std::span<const part_view> parts, device& on, bool backward) {
   std::int64_t most = 0;
   for (const part_view& part : parts) most = std::max(most, part.scratch_bytes(part, on, backward));
   return most;
 }
-/// What kernels of parts need in all: scratch, and the workspace and tables of whatever the device
-/// has prepared. A device that counts sizes alone (product/devices.hpp) reserves none of it.
+/// Returns the memory that the kernels of these parts need: scratch, and the workspace and tables
+/// that the device has for them. A device that only counts sizes (product/devices.hpp) reserves
+/// none of it.
 inline kernel_room room_of(std::span<const part_view> parts, device& on, bool backward) {
   for (const part_view& part : parts) {
     std::vector<node_slot> slots(static_cast<std::size_t>(part.g->node_count));
@@ -62,12 +64,12 @@ inline kernel_room room_of(std::span<const part_view> parts, device& on, bool ba
   return {scratch_bytes_of(parts, on, backward), on.products().workspace_bytes(), on.table_bytes()};
 }
 
-/// What goes from a pipeline stage to the next, and its cotangent back: the stream that a part
-/// reads, or that the stem makes.
+/// The value that a pipeline stage sends to the next one, and whose cotangent comes back: the
+/// stream that a part reads, or that the stem makes.
 struct stage_stream {
   dtype type = dtype::f32;
-  std::int64_t elements = 0; ///< of one rank
-  source_line line{};        ///< on which a part makes it: the same for all of a program's
+  std::int64_t elements = 0; ///< number of elements on one rank
+  source_line line{};        ///< line on which a part makes it, the same for all parts
 
   stage_stream(const part_view& of, std::span<const part_view> all) {
     const value* v = read_by(of);
@@ -90,48 +92,48 @@ private:
 struct placed_graph;
 struct planned_part;
 
-/// What parts are made of that become known only at run time, as those of generation do with the
-/// number of prompts and their lengths: the model's own functions, and the kernels of the program's
-/// device, whose type only `make` knows.
+/// The means to make parts whose shapes become known only at run time, such as those of generation,
+/// which depend on the prompts: the model's own functions, and the kernels of the program's device.
+/// `make` alone knows the device's type.
 struct generation_view {
   graph (*forward)(const void* model, const setup&, part_kind, int kind) = nullptr;
   const void* kernels = nullptr; ///< a kernel_table of the device
   std::unique_ptr<planned_part> (*make)(const placed_graph& of, const void* kernels) = nullptr;
 
-  /// A part with its kernels, of a graph whose passes are done.
+  /// Returns a part with its kernels, made of a graph whose passes are done.
   std::unique_ptr<planned_part> part(const graph& passed, int number) const;
 };
-/// The forward graph of a part of a Model; kinds count those in use.
+/// Returns the forward graph of a part of a Model. `kind` counts the kinds of block in use.
 template <class Model>
 graph forward_graph_of(const void* model, const setup& s, part_kind part, int kind) {
   const Model& m = *static_cast<const Model*>(model);
   return forward_graph(m, s, part, used_kinds(m).kind(kind));
 }
 
-/// A family at run time: its name, and the struct that it is.
+/// The family of a model at run time: its name and its struct.
 struct model_family {
   std::string name;
   const std::type_info* type = &typeid(void);
 };
 
-/// A number of a model under its member's name; flags are 0 or 1.
+/// A number of a model under its member's name. Booleans are 0 or 1.
 struct model_number {
   std::string name;
   double value = 0;
 };
-/// Numbers for which Megatron-LM has flags, of a model with members that are called so; 0: it has
-/// none.
+/// The numbers of a model that Megatron-LM has flags for. They are found by the names of the
+/// model's members; 0 where there is none.
 struct model_extents {
   std::int64_t heads = 0, kv_heads = 0, ffn = 0, experts = 0, expert_ffn = 0, experts_per_token = 0,
                shared_ffn = 0;
   double aux_loss = 0, router_z_loss = 0, bias_rate = 0, capacity = 0;
   bool norm_topk = true;
-  const char* balanced_by = "none"; ///< what aux_loss is of, in Megatron-LM's words
+  const char* balanced_by = "none"; ///< kind of aux_loss, as Megatron-LM names it
 };
 /// A model at run time.
 struct model_view {
-  const void* at = nullptr;          ///< the struct, which outlives the view
-  std::vector<model_number> numbers; ///< of its list of members; none without a list
+  const void* at = nullptr;          ///< the model's struct, which outlives the view
+  std::vector<model_number> numbers; ///< numbers of its list of members; none without a list
   model_extents extents;
 };
 
@@ -140,16 +142,16 @@ struct program_view {
   model_family family;
   setup numbers{};
   int layers = 0, hidden = 0, vocabulary = 0;
-  std::int64_t positions = 0; ///< the longest sequence, in tokens
+  std::int64_t positions = 0; ///< longest sequence, in tokens
   model_view model;
-  std::vector<int> kind_of;         ///< by layer
-  const registry* stores = nullptr; ///< of `stage`
-  int stage = -1;                   ///< whose parameters they are; -1: of all stages
-  std::int64_t parameters = 0;      ///< of the whole model
-  std::vector<part_view> parts;     ///< by number (plan/memory.hpp)
+  std::vector<int> kind_of;         ///< kind of each layer
+  const registry* stores = nullptr; ///< registry of `stage`
+  int stage = -1;                   ///< pipeline stage of the registry; -1: all stages
+  std::int64_t parameters = 0;      ///< number of parameters of the whole model
+  std::vector<part_view> parts;     ///< one for each part (plan/memory.hpp)
   generation_view generation;
 
-  /// The type of the device that its parts are made for.
+  /// Returns the type of the device that the parts are made for.
   const std::type_info& device_type() const { return *parts.front().device_type; }
   int kinds() const { return static_cast<int>(parts.size()) - other_parts; }
   const part_view& part(int number) const { return parts[static_cast<unsigned>(number)]; }
@@ -158,7 +160,7 @@ struct program_view {
   const part_view& update() const { return part(part_of_update(kinds())); }
   const part_view& evaluation() const { return part(part_of_evaluation(kinds())); }
 
-  /// The model as the struct that it is, and no other.
+  /// Returns the model as its struct. Throws mc::error(exit_code::internal) for another struct.
   template <class Model> const Model& model_as() const {
     if (*family.type != typeid(Model) || model.at == nullptr)
       throw error(exit_code::internal, "the model of " + name + " is of another family than " +
@@ -167,8 +169,9 @@ struct program_view {
   }
 };
 
-/// p. Throws mc::error(exit_code::mismatch) for a program that needs more ranks than this process
-/// is; to be asked before memory is reserved, which may well be too little for all ranks' parts.
+/// Returns p. Throws mc::error(exit_code::mismatch) for a program that needs more than the one rank
+/// of this process. It is called before memory is reserved, which may be too little for the parts
+/// of all ranks.
 inline const program_view& require_one_rank(const program_view& p) {
   const layout& l = p.numbers.ranks;
   const int ranks = l.pp * l.tp * l.cp * smallest_mesh(l).of(axis::dp);
@@ -182,8 +185,8 @@ inline const program_view& require_one_rank(const program_view& p) {
   return p;
 }
 
-/// The same where the ranks are others than the program is laid out over, or add up in an order
-/// that its numerics do not allow.
+/// Returns p. Throws mc::error(exit_code::mismatch) if the program is laid out over other ranks, or
+/// if the ranks add in an order that its numerics do not allow.
 inline const program_view& require_ranks(const program_view& p, const communicator& ranks) {
   if (p.numbers.sums == numerics::batch_invariant && ranks.bits() != reduced_bits::of_rank_order)
     throw error(exit_code::mismatch,
@@ -210,7 +213,7 @@ inline std::vector<planned_graph> graphs_of(const program_view& p) {
   for (const part_view& part : p.parts) graphs.emplace_back(*part.g, *part.plan);
   return graphs;
 }
-/// What a part is called.
+/// Returns the name of a part.
 inline std::string name_of_part(const program_view& p, int number) {
   const int kinds = p.kinds();
   if (number == 0) return "stem";
@@ -218,7 +221,7 @@ inline std::string name_of_part(const program_view& p, int number) {
   constexpr const char* others[] = {"head", "update", "head (evaluation)", "totals"};
   return others[number - kinds - 1];
 }
-/// What a pipeline stage runs.
+/// Returns the layers and the schedule of a pipeline stage.
 inline stage_shape stage_of(const program_view& p, int stage) {
   return {p.layers,
           p.kinds(),
@@ -228,14 +231,15 @@ inline stage_shape stage_of(const program_view& p, int stage) {
           p.numbers.batch.micro_batches};
 }
 
-/// By which a step of so many micro-batches is proven: of 1F1B, what lies between repeats; of a
-/// schedule that somebody has written, nothing is known but what it says of that number.
+/// Returns the number of micro-batches with which a step of `micros` micro-batches is proven. 1F1B
+/// repeats itself, so a smaller number is enough. A schedule that a user has written is only known
+/// for the very number.
 inline int micros_to_prove(const layout& l, int micros) {
   const int enough = 64 * l.pp;
   return l.schedule != nullptr || micros <= enough ? micros : enough + micros % l.pp;
 }
-/// MEGA-T003 for a training step of so many micro-batches on each replica, which the schedule or
-/// the memory is not made for; else no fault.
+/// Returns MEGA-T003 for a training step of `micros` micro-batches on each replica if the schedule
+/// or the memory is not made for it, else no fault.
 inline fault_record fault_of_micros(const program_view& p, int micros) {
   const layout& l = p.numbers.ranks;
   const int most = p.numbers.batch.micro_batches;
@@ -249,8 +253,8 @@ inline fault_record fault_of_micros(const program_view& p, int micros) {
              << " (batching{.micro_batches})";
   return wrong;
 }
-/// The number nearest to this one for which there is no fault; 1, which always runs, where none is
-/// near it.
+/// Returns the nearest number of micro-batches for which there is no fault. If there is none near,
+/// it returns 1, which always runs.
 inline int nearest_micros(const program_view& p, int micros) {
   const auto legal = [&](int n) { return n > 0 && fault_of_micros(p, n).code == fault::none; };
   const int most = p.numbers.batch.micro_batches;
@@ -262,7 +266,7 @@ inline int nearest_micros(const program_view& p, int micros) {
   return 1;
 }
 
-/// The registry of what a pipeline stage holds, over ranks of these numbers.
+/// Returns the registry of the parameters that a pipeline stage holds, over ranks of this mesh.
 inline registry stores_of_stage(const program_view& p, const stage_shape& s, const mesh& ranks) {
   std::vector<const graph*> parts;
   for (int i = 0; i <= p.kinds() + 1; ++i) parts.push_back(p.part(i).g);
@@ -274,16 +278,16 @@ inline registry stores_of_stage(const program_view& p, const stage_shape& s, con
   return verified_registry(parts, s.layers, p.numbers.ranks.zero, ranks, before);
 }
 
-/// The plan of one rank of a pipeline stage for training, or for evaluation alone, item by item,
-/// over ranks of these numbers; where they are not known, of a single replica.
+/// Returns the memory plan of one rank of a pipeline stage for training, or for evaluation alone,
+/// item by item, over ranks of this mesh. Without a known mesh it is that of a single replica.
 inline memory_items memory_of_stage(const program_view& p, int stage = 0, bool training = true,
                                     const mesh& ranks = {}) {
   return stage_memory(graphs_of(p), stage_of(p, stage), *p.stores, p.numbers.precision, ranks,
                       training);
 }
 
-/// The family of a model: what it says, or, of a struct that derives from a family and says
-/// nothing, the struct's own name and where it comes from.
+/// Returns the family of a model. A struct that derives from a family and gives no name has its own
+/// name and the family's.
 template <class Model> model_family family_of() {
   using named = typename decltype(Model::family)::model;
   std::string name = Model::family.text;
@@ -295,8 +299,8 @@ template <class Model> model_family family_of() {
 namespace detail {
 template <class T> inline constexpr bool is_number = std::is_arithmetic_v<T> || std::is_enum_v<T>;
 
-/// A member as numbers: itself, NAME[i] of its elements, or NAME.MEMBER of a struct that lists its
-/// members, none while they are as they are by default.
+/// Appends the numbers of a member: its value, NAME[i] for its elements, or NAME.MEMBER for a
+/// struct that lists its members. A struct with default values appends none.
 template <class T>
 void append_numbers(std::vector<model_number>& numbers, std::string name, const T& member) {
   if constexpr (is_number<T>) {
@@ -318,7 +322,7 @@ void append_numbers(std::vector<model_number>& numbers, std::string name, const 
 }
 } // namespace detail
 
-/// The numbers of a model that lists its members, in the order of the list.
+/// Returns the numbers of a model that lists its members, in the order of the list.
 template <class Model> std::vector<model_number> numbers_of(const Model& m) {
   std::vector<model_number> numbers;
   if constexpr (lists_its_members<Model>)
@@ -351,7 +355,7 @@ template <class Model> model_extents extents_of(const Model& m) {
   return e;
 }
 
-/// m as the run-time half sees it; m must outlive the view.
+/// Returns a view of m, which must outlive the view.
 template <class Model> model_view view_of_model(const Model& m) {
   return {&m, numbers_of(m), extents_of(m)};
 }
