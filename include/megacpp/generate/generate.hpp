@@ -22,28 +22,29 @@ namespace mc {
 
 namespace detail {
 
-/// A prompt and what follows it.
+/// A prompt and the tokens that continue it.
 struct continued_text {
-  std::string prompt;               ///< as it was given
-  std::vector<std::int32_t> tokens; ///< of the prompt, then new ones
-  std::size_t given = 0;            ///< of the tokens, those of the prompt
-  std::int64_t number = 0;          ///< of the prompt, from 0
-  std::int64_t sample = 0;          ///< of this prompt, from 0
-  std::string written;              ///< the prompt and the new tokens
-  std::vector<double> logprobs;     ///< of the new tokens, where they are asked for
-  const char* end = nullptr;        ///< why it is finished: "stop", "length" or "positions"
+  std::string prompt;               ///< prompt as the user gave it
+  std::vector<std::int32_t> tokens; ///< tokens of the prompt, then new ones
+  std::size_t given = 0;            ///< number of the prompt's tokens
+  std::int64_t number = 0;          ///< number of the prompt, from 0
+  std::int64_t sample = 0;          ///< number of the text among those of its prompt, from 0
+  std::string written;              ///< the prompt and the new tokens, as text
+  std::vector<double> logprobs;     ///< of the new tokens, if they are asked for
+  const char* end = nullptr;        ///< why the text is finished: "stop", "length" or "positions"
 
   std::int64_t fresh() const { return std::ssize(tokens) - static_cast<std::int64_t>(given); }
 };
 
-/// The model that continues the texts; none where random weights take its place. Throws mc::error.
+/// Returns the model that continues the texts; nothing if random weights take its place. Throws
+/// mc::error.
 inline std::optional<found_model> model_of_texts(const start_request& r, const agreement& ranks,
                                                  const std::string& named) {
   if (r.random_weights) return std::nullopt;
   return required_model(r.load, "generate", ranks, named);
 }
 
-/// The tokens of a model: by its tokenizer, its characters, as bytes, or as ids.
+/// Returns the tokens of a model: by its tokenizer, by its characters, as bytes, or as ids.
 inline token_text token_text_of(const program_view& p, const tokenizer_request& r, bool ids,
                                 const std::optional<found_model>& found) {
   if (!found) return {p, r, "", std::nullopt, ids};
@@ -54,10 +55,10 @@ inline token_text token_text_of(const program_view& p, const tokenizer_request& 
   return {p, r, folder, std::move(characters), ids, std::move(words)};
 }
 
-/// Conversations as prompts: what is asked, in the form of the model's chat template.
+/// Prompts that are conversations, in the format of the model's chat template.
 class chat_prompts {
 public:
-  /// `folder`: the model's, whose template it is unless the request names another one. Throws
+  /// `folder`: the model's folder, whose template is used unless the request names another. Throws
   /// mc::error.
   chat_prompts(const sampling_request& asked, const tokenizer_request& r, const token_text& tokens,
                const std::string& folder)
@@ -87,7 +88,7 @@ public:
   }
 
   std::int32_t end_of_turn() const { return end_; }
-  /// A conversation in which at most the system has spoken.
+  /// Returns a conversation that has the system's message, if there is one.
   conversation begun() const {
     conversation c;
     if (!system_.empty()) say(c, chat_role::system, system_);
@@ -97,7 +98,8 @@ public:
     c.messages.emplace_back();
     c.messages.back().role = role, c.messages.back().content = std::move(words);
   }
-  /// The text that asks for the next turn. Throws mc::error(code) for one that is too long.
+  /// Returns the prompt that asks for the assistant's next message. Throws mc::error(code) for one
+  /// that is too long.
   continued_text asking(const conversation& c, const std::string& where, exit_code code) const {
     continued_text t;
     t.tokens = tokens_->read_template(style_.prompt(c, thinks_), where, code);
@@ -113,8 +115,8 @@ private:
   std::int32_t end_ = 0;
 };
 
-/// The prompts of a request and of its file, in this order. Throws mc::error: usage or data for a
-/// prompt that is empty, too long, or has what is no token.
+/// Returns the prompts of a request and then those of its file. Throws mc::error with usage or data
+/// for a prompt that is empty, too long, or has an id that is no token.
 inline std::vector<continued_text> read_prompts(const sampling_request& asked,
                                                 const token_text& tokens,
                                                 const chat_prompts* chat = nullptr) {
@@ -165,7 +167,7 @@ inline std::vector<continued_text> read_prompts(const sampling_request& asked,
   return list;
 }
 
-/// Each prompt once for every one of the `n` texts that are to continue it.
+/// Returns a text for each prompt and each of its `n` samples.
 inline std::vector<continued_text> with_samples(std::vector<continued_text> prompts,
                                                 std::int64_t n) {
   std::vector<continued_text> texts;
@@ -178,8 +180,8 @@ inline std::vector<continued_text> with_samples(std::vector<continued_text> prom
   return texts;
 }
 
-/// What to say where texts of at most `longest` tokens may reach positions that the run of a state
-/// never trained. Of a model folder nobody knows what trained it.
+/// Returns a note if texts of at most `longest` tokens may reach positions that the state's run
+/// never trained. For a folder of another program's model there is none.
 inline std::vector<std::string> untrained_reached(const model_folder& folder, const program_view& p,
                                                   std::int64_t longest) {
   if (!folder.contains(state_file_name)) return {};
@@ -189,8 +191,8 @@ inline std::vector<std::string> untrained_reached(const model_folder& folder, co
   return longest > sequence ? untrained_positions(p, sequence) : std::vector<std::string>();
 }
 
-/// The tokens that end a text of a model: eos_token_id, a number or a list, of its
-/// generation_config.json, or else of its config.json. Throws mc::error(exit_code::model).
+/// Returns the tokens that end a text of a model: eos_token_id, a number or a list, in its
+/// generation_config.json, or else in its config.json. Throws mc::error(exit_code::model).
 inline std::vector<std::int32_t> end_tokens_of(const model_folder& folder) {
   constexpr const char* field = "eos_token_id";
   for (const char* name : {"generation_config.json", "config.json"}) {
@@ -203,7 +205,7 @@ inline std::vector<std::int32_t> end_tokens_of(const model_folder& folder) {
   return {};
 }
 
-/// When a text is finished.
+/// The conditions that finish a text: tokens, texts, and a largest number of new tokens.
 class text_end {
 public:
   explicit text_end(std::int64_t most) : most_(most) {}
@@ -228,14 +230,14 @@ public:
                     "sampling_request::stops is empty; give a text or leave it out");
     }
   }
-  /// One more token that finishes a text. `said`: it is part of the text, as those of the request
-  /// are.
+  /// Adds a token that finishes a text. `said`: the token is written as part of the text, as those
+  /// of the request are.
   void add(std::int32_t id, bool said) {
     if (!said && std::ranges::find(ids_, id) == ids_.end()) unsaid_.push_back(id);
     ids_.push_back(id);
   }
   bool is_said(std::int32_t id) const { return std::ranges::find(unsaid_, id) == unsaid_.end(); }
-  /// "stop", "length", or null while a text goes on.
+  /// Returns "stop", "length", or null while a text goes on.
   const char* of(const continued_text& t) const {
     if (t.fresh() > 0 && std::find(ids_.begin(), ids_.end(), t.tokens.back()) != ids_.end())
       return "stop";
@@ -253,12 +255,12 @@ private:
   std::vector<std::vector<std::int32_t>> texts_;
 };
 
-/// How texts go on.
+/// Settings for continuing texts.
 struct continuing {
   sampling draw;
-  bool slides = true; ///< where the positions end; else the text ends there
-  bool caches = true; ///< keys and values of earlier tokens are kept
-  std::string model;  ///< whose it is, for messages
+  bool slides = true; ///< go on with the last positions when all are used; else end
+  bool caches = true; ///< keep the keys and values of earlier tokens
+  std::string model;  ///< name of the model, for messages
   bool logprobs = false;
 };
 inline continuing continuing_of(const generation_request& r) {
@@ -270,7 +272,7 @@ inline continuing continuing_of(const generation_request& r) {
           s.logprobs};
 }
 
-/// Room for texts with all that may follow them.
+/// Returns the room for texts and for all tokens that may follow them.
 inline generation_room room_of(std::span<const continued_text> texts, const program_view& p,
                                std::int64_t most) {
   generation_room room;
@@ -283,7 +285,7 @@ inline generation_room room_of(std::span<const continued_text> texts, const prog
   return room;
 }
 
-/// What it took: tokens, and seconds of computing.
+/// The number of tokens, and the seconds that computing them took.
 struct generation_work {
   std::int64_t prompt = 0, fresh = 0;
   double prompt_seconds = 0, fresh_seconds = 0;
@@ -298,8 +300,8 @@ public:
         end_(end),
         logits_(static_cast<std::size_t>(how_.logprobs ? tokens.vocabulary() : tokens.drawn())) {}
 
-  /// By a generator without tokens and with room for the texts. `live`: the text is printed as it
-  /// comes. Once `stop` asks for an end, texts stay as they are.
+  /// Continues the texts by a generator that has room for them and no tokens yet. `live`: the first
+  /// text is printed as it grows. After `stop` has asked for an end, no text grows any more.
   void run(std::span<continued_text> texts, generator& g, bool live,
            const stop_signals* stop = nullptr) {
     prepare(texts);
@@ -332,12 +334,12 @@ private:
       t.tokens.reserve(t.given + room), t.written.reserve(t.written.size() + room),
           t.logprobs.reserve(how_.logprobs ? room : 0);
     draws_.clear();
-    for (const continued_text& t : texts) // whatever their batch, and how many there are
+    for (const continued_text& t : texts) // independent of the batch and of the number of texts
       draws_.emplace_back(how_.draw, static_cast<std::uint64_t>(t.sample) << 32 |
                                          static_cast<std::uint64_t>(t.number));
   }
-  /// One token for each text that goes on. Leaves in `more` what the generator needs next; false if
-  /// that is nothing.
+  /// Draws a token for each text that goes on. `more` holds then the tokens that the generator
+  /// needs next. Returns false if it needs none.
   bool draw(std::span<continued_text> texts, generator& g,
             std::vector<std::span<const std::int32_t>>& more, bool live) {
     bool going = false;
@@ -363,7 +365,7 @@ private:
     }
     return going;
   }
-  /// Prints what is new of a text; a code point that is not whole yet is held back.
+  /// Prints the new bytes of a text, but holds back a code point that is not complete yet.
   void show(const std::string& text) {
     const std::size_t whole = text.size() - unfinished_utf8(text);
     if (whole <= shown_) return;
@@ -388,16 +390,17 @@ private:
   std::vector<double> logits_; ///< of the tokens that may be drawn, or of all
   std::vector<sampler> draws_;
   generation_work work_;
-  std::size_t shown_ = 0; ///< of a text that is printed as it comes, what was printed
+  std::size_t shown_ = 0; ///< bytes of a live text that were printed
 };
 
-/// A conversation with whoever writes to the standard input, a line a turn. `make(texts)`: a
-/// generator with room for them. `tell(text)`: of each answer, on the first rank.
+/// Holds a conversation with the user, who writes a message a line on the standard input.
+/// `make(texts)` returns a generator with room for them. `tell(text)` is called for each answer, on
+/// the first rank.
 template <class Make, class Tell> void talk(const chat_prompts& chat, agreement& all,
                                             continuation& answers, const Make& make,
                                             const Tell& tell) {
   conversation c = chat.begun();
-  const auto heard = [&all] { // "" at the end
+  const auto heard = [&all] { // returns "" at the end of the input
     std::string line;
     if (all.first()) {
       char* text = nullptr;
@@ -407,7 +410,7 @@ template <class Make, class Tell> void talk(const chat_prompts& chat, agreement&
       if (n >= 0) line = fmt::format(">{}", without_mark({text, static_cast<std::size_t>(n)}));
       std::erase(line, '\0');
     }
-    std::string whole; // all ranks have it, in pieces behind '+' and a last one behind '.'
+    std::string whole; // ranks get it in pieces: "+..." and, as the last one, "...."
     for (std::string piece = "+"; piece.starts_with('+'); whole += piece.substr(1)) {
       const std::size_t most = 500, n = std::min(most, line.size());
       piece = all.any(all.first() ? (n < line.size() ? '+' : '.') + line.substr(0, n) : "");
@@ -415,7 +418,7 @@ template <class Make, class Tell> void talk(const chat_prompts& chat, agreement&
     }
     return whole;
   };
-  std::int64_t turn = 0; // each draws numbers of its own
+  std::int64_t turn = 0; // number of the answer, by which it draws its random numbers
   for (std::string line = heard(); !line.empty(); line = heard()) {
     line.erase(0, 1);
     while (line.ends_with('\n') || line.ends_with('\r')) line.pop_back();
@@ -430,7 +433,7 @@ template <class Make, class Tell> void talk(const chat_prompts& chat, agreement&
   }
 }
 
-/// `numbered`: with the number of the sample.
+/// Returns a text as a line of JSON. `numbered`: with the number of its sample.
 inline std::string json_of(const continued_text& t, const token_text& tokens, bool numbered,
                            bool logprobs) {
   json_output d = json_output::object();
@@ -443,8 +446,8 @@ inline std::string json_of(const continued_text& t, const token_text& tokens, bo
   return json_line(d);
 }
 
-/// The log probabilities of a text's new tokens, one a line, and what they come to; nothing where
-/// there are none.
+/// Returns the log probabilities of a text's new tokens, one a line, with their sum and mean; ""
+/// without any.
 inline std::string logprobs_text(const continued_text& t, const token_text& tokens) {
   if (t.logprobs.empty()) return "";
   std::string lines =
@@ -471,7 +474,7 @@ inline std::string speed_of(const generation_work& w) {
          part("new", w.fresh, w.fresh_seconds);
 }
 
-/// Of the same prompts, the same.
+/// Returns a hash of the tokens of all texts.
 inline std::uint64_t hash_of(std::span<const continued_text> texts) {
   xxh64 hash;
   for (const continued_text& t : texts) {
@@ -484,16 +487,17 @@ inline std::uint64_t hash_of(std::span<const continued_text> texts) {
 
 } // namespace detail
 
-/// `generate`, on all ranks at once: each has its part of the weights, and the first one writes.
-/// One text: as it comes, and a line end. Several, of several prompts or several samples: each with
-/// a line end once its batch is finished, in the order of the prompts, lines of dashes between
-/// them. As JSON a line for each text: {"prompt": text, "text": prompt and continuation,
-/// "prompt_tokens": [...], "tokens": [new ones], "end": "stop", "length" or "positions"}; ids leave
-/// the texts out, numbered samples have {"sample": 1, ...} first, and logprobs add {"logprobs": [of
-/// each new one]}, or lines behind a text. The standard error gets the speed, a sentence for each
-/// text that ends at the model's positions, and before the first text one on positions that were
-/// never trained. In a chat prompts are what a user says, and the texts are answers alone; without
-/// a prompt it talks (detail::talk).
+/// Runs `generate` on all ranks at once: each has its part of the weights, and the first one
+/// writes. A single text is printed as it grows, and ends with a line end. Several texts, for
+/// several prompts or samples, are printed in the order of the prompts, each when its batch is
+/// finished, with lines of dashes between them. JSON has a line for each text: {"prompt": text,
+/// "text": prompt and continuation, "prompt_tokens": [...], "tokens": [new ones], "end": "stop",
+/// "length" or "positions"}. With ids the texts are left out, numbered samples begin with
+/// {"sample": 1, ...}, and logprobs add {"logprobs": [one for each new token]}, or lines behind a
+/// text. The standard error gets the speed, a sentence for each text that ends at the model's last
+/// position, and before the first text a sentence about positions that were never trained. In a
+/// chat, prompts are messages of a user, and texts are answers alone; without a prompt it talks
+/// (detail::talk).
 inline void run_generation(const program_view& p, generation_request r, device& on,
                            const planes& both = self::both()) {
   agreement all(both.hosts);
@@ -521,7 +525,7 @@ inline void run_generation(const program_view& p, generation_request r, device& 
   stores weights(of_rank.view(), false, both.ranks.coordinate(), on, both.ranks.ranks());
   if (found) load_weights(found->folder, p, weights);
   else weights.initialise(s.seed);
-  std::int64_t longest = 0; // without the last token, which no other follows
+  std::int64_t longest = 0; // counted without the last token, which no token follows
   for (const detail::continued_text& t : texts) {
     const auto before = static_cast<std::int64_t>(t.given);
     longest = std::max(longest, before + std::min(p.positions - before, end.most() - 1));

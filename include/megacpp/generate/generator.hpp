@@ -1,14 +1,14 @@
-// Generation: sequences of different lengths in one batch, their keys and values kept in caches.
+// Generation: a batch of sequences of different lengths, whose keys and values are kept in caches.
 //
-// Two programs of the same graphs (run/generation.hpp), in two shapes that the prompts decide:
-// *prefill* takes up to T new tokens of every sequence, *decode* one. Both append to the caches and
-// look at them (op/cached_attention.hpp); a prompt is taken in pieces of T tokens, so that
-// activations do not grow with its length. Where a sequence has fewer new tokens than its batch,
-// the rest is padding, which is not kept and not seen. Logits are computed at each sequence's last
-// new token.
+// The generator has two programs of the same graphs (run/generation.hpp), in two shapes that depend
+// on the prompts: *prefill* takes up to T new tokens of every sequence, *decode* one. Both append
+// to the caches and read them (op/cached_attention.hpp). A prompt is taken in pieces of T tokens,
+// so that activations do not grow with its length. If a sequence has fewer new tokens than others
+// of its batch, padding follows them, which is not kept and not attended to. Logits are computed at
+// each sequence's last new token.
 //
-// All memory is reserved and all kernels are prepared in the constructor; after it nothing
-// allocates.
+// The constructor reserves all memory and prepares all kernels. Nothing allocates memory
+// afterwards.
 #pragma once
 
 #include <megacpp/comm/self.hpp>
@@ -26,11 +26,11 @@
 
 namespace mc {
 
-/// What a generator has room for.
+/// The largest sizes of the texts that a generator takes.
 struct generation_room {
-  int sequences = 1;       ///< B
-  std::int64_t tokens = 0; ///< C: of each sequence, at most the model's positions
-  std::int64_t prompt = 1; ///< tokens that come at once, at most: the longest prompt
+  int sequences = 1;       ///< B, the number of sequences
+  std::int64_t tokens = 0; ///< C, tokens of each sequence, at most the model's positions
+  std::int64_t prompt = 1; ///< tokens appended at once, at most: the longest prompt
 };
 
 class generator {
@@ -38,9 +38,9 @@ public:
   /// Tokens of all sequences in one pass of prefill.
   static constexpr std::int64_t prefill_tokens = 512;
 
-  /// For the weights as they are now, until renew(). `p`, `on`, `weights` and `ranks` must outlive
-  /// the generator; of several ranks, `p` is the rank's (run/rank_program.hpp). All are given the
-  /// same tokens and find the same logits.
+  /// Uses the weights as they are now, until renew(). `p`, `on`, `weights` and `ranks` must outlive
+  /// the generator. With several ranks `p` is the program of this rank (run/rank_program.hpp); all
+  /// ranks are given the same tokens and find the same logits.
   generator(const program_view& p, device& on, const stores& weights, const generation_room& room,
             communicator& ranks = self::ranks())
       : p_(require_ranks(p, ranks)),
@@ -71,18 +71,18 @@ public:
 
   int sequences() const { return room_.sequences; }
   std::int64_t room() const { return room_.tokens; }
-  /// Tokens of a sequence so far.
+  /// Returns the number of tokens that a sequence has so far.
   std::int64_t length(int sequence) const { return lengths_[static_cast<unsigned>(sequence)]; }
-  /// Logits of a token (padding of the vocabulary left out).
+  /// Returns the number of logits for a token, without the padding of the vocabulary.
   int vocabulary() const { return p_.vocabulary; }
   const memory_items& planned() const { return planned_; }
   arena& memory() { return run_->memory(); }
-  /// The caches within memory().
+  /// The bytes of the caches within memory().
   std::span<std::byte> caches() const {
     return {run_->begin_of(arena_of::caches), static_cast<std::size_t>(planned_.caches)};
   }
 
-  /// Forgets all tokens, and takes the weights as they have become.
+  /// Forgets all tokens, and takes the weights as they are now.
   void renew() {
     for (const program* a : programs())
       for_each_first_task(a->shape, [this](const task& t) { run_->run(t); });
@@ -92,9 +92,9 @@ public:
   /// Forgets the tokens of a sequence.
   void clear(int sequence) { lengths_[static_cast<unsigned>(sequence)] = 0; }
 
-  /// Appends tokens to each sequence, none to those whose span is empty. Throws
-  /// mc::error(exit_code::usage) for a token outside the vocabulary, or more than there is room
-  /// for.
+  /// Appends tokens to each sequence; an empty span appends none. Throws
+  /// mc::error(exit_code::usage) for a token outside the vocabulary, or for more tokens than there
+  /// is room for.
   void append(std::span<const std::span<const std::int32_t>> more) {
     check(more);
     std::int64_t longest = 0;
@@ -115,16 +115,17 @@ public:
     }
   }
 
-  /// The logit of a token after the last one of a sequence.
+  /// Returns a logit for the token after the last one of a sequence.
   double logit(int sequence, std::int32_t token) const {
     return stores::get(logits_.data(), p_.numbers.precision.activation, sequence * width_ + token);
   }
 
 private:
-  /// Prefill or decode: stem, layers and head for so many new tokens of each sequence.
+  /// A program, prefill or decode: the stem, layers and head for a number of new tokens
+  /// of each sequence.
   struct program {
     std::int64_t tokens = 0; ///< 0: there is no such program
-    int parts = 0;           ///< the number of its stem among all parts
+    int parts = 0;           ///< index of its stem among all parts
     step_shape shape;
   };
   std::vector<const program*> programs() const {
@@ -153,14 +154,14 @@ private:
           at.offset +=
               trained_parameter(p_, i, part.g, static_cast<int>(at.offset % max_parameters)) -
               at.offset % max_parameters;
-      if (a.parts > 0) // finds the caches of the program before
+      if (a.parts > 0) // it must find the caches of the program before
         refuse(compare_caches(part.g, this->part(i).g));
       graphs_.emplace_back(part.g, part.plan);
     }
     const int stage = std::max(p_.stage, 0), first = uses_.size();
     a.shape.first = first, a.shape.of = p_.numbers.ranks, a.shape.stage = stage;
     a.shape.order = [](const pipeline& p, int, int i, int) {
-      return slot{false, i / p.chunks, i % p.chunks}; // one pass of new tokens after the other
+      return slot{false, i / p.chunks, i % p.chunks}; // the passes of new tokens follow each other
     };
     for_each_use(
         p_.layers, p_.kinds(), p_.numbers.ranks, stage,
@@ -223,7 +224,7 @@ private:
     }
   }
 
-  /// Row b of a pass: n tokens whose first one has position `from`, then padding.
+  /// Feeds row b of a pass: n tokens, of which the first has position `from`, and then padding.
   void feed_row(const program& a, int b, const std::int32_t* tokens, std::int64_t n,
                 std::int64_t from) {
     const auto row = [&](feed f, auto of_token) {
@@ -239,8 +240,8 @@ private:
     const auto last = static_cast<std::int32_t>(std::max<std::int64_t>(n - 1, 0));
     run_->write(feed::last, {&last, 1}, b);
   }
-  /// One pass; logits of the sequences whose new tokens end in it. The head runs for these alone,
-  /// or for all tokens where it keeps some of them.
+  /// Runs one pass, and reads the logits of the sequences whose new tokens end in it. The head runs
+  /// only if there are such sequences, or always if it has caches.
   void forward(const program& a) {
     const bool any = std::find(ends_.begin(), ends_.end(), true) != ends_.end();
     const group stages = ranks_.over(axis::pp);
@@ -255,7 +256,7 @@ private:
     const std::int64_t bytes = width_ * size_of(p_.numbers.precision.activation);
     const int behind = uses_[a.shape.first + a.shape.uses - 1].position + 1;
     const std::byte* at = last ? run_->address_of(buffers_->of(content::stream, behind)) : nullptr;
-    if (stages.size() > 1) { // all ranks find them
+    if (stages.size() > 1) { // all ranks get the logits
       ranks_.run(lane_,
                  exchange::broadcast(axis::pp, p_.numbers.precision.activation, at, shared_.data(),
                                      width_ * room_.sequences, stages.size() - 1));
@@ -271,16 +272,16 @@ private:
   communicator& ranks_;
   lane& lane_;
   generation_room room_;
-  std::vector<std::unique_ptr<planned_part>> parts_; ///< of both programs
-  std::vector<planned_graph> graphs_;                ///< by part
+  std::vector<std::unique_ptr<planned_part>> parts_; ///< parts of both programs
+  std::vector<planned_graph> graphs_;                ///< one for each part
   list<part_use> uses_;
   program decode_, prefill_;
   std::optional<buffers> buffers_;
   std::optional<executor> run_;
   memory_items planned_{};
-  std::vector<std::byte> logits_; ///< behind the last token of each sequence
-  arena shared_;                  ///< the same, that the last of several stages has told
-  std::int64_t width_ = 0;        ///< logits of a sequence
+  std::vector<std::byte> logits_; ///< logits after the last token of each sequence
+  arena shared_;                  ///< logits that the last pipeline stage has sent
+  std::int64_t width_ = 0;        ///< number of logits of a sequence
   std::vector<std::int64_t> lengths_;
   std::vector<bool> ends_;
   std::vector<std::int32_t> row_; ///< integers of a sequence on their way to the device

@@ -1,4 +1,4 @@
-// Drawing the next token from logits.
+// The choice of the next token from its logits.
 #pragma once
 
 #include <megacpp/num/random.hpp>
@@ -12,13 +12,14 @@
 
 namespace mc {
 
-/// How the next token is chosen: logits / temperature, the k likeliest, of those the fewest
-/// likeliest whose probabilities reach p (Holtzman et al. 2020). Temperature 0: the likeliest.
-/// Equal logits: the lower token first. What is left is drawn from in the order of the tokens, or,
-/// where it was cut, of their likelihood.
+/// Settings for choosing the next token: logits are divided by the temperature, then the k
+/// likeliest tokens are kept, and of these the fewest likeliest ones whose probabilities reach p
+/// (Holtzman et al. 2020). Temperature 0 takes the likeliest token. Of equal logits the lower token
+/// comes first. The draw goes through the tokens in their order or, where some were cut off, from
+/// the likeliest on.
 struct sampling {
   double temperature = 1;
-  std::int64_t top_k = 0; ///< 0: all
+  std::int64_t top_k = 0; ///< 0: all tokens
   double top_p = 1;
   std::uint64_t seed = 0;
 };
@@ -52,8 +53,8 @@ public:
     }
     double sum = weigh(logits);
     if (s_.top_p < 1) sum = keep_likeliest(s_.top_p * sum, likelier);
-    // random < 1, so random * sum < sum, to which the same additions lead: some token is drawn, and
-    // none of weight 0.
+    // The same additions lead to sum, and random * sum < sum since random < 1. So some token is
+    // drawn, and none of weight 0.
     double below = 0;
     for (const std::int32_t t : order_)
       if ((below += weight(t)) > random * sum) return t;
@@ -63,7 +64,7 @@ public:
 private:
   static constexpr std::uint64_t stream = 0x73616d706c65u;
 
-  /// Uniform in [0, 1) with 53 bits.
+  /// Returns a uniform number in [0, 1) with 53 bits.
   double next() {
     const auto w = philox(key_, count_++, text_);
     return static_cast<double>((std::uint64_t{w[0]} << 21) | (w[1] >> 11)) * 0x1p-53;
@@ -71,7 +72,8 @@ private:
 
   double& weight(std::int32_t token) { return weight_[static_cast<std::size_t>(token)]; }
 
-  /// weight = exp((logit - highest) / temperature) for the tokens left in `order_`; their sum.
+  /// Computes weight = exp((logit - highest) / temperature) for the tokens left in `order_`, and
+  /// returns their sum.
   double weigh(std::span<const double> logits) {
     const auto logit = [&](std::int32_t t) { return logits[static_cast<std::size_t>(t)]; };
     double highest = logit(order_[0]), sum = 0;
@@ -81,8 +83,8 @@ private:
       sum += weight(t) = std::exp((logit(t) - highest) / s_.temperature);
     return sum;
   }
-  /// Leaves the fewest likeliest tokens that together reach a weight, in this order; their sum. Few
-  /// do as a rule, so no more of them are sorted than are needed.
+  /// Keeps the fewest likeliest tokens whose weights add up to `enough`, the likeliest first, and
+  /// returns their sum. Usually few do, so no more tokens are sorted than needed.
   template <class Likelier> double keep_likeliest(double enough, Likelier likelier) {
     double kept = 0;
     std::size_t n = 0, sorted = 0;

@@ -1,4 +1,4 @@
-// Texts that a training run writes on the way.
+// Sample texts that a training run writes as it goes on.
 #pragma once
 
 #include <megacpp/generate/generate.hpp>
@@ -11,11 +11,10 @@
 
 namespace mc {
 
-/// Continues the prompt of a request by as many tokens as it has, drawn as `generate` draws them if
-/// it is asked for nothing else: each time with the same random numbers, which follow from the
-/// seed, so that texts differ by what was learned. Where the data are token ids without a
-/// tokenizer, so are prompt and text; where they are conversations, the prompt is what a user says,
-/// and the text the answer.
+/// Continues the prompt of a request by a number of tokens, drawn as `generate` does by default.
+/// The random numbers follow from the seed and are the same each time, so that texts differ only by
+/// what was learned. If the data are token ids without a tokenizer, so are prompt and text. If the
+/// data are conversations, the prompt is a user's message, and the text the answer.
 class training_samples final : public sample_writer {
 public:
   training_samples(const program_view& p, const training_request& r, device& on,

@@ -36,7 +36,7 @@ inline std::vector<std::pair<const char*, std::int64_t>> memory_lines(const memo
           {"tables of kernels", m.kernels.tables}};
 }
 
-/// " (1F1B, 2 virtual stages)"; nothing of a single stage.
+/// Returns " (1F1B, 2 virtual stages)"; "" for a single stage.
 inline std::string pipeline_text(const layout& l) {
   if (l.pp == 1) return "";
   if (l.virtual_stages == 1) return fmt::format(" ({})", name_of_schedule(l));
@@ -54,12 +54,13 @@ inline std::string byte_count(std::int64_t n) {
   return std::string(bytes_text(static_cast<std::uint64_t>(n)).view());
 }
 
-/// The pipeline stages of which one rank needs most memory, and has most to compute.
+/// Returns the pipeline stage whose ranks need most memory. stage_of_most_work is the one with most
+/// to compute.
 inline int stage_of_most_memory(const program_view& p, const mesh& ranks) {
   return largest_stage(p.numbers.ranks.pp,
                        [&](int stage) { return memory_of_stage(p, stage, true, ranks).total(); });
 }
-/// Of ranks whose number is not known, the fewest.
+/// Returns the mesh, or the smallest one of the layout if its sizes are not known.
 inline mesh known(const mesh& ranks, const program_view& p) {
   return ranks.sized(axis::dp) ? ranks : smallest_mesh(p.numbers.ranks);
 }
@@ -67,7 +68,7 @@ inline int stage_of_most_work(const program_view& p) {
   return largest_stage(p.numbers.ranks.pp,
                        [&](int stage) { return work_of_step(p, 1, stage).total().flops; });
 }
-/// ", stage 3 of 0 ... 7, which has most"; nothing of a single one.
+/// Returns ", stage 3 of 0 ... 7, which has most"; "" for a single stage.
 inline std::string stage_text(const program_view& p, int stage) {
   const int last = p.numbers.ranks.pp - 1;
   return last > 0 ? fmt::format(", stage {} of 0 ... {}, which has most", stage, last) : "";
@@ -96,7 +97,8 @@ inline std::string collectives_title(const program_view& p, const mesh& ranks) {
                      p.numbers.ranks.pp > 1 ? ", all stages" : "");
 }
 
-/// How much is sent, by kinds of collectives and the ranks they are over, and over these in all.
+/// Appends the number and the bytes of collectives, for each kind of collective and its axes, and
+/// then the bytes for each set of axes.
 inline void describe_communication(std::string& out, const program_view& p, const mesh& ranks) {
   out += collectives_title(p, ranks);
   const std::vector<collective_entry> list = collectives_of(p, ranks);
@@ -135,7 +137,8 @@ inline void describe_collectives(std::string& out, const program_view& p, const 
   }
 }
 
-/// How many numbers training updates, padding left out and tied ones counted once.
+/// Returns the number of elements that training updates. Padding is left out, and tied parameters
+/// count once.
 inline std::int64_t trained_parameters(const program_view& p) {
   std::int64_t n = 0;
   const std::vector<int> layers = layers_of_parts(p);
@@ -175,8 +178,8 @@ inline void describe_graph(std::string& out, const graph& g) {
     fmt::format_to(std::back_inserter(out), "  {:>3} {}\n", i, node_text(g, g.at_node(i)));
 }
 
-/// f(name, graph) for a part's graph as the model has it and after each pass. The passes run again,
-/// so that a program holds none of these graphs but the last.
+/// Calls f(name, graph) for a part's graph as the model builds it and after each pass. The passes
+/// run again, because a program holds only the last of these graphs.
 template <class F> void each_pass(const model_part& part, F f) {
   f("the model", *part.g);
   after_passes(*part.g, part.options, 0, pass_count,
@@ -201,8 +204,9 @@ inline void describe_passes(std::string& out, const program_view& p,
 
 } // namespace detail
 
-/// The text of `describe`: what there is to know at a glance. Memory and collectives are those of
-/// `ranks`, or, where their number is not known, of one replica and of the fewest ranks.
+/// Returns the text of `describe`, the most important facts of a program. Memory and collectives
+/// are those of the mesh `ranks`; without known sizes they are those of one replica and of the
+/// smallest mesh.
 inline std::string describe_text(const program_view& p, device& on, const mesh& ranks = {}) {
   std::string out;
   const auto at = std::back_inserter(out);
@@ -262,7 +266,7 @@ inline std::string describe_text(const program_view& p, device& on, const mesh& 
   return out;
 }
 
-/// The text of `describe --graphs`: each parameter, each collective and each node.
+/// Returns the text of `describe --graphs`: each parameter, each collective and each node.
 inline std::string graphs_text(const program_view& p, const std::vector<model_part>& model,
                                const mesh& ranks = {}) {
   std::string out;
@@ -274,8 +278,8 @@ inline std::string graphs_text(const program_view& p, const std::vector<model_pa
 
 namespace detail {
 
-/// Bytes that a stage need not move in a micro-batch since neighbours became one node
-/// (pass/fuse.hpp).
+/// Returns the bytes that a stage need not move in a micro-batch because fused nodes took the place
+/// of several (pass/fuse.hpp).
 inline std::int64_t bytes_fused_away(const program_view& p, const std::vector<model_part>& model,
                                      int of_stage) {
   const auto moved = [](const graph& g) {
@@ -299,7 +303,7 @@ inline std::int64_t bytes_fused_away(const program_view& p, const std::vector<mo
 
 } // namespace detail
 
-/// The text of `describe --roofline`.
+/// Returns the text of `describe --roofline`.
 inline std::string roofline_text(const program_view& p, const std::vector<model_part>& model,
                                  std::string_view gpu) {
   const gpu_ceilings& c = ceilings_of(gpu);
@@ -337,7 +341,7 @@ inline std::string roofline_text(const program_view& p, const std::vector<model_
     out += "  the wire between ranks and the time in which stages idle are left out\n";
   return out;
 }
-/// This is the same as one JSON object.
+/// Returns the data of `describe --roofline` as one JSON object.
 inline std::string roofline_json(const program_view& p, const std::vector<model_part>& model,
                                  std::string_view gpu) {
   const gpu_ceilings& c = ceilings_of(gpu);
@@ -408,8 +412,8 @@ inline json_output graphs_json(const program_view& p, const std::vector<model_pa
   return parts;
 }
 
-/// f(part, number) for the parts that decode one token of one sequence, with caches of `room`
-/// tokens.
+/// Calls f(part, number) for the parts that decode one token of one sequence, with caches for
+/// `room` tokens.
 template <class F> void for_each_decoding_part(const program_view& p, std::int64_t room, F f) {
   const setup s = for_generation(p.numbers, 1, p.numbers.ranks.tp, room);
   for (int i = 0; i <= p.kinds() + 1; ++i) {
@@ -417,7 +421,8 @@ template <class F> void for_each_decoding_part(const program_view& p, std::int64
     f(*p.generation.part(after_passes(*g, {}), i), i);
   }
 }
-/// Prepares the products of one decoded token of one sequence, on a device that counts sizes alone.
+/// Prepares the matrix products of one decoded token of one sequence, on a device that only counts
+/// sizes.
 inline void prepare_decoding(const program_view& p, device& on) {
   for_each_decoding_part(p, 2 * p.numbers.ranks.tp, [&](const planned_part& part, int) {
     std::vector<node_slot> slots(static_cast<std::size_t>(part.g.node_count));
@@ -425,9 +430,9 @@ inline void prepare_decoding(const program_view& p, device& on) {
     view.prepare(view, on, slots.data(), false);
   });
 }
-/// The bytes that one rank of each stage reads and writes for the last token of one sequence as
-/// long as those of training: all weights, but one row of a table of tokens or positions, and the
-/// caches, whose bytes are told by themselves, too.
+/// Returns the bytes that one rank of each stage reads and writes for the last token of a sequence
+/// that is as long as those of training: all weights, except that it reads one row of a table of
+/// tokens or positions, and the caches, which are listed once more.
 inline json_output decoding_json(const program_view& p) {
   const std::int64_t tokens = std::min<std::int64_t>(p.numbers.batch.sequence, p.positions);
   const std::vector<int> layers = layers_of_parts(p);
@@ -441,10 +446,10 @@ inline json_output decoding_json(const program_view& p) {
   });
   return {{"tokens", tokens}, {"read", w.read}, {"caches", caches}, {"written", w.written}};
 }
-/// The shapes of the products of a program: those of training and evaluation, which `on` has
-/// prepared, and the product by which a run measures this machine's speed. Where the device has
-/// memory of its own, also those of generation: there each row of a forward product is a product of
-/// its own (product_rows::apart), which is the same call as a part of one row.
+/// Returns the shapes of a program's matrix products: those of training and evaluation, which `on`
+/// has prepared, and the product by which a run measures this machine's speed. If the device has
+/// memory of its own, those of generation follow: there each row of a forward product is computed
+/// apart (product_rows::apart), as one row is.
 inline json_output shapes_json(const program_view& p, device& on, bool generates) {
   std::vector<product_shape> all = on.products().shapes();
   if (generates && !on.host_sees()) {
@@ -463,13 +468,13 @@ inline json_output shapes_json(const program_view& p, device& on, bool generates
 
 } // namespace detail
 
-/// The same as one JSON object.
+/// Returns the description of a program as one JSON object.
 inline std::string describe_json(const program_view& p, const std::vector<model_part>& model,
                                  device& on, const mesh& ranks = {}) {
   const layout& l = p.numbers.ranks;
   json_output numbers = json_output::object(), memory = json_output::object();
   for (const model_number& n : p.model.numbers) numbers[n.name] = json_number(n.value);
-  json_output stage_layers = json_output::array(); // of virtual stages
+  json_output stage_layers = json_output::array(); // one for each virtual stage
   for (int v = 0; v < l.pp * l.virtual_stages; ++v)
     stage_layers.push_back(layers_of_stage(l, p.layers, v));
   const int largest = detail::stage_of_most_memory(p, ranks),

@@ -1,5 +1,5 @@
-// What `describe` says about a program, as data: passes, collectives, memory, work. No session is
-// made, so that layouts of many ranks can be described by one process.
+// The facts that `describe` prints about a program, as data: passes, collectives, memory, work. No
+// session is made, so that one process can describe layouts of many ranks.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
@@ -29,15 +29,15 @@ inline std::string place_text(place p) {
   }
   return "?";
 }
-/// "P -> R" of a redistribution, else the op: why there is a collective.
+/// Returns the reason for a collective: "P -> R" for a redistribution, else the op.
 inline std::string cause_text(const node& n) {
   if (!n.op->redistributes) return n.op->name;
   const auto t = n.attr.as<op::transition>();
   return fmt::format("{} -> {}", place_text(t.from), place_text(t.to));
 }
 
-/// `dp S(batch), tp R`: every axis that may have more than one rank and on which the value is not
-/// invariant.
+/// Returns `dp S(batch), tp R`: every axis that may have more than one rank and on which the value
+/// is not invariant.
 inline std::string placement_text(const mesh& m, const placement& at) {
   std::string text;
   for (int a = 0; a < axes; ++a) {
@@ -49,7 +49,7 @@ inline std::string placement_text(const mesh& m, const placement& at) {
   return text;
 }
 
-/// `batch 16, sequence 128, hidden 192`: global extents.
+/// Returns `batch 16, sequence 128, hidden 192`: the global extents of a value.
 inline std::string dims_text(const value& v) {
   std::string text;
   for (int i = 0; i < v.rank; ++i) {
@@ -60,7 +60,7 @@ inline std::string dims_text(const value& v) {
   return text;
 }
 
-/// Parameters and inputs by name, intermediates as %number.
+/// Returns the name of a parameter or an input, and %number for other values.
 inline std::string value_text(const graph& g, value_id id) {
   const value& v = g.at(id);
   if (v.is == role::parameter) return fmt::format("{}.{}", v.scope, v.name);
@@ -68,7 +68,7 @@ inline std::string value_text(const graph& g, value_id id) {
   return v.is == role::input && v.name[0] != 0 ? std::string(v.name) : fmt::format("%{}", id);
 }
 
-/// What a value is before any redistribution: what a collective carries.
+/// Returns the name of the value that a collective carries, as it was before any redistribution.
 inline std::string origin_text(const graph& g, value_id id) {
   const value& v = g.at(id);
   if (v.is == role::gradient && v.grad_of >= 0) return "d " + origin_text(g, v.grad_of);
@@ -84,13 +84,14 @@ inline const char* phase_text(phase p) {
   return names[static_cast<int>(p)];
 }
 
-/// "qwen3.hpp:41", the line of the model that something is for; nothing of the update and the
-/// totals, which no model writes.
+/// Returns "qwen3.hpp:41", the line of the model that a node or an exchange comes from; "" for the
+/// update and the totals, which no model writes.
 inline std::string line_text(source_line line) {
   return line.number > 0 ? text_of(line).c_str() : "";
 }
 
-/// `dgrad %31 = linear_input_grad(%30, attn.q.weight)  (batch 16, ...) f32 [dp S(batch)] line 41`
+/// Returns `dgrad %31 = linear_input_grad(%30, attn.q.weight)  (batch 16, ...) f32 [dp S(batch)]
+/// line 41`.
 inline std::string node_text(const graph& g, const node& n) {
   std::string text = fmt::format("{:<8} ", phase_text(n.when));
   bool first = true;
@@ -117,7 +118,8 @@ inline std::string node_text(const graph& g, const node& n) {
         wire == g.at(n.in[0]).type ? std::string() : fmt::format(" in {}", name_of(wire)));
   }
   text += ")";
-  if (shown == nullptr && n.in[0] >= 0) shown = &g.at(n.in[0]); // of what changes its operands
+  // A node without outputs changes its operands.
+  if (shown == nullptr && n.in[0] >= 0) shown = &g.at(n.in[0]);
   if (shown != nullptr) {
     text += fmt::format("  ({}) {}", dims_text(*shown), name_of(shown->type));
     const std::string at = placement_text(g.ranks, shown->at);
@@ -127,7 +129,8 @@ inline std::string node_text(const graph& g, const node& n) {
   return text;
 }
 
-/// What a buffer holds, and of which use, of those of the step, or at which position.
+/// Returns the name of a buffer: the kind of value that it holds, and the number of its use or
+/// position in the step.
 inline std::string buffer_name(const buffers& b, int number) {
   const content what = b[number].what;
   const int at = number - b.of(what);
@@ -135,7 +138,8 @@ inline std::string buffer_name(const buffers& b, int number) {
   return what <= content::caches ? fmt::format("{} {}", name_of(what), at) : name_of(what);
 }
 
-/// `forward(layer 0) of micro-batch 1: reads the stream 1; writes saved values 1, the stream 2`
+/// Returns `forward(layer 0) of micro-batch 1: reads the stream 1; writes saved values 1, the
+/// stream 2`.
 inline std::string task_text(const buffers& b, const task& t) {
   text<160> what;
   spell(what, t, b.uses());
@@ -154,7 +158,7 @@ inline std::string task_text(const buffers& b, const task& t) {
   return out;
 }
 
-/// `saved values 1: 12345 bytes at 0 of saved, tasks 9 to 14`
+/// Returns `saved values 1: 12345 bytes at 0 of saved, tasks 9 to 14`.
 inline std::string buffer_text(const buffers& b, int number) {
   const buffer& x = b[number];
   return fmt::format("{}: {} bytes{} at {} of {}, ", buffer_name(b, number), x.bytes,
@@ -167,22 +171,24 @@ inline std::string buffer_text(const buffers& b, int number) {
 /// A call of the communicator in a training step.
 struct step_call {
   int part = 0;
-  const node* by = nullptr;    ///< of the part's graph; null: between stages
-  phase when = phase::forward; ///< the node's, or the backward pass's of what it runs again
+  const node* by = nullptr;    ///< node of the part's graph; null: between stages
+  phase when = phase::forward; ///< phase of the node, or the backward pass for a node that runs
+                               ///< again
   transfer call;
   source_line line{};
 };
 
 namespace detail {
-/// f(call) for the calls of a graph's nodes of some phases, in the order in which they run. A
-/// region has the rounds that it has where every expert is chosen equally often.
+/// Calls f(call) for the communicator calls of a graph's nodes in some phases, in the order in
+/// which they run. A region runs as many rounds as it would if every expert were chosen equally
+/// often.
 template <class F> void for_each_call(const graph& g, const running_order& order, phases when,
                                       const mesh& ranks, F f) {
   const auto calls = [&](int i, const op::even_rows* rows, int round) {
     const node& n = g.at_node(i);
-    const phase runs = when.holds(n.when) ? n.when : phase::input_gradient; // again
+    const phase runs = when.holds(n.when) ? n.when : phase::input_gradient; // it runs again
     for (transfer call : node_wire(g, n, ranks)) {
-      if (rows != nullptr && n.op->crosses) { // whose bytes are those of all rounds
+      if (rows != nullptr && n.op->crosses) { // its bytes are those of all rounds
         call.bytes = call.bytes / rows->all * rows->in(round);
         call.sent = bytes_sent(call.what, call.bytes, ranks_of(ranks, call.over));
       }
@@ -202,8 +208,8 @@ template <class F> void for_each_call(const graph& g, const running_order& order
 }
 } // namespace detail
 
-/// The calls that one rank of a pipeline stage makes in a training step of so many micro-batches,
-/// in their order. What it receives has its bytes, of which none are sent.
+/// Returns the communicator calls of one rank of a pipeline stage in a training step of `micros`
+/// micro-batches, in their order. A receive has bytes, but sends none.
 inline std::vector<step_call> calls_of(const program_view& p, const mesh& ranks, int stage = 0,
                                        int micros = 1) {
   std::vector<step_call> list;
@@ -214,7 +220,7 @@ inline std::vector<step_call> calls_of(const program_view& p, const mesh& ranks,
   for (const task& t : training_step(s.training, micros)) {
     if (t.what == action::send || t.what == action::receive) {
       const bool sends = t.what == action::send;
-      const int part = s.uses[t.use].part; // that makes or reads it
+      const int part = s.uses[t.use].part; // part that makes or reads the stream
       const stage_stream stream(p.part(part), p.parts);
       const std::int64_t bytes = stream.bytes();
       list.push_back(
@@ -237,18 +243,19 @@ inline std::vector<step_call> calls_of(const program_view& p, const mesh& ranks,
   return list;
 }
 
-/// What is called alike in a training step, all stages taken together.
+/// Calls of a training step that are the same, over all stages.
 struct collective_entry {
   std::string part, cause, value;
-  source_line line{}; ///< of the model; of the update and the totals, which no model writes, none
+  source_line line{}; ///< line of the model; none for the update and the totals
   phase when = phase::forward;
-  const node* by = nullptr; ///< of the part's graph; null: between stages
-  transfer call;            ///< its bytes are those of each time, with ring algorithms
+  const node* by = nullptr; ///< node of the part's graph; null: between stages
+  transfer call;            ///< bytes are those of one call, with ring algorithms
   int ranks = 0;
-  std::int64_t per_step = 0; ///< times, with one micro-batch a step
+  std::int64_t per_step = 0; ///< number of calls in a step of one micro-batch
 };
 
-/// How many layers of the model run each part in a training step; of what each stage runs once, 1.
+/// Returns the number of layers that run each part in a training step; 1 for a part that runs once
+/// a stage.
 inline std::vector<int> layers_of_parts(const program_view& p) {
   std::vector<int> layers(p.parts.size());
   for (int stage = 0; stage < p.numbers.ranks.pp; ++stage) {
@@ -262,14 +269,15 @@ inline std::vector<int> layers_of_parts(const program_view& p) {
   return layers;
 }
 
-/// Every collective of a training step on these ranks, by part and node.
+/// Returns every collective of a training step on these ranks, by part and node.
 inline std::vector<collective_entry> collectives_of(const program_view& p, const mesh& ranks) {
   std::map<std::tuple<int, const node*, phase, collective, std::int64_t, std::int64_t>,
            std::pair<step_call, std::int64_t>>
-      calls; // a node's calls differ in what they do or in their bytes, the larger ones first
+      calls; // calls of a node differ in kind or in bytes; those with more bytes come first
   for (int stage = 0; stage < p.numbers.ranks.pp; ++stage)
     for (const step_call& c : calls_of(p, ranks, stage)) {
-      if (c.call.what == collective::receive || c.call.bytes == 0) continue; // another's send
+      // A receive counts as the send of another rank.
+      if (c.call.what == collective::receive || c.call.bytes == 0) continue;
       auto& [call, times] =
           calls[{c.part, c.by, c.when, c.call.what, c.call.over.bits, -c.call.bytes}];
       call = c, ++times;
@@ -293,13 +301,13 @@ inline std::vector<collective_entry> collectives_of(const program_view& p, const
   return list;
 }
 
-/// The same on the fewest ranks that the layout has.
+/// Returns every collective of a training step on the fewest ranks that the layout allows.
 inline std::vector<collective_entry> collectives_of(const program_view& p) {
   return collectives_of(p, smallest_mesh(p.numbers.ranks));
 }
 
-/// Bytes that one rank sends in such a step over each group; with several pipeline stages, the sum
-/// of one rank of each.
+/// Returns the bytes that one rank sends in a step over each set of axes. With several pipeline
+/// stages it is the sum over one rank of each.
 inline std::vector<std::pair<axis_set, std::int64_t>> bytes_by_group(
     const std::vector<collective_entry>& list) {
   std::vector<std::pair<axis_set, std::int64_t>> sums;

@@ -1,6 +1,6 @@
-// Pictures of a layout as SVG: the ranks of its two meshes, and when the stages of a pipeline run
-// which pass of which micro-batch. Pure functions: equal arguments give equal text. Colours follow
-// the reader's light or dark setting.
+// Pictures of a layout as SVG: the ranks of its two meshes, and the time at which each pipeline
+// stage runs each pass of each micro-batch. The functions are pure: equal arguments give equal
+// text. Colours follow the reader's light or dark setting.
 #pragma once
 
 #include <megacpp/comm/group.hpp>
@@ -55,12 +55,12 @@ inline void add_box(std::string& svg, char colour, int x, int y, int width, int 
 
 } // namespace detail
 
-/// The ranks of a mesh whose sizes are known, twice: as the dense mesh and as the expert mesh that
-/// folds over it, each rank at the same place with its coordinates. Those that share a layer, or
-/// experts, have one colour.
+/// Returns a picture of a mesh whose sizes are known, as the dense mesh and as the expert mesh that
+/// folds over it. Each rank has the same place in both, with its coordinates. Ranks that share a
+/// layer, or experts, have one colour.
 inline std::string mesh_picture(const mesh& m) {
   constexpr int height = 44, left = 12, colours = 8;
-  int most = 1; // axes that a rank has coordinates on
+  int most = 1; // number of axes on which a rank has coordinates
   for (const auto& of_mesh : axes_by_rank)
     most = std::max(most, static_cast<int>(std::count_if(std::begin(of_mesh), std::end(of_mesh),
                                                          [&](axis a) { return m.of(a) > 1; })));
@@ -90,7 +90,7 @@ inline std::string mesh_picture(const mesh& m) {
                 y = p * panel + 32 +
                     (stage * (rows / m.of(axis::pp)) + in_stage / columns) * height;
       const group g(m, together, r);
-      int before = 0; // groups whose first rank is in front of its own
+      int before = 0; // number of groups whose first rank comes before this group's
       for (int q = 0; q < g[0]; ++q) before += group(m, together, q)[0] == q;
       detail::add_box(svg, static_cast<char>('a' + before % colours), x, y, width, height);
       detail::add_text(svg, x + width / 2, y + 18, fmt::format("rank {}", r));
@@ -105,8 +105,8 @@ inline std::string mesh_picture(const mesh& m) {
   return svg + "</svg>\n";
 }
 
-/// The forward or the backward pass of a micro-batch through a chunk of a stage's layers, and when
-/// it runs, where a forward pass through a chunk takes 1 and a backward pass 2.
+/// A forward or backward pass of a micro-batch through a chunk of a stage's layers, and the time
+/// when it begins. A forward pass through a chunk takes 1 unit of time and a backward pass 2.
 struct timed_pass {
   bool backward = false;
   int micro = 0, chunk = 0;
@@ -114,13 +114,13 @@ struct timed_pass {
 
   int end() const { return begin + (backward ? 2 : 1); }
 };
-/// Those of each stage, in their order.
+/// The passes of each stage, in their order.
 using timed_schedule = std::vector<std::vector<timed_pass>>;
 
-/// Each pass begins when the one before it on its stage has ended, and the one that it depends on:
-/// forward that of the virtual stage before, backward that of the one behind. Virtual stages are
-/// chunk 0 of every stage, then chunk 1. Throws mc::error(exit_code::internal) where a pass waits
-/// without end.
+/// Returns the schedule with the time of each pass. A pass begins when two others have ended: the
+/// one before it on its stage, and the one that it depends on, which is in the virtual stage before
+/// (forward) or behind (backward). Virtual stages are chunk 0 of every stage, then chunk 1, and so
+/// on. Throws mc::error(exit_code::internal) if a pass waits without end.
 inline timed_schedule timed(timed_schedule order, int chunks) {
   const int stages = static_cast<int>(order.size()), all = stages * chunks;
   const auto number = [&](int stage, int chunk) { return chunk * stages + stage; };
@@ -141,7 +141,7 @@ inline timed_schedule timed(timed_schedule order, int chunks) {
       for (; next[s] < order[s].size(); ++next[s], moved = true) {
         timed_pass& p = order[s][next[s]];
         const int v = number(stage, p.chunk), by = p.backward ? v + 1 : v - 1;
-        const bool last = p.backward && v + 1 == all; // goes back from its own forward pass
+        const bool last = p.backward && v + 1 == all; // it follows its own forward pass
         const timed_pass* const waits_for =
             last ? find(false, v, p.micro) : (by < 0 ? nullptr : find(p.backward, by, p.micro));
         if (waits_for == nullptr && (last || by >= 0)) break;
@@ -157,7 +157,7 @@ inline timed_schedule timed(timed_schedule order, int chunks) {
                               stage, next[static_cast<std::size_t>(stage)]));
   return order;
 }
-/// The same of a schedule.
+/// Returns the passes of a pipeline schedule with the time of each.
 inline timed_schedule timed(pipeline_schedule order, const pipeline& of, int micros) {
   timed_schedule passes(static_cast<std::size_t>(of.stages));
   for (int stage = 0; stage < of.stages; ++stage)
@@ -173,7 +173,7 @@ inline int length_of(const timed_schedule& s) {
     for (const timed_pass& p : stage) end = std::max(end, p.end());
   return end;
 }
-/// The share of its length that a stage does not compute, on average.
+/// Returns the fraction of the schedule's length in which a stage is idle, on average.
 inline double bubble_of(const timed_schedule& s) {
   std::int64_t busy = 0;
   for (const std::vector<timed_pass>& stage : s)
@@ -182,8 +182,9 @@ inline double bubble_of(const timed_schedule& s) {
                  (static_cast<double>(length_of(s)) * static_cast<double>(s.size()));
 }
 
-/// A schedule over time, a row a stage: forward passes, and backward passes, which take twice as
-/// long, each with the number of its micro-batch; further chunks in other colours.
+/// Returns a picture of a schedule over time, with a row for each stage. Forward passes, and
+/// backward passes, which are twice as long, show the number of their micro-batch. Chunks have
+/// different colours.
 inline std::string schedule_picture(const timed_schedule& s, std::string_view title) {
   constexpr int height = 26, left = 64, top = 34;
   const int length = length_of(s), width = std::clamp(880 / std::max(1, length), 6, 20);

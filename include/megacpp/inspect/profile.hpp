@@ -1,4 +1,4 @@
-// Time per node of the graph.
+// The time of each node of a program's graphs.
 #pragma once
 
 #include <megacpp/inspect/work.hpp>
@@ -12,8 +12,8 @@
 
 namespace mc {
 
-/// Adds up the time of every node. Counters are made beforehand, so that measuring allocates
-/// nothing; a reading of the clock costs some 30 ns a node.
+/// Adds up the time of every node. Counters are made in the constructor, so that measuring
+/// allocates no memory. Reading the clock costs some 30 ns a node.
 class profile final : public step_clock {
 public:
   explicit profile(const program_view& p) {
@@ -37,8 +37,9 @@ public:
     return static_cast<double>(sum) * 1e-9;
   }
 
-  /// A table, longest times first, those of less than 0.05% of all in one line, and their sum
-  /// against `wall` seconds of steps. `most`: operations a second of a large product.
+  /// Returns a table of nodes, the longest times first. Nodes below 0.05% of the sum share one
+  /// line. The sum is compared with `wall` seconds of steps. `most`: operations a second of a large
+  /// product.
   std::string table(double wall, const speed_ceiling& most) const {
     std::vector<line> lines = sorted_lines();
     const double sum = seconds(), all = std::max(sum, 1e-12);

@@ -1,6 +1,6 @@
-// About what a step would take on a GPU: each node at the ceiling that holds it back, memory or
-// arithmetic (Williams, Waterman and Patterson 2009). Ceilings are what one was seen to reach; what
-// a node reads from a cache takes less.
+// An estimate of the time that a step takes on a GPU. Each node takes the time of its bottleneck,
+// memory or arithmetic (Williams, Waterman and Patterson 2009), at the rates that a GPU was
+// measured to reach. A node that reads from a cache is faster than this.
 #pragma once
 
 #include <megacpp/inspect/work.hpp>
@@ -14,21 +14,22 @@
 
 namespace mc {
 
-/// These are the rates that a GPU reaches, in bytes and operations a second.
+/// The rates that a GPU reaches, in bytes and operations a second.
 struct gpu_ceilings {
-  std::string_view name;                    ///< of --roofline
-  std::string_view called;                  ///< for people
+  std::string_view name;                    ///< name for --roofline
+  std::string_view called;                  ///< name for people
   double copied;                            ///< bytes that are read or written
-  double bf16, fp32;                        ///< products
-  double attention_64[2], attention_128[2]; ///< of heads of that width: forward, and its gradient
-  double peak_bf16;                         ///< as the datasheet has it, for MFU
+  double bf16, fp32;                        ///< matrix products
+  double attention_64[2], attention_128[2]; ///< by width of heads: forward, and gradient
+  double peak_bf16;                         ///< number of the datasheet, for MFU
 
   double products(dtype t) const { return t == dtype::bf16 ? bf16 : fp32; }
 };
 /// The rates of an H100 are those of bench/results/gpu-h100-20261126T104446Z.json; its attention is
-/// the deterministic one, which is the default. fp32 is an estimate, 0.8 of the 66.9 TFLOP/s of
-/// NVIDIA's datasheet, as bf16's share of 989.4 was there. An H200 has the same multiprocessors,
-/// and memory that is faster by 4.8 to 3.35 TB/s (both datasheets), which is an estimate, too.
+/// the deterministic one, which is the default. fp32 is an estimate: 0.8 of the 66.9 TFLOP/s of
+/// NVIDIA's datasheet, which is the fraction that bf16 reached of its 989.4. An H200 has the same
+/// multiprocessors. Its memory is faster by 4.8 to 3.35 TB/s (both datasheets), which makes its
+/// rate an estimate, too.
 inline constexpr gpu_ceilings gpus[] = {{"h100",
                                          "an H100 (SXM, 80 GB)",
                                          3.00e12,
@@ -50,22 +51,22 @@ inline const gpu_ceilings& ceilings_of(std::string_view name) {
                        [&](const gpu_ceilings& c) { return c.name == name; });
 }
 
-/// What nodes of one op do in a step of one micro-batch, and the seconds that they take.
+/// The work of all nodes of one op in a step of one micro-batch, and the seconds that it takes.
 struct roofline_row {
   const char* op = "";
   std::int64_t nodes = 0;
   work does;
-  double seconds = 0, of_arithmetic = 0; ///< the second: of nodes that arithmetic holds back
+  double seconds = 0, of_arithmetic = 0; ///< of_arithmetic: seconds of nodes bound by arithmetic
 };
 struct roofline {
-  std::vector<roofline_row> rows;     ///< the longest first
-  double micro_batch = 0, update = 0; ///< seconds; `update` has all that is done once a step
-  std::int64_t tokens = 0;            ///< of a micro-batch on one rank
-  double model_flops = 0;             ///< of a micro-batch: the mean of stages
+  std::vector<roofline_row> rows;     ///< the longest time first
+  double micro_batch = 0, update = 0; ///< seconds; `update`: work that is done once a step
+  std::int64_t tokens = 0;            ///< tokens of a micro-batch on one rank
+  double model_flops = 0;             ///< operations of a micro-batch: mean over the stages
   double mfu(double peak) const { return model_flops / (micro_batch * peak); }
 };
 
-/// Operations a second that a node can do at most.
+/// Returns the operations a second that a node can reach.
 inline double arithmetic_of(const gpu_ceilings& c, const graph& g, const node& n) {
   const value& x = g.at(n.in[n.op->typed_by]);
   const bool gradient = n.op == &op::attention_grad;
@@ -74,7 +75,7 @@ inline double arithmetic_of(const gpu_ceilings& c, const graph& g, const node& n
   return c.products(x.type);
 }
 
-/// Of one rank of a pipeline stage; the wire between ranks is left out.
+/// Returns the roofline of one rank of a pipeline stage. Communication between ranks is left out.
 inline roofline roofline_of(const program_view& p, const gpu_ceilings& c, int of_stage = 0) {
   roofline all;
   const stage_shape s = stage_of(p, of_stage);
@@ -107,7 +108,8 @@ inline roofline roofline_of(const program_view& p, const gpu_ceilings& c, int of
   return all;
 }
 
-/// That of the stage whose micro-batch takes longest, for which the others wait, and its number.
+/// Returns the roofline of the stage whose micro-batch takes longest, for which the others wait,
+/// and the stage's number.
 inline std::pair<roofline, int> slowest_roofline(const program_view& p, const gpu_ceilings& c) {
   std::pair<roofline, int> slowest{roofline_of(p, c, 0), 0};
   for (int stage = 1; stage < p.numbers.ranks.pp; ++stage)

@@ -1,15 +1,6 @@
-// What each rank did when in some steps: its tasks, and its exchanges with other ranks, apart into
-// waiting for them and moving bytes. As a file in the Chrome trace event format, which
-// chrome://tracing and ui.perfetto.dev open.
-//
-//   timeline t(program, exchanges, micro_batches, 2);
-//   t.begin(11), session.profile(&t);       session.step(...);       t.end();
-//   const std::vector<std::string> all = agreement(hosts).gather(t.packed(hosts));
-//   trace_text(program, ranks.ranks(), all);                         on the first rank
-//
-// No rank can move what another has not begun: of the time that a rank waits for an exchange, it is
-// idle until the last rank of the group has started it too. So it takes the times of all ranks to
-// tell, and nothing that a backend does.
+// A timeline of the ranks in some steps: the tasks of each rank, and its exchanges with other
+// ranks, split into waiting for them and moving bytes. It is written as a file in the Chrome trace
+// event format, which chrome://tracing and ui.perfetto.dev open.
 #pragma once
 
 #include <megacpp/comm/timed.hpp>
@@ -35,7 +26,7 @@
 
 namespace mc {
 
-/// How a trace begins, by which it is told from other files.
+/// The beginning of a trace, by which it is told from other files.
 inline constexpr std::string_view trace_begin = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
 
 namespace detail {
@@ -46,9 +37,9 @@ struct timed_task {
 };
 struct timed_step {
   std::int64_t step, began, ended;
-  std::int64_t tasks, exchanges; ///< recorded until its end, those of the steps before included
+  std::int64_t tasks, exchanges; ///< numbers of records at its end, from the first step on
 };
-/// A timed_exchange as it goes to another process.
+/// A timed_exchange in a form that can be sent to another process.
 struct sent_exchange {
   collective what;
   axis_set over;
@@ -56,18 +47,18 @@ struct sent_exchange {
   std::array<char, 44> file;
   std::int64_t bytes, started, waited, done;
 };
-/// Of one barrier over all ranks.
+/// The clock of a rank at one barrier over all ranks.
 struct clock_reading {
   std::int64_t entered, left;
 };
 
-/// What one rank hands in.
+/// The times that one rank hands in.
 struct rank_times {
   std::vector<clock_reading> clocks;
   std::vector<timed_step> steps;
   std::vector<timed_task> tasks;
   std::vector<sent_exchange> exchanges;
-  std::int64_t ahead = 0; ///< of the first rank's clock
+  std::int64_t ahead = 0; ///< nanoseconds by which its clock is ahead of rank 0's
 
   template <class F> void each_list(F f) { f(clocks), f(steps), f(tasks), f(exchanges); }
 
@@ -95,8 +86,9 @@ struct rank_times {
   }
 };
 
-/// How far a clock is ahead of the first rank's, by barriers that both have passed: nobody leaves
-/// one before all have entered it. Clocks that may be one are one, as those of a machine are.
+/// Returns the nanoseconds by which a clock is ahead of the first rank's. It follows from barriers
+/// that both have passed, since no rank leaves a barrier before all have entered it. Clocks that
+/// may be equal are taken as equal, as those of one machine are.
 inline std::int64_t ahead_of(const std::vector<clock_reading>& first,
                              const std::vector<clock_reading>& clock) {
   std::int64_t least = std::numeric_limits<std::int64_t>::min(),
@@ -108,16 +100,16 @@ inline std::int64_t ahead_of(const std::vector<clock_reading>& first,
   return first.empty() || (least <= 0 && 0 <= most) ? 0 : least + (most - least) / 2;
 }
 
-/// Which exchange one is, among those of all ranks: the group by its axes and its first rank, or
-/// the two ranks of a pair; how many it had before in this step.
+/// The key of an exchange, the same on all its ranks: the group by its axes and its first rank, or
+/// the two ranks of a pair; the step; and the number of exchanges before it in this step.
 using exchange_key = std::tuple<int, int, int, std::int64_t, std::int64_t>;
 struct latest {
   std::int64_t started = std::numeric_limits<std::int64_t>::min();
   int rank = -1;
 };
 
-/// "rank 3 (tp 1, dp 0, pp 0)": its coordinates on the axes that have several ranks; of the expert
-/// mesh where that is another one.
+/// Returns "rank 3 (tp 1, dp 0, pp 0)", with the coordinates on all axes that have several ranks;
+/// those of the expert mesh if it differs.
 inline std::string rank_text(const mesh& m, int rank) {
   const coordinates at = coordinates_of(m, rank);
   const bool folds = m.of(axis::ep) > 1 || m.of(axis::etp) != m.of(axis::tp);
@@ -133,14 +125,16 @@ inline std::string rank_text(const mesh& m, int rank) {
 /// Collects the events of a trace.
 class trace_writer {
 public:
-  enum track : std::uint8_t { steps = 1, tasks, communication, idle }; // from 1: 0 means no thread
+  /// Tracks count from 1, since 0 means no thread.
+  enum track : std::uint8_t { steps = 1, tasks, communication, idle };
   static constexpr std::array<const char*, 4> track_names{"steps", "tasks", "communication",
                                                           "idle"};
 
   void event(int rank, track on, std::int64_t begin, std::int64_t end, std::string what) {
     events_.push_back({begin, std::max<std::int64_t>(0, end - begin), rank, on, std::move(what)});
   }
-  /// In the order of their begin, counted from the first one's.
+  /// Returns the trace as text, with events in the order of their begin. Times are counted from the
+  /// first event.
   std::string text(const mesh& m, std::string_view program) {
     std::stable_sort(events_.begin(), events_.end(), [](const entry& a, const entry& b) {
       return std::tie(a.begin, a.rank, a.on) < std::tie(b.begin, b.rank, b.on);
@@ -189,11 +183,12 @@ private:
 
 } // namespace detail
 
-/// Records a rank's training steps. Its memory is reserved when it is made.
+/// Records a rank's training steps. The constructor reserves all its memory.
 class timeline final : public step_clock {
 public:
-  /// For so many steps of so many micro-batches. `p`: of all ranks; `exchanges`: this rank's, or
-  /// nullptr if it is alone. Both must outlive this.
+  /// Makes room for `steps` steps of `micros` micro-batches. `p`: the program of all ranks.
+  /// `exchanges`: the communicator of this rank, or nullptr if it is the only rank. Both must
+  /// outlive this object.
   timeline(const program_view& p, timed_communicator* exchanges, int micros, int steps)
       : exchanges_of_(exchanges) {
     const int stage =
@@ -206,7 +201,8 @@ public:
     bool rounds = false;
     for (const part_view& part : p.parts) rounds = rounds || part.g->region_count > 0;
     const std::size_t listed = calls_of(p, exchanges->ranks(), stage, micros).size();
-    exchanges_.reserve(room * listed * (rounds ? 2 : 1)); // as the tokens choose experts
+    // There are more rounds if tokens choose experts unevenly.
+    exchanges_.reserve(room * listed * (rounds ? 2 : 1));
   }
   timeline(const timeline&) = delete;
   timeline& operator=(const timeline&) = delete;
@@ -214,13 +210,13 @@ public:
     if (exchanges_of_ != nullptr) exchanges_of_->forget();
   }
 
-  /// A step begins, whose nodes another clock may be told of.
+  /// Begins a step. `nodes`: another clock that is told the times of the step's nodes.
   void begin(std::int64_t step, step_clock* nodes = nullptr) {
     nodes_ = nodes;
     if (exchanges_of_ != nullptr) exchanges_of_->record(&exchanges_);
     steps_.push_back({step, monotonic_nanoseconds(), 0, 0, 0});
   }
-  /// It has ended; or was given up, and is forgotten.
+  /// Ends a step. A step that is not `whole` was given up, and its records are dropped.
   void end(bool whole = true) {
     detail::timed_step& s = steps_.back();
     s.ended = monotonic_nanoseconds();
@@ -243,7 +239,7 @@ public:
     if (tasks_.size() < tasks_.capacity()) tasks_.push_back({done, began, ended});
   }
 
-  /// What trace_text takes of each rank. All ranks ask at the same time.
+  /// Returns this rank's times as bytes for trace_text. All ranks call it at the same time.
   std::string packed(communicator& hosts) const {
     detail::rank_times r;
     if (ranks_of(hosts.ranks()) > 1)
@@ -270,11 +266,12 @@ private:
   std::vector<timed_exchange> exchanges_;
 };
 
-/// The trace of all ranks of a program, of what each has packed: a process a rank, of four tracks.
-///   steps          each with the milliseconds that the rank computed, communicated and was idle
-///   tasks          as `describe` names them, with micro-batch and layer
-///   communication  exchanges, from when all ranks of the group had come
-///   idle           waiting for a rank, that came last
+/// Returns the trace of all ranks of a program, from the bytes that each has packed. A rank is a
+/// process of the trace, with four tracks:
+///   steps          each step, with the milliseconds of computing, communication and idling
+///   tasks          tasks by the names that `describe` gives them, with micro-batch and layer
+///   communication  exchanges, from the time when all ranks of the group have come
+///   idle           waiting for the rank that came last
 inline std::string trace_text(const program_view& p, const mesh& m,
                               const std::vector<std::string>& packed) {
   using namespace detail;
@@ -289,7 +286,7 @@ inline std::string trace_text(const program_view& p, const mesh& m,
       e.started -= r.ahead, e.waited -= r.ahead, e.done -= r.ahead;
   }
 
-  // f(rank, step, exchange, key) in the order of each rank.
+  // Calls f(rank, step, exchange, key) for all exchanges, in the order of each rank.
   const auto each_exchange = [&](auto f) {
     for (std::size_t r = 0; r < ranks.size(); ++r) {
       std::int64_t i = 0;

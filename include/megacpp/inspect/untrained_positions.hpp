@@ -1,4 +1,4 @@
-// Positions that a run does not train.
+// The positions that a run does not train.
 #pragma once
 
 #include <megacpp/run/view.hpp>
@@ -11,8 +11,8 @@
 
 namespace mc {
 
-/// A line for each table of positions that sequences of this many tokens are too short to train
-/// whole.
+/// Returns a sentence for each table of positions of which sequences of this length train only the
+/// first rows.
 inline std::vector<std::string> untrained_positions(const program_view& p, std::int64_t sequence) {
   std::vector<std::string> lines;
   for (int number = 0; number <= p.kinds() + 1; ++number) {

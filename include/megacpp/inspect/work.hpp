@@ -1,4 +1,4 @@
-// Arithmetic and memory traffic of a program, and the speed of products on this machine.
+// The arithmetic and memory traffic of a program, and the speed of matrix products on this machine.
 #pragma once
 
 #include <megacpp/exec/device.hpp>
@@ -12,8 +12,8 @@
 
 namespace mc {
 
-/// Work of one node on one rank, by its op's cost function, or else inputs read and outputs written
-/// once.
+/// Returns the work of one node on one rank by its op's cost function, or else as reading its
+/// inputs and writing its outputs once.
 inline work node_work(const graph& g, const node& n) {
   if (n.op->cost != nullptr) return n.op->cost(g, n);
   work w;
@@ -24,7 +24,7 @@ inline work node_work(const graph& g, const node& n) {
   return w;
 }
 
-/// What a node asks of its communicator, over groups of more than one rank.
+/// Returns the calls that a node makes to its communicator, over groups of more than one rank.
 inline std::vector<transfer> node_wire(const graph& g, const node& n, const mesh& ranks) {
   std::vector<transfer> calls;
   if (n.op->wire == nullptr) return calls;
@@ -46,7 +46,7 @@ inline work times(work w, std::int64_t n) {
   return {w.flops * n, w.read * n, w.written * n, w.again * n};
 }
 
-/// Work of one rank of a pipeline stage in one optimizer step of so many micro-batches.
+/// The work of one rank of a pipeline stage in one optimizer step.
 struct step_work {
   work prologue, forward, backward, update; ///< update: epilogue, norm, clip, optimizer
   work total() const {
@@ -58,8 +58,8 @@ struct step_work {
   }
 };
 
-/// The update on one stage, which has its own layers alone, over ranks of these numbers. Its nodes
-/// are those of the program's.
+/// Returns the update graph of one stage, which has only the stage's layers, over ranks of this
+/// mesh. Its nodes are those of the program's update.
 inline graph update_of_stage(const program_view& p, const stage_shape& s, const mesh& ranks = {}) {
   return update_graph(stores_of_stage(p, s, ranks), p.update().g->ranks, p.numbers.precision);
 }
@@ -68,7 +68,7 @@ inline step_work work_of_step(const program_view& p, std::int64_t micro_batches,
   step_work w;
   const stage_shape s = stage_of(p, of_stage);
   const graph update = update_of_stage(p, s);
-  bool begun = false;                                  // the first micro-batch
+  bool begun = false;                                  // the first micro-batch has begun
   for (const task& t : training_step(s.training, 1)) { // all micro-batches are alike
     begun = begun || t.micro >= 0;
     if (t.what != action::run) continue;
@@ -83,10 +83,10 @@ inline step_work work_of_step(const program_view& p, std::int64_t micro_batches,
 
 namespace detail {
 
-/// The nodes of the backward pass that compute what one of the forward pass has computed.
+/// Returns for each node whether it is in the backward pass and repeats a node of the forward pass.
 inline std::vector<bool> repeated_nodes(const graph& g) {
   std::vector<bool> repeated(static_cast<std::size_t>(g.node_count));
-  // the value of the forward pass that it is a copy of; itself: none
+  // for each value, the value of the forward pass that it repeats, or itself
   std::vector<value_id> first(static_cast<std::size_t>(g.value_count));
   for (std::size_t v = 0; v < first.size(); ++v) first[v] = static_cast<value_id>(v);
   const auto first_of = [&](value_id v) { return v < 0 ? v : first[static_cast<unsigned>(v)]; };
@@ -112,8 +112,8 @@ inline std::vector<bool> repeated_nodes(const graph& g) {
   return repeated;
 }
 
-/// Operations that the model needs of a part for one micro-batch; `below`: also for the gradient of
-/// the stream that the part reads.
+/// Returns the operations that the model needs in a part for one micro-batch. `below`: it also
+/// needs the gradient of the stream that the part reads.
 inline std::int64_t flops_needed_of(const graph& g, bool below) {
   const std::vector<bool> repeated = repeated_nodes(g);
   std::vector<bool> needed(static_cast<std::size_t>(g.value_count));
@@ -135,7 +135,7 @@ inline std::int64_t flops_needed_of(const graph& g, bool below) {
   return flops;
 }
 
-/// Whether gradients change a parameter of a part.
+/// Returns whether gradients change a parameter of a part.
 inline bool is_trained(const graph& g) {
   for (int i = 0; i < g.parameter_count; ++i)
     if (!g.parameters[i].frozen && g.parameters[i].update == update_rule::adamw) return true;
@@ -144,11 +144,12 @@ inline bool is_trained(const graph& g) {
 
 } // namespace detail
 
-/// Operations that the model needs of one rank of a stage in such a step, whatever the program
-/// computes again (Chowdhery et al. 2022, appendix B): those of the forward pass, and those of the
-/// backward pass without which there would be no gradient of some trained parameter. So a product
-/// of the forward pass counts three times, twice where its weight is frozen, and once where nothing
-/// is trained in its part and below. A loss that makes its gradients at once is counted with these.
+/// Returns the operations that the model needs on one rank of a stage in a step, without those that
+/// the program computes again (Chowdhery et al. 2022, appendix B). It counts the forward pass, and
+/// the nodes of the backward pass on which the gradient of a trained parameter depends. So a
+/// product of the forward pass counts three times; twice if its weight is frozen; and once if
+/// nothing is trained in its part and below. A loss that computes its gradients at once is counted
+/// with them.
 inline std::int64_t model_flops(const program_view& p, std::int64_t micro_batches, int of_stage) {
   std::int64_t flops = 0;
   const stage_shape s = stage_of(p, of_stage);
@@ -162,8 +163,9 @@ inline std::int64_t model_flops(const program_view& p, std::int64_t micro_batche
   return flops * micro_batches;
 }
 
-/// Measures the floating-point operations a second of a square product of 1024 on the main lane,
-/// behind what was started there. Its operands are reserved once. The device must outlive it.
+/// Measures the floating-point operations a second of a square matrix product of 1024 on the main
+/// lane, behind work that was started there. Its operands are reserved once. The device must
+/// outlive this object.
 class product_speed {
 public:
   product_speed(device& on, dtype type)
@@ -177,15 +179,15 @@ public:
                  "a smaller micro-batch or sequence");
   }
 
-  /// Bytes of the operands and the result.
+  /// Returns the bytes of the operands and the result.
   static constexpr std::int64_t bytes_of(dtype type) { return 3 * n * n * size_of(type); }
   static product_shape shape_of(dtype type) {
     return make_product_shape(product_kind::forward, type, n, n, n);
   }
-  /// The best of those that fit into a tenth of a second.
+  /// Returns the best rate of the products that fit into a tenth of a second.
   double measure() {
     double best = 0, spent = 0;
-    for (int i = 0; i < 3 || spent < 0.1; ++i) { // the first one touches the memory
+    for (int i = 0; i < 3 || spent < 0.1; ++i) { // the first product touches the memory
       lane_.record(*began_);
       square_.execute({.on = lane_, .a = x_.data(), .b = w_.data(), .out = y_.data()});
       lane_.record(*ended_);
