@@ -1,4 +1,7 @@
 // Groups of ranks that talk to each other: numbers of ranks, their coordinates, and groups.
+//
+// Ranks are numbered as in Megatron-LM: tp varies fastest, then cp, dp and pp. The expert mesh
+// folds over the same ranks: etp varies fastest, then ep, edp and pp.
 #pragma once
 
 #include <megacpp/plan/boxes.hpp>

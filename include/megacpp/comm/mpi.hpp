@@ -1,5 +1,25 @@
 // Ranks as processes, which exchange messages by MPI. Units that are compiled with MEGACPP_WITH_MPI
 // include it.
+//
+//   mpi_ranks ranks;                                         joins the other processes
+//   ranks.run(m, patience, [&](communicator& hosts) { ... });   runs this process's rank of a mesh
+//   ranks.finish();                                          or end(code), which ends all processes
+//
+// Every exchange consists of messages between two ranks. MPI's own collectives are not used, since
+// they add in an order of their own. A short all-reduce is one message to each other rank, with all
+// elements. A longer one goes in rounds of bounded memory: each rank sends the others their parts,
+// adds its own part in the order of ranks, and sends the sum to everyone. Elements that are only
+// moved go from `in` to `out` without a further copy.
+//
+// A message is known by its plane, which has an MPI communicator, by its sender and by its tag. The
+// tag holds the axes of the group and the number of exchanges before it over the group; between two
+// ranks it holds the channel. Messages of one exchange between two ranks arrive in the order in
+// which they are sent (MPI 3.1, section 3.5).
+//
+// A rank that waits advances all exchanges that it has started, of both planes, and sleeps briefly
+// between looks, since there may be more ranks than processors. It asks the rank whose message is
+// missing which rank that one waits for, and so on, until a rank does not answer or has ended. The
+// error that ends the wait, when patience is over, names that rank.
 #pragma once
 
 #if defined(MEGACPP_WITH_MPI)

@@ -1,6 +1,15 @@
 // A timeline of the ranks in some steps: the tasks of each rank, and its exchanges with other
 // ranks, split into waiting for them and moving bytes. It is written as a file in the Chrome trace
 // event format, which chrome://tracing and ui.perfetto.dev open.
+//
+//   timeline t(program, exchanges, micro_batches, 2);
+//   t.begin(11), session.profile(&t);       session.step(...);       t.end();
+//   const std::vector<std::string> all = agreement(hosts).gather(t.packed(hosts));
+//   trace_text(program, ranks.ranks(), all);                         on the first rank
+//
+// A rank is idle while it waits for an exchange that another rank of the group has not started,
+// since no rank can move bytes before. So idle times follow from the start times of all ranks,
+// whatever the backend does.
 #pragma once
 
 #include <megacpp/comm/timed.hpp>
@@ -133,7 +142,7 @@ public:
   void event(int rank, track on, std::int64_t begin, std::int64_t end, std::string what) {
     events_.push_back({begin, std::max<std::int64_t>(0, end - begin), rank, on, std::move(what)});
   }
-  /// Returns the trace as text, with events in the order of their begin. Times are counted from the
+  /// Returns the trace as text, with events in the order of their beginning. Times count from the
   /// first event.
   std::string text(const mesh& m, std::string_view program) {
     std::stable_sort(events_.begin(), events_.end(), [](const entry& a, const entry& b) {

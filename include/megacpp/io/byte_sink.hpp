@@ -1,4 +1,4 @@
-// How the bytes of a file being written travel from who has them to who stores them.
+// The function by which the bytes of a file travel from their producer to its writer.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace mc {
 
-/// Takes the next bytes of a file. What it throws ends the writing.
+/// A function that takes the next bytes of a file. An exception that it throws ends the writing.
 using byte_sink = std::function<void(std::span<const std::byte>)>;
 
 } // namespace mc

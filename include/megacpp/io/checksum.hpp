@@ -1,12 +1,13 @@
-// Checksums of files: XXH64 of every stretch of checksum_chunk bytes.
+// The checksums of files: XXH64 of every stretch of checksum_chunk bytes.
 //
-// XXH64 (Y. Collet, "xxHash fast digest algorithm", specification 0.2.0, seed 0). Four lanes of 64
-// bits over stripes of 32 bytes,
+// XXH64 (Y. Collet, "xxHash fast digest algorithm", specification 0.2.0, seed 0). Four sums of 64
+// bits go over stripes of 32 bytes,
 //
-//   lane = rotl(lane + word * P2, 31) * P1
+//   sum = rotl(sum + eight bytes * P2, 31) * P1
 //
-// then the lanes, the length and the rest of fewer than 32 bytes are folded into one word, whose
-// bits a last sequence of multiplications and shifts mixes. Not a protection against forgery.
+// and then the sums, the length and the last bytes, fewer than 32, are folded into one number,
+// whose bits a final sequence of multiplications and shifts mixes. The checksum is no protection
+// against forgery.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +23,7 @@
 
 namespace mc {
 
-/// The hash of bytes that come in any number of pieces.
+/// The XXH64 hash of bytes that are added in any number of pieces.
 class xxh64 {
 public:
   void add(std::span<const std::byte> bytes) {
@@ -91,10 +92,11 @@ private:
   std::uint64_t length_ = 0;
 };
 
-/// Bytes under one checksum: a fault is found to within so many, and threads share a file.
+/// Bytes under one checksum. A fault is located to within so many bytes, and threads share the work
+/// on a file.
 inline constexpr std::uint64_t checksum_chunk = 4u << 20;
 
-/// The checksums of a file that is written front to back.
+/// The checksums of a file that is written from beginning to end.
 class chunk_checksums {
 public:
   void add(std::span<const std::byte> bytes) {
@@ -108,7 +110,8 @@ public:
     }
   }
   std::uint64_t size() const { return size_; }
-  /// One a chunk, the last one shorter; call once, at the end.
+  /// Returns one checksum for each stretch; the last stretch may be shorter. It is called once, at
+  /// the end.
   std::vector<std::uint64_t> finish() {
     if (filled_ > 0) close();
     return std::move(values_);
@@ -126,11 +129,11 @@ private:
   std::uint64_t size_ = 0, filled_ = 0;
 };
 
-/// What is known of a file that was written.
+/// The name, size and checksums of a file that was written.
 struct file_record {
   std::string name;
   std::uint64_t bytes = 0;
-  std::vector<std::uint64_t> checksums; ///< of each chunk
+  std::vector<std::uint64_t> checksums; ///< one for each stretch of checksum_chunk bytes
 };
 
 } // namespace mc

@@ -1,4 +1,5 @@
-// Time for measuring and for deadlines: monotonic, so a corrected wall clock changes nothing.
+// Time for measurements and deadlines. It is monotonic, so that setting the wall clock changes
+// nothing.
 #pragma once
 
 #include <chrono>
@@ -6,20 +7,20 @@
 
 namespace mc {
 
-/// The clock by which everything is measured and waited for.
+/// The clock of all measurements and deadlines.
 using steady = std::chrono::steady_clock;
 
-/// Nanoseconds since a fixed moment of this machine.
+/// Returns the nanoseconds since a fixed moment of this machine.
 inline std::int64_t monotonic_nanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(steady::now().time_since_epoch())
       .count();
 }
-/// Seconds since that moment.
+/// Returns the seconds since that moment.
 inline double monotonic_seconds() {
   return std::chrono::duration<double>(steady::now().time_since_epoch()).count();
 }
 
-/// Seconds since 1970 in UTC, to a millisecond: what other programs know a moment by.
+/// Returns the seconds since 1970 in UTC, to a millisecond, by which other programs know the time.
 inline double wall_seconds() {
   using namespace std::chrono;
   return static_cast<double>(
@@ -27,7 +28,7 @@ inline double wall_seconds() {
          1e3;
 }
 
-/// Seconds since construction.
+/// Counts the seconds since its construction.
 class stopwatch {
 public:
   double seconds() const { return monotonic_seconds() - begin_; }

@@ -1,4 +1,5 @@
-// Ownership of a POSIX file descriptor, opening one to write, and the words for an errno value.
+// The ownership of a POSIX file descriptor, opening a file to write, and sentences about errno
+// values.
 #pragma once
 
 #include <cerrno>
@@ -13,7 +14,8 @@
 
 namespace mc {
 
-/// "No space left on device" for ENOSPC; thread-safe, always in English.
+/// Returns the reason that an errno value stands for, such as "No space left on device" for ENOSPC.
+/// It is thread-safe and always in English.
 inline std::string reason_of(int error_number) {
   std::string reason = std::generic_category().message(error_number);
   if (error_number == EMFILE) reason += " (ulimit -n raises the limit)";
@@ -22,13 +24,13 @@ inline std::string reason_of(int error_number) {
   return reason;
 }
 
-/// The same of a file or folder that is read, with what to do where rights are lacking.
+/// Returns the reason why a file or folder cannot be read, with advice if permissions are missing.
 inline std::string reason_not_to_read(int error_number) {
   const bool rights = error_number == EACCES || error_number == EPERM;
   return reason_of(error_number) + (rights ? "; check its permissions" : "");
 }
 
-/// Closes a file descriptor at the end of its life. -1 is "none".
+/// Owns a file descriptor, and closes it at the end of its life. -1 stands for none.
 class descriptor {
 public:
   descriptor() = default;
@@ -46,8 +48,8 @@ public:
   int get() const { return number_; }
   explicit operator bool() const { return number_ >= 0; }
 
-  /// Closes now; false, with errno set, if the kernel reports an error (which for a written file
-  /// can be the first word of a failed write).
+  /// Closes the descriptor now. Returns false, with errno set, if the kernel reports an error,
+  /// which may be the first sign of a failed write.
   bool reset() {
     const int number = std::exchange(number_, -1);
     return number < 0 || ::close(number) == 0;
@@ -57,19 +59,19 @@ private:
   int number_ = -1;
 };
 
-/// Opens a file to write, with further flags of open. A pipe that nobody reads is ENXIO, not a wait
-/// without end. None, with errno set, if it cannot be.
+/// Opens a file to write, with further flags of open. A pipe that nobody reads gives ENXIO, not an
+/// endless wait. Returns none, with errno set, on failure.
 inline descriptor open_to_write(const std::string& path, int flags) {
   descriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK | flags, 0666));
   if (file) ::fcntl(file.get(), F_SETFL, ::fcntl(file.get(), F_GETFL) & ~O_NONBLOCK);
   return file;
 }
-/// Advice behind the reason why something cannot be written, such as to `choose_another`; "" where
-/// the reason says it.
+/// Returns advice that follows the reason why a file cannot be written, such as to
+/// `choose_another`; "" if the reason contains the advice.
 inline std::string advice_on_writing(int error_number, std::string_view choose_another) {
   std::string advice;
   switch (error_number) {
-  case EMFILE: // the limit is named
+  case EMFILE: // the reason names the limit
   case ENFILE:
   case EFBIG:
   case ENOMEM: return "";
@@ -83,7 +85,7 @@ inline std::string advice_on_writing(int error_number, std::string_view choose_a
   return advice += choose_another;
 }
 
-/// Why not, in words.
+/// Returns the reason why a file cannot be written.
 inline std::string reason_not_to_write(const std::string& path, int error_number) {
   struct stat s {};
   if (error_number != ENXIO || ::stat(path.c_str(), &s) != 0) return reason_of(error_number);

@@ -1,4 +1,4 @@
-// What went wrong, as one sentence a user can act on, and the exit code of its class.
+// Errors: one sentence that a user can act on, and the exit code of the kind of error.
 #pragma once
 
 #include <stdexcept>
@@ -8,7 +8,7 @@
 
 namespace mc {
 
-/// Exit codes of every megacpp program (docs/errors.md). Never 0 on failure.
+/// The exit codes of every megacpp program (docs/errors.md). A failure is never 0.
 enum class exit_code : int {
   success = 0,
   internal = 1,     // a fault of megacpp itself
@@ -24,7 +24,8 @@ enum class exit_code : int {
   ranks = 11,       // a rank did not come to the others, or has gone
 };
 
-/// An error with a sentence: what, where (file, offset, field, rank), and what to do.
+/// An error with a sentence that says what is wrong, where (file, offset, field, rank), and what to
+/// do.
 class error : public std::runtime_error {
 public:
   error(exit_code c, const std::string& sentence) : std::runtime_error(sentence), code_(c) {}
@@ -51,8 +52,8 @@ private:
   std::vector<std::string> sentences_;
 };
 
-/// An error that leaves open whether a file or folder is what it should be, such as one that could
-/// not be opened: nothing may be taken in its place.
+/// An error that leaves open whether a file or folder is right, such as one that could not be
+/// opened. No other file may be taken in its place.
 class unexamined : public error {
 public:
   using error::error;

@@ -1,4 +1,4 @@
-// Model folders: what is one, and reading files beneath one.
+// Model folders: how they are recognised, and how files in them are read.
 #pragma once
 
 #include <megacpp/io/descriptor.hpp>
@@ -26,20 +26,21 @@
 
 namespace mc {
 
-/// True for a name that can only be an entry of the folder it is looked up in.
+/// Returns whether a name can only be that of an entry directly in a folder.
 inline bool is_bare_name(std::string_view name) {
   return !name.empty() && name.size() <= 255 && name != "." && name != ".." &&
          name.find('/') == std::string_view::npos && name.find('\0') == std::string_view::npos;
 }
 
-/// What a model folder has of its tokenizer and of how it writes: it goes along with the weights.
+/// The files of a model folder that belong to its tokenizer and to generation. They are copied
+/// along with the weights.
 inline constexpr std::string_view tokenizer_file_names[] = {
     "tokenizer.json",      "tokenizer_config.json", "vocab.json",
     "merges.txt",          "added_tokens.json",     "special_tokens_map.json",
     "chat_template.jinja", "generation_config.json"};
 
-/// True for the names of files that megacpp writes into a model folder. A folder that holds
-/// anything else is never replaced.
+/// Returns whether megacpp writes files of this name into a model folder. A folder that holds any
+/// other file is never replaced.
 inline bool is_model_file(std::string_view name) {
   return std::ranges::find(tokenizer_file_names, name) != std::end(tokenizer_file_names) ||
          name == "config.json" || name == "characters.json" ||
@@ -49,8 +50,8 @@ inline bool is_model_file(std::string_view name) {
 
 namespace detail {
 
-/// Names what stands in a folder in the place of a model's weights, and says what to do: the end of
-/// a sentence about the folder. "" where nothing that is known stands there.
+/// Names the file that stands in a folder in place of a model's weights, and says what to do, as
+/// the end of a sentence about the folder. "" if there is no such file.
 inline std::string foreign_weights(std::vector<std::string> names) {
   std::ranges::sort(names);
   const auto first = [&](const auto& is) -> const std::string* {
@@ -109,22 +110,22 @@ inline std::string foreign_weights(std::vector<std::string> names) {
 
 } // namespace detail
 
-/// The name without which a folder is not a model folder.
+/// The file that every model folder has.
 inline constexpr const char* model_folder_marker = "config.json";
 
-/// Which folders folder_writer replaces: those that hold nothing but these names.
+/// A kind of folder that folder_writer may replace: one that holds files of these names alone.
 struct folder_kind {
   const char* name;
   bool (*holds)(std::string_view);
-  const char* marker; ///< the name that such a folder has; null: none is needed
-  const char* first;  ///< removed before the others: what lacks it is not whole
+  const char* marker; ///< a file that every such folder has; null: none
+  const char* first;  ///< the file that is removed first: a folder without it is incomplete
 };
 inline constexpr folder_kind model_kind{"model", is_model_file, model_folder_marker,
                                         model_folder_marker};
 
 namespace detail {
 
-/// Names in an open folder, without . and ..; nothing if it cannot be listed.
+/// Returns the names in an open folder, without . and ..; nothing if it cannot be listed.
 inline std::optional<std::vector<std::string>> list_folder(int folder) {
   const int copy = ::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (copy < 0) return std::nullopt;
@@ -135,7 +136,7 @@ inline std::optional<std::vector<std::string>> list_folder(int folder) {
   }
   std::vector<std::string> names;
   for (;;) {
-    errno = 0; // the memory of a name may set it, and be there all the same
+    errno = 0; // allocating a name may set errno without an error
     const dirent* const entry = ::readdir(dir);
     if (entry == nullptr) break;
     const std::string_view name = entry->d_name;
@@ -154,7 +155,7 @@ inline bool is_link(int folder, const std::string& name) {
   return ::fstatat(folder, name.c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(s.st_mode);
 }
 
-/// Not a link, a folder or a device.
+/// Returns whether a name is that of a regular file: not of a link, a folder or a device.
 inline bool is_plain_file(int folder, const std::string& name) {
   struct stat s {};
   return ::fstatat(folder, name.c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(s.st_mode);
@@ -162,10 +163,10 @@ inline bool is_plain_file(int folder, const std::string& name) {
 
 } // namespace detail
 
-/// A folder opened for reading. Files are opened beneath it by bare name, and symbolic links are
-/// not followed, so a weight index cannot name a file outside. A name that was opened stays that
-/// file until close_files(): what was verified is what is read, also once others have removed it.
-/// For one thread at a time.
+/// A folder that is open for reading. Files are opened in it by bare name, and symbolic links are
+/// not followed, so that a weight index cannot name a file outside. A name that was opened stays
+/// the same file until close_files(): the bytes that were verified are those that are read, even if
+/// others have removed the file. One thread may use it at a time.
 class model_folder {
 public:
   explicit model_folder(std::string path) : path_(std::move(path)) {
@@ -183,9 +184,9 @@ public:
                                               reason_not_to_read(errno)));
   }
 
-  /// A folder in a folder, by bare name, or where a symbolic link of that name leads: whoever moved
-  /// a state to a larger disk left one. Where a link leads may come back, so one that leads nowhere
-  /// leaves open what it names.
+  /// Opens a folder in a folder by its bare name, or through a symbolic link of that name, as a
+  /// user leaves one who moves a state to a larger disk. If a link leads nowhere, its target may
+  /// come back: the error is `unexamined`.
   model_folder(const model_folder& above, const std::string& name)
       : path_(above.path_ + '/' + name),
         folder_(::openat(above.folder_.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
@@ -202,7 +203,7 @@ public:
 
   const std::string& path() const { return path_; }
   int get() const { return folder_.get(); }
-  /// Names of its entries, in no order. Throws mc::error(exit_code::model).
+  /// Returns the names of the folder's entries, in no order. Throws mc::error(exit_code::model).
   std::vector<std::string> names() const {
     auto list = detail::list_folder(folder_.get());
     if (!list)
@@ -216,7 +217,8 @@ public:
            (is_bare_name(name) &&
             ::fstatat(folder_.get(), name.c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0);
   }
-  /// True if it certainly has no such entry, which is less than that contains() is false.
+  /// Returns whether the folder certainly has no such entry. If that is unknown, both contains()
+  /// and lacks() are false.
   bool lacks(const std::string& name) const {
     struct stat s {};
     return ::fstatat(folder_.get(), name.c_str(), &s, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT;
@@ -244,7 +246,7 @@ public:
                   fmt::format("the model folder {} has no file {}; it {}", path_, name,
                               other.empty() ? "is incomplete or not a model" : other));
     }
-    if (errno == ELOOP) // and what it leads to may be right
+    if (errno == ELOOP) // the target of the link may be right
       throw unexamined(exit_code::model,
                        fmt::format("{} is a symbolic link, and links are not followed out of a "
                                    "model folder; copy the folder with cp -rL, or download it with "
@@ -253,7 +255,8 @@ public:
     throw unexamined(exit_code::model,
                      fmt::format("cannot open {}: {}", full, reason_not_to_read(errno)));
   }
-  /// Lets go of the files that were opened: those that were removed take room until then.
+  /// Closes the files that were opened. Files that others have removed take space on the disk until
+  /// then.
   void close_files() { opened_.clear(); }
 
 private:

@@ -1,4 +1,4 @@
-// Where a folder is to appear, and the folders above it that are made for that.
+// The target of a save: where a folder is to appear, and the folders above it that are made for it.
 #pragma once
 
 #include <megacpp/io/descriptor.hpp>
@@ -26,7 +26,7 @@ namespace mc {
 
 namespace detail {
 
-/// `rest`: what follows from it, for the end of the sentence.
+/// Returns an error about a path. `rest`: the end of the sentence, about the consequences.
 inline error output_error(std::string_view what, std::string_view path, int error_number,
                           std::string_view rest = "") {
   return error(exit_code::output,
@@ -34,16 +34,18 @@ inline error output_error(std::string_view what, std::string_view path, int erro
                            advice_on_writing(error_number, "choose another folder"), rest));
 }
 
-/// What file systems give at once.
+/// Bytes that file systems allocate at once.
 inline constexpr std::uint64_t page_bytes = 4096;
 
-/// What a file system has for a user, or what something takes of it. Inodes: files and folders.
+/// The space of a file system for a user, or the space that a save takes. Each file and each folder
+/// takes an inode.
 struct disk_room {
   std::uint64_t bytes = 0, inodes = 0;
 };
 
-/// What is left to this user in the file system of an open folder; the most there is of what it
-/// does not count, such as the bytes of ramfs. Throws mc::error.
+/// Returns the space that is left to this user in the file system of an open folder. A number that
+/// the file system does not limit, such as the bytes of ramfs, is the largest number. Throws
+/// mc::error.
 inline disk_room room_left(int folder, std::string_view path) {
   struct statvfs s {};
   if (::fstatvfs(folder, &s) != 0) throw output_error("examine the space of", path, errno);
@@ -52,9 +54,9 @@ inline disk_room room_left(int folder, std::string_view path) {
           s.f_files == 0 ? any : std::uint64_t{s.f_favail}};
 }
 
-/// Has the file system give a file its room, which asks quotas too. False if it cannot without
-/// writing: then the file has its size alone. Throws mc::error, also beyond a limit on the size of
-/// files.
+/// Allocates the space of a file in the file system, which checks quotas, too. Returns false if the
+/// file system can only allocate by writing: then the file just gets its size. Throws mc::error,
+/// also for a size beyond the limit on files.
 inline bool take_room(int file, std::uint64_t size, std::string_view path, std::string_view rest) {
   const auto bytes = static_cast<::off_t>(size);
   int taken = 0;
@@ -66,15 +68,14 @@ inline bool take_room(int file, std::uint64_t size, std::string_view path, std::
   return false;
 }
 
-/// Makes what happened to the names in a folder durable. False, with errno set, if that failed.
-/// Where a file system does not know it of folders (some of FUSE and of the network), there is
-/// nothing to be done.
+/// Makes changes to the names in a folder durable. Returns false, with errno set, on failure. Some
+/// file systems (of FUSE or of the network) cannot do this for folders, which is no failure.
 inline bool sync_folder(int folder) {
   return ::fsync(folder) == 0 || errno == EINVAL || errno == EOPNOTSUPP;
 }
 
-/// Folders that were made for what is to be saved. Unless something was, those that are still empty
-/// go again with the object.
+/// Folders that were made for a save. The destructor removes those that are still empty, unless
+/// keep() was called.
 class made_folders {
 public:
   made_folders() = default;
@@ -84,8 +85,9 @@ public:
     for (auto path = made_.rbegin(); path != made_.rend(); ++path) ::rmdir(path->c_str());
   }
 
-  /// Creates a folder and those above it that are missing, each durable before the next. What
-  /// prevented the first, as errno; 0 if nothing did. Throws mc::error if they are not durable.
+  /// Creates a folder and the missing ones above it, each durable before the next. Returns the
+  /// errno of the first failure; 0 if there is none. Throws mc::error if a folder cannot be made
+  /// durable.
   int create(const std::filesystem::path& path) {
     struct stat s {};
     if (path.empty() || ::stat(path.c_str(), &s) == 0) return 0;
@@ -100,7 +102,7 @@ public:
     if (!sync_folder(parent.get())) throw output_error("make durable", path.native(), errno);
     return 0;
   }
-  /// Something was saved: the folders stay.
+  /// Lets the folders stay, because something was saved in them.
   void keep() { made_.clear(); }
 
 private:
@@ -109,11 +111,11 @@ private:
 
 } // namespace detail
 
-/// Where a folder is to appear: by its path, or by its name in a folder that is open.
+/// The place where a folder is to appear: a path, or a name in an open folder.
 struct folder_place {
   folder_place() = default;
-  /// Links of the part of the path that exists are followed, so a link to a folder stays a link.
-  /// Missing folders above are made. Throws mc::error(exit_code::output).
+  /// Follows links in the part of the path that exists, so that a link to a folder stays a link,
+  /// and makes the missing folders above the target. Throws mc::error(exit_code::output).
   folder_place(const std::string& target) {
     namespace fs = std::filesystem;
     if (target.empty())
@@ -134,18 +136,18 @@ struct folder_place {
     if (!*open) throw detail::output_error("open the folder", folder, errno);
     parent = std::move(open);
   }
-  /// `above`: the path of the open folder, for sentences only.
+  /// `above`: the path of the open folder, for messages only.
   folder_place(std::string above, std::shared_ptr<const descriptor> open, std::string entry)
       : path(above + '/' + entry),
         folder(std::move(above)),
         name(std::move(entry)),
         parent(std::move(open)) {}
 
-  std::string path;   // of the target, without links and trailing slashes
-  std::string folder; // the one that holds it
-  std::string name;   // in that folder
+  std::string path;   // path of the target, without links and trailing slashes
+  std::string folder; // path of the folder that holds the target
+  std::string name;   // name of the target in that folder
   std::shared_ptr<const descriptor> parent;
-  std::shared_ptr<detail::made_folders> made = // above the target
+  std::shared_ptr<detail::made_folders> made = // folders made above the target
       std::make_shared<detail::made_folders>();
 };
 

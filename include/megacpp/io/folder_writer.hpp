@@ -1,4 +1,4 @@
-// Making a model folder appear complete or not at all.
+// Writing a model folder so that it appears complete or not at all.
 #pragma once
 
 #include <megacpp/io/byte_sink.hpp>
@@ -29,19 +29,19 @@
 
 namespace mc {
 
-/// A folder in the making. Files go into a temporary folder beside the target; commit() makes them
-/// durable and gives them the target's name in one step. Until commit() returns, whatever was at
-/// the target is untouched, and if anything throws, it stays and the temporary is removed, with the
-/// folders above it that were made for it.
+/// A folder that is being written. Files go into a temporary folder beside the target; commit()
+/// makes them durable and gives them the target's name in one step. An old folder at the target is
+/// untouched until commit() returns. If anything throws, the old folder stays, and the temporary
+/// folder is removed together with the folders above it that were made for it.
 ///
-/// A target that exists is exchanged with the new folder (renameat2, RENAME_EXCHANGE) and deleted
-/// only once the exchange is durable. Where the file system has no exchange, the old folder is
-/// renamed aside first; a crash between the two renames leaves it under
-/// `<target>.megacpp-old-<pid>`, from where the next folder_writer of that target brings it back.
-/// Where a folder cannot even be renamed, its files go first; see replace_what_cannot_move.
+/// An old folder is exchanged with the new one (renameat2, RENAME_EXCHANGE), and deleted once the
+/// exchange is durable. If the file system has no exchange, the old folder is first renamed to
+/// `<target>.megacpp-old-<pid>`; after a crash between the two renames the next folder_writer of
+/// that target renames it back. If the old folder cannot even be renamed, its files are deleted
+/// first; see replace_what_cannot_move.
 class folder_writer {
 public:
-  /// Checks the target and creates the temporary. Throws mc::error(exit_code::output).
+  /// Checks the target and creates the temporary folder. Throws mc::error(exit_code::output).
   explicit folder_writer(folder_place target, const folder_kind& kind = model_kind)
       : kind_(&kind), place_(std::move(target)) {
     detail::tidy(parent(), place_.name, *kind_);
@@ -57,22 +57,24 @@ public:
       folder_ = claim(temporary_);
     }
   }
-  /// That of a rank while another one writes: what it is given goes nowhere.
+  /// Returns the writer of a rank that writes nothing while another rank writes: it ignores all
+  /// files.
   static folder_writer of_another_rank() { return folder_writer(); }
   folder_writer(const folder_writer&) = delete;
   folder_writer& operator=(const folder_writer&) = delete;
-  /// Needs neither memory nor a descriptor: the lack of them may be why it gives up.
+  /// Removes the temporary folder. It needs neither memory nor a descriptor, since the lack of them
+  /// may be why the save was given up.
   ~folder_writer() {
     if (temporary_.empty()) return;
     for (const std::string& file : begun_) ::unlinkat(folder_.get(), file.c_str(), 0);
     ::unlinkat(parent(), temporary_.c_str(), AT_REMOVEDIR);
   }
 
-  /// For the start of a run that saves at its end: does what a save to `target` does, but for the
-  /// bytes, and takes it back; what a killed save left is tidied as a save does. `fill` is the
-  /// save's own; its files get their names, sizes and room, are synced, and renamed with their
-  /// folder. So what a save is refused, its names, its sizes, the room for it, is refused here,
-  /// unless it comes up later. Returns what it takes. Throws mc::error.
+  /// Rehearses a save to `target` at the start of a run that saves at its end: it does all that the
+  /// save will do, without the bytes, and undoes it. It tidies what a killed save has left, as a
+  /// save does. `fill` is the save's own function; its files get their names, sizes and space, are
+  /// synced, and renamed with their folder. So a refusal of names, sizes or space is thrown here,
+  /// unless its reason arises later. Returns the space that the save takes. Throws mc::error.
   static detail::disk_room rehearse(folder_place target, const folder_kind& kind,
                                     const std::function<void(folder_writer&)>& fill) {
     folder_writer probe(std::move(target), kind);
@@ -91,12 +93,12 @@ public:
       throw detail::output_error("make durable", probe.place_.folder, errno);
     return {probe.promised_, probe.begun_.size() + 1};
   }
-  /// The same of a save of which nothing is known yet but its target.
+  /// Rehearses a save of which nothing but the target is known.
   static void check_target(folder_place target, const folder_kind& kind = model_kind) {
     rehearse(std::move(target), kind, [](folder_writer&) {});
   }
 
-  /// Throws mc::error(exit_code::output) unless the file system has room for so many bytes.
+  /// Throws mc::error(exit_code::output) unless the file system has space for so many bytes.
   void require_space(std::uint64_t bytes) const {
     if (!folder_) return;
     const std::uint64_t available = detail::room_left(folder_.get(), place_.folder).bytes;
@@ -109,7 +111,7 @@ public:
   }
 
   /// Writes one file of `size` bytes: `fill(sink)` passes them to the sink in any number of pieces.
-  /// The file is synced and closed before this returns. Throws mc::error(exit_code::output).
+  /// The file is synced and closed when this returns. Throws mc::error(exit_code::output).
   void write(const std::string& name, std::uint64_t size,
              const std::function<void(const byte_sink&)>& fill) {
     if (!folder_) return fill([](std::span<const std::byte>) {});
@@ -139,10 +141,10 @@ public:
     write(name, text.size(), [&](const byte_sink& sink) { sink(std::as_bytes(std::span(text))); });
   }
 
-  /// The files so far, in the order in which they were written.
+  /// Returns the files so far, in the order in which they were written.
   const std::vector<file_record>& written() const { return written_; }
 
-  /// Puts the folder in place, durably. Throws mc::error(exit_code::output).
+  /// Puts the new folder in place, durably. Throws mc::error(exit_code::output).
   void commit() {
     if (!folder_) return;
     put_in_place();
@@ -155,11 +157,11 @@ private:
   std::string beside(const std::string& name) const { return place_.folder + '/' + name; }
   static std::string_view kept() { return "; what was there before is unchanged"; }
 
-  /// Passes the bytes of a file on, and returns their checksums.
+  /// Writes the bytes of a file, and returns their checksums.
   static std::vector<std::uint64_t> checksums_of(
       const descriptor& file, const std::string& full, std::uint64_t size,
       const std::function<void(const byte_sink&)>& fill) {
-    chunk_checksums sums; // of what is in memory: a disk that changes it is found out later
+    chunk_checksums sums; // checksums of the bytes in memory, to find a disk that changes them
     const auto put = [&](std::span<const std::byte> bytes) {
       while (!bytes.empty()) {
         const ::ssize_t n = ::write(file.get(), bytes.data(), bytes.size());
@@ -168,7 +170,7 @@ private:
         bytes = bytes.subspan(static_cast<std::size_t>(n));
       }
     };
-    constexpr std::size_t block = 1 << 16; // small pieces, such as norms, go together
+    constexpr std::size_t block = 1 << 16; // small pieces, such as norms, are written together
     std::vector<std::byte> pending;
     pending.reserve(block);
     const byte_sink sink = [&](std::span<const std::byte> bytes) {
@@ -188,8 +190,8 @@ private:
     return sums.finish();
   }
 
-  /// The target, opened. Throws unless it is absent, empty, or of the kind, without anything else
-  /// in it.
+  /// Returns the open target. Throws unless the target is absent, empty, or a folder of the kind
+  /// without other files in it.
   detail::flat_folder check_replaceable() const {
     const auto refuse = [this](std::string_view why) {
       return error(exit_code::output,
@@ -224,9 +226,9 @@ private:
     return ::statx(folder, "", AT_EMPTY_PATH, 0, &s) == 0 && (s.stx_attributes & mount_root) != 0;
   }
 
-  /// Opens and locks a temporary folder. The lock dies with the process, so a folder that can be
-  /// locked belongs to nobody. Nothing if another process tidied it away between its creation and
-  /// the lock.
+  /// Opens and locks a temporary folder. The lock ends with the process, so a folder that can be
+  /// locked belongs to no process. Returns none if another process has removed the folder before it
+  /// was locked.
   descriptor claim(const std::string& name) const {
     descriptor folder(
         ::openat(parent(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
@@ -237,7 +239,7 @@ private:
       throw detail::output_error("open", beside(name), problem);
     }
     struct stat s {};
-    ::flock(folder.get(), LOCK_EX | LOCK_NB); // without locks, leftovers merely stay
+    ::flock(folder.get(), LOCK_EX | LOCK_NB); // without locks leftovers merely stay
     if (::fstat(folder.get(), &s) == 0 && s.st_nlink == 0) return {};
     return folder;
   }
@@ -268,7 +270,7 @@ private:
   void replace() {
     const detail::flat_folder old = check_replaceable(); // again: a run may have lasted days
     if (rename(temporary_, place_.name, RENAME_EXCHANGE)) {
-      std::string left = std::exchange(temporary_, {}); // the old folder's name now
+      std::string left = std::exchange(temporary_, {}); // the name of the old folder now
       if (!sync_parent()) {
         const int problem = errno;
         if (rename(left, place_.name, RENAME_EXCHANGE)) temporary_.swap(left);
@@ -293,9 +295,10 @@ private:
     old.remove(parent(), aside);
   }
 
-  /// overlayfs renames no folder of its lower layer. The new one gets a name by which detail::tidy
-  /// knows that it is whole; from when the old one lacks the file that goes first, it takes its
-  /// place, if not here, then in the next save to the target.
+  /// Replaces an old folder that cannot be renamed, as those of overlayfs's lower layer. The new
+  /// folder gets a name that marks it as complete (detail::tidy). From the moment when the old
+  /// folder lacks the file that is removed first, the new one takes its place: here, or in the next
+  /// save to the target.
   void replace_what_cannot_move(const detail::flat_folder& old) {
     std::string whole = detail::beside_of(place_.name, detail::whole_mark);
     if (!rename(temporary_, whole, RENAME_NOREPLACE))
@@ -315,14 +318,14 @@ private:
     if (!sync_parent()) throw detail::output_error("make durable", place_.path, errno);
   }
 
-  const folder_kind* kind_ = nullptr; // what may be replaced
+  const folder_kind* kind_ = nullptr; // the kind of folder that may be replaced
   folder_place place_;
   std::vector<file_record> written_;
-  std::vector<std::string> begun_; // files
-  std::string temporary_;          // empty once committed
+  std::vector<std::string> begun_; // names of files
+  std::string temporary_;          // name of the temporary folder; empty once committed
   bool rehearsal_ = false;
-  std::uint64_t promised_ = 0; // bytes of a rehearsal
-  std::uint64_t untaken_ = 0;  // those of them that the file system has not given yet
+  std::uint64_t promised_ = 0; // bytes that a rehearsal has counted
+  std::uint64_t untaken_ = 0;  // bytes of these that the file system has not allocated
   descriptor folder_;
 };
 

@@ -1,5 +1,5 @@
-// JSON read strictly: what a file declares is either understood or refused with the place named.
-// And JSON written: values whose fields keep the order in which they were set, as one line.
+// Strict JSON: a value of a file is either understood or refused, with its place named. Values to
+// be written keep the order in which their fields were set.
 #pragma once
 
 #include <megacpp/io/error.hpp>
@@ -25,7 +25,8 @@ namespace mc {
 inline constexpr std::size_t json_size_limit = 16u << 20; // bytes
 inline constexpr int json_depth_limit = 64;
 
-/// Text from outside for a message: at most 80 characters, and none that a terminal would obey.
+/// Returns a foreign text for a message: at most 80 characters, without any that a terminal would
+/// obey.
 inline std::string printable(std::string_view text) {
   std::string shown;
   for (const char c : text.substr(0, 80)) shown += c >= ' ' && c <= '~' ? c : '?';
@@ -34,8 +35,7 @@ inline std::string printable(std::string_view text) {
 
 namespace detail {
 
-/// Explains a parser's exception: its byte, and what its text says behind what it was doing and
-/// before what it had read.
+/// Returns the error for a parser's exception: the byte, and the reason within the parser's text.
 inline error json_fault(std::string_view path, exit_code code, std::size_t byte,
                         const nlohmann::detail::exception& problem) {
   std::string_view text = problem.what();
@@ -48,7 +48,7 @@ inline error json_fault(std::string_view path, exit_code code, std::size_t byte,
                         path, byte, printable(text)));
 }
 
-/// The library ends its input at a NUL byte, so what follows one would go unread.
+/// Throws if a text has a NUL byte, since the library would stop reading there.
 inline void refuse_nul(std::string_view text, std::string_view path, exit_code code) {
   const auto at = text.find('\0');
   if (at != std::string_view::npos)
@@ -58,7 +58,7 @@ inline void refuse_nul(std::string_view text, std::string_view path, exit_code c
                             path, at + 1));
 }
 
-/// Builds the document from parser events and counts depth and keys on the way.
+/// Builds a document from parser events, and checks depth and keys on the way.
 class json_builder final : public nlohmann::json_sax<nlohmann::json> {
 public:
   using json = nlohmann::json;
@@ -103,7 +103,7 @@ private:
                   fmt::format("{} is nested deeper than {} levels; this is not a file that megacpp "
                               "reads",
                               path_, json_depth_limit));
-    // A container stays where it is while it is open: only the innermost one grows.
+    // An open container does not move, since only the innermost one grows.
     open_.push_back(place(std::move(container)));
     return true;
   }
@@ -117,9 +117,9 @@ private:
 
 } // namespace detail
 
-/// Parses one JSON text: at most `most` bytes, 64 levels, no duplicate keys, nothing but blanks
-/// after the value. `path` is what messages call it. Throws mc::error(code) with the byte (from 1)
-/// or the key.
+/// Parses one JSON text of at most `most` bytes, with at most 64 levels, no duplicate keys, and
+/// only blanks after the value. `path`: the name of the text for messages. Throws mc::error(code)
+/// with the byte (from 1) or the key.
 inline nlohmann::json parse_json(std::string_view text, std::string_view path,
                                  exit_code code = exit_code::model,
                                  std::size_t most = json_size_limit) {
@@ -133,8 +133,8 @@ inline nlohmann::json parse_json(std::string_view text, std::string_view path,
 }
 
 /// A value inside a JSON file that knows the file and the fields that lead to it, for messages such
-/// as `config.json: field "rope_scaling.factor" is a string, but a number is needed`. Shares the
-/// document.
+/// as `config.json: field "rope_scaling.factor" is a string, but a number is needed`. Values of one
+/// file share its document.
 class json_value {
 public:
   json_value(nlohmann::json document, std::string file, exit_code code)
@@ -144,21 +144,21 @@ public:
 
   const nlohmann::json& raw() const { return *value_; }
   const std::string& file() const { return root_->file; }
-  /// "" for the document itself.
+  /// The names of the fields that lead to this value; "" for the document itself.
   const std::string& path() const { return path_; }
 
-  /// True if this is an object that has the field with a value other than null.
+  /// Returns whether this is an object in which the field has a value other than null.
   bool has(std::string_view name) const { return find(name) != nullptr; }
 
-  /// The field as T: bool, an integer, float, double, std::string, json_value (any object), or a
-  /// std::vector of those. Throws mc::error if it is missing, of another type or out of range.
+  /// Returns a field as T: bool, an integer, float, double, std::string, json_value (any object),
+  /// or a std::vector of those. Throws mc::error if it is missing, of another type or out of range.
   template <class T> T field(std::string_view name) const {
     require_object();
     const nlohmann::json* const v = find(name);
     if (!v) throw fault(fmt::format("has no field \"{}\"", below(name)));
     return json_value(*this, v, below(name)).template as<T>();
   }
-  /// The same with bounds, both allowed.
+  /// Returns a field whose value must lie within [low, high].
   template <class T> T field(std::string_view name, T low, T high) const {
     const T v = field<T>(name);
     if (!(v >= low && v <= high))
@@ -167,7 +167,7 @@ public:
     return v;
   }
 
-  /// This value as T, as for field.
+  /// Returns this value as T, as field() does.
   template <class T> T as() const {
     if constexpr (std::is_same_v<T, json_value>) {
       if (!value_->is_object()) throw wrong_type("an object");
@@ -193,7 +193,7 @@ public:
     }
   }
 
-  /// An error about this file, to be thrown: "FILE: `sentence`".
+  /// Returns an error about this file, to be thrown: "FILE: `sentence`".
   error fault(std::string_view sentence) const {
     return error(root_->code, fmt::format("{}: {}", root_->file, sentence));
   }
@@ -253,30 +253,30 @@ private:
   std::string path_;
 };
 
-/// Free spelling of value.field<T>(name).
+/// Returns value.field<T>(name), as a free function.
 template <class T> T field(const json_value& value, std::string_view name) {
   return value.field<T>(name);
 }
 
-/// A value to be written: its fields keep the order in which they were set.
+/// A JSON value to be written. Its fields keep the order in which they were set.
 using json_output = nlohmann::ordered_json;
 
-/// x as JSON has it: whole numbers without a point, other finite ones with the fewest digits that
-/// read back as x, and "nan", "inf" or "-inf", for which JSON has no number.
+/// Returns x as JSON: whole numbers without a point, other finite numbers with the fewest digits
+/// that read back as x, and "nan", "inf" or "-inf", for which JSON has no number.
 inline json_output json_number(double x) {
   if (std::isnan(x)) return "nan";
   if (std::isinf(x)) return x > 0 ? "inf" : "-inf";
   if (x == std::trunc(x) && std::abs(x) < 0x1p53) return static_cast<std::int64_t>(x);
   return x;
 }
-/// One line of JSON and a line end; what is not UTF-8 becomes U+FFFD.
+/// Returns one line of JSON with a line end. Bytes that are not UTF-8 become U+FFFD.
 inline std::string json_line(const json_output& value) {
   return value.dump(-1, ' ', false, json_output::error_handler_t::replace) + "\n";
 }
 
 /// Reads a JSON file whose outermost value must be an object.
 inline json_value read_json(const mapped_file& file, std::size_t most = json_size_limit) {
-  // The size is refused before the first page is touched.
+  // A wrong size is refused before the first page is read.
   if (file.size() > most)
     throw error(file.code(),
                 fmt::format("{} has {} bytes, more than the {} allowed for a JSON file",

@@ -1,4 +1,5 @@
-// What a save makes beside its target, by name, and what becomes of that after a killed one.
+// The names of files and folders that a save makes beside its target, and the tidying after a
+// killed save.
 #pragma once
 
 #include <megacpp/io/descriptor.hpp>
@@ -20,8 +21,8 @@
 
 namespace mc::detail {
 
-/// renameat2 within a folder, with plain rename where the file system lacks its flags: that one
-/// replaces only an empty folder, and cannot exchange.
+/// Renames an entry of a folder by renameat2, or by plain rename if the file system lacks its
+/// flags: plain rename replaces only an empty folder, and cannot exchange.
 inline bool rename_entry(int folder, const std::string& from, const std::string& to,
                          unsigned flags) {
   if (::renameat2(folder, from.c_str(), folder, to.c_str(), flags) == 0) return true;
@@ -30,8 +31,8 @@ inline bool rename_entry(int folder, const std::string& from, const std::string&
   return ::renameat(folder, from.c_str(), folder, to.c_str()) == 0;
 }
 
-/// Between a target's name and the number of the process, in the names of what that makes beside
-/// the target: what a killed run left is known by it, and nobody names anything of his own so.
+/// The marks in the names of what a save makes beside its target: the target's name, a mark, and
+/// the number of the process. By these marks a later save recognises what a killed one left.
 inline constexpr std::string_view temporary_mark = ".megacpp-tmp-", aside_mark = ".megacpp-old-",
                                   whole_mark = ".megacpp-new-";
 
@@ -42,11 +43,11 @@ inline std::string temporary_of(std::string_view target) {
   return beside_of(target, temporary_mark);
 }
 
-/// An entry that a killed run may have left for a target.
+/// The meaning of a name that a killed save may have left beside a target.
 struct leftover {
-  std::string_view target; ///< "" for every other name
-  bool aside = false;      ///< what was at the target before, not what was to come
-  bool whole = false;      ///< what was to come, and is complete
+  std::string_view target; ///< "" if the name is none of a save
+  bool aside = false;      ///< it is the old folder of the target
+  bool whole = false;      ///< it is the new folder, and is complete
 };
 inline leftover leftover_of(std::string_view name) {
   const auto drop_number = [](std::string_view& text) {
@@ -66,15 +67,16 @@ inline leftover leftover_of(std::string_view name) {
     return {target, false, true};
   auto [target, rest] = split(temporary_mark);
   if (!drop_number(rest)) return {};
-  if (rest.size() > 1 && rest[0] == '-' && rest[1] >= '0' && rest[1] <= '9') { // an attempt
+  if (rest.size() > 1 && rest[0] == '-' && rest[1] >= '0' && rest[1] <= '9') { // a further attempt
     rest.remove_prefix(1);
     drop_number(rest);
   }
   return rest.empty() || rest == "-renamed" || rest == "-old" ? leftover{target} : leftover{};
 }
 
-/// A folder opened so that it can be removed if all that it holds are files of a kind: under
-/// whichever name it has by then, and without a further descriptor or memory. Never descends.
+/// A folder that is open to be removed, under whatever name it has by then, if all that it holds
+/// are files of a kind. Removing needs no further descriptor or memory, and never enters
+/// subfolders.
 class flat_folder {
 public:
   flat_folder(int parent, const std::string& name, const folder_kind& kind)
@@ -95,29 +97,29 @@ public:
         foreign_ = file;
   }
 
-  /// -1 if it could not be opened, which problem() tells.
+  /// Returns the descriptor; -1 if the folder could not be opened (problem()).
   int get() const { return folder_.get(); }
-  /// What kept it from being opened and listed, as errno; 0: nothing.
+  /// Returns the errno of opening or listing the folder; 0 on success.
   int problem() const { return problem_; }
-  /// Something that it holds and that is not of its kind; "" if all is.
+  /// Returns the name of an entry that is not of the kind; "" if there is none.
   const std::string& foreign() const { return foreign_; }
   const std::vector<std::string>& names() const { return names_; }
-  /// Why its files cannot be removed, as errno; 0 if nothing is known to prevent it.
+  /// Returns the errno for which the files cannot be removed; 0 if no reason is known.
   int obstacle() const {
     if (problem_ != 0 || !foreign_.empty()) return problem_ != 0 ? problem_ : ENOTEMPTY;
     if (names_.empty() || ::faccessat(folder_.get(), ".", W_OK | X_OK, AT_EACCESS) == 0) return 0;
     return errno;
   }
-  /// Has the file without which such a folder is not whole.
+  /// Returns whether the folder has the file without which it is incomplete.
   bool marked() const { return std::find(names_.begin(), names_.end(), first_) != names_.end(); }
   bool lock() const { return folder_ && ::flock(folder_.get(), LOCK_EX | LOCK_NB) == 0; }
 
-  /// Removes the file without which it is not whole. What prevented that, as errno.
+  /// Removes the file without which the folder is incomplete. Returns the errno of a failure, or 0.
   int unmark() const {
     if (const int before = obstacle()) return before;
     return ::unlinkat(folder_.get(), first_, 0) == 0 || errno == ENOENT ? 0 : errno;
   }
-  /// Removes it by the name that it has now. What prevented that, as errno; 0 once it is gone.
+  /// Removes the folder by its present name. Returns the errno of a failure; 0 once it is gone.
   int remove(int parent, const std::string& name) const {
     if (const int before = obstacle()) return before;
     int first = 0;
@@ -136,9 +138,9 @@ private:
   std::vector<std::string> names_;
 };
 
-/// After a killed run: puts a new folder in place of an old one that is partly removed; brings back
-/// the old folder of a target that was renamed aside, or removes it if the new one took its place;
-/// removes temporaries that belong to nobody.
+/// Tidies after a killed save. A complete new folder replaces an old one that is partly removed. An
+/// old folder that was renamed aside is brought back, or removed if the new one took its place.
+/// Temporary folders that belong to no process are removed.
 inline void tidy(int parent, std::string_view target, const folder_kind& kind) {
   const auto names = list_folder(parent);
   if (!names) return;

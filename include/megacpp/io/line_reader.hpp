@@ -1,4 +1,4 @@
-// Files, or the standard input, as lines in batches: threads take a batch each.
+// Reading files, or the standard input, as batches of lines, so that each thread can take a batch.
 #pragma once
 
 #include <megacpp/io/descriptor.hpp>
@@ -24,21 +24,23 @@
 
 namespace mc {
 
-/// Where a line begins: file number, line number from 1, bytes before it in the file.
+/// The place where a line begins: number of the file, number of the line from 1, bytes before it in
+/// the file.
 struct line_place {
   std::size_t file = 0;
   std::int64_t line = 1;
   std::int64_t offset = 0;
 };
 
-/// Whole lines of one file, each with its end but for the last of a file; or a whole file.
+/// A batch of whole lines of one file, each with its line end except the last of a file; or a whole
+/// file.
 struct line_batch {
   std::string text;
   bool whole_file = false;
-  line_place first; ///< of the first line
-  line_place next;  ///< of what follows the batch
+  line_place first; ///< place of the first line
+  line_place next;  ///< place of the first line behind the batch
 
-  /// f(line, number) for each line, without its end, or for all of a whole file.
+  /// Calls f(line, number) for each line, without its end, or once with all of a whole file.
   template <class F> void each(F f) const {
     if (whole_file) return f(std::string_view(text), first.line);
     std::string_view rest = text;
@@ -58,8 +60,8 @@ public:
   static constexpr std::size_t longest_line = std::size_t{16} << 20; // bytes
   static constexpr std::size_t batch_bytes = std::size_t{1} << 18;
 
-  /// No paths: the standard input. `at`: where to begin. `whole`: the end of the names of files
-  /// that are not lines.
+  /// Reads the standard input if there are no paths. `at`: the place where it begins. `whole`: the
+  /// ending of names of files that are read whole, not as lines.
   explicit line_reader(std::vector<std::string> paths, line_place at = {}, std::string whole = "")
       : paths_(std::move(paths)), at_(at), whole_(std::move(whole)) {}
 
@@ -68,9 +70,10 @@ public:
     return paths_.empty() ? input : paths_[file];
   }
 
-  /// False once all is read. Throws mc::error(exit_code::data) for a file that cannot be read, or a
-  /// line that is too long, with its number; mc::error(exit_code::interrupted) for a stop that is
-  /// asked for while a pipe or a terminal lets wait.
+  /// Reads the next batch. Returns false if there is none. Throws mc::error(exit_code::data) for a
+  /// file that cannot be read, or for a line that is too long, with its number;
+  /// mc::error(exit_code::interrupted) if a stop is requested while a pipe or a terminal makes it
+  /// wait.
   bool next(line_batch& batch) {
     batch.text.clear();
     while (at_.file < std::max<std::size_t>(paths_.size(), 1)) {
@@ -101,7 +104,7 @@ private:
                                              reason_of(problem)));
   }
 
-  /// Until there is something to read, or the end.
+  /// Waits until there are bytes to read, or the end of the input.
   void wait() const {
     constexpr int look_again = 100; // milliseconds
     for (;;) {
@@ -117,14 +120,14 @@ private:
     }
   }
 
-  /// Reads until there is a line end behind batch_bytes; false at the end of the file.
+  /// Reads up to a line end behind batch_bytes. Returns false at the end of the file.
   bool fill(line_batch& batch) {
     batch.first = at_;
     batch.whole_file = !whole_.empty() && !paths_.empty() && name(at_.file).ends_with(whole_);
     std::string& text = batch.text;
     text = std::move(rest_);
     rest_.clear();
-    std::size_t end = text.rfind('\n'); // what was read before is less than a batch, or one line
+    std::size_t end = text.rfind('\n'); // the rest is shorter than a batch, or is one line
     while (text.size() < batch_bytes || end == std::string::npos || batch.whole_file) {
       const std::size_t had = text.size();
       if (waits_) wait();
@@ -138,7 +141,7 @@ private:
       text.resize(had + static_cast<std::size_t>(got));
       if (at_.offset == 0 && had == 0) refuse_packed(text);
       if (got == 0) {
-        end = text.size() - 1; // the last line may have no end
+        end = text.size() - 1; // the last line may have no line end
         break;
       }
       if (const std::size_t last = text.rfind('\n'); last != std::string::npos && last >= had)
@@ -160,7 +163,7 @@ private:
     at_ = batch.next;
     return true;
   }
-  /// Compressed files, and pointers to others, are known by their begin.
+  /// Refuses compressed files and pointers of Git LFS, which are recognised by their first bytes.
   void refuse_packed(std::string_view begin) const {
     using namespace std::string_view_literals;
     if (is_lfs_pointer(begin, begin.size())) throw lfs_pointer(name(at_.file), exit_code::data);

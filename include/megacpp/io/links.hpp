@@ -1,4 +1,4 @@
-// What a path names behind its symbolic links.
+// The target of a path that is a symbolic link.
 #pragma once
 
 #include <filesystem>
@@ -8,15 +8,16 @@
 
 namespace mc::detail {
 
-/// What a path names behind its symbolic links, which stay as they are when it is replaced. Of
-/// links without an end, one of them, for which stat fails with ELOOP; and the last one of links
-/// whose text is no path to what they name (/proc/self/fd/1, of a pipe).
+/// Returns the path of the file that symbolic links lead to, so that the links stay when the file
+/// is replaced. For an endless chain of links it returns one of them, for which stat fails with
+/// ELOOP. A link whose text is no path to its target, such as /proc/self/fd/1 of a pipe, is
+/// returned itself.
 inline std::string behind_links(std::string path) {
   namespace fs = std::filesystem;
   std::error_code problem;
   for (int links = 0; links < 40; ++links) {
     const fs::path to = fs::read_symlink(path, problem);
-    if (problem) break; // no link
+    if (problem) break; // not a link
     std::string next = (fs::path(path).parent_path() / to).string();
     if (fs::exists(path, problem) && !fs::exists(next, problem)) break;
     path = std::move(next);

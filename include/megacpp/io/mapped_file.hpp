@@ -25,14 +25,14 @@
 
 namespace mc {
 
-/// The whole of a regular, non-empty file, mapped read-only. Pages are read when touched, so a file
-/// may be larger than memory. Throws mc::error with the class given (data, model, ...).
+/// A regular, non-empty file, mapped read-only as a whole. Pages are read when they are touched, so
+/// a file may be larger than memory. Throws mc::error with the given exit code (data, model, ...).
 class mapped_file {
 public:
   explicit mapped_file(const std::string& path, exit_code code = exit_code::data)
       : mapped_file(open(path, code), path, code) {}
 
-  /// Takes an open descriptor, or a share of it; `path` is what messages call it.
+  /// Takes an open descriptor, or shares one. `path`: the name of the file for messages.
   mapped_file(descriptor file, std::string path, exit_code code)
       : mapped_file(std::make_shared<const descriptor>(std::move(file)), std::move(path), code) {}
   mapped_file(std::shared_ptr<const descriptor> file, std::string path, exit_code code)
@@ -73,8 +73,9 @@ public:
   const std::byte* data() const { return data_; }
   std::span<const std::byte> bytes() const { return {data_, size_}; }
 
-  /// Throws if the file has become shorter or longer since it was opened. Touching a page that was
-  /// cut off is a SIGBUS, so readers call this before a stretch of reads; it costs one fstat.
+  /// Throws if the file has become shorter or longer since it was opened. Reading a page that was
+  /// cut off raises SIGBUS, so callers use this before they read a longer stretch. It costs one
+  /// fstat.
   void check_unchanged() const {
     const auto now = static_cast<std::uint64_t>(examined().st_size);
     if (now != size_)
@@ -83,13 +84,13 @@ public:
                               "{}; do not write to it during a run",
                               path(), size_, now));
   }
-  /// Whether anything was written to the file, or it was touched, since it was opened.
+  /// Returns whether the file was written or touched since it was opened.
   bool written() const {
     const struct stat now = examined();
     return now.st_mtim.tv_sec != written_.tv_sec || now.st_mtim.tv_nsec != written_.tv_nsec ||
            static_cast<std::uint64_t>(now.st_size) != size_;
   }
-  /// The whole as characters; throws as check_unchanged.
+  /// Returns the whole file as characters. Throws as check_unchanged does.
   std::string_view text() const {
     check_unchanged();
     return {reinterpret_cast<const char*>(data_), size_};
@@ -119,17 +120,17 @@ private:
     return s;
   }
 
-  std::unique_ptr<const std::string> path_; // its text stays where it is in a move
+  std::unique_ptr<const std::string> path_; // a pointer, so that moving does not move the text
   exit_code code_;
   std::shared_ptr<const descriptor> file_;
   const std::byte* data_ = nullptr;
   std::uint64_t size_ = 0;
-  struct timespec written_ {}; ///< last, when it was opened
+  struct timespec written_ {}; ///< time of the last change when it was opened
   detail::known_mapping* known_ = nullptr;
 };
 
-/// The text of a file that people write, such as a list: without a byte-order mark. Throws
-/// mc::error of the file's class for one in UTF-16, as some editors save it.
+/// Returns the text of a file that people write, such as a list, without a byte-order mark. Throws
+/// mc::error of the file's exit code for a file in UTF-16, as some editors save it.
 inline std::string_view written_text(const mapped_file& file) {
   const std::string_view text = file.text();
   if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff"))

@@ -1,7 +1,6 @@
-// A mapped file that is cut short while it is read, or whose disk fails: touching what is gone
-// raises SIGBUS. Checks of the size before a stretch of reads leave a moment in which it can
-// happen; the guard turns that into a sentence and the exit code of any other file that cannot be
-// read.
+// A guard against SIGBUS, which a mapped file raises that is cut short, or whose disk fails, while
+// it is read. Checking the size before reading leaves a moment in which this can happen. The guard
+// turns the signal into a sentence and an exit code, as for any other file that cannot be read.
 #pragma once
 
 #include <megacpp/io/error.hpp>
@@ -22,16 +21,16 @@ namespace mc {
 
 namespace detail {
 
-/// A mapping, for a signal handler to find by address. `path` lives as long as `begin` is set.
+/// A mapping that the signal handler finds by address. `path` must live as long as `begin` is set.
 struct known_mapping {
-  std::atomic<std::uintptr_t> begin{0}; ///< 0: free; 1: being filled in
+  std::atomic<std::uintptr_t> begin{0}; ///< 0: this record is free; 1: it is being filled in
   std::atomic<std::size_t> size{0};
   std::atomic<int> file{-1};
   std::atomic<const char*> path{nullptr};
   std::atomic<int> code{0};
 };
-/// Room for the files of a model in a thousand shards. Those beyond are read all the same, but one
-/// of them that is cut short ends the process by SIGBUS.
+/// The mappings that the guard knows, enough for a model in a thousand shards. Further files can be
+/// read, but SIGBUS ends the process without a sentence if one of them is cut short.
 inline std::array<known_mapping, 1024> known_mappings;
 
 inline known_mapping* note_mapping(const void* begin, std::size_t size, int file, const char* path,
@@ -46,9 +45,9 @@ inline known_mapping* note_mapping(const void* begin, std::size_t size, int file
   return nullptr;
 }
 
-/// Only async-signal-safe calls (POSIX.1-2017, 2.4.3).
+/// Handles SIGBUS. It makes only async-signal-safe calls (POSIX.1-2017, 2.4.3).
 extern "C" inline void tell_of_cut_file(int number, siginfo_t* info, void*) {
-  if (info->si_code <= 0) end_by_signal(number); // somebody sent it
+  if (info->si_code <= 0) end_by_signal(number); // a process has sent the signal
   const auto at = reinterpret_cast<std::uintptr_t>(info->si_addr);
   for (const known_mapping& m : known_mappings) {
     const std::uintptr_t begin = m.begin;
@@ -61,20 +60,20 @@ extern "C" inline void tell_of_cut_file(int number, siginfo_t* info, void*) {
          {static_cast<const char*>(program_invocation_short_name), ": ", m.path.load(),
           cut ? " became shorter while it was being read; do not write to it during a run"
               : " could not be read (Input/output error); check the disk that it is on"})
-      for (; *part != 0 && n + 1 < sizeof sentence; ++part) // a name may hold anything
+      for (; *part != 0 && n + 1 < sizeof sentence; ++part) // a name may hold any character
         sentence[n++] = static_cast<unsigned char>(*part) < ' ' || *part == 0x7f ? '?' : *part;
     sentence[n++] = '\n';
     [[maybe_unused]] const auto written = ::write(STDERR_FILENO, sentence, n);
     ::_exit(m.code);
   }
-  std::signal(SIGBUS, SIG_DFL); // another fault: it comes again, and ends the process as usual
+  std::signal(SIGBUS, SIG_DFL); // it is another fault: raised again, it ends the process as usual
 }
 
 } // namespace detail
 
-/// While an object lives, a mapped_file that is cut short or cannot be read ends the process with a
-/// sentence and the exit code of the file's class. What was being saved stays unsaved, what was
-/// saved stays. One at a time, in main.
+/// Ends the process with a sentence and the exit code of the file if a mapped_file is cut short or
+/// cannot be read, while a guard lives. An unfinished save stays without effect. main has one guard
+/// at a time.
 class mapping_guard {
 public:
   mapping_guard() {

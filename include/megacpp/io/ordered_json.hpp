@@ -1,6 +1,5 @@
-// JSON as Python's json module reads and writes it: fields stay in the order of the text, and
-// numbers are spelled as Python spells what it has parsed. Chat templates print tools and calls of
-// tools so.
+// JSON as Python's json module reads and writes it: fields keep their order, and numbers are
+// spelled as Python spells them. Chat templates print tools, and calls of tools, in this way.
 #pragma once
 
 #include <megacpp/io/error.hpp>
@@ -20,20 +19,20 @@
 
 namespace mc {
 
-/// A value with everything below it.
+/// A JSON value with everything below it.
 struct ordered_json {
   enum class kinds { null, boolean, number, string, list, object };
 
   kinds kind = kinds::null;
-  std::string text;                ///< a string's characters; the spelling of a number, true, false
-  std::vector<ordered_json> items; ///< of a list; of an object, in the order of `keys`
+  std::string text;                ///< characters of a string; spelling of a number, true, false
+  std::vector<ordered_json> items; ///< of a list, or of an object in the order of `keys`
   std::vector<std::string> keys;
 
   bool is_string() const { return kind == kinds::string; }
   bool is_list() const { return kind == kinds::list; }
   bool is_object() const { return kind == kinds::object; }
 
-  /// The field of an object; nullptr where there is none, or null.
+  /// Returns a field of an object; nullptr if it is missing or null.
   const ordered_json* find(std::string_view name) const {
     const auto at = std::find(keys.begin(), keys.end(), name);
     if (at == keys.end()) return nullptr;
@@ -41,7 +40,7 @@ struct ordered_json {
     return value.kind == kinds::null ? nullptr : &value;
   }
 
-  /// A value of which only the kind matters, or a string.
+  /// Returns a value of a kind without further contents, or a string.
   static ordered_json of(kinds kind, std::string text = {}) {
     ordered_json value;
     value.kind = kind;
@@ -50,8 +49,8 @@ struct ordered_json {
   }
 };
 
-/// repr(x) of a finite x: the fewest digits that read back as x, with an exponent below 1e-4 and
-/// from 1e16, and ".0" where it would look like an integer.
+/// Returns Python's repr(x) of a finite x: the fewest digits that read back as x, with an exponent
+/// below 1e-4 and from 1e16 on, and with ".0" if it would look like an integer.
 inline std::string python_number(double x) {
   char buffer[32];
   const auto end = std::to_chars(buffer, buffer + sizeof buffer, x, std::chars_format::scientific);
@@ -82,7 +81,7 @@ inline std::string python_number(double x) {
 
 namespace detail {
 
-/// Builds the tree from parser events.
+/// Builds the value from parser events.
 class ordered_json_builder final : public nlohmann::json_sax<nlohmann::json> {
 public:
   using kinds = ordered_json::kinds;
@@ -98,7 +97,7 @@ public:
   bool number_unsigned(number_unsigned_t v) override {
     return add(kinds::number, std::to_string(v));
   }
-  /// Integers beyond 64 bits come here as well; Python keeps every digit.
+  /// Adds a number. Integers beyond 64 bits come here as well; Python keeps all their digits.
   bool number_float(number_float_t v, const string_t& spelling) override {
     const bool whole = spelling.find_first_of(".eE") == std::string::npos;
     return add(kinds::number, whole ? spelling : python_number(v));
@@ -141,7 +140,7 @@ private:
       throw error(code_, fmt::format("{} is nested deeper than {} levels; this is not a value that "
                                      "megacpp reads",
                                      place_, json_depth_limit));
-    // A container stays where it is while it is open: only the innermost one grows.
+    // An open container does not move, since only the innermost one grows.
     open_.push_back(place(kind, {}));
     return true;
   }
@@ -152,7 +151,7 @@ private:
   std::vector<ordered_json*> open_;
 };
 
-/// json.dumps(text, ensure_ascii=False).
+/// Appends Python's json.dumps(text, ensure_ascii=False).
 inline void write_python_string(std::string_view text, std::string& out) {
   out += '"';
   for (const char c : text) {
@@ -199,8 +198,8 @@ inline void write_python_json(const ordered_json& value, int indent, int depth, 
 
 } // namespace detail
 
-/// Parses one JSON text under the limits of parse_json. `place` is what messages call it. Throws
-/// mc::error(code) with the byte (from 1) or the key.
+/// Parses one JSON text under the limits of parse_json. `place`: the name of the text for messages.
+/// Throws mc::error(code) with the byte (from 1) or the key.
 inline ordered_json parse_ordered_json(std::string_view text, std::string_view place,
                                        exit_code code) {
   if (text.size() > json_size_limit)
@@ -212,7 +211,7 @@ inline ordered_json parse_ordered_json(std::string_view text, std::string_view p
   return builder.take();
 }
 
-/// json.dumps(value, ensure_ascii=False), with indent=... where it is not 0.
+/// Returns Python's json.dumps(value, ensure_ascii=False), with indent=... if it is not 0.
 inline std::string python_json(const ordered_json& value, int indent = 0) {
   std::string out;
   detail::write_python_json(value, indent, 0, out);

@@ -1,5 +1,5 @@
-// Signals of a run: those that ask it to stop, SIGPIPE and SIGXFSZ as errors of the writes that
-// raise them; and none on a thread while it computes products.
+// The signals of a run: those that request a stop; SIGPIPE and SIGXFSZ, which become errors of
+// writes; and none on a thread while it computes matrix products.
 #pragma once
 
 #include <array>
@@ -17,8 +17,9 @@
 namespace mc {
 
 namespace detail {
-/// What asks a run to stop: a person, a scheduler, a closed terminal; Slurm, by --signal=USR1;
-/// a limit on processor time, which repeats it until a harder limit ends the process.
+/// The signals that request a stop. They come from a person, a scheduler or a closed terminal; from
+/// Slurm, by --signal=USR1; or from a limit on processor time, which repeats its signal until a
+/// harder limit ends the process.
 inline constexpr std::array<std::pair<int, std::string_view>, 5> stop_signal_names{
     {{SIGINT, "SIGINT"},
      {SIGTERM, "SIGTERM"},
@@ -33,15 +34,17 @@ inline sigset_t stop_signal_set() {
   return set;
 }
 
-/// Nanoseconds; async-signal-safe, unlike the clocks of <chrono> by the letter.
+/// Returns a time in nanoseconds. It is async-signal-safe; the clocks of <chrono> do not promise
+/// that.
 inline std::int64_t signal_time() {
   struct timespec now {};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
   return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-/// Ends the process by a signal that ends processes. Async-signal-safe (POSIX.1-2017, 2.4.3). The
-/// first process of a container takes none that it does not handle, so it exits as shells tell it.
+/// Ends the process by a signal that ends processes. It is async-signal-safe (POSIX.1-2017, 2.4.3).
+/// The first process of a container ignores signals that it does not handle, so it exits with the
+/// code by which shells report the signal.
 extern "C" inline void end_by_signal(int number) {
   sigset_t only;
   sigemptyset(&only);
@@ -53,7 +56,7 @@ extern "C" inline void end_by_signal(int number) {
 }
 
 inline std::atomic<int> stop_signal{0};
-inline std::atomic<std::int64_t> stop_time{0}; ///< signal_time() of the first; 0: none has come
+inline std::atomic<std::int64_t> stop_time{0}; ///< signal_time() of the first one; 0: none has come
 static_assert(std::atomic<int>::is_always_lock_free &&
                   std::atomic<std::int64_t>::is_always_lock_free,
               "a signal handler may only touch these");
@@ -66,12 +69,13 @@ extern "C" inline void note_stop_signal(int number) {
     stop_signal.store(number, std::memory_order_relaxed);
     return;
   }
-  // timeout, shells and launchers send one request twice, some other signals again and again.
+  // A launcher or shell may send one request twice, and some other signals repeat.
   if ((number != SIGINT && number != SIGTERM) || now - first < of_another_mind) return;
-  end_by_signal(number); // files are safe because they are committed by rename
+  end_by_signal(number); // files are safe, since they are committed by a rename
 }
-/// What another thread, process or timer sends. Not what an instruction of the thread itself
-/// raises, which must be taken where it happens, nor what abort raises.
+/// Returns the set of signals that another thread, process or timer sends. Signals that an
+/// instruction of the thread itself or abort raises are not in it, because the thread must take
+/// them.
 inline sigset_t asynchronous_signals() {
   sigset_t set;
   sigfillset(&set);
@@ -81,9 +85,9 @@ inline sigset_t asynchronous_signals() {
 }
 } // namespace detail
 
-/// While an object lives, its thread takes no asynchronous signals: another one does, or they wait.
-/// For threads inside oneDNN, whose kernels may move the stack pointer into a buffer on the heap
-/// (2.6.3 on AVX2, fp32): a signal would write its frame there, over what lies below.
+/// Blocks asynchronous signals on its thread while it lives: another thread takes them, or they
+/// wait. Threads inside oneDNN need it, whose kernels may move the stack pointer into a buffer on
+/// the heap (2.6.3 on AVX2, fp32): a signal would write its frame over the bytes below.
 class signals_held {
 public:
   signals_held() {
@@ -98,8 +102,8 @@ private:
   sigset_t before_;
 };
 
-/// While an object lives, writes beyond a file size limit or to a closed pipe are errors instead of
-/// signals, so that they get their sentence. One at a time, in main.
+/// Turns signals about writes beyond a file size limit, or to a closed pipe, into errors with a
+/// sentence, while it lives. main has one at a time.
 class write_errors {
 public:
   write_errors() {
@@ -121,8 +125,8 @@ private:
   }, old_pipe_{};
 };
 
-/// While an object lives, its thread takes the signals that ask to stop, even where whoever started
-/// the program holds them back.
+/// Unblocks the signals that request a stop on its thread while it lives, even if the program was
+/// started with them blocked.
 class stop_signals_taken {
 public:
   stop_signals_taken() {
@@ -137,8 +141,8 @@ private:
   sigset_t before_;
 };
 
-/// While an object lives, the signals that ask to stop end the first process of a container as they
-/// end any other. One at a time, in main.
+/// Lets the signals that request a stop end the first process of a container, as they end any
+/// other, while it lives. main has one at a time.
 class first_process_ends {
 public:
   first_process_ends() : first_(::getpid() == 1) {
@@ -163,23 +167,24 @@ private:
   std::array<struct sigaction, detail::stop_signal_names.size()> old_{};
 };
 
-/// Whether one of the signals of a stop_signals has come. Cheap enough for every micro-batch.
+/// Returns whether a signal of stop_signals has come. It is cheap enough for every micro-batch.
 inline bool stop_requested() { return detail::stop_signal.load(std::memory_order_relaxed) != 0; }
-/// Its name, of the first that came; "" if none has.
+/// Returns the name of the first signal that came; "" if none has.
 inline std::string_view stop_signal_name() {
   for (const auto& s : detail::stop_signal_names)
     if (s.first == detail::stop_signal.load(std::memory_order_relaxed)) return s.second;
   return "";
 }
-/// Seconds since then; 0 if none has.
+/// Returns the seconds since the first signal came; 0 if none has.
 inline double seconds_since_stop() {
   const std::int64_t since = detail::stop_time.load();
   return since == 0 ? 0 : static_cast<double>(detail::signal_time() - since) * 1e-9;
 }
 
-/// While an object lives, the first SIGINT, SIGTERM, SIGHUP, SIGUSR1 or SIGXCPU is noted, and a
-/// SIGINT or SIGTERM a second or more after it ends the process. What whoever started the program
-/// ignores stays ignored. One at a time; what was noted is known until the next one.
+/// Notes the first SIGINT, SIGTERM, SIGHUP, SIGUSR1 or SIGXCPU while it lives. A SIGINT or SIGTERM
+/// a second or more later ends the process. Signals that were ignored when the program was started
+/// stay ignored. There is one such object at a time; its signal stays known until the next one is
+/// made.
 class stop_signals {
 public:
   stop_signals() {
@@ -187,7 +192,7 @@ public:
     detail::stop_time = 0;
     struct sigaction action {};
     action.sa_handler = detail::note_stop_signal;
-    action.sa_flags = SA_RESTART; // reads and writes under way go on
+    action.sa_flags = SA_RESTART; // reads and writes under way continue
     action.sa_mask = detail::stop_signal_set();
     for (std::size_t i = 0; i < old_.size(); ++i) {
       const int number = detail::stop_signal_names[i].first;
@@ -203,9 +208,9 @@ public:
   }
 
   bool requested() const { return stop_requested(); }
-  /// The first that came, or 0.
+  /// Returns the number of the first signal that came; 0 if none has.
   int number() const { return detail::stop_signal.load(std::memory_order_relaxed); }
-  /// Its name; "" if none came.
+  /// Returns the name of the first signal that came; "" if none has.
   std::string_view name() const { return stop_signal_name(); }
 
 private:

@@ -1,4 +1,4 @@
-// UTF-8: what is well formed (Unicode 15, table 3-7), and what stands for the rest.
+// UTF-8: the test for well-formed text (Unicode 15, table 3-7), and a replacement for other bytes.
 #pragma once
 
 #include <cstddef>
@@ -8,13 +8,13 @@
 
 namespace mc {
 
-/// A text without the byte-order mark that editors on Windows put before it.
+/// Returns a text without the byte-order mark that editors on Windows put before it.
 constexpr std::string_view without_mark(std::string_view text) {
   constexpr std::string_view mark = "\xef\xbb\xbf";
   return text.starts_with(mark) ? text.substr(mark.size()) : text;
 }
 
-/// Bytes of the code point that begins at byte i of a text; 0 if none does.
+/// Returns the number of bytes of the code point that begins at byte i; 0 if none begins there.
 constexpr std::size_t code_point_at(std::string_view text, std::size_t i) {
   const auto byte = [&text](std::size_t k) { return static_cast<unsigned char>(text[k]); };
   const unsigned c = byte(i);
@@ -26,14 +26,14 @@ constexpr std::size_t code_point_at(std::string_view text, std::size_t i) {
   if (n == 0 || text.size() - i < n) return 0;
   for (std::size_t k = 1; k < n; ++k)
     if ((byte(i + k) & 0xc0u) != 0x80u) return 0;
-  // No longer forms, no surrogates, nothing beyond U+10FFFF.
+  // Overlong forms, surrogates and numbers beyond U+10FFFF are not allowed.
   const unsigned d = byte(i + 1);
   const bool other = (c == 0xe0 && d < 0xa0) || (c == 0xed && d >= 0xa0) ||
                      (c == 0xf0 && d < 0x90) || (c == 0xf4 && d >= 0x90) || c > 0xf4;
   return other ? 0 : n;
 }
 
-/// Where the first byte is that is not part of UTF-8; the size of the text if all are.
+/// Returns the index of the first byte that is not part of UTF-8; the size of the text if all are.
 constexpr std::size_t first_not_utf8(std::string_view text) {
   std::size_t i = 0;
   while (i < text.size()) {
@@ -44,7 +44,7 @@ constexpr std::size_t first_not_utf8(std::string_view text) {
   return i;
 }
 
-/// How many bytes at the end of a text are the begin of a code point that is not whole yet.
+/// Returns the number of bytes at the end of a text that begin an incomplete code point.
 constexpr std::size_t unfinished_utf8(std::string_view text) {
   for (std::size_t back = 1; back <= 3 && back <= text.size(); ++back) {
     const auto c = static_cast<unsigned char>(text[text.size() - back]);
@@ -60,8 +60,8 @@ constexpr std::size_t unfinished_utf8(std::string_view text) {
   return 0;
 }
 
-/// `text` with U+FFFD for every byte that is not part of UTF-8, as JSON needs it; `replaced` counts
-/// them.
+/// Returns `text` with U+FFFD for every byte that is not part of UTF-8, as JSON needs it;
+/// `replaced` counts them.
 inline std::string as_utf8(std::string_view text, std::int64_t* replaced = nullptr) {
   std::string out;
   out.reserve(text.size());

@@ -1,31 +1,32 @@
-// The ceiling that the speed of steps is told against: a speed of the machine, which other work may
-// disturb.
+// The product ceiling, the fastest matrix product of this machine, with which the speed of steps is
+// compared. Other work on the machine may disturb its measurement.
 #pragma once
 
 #include <algorithm>
 
 namespace mc {
 
-/// The product ceiling, measured before some steps and behind them. Other work that came or went
-/// between the two makes them differ; then nothing is known of the steps.
+/// The product ceiling as it is measured before some steps and behind them. If other work began or
+/// ended between the two measurements, they differ, and then nothing is known about the steps.
 class speed_ceiling {
 public:
-  static constexpr double tolerance = 0.1; ///< of the larger one
+  static constexpr double tolerance = 0.1; ///< largest difference, as a fraction of the larger
+                                           ///< measurement
 
-  /// Floating-point operations a second.
+  /// Adds a measurement, in floating-point operations a second.
   void measured(double speed) {
     before_ = behind_;
     behind_ = speed;
   }
   double before() const { return before_; }
   double behind() const { return behind_; }
-  /// Whether two measurements agree.
+  /// Returns whether the two measurements agree.
   bool known() const {
     const auto [low, high] = std::minmax(before_, behind_);
     return low > 0 && high - low <= tolerance * high;
   }
-  /// The share of it that so many operations a second are; 0 where it is not known, or where it
-  /// would be more than all.
+  /// Returns the fraction of the ceiling that `speed` reaches; 0 if the ceiling is not known, or if
+  /// the fraction would be above 1.
   double share_of(double speed) const {
     if (!known()) return 0;
     const double share = speed / std::max(before_, behind_);
@@ -33,7 +34,7 @@ public:
   }
 
 private:
-  double before_ = 0, behind_ = 0; ///< 0: not measured
+  double before_ = 0, behind_ = 0; ///< 0: not measured yet
 };
 
 } // namespace mc

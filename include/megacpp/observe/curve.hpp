@@ -27,8 +27,9 @@ struct curve_options {
   int width = 800, height = 450; // pixels
 };
 
-/// Round numbers within [low, high], their distance 1, 2 or 5 times a power of ten, about `wanted`
-/// of them; one value if there is none, or if they would be closer than doubles are there.
+/// Returns round numbers within [low, high], about `wanted` of them, whose distance is 1, 2 or 5
+/// times a power of ten. It returns one value if there is none, or if doubles are not close enough
+/// there.
 inline std::vector<double> axis_ticks(double low, double high, int wanted) {
   if (!(high > low)) return {low};
   const double raw = (high - low) / std::max(1, wanted);
@@ -38,7 +39,7 @@ inline std::vector<double> axis_ticks(double low, double high, int wanted) {
   const double slack = 1e-9 * distance;
   const double first = std::ceil((low - slack) / distance);
   const double last = std::floor((high + slack) / distance);
-  constexpr double counted = 0x1p53; // further on, a number and the next one are the same
+  constexpr double counted = 0x1p53; // from there on a double and its successor by 1 are the same
   if (!(-counted < first && first <= last && last < counted)) return {low};
   std::vector<double> ticks;
   for (double i = first; i <= last; ++i) ticks.push_back(i == 0 ? 0 : i * distance);
@@ -59,7 +60,7 @@ inline std::string xml_text(std::string_view text) {
   return safe;
 }
 
-/// Where the data lies and where it is drawn.
+/// The range of the data, and the rectangle of the picture in which it is drawn.
 struct curve_frame {
   double left, top, right, bottom;     // pixels
   double x_low, x_high, y_low, y_high; // data
@@ -68,7 +69,8 @@ struct curve_frame {
   double y(double v) const { return bottom - (v - y_low) / (y_high - y_low) * (bottom - top); }
 };
 
-/// Makes a range longer at both ends by a share of its length, or by something if it has none.
+/// Makes a range longer at both ends by a fraction `share` of its length, or by a small margin if
+/// it has no length.
 inline void widen(double& low, double& high, double share) {
   const double size = std::max(std::fabs(low), std::fabs(high));
   const double margin = high > low ? share * (high - low) : std::max(1.0, 1e-3 * size);
@@ -77,8 +79,8 @@ inline void widen(double& low, double& high, double share) {
 
 inline bool is_drawable(const curve_point& p) { return std::isfinite(p.x) && std::isfinite(p.y); }
 
-/// At most about two points per pixel column, the lowest and the highest of each, so that spikes of
-/// a long run stay visible and the file stays small.
+/// Returns at most about two points for each column of pixels, the lowest and the highest, so that
+/// spikes of a long run stay visible and the file stays small.
 inline std::vector<curve_point> thinned(std::span<const curve_point> points, std::size_t columns) {
   if (points.size() <= 2 * columns) return {points.begin(), points.end()};
   std::vector<curve_point> kept;
@@ -123,9 +125,9 @@ inline void append_series(std::string& svg, const curve_frame& frame, std::strin
 
 } // namespace detail
 
-/// The picture of a run's training and validation losses: axes with ticks and labels, a legend,
-/// colours that follow the reader's light or dark setting. Either series may be empty. A pure
-/// function: equal points give equal text.
+/// Returns a picture of a run's training and validation losses: axes with ticks and labels, a
+/// legend, and colours that follow the reader's light or dark setting. Either series may be empty.
+/// The function is pure: equal points give equal text.
 inline std::string loss_curve(std::span<const curve_point> training,
                               std::span<const curve_point> validation,
                               const curve_options& options = {}) {
@@ -151,7 +153,7 @@ inline std::string loss_curve(std::span<const curve_point> training,
                  "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" "
                  "height=\"{1}\" role=\"img\" aria-label=\"{2}\">\n<title>{2}</title>\n",
                  w, h, detail::xml_text(options.title));
-  // Plain rules instead of CSS variables, which viewers other than browsers do not know.
+  // Viewers other than browsers do not know CSS variables, so these are plain rules.
   svg +=
       "<style>\n"
       "svg{font:13px system-ui,sans-serif}.paper{fill:#fff}text{fill:#24292f}\n"

@@ -1,4 +1,4 @@
-// Memory of this process as the kernel counts it.
+// The memory of this process as the kernel counts it.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace mc {
 
-/// Bytes; 0 where /proc does not tell.
+/// The memory of a process in bytes; 0 if /proc does not give it.
 struct memory_use {
   std::uint64_t resident = 0; // now
-  std::uint64_t peak = 0;     // the most since the start of the process
+  std::uint64_t peak = 0;     // the most since the process started
 };
 
-/// Reads VmRSS and VmHWM of /proc/self/status. Allocates nothing.
+/// Reads VmRSS and VmHWM from /proc/self/status. It allocates no memory.
 inline memory_use process_memory() {
   char text[4096];
   const int file = ::open("/proc/self/status", O_RDONLY | O_CLOEXEC);

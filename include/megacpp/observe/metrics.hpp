@@ -1,4 +1,4 @@
-// Metrics as JSON lines: one object a line, each written at once.
+// Metrics as JSON lines: a file with one object a line, each of which is written at once.
 #pragma once
 
 #include <megacpp/io/descriptor.hpp>
@@ -28,7 +28,7 @@
 
 namespace mc {
 
-/// A name and a number or text, or null for a number that there is none of.
+/// A metric: a name with a number, a text, or null if there is no such number.
 struct metric {
   std::string_view name;
   std::variant<std::int64_t, float, double, std::string_view, std::nullptr_t> value;
@@ -52,15 +52,15 @@ inline void append_json_text(std::string& line, std::string_view text) {
   line += '"';
 }
 
-/// The fewest digits that read back as the same number. JSON has no word for a number that is not
-/// finite, so those are the strings "nan", "inf" and "-inf".
+/// Appends the fewest digits that read back as the same number. JSON has no number that is not
+/// finite: it becomes the string "nan", "inf" or "-inf".
 template <std::floating_point Float> void append_json_number(std::string& line, Float v) {
   if (std::isfinite(v)) fmt::format_to(std::back_inserter(line), "{}", v);
   else line += std::isnan(v) ? "\"nan\"" : v > 0 ? "\"inf\"" : "\"-inf\"";
 }
 } // namespace detail
 
-/// `{"step":10,"loss":2.345}` and a newline, appended to `line`.
+/// Appends `{"step":10,"loss":2.345}` and a newline to `line`.
 inline void append_json_line(std::string& line, std::initializer_list<metric> metrics,
                              std::initializer_list<metric> more = {}) {
   line += '{';
@@ -82,11 +82,11 @@ inline void append_json_line(std::string& line, std::initializer_list<metric> me
   line += "}\n";
 }
 
-/// A JSONL file. Each line is handed to the kernel whole before write() returns, so a run that is
-/// killed leaves complete lines. Lines of up to 4 KiB allocate nothing.
+/// A JSONL file. write() hands each line to the kernel before it returns, so a run that is killed
+/// leaves complete lines. Lines of up to 4 KiB allocate no memory.
 class metrics_file {
 public:
-  /// Opens the file, or creates it, and leaves what is in it until begin() or continue_after().
+  /// Opens the file, or creates it, and leaves its contents until begin() or continue_after().
   /// Throws mc::error(exit_code::output).
   explicit metrics_file(std::string path) : path_(std::move(path)) {
     line_.reserve(4096);
@@ -99,7 +99,7 @@ public:
   }
   metrics_file(const metrics_file&) = delete;
   metrics_file& operator=(const metrics_file&) = delete;
-  /// A file that was made for a run that did not begin goes again; a link to it stays.
+  /// Removes a file that was created for a run that did not begin. A symbolic link to it stays.
   ~metrics_file() {
     if (made_ && plain_) ::unlink(place_.c_str());
   }
@@ -109,14 +109,15 @@ public:
     made_ = false;
     cut(0);
   }
-  /// Keeps its whole lines: the last one may have been cut off by a full disk. Throws mc::error.
+  /// Keeps the complete lines of the file: a full disk may have cut off the last one. Throws
+  /// mc::error.
   void continue_after() {
     made_ = false;
     cut(end_of_lines());
   }
 
-  /// Throws mc::error(exit_code::output) if the line could not be written; none of it is left then.
-  /// A line that nobody reads is left out once a stop is asked for.
+  /// Writes a line. Throws mc::error(exit_code::output) if it could not be written, and leaves no
+  /// bytes of it then. A line that nobody reads is dropped once a stop was requested.
   void write(std::initializer_list<metric> metrics, std::initializer_list<metric> more = {}) {
     line_.clear();
     append_json_line(line_, metrics, more);
@@ -125,7 +126,7 @@ public:
     const int problem = write_to_reader(file_.get(), line_);
     if (problem == 0 || problem == EAGAIN) return;
     if (plain_ && ::ftruncate(file_.get(), before.st_size) != 0) {
-      // The run that goes on cuts it.
+      // The run that continues this file removes the rest.
     }
     fail("write", problem);
   }
@@ -143,7 +144,7 @@ private:
     if (!plain_ || (::fstat(file_.get(), &s) == 0 && s.st_size == size)) return;
     if (::ftruncate(file_.get(), size) != 0) fail("shorten", errno);
   }
-  /// Behind the last line end; 0 if there is none.
+  /// Returns the number of bytes up to the end of the last complete line; 0 if there is none.
   ::off_t end_of_lines() const {
     const descriptor reading(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     struct stat s {};
@@ -161,9 +162,9 @@ private:
     return 0;
   }
 
-  std::string path_, place_; ///< the second behind links, where it was made
-  bool made_ = false;        ///< by this object, and of no run yet
-  bool plain_ = false;       ///< not a pipe or a device
+  std::string path_, place_; ///< path as given, and behind its links if it was created
+  bool made_ = false;        ///< created by this object, for a run that did not begin yet
+  bool plain_ = false;       ///< a regular file, not a pipe or a device
   descriptor file_;
   std::string line_;
 };

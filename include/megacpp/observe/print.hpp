@@ -20,7 +20,8 @@
 namespace mc {
 
 namespace detail {
-/// Throws what kept a text from being written; not EAGAIN: what nobody reads is left out.
+/// Throws the reason for which a text could not be written. EAGAIN is no error: nobody read the
+/// text, and it was dropped.
 inline void require_written(int problem, std::string_view what) {
   if (problem != 0 && problem != EAGAIN)
     throw error(exit_code::output, fmt::format("cannot write {}: {}{}", what, reason_of(problem),
@@ -28,43 +29,43 @@ inline void require_written(int problem, std::string_view what) {
 }
 } // namespace detail
 
-/// For the start of a program: gives closed ones of the descriptors 0 to 2 a place that cannot be
-/// written, so that no file which is opened later takes theirs and gets what is printed.
+/// Opens those of the descriptors 0 to 2 that are closed, as a file that cannot be written. A
+/// program calls it at its start, so that no file that is opened later gets what is printed.
 inline void fill_standard_descriptors() {
   for (int file = STDIN_FILENO; file <= STDERR_FILENO; ++file)
-    if (::fcntl(file, F_GETFD) < 0) // so it is the lowest that is free
+    if (::fcntl(file, F_GETFD) < 0) // the lowest free number is this one
         [[maybe_unused]]
       const int filled = ::open("/dev/null", O_RDONLY);
 }
 
-/// Writes to the standard output at once. What nobody reads is waited for, and left out once a stop
-/// is asked for. Throws mc::error(exit_code::output).
+/// Writes a text to the standard output at once. It waits for a slow reader, but drops the text
+/// once a stop was requested. Throws mc::error(exit_code::output).
 inline void print(std::string_view text) {
   detail::require_written(write_to_reader(STDOUT_FILENO, text), "the standard output");
 }
 
-/// One line, whatever it names.
+/// Writes one line to the standard output. Line ends within the text are replaced.
 inline void print_line(std::string_view text) {
   detail::require_written(write_line_to_reader(STDOUT_FILENO, {text}), "the standard output");
 }
 
-/// A line that tells how something goes which has a worth of its own: it goes on where whoever read
-/// its lines has closed them, and its last line says so. Throws mc::error(exit_code::output).
+/// Writes a line about the progress of work that is useful without it. The work goes on if the
+/// reader has closed the standard output. Throws mc::error(exit_code::output).
 inline void print_on_the_way(std::string_view text) {
   if (const int problem = write_line_to_reader(STDOUT_FILENO, {text}); problem != EPIPE)
     detail::require_written(problem, "the standard output");
 }
 
-/// A line for people beside the output: on the standard error, and lost if nobody listens.
+/// Writes a line for people to the standard error. The line is lost if nobody reads it.
 inline void print_note(std::string_view text) { write_line_to_reader(STDERR_FILENO, {text}); }
 
-/// Writes a whole text file; a file that was there stays until the new one is complete. A pipe that
-/// nobody reads is waited for as print does. Throws mc::error(exit_code::output).
+/// Writes a whole text file. An old file stays until the new one is complete. For a pipe it waits
+/// as print() does. Throws mc::error(exit_code::output).
 inline void write_text_file(const std::string& name, std::string_view text) {
   const std::string path = detail::behind_links(name);
   struct stat s {};
   const int missing = ::stat(path.c_str(), &s) == 0 ? 0 : errno;
-  const bool special = missing == 0 && !S_ISREG(s.st_mode); // a pipe, a device
+  const bool special = missing == 0 && !S_ISREG(s.st_mode); // a pipe or a device
   const std::string at = special ? path : detail::temporary_of(path);
   const auto fail = [&](const char* what, int problem) {
     if (!special) ::unlink(at.c_str());
@@ -85,8 +86,8 @@ inline void write_text_file(const std::string& name, std::string_view text) {
   if (!special && ::rename(at.c_str(), path.c_str()) != 0) fail("replace", errno);
 }
 
-/// Throws mc::error(exit_code::output) if there is a file that does not begin as those of this kind
-/// do, or that cannot be read: whoever wrote it wants to keep it.
+/// Throws mc::error(exit_code::output) if the file exists and does not begin as files of this kind
+/// do, or cannot be read: it is somebody's, and must not be overwritten.
 inline void check_own_kind(const std::string& path, std::string_view begin, std::string_view kind) {
   struct stat s {};
   if (::stat(path.c_str(), &s) != 0 || !S_ISREG(s.st_mode) || s.st_size == 0) return;
@@ -104,7 +105,7 @@ inline void check_own_kind(const std::string& path, std::string_view begin, std:
                           path, kind));
 }
 
-/// Throws what write_text_file would throw before its first byte.
+/// Throws the error that write_text_file would throw before its first byte.
 inline void check_text_file(const std::string& name) {
   const std::string path = detail::behind_links(name);
   struct stat s {};

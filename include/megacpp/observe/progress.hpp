@@ -1,4 +1,4 @@
-// The line that shows how training goes.
+// The line that shows the progress of training.
 #pragma once
 
 #include <megacpp/comm/launch.hpp>
@@ -18,34 +18,34 @@
 
 namespace mc {
 
-/// One optimizer step, as shown and recorded.
+/// The report of one optimizer step, as it is shown and recorded.
 struct step_report {
-  std::int64_t step = 0;  // steps done, from 1
-  std::int64_t steps = 0; // of the whole run
+  std::int64_t step = 0;  // steps done, counted from 1
+  std::int64_t steps = 0; // steps of the whole run
   double loss = 0;        // mean over the step's tokens, nats
   double lr = 0;
-  double grad_norm = 0;    // before clipping
-  double tokens = 0;       // that the step computes
-  double learned = 0;      // of these, those that are; without one there is neither loss nor norm
-  double data_seconds = 0; // that the step waited for its micro-batches to be read
-  double tokens_per_second = 0; // of those that are computed
-  double step_seconds = 0;      // that such a step takes; 0 if unknown
-  double mfu = 0;               // share that the model needs of a stated peak; 0 if there is none
-  double ceiling_share = 0;     // of the machine's measured product speed; 0 if not known
-  std::int64_t consumed_tokens = 0; // of the run so far
+  double grad_norm = 0;             // before clipping
+  double tokens = 0;                // computed by the step
+  double learned = 0;               // tokens with a label; without one there is no loss and norm
+  double data_seconds = 0;          // time that the step waited for its micro-batches
+  double tokens_per_second = 0;     // computed tokens
+  double step_seconds = 0;          // mean time of such a step; 0 if unknown
+  double mfu = 0;                   // model FLOPs as a fraction of the peak; 0 if no peak was given
+  double ceiling_share = 0;         // fraction of the product ceiling; 0 if unknown
+  std::int64_t consumed_tokens = 0; // tokens of the run so far
   std::uint64_t memory = 0;         // resident bytes; 0 if unknown
-  int slowest_rank = -1; // that computed longest since the line before; -1: there is one rank
-  double slower_by = 0;  // than the median of the others, as a share
+  int slowest_rank = -1;            // rank that computed longest since the last line; -1: one rank
+  double slower_by = 0;             // fraction by which it is slower than the others' median
   double seconds_left = std::numeric_limits<double>::quiet_NaN();
 };
 
 using progress_text = bounded_text<320>;
 
-/// `step 100/2000 | loss: 2.3451 | lr: 1.000e-03 | grad norm: 0.812 | 12.3k tokens/s | 10.4 ms/step
-/// | MFU 38.2% | 45% of product ceiling | 312 MiB | rank 3 slowest by 12% | ETA 1m 20s`. Log
-/// collectors search it for `loss: NUMBER`, so names, order and the form of numbers stay as they
-/// are; what is unknown is left out. Where not all tokens are learned, ` loss: 2.3451 (mean of 32
-/// of 128 tokens) ` and ` 12.3k tokens/s, 3.09k learned`.
+/// Returns `step 100/2000 | loss: 2.3451 | lr: 1.000e-03 | grad norm: 0.812 | 12.3k tokens/s | 10.4
+/// ms/step | MFU 38.2% | 45% of product ceiling | 312 MiB | rank 3 slowest by 12% | ETA 1m 20s`.
+/// Log collectors search it for `loss: NUMBER`, so names, order and the form of numbers stay as
+/// they are. Unknown values are left out. If some tokens have no label, it has ` loss: 2.3451 (mean
+/// of 32 of 128 tokens) ` and ` 12.3k tokens/s, 3.09k learned`.
 inline progress_text progress_line(const step_report& r) {
   progress_text line;
   line.append("step {}/{}", r.step, r.steps);
@@ -73,9 +73,9 @@ inline progress_text progress_line(const step_report& r) {
   return line;
 }
 
-/// How long a run's work takes, from which both its speed and the time left are told. A step, of a
-/// whole batch, is a running mean over about ten; the first one is not typical, and forgotten.
-/// Evaluations, saves and samples are the mean of those so far, nothing before the first.
+/// The durations of a run's work, from which its speed and the time left follow. The duration of a
+/// step is a running mean over about ten steps without the first, which is not typical. For
+/// evaluations, saves and samples it is the mean of those so far, and 0 before the first.
 class pace {
 public:
   enum pause : std::uint8_t { evaluation, save, sample };
@@ -84,7 +84,8 @@ public:
   void paused(pause what, double seconds) { pauses_[what].sum += seconds, ++pauses_[what].count; }
 
   double seconds_a_step() const { return step_; }
-  /// Seconds of so many of each. NaN until two steps are done.
+  /// Returns the seconds that these numbers of steps, evaluations, saves and samples take; NaN
+  /// until two steps are done.
   double seconds_of(double steps, std::int64_t evaluations, std::int64_t saves,
                     std::int64_t samples = 0) const {
     if (steps_ < 2) return std::numeric_limits<double>::quiet_NaN();
@@ -105,17 +106,17 @@ private:
   std::array<mean, 3> pauses_{};
 };
 
-/// Shows reports on a terminal as one line that is rewritten in place (at most ten times a second),
-/// and elsewhere as plain lines: of the first step, every `interval` steps, once `longest_silence`
-/// has passed without one, and of the last step. Allocates nothing. A terminal that is gone is no
-/// reason to end a run: failed writes are ignored. Nor is one that is stopped a reason not to end
-/// it: once a stop is asked for, what nobody reads is left out.
+/// Shows reports. On a terminal it rewrites one line in place, at most ten times a second.
+/// Elsewhere it writes plain lines: for the first and the last step, every `interval` steps, and
+/// after `longest_silence` without a line. It allocates no memory. Failed writes are ignored, since
+/// the run does not need its terminal. Nor does a stopped terminal keep a run from ending: once a
+/// stop was requested, text that nobody reads is dropped.
 class progress {
 public:
   static constexpr double longest_silence = 10; ///< seconds
 
-  /// `file`: a descriptor, 1 for the standard output. The terminal that mpirun gives to ranks is
-  /// nobody's.
+  /// `file`: a descriptor, 1 for the standard output. A terminal that mpirun gives to ranks does
+  /// not count as one.
   explicit progress(std::int64_t interval, int file = STDOUT_FILENO)
       : progress(interval, file, ::isatty(file) == 1 && launch_of_process().size == 1) {}
   progress(std::int64_t interval, int file, bool terminal)
@@ -124,7 +125,7 @@ public:
   progress& operator=(const progress&) = delete;
   ~progress() { finish(); }
 
-  /// True if it was shown.
+  /// Shows a report if a line is due, and returns whether it did.
   bool show(const step_report& r, double now = monotonic_seconds()) {
     const bool first = std::isnan(shown_at_), last = r.step == r.steps;
     const double silence = now - shown_at_;
@@ -137,20 +138,20 @@ public:
       return true;
     }
     progress_text line = progress_line(r);
-    line.shorten(width() - 1); // a full line would wrap, and \r would no longer reach its begin
+    line.shorten(width() - 1); // a longer line would wrap, and \r would not reach its beginning
     last_ = line;
     redraw();
     return true;
   }
 
-  /// A line that stays: an evaluation, a save, a warning.
+  /// Writes a line that stays, such as an evaluation, a save or a warning.
   void note(std::string_view text) {
     if (live_) write_all("\r\x1b[K");
     write_line_to_reader(file_, {text});
     if (live_) redraw();
   }
 
-  /// Ends the live line, so that what follows begins on a new one.
+  /// Ends the live line, so that later text begins on a new one.
   void finish() {
     if (live_) write_all("\n");
     live_ = false;

@@ -1,4 +1,4 @@
-// Writing to whoever reads a log: a pipe, a terminal, a file.
+// Writing to the reader of a log: a pipe, a terminal, or a file.
 #pragma once
 
 #include <megacpp/io/signals.hpp>
@@ -19,19 +19,19 @@
 namespace mc {
 
 namespace detail {
-/// Whether somebody reads what is written, so that it can be waited for; poll means something else
-/// for other devices (/dev/random).
+/// Returns whether a program or a person reads the file, so that writing may wait for them. poll
+/// has another meaning for other devices (/dev/random).
 inline bool has_reader(int file) {
   struct stat s {};
   return ::fstat(file, &s) == 0 &&
          (S_ISFIFO(s.st_mode) || S_ISSOCK(s.st_mode) || (S_ISCHR(s.st_mode) && ::isatty(file)));
 }
 
-/// Whether a stop has been asked for so long ago that nobody is waited for any more.
+/// Returns whether a stop was requested so long ago that writing no longer waits for a reader.
 inline bool waits_no_more() { return stop_requested() && seconds_since_stop() > 1; }
 
-/// Waits until a descriptor takes more, or says why not, or cannot be waited for. False if nobody
-/// reads and that is waited for no more.
+/// Waits until a descriptor takes more bytes, fails, or cannot be waited for. Returns false if
+/// nobody reads and the wait is over.
 inline bool takes_more(int file) {
   constexpr int look_again = 100; // milliseconds
   for (;;) {
@@ -46,14 +46,14 @@ inline bool takes_more(int file) {
 }
 } // namespace detail
 
-/// Writes a text whole, however slowly it is read: a full pipe or a stopped terminal is waited for,
-/// but once a stop is asked for, not for long. Returns 0 or what went wrong, EAGAIN if nobody
-/// reads. Allocates nothing.
+/// Writes a whole text, however slowly it is read: it waits for a full pipe or a stopped terminal,
+/// but only for a short time once a stop was requested. Returns 0 or the errno of the failure,
+/// EAGAIN if nobody reads. It allocates no memory.
 inline int write_to_reader(int file, std::string_view text) {
   const bool waits = detail::has_reader(file);
   while (!text.empty()) {
     if (waits && !detail::takes_more(file)) return EAGAIN;
-    // A pipe that takes anything takes so much at once.
+    // A pipe that takes any bytes takes so many at once.
     const ::ssize_t n =
         ::write(file, text.data(), std::min<std::size_t>(text.size(), std::size_t{PIPE_BUF}));
     if (n < 0 && errno == EAGAIN) {
@@ -70,9 +70,9 @@ inline int write_to_reader(int file, std::string_view text) {
   return 0;
 }
 
-/// Writes one line, given in parts. A path may hold anything: what would end the line or what a
-/// terminal would obey is a '?'. Returns as write_to_reader. Allocates nothing, for the lack of
-/// memory may be what it tells.
+/// Writes one line, given in several texts. A path may hold any characters: those that would end
+/// the line, or that a terminal would obey, become '?'. Returns as write_to_reader does. It
+/// allocates no memory, since it may report the lack of it.
 inline int write_line_to_reader(int file, std::initializer_list<std::string_view> parts) {
   std::array<char, PIPE_BUF> block;
   std::size_t n = 0;

@@ -1,4 +1,4 @@
-// Which of several ranks computes longest: the others wait for it.
+// The speeds of several ranks: the slowest one makes the others wait.
 #pragma once
 
 #include <algorithm>
@@ -9,14 +9,14 @@
 
 namespace mc {
 
-/// Adds up how long each rank computes, which is what a step takes less what the rank waits for
-/// others. Allocates nothing after it is made.
+/// Adds up the time that each rank computes: the time of a step without waiting for other ranks.
+/// Only the constructor allocates memory.
 class rank_speeds {
 public:
   static constexpr int steps_looked_at = 10, times_in_a_row = 3;
   static constexpr double much = 1.15;
 
-  /// `alike`: by rank, a number that ranks share which have the same to compute.
+  /// `alike`: for each rank a number, which is the same for ranks that have the same work.
   explicit rank_speeds(std::vector<int> alike)
       : alike_(std::move(alike)),
         since_line_(alike_.size()),
@@ -27,27 +27,27 @@ public:
 
   struct slowest {
     int rank = -1;
-    double seconds = 0; ///< that it computes in a step
-    double others = 0;  ///< the median of all others
+    double seconds = 0; ///< time that it computes in a step
+    double others = 0;  ///< median of all other ranks
     double longer() const { return others > 0 ? seconds / others - 1 : 0; }
   };
 
-  /// A step, in which ranks computed so long. Returns the slowest one.
+  /// Adds a step in which the ranks computed for these times, and returns the slowest rank of it.
   slowest step(std::span<const double> seconds) {
     ++steps_, ++looked_;
     for (std::size_t r = 0; r < seconds.size(); ++r)
       since_line_[r] += seconds[r], looked_at_[r] += seconds[r];
     return slowest_of(seconds, 1);
   }
-  /// The slowest one since the last begin().
+  /// Returns the slowest rank since the last begin().
   slowest of_interval() { return slowest_of(since_line_, std::max(1, steps_)); }
   void begin() {
     std::fill(since_line_.begin(), since_line_.end(), 0.0);
     steps_ = 0;
   }
-  /// A rank that has become slow: for so many steps, so many times in a row, it computed longer by
-  /// so much than the median of the others that have the same to compute. -1 if there is none, or
-  /// if it was told.
+  /// Returns a rank that has become slow: for `times_in_a_row` intervals of `steps_looked_at` steps
+  /// it took more than `much` times the median of the other ranks with the same work. -1 if there
+  /// is none, or if it was reported before.
   slowest straggler() {
     slowest told;
     if (looked_ < steps_looked_at) return told;
@@ -57,7 +57,7 @@ public:
         slow_[r] = 0;
       } else if (slow_[r] < times_in_a_row - 1) {
         ++slow_[r];
-      } else if (slow_[r] < times_in_a_row && told.rank < 0) { // of several the next one later
+      } else if (slow_[r] < times_in_a_row && told.rank < 0) { // another one is told later
         slow_[r] = times_in_a_row;
         told = {static_cast<int>(r), looked_at_[r] / looked_, others / looked_};
       }
@@ -84,8 +84,8 @@ private:
   }
 
   std::vector<int> alike_;
-  std::vector<double> since_line_, looked_at_; ///< seconds, by rank
-  std::vector<int> slow_;                      ///< times in a row, by rank, until it was told
+  std::vector<double> since_line_, looked_at_; ///< seconds of computing, by rank
+  std::vector<int> slow_;                      ///< intervals in a row, by rank, until it was told
   std::vector<double> others_;
   int steps_ = 0, looked_ = 0;
 };

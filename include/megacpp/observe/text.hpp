@@ -1,4 +1,4 @@
-// Numbers as people read them, in fixed storage: formatting a progress line allocates nothing.
+// Numbers as people read them, in fixed storage: formatting a progress line allocates no memory.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace mc {
 
-/// A short text of at most Capacity characters; what does not fit is cut off.
+/// A short text of at most Capacity characters. Further characters are cut off.
 template <std::size_t Capacity> class bounded_text {
 public:
   template <class... Args>
@@ -34,7 +34,7 @@ private:
 
 using short_text = bounded_text<48>;
 
-/// "0.4 s", "59 s", "3m 05s", "2h 07m", "3d 04h"; "?" for a time that is unknown.
+/// Returns "0.4 s", "59 s", "3m 05s", "2h 07m", "3d 04h"; "?" for an unknown time.
 inline short_text duration_text(double seconds) {
   short_text text;
   if (!(seconds >= 0) || seconds > 1e12) return text.append("?");
@@ -47,13 +47,13 @@ inline short_text duration_text(double seconds) {
 }
 
 namespace detail {
-/// Three significant digits of x < 1000: "1.23", "12.3", "123".
+/// Returns three significant digits of x < 1000: "1.23", "12.3", "123".
 inline short_text three_digits(double x) {
   return short_text().append("{:.{}f}", x, x < 9.995 ? 2 : x < 99.95 ? 1 : 0);
 }
 } // namespace detail
 
-/// "512 B", "1.50 KiB", "42.0 MiB", "139 GiB".
+/// Returns "512 B", "1.50 KiB", "42.0 MiB", "139 GiB".
 inline short_text bytes_text(std::uint64_t bytes) {
   constexpr std::array<std::string_view, 6> units{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   if (bytes < 1024) return short_text().append("{} B", bytes);
@@ -63,8 +63,8 @@ inline short_text bytes_text(std::uint64_t bytes) {
   return short_text().append("{} {}", detail::three_digits(x).view(), units[unit]);
 }
 
-/// "950", "12.3k", "124M", "1.56B", "1.01T": counts of tokens, parameters, operations. Below 1000,
-/// at most three significant digits.
+/// Returns "950", "12.3k", "124M", "1.56B", "1.01T": a count of tokens, parameters or operations,
+/// with at most three significant digits.
 inline short_text count_text(double x) {
   constexpr std::array<std::string_view, 5> units{"", "k", "M", "B", "T"};
   if (!std::isfinite(x)) return short_text().append("{}", x);

@@ -82,7 +82,7 @@ private:
 /// The base addresses that a node's values are found by, and the layer that runs.
 struct frame {
   std::array<std::byte*, static_cast<unsigned>(spaces)>
-      base{};                        ///< weights and gradients: begin of the whole store
+      base{};                        ///< weights and gradients: beginning of the whole store
   std::byte* const* input = nullptr; ///< addresses of the graph's inputs (input_addresses)
   int index = 0;                     ///< index of this layer among those of its kind
   int layer = 0;                     ///< number of the layer in the model; -1 the stem, `layers`

@@ -142,7 +142,7 @@ public:
     return *evaluate(all.count(), all, dropping);
   }
 
-  /// Returns false from the begin of an update until it has left all weights and moments finite.
+  /// Returns false from the beginning of an update until it has left all weights and moments finite.
   /// Their values are undefined then; stores::nonfinite names the first that is not finite.
   bool whole() const { return whole_; }
 
