@@ -64,7 +64,7 @@ private:
 
   /// Exchanges that are counted together: all over the same axes, or all from one rank to another.
   struct stream {
-    collective what; ///< send, receive, or none
+    collective what; ///< kind of exchange: send, receive, or none for a group's
     int over, peer;  ///< the axes, or the channel and the other rank of a pair
     bool operator<(const stream& o) const {
       return std::tie(what, over, peer) < std::tie(o.what, o.over, o.peer);
@@ -72,12 +72,12 @@ private:
   };
   /// An exchange that was started and not waited for.
   struct asked {
-    std::int64_t number = 0; ///< number of its ticket
+    std::int64_t number = 0; ///< number of the ticket that begin() returned
     exchange x;
     std::vector<wish> mine, theirs; ///< one for each rank of the group, or one for the other rank
                                     ///< of a pair
     ticket tells, data;
-    bool agreed = false; ///< the other ranks have asked for the same
+    bool agreed = false; ///< descriptions of the other ranks match
   };
 
   ticket begin(const exchange& x, const group& g, lane* on) override {
@@ -179,15 +179,14 @@ private:
   }
 
   communicator& hosts_;
-  std::unique_ptr<communicator> owned_; ///< for ranks: the communicator that is checked
+  std::unique_ptr<communicator> owned_; ///< the communicator to check, if this checks ranks
   communicator& to_;
-  checking* made_by_ = nullptr;  ///< for ranks: the checker of hosts that made this one
-  std::optional<exchange> left_; ///< an exchange of ranks, already destroyed, that nobody waited
-                                 ///< for
+  checking* made_by_ = nullptr;  ///< checker of hosts that made this one of ranks
+  std::optional<exchange> left_; ///< exchange that a checker of ranks left without a wait
   std::vector<std::unique_ptr<asked>> started_, spare_; ///< exchanges in flight, in the order of
                                                         ///< their starts; free records
   std::map<stream, std::int64_t> counts_;
-  std::vector<ticket> waited_; ///< memory of finish_any
+  std::vector<ticket> waited_; ///< tickets of one finish_any
   std::int64_t number_ = 0;
 };
 

@@ -83,9 +83,9 @@ struct exchange {
                                                   ///< start alone
   int peer = -1;      ///< the root, or the other rank of a pair: its number in the group
   int channel = 0;    ///< between two ranks: the messages of a channel keep their order
-  source_line line{}; ///< line of the model that caused it
-  collective before = collective::none; ///< the exchange that this one describes, whose name it has
-  reduction by = reduction::sum;        ///< how an all-reduce or reduce-scatter combines elements
+  source_line line{}; ///< line of the model that caused the exchange
+  collective before = collective::none; ///< kind of the exchange that this one describes
+  reduction by = reduction::sum;        ///< sum or maximum, where it reduces
 
   static exchange all_reduce(axis_set over, dtype t, const void* in, void* out, std::int64_t count,
                              source_line line = {}, reduction by = reduction::sum) {

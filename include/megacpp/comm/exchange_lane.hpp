@@ -28,7 +28,8 @@ public:
     std::shared_ptr<event> e;
     for (const std::shared_ptr<event>& free : events_)
       if (free.use_count() == 1) {
-        std::atomic_thread_fence(std::memory_order_acquire); // see the accesses of its last holder
+        // The fence sees all accesses of the event's last holder.
+        std::atomic_thread_fence(std::memory_order_acquire);
         e = free;
         break;
       }

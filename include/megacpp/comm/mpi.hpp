@@ -54,9 +54,10 @@ namespace mc {
 
 /// The sizes, in bytes, by which exchanges are cut into messages. Tests use others than these.
 struct mpi_sizes {
-  std::int64_t message = std::int64_t{1} << 30;  ///< longest message; MPI counts in int
-  std::int64_t staging = std::int64_t{16} << 20; ///< memory of a round of an exchange that adds
-  std::int64_t at_once = 2048;                   ///< longest all-reduce that each rank adds alone
+  std::int64_t message = std::int64_t{1} << 30;  ///< longest message; MPI counts bytes in int
+  std::int64_t staging = std::int64_t{16} << 20; ///< memory for one round of a sum
+  std::int64_t at_once = 2048;                   ///< longest all-reduce in which every rank adds
+                                                 ///< everything
 };
 
 /// The processes that mpirun or srun has started. A process has one such object, which the thread
@@ -161,7 +162,7 @@ private:
     /// `count` elements follow.
     struct head {
       static constexpr std::int64_t all_reduces =
-          0x6d6567612b2b; ///< no element of another exchange begins so
+          0x6d6567612b2b; ///< marks the head of an all-reduce
       std::int64_t is = all_reduces;
       std::int64_t count = 0;
       std::int16_t type = 0, by = 0;
@@ -171,7 +172,7 @@ private:
     struct message {
       int peer;           ///< the other rank, by its number in the run
       std::int64_t bytes; ///< expected bytes; -1 for a message that is sent
-      bool up_to = false; ///< fewer bytes may come
+      bool up_to = false; ///< a shorter message may come, too
     };
     /// An exchange that was started and not waited for.
     struct record {
@@ -179,16 +180,16 @@ private:
       plane of_plane{};
       exchange x;
       group g{mesh::one_rank(), axis_set{}, 0};
-      std::int64_t of_group = 0; ///< exchanges before it over its group
+      std::int64_t of_group = 0; ///< number of exchanges before it over its group
       int tag = 0;
       enum : std::uint8_t { moves, heads, parts, sums, done } stage = moves;
       std::vector<MPI_Request> requests;
       std::vector<message> messages;
       arena memory;
-      std::vector<int> holders;        ///< ranks that have elements, by number in the group
+      std::vector<int> holders;        ///< ranks with elements to add, by number in the group
       std::int64_t begin = 0, end = 0; ///< elements of the current round
       seconds waited{};                ///< time awake while the next message was missing
-      std::exception_ptr wrong;        ///< error that it failed with
+      std::exception_ptr wrong;        ///< error for which the exchange failed
     };
 
     ticket begin(plane moves, const exchange& x, const group& g) {
@@ -271,7 +272,7 @@ private:
           static_cast<int>(std::bit_width(static_cast<unsigned>(of_.highest_tag_))) - 1 - axes;
       if (pair) {
         r.of_group = met_[{moves, -1 - 2 * x.channel - (sends ? 0 : 1), g[x.peer]}]++;
-        r.tag = x.channel << axes; // a group of no axes sends nothing
+        r.tag = x.channel << axes; // an empty group sends nothing
       } else {
         r.of_group = met_[{moves, x.over.bits, 0}]++;
         r.tag =
@@ -603,8 +604,8 @@ private:
     mpi_ranks& of_;
     seconds patience_, looks_every_;
     std::map<std::tuple<plane, int, int>, std::int64_t> met_;
-    std::vector<std::unique_ptr<record>> started_, unused_; ///< in the order of their starts; free
-                                                            ///< ones
+    std::vector<std::unique_ptr<record>> started_, unused_; ///< in the order of their starts; for
+                                                            ///< reuse
     std::vector<MPI_Status> states_;
     std::vector<const void*> parts_;
     std::int64_t number_ = 0;
@@ -641,10 +642,12 @@ private:
   int rank_ = 0, size_ = 1;
   int on_machine_ = 1, processors_ = 1; ///< ranks of this machine, and processors that they may use
   int place_on_machine_ = 0;
-  int spins_ = 0;                                    ///< looks before a rank sleeps
-  MPI_Comm planes_[2]{MPI_COMM_NULL, MPI_COMM_NULL}; ///< for hosts, and for ranks
+  int spins_ = 0;                                    ///< times that a rank looks for messages
+                                                     ///< before it sleeps
+  MPI_Comm planes_[2]{MPI_COMM_NULL, MPI_COMM_NULL}; ///< MPI's communicators for hosts and for
+                                                     ///< ranks
   std::optional<mpi_questions> questions_;
-  int highest_tag_ = 32767; ///< the least that MPI guarantees
+  int highest_tag_ = 32767; ///< highest tag; MPI guarantees this
   staging_memory memory_{host_memory::of_process()};
 };
 

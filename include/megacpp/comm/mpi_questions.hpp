@@ -60,7 +60,7 @@ public:
   void close() {
     MPI_Cancel(&heard_);
     MPI_Wait(&heard_, MPI_STATUS_IGNORE);
-    for (sent_note& s : sent_) // they are short enough to be gone already
+    for (sent_note& s : sent_) // notes are short enough to be gone already
       if (s.request != MPI_REQUEST_NULL) MPI_Wait(&s.request, MPI_STATUS_IGNORE);
     MPI_Comm_free(&among_);
   }
@@ -101,7 +101,7 @@ public:
     const bool asked = suspect_.rank >= 0;
     if (asked && suspect_.says == suspect::has_ended) throw named(true);
     if (asked && suspect_.says == suspect::waits_too) {
-      if (waited >= patience + (size_ + 2) * interval) // everyone was asked by then
+      if (waited >= patience + (size_ + 2) * interval) // by then every rank was asked
         throw crossed_ranks(suspect_.waits, suspect_.rank, suspect_.what, suspect_.next,
                             suspect_.lacks);
       return ask({suspect_.next, suspect_.rank, suspect_.lacks});
@@ -126,11 +126,11 @@ private:
   };
   /// A rank that others wait for, as far as this process knows.
   struct suspect {
-    int rank = -1, waits = -1; ///< the rank, and one that waits for it
-    std::string what{};        ///< exchange in which it is missing
+    int rank = -1, waits = -1; ///< the missing rank, and a rank that waits for it
+    std::string what{};        ///< exchange in which the rank is missing
     enum : std::uint8_t { asked, waits_too, has_ended } says = asked;
-    int next = -1;       ///< rank that it waits for
-    std::string lacks{}; ///< exchange in which it waits
+    int next = -1;       ///< rank that the missing one waits for
+    std::string lacks{}; ///< exchange in which the missing rank waits
   };
 
   void ask(suspect s) {

@@ -50,7 +50,7 @@ private:
     if (in > 0) on->mirror(r.in.data(), static_cast<const std::byte*>(x.in), in);
     exchange of_host = x;
     of_host.in = r.in.data(), of_host.out = r.out.data();
-    r.below = below_->start(*on, of_host); // begins behind the copy, since it waits for the lane
+    r.below = below_->start(*on, of_host); // runs behind the copy, since it waits for the lane
     started_.push_back(std::move(r));
     return started_.back().below;
   }
@@ -59,7 +59,7 @@ private:
         std::ranges::find_if(started_, [&](const record& r) { return r.below.number == t.number; });
     if (at == started_.end()) refuse_ticket();
     below_->wait(on, t);
-    on.write(at->to, at->out.data(), at->bytes); // returns when the lane has read it
+    on.write(at->to, at->out.data(), at->bytes); // the lane has read the bytes when this returns
     memory_.give_back(std::move(at->in)), memory_.give_back(std::move(at->out));
     started_.erase(at);
   }

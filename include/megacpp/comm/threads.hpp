@@ -84,7 +84,7 @@ public:
             "give fewer ranks, or ");
       watch();
     } catch (...) {
-      end(std::current_exception()); // the ranks that run wait for one that never comes
+      end(std::current_exception()); // ranks that have started would wait for one that never comes
     }
     threads.clear();
     meetings_.clear(), unused_.clear();
@@ -106,7 +106,7 @@ private:
   struct meeting {
     struct guest {
       exchange x;
-      int rank = -1; ///< number in the run; -1 before it has come
+      int rank = -1; ///< number of the rank in the run; -1 before it has come
       std::vector<std::int64_t> gives, takes;
       /// The moments when the guest's memory may be read, when it has done its share, and when it
       /// has copied the others' shares.
@@ -186,7 +186,8 @@ private:
       bool reduces() const { return mine().x.what == collective::all_reduce; }
       bool done() const {
         if (wrong != nullptr) return true;
-        if (mine().x.what == collective::receive) return stage == has_shared; // nobody reads it
+        // No rank reads from a receiver.
+        if (mine().x.what == collective::receive) return stage == has_shared;
         return reduces() ? stage == has_gathered && m->all(m->gathered)
                          : stage == has_shared && m->all(m->shared);
       }
@@ -230,7 +231,7 @@ private:
         for (std::size_t i = 0; i < any.size(); ++i) {
           const auto it = find(any[i]);
           if (!it->done()) continue;
-          if (it->wrong != nullptr) { // other ranks may read this rank's memory until then
+          if (it->wrong != nullptr) { // until then other ranks may read this rank's memory
             end_for_all();
             std::rethrow_exception(it->wrong);
           }
@@ -241,7 +242,7 @@ private:
         }
         if (of_.ended_.load()) {
           of_.until_untouched();
-          for (const record& r : started_) // an error that has a reason is thrown first
+          for (const record& r : started_) // an error with a reason goes before "see another one"
             if (r.wrong != nullptr) std::rethrow_exception(r.wrong);
           refuse_exchange(find(any[0])->mine().x, "another rank has ended: see what it says",
                           exit_code::ranks);
@@ -280,7 +281,7 @@ private:
       } touching(of_.touching_);
       meeting& m = *r.m;
       if (of_.ended_.load() || r.wrong != nullptr) return false;
-      if (m.differs.load(std::memory_order_acquire)) { // others do not do their shares
+      if (m.differs.load(std::memory_order_acquire)) { // other ranks do not do their shares
         r.wrong = m.wrong;
         return true;
       }
@@ -357,7 +358,7 @@ private:
         return;
       case collective::broadcast: return r.by.copy(out, in(x.peer, 0), bytes);
       case collective::receive: return r.by.copy(out, in(0, 0), bytes);
-      default: return; // a send or a barrier copies nothing here
+      default: return; // sends and barriers copy nothing here
       }
     }
     /// Returns the number of ranks before `place` that have elements to add, and the number of all
@@ -402,8 +403,8 @@ private:
 
     thread_ranks& of_;
     int rank_;
-    std::map<key, std::int64_t> met_; ///< meetings so far, by keys without a number
-    std::vector<record> started_;     ///< in the order of their starts
+    std::map<key, std::int64_t> met_; ///< meetings of this rank so far, by keys without a number
+    std::vector<record> started_;     ///< exchanges in the order of their starts
     std::vector<const void*> parts_;
     std::int64_t number_ = 0;
   };
@@ -547,7 +548,7 @@ private:
       const meeting* const elsewhere = waiting_[static_cast<std::size_t>(l.rank)].load();
       if (elsewhere == nullptr) break;
       lack next = lacking(*elsewhere);
-      if (next.rank < 0) return std::nullopt; // that meeting is about to go on
+      if (next.rank < 0) return std::nullopt; // the ranks of that meeting are about to go on
       next.waits = l.rank;
       if (seen > ranks_of(mesh_))
         return crossed_ranks(l.waits, l.rank, l.text(), next.rank, next.text());
@@ -589,16 +590,16 @@ private:
 
   mesh mesh_;
   seconds patience_;
-  std::mutex lock_;                                  ///< guards meetings, gone_ and wrong_
-  std::condition_variable left_run_;                 ///< a rank has ended
-  std::vector<bool> gone_;                           ///< by rank: it has ended
-  seconds awake_{0};                                 ///< time that the run has been watched
-  std::vector<std::atomic<const meeting*>> waiting_; ///< by rank: the meeting that it waits in
+  std::mutex lock_;                                  ///< protects meetings, gone_ and wrong_
+  std::condition_variable left_run_;                 ///< rings when a rank ends
+  std::vector<bool> gone_;                           ///< for each rank: it has ended
+  seconds awake_{0};                                 ///< time that watch() has seen pass
+  std::vector<std::atomic<const meeting*>> waiting_; ///< for each rank: the meeting it waits in
   meetings meetings_, unused_;
   std::exception_ptr wrong_;
   std::atomic<bool> ended_{false};
-  std::atomic<int> touching_{0}; ///< number of ranks that do their share now
-  std::vector<bell> bells_;      ///< one for each rank
+  std::atomic<int> touching_{0}; ///< number of ranks that copy or add now
+  std::vector<bell> bells_;      ///< one bell for each rank
   int spins_ = 0;
 };
 

@@ -20,10 +20,10 @@ namespace mc {
 struct timed_exchange {
   collective what = collective::barrier;
   axis_set over{};
-  std::int64_t bytes = 0; ///< bytes that this rank hands in, or gets by a receive
+  std::int64_t bytes = 0; ///< bytes that this rank sends, or receives in a receive
   int peer = -1, channel = 0;
   source_line line{};
-  ticket of{}; ///< ticket of the communicator that is timed
+  ticket of{}; ///< ticket of the timed communicator
   std::int64_t started = 0, waited = 0, done = 0;
 };
 
@@ -61,7 +61,7 @@ public:
 
   std::unique_ptr<communicator> ranks_for(device& /*on*/) override {
     return nullptr;
-  } // only hosts make ranks
+  } // only a communicator of hosts makes ranks
   void give_up() noexcept override { of_.give_up(); }
   bool in_one_process() const override { return of_.in_one_process(); }
   const char* way() const override { return of_.way(); }
@@ -104,11 +104,11 @@ private:
     });
   }
 
-  static constexpr std::int64_t recorded = -1; ///< recorded exchanges have smaller tickets
+  static constexpr std::int64_t recorded = -1; ///< tickets below are of recorded exchanges
   static constexpr std::size_t none = ~std::size_t{0}, room = 1024;
   communicator& of_;
   std::vector<timed_exchange>* to_ = nullptr;
-  timed_list<std::size_t> starts_, waits_; ///< by index in `to_`; an index of `none`: not recorded
+  timed_list<std::size_t> starts_, waits_; ///< tagged by index in `to_`, or `none`
   std::int64_t waited_ = 0, left_out_ = 0;
 };
 

@@ -12,9 +12,9 @@ namespace mc {
 
 /// The description is plain bytes, so that it can be sent.
 struct wish {
-  std::int64_t number = 0;           ///< exchanges of its group before it, on its plane
+  std::int64_t number = 0;           ///< number of exchanges before it over its group and plane
   std::int64_t gives = 0, takes = 0; ///< elements: `count`, or those to and from the other rank
-  std::int32_t rank = 0;             ///< number in the run
+  std::int32_t rank = 0;             ///< number of the rank in the run
   std::int32_t root = -1;
   std::int32_t line = 0;
   collective what{};
@@ -23,7 +23,7 @@ struct wish {
   plane moves{};
   std::uint8_t over = 0;
   bool by_counts = false;
-  char file[40]{}; ///< beginning of the file's name
+  char file[40]{}; ///< beginning of the name of the model's file
 };
 
 /// Describes an exchange of rank `rank` to the group's rank `other`, on the plane `moves`.
@@ -36,7 +36,7 @@ inline wish wish_of(const exchange& x, plane moves, std::int64_t number, int ran
   w.gives = w.by_counts ? x.gives[static_cast<std::size_t>(other)] : x.count;
   w.takes = w.by_counts ? x.takes[static_cast<std::size_t>(other)] : x.count;
   if (x.what == collective::broadcast) w.root = x.peer;
-  if (x.before != collective::none) return w; // it describes another exchange, which has the line
+  if (x.before != collective::none) return w; // a description of a description has no line
   w.line = x.line.number;
   const char* const file = x.line.file_name();
   std::memcpy(w.file, file, std::min(std::strlen(file), sizeof w.file - 1));

@@ -30,7 +30,7 @@ struct continued_text {
   std::int64_t number = 0;          ///< number of the prompt, from 0
   std::int64_t sample = 0;          ///< number of the text among those of its prompt, from 0
   std::string written;              ///< the prompt and the new tokens, as text
-  std::vector<double> logprobs;     ///< of the new tokens, if they are asked for
+  std::vector<double> logprobs;     ///< log probability of each new token, if asked for
   const char* end = nullptr;        ///< why the text is finished: "stop", "length" or "positions"
 
   std::int64_t fresh() const { return std::ssize(tokens) - static_cast<std::int64_t>(given); }
@@ -258,8 +258,8 @@ private:
 /// Settings for continuing texts.
 struct continuing {
   sampling draw;
-  bool slides = true; ///< go on with the last positions when all are used; else end
-  bool caches = true; ///< keep the keys and values of earlier tokens
+  bool slides = true; ///< a full context slides on; else the text ends
+  bool caches = true; ///< keys and values of earlier tokens are kept
   std::string model;  ///< name of the model, for messages
   bool logprobs = false;
 };
@@ -334,7 +334,8 @@ private:
       t.tokens.reserve(t.given + room), t.written.reserve(t.written.size() + room),
           t.logprobs.reserve(how_.logprobs ? room : 0);
     draws_.clear();
-    for (const continued_text& t : texts) // independent of the batch and of the number of texts
+    // Draws do not depend on the batch and the number of texts.
+    for (const continued_text& t : texts)
       draws_.emplace_back(how_.draw, static_cast<std::uint64_t>(t.sample) << 32 |
                                          static_cast<std::uint64_t>(t.number));
   }
@@ -387,7 +388,7 @@ private:
   continuing how_;
   const token_text& tokens_;
   const text_end& end_;
-  std::vector<double> logits_; ///< of the tokens that may be drawn, or of all
+  std::vector<double> logits_; ///< logits of the tokens that may be drawn, or of all
   std::vector<sampler> draws_;
   generation_work work_;
   std::size_t shown_ = 0; ///< bytes of a live text that were printed
@@ -418,7 +419,7 @@ template <class Make, class Tell> void talk(const chat_prompts& chat, agreement&
     }
     return whole;
   };
-  std::int64_t turn = 0; // number of the answer, by which it draws its random numbers
+  std::int64_t turn = 0; // number of the answer, which its random draws depend on
   for (std::string line = heard(); !line.empty(); line = heard()) {
     line.erase(0, 1);
     while (line.ends_with('\n') || line.ends_with('\r')) line.pop_back();
@@ -525,7 +526,7 @@ inline void run_generation(const program_view& p, generation_request r, device& 
   stores weights(of_rank.view(), false, both.ranks.coordinate(), on, both.ranks.ranks());
   if (found) load_weights(found->folder, p, weights);
   else weights.initialise(s.seed);
-  std::int64_t longest = 0; // counted without the last token, which no token follows
+  std::int64_t longest = 0; // longest text without its last token, which none follows
   for (const detail::continued_text& t : texts) {
     const auto before = static_cast<std::int64_t>(t.given);
     longest = std::max(longest, before + std::min(p.positions - before, end.most() - 1));

@@ -53,7 +53,8 @@ public:
                                            " sequences of " + std::to_string(room.tokens) +
                                            " tokens was asked of a model of " +
                                            std::to_string(p_.positions) + " positions");
-    const std::int64_t least = p_.numbers.ranks.tp; // a token for each rank that may cut a sequence
+    // There is a token for each rank of tp, which may cut a sequence.
+    const std::int64_t least = p_.numbers.ranks.tp;
     room_.tokens = std::max(room.tokens, least);
     const std::int64_t fit = std::max<std::int64_t>(prefill_tokens / room.sequences, 1),
                        longest = (room.prompt + least - 1) / least * least,
@@ -124,8 +125,8 @@ private:
   /// A program, prefill or decode: the stem, layers and head for a number of new tokens
   /// of each sequence.
   struct program {
-    std::int64_t tokens = 0; ///< 0: there is no such program
-    int parts = 0;           ///< index of its stem among all parts
+    std::int64_t tokens = 0; ///< new tokens of each sequence; 0: no program
+    int parts = 0;           ///< index of the program's stem in parts_
     step_shape shape;
   };
   std::vector<const program*> programs() const {
@@ -154,14 +155,14 @@ private:
           at.offset +=
               trained_parameter(p_, i, part.g, static_cast<int>(at.offset % max_parameters)) -
               at.offset % max_parameters;
-      if (a.parts > 0) // it must find the caches of the program before
+      if (a.parts > 0) // prefill must find the caches of decode
         refuse(compare_caches(part.g, this->part(i).g));
       graphs_.emplace_back(part.g, part.plan);
     }
     const int stage = std::max(p_.stage, 0), first = uses_.size();
     a.shape.first = first, a.shape.of = p_.numbers.ranks, a.shape.stage = stage;
     a.shape.order = [](const pipeline& p, int, int i, int) {
-      return slot{false, i / p.chunks, i % p.chunks}; // the passes of new tokens follow each other
+      return slot{false, i / p.chunks, i % p.chunks}; // one pass of new tokens follows the other
     };
     for_each_use(
         p_.layers, p_.kinds(), p_.numbers.ranks, stage,
@@ -256,7 +257,7 @@ private:
     const std::int64_t bytes = width_ * size_of(p_.numbers.precision.activation);
     const int behind = uses_[a.shape.first + a.shape.uses - 1].position + 1;
     const std::byte* at = last ? run_->address_of(buffers_->of(content::stream, behind)) : nullptr;
-    if (stages.size() > 1) { // all ranks get the logits
+    if (stages.size() > 1) { // sends the logits to all ranks
       ranks_.run(lane_,
                  exchange::broadcast(axis::pp, p_.numbers.precision.activation, at, shared_.data(),
                                      width_ * room_.sequences, stages.size() - 1));
@@ -273,7 +274,7 @@ private:
   lane& lane_;
   generation_room room_;
   std::vector<std::unique_ptr<planned_part>> parts_; ///< parts of both programs
-  std::vector<planned_graph> graphs_;                ///< one for each part
+  std::vector<planned_graph> graphs_;                ///< graph of each part with its plan
   list<part_use> uses_;
   program decode_, prefill_;
   std::optional<buffers> buffers_;
@@ -285,7 +286,7 @@ private:
   std::vector<std::int64_t> lengths_;
   std::vector<bool> ends_;
   std::vector<std::int32_t> row_; ///< integers of a sequence on their way to the device
-  bool head_keeps_ = false;       ///< the head has caches
+  bool head_keeps_ = false;       ///< the head has caches of its own
 };
 
 } // namespace mc

@@ -19,7 +19,7 @@ namespace mc {
 /// the likeliest on.
 struct sampling {
   double temperature = 1;
-  std::int64_t top_k = 0; ///< 0: all tokens
+  std::int64_t top_k = 0; ///< number of likeliest tokens to keep; 0: all
   double top_p = 1;
   std::uint64_t seed = 0;
 };
@@ -104,7 +104,7 @@ private:
   sampling s_;
   std::uint64_t key_, text_, count_ = 0;
   std::vector<std::int32_t> order_;
-  std::vector<double> weight_; // by token
+  std::vector<double> weight_; // weight of each token
 };
 
 } // namespace mc

@@ -474,7 +474,7 @@ inline std::string describe_json(const program_view& p, const std::vector<model_
   const layout& l = p.numbers.ranks;
   json_output numbers = json_output::object(), memory = json_output::object();
   for (const model_number& n : p.model.numbers) numbers[n.name] = json_number(n.value);
-  json_output stage_layers = json_output::array(); // one for each virtual stage
+  json_output stage_layers = json_output::array(); // number of layers of each virtual stage
   for (int v = 0; v < l.pp * l.virtual_stages; ++v)
     stage_layers.push_back(layers_of_stage(l, p.layers, v));
   const int largest = detail::stage_of_most_memory(p, ranks),

@@ -186,9 +186,10 @@ template <class F> void for_each_call(const graph& g, const running_order& order
                                       const mesh& ranks, F f) {
   const auto calls = [&](int i, const op::even_rows* rows, int round) {
     const node& n = g.at_node(i);
-    const phase runs = when.holds(n.when) ? n.when : phase::input_gradient; // it runs again
+    // A forward node that runs in the backward pass runs again.
+    const phase runs = when.holds(n.when) ? n.when : phase::input_gradient;
     for (transfer call : node_wire(g, n, ranks)) {
-      if (rows != nullptr && n.op->crosses) { // its bytes are those of all rounds
+      if (rows != nullptr && n.op->crosses) { // the bytes of `call` are those of all rounds
         call.bytes = call.bytes / rows->all * rows->in(round);
         call.sent = bytes_sent(call.what, call.bytes, ranks_of(ranks, call.over));
       }
@@ -249,7 +250,7 @@ struct collective_entry {
   source_line line{}; ///< line of the model; none for the update and the totals
   phase when = phase::forward;
   const node* by = nullptr; ///< node of the part's graph; null: between stages
-  transfer call;            ///< bytes are those of one call, with ring algorithms
+  transfer call;            ///< the call; bytes of one call, with ring algorithms
   int ranks = 0;
   std::int64_t per_step = 0; ///< number of calls in a step of one micro-batch
 };

@@ -141,7 +141,7 @@ inline timed_schedule timed(timed_schedule order, int chunks) {
       for (; next[s] < order[s].size(); ++next[s], moved = true) {
         timed_pass& p = order[s][next[s]];
         const int v = number(stage, p.chunk), by = p.backward ? v + 1 : v - 1;
-        const bool last = p.backward && v + 1 == all; // it follows its own forward pass
+        const bool last = p.backward && v + 1 == all; // its forward pass comes before it
         const timed_pass* const waits_for =
             last ? find(false, v, p.micro) : (by < 0 ? nullptr : find(p.backward, by, p.micro));
         if (waits_for == nullptr && (last || by >= 0)) break;

@@ -16,12 +16,12 @@ namespace mc {
 
 /// The rates that a GPU reaches, in bytes and operations a second.
 struct gpu_ceilings {
-  std::string_view name;                    ///< name for --roofline
-  std::string_view called;                  ///< name for people
-  double copied;                            ///< bytes that are read or written
-  double bf16, fp32;                        ///< matrix products
-  double attention_64[2], attention_128[2]; ///< by width of heads: forward, and gradient
-  double peak_bf16;                         ///< number of the datasheet, for MFU
+  std::string_view name;                    ///< name of the GPU for --roofline
+  std::string_view called;                  ///< name of the GPU for people
+  double copied;                            ///< bytes a second of a copy
+  double bf16, fp32;                        ///< operations a second of matrix products
+  double attention_64[2], attention_128[2]; ///< operations a second by width of heads
+  double peak_bf16;                         ///< operations a second of the datasheet, for MFU
 
   double products(dtype t) const { return t == dtype::bf16 ? bf16 : fp32; }
 };
@@ -56,13 +56,13 @@ struct roofline_row {
   const char* op = "";
   std::int64_t nodes = 0;
   work does;
-  double seconds = 0, of_arithmetic = 0; ///< of_arithmetic: seconds of nodes bound by arithmetic
+  double seconds = 0, of_arithmetic = 0; ///< seconds of all nodes; of nodes bound by arithmetic
 };
 struct roofline {
-  std::vector<roofline_row> rows;     ///< the longest time first
-  double micro_batch = 0, update = 0; ///< seconds; `update`: work that is done once a step
+  std::vector<roofline_row> rows;     ///< one for each op, the longest time first
+  double micro_batch = 0, update = 0; ///< seconds of a micro-batch, and of work once a step
   std::int64_t tokens = 0;            ///< tokens of a micro-batch on one rank
-  double model_flops = 0;             ///< operations of a micro-batch: mean over the stages
+  double model_flops = 0;             ///< mean operations of a micro-batch on a stage
   double mfu(double peak) const { return model_flops / (micro_batch * peak); }
 };
 

@@ -46,7 +46,7 @@ struct timed_task {
 };
 struct timed_step {
   std::int64_t step, began, ended;
-  std::int64_t tasks, exchanges; ///< numbers of records at its end, from the first step on
+  std::int64_t tasks, exchanges; ///< tasks and exchanges recorded up to its end
 };
 /// A timed_exchange in a form that can be sent to another process.
 struct sent_exchange {
@@ -67,7 +67,7 @@ struct rank_times {
   std::vector<timed_step> steps;
   std::vector<timed_task> tasks;
   std::vector<sent_exchange> exchanges;
-  std::int64_t ahead = 0; ///< nanoseconds by which its clock is ahead of rank 0's
+  std::int64_t ahead = 0; ///< nanoseconds by which this rank's clock is ahead
 
   template <class F> void each_list(F f) { f(clocks), f(steps), f(tasks), f(exchanges); }
 

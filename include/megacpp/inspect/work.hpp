@@ -69,7 +69,7 @@ inline step_work work_of_step(const program_view& p, std::int64_t micro_batches,
   const stage_shape s = stage_of(p, of_stage);
   const graph update = update_of_stage(p, s);
   bool begun = false;                                  // the first micro-batch has begun
-  for (const task& t : training_step(s.training, 1)) { // all micro-batches are alike
+  for (const task& t : training_step(s.training, 1)) { // micro-batches have equal work
     begun = begun || t.micro >= 0;
     if (t.what != action::run) continue;
     const graph& g = t.use == s.training.update ? update : *p.part(s.uses[t.use].part).g;
@@ -187,7 +187,7 @@ public:
   /// Returns the best rate of the products that fit into a tenth of a second.
   double measure() {
     double best = 0, spent = 0;
-    for (int i = 0; i < 3 || spent < 0.1; ++i) { // the first product touches the memory
+    for (int i = 0; i < 3 || spent < 0.1; ++i) { // the first product is slower, and not counted
       lane_.record(*began_);
       square_.execute({.on = lane_, .a = x_.data(), .b = w_.data(), .out = y_.data()});
       lane_.record(*ended_);

@@ -71,7 +71,7 @@ inline descriptor open_to_write(const std::string& path, int flags) {
 inline std::string advice_on_writing(int error_number, std::string_view choose_another) {
   std::string advice;
   switch (error_number) {
-  case EMFILE: // the reason names the limit
+  case EMFILE: // reason_of() names the limit
   case ENFILE:
   case EFBIG:
   case ENOMEM: return "";

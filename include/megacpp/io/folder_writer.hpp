@@ -239,7 +239,7 @@ private:
       throw detail::output_error("open", beside(name), problem);
     }
     struct stat s {};
-    ::flock(folder.get(), LOCK_EX | LOCK_NB); // without locks leftovers merely stay
+    ::flock(folder.get(), LOCK_EX | LOCK_NB); // if locks do not work, leftovers merely stay
     if (::fstat(folder.get(), &s) == 0 && s.st_nlink == 0) return {};
     return folder;
   }
@@ -270,7 +270,7 @@ private:
   void replace() {
     const detail::flat_folder old = check_replaceable(); // again: a run may have lasted days
     if (rename(temporary_, place_.name, RENAME_EXCHANGE)) {
-      std::string left = std::exchange(temporary_, {}); // the name of the old folder now
+      std::string left = std::exchange(temporary_, {}); // this is the name of the old folder now
       if (!sync_parent()) {
         const int problem = errno;
         if (rename(left, place_.name, RENAME_EXCHANGE)) temporary_.swap(left);

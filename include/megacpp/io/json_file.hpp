@@ -22,7 +22,7 @@
 
 namespace mc {
 
-inline constexpr std::size_t json_size_limit = 16u << 20; // bytes
+inline constexpr std::size_t json_size_limit = 16u << 20; // bytes of a file at most
 inline constexpr int json_depth_limit = 64;
 
 /// Returns a foreign text for a message: at most 80 characters, without any that a terminal would

@@ -46,8 +46,8 @@ inline std::string temporary_of(std::string_view target) {
 /// The meaning of a name that a killed save may have left beside a target.
 struct leftover {
   std::string_view target; ///< "" if the name is none of a save
-  bool aside = false;      ///< it is the old folder of the target
-  bool whole = false;      ///< it is the new folder, and is complete
+  bool aside = false;      ///< the name is of the target's old folder
+  bool whole = false;      ///< the name is of a complete new folder
 };
 inline leftover leftover_of(std::string_view name) {
   const auto drop_number = [](std::string_view& text) {
@@ -67,7 +67,8 @@ inline leftover leftover_of(std::string_view name) {
     return {target, false, true};
   auto [target, rest] = split(temporary_mark);
   if (!drop_number(rest)) return {};
-  if (rest.size() > 1 && rest[0] == '-' && rest[1] >= '0' && rest[1] <= '9') { // a further attempt
+  // "-N" is the number of a further attempt.
+  if (rest.size() > 1 && rest[0] == '-' && rest[1] >= '0' && rest[1] <= '9') {
     rest.remove_prefix(1);
     drop_number(rest);
   }

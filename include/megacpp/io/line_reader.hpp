@@ -57,7 +57,7 @@ struct line_batch {
 /// Reads one file after the other.
 class line_reader {
 public:
-  static constexpr std::size_t longest_line = std::size_t{16} << 20; // bytes
+  static constexpr std::size_t longest_line = std::size_t{16} << 20; // bytes of a line at most
   static constexpr std::size_t batch_bytes = std::size_t{1} << 18;
 
   /// Reads the standard input if there are no paths. `at`: the place where it begins. `whole`: the
@@ -106,7 +106,7 @@ private:
 
   /// Waits until there are bytes to read, or the end of the input.
   void wait() const {
-    constexpr int look_again = 100; // milliseconds
+    constexpr int look_again = 100; // milliseconds between two looks
     for (;;) {
       if (stop_requested())
         throw error(exit_code::interrupted,
@@ -127,7 +127,7 @@ private:
     std::string& text = batch.text;
     text = std::move(rest_);
     rest_.clear();
-    std::size_t end = text.rfind('\n'); // the rest is shorter than a batch, or is one line
+    std::size_t end = text.rfind('\n'); // bytes left are shorter than a batch, or one line
     while (text.size() < batch_bytes || end == std::string::npos || batch.whole_file) {
       const std::size_t had = text.size();
       if (waits_) wait();

@@ -17,7 +17,7 @@ inline std::string behind_links(std::string path) {
   std::error_code problem;
   for (int links = 0; links < 40; ++links) {
     const fs::path to = fs::read_symlink(path, problem);
-    if (problem) break; // not a link
+    if (problem) break; // path is no link
     std::string next = (fs::path(path).parent_path() / to).string();
     if (fs::exists(path, problem) && !fs::exists(next, problem)) break;
     path = std::move(next);

@@ -125,7 +125,7 @@ private:
   std::shared_ptr<const descriptor> file_;
   const std::byte* data_ = nullptr;
   std::uint64_t size_ = 0;
-  struct timespec written_ {}; ///< time of the last change when it was opened
+  struct timespec written_ {}; ///< time of the last change before it was opened
   detail::known_mapping* known_ = nullptr;
 };
 

@@ -66,7 +66,7 @@ extern "C" inline void tell_of_cut_file(int number, siginfo_t* info, void*) {
     [[maybe_unused]] const auto written = ::write(STDERR_FILENO, sentence, n);
     ::_exit(m.code);
   }
-  std::signal(SIGBUS, SIG_DFL); // it is another fault: raised again, it ends the process as usual
+  std::signal(SIGBUS, SIG_DFL); // another fault: raised again, it ends the process
 }
 
 } // namespace detail

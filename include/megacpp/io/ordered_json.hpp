@@ -25,7 +25,7 @@ struct ordered_json {
 
   kinds kind = kinds::null;
   std::string text;                ///< characters of a string; spelling of a number, true, false
-  std::vector<ordered_json> items; ///< of a list, or of an object in the order of `keys`
+  std::vector<ordered_json> items; ///< items of a list; values of an object, in the order of `keys`
   std::vector<std::string> keys;
 
   bool is_string() const { return kind == kinds::string; }

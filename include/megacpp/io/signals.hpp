@@ -56,7 +56,8 @@ extern "C" inline void end_by_signal(int number) {
 }
 
 inline std::atomic<int> stop_signal{0};
-inline std::atomic<std::int64_t> stop_time{0}; ///< signal_time() of the first one; 0: none has come
+inline std::atomic<std::int64_t> stop_time{0}; ///< signal_time() of the first stop signal; 0: none
+                                               ///< yet
 static_assert(std::atomic<int>::is_always_lock_free &&
                   std::atomic<std::int64_t>::is_always_lock_free,
               "a signal handler may only touch these");

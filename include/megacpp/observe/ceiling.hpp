@@ -34,7 +34,7 @@ public:
   }
 
 private:
-  double before_ = 0, behind_ = 0; ///< 0: not measured yet
+  double before_ = 0, behind_ = 0; ///< operations a second; 0: not measured yet
 };
 
 } // namespace mc

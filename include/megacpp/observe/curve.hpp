@@ -39,7 +39,7 @@ inline std::vector<double> axis_ticks(double low, double high, int wanted) {
   const double slack = 1e-9 * distance;
   const double first = std::ceil((low - slack) / distance);
   const double last = std::floor((high + slack) / distance);
-  constexpr double counted = 0x1p53; // from there on a double and its successor by 1 are the same
+  constexpr double counted = 0x1p53; // above it doubles cannot tell a number from the next
   if (!(-counted < first && first <= last && last < counted)) return {low};
   std::vector<double> ticks;
   for (double i = first; i <= last; ++i) ticks.push_back(i == 0 ? 0 : i * distance);
@@ -62,8 +62,8 @@ inline std::string xml_text(std::string_view text) {
 
 /// The range of the data, and the rectangle of the picture in which it is drawn.
 struct curve_frame {
-  double left, top, right, bottom;     // pixels
-  double x_low, x_high, y_low, y_high; // data
+  double left, top, right, bottom;     // rectangle of the picture, in pixels
+  double x_low, x_high, y_low, y_high; // range of the data
 
   double x(double v) const { return left + (v - x_low) / (x_high - x_low) * (right - left); }
   double y(double v) const { return bottom - (v - y_low) / (y_high - y_low) * (bottom - top); }

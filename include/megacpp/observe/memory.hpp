@@ -13,8 +13,8 @@ namespace mc {
 
 /// The memory of a process in bytes; 0 if /proc does not give it.
 struct memory_use {
-  std::uint64_t resident = 0; // now
-  std::uint64_t peak = 0;     // the most since the process started
+  std::uint64_t resident = 0; // bytes in use now
+  std::uint64_t peak = 0;     // most bytes in use since the process started
 };
 
 /// Reads VmRSS and VmHWM from /proc/self/status. It allocates no memory.

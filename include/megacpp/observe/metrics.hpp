@@ -162,8 +162,8 @@ private:
     return 0;
   }
 
-  std::string path_, place_; ///< path as given, and behind its links if it was created
-  bool made_ = false;        ///< created by this object, for a run that did not begin yet
+  std::string path_, place_; ///< path as given; path behind links, if created
+  bool made_ = false;        ///< created by this object for a run that has not begun
   bool plain_ = false;       ///< a regular file, not a pipe or a device
   descriptor file_;
   std::string line_;

@@ -33,7 +33,7 @@ inline void require_written(int problem, std::string_view what) {
 /// program calls it at its start, so that no file that is opened later gets what is printed.
 inline void fill_standard_descriptors() {
   for (int file = STDIN_FILENO; file <= STDERR_FILENO; ++file)
-    if (::fcntl(file, F_GETFD) < 0) // the lowest free number is this one
+    if (::fcntl(file, F_GETFD) < 0) // the file gets this number, the lowest that is free
         [[maybe_unused]]
       const int filled = ::open("/dev/null", O_RDONLY);
 }
@@ -65,7 +65,7 @@ inline void write_text_file(const std::string& name, std::string_view text) {
   const std::string path = detail::behind_links(name);
   struct stat s {};
   const int missing = ::stat(path.c_str(), &s) == 0 ? 0 : errno;
-  const bool special = missing == 0 && !S_ISREG(s.st_mode); // a pipe or a device
+  const bool special = missing == 0 && !S_ISREG(s.st_mode); // the path is a pipe or a device
   const std::string at = special ? path : detail::temporary_of(path);
   const auto fail = [&](const char* what, int problem) {
     if (!special) ::unlink(at.c_str());

@@ -22,20 +22,20 @@ namespace mc {
 struct step_report {
   std::int64_t step = 0;  // steps done, counted from 1
   std::int64_t steps = 0; // steps of the whole run
-  double loss = 0;        // mean over the step's tokens, nats
+  double loss = 0;        // mean loss of the step's tokens, in nats
   double lr = 0;
-  double grad_norm = 0;             // before clipping
-  double tokens = 0;                // computed by the step
+  double grad_norm = 0;             // norm of the gradient before clipping
+  double tokens = 0;                // tokens that the step computes
   double learned = 0;               // tokens with a label; without one there is no loss and norm
-  double data_seconds = 0;          // time that the step waited for its micro-batches
-  double tokens_per_second = 0;     // computed tokens
-  double step_seconds = 0;          // mean time of such a step; 0 if unknown
+  double data_seconds = 0;          // seconds that the step waited for micro-batches
+  double tokens_per_second = 0;     // computed tokens a second
+  double step_seconds = 0;          // mean seconds of such a step; 0 if unknown
   double mfu = 0;                   // model FLOPs as a fraction of the peak; 0 if no peak was given
   double ceiling_share = 0;         // fraction of the product ceiling; 0 if unknown
   std::int64_t consumed_tokens = 0; // tokens of the run so far
-  std::uint64_t memory = 0;         // resident bytes; 0 if unknown
+  std::uint64_t memory = 0;         // resident memory in bytes; 0 if unknown
   int slowest_rank = -1;            // rank that computed longest since the last line; -1: one rank
-  double slower_by = 0;             // fraction by which it is slower than the others' median
+  double slower_by = 0;             // fraction by which it exceeds the others' median
   double seconds_left = std::numeric_limits<double>::quiet_NaN();
 };
 
@@ -113,7 +113,7 @@ private:
 /// stop was requested, text that nobody reads is dropped.
 class progress {
 public:
-  static constexpr double longest_silence = 10; ///< seconds
+  static constexpr double longest_silence = 10; ///< seconds without a line at most
 
   /// `file`: a descriptor, 1 for the standard output. A terminal that mpirun gives to ranks does
   /// not count as one.

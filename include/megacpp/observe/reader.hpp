@@ -33,7 +33,7 @@ inline bool waits_no_more() { return stop_requested() && seconds_since_stop() > 
 /// Waits until a descriptor takes more bytes, fails, or cannot be waited for. Returns false if
 /// nobody reads and the wait is over.
 inline bool takes_more(int file) {
-  constexpr int look_again = 100; // milliseconds
+  constexpr int look_again = 100; // milliseconds between two looks
   for (;;) {
     const bool last = waits_no_more();
     struct pollfd p {

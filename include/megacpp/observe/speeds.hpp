@@ -27,8 +27,8 @@ public:
 
   struct slowest {
     int rank = -1;
-    double seconds = 0; ///< time that it computes in a step
-    double others = 0;  ///< median of all other ranks
+    double seconds = 0; ///< seconds that the rank computes in a step
+    double others = 0;  ///< median seconds of all other ranks
     double longer() const { return others > 0 ? seconds / others - 1 : 0; }
   };
 
@@ -57,7 +57,7 @@ public:
         slow_[r] = 0;
       } else if (slow_[r] < times_in_a_row - 1) {
         ++slow_[r];
-      } else if (slow_[r] < times_in_a_row && told.rank < 0) { // another one is told later
+      } else if (slow_[r] < times_in_a_row && told.rank < 0) { // another slow rank is told later
         slow_[r] = times_in_a_row;
         told = {static_cast<int>(r), looked_at_[r] / looked_, others / looked_};
       }

@@ -41,7 +41,7 @@ public:
       throw error(exit_code::internal,
                   "a program was given a communicator of hosts: give it that of ranks, which moves "
                   "memory of its device");
-    std::size_t places = 0; // places in memory, each with at most one send at a time
+    std::size_t places = 0; // places in memory; each is sent at most once at a time
     int copies = 0;
     for (const buffer& x : b_.all()) {
       places += static_cast<std::size_t>(x.copies);
@@ -75,7 +75,7 @@ public:
   executor(const executor&) = delete;
   executor& operator=(const executor&) = delete;
   ~executor() {
-    if (!sent_.empty()) ranks_.give_up(); // a step has failed in the middle
+    if (!sent_.empty()) ranks_.give_up(); // sends are left: a step has failed in the middle
   }
 
   /// Prepares what the kernels of these tasks need. memory() must hold nothing yet: libraries use
@@ -134,7 +134,8 @@ public:
       return k.tasks == of.tasks && k.addresses == of.addresses && k.constants == of.constants;
     };
     const auto at = std::find_if(kept_.begin(), kept_.end(), same);
-    if (at != kept_.end()) std::rotate(at, at + 1, kept_.end()); // the tasks used last are the last
+    // Tasks that were used again become the last.
+    if (at != kept_.end()) std::rotate(at, at + 1, kept_.end());
     else kept_.push_back(std::move(of));
     if (std::ssize(kept_) > most_kept_) kept_.erase(kept_.begin());
     kept_tasks& kept = kept_.back();
@@ -174,7 +175,7 @@ public:
   void set_numbers() {
     start_waiting();
     const int number = b_.of(content::numbers);
-    if (b_[number].first < 0) return; // no graph reads them
+    if (b_[number].first < 0) return; // no graph reads the numbers
     const std::int64_t whole[] = {static_cast<std::int64_t>(numbers_.seed), numbers_.step};
     lane_.write(address_of(number), whole, sizeof whole);
     lane_.write(address_of(number) + sizeof whole, &numbers_.learning_rate, sizeof(double));
@@ -260,7 +261,7 @@ private:
     std::vector<const std::byte*> addresses;
     run_constants constants;
     std::unique_ptr<lane::kept_work> work;
-    std::string name; ///< name of the tasks' range, made when it is first shown
+    std::string name; ///< name under which tools show these tasks, made at first use
   };
   /// Shows a task to tools under the name that --trace gives it, with the number of its
   /// micro-batch.
@@ -404,7 +405,7 @@ private:
   }
 
   std::vector<part_view> parts_;
-  std::vector<input_addresses> inputs_; ///< one for each part
+  std::vector<input_addresses> inputs_; ///< addresses of the inputs of each part
   const buffers& b_;
   device& device_;
   lane& lane_;
@@ -412,22 +413,22 @@ private:
   const stores& weights_;
   const char* remedy_;
   bool backward_;
-  std::vector<std::vector<node_slot>> slots_; ///< one list for each part
-  std::vector<stage_stream> streams_;         ///< one for each part
+  std::vector<std::vector<node_slot>> slots_; ///< prepared nodes of each part
+  std::vector<stage_stream> streams_;         ///< stream that each part sends to the next stage
   struct sent {
     const std::byte* at;
     ticket gone;
   };
-  std::vector<sent> sent_; ///< sends that nobody has waited for yet
+  std::vector<sent> sent_; ///< sends without a wait so far
   arena memory_, mirrors_;
   std::vector<std::vector<mirror_event>> mirrored_; ///< one list for each buffer, one event for
                                                     ///< each of its copies
-  std::int64_t begin_of_[arenas]{};                 ///< first byte of each arena in its memory
+  std::int64_t begin_of_[arenas]{};                 ///< offset of each arena in its memory
   step_numbers numbers_{};
-  std::vector<task> waiting_; ///< tasks that were not started yet
-  int most_kept_ = 16;        ///< and two more for each micro-batch with memory of its own
+  std::vector<task> waiting_; ///< tasks to be started together later
+  int most_kept_ = 16;        ///< number of task lists that are kept
   std::vector<kept_tasks> kept_;
-  std::vector<std::pair<task, std::string>> names_; ///< names of the tasks that were shown so far
+  std::vector<std::pair<task, std::string>> names_; ///< names of tasks that were shown so far
   std::optional<step_times> times_;
   bool timed_ = false;
 };

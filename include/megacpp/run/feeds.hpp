@@ -31,7 +31,7 @@ class rank_feeds {
 public:
   /// `at`: the coordinate of the rank that is fed. The program must outlive this object.
   rank_feeds(const program_view& p, const coordinates& at) : p_(p) {
-    for (const part_view& part : p.parts) // all parts place a feed alike
+    for (const part_view& part : p.parts) // all parts place one feed alike
       for (int i = 0; i < part.g->value_count; ++i)
         if (const value& v = part.g->values[i]; v.is == role::input)
           if (const int k = batch_feed(v.from); k >= 0) held_[k] = boxes(part.g->ranks, v, at);

@@ -20,7 +20,7 @@ namespace mc {
 /// Numbers that kernels read and that stay the same in every step.
 struct run_constants {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0, clip = 0;
-  bool dropping = true; ///< false in evaluation, where dropout returns its input
+  bool dropping = true; ///< dropout drops; false in evaluation
 
   bool operator==(const run_constants&) const = default;
 };
@@ -28,7 +28,7 @@ struct run_constants {
 /// (op/numbers.hpp).
 struct step_numbers : run_constants {
   std::uint64_t seed = 0;
-  std::int64_t step = 0; ///< optimizer steps done before
+  std::int64_t step = 0; ///< number of optimizer steps done before
   double learning_rate = 0;
 };
 
@@ -94,7 +94,7 @@ struct frame {
   const run_constants* constants = nullptr;
   const registry* stores = nullptr; ///< registry of this rank's weights and gradients
   coordinates coordinate{};         ///< coordinate of this rank on every axis
-  communicator* ranks = nullptr;    ///< this rank and the others, for memory of the device
+  communicator* ranks = nullptr;    ///< communicator for memory of the device
 
   void set(space s, std::byte* p) { base[static_cast<unsigned>(s)] = p; }
 };

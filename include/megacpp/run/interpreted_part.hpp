@@ -134,7 +134,7 @@ inline std::unique_ptr<planned_part> generation_view::part(const graph& passed, 
 /// A planned part with kernels of a device.
 template <class Device> struct interpreted_part final : planned_part {
   using functions = typename kernel_table<Device>::functions;
-  std::vector<functions> kernels; ///< one for each node
+  std::vector<functions> kernels; ///< kernel functions of each node
 
   part_view view() const override {
     part_view v;

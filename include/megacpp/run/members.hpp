@@ -399,7 +399,7 @@ template <class Run> struct members_of {
     if constexpr (requires { typename Run::device; }) {
       using named = typename Run::device;
       if constexpr (std::is_same_v<named, default_device>)
-        return true; // the default device is incomplete here
+        return true; // default_device is an incomplete type here
       if constexpr (requires { sizeof(named); }) return std::is_base_of_v<device, named>;
       return false;
     }

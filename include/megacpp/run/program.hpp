@@ -118,7 +118,7 @@ template <class Of, int S> inline constexpr by_number<Of, planned_graph> planned
     planned_all<Of, S>(numbers_of_graphs<Of>{});
 template <class Of, int S> constexpr std::span<const planned_graph> last_planned() {
   constexpr int by = maker<Of, S, 0, step_type<Of>::planned>();
-  return planned_made<Of, (by < 0 ? 0 : by)>; // before step 0 no graph has any
+  return planned_made<Of, (by < 0 ? 0 : by)>; // before step 0 no graph is planned
 }
 
 /// A program after S steps, with pointers to the values of graphs `At`; the others are null.
@@ -247,7 +247,7 @@ template <class Run> struct program {
   using hoisted = detail::assembled<assembled_of, assembly<model_type>.hoisted()>;
   static constexpr int kinds = start.kinds(); ///< number of kinds of block that some layer has
   static constexpr int kind_of(int layer) { return start.kind_of(layer); }
-  static constexpr int last = start.head(); ///< number of the head in the registry
+  static constexpr int last = start.head(); ///< number of the head among the registry's parts
 
   /// The forward graph of a part. The registry numbers parts so: 0 is the stem, 1 ... kinds are the
   /// blocks, `last` is the head.

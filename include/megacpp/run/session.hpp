@@ -20,7 +20,7 @@
 
 namespace mc {
 
-/// A summed loss, the number of tokens in it, and the sum that the blocks' own losses add to it.
+/// A summed loss, the number of its tokens, and the sum of the blocks' own (auxiliary) losses.
 struct loss_sum {
   double sum = 0, count = 0, side = 0;
   double mean() const { return sum / count; }
@@ -142,8 +142,9 @@ public:
     return *evaluate(all.count(), all, dropping);
   }
 
-  /// Returns false from the beginning of an update until it has left all weights and moments finite.
-  /// Their values are undefined then; stores::nonfinite names the first that is not finite.
+  /// Returns false from the beginning of an update until it has left all weights and moments
+  /// finite. While it is false, their values are undefined; stores::nonfinite names the first that
+  /// is not finite.
   bool whole() const { return whole_; }
 
 private:
@@ -237,7 +238,7 @@ private:
   const program_view& p_; ///< the program of this rank
   bool training_;
   mc::stores stores_;
-  std::vector<planned_graph> graphs_; ///< one for each part (plan/memory.hpp)
+  std::vector<planned_graph> graphs_; ///< graph of each part with its plan (plan/memory.hpp)
   stage_shape stage_;
   buffers buffers_;
   memory_items planned_{};

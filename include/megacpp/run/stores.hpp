@@ -178,7 +178,7 @@ public:
       if (!is_store(v.from)) return;
       const auto k = static_cast<unsigned>(v.slot);
       const registry::group& group = r.groups[k];
-      bool share = false; // this input is the rank's share, not the whole range
+      bool share = false; // the input is this rank's share, not the whole range
       for (int a = 0; a < axes; ++a)
         share = share || (group.scattered.has(static_cast<axis>(a)) &&
                           v.at.at[static_cast<unsigned>(a)].s == state::shard);
@@ -218,7 +218,7 @@ public:
   private:
     friend class stores;
     const stores* of_ = nullptr;
-    const parameter_ref* mine_ = nullptr; ///< null: this rank holds none
+    const parameter_ref* mine_ = nullptr; ///< null: this rank holds no element
     boxes held_;
     bool states_ = false;
   };
@@ -381,7 +381,8 @@ public:
   }
 
 private:
-  static constexpr std::int64_t block = most_in_block; ///< elements that a thread makes at a time
+  static constexpr std::int64_t block = most_in_block; ///< elements that a thread initialises at a
+                                                       ///< time
 
   /// Writes the table of origins: for each range of parameters, which elements of which parameters
   /// it has, in their order.
@@ -401,7 +402,7 @@ private:
       auto& row = made.at(static_cast<std::size_t>(next[static_cast<unsigned>(of.group)]++));
       row[0] = of.offset - group.offset, row[1] = of.count.n;
       row[2] = static_cast<std::int64_t>(hash(of.name));
-      for (int d = 0; d < max_rank; ++d) { // the last dims; dims of one element stand before them
+      for (int d = 0; d < max_rank; ++d) { // the last dims; missing ones have one element
         const int i = d - (max_rank - of.v->rank);
         const stretch_of_dim s =
             i < 0 ? stretch_of_dim{0, 1} : stretch_of(*of.ranks, *of.v, i, at_);
@@ -482,14 +483,14 @@ private:
 
   struct named_store {
     const char* of;
-    std::byte* data; ///< null: there is no such store
+    std::byte* data; ///< null: the rank has no such store
     dtype type;
   };
   std::string first_nonfinite_of(std::initializer_list<named_store> list) const {
     std::string found;
     for_each_array(*program_, [&](const parameter_ref& r, dtype type) {
       for (named_store s : list) {
-        if (r.info->form != nullptr) { // arrays of numbers beside the weights
+        if (r.info->form != nullptr) { // encoded: its arrays of numbers lie beside the weights
           if (s.data != weights() || !value{.type = type}.differentiable()) continue;
           s.type = type;
         }
@@ -538,7 +539,8 @@ private:
   std::array<std::int64_t, max_groups> number_{}; ///< this rank's number among those that share a
                                                   ///< range
   arena weights_, gradients_, masters_, first_, second_, origins_;
-  std::array<std::int64_t, max_groups> origins_begin_{}; ///< first origin of each range
+  std::array<std::int64_t, max_groups> origins_begin_{}; ///< index of the first origin of each
+                                                         ///< range
 };
 
 } // namespace mc

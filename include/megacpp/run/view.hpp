@@ -69,7 +69,7 @@ inline kernel_room room_of(std::span<const part_view> parts, device& on, bool ba
 struct stage_stream {
   dtype type = dtype::f32;
   std::int64_t elements = 0; ///< number of elements on one rank
-  source_line line{};        ///< line on which a part makes it, the same for all parts
+  source_line line{};        ///< line of the model that makes it, the same for all parts
 
   stage_stream(const part_view& of, std::span<const part_view> all) {
     const value* v = read_by(of);
@@ -97,7 +97,7 @@ struct planned_part;
 /// `make` alone knows the device's type.
 struct generation_view {
   graph (*forward)(const void* model, const setup&, part_kind, int kind) = nullptr;
-  const void* kernels = nullptr; ///< a kernel_table of the device
+  const void* kernels = nullptr; ///< kernel_table of the device
   std::unique_ptr<planned_part> (*make)(const placed_graph& of, const void* kernels) = nullptr;
 
   /// Returns a part with its kernels, made of a graph whose passes are done.
@@ -146,9 +146,9 @@ struct program_view {
   model_view model;
   std::vector<int> kind_of;         ///< kind of each layer
   const registry* stores = nullptr; ///< registry of `stage`
-  int stage = -1;                   ///< pipeline stage of the registry; -1: all stages
+  int stage = -1;                   ///< pipeline stage that `stores` is of; -1: all stages
   std::int64_t parameters = 0;      ///< number of parameters of the whole model
-  std::vector<part_view> parts;     ///< one for each part (plan/memory.hpp)
+  std::vector<part_view> parts;     ///< view of each part (plan/memory.hpp)
   generation_view generation;
 
   /// Returns the type of the device that the parts are made for.
