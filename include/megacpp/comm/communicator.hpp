@@ -2,9 +2,9 @@
 // each plane, that is, for each kind of memory. `hosts` moves memory of the host: values that ranks
 // agree on, check, or write into files. It exists before a device is opened. `ranks` moves memory
 // of a device, on a lane of that device; run/ uses it through this class, and kernels through
-// c.comm(). The two planes share no messages. A backend begins exchanges, finishes them (on a lane,
-// or any of several), and makes its ranks (ranks_for). A backend whose ranks are processes says so
-// (in_one_process), and gives up the exchanges of a run that has failed.
+// c.comm(). No message goes from one plane to the other. A backend begins exchanges, finishes them
+// (on a lane, or any of several), and makes its ranks (ranks_for). A backend whose ranks are
+// processes says so (in_one_process), and gives up the exchanges of a run that has failed.
 //
 //   hosts.run(exchange::all_gather(everyone, dtype::i64, &mine, all, 1));      at once
 //   const ticket t = hosts.start(exchange::barrier(everyone));
@@ -32,8 +32,8 @@
 //   - Ranks may have nothing to add to an all-reduce: their count is 0, and the result is that of
 //     the other ranks.
 //   - `in` and `out` are apart, or in place: for an all-reduce they are the same, for an all-gather
-//     `in` is the rank's part of `out`, and for a reduce-scatter `out` is the rank's part of `in`,
-//     whose other parts have no defined values afterwards.
+//     `in` is the rank's shard of `out`, and for a reduce-scatter `out` is the rank's shard of
+//     `in`, whose other shards have no defined values afterwards.
 // A backend's `bits` say which bits a reduction leaves (enum class reduced_bits).
 #pragma once
 
@@ -66,9 +66,9 @@ inline std::string name_of(axis_set over) {
 ///                      in                    out
 ///   all_reduce         count                 count: the sum, or the maximum
 ///   all_gather         count                 n count: each rank's elements, in the order of ranks
-///   reduce_scatter     n count               count: sum or maximum of all ranks' rank-th parts
-///   all_to_all         n count               n count: part i goes to rank i, and comes from it
-///   ... by counts      the sum of `gives`    the sum of `takes`: parts of these sizes, in order
+///   reduce_scatter     n count               count: sum or maximum of all ranks' rank-th shards
+///   all_to_all         n count               n count: shard i goes to rank i, and comes from it
+///   ... by counts      the sum of `gives`    the sum of `takes`: shards of these sizes, in order
 ///   broadcast          count, of the root    count
 ///   send, receive      count                 count
 ///   barrier            nothing               nothing

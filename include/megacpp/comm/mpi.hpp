@@ -7,9 +7,9 @@
 //
 // Every exchange consists of messages between two ranks. MPI's own collectives are not used, since
 // they add in an order of their own. A short all-reduce is one message to each other rank, with all
-// elements. A longer one goes in rounds of bounded memory: each rank sends the others their parts,
-// adds its own part in the order of ranks, and sends the sum to everyone. Elements that are only
-// moved go from `in` to `out` without a further copy.
+// elements. A longer one goes in slices of bounded memory: each rank sends the others their shards
+// of a slice, adds its own shard in the order of ranks, and sends the sum to everyone. Elements
+// that are only moved go from `in` to `out` without a further copy.
 //
 // A message is known by its plane, which has an MPI communicator, by its sender and by its tag. The
 // tag holds the axes of the group and the number of exchanges before it over the group; between two
@@ -55,7 +55,7 @@ namespace mc {
 /// The sizes, in bytes, by which exchanges are cut into messages. Tests use others than these.
 struct mpi_sizes {
   std::int64_t message = std::int64_t{1} << 30;  ///< longest message; MPI counts bytes in int
-  std::int64_t staging = std::int64_t{16} << 20; ///< memory for one round of a sum
+  std::int64_t staging = std::int64_t{16} << 20; ///< memory for one slice of a sum
   std::int64_t at_once = 2048;                   ///< longest all-reduce in which every rank adds
                                                  ///< everything
 };
@@ -147,7 +147,7 @@ private:
     void require_idle() const {
       if (!started_.empty()) refuse_left(started_[0]->x);
     }
-    /// Waits until all other ranks have come here, too. This rank takes part in no further
+    /// Waits until all other ranks have come here, too. This rank starts no further
     /// exchange.
     void leave(communicator& hosts) {
       left_ = true;
@@ -187,7 +187,7 @@ private:
       std::vector<message> messages;
       arena memory;
       std::vector<int> holders;        ///< ranks with elements to add, by number in the group
-      std::int64_t begin = 0, end = 0; ///< elements of the current round
+      std::int64_t begin = 0, end = 0; ///< elements of the current slice
       seconds waited{};                ///< time awake while the next message was missing
       std::exception_ptr wrong;        ///< error for which the exchange failed
     };
@@ -420,7 +420,7 @@ private:
       }
     }
 
-    /// Returns the first element of holder i's part in a round of an all-reduce. Parts are whole
+    /// Returns the first element of holder i's shard of a slice of an all-reduce. Shards are whole
     /// cache lines, except the last.
     static std::int64_t part(const record& r, std::int64_t i) {
       const std::int64_t n = r.end - r.begin, all = std::ssize(r.holders);
@@ -430,13 +430,13 @@ private:
     static std::int64_t place(const record& r) {
       return std::find(r.holders.begin(), r.holders.end(), r.g.rank()) - r.holders.begin();
     }
-    /// Returns the elements of `in` that holder i adds up in this round: the first one, and their
+    /// Returns the elements of `in` that holder i adds up in this slice: the first one, and their
     /// number.
     static std::pair<std::int64_t, std::int64_t> summed_by(const record& r, std::int64_t i) {
       if (r.x.what == collective::reduce_scatter) return {i * r.x.count + r.begin, r.end - r.begin};
       return {part(r, i), part(r, i + 1) - part(r, i)};
     }
-    /// Starts the round from element `begin` on, in which every rank receives its parts from the
+    /// Starts the slice from element `begin` on: every rank receives its shards from the
     /// others.
     void start_round(record& r, std::int64_t begin) {
       const exchange& x = r.x;
@@ -464,7 +464,7 @@ private:
                static_cast<const std::byte*>(x.in) + theirs * size, n * size);
       }
     }
-    /// Adds the parts of a round, which have all arrived, and sends everyone the sum.
+    /// Adds the shards of a slice, which have all arrived, and sends everyone the sum.
     void sum_round(record& r) {
       const exchange& x = r.x;
       const std::int64_t size = size_of(x.type), all = std::ssize(r.holders), me = place(r);

@@ -39,7 +39,7 @@ inline void require_mpi(int result, const char* what, int rank = -1) {
 struct mpi_wait {
   int lacks = -1;     ///< missing rank; -1: the rank is about to go on
   std::string what{}; ///< the exchange, as text
-  bool ended = false; ///< the rank takes part in no further exchange
+  bool ended = false; ///< the rank starts no further exchange
 };
 
 /// The questions and answers of one process, in messages of their own. A process answers only while

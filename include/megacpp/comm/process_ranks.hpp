@@ -77,7 +77,8 @@ public:
 
   /// Longest `word` that the first process sends to the others, in bytes.
   static constexpr std::size_t most_bytes = 256;
-  /// The first process calls the others, which take part from here on, and sends them a word.
+  /// The first process calls the others, which do the same work from here on, and sends them a
+  /// word.
   void call(const std::string& word) { tell(true, word); }
   /// The first process tells the others that there is nothing to do.
   void dismiss() {

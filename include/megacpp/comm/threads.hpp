@@ -1,20 +1,21 @@
 // Ranks as threads of one process. Values are not copied on their way: a rank tells where its `in`
-// and `out` lie, and each rank reads its share from the memory of the others. This is memory of the
-// host, or of one device which all ranks use. For a device, shares are work of a lane beside the
-// one that computes. Ranks then meet to tell each other what they have started, and events order
+// and `out` lie, and each rank takes its elements from the memory of the others. This is memory of
+// the host, or of one device which all ranks use. On a device, a lane beside the one that computes
+// takes the elements. Ranks then meet to tell each other what they have started, and events order
 // the lanes of all ranks, so that no host waits for work of the device.
 //
 //   thread_ranks ranks(m);
 //   ranks.run([&](communicator& hosts) { ... });     once for every rank, each in a thread
 //
-// Ranks of a group meet: each exchange has a meeting of its own. Once all have come, each does its
-// share. In an all-reduce a rank adds its part of everyone's `in`, and, when all have done so,
-// copies the other parts from the ranks that added them. In a reduce-scatter it adds its own part.
-// In other exchanges it copies the elements that are for it. A rank leaves when all have done their
-// shares, so that its memory is its own again. A rank that waits advances all exchanges that it has
-// started, so ranks may wait in different orders; a rank with nothing to do sleeps. The thread that
-// started the ranks watches: it ends the run with a sentence that names a rank that others wait for
-// too long, or that has ended without them.
+// Ranks of a group meet: each exchange has a meeting of its own. Once all have come, each takes its
+// elements from the memory of the others. In an all-reduce a rank takes the sum of its shard of
+// everyone's `in`, and, when all have done so, gathers the other shards from the ranks that added
+// them. In a reduce-scatter it takes the sum of its own shard, and in other exchanges it copies the
+// elements that are for it. A rank leaves when all have taken their elements, so that its memory is
+// its own again. A rank that waits advances all exchanges that it has started, so ranks may wait in
+// different orders; a rank with nothing to do sleeps. The thread that started the ranks watches: it
+// ends the run with a sentence that names a rank that others wait for too long, or that has ended
+// without them.
 #pragma once
 
 #include <megacpp/comm/host_plane.hpp>
@@ -108,8 +109,8 @@ private:
       exchange x;
       int rank = -1; ///< number of the rank in the run; -1 before it has come
       std::vector<std::int64_t> gives, takes;
-      /// The moments when the guest's memory may be read, when it has done its share, and when it
-      /// has copied the others' shares.
+      /// The moments when the guest's memory may be read, when it has taken its elements, and when
+      /// it has gathered the shards of the others.
       moment ready{}, shared{}, gathered{};
     };
     std::vector<guest> guests;
@@ -132,7 +133,7 @@ private:
   using meetings = std::map<key, std::unique_ptr<meeting>>;
 
   /// Copies and adds in memory that all ranks see. The host does so, or a lane beside those that
-  /// compute on the shared device. The host knows only what was started on the lane; events tell
+  /// compute on that device. The host knows only what was started on the lane; events tell
   /// other lanes when it is done.
   struct mover {
     exchange_lane* beside = nullptr;
@@ -281,7 +282,7 @@ private:
       } touching(of_.touching_);
       meeting& m = *r.m;
       if (of_.ended_.load() || r.wrong != nullptr) return false;
-      if (m.differs.load(std::memory_order_acquire)) { // other ranks do not do their shares
+      if (m.differs.load(std::memory_order_acquire)) { // other ranks copy and add nothing
         r.wrong = m.wrong;
         return true;
       }
@@ -311,7 +312,7 @@ private:
       return false;
     }
 
-    /// Returns the first element of a rank's part of n elements. Parts are whole cache lines,
+    /// Returns the first element of a rank's shard of n elements. Shards are whole cache lines,
     /// except the last.
     static std::int64_t part(std::int64_t n, int rank, int ranks) {
       return rank == ranks ? n : n * rank / ranks / 64 * 64;
@@ -371,7 +372,7 @@ private:
       }
       return {before, all};
     }
-    /// Copies the parts that other ranks have added.
+    /// Copies the shards that other ranks have added.
     static void gather(const record& r) {
       const exchange& x = r.mine().x;
       const std::int64_t size = size_of(x.type);
