@@ -182,14 +182,14 @@ public:
       for (int a = 0; a < axes; ++a)
         share = share || (group.scattered.has(static_cast<axis>(a)) &&
                           v.at.at[static_cast<unsigned>(a)].s == state::shard);
-      const std::int64_t range =
+      const std::int64_t begin =
           group.offset + (share ? number_[k] * group.share / group.runs() : 0);
       const std::int64_t size = size_of(type_of_store(precision_, v.from));
       switch (v.from) {
-      case feed::gradient: at = gradients() + range * size; return;
-      case feed::weight: at = weights() + range * size; return;
+      case feed::gradient: at = gradients() + begin * size; return;
+      case feed::weight: at = weights() + begin * size; return;
       case feed::master:
-        at = mastered_ ? masters_.data() + group.states * size : weights() + range * size;
+        at = mastered_ ? masters_.data() + group.states * size : weights() + begin * size;
         return;
       case feed::first_moment: at = first_moments() + group.states * size; return;
       case feed::second_moment: at = second_moments() + group.states * size; return;
