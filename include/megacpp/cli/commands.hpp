@@ -16,6 +16,7 @@
 #include <megacpp/options/requests.hpp>
 #include <megacpp/options/rules.hpp>
 #include <megacpp/run/program_source.hpp>
+#include <megacpp/run/stage.hpp>
 #include <megacpp/states/state_list.hpp>
 #include <megacpp/threads/machine.hpp>
 #include <megacpp/train/evaluate.hpp>

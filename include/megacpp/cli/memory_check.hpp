@@ -10,7 +10,7 @@
 #include <megacpp/io/error.hpp>
 #include <megacpp/observe/text.hpp>
 #include <megacpp/options/options.hpp>
-#include <megacpp/run/view.hpp>
+#include <megacpp/run/stage.hpp>
 
 #include <algorithm>
 #include <cstdint>

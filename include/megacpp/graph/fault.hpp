@@ -3,6 +3,8 @@
 // docs/errors.md explains each code.
 #pragma once
 
+#include <megacpp/recipe/source_line.hpp>
+
 #include <cstdint>
 
 namespace mc {
@@ -57,27 +59,6 @@ template <int N> struct text {
   }
   constexpr const char* c_str() const { return c; }
 };
-
-/// A line of a model's source. A source_line that is converted from a number has no file.
-struct source_line {
-  int number;
-  const char* file;
-
-  constexpr source_line(int line = 0, const char* in = "") : number(line), file(in) {}
-
-  /// Returns the name of the file without its folders.
-  constexpr const char* file_name() const {
-    const char* name = file;
-    for (const char* at = file; *at != 0; ++at)
-      if (*at == '/') name = at + 1;
-    return name;
-  }
-};
-
-/// Returns the line and the file of the call, as a default argument of the function that is called.
-constexpr source_line here(int line = __builtin_LINE(), const char* file = __builtin_FILE()) {
-  return {line, file};
-}
 
 /// The first fault of a graph: its code, the op and operands, and the line of the model source.
 struct fault_record {

@@ -8,6 +8,7 @@
 #include <megacpp/observe/text.hpp>
 #include <megacpp/product/product_json.hpp>
 #include <megacpp/run/generation.hpp>
+#include <megacpp/run/stage.hpp>
 
 #include <algorithm>
 #include <cstddef>

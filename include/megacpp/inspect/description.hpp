@@ -8,6 +8,7 @@
 #include <megacpp/op/redistribute.hpp>
 #include <megacpp/plan/memory.hpp>
 #include <megacpp/run/program_source.hpp>
+#include <megacpp/run/stage.hpp>
 
 #include <algorithm>
 #include <map>

@@ -3,7 +3,7 @@
 
 #include <megacpp/inspect/work.hpp>
 #include <megacpp/observe/ceiling.hpp>
-#include <megacpp/run/view.hpp>
+#include <megacpp/run/stage.hpp>
 
 #include <iterator>
 #include <string>

@@ -6,6 +6,7 @@
 #include <megacpp/inspect/work.hpp>
 #include <megacpp/op/attention.hpp>
 #include <megacpp/op/cached_attention.hpp>
+#include <megacpp/run/stage.hpp>
 
 #include <algorithm>
 #include <string_view>

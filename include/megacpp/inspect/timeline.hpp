@@ -15,6 +15,7 @@
 #include <megacpp/comm/timed.hpp>
 #include <megacpp/inspect/description.hpp>
 #include <megacpp/observe/metrics.hpp>
+#include <megacpp/run/stage.hpp>
 
 #include <algorithm>
 #include <array>

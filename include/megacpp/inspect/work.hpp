@@ -3,7 +3,7 @@
 
 #include <megacpp/exec/device.hpp>
 #include <megacpp/plan/update.hpp>
-#include <megacpp/run/view.hpp>
+#include <megacpp/run/stage.hpp>
 
 #include <algorithm>
 #include <memory>

@@ -4,7 +4,7 @@
 #include <megacpp/checkpoint/shard_index.hpp>
 #include <megacpp/options/options.hpp>
 #include <megacpp/request/loop_request.hpp>
-#include <megacpp/run/view.hpp>
+#include <megacpp/run/stage.hpp>
 
 #include <algorithm>
 #include <charconv>

@@ -17,14 +17,9 @@
 
 #include <megacpp/graph/graph.hpp>
 #include <megacpp/op/redistribute.hpp>
+#include <megacpp/recipe/recompute.hpp>
 
 namespace mc {
-
-enum class recompute : std::uint8_t { none, selective, full };
-
-constexpr const char* name_of(recompute r) {
-  return r == recompute::none ? "none" : r == recompute::selective ? "selective" : "full";
-}
 
 namespace detail {
 

@@ -3,8 +3,8 @@
 #pragma once
 
 #include <megacpp/graph/graph.hpp>
+#include <megacpp/recipe/frozen.hpp>
 
-#include <concepts>
 #include <span>
 #include <string_view>
 
@@ -13,46 +13,27 @@ namespace mc {
 /// The part of a model that declares a parameter.
 enum class declared_in : std::uint8_t { stem, block, head };
 
-/// The parameters that a run freezes: static constexpr mc::frozen frozen{"blocks", "embedding"}. A
-/// name is "embedding", for all that the stem declares and tied uses of it; "blocks" or "head", for
-/// all that these declare; or the name of a parameter in `describe --graphs`, or the beginning of
-/// such names up to a point.
-struct frozen {
-  static constexpr int most = 8;
-  const char* names[most]{};
-  int count = 0;
-
-  constexpr frozen() = default;
-  template <class... Names>
-  requires(sizeof...(Names) > 0 && (... && std::convertible_to<Names, const char*>)) //
-      constexpr explicit(false) frozen(Names... all)
-      : names{all...}, count(sizeof...(Names)) {
-    static_assert(sizeof...(Names) <= most,
-                  "MEGA-C009 a run's frozen has at most 8 names: give the common beginning of "
-                  "several, as self_attn");
+/// Returns whether a name means a parameter of a part. A tied use counts as one of the stem.
+/// Where a model ties to its head, the parameter's own name means both uses.
+constexpr bool names_parameter(std::string_view name, const value& v, bool tied, declared_in part) {
+  if (tied || part == declared_in::stem) {
+    if (name == "embedding") return true;
+  } else if (name == (part == declared_in::block ? "blocks" : "head")) {
+    return true;
   }
-
-  /// Returns whether a name means a parameter of a part. A tied use counts as one of the stem.
-  /// Where a model ties to its head, the parameter's own name means both uses.
-  static constexpr bool means(std::string_view name, const value& v, bool tied, declared_in part) {
-    if (tied || part == declared_in::stem) {
-      if (name == "embedding") return true;
-    } else if (name == (part == declared_in::block ? "blocks" : "head")) {
-      return true;
-    }
-    const std::string_view scope = v.scope, last = v.name;
-    if (name.size() <= scope.size())
-      return scope.starts_with(name) && (scope.size() == name.size() || scope[name.size()] == '.');
-    if (!name.starts_with(scope) || name[scope.size()] != '.') return false;
-    const std::string_view rest = name.substr(scope.size() + 1);
-    return last.starts_with(rest) && (last.size() == rest.size() || last[rest.size()] == '.');
-  }
-  constexpr bool has(const value& v, bool tied, declared_in part) const {
-    for (int k = 0; k < count; ++k)
-      if (means(names[k], v, tied, part)) return true;
-    return false;
-  }
-};
+  const std::string_view scope = v.scope, last = v.name;
+  if (name.size() <= scope.size())
+    return scope.starts_with(name) && (scope.size() == name.size() || scope[name.size()] == '.');
+  if (!name.starts_with(scope) || name[scope.size()] != '.') return false;
+  const std::string_view rest = name.substr(scope.size() + 1);
+  return last.starts_with(rest) && (last.size() == rest.size() || last[rest.size()] == '.');
+}
+/// Returns whether a run that freezes `f` freezes a parameter of a part.
+constexpr bool freezes(const frozen& f, const value& v, bool tied, declared_in part) {
+  for (int k = 0; k < f.count; ++k)
+    if (names_parameter(f.names[k], v, tied, part)) return true;
+  return false;
+}
 
 /// Returns MEGA-C009 for a name that means no parameter, and where all parameters are frozen.
 /// `parts` are the forward graphs of stem, block kinds and head.
@@ -70,7 +51,7 @@ constexpr fault_record fault_of_frozen(std::span<const graph* const> parts, cons
       for (int i = 0; i < g.parameter_count; ++i) {
         const parameter_info& info = g.parameters[i];
         all = all && info.frozen;
-        found = found || frozen::means(f.names[k], g.at(info.v), info.tied, part);
+        found = found || names_parameter(f.names[k], g.at(info.v), info.tied, part);
       }
     }
     if (found) continue;

@@ -7,6 +7,7 @@
 #include <megacpp/comm/communicator.hpp>
 #include <megacpp/plan/update.hpp>
 #include <megacpp/run/interpreted_part.hpp>
+#include <megacpp/run/stage.hpp>
 
 #include <algorithm>
 #include <memory>

@@ -8,6 +8,7 @@
 #include <megacpp/run/executor.hpp>
 #include <megacpp/run/feeds.hpp>
 #include <megacpp/run/rank_program.hpp>
+#include <megacpp/run/stage.hpp>
 
 #include <algorithm>
 #include <cmath>
