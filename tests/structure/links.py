@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Links of the pages lead somewhere.
+
+    links.py ROOT
+    links.py --self-test
+
+- A relative link of a Markdown file names a file or a folder of the repository, and its #anchor a heading of that page,
+  as GitHub spells anchors.
+- A page of docs/ is reached from README.md by links.
+- A page that a source names (docs/NAME.md) exists.
+"""
+
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+NAMED = re.compile(r"(?<![\w/.-])docs/[\w-]+\.md")
+SOURCES = (".hpp", ".cuh", ".inc", ".cpp", ".cu", ".cmake", ".txt", ".sh", ".py", ".in")
+FOLDERS = ("bench", "cmake", "docs", "examples", "include", "src", "tests")
+# Sources that name a page of another project, or of a self-test; None: several.
+OTHERS = {"include/megacpp/io/lfs_pointer.hpp": "docs/spec.md", "tests/structure/ratchet.py": "docs/a.md",
+          "tests/structure/links.py": None}
+
+
+def prose(text):
+    """The text without blocks of code and without code within lines."""
+    text = re.sub(r"^( *)```.*?^\1```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"`[^`\n]*`", "", text)
+
+
+def anchors(text):
+    """The anchors of a page: its headings in lower case, blanks as hyphens, without punctuation."""
+    text, found = re.sub(r"^( *)```.*?^\1```$", "", text, flags=re.MULTILINE | re.DOTALL), []
+    for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE):
+        heading = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
+        name = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        found.append(f"{name}-{found.count(name)}" if name in found else name)
+    return set(found)
+
+
+def problems(root):
+    root = Path(root)
+    pages = sorted(p for p in root.rglob("*.md") if not any(part.startswith(".") or part == "build"
+                                                            for part in p.relative_to(root).parts))
+    texts, to = {page: page.read_text(encoding="utf-8") for page in pages}, {}
+    for page, text in texts.items():
+        name, to[page] = page.relative_to(root), set()
+        for link in LINK.findall(prose(text)):
+            if re.match(r"\w+:", link):
+                continue
+            path, _, anchor = link.partition("#")
+            target = (page.parent / path).resolve() if path else page.resolve()
+            if not target.exists():
+                yield f"{name}: the link {link} leads nowhere"
+            elif anchor and target.suffix == ".md" and anchor not in anchors(target.read_text(encoding="utf-8")):
+                yield f"{name}: {target.name} has no heading for #{anchor}"
+            to[page].add(target)
+    reached, seen = [root / "README.md"], set()
+    while reached:
+        page = reached.pop()
+        if page not in seen and page in to:
+            seen.add(page)
+            reached += [p for p in pages if p.resolve() in to[page]]
+    for page in pages:
+        if page.parent == root / "docs" and page not in seen:
+            yield f"{page.relative_to(root)}: no way of links leads there from README.md"
+    for folder in FOLDERS:
+        for source in sorted(p for p in (root / folder).rglob("*") if p.suffix in SOURCES):
+            name = str(source.relative_to(root))
+            for page in sorted(set(NAMED.findall(source.read_text(encoding="utf-8", errors="replace")))):
+                if name in OTHERS and OTHERS[name] in (page, None):
+                    continue
+                if not (root / page).is_file():
+                    yield f"{name} names {page}, which is not there"
+
+
+GOOD = {
+    "README.md": "[a](docs/a.md) [b](docs/a.md#the-second-one) [c](#top) [d](https://e.org/none)\n\n# Top\n",
+    "docs/a.md": "# A: first\n\n## The second one\n\n`[x](none)` [b](b.md#a_bjson) [up](../README.md)\n"
+                 "```cpp\n[](int i) {}\n# none\n```\n",
+    "docs/b.md": "### `a_b.json`\n",
+    "src/a.cpp": "// docs/a.md says it.\n",
+}
+# name: file, text, words of the one sentence
+BAD = {
+    "a file": ("docs/b.md", GOOD["docs/b.md"] + "[x](none.md)\n", "none.md leads nowhere"),
+    "a folder": ("docs/b.md", GOOD["docs/b.md"] + "[x](../none)\n", "../none leads nowhere"),
+    "an anchor": ("docs/a.md", GOOD["docs/a.md"].replace("#a_bjson", "#a_b.json"), "no heading for #a_b.json"),
+    "its own anchor": ("docs/b.md", GOOD["docs/b.md"] + "[x](#none)\n", "b.md has no heading for #none"),
+    "a heading in code": ("docs/b.md", GOOD["docs/b.md"] + "[x](a.md#none)\n", "no heading for #none"),
+    "a page alone": ("docs/c.md", "# C\n", "no way of links"),
+    "a name": ("src/a.cpp", "// docs/none.md says it.\n", "docs/none.md, which is not there"),
+}
+
+
+def self_test():
+    wrong = []
+    for name, (file, text, says) in {"nothing": (None, None, None), **BAD}.items():
+        with tempfile.TemporaryDirectory() as folder:
+            for path, content in {**GOOD, **({file: text} if file else {})}.items():
+                (Path(folder) / path).parent.mkdir(parents=True, exist_ok=True)
+                (Path(folder) / path).write_text(content, encoding="utf-8")
+            found = list(problems(folder))
+            if len(found) != bool(file) or (file and says not in found[0]):
+                wrong.append(f"{name}: {found}")
+    print("\n".join(wrong + [f"self-test of links.py: {len(BAD) + 1} trees, {len(wrong)} judged wrongly"]))
+    return bool(wrong)
+
+
+def main():
+    if sys.argv[1:] == ["--self-test"]:
+        return self_test()
+    if len(sys.argv) != 2 or not (Path(sys.argv[1]) / "README.md").is_file():
+        print(__doc__.strip(), file=sys.stderr)
+        return 2
+    found = list(problems(sys.argv[1]))
+    print("\n".join(found + [f"{len(found)} problems"]))
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
