@@ -8,6 +8,7 @@
   as GitHub spells anchors.
 - A page of docs/ is reached from README.md by links.
 - A page that a source names (docs/NAME.md) exists.
+- The tests at the beginning of an item of docs/evidence.md exist: as files below tests/, or as names in CMake's files there.
 """
 
 import re
@@ -38,6 +39,24 @@ def anchors(text):
         name = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
         found.append(f"{name}-{found.count(name)}" if name in found else name)
     return set(found)
+
+
+def tests_named(text):
+    """The names in backquotes before the colon of each item of a list."""
+    for item in re.findall(r"^- (`[^:]*):", text, re.MULTILINE):
+        yield from re.findall(r"`([^`]*)`", item)
+
+
+def unknown_tests(root):
+    """Tests that docs/evidence.md names and tests/ lacks."""
+    page, files = root / "docs/evidence.md", root / "tests"
+    of_cmake = "\n".join(p.read_text(encoding="utf-8") for p in sorted(files.rglob("*"))
+                         if p.name == "CMakeLists.txt" or p.suffix == ".cmake")
+    for name in tests_named(page.read_text(encoding="utf-8") if page.is_file() else ""):
+        # CMake makes some names of a label and a word: suite_ and avx2.
+        known = any(re.search(rf"\b{re.escape(word)}\b", of_cmake) for word in {name, name.partition("_")[2]} - {""})
+        if not (files / name).exists() and not list(files.glob(f"{name}.*")) and ("/" in name or not known):
+            yield f"docs/evidence.md: there is no test {name}"
 
 
 def problems(root):
@@ -74,14 +93,20 @@ def problems(root):
                     continue
                 if not (root / page).is_file():
                     yield f"{name} names {page}, which is not there"
+    yield from unknown_tests(root)
 
 
 GOOD = {
-    "README.md": "[a](docs/a.md) [b](docs/a.md#the-second-one) [c](#top) [d](https://e.org/none)\n\n# Top\n",
+    "README.md": "[a](docs/a.md) [b](docs/a.md#the-second-one) [c](#top) [d](https://e.org/none)\n\n# Top\n"
+                 "[e](docs/evidence.md)\n",
     "docs/a.md": "# A: first\n\n## The second one\n\n`[x](none)` [b](b.md#a_bjson) [up](../README.md)\n"
                  "```cpp\n[](int i) {}\n# none\n```\n",
     "docs/b.md": "### `a_b.json`\n",
     "src/a.cpp": "// docs/a.md says it.\n",
+    "docs/evidence.md": "- `unit/one`, `two`\n  and `suite_three`: they pass.\n- By hand: `none`.\n",
+    "tests/unit/one.cpp": "\n",
+    "tests/CMakeLists.txt": "add_test(NAME two)\n",
+    "tests/slow/suites.cmake": "suite(three)\n",
 }
 # name: file, text, words of the one sentence
 BAD = {
@@ -91,6 +116,9 @@ BAD = {
     "its own anchor": ("docs/b.md", GOOD["docs/b.md"] + "[x](#none)\n", "b.md has no heading for #none"),
     "a heading in code": ("docs/b.md", GOOD["docs/b.md"] + "[x](a.md#none)\n", "no heading for #none"),
     "a page alone": ("docs/c.md", "# C\n", "no way of links"),
+    "a file of tests": ("docs/evidence.md", "- `unit/none`: it passes.\n", "no test unit/none"),
+    "a test": ("docs/evidence.md", "- `two`, `none`: they pass.\n", "no test none"),
+    "a suite": ("docs/evidence.md", "- `suite_none`: it passes.\n", "no test suite_none"),
     "a name": ("src/a.cpp", "// docs/none.md says it.\n", "docs/none.md, which is not there"),
 }
 
