@@ -22,7 +22,7 @@ cp build/release/text book.txt
 documented README.md byte-gpt
 printf 'In the beginning\nAnd God said\n' >prompts.txt
 PATH=$PWD/build/release/examples/presets:$PATH
-documented README.md generate
+documented docs/generation.md generate
 documented docs/parallelism.md four-ranks
 documented docs/parallelism.md pictures
 documented docs/state.md resume
@@ -33,8 +33,8 @@ documented docs/watching-a-run.md curve
 documented docs/watching-a-run.md trace
 documented docs/watching-a-run.md several-files
 documented docs/watching-a-run.md same-windows
-documented docs/watching-a-run.md logprobs
-documented docs/watching-a-run.md decoding
+documented docs/generation.md logprobs
+documented docs/generation.md decoding
 documented docs/watching-a-run.md states
 documented docs/writing-a-model.md own-run
 
