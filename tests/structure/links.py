@@ -8,6 +8,7 @@
   as GitHub spells anchors.
 - A page of docs/ is reached from README.md by links.
 - A page that a source names (docs/NAME.md) exists.
+- The map of docs/design.md has the folders of include/megacpp, in the order of include_order.py.
 - The tests at the beginning of an item of docs/evidence.md exist: as files below tests/, or as names in CMake's files there.
 """
 
@@ -15,6 +16,8 @@ import re
 import sys
 import tempfile
 from pathlib import Path
+
+from include_order import BOTH, COMPILE_TIME, RUN_TIME
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 NAMED = re.compile(r"(?<![\w/.-])docs/[\w-]+\.md")
@@ -55,11 +58,19 @@ def unknown_tests(root):
     for name in tests_named(page.read_text(encoding="utf-8") if page.is_file() else ""):
         # CMake makes some names of a label and a word: suite_ and avx2.
         known = any(re.search(rf"\b{re.escape(word)}\b", of_cmake) for word in {name, name.partition("_")[2]} - {""})
-        if not (files / name).exists() and not list(files.glob(f"{name}.*")) and ("/" in name or not known):
+        if not (files / name).exists() and not list(files.glob(f"{name}.*")) and not known:
             yield f"docs/evidence.md: there is no test {name}"
 
 
-def problems(root):
+def map_problems(root, folders):
+    """Whether docs/design.md has these folders in tables, a row for each, in this order."""
+    page = root / "docs/design.md"
+    rows = re.findall(r"^\| (\w+)/ \|", page.read_text(encoding="utf-8") if page.is_file() else "", re.MULTILINE)
+    if rows != folders:
+        yield f"docs/design.md has the folders {' '.join(rows)}; the order of includes is {' '.join(folders)}"
+
+
+def problems(root, folders=()):
     root = Path(root)
     pages = sorted(p for p in root.rglob("*.md") if not any(part.startswith(".") or part == "build"
                                                             for part in p.relative_to(root).parts))
@@ -94,11 +105,13 @@ def problems(root):
                 if not (root / page).is_file():
                     yield f"{name} names {page}, which is not there"
     yield from unknown_tests(root)
+    yield from map_problems(root, list(folders))
 
 
 GOOD = {
     "README.md": "[a](docs/a.md) [b](docs/a.md#the-second-one) [c](#top) [d](https://e.org/none)\n\n# Top\n"
-                 "[e](docs/evidence.md)\n",
+                 "[e](docs/evidence.md) [f](docs/design.md)\n",
+    "docs/design.md": "| half | holds |\n|---|---|\n| graph/ | nodes |\n| run/ | tasks |\n",
     "docs/a.md": "# A: first\n\n## The second one\n\n`[x](none)` [b](b.md#a_bjson) [up](../README.md)\n"
                  "```cpp\n[](int i) {}\n# none\n```\n",
     "docs/b.md": "### `a_b.json`\n",
@@ -116,6 +129,8 @@ BAD = {
     "its own anchor": ("docs/b.md", GOOD["docs/b.md"] + "[x](#none)\n", "b.md has no heading for #none"),
     "a heading in code": ("docs/b.md", GOOD["docs/b.md"] + "[x](a.md#none)\n", "no heading for #none"),
     "a page alone": ("docs/c.md", "# C\n", "no way of links"),
+    "a map": ("docs/design.md", GOOD["docs/design.md"].replace("| graph/ | nodes |\n", ""), "has the folders run;"),
+    "another order": ("docs/design.md", "| run/ | tasks |\n| graph/ | nodes |\n", "has the folders run graph;"),
     "a file of tests": ("docs/evidence.md", "- `unit/none`: it passes.\n", "no test unit/none"),
     "a test": ("docs/evidence.md", "- `two`, `none`: they pass.\n", "no test none"),
     "a suite": ("docs/evidence.md", "- `suite_none`: it passes.\n", "no test suite_none"),
@@ -130,7 +145,7 @@ def self_test():
             for path, content in {**GOOD, **({file: text} if file else {})}.items():
                 (Path(folder) / path).parent.mkdir(parents=True, exist_ok=True)
                 (Path(folder) / path).write_text(content, encoding="utf-8")
-            found = list(problems(folder))
+            found = list(problems(folder, ["graph", "run"]))
             if len(found) != bool(file) or (file and says not in found[0]):
                 wrong.append(f"{name}: {found}")
     print("\n".join(wrong + [f"self-test of links.py: {len(BAD) + 1} trees, {len(wrong)} judged wrongly"]))
@@ -143,7 +158,7 @@ def main():
     if len(sys.argv) != 2 or not (Path(sys.argv[1]) / "README.md").is_file():
         print(__doc__.strip(), file=sys.stderr)
         return 2
-    found = list(problems(sys.argv[1]))
+    found = list(problems(sys.argv[1], COMPILE_TIME + RUN_TIME + BOTH))
     print("\n".join(found + [f"{len(found)} problems"]))
     return bool(found)
 

@@ -4,7 +4,7 @@
 // For bf16 on an H100 or H200, NVIDIA's documents, which call grouped products experimental, ask
 // for operands and columns that begin at multiples of 16 bytes, sums in fp32, results of bf16 or
 // fp32, one factor for all matrices, and no epilogue. The library computes them from version 13.4
-// on, and this program asks it from 13.7 on; docs/design.md says why. A program may have been
+// on, and this program asks it from 13.7 on; docs/design-gpu.md says why. A program may have been
 // compiled with the header of an older version and find a newer library where it runs, so the
 // enumerators that it needs are here, from cublasLt.h of 13.10; tests/slow/cublaslt.sh compares
 // them with that header.
