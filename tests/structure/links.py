@@ -8,6 +8,7 @@
   as GitHub spells anchors.
 - A page of docs/ is reached from README.md by links.
 - A page that a source names (docs/NAME.md) exists.
+- A file that a page names with its folder exists, from the root, below include/megacpp, below tests, or beside the page.
 - The map of docs/design.md has the folders of include/megacpp, in the order of include_order.py.
 - The tests at the beginning of an item of docs/evidence.md exist: as files below tests/, or as names in CMake's files there.
 """
@@ -22,6 +23,8 @@ from include_order import BOTH, COMPILE_TIME, RUN_TIME
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 NAMED = re.compile(r"(?<![\w/.-])docs/[\w-]+\.md")
 SOURCES = (".hpp", ".cuh", ".inc", ".cpp", ".cu", ".cmake", ".txt", ".sh", ".py", ".in")
+FILE = re.compile(r"(?<![\w/.$-])((?:[a-z_][\w-]*/)+[\w-]+\.(?:hpp|cuh|inc|cpp|py|sh|cu|cmake))\b")
+OTHER_FILES = re.compile(r"NAME|^megatron/core/|^tools/preprocess_data.py$")  # of any name, or another project's
 FOLDERS = ("bench", "cmake", "docs", "examples", "include", "src", "tests")
 # Sources that name a page of another project, or of a self-test; None: several.
 OTHERS = {"include/megacpp/io/lfs_pointer.hpp": "docs/spec.md", "tests/structure/ratchet.py": "docs/a.md",
@@ -57,7 +60,8 @@ def unknown_tests(root):
                          if p.name == "CMakeLists.txt" or p.suffix == ".cmake")
     for name in tests_named(page.read_text(encoding="utf-8") if page.is_file() else ""):
         # CMake makes some names of a label and a word: suite_ and avx2.
-        known = any(re.search(rf"\b{re.escape(word)}\b", of_cmake) for word in {name, name.partition("_")[2]} - {""})
+        rest = re.escape(re.sub("^(cuda|nvcc|suite)_", "", name))
+        known = re.search(rf"\b{re.escape(name)}(\b|_\$)|[( ;]{rest}[ ;)\n]", of_cmake)
         if not (files / name).exists() and not list(files.glob(f"{name}.*")) and not known:
             yield f"docs/evidence.md: there is no test {name}"
 
@@ -87,6 +91,11 @@ def problems(root, folders=()):
             elif anchor and target.suffix == ".md" and anchor not in anchors(target.read_text(encoding="utf-8")):
                 yield f"{name}: {target.name} has no heading for #{anchor}"
             to[page].add(target)
+    for page, text in texts.items():
+        places = (root, root / "include/megacpp", root / "include", root / "tests", page.parent)
+        for file in sorted(set(FILE.findall(text))):
+            if not OTHER_FILES.search(file) and not any((place / file).exists() for place in places):
+                yield f"{page.relative_to(root)}: there is no {file}"
     reached, seen = [root / "README.md"], set()
     while reached:
         page = reached.pop()
@@ -114,8 +123,9 @@ GOOD = {
     "docs/design.md": "| half | holds |\n|---|---|\n| graph/ | nodes |\n| run/ | tasks |\n",
     "docs/a.md": "# A: first\n\n## The second one\n\n`[x](none)` [b](b.md#a_bjson) [up](../README.md)\n"
                  "```cpp\n[](int i) {}\n# none\n```\n",
-    "docs/b.md": "### `a_b.json`\n",
+    "docs/b.md": "### `a_b.json`\n\nSee (src/a.cpp), graph/mesh.hpp, unit/one.cpp, megatron/core/a.py and unit/NAME.cpp.\n",
     "src/a.cpp": "// docs/a.md says it.\n",
+    "include/megacpp/graph/mesh.hpp": "\n",
     "docs/evidence.md": "- `unit/one`, `two`\n  and `suite_three`: they pass.\n- By hand: `none`.\n",
     "tests/unit/one.cpp": "\n",
     "tests/CMakeLists.txt": "add_test(NAME two)\n",
@@ -129,6 +139,7 @@ BAD = {
     "its own anchor": ("docs/b.md", GOOD["docs/b.md"] + "[x](#none)\n", "b.md has no heading for #none"),
     "a heading in code": ("docs/b.md", GOOD["docs/b.md"] + "[x](a.md#none)\n", "no heading for #none"),
     "a page alone": ("docs/c.md", "# C\n", "no way of links"),
+    "a header": ("docs/b.md", GOOD["docs/b.md"] + "(graph/none.hpp)\n", "there is no graph/none.hpp"),
     "a map": ("docs/design.md", GOOD["docs/design.md"].replace("| graph/ | nodes |\n", ""), "has the folders run;"),
     "another order": ("docs/design.md", "| run/ | tasks |\n| graph/ | nodes |\n", "has the folders run graph;"),
     "a file of tests": ("docs/evidence.md", "- `unit/none`: it passes.\n", "no test unit/none"),
