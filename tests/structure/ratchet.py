@@ -134,9 +134,30 @@ def comments(text):
         at += not body
 
 
+def trailing(text):
+    """(line, text) of the comments behind members, whose lines are joined."""
+    at, lines = 0, text.split("\n")
+    while at < len(lines):
+        start, behind = at, re.search(r"\S.*///< ?(.*)$", lines[at])
+        at += 1
+        if behind:
+            body = [behind[1]]
+            while at < len(lines) and (more := re.match(r"\s*///< ?(.*)$", lines[at])):
+                body.append(more[1])
+                at += 1
+            yield start + 1, " ".join(body)
+
+
+def is_sentence(text):
+    """Whether a comment behind a member is a sentence, and no phrase such as "width of a head"."""
+    return re.match(r"[A-Z][a-z]+ ", text) or text.endswith(".") and len(text.split()) > 3
+
+
 def is_code(line):
     """Whether the line of a comment is an equation, a table or a name rather than prose."""
-    return re.search(r"^\s\s|^[`\[({\"<+-]|^\w+$|^NOLINT|^.{1,30}: | (?:=|->|\+=) |-----", line)
+    prose = re.match(r"[A-Z][a-z'-]+ [a-z]", line)  # a colon or an arrow may follow
+    equation = not prose and re.search(r"^.{1,30}: | (?:=|->|\+=) ", line)
+    return equation or re.search(r"^\s\s|^[`\[({\"<+-]|^\w+$|^NOLINT|-----", line)
 
 
 def fault_of_start(words):
@@ -150,13 +171,64 @@ def fault_of_start(words):
     return None
 
 
+WORD_OF_START = re.compile(r"[A-Za-z][\w'-]*|\d+|[^\w\s]")
+SUBJECTS = "a an no there two three four five six seven eight nine ten".split()  # beside EITHER
+# A token is a name, and no word of a sentence: f(x), a_b, config.json, cuBLASLt, RMSNorm, K.
+NAME = re.compile(r"[^A-Za-z,;.:'-]|[a-z][A-Z]|^[A-Z]{2,}|^[a-z]|^[A-Z]\b|\w[.:]\w")
+
+
+def is_plural_or_verb(word):
+    """Whether a word is a noun in the plural, which needs no article, or a verb in the third person."""
+    return word in ("Has", "Does") or re.fullmatch(r"[A-Za-z-]+[a-rt-z]s", word) and word.lower() not in NO_NOUN
+
+
+def subject_is_missing(words, token, documented):
+    """Why a docstring with these words, the first of which is written as a token, has no subject; None: it has one.
+
+    It begins with a determiner and its noun, a name (also of what it documents), a noun with its number (Operand k), a
+    noun in the plural, which an adjective may precede, or a verb in the third person.
+    """
+    first, second = words[0], words[1] if len(words) > 1 else ""
+    if first.lower() in EITHER or first.lower() in SUBJECTS or first.lower() in documented or NAME.search(token):
+        return None
+    if first.endswith("'s"):
+        return None
+    if is_plural_or_verb(first) or re.fullmatch(r"[a-zA-Z]|`|\d+", second) and second != "a":
+        return None
+    noun = second if second not in ("as", "to") and second.lower() not in NO_NOUN else ""
+    if any(is_plural_or_verb(word) for word in ([noun] + words[2:3] if noun.isalpha() else [])):
+        return None
+    return f"begins with '{first}', which is no name, no article with its noun, and no verb"
+
+
+def documented_by(file, text, number, body):
+    """The names that a docstring may document: those of the code behind it, or of the file."""
+    if number == 1:
+        stem = Path(file).stem.lower()
+        return {stem, *stem.split("_")}
+    code = [line for line in text.split("\n")[number + len(body) - 1:][:12] if line.strip() and "//" not in line[:6]]
+    return {name.lower() for line in code[:2] for name in re.findall(r"\w+", line)}
+
+
 def starts(tree):
-    """A comment begins with a preposition, a pronoun, a relative, a conjunction, or true or false."""
+    """A comment begins with a preposition, a pronoun, a relative or a conjunction, a docstring without a subject."""
     for file in tree.headers() + tree.sources():
-        for number, body in comments(tree.text(file)):
-            words = re.findall(r"[A-Za-z][\w'-]*|[^\w\s]", body[0])
-            if words and words[0][0].isupper() and not is_code(body[0]) and (fault := fault_of_start(words)):
+        text = tree.text(file)
+        lines = text.split("\n")
+        for number, body in comments(text):
+            words = WORD_OF_START.findall(body[0])
+            if not words or is_code(body[0]):
+                continue
+            docstring = number == 1 or lines[number - 1].lstrip().startswith("///")
+            fault = fault_of_start(words) if words[0][0].isupper() or docstring and words[0] in REFUSED else None
+            if not fault and docstring and words[0][0].isalpha():
+                token = re.match(r"\S+", body[0])[0]
+                fault = subject_is_missing(words, token, documented_by(file, text, number, body))
+            if fault:
                 yield file, number, f"{fault}: {body[0]}"
+        for number, body in trailing(text):
+            if is_sentence(body) and (fault := fault_of_start(WORD_OF_START.findall(body))):
+                yield file, number, f"{fault}: {body}"
 
 
 def stops(tree):
@@ -167,6 +239,9 @@ def stops(tree):
             if re.match(r"[A-Z][\w'-]* ", body[0]) and not is_code(last[0]) and \
                     not re.search(r"[.?!:][)\"'`]*$", last[0]):
                 yield file, number, f"no full stop: {last[0]}"
+        for number, body in trailing(tree.text(file)):
+            if is_sentence(body) and not re.search(r"[.?!][)\"'`]*$", body):
+                yield file, number, f"no full stop: {body}"
 
 
 LINES = {"options + cli": (["options", "cli"], 1900), "train + inputs + states": (["train", "inputs", "states"], 4000)}
@@ -330,6 +405,16 @@ BAD = {
     "a pronoun": ("num/a.hpp", "/// Those of a step.\nint f();\n", "begins with 'Those of'"),
     "the same": ("num/a.hpp", "/// The same of all.\nint f();\n", "begins with 'The same of'"),
     "a conjunction": ("num/a.hpp", "/// Whether it is.\nint f();\n", "begins with 'Whether'"),
+    "a colon": ("num/a.hpp", "// Of a step: what it is.\nint f();\n", "begins with 'Of'"),
+    "an arrow": ("num/a.hpp", "// Of a step f -> g.\nint f();\n", "begins with 'Of'"),
+    "small letters": ("num/a.hpp", "/// of a step.\nint f();\n", "begins with 'of'"),
+    "no article": ("num/a.hpp", "/// Memory of a step.\nint f();\n", "begins with 'Memory'"),
+    "a participle": ("num/a.hpp", "/// Left out of a step.\nint f();\n", "begins with 'Left'"),
+    "an adverb": ("num/a.hpp", "/// Not a step.\nint f();\n", "begins with 'Not'"),
+    "an imperative": ("num/a.hpp", "/// Call before a step.\nint f();\n", "begins with 'Call'"),
+    "a head": ("num/a.hpp", "// Time for a step.\n#pragma once\n", "begins with 'Time'"),
+    "a trailing start": ("num/a.hpp", "struct a {\n  int b; ///< Of a step.\n};\n", "begins with 'Of'"),
+    "a trailing stop": ("num/a.hpp", "struct a {\n  int b; ///< Steps of a run\n};\n", "no full stop"),
     "no stop": ("num/a.hpp", "/// Returns a step\nint f();\n", "no full stop"),
     "lines": ("cli/a.hpp", "\n" * 390 + "int x;\n", "more than 1900"),
     "a long file": ("num/a.hpp", LONG, "401 lines"),
@@ -341,8 +426,17 @@ BAD = {
     "a file": ("train/part.hpp", "\n", "file part: 'part'"),
 }
 EXEMPT = {
-    "a determiner": "/// All ranks of a group.\n", "an equation": "/// What = x + y\n", "a name": "/// f(x) is x.\n",
-    "a plural": "/// The same bits on every rank.\n", "a verb": "/// Throws mc::error.\n", "a code": "// NOLINT\n",
+    "a determiner": "/// All ranks of a group.\n", "an equation": "/// What = x + y\n", "a call": "/// f(x) is x.\n",
+    "an article": "/// An event of a lane.\n", "a possessive": "/// Python's spelling of it.\n",
+    "there": "/// There is one.\n",
+    "a plural": "/// The same bits on every rank.\n", "a bare plural": "/// Bytes of all ranks.\n",
+    "an adjective": "/// Packed conversations.\n", "a number": "/// Operand k of a node.\n",
+    "what is documented": "\n/// Step without an article.\nint step(int);\n", "a name": "/// cuBLASLt of a device.\n",
+    "a numeral": "/// Two ranks at once.\n", "has": "/// Has the file system give room.\n",
+    "an identity in prose": "// x -> y of a graph.\n",
+    "a phrase behind a member": "struct a {\n  int b; ///< of a step\n};\n",
+    "a sentence behind a member": "struct a {\n  int b; ///< The steps\n         ///< of a run.\n};\n",
+    "a verb": "/// Throws mc::error.\n", "a code": "// NOLINT\n",
 }
 
 
@@ -370,7 +464,9 @@ def self_test():
         if got := judged({**GOOD, f"{HEADERS}/num/a.hpp": text + "int f();\n"}):
             wrong.append(f"{name}: {got}")
     stood = {**GOOD, f"{HEADERS}/num/a.hpp": "/// Of a step.\nint f();\n"}
-    cases = {"nothing": (GOOD, 0), "as it stood": ({**stood, FIGURES: f"starts 1 {HEADERS}/num/a.hpp\n"}, 0),
+    head = {**GOOD, f"{HEADERS}/num/drop_out.hpp": "// Drop by counters.\n#pragma once\n"}
+    cases = {"nothing": (GOOD, 0), "a head named as its file": (head, 0),
+             "as it stood": ({**stood, FIGURES: f"starts 1 {HEADERS}/num/a.hpp\n"}, 0),
              "fallen": ({**stood, FIGURES: f"starts 2 {HEADERS}/num/a.hpp\n"}, 1),
              "gone": ({**GOOD, FIGURES: f"starts 1 {HEADERS}/num/a.hpp\n"}, 1)}
     wrong += [f"{name}: {got}" for name, (files, count) in cases.items() if len(got := judged(files)) != count]
