@@ -10,7 +10,7 @@
 //                             themselves before. `room` has D::sort_bytes(n) bytes
 //     l.slabs()               the best number of slabs of columns into which to cut a sum over
 //                             rows
-//     l.sums_by_parts         true where partial sums over rows are best made by bodies of their
+//     l.sums_by_parts      true where partial sums over rows are best made by bodies of their
 //                             own; left out, one body sums a slab (kernel/rows/columns.hpp)
 //     l.threads()             the number of threads of the host that work for the lane
 //   D::sort_bytes(n)        bytes of room that a lane needs to sort n numbers

@@ -127,7 +127,7 @@ public:
   virtual std::int64_t take_back() = 0;
   virtual const product_checks& checks() const = 0;
   /// Returns the bytes of memory, other than the host's, that the check of a product takes, lent or
-  /// not. A source that only counts sizes returns them, too, for plans.
+  /// not. A source that only counts sizes returns them, too.
   virtual std::int64_t check_bytes(const product_shape& /*s*/) const { return 0; }
   /// Returns the shapes of the products that are prepared so far, in order, as their shape() says.
   virtual std::vector<product_shape> shapes() const = 0;

@@ -5,7 +5,7 @@
 //   ds_ij = p_ij (do_i . v_j - delta_i)
 //   dq_i = scale sum_j ds_ij k_j        dk_j = scale sum_i ds_ij q_i
 //
-// One pass computes all three (five products a tile), with a task for each kv head. Where there are
+// One pass computes all three (five products a tile), one task for each kv head. Where there are
 // too few kv heads for the threads, or the sums of dk and dv would not stay in cache, two passes
 // compute them: dq by query tiles, then dk and dv by key tiles (seven products). Every element is
 // the same chain of additions either way: dq over ascending keys, dk and dv over the query heads of

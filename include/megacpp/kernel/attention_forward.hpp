@@ -37,8 +37,8 @@ template <class T> struct forward_buffers {
 };
 
 // Four independent chains hide the latency of max and of the polynomial. Row j belongs to chain j %
-// 4 (segments begin at multiples of key_group), however many rows there are: a query's sum does not
-// depend on keys that only other queries of its tile see.
+// 4 (segments begin at multiples of key_group), however many rows there are: the sum of a query
+// does not depend on keys that only other queries of its tile see.
 template <class G, class F> MEGACPP_HD void each_row(int first, int last, F f) {
   int j = first;
   for (; j + 4 <= last; j += 4)

@@ -71,7 +71,8 @@ inline std::byte* aligned(std::byte* p) {
   return p + (64 - (reinterpret_cast<std::uintptr_t>(p) & 63)) % 64;
 }
 
-/// Calls f(task, slot) for every task, each once, on up to so many threads. Tasks are independent.
+/// Calls f(task, slot) for every task, each once, on up to so many threads. The tasks
+/// are independent.
 template <class F> void for_tasks(std::int64_t tasks, const attention_scratch& of, F f) {
   std::atomic<std::int64_t> next{0};
   of.on.run_slots(static_cast<int>(std::min<std::int64_t>(tasks, of.threads)), [&](int slot) {

@@ -259,7 +259,7 @@ template <class A, int N> MEGACPP_HD vec<A, N> bell(vec<A, N> x, float k) {
   return fma(V(-k) * error, e, e);
 }
 
-/// e^(z^2) erfc(z) for 0 <= z <= 10.6 as t R(t), t = 1 / (1 + 3 z / 8): as Hastings does
+/// e^(z^2) erfc(z) for 0 <= z <= 10.6 as t R(t), t = 1 / (1 + 3 z / 8), after Hastings
 /// ("Approximations for digital computers", 1955) with R of degree 8 (2e-8).
 template <class A, int N> MEGACPP_HD vec<A, N> scaled_erfc(vec<A, N> z) {
   using V = vec<A, N>;
