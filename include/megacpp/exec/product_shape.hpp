@@ -90,11 +90,11 @@ struct product_shape {
   // weight gradient, are those that measure fastest for M rows. The shape fixes them, but M decides
   // bits.
   numerics sums = numerics::batch_invariant;
-  // Canonical panels, for numerics that do not depend on the layout (0: the library's choice): the
-  // output is computed in blocks of `canonical_rows` by `panel`, and each sum in blocks of `chunk`
-  // terms, first to last, accumulated in fp32. Cutting rows or columns at these borders leaves
-  // every bit, since the same library calls are made; oneDNN on AVX-512 allows rows to be cut
-  // anywhere.
+  // Canonical panels, for numerics that do not depend on the layout (0: the library's choice):
+  // the output is computed in blocks of `canonical_rows` by `panel`, and each sum in blocks of
+  // `chunk` terms, first to last, accumulated in fp32. Cutting rows or columns at these
+  // borders leaves every bit, since the same library calls are made; oneDNN on AVX-512 allows
+  // rows to be cut anywhere.
   std::int64_t chunk = 0;
   std::int64_t panel = 0;
   static constexpr std::int64_t canonical_rows = 64;

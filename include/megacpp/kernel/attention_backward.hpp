@@ -28,8 +28,8 @@ template <class T> constexpr bool one_pass_fits(const shape& s) {
   return 2 * s.keys * padded<G>(s.head_dim) * static_cast<std::int64_t>(sizeof(G)) <=
          one_pass_limit;
 }
-/// Returns true for one pass, unless its idle threads would cost more than the two products that it
-/// saves.
+/// Returns true for one pass, unless its idle threads would cost more than the two products
+/// that it saves.
 template <class T> constexpr bool one_pass(const shape& s, int threads) {
   const std::int64_t tasks = s.batch * s.kv_heads;
   const std::int64_t slots = ceil_to(tasks, threads);

@@ -188,7 +188,8 @@ private:
   dtype cell_type_ = dtype::f32;
   detail::cut rows_, columns_, chunks_;
   std::vector<const product_cell*> cells_;
-  // Workspace: per slot [tile][block of A][block of B][scratch], then the copies of A, B and bias.
+  // Workspace: per slot [tile][block of A][block of B][scratch], then the copies of A, B and
+  // bias.
   std::size_t tile_bytes_ = 0, slot_bytes_ = 0, bias_bytes_ = 0;
   std::int64_t at_once_ = 1; // number of segments whose copies are in the workspace together
 };

@@ -70,8 +70,8 @@ template <class A, class T> void transpose_tile(const T* from, std::int64_t from
   rest(0, full_rows, full_columns, columns);
 }
 
-/// Transposes this slot's range of to(columns, rows) = from(rows, columns)^T, by tiles of 64 x 64:
-/// the first-level TLB holds 64 pages, and a tile reads and writes whole cache lines.
+/// Transposes this slot's range of to(columns, rows) = from(rows, columns)^T, by tiles of 64 x
+/// 64: the first-level TLB holds 64 pages, and a tile reads and writes whole cache lines.
 template <class A, class T> void transpose(const T* from, std::int64_t from_stride, A* to,
                                            std::int64_t to_stride, std::int64_t rows,
                                            std::int64_t columns, int slot, int slots) {

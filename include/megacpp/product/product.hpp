@@ -105,7 +105,8 @@ inline void product::round(const std::byte* tile, std::byte* target, std::int64_
   });
 }
 
-/// Makes this slot's range of the plain copy of an operand of (rows, columns), or of a block of it.
+/// Makes this slot's range of the plain copy of an operand of (rows, columns), or of a block
+/// of it.
 inline void product::copy(const operand& o, const std::byte* from, std::byte* copied,
                           std::int64_t rows, std::int64_t columns, int slot, int slots) const {
   const auto run = [&](auto type) {

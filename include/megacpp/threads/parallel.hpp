@@ -48,7 +48,8 @@ struct share {
       : begin(n * slot / slots), end(n * (slot + 1) / slots) {}
 };
 
-/// Calls f(slot) for slots 0, 1, ... below `slots`, each once and on one thread. f must not throw.
+/// Calls f(slot) for slots 0, 1, ... below `slots`, each once and on one thread. f must not
+/// throw.
 inline void on_slots(int slots, function_of_slot f) { host_threads<>::run(slots, f); }
 
 /// Calls f(i) for i in [0, n), in contiguous pieces of equal size, and returns when all calls have.

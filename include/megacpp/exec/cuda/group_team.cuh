@@ -12,8 +12,8 @@ namespace mc {
 /// Lanes of one group of a row that a thread keeps: the thread's group number `slot`.
 template <int N> struct kept_lanes : aligned_lanes<N> { int slot; };
 
-/// The groups of a row that a thread keeps in registers. Loops over them are unrolled, so that each
-/// slot is a constant. `row` is the row in memory.
+/// The groups of a row that a thread keeps in registers. Loops over them are unrolled, so that
+/// each slot is a constant. `row` is the row in memory.
 template <class T, class Row, int Kept> struct kept_row {
   Row* row;
   uint4 groups[Kept];

@@ -89,11 +89,11 @@ constexpr std::int64_t bytes_of_parts(const summed_rows& rows, std::int64_t widt
 }
 
 /// Starts body(team, slab) for every slab of the columns that a body sums; body.width is their
-/// number. The columns of a slab depend on the device: for_slabs sets body.columns so that there
-/// are as many slabs as the lane wants, in whole lines of 64 bytes of accumulators. A body that has
-/// `rows` and sums them by add_rows is started for each partial sum and once for the total, where
-/// the lane wants it and `sums` is memory for it (bytes_of_parts). Such a body must call add_rows
-/// exactly once, and store nothing else.
+/// number. The columns of a slab depend on the device: for_slabs sets body.columns so that
+/// there are as many slabs as the lane wants, in whole lines of 64 bytes of accumulators. A
+/// body that has `rows` and sums them by add_rows is started for each partial sum and once for
+/// the total, where the lane wants it and `sums` is memory for it (bytes_of_parts). Such a
+/// body must call add_rows exactly once, and store nothing else.
 template <class Lane, class Body>
 void for_slabs(Lane& on, Body body, [[maybe_unused]] std::byte* sums = nullptr) {
   constexpr std::int64_t group = lane_count<typename Body::G>;

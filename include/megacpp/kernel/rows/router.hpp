@@ -148,10 +148,10 @@ template <class T> struct router_lse_row {
   }
 };
 
-/// Sums up a block of tokens of one group: probabilities, choices, squares of logsumexp. The sums
-/// of blocks are added up in order and in double (sum_of_parts), whatever the number of threads. A
-/// core may compute the logsumexp of a token here. Threads of a GPU read it (router_lse_row), and
-/// each thread adds up columns of its own, in the order of a core.
+/// Sums up a block of tokens of one group: probabilities, choices, squares of logsumexp. The
+/// sums of blocks are added up in order and in double (sum_of_parts), whatever the number of
+/// threads. A core may compute the logsumexp of a token here. Threads of a GPU read it
+/// (router_lse_row), and each thread adds up columns of its own, in the order of a core.
 template <class T> struct router_statistics_block {
   using G = accumulator_t<T>;
   static constexpr std::int64_t tokens_of_block = 128;
