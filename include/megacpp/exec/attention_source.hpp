@@ -78,7 +78,7 @@ public:
   /// Finds or prepares the attention of a shape. Returns nullptr where the library has no attention
   /// that computes correctly within the planned scratch; the reason was given to leave() then.
   virtual const fused_attention* prepare(const fused_attention_shape& s) = 0;
-  /// Returns the bytes of scratch that are planned for a shape.
+  /// Returns the bytes of scratch that are planned for an attention of a shape.
   virtual std::int64_t scratch(const fused_attention_shape& s) const = 0;
   /// Lends device memory, with nothing in it yet, to the checks of attentions that are prepared
   /// from now on. Without it, or where it is too small, a check reserves memory of its own and
@@ -100,7 +100,7 @@ public:
     if (is_fault && tell_ != nullptr && !std::exchange(told_, true)) tell_(text);
     left_.push_back(std::move(text));
   }
-  /// Returns a sentence for each reason, for people.
+  /// Returns a sentence for each reason why bodies compute attention, for people.
   const std::vector<std::string>& left() const { return left_; }
   /// Returns, for people, who computes the prepared attentions.
   std::string describe() const {

@@ -16,7 +16,7 @@
 
 namespace mc {
 
-/// An event of a lane of the host, which does all work at once: it has always come.
+/// An event of a lane of the host, which does all work at once: the event has always come.
 class cpu_event final : public event {
 public:
   void wait() override {}

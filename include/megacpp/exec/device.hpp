@@ -71,7 +71,7 @@ public:
   virtual bool host_sees() const { return false; }
 };
 
-/// Bytes of a memory space that the host sees while this object lives.
+/// Access of the host to bytes of a memory space, while this object lives.
 class host_view {
 public:
   host_view(memory_space& in, std::byte* p, std::int64_t bytes, bool changing = false)
@@ -97,7 +97,7 @@ private:
   ending ending_;
 };
 
-/// A range of memory of a fixed size. Its memory space must outlive it.
+/// A range of memory of a fixed size in a memory space, which must outlive it.
 class arena {
 public:
   arena() = default;
@@ -141,7 +141,7 @@ public:
   virtual std::int64_t reached() = 0;
 };
 
-/// Bytes that the work of a lane uses in turn.
+/// Bytes of memory that the work of a lane uses in turn.
 struct lane_room {
   std::int64_t scratch = 0;   ///< bytes for kernels
   std::int64_t workspace = 0; ///< bytes for products
@@ -158,7 +158,7 @@ public:
   virtual ~lane() = default;
 
   virtual void fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) = 0;
-  /// Copies from the host. The caller may change its bytes when the call returns.
+  /// Copies bytes of the host to the device. The caller may change the bytes when the call returns.
   virtual void write(std::byte* to, const void* from_host, std::int64_t bytes) = 0;
   /// Copies memory of the device to memory of device::mirrored(). The copy is there when an event
   /// has come that is recorded after it.
@@ -189,7 +189,7 @@ public:
   public:
     virtual ~kept_work() = default;
   };
-  /// Returns true if the lane keeps work.
+  /// Returns true if the lane keeps work, to start it again by one call.
   virtual bool keeps_work() const { return false; }
   /// Starts the work of f(). For the same `work`, which begins as nullptr, f starts the same work
   /// on this lane each time, with the same addresses and numbers, and neither writes from the host

@@ -22,8 +22,7 @@ struct device_options {
   bool deterministic_attention = true;             ///< attention's gradients have the same bits
   bool graphs = true; ///< lanes keep work with fixed addresses as graphs of CUDA
   int number = -1;    ///< number of the device among the visible ones; -1: `place` decides
-  int place = 0;      ///< place of the process among those of its machine, which take devices in
-                      ///< turn
+  int place = 0;      ///< place of the process on its machine, where they take turns
   void (*tell)(std::string_view) = nullptr; ///< is called once for a library that computes wrong
   /// The device only says how much memory a program needs, and computes nothing.
   bool sizes_alone = false;

@@ -5,7 +5,7 @@
 
 namespace mc {
 
-/// A member of a class whose destructor does something that may throw.
+/// The member of a class by which its destructor does something that may throw.
 class ending {
 public:
   /// Calls f(); to be called in that destructor. Throws what f throws, unless another exception is

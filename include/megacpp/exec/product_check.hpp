@@ -106,15 +106,15 @@ public:
     bytes_ = aligned(at);
   }
 
-  /// Returns the bytes of memory that the check needs.
+  /// Returns the bytes of memory that the check of a product needs.
   std::size_t bytes() const { return bytes_; }
 
-  /// The addresses of a product's operands and results.
+  /// The addresses of the operands and results of a checked product.
   struct operands {
     const void *a = nullptr, *b = nullptr, *bias = nullptr;
     void *z = nullptr, *c = nullptr; ///< z: written by gelu_kept, read by gelu_gradient
   };
-  /// Computes the product. Returns false if it could not.
+  /// A function that computes the checked product. It returns false if it could not.
   using run_product = std::function<bool(const operands&)>;
   /// Returns what the library does wrong, as a verb with an object; "" if the product may be
   /// trusted. `room` is aligned as vectors are.
@@ -250,18 +250,18 @@ private:
     default: return 1 << 24;
     }
   }
-  /// The bound within which sums of products stay.
+  /// Returns the bound within which sums of the check's products stay.
   std::int64_t most() const { return lifted() ? exact() / 4 : exact(); }
-  /// The number of products of a sum of which one is not zero.
+  /// Returns how many products of a sum there are for each one that is not zero.
   std::int64_t apart() const { return (s_.k + most() - 3) / (most() - 2); }
   std::int64_t terms() const { return (s_.k + apart() - 1) / apart(); }
-  /// The unit of the numbers of A and the bias, which are multiples of it.
+  /// Returns the unit of the check's numbers in A and the bias, which are multiples of it.
   double unit() const {
     if (!lifted()) return 1;
     const double spread = wide() * std::sqrt(static_cast<double>(terms()));
     return std::exp2(-std::max(0.0, std::ceil(std::log2(spread / 2))));
   }
-  /// The bound of the wide factors: a power of two.
+  /// Returns the bound of the check's wide factors: a power of two.
   std::uint32_t wide() const {
     const auto most = static_cast<std::uint64_t>(this->most() / (terms() + 2));
     const int bits = s_.operand_bits != 0 ? s_.operand_bits : s_.type == dtype::bf16 ? 8 : 30;
@@ -322,7 +322,8 @@ private:
       }
     });
   }
-  /// Fills all operands. `first`: for the first run, whose result is the sums themselves.
+  /// Fills all operands of the check. `first`: for the first run, whose result is the sums
+  /// themselves.
   void fill(std::byte* room, bool first) const {
     std::memset(room, 0xff, bytes_);
     const bool thin_a = s_.m >= s_.n;
@@ -343,7 +344,7 @@ private:
         }
     });
   }
-  /// Fills Z with numbers from 8 to 39, for the first run, or within 4 of 0.
+  /// Fills the Z of the check with numbers from 8 to 39, for the first run, or within 4 of 0.
   void fill_slopes(std::byte* room, bool first) const {
     with_float_type(z_.type, [&]<class T>(T) {
       for (std::int64_t i = 0; i < z_.rows; ++i) {
@@ -383,7 +384,7 @@ private:
       }
     });
   }
-  /// Returns the expected C r, by plain sums.
+  /// Returns the expected C r of Freivalds' test, by plain sums.
   std::vector<double> expected(std::byte* room, const std::vector<double>& r) const {
     if (!groups_.empty()) return expected_of_groups(room, r);
     std::vector<double> w(static_cast<std::size_t>(s_.k)), y(static_cast<std::size_t>(s_.m));
@@ -418,7 +419,8 @@ private:
     return m;
   }
 
-  /// Returns the sum of all words outside the results: one changed byte changes the sum.
+  /// Returns the sum of all words of the check's memory outside the results, which any changed byte
+  /// changes.
   std::uint64_t outside(const std::byte* room) const {
     std::uint64_t sum = 0;
     const auto add = [&](std::size_t begin, std::size_t end) {

@@ -152,7 +152,7 @@ struct product_cell_shape {
   friend constexpr bool operator==(const product_cell_shape&, const product_cell_shape&) = default;
 };
 
-/// The outcome of a tile; the library may lack memory for it.
+/// The outcome of computing a tile; the library may lack memory for it.
 enum class product_status { done, no_memory, failed };
 
 /// A prepared tile. `slot` is the number of the calling thread: two threads never use one at a
@@ -165,7 +165,7 @@ public:
                              void* scratch) const = 0;
 };
 
-/// A library that computes tiles.
+/// A library that computes tiles of matrix products.
 class product_library {
 public:
   virtual ~product_library() = default;

@@ -21,7 +21,7 @@ struct product_scales {
   const float *a = nullptr, *b = nullptr;
 };
 
-/// A call of a product: the lane that it runs on, and its operands.
+/// A call of a matrix product: the lane that it runs on, and its operands.
 struct product_call {
   lane& on; ///< no other product uses this lane's workspace meanwhile
   const void *a = nullptr, *b = nullptr, *bias = nullptr;
@@ -32,7 +32,7 @@ struct product_call {
   const void* slopes_at = nullptr; ///< product_end::gelu_gradient reads Z there
 };
 
-/// A prepared product.
+/// A prepared matrix product.
 class prepared_product {
 public:
   virtual ~prepared_product() = default;
@@ -131,7 +131,7 @@ public:
   virtual std::int64_t check_bytes(const product_shape& /*s*/) const { return 0; }
   /// Returns the shapes of the products that are prepared so far, in order, as their shape() says.
   virtual std::vector<product_shape> shapes() const = 0;
-  /// Returns the bytes of workspace that a lane needs for the products prepared so far.
+  /// Returns the bytes of workspace that a lane needs for the matrix products prepared so far.
   virtual std::int64_t workspace_bytes() const = 0;
   /// Returns how bf16 operands are multiplied; `automatic` is measured at the first call.
   virtual product_type type() = 0;

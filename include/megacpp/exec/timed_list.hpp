@@ -19,7 +19,7 @@ public:
     for (auto& e : began_) e = of.make_event();
     for (auto& e : ended_) e = of.make_event();
   }
-  /// Returns true if there is no room: neither begin nor end may be called then.
+  /// Returns true if the list has no room: neither begin nor end may be called then.
   bool full() const { return size_ == what_.size(); }
   void clear() { size_ = 0; }
   void begin(lane& on) { on.record(*began_[size_]); }

@@ -100,7 +100,7 @@ constexpr std::int64_t fused_scratch(const Call& c, bool gradient) {
     if (is_fused<T, In>(c)) return c.attention_scratch(fused_shape<In>(c, gradient));
   return 0;
 }
-/// Prepares the library's attention, which fused_here() returns to run().
+/// Prepares a library's attention for a node; fused_here() returns it to run().
 template <class T, class In, class Call> void prepare_fused(Call& c, bool gradient) {
   attention_source* const of = c.device().attention();
   c.slot().plan[0] = nullptr;

@@ -68,7 +68,7 @@ template <class T> struct backward_buffers {
   }
 };
 
-/// The operands and results of a call, which all of its tasks read and write.
+/// The operands and results of a call of attention's backward pass, which all of its tasks use.
 template <class T> struct backward_call {
   using G = accumulator_t<T>;
   shape s;
@@ -78,7 +78,7 @@ template <class T> struct backward_call {
   head_rows<T> dq, dk, dv;
 };
 
-/// Returns sums of products: lane l has the sum over d = l modulo lanes of a_d b_d.
+/// Returns partial dot products of a and b: lane l has the sum over d = l modulo lanes of a_d b_d.
 template <class G, class T>
 [[gnu::noinline]] register_of<G> lanewise_dot(const T* a, const T* b, std::int64_t n) {
   register_of<G> sum = {};
@@ -90,7 +90,7 @@ template <class G, class T>
              sum);
 }
 
-/// One query tile of one head, packed into columns.
+/// One query tile of one head of attention, packed into columns.
 template <class T> struct query_side {
   using G = accumulator_t<T>;
   query_marks<G> marks;
@@ -134,7 +134,7 @@ template <class T> struct query_side {
   }
 };
 
-/// Turns scores into p, and their products with v into ds, in place.
+/// Turns the scores of a tile into p, and the products of dy with v into ds, in place.
 template <class T, class G = accumulator_t<T>>
 void soften_backward(const query_side<T>& q, const key_marks& k, std::int64_t tile_first,
                      const segment& s, G* score, G* dscore) {
@@ -208,7 +208,7 @@ template <class T> void store_dquery(const backward_call<T>& x, const query_side
                     x.dq.data + q.token * x.dq.stride + q.head * x.s.head_dim, x.dq.stride);
 }
 
-/// Writes n rows of sums (n, padded D) times a factor to rows of T at `token`.
+/// Writes n rows of gradient sums (n, padded D) times a factor to rows of T at `token`.
 template <class T, class G> void store_rows(const G* from, G factor, const shape& s,
                                             std::int64_t token, std::int64_t kv_head,
                                             std::int64_t n, head_rows<T> to) {
@@ -219,7 +219,7 @@ template <class T, class G> void store_rows(const G* from, G factor, const shape
                   load<register_of<G>>(from + j * padded<G>(dim) + d) * factor, dim - d);
 }
 
-/// Calls f for the key tiles that a query tile sees, in ascending order.
+/// Calls f for the key tiles that a tile of queries sees, in ascending order.
 template <class T, class Tile> void for_key_tiles(const backward_call<T>& x, const query_side<T>& q,
                                                   const key_marks& keys, Tile f) {
   for (std::int64_t at = q.marks.first_key / key_tile * key_tile; at < q.marks.last_key;
@@ -230,7 +230,7 @@ template <class T, class Tile> void for_key_tiles(const backward_call<T>& x, con
   }
 }
 
-/// Computes dq, dk and dv of one kv head and its query heads.
+/// Computes dq, dk and dv of attention for one kv head and its query heads.
 template <class T> void backward_kv_head(const backward_call<T>& x, std::int64_t b,
                                          std::int64_t kv_head, const backward_buffers<T>& buffer) {
   using G = accumulator_t<T>;
@@ -302,7 +302,7 @@ template <class T> void backward_keys(const backward_call<T>& x, std::int64_t b,
   query_side<T> q;
   for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head)
     for (std::int64_t first = 0; first < s.queries; first += query_tile<G>) {
-      // This test of the tile's visibility costs little beside packing its queries.
+      // This test of the key tile's visibility costs little beside packing the tile of queries.
       q.marks.set(s, x.options, b, first, std::min<std::int64_t>(query_tile<G>, s.queries - first));
       if (at >= q.marks.last_key || at + count <= q.marks.first_key) continue;
       const tile_plan plan = plan_tile(q.marks, marks, at, count);

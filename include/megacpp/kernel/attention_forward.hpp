@@ -98,7 +98,7 @@ bool soften(const tile_plan& plan, int registers, G* score, G* m, G* l, G* alpha
   return rescale;
 }
 
-/// Computes one query tile of one head: queries [first, first + n) of sequence b.
+/// Computes attention for one tile of queries [first, first + n) of one head of sequence b.
 template <class T, class G = accumulator_t<T>>
 void forward_tile(const shape& s, const attention_visibility& o, head_rows<const T> q,
                   head_rows<const T> k, head_rows<const T> v, head_rows<T> out, G* lse,
@@ -192,7 +192,7 @@ void attention_forward(const attention_shape<E...>& extents, const attention_vis
   std::byte* const memory = tiled::aligned(scratch.data);
   const std::int64_t each = tiled::forward_buffers<T>({}, s).bytes;
   tiled::for_tasks(s.batch * s.heads * tiles, scratch, [&](std::int64_t t, int thread) {
-    // The last tile of a head, which has the most work under a causal mask, goes first.
+    // The last query tile of a head, which has the most work under a causal mask, goes first.
     const std::int64_t first = (tiles - 1 - t % tiles) * tile;
     const std::int64_t head = t / tiles % s.heads, b = t / tiles / s.heads;
     const tiled::forward_buffers<T> buffer({memory + thread * each}, s);

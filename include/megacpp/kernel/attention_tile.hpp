@@ -52,7 +52,7 @@ template <class... E> constexpr shape run_time(const attention_shape<E...>& s) {
 }
 
 constexpr std::int64_t ceil_to(std::int64_t n, std::int64_t m) { return (n + m - 1) / m * m; }
-/// Returns D, rounded up to whole registers.
+/// Returns the head dim D, rounded up to whole registers.
 template <class G> constexpr std::int64_t padded(std::int64_t head_dim) {
   return ceil_to(head_dim, register_lanes<G>);
 }
@@ -168,7 +168,7 @@ struct segment {
   std::uint32_t masked;
 };
 
-/// The segments of a tile, keys ascending; a tile that no query sees has none.
+/// The segments of a tile of queries and keys, keys ascending; a tile that no query sees has none.
 struct tile_plan {
   segment part[key_tile / key_group];
   int parts = 0;
@@ -211,7 +211,7 @@ tile_plan plan_tile(const query_marks<G>& q, const key_marks& k, std::int64_t ti
   return plan;
 }
 
-/// Returns the mask of the lanes of register g that do not see key j of the sequence.
+/// Returns the mask of the queries of register g that do not see key j of the sequence.
 template <class G> MEGACPP_HD register_of<int_like<G>> hidden(const query_marks<G>& q,
                                                               const key_marks& k, std::int64_t j,
                                                               int g) {

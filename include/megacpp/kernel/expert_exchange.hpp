@@ -48,14 +48,14 @@ public:
     return {all_ + expert * sequences_, static_cast<std::size_t>(sequences_)};
   }
   std::int64_t sequences() const { return sequences_; }
-  /// Returns the number of rows of one expert that come from one rank.
+  /// Returns the number of rows that one expert gets from one rank.
   std::int64_t from(std::int64_t expert, std::int64_t rank) const {
     const std::int64_t apart = sequences_ / ranks();
     std::int64_t n = 0;
     for (std::int64_t k = 0; k < apart; ++k) n += all_[expert * sequences_ + rank * apart + k];
     return n;
   }
-  /// Returns the number of rows of this rank's experts.
+  /// Returns the number of rows that this rank's experts get.
   std::int64_t rows() const {
     std::int64_t n = 0;
     for (std::int64_t e = first(); e < first() + mine(); ++e)
@@ -81,10 +81,10 @@ struct round_of_rows {
         used(std::clamp<std::int64_t>(counts.rows() - base, 0, rows)) {}
 };
 
-/// The exchange of one round, of rows of `width` elements.
+/// The exchange, between ranks, of the rows of one round, each of `width` elements.
 template <class T> class expert_exchange {
 public:
-  /// Prepares the exchange. The call is of dispatch or combine; `In` names its inputs.
+  /// Prepares the exchange for a call of dispatch or combine; `In` names the call's inputs.
   template <class Call, class In> expert_exchange(Call& c, type_tag<In>, const seen_counts& counts,
                                                   const round_of_rows& r, std::int64_t width)
       : width_(width), etp_(counts.etp()), ranks_(counts.ranks()), choices_(c.size(In::row)) {

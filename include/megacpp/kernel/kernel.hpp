@@ -80,7 +80,7 @@ template <class Call> using lane_of = typename Call::device_type::lane_type;
 /// A list of ops, by their addresses.
 template <const op_info*... Ops> struct op_list {};
 
-/// Returns the products of node c, by Kernel for elements of type T.
+/// Returns the matrix products of node c, by Kernel for elements of type T.
 template <class Kernel, class T, class Call> constexpr product_list products_of(const Call& c) {
   product_list products;
   if constexpr (requires { Kernel::template products<T>(c); })
@@ -105,7 +105,7 @@ template <class Kernel, class T, class Call> constexpr table_room table_of_node(
   if constexpr (requires { Kernel::template table<T>(c); }) return Kernel::template table<T>(c);
   else return {};
 }
-/// Prepares the products of a node. All nodes share this one function.
+/// Prepares the matrix products of a node. All nodes share this one function.
 [[gnu::noinline]] inline void prepare_products(product_source& from, const product_list& products,
                                                const void** prepared) {
   for (const product_shape& s : products) *prepared++ = &from.prepare(s);

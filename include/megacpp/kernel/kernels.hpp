@@ -19,7 +19,7 @@
 
 namespace mc {
 
-/// The list of kernels: every op that has one.
+/// The list of all kernels, by their ops.
 using kernel_list = op_list<
     &op::redistribute, &op::linear, &op::linear_input_grad, &op::linear_weight_grad, &op::add_bias,
     &op::bias_grad, &op::add, &op::sum, &op::accumulate, &op::gelu, &op::gelu_grad, &op::swiglu,

@@ -31,7 +31,7 @@ struct share_pieces {
     for (std::int64_t i = 0; i < count; ++i) f(i * elements, i * apart);
   }
 };
-/// Returns the greatest possible number of pieces.
+/// Returns the greatest possible number of pieces of a rank's share.
 template <class Call, class Name> constexpr std::int64_t most_pieces(const Call& c, Name share) {
   const value& v = c.value_of(share);
   return v.rank < 2 ? 1 : v.dims[0].n;
@@ -57,7 +57,7 @@ template <class W, class G, class Call> W* on_the_wire(Call& c, G* g, std::int64
     return copy;
   }
 }
-/// Returns the bytes of that copy.
+/// Returns the bytes of that copy of a gradient.
 template <class G, class Call> constexpr std::int64_t wire_bytes(const Call& c, std::int64_t n) {
   const dtype wire = c.attr(of_type<op::exchange_attributes>).wire;
   return wire == dtype_of<G> ? 0 : n * size_of(wire);
@@ -163,7 +163,7 @@ struct kernel_of<&op::clip_factor> { // token count, summed loss, sums of square
 template <> struct kernel_of<&op::adamw> {
   using in = op::adamw_in;
   using out = op::adamw_out;
-  /// The scratch has the factors, then a byte for each block.
+  /// The scratch of AdamW has the factors of the step, then a byte for each block.
   static constexpr std::int64_t room_of_factors = 128;
   template <class, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
     return room_of_factors + blocks_of(c.size(in::gradient)) + most_pieces(c, in::gradient);

@@ -67,7 +67,7 @@ private:
                                            std::to_string(ranks) + " ranks of " + name_of(over) +
                                            ": use a number of ranks that divides it");
   }
-  /// Returns the exchange of shards (of `part` elements) that are one piece each.
+  /// Returns the exchange of shards that are one piece of `part` elements each.
   static exchange exchange_of(collective what, axis over, dtype t, const void* x, void* y,
                               std::int64_t part, source_line line, reduction by) {
     if (what == collective::all_gather) return exchange::all_gather(over, t, x, y, part, line);

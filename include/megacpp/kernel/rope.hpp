@@ -15,7 +15,7 @@ namespace mc {
 namespace detail {
 template <std::int64_t N> constexpr fixed<N / 2> half_of(fixed<N>) { return {}; }
 constexpr std::int64_t half_of(std::int64_t n) { return n / 2; }
-/// Returns the number of rows of the table.
+/// Returns the number of rows of the table of sines and cosines.
 template <class Call> constexpr std::int64_t positions_of(const Call& c) {
   return c.value_of(op::rope_in::positions).below;
 }

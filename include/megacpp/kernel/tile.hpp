@@ -18,9 +18,9 @@ template <class G> struct operands {
   std::int64_t c_row;
 };
 
-/// The index of a that has stride one.
+/// The index of the factor a that has stride one.
 enum class contiguous { depth, row };
-/// The number that a sum starts from: zero, or c.
+/// The number from which the sums of a product start: zero, or c.
 enum class start { zero, c };
 
 // The rows of c in a block, for N registers of columns: enough chains to hide the latency of fma,
@@ -75,7 +75,7 @@ template <class G, int N, contiguous A>
 }
 } // namespace detail
 
-/// Computes the product of `operands` for all rows and columns.
+/// Computes the product of `operands` (above) for all rows and columns.
 template <contiguous A, class G> void multiply(const operands<G>& p, std::int64_t rows,
                                                std::int64_t columns, std::int64_t depth,
                                                start from) {

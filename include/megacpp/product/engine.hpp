@@ -80,7 +80,7 @@ struct aligned_delete {
 
 class product_engine;
 
-/// A prepared product. Products of one lane share its workspace, so one runs at a time.
+/// A prepared matrix product. Products of one lane share its workspace, so one runs at a time.
 class product : public prepared_product {
 public:
   /// Executes the product. It allocates nothing itself; each of its `cell_calls(rows)` library
@@ -94,7 +94,7 @@ public:
     if (apart(e.m)) return 0;
     return shape_.parts() * rows_.count(e.m) * columns_.count(e.n) * chunks_.count(e.k);
   }
-  /// Returns the bytes of the workspace for copies of operands and for tiles.
+  /// Returns the bytes of workspace that the product's copies of operands and tiles take.
   std::int64_t workspace_bytes() const;
   /// Returns true if bf16 operands are widened to fp32 before they are multiplied.
   bool widened() const { return widened_; }
@@ -135,7 +135,7 @@ private:
     std::int64_t parts = 0;
     product_scales scales{};
   };
-  /// Returns the factor of a sum.
+  /// Returns the factor by which a sum is multiplied: the product of its operands' scales.
   template <class A> A factor_of(const product_scales& s) const {
     return shape_.scaled ? static_cast<A>(*s.a) * static_cast<A>(*s.b) : A(1);
   }
@@ -146,7 +146,7 @@ private:
     extent3 e;
   };
   extent3 extents(std::int64_t rows) const;
-  /// Returns the extents of one segment; a shape without segments is one.
+  /// Returns the extents of the product of one segment; a shape without segments is one.
   extent3 part_extents(std::int64_t rows) const {
     return extents(shape_.part ? shape_.part : rows);
   }
@@ -194,7 +194,7 @@ private:
   std::int64_t at_once_ = 1; // number of segments whose copies are in the workspace together
 };
 
-/// Owns the library handles and every prepared product.
+/// The source of matrix products of the CPU: it owns the library and every prepared product.
 class product_engine : public product_source {
 public:
   struct options {
@@ -304,8 +304,7 @@ private:
   void measure();
 
   product_type type_;
-  double ratio_ = 0; // measured time of the type that was not chosen, divided by that of the chosen
-                     // type
+  double ratio_ = 0; // time of the other type over that of the chosen type
   int threads_;
   bool eigen_only_ = false, sizes_alone_;
   product_rows rows_;

@@ -91,7 +91,7 @@ inline product_status product::run_tile(std::int64_t row_tile, std::int64_t colu
   return product_status::done;
 }
 
-/// Writes a tile of sums to its place in the output.
+/// Writes a tile of sums to its place in the product's output.
 inline void product::round(const std::byte* tile, std::byte* target, std::int64_t m, std::int64_t n,
                            const product_scales& scales, const std::byte* bias) const {
   with_float_type(cell_type_, [&]<class T>(T) {
@@ -150,7 +150,7 @@ inline void product::run_apart(const extent3& e, const part_range& from, int mos
   });
 }
 
-/// Returns all segments of a call, in the workspace of its lane.
+/// Returns the addresses of all segments of a call, in the workspace of its lane.
 inline product::part_range product::range_of(const product_call& c) const {
   const lane_room room = c.on.room();
   if (room.workspace < workspace_bytes())

@@ -41,7 +41,7 @@ inline int threads_for(std::int64_t multiplications, int most) {
   return static_cast<int>(std::clamp<std::int64_t>(multiplications >> 13, 1, most));
 }
 
-/// The items, of n, that belong to slot `slot` of `slots`.
+/// The range of items, of n, that belong to slot `slot` of `slots`.
 struct share {
   std::int64_t begin, end;
   share(std::int64_t n, int slot, int slots)

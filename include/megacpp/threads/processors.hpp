@@ -31,7 +31,7 @@ inline std::string kernel_text(const std::string& path) {
   return text;
 }
 
-/// The value for a process without a quota.
+/// The number of processors for a process without a quota: all of them.
 inline constexpr int all_processors = std::numeric_limits<int>::max();
 
 /// Returns quota over period, rounded up, from a text with both; all_processors for "max" and -1.
@@ -46,7 +46,7 @@ inline int quota_in(std::string_view text) {
   return static_cast<int>(std::min<std::int64_t>(whole, all_processors));
 }
 
-/// Returns the quota of one control group, of version 2 or 1, in processors.
+/// Returns the quota of one control group, of version 2 or 1, as a number of processors.
 inline int quota_of_group(const std::string& folder) {
   return std::min(quota_in(kernel_text(folder + "/cpu.max")),
                   quota_in(kernel_text(folder + "/cpu.cfs_quota_us") +

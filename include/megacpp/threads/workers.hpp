@@ -71,7 +71,7 @@ public:
 private:
   /// The value of open_ that ends workers: no piece is open, and none will be.
   static constexpr std::uint32_t leave = 0xffff;
-  /// The greatest number of pieces that are open at once.
+  /// The greatest number of pieces of a loop that are open at once.
   static constexpr int most_pieces = 0xffff;
 
   /// Starts threads. `instead` is the remedy to name, beside raising limits, where they cannot be
@@ -122,7 +122,7 @@ private:
     }
   }
 
-  /// The loop that a worker runs from start to end.
+  /// Runs a worker, from its start until workers are told to leave.
   void work() {
     mine().threads_ = 1;
     mine().inside_ = true; // every loop that a worker comes to is within a loop
@@ -184,12 +184,10 @@ private:
   int first_ = 0; // number of the first open piece
   alignas(64) std::atomic<int> unfinished_{0};
   alignas(64) std::atomic<int> started_{0};
-  int threads_ = 0; // number of threads; 0: as many as there are processors, which are counted when
-                    // they are needed
+  int threads_ = 0; // number of threads; 0: as many as there are processors
   int processors_ = 1;
   bool inside_ = false;
-  pid_t owner_ = 0; // the process that started `others_`; a forked child is another process and
-                    // does not have these threads
+  pid_t owner_ = 0; // process that started `others_`: not one that was forked
   std::vector<own_thread> others_;
 };
 

@@ -120,7 +120,7 @@ template <int K, class I, int N> MEGACPP_HD vec<I, N> shift_right(vec<I, N> a) {
   return detail::map<I>(detail::shifted_right<K>{}, a);
 }
 
-/// Reinterprets the bits as another type of the same size.
+/// Reinterprets the bits of a vector as lanes of another type of the same size.
 template <class R, class A, int N> MEGACPP_HD vec<R, N> as(vec<A, N> a) {
   static_assert(sizeof(R) == sizeof(A));
   return __builtin_bit_cast(vec<R, N>, a);

@@ -28,7 +28,7 @@ MEGACPP_HD auto sum_in_block(const Team& team, std::int64_t block, std::int64_t 
                               [&](auto i) { return f(behind(first, i)); });
 }
 
-/// The number of blocks in a range of n elements.
+/// Returns the number of blocks in a flat range of n elements.
 constexpr std::int64_t blocks_of(std::int64_t n) { return (n + flat_block - 1) / flat_block; }
 
 } // namespace mc

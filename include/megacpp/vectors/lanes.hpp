@@ -14,10 +14,10 @@
 
 namespace mc {
 
-/// The number of lanes of A in a full group on a CPU: 64 bytes.
+/// The number of lanes of a vector of A in bodies on a CPU: 64 bytes.
 template <class A> inline constexpr int lane_count = 64 / static_cast<int>(sizeof(A));
 
-/// The indices first, first + 1, ..., first + N - 1.
+/// The indices of N lanes: first, first + 1, ..., first + N - 1.
 template <int N> struct lanes {
   static constexpr int count = N;
   std::int64_t first;
@@ -25,7 +25,7 @@ template <int N> struct lanes {
 /// Indices of elements that begin at a multiple of their own size, or of 16 bytes where they are
 /// larger, in every array that a body loads from or stores to by them.
 template <int N> struct aligned_lanes : lanes<N> {};
-/// Returns as many indices, moved by `first`.
+/// Returns the indices of as many lanes, moved by `first`.
 template <class Lanes> MEGACPP_HD Lanes behind(std::int64_t first, Lanes i) {
   i.first += first;
   return i;

@@ -30,7 +30,7 @@ MEGACPP_HD vec<A, N> horner(const C (&c)[Count], vec<A, N> x) {
 // Adding the shifter, 1.5 * 2^23, to a number leaves the nearest integer in the low bits.
 inline constexpr float shifter = 0x1.8p23f;
 
-/// p 2^n for integers -150 <= n <= 128, rounded once; shifted = shifter + n.
+/// Returns p 2^n for integers -150 <= n <= 128, rounded once; shifted = shifter + n.
 template <int N>
 MEGACPP_HD vec<float, N> times_power_of_two(vec<float, N> p, vec<float, N> shifted) {
 #if !defined(__CUDACC__) && defined(__AVX512F__)
@@ -87,7 +87,7 @@ template <class Unit> MEGACPP_HD float exp_by(float x) {
   // number.
   const float inside = Unit::least(200.0f, Unit::greatest(-200.0f, x)); // a NaN passes
   const float y = inside * 1.44269504f;
-  // ln 2 is the sum of two numbers.
+  // ln 2 is the sum of these two numbers.
   const float rest = fma_of(y, 1.90465430e-9f, fma_of(y, -0.693147182f, inside));
   return Unit::exp2(y) * (1.0f + rest);
 }
@@ -293,7 +293,8 @@ template <class A, int N> MEGACPP_HD vec<A, N> erf(vec<A, N> x) {
 /// pi).
 template <class A, int N> struct normal { vec<A, N> cdf, pdf; };
 
-/// Returns the cdf and pdf at x by one exponential. Below zero the cdf keeps its relative accuracy.
+/// Returns the standard normal cdf and pdf of every lane, by one exponential. Below zero the cdf
+/// keeps its relative accuracy.
 template <class A, int N> MEGACPP_HD normal<A, N> normal_at(vec<A, N> x) {
   using V = vec<A, N>;
   if constexpr (sizeof(A) == 8) {

@@ -74,7 +74,7 @@ template <class A> struct running_sum {
     // The terms are 0 where all numbers are -infinity; the term of a NaN is a NaN.
     sum += sum_across(to<double>(exp_of_difference(x, maximum > least ? maximum : A(0))));
   }
-  /// The sum of e^(number - top), for a top that is no smaller than any of them.
+  /// Returns the sum of e^(number - top), for a top that is no smaller than any number.
   MEGACPP_HD double below(A top) const {
     if (maximum == top) return sum; // also without any number, when the maximum is -infinity
     return sum * static_cast<double>(exp_of_difference(vec<A, 1>(maximum), top).v[0]);
@@ -186,7 +186,7 @@ struct core_team {
     return f;
   }
 
-  /// Visits the elements twice: once for the maximum, once for the sum.
+  /// This team visits the elements twice: once for the maximum, once for the sum.
   template <class T, class Extent, class F>
   MEGACPP_HD auto max_and_sum_exp(Extent extent, F f) const {
     const auto top = max<T>(extent, f);

@@ -86,7 +86,7 @@ private:
 
   MEGACPP_HD int row(int i) const { return first_ + i * step_; }
   MEGACPP_HD int column(int j) const { return column_ + j * across; }
-  /// Reads elements k, k + 1, ... of row i; zeros where there is no row i.
+  /// Reads elements k, k + 1, ... of row i of a matrix; zeros where there is no row i.
   template <int W, class X, bool Turned>
   MEGACPP_HD static void read(const tile_rows<X, Turned>& m, int i, int k, G (&to)[W]) {
     if (i < m.rows) store(to, lanes<W>{0}, load<G>(m.element(i, k), lanes<W>{0}));

@@ -60,7 +60,7 @@ public:
     place(documents_, s.packed, s.tokens, dtype::i32);
   }
 
-  /// Returns the bytes of device memory that the check needs.
+  /// Returns the bytes of device memory that the check of an attention needs.
   std::int64_t bytes() const { return bytes_; }
 
   /// Starts the computation of a shape's results: (forward, gradient). Both calls lack scratch.

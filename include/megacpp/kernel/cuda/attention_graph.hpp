@@ -45,16 +45,16 @@ public:
   using value = const cudnn_descriptor&;
   using extents = std::vector<std::int64_t>;
 
-  /// Adds a tensor in memory, which begins at a multiple of `alignment` bytes.
+  /// Adds a tensor in memory to the graph. It begins at a multiple of `alignment` bytes.
   value stored(attention_tensor name, const extents& dims, const extents& strides,
                cudnnDataType_t type, std::int64_t alignment = 16) {
     return make(static_cast<std::int64_t>(name), dims, strides, type, false, false, alignment);
   }
-  /// Adds a number on the host.
+  /// Adds a number on the host to the graph.
   value number(attention_tensor name, cudnnDataType_t type = CUDNN_DATA_FLOAT) {
     return make(static_cast<std::int64_t>(name), {1, 1, 1, 1}, {1, 1, 1, 1}, type, false, true);
   }
-  /// Adds a tensor that one operation hands to the next.
+  /// Adds a tensor to the graph that one operation hands to the next.
   value between(const extents& dims, const extents& strides, cudnnDataType_t type) {
     return make(next_++, dims, strides, type, true, false);
   }
@@ -76,11 +76,11 @@ public:
               cudnnDataType_t arithmetic = CUDNN_DATA_FLOAT) {
     pointwise(mode, arithmetic, x, &b, nullptr, y, -1);
   }
-  /// Adds y = the index of each element of x along an axis.
+  /// Adds an operation: y = the index of each element of x along an axis.
   void index(value x, std::int64_t axis, value y) {
     pointwise(CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, x, nullptr, nullptr, y, axis);
   }
-  /// Adds y = x where the mask is true, else `other`.
+  /// Adds an operation: y = x where the mask is true, else `other`.
   void select(value x, value other, value mask, value y) {
     pointwise(CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, x, &other, &mask, y, -1);
   }
@@ -282,7 +282,7 @@ private:
     g_.select(scores, none, same, seen);
     return seen;
   }
-  /// Adds sum = x^T y of all heads, summed over the heads that share a key head.
+  /// Adds operations: sum = x^T y of all heads, summed over the heads that share a key head.
   void to_key_heads(value x_across, value y, value sum) {
     if (s_.heads == s_.kv_heads) return g_.matmul(x_across, y, sum);
     value of_heads = g_.between(heads_, dense_, CUDNN_DATA_BFLOAT16);

@@ -68,7 +68,7 @@ private:
   cudnnBackendDescriptor_t d_ = nullptr;
 };
 
-/// A handle of the library on the current device.
+/// A handle of cuDNN on the current device.
 class cudnn_handle {
 public:
   cudnn_handle() = default; ///< no handle

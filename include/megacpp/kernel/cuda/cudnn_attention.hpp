@@ -138,7 +138,7 @@ private:
   std::int64_t workspace_ = 0;
 };
 
-/// cuDNN on a CUDA device, which is the current device.
+/// The attention that cuDNN computes on a CUDA device, which is the current device.
 class cudnn_attention final : public attention_source {
 public:
   /// `deterministic`: gradients have the same bits in each run. `tell` is called for the first
@@ -186,7 +186,7 @@ public:
   }
 
 private:
-  /// The attention of one shape; without a plan where cuDNN has none for it.
+  /// The attention of one shape by cuDNN; it has no plan where cuDNN does not compute the shape.
   struct one final : fused_attention {
     one(const cudnn_attention& source, const fused_attention_shape& s) : of(source), shape(s) {}
     void execute(const fused_attention_call& c) const override {
@@ -248,7 +248,7 @@ private:
   std::int64_t sequences_at_once(const fused_attention_shape& s) const {
     return cuda::sequences_at_once(s, deterministic_, room_);
   }
-  /// Makes the plan of the first engine that passes the check. Returns why there is none.
+  /// Makes the plan of the first engine of cuDNN that passes the check. Returns why there is none.
   std::string choose(one& to) {
     const fused_attention_shape& s = to.shape;
     const fused_attention* forward = nullptr;

@@ -38,7 +38,7 @@ template <class G> struct adamw_factors {
   int_like<G> applies; // 1 or 0; as wide as the others, so that no byte is left unset
 };
 
-/// Computes the factors of step t, counted from 1, in double; each is rounded once.
+/// Computes the factors of AdamW's step t, counted from 1, in double; each is rounded once.
 template <class G> MEGACPP_HD adamw_factors<G> adamw_step(std::int64_t t, double lr, double beta1,
                                                           double beta2, double eps, double decay,
                                                           double scale) {
@@ -56,7 +56,7 @@ template <class G> MEGACPP_HD adamw_factors<G> adamw_step(std::int64_t t, double
           scale - scale == 0};
 }
 
-/// Computes the factors of the step that follows *done steps.
+/// Computes the factors of AdamW's step that follows *done steps.
 template <class G> struct factors_of_step {
   double beta1, beta2, eps, decay;
   const std::int64_t* done; // ()
@@ -69,7 +69,7 @@ template <class G> struct factors_of_step {
   }
 };
 
-/// Moments that are stored as they are computed.
+/// Moments of AdamW that are stored as they are computed.
 struct kept_moments {
   template <class G> using type = G;
   struct state {
@@ -115,7 +115,7 @@ struct rounded_moments {
     philox_words words{};
 
     MEGACPP_HD explicit state(const rounded_moments& r) : of(r) {}
-    /// Returns the random number of an element; 0 for padding.
+    /// Returns the random number of an element's moments; 0 for padding.
     MEGACPP_HD std::uint32_t word(std::int64_t element) {
       if (element != next || element >= behind) find(element);
       next = element + 1;

@@ -67,7 +67,7 @@ template <class G, class T> MEGACPP_HD G dot(const T* a, const T* b, std::int64_
   return sum.v[0];
 }
 
-/// The place of a tile: `count` tokens of a head from `first` on.
+/// The place of a tile of attention: `count` tokens of a head from `first` on.
 struct tile_place {
   std::int64_t sequence, head, first;
   int count;
@@ -189,7 +189,7 @@ template <class T> MEGACPP_HD tile_rows<T, true> turned(const head_rows<const T>
                                                         std::int64_t part, int width) {
   return {x.data + token * x.stride + head + part, x.stride, width};
 }
-/// The mark of a score of a key that is not seen. No probability is negative.
+/// The mark in place of the probability of a key that is not seen: no probability is negative.
 inline constexpr int unseen = -1;
 } // namespace detail
 

@@ -22,7 +22,7 @@
 namespace mc::rows {
 
 inline constexpr int cached_queries = 16; ///< number of queries of a team
-/// The number of keys in a tile: as many as a team has shared memory for.
+/// The number of keys in a tile of cached attention: as many as a team has shared memory for.
 template <class T> inline constexpr int cached_keys = 128 / static_cast<int>(sizeof(T));
 
 /// The keys of a cache that queries see: query (b, s) has slot p = slots[b, s], and sees slots 0
@@ -35,13 +35,13 @@ struct cached_sight {
   MEGACPP_HD bool operator()(std::int64_t slot, std::int64_t key) const {
     return key <= slot && (window == 0 || key > slot - window);
   }
-  /// Returns the first slot that a query sees.
+  /// Returns the first slot of the cache that a query sees.
   MEGACPP_HD std::int64_t first(std::int64_t slot) const {
     return window > 0 && slot >= window ? slot - window + 1 : 0;
   }
 };
 
-/// The partial sums of every query over each tile of keys: (B, S, A, tiles).
+/// The partial sums of attention of every query over each tile of cached keys: (B, S, A, tiles).
 template <class G> struct cached_sums {
   G* o;   // (B, S, A, tiles, D): sum of e^(score - top) v
   G* top; // greatest score; -infinity where the query sees no key of the tile

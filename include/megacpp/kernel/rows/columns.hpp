@@ -28,11 +28,11 @@ struct summed_rows {
   MEGACPP_HD constexpr summed_rows(std::int64_t n) : summed_rows(n, n) {}
   MEGACPP_HD constexpr summed_rows(std::int64_t n, std::int64_t of_sequence)
       : count(n), sequence(of_sequence) {}
-  /// Returns the row behind the sequence of row r.
+  /// Returns the first row behind the sequence of row r.
   MEGACPP_HD std::int64_t end_of_sequence(std::int64_t r) const {
     return (r / sequence + 1) * sequence;
   }
-  /// Return the number of partial sums of one sequence, and of all sequences.
+  /// Return the number of partial sums of rows in one sequence, and in all sequences.
   MEGACPP_HD constexpr std::int64_t parts_of_sequence() const {
     return (sequence + rows_per_part - 1) / rows_per_part;
   }
@@ -119,7 +119,7 @@ void for_slabs(Lane& on, Body body, [[maybe_unused]] std::byte* sums = nullptr) 
   for_rows(on, in_slabs_of(columns), body);
 }
 
-/// The columns [first, first + count) of one call of a body.
+/// A slab: the columns [first, first + count) that one call of a body sums.
 struct slab {
   std::int64_t first, count;
   MEGACPP_HD slab(std::int64_t index, std::int64_t columns, std::int64_t width)
@@ -218,7 +218,7 @@ MEGACPP_HD void add_sequence(const Team& team, slab s, std::int64_t r, std::int6
   }
 }
 
-// Returns the place of a partial sum in memory.
+// Returns the place of a partial sum's gradients in memory.
 template <class Grad, class G> MEGACPP_HD Grad of_part(const sums_of_parts& in, std::int64_t part) {
   return Grad::in(reinterpret_cast<G*>(in.sums) + part * in.width * Grad::arrays, in.width);
 }
@@ -283,7 +283,7 @@ MEGACPP_HD void add_rows(const Team& team, slab s, summed_rows rows, accumulator
   detail::add_rows<T>(team, s, rows, one{grad}, one{part}, detail::one_gradient<double>{sum}, f);
 }
 
-/// Adds the rows [first, end) of one sum to grad.
+/// Adds the rows [first, end), as one sum, to grad.
 template <class T, class Team, class F>
 MEGACPP_HD void add_rows_of(const Team& team, slab s, std::int64_t first, std::int64_t end,
                             accumulator_t<T>* grad, F f) {
@@ -295,7 +295,7 @@ MEGACPP_HD void add_rows_of(const Team& team, slab s, std::int64_t first, std::i
                           detail::one_gradient<double>{sum}, f);
 }
 
-/// Computes the sums of two gradients: f returns a two<vec>.
+/// Computes the sums over rows of two gradients: f returns a two<vec>.
 template <class T, class Team, class F>
 MEGACPP_HD void add_rows(const Team& team, slab s, summed_rows rows, accumulator_t<T>* first,
                          accumulator_t<T>* second, F f) {

@@ -16,7 +16,7 @@ template <int Calls> struct philox_calls {
   using U = vec<std::uint64_t, Calls>;
   U w0, w1, w2, w3;
 
-  /// Computes the words; mc::philox has the method.
+  /// Computes the random words; mc::philox has the method.
   MEGACPP_HD philox_calls(std::uint64_t key, std::uint64_t first)
       : w0(counting<std::uint64_t, Calls>(first)), w1(shift_right<32>(w0)), w2(0), w3(0) {
     auto k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
@@ -32,7 +32,7 @@ template <int Calls> struct philox_calls {
     }
   }
 
-  /// Returns the words of all calls in order.
+  /// Returns the random words of all calls in order.
   MEGACPP_HD vec<std::uint32_t, 4 * Calls> words() const {
     if constexpr (mc::detail::form_of<std::uint64_t, Calls> == mc::detail::form::array) {
       vec<std::uint32_t, 4 * Calls> r;
@@ -51,12 +51,12 @@ template <int Calls> struct philox_calls {
   }
 };
 
-/// Returns word(counter), ..., word(counter + N - 1).
+/// Returns the random words word(counter), ..., word(counter + N - 1).
 template <int N>
 MEGACPP_HD vec<std::uint32_t, N> random_words(std::uint64_t key, std::uint64_t counter) {
   const auto offset = static_cast<unsigned>(counter & 3);
   if constexpr (N == 1) {
-    // Masks choose the word: an array indexed at run time would leave registers on CUDA.
+    // Masks choose the random word: an array indexed at run time would leave registers on CUDA.
     const philox_calls<1> p(key, counter >> 2);
     const std::uint64_t high = 0 - std::uint64_t{offset >> 1}, low = 0 - std::uint64_t{offset & 1};
     const std::uint64_t a = p.w0.v[0], b = p.w1.v[0];
@@ -70,7 +70,7 @@ MEGACPP_HD vec<std::uint32_t, N> random_words(std::uint64_t key, std::uint64_t c
   } else {
     const auto first = philox_calls<N / 4>(key, counter >> 2).words();
     if (offset == 0) return first;
-    // The counter lies within four words, so the last words take one more call.
+    // The counter lies within four random words, so the last of them take one more call.
     const auto last = philox_calls<1>(key, (counter >> 2) + N / 4).words();
 #if defined(__CUDACC__)
     vec<std::uint32_t, N> r;
@@ -89,7 +89,7 @@ MEGACPP_HD vec<std::uint32_t, N> random_words(std::uint64_t key, std::uint64_t c
   }
 }
 
-/// Computes the key of one dropout of a step.
+/// Computes the key of the random numbers of one dropout of a step.
 struct dropout_key {
   std::uint64_t salt;       // number of the layer and the node
   const std::int64_t* seed; // ()

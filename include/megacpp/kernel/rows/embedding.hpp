@@ -52,9 +52,9 @@ struct token_order {
     while (bits < 63 && (std::int64_t{1} << bits) < numbers) ++bits;
     return bits;
   }
-  /// Returns the bits of a number for its group: all groups, and the one without a row.
+  /// Returns the bits of a token's number for its group: all groups, and the one without a row.
   MEGACPP_HD constexpr int group_bits() const { return bits_of(groups + 1); }
-  /// Returns true if 64 bits are enough for group and token.
+  /// Returns true if the 64 bits of a number are enough for group and token.
   MEGACPP_HD constexpr bool fits() const { return token_bits + group_bits() <= 64; }
 
   MEGACPP_HD std::uint64_t number(std::int64_t group, std::int64_t token) const {
@@ -68,7 +68,7 @@ struct token_order {
   }
 };
 
-/// Computes the number of each token, in the order of tokens.
+/// Computes the number by which each token is sorted, in the order of tokens.
 struct number_tokens {
   summed_rows tokens;
   token_order order;
@@ -119,7 +119,7 @@ struct token_parts {
   const std::uint64_t* numbers; // (T): sorted
 
   MEGACPP_HD std::int64_t group_at(std::int64_t k) const { return order.group_of(numbers[k]); }
-  /// Returns true if a group is of this sequence and has a row of the table.
+  /// Returns true if a group of tokens is of this sequence and has a row of the table.
   MEGACPP_HD bool is_in(std::int64_t sequence, std::int64_t group) const {
     return group != order.groups && group / order.rows == sequence;
   }
@@ -133,7 +133,7 @@ struct token_parts {
     }
     return low;
   }
-  /// Returns true if the group that begins there has more than one partial sum.
+  /// Returns true if the group of tokens that begins there has more than one partial sum.
   MEGACPP_HD bool is_long(std::int64_t begin) const {
     return begin + rows_per_part < tokens && group_at(begin + rows_per_part) == group_at(begin);
   }

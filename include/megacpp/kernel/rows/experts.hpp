@@ -6,7 +6,7 @@
 
 namespace mc::rows {
 
-/// Copies the values of one token to the rows of its choices.
+/// Dispatch: copies the values of one token to the rows of its choices of experts.
 template <class T, class Extent> struct dispatch_token {
   Extent width; // H
   int k;
@@ -28,7 +28,7 @@ template <class T, class Extent> struct dispatch_token {
   }
 };
 
-/// Adds the rows of one token in this round to its y.
+/// Combine: adds the rows of one token's choices in this round to its y.
 template <class T, class Extent> struct combine_token {
   Extent width; // H
   int k;
@@ -53,7 +53,7 @@ template <class T, class Extent> struct combine_token {
   }
 };
 
-/// Copies one number of each choice to its row, for choices in the round.
+/// Dispatch: copies one number of each choice to its row, for choices in the round.
 template <class T> struct dispatch_numbers {
   std::int64_t choices, base, rows;
   const T* x;              // (choices)
@@ -69,7 +69,7 @@ template <class T> struct dispatch_numbers {
   }
 };
 
-/// Copies one number from its row to each choice in the round.
+/// Combine: copies one number from its row to each choice in the round.
 template <class T> struct combine_numbers {
   std::int64_t choices, base, rows;
   const T* from;           // (rows)
@@ -135,7 +135,7 @@ struct taken_choices {
   }
 };
 
-/// Counts how often each range of choices has each expert.
+/// Counts how often each range of choices has chosen each expert.
 struct count_choices {
   parts_of_choices parts;
   std::int64_t experts;
@@ -258,7 +258,7 @@ struct place_choices {
   }
 };
 
-/// Copies a piece that has arrived from the way to its rows.
+/// Copies rows of experts that have arrived from another rank to their places.
 template <class T> struct rows_from_way {
   std::int64_t width;
   const piece_of_rows* piece; // (pieces)
@@ -270,7 +270,7 @@ template <class T> struct rows_from_way {
     team.template each<T>(p.n * width, [&](auto i) { copy(rows + p.row * width, way + p.at, i); });
   }
 };
-/// Copies a piece that goes back from its rows to the way.
+/// Copies rows of experts to the memory from which they are sent back.
 template <class T> struct rows_to_way {
   std::int64_t width;
   const piece_of_rows* piece; // (pieces)

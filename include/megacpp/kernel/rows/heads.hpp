@@ -23,7 +23,7 @@ namespace rows {
 /// The number of elements of a head for which a team holds a tile of sums: a section of the head.
 template <class T> inline constexpr int attention_part = sizeof(T) == 8 ? 64 : 128;
 
-/// The extents of an attention except B, which is in the number of rows.
+/// The extents of an attention except the number of sequences, which follows from its rows.
 struct attention_extents {
   std::int64_t queries, keys;   // Sq, Sk
   std::int64_t heads, kv_heads; // A, K

@@ -42,7 +42,7 @@ void pack(Device& on, std::int64_t outer, std::int64_t n, std::int64_t run, cons
   for_rows(on, outer * n * blocks_of(run),
            piece_block<T>{n, run, {n * run, run}, {run, outer * run}, from, to});
 }
-/// Unpacks to (outer, n, run) from (n, outer, run).
+/// Unpacks pieces that were received to (outer, n, run) from (n, outer, run).
 template <class T, class Device> void unpack(Device& on, std::int64_t outer, std::int64_t n,
                                              std::int64_t run, const T* from, T* to) {
   for_rows(on, outer * n * blocks_of(run),

@@ -131,7 +131,7 @@ template <class T> struct route_grad_row {
   }
 };
 
-/// Computes the logsumexp of each token.
+/// Computes the logsumexp of the router's logits of each token.
 template <class T> struct router_lse_row {
   using G = accumulator_t<T>;
   std::int64_t experts;
@@ -227,7 +227,7 @@ MEGACPP_HD double sum_of_parts(const G* part, std::int64_t blocks, std::int64_t 
   return sum;
 }
 
-/// Adds up the probabilities and choices of one group over its blocks.
+/// Adds up the router's probabilities and choices of one group over its blocks.
 template <class G> struct router_sums {
   std::int64_t experts, blocks;
   const G* parts;   // (groups, blocks, 2 E + 1)
@@ -246,7 +246,7 @@ template <class G> struct router_sums {
   }
 };
 
-/// Adds up the squares of logsumexp of all groups, each over its blocks.
+/// Adds up the squares of the router's logsumexp of all groups, each over its blocks.
 template <class G> struct router_square_sum {
   std::int64_t width, parts_of_all, blocks;
   const G* parts; // (groups, blocks, width); the last number of each block is a sum of squares
@@ -282,7 +282,7 @@ template <class G> struct expert_load {
   }
 };
 
-/// Returns E / sum_e c_e of one group.
+/// Returns E / sum_e c_e, the number of experts for each choice of one group.
 template <class G> MEGACPP_HD double experts_a_choice(const G* count, std::int64_t experts) {
   double choices = 0;
   for (std::int64_t e = 0; e < experts; ++e) choices += static_cast<double>(count[e]);

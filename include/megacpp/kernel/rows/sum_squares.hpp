@@ -34,7 +34,7 @@ template <class T> struct sum_squares_block {
   }
 };
 
-/// Adds up n doubles, in order.
+/// Adds up n partial sums of squares, in order.
 struct sum_in_order {
   std::int64_t n;
   const double* x; // (n)
@@ -48,7 +48,7 @@ struct sum_in_order {
   }
 };
 
-/// Computes the sums of all blocks. `parts` is memory for sum_squares_parts(n) doubles.
+/// Computes the sums of squares of all blocks. `parts` is memory for sum_squares_parts(n) doubles.
 template <class T, class Device>
 void squares(Device& on, std::int64_t n, const T* x, double* parts) {
   for_rows(on, sum_squares_parts(n), sum_squares_block<T>{n, x, parts});

@@ -24,7 +24,7 @@
 
 namespace mc {
 
-/// cuBLASLt on a CUDA device, which is the current device.
+/// The matrix products that cuBLASLt computes on a CUDA device, which is the current device.
 class cublaslt_products final : public product_source {
 public:
   /// Opens the library. `rows`: how the rows of forward products are computed. `tell` is called for
@@ -74,7 +74,7 @@ public:
     without_end_.push_back(s);
     return prepare(s);
   }
-  /// Makes a product that is not prepared, for code that measures its ways.
+  /// Makes a product without preparing it, for code that measures the ways to compute it.
   std::unique_ptr<cublaslt_product> make(const product_shape& s) {
     on_.make_current();
     return std::make_unique<cublaslt_product>(

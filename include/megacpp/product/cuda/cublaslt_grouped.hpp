@@ -92,7 +92,7 @@ public:
     for (const auto& one : cublaslt_proposals(handle, description_, of.a, of.b, of.d, wish, 1))
       way_ = one.algo, workspace_ = static_cast<std::int64_t>(one.workspaceSize), found_ = true;
   }
-  /// Returns true if the library has a way.
+  /// Returns true if cuBLASLt has a way to compute the grouped product.
   bool found() const { return found_; }
 
   std::int64_t start(const cuda_lane& lane, cudaStream_t on,

@@ -42,9 +42,9 @@
 
 namespace mc {
 
-/// The end of messages where no way of the library can be used: the remedy.
+/// The end of messages where no way of cuBLASLt can be used: the remedy.
 inline constexpr const char* other_version = ": install another version of cuBLASLt";
-/// A way of a product that is being checked.
+/// A way to compute a product by cuBLASLt, for messages about its check.
 struct product_way {
   int number = 0, of = 1; ///< number of the way, and how many the library proposes; 0 of 1: chosen
   bool of_table = false;
@@ -150,7 +150,7 @@ public:
     }
     return {};
   }
-  /// Returns true if the most rows are computed in the way of the table.
+  /// Returns true if the most rows of the product are computed in the way of the product table.
   bool of_table() const { return of_table_; }
 
   // The next functions serve code that measures ways, instead of prepare().
@@ -159,7 +159,7 @@ public:
   std::vector<cublasLtMatmulAlgo_t> proposals(int most) const {
     return proposals(layouts_of(rows_of_part()), most);
   }
-  /// Takes this algorithm for the most rows from now on, checked or not.
+  /// Sets the algorithm by which the most rows of the product are computed, checked or not.
   void take(const cublasLtMatmulAlgo_t& algorithm) {
     const std::scoped_lock lock(mutex_);
     const std::int64_t rows = rows_of_part();
@@ -167,10 +167,10 @@ public:
     w.algorithm = chosen_ = algorithm;
     ways_.clear(), ways_.emplace(rows, std::move(w));
   }
-  /// Returns what the taken way does wrong, as way_check does.
+  /// Returns what the algorithm that was set does wrong, as way_check does.
   std::string fault(const product_way& of) const { return check_(*this, rows_of_part(), of); }
 
-  /// Returns the product that a check of so many rows computes.
+  /// Returns the shape of the product that a check with so many rows computes.
   product_cell_shape checked(std::int64_t rows) const {
     product_cell_shape c = detail::checked_cell(shape_, rows);
     if (tf32_) c.operand_bits = 11;
@@ -182,7 +182,7 @@ public:
   }
 
   void execute(const product_call& c) const override { execute(c, shape_.M); }
-  /// Executes at most so many segments, from the first on.
+  /// Executes at most so many segments of the product, from the first on.
   void execute(const product_call& c, std::int64_t most) const {
     const std::int64_t rows = shape_.dynamic_rows ? c.rows : shape_.M,
                        part = apart_ || shape_.part != 0 ? rows_of_part() : rows;
@@ -203,7 +203,7 @@ public:
       if (n > 0) run(c, at, n), advance(at, n);
     }
   }
-  /// Executes the groups side by side.
+  /// Executes the products of all groups, on streams side by side.
   void execute_groups(const product_call& c, std::span<const std::int32_t> rows) const override {
     side_by_side together(static_cast<cuda_lane&>(c.on));
     for_groups(c, rows, [&](const product_call& of, std::span<const std::int32_t> parts) {
@@ -222,14 +222,14 @@ private:
     const std::byte *a, *b, *z;
     std::byte* out;
   };
-  /// A way to compute so many rows: the layouts of the operands and the algorithm.
+  /// A way to compute so many rows of a product: the layouts of the operands and the algorithm.
   struct way {
     cublaslt_layout a, b, d;
     cublasLtMatmulAlgo_t algorithm{};
     bool of_table = false;
   };
 
-  /// Returns the bytes of workspace of a lane, or of one of its branches.
+  /// Returns the bytes of workspace that a call of the product may use: a lane's or a branch's.
   std::int64_t most_workspace() const {
     return cuda::product_workspace / (shape_.groups > 0 ? cuda_lane::most_branches : 1);
   }

@@ -53,12 +53,12 @@ inline product_cell_shape checked_cell(const product_shape& s, std::int64_t rows
 
 } // namespace detail
 
-/// Runs checks on a device, and counts them.
+/// Checks prepared products on a CUDA device, and counts the checks.
 class device_check {
 public:
   explicit device_check(cuda& on) : on_(on) {}
 
-  /// Lends memory to checks, as product_source::lend does.
+  /// Lends device memory to checks, as product_source::lend does.
   void lend(std::byte* memory, std::int64_t bytes) {
     lent_ = memory, lent_bytes_ = bytes, lent_used_ = 0;
   }
@@ -66,7 +66,7 @@ public:
     lent_ = nullptr, lent_bytes_ = 0;
     return std::exchange(lent_used_, 0);
   }
-  /// Returns the bytes that a check takes, lent or reserved.
+  /// Returns the bytes of device memory that a check takes, lent or reserved.
   static std::int64_t bytes_of(const product_check& check) {
     return static_cast<std::int64_t>((check.bytes() + 255) / 256 * 256);
   }

@@ -27,7 +27,7 @@ namespace mc {
 
 namespace detail {
 
-/// Products of a device that only counts sizes.
+/// The source of products of a device that only counts sizes.
 class counted_products final : public product_source {
 public:
   const prepared_product& prepare(const product_shape& s) override {
@@ -126,7 +126,7 @@ inline std::vector<tuned_product> tuned_for(const cuda& on, const product_table&
 }
 
 #if defined(MEGACPP_WITH_CUDNN)
-/// Attention of a device that only counts sizes.
+/// The source of attention of a device that only counts sizes.
 class counted_attention final : public attention_source {
 public:
   explicit counted_attention(bool deterministic) : deterministic_(deterministic) {}
@@ -153,7 +153,7 @@ inline std::unique_ptr<attention_source> count_attention(const device_options& o
   return std::make_unique<counted_attention>(o.deterministic_attention);
 }
 #else
-/// Attention of a program that was built without cuDNN.
+/// The source of attention of a program that was built without cuDNN.
 class no_attention final : public attention_source {
 public:
   using attention_source::attention_source;

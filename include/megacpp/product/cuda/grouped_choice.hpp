@@ -16,13 +16,13 @@
 
 namespace mc {
 
-/// Libraries of grouped products, in the order in which they are tried.
+/// The libraries of grouped products, in the order in which they are tried.
 class grouped_choice {
 public:
-  /// `tell` is called for the first kernel that fails its check.
+  /// Begins with no library. `tell` is called for the first kernel that fails its check.
   grouped_choice(device_check& checks, void (*tell)(std::string_view))
       : checks_(checks), tell_(tell) {}
-  /// Adds a library, unless it has no function.
+  /// Adds a library of grouped products, unless it has no function.
   void add(const grouped_library& by) {
     if (by.kernel_for) libraries_.push_back({by});
   }

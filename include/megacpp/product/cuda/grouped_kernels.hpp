@@ -12,7 +12,7 @@ inline grouped_library grouped_kernels(const cuda& on) {
   return runs_kernels_of_hopper(on) ? cutlass_library(MEGACPP_WITH_CUTLASS) : grouped_library{};
 }
 #else
-/// Returns no library: the program was built without CUTLASS.
+/// Returns a library without kernels: the program was built without CUTLASS.
 inline grouped_library grouped_kernels(const cuda& /*on*/) { return {}; }
 #endif
 

@@ -66,7 +66,7 @@ private:
     std::int64_t group, first; ///< number of the segment's first row among all rows
     std::int32_t rows;
   };
-  /// Starts the product of segments with so many rows, in so many groups.
+  /// Starts the grouped product of segments with so many rows, in so many groups.
   void start(const product_call& c, std::span<const std::int32_t> rows, std::int64_t groups) const {
     const auto each = rows.size() / static_cast<std::size_t>(groups);
     if (shape_.sums == numerics::fast && each > 1) {

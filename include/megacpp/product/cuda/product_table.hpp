@@ -82,7 +82,7 @@ struct product_table {
     const auto at = std::ranges::find(machines, m, &of_machine::machine);
     return at == machines.end() ? nullptr : &at->products;
   }
-  /// Adds a product in the place of the one with the same call.
+  /// Puts a product into the table in the place of the product with the same call.
   void put(const tuned_machine& m, const tuned_product& t) {
     auto at = std::ranges::find(machines, m, &of_machine::machine);
     if (at == machines.end()) at = machines.insert(at, {m, {}});

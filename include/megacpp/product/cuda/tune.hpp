@@ -52,7 +52,8 @@ public:
   /// Returns the number of copies of the operands, which follow each other in memory.
   std::int64_t copies() const { return copies_; }
   std::int64_t bytes() const { return copies_ * bytes_; }
-  /// Returns the call of copy i; behind the last copy comes the first again.
+  /// Returns the call of the product on copy i of its operands; behind the last copy comes the
+  /// first.
   product_call call(std::int64_t i) const {
     std::byte* at = memory_.data() + i % copies_ * bytes_;
     std::array<std::byte*, 5> begin{};
@@ -136,18 +137,17 @@ inline double seconds_of(cuda& on, const prepared_product& p, const product_oper
   return seconds[passes / 2] / static_cast<double>(with.copies());
 }
 
-/// Measures the ways of products on a device.
+/// Measures the ways of cuBLASLt to compute products on a device.
 class product_tuner {
 public:
   /// The device must compute nothing else meanwhile. `tf32`: fp32 operands are rounded to TF32.
   product_tuner(cuda& on, bool tf32) : on_(on), tf32_(tf32), products_(on, {}, nullptr, tf32) {}
 
-  /// A tuned product, and the number of ways that were compared.
+  /// A tuned product, and the numbers of ways that were compared and refused.
   struct found {
     tuned_product product;
     int ways = 0;    ///< number of ways that were measured
-    int refused = 0; ///< number of ways that failed their check; ways slower than the fastest are
-                     ///< not checked
+    int refused = 0; ///< number of ways that failed their check; slow ones are not checked
   };
   /// Returns the fastest way of a call, among the library's proposals that pass their check. Where
   /// there is none, the end of the call is left out, as programs do. Returns nothing if `late()`
