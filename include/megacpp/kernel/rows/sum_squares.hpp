@@ -48,7 +48,8 @@ struct sum_in_order {
   }
 };
 
-/// Computes the sums of squares of all blocks. `parts` is memory for sum_squares_parts(n) doubles.
+/// Computes the sums of squares of all blocks. `parts` is memory for sum_squares_parts(n)
+/// doubles.
 template <class T, class Device>
 void squares(Device& on, std::int64_t n, const T* x, double* parts) {
   for_rows(on, sum_squares_parts(n), sum_squares_block<T>{n, x, parts});
