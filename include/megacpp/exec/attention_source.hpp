@@ -16,8 +16,8 @@ namespace mc {
 
 class lane;
 
-/// Causal attention (op/attention.hpp) of bf16. The queries and keys of each sequence stand at 0,
-/// 1, ..., S-1. Operands are dense: q (B, S, A, D), k and v (B, S, K, D).
+/// The causal attention (op/attention.hpp) of bf16. The queries and keys of each sequence stand at
+/// 0, 1, ..., S-1. Operands are dense: q (B, S, A, D), k and v (B, S, K, D).
 struct fused_attention_shape {
   std::int64_t sequences = 0, tokens = 0, heads = 0, kv_heads = 0, head_dim = 0; ///< B, S, A, K, D
   std::int64_t window = 0; ///< a query sees no key this far or farther back; 0: sees them all

@@ -40,12 +40,12 @@
 
 namespace mc {
 
-/// Memory that kernels see. Bodies, products, exchanges and the functions here read and write the
-/// memory that a space reserves. Other code must not look at it, as it could not on a GPU. Several
-/// threads may call fill, write, read, open and close at once, each for other bytes; one thread at
-/// a time may call reserve and release. In the memory of a device these calls are ordered behind
-/// the work that was started on its main lane: read and open wait for that work; fill and write do
-/// not, and write has copied its bytes when it returns.
+/// The memory that kernels see. Bodies, products, exchanges and the functions here read and write
+/// the memory that a space reserves. Other code must not look at it, as it could not on a GPU.
+/// Several threads may call fill, write, read, open and close at once, each for other bytes; one
+/// thread at a time may call reserve and release. In the memory of a device these calls are ordered
+/// behind the work that was started on its main lane: read and open wait for that work; fill and
+/// write do not, and write has copied its bytes when it returns.
 class memory_space {
 public:
   memory_space() = default;
@@ -71,7 +71,7 @@ public:
   virtual bool host_sees() const { return false; }
 };
 
-/// Access of the host to bytes of a memory space, while this object lives.
+/// The access of the host to bytes of a memory space, while this object lives.
 class host_view {
 public:
   host_view(memory_space& in, std::byte* p, std::int64_t bytes, bool changing = false)
@@ -184,7 +184,7 @@ public:
   }
   virtual void end_range() {}
 
-  /// Work that a lane keeps, to start it again by one call.
+  /// The work that a lane keeps, to start it again by one call.
   class kept_work {
   public:
     virtual ~kept_work() = default;
@@ -267,7 +267,7 @@ public:
   virtual memory_space& mirrored() = 0;
   /// Returns the lane that steps run on. It lives as long as the device.
   virtual lane& main_lane() = 0;
-  /// Make another lane, and an event for any lane. The device must outlive both. An event may
+  /// Makes another lane, and an event for any lane. The device must outlive both. An event may
   /// outlive its device while lanes of another object for the same device wait for it.
   virtual std::unique_ptr<lane> make_lane() = 0;
   virtual std::unique_ptr<event> make_event() = 0;

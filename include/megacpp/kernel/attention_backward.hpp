@@ -1,4 +1,4 @@
-// Causal attention, backward. With p_ij = exp(s_ij - lse_i) recomputed from lse:
+// The backward pass of causal attention. With p_ij = exp(s_ij - lse_i) recomputed from lse:
 //
 //   delta_i = sum_d do_id o_id
 //   dv_j = sum_i p_ij do_i

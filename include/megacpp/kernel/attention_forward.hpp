@@ -1,4 +1,4 @@
-// Causal attention, forward.
+// The forward pass of causal attention.
 //
 //   s_ij = scale q_i . k_j for the keys j that i sees     (B, A, Sq, Sk), never held
 //   lse_i = log sum_j exp s_ij                            (B, A, Sq)

@@ -32,8 +32,9 @@ struct attention_shape {
 };
 template <class... Extents> attention_shape(Extents...) -> attention_shape<Extents...>;
 
-/// Memory that the caller lends to a kernel, of attention_forward_bytes or attention_backward_bytes
-/// for this number of threads; and the threads. Results do not depend on their number.
+/// The memory that the caller lends to a kernel, of attention_forward_bytes or
+/// attention_backward_bytes for this number of threads; and the threads. Results do not depend on
+/// their number.
 struct attention_scratch {
   std::byte* data;
   int threads;

@@ -1,4 +1,4 @@
-// Kernel of op/cached_attention.hpp, by tiles: those of the host, and on other devices those of
+// The kernel of op/cached_attention.hpp, by tiles: those of the host, and on other devices those of
 // kernel/rows/cached_attention.hpp.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Kernel of op/dropout.hpp.
+// The kernel of op/dropout.hpp.
 #pragma once
 
 #include <megacpp/kernel/kernel.hpp>

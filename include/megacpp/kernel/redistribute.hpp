@@ -1,6 +1,6 @@
-// Kernel of op/redistribute.hpp: the work of each rank alone, and the collective between the ranks
-// of the node's axis. Each shard is sent in one piece. Where the cut dim is not the outermost,
-// shards are packed before, or unpacked after, in the scratch that the rule declares.
+// The kernel of op/redistribute.hpp: the work of each rank alone, and the collective between the
+// ranks of the node's axis. Each shard is sent in one piece. Where the cut dim is not the
+// outermost, shards are packed before, or unpacked after, in the scratch that the rule declares.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>

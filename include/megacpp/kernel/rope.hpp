@@ -1,4 +1,4 @@
-// Kernel of op/rope.hpp. A device has one table with the sines and cosines of all positions.
+// The kernel of op/rope.hpp. A device has one table with the sines and cosines of all positions.
 #pragma once
 
 #include <megacpp/kernel/kernel.hpp>

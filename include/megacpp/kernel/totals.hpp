@@ -1,4 +1,4 @@
-// Kernel of op/totals.hpp.
+// The kernel of op/totals.hpp.
 #pragma once
 
 #include <megacpp/kernel/kernel.hpp>

@@ -1,5 +1,5 @@
-// Work around the library calls of a product: operands are widened or transposed into plain copies,
-// tiles are rounded into bf16 outputs, and rows are computed apart.
+// The work around the library calls of a product: operands are widened or transposed into plain
+// copies, tiles are rounded into bf16 outputs, and rows are computed apart.
 #pragma once
 
 #include <megacpp/threads/parallel.hpp>

@@ -175,7 +175,7 @@ public:
   /// Starts the work of f(): the first time f starts it, since libraries may have something left to
   /// prepare; the second time the work becomes a graph.
   void start_kept(std::unique_ptr<kept_work>& work, function_ref<> f) override;
-  /// Returns how often a graph was started.
+  /// Returns how often this lane has started a graph of CUDA.
   std::int64_t graphs_started() const { return graphs_started_; }
 
 private:
@@ -217,14 +217,13 @@ private:
     cuda_moment done{moment_use::order};
   };
   static constexpr int none = -1;
-  int used_ = none; ///< number of calls of next_branch() since branch_out(); none: there is no
-                    ///< branch
+  int used_ = none; ///< calls of next_branch() since branch_out(); none: no branch
   cuda_moment fork_{moment_use::order};
   cuda_stream on_; ///< the lane's stream; its copies read the staging memory
   std::vector<branch> branches_;
 };
 
-/// Kept work of a lane as a graph of CUDA, which the host starts by one call.
+/// The kept work of a lane as a graph of CUDA, which the host starts by one call.
 class cuda_graph final : public lane::kept_work {
 public:
   cuda_graph() = default;

@@ -77,7 +77,7 @@ private:
   cudaStream_t s_ = nullptr;
 };
 
-/// Memory of the host that a CUDA device reaches by itself (pinned memory).
+/// The memory of the host that a CUDA device reaches by itself (pinned memory).
 class cuda_pinned final : public in_host_memory<memory_space> {
 public:
   std::byte* reserve(std::int64_t bytes, const char* what, const char* remedy) override {
@@ -100,7 +100,7 @@ public:
   }
 };
 
-/// Pinned memory in which bytes wait for their copy to the device. One stream reads it.
+/// The pinned memory in which bytes wait for their copy to the device. One stream reads it.
 class cuda_staging {
 public:
   /// Copies bytes of the host to the device, behind the work that was started on the stream. The

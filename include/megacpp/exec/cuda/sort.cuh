@@ -1,4 +1,4 @@
-// Sorting on a CUDA device: CUB's radix sort. One unit of nvcc includes this header.
+// The sort of a CUDA device: CUB's radix sort. One unit of nvcc includes this header.
 #pragma once
 
 #include <megacpp/exec/cuda/launch.hpp>

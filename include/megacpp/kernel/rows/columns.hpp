@@ -43,8 +43,8 @@ struct summed_rows {
 
 namespace detail {
 
-/// Memory for partial sums, (partial sums, arrays, width) of accumulators, and the number of the
-/// partial sum that a call of a body computes; none where the call adds them up.
+/// The memory for partial sums, (partial sums, arrays, width) of accumulators, and the number of
+/// the partial sum that a call of a body computes; none where the call adds them up.
 struct sums_of_parts {
   static constexpr std::int64_t none = -1;
   std::int64_t part, width;

@@ -110,7 +110,7 @@ template <class T> struct logits_grad_row {
   }
 };
 
-/// Loss and gradient of one row in one visit, for a summed loss whose cotangent is `seed`:
+/// Computes loss and gradient of one row in one visit, for a summed loss whose cotangent is `seed`:
 ///   loss_t = lse - l_label + z lse^2,  dl_v = seed ((1 + 2 z lse) e^(l_v - lse) - [v = label])
 /// A row whose label is negative has no loss and a zero gradient.
 template <class T> struct loss_row {

@@ -1,5 +1,5 @@
-// Rotary position embedding (Su et al., "RoFormer", 2021), rotating halves as GPT-NeoX and Hugging
-// Face do.
+// The rotary position embedding (Su et al., "RoFormer", 2021), rotating halves as GPT-NeoX and
+// Hugging Face do.
 //
 //   o_i       = x_i cos(p w_i) - x_{i+D/2} sin(p w_i)         i < D/2
 //   o_{i+D/2} = x_{i+D/2} cos(p w_i) + x_i sin(p w_i)

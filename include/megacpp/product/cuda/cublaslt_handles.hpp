@@ -70,7 +70,7 @@ template <class V> void set_cublaslt(const cublaslt_preference& p,
   require_cublaslt(cublasLtMatmulPreferenceSetAttribute(p.get(), what, &v, sizeof v), name);
 }
 
-/// Alignment in bytes of the operands and the result, by the library's names.
+/// The alignment in bytes of the operands and the result, by the library's names.
 struct cublaslt_alignment {
   std::uint32_t a, b, d;
 };
