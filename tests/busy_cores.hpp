@@ -1,4 +1,4 @@
-// Every processor busy with something else.
+// Processors that are all busy with other work.
 #pragma once
 
 #include <megacpp/threads/processors.hpp>
@@ -9,7 +9,8 @@
 
 namespace test {
 
-/// Twice as many threads as there are processors, which compute for nothing while this lives.
+/// Runs twice as many threads as there are processors, which compute nothing useful, while it
+/// lives.
 class busy_cores {
 public:
   busy_cores() {

@@ -1,6 +1,6 @@
-// What every communicator promises (comm/communicator.hpp), as functions that all ranks of a
-// backend run: each says what is wrong on its rank, or nothing. What should come out is computed
-// here by plain loops, from the numbers of ranks alone.
+// The promises of every communicator (comm/communicator.hpp), as functions that all ranks of a
+// backend call. Each returns a sentence about a fault on its rank, or nothing. The expected values
+// are computed by plain loops from the numbers of ranks alone.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
@@ -20,8 +20,8 @@
 
 namespace mc_test {
 
-/// Groups by brute force: the coordinates of ranks by counting, tp and etp fastest; the members of a
-/// group are those that agree on all other axes of its mesh.
+/// Finds groups by brute force. Coordinates of ranks come by counting, tp and etp fastest; the
+/// members of a group are the ranks that agree on all other axes of its mesh.
 class plain_groups {
 public:
   explicit plain_groups(const mc::mesh& m) {
@@ -37,7 +37,7 @@ public:
           for (int tensor = 0; tensor < m.of(etp); ++tensor)
             expert_.push_back({{{edp, data}, {ep, expert}, {etp, tensor}, {pp, pipeline}}});
   }
-  /// The numbers of a group's ranks, ascending.
+  /// Returns the numbers of a group's ranks, in ascending order.
   std::vector<int> of(mc::axis_set over, int rank) const {
     const auto& at = over.meets(mc::expert_axes) ? expert_ : dense_;
     std::vector<int> members;
@@ -56,8 +56,8 @@ private:
   std::vector<row> dense_, expert_;
 };
 
-/// A plane of a rank as the functions below ask it: hosts at once, ranks on a lane, in memory that
-/// the host sees as well once the lane is finished.
+/// A plane of a rank, hosts or ranks, with one interface for the functions below. Exchanges of
+/// ranks are on a lane, in memory that the host sees once the lane is finished.
 class plane_of_rank {
 public:
   explicit plane_of_rank(mc::communicator& hosts) : c_(hosts) {}
@@ -81,7 +81,7 @@ private:
   mc::lane* on_ = nullptr;
 };
 
-/// Every set of axes that is a group.
+/// Returns every set of axes that forms groups.
 inline std::vector<mc::axis_set> all_groups() {
   std::vector<mc::axis_set> all;
   for (unsigned bits = 0; bits < 1u << mc::axes; ++bits) {
@@ -92,7 +92,7 @@ inline std::vector<mc::axis_set> all_groups() {
   return all;
 }
 
-/// 64 bits that depend on all arguments (splitmix64).
+/// Returns 64 bits that depend on all arguments (splitmix64).
 inline std::uint64_t bits_of(std::uint64_t a, std::uint64_t b) {
   std::uint64_t x = a * 0x9E3779B97F4A7C15u + b * 0xBF58476D1CE4E5B9u + 0x632BE59BD9B4E019u;
   for (int round = 0; round < 2; ++round) {
@@ -102,8 +102,8 @@ inline std::uint64_t bits_of(std::uint64_t a, std::uint64_t b) {
   }
   return x;
 }
-/// Element i of what a rank gives: of magnitudes so different that another order of a sum, or a
-/// narrower sum, gives other bits; integers of which sums wrap around.
+/// Returns element i of the values that a rank gives. Their magnitudes differ so much that another
+/// order of a sum, or a narrower sum, gives other bits; sums of integers wrap around.
 template <class T> T given(int rank, std::int64_t i) {
   const std::uint64_t x =
       bits_of(static_cast<std::uint64_t>(rank) + 1, static_cast<std::uint64_t>(i));
@@ -114,7 +114,8 @@ template <class T> T given(int rank, std::int64_t i) {
     return mc::convert<T>(y);
   }
 }
-/// Elements [first, first + n), of which most are computed once.
+/// Returns elements [first, first + n) of the values that a rank gives. Most of them are computed
+/// once.
 template <class T> std::vector<T> given(int rank, std::int64_t first, std::int64_t n) {
   constexpr int ranks = 64;
   constexpr std::int64_t kept = 1 << 14;
@@ -132,7 +133,8 @@ template <class T> std::vector<T> given(int rank, std::int64_t first, std::int64
   x.assign(rows[k].begin() + first, rows[k].begin() + first + n);
   return x;
 }
-/// The sums of elements [first, first + n) over ranks as the contract has them.
+/// Returns the sums of elements [first, first + n) over ranks, in the order that the contract
+/// demands.
 template <class T>
 std::vector<T> summed(const std::vector<int>& members, std::int64_t first, std::int64_t n) {
   constexpr bool whole = std::is_integral_v<T>;
@@ -155,12 +157,12 @@ std::vector<T> summed(const std::vector<int>& members, std::int64_t first, std::
   return all;
 }
 
-/// Where something is received: all of it is written, and nothing beside it.
+/// Memory that receives values, with margins that must not be written.
 template <class T> class landing {
 public:
   explicit landing(std::size_t n) : n_(n), bytes_((n + 2 * margin) * sizeof(T), 0xa5) {}
   T* data() { return reinterpret_cast<T*>(bytes_.data()) + margin; }
-  /// How it differs from what should be there.
+  /// Returns how the memory differs from the expected values; "" if it does not.
   std::string difference(const std::vector<T>& want) {
     if (want.size() != n_) return "the test expects another size";
     for (std::size_t i = 0; i < margin * sizeof(T); ++i)
@@ -179,10 +181,11 @@ private:
   std::vector<unsigned char> bytes_;
 };
 
-/// Ragged counts: what rank a gives rank b.
+/// Returns the number of elements that rank a gives rank b, which differs from pair to pair.
 constexpr std::int64_t ragged(int a, int b) { return (a * 5 + b * 3) % 4 * (b == 2 ? 40 : 1); }
 
-/// Every exchange of elements of T over one group, of `n` elements a rank; sums where T has some.
+/// Runs every exchange of elements of T over one group, with `n` elements a rank, and sums if T has
+/// a sum. Returns the faults.
 template <class T> std::string exchanges_of(plane_of_rank& c, const plain_groups& plain,
                                             mc::axis_set over, std::int64_t n) {
   const mc::dtype t = sizeof(T) == 1 ? mc::dtype::u8 : mc::dtype_of<T>;
@@ -230,7 +233,7 @@ template <class T> std::string exchanges_of(plane_of_rank& c, const plain_groups
     std::vector<std::int64_t> gives, takes;
     std::vector<T> want;
     for (int i = 0; i < size; ++i) {
-      std::int64_t before = 0; // what that rank gives those before this one
+      std::int64_t before = 0; // elements that rank i gives to the ranks before this one
       for (int k = 0; k < me; ++k) before += n > 0 ? ragged(i, k) : 0;
       gives.push_back(n > 0 ? ragged(me, i) : 0), takes.push_back(n > 0 ? ragged(i, me) : 0);
       for (T x : given<T>(members[static_cast<std::size_t>(i)], before, takes.back()))
@@ -258,7 +261,7 @@ template <class T> std::string exchanges_of(plane_of_rank& c, const plain_groups
     std::copy(mine.begin(), mine.end(), in_place.data());
     checked("all-reduce in place",
             mc::exchange::all_reduce(over, t, in_place.data(), in_place.data(), n), in_place, sum);
-    std::vector<int> holders; // all but every third have something
+    std::vector<int> holders; // ranks with elements: all but every third
     for (int i = 0; i < size; ++i)
       if (i % 3 != 1) holders.push_back(members[static_cast<std::size_t>(i)]);
     const std::int64_t here = me % 3 == 1 ? 0 : n;
@@ -274,7 +277,7 @@ template <class T> std::string exchanges_of(plane_of_rank& c, const plain_groups
     if (n > 0 && std::memcmp(whole.data() + me * n, part.data(), count * sizeof(T)) != 0)
       wrong += "reduce-scatter in place: the rank's part is another; ";
   }
-  if (size > 1) { // around the ring, two at once; everyone receives before anyone sends
+  if (size > 1) { // around the ring, two at once; receives start first
     const int next = (me + 1) % size, last = (me + size - 1) % size;
     const int from = members[static_cast<std::size_t>(last)];
     landing<T> first(count), second(count);
@@ -293,15 +296,15 @@ template <class T> std::string exchanges_of(plane_of_rank& c, const plain_groups
   return wrong;
 }
 
-/// The maximum of element i over ranks as the contract has it; some are not numbers, or zeros of
-/// either sign.
+/// Returns element i of the values whose maximum is taken. Some are not numbers, or zeros of either
+/// sign.
 inline float of_maxima(int rank, std::int64_t i) {
   const std::uint64_t x =
       bits_of(static_cast<std::uint64_t>(rank) + 77, static_cast<std::uint64_t>(i));
   if (i % 7 == 3) return (x & 1) != 0 ? -0.0f : 0.0f;
   if (i % 5 == 4 && x % 4 == 0)
     return std::bit_cast<float>(0x7fc00000u | static_cast<std::uint32_t>(rank));
-  return -std::abs(given<float>(rank, i)) - 1; // all below zero
+  return -std::abs(given<float>(rank, i)) - 1; // negative
 }
 inline float largest(const std::vector<int>& members, std::int64_t i) {
   float most = of_maxima(members[0], i);
@@ -310,7 +313,7 @@ inline float largest(const std::vector<int>& members, std::int64_t i) {
     else if (const float x = of_maxima(r, i); x > most || std::isnan(x)) most = x;
   return most;
 }
-/// Runs the exchanges that reduce, by maximum.
+/// Runs the exchanges that reduce by maximum, and returns the faults.
 inline std::string maxima_of(plane_of_rank& c, const plain_groups& plain, mc::axis_set over,
                              std::int64_t n) {
   const std::vector<int> members = plain.of(over, c.rank());
@@ -324,7 +327,7 @@ inline std::string maxima_of(plane_of_rank& c, const plain_groups& plain, mc::ax
   };
   std::vector<float> mine, all, part, some;
   for (std::int64_t i = 0; i < n * size; ++i) mine.push_back(of_maxima(c.rank(), i));
-  std::vector<int> holders; // all but every third have something
+  std::vector<int> holders; // ranks with elements: all but every third
   for (int i = 0; i < size; ++i)
     if (i % 3 != 1) holders.push_back(members[static_cast<std::size_t>(i)]);
   const std::int64_t here = me % 3 == 1 ? 0 : n;
@@ -351,7 +354,8 @@ inline std::string maxima_of(plane_of_rank& c, const plain_groups& plain, mc::ax
   return wrong;
 }
 
-/// f(group, n) for every group, with all sizes where no other before it has the same ranks.
+/// Calls f(axes, n) for every group and several sizes. A group with the ranks of an earlier one
+/// gets one size only.
 template <class F> void every_group_and_size(const mc::mesh& ranks, F f) {
   std::set<unsigned> seen;
   for (const mc::axis_set over : all_groups()) {
@@ -364,7 +368,7 @@ template <class F> void every_group_and_size(const mc::mesh& ranks, F f) {
       if (other || n == 13) f(over, n);
   }
 }
-/// Every type, group and size.
+/// Runs every exchange for all types, groups and sizes, and returns the faults.
 inline std::string every_exchange(plane_of_rank& c) {
   const plain_groups plain(c.ranks());
   std::string wrong;
@@ -383,7 +387,7 @@ inline std::string every_exchange(plane_of_rank& c) {
   return wrong;
 }
 
-/// Exchanges over several groups, and several over one, are in flight at once.
+/// Tests exchanges in flight at once, over several groups and several over one group.
 inline std::string exchanges_in_flight(plane_of_rank& c) {
   using enum mc::axis;
   const plain_groups plain(c.ranks());
@@ -407,7 +411,8 @@ inline std::string exchanges_in_flight(plane_of_rank& c) {
   return wrong;
 }
 
-/// Ranks wait in different orders: each goes on with all that it has started.
+/// Tests ranks that wait in different orders: a rank that waits advances all exchanges that it has
+/// started.
 inline std::string waited_for_in_any_order(plane_of_rank& c) {
   using enum mc::axis;
   constexpr std::int64_t n = 1000;
@@ -440,7 +445,8 @@ inline std::string waited_for_in_any_order(plane_of_rank& c) {
   return wrong;
 }
 
-/// When wait returns, both `in` and `out` are the rank's own: it writes over them at once.
+/// Tests that `in` and `out` belong to the rank again when wait returns: it overwrites them at
+/// once.
 inline std::string written_over(plane_of_rank& c) {
   using enum mc::axis;
   constexpr std::size_t n = 40'000;
@@ -457,8 +463,9 @@ inline std::string written_over(plane_of_rank& c) {
   return wrong == 0 ? "" : std::to_string(wrong) + " sums are wrong";
 }
 
-/// Exchanges of both planes are in flight at once. Some ranks wait for that of hosts first, some for
-/// that of ranks: who waits goes on with both. They start them in one order, or in different ones.
+/// Tests exchanges of both planes in flight at once. Some ranks wait for the one of hosts first,
+/// some for the one of ranks: a rank that waits advances both. They start them in one order, or in
+/// different orders.
 inline std::string both_planes(plane_of_rank& hosts, plane_of_rank& ranks, bool in_one_order) {
   using enum mc::axis;
   const mc::axis_set everyone{dp, cp, tp, pp};
@@ -468,7 +475,7 @@ inline std::string both_planes(plane_of_rank& hosts, plane_of_rank& ranks, bool 
   for (int round = 0; round < 10; ++round) {
     std::vector<float> in[2], want[2];
     std::vector<landing<float>> out(2, landing<float>(n));
-    for (int k = 0; k < 2; ++k) { // as large, over the same group: what is mixed up is seen
+    for (int k = 0; k < 2; ++k) { // equal sizes and groups, so that a mix-up shows
       in[k] = given<float>(ranks.rank(), k * n, n);
       want[k] = summed<float>(members, k * n, n);
     }
@@ -487,7 +494,7 @@ inline std::string both_planes(plane_of_rank& hosts, plane_of_rank& ranks, bool 
   return wrong;
 }
 
-/// What two ranks send each other through one channel passes what they send through another.
+/// Tests that messages of one channel between two ranks may overtake those of another.
 inline std::string channels(plane_of_rank& c) {
   const mc::axis_set over{mc::axis::dp, mc::axis::cp, mc::axis::tp, mc::axis::pp};
   const mc::group g = c.over(over);
@@ -512,7 +519,8 @@ inline std::string channels(plane_of_rank& c) {
   return wrong;
 }
 
-/// Nobody leaves a barrier before all of its group have come. `came`: one count a rank, 0.
+/// Tests that no rank leaves a barrier before all ranks of its group have come. `came`: one count
+/// for each rank, at 0.
 inline std::string barriers(plane_of_rank& c, std::atomic<int>* came) {
   const plain_groups plain(c.ranks());
   std::string wrong;
@@ -526,7 +534,7 @@ inline std::string barriers(plane_of_rank& c, std::atomic<int>* came) {
   return wrong;
 }
 
-/// What no group can do is refused by a sentence that names it.
+/// Tests that exchanges which no group can do are refused by a sentence that names them.
 inline std::string refusals_of(plane_of_rank& c) {
   using enum mc::axis;
   std::string wrong;

@@ -1,10 +1,12 @@
-// The threads of a CUDA block that are the team of a row (group_team) on one thread of the CPU: what a
-// row body computes on CUDA, and what is right there by luck alone.
+// The threads of a CUDA block that are the team of a row (group_team), emulated on one thread of
+// the CPU. It shows the values that a row body computes on CUDA, and finds bodies that are right by
+// luck alone.
 //
-// Every thread of the team is a fiber. From one barrier (sync, sum, sum_two, max) to the next they
-// run one after the other, in an order that is drawn anew; or each apart from the others, whose
-// writes it sees only after the barrier. A body without races gives the same bits in every order.
-// Elements, the width of groups and the order of sums are those of group_team. Where a body says that
+// Every thread of the team is a fiber. Between two barriers (sync, sum, sum_two, max) the threads
+// run one after the other, in an order that is drawn anew, or apart: then a thread sees the writes
+// of others only after the barrier. A body without races gives the same bits in every order.
+// Elements, the width of groups and the order of sums are those of group_team. If a body says that
+// its rows are aligned, loads and stores of whole groups check their addresses.
 // its rows are aligned, loads and stores of whole groups look at their addresses.
 #pragma once
 
@@ -30,27 +32,27 @@
 
 namespace test {
 
-/// How the threads of a block take turns.
+/// The order in which the threads of a block take turns.
 struct turns {
   enum kind { first_first, last_first, random, apart } of = first_first;
-  std::uint64_t seed = 0; // of random
+  std::uint64_t seed = 0; // seed of a random order
   std::string name() const {
     if (of == random) return "in random order " + std::to_string(seed);
     return of == first_first ? "first thread first" : of == last_first ? "last first" : "apart";
   }
 };
 
-/// Elements that a body writes.
+/// An array that a body writes.
 struct written {
   std::byte* data;
-  std::size_t count, bytes; // of an element
+  std::size_t count, bytes; // number of elements, and bytes of one
   written(std::byte* at, std::size_t n, std::size_t of_one) : data(at), count(n), bytes(of_one) {}
   template <class T> explicit written(std::vector<T>& x)
       : data(reinterpret_cast<std::byte*>(x.data())), count(x.size()), bytes(sizeof(T)) {}
   std::size_t size() const { return count * bytes; }
 };
 
-/// A line of a body.
+/// A line of a body's source.
 struct place {
   const char* file;
   int line;
@@ -59,10 +61,11 @@ struct place {
   }
 };
 
-/// Bytes of whole groups that bodies have loaded from memory.
+/// Number of bytes that bodies have loaded from memory in whole groups.
 inline std::int64_t bytes_loaded = 0;
 
-/// Lanes of a whole group. Of a body that says its rows are aligned, addresses are looked at.
+/// The elements of a whole group. If the body says that its rows are aligned, its addresses are
+/// checked.
 template <int N> struct group_lanes : mc::lanes<N> { bool aligned; };
 template <int N, class T> void check_alignment(const T* p, group_lanes<N> i) {
   constexpr std::size_t bytes = N * sizeof(T) < 16 ? N * sizeof(T) : 16;
@@ -84,12 +87,12 @@ template <class T, int N> void copy(T* to, const T* from, group_lanes<N> i) {
   check_alignment(to, i), check_alignment(from, i);
   mc::copy(to, from, static_cast<const mc::lanes<N>&>(i));
 }
-/// Whether a body says so.
+/// Returns whether a body says that its rows are aligned.
 template <class Body> bool says_aligned(const Body& body) {
   if constexpr (requires { body.aligned(); }) return body.aligned();
   else return false;
 }
-/// The bytes of a row that a team of so many threads may keep for a body; 0: none.
+/// Returns the bytes of a row that a team of `threads` threads may keep for a body; 0: none.
 template <class Body> std::int64_t bytes_to_keep(const Body& body, int threads) {
   if constexpr (requires { Body::keeps; }) {
     const std::int64_t bytes = body.row_bytes();
@@ -99,10 +102,11 @@ template <class Body> std::int64_t bytes_to_keep(const Body& body, int threads) 
   }
 }
 
-/// A thread's groups of a row that is kept; where it is not, only where they lie.
+/// The groups of a kept row that a thread holds. If the row is not kept, it has only the row's
+/// address.
 template <class T, class Row> struct kept_row {
   Row* row;
-  std::int64_t step; // elements from one group of the thread to the next
+  std::int64_t step; // elements between two groups of one thread
   bool holds;
   std::vector<T> groups;
   template <int N> T* at(std::int64_t first) {
@@ -134,7 +138,7 @@ template <class T, class A> void store(kept_row<T, T>& to, mc::lanes<1> i, mc::v
 
 class emulated_team;
 
-/// The threads of one team: 16, or a multiple of 32, at most 1,024.
+/// The threads of one team: 16, or a multiple of 32 up to 1,024.
 class emulated_block {
 public:
   static constexpr int most = 1024;
@@ -147,20 +151,21 @@ public:
 
   int threads() const { return threads_; }
   int current() const { return current_; }
-  bool aligned = false;  ///< what aligned() of the next body says
-  std::int64_t held = 0; ///< bytes of each row of the next body that the threads keep
+  bool aligned = false;  ///< result of aligned() of the next body
+  std::int64_t held = 0; ///< bytes of each row that threads keep for the next body
 
-  /// The lines of bodies whose sync() threads have come to, and the one that they pass by.
+  /// The lines of bodies with a sync() that threads have reached, and the line that they pass by
+  /// without waiting.
   static inline std::set<int> barriers;
   static inline int passed_by = 0;
 
-  /// Runs f(team) on all threads. Gives one sentence on what is wrong, or nothing: threads that
-  /// wait at different barriers, or for one that has ended, and elements of `arrays` that two
-  /// threads change between the same two barriers (which shows where they are apart).
+  /// Runs f(team) on all threads. Returns a sentence about the first fault, or nothing. Faults are
+  /// threads that wait at different barriers or for one that has ended, and elements of `arrays`
+  /// that two threads change between the same two barriers (found if the threads run apart).
   std::string run(const std::function<void(const emulated_team&)>& f, turns order,
                   const std::vector<written>& arrays = {});
 
-  /// An array that the threads share, of so many bytes, by what tells it from others.
+  /// Returns an array that the threads share. `key` tells it from other arrays.
   std::byte* shared(const void* key, std::size_t count, std::size_t bytes) {
     std::unique_ptr<shared_array>& a = shared_[key];
     if (a == nullptr) {
@@ -170,7 +175,7 @@ public:
     return a->data.data();
   }
 
-  /// On a fiber: waits until all threads come here.
+  /// A barrier. A thread waits there on its fiber until all threads come.
   struct barrier {
     const char* name = nullptr; // null: the thread has ended
     std::int64_t extent = 0;
@@ -182,8 +187,8 @@ public:
     fibers_[index(current_)].pause();
   }
 
-  /// Over all threads as group_team has it: the threads of a warp by exclusive or of their numbers,
-  /// then the warps in order.
+  /// Reduces a value over all threads as group_team does: the threads of a warp by exclusive or of
+  /// their numbers, then the warps in order.
   template <class A, class Op>
   A over_block(A of_thread, const char* name, std::int64_t extent, place where) {
     std::memcpy(&deposits_[index(current_)], &of_thread, sizeof of_thread);
@@ -193,7 +198,7 @@ public:
     return all;
   }
 
-  /// What the threads of a warp give the tensor cores, and what they get.
+  /// The values that the threads of a warp give the tensor cores, and get from them.
   struct fragments {
     float c[4];
     std::uint32_t a[4], b[2];
@@ -205,14 +210,14 @@ public:
     mine = fragments_[index(current_)];
   }
 
-  /// A block that keeps rows visits no more than that of each, and by whole groups.
+  /// Notes a fault if a body visits more bytes of a row than the block keeps, or no whole groups.
   void require_held(std::int64_t bytes) {
     if ((bytes > held || bytes % 16 != 0) && fault_.empty())
       fault_ = std::to_string(bytes) + " bytes are visited of rows that are kept, of " +
                std::to_string(held);
   }
 
-  /// 16 bytes on their way: they come when the thread waits for them, and not before.
+  /// Starts copying 16 bytes, which arrive when the thread waits for them, and not before.
   void send(void* to, const void* from) {
     for (const void* p : {static_cast<const void*>(to), from})
       if (reinterpret_cast<std::uintptr_t>(p) % 16 != 0)
@@ -235,16 +240,16 @@ private:
   std::vector<fragments> fragments_;
   std::vector<sent_bytes> sent_;
   std::unique_ptr<fiber[]> fibers_;
-  std::vector<barrier> at_; // where the threads stand
+  std::vector<barrier> at_; // barrier where each thread stands
   std::vector<std::uint64_t> deposits_;
   std::vector<int> order_;
   std::uint64_t result_ = 0, state_ = 0;
   std::string fault_;
   struct shared_array {
-    std::size_t bytes; // of an element
+    std::size_t bytes; // bytes of an element
     std::vector<std::byte> data;
     shared_array(std::size_t count, std::size_t of_one) : bytes(of_one), data(count * of_one) {}
-    void clear() { std::fill(data.begin(), data.end(), std::byte{0xff}); } // a NaN of every type
+    void clear() { std::fill(data.begin(), data.end(), std::byte{0xff}); } // NaNs of any type
   };
   std::map<const void*, std::unique_ptr<shared_array>> shared_;
 
@@ -278,10 +283,10 @@ private:
     std::memcpy(&result_, &all, sizeof all);
   }
 
-  // mma.m16n8k16 of bf16 as the PTX ISA defines its fragments: with g = lane / 4 and t = lane % 4,
-  // a0, a1, a4, a5 are of row g, the others of row g + 8; a0 to a3 of columns 2t and 2t + 1, the others
-  // 8 further; b0 and b1 of rows 2t and 2t + 1, the others 8 further, and of column g; c0 and c1 of
-  // row g, the others of row g + 8, and of columns 2t and 2t + 1.
+  // Multiplies as mma.m16n8k16 of bf16, whose fragments the PTX ISA defines so: with g = lane / 4
+  // and t = lane % 4, a0, a1, a4, a5 are of row g, the others of row g + 8; a0 to a3 of columns 2t
+  // and 2t + 1, the others 8 further; b0 and b1 of rows 2t and 2t + 1, the others 8 further, and of
+  // column g; c0 and c1 of row g, the others of row g + 8, and of columns 2t and 2t + 1.
   void multiply_all() {
     const auto number = [](std::uint32_t two, int which) {
       mc::bf16 x;
@@ -321,7 +326,7 @@ private:
             (std::strcmp(a.name, b.name) == 0 && std::strcmp(a.where.file, b.where.file) == 0));
   }
 
-  // The arrays between two barriers where threads are apart.
+  // The arrays between two barriers if the threads run apart.
   class memory {
   public:
     explicit memory(const std::vector<written>& arrays) : arrays_(arrays) {
@@ -331,7 +336,7 @@ private:
       }
       after_ = before_;
     }
-    /// Takes back what a thread wrote, for the end of the interval.
+    /// Undoes a thread's writes, and keeps them for the end of the interval.
     void collect(int thread, std::string& fault) {
       std::size_t at = 0;
       for (std::size_t k = 0; k < arrays_.size(); at += arrays_[k++].size()) {
@@ -366,10 +371,11 @@ private:
   };
 };
 
-/// What a thread of an emulated block knows of its team.
+/// The team as a thread of an emulated block sees it.
 class emulated_team {
 public:
-  /// At most: bodies ask only whether it is 1. A block says how many there are when it runs.
+  /// The largest number of threads: bodies only compare it with 1. A block has its own number when
+  /// it runs.
   static constexpr int threads = emulated_block::most, least_threads = 16;
   static constexpr bool multiplies = false;
   template <class T> static constexpr int width = 16 / static_cast<int>(sizeof(T));
@@ -445,7 +451,7 @@ public:
                                               "max", extent, where);
   }
 
-  // By way of ordered_bits for float, as in a warp; else as over several warps.
+  // Uses ordered_bits for float, as a warp does; other types go as over several warps.
   template <class T, class Extent, class F>
   auto first_greatest(Extent extent, F f, place where = place::here()) const {
     using V = decltype(f(group<width<T>>(0)).value);
@@ -523,7 +529,7 @@ private:
   }
   template <class T> std::int64_t step() const { return std::int64_t{width<T>} * count(); }
 
-  // The elements of a rest go to the first lane.
+  // Elements that fill no whole group go to the first lane.
   template <class Op, class A, int N, int M>
   static mc::vec<A, N> added(mc::vec<A, N> a, mc::vec<A, M> x) {
     if constexpr (N == M) {
@@ -546,7 +552,7 @@ private:
   }
 };
 
-/// One of 128 threads, with tensor cores.
+/// A thread of a team of 128, with tensor cores.
 class emulated_tensor_team : public emulated_team {
 public:
   static constexpr bool multiplies = true;
@@ -564,7 +570,7 @@ inline std::string emulated_block::run(const std::function<void(const emulated_t
                                        turns order, const std::vector<written>& arrays) {
   state_ = order.seed;
   fault_.clear(), sent_.clear();
-  std::vector<written> all = arrays; // and what they share, which a run before has made
+  std::vector<written> all = arrays; // and shared arrays of earlier runs
   for (const auto& [key, a] : shared_) {
     a->clear();
     all.emplace_back(a->data.data(), a->data.size() / a->bytes, a->bytes);

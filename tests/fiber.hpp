@@ -1,4 +1,5 @@
-// A function with a stack of its own that runs piece by piece on the thread that resumes it.
+// A fiber: a function with a stack of its own, which runs piece by piece on the thread that resumes
+// it.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +22,8 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-// swapcontext has the system set the mask of signals at every switch, which takes longer than what a
-// fiber does between two of them. Sanitizers know that one alone.
+// swapcontext sets the signal mask by a system call at every switch, which takes longer than the
+// work of a fiber between two switches. Sanitizers know no other way.
 #if defined(__x86_64__) && !defined(MEGACPP_FIBERS_ANNOTATED) && !defined(MEGACPP_SANITIZED)
 #define MEGACPP_FIBERS_SWITCH 1
 #endif
@@ -30,9 +31,9 @@
 namespace test {
 
 #if defined(MEGACPP_FIBERS_SWITCH)
-/// Leaves the stack of the caller, whose place goes to `from`, for one that was left so before. The six
-/// registers that a call must preserve (System V ABI, AMD64, 3.2.1) lie on it; control words of
-/// floating point are not switched.
+/// Switches from the stack of the caller, whose position is stored in `from`, to a stack that was
+/// left in the same way. The six registers that a call must preserve (System V ABI, AMD64, 3.2.1)
+/// are kept on the stack; the control words of floating point are not switched.
 [[gnu::naked, gnu::noinline]] inline void switch_stacks(void** /*from*/, void* /*to*/) {
   asm volatile(
       "pushq %rbp\n\tpushq %rbx\n\tpushq %r12\n\tpushq %r13\n\tpushq %r14\n\tpushq %r15\n\t"
@@ -41,7 +42,7 @@ namespace test {
 }
 #endif
 
-/// Not copied nor moved: a context holds addresses of itself.
+/// A fiber cannot be copied or moved, because its context holds addresses of itself.
 class fiber {
 public:
   fiber() : stack_(new std::byte[stack_bytes]) { ::getcontext(&own_); }
@@ -49,16 +50,17 @@ public:
   fiber& operator=(const fiber&) = delete;
   ~fiber() { clean(); }
 
-  /// From here on resume() runs f, which must not throw. What ran before is left where it stood,
-  /// without destructors.
+  /// Makes resume() run f, which must not throw. A function that ran before is dropped, without
+  /// calling destructors.
   void start(std::function<void()> f) {
     clean();
     f_ = std::move(f);
 #if defined(MEGACPP_FIBERS_SWITCH)
-    // As switch_stacks leaves it: six registers and where it returns to, here the first function,
-    // whose frame lies as if it had been called (the stack is aligned to 16 bytes before a call).
+    // The stack looks as switch_stacks leaves one: six registers and the address to return to. Here
+    // it is the first function, whose frame lies as if it had been called (a stack is aligned to 16
+    // bytes before a call).
     auto** const top = reinterpret_cast<void**>(stack_.get() + stack_bytes) - 1;
-    top[0] = nullptr; // to which nobody returns
+    top[0] = nullptr; // no function returns there
     top[-1] = reinterpret_cast<void*>(&fiber::enter);
     std::fill(top - 7, top - 1, nullptr);
     at_ = top - 7;
@@ -69,7 +71,7 @@ public:
     own_.uc_link = &caller_;
     ::makecontext(&own_, &fiber::enter, 0);
 #if defined(MEGACPP_FIBERS_ANNOTATED)
-    own_.uc_stack = {}; // or every switch would clear the red zones of this stack
+    own_.uc_stack = {}; // otherwise every switch would clear red zones
 #endif
   }
 
@@ -88,7 +90,7 @@ public:
 #endif
   }
 
-  /// On the fiber: back to whoever resumed it.
+  /// Returns to the function that resumed the fiber. It is called on the fiber.
   void pause() {
 #if defined(MEGACPP_FIBERS_ANNOTATED)
     void* fake = nullptr;
@@ -103,7 +105,7 @@ public:
   }
 
 private:
-  static constexpr std::size_t stack_bytes = std::size_t{1} << 18; // touched pages count alone
+  static constexpr std::size_t stack_bytes = std::size_t{1} << 18; // only touched pages take memory
   static inline fiber* entered_ = nullptr;
 
   std::unique_ptr<std::byte[]> stack_;
@@ -117,7 +119,7 @@ private:
   std::size_t caller_bytes_ = 0;
 #endif
 
-  // Frames that were left have red zones still.
+  // Clears the red zones of frames that were dropped.
   void clean() {
 #if defined(MEGACPP_FIBERS_ANNOTATED)
     ASAN_UNPOISON_MEMORY_REGION(stack_.get(), stack_bytes);
@@ -131,7 +133,7 @@ private:
 #endif
     me.f_();
 #if defined(MEGACPP_FIBERS_SWITCH)
-    me.pause(); // for good: start() makes another beginning
+    me.pause(); // the function has ended; start() sets another one
 #endif
 #if defined(MEGACPP_FIBERS_ANNOTATED)
     __sanitizer_start_switch_fiber(nullptr, me.caller_stack_, me.caller_bytes_);

@@ -1,5 +1,5 @@
-// The interpreter, with all kernels that nothing shapes and what computes products in one unit for
-// all tests (kernels.cpp).
+// The interpreter, and all kernels and products whose code does not depend on shapes. kernels.cpp
+// compiles them once for all tests.
 #pragma once
 
 #include "../src/kernels.hpp"

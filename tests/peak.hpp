@@ -9,9 +9,9 @@
 namespace mc_test {
 
 struct peak_attributes {
-  mc::dtype type; ///< of the output
+  mc::dtype type; ///< type of the output
 };
-/// x -> the largest of this rank's elements, of a type.
+/// x -> the largest of this rank's elements, in a type.
 constexpr void peak_rule(mc::inference& c) {
   mc::value& m = c.declare(c.n.attr.as<peak_attributes>().type, {});
   for (int a = 0; a < mc::axes; ++a) {
@@ -46,7 +46,8 @@ constexpr void divided_adjoint(mc::backward& d, const mc::node& n) {
 inline constexpr mc::op_info divided{
     .name = "divided", .rule = &divided_rule, .adjoint = &divided_adjoint};
 
-/// linear(x, w) over its largest element, which `reduced` makes complete; differentiated.
+/// Returns the derived graph of linear(x, w) divided by its largest element, which `reduced`
+/// completes over ranks.
 template <class Reduced>
 constexpr mc::graph graph_with_peak(const mc::op_info& peak_op, mc::dtype t, Reduced reduced) {
   using namespace mc;

@@ -1,4 +1,4 @@
-// What tests of files need: a folder of their own, and what an error said.
+// Means for tests of files: a folder of their own, and the sentence of an error.
 #pragma once
 
 #include <boost/test/unit_test.hpp>
@@ -17,7 +17,7 @@
 
 namespace test {
 
-/// A folder that is gone afterwards.
+/// A folder that is removed with the object.
 class scratch_folder {
 public:
   scratch_folder() {
@@ -46,7 +46,7 @@ inline void write_text(const std::string& path, std::string_view text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
-/// The class and the sentence of what f throws; nothing if it returns.
+/// The exit code and the sentence of an error that f throws.
 struct refusal {
   mc::exit_code code;
   std::string text;
@@ -61,13 +61,14 @@ template <class F> std::optional<refusal> refusal_of(F&& f) {
   return std::nullopt;
 }
 
-/// Says that something cannot be tested here, and why; an error where everything is to be tested.
+/// Reports that something cannot be tested here, and why. It is an error if everything must be
+/// tested.
 inline void left_out(const std::string& why) {
   if (std::getenv("MEGACPP_TESTS_COMPLETE")) BOOST_ERROR("cannot be tested here: " + why);
   else BOOST_TEST_MESSAGE("left out: " + why);
 }
 
-/// Acts as a user without rights for its lifetime, if the test runs as root.
+/// Acts as a user without rights while it lives, if the test runs as root.
 class unprivileged {
 public:
   unprivileged() : root_(::geteuid() == 0) {
@@ -85,7 +86,7 @@ private:
 
 } // namespace test
 
-/// Requires that the expression throws mc::error of the class, with the part in its sentence.
+/// Requires that the expression throws mc::error with this exit code and this part in its sentence.
 #define CHECK_REFUSED(expression, class_, part)                                                   \
   do {                                                                                            \
     const auto refused = ::test::refusal_of([&] { (void)(expression); });                         \

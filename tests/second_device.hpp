@@ -1,5 +1,5 @@
-// A second device as far as compilers look at it: it starts bodies and has memory of its own, and no
-// code of the host runs on it. None is ever made.
+// A second device for compilers alone: it starts bodies and has memory of its own, and runs no code
+// of the host. No object of it is ever made.
 #pragma once
 
 #include <megacpp/exec/cpu.hpp>

@@ -1,5 +1,5 @@
-// Ranks as threads of a test, whose exchanges are moved by plain loops: when the last rank of a
-// group has come, it copies what everyone gives, and writes what everyone takes.
+// Ranks as threads of a test, whose exchanges are plain loops: when the last rank of a group has
+// come, it copies all inputs and writes all outputs.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
@@ -27,8 +27,8 @@ public:
   explicit simulated_ranks(const mc::mesh& m) : mesh_(m) {}
 
   const mc::mesh& ranks() const { return mesh_; }
-  /// f(communicator) on every rank, each a thread. What one throws ends the others, and is thrown
-  /// here.
+  /// Calls f(communicator) on every rank, each in a thread. An exception of one rank ends the
+  /// others, and is thrown here.
   template <class F> void run(F f) {
     std::vector<std::thread> threads;
     for (int r = 0; r < mc::ranks_of(mesh_); ++r)
@@ -36,7 +36,7 @@ public:
         try {
           one_rank hosts(*this, r, mc::plane::hosts);
           f(static_cast<mc::communicator&>(hosts));
-        } catch (const ended&) { // another one says why
+        } catch (const ended&) { // another rank throws the reason
           give_up();
         } catch (...) {
           give_up();
@@ -55,7 +55,7 @@ private:
     using std::runtime_error::runtime_error;
   };
   using bytes = std::vector<std::byte>;
-  /// What the ranks of one group have asked for, each in its place.
+  /// A meeting: the exchanges that the ranks of one group have asked for, each in its place.
   struct meeting {
     struct guest {
       mc::exchange x;
@@ -66,7 +66,8 @@ private:
     int came = 0, left = 0;
     const char* wrong = nullptr;
   };
-  /// The plane; the group by its axes and its first rank, or two ranks; how many met there before.
+  /// The key of a meeting: the plane; the group by its axes and its first rank, or two ranks; the
+  /// number of meetings before it.
   using key = std::tuple<mc::plane, int, int, int, int>;
 
   class one_rank final : public mc::communicator {
@@ -119,7 +120,7 @@ private:
   }
   void join(const key& k, const mc::exchange& x, int size, int place) {
     const std::lock_guard<std::mutex> hold(lock_);
-    if (given_up_) return; // the memory of others may be gone
+    if (given_up_) return; // the memory of other ranks may be gone
     meeting& m = meetings_[k];
     m.guests.resize(static_cast<std::size_t>(size));
     meeting::guest& g = m.guests[static_cast<std::size_t>(place)];
@@ -158,7 +159,7 @@ private:
       g.x.gives = g.gives, g.x.takes = g.takes;
       const bool nothing = g.x.what == mc::collective::all_reduce && g.x.count * first.count == 0;
       if (first.what == mc::collective::send && g.x.count != first.count)
-        return; // nothing is moved
+        return; // no element is moved
       if (g.x.type != first.type || (g.x.count != first.count && !nothing) ||
           (g.x.what != first.what && first.what != mc::collective::send))
         return void(m.wrong = "ranks ask for different exchanges");
@@ -210,7 +211,7 @@ private:
   std::condition_variable came_;
   std::map<key, meeting> meetings_;
   std::exception_ptr wrong_;
-  bool given_up_ = false; ///< a rank has failed: nothing is moved any more
+  bool given_up_ = false; ///< a rank has failed, and no element is moved any more
 };
 
 } // namespace mc_test

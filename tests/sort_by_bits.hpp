@@ -1,5 +1,5 @@
-// A sort as libraries of GPUs do it, for devices of tests: by the bits that it is told alone, and in
-// room beside the numbers.
+// A sort as libraries of GPUs do it, for devices of tests: it compares only the bits that it is
+// told, and needs memory beside the numbers.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace test {
 
-/// Puts n numbers in order by `bits` bits from bit `first` on; those that agree in them stay as they
-/// are. The room holds as many numbers.
+/// Sorts n numbers by `bits` bits from bit `first` on; numbers with equal bits keep their order.
+/// `room` has space for n numbers.
 inline void sort_by_bits(std::uint64_t* numbers, std::int64_t n, int first, int bits,
                          std::byte* room) {
   auto* const sorted = reinterpret_cast<std::uint64_t*>(room);

@@ -1,6 +1,6 @@
-// Rules, adjoints and passes broken on purpose. Each breakage is a mutated copy of an op (or
-// several) that stands in for the real one while graphs are drawn and derived, or a change of the
-// derived graph; the library knows nothing of it.
+// Rules, adjoints and passes that are broken on purpose. A breakage is a mutated copy of one or
+// several ops that replaces the real ones while graphs are drawn and derived, or a change of the
+// derived graph. The library knows nothing about it.
 #pragma once
 
 #include <megacpp/graph/letters.hpp>
@@ -12,9 +12,9 @@ namespace mc::laws {
 struct breakage {
   const char* name;
   substitution swaps;
-  implementations extra; ///< of ops that broken adjoints emit
+  implementations extra; ///< implementations of ops that broken adjoints emit
   std::function<bool(drawing&, gradients&)>
-      mutate;                       ///< of the derived graph; false when it has no place for it
+      mutate;                       ///< changes the derived graph; false: no place for it
   const op_info* squares = nullptr; ///< in place of sum_of_squares at the end of a step
 };
 
@@ -29,20 +29,20 @@ constexpr op_info with(op_info o, adjoint_function adjoint) {
   return o;
 }
 
-/// The rule without one of its refusals.
+/// The op's rule without one of its refusals.
 template <const op_info& Op, fault Forgiven> void forgiving(inference& c) {
   Op.rule(c);
   if (c.wrong == Forgiven) c.wrong = fault::none;
 }
-/// The rule with one state of output K replaced by another.
+/// The op's rule with one state of output K replaced by another.
 template <const op_info& Op, int K, state From, state To> void relabelling(inference& c) {
   Op.rule(c);
   for (place& p : c.out[static_cast<unsigned>(K)].at.at)
     if (p.s == From) p = {To};
 }
-/// The rule as if levels did not exist.
+/// The op's rule without levels.
 template <const op_info& Op> void level_blind(inference& c) {
-  static graph g; // too large for the stack of a recursion
+  static graph g; // static, since a recursion's stack is too small for it
   g = c.g;
   for (value_id v : c.n.in)
     if (v >= 0)
@@ -72,7 +72,8 @@ inline void relabel_rule(inference& c) {
   const auto t = c.n.attr.as<op::transition>();
   y.at[t.over] = t.to;
 }
-/// Calls a value's state by another name and moves nothing: how a wrong transpose passes the types.
+/// An op that gives a value's state another name and moves nothing. With it a wrong transpose
+/// passes the check of types.
 inline constexpr op_info relabel{.name = "relabel",
                                  .rule = &relabel_rule,
                                  .redistributes = true,
@@ -83,8 +84,8 @@ inline value_id called(builder& b, value_id x, const node& n, place p) {
   if (b.g.at(x).at[over].s == p.s) return x;
   return b.emit(relabel, {x}, n.line, op::transition{over, b.g.at(x).at[over], p});
 }
-/// The transpose of From -> To done otherwise: dy, called As, goes to Then, and is called what it
-/// should have become. As == Then: nothing is done.
+/// A wrong transpose of From -> To: dy is called As, goes to Then, and is called the right state.
+/// If As == Then, nothing is moved.
 template <state From, state To, state As, state Then>
 void wrong_transpose(backward& d, const node& n) {
   const auto t = n.attr.as<op::transition>();
@@ -102,7 +103,7 @@ void wrong_transpose(backward& d, const node& n) {
 template <state From, state To, state As, state Then>
 inline constexpr op_info misled = with(op::redistribute, &wrong_transpose<From, To, As, Then>);
 
-/// S(i) -> S(j) transposed by cutting what a rank holds of its own, beside zeros.
+/// A wrong transpose of S(i) -> S(j), which keeps only the rank's own shard, beside zeros.
 inline void wrong_all_to_all(backward& d, const node& n) {
   const auto t = n.attr.as<op::transition>();
   if (t.from.s != state::shard || t.to.s != state::shard) return op::redistribute_adjoint(d, n);
@@ -140,7 +141,7 @@ inline void dropout_other_mask(backward& d, const node& n) {
   if (dy >= 0 && d.wants(n.in[0]))
     d.give(n.in[0], d.b.emit(*n.op, {dy, n.in[1], n.in[2], n.in[3]}, n.line, other), n.line);
 }
-/// Adjoints that hand on a gradient op with a broken rule.
+/// Adjoints that emit a gradient op with a broken rule.
 template <const op_info& Grad> void embedding_by(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]);
   if (dy >= 0 && d.wants(n.in[1]))
@@ -182,13 +183,13 @@ template <const op_info& Grad> void cross_entropy_by(backward& d, const node& n)
 // --- implementations
 // ---------------------------------------------------------------------------------
 
-/// A loss averaged over the rows of one rank.
+/// Averages the loss over the rows of one rank.
 inline void cross_entropy_mean_of_rank(node_task& t) {
   plain::cross_entropy_grad(t);
   for (int k = 0; k < 2; ++k)
     for (double& x : t.out(k)) x /= static_cast<double>(t.in(2).size());
 }
-/// Columns counted from the rank's own first one.
+/// Counts the columns of dropout from the rank's own first column.
 inline void dropout_local_column(node_task& t) {
   const world alone;
   const mesh none = mesh::one_rank();
@@ -203,7 +204,7 @@ inline void dropout_local_column(node_task& t) {
   plain::dropout(u);
   t.outputs = u.outputs;
 }
-/// Tokens keyed by their row on the rank.
+/// Keys tokens by their row on the rank.
 inline void dropout_local_key(node_task& t) {
   array rows(t.in(1).size());
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<double>(i);
@@ -232,7 +233,7 @@ inline constexpr op_info local_column = op::dropout, local_key = op::dropout;
 // --- changes of the derived graph
 // --------------------------------------------------------------------
 
-/// Whoever reads `from` reads `to` instead.
+/// Lets all readers of `from` read `to` instead.
 inline void rewire(graph& g, gradients& d, value_id from, value_id to) {
   for (int i = 0; i < g.node_count; ++i)
     for (value_id& v : g.at_node(i).in)
@@ -280,7 +281,7 @@ inline bool gradient_overwritten(drawing& d, gradients&) {
     value& v = g.at(static_cast<value_id>(i));
     if (v.is != role::gradient || g.at(v.grad_of).is != role::parameter) continue;
     v.is = role::intermediate;
-    g.at_node(v.producer).when = phase::epilogue; // seen by the epilogue, from one micro-batch only
+    g.at_node(v.producer).when = phase::epilogue; // the epilogue sees one micro-batch only
     return true;
   }
   return false;
@@ -302,9 +303,10 @@ inline bool hoisted_too_far(drawing& d, gradients&) {
 
 } // namespace broken
 
-/// The listed breakages.
+/// Returns the listed breakages.
 const std::vector<breakage>& breakages();
-/// Every op replaced by a faithful copy: nothing may be found wrong with it.
+/// Returns a breakage that replaces every op by a faithful copy: the law must find no fault with
+/// it.
 breakage nothing_broken();
 
 } // namespace mc::laws

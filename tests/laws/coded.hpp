@@ -1,6 +1,6 @@
-// A parameter that is stored in two arrays: a code of a byte for each element, and for each block of
-// 64 along the last dim the number that its codes are multiplied by (Dettmers et al. 2022, 8-bit
-// block-wise quantisation, here with codes that are evenly apart). With the op that reads it.
+// A parameter that is stored in two arrays, and the op that reads it. It has a code of a byte for
+// each element, and for each 64 elements along the last dim a number that multiplies their codes
+// (Dettmers et al. 2022, 8-bit block-wise quantisation, here with codes at even distances).
 #pragma once
 
 #include <megacpp/graph/letters.hpp>
@@ -92,7 +92,7 @@ template <> struct mc::kernel_of<&mc_test::decode> {
 
 namespace mc_test {
 
-/// A GPT whose blocks have an MLP of coded weights beside their own, or of plain frozen ones.
+/// A GPT whose blocks have a second MLP, with encoded weights or with plain frozen ones.
 struct coded_gpt : mc::gpt {
   static constexpr mc::family_name<coded_gpt> family{"coded"};
   bool coded = true;

@@ -1,5 +1,5 @@
-// The law: a graph on any mesh computes what it computes on one rank. Values and gradients that the
-// simulated ranks hold are put together as their placements say and compared with one rank's.
+// The law: a graph on any mesh computes the same as on one rank. The values and gradients that
+// simulated ranks hold are assembled as their placements say, and compared with those of one rank.
 #pragma once
 
 #include "random_graph.hpp"
@@ -21,7 +21,8 @@ inline double norm_of(const array& x) {
   for (double e : x) s += e * e;
   return std::sqrt(s);
 }
-/// |a - b| <= tolerance |b|, with a floor of `scale` for tensors that are zero but for rounding.
+/// Returns whether |a - b| <= tolerance |b|, with a floor of `scale` for tensors that are zero
+/// except for rounding.
 inline bool close(const array& a, const array& b, double scale, double allowed = tolerance) {
   if (a.size() != b.size()) return false;
   double d = 0;
@@ -30,14 +31,14 @@ inline bool close(const array& a, const array& b, double scale, double allowed =
   return std::sqrt(d) <= allowed * std::max(norm_of(b), 1e-3 * scale);
 }
 
-/// Records what is wrong with the nodes of a graph, and with its gradients.
+/// Records the first fault of a graph's nodes, and of its gradients.
 inline void examine(graph& g, const gradients* of_inputs = nullptr) {
   if (g.wrong.code == fault::none) g.wrong = verify_nodes(g);
   if (g.wrong.code == fault::none && of_inputs != nullptr) g.wrong = verify_gradients(g, of_inputs);
 }
 
-/// Passes over a drawn graph: redistributions of parameters hoisted, the backward pass derived,
-/// both verified. Returns the code of the first fault.
+/// Runs the passes over a drawn graph: redistributions of parameters are hoisted, the backward pass
+/// is derived, and both are verified. Returns the code of the first fault.
 inline fault derive(drawing& d, value_id output, gradients& found) {
   graph& g = d.b.g;
   g.outputs[0] = output;
@@ -64,12 +65,12 @@ inline std::string describe(const graph& g) {
   return out.str();
 }
 
-/// What flows into one graph, and what one rank makes of it.
+/// The feeds of one graph, and the values that one rank computes from them.
 class comparison {
 public:
   static constexpr int micro_batches = 2;
 
-  /// How ranks run a step of so many micro-batches.
+  /// A function that runs a step of several micro-batches on simulated ranks.
   using runner = void (*)(machine&, const feeds&, int);
   static void one_after_another(machine& m, const feeds& given, int micros) {
     m.run(given, micros);
@@ -99,11 +100,11 @@ public:
     }
   }
 
-  /// The first difference between `g`, a graph of s.meshed after any passes, and one rank; or
-  /// nothing. Differences of numerical noise are relative to the largest gradient.
+  /// Returns the first difference between one rank and `g`, a graph of s.meshed after any passes;
+  /// "" if there is none. Numerical noise is relative to the largest gradient.
   std::string difference(const graph& g) { return difference(g, nullptr); }
-  /// The same where gradients lie where the memory plan of the graph puts them, which is held
-  /// against the graph, too.
+  /// Returns the first difference with gradients at the addresses of the graph's memory plan, which
+  /// is verified, too.
   std::string difference_in_memory(const graph& whole) {
     const graph g = whole.region_count > 0 ? in_regions(whole) : whole;
     if (g.wrong.code != fault::none) return describe(g);
@@ -127,7 +128,7 @@ public:
     }
   }
 
-  /// The first difference of a graph without a backward pass, as an evaluation has it.
+  /// Returns the first difference of a graph without a backward pass, as an evaluation has it.
   std::string forward_difference(const graph& g) {
     try {
       machine m(s.ranks, g, ops);
@@ -138,9 +139,9 @@ public:
     }
   }
 
-  /// The gradient norm that the end of a step computes from what the ranks hold, and one rank's; and
-  /// whether what each rank counts of the update is counted once. Stages have gradients of their own:
-  /// those of stage k are k + 1 times as large.
+  /// Compares the gradient norm that the end of a step computes on the ranks with that of one rank,
+  /// and checks that each element of the update is counted once. Stages have gradients of their
+  /// own: those of stage k are k + 1 times as large.
   std::string norm_difference(const graph& g, const graph& update, const registry& r) {
     machine m(s.ranks, g, ops);
     m.run(given(s.meshed, g, std::nullopt), micro_batches);
@@ -194,14 +195,14 @@ public:
           n *= s.ranks.of(static_cast<axis>(a));
       elements += n;
     }
-    // plain::adamw counts every element.
+    // The plain implementation of adamw counts every element.
     const double counted = end.logical(update.outputs[0], copies)[0];
     if (!copies) return "ranks have counted differently";
     return counted == static_cast<double>(elements) ? "" : "a rank's count";
   }
 
-  /// One rank's gradient against the central difference of its output, in one random direction.
-  /// Relative to the product of the norms.
+  /// Returns the difference between one rank's gradient and the central difference of its output in
+  /// one random direction, relative to the product of the norms.
   double slope_error(std::uint64_t seed) {
     random_source random(seed);
     double along = 0, norms = 0, lengths = 0;
@@ -246,21 +247,22 @@ private:
   runner step;
   world one;
   std::vector<std::vector<array>> data; ///< by leaf and micro-batch, in natural order
-  std::vector<array> seeds;             ///< cotangents of the output, by micro-batch
+  std::vector<array> seeds;             ///< cotangents of the output, one for each micro-batch
   std::deque<machine> reference;
   static constexpr double tokens = 7;
 
   static double uniform(random_source& r) {
     return static_cast<double>(r.engine() >> 11) * 0x1p-52 - 1;
   }
-  /// Of the gradients of a rank's stage.
+  /// Returns the factor of the gradients on a rank's stage.
   double scale_of(int rank) const { return s.ranks.coordinate(rank, axis::pp) + 1; }
   bool trainable(std::size_t i) const {
     return s.leaves[i].what == content::stream ||
            (s.leaves[i].what == content::parameter && !s.leaves[i].frozen);
   }
 
-  /// A load that collects in place of a gradient has no part in the norm.
+  /// Returns whether leaf i has a gradient in the norm. A parameter that collects loads in place of
+  /// a gradient has none.
   bool has_gradient(const graph& g, std::size_t i) const {
     const parameter_info* p = g.parameter_of(s.meshed.leaves[i]);
     return p == nullptr || p->update == update_rule::adamw;
@@ -302,7 +304,7 @@ private:
     return out;
   }
 
-  /// Feeds of all micro-batches, or of one.
+  /// Returns the feeds of all micro-batches, or of one.
   feeds given(const drawing& d, const graph& g, std::optional<std::size_t> only) const {
     feeds f;
     const auto select = [&](const std::vector<array>& x) {
@@ -310,12 +312,12 @@ private:
     };
     for (std::size_t i = 0; i < s.leaves.size(); ++i) {
       auto& x = f.logical[d.leaves[i]] = select(data[i]);
-      for (array& e : x) // without the rows that pad a vocabulary
+      for (array& e : x) // leaves out the rows that pad a vocabulary
         e.resize(std::min(e.size(), static_cast<std::size_t>(logical_size(
                                         d.one_rank ? one : s.ranks, g.ranks, g.at(d.leaves[i])))));
       if (d.one_rank || s.leaves[i].what != content::row || s.leaves[i].indexed != order::balanced)
         continue;
-      for (array& rows : x) // a row is counted as it is stored
+      for (array& rows : x) // a row counts in the order of storage
         for (double& e : rows) {
           std::int64_t stored = 0;
           while (balanced_position(stored, s.leaves[i].range, s.ranks.of(axis::cp)) !=
@@ -328,7 +330,7 @@ private:
       const value& v = g.at(static_cast<value_id>(i));
       if (v.is == role::input && v.from == feed::d_output)
         f.logical[static_cast<value_id>(i)] =
-            v.slot == 0 ? select(seeds) : std::vector<array>{{1.0}}; // the side loss as it is
+            v.slot == 0 ? select(seeds) : std::vector<array>{{1.0}}; // 1 for the side loss
     }
     return f;
   }
@@ -337,15 +339,15 @@ private:
     for (std::size_t k = 0; k < micro_batches; ++k)
       for (std::size_t i = 0; i < s.meshed.values.size(); ++i) {
         const value_id v = s.meshed.values[i], w = s.single.values[i];
-        if (!m.g.at(v).differentiable() && m.g.at(v).rank == 1) continue; // rows, counted otherwise
-        if (m.after_micro_batch[k][static_cast<std::size_t>(v)][0].empty()) continue; // fused away
-        // one with another value there
+        // Row numbers count differently on ranks, and other values were fused away, here or there.
+        if (!m.g.at(v).differentiable() && m.g.at(v).rank == 1) continue;
+        if (m.after_micro_batch[k][static_cast<std::size_t>(v)][0].empty()) continue;
         if (reference[k].of(w)[0].empty() && reference[k].g.at(w).producer < 0) continue;
         bool copies = true;
         array got = m.logical(v, k, copies);
         array want = reference[k].logical(w, 0, copies);
         const value& x = m.g.at(v);
-        if (x.rank > 0 && x.back().d == dim::vocabulary_part) { // parts of a log-sum-exp
+        if (x.rank > 0 && x.back().d == dim::vocabulary_part) { // partial log-sum-exps
           array whole;
           for (std::int64_t row = 0; row < static_cast<std::int64_t>(want.size()); ++row)
             whole.push_back(
@@ -357,7 +359,8 @@ private:
       }
     return "";
   }
-  /// What all ranks have added to a total is what one rank has, over all micro-batches.
+  /// Returns the first total whose sum over all ranks differs from one rank's, over all
+  /// micro-batches.
   std::string total_difference(const machine& m) const {
     for (int i = 0; i < m.g.value_count; ++i) {
       const value& v = m.g.at(static_cast<value_id>(i));
@@ -400,8 +403,8 @@ private:
       if (p != nullptr && d >= 0) d = p->gradient;
       if ((d < 0) != (e < 0)) return "one of two gradients is missing: " + name(m.g, of);
       if (d < 0) continue;
-      // A tied parameter's gradient is finished elsewhere: here it is the dual of the value used. So
-      // are sums that are left pending.
+      // The gradient of a tied parameter is finished elsewhere: here it is that of the value used.
+      // The same holds for sums that are left pending.
       placement want = cotangent(m.g.at(p != nullptr && p->tied ? m.g.at(d).grad_of : of).at);
       for (int a = 0; p != nullptr && a < axes; ++a)
         if (p->pending.has(static_cast<axis>(a))) want.at[static_cast<unsigned>(a)] = partial;

@@ -1,5 +1,5 @@
-// A compiled program of several ranks beside the interpreter's of the same layout: on ranks that are
-// threads, both have the same bits.
+// A compiled program of several ranks beside the interpreted one of the same layout: with threads
+// as ranks, both compute the same bits.
 #pragma once
 
 #include <megacpp/comm/threads.hpp>
@@ -17,10 +17,10 @@
 namespace mc::laws {
 
 inline constexpr batching two_sequences{2, 32};
-/// Of a step, on each replica.
+/// Number of micro-batches of a step on each replica.
 inline constexpr int bits_micros = 4;
 
-/// Weights, norms and losses of each rank after some steps, byte for byte.
+/// Returns the weights, norms and losses of each rank after some steps, byte for byte.
 inline std::vector<std::string> bytes_of(const program_view& p, int dp) {
   const mesh m = mesh_of(p.numbers.ranks, dp);
   std::vector<std::string> all(static_cast<std::size_t>(ranks_of(m)));
@@ -61,7 +61,7 @@ inline std::vector<std::string> bytes_of(const program_view& p, int dp) {
   return all;
 }
 
-/// The first rank of which something differs, of `dp` replicas; "" if nothing does.
+/// Returns a sentence about the first rank of `dp` replicas whose bytes differ; "" if none does.
 template <class Run> std::string rank_with_other_bits(int dp) {
   const program_view compiled = compiled_program<Run>("compiled");
   const interpreted_program interpreted(Run::model, program<Run>::numbers, "interpreted");

@@ -1,4 +1,5 @@
-// What the random graphs have exercised, so that the law cannot hold for want of cases.
+// Counts of the cases that random graphs have exercised, so that the law cannot hold for lack of
+// cases.
 #pragma once
 
 #include "random_graph.hpp"
@@ -9,14 +10,14 @@ namespace mc::laws {
 
 struct coverage {
   std::map<std::string, int> forward, derived; ///< redistributions, "I -> R"
-  std::map<std::string, int> sharded; ///< ops with an operand or result cut over several ranks
-  std::map<std::string, int> seen;    ///< ops executed
-  /// Rules: an op's operands' states over an axis that several ranks have, "linear(S hidden, R)";
-  /// a redistribution with its axis, "to I -> R over tp".
+  std::map<std::string, int> sharded;          ///< ops with an operand or result that is sharded
+  std::map<std::string, int> seen;             ///< ops that were executed
+  /// Counts rules: the states of an op's operands over an axis with several ranks, "linear(S
+  /// hidden, R)"; a redistribution with its axis, "to I -> R over tp".
   std::map<std::string, int> rules;
   int outer_first = 0,
-      inner_first = 0; ///< values with two axes on one dim: in axis order, in the other
-  int over[axes]{};    ///< graphs of which several ranks of an axis have parts
+      inner_first = 0; ///< values with two axes on one dim: in axis order, and not
+  int over[axes]{};    ///< graphs with several ranks on each axis
   int balanced = 0, over_unsized_dp = 0, prologue = 0, epilogue = 0, tied = 0, frozen = 0;
 
   static const char* letter(state s) {
@@ -99,8 +100,9 @@ struct coverage {
     }
   }
 
-  /// What is missing of: every redistribution of the table and every transpose, every op, every op
-  /// whose operands have dims on a sharded axis, both orders of two axes on one dim, and the rest.
+  /// Returns the cases that are missing: of every redistribution of the table and every transpose,
+  /// every op, every op whose operands have dims on a sharded axis, both orders of two axes on one
+  /// dim, and the other counts.
   std::vector<std::string> missing(int at_least) const {
     std::vector<std::string> out;
     using enum state;
@@ -121,7 +123,7 @@ struct coverage {
     }
     for (const auto& [op, run] : plain::dense()) {
       look(seen, op->name, "op");
-      if (op != &op::clip_factor) look(sharded, op->name, "sharded op"); // it has numbers only
+      if (op != &op::clip_factor) look(sharded, op->name, "sharded op"); // it has scalars only
     }
     for (const op_info* op : {&op::route, &op::expert_rows, &op::dispatch, &op::combine,
                               &op::grouped_linear, &op::scale_rows, &op::grouped_weight_grad})

@@ -1,4 +1,5 @@
-// Derived gradients against central differences, in double, through the interpreter's kernels.
+// Comparison of derived gradients with central differences, in double, by the interpreter's
+// kernels.
 #pragma once
 
 #include <megacpp/product/cpu_products.hpp>
@@ -15,7 +16,7 @@
 
 namespace mc::directional {
 
-/// Derivative of f at 0 by the five-point central difference; its error is O(h^4).
+/// Returns the derivative of f at 0 by the five-point central difference, whose error is O(h^4).
 inline double central_difference(const std::function<double(double)>& f, double h) {
   return (8 * (f(h) - f(-h)) - (f(2 * h) - f(-2 * h))) / (12 * h);
 }
@@ -29,15 +30,15 @@ inline std::vector<double> unit_direction(std::mt19937_64& random, std::size_t n
   return d;
 }
 
-/// The result of comparing one tensor.
+/// The result of comparing the gradient of one tensor.
 struct comparison {
   std::string name;
   double worst = 0; ///< largest |difference quotient - <gradient, direction>| over the directions
-  double norm = 0;  ///< of the tensor's gradient
+  double norm = 0;  ///< norm of the tensor's gradient
 };
 
-/// One small graph with parameters as its differentiable inputs. Its output y (any dims) is turned
-/// into the scalar <y, dy> for a random dy; dy is 1 where y is a scalar.
+/// A small graph whose parameters are its differentiable inputs. Its output y (any dims) becomes
+/// the scalar <y, dy> for a random dy; dy is 1 if y is a scalar.
 class small_graph {
 public:
   small_graph(const std::function<var(builder&)>& build, std::uint64_t seed, bool fuse = false) {
@@ -95,7 +96,7 @@ public:
     return gradients_;
   }
 
-  /// Every parameter, in `directions` random unit directions.
+  /// Compares every parameter's gradient in `directions` random unit directions.
   std::vector<comparison> compare(int directions, double h = 1e-3) {
     std::mt19937_64 random(7);
     const std::vector<double> gradient = backward();

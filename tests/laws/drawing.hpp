@@ -1,6 +1,6 @@
-// A graph under construction that is drawn twice: once on a mesh, with placements and
-// redistributions, and once on one rank, where redistributions vanish. Steps are chosen while the
-// first is drawn, by trying and keeping what the builder accepts, and replayed for the second.
+// A graph that is drawn twice: once on a mesh, with placements and redistributions, and once on one
+// rank, where redistributions vanish. The steps are chosen while the first is drawn, by trying and
+// keeping those that the builder accepts, and repeated for the second.
 #pragma once
 
 #include <megacpp/graph/letters.hpp>
@@ -30,8 +30,8 @@ struct random_source {
   }
 };
 
-/// Ops to put in the place of others: how a test breaks a rule or an adjoint without a hook in the
-/// library. Nodes are emitted again with the substitute, whose rule then decides.
+/// Ops that replace others. With them a test breaks a rule or an adjoint without a hook in the
+/// library: nodes are emitted again with the substitute, whose rule then decides.
 using substitution = std::map<const op_info*, const op_info*>;
 
 template <class F> auto emitted(builder& b, const substitution& swaps, F f) {
@@ -40,7 +40,7 @@ template <class F> auto emitted(builder& b, const substitution& swaps, F f) {
   auto result = f();
   if (swaps.empty()) return result;
   const std::vector<node> made(b.g.nodes + nodes, b.g.nodes + b.g.node_count);
-  int kept = values; // inputs that came before the nodes
+  int kept = values; // inputs that came before the nodes stay
   while (kept < b.g.value_count && b.g.values[kept].is == role::input) ++kept;
   b.g.node_count = nodes, b.g.value_count = kept, b.g.wrong = wrong;
   for (node n : made) {
@@ -51,7 +51,7 @@ template <class F> auto emitted(builder& b, const substitution& swaps, F f) {
   return result;
 }
 
-/// What a value that enters a graph holds.
+/// The kind of contents of a value that enters a graph.
 enum class content : std::uint8_t {
   stream,
   parameter,
@@ -67,10 +67,10 @@ enum class content : std::uint8_t {
 
 struct leaf {
   content what = content::parameter;
-  std::vector<extent> dims; ///< global
-  std::int64_t range = 0; ///< tokens, labels and rows are below it; positions and slots begin there
+  std::vector<extent> dims; ///< global extents
+  std::int64_t range = 0; ///< tokens, labels and rows are below it; positions and slots begin at it
   bool frozen = false;
-  order indexed = order::contiguous; ///< rows: of the dim that they count
+  order indexed = order::contiguous; ///< rows: order of the dim that they count
 
   bool whole_number() const { return what != content::stream && what != content::parameter; }
   integer_kind kind() const {
@@ -98,8 +98,8 @@ struct move {
   place to;
 };
 
-/// An operand of a step: an earlier value or a new leaf, and the redistributions that bring it into
-/// place.
+/// An operand of a step: an earlier value or a new leaf, with the redistributions that bring it
+/// into place.
 struct operand {
   int value = -1; ///< index in drawing::values; -1: a new leaf
   leaf made;
@@ -116,10 +116,10 @@ struct step {
 
 struct drawing {
   builder b;
-  int dp = 1;            ///< true size of dp where the graph does not know it
+  int dp = 1;            ///< size of dp, which the graph may not know
   bool one_rank = false; ///< dims are stored in their natural order
   substitution swaps;
-  std::vector<value_id> values; ///< everything drawn, in the same order on the mesh and on one rank
+  std::vector<value_id> values; ///< all drawn values, in one order on the mesh and on one rank
   std::vector<value_id> leaves;
 
   explicit drawing(const mesh& m) : b(m) {}
@@ -132,7 +132,7 @@ struct drawing {
     return {b.g.node_count,   b.g.value_count, b.g.parameter_count,
             b.g.region_count, values.size(),   leaves.size()};
   }
-  /// Building only appends, so a failed try is undone by counting back.
+  /// Undoes a failed try: building only appends, so the counts are set back.
   void back(const mark& m) {
     b.g.node_count = m.nodes, b.g.value_count = m.values, b.g.parameter_count = m.parameters;
     b.g.region_count = m.regions;
@@ -142,7 +142,7 @@ struct drawing {
   bool sound() const { return b.g.wrong.code == fault::none; }
 
   const value& at(int drawn) const { return b.g.at(values[static_cast<std::size_t>(drawn)]); }
-  /// The global extents of something drawn.
+  /// Returns the global extents of a drawn value.
   std::vector<extent> extents(int drawn) const {
     std::vector<extent> e;
     const value& v = at(drawn);
@@ -193,7 +193,7 @@ struct drawing {
     return id;
   }
 
-  /// Draws one step; returns the index of its first result.
+  /// Draws one step, and returns the index of its first result.
   int draw(const step& s) {
     std::vector<var> in;
     for (const operand& o : s.operands) {
@@ -212,9 +212,9 @@ struct drawing {
   }
 };
 
-/// Draws steps with random placements: for every axis apart, operand placements are drawn until the
-/// op's rule accepts them on a mesh of that axis alone; then the redistributions that lead there
-/// are tried in random order, with detours, until the builder accepts the whole.
+/// Draws steps with random placements. For every axis by itself, placements of the operands are
+/// drawn until the op's rule accepts them on a mesh of that axis alone. Then redistributions that
+/// lead there are tried in random order, with detours, until the builder accepts all of them.
 struct placer_at_random {
   random_source& random;
   drawing& d;
@@ -231,7 +231,7 @@ struct placer_at_random {
     return o.value >= 0 ? d.extents(o.value) : o.made.dims;
   }
 
-  /// Where redistributions can bring an operand on one axis.
+  /// Returns the places to which redistributions can bring an operand on one axis.
   std::vector<place> reachable(const operand& o, axis a) const {
     const bool sized = d.b.g.ranks.sized(a);
     std::vector<place> cut;
@@ -282,8 +282,8 @@ struct placer_at_random {
     return trial.g.wrong.code == fault::none;
   }
 
-  /// Places of all operands on one axis, or nothing when no try was accepted. Half of the operands
-  /// follow a theme, so that what belongs together is often cut together.
+  /// Returns places of all operands on one axis, or nothing if no try was accepted. Half of the
+  /// operands follow a theme, so that operands that belong together are often cut alike.
   std::vector<place> draw_places(axis a, const std::vector<operand>& operands,
                                  const emission& emit) {
     std::vector<std::vector<place>> can;
@@ -315,14 +315,14 @@ struct placer_at_random {
     return {};
   }
 
-  /// Moves on one axis from one place to another, sometimes by a detour.
+  /// Returns the moves on one axis from one place to another, sometimes by a detour.
   std::vector<move> path(const operand& o, axis a, place from, place to, double detour) {
     std::vector<move> out;
     const auto go = [&](place p) {
       if (from.s == p.s && from.d == p.d) return;
       if (!redistributes(from, p, false)) {
         const std::vector<extent> e = dims_of(o);
-        if (e.empty()) return; // nothing to slice a scalar along
+        if (e.empty()) return; // a scalar cannot be cut
         out.push_back({a, S(random.pick(e).d)});
       }
       out.push_back({a, p});
@@ -336,7 +336,8 @@ struct placer_at_random {
     go(to);
     return out;
   }
-  /// Where a new leaf is stored when it is to be used at `goal`: parameters invariant or sharded.
+  /// Returns the place where a new leaf is stored that is used at `goal`: parameters are invariant
+  /// or sharded.
   place stored_for(const operand& o, axis a, place goal) {
     const bool sized = d.b.g.ranks.sized(a), free = o.made.what != content::parameter;
     std::vector<place> from;
@@ -366,7 +367,7 @@ struct placer_at_random {
     for (std::size_t t : turns) o.moves.push_back(by_axis[t][next[t]++]);
   }
 
-  /// Draws the step with placements of its own choice; -1 if none was found.
+  /// Draws the step with random placements; returns -1 if none was found.
   int apply(std::vector<operand> operands, const emission& emit) {
     std::vector<placement> goal(operands.size());
     for (axis a : live_axes()) {
@@ -388,7 +389,7 @@ struct placer_at_random {
     }
     return -1;
   }
-  /// Redistributes something drawn along one axis.
+  /// Redistributes a drawn value along one axis.
   int wander(int drawn) {
     const std::vector<axis> live = live_axes();
     if (live.empty() || drawn < 0) return drawn;

@@ -18,7 +18,7 @@ inline mc::options options_of(const flag_values& flags) {
   return o;
 }
 
-/// Text of 101 different bytes, none above 100.
+/// Returns a text of 101 different bytes, none above 100.
 inline std::string text_of_101_bytes() {
   std::string t;
   for (unsigned i = 0, x = 1; i < 6000; ++i)

@@ -1,15 +1,16 @@
-// A CPU whose memory opens, as if it lay on a GPU, only where a device computes and copies: in the
-// bodies that a kernel starts, in its slots, a product and the device's own functions. Elsewhere the
-// pages are closed: a look at them is SIGSEGV, and the op is named whose kernel it was. What ranks
-// move of it they get by these functions.
+// A CPU whose memory behaves as if it lay on a GPU: its pages are open only while the device
+// computes and copies, that is, in the bodies that a kernel starts, in its slots, in a product and
+// in the device's own functions. At other times the pages are closed: reading them raises SIGSEGV,
+// and the op is named whose kernel it was. Exchanges between ranks move the memory by the same
+// functions.
 //
-// A device that defers keeps bodies, products, fills, writes, mirrors and events in a queue for each
-// lane, and does them in order when somebody reads, waits for an event, runs slots or exchanges: of
-// several lanes that could go on, one that chance chooses. The stack on which a kernel was called is
-// overwritten before.
+// A device that defers keeps bodies, products, fills, writes, mirrors and events in a queue for
+// each lane. It works on them in order when somebody reads, waits for an event, runs slots or
+// exchanges; among several lanes that could go on, chance decides. The stack on which a kernel was
+// called is overwritten before.
 //
-// What is not seen: a body or a product that reads memory of the host which is still there, and
-// whatever runs in slots.
+// The device does not notice a body or a product that reads memory of the host which is still
+// there, nor the accesses of code in slots.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
@@ -41,8 +42,8 @@
 
 namespace mc_test {
 
-/// While one lives, a look at the memory of a guarded device tells whose it was before the process
-/// ends. One at a time.
+/// Names the owner of a guarded device's memory when it is read at a wrong time, before the process
+/// ends, while the object lives. There is one object at a time.
 class looks_are_told {
 public:
   looks_are_told() {
@@ -63,17 +64,18 @@ private:
   static void on_fault(int, siginfo_t*, void*);
 };
 
-/// What a guarded device has done.
+/// Counts of the work of a guarded device.
 struct device_counts {
-  std::map<std::string, std::int64_t> launched; ///< by op
+  std::map<std::string, std::int64_t> launched; ///< launches of each op
   std::int64_t bodies = 0, products = 0, slots = 0, copies = 0, mirrors = 0, waits = 0;
-  std::int64_t exchanges = 0, exchanged = 0; ///< that ranks have started, and bytes handed in
-  std::set<std::string> idle;                ///< ops of which a launch has started nothing
+  std::int64_t exchanges = 0, exchanged = 0; ///< exchanges that ranks have started, and bytes
+                                             ///< handed in
+  std::set<std::string> idle;                ///< ops with a launch that started nothing
 };
 
 class guarded_device;
 
-/// Comes when its lane has come to it.
+/// An event of a guarded device, which comes when its lane reaches it.
 class guarded_event final : public mc::event {
 public:
   explicit guarded_event(guarded_device& on) : on_(on) {}
@@ -111,12 +113,12 @@ public:
   void wait(mc::event& e) override;
   void finish() override;
 
-  /// Does what f does with the memory open: now, or when the device settles.
+  /// Calls f with the memory open, now or when the device settles.
   void later(std::function<void()> f);
 
 private:
   friend class guarded_device;
-  /// What is done when nothing has to be waited for, or the event has come.
+  /// Work of a lane. It is done when no event has to be waited for, or when the event has come.
   struct started {
     std::function<void()> what;
     const guarded_event* behind = nullptr;
@@ -132,20 +134,20 @@ public:
   explicit guarded_device(mc::product_type products, int threads = 0,
                           mc::product_rows rows = mc::product_rows::together)
       : below_(products, threads, rows) {}
-  /// To be said before anything is done.
+  /// Defers all work from now on. It is called before any work.
   void defer() { deferring_ = true; }
-  /// From now on the kernel of this op looks at the first byte of the memory, before it starts
-  /// anything or when it has started all.
+  /// Makes the kernel of this op read the first byte of the memory, before it starts anything or
+  /// when it has started all.
   void look_in(std::string op, bool at_end) { looks_in_ = std::move(op), looks_at_end_ = at_end; }
-  /// From now on f(node) is called before each launch, outside of it.
+  /// Calls f(node) before each launch from now on, outside of it.
   void before_launches(std::function<void(const mc::node&)> f) { before_ = std::move(f); }
-  /// From now on mirrors are not what the device has.
+  /// Makes mirrors differ from the device's values from now on.
   void break_mirrors() { breaks_mirrors_ = true; }
   const device_counts& counts() const { return counts_; }
 
   ~guarded_device() override { ::munmap(held_, room); }
 
-  /// What is reserved lies together, so that one call opens and closes it; none of it twice.
+  /// Reserves memory side by side, so that one call opens and closes it, and never twice.
   std::byte* reserve(std::int64_t bytes, const char* what, const char* remedy) override {
     std::byte* const p = held_ + size_;
     size_ += (bytes + page - 1) / page * page;
@@ -167,7 +169,7 @@ public:
     in_host_memory::read(to_host, from, bytes);
     last_read_ = from;
   }
-  /// A copy, as of memory that the host cannot see at all.
+  /// Returns a copy, as for memory that the host cannot see at all.
   std::byte* open(std::byte* p, std::int64_t bytes) override {
     auto* const seen = new std::byte[static_cast<std::size_t>(bytes)];
     read(seen, p, bytes);
@@ -198,9 +200,9 @@ public:
     return below_.table(type, std::move(key), count, fill);
   }
 
-  /// Of a region.
+  /// Returns the largest number of trips of a region.
   std::int32_t most_trips() const { return most_trips_; }
-  /// What read() was asked for last: an address that the host must not follow.
+  /// Returns the address that read() was last called with, which the host must not follow.
   const std::byte* last_read() const { return last_read_; }
 
 private:
@@ -210,7 +212,7 @@ private:
   friend class guarded_event;
   friend class guarded_lane;
 
-  /// All memory is open while there is one; several threads may copy at once.
+  /// Keeps all memory open while it lives. Several threads may copy at once.
   struct opening {
     const guarded_device& of;
     explicit opening(const guarded_device& d) : of(d) { of.count_opening(1); }
@@ -221,10 +223,10 @@ private:
   void count_opening(int more) const {
     const std::scoped_lock lock(mutex_);
     opened_ += more;
-    if (opened_ == std::max(more, 0)) protect(); // the first, or the last
+    if (opened_ == std::max(more, 0)) protect(); // the first opening, or the last
   }
 
-  /// Does all that has been started.
+  /// Does all work that was started.
   void settle() const {
     while (true) {
       std::function<void()> one;
@@ -254,7 +256,7 @@ private:
   }
   [[gnu::noinline]] void look() const { looked_ = *static_cast<volatile std::byte*>(held_); }
 
-  /// The launch of this thread.
+  /// The launch that this thread is in.
   struct launching {
     launching(const guarded_device& on, const mc::op_info& op) {
       if (launched_ != nullptr) throw std::logic_error("a launch within a launch");
@@ -268,7 +270,7 @@ private:
     ~launching() { launched_ = nullptr; }
   };
 
-  /// How often something was started on the device.
+  /// Returns how often work was started on the device.
   std::int64_t started() const {
     const device_counts& c = counts_;
     return c.bodies + c.products + c.slots + c.copies + c.exchanges;
@@ -277,14 +279,14 @@ private:
     const auto* const at = static_cast<const std::byte*>(p);
     return at >= held_ && at < held_ + size_;
   }
-  /// Opens and closes all pages as the state asks. The mutex is held.
+  /// Opens or closes all pages, as the state demands. The caller holds the mutex.
   void protect() const {
     const int how = opened_ > 0 ? PROT_READ | PROT_WRITE : PROT_NONE;
     if (size_ > 0 && ::mprotect(held_, static_cast<std::size_t>(size_), how) != 0) std::abort();
   }
 
-  /// A product opens the memory while it computes. The rows of parts are of the host, as a library
-  /// of a GPU wants them.
+  /// A product that opens the memory while it computes. The rows of parts are on the host, as for a
+  /// GPU's library.
   class opened_product final : public mc::prepared_product {
   public:
     opened_product(const guarded_device& on, const mc::prepared_product& of) : on_(on), of_(of) {
@@ -344,13 +346,13 @@ private:
   std::string looks_in_;
   mutable std::byte looked_{};
   std::function<void(const mc::node&)> before_;
-  mutable std::mutex queue_mutex_; ///< of the queues of all lanes
+  mutable std::mutex queue_mutex_; ///< protects the queues of all lanes
   mutable std::minstd_rand chance_;
   std::vector<guarded_lane*> lanes_;
   mc::cpu below_; ///< computes products, and makes tables
   guarded_lane lane_{*this};
   mutable device_counts counts_;
-  std::map<const mc::node*, std::int32_t> trips_; ///< of the nodes of the region that runs
+  std::map<const mc::node*, std::int32_t> trips_; ///< trips of the nodes of the region that runs
   std::int32_t most_trips_ = 0;
   mutable std::atomic<const std::byte*> last_read_ = nullptr;
 };
@@ -454,7 +456,7 @@ inline void guarded_lane::wait(mc::event& e) {
 }
 
 inline void looks_are_told::on_fault(int, siginfo_t*, void*) {
-  ::sigaction(SIGSEGV, &before(), nullptr); // the instruction faults again
+  ::sigaction(SIGSEGV, &before(), nullptr); // restores the handler: the instruction faults again
   const mc::op_info* const op = guarded_device::launched_;
   const char* const words[] = {"the kernel of ", op != nullptr ? op->name : "nothing",
                                " looks at the memory of a device on the host\n"};
@@ -462,7 +464,7 @@ inline void looks_are_told::on_fault(int, siginfo_t*, void*) {
     if (::write(STDERR_FILENO, w, std::strlen(w)) < 0) return;
 }
 
-/// Hosts beside a guarded device: none of its memory goes over them.
+/// A communicator of hosts that refuses memory of the guarded device.
 class hosts_beside_device final : public mc::communicator {
 public:
   hosts_beside_device(mc::communicator& below, const guarded_device& on)
@@ -486,12 +488,12 @@ private:
   const guarded_device& on_;
 };
 
-/// Ranks whose memory is that of guarded devices, which it gets at by the device's own functions:
-/// what they hand in is read as late as may be, when the rank waits for an exchange of ranks, and what
-/// they get is written when it waits for that. Until then `out` holds what is of no use.
+/// Ranks that exchange memory of guarded devices by the device's own functions. A rank's input is
+/// read as late as possible, when it waits for an exchange of ranks, and its output is written when
+/// it waits for that exchange. Until then `out` holds no useful values.
 class ranks_of_device final : public mc::communicator {
 public:
-  /// `hosts`: plain ones, of this rank.
+  /// `hosts`: a plain communicator of this rank.
   ranks_of_device(mc::communicator& hosts, guarded_device& on)
       : communicator(hosts.ranks(), hosts.rank(), mc::plane::ranks, hosts.bits()),
         below_(hosts.make_ranks(staging_)),
@@ -506,8 +508,8 @@ private:
     mc::exchange x;
     std::vector<std::int64_t> gives, takes;
     std::vector<std::byte> in, out;
-    std::unique_ptr<mc::event> reached; ///< the lane has come to the start
-    mc::ticket of;                      ///< below, once it is started there
+    std::unique_ptr<mc::event> reached; ///< comes when the lane has reached the start
+    mc::ticket of;                      ///< ticket of the communicator below
     bool started = false;
   };
 
@@ -540,7 +542,7 @@ private:
     below_->wait(staging_.main_lane(), at->of);
     if (!at->out.empty())
       on.write(static_cast<std::byte*>(at->x.out), at->out.data(), std::ssize(at->out));
-    events_.push_back(std::move(at->reached)); // whose end would wait for the device
+    events_.push_back(std::move(at->reached)); // reused: an event's end would wait for the device
     started_.erase(at);
   }
   std::size_t finish_any(std::span<const mc::ticket>) override { return 0; }
@@ -559,8 +561,8 @@ private:
   mc::cpu staging_{std::unique_ptr<mc::product_source>(), 1};
   std::unique_ptr<mc::communicator> below_;
   guarded_device& on_;
-  std::list<record> started_;                      ///< in their order
-  std::vector<std::unique_ptr<mc::event>> events_; ///< of exchanges that are over
+  std::list<record> started_;                      ///< exchanges in the order of their starts
+  std::vector<std::unique_ptr<mc::event>> events_; ///< events of exchanges that are over
   std::int64_t number_ = 0;
 };
 

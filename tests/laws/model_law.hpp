@@ -1,5 +1,5 @@
-// The law over the parts of a model: on simulated ranks, before and after the passes of a program,
-// they compute what they compute on one rank.
+// The law for the parts of a model: on simulated ranks, before and after the passes of a program,
+// they compute the same as on one rank.
 #pragma once
 
 #include "comparison.hpp"
@@ -31,8 +31,8 @@ inline content content_of(const value& v) {
   }
 }
 
-/// The same part on a mesh and on one rank, with all samples there. `room`: of the caches of a
-/// generation graph; 0: a training graph.
+/// Returns a part drawn on a mesh and on one rank, which has all samples. `room`: tokens in the
+/// caches of a generation graph; 0: a training graph.
 template <class Model> std::unique_ptr<sample> drawn(const Model& m, const layout& l, int dp,
                                                      part_kind part, bool packed, int kind,
                                                      int room = 0) {
@@ -48,7 +48,7 @@ template <class Model> std::unique_ptr<sample> drawn(const Model& m, const layou
   s->ranks.size[static_cast<unsigned>(axis::etp)] = l.expert_tp();
   setup many, one;
   many.ranks = l;
-  many.batch = {2, 24, packed, 1 << 20}; // whatever tokens choose, one round
+  many.batch = {2, 24, packed, 1 << 20}; // one round, whatever experts the tokens choose
   one.batch = {2 * dp, 24, packed, 1 << 20};
   many.precision = one.precision = dtype::f64;
   if (room > 0)
@@ -78,7 +78,7 @@ template <class Model> std::unique_ptr<sample> drawn(const Model& m, const layou
       if (x.at[axis::dp].is_shard(l_.dims.back().d)) l_.dims.back().n *= dp;
     }
     l_.range = l_.what == content::row ? 24
-               : x.from == feed::slots ? 5 // tokens before these
+               : x.from == feed::slots ? 5 // number of tokens before these
                : l_.what == content::positions || l_.what == content::order ? 0
                                                                             : m.vocabulary;
     s->leaves.push_back(l_);
@@ -108,7 +108,7 @@ template <class Model> void check(const Model& m, const layout& l, int dp, part_
                                         << l.sequence_parallel << " packed " << packed) {
     const auto s = drawn(m, l, dp, part, packed, kind);
     const graph forward = s->meshed.b.g;
-    if (part == part_kind::logits) { // generation: no backward pass
+    if (part == part_kind::logits) { // generation has no backward pass
       s->of_meshed = s->of_single = gradients::none();
       comparison against(*s, 1);
       BOOST_TEST(against.difference(forward) == "");
@@ -134,7 +134,7 @@ template <class Model> void check(const Model& m, const layout& l, int dp, part_
       ++t.graphs;
     }
     for (const parameter_info& p : derived.parameters)
-      if (p.tied) return; // its gradient is finished by the part that declares it
+      if (p.tied) return; // another part finishes the gradient
     const registry r = make_registry(std::array<const graph*, 1>{&derived}, std::array{1});
     const graph update = update_graph(r, derived.ranks, dtype::f64);
     BOOST_TEST_REQUIRE((update.wrong.code == fault::none), describe(update));

@@ -1,5 +1,5 @@
-// The kernel of one node on one rank. Every operand and output lies in an allocation of its own, so
-// that AddressSanitizer sees one element too far.
+// The kernel of one node on one rank. Every operand and output has an allocation of its own, so
+// that AddressSanitizer finds an access to one element too many.
 #pragma once
 
 #include "plain_loss.hpp"
@@ -24,7 +24,7 @@ inline double rounded(double x, dtype t) {
   }
 }
 
-/// Exactly the bytes of one value.
+/// Memory of exactly the bytes of one value.
 class bytes {
 public:
   explicit bytes(std::int64_t n) : size_(static_cast<std::size_t>(n)) {
@@ -75,7 +75,8 @@ private:
   std::unique_ptr<std::byte, release> data_;
 };
 
-/// Memory of exactly the size that is asked for, so that a sanitizer sees what goes beyond it.
+/// A memory space that reserves exactly the size that is asked for, so that a sanitizer finds
+/// accesses beyond it.
 class exact_memory final : public in_host_memory<memory_space> {
 public:
   std::byte* reserve(std::int64_t n, const char*, const char*) override {
@@ -85,7 +86,7 @@ public:
   void release(std::byte* p, std::int64_t) override { ::operator delete(p); }
 };
 
-/// Where a node runs, and the memory of its values.
+/// The device that runs a node, and the memory of the node's values.
 class node_kernel {
 public:
   run_constants constants{.clip = plain::clip_at};
@@ -95,7 +96,7 @@ public:
 
   explicit node_kernel(int threads = 2) : device_(product_type::widened, threads) {}
 
-  /// Memory for the operands and outputs of this node.
+  /// Makes memory for the operands and outputs of this node.
   void place(const graph& g, const node& n) {
     held_.clear(), inputs_.clear();
     const auto add = [&](value_id v) {
@@ -109,14 +110,14 @@ public:
     for (value_id v : n.in) add(v);
     for (value_id v : n.out) add(v);
   }
-  /// From now on `out` lies where `in` does. Returns what it held.
+  /// Lets `out` use the memory of `in` from now on, and returns its former memory.
   bytes take_over(value_id out, value_id in) {
     plan_->at[static_cast<unsigned>(out)] = plan_->at[static_cast<unsigned>(in)];
     bytes was = std::move(held_.at(out));
     held_.at(out) = bytes(1);
     return was;
   }
-  /// `operand(k)` is the data of operand k; what accumulates starts at zero.
+  /// Runs the node. `operand(k)` is the data of operand k; outputs that accumulate start at zero.
   template <class F> void run(const graph& g, const node& n, F operand) {
     for (value_id v : n.out)
       if (v >= 0) held_.at(v).fill(n.op->accumulates ? 0 : 0xff);
@@ -139,7 +140,7 @@ public:
   array get(const graph& g, value_id v) const {
     return at(v).get(local_size(g.ranks, g.at(v)).n, g.at(v).type);
   }
-  /// How output k differs from what it should be; nothing if it does not.
+  /// Returns how output k differs from the expected values; "" if it does not.
   std::string difference(const graph& g, const node& n, unsigned k, const array& want) const {
     const array got = get(g, n.out[k]);
     if (want.size() != got.size()) return "the plain loops give another size";
@@ -154,7 +155,7 @@ public:
   }
 
 private:
-  /// What the host has of an operand that its kernel sees.
+  /// Copies an operand that the kernel reads on the host to its mirror.
   void mirror_seen(const graph& g, const node& n) {
     plan_->mirror_count = 0;
     if (n.op->seen < 0) return;
@@ -166,7 +167,7 @@ private:
     std::memcpy(mirror_->data(), held_.at(v).data(), static_cast<std::size_t>(size));
     frame_.set(space::mirror, mirror_->data());
   }
-  /// Of the largest element.
+  /// Returns the tolerance, relative to the largest element.
   static double tolerance(const graph& g, const node& n) {
     dtype coarsest = dtype::f64;
     for (value_id v : n.in)

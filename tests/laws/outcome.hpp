@@ -1,4 +1,4 @@
-// What some steps on ranks that are threads leave, to be compared with one rank's.
+// The results of some steps on ranks that are threads, to be compared with those of one rank.
 #pragma once
 
 #include <boost/test/unit_test.hpp>
@@ -18,8 +18,8 @@
 
 namespace test {
 
-/// The micro-batch of a number, tokens below 64 of which some have no label; packed, of documents of
-/// uneven lengths. Or those of several numbers, which follow each other.
+/// The micro-batch with a number: tokens below 64, some of them without a label; packed, with
+/// documents of uneven lengths. Or the micro-batches of several numbers, one behind the other.
 struct batches {
   std::vector<std::int32_t> tokens, labels, positions, documents;
   int micro;
@@ -48,10 +48,11 @@ struct batches {
   }
 };
 
-/// Losses and norms, which every rank tells, and the model's weights.
+/// The losses and norms, which every rank knows, and the model's weights.
 struct outcome {
   std::vector<double> numbers;
-  std::map<std::string, std::vector<double>> weights; ///< by parameter, in natural order
+  std::map<std::string, std::vector<double>> weights; ///< weights of each parameter, in natural
+                                                      ///< order
 };
 
 struct how {
@@ -59,10 +60,10 @@ struct how {
   int steps = 4;
   double rate = 1e-2;
   bool together = false;  ///< all micro-batches are one
-  bool one_token = false; ///< again and again, which always goes to the same experts
+  bool one_token = false; ///< one token, which always goes to the same experts
 };
 
-/// What ranks compute on, and how they get at each other.
+/// The device that ranks compute on, and the communicator between them.
 struct on_cpus {
   using device = mc::cpu;
   static std::unique_ptr<device> make_device() {
@@ -73,8 +74,8 @@ struct on_cpus {
   }
 };
 
-/// Of steps of so many micro-batches, divided among dp replicas. Ranks that hold one element hold
-/// the same.
+/// Returns the outcome of steps of `micros` micro-batches, divided among dp replicas. Ranks that
+/// hold the same element must agree on it.
 template <class On = on_cpus, class Model>
 outcome outcome_of(const Model& m, const mc::setup& s, int dp, int micros, const how& h = {}) {
   const mc::interpreted_program<Model, typename On::device> p(m, s, "ranks");
@@ -91,7 +92,7 @@ outcome outcome_of(const Model& m, const mc::setup& s, int dp, int micros, const
     run.numbers().learning_rate = h.rate, run.numbers().clip = h.clip,
     run.numbers().weight_decay = 0.1;
     if (s.precision != mc::dtype::f64)
-      run.numbers().epsilon = 1e-6; // a whole step of no rounding error
+      run.numbers().epsilon = 1e-6; // rounding errors must not make a whole step
     std::vector<mc::batch_view> mine;
     const int each = h.together ? 1 : micros / dp,
               first = c.coordinate()[static_cast<unsigned>(mc::axis::dp)] * each;
@@ -137,7 +138,7 @@ outcome outcome_of(const Model& m, const mc::setup& s, int dp, int micros, const
   return all[0];
 }
 
-/// Losses and norms relatively, weights absolutely.
+/// Requires that losses and norms agree relatively, and weights absolutely.
 inline void close_to(const outcome& got, const outcome& want, double tolerance,
                      const std::string& name) {
   for (std::size_t i = 0; i < want.numbers.size(); ++i)
@@ -148,10 +149,10 @@ inline void close_to(const outcome& got, const outcome& want, double tolerance,
   for (const auto& [parameter, w] : want.weights) {
     const auto at = got.weights.find(parameter);
     BOOST_REQUIRE(at != got.weights.end());
-    BOOST_REQUIRE(at->second.size() >= w.size()); // a vocabulary may be padded to more rows
+    BOOST_REQUIRE(at->second.size() >= w.size()); // padding may add rows to a vocabulary
     double most = 0;
     for (std::size_t i = 0; i < w.size(); ++i) {
-      const double apart = std::abs(at->second[i] - w[i]); // not a number: nobody holds it
+      const double apart = std::abs(at->second[i] - w[i]); // not a number: no rank holds it
       most = apart > most || std::isnan(apart) ? apart : most;
     }
     BOOST_TEST(most <= tolerance, name << ": " << parameter << " differs by " << most);

@@ -1,4 +1,4 @@
-// Attention in plain loops and double: every score of every query, no tiles.
+// Attention in plain loops and double: every score of every query, without tiles.
 #pragma once
 
 #include "plain_rows.hpp"
@@ -9,7 +9,7 @@
 
 namespace mc::laws::plain {
 
-/// One query row against the keys that it sees, with the softmax of their scores.
+/// A query row with the keys that it sees, and the softmax of their scores.
 struct heads_of {
   block q, k;
   double scale;
@@ -56,12 +56,13 @@ struct heads_of {
       return false;
     return q_document == nullptr || (*q_document)[qi] == (*k_document)[kj];
   }
-  /// A key that a query sees, and the share of its value.
+  /// A key that a query sees, and the weight of its value.
   struct seen {
     int64_t j;
     double p;
   };
-  /// The keys that row i sees, with the softmax of their scores, and the scores' log-sum-exp.
+  /// Returns the keys that row i sees, with the softmax of their scores, and the scores'
+  /// log-sum-exp.
   std::vector<seen> softmax(int64_t b, int64_t i, int64_t a, double& lse) const {
     std::vector<seen> keys_seen;
     double top = -std::numeric_limits<double>::infinity(), sum = 0;
@@ -75,7 +76,7 @@ struct heads_of {
       top = std::max(top, score);
     }
     lse = top;
-    if (!std::isfinite(top)) return {}; // it sees no key
+    if (!std::isfinite(top)) return {}; // the query sees no key
     for (seen& x : keys_seen) sum += x.p = std::exp(x.p - top);
     for (seen& x : keys_seen) x.p /= sum;
     lse = top + std::log(sum);
@@ -126,8 +127,8 @@ inline void attention_grad(
   });
 }
 
-/// q, k, v, keys, values, slots -> o. The caches are operands that simulated ranks hold: this works
-/// on copies.
+/// q, k, v, keys, values, slots -> o. The caches are operands that simulated ranks hold, so this
+/// works on copies.
 inline void cached_attention(node_task& t) {
   const block q = t.in_block(0), k = t.in_block(1), cache = t.in_block(3);
   need(k.local[0] == q.local[0] && k.local[1] == q.local[1] && k.local[3] == q.local[3] &&

@@ -1,4 +1,4 @@
-// Mixtures of experts in plain loops and double: the router on one rank; dispatch and combine over
+// Mixtures of experts in plain loops and double: the router on one rank, dispatch and combine over
 // all ranks, as an all-to-all would move their rows.
 #pragma once
 
@@ -98,7 +98,7 @@ inline void router_statistics_grad(node_task& t) { // ds, dz, l
     }
   }
 }
-/// E c_e / (choices of its group): how many times its share an expert has been chosen.
+/// E c_e / (choices of its group): the choices of an expert, relative to an even number.
 inline double times_its_share(const array& counts, std::size_t i, std::int64_t experts) {
   const std::size_t n = at(experts), first = i / n * n;
   double choices = 0;
@@ -120,7 +120,8 @@ inline void router_loss_grad(node_task& t) { // dL, c -> ds, dz
 
 // --- experts -------------------------------------------------------------------------------------
 
-/// The expert of a row, by counts (E, sequences), among the `mine` of the rank; -1: an unused row.
+/// Returns the expert of a row among the `mine` of the rank, by counts (E, sequences); -1: an
+/// unused row.
 inline int64_t expert_of(node_task& t, int64_t row, int64_t mine) {
   const array& counts = t.in(2);
   const int64_t sequences = t.in_block(2).last(), first = t.w.coordinate(t.rank, axis::ep) * mine;
@@ -171,14 +172,14 @@ inline void scale_rows_weight_grad(node_task& t) { // dy, x, w
 
 // --- crossings -----------------------------------------------------------------------------------
 
-/// The rank at these coordinates of the expert mesh.
+/// Returns the rank at these coordinates of the expert mesh.
 inline int expert_rank(const world& w, int edp, int ep, int etp) {
   return (edp * w.of(axis::ep) + ep) * w.of(axis::etp) + etp;
 }
 inline block block_on(const machine& m, value_id v, int rank) {
   return block_of(m.w, m.g.ranks, m.g.at(v), rank);
 }
-/// f(rank that sends, number of the choice there, expert) in the order of a group's rows.
+/// Calls f(rank that sends, number of the choice there, expert) in the order of a group's rows.
 template <class F> void for_choices(const machine& m, value_id experts, int edp, F f) {
   for (int rank = 0; rank < m.w.ranks(); ++rank) {
     if (m.w.coordinate(rank, axis::edp) != edp) continue;
@@ -186,8 +187,8 @@ template <class F> void for_choices(const machine& m, value_id experts, int edp,
     for (int64_t i = 0; i < length(chosen); ++i) f(rank, i, whole_number(chosen[at(i)]));
   }
 }
-/// Which choices their experts drop, by rank and number: those behind the first `capacity` of a
-/// micro-batch, which are sorted by their tokens' place in it.
+/// Returns the choices that their experts drop, by rank and number: those behind the first
+/// `capacity` of a micro-batch, sorted by their tokens' positions in it.
 inline std::set<std::pair<int, int64_t>> dropped_choices(const machine& m, value_id experts,
                                                          int64_t capacity) {
   std::map<std::tuple<int, int64_t>, std::pair<int, int64_t>> sorted; // by replica and place
@@ -240,7 +241,7 @@ inline void expert_rows(machine& m, const node& n) { // experts, [all] -> row, c
     m.give(n.out[2], rank, {1.0});
   }
 }
-/// What one choice moves: elements [first, first + count) of the sender's value, and of a row.
+/// The elements that one choice moves: [first, first + count) of the sender's value, and of a row.
 struct parcel {
   int64_t first, count;
 };
@@ -248,7 +249,7 @@ inline parcel parcel_of(const value& sent, int64_t choice, int64_t k) {
   if (sent.back().d == dim::choices) return {choice, 1};
   return {choice / k * sent.back().n, sent.back().n};
 }
-// Of the first round: rows of later ones are not in it.
+// Dispatches the rows of the first round; rows of later rounds are not in it.
 inline void dispatch(machine& m, const node& n) { // x, experts, row, counts -> rows
   const int64_t round = n.attr.as<op::crossing_attributes>().rows;
   const int ep = m.w.of(axis::ep), etp = m.w.of(axis::etp);

@@ -12,7 +12,7 @@ namespace mc::laws::plain {
 
 // --- loss ----------------------------------------------------------------------------------------
 
-/// Logits of row m over this rank's rows of w; -inf for padding.
+/// Returns the logits of row m over this rank's rows of w; -inf for padding.
 inline array logits_of(const node_task& t, int x, int w, int64_t words, int64_t m) {
   const block table = t.in_block(w);
   const int64_t h = table.local[1];
@@ -106,13 +106,13 @@ inline void clip_factor(node_task& t) { // token count, loss, sums of squares ->
   t.out(0)[0] = std::min(1.0, clip_at / (norm + 1e-6)) / count;
   t.out(1)[0] = norm;
 }
-/// Changes its operands in place; here every element counts as broken, so that their number shows
-/// whether all ranks together saw each once.
+/// Changes its operands in place. Every element counts as broken, so that the count shows whether
+/// all ranks together saw each element once.
 inline void adamw(node_task& t) {
   for (int k = 1; k < 5; ++k) need(t.in(k).size() == t.in(0).size(), "adamw");
   t.out(0)[0] = static_cast<double>(t.in(0).size());
 }
-/// Changes its operands in place, too, and counts nothing.
+/// Changes its operands in place and counts nothing.
 inline void balance_step(node_task& t) {
   for (int k = 1; k < 3; ++k) need(t.in(k).size() == t.in(0).size(), "balance_step");
 }

@@ -1,4 +1,4 @@
-// The table of all ops in plain loops and double, and the fused ones by the others.
+// The table of all ops in plain loops and double; fused ops are computed by the others.
 #pragma once
 
 #include "plain_attention.hpp"
@@ -12,7 +12,7 @@ namespace mc::laws::plain {
 // --- fused ops: their forms in op/, by the plain ops
 // ----------------------------------
 
-/// A node of another op on the same rank: operands and outputs of `t`, renamed.
+/// Makes a node of another op on the same rank, with operands and outputs of `t`.
 inline node_task renamed(node_task& t, const node& n) {
   node_task u{t.w, t.g, n, t.rank};
   for (unsigned k = 0; k < max_inputs; ++k)
@@ -42,7 +42,8 @@ inline void add_operand(node_task& t, int k) {
 inline void rms_norm_grad_add(node_task& t) { norm_grad(t, false), add_operand(t, 4); }
 inline void layer_norm_grad_add(node_task& t) { norm_grad(t, true), add_operand(t, 5); }
 inline void linear_input_grad_add(node_task& t) { linear_input_grad(t), add_operand(t, 2); }
-/// f of numbers that the task computes itself, with GELU's attributes in the place of the product's.
+/// Returns f of values that the task computes itself, with GELU's attributes in place of the
+/// product's.
 inline void gelu_behind(node_task& t, void (*f)(node_task&), array z, const array* second,
                         int out) {
   node n = t.n;
@@ -85,7 +86,7 @@ inline void vocabulary_loss(node_task& t) { // x, w, labels, dloss -> loss, coun
   }
 }
 
-/// What random graphs draw (laws/soundness).
+/// The ops that random graphs draw (laws/soundness).
 inline const implementations& dense() {
   static const implementations table{{&op::add, &add},
                                      {&op::sum, &add},
@@ -135,7 +136,7 @@ inline const implementations& dense() {
                                      {&op::redistribute, nullptr}};
   return table;
 }
-/// What random mixtures of experts draw (laws/experts).
+/// The ops that random mixtures of experts draw (laws/experts).
 inline const implementations& of_experts() {
   static const implementations table{{&op::route, &route},
                                      {&op::route_grad, &route_grad},

@@ -1,6 +1,6 @@
-// Ops in plain loops and double, one rank's part of it, straight from the equations in
-// op/*.hpp and independent of kernel/. Wherever an op needs to know which elements it holds
-// (embedding, vocabulary, dropout columns), it reads the block that the rank holds.
+// Ops in plain loops and double, for one rank's shard, straight from the equations in op/*.hpp and
+// independent of kernel/. An op that needs to know which elements the rank holds (embedding,
+// vocabulary, dropout columns) reads the rank's box.
 #pragma once
 
 #include "simulated_ranks.hpp"
@@ -33,7 +33,7 @@ inline void accumulate(node_task& t) {
   need(t.in(0).size() == t.out(0).size(), "accumulate");
   t.out(0) = t.in(0);
 }
-inline void cast(node_task& t) { // plain numbers have one type
+inline void cast(node_task& t) { // integers have one type here
   need(t.in(0).size() == t.out(0).size(), "cast");
   t.out(0) = t.in(0);
 }
@@ -261,10 +261,10 @@ inline void rope(node_task& t) { // x (..., D), positions (B, S)
       t.out(0)[at(row * d + i + d / 2)] = b * c + a * s;
     }
 }
-/// The mask of layer 0, straight from its definition in op/dropout.hpp.
+/// Returns the mask of layer 0, straight from its definition in op/dropout.hpp.
 inline void dropout(node_task& t) { // x (B, S, N) or (B, S, A, D), token_keys (B, S), seed, step
   const block x = t.in_block(0);
-  const int dims = t.value_in(1).rank; // of a token's number
+  const int dims = t.value_in(1).rank; // number of dims of token_keys
   const int64_t n = x.count(dims, x.rank);
   need(length(t.in(1)) * n == x.size() && x.rank > dims, "dropout");
   const auto seed = static_cast<std::uint64_t>(whole_number(t.in(2)[0])),

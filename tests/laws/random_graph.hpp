@@ -12,7 +12,7 @@
 
 namespace mc::laws {
 
-/// One random graph, drawn on a mesh and on one rank.
+/// A random graph, drawn on a mesh and on one rank.
 struct sample {
   world ranks;
   drawing meshed{mesh{}}, single{mesh{}};
@@ -31,7 +31,7 @@ public:
     s.meshed.swaps = swaps;
   }
 
-  /// Draws the forward graph on the mesh. False when it came to nothing.
+  /// Draws the forward graph on the mesh. Returns false if no graph came about.
   bool draw() {
     cur = stem();
     if (cur < 0) return false;
@@ -58,8 +58,8 @@ private:
   std::int64_t valid = 0;
   int cur = -1;
 
-  /// Now and then over stages of a pipeline, each of which has a graph of its own like this one, or
-  /// with experts, which `mixed` allows, over the same ranks.
+  /// Chooses the ranks: sometimes with stages of a pipeline, each of which has a graph like this
+  /// one, or with experts over the same ranks. `mixed` allows both.
   void choose_ranks(bool mixed) {
     int dp = 0, cp = 0, tp = 0, most = random.chance(0.15) ? 16 : 8;
     do {
@@ -114,7 +114,7 @@ private:
     D = {dim::head_dim, 2 * (1 + random.below(2))};
     K = {dim::kv_heads, random.chance(0.5) ? 1 + random.below(3) : multiple(1, 4)};
     A = {dim::heads, K.n * (1 + random.below(K.n > 4 ? 1 : 3))};
-    if (A.n == K.n && D.n == 2) K.d = dim::heads; // keys of every query head's own bear either name
+    if (A.n == K.n && D.n == 2) K.d = dim::heads; // as many keys as queries: both names fit
     F = {dim::ffn, multiple(3, 9)};
     V = {dim::vocabulary, multiple(5, 12)};
     N = {dim::position, multiple(seq, seq + 4)};
@@ -134,7 +134,7 @@ private:
     return o;
   }
   bool same(const std::vector<extent>& a, const std::vector<extent>& b) const { return a == b; }
-  /// Indices of leaves drawn so far, of some content and global extents.
+  /// Returns the indices of the leaves drawn so far with this content and these global extents.
   std::vector<int> drawn_leaves(content what, const std::vector<extent>& dims) const {
     std::vector<int> out;
     for (std::size_t v = 0; v < s.meshed.values.size(); ++v) {
@@ -154,7 +154,7 @@ private:
       for (const operand& o : t.operands)
         if (o.value < 0) name_of_content[s.meshed.leaves[n++]] = o.made.what;
   }
-  /// A parameter: new, an earlier one again (tied), or computed from parameters.
+  /// Returns a parameter: a new one, an earlier one again (tied), or one computed from parameters.
   operand weight(std::vector<extent> dims) {
     remember();
     const std::vector<int> earlier = drawn_leaves(content::parameter, dims);
@@ -169,7 +169,7 @@ private:
             : apply({o}, [](const std::vector<var>& x) { return std::vector<var>{gelu(x[0])}; });
     return sum < 0 ? fresh(content::parameter, dims) : old(sum);
   }
-  /// Whole numbers (B, S); now and then in the other order, which every rule must refuse.
+  /// Returns integers (B, S), sometimes in the other order, which every rule must refuse.
   operand ints(content what, std::int64_t range = 0) {
     remember();
     const std::vector<int> earlier = drawn_leaves(what, {B, Sq});
@@ -181,7 +181,7 @@ private:
   int apply(std::vector<operand> operands, const emission& emit) {
     return place_.apply(std::move(operands), emit);
   }
-  /// All of it or nothing: what a failed segment has drawn is undone.
+  /// Draws a whole segment, or undoes it if a step fails.
   template <class F> int whole(F f) {
     const auto mark = s.meshed.here();
     const std::size_t kept = s.steps.size();
@@ -254,7 +254,7 @@ private:
   int segment() {
     if (s.ranks.folded && random.chance(0.35)) return residual(experts());
     switch (random.below(11)) {
-    case 10: { // a learned term of the whole stream's dims: its cotangent is handed on unchanged
+    case 10: { // a learned term with all dims of the stream, whose cotangent is passed on unchanged
       const value& x = s.meshed.at(cur);
       return apply({old(cur), weight({B, x.dims[1], H})},
                    [](const std::vector<var>& v) { return std::vector<var>{v[0] + v[1]}; });
@@ -304,7 +304,8 @@ private:
     return residual(y);
   }
 
-  /// Keys or values (B, S, K, D); the projection's heads are sometimes fewer and repeated.
+  /// Draws keys or values (B, S, K, D). Sometimes the projection has fewer heads, which are
+  /// repeated.
   int kv(int x) {
     const std::int64_t copies = random.chance(0.3) ? K.n : 1;
     if (copies == 1) return linear_(x, {K, D, H});
@@ -330,7 +331,7 @@ private:
     if (packed) {
       in.push_back(ints(content::documents));
       remember();
-      // queries and keys see one assignment of documents
+      // Queries and keys must see the same documents.
       if (in.back().value < 0) {
         const int made =
             apply({in.back()}, [](const std::vector<var>& y) { return std::vector<var>{y[0]}; });
@@ -350,7 +351,8 @@ private:
     return residual(linear_(y, {H, A, D}));
   }
 
-  /// A mixture of experts: the router's choices, rows to the ranks of their experts, and back.
+  /// Draws a mixture of experts: the router's choices, rows to the ranks of their experts, and
+  /// back.
   int experts() {
     const int x = whole([&] { return on_one_rank_each(random.chance(0.4) ? norm_(cur, H) : cur); });
     if (x < 0) return -1;
@@ -371,7 +373,7 @@ private:
     };
     const auto emit = [=](const std::vector<var>& v) {
       const routing r = route(linear(v[0], v[1]), {}, static_cast<int>(k), normalise);
-      const mesh& m = v[0].b->g.ranks; // a round takes whatever tokens choose
+      const mesh& m = v[0].b->g.ranks; // one round takes all choices of tokens
       const std::int64_t most =
           op::local_choices(m, r.experts.type()) * m.of(axis::ep) * m.of(axis::etp);
       const expert_plan p = expert_rows(r.experts, static_cast<int>(most), E.n, 0);
@@ -386,7 +388,7 @@ private:
     if (s.meshed.sound()) return s.steps.push_back(t), y;
     return s.meshed.back(before), -1;
   }
-  /// Something drawn, cut so that every token is on one rank alone; -1: no way was found.
+  /// Cuts a drawn value so that every token is on one rank alone; returns -1 if no way was found.
   int on_one_rank_each(int x) {
     for (int attempt = 0; x >= 0 && attempt < 8; ++attempt) {
       operand o = old(x);
@@ -416,7 +418,7 @@ private:
                            });
     if (part < 0) return -1;
     remember();
-    // the labels of both halves are one value
+    // Both halves of the loss must read the same labels.
     const std::vector<int> labels = drawn_leaves(content::labels, {B, Sq});
     if (labels.size() != 1) return -1;
     const int l = apply({old(part), old(part + 1), old(labels[0])}, [z](const std::vector<var>& v) {
@@ -425,7 +427,7 @@ private:
     });
     return l < 0 ? -1 : place_.wander(l);
   }
-  /// Attention of new tokens to caches that some tokens before them have filled.
+  /// Draws attention of new tokens to caches that earlier tokens have filled.
   int cached() {
     const std::int64_t before = random.below(4);
     const extent room{dim::sequence, before + Sq.n + random.below(3)};

@@ -1,4 +1,4 @@
-// A training run without files, on drawn tokens: what laws about the bits of steps are about.
+// A training run without files, on drawn tokens, for laws about the bits of steps.
 #pragma once
 
 #include <megacpp/data/micro_batches.hpp>
@@ -16,7 +16,7 @@
 
 namespace test {
 
-/// So many tokens, cut into windows of a sequence.
+/// A text of random tokens, cut into windows of a sequence.
 struct drawn_text {
   mc::random_tokens source;
   mc::training_windows windows;
@@ -41,7 +41,7 @@ template <class Model> struct running {
     mc::step_numbers& n = run.numbers();
     n.seed = 5, n.learning_rate = 1e-2, n.weight_decay = 0.1, n.clip = 1;
   }
-  /// Gives a session the micro-batches from a sample on.
+  /// Returns a function that gives a session the micro-batches from sample `from` on.
   auto feed(const drawn_text& text, std::int64_t from) {
     return [this, &text, from](int i, mc::batch_view& b) {
       const int micro = run.micro_batch();
@@ -50,7 +50,7 @@ template <class Model> struct running {
       return true;
     };
   }
-  /// Weights and moments, byte for byte.
+  /// Returns the masters and moments, byte for byte.
   std::string stores() const {
     const mc::stores& s = run.weights();
     const std::int64_t main = s.total() * size_of(s.precision().master);

@@ -1,6 +1,6 @@
-// Three ops of one's own: a number that the device makes; one that the host reads outside of any
-// region, to tell a kernel what to start; and a parameter that is read beside that number, whose
-// gradient no op adds by itself.
+// Three ops of a user: a number that the device makes; an op whose kernel needs that number on the
+// host, outside of any region; and a parameter that is read beside that number, whose gradient no
+// op adds by itself.
 #pragma once
 
 #include <megacpp/kernel/kernel.hpp>

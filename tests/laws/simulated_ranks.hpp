@@ -1,10 +1,10 @@
 // Simulated ranks: the ranks of a small mesh as plain loops of one thread, in double.
 //
-// A graph is executed as a machine of `world::ranks()` ranks would: every rank holds its own part
-// of every value, nodes compute from what their own rank holds, and redistributions alone see other
-// ranks. Nothing here knows what a placement promises but scatter() and assemble(), which translate
-// between the logical value (whole, in the natural order of its elements) and the parts of the
-// ranks, by the map of plan/boxes.hpp (unit/boxes holds it to plain loops).
+// A graph is executed as by a machine of `world::ranks()` ranks: every rank holds its own shard of
+// every value, nodes compute from the values of their rank, and only redistributions see other
+// ranks. Only scatter() and assemble() know the meaning of a placement. They translate between the
+// logical value (whole, in the natural order of its elements) and the shards of the ranks, by the
+// map of plan/boxes.hpp, which unit/boxes compares with plain loops.
 #pragma once
 
 #include <megacpp/graph/letters.hpp>
@@ -28,7 +28,7 @@ namespace mc::laws {
 
 using array = std::vector<double>;
 
-/// Something that no rank could do: shapes that do not fit, ids out of range.
+/// An error about something that no rank could do: shapes that do not fit, ids out of range.
 struct mismatch : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -36,15 +36,15 @@ inline void need(bool fits, const char* what) {
   if (!fits) throw mismatch(what);
 }
 
-/// Natural position of element i of a dim of n elements stored in balanced order: rank r of `ranks`
-/// holds the chunks r and 2 ranks - 1 - r.
+/// Returns the natural position of element i of a dim of n elements that is stored in balanced
+/// order: rank r of `ranks` holds the pieces r and 2 ranks - 1 - r.
 inline std::int64_t balanced_position(std::int64_t i, std::int64_t n, int ranks) {
   const std::int64_t chunk = n / (2 * ranks), which = i / chunk, r = which / 2;
   return (which % 2 == 0 ? r : 2 * ranks - 1 - r) * chunk + i % chunk;
 }
 
-/// A mesh whose sizes are all known, dp included. Ranks count with the last axis fastest. Folded:
-/// the expert axes count over the same ranks as the dense ones, without pipeline stages.
+/// A mesh whose sizes are all known, dp included. Ranks count with the last axis fastest. If it is
+/// folded, the expert axes count over the same ranks as the dense axes, without pipeline stages.
 struct world {
   std::array<int, axes> size{1, 1, 1, 1, 1, 1, 1};
   bool folded = false;
@@ -61,7 +61,7 @@ struct world {
     return product(i + 1, folded && i < edp ? edp : axes);
   }
   int coordinate(int rank, axis a) const { return rank / stride(a) % of(a); }
-  /// The rank that differs from `rank` only in its coordinate on `a`.
+  /// Returns the rank that differs from `rank` only in its coordinate on `a`.
   int peer(int rank, axis a, int c) const { return rank + (c - coordinate(rank, a)) * stride(a); }
 };
 
@@ -80,7 +80,7 @@ struct block {
   std::int64_t rows() const { return count(0, rank - 1); }
 };
 
-/// The mesh of a world, every size of which is known.
+/// Returns the mesh of a world, with all sizes known.
 inline mesh mesh_of(const world& w) {
   mesh m;
   for (unsigned a = 0; a < static_cast<unsigned>(axes); ++a) m.size[a] = w.size[a];
@@ -91,8 +91,8 @@ inline coordinates coordinates_of(const world& w, int rank) {
   for (int a = 0; a < axes; ++a) c[static_cast<unsigned>(a)] = w.coordinate(rank, axis(a));
   return c;
 }
-/// A value of a graph as all ranks of a world hold it together: extents over an axis that the graph
-/// does not know are one rank's, but of a range all ranks'.
+/// Returns a value with the extents of all ranks of a world together. Extents over an axis that the
+/// graph does not know are one rank's, except those of a range, which are all ranks'.
 inline value of_all_ranks(const world& w, const mesh& m, value v) {
   for (unsigned k = 0; k < static_cast<unsigned>(v.rank); ++k) {
     extent& e = v.dims[k];
@@ -107,11 +107,12 @@ inline value of_all_ranks(const world& w, const mesh& m, value v) {
   }
   return v;
 }
-/// Elements that a rank holds of a value, those that pad a range behind its own.
+/// Returns the number of elements of a value that a rank holds, with those that pad a range behind
+/// its own.
 inline std::size_t held_size(const world& w, const mesh& m, const value& v) {
   return static_cast<std::size_t>(local_size(mesh_of(w), of_all_ranks(w, m, v)).n);
 }
-/// What a rank holds of a value.
+/// Returns the boxes of a value that a rank holds.
 inline boxes boxes_of(const world& w, const mesh& m, const value& v, int rank) {
   return {mesh_of(w), of_all_ranks(w, m, v), coordinates_of(w, rank)};
 }
@@ -129,7 +130,7 @@ inline block block_of(const world& w, const mesh& m, const value& v, int rank) {
   return b;
 }
 
-/// For every element that a rank holds, in order: its index in the logical value.
+/// Returns the index in the logical value of every element that a rank holds, in order.
 inline std::vector<std::int64_t> logical_indices(const world& w, const mesh& m, const value& v,
                                                  int rank) {
   const boxes held = boxes_of(w, m, v, rank);
@@ -145,7 +146,7 @@ inline std::int64_t logical_size(const world& w, const mesh& m, const value& v) 
   return global_size(of_all_ranks(w, m, v)).n;
 }
 
-/// A number in (-1, 1) that depends on its arguments only (splitmix64).
+/// Returns a number in (-1, 1) that depends on its arguments only (splitmix64).
 inline double scrambled(std::uint64_t a, std::uint64_t b = 0, std::uint64_t c = 0) {
   std::uint64_t x = a * 0x9E3779B97F4A7C15u + b * 0xBF58476D1CE4E5B9u + c * 0x94D049BB133111EBu;
   for (int round = 0; round < 2; ++round) {
@@ -157,8 +158,8 @@ inline double scrambled(std::uint64_t a, std::uint64_t b = 0, std::uint64_t c = 
   return static_cast<double>(x >> 11) * 0x1p-52 - 1;
 }
 
-/// What one rank holds of a logical value, and zeros that pad it. A pending sum is split at random
-/// into parts that add up.
+/// Returns the elements of a logical value that one rank holds, and zeros that pad it. A pending
+/// sum is split at random into addends.
 inline array scatter(const world& w, const mesh& m, const value& v, int rank,
                      const array& logical) {
   const auto where = logical_indices(w, m, v, rank);
@@ -183,8 +184,8 @@ inline array scatter(const world& w, const mesh& m, const value& v, int rank,
   return out;
 }
 
-/// The logical value that the ranks hold together: pending sums added up, shards side by side.
-/// `copies` becomes false when ranks that should hold one value do not, to the bit.
+/// Returns the logical value that the ranks hold together: pending sums added up, shards side by
+/// side. `copies` becomes false if ranks that should hold the same value do not, to the bit.
 inline array assemble(const world& w, const mesh& m, const value& v, const std::vector<array>& held,
                       bool& copies) {
   const auto size = static_cast<std::size_t>(logical_size(w, m, v));
@@ -194,7 +195,7 @@ inline array assemble(const world& w, const mesh& m, const value& v, const std::
     std::vector<int> at;
     for (int a = 0; a < axes; ++a) {
       const state s = v.at.at[static_cast<unsigned>(a)].s;
-      // A folded value lies on one of the two meshes, and says nothing about the other's axes.
+      // A folded value lies on one of the two meshes, and has no place on the other's axes.
       const bool expert_axis = a >= static_cast<int>(axis::edp);
       if (w.folded && a != static_cast<int>(axis::pp) && expert_axis != (spread(v.at) == 2))
         continue;
@@ -212,7 +213,7 @@ inline array assemble(const world& w, const mesh& m, const value& v, const std::
   return copy_of.begin()->second;
 }
 
-/// One node on one rank: what its plain-loop implementation sees.
+/// A node on one rank, as its plain-loop implementation sees it.
 struct node_task {
   const world& w;
   const graph& g;
@@ -235,13 +236,12 @@ struct node_task {
   }
 };
 
-/// Plain-loop implementations by op; null where the node is a redistribution, which sees other
-/// ranks.
+/// The plain-loop implementations of ops; null for a redistribution, which sees other ranks.
 using implementation = void (*)(node_task&);
 using implementations = std::map<const op_info*, implementation>;
 
-/// The elements of local array `x` (outer, whole, inner) whose middle index is in [first, first +
-/// n).
+/// Returns the elements of local array `x` (outer, whole, inner) whose middle index is in [first,
+/// first + n).
 inline array part_of(const array& x, std::int64_t outer, std::int64_t whole, std::int64_t inner,
                      std::int64_t first, std::int64_t n) {
   need(static_cast<std::int64_t>(x.size()) == outer * whole * inner, "a rank holds another extent");
@@ -254,8 +254,8 @@ inline array part_of(const array& x, std::int64_t outer, std::int64_t whole, std
   return out;
 }
 
-/// A redistribution as a communicator does it, on what the ranks of one group hold: (from, to) of
-/// the node alone decide what happens.
+/// Returns a redistributed value, as a communicator would move it between the ranks of one group.
+/// Only (from, to) of the node decide what happens.
 inline array redistributed(const world& w, const mesh& m, const value& v, const node& n, int rank,
                            const std::vector<array>& held) {
   const auto [over, from, to] = n.attr.as<op::transition>();
@@ -280,7 +280,7 @@ inline array redistributed(const world& w, const mesh& m, const value& v, const 
         x[i] = maximum ? std::max(x[i], peer(c)[i]) : x[i] + peer(c)[i];
     }
   }
-  if (from.s == state::shard) { // side by side; a zero-pad keeps its own part only
+  if (from.s == state::shard) { // side by side; a zero-pad keeps only its own shard
     std::int64_t outer = 1, inner = 1;
     split(from.d, outer, inner);
     const std::size_t run = x.size() / static_cast<std::size_t>(std::max<std::int64_t>(1, outer));
@@ -299,7 +299,7 @@ inline array redistributed(const world& w, const mesh& m, const value& v, const 
     x = std::move(whole);
     value gathered = v;
     gathered.at[along] = I;
-    if (range_axis(m, v) >= 0) x.resize(held_size(w, m, gathered)); // without padding
+    if (range_axis(m, v) >= 0) x.resize(held_size(w, m, gathered)); // removes padding
   }
   if (to.s == state::shard) {
     std::int64_t outer = 1, inner = 1;
@@ -322,29 +322,29 @@ inline array redistributed(const world& w, const mesh& m, const value& v, const 
   return x;
 }
 
-/// What the caller gives: for parameters and inputs logical values (of each micro-batch; the last
-/// one serves all further), or, in `local`, what each rank holds.
+/// The values that the caller gives to parameters and inputs: logical values (one for each
+/// micro-batch; the last one serves all further), or, in `local`, the values of each rank.
 struct feeds {
   std::map<value_id, std::vector<array>> logical;
   std::map<value_id, std::vector<array>> local;
 };
 
-/// A step on simulated ranks.
+/// A machine that runs a step on simulated ranks.
 struct machine {
   const world& w;
   const graph& g;
   const implementations& ops;
-  const memory_plan* plan = nullptr;    ///< by which gradients lie where others may, or null
-  std::vector<std::vector<array>> held; ///< by value and rank
-  std::map<value_id, std::vector<array>> stores; ///< gradients, by the leaf they belong to
-  std::map<std::pair<space, std::int64_t>, std::vector<array>> memory; ///< by their address
+  const memory_plan* plan = nullptr;             ///< plan by which gradients lie in memory, or null
+  std::vector<std::vector<array>> held;          ///< values of each rank
+  std::map<value_id, std::vector<array>> stores; ///< gradients of each leaf
+  std::map<std::pair<space, std::int64_t>, std::vector<array>> memory; ///< values at each address
   std::vector<std::vector<std::vector<array>>> after_micro_batch;      ///< copies of `held`
 
   machine(const world& ranks, const graph& graph_, const implementations& table)
       : w(ranks), g(graph_), ops(table) {
     held.assign(static_cast<std::size_t>(g.value_count),
                 std::vector<array>(static_cast<std::size_t>(w.ranks())));
-    for (int i = 0; i < g.value_count; ++i) // totals are cleared at the begin of a step
+    for (int i = 0; i < g.value_count; ++i) // totals are cleared at the beginning of a step
       if (g.values[i].is == role::input && g.values[i].from == feed::total)
         for (array& x : held[static_cast<std::size_t>(i)]) x = {0.0};
       else if (g.values[i].is == role::input && is_number(g.values[i].from))
@@ -352,8 +352,8 @@ struct machine {
   }
   static double number_of(feed f) { return f == feed::seed ? 5 : f == feed::step ? 3 : 0.01; }
 
-  /// Whether v is a gradient that collects, or is made of such at the end of the step, and lies by
-  /// the plan.
+  /// Returns whether v lies where the plan says: a gradient that collects, or a value made of such
+  /// at the end of the step.
   bool in_memory(value_id v) const {
     const value& x = g.at(v);
     return plan != nullptr && x.producer >= 0 &&
@@ -367,7 +367,7 @@ struct machine {
     if (in_memory(v)) return memory.at(address_of(v));
     return x.is == role::gradient ? stores.at(x.grad_of) : held[static_cast<std::size_t>(v)];
   }
-  /// The logical value, put together as its placement says.
+  /// Returns the logical value, assembled as its placement says.
   array logical(value_id v, bool& copies) const {
     return assemble(w, g.ranks, g.at(v), of(v), copies);
   }
@@ -387,8 +387,8 @@ struct machine {
     }
     for (const auto& [v, data] : given.local) held[static_cast<std::size_t>(v)] = data;
   }
-  /// The whole step: prologue, forward and both halves of the backward pass for each micro-batch,
-  /// epilogue.
+  /// Runs a whole step: prologue, forward and both halves of the backward pass for each
+  /// micro-batch, epilogue.
   void run(const feeds& given, int micro_batches) {
     take(given, 0);
     phase_of(phase::prologue);
@@ -403,7 +403,7 @@ struct machine {
     forget();
     phase_of(phase::epilogue);
   }
-  /// Values of one micro-batch are gone with it.
+  /// Forgets the values of a micro-batch, which end with it.
   void forget() {
     for (int i = 0; i < g.node_count; ++i)
       if (g.at_node(i).when != phase::prologue)
@@ -411,7 +411,7 @@ struct machine {
           if (v >= 0)
             for (array& x : held[static_cast<std::size_t>(v)]) x.clear();
   }
-  /// Prologue and forward pass alone.
+  /// Runs the prologue and the forward pass alone.
   void run_forward(const feeds& given) {
     take(given, 0);
     phase_of(phase::prologue);
@@ -454,13 +454,13 @@ struct machine {
           give(n.out[k], r, std::move(t.outputs[k]));
     }
   }
-  /// Ops that see other ranks besides redistributions, by name.
+  /// Ops that see other ranks, besides redistributions, by name.
   using crossing = void (*)(machine&, const node&);
   static std::map<std::string, crossing>& crossings() {
     static std::map<std::string, crossing> table;
     return table;
   }
-  /// Writes an output; one that lies in the main-grad store is added to it.
+  /// Writes an output. An output in the main-grad store is added to it.
   void give(value_id v, int rank, array x) {
     const auto r = static_cast<std::size_t>(rank);
     const bool collects = g.at(v).is == role::gradient;

@@ -1,5 +1,5 @@
-// One node apart: an op, its attributes and the forms of its operands; and those near to it, which
-// the op's rule may accept or refuse.
+// A single node: an op, its attributes and the types and dims of its operands; and nodes near to
+// it, which the op's rule may accept or refuse.
 #pragma once
 
 #include "simulated_ranks.hpp"
@@ -10,7 +10,7 @@
 
 namespace mc::laws {
 
-/// What a rule sees of an operand on one rank.
+/// The properties of an operand that a rule sees on one rank.
 struct form {
   bool there = false;
   dtype type = dtype::f32;
@@ -26,7 +26,7 @@ struct form {
 };
 
 struct specimen {
-  node like; ///< its op and attributes
+  node like; ///< node with the op and attributes
   std::vector<form> operands;
 
   std::string text() const {
@@ -39,7 +39,7 @@ struct specimen {
       if (o.there && o.type == dtype::i32)
         s += std::string(" ") + name_of(o.holds) + " below " + std::to_string(o.below);
     }
-    if (like.op->redistributes) return s; // which of them, on one rank, is no difference
+    if (like.op->redistributes) return s; // on one rank redistributions do not differ
     for (int k = 0; k < like.attr.count(); ++k)
       s += " " + (like.attr.type->kind[k] == attribute_kind::real
                       ? std::to_string(std::bit_cast<double>(like.attr.word[k]))
@@ -65,13 +65,13 @@ inline specimen specimen_of(const graph& g, const node& n) {
   return s;
 }
 
-/// A graph of one node on one rank, drawn again and again in the same memory.
+/// A graph of one node on one rank, which is drawn again and again in the same memory.
 struct lone_node {
   builder b{mesh{}};
 
   lone_node() { b.g.ranks = mesh::one_rank(); }
   const node& made() const { return b.g.at_node(0); }
-  /// Whether the rule accepts it.
+  /// Returns whether the rule accepts the specimen.
   bool draw(const specimen& s) {
     b.g.node_count = b.g.value_count = 0;
     b.g.wrong = {};
@@ -90,7 +90,8 @@ struct lone_node {
   }
 };
 
-/// Calls f(specimen) for all that differ from s by one property of one operand or by one number.
+/// Calls f(specimen) for all specimens that differ from s by one property of one operand or by one
+/// number.
 template <class F> void change_one(const specimen& s, F f) {
   std::set<dim> names;
   for (const form& o : s.operands)
@@ -155,15 +156,15 @@ template <class F> void change_one(const specimen& s, F f) {
     case attribute_kind::integer:
       for (std::int64_t x : {-1, 0, 1, 2, 5, 300}) number(k, x);
       break;
-    case attribute_kind::named: // a redistribution's are no enumerators that a rule refuses
+    case attribute_kind::named: // the enumerators of a redistribution are not refused by its rule
       for (std::int64_t x : {0, 1, 2, 5})
         if (!s.like.op->redistributes) number(k, x);
       break;
     }
 }
 
-/// Calls f(specimen) for those that differ by one change of all operands alike: another extent or
-/// name of a dim, a dim less, a dim more beside another one.
+/// Calls f(specimen) for all specimens that differ from s by one change of all operands alike:
+/// another extent or name of a dim, a dim less, or a dim more beside another one.
 template <class F> void change_all(const specimen& s, F f) {
   std::set<dim> names;
   for (const form& o : s.operands)
@@ -179,7 +180,7 @@ template <class F> void change_all(const specimen& s, F f) {
   for (dim d : names) {
     for (std::int64_t n : {1, 2, 3, 8, 17})
       for (bool counted : {false, true}) {
-        specimen t = s; // integers that count the dim, too
+        specimen t = s; // with the integers that count the dim
         for (form& o : t.operands) {
           if (const int i = o.find(d); i >= 0) o.dims[static_cast<std::size_t>(i)].n = n;
           if (counted && o.below > 0) o.below = n;
