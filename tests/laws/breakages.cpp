@@ -1,6 +1,6 @@
 // The converse of soundness: with one rule, adjoint or pass broken on purpose, random graphs show
-// it, by a fault of the builder or verifier or by a value that differs from one rank's. A breakage
-// that survives means that the law does not hold what it says.
+// the fault, by a refusal of the builder or verifier or by a value that differs from one rank's. If
+// a breakage survives, the law does not test what it claims.
 #define BOOST_TEST_MODULE breakages
 #include "breakages.hpp"
 
@@ -219,7 +219,7 @@ using namespace mc::laws;
 
 namespace {
 
-/// plan/update.hpp's gradient norm, with another op in the place of sum_of_squares.
+/// The gradient norm of plan/update.hpp, with another op in place of sum_of_squares.
 graph norm_graph(const registry& r, const mesh& ranks, const op_info& squares) {
   builder b{ranks};
   node clip;
@@ -240,7 +240,7 @@ graph norm_graph(const registry& r, const mesh& ranks, const op_info& squares) {
   return b.g;
 }
 
-/// How one random graph shows that something is broken; nothing if it does not.
+/// Returns how one random graph shows a breakage; "" if it does not.
 std::string shown(const breakage& what, std::uint64_t seed) {
   const auto s = std::make_unique<sample>();
   random_graph random(seed, what.swaps, *s);

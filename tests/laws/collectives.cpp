@@ -1,5 +1,5 @@
-// The collectives of a step: those that ranks make are counted, and are what `describe` lists and
-// what the papers' formulas say; and which line of the model each is for.
+// The collectives of a step: the ones that ranks start are counted, and compared with those that
+// `describe` lists and with the formulas of the papers. Each must name its line of the model.
 #define BOOST_TEST_MODULE collectives
 #include <boost/test/unit_test.hpp>
 
@@ -30,8 +30,9 @@ constexpr qwen3_moe small_moe = [] {
 } // namespace
 
 // Tokens go to experts and back over ep and etp together, in the forward pass and transposed in the
-// backward one: every choice to as many ranks as share an expert. So it is in published volumes of
-// expert parallelism (DeepSpeed-MoE, Megatron Core): top-k x tokens x hidden, all but a rank's own.
+// backward pass: every choice goes to as many ranks as share an expert. Published volumes of expert
+// parallelism (DeepSpeed-MoE, Megatron Core) are the same: top-k x tokens x hidden, without a
+// rank's own.
 BOOST_AUTO_TEST_CASE(tokens_that_go_to_experts_are_on_the_wire) {
   const interpreted_program<qwen3_moe> p(
       small_moe,
@@ -39,7 +40,7 @@ BOOST_AUTO_TEST_CASE(tokens_that_go_to_experts_are_on_the_wire) {
       "experts");
   const std::int64_t choices = std::int64_t{4} * 128 / 2 * small_moe.experts_per_token;
   const std::int64_t row = small_moe.hidden * std::int64_t{4}, ranks = 4, etp = 2;
-  std::map<std::string, std::int64_t> sent; // a layer, by op and phase
+  std::map<std::string, std::int64_t> sent; // bytes of a layer, by op and phase
   for (const collective_entry& e : collectives_of(p.view())) {
     if (e.call.over != axis_set{axis::ep, axis::etp}) continue;
     BOOST_TEST(e.ranks == ranks);
@@ -62,9 +63,8 @@ BOOST_AUTO_TEST_CASE(tokens_that_go_to_experts_are_on_the_wire) {
   BOOST_TEST(all == small_moe.layers * (4 * rows + 2 * weights + sent["expert_rows"]));
 }
 
-// What a collective is for stands in the model: the line that called the layer, and of one in the
-// backward pass that of the forward node it transposes. The update and the totals are in no
-// model.
+// A collective names the line of the model that called its layer. In the backward pass it is the
+// line of the forward node that it transposes. The update and the totals are in no model.
 BOOST_AUTO_TEST_CASE(every_collective_names_the_line_that_caused_it) {
   const interpreted_program<qwen3_moe> p(
       small_moe,
@@ -93,11 +93,11 @@ BOOST_AUTO_TEST_CASE(every_collective_names_the_line_that_caused_it) {
 
 namespace {
 
-/// What one rank hands to others in a step: calls and bytes, by exchange and group. What is received
-/// was counted where it was sent.
+/// The calls and bytes of one kind that a rank hands to others in a step. Bytes that it receives
+/// were counted by the sender.
 struct tally {
   std::int64_t calls = 0, bytes = 0;
-  bool of_stores = false; ///< some of the bytes, by calls that are not told
+  bool of_stores = false; ///< some bytes are those of stores, in any number of calls
   bool operator==(const tally&) const = default;
 };
 using tallies = std::map<std::pair<collective, std::uint8_t>, tally>;
@@ -116,16 +116,16 @@ std::string text_of(const tallies& all) {
             name_of(axis_set::of_bits(key.second)) + ", " + std::to_string(t.bytes) + " bytes";
   return text;
 }
-/// Of single numbers (norms, sums of losses, counts), and of more.
+/// Returns whether a call is about a single number, such as a norm, a summed loss or a count.
 bool is_one_number(std::int64_t bytes) { return bytes <= 8; }
 
-/// A communicator of memory of a device that counts what it hands on to another one.
+/// A communicator of memory of a device that counts the exchanges that it passes on to another one.
 class counting final : public communicator {
 public:
   explicit counting(communicator& below)
       : communicator(below.ranks(), below.rank(), below.moves(), below.bits()), to_(below) {}
   std::unique_ptr<communicator> ranks_for(device& on) override { return to_.make_ranks(on); }
-  tallies all, large; ///< and those of more than a number
+  tallies all, large; ///< all calls, and those of more than a number
 
 private:
   ticket begin(const exchange& x, const group& g, lane* on) override {
@@ -141,8 +141,8 @@ private:
   communicator& to_;
 };
 
-/// What every rank counts in a step of so many micro-batches, of more than a number, which is what
-/// `describe` lists of its stage.
+/// Counts the exchanges of more than a number on every rank in a step of `micros` micro-batches,
+/// and compares them with those that `describe` lists for its stage.
 template <class Model>
 std::vector<tallies> counted(const Model& m, const setup& s, int dp, int micros) {
   const interpreted_program<Model> p(m, s, "counted");
@@ -171,12 +171,13 @@ std::vector<tallies> counted(const Model& m, const setup& s, int dp, int micros)
   return large;
 }
 
-/// Of widths at which every tensor fills whole lines of a store.
+/// A GPT with widths at which every tensor fills whole lines of a store.
 constexpr gpt counted_gpt{
     .layers = 4, .hidden = 256, .heads = 4, .ffn = 1024, .vocabulary = 256, .positions = 16};
 
-/// What the papers say that a rank of a stage hands to others in a step of a GPT with biases and a
-/// tied head. b sequences of s tokens, of which a rank has s / c; h wide, f inside an MLP.
+/// Returns the bytes that a rank of a stage hands to others in a step of a GPT with biases and a
+/// tied head, as the papers say. There are b sequences of s tokens, of which a rank has s / c; the
+/// stream is h wide, the inside of an MLP f.
 tallies of_papers(const gpt& m, const setup& s, int replicas, int stage, int micros) {
   using enum collective;
   using enum axis;
@@ -192,7 +193,7 @@ tallies of_papers(const gpt& m, const setup& s, int replicas, int stage, int mic
   const auto add = [&](collective what, axis_set over, std::int64_t calls, std::int64_t bytes) {
     count(all, ranks, what, over, calls, bytes);
   };
-  // Of gradients and weights; in how many calls, no paper says.
+  // Gradients and weights go in a number of calls that no paper gives.
   const auto add_stores = [&](collective what, axis_set over, std::int64_t bytes) {
     if (of_several_ranks(ranks, over).empty() || bytes == 0) return;
     tally& t = all[{what, of_several_ranks(ranks, over).bits}];
@@ -200,31 +201,32 @@ tallies of_papers(const gpt& m, const setup& s, int replicas, int stage, int mic
   };
   // Tensor parallelism (Shoeybi et al. 2019, section 3): a layer has two all-reduces of b s h in
   // the forward pass and two in the backward pass, the embedding one forward, the head one
-  // backward. Full recomputation repeats the forward pass but for what only its end has.
+  // backward. Full recomputation repeats the forward pass, except for what only its end has.
   if (!sp) add(all_reduce, tp, micros * (layers * (full ? 5 : 4) + first + last), bsh);
-  // With sequence parallelism (Korthikanti et al. 2022, section 4.2): an all-gather and a
-  // reduce-scatter in the place of each, of the same volume; and what was gathered in the forward
+  // Sequence parallelism (Korthikanti et al. 2022, section 4.2) has an all-gather and a
+  // reduce-scatter in place of each all-reduce, of the same volume. A gathered value of the forward
   // pass is not kept, but gathered once more in the backward pass (4.2.2).
   if (sp) {
     add(all_gather, tp, micros * (layers * 6 + first + 2 * last), bsh / t);
     add(reduce_scatter, tp, micros * (layers * (full ? 5 : 4) + first + last), bsh);
   }
-  // The loss of a vocabulary that is cut: numbers of b s alone (Shoeybi et al., section 3). Here two:
-  // each rank's log-sum-exp, a double, and the label's logit.
+  // The loss of a sharded vocabulary exchanges numbers of b s alone (Shoeybi et al., section 3).
+  // Here they are two: each rank's log-sum-exp, a double, and the label's logit.
   if (last) {
     add(all_gather, tp, micros, tokens * size_of(dtype::f64));
     add(all_reduce, tp, micros, tokens * size_of(s.precision.statistic));
   }
   // Context parallelism (Dubey et al. 2024, section 3.3.2): keys and values are gathered, and their
-  // gradients scattered; b s h / t each, where all heads have their own. They are gathered once
-  // more in the backward pass, too.
+  // gradients scattered, b s h / t each if all heads have their own. They are gathered once more in
+  // the backward pass.
   add(all_gather, cp, micros * layers * 4, bsh / t);
   add(reduce_scatter, cp, micros * layers * 2, c * bsh / t);
-  // A pipeline (Narayanan et al. 2021, section 4.1): b s h for each boundary, micro-batch and
-  // direction; shards of it where the stream is sharded.
+  // A pipeline (Narayanan et al. 2021, section 4.1) sends b s h for each boundary, micro-batch and
+  // direction; shards of it if the stream is sharded.
   add(send, pp, micros * (!first + !last), bsh / (sp ? t : 1));
-  // Gradients: of what a rank has of the weights; those that ranks of tp see whole, norms and biases
-  // behind sums, are pending over tp, too, where each has other tokens (Korthikanti et al., 4.2.2).
+  // Gradients are those of the weights that a rank has. Norms, and biases behind sums, which ranks
+  // of tp see whole, are pending over tp, too, if each rank has other tokens (Korthikanti et al.,
+  // 4.2.2).
   const std::int64_t shards = layers * (4 * h * h + 3 * h + 2 * h * f + f) / t,
                      table = (first || last) * V * h / t,
                      whole = layers * 6 * h + first * m.positions * h + last * 2 * h;
@@ -253,8 +255,8 @@ void sends_what_papers_say(const setup& s, int dp, int micros, const char* name)
     for (const auto& [key, t] : want) {
       const auto at = all[r].find(key);
       if (!(same = same && at != all[r].end())) break;
-      // Groups are exchanged one at a time; one that ranks share a layer at a time, of which each is
-      // padded to shares of whole lines.
+      // Ranges of parameters are exchanged one at a time. A range that ranks share is exchanged a
+      // layer at a time, each padded to shares of whole lines.
       const std::int64_t more = at->second.calls - t.calls,
                          most = s.ranks.zero > 0 ? 4 * (counted_gpt.layers / s.ranks.pp + 2) : 4,
                          padding = at->second.bytes - t.bytes,
@@ -304,13 +306,13 @@ BOOST_AUTO_TEST_CASE(a_step_sends_what_the_papers_say) {
                         2, 2, "tp 2 sp pp 2 cp 2 dp 2");
 }
 
-// Experts (Rajbhandari et al. 2022, section 5; Megatron Core): of every token k copies of h go to
-// experts and come back, and so do the gradients: two all-to-alls forward and two backward, each of
-// tokens x k x h; where etp ranks share an expert, each of them has them. Beside them go the weight
-// of each copy and its gradient, and before them the number of rows of each expert.
+// Experts (Rajbhandari et al. 2022, section 5; Megatron Core): k copies of every token's h numbers
+// go to experts and come back, and so do the gradients. That makes two all-to-alls forward and two
+// backward, each of tokens x k x h, times etp if ranks share an expert. The weight of each copy and
+// its gradient go beside them, and the number of rows of each expert before them.
 BOOST_AUTO_TEST_CASE(experts_send_what_the_papers_say) {
   qwen3_moe m = small_moe;
-  m.experts_per_token = m.experts; // so that each is chosen equally often
+  m.experts_per_token = m.experts; // so each expert is chosen equally often
   const auto compare = [&](const layout& l, int dp, int micros, dtype type) {
     const setup s{.ranks = l, .batch = {2, 16}, .precision = type};
     const mesh ranks = mesh_of(l, dp);

@@ -1,5 +1,5 @@
-// Compiled programs of several ranks: ranks that are threads have the bits of the interpreter's, of
-// the same layout.
+// Compiled programs of several ranks: with threads as ranks, they compute the bits of the
+// interpreter in the same layout.
 #define BOOST_TEST_MODULE compiled_ranks
 #include <boost/test/unit_test.hpp>
 
@@ -70,8 +70,8 @@ template <class Run> void has_the_bits_of_the_interpreter(int dp) {
   BOOST_TEST(other == "", other);
 }
 
-/// What the plan of a stage takes is what a session on any of its ranks reserves, and the plan of a
-/// run is that of the stage that needs most.
+/// The plan of a stage is the memory that a session reserves on each of its ranks, and the plan of
+/// a run is that of the stage that needs most.
 template <class Run> void reserves_what_is_planned(int dp) {
   const program_view p = compiled_program<Run>("planned");
   const mesh m = mesh_of(Run::layout, dp);

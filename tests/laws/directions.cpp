@@ -1,6 +1,7 @@
 // For every op and for two tiny models, in double: the derived gradient of every parameter tensor
-// against the central difference of the loss in eight random unit directions, within 1e-6 of the
-// gradient's norm. A part whose gradient is exactly zero: within 1e-10 of the global norm.
+// is compared with the central difference of the loss in eight random unit directions, and must
+// agree within 1e-6 of the gradient's norm. If a tensor's gradient is exactly zero, the bound is
+// 1e-10 of the global norm.
 #define BOOST_TEST_MODULE directions
 #include <boost/test/unit_test.hpp>
 
@@ -92,8 +93,8 @@ BOOST_AUTO_TEST_CASE(linear_layers) {
   });
 }
 
-// A weight computed by a block: from parameters alone (once a step, in the prologue) and from the
-// stream (in every micro-batch). Both collect in sums that must start at zero.
+// A weight that a block computes: from parameters alone (once a step, in the prologue) and from the
+// stream (in every micro-batch). Both gradients collect in sums that must start at zero.
 BOOST_AUTO_TEST_CASE(computed_weights) {
   check("gelu of a weight", [](builder& b) {
     return linear(parameter(b, "x", {B, Sq, H}), gelu(parameter(b, "w", {F, H})));
@@ -213,7 +214,8 @@ BOOST_AUTO_TEST_CASE(padded_vocabulary_takes_no_part) {
 
 namespace {
 
-/// h: step of the difference; where experts are chosen, so small that no token changes its choice.
+/// `h`: the step of the difference. If the model has experts, it must be so small that no token
+/// changes its choice.
 template <class Model>
 void check_model(const Model& m, setup s, const char* what, double h = 2e-3) {
   s.precision = dtype::f64;
@@ -230,7 +232,8 @@ void check_model(const Model& m, setup s, const char* what, double h = 2e-3) {
                                 : static_cast<int>(random() % static_cast<unsigned>(m.vocabulary)));
     documents.push_back(i % s.batch.sequence * 3 / s.batch.sequence);
   }
-  // weights of the size that training gives, not of the start, so that every path carries gradient
+  // Weights have the size that training gives them, not the initial one, so that every path carries
+  // gradient.
   auto* w = reinterpret_cast<double*>(run.weights().weights());
   for (std::int64_t i = 0; i < run.weights().total(); ++i)
     w[i] += 0.2 * std::sin(static_cast<double>(i) * 0.7);
@@ -322,8 +325,8 @@ BOOST_AUTO_TEST_CASE(a_family_with_a_computed_table_and_no_final_norm) {
 
 namespace {
 
-/// Every block adds to the stream what does not depend on it: the stream's cotangent goes through as
-/// it came.
+/// A model whose blocks add terms to the stream that do not depend on it: the stream's cotangent
+/// passes through unchanged.
 struct shifted : gpt {
   constexpr var block(context& c, int /*kind*/, var x) const {
     return x + position_embedding(c, "shift", {dim::position, positions}, hidden_extent(), 0.3);
@@ -341,7 +344,8 @@ BOOST_AUTO_TEST_CASE(a_family_whose_blocks_hand_the_cotangent_on) {
 
 namespace {
 
-/// GPT with losses of their own in every part, two of them in a block: all join the one loss.
+/// A GPT with losses of their own in every part, two of them in a block. All of them join the one
+/// loss.
 struct side_losses : gpt {
   static constexpr int kinds = 1;
   constexpr void predict(context& c, const char* scope, var x, var labels) const {
@@ -380,7 +384,7 @@ BOOST_AUTO_TEST_CASE(tiny_gpt) {
   dropped.dropout = 0.2, dropped.tied = false, dropped.bias = false, dropped.z_loss = 0.01;
   check_model(dropped, {.batch = {2, 9}}, "gpt with dropout and z-loss, untied, without biases");
 }
-// A model is evaluated as it is: with dropout its loss is that of the same model without.
+// An evaluation drops nothing: a model with dropout has the loss of the same model without.
 BOOST_AUTO_TEST_CASE(evaluation_drops_nothing) {
   const auto loss = [](double dropout, bool dropping) {
     gpt m{.layers = 2, .hidden = 12, .heads = 3, .ffn = 20, .vocabulary = 17, .positions = 9};

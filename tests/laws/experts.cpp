@@ -1,5 +1,5 @@
-// Mixtures of experts: random models under random layouts compute what they compute on one rank;
-// and with a rule, an adjoint or a number broken on purpose, they do not.
+// Mixtures of experts: random models under random layouts compute the same as on one rank; with a
+// rule, an adjoint or a number broken on purpose, they do not.
 #define BOOST_TEST_MODULE experts
 #include "model_law.hpp"
 
@@ -22,7 +22,7 @@ struct drawn_model {
   bool packed = false;
 };
 
-/// Extents divide by the layout, and by nothing else that they need not.
+/// Extents divide by the layout, and by no other number without need.
 drawn_model draw(random_source& random) {
   drawn_model d;
   const auto one_of = [&](std::vector<int> x) { return random.pick(x); };
@@ -43,7 +43,7 @@ drawn_model draw(random_source& random) {
   m.experts_per_token = static_cast<int>(1 + random.below(std::min(m.experts, 4)));
   m.norm_topk = random.chance(0.6);
   m.aux_loss = random.chance(0.7) ? 0.4 : 0, m.router_z_loss = random.chance(0.5) ? 0.03 : 0;
-  // Each replica's micro-batch is a group of its own; one rank has but one.
+  // Each replica's micro-batch is a group of its own; one rank has a single group.
   m.aux_per_sequence = random.chance(0.5);
   m.aux_global = !m.aux_per_sequence && (d.dp > 1 || random.chance(0.5));
   if (d.dp == 1 && random.chance(0.3)) m.capacity = random.chance(0.5) ? 1 : 0.6;
@@ -67,7 +67,7 @@ BOOST_AUTO_TEST_CASE(random_mixtures_compute_what_they_compute_on_one_rank) {
                   std::to_string(d.l.ep) + std::to_string(d.l.etp));
   }
   std::cout << t.graphs << " graphs with experts over " << meshes.size() << " pairs of meshes\n";
-  // Slopes are laws/models' matter: here a step of a difference may change what a token chooses.
+  // laws/models tests slopes: here a step of a difference may change a token's choice.
   BOOST_TEST(meshes.size() > 25);
 }
 
@@ -81,7 +81,7 @@ struct wrong {
   std::function<void(node&, const mesh&)> change = {};
 };
 
-/// The graph again, with other ops and numbers: every rule is asked anew.
+/// Builds the graph again with other ops and numbers: every rule is asked anew.
 void rebuild(sample& s, const wrong& w) {
   const graph g = s.meshed.b.g;
   builder b{g.ranks};
@@ -126,7 +126,7 @@ qwen3_moe balanced() {
   return m;
 }
 
-/// What says first, under some layout, that a model is broken; or nothing.
+/// Returns the first sign, under some layout, that a model is broken; "" if there is none.
 std::string found(const wrong& w) {
   layout ep2, etp2, all;
   ep2.tp = 2, ep2.ep = 2, ep2.etp = 1;
@@ -157,7 +157,7 @@ std::string found(const wrong& w) {
 
 // --- rules ---------------------------------------------------------------------------------------
 
-/// The rule with one state of output K on some axes replaced by another.
+/// The rule with one state of output K replaced by another on some axes.
 template <const op_info& Op, int K, state From, state To, axis... Axes>
 void relabelling(inference& c) {
   Op.rule(c);
@@ -179,7 +179,8 @@ inline constexpr op_info relabels = with(Op, &relabelling<Op, K, From, To, Axes.
 
 inline constexpr op_info weight_grad_unreduced =
     relabels<op::grouped_weight_grad, 0, state::partial, state::replicate, axis::edp>;
-void grouped_adjoint_unreduced(backward& d, const node& n) { // no sum over replicas of the experts
+// The adjoint lacks the sum over replicas of the experts.
+void grouped_adjoint_unreduced(backward& d, const node& n) {
   const value_id dy = d.of(n.out[0]), x = n.in[0], w = n.in[1];
   if (dy < 0) return;
   if (d.wants(x)) d.give(x, d.b.emit(op::grouped_input_grad, {dy, w, n.in[2]}, n.line), n.line);
@@ -221,9 +222,9 @@ void loss_grad_halved(node_task& t) {
   plain::router_loss_grad(t);
   t.out(1)[0] /= 2;
 }
-/// As if ranks that share experts had copies of them, whose gradients are averaged
-/// (NVIDIA/Megatron-LM#5956, deepspeedai/DeepSpeed#6546, databricks/megablocks#20: a sum over one set
-/// of ranks, divided by the size of another).
+/// The breakage of ranks that share experts, as if they had copies whose gradients are averaged
+/// (NVIDIA/Megatron-LM#5956, deepspeedai/DeepSpeed#6546, databricks/megablocks#20: a sum over one
+/// set of ranks, divided by the size of another).
 void weight_grad_of_ep_averaged(node_task& t) {
   plain::grouped_weight_grad(t);
   for (double& x : t.out(0)) x /= t.w.of(axis::ep);
@@ -323,7 +324,7 @@ BOOST_AUTO_TEST_CASE(every_breakage_is_found) {
   BOOST_TEST(list().size() >= 10);
 }
 
-// A token that lies on two ranks would be counted twice by its expert.
+// An expert would count a token twice that lies on two ranks.
 BOOST_AUTO_TEST_CASE(tokens_must_lie_on_one_rank_each) {
   builder b{mesh(layout{.tp = 2, .ep = 2})};
   const extent B{dim::batch, 2}, Sq{dim::sequence, 8}, E{dim::expert, 4}, H{dim::hidden, 6};

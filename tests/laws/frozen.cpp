@@ -1,5 +1,5 @@
-// Frozen parameters: what a run freezes is read and stays as it is, has nothing but weights, and
-// leaves everything else to be trained as it would be without.
+// Frozen parameters: a run reads them and leaves them as they are, has only their weights, and
+// trains all others as if none were frozen.
 #define BOOST_TEST_MODULE frozen_parts
 #include <boost/test/unit_test.hpp>
 
@@ -55,8 +55,8 @@ constexpr qwen3_moe experts = [] {
 
 constexpr frozen all_but_the_head{"blocks", "embedding"};
 
-/// A step without clipping changes every parameter that is not frozen as it does in a run that
-/// freezes nothing, to the bit, and leaves the others as they were.
+/// A step without clipping changes every parameter that is not frozen to the same bits as in a run
+/// that freezes nothing, and leaves the frozen ones.
 template <class Model, class Stays>
 void trains_the_rest(const Model& m, const frozen& f, dtype t, const char* name, Stays stays) {
   setup s{.batch = {2, 32}, .precision = t};
@@ -74,7 +74,7 @@ void trains_the_rest(const Model& m, const frozen& f, dtype t, const char* name,
   BOOST_TEST(part.numbers[1] < whole.numbers[1], name);  // a norm of fewer gradients
 }
 
-/// The parameter of a name.
+/// Returns the parameter with a name.
 parameter_ref held_by(const program_view& p, const std::string& name) {
   parameter_ref found;
   for_each_parameter(p, [&](const parameter_ref& r) {
@@ -126,8 +126,8 @@ BOOST_AUTO_TEST_CASE(ranks_of_any_layout_freeze_what_one_does) {
                   "zero 1 tp 2 sp dp 2 ep 2");
 }
 
-// Of what is frozen there are weights alone: bytes by a closed form, on one rank and on each of two
-// that share the rest.
+// Frozen parameters have weights alone: bytes by a closed form, on one rank and on each of two that
+// share the rest.
 BOOST_AUTO_TEST_CASE(what_is_frozen_has_nothing_but_weights) {
   const std::int64_t head = std::int64_t{untied.vocabulary} * untied.hidden, norm = 64; // a line
   for (const dtype t : {dtype::f32, dtype::bf16})
@@ -137,15 +137,15 @@ BOOST_AUTO_TEST_CASE(what_is_frozen_has_nothing_but_weights) {
       const interpreted_program<qwen3> p(untied, s, "p");
       const interpreted_program<qwen3> whole(
           untied, {.ranks = {.zero = zero}, .batch = {2, 32}, .precision = t}, "w");
-      // What a rank has, and what it should have. Boost.Test may not check on threads of ranks.
+      // The bytes of a rank, and the expected ones. Boost.Test may not check on threads of ranks.
       std::array<std::vector<std::pair<std::int64_t, std::int64_t>>, 2> of_rank;
       thread_ranks(mesh_of(s.ranks, 2)).run([&](communicator& c) {
         const rank_program program(p.view(), c);
         const stores mine(program.view(), true, c.coordinate(), host_memory::of_process(),
                           c.ranks());
         const registry& r = mine.entries();
-        // The head's table and the last norm's gain are two groups. Where ranks share them, a layer
-        // is padded to shares of whole lines, which the table is already.
+        // The head's table and the last norm's gain are two ranges. If ranks share them, a layer is
+        // padded to shares of whole lines, which the table is already.
         const std::int64_t main = size_of(accumulator_of(t)), ranks = 1 + zero,
                            trained = head + norm * ranks;
         const memory_items m = memory_of_stores(sizes_of(r), p.view().numbers.precision),
@@ -169,8 +169,8 @@ BOOST_AUTO_TEST_CASE(what_is_frozen_has_nothing_but_weights) {
     }
 }
 
-// A state has no moments of frozen parameters, and has their weights to the bit. A run that freezes
-// others takes its weights alone.
+// A state has no moments of frozen parameters, and their weights to the bit. A run that freezes
+// others takes only its weights.
 BOOST_AUTO_TEST_CASE(a_state_of_frozen_parts_is_whole) {
   for (const dtype t : {dtype::f32, dtype::bf16}) {
     const setup s{.batch = {2, 32}, .precision = t, .frozen = all_but_the_head};
@@ -222,7 +222,7 @@ BOOST_AUTO_TEST_CASE(a_state_of_frozen_parts_is_whole) {
   }
 }
 
-// Stages and replicas of which some have nothing but frozen weights write the file of one rank.
+// Stages and replicas, some of which have only frozen weights, write the same file as one rank.
 BOOST_AUTO_TEST_CASE(ranks_that_are_frozen_save_what_one_does) {
   const setup alone{.batch = {2, 32}, .precision = dtype::bf16, .frozen = all_but_the_head};
   const auto saved = [&](const layout& l, int dp, const std::string& folder) {

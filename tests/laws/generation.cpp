@@ -1,7 +1,7 @@
-// Generation with caches of keys and values: the logits of every token are, bit for bit, those of a
-// forward pass over its whole text without any cache; they do not depend on who shares the batch,
-// on the pieces a prompt is read in, or on the number of threads; nothing reads what nobody wrote;
-// nothing is allocated for a token.
+// Generation with caches of keys and values. The logits of every token are, bit for bit, those of a
+// forward pass over its whole text without a cache. They do not depend on the other texts of the
+// batch, on the pieces in which a prompt is read, or on the number of threads. No code reads bytes
+// that were never written, and a token allocates no memory.
 #define BOOST_TEST_MODULE generation
 #include <boost/test/unit_test.hpp>
 
@@ -43,7 +43,7 @@ namespace {
 std::int32_t largest_position = 0;
 std::vector<int> layers_seen;
 
-/// x, positions: x; the kernel notes the largest position, and its layer.
+/// x, positions -> x. The kernel notes the largest position, and its layer.
 constexpr void watched_rule(inference& c) {
   c.floats({0});
   c.declare(c.in(0));
@@ -105,7 +105,8 @@ constexpr qwen3 grouped(int kv_heads, int window) {
                                      : rope_stretch{rope_type::yarn, 4, 20},
           .window = window};
 }
-/// Layers 1 and 3 have experts, the others one MLP; expert biases and a capacity in training.
+/// A mixture in which layers 1 and 3 have experts and the others an MLP, with expert biases and a
+/// capacity in training.
 constexpr qwen3_moe experts() {
   qwen3_moe m;
   m.layers = 4, m.hidden = 40, m.heads = 4, m.kv_heads = 2, m.head_dim = 10, m.ffn = 56;
@@ -113,7 +114,7 @@ constexpr qwen3_moe experts() {
   m.vocabulary = vocabulary, m.positions = 90, m.bias_rate = 1e-3, m.capacity = 1;
   return m;
 }
-/// Every second layer sees a window only.
+/// A model in which every second layer sees a window only.
 struct alternating : qwen3 {
   static constexpr int kinds = 2;
   constexpr int kind_of(int layer) const { return layer % 2; }
@@ -124,7 +125,7 @@ struct alternating : qwen3 {
   }
 };
 
-/// Attention with parameters "TO_Q.weight", ... beside the residual stream.
+/// A model that has attention with parameters "TO_Q.weight", ... beside the residual stream.
 struct attention_scopes {
   const char *norm, *q, *k, *v, *o;
 };
@@ -139,7 +140,7 @@ constexpr var attended(context& c, const attention_scopes& names, var x, const g
   return x + row_parallel(c, names.o, context_parallel_attention(c, q, k, v, options), 2,
                           m.hidden_extent(), false, m.std);
 }
-/// The stem and the head have caches too.
+/// A model whose stem and head have caches, too.
 struct attention_at_both_ends : gpt {
   constexpr var stem(context& c, var tokens) const {
     return attended(c, {"in.n", "in.q", "in.k", "in.v", "in.o"}, gpt::stem(c, tokens), *this);
@@ -148,7 +149,7 @@ struct attention_at_both_ends : gpt {
     return gpt::final_norm(c, attended(c, {"out.n", "out.q", "out.k", "out.v", "out.o"}, x, *this));
   }
 };
-/// The head's table is computed of parameters.
+/// A model whose head's table is computed from parameters.
 struct factored_head : gpt {
   constexpr var head_table(context& c) const {
     const extent narrow{dim::ffn, 5}, rows = vocabulary_rows(c, vocabulary);
@@ -157,14 +158,14 @@ struct factored_head : gpt {
     return linear(a, b);
   }
 };
-/// A dropout that does not ask whether anything is trained.
+/// A model with a dropout that does not ask whether it is trained.
 struct dropped_always : gpt {
   constexpr var block(context& c, int kind, var x) const {
     return gpt::block(c, kind, mc::dropout(x, to(c.token_keys, axis::tp, c.stream), 0.3, c.salt++));
   }
 };
 
-/// A program with weights that are far from their small initial values.
+/// A program whose weights are far from their small initial values.
 template <class Model> struct trained {
   interpreted_program<Model> program;
   stores weights;
@@ -202,7 +203,7 @@ struct written {
   bool operator==(const written&) const = default;
 };
 
-/// Continues prompts greedily, text b by steps[b] tokens.
+/// Continues prompts by the likeliest tokens, text b by steps[b] of them.
 written greedy(generator& g, std::vector<ids> texts, const std::vector<int>& steps) {
   written w;
   w.logits.resize(texts.size());
@@ -233,7 +234,7 @@ template <class Model> written greedy(const trained<Model>& m, const std::vector
   return greedy(g, texts, steps);
 }
 
-/// Next-token logits of one text, by the model's graphs without any cache.
+/// Computes next-token logits of one text by the model's graphs without any cache.
 template <class Model> class whole_forward {
 public:
   whole_forward(const trained<Model>& m, cpu& device) : m_(m), device_(device) {}
@@ -300,8 +301,8 @@ private:
 const std::vector<int> steps{40, 50, 31, 17};
 constexpr generation_room room{.sequences = 1, .tokens = 64, .prompt = 29};
 
-/// Greedy text and logits with the cache and without it, in one type, each text alone and all in
-/// one batch, the prompts in one piece and in several.
+/// Compares texts and logits with the cache and without it, in one type, each text alone and all in
+/// one batch, with prompts in one piece and in several.
 template <class Model> void check(const Model& m, dtype t) {
   BOOST_TEST_CONTEXT(Model::family.text << " " << name_of(t)) {
     const trained<Model> model(m, t);
@@ -336,7 +337,7 @@ template <class Model> void check(const Model& m) {
 
 } // namespace
 
-// A line for each family.
+// The law for each family.
 BOOST_AUTO_TEST_CASE(gpt_with_learned_positions) { check(learned_positions()); }
 BOOST_AUTO_TEST_CASE(gpt_without_its_dropout) { check(learned_positions(0.3), dtype::f32); }
 BOOST_AUTO_TEST_CASE(qwen3_with_grouped_queries) { check(grouped(2, 0)); }
@@ -353,7 +354,7 @@ BOOST_AUTO_TEST_CASE(layers_of_two_kinds) { check(alternating{grouped(3, 0)}, dt
 namespace {
 
 /// The log-probabilities that generation gives the tokens of a text add up to the loss of the
-/// training graphs, whose attention, products and softmax are others.
+/// training graphs, which have other attention, products and softmax.
 template <class Model> void check_loss(const Model& m, dtype t, double tolerance) {
   BOOST_TEST_CONTEXT(Model::family.text << " " << name_of(t)) {
     const interpreted_program<Model> program(m, {.batch = {1, 48}, .precision = t}, "loss");
@@ -394,7 +395,8 @@ BOOST_AUTO_TEST_CASE(log_probabilities_add_up_to_the_loss_of_training) {
 
 namespace {
 
-/// With products whose rows are computed together, as training does: within rounding only.
+/// With products whose rows are computed together, as in training, the logits agree within
+/// rounding.
 template <class Model> void check_rounding(const Model& m, dtype t, double tolerance) {
   const trained<Model> model(m, t);
   cpu fast(product_type::widened, 1), exact = row_by_row(1);
@@ -453,7 +455,7 @@ BOOST_AUTO_TEST_CASE(what_nobody_wrote_is_not_read) {
     generation_room r = room;
     r.sequences = 4;
     generator g(model.view(), device, model.weights, r);
-    g.memory().poison(); // one rank derives nothing from the parameters
+    g.memory().poison(); // on one rank nothing is derived from the parameters
     BOOST_TEST((greedy(g, prompts, steps) == clean));
     // Every slot of a text is written, and none beyond its end.
     const std::span<const std::byte> caches = g.caches();
@@ -474,7 +476,7 @@ BOOST_AUTO_TEST_CASE(what_nobody_wrote_is_not_read) {
   }
 }
 
-// The table of the head is derived of parameters, once for weights as they are.
+// The head's table is derived from the parameters once, for the weights as they are.
 BOOST_AUTO_TEST_CASE(a_renewed_generator_is_as_one_made_anew) {
   trained<factored_head> model(factored_head{learned_positions()}, dtype::f32);
   cpu device = row_by_row(1);
@@ -537,7 +539,7 @@ template <class F> struct with_block : gpt {
   explicit with_block(F g) : gpt(learned_positions()), f(g) {}
   constexpr var block(context& c, int kind, var x) const { return f(c, *this, kind, x); }
 };
-/// What is said of a model that trains and does not generate.
+/// Checks the sentence about a model that trains and does not generate.
 template <class F> void refused(F f, const std::string& says) {
   const trained<with_block<F>> model(with_block<F>(f), dtype::f32);
   const fault_record wrong = fault_of_generation(model.view());
@@ -552,7 +554,7 @@ template <class F> void refused(F f, const std::string& says) {
   };
   using mc::generator;
   BOOST_CHECK_EXCEPTION(generator(model.view(), device, model.weights, room), error, same);
-  // Who trains is told, and refused texts on the way.
+  // A training run prints the sentence, and refuses to write sample texts.
   options o;
   const auto in_short = [&](const error& e) {
     return e.code() == exit_code::mismatch && e.what() == why_no_generation(model.view());
@@ -607,7 +609,7 @@ BOOST_AUTO_TEST_CASE(a_model_that_cannot_generate_is_told_why) {
         return m.gpt::block(c, kind, x);
       },
       "input(next): there is none in generation");
-  for (const bool longer : {false, true}) // with what is new in it, or only in decode
+  for (const bool longer : {false, true}) // with its fault in all graphs, or only in decode
     refused(
         [=](context& c, const gpt& m, int kind, var x) {
           const extent B = x.type().dims[0], Sq = x.type().dims[1];
@@ -642,7 +644,7 @@ struct watching : gpt {
 };
 } // namespace
 
-// Padding has positions too, which parts may take for numbers of a table's rows.
+// Padding has positions, too, which parts may take for numbers of a table's rows.
 BOOST_AUTO_TEST_CASE(every_position_is_below_the_room) {
   const watching m{learned_positions()};
   kernel_table<cpu> kernels = kernel_table<cpu>::all();
@@ -665,7 +667,7 @@ BOOST_AUTO_TEST_CASE(every_position_is_below_the_room) {
 }
 
 namespace {
-/// Declares two parameters first that generation does without.
+/// A model whose first two parameters exist in training only.
 struct with_layers_of_training : gpt {
   constexpr var block(context& c, int kind, var x) const {
     if (!c.generating)
@@ -676,13 +678,13 @@ struct with_layers_of_training : gpt {
 };
 } // namespace
 
-// Parameters of generation are those of their names, whatever else training has before them.
+// Parameters of generation are found by name, whatever others training has before them.
 BOOST_AUTO_TEST_CASE(parameters_of_training_alone_move_no_others) {
   const trained<gpt> plain(learned_positions(), dtype::f32);
   const with_layers_of_training m{learned_positions()};
   const interpreted_program<with_layers_of_training> program(m, {.batch = {2, 16}}, "more");
   stores weights(program.view(), false);
-  std::map<std::string, double> by_name; // of a parameter's elements, in order
+  std::map<std::string, double> by_name; // elements of a parameter, in order
   for_each_parameter(plain.view(), [&](const parameter_ref& r) {
     for (std::int64_t i = 0; i < r.count.n; ++i)
       by_name[r.name + "/" + std::to_string(i)] = plain.weights.weight(r.offset + i);

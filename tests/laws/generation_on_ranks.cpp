@@ -1,4 +1,5 @@
-// What ranks that share a model find to follow a text is what one rank finds, the same on all.
+// Ranks that share a model find the same continuation of a text as one rank does, and all of them
+// the same.
 #define BOOST_TEST_MODULE generation_on_ranks
 #include <boost/test/unit_test.hpp>
 
@@ -46,7 +47,7 @@ constexpr qwen3_moe mixture = [] {
   return m;
 }();
 
-/// Two prompts, each continued by its likeliest token: the logits before every one of them.
+/// Returns the logits before every token of two prompts, each continued by its likeliest tokens.
 std::vector<double> logits_of(const program_view& p, communicator& c) {
   const rank_program of_rank(p, c);
   cpu device(product_type::widened, 1, product_rows::apart);
@@ -109,7 +110,7 @@ BOOST_AUTO_TEST_CASE(ranks_write_what_one_rank_does) {
   finds_what_one_rank_does(mixture, {.tp = 2, .ep = 2, .etp = 2, .sequence_parallel = true}, 2);
 }
 
-// The last stage tells the others what it finds, in one run of layers each or several.
+// The last stage sends the others its logits, with one chunk of layers on each stage or several.
 BOOST_AUTO_TEST_CASE(stages_write_what_one_rank_does) {
   constexpr gpt deep = [] {
     gpt m = tied_gpt;

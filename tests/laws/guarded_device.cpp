@@ -1,6 +1,6 @@
-// Training, evaluation and generation on devices whose memory the host cannot see, and on such that
-// do what they are asked for later: what run/ does between launches it does by the device's
-// functions, and no kernel looks, so a device with memory of its own can take the place of the CPU.
+// Training, evaluation and generation on devices whose memory the host cannot see, and on devices
+// that do their work later. Between launches run/ uses the device's functions, and no kernel reads
+// the memory on the host, so a device with memory of its own can take the place of the CPU.
 #define BOOST_TEST_MODULE guarded_device
 #include <boost/test/unit_test.hpp>
 
@@ -74,7 +74,8 @@ constexpr qwen3_moe mixture(int experts = 5) {
   m.positions = sequence, m.aux_loss = 0.1, m.bias_rate = 1e-3;
   return m;
 }
-/// With biases, untied, and another norm, feed-forward and positions than the dense one.
+/// A model with biases, untied, and with another norm, feed-forward and positions than the dense
+/// one.
 constexpr llama biased() {
   llama m;
   m.layers = 2, m.hidden = 16, m.heads = 4, m.kv_heads = 2, m.head_dim = 4, m.ffn = 20;
@@ -83,7 +84,7 @@ constexpr llama biased() {
   return m;
 }
 
-/// A family whose second block adds what is computed of two parameters to the stream, nothing else.
+/// A family whose second block only adds a term to the stream that is computed from two parameters.
 struct shifted : gpt {
   static constexpr family_name<shifted> family{"shifted"};
   static constexpr int kinds = 2;
@@ -96,7 +97,7 @@ struct shifted : gpt {
   }
 };
 
-/// The elements of a store.
+/// Returns the elements of a store.
 std::vector<double> elements(memory_space& of, const std::byte* store, dtype t, std::int64_t n) {
   std::vector<std::byte> bytes(static_cast<std::size_t>(n * size_of(t)));
   of.read(bytes.data(), store, std::ssize(bytes));
@@ -104,7 +105,7 @@ std::vector<double> elements(memory_space& of, const std::byte* store, dtype t, 
   for (std::int64_t i = 0; i < n; ++i) all.push_back(stores::get(bytes.data(), t, i));
   return all;
 }
-/// All that a rank of a run tells: losses, norms, weights, logits.
+/// Returns all results of a rank of a run: losses, norms, weights, logits.
 std::vector<double> told(const program_view& p, device& on, communicator& c) { // of ranks
   std::vector<double> all;
   session s(p, on, purpose::training, c);
@@ -162,7 +163,7 @@ std::string text_of(const std::set<std::string>& names) {
   for (const std::string& name : names) text += (text.empty() ? "" : " ") + name;
   return text;
 }
-/// Those of a that are not in b.
+/// Returns the names in a that are not in b.
 std::set<std::string> without(const std::set<std::string>& a, const std::set<std::string>& b) {
   std::set<std::string> left;
   for (const std::string& name : a)
@@ -172,8 +173,8 @@ std::set<std::string> without(const std::set<std::string>& a, const std::set<std
 const std::set<std::string> products_of_experts{"grouped_linear", "grouped_input_grad",
                                                 "grouped_weight_grad"};
 
-/// Every rank tells what it tells on the CPU, on a device that is closed and on one that defers,
-/// too. Returns the largest number of trips of a region.
+/// Checks that every rank has the results of the CPU on a device that is closed and on one that
+/// defers. Returns the largest number of trips of a region.
 template <class Program, class Guarded>
 std::int32_t check(const Program& plain, const Guarded& guarded, const setup& s, int dp) {
   const mesh ranks = mesh_of(s.ranks, dp);
@@ -205,7 +206,7 @@ std::int32_t check(const Program& plain, const Guarded& guarded, const setup& s,
     for (std::size_t r = 0; r < got.size(); ++r) {
       BOOST_TEST(got[r].size() > 100u);
       BOOST_TEST(counts[r].bodies > (count == 1 ? 500 : 300));
-      // Products of no rows start nothing, all else does.
+      // Only products of no rows start nothing.
       BOOST_TEST(text_of(without(counts[r].idle, products_of_experts)) == "");
       BOOST_TEST((got[r] == want[r]),
                  "rank " << r << " of " << count << (deferring ? ", deferring" : ""));
@@ -219,7 +220,7 @@ template <class Model> std::int32_t check(const Model& m, const setup& s, int dp
   return check(plain.view(), guarded.view(), s, dp);
 }
 
-/// True if a process that looks at an address is stopped by it.
+/// Returns whether a process that reads an address is stopped by it.
 bool crashes(const std::byte* at) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -231,7 +232,7 @@ bool crashes(const std::byte* at) {
   return WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV;
 }
 
-/// The other executor's program of the mixture, in rounds.
+/// The mixture, in rounds, as a compiled program.
 struct compiled_mixture {
   static constexpr qwen3_moe model = mixture();
   static constexpr mc::layout layout{};
@@ -243,8 +244,8 @@ struct closed_mixture : compiled_mixture {
 };
 constexpr setup compiled_numbers{.batch = compiled_mixture::batch};
 
-/// A family with ops of its own: the mirror of one outside of any region, and the gradient of a
-/// parameter that no op adds by itself.
+/// Checks a family with ops of its own: one has a mirror outside of any region, and no op adds the
+/// gradient of a parameter by itself.
 void check_own() {
   seeing m;
   static_cast<gpt&>(m) = dense();
@@ -379,8 +380,8 @@ BOOST_AUTO_TEST_CASE(states_are_saved_and_loaded_where_the_host_sees_nothing) {
 
 namespace {
 
-/// Trains as flags say, on threads of this process that are the ranks, from the newest state in the
-/// folder that there is, and measures what it has saved. Returns the files of the last state.
+/// Trains as flags say, with threads of this process as ranks, from the newest state in the folder
+/// if there is one, and evaluates the saved model. Returns the files of the last state.
 template <class Device, class Model>
 std::string trained(const Model& m, const setup& s, int dp, const std::string& folder,
                     const std::string& text, bool deferring = false) {
@@ -425,8 +426,9 @@ std::string trained(const Model& m, const setup& s, int dp, const std::string& f
 
 } // namespace
 
-// Whole runs: what ranks compute with goes over ranks, through the device alone, and what they agree
-// on and write goes over hosts, which a device's memory does not.
+// Whole runs: values that ranks compute with go over the plane of ranks, through the device alone;
+// values that they agree on and write go over the plane of hosts, which moves no memory of a
+// device.
 BOOST_AUTO_TEST_CASE(a_trained_run_is_the_same_where_the_host_sees_nothing) {
   const mc_test::looks_are_told here;
   const auto same = [](const auto& m, const setup& s, int dp, bool deferring) {
@@ -463,7 +465,7 @@ BOOST_AUTO_TEST_CASE(a_program_runs_on_the_device_it_is_made_for) {
   refused(plain.view(), closed), refused(guarded.view(), open);
 }
 
-// What the host may not read within a step: how often a region runs, the norm, the token count.
+// The host may not read values within a step: how often a region runs, the norm, the token count.
 BOOST_AUTO_TEST_CASE(a_look_at_the_memory_of_a_device_is_the_end) {
   const mc_test::looks_are_told here;
   const interpreted_program<qwen3_moe, guarded_device> program(
@@ -487,7 +489,7 @@ BOOST_AUTO_TEST_CASE(a_look_at_the_memory_of_a_device_is_the_end) {
   closed.before_launches([&](const node& n) {
     if (looked || n.region < 0) return;
     looked = true;
-    BOOST_TEST(closed.last_read() != sums); // the counts of experts, for their mirror
+    BOOST_TEST(closed.last_read() != sums); // counts of experts, for their mirror
     BOOST_TEST(crashes(closed.last_read()));
   });
   s.step(batch);
@@ -499,7 +501,7 @@ namespace {
 constexpr setup in_rounds(recompute again = recompute::none) {
   return {.batch = {2, sequence, false, 9}, .precision = dtype::f32, .again = again};
 }
-/// A session that has trained a step of two micro-batches on a device.
+/// Trains a step of two micro-batches in a session on a device.
 template <class Model> void train_one(const Model& m, const setup& s, guarded_device& on) {
   const interpreted_program<Model, guarded_device> program(m, s, "guarded");
   session run(program.view(), on, purpose::training);
@@ -515,7 +517,8 @@ template <class Model> void train_one(const Model& m, const setup& s, guarded_de
   const std::vector<std::span<const std::int32_t>> more{prompt};
   g.append(more);
 }
-/// Whether the kernel of this op, were it to look, would end the process, by this sentence.
+/// Returns whether the kernel of this op, if it read the memory, would end the process with this
+/// sentence.
 template <class Model> bool look_is_the_end(const Model& m, const setup& s, const std::string& op,
                                             bool at_end, bool deferring = false) {
   int pipe[2];
@@ -545,7 +548,7 @@ template <class Model> bool look_is_the_end(const Model& m, const setup& s, cons
 
 } // namespace
 
-// Two ops of each kind.
+// There are two ops of each kind.
 BOOST_AUTO_TEST_CASE(a_kernel_that_looks_ends_the_run) {
   for (const char* const op : {"linear_gelu_kept", "dropout", "layer_norm", "layer_norm_gain_grad",
                                "vocabulary_loss", "add_total", "adamw", "clip_factor", "embedding",
@@ -562,8 +565,8 @@ BOOST_AUTO_TEST_CASE(a_kernel_that_looks_ends_the_run) {
                               false)); // it is not in this model
 }
 
-// One mirror for each layer with experts and micro-batch, for which the forward pass waits once;
-// the backward pass and recomputation neither copy nor wait.
+// There is one mirror for each layer with experts and each micro-batch, for which the forward pass
+// waits once. The backward pass and recomputation neither copy nor wait.
 BOOST_AUTO_TEST_CASE(the_counts_of_experts_reach_the_host_once) {
   constexpr std::int64_t layers = 2, micros = 2, prefill = 1;
   for (const recompute again : {recompute::none, recompute::selective, recompute::full})
@@ -596,8 +599,8 @@ struct add_one_row {
     *to += *from;
   }
 };
-/// What two lanes make of x = 0, y = 0: the first one adds 1 to x many times, then the second one
-/// adds x to y, behind the event if it waits for that.
+/// Returns the result of two lanes from x = 0, y = 0: the first one adds 1 to x many times, then
+/// the second one adds x to y, behind the event if it waits for that.
 double made_by_two_lanes(guarded_device& on, bool waits) {
   constexpr int times = 20;
   const arena memory(on, 3 * sizeof(double), "three numbers", "more memory");
@@ -621,7 +624,7 @@ double made_by_two_lanes(guarded_device& on, bool waits) {
 
 } // namespace
 
-// Each lane keeps its order; between lanes there is none but that of events.
+// Each lane keeps its order. Only events order two lanes.
 BOOST_AUTO_TEST_CASE(lanes_are_ordered_by_events_alone) {
   guarded_device on(product_type::widened, 1);
   on.defer();
@@ -635,9 +638,9 @@ BOOST_AUTO_TEST_CASE(lanes_are_ordered_by_events_alone) {
 
 namespace {
 
-/// Tells when it runs.
+/// A body that notes when it runs.
 struct moment_row {
-  std::int64_t* at; ///< of the host: a body of a test alone may write there
+  std::int64_t* at; ///< memory of the host, which only a body of a test may write
   template <class Team> void operator()(const Team& /*team*/, std::int64_t /*row*/) const {
     *at = monotonic_nanoseconds();
   }
@@ -645,8 +648,8 @@ struct moment_row {
 
 } // namespace
 
-// An event comes between what was started before it and what was started after it, whenever the
-// host has started them.
+// An event comes between the work that was started before it and the work that was started after
+// it, whenever the host has started them.
 BOOST_AUTO_TEST_CASE(an_event_has_the_time_of_its_lane) {
   for (const bool deferring : {false, true}) {
     guarded_device on(product_type::widened, 1);
@@ -663,8 +666,8 @@ BOOST_AUTO_TEST_CASE(an_event_has_the_time_of_its_lane) {
   }
 }
 
-// Two that use one lane in turn, as a session and the generator of its samples: what the later one
-// needs more of room, the lane takes, and the earlier one goes on with the bits that it has alone.
+// A session and the generator of its samples use one lane in turn. The lane enlarges its memory for
+// the later one, and the earlier one goes on with the bits that it computes alone.
 BOOST_AUTO_TEST_CASE(a_session_goes_on_behind_a_larger_generator) {
   const auto trained = [](bool samples, bool deferring) {
     const interpreted_program<gpt, guarded_device> program(
@@ -707,13 +710,13 @@ BOOST_AUTO_TEST_CASE(a_lane_has_room_of_its_own) {
   BOOST_TEST(on.main_lane().room().scratch == 100);
   BOOST_TEST(other->scratch() != on.main_lane().scratch());
   const std::byte* const before = on.main_lane().scratch();
-  on.main_lane().reserve({.scratch = 50, .workspace = 50}); // it has more
+  on.main_lane().reserve({.scratch = 50, .workspace = 50}); // the lane has more memory
   BOOST_TEST(on.main_lane().scratch() == before);
   BOOST_TEST(on.main_lane().room().workspace == 200);
 }
 
-// Times are the device's: nothing is told before the step is over, then every launch and every task
-// in the order in which the device has come to them, nodes within their tasks.
+// Times are the device's: nothing is told before the step is over. Then every launch and every task
+// is told in the order in which the device has come to them, nodes within their tasks.
 BOOST_AUTO_TEST_CASE(times_are_those_of_the_device) {
   struct told_times final : step_clock {
     std::map<std::string, std::int64_t> nodes;
@@ -754,7 +757,7 @@ BOOST_AUTO_TEST_CASE(times_are_those_of_the_device) {
     BOOST_TEST(told.in_order);
     BOOST_TEST((began <= told.first && told.last <= ended));
     BOOST_TEST((told.in_nodes > 0 && told.in_nodes <= told.in_tasks));
-    // Of a step that fails in the middle nothing is told with the next one.
+    // The next step tells nothing about a step that fails in the middle.
     const batch_view batch{tokens.data(), tokens.data()};
     BOOST_CHECK_THROW(s.step(2,
                              [&](int micro, batch_view& b) {
@@ -772,7 +775,7 @@ BOOST_AUTO_TEST_CASE(times_are_those_of_the_device) {
   }
 }
 
-// What a device is asked for is asked of it alone.
+// Work for a device reaches that device alone.
 BOOST_AUTO_TEST_CASE(two_devices_see_nothing_of_each_other) {
   guarded_device first(product_type::widened, 1), second(product_type::widened, 1);
   train_one(dense(), {.batch = {2, sequence}}, first);

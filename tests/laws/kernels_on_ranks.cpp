@@ -1,6 +1,6 @@
-// Kernels on one rank's part of every operand: whatever a rank holds, its kernels compute what the
-// plain loops do, and all ranks together what one does, one after another and as threads that
-// exchange what they have. Then parts of models longer than a block of rows, in every type; masks of
+// Kernels on one rank's shard of every operand: the kernels of a rank compute the same as the plain
+// loops, and all ranks together compute the same as one rank, both one rank after another and as
+// threads that exchange values. Then parts of models longer than 64 rows, in every type; masks of
 // dropout.
 //
 //   laws_kernels_on_ranks [boost options] -- [graphs [first seed]]
@@ -25,11 +25,11 @@ node_kernel& kernel() {
   return one;
 }
 
-int runs = 1; ///< of every kernel: threads share its rows otherwise each time
+int runs = 1; ///< runs of every kernel; threads share its rows in another way each time
 
-/// A node by its kernel, which is compared to the plain loops on the same operands.
+/// Runs a node by its kernel, and compares the result with the plain loops on the same operands.
 void by_kernel(node_task& t) {
-  std::array<array, max_inputs> exact; // as the kernel's type holds them
+  std::array<array, max_inputs> exact; // operands as the kernel's type stores them
   for (unsigned k = 0; k < max_inputs; ++k) {
     if (t.n.in[k] < 0) continue;
     for (double x : *t.inputs[k]) exact[k].push_back(rounded(x, t.g.at(t.n.in[k]).type));
@@ -57,14 +57,14 @@ const implementations& kernels() {
   static const implementations table = [] {
     implementations all = plain::all();
     for (auto& [op, f] : all)
-      if (f != nullptr) f = &by_kernel; // the others move data between ranks
+      if (f != nullptr) f = &by_kernel; // redistributions move values between ranks
     return all;
   }();
   return table;
 }
 
-/// What an axis of unknown size cuts is a rank's own (plan/boxes.hpp), as batches are: a kernel
-/// cannot tell where in the whole such a part lies.
+/// A dim that is cut by an axis of unknown size is a rank's own (plan/boxes.hpp), as batches are: a
+/// kernel cannot tell where the rank's elements lie in the whole.
 bool every_rank_knows_its_part(const graph& g) {
   for (int i = 0; i < g.value_count; ++i) {
     const value& v = g.at(static_cast<value_id>(i));
@@ -82,7 +82,8 @@ int argument(int k, int otherwise) {
   return suite.argc > k ? std::atoi(suite.argv[k]) : otherwise;
 }
 
-/// f(sample, seed) for so many graphs with their gradients, drawn from a seed on.
+/// Calls f(sample, seed) for `graphs` random graphs with their gradients, drawn from seeds from
+/// `first_seed` on.
 template <class F> void for_each_random_graph(int graphs, int first_seed, const F& f) {
   int drawn = 0;
   for (auto seed = static_cast<std::uint64_t>(first_seed); drawn < graphs; ++seed) {
@@ -113,13 +114,13 @@ BOOST_AUTO_TEST_CASE(random_graphs_on_any_mesh) {
 
 namespace {
 
-/// The mesh of a world: over its ranks fold the experts', whatever uses them.
+/// Returns the mesh of a world, with the expert mesh folded over its ranks.
 mesh whole_mesh(const world& w) {
   mesh m = mesh_of(w);
   if (!w.folded) m.size[static_cast<unsigned>(axis::edp)] = w.ranks() / w.of(axis::pp);
   return m;
 }
-/// The rank of a world at a communicator's place.
+/// Returns the rank of a world at a communicator's coordinates.
 std::size_t rank_at(const world& w, const communicator& c) {
   int r = 0;
   for (int a = 0; a < (w.folded ? static_cast<int>(axis::edp) : axes); ++a)
@@ -128,7 +129,7 @@ std::size_t rank_at(const world& w, const communicator& c) {
   return static_cast<std::size_t>(r);
 }
 
-/// A step on ranks that are threads: every node by its kernel, which exchanges what it does through
+/// Runs a step on ranks that are threads: every node by its kernel, which exchanges values through
 /// the communicator of a program.
 void run_as_threads(machine& m, const laws::feeds& given, int micros) {
   static std::vector<std::unique_ptr<node_kernel>> kernels;
@@ -174,8 +175,8 @@ void run_as_threads(machine& m, const laws::feeds& given, int micros) {
 
 } // namespace
 
-// Over every axis of the dense mesh and of the experts', on ranks that meet in every exchange: the
-// kernels of a session on its communicator, before and after fusion.
+// Tests the kernels of a session on its communicator, before and after fusion, over every axis of
+// both meshes, with ranks that meet in every exchange.
 BOOST_AUTO_TEST_CASE(random_graphs_on_ranks_that_are_threads) {
   const int graphs = argument(1, 150);
   int over[axes]{};
@@ -196,7 +197,8 @@ BOOST_AUTO_TEST_CASE(random_graphs_on_ranks_that_are_threads) {
 
 namespace {
 
-/// A step of one part of a model on one rank: random weights, and tokens and labels that repeat.
+/// Returns the results of a step of one part of a model on one rank, with random weights, and with
+/// tokens and labels that repeat.
 template <class Model>
 std::string step_of(const Model& m, setup s, part_kind part, dtype t, std::uint64_t seed) {
   s.precision = t;
@@ -236,8 +238,8 @@ std::string step_of(const Model& m, setup s, part_kind part, dtype t, std::uint6
 
 } // namespace
 
-// Two sequences of 200 tokens: a loss is computed in chunks of 128 rows, what a router counts is
-// added up by blocks of as many. A vocabulary so wide that threads work on a chunk at once.
+// Two sequences of 200 tokens: a loss is computed 128 rows at a time, and a router's counts are
+// added in pieces of as many. The vocabulary is so wide that threads share such a piece.
 BOOST_AUTO_TEST_CASE(sequences_longer_than_a_block_of_rows) {
   static_assert(op::loss_chunk_rows < 200 && 200 % op::loss_chunk_rows != 0);
   qwen3_moe m;
@@ -253,7 +255,7 @@ BOOST_AUTO_TEST_CASE(sequences_longer_than_a_block_of_rows) {
 
 namespace {
 
-/// What a dropout of p = 1/2 leaves of ones.
+/// Returns the result of a dropout of p = 1/2 on ones.
 array mask_of(std::int64_t salt, std::uint64_t seed, std::int64_t step, int layer, bool dropping) {
   builder b{mesh(layout{})};
   const extent B{dim::batch, 1}, Sq{dim::sequence, 40}, H{dim::hidden, 25};
@@ -272,8 +274,8 @@ array mask_of(std::int64_t salt, std::uint64_t seed, std::int64_t step, int laye
 
 } // namespace
 
-// Masks of two steps, layers, salts or seeds have nothing to do with each other: half of their
-// elements differ. The same numbers give the same mask; an evaluation has none.
+// Masks of two steps, layers, salts or seeds are independent: half of their elements differ. The
+// same numbers give the same mask; an evaluation has none.
 BOOST_AUTO_TEST_CASE(every_dropout_of_every_step_has_a_mask_of_its_own) {
   std::vector<array> masks;
   for (std::uint64_t seed : {1u, 2u})
@@ -293,7 +295,7 @@ BOOST_AUTO_TEST_CASE(every_dropout_of_every_step_has_a_mask_of_its_own) {
   BOOST_TEST((mask_of(0, 1, 3, 0, false) == array(1000, 1.0)));
 }
 
-// The mask of heads, or of widths, that several ranks share is part of the whole one.
+// The mask of heads, or of widths, that several ranks share is a shard of the whole mask.
 BOOST_AUTO_TEST_CASE(masks_of_heads_lie_as_the_heads_do) {
   const extent B{dim::batch, 2}, Sq{dim::sequence, 4}, A{dim::heads, 6}, D{dim::head_dim, 4};
   for (dim cut : {dim::heads, dim::head_dim}) {
@@ -314,7 +316,7 @@ BOOST_AUTO_TEST_CASE(masks_of_heads_lie_as_the_heads_do) {
     BOOST_CHECK_NO_THROW(run.run_forward(f));
     bool copies = true;
     const array mask = run.logical(y.id, copies);
-    std::array<std::set<array>, 2> halves; // of the heads: none repeats another
+    std::array<std::set<array>, 2> halves; // of the heads: no half repeats the other
     for (std::size_t i = 0; i < mask.size(); i += 12)
       halves[i / 12 % 2].insert({mask.begin() + static_cast<std::ptrdiff_t>(i),
                                  mask.begin() + static_cast<std::ptrdiff_t>(i + 12)});

@@ -1,5 +1,5 @@
-// Ten steps under any layout end where those of one rank do: over layouts that meet every pair of
-// choices, found by search, every axis alone, and products of all of them.
+// Ten steps under any layout end where those of one rank do: under layouts that meet every pair of
+// choices, which are found by search, under every axis alone, and under products of all of them.
 #define BOOST_TEST_MODULE layouts
 #include <boost/test/unit_test.hpp>
 
@@ -23,7 +23,7 @@ using test::outcome_of;
 
 namespace {
 
-/// What a run is built with. Each is a number of choices, of which the first is one rank's.
+/// The choices that a run is built with. The first value of each is that of one rank.
 namespace by {
 enum choice {
   tp,
@@ -57,11 +57,11 @@ constexpr int sequence = 32;
 enum cuts { even, listed, first, counted };
 int layers_of(const row& r) { return r[by::cut] == counted ? 7 : 8; }
 
-/// The layout of a row, whose ranks fold; nothing of one that is none. Replicas are doubled until
-/// they have all experts.
+/// The layout of a row whose ranks fold; nothing for a row without a legal layout. Replicas are
+/// doubled until they have all experts.
 struct laid_out {
   setup s;
-  int dp = 1, micros = 1; // of one replica
+  int dp = 1, micros = 1; // micro-batches of one replica
   bool legal = false;
 };
 laid_out lay_out(const row& r) {
@@ -108,8 +108,8 @@ std::string text_of(const row& r) {
   return text.empty() ? "one rank" : text;
 }
 
-/// Rows that meet every pair of choices that some legal row has: of many drawn at random that have
-/// a pair that is missing, the one with most of those, again and again.
+/// Returns rows that meet every pair of choices that some legal row has. Of many random rows with a
+/// missing pair, the one with most such pairs is added, again and again.
 std::vector<row> covering(const row& levels, unsigned seed) {
   std::mt19937 random(seed);
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
@@ -139,7 +139,7 @@ std::vector<row> covering(const row& levels, unsigned seed) {
       pairs(r, [&](const std::array<int, 4>& p) { more += met[p] ? 0 : 1; });
       if (more > most) most = more, best = r;
     }
-    if (most == 0) continue; // no layout has both
+    if (most == 0) continue; // no layout has both choices
     rows.push_back(best);
     pairs(best, [&](const std::array<int, 4>& p) { met[p] = true; });
   }
@@ -164,7 +164,7 @@ qwen3 model_of(const qwen3*, const row& r) {
   m.rope_scaling = {rope_type::yarn, 4, sequence / 4, 0.1, 2, 0, false};
   return m;
 }
-/// Biases in every linear layer.
+/// A Llama with biases in every linear layer.
 llama model_of(const llama*, const row& r) {
   llama m;
   m.layers = layers_of(r), m.hidden = 16, m.heads = 4, m.kv_heads = 2, m.head_dim = 4, m.ffn = 32;
@@ -182,10 +182,11 @@ qwen3_moe model_of(const qwen3_moe*, const row& r) {
   return m;
 }
 
-/// AdamW makes large steps of a gradient that is mostly rounding, so fp32 takes small ones.
+/// AdamW makes large steps from a gradient that is mostly rounding, so fp32 takes a small learning
+/// rate.
 constexpr double rate_of(dtype t) { return t == dtype::f64 ? 1e-2 : 3e-4; }
 
-/// One rank's, which many layouts are compared with.
+/// Returns the outcome of one rank, which many layouts are compared with.
 template <class Model> const outcome& one_rank(const row& r, dtype type, int micros) {
   static std::map<std::array<int, 8>, outcome> all;
   const std::array key{layers_of(r),    r[by::packed],          r[by::tied], r[by::dropout],
@@ -200,8 +201,9 @@ template <class Model> const outcome& one_rank(const row& r, dtype type, int mic
   return at->second;
 }
 
-/// Weights of each tensor within 2e-5 of one rank's, of their length. A bias of keys adds the same to
-/// every score of a query, so its gradient is rounding alone, of which AdamW makes whole steps.
+/// Requires weights of each tensor within 2e-5 of one rank's, relative to their length. A bias of
+/// keys adds the same to every score of a query, so its gradient is rounding alone, from which
+/// AdamW makes whole steps.
 void close_in_fp32(const outcome& got, const outcome& want, const std::string& name) {
   for (const auto& [parameter, w] : want.weights) {
     const std::vector<double>& x = got.weights.at(parameter);
@@ -237,7 +239,7 @@ template <class Model> void equals_one_rank(const row& r) {
   }
 }
 
-/// With every choice but those that a family does not have.
+/// Covers every choice, except those that a family does not have.
 template <class Model> void covers(std::initializer_list<choice> without) {
   row levels{3, 2, 3, 3, 2, 2, 4, 3, 2, 2, 3, 2, 2, 2, 2, 2, 2};
   for (const choice c : without) levels[static_cast<unsigned>(c)] = 1;

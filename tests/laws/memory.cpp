@@ -1,5 +1,6 @@
-// The memory plan holds: nothing is allocated after the first step, values lie where the plan says
-// and nowhere else, every planned byte is used, and the plan is as small as what lives at once.
+// The memory plan holds: after the first step no memory is allocated, values lie where the plan
+// says and nowhere else, every planned byte is used, and the plan is as small as the values that
+// live at once.
 #define BOOST_TEST_MODULE memory
 #include <boost/test/unit_test.hpp>
 
@@ -37,7 +38,7 @@ std::atomic<long> allocations{0};
 } // namespace
 
 #if !defined(MEGACPP_SANITIZED)
-// Every allocation of the process, libraries included.
+// Counts every allocation of the process, libraries included.
 extern "C" void* malloc(std::size_t n) {
   ++allocations;
   return __libc_malloc(n);
@@ -89,7 +90,7 @@ template <class Model, class F> void with_session(const Model& m, setup s, F f) 
 }
 
 double step(session& run, const batch_view& b) { return run.step(b).loss.mean(); }
-/// A step of b twice, with a change of the session between the two.
+/// Takes a step with b twice, with a change of the session between the two.
 template <class F> step_result step_changed(session& run, const batch_view& b, F change) {
   return *run.step(2, [&](int micro, batch_view& next) {
     if (micro == 1) change();
@@ -121,7 +122,8 @@ constexpr qwen3_moe small_moe{.layers = 3,
                               .positions = 128,
                               .mlp_only = {1}};
 
-/// Products of one training step: what bounds the allocations inside oneDNN.
+/// Returns the number of matrix products of one training step, which bounds the allocations inside
+/// oneDNN.
 std::int64_t products_of(const program_view& p) {
   const auto count = [](const part_view& v) {
     std::int64_t n = 0;
@@ -153,7 +155,7 @@ template <class Model> void no_allocation(const Model& m, dtype t) {
                  const long one = allocations - before;
                  for (int i = 0; i < 5; ++i) step(run, b);
                  BOOST_TEST(allocations - before == 6 * one); // constant a step
-                 // A product is cut into cells, each one call of oneDNN with at most 8 small
+                 // A product is cut into cells. Each is one call of oneDNN with at most 8 small
                  // allocations of its own, or of Eigen (fp64) with at most two panels.
                  BOOST_TEST(one <= products_of(p) * 8 * 64);
                  run.numbers().learning_rate = 0.1; // others, with other numbers of tokens
@@ -179,7 +181,7 @@ BOOST_AUTO_TEST_CASE(nothing_is_allocated_after_the_first_step) {
 
 namespace {
 
-/// One of two replicas of which the other has nothing to add.
+/// A rank of two replicas, of which the other has nothing to add.
 class one_of_two final : public communicator {
 public:
   one_of_two() : communicator(mesh_of({}, 2), 0, plane::ranks, reduced_bits::of_rank_order) {}
@@ -212,7 +214,7 @@ BOOST_AUTO_TEST_CASE(nothing_is_allocated_for_a_step_that_is_measured) {
   step(run, t.view());
   const long one = allocations - before;
   timeline lines(program.view(), &timed, 1, 3);
-  run.profile(&lines), run.profile(nullptr); // its events are made
+  run.profile(&lines), run.profile(nullptr); // makes the events of the clock
   for (int i = 0; i < 3; ++i) {
     const long start = allocations;
     lines.begin(i), run.profile(&lines);
@@ -227,7 +229,8 @@ BOOST_AUTO_TEST_CASE(nothing_is_allocated_for_a_step_that_is_measured) {
 
 namespace {
 
-/// Bytes of 64-byte lines of a range that no longer hold what it was filled with.
+/// Returns the bytes of 64-byte lines of a range that no longer hold the byte they were filled
+/// with.
 std::int64_t bytes_touched(const std::byte* p, std::int64_t bytes, int byte = 0xff) {
   std::int64_t n = 0;
   std::byte poison[64];
@@ -252,14 +255,14 @@ template <class Model> void poisoned(const Model& m, setup s) {
         static_cast<double>(bytes_touched(data, activations)) / static_cast<double>(activations);
     BOOST_TEST(fraction >= 0.99);
     std::memset(data, 0xff, static_cast<std::size_t>(activations));
-    BOOST_TEST(step(run, b) == clean); // nothing reads what nobody wrote
+    BOOST_TEST(step(run, b) == clean); // no code reads bytes that were never written
   });
 }
 
 } // namespace
 
-// What is reserved is what is planned, to the byte, and what steps touch is 99 % of it, all items
-// together: stores, activations, feeds, mirrors, and what kernels need. Memory is zero at first.
+// The reserved memory is the planned one, to the byte, and steps touch 99 % of it, all items
+// together: stores, activations, feeds, mirrors, and memory of kernels. Memory is zero at first.
 BOOST_AUTO_TEST_CASE(all_that_is_planned_is_reserved_and_touched) {
   const auto check = [](const auto& m, const setup& s) {
     with_session(m, s, [&](session& run, const batch_view& b, const program_view&, cpu& device) {
@@ -289,7 +292,7 @@ BOOST_AUTO_TEST_CASE(all_that_is_planned_is_reserved_and_touched) {
       };
       const double enough = 0.99 * static_cast<double>(plan.total());
       for (int i = 0; i < 2; ++i) step(run, b);
-      // On a busy machine one thread may do in a step what is there for two.
+      // On a busy machine one thread may do the work of two in a step.
       for (int i = 0; i < 50 && static_cast<double>(used()) < enough; ++i) step(run, b);
       BOOST_TEST(static_cast<double>(used()) >= enough, used() << " touched of " << plan.total());
     });
@@ -321,8 +324,8 @@ BOOST_AUTO_TEST_CASE(the_planned_bytes_are_the_bytes_used) {
 
 namespace {
 
-/// On every rank: a step of enough micro-batches that as many are in flight as ever touches all of
-/// the memory that its stage plans, and reads nothing of it that it has not written.
+/// On every rank, a step with as many micro-batches in flight as ever touches all memory that its
+/// stage plans, and reads none that it has not written.
 template <class Model>
 void poisoned_on_ranks(const Model& m, const setup& s, int dp, const char* name) {
   const interpreted_program<Model> p(m, s, name);
@@ -339,9 +342,9 @@ void poisoned_on_ranks(const Model& m, const setup& s, int dp, const char* name)
     cpu device(product_type::widened, 1);
     const auto others = c.make_ranks(device);
     session run(p.view(), device, purpose::training, *others);
-    run.weights().initialise(1); // and the learning rate is 0
+    run.weights().initialise(1); // the learning rate is 0
     losses[r][0] = run.step(all).loss.sum;
-    run.numbers().step = 0; // by which dropout draws
+    run.numbers().step = 0; // dropout draws by the step
     const memory_items& plan = run.planned();
     const std::int64_t activations = plan.saved + plan.streams + plan.working;
     std::memset(run.activations().data(), 0xff, static_cast<std::size_t>(activations));
@@ -401,8 +404,8 @@ BOOST_AUTO_TEST_CASE(the_planned_bytes_are_the_bytes_used_on_every_rank) {
        {layout{.pp = 2, .zero = 1}, layout{.tp = 2, .pp = 3, .cut = {.layers = {0, 3, 1}}}})
     poisoned_on_ranks(deep, {.ranks = l, .batch = b, .precision = rounding}, 2, "moments of bf16");
   of_frozen({.pp = 2, .zero = 1}, {"embedding", "attn"}, "zero 1 pp 2 dp 2, frozen tables");
-  // Every token goes to every expert, so that all rows of the plan are there. A round of as many rows
-  // as a rank has tokens is of one rank alone, which sends as much in it as it ever may.
+  // Every token goes to every expert, so that all rows of the plan are used. A round of as many
+  // rows as a rank has tokens takes those of one rank alone, which sends as much as it ever may.
   qwen3_moe all = small_moe;
   all.experts_per_token = all.experts;
   const auto of_experts = [&](layout l, int dp, const char* name) {
@@ -418,9 +421,9 @@ BOOST_AUTO_TEST_CASE(the_planned_bytes_are_the_bytes_used_on_every_rank) {
   of_experts({.tp = 2, .ep = 2, .etp = 2, .sequence_parallel = true}, 2, "tp 2 sp ep 2 etp 2");
 }
 
-// What a layer of a GPT keeps for its backward pass under tensor and sequence parallelism: shards,
-// of b s tokens in two bytes an element
-//   norms        their results, h each, and the stream between them, h; mean and root of each in f32
+// A layer of a GPT keeps these values for its backward pass under tensor and sequence parallelism.
+// They are shards of b s tokens, in two bytes an element:
+//   norms        their results, h each, and the stream between them, h; mean, root of each in f32
 //   attention    q, k, v and the result, h each over heads; a log-sum-exp a head in f32
 //   MLP          before and behind GELU, f each
 //   dropout      an int32 a token for each of two, its key
@@ -443,7 +446,8 @@ BOOST_AUTO_TEST_CASE(what_is_kept_under_sequence_parallelism_is_a_share_of_a_clo
         const memory_plan& plan = *p.view().block(0).plan;
         BOOST_TEST(plan.saved == tokens * each / t);
         BOOST_TEST(each + stream <= limit);
-        // All layers, the stem and the head, and one stream more than layers.
+        // The activations are those of all layers, the stem and the head, with one stream more than
+        // layers.
         const memory_items items = memory_of_stage(p.view());
         const std::int64_t others = p.view().part(0).plan->saved + p.view().head().plan->saved;
         BOOST_TEST(items.saved == m.layers * plan.saved + others);
@@ -487,7 +491,8 @@ BOOST_AUTO_TEST_CASE(the_plan_is_as_small_as_what_lives_at_once) {
 
 namespace {
 
-/// Moves each working value of a graph's plan, in turn, onto each other one that is read later.
+/// Moves each working value of a graph's plan in turn to the place of each other one that is read
+/// later.
 template <class Model> void every_overlap_is_refused(const Model& m, const setup& s) {
   int moved = 0;
   for (const part_kind part : {part_kind::block, part_kind::loss}) {
@@ -552,7 +557,7 @@ BOOST_AUTO_TEST_CASE(stages_hold_the_whole_model_and_one_copy_of_a_tied_table) {
 
 namespace {
 
-/// Three stages of a layer, of which the second has experts.
+/// A run of three stages with a layer each, of which the second has experts.
 struct staged_run {
   static constexpr qwen3_moe model = [] {
     qwen3_moe m = small_moe;
@@ -580,7 +585,7 @@ BOOST_AUTO_TEST_CASE(the_plan_of_a_run_is_that_of_the_stage_that_needs_most) {
   BOOST_TEST(text.find("Memory of one rank for training (dp 1, stage 1 of 0 ... 2, which has "
                        "most)\n") != std::string::npos,
              text);
-  // A mixture of experts in three stages has more to tell than most.
+  // A mixture of experts in three stages has a longer description than most.
   BOOST_TEST(std::ranges::count(text, '\n') <= 75);
   const kernel_room kernels = room_of(staged.view().parts, device, true);
   BOOST_TEST((kernels.scratch > 0 && kernels.workspace > 0 && kernels.tables > 0));
@@ -588,8 +593,8 @@ BOOST_AUTO_TEST_CASE(the_plan_of_a_run_is_that_of_the_stage_that_needs_most) {
              text);
 }
 
-// What kernels need is bounded by constants of the program for 64 threads: with so many, scratch
-// and tables are these, and products stay below. It is counted without any of it.
+// Constants of the program bound the memory that kernels need on 64 threads: scratch and tables are
+// equal to them, and products stay below. They are counted without reserving memory.
 BOOST_AUTO_TEST_CASE(what_kernels_need_is_bounded_by_constants_of_the_program) {
   constexpr kernel_room most = detail::most_room<program<staged_run>, cpu>;
   static_assert(!fits<staged_run>(memory<staged_run>().total()));
@@ -611,9 +616,9 @@ BOOST_AUTO_TEST_CASE(what_kernels_need_is_bounded_by_constants_of_the_program) {
   BOOST_TEST(of_few.workspace <= real.workspace);
 }
 
-// What evaluation is planned to need is what sessions for inference reserve, but for the workspace of
-// products, of which a library takes more than is counted. They need less scratch than training, and
-// prepare fewer products.
+// The planned memory of an evaluation is what sessions for inference reserve, except for the
+// workspace of products, of which a library takes more than is counted. Evaluation needs less
+// scratch than training, and prepares fewer products.
 BOOST_AUTO_TEST_CASE(what_evaluation_needs_is_known_before_it_starts) {
   const auto check = [](const program_view& p) {
     const mesh ranks = mesh_of(p.numbers.ranks, 1);
@@ -669,18 +674,18 @@ BOOST_AUTO_TEST_CASE(stages_share_the_work_of_the_whole_model) {
   BOOST_TEST(first.backward.flops + last.backward.flops == whole.backward.flops);
   BOOST_TEST(first.forward.read + last.forward.read == whole.forward.read);
   BOOST_TEST(first.backward.written + last.backward.written == whole.backward.written);
-  // The head's products are the last stage's; a product has 2 H V operations a token.
+  // The last stage has the head's products; a product has 2 H V operations a token.
   const std::int64_t head = std::int64_t{3} * 4 * 128 * 2 * 64 * 256;
   BOOST_TEST(last.forward.flops + last.backward.flops >=
              first.forward.flops + first.backward.flops + 3 * head);
-  // Both clip by the norm of the whole gradient, an op on a number for each group.
+  // Both stages clip by the norm of the whole gradient, with an op on one number for each range.
   const std::int64_t sum = first.update.flops + last.update.flops;
   BOOST_TEST(sum >= whole.update.flops);
   BOOST_TEST(sum <= whole.update.flops + 100);
 }
 
-// A model needs 2 products forward and 4 backward of each weight and token, and of each pair
-// of attention's, however it is cut, and whatever is computed again.
+// A model needs 2 products forward and 4 backward for each weight and token, and for each pair of
+// attention's, however it is cut and whatever is computed again.
 BOOST_AUTO_TEST_CASE(what_a_model_needs_depends_on_no_layout) {
   gpt m = small_gpt;
   m.layers = 4, m.tied = false;
@@ -690,7 +695,7 @@ BOOST_AUTO_TEST_CASE(what_a_model_needs_depends_on_no_layout) {
                      needed = 6 * tokens * weights + 6 * 2 * pairs * h;
   const auto of = [&](layout l, recompute again = recompute::none) {
     const interpreted_program<gpt> p(m, {.ranks = l, .batch = {4, 128}, .again = again}, "p");
-    std::int64_t flops = 0; // of all ranks
+    std::int64_t flops = 0; // operations of all ranks
     for (int stage = 0; stage < l.pp; ++stage)
       flops += l.tp * l.cp * model_flops(p.view(), 3, stage);
     return flops;
@@ -701,8 +706,8 @@ BOOST_AUTO_TEST_CASE(what_a_model_needs_depends_on_no_layout) {
   BOOST_TEST(of({.tp = 2}) == 3 * needed);
 }
 
-// What is computed again is told from what is alike: both ends of a shared expert read one value, one
-// of which is cut for it.
+// A repeated node is known by equal operands: both ends of a shared expert read one value, one of
+// which is cut for it.
 BOOST_AUTO_TEST_CASE(what_experts_need_depends_on_no_recomputation) {
   qwen3_moe m{.layers = 2,
               .hidden = 64,
@@ -727,8 +732,9 @@ BOOST_AUTO_TEST_CASE(what_experts_need_depends_on_no_recomputation) {
   }
 }
 
-// A frozen weight has no product for its gradient; where nothing is trained at a place or below it,
-// there is no backward pass at all, though the program has one: its blocks are one graph.
+// A frozen weight has no product for its gradient. If nothing is trained in a layer or below it,
+// the model needs no backward pass there, although the program has one, since its blocks are one
+// graph.
 BOOST_AUTO_TEST_CASE(what_a_model_needs_of_frozen_parts) {
   gpt m = small_gpt;
   m.layers = 4, m.tied = false;
@@ -752,19 +758,19 @@ BOOST_AUTO_TEST_CASE(what_a_model_needs_of_frozen_parts) {
   expect({}, whole, "nothing");
   expect({"blocks"}, whole - 2 * tokens * layers * (attention + ffn), "blocks");
   expect({"mlp"}, whole - 2 * tokens * layers * ffn, "mlp");
-  // The first norm of the first layer is trained, for which the gradient goes as far as it.
+  // The first norm of the first layer is trained, so the gradient goes down to it.
   expect({"embedding"}, whole, "embedding");
   expect({"embedding", "ln_1"}, whole - 2 * tokens * 3 * h * h, "embedding and first norms");
   expect({"embedding", "blocks"}, forward + 4 * tokens * head, "all but the head");
-  // attention's weights have no gradients; of layer 0, below whose MLP nothing is trained, the gradients
-  // of attention's products and pairs are not needed either
+  // The weights of attention have no gradients. In layer 0, below whose MLP nothing is trained, the
+  // gradients of attention's products and pairs are not needed, either.
   expect(
       {"embedding", "attn", "ln_1"},
       whole - 2 * tokens * layers * attention - 4 * pairs * h / layers * 2 - 2 * tokens * attention,
       "what lies below the first MLP, and attention");
 }
 
-// Over axes of one rank there are no collectives. Over others all gradients of a group are reduced at
+// Axes of one rank have no collectives. Over other axes all gradients of a range are reduced at
 // once, every element of the store, and so are the three totals.
 BOOST_AUTO_TEST_CASE(collectives_are_those_of_axes_with_ranks) {
   const interpreted_program<gpt> alone(small_gpt, {.batch = {4, 128}}, "alone"),
@@ -783,7 +789,7 @@ BOOST_AUTO_TEST_CASE(collectives_are_those_of_axes_with_ranks) {
   BOOST_TEST(reduced == memory_of_stage(two.view()).gradients);
   BOOST_TEST(times == two.view().stores->group_count);
   BOOST_TEST(of_totals == 3);
-  // Two replicas share their experts, so that the norm has a sum over both.
+  // Two replicas share their experts, so the norm has a sum over both.
   const interpreted_program<qwen3_moe> shared(small_moe, {.ranks = {.ep = 2}, .batch = {4, 128}},
                                               "shared");
   int of_gradients = 0, of_norm = 0;
@@ -799,8 +805,9 @@ BOOST_AUTO_TEST_CASE(collectives_are_those_of_axes_with_ranks) {
   BOOST_TEST(of_norm > 0);
 }
 
-// Under batch_invariant numerics the two uses collect apart on one stage, and are added; else both
-// add to one gradient. On two stages each has a copy of the table, which ranks add.
+// With batch_invariant numerics the gradients of the two uses collect apart on one stage, and are
+// added; otherwise both add to one gradient. On two stages each has a copy of the table, which
+// ranks add.
 BOOST_AUTO_TEST_CASE(one_stage_adds_the_gradients_of_both_uses_of_a_tied_table) {
   constexpr std::int64_t table = 256 * 64;
   gpt m = small_gpt;
@@ -826,7 +833,7 @@ BOOST_AUTO_TEST_CASE(one_stage_adds_the_gradients_of_both_uses_of_a_tied_table) 
   }
 }
 
-// More than any machine can map, so that only a question asked before would find the ranks.
+// The model is larger than any machine can map, so that only a check before would find the ranks.
 BOOST_AUTO_TEST_CASE(several_ranks_are_refused_before_memory_is_reserved) {
   const interpreted_program<gpt> spread(
       preset::megatron_1008b, {.ranks = {.tp = 8}, .batch = {1, 2048}, .precision = dtype::bf16},
@@ -842,7 +849,7 @@ BOOST_AUTO_TEST_CASE(a_norm_that_is_not_finite_updates_nothing) {
       small_gpt, {.batch = {4, 128}, .precision = dtype::bf16},
       [&](session& run, const batch_view& b, const program_view&, cpu&) {
         step(run, b);
-        const auto all = [&] { // weights of two bytes, the others of four
+        const auto all = [&] { // weights have two bytes, the others four
           const mc::stores& x = run.weights();
           std::string bytes;
           for (const std::byte* at :
@@ -861,8 +868,8 @@ BOOST_AUTO_TEST_CASE(a_norm_that_is_not_finite_updates_nothing) {
       });
 }
 
-// What an update breaks is known after it, whichever store it is in. The positions behind the
-// sequence are read by nobody.
+// A damage by an update is known after it, whichever store it is in. No code reads the positions
+// behind the sequence.
 BOOST_AUTO_TEST_CASE(an_update_tells_what_it_left_infinite_or_not_a_number) {
   for (const dtype type : {dtype::f32, dtype::bf16, dtype::f64})
     for (const int store : {0, 1, 2})
@@ -889,8 +896,8 @@ BOOST_AUTO_TEST_CASE(an_update_tells_what_it_left_infinite_or_not_a_number) {
                    });
 }
 
-// Told before anything is reserved: the plan, the workspace of products without what a library
-// takes for itself, which is little, and batches read ahead.
+// The needed memory is known before it is reserved: the plan, the workspace of products without a
+// library's own, which is little, and batches read ahead.
 BOOST_AUTO_TEST_CASE(what_a_run_needs_is_known_before_it_starts) {
   const auto check = [](const auto& m, const setup& s) {
     with_session(m, s, [&](session& run, const batch_view&, const program_view& p, cpu& device) {

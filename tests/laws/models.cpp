@@ -1,5 +1,5 @@
 // The parts of the real models (plan/parts.hpp) on simulated ranks: under every layout they compute
-// what they compute on one rank, before and after the passes of a program.
+// the same as on one rank, before and after the passes of a program.
 #define BOOST_TEST_MODULE models
 #include "model_law.hpp"
 
@@ -17,7 +17,8 @@ using namespace mc::laws;
 
 namespace {
 
-/// Heads, hidden and ffn divide by 2, 3 and 4; the vocabulary of 11 is padded.
+/// A tiny GPT whose heads, hidden and ffn divide by 2, 3 and 4, and whose vocabulary of 11 is
+/// padded.
 gpt tiny_gpt() {
   gpt m;
   m.layers = 2, m.hidden = 24, m.heads = 12, m.ffn = 24, m.vocabulary = 11, m.positions = 30;
@@ -31,7 +32,8 @@ qwen3 tiny_qwen3(int kv_heads) {
   return m;
 }
 
-/// Biases in every linear layer, and RoPE of which some pairs are slowed down.
+/// A tiny Llama with biases in every linear layer, and with RoPE of which some pairs are slowed
+/// down.
 llama tiny_llama(int kv_heads) {
   llama m;
   m.layers = 2, m.hidden = 18, m.heads = 12, m.kv_heads = kv_heads, m.head_dim = 4, m.ffn = 12;
@@ -49,7 +51,7 @@ qwen2 tiny_qwen2(int kv_heads) {
 
 struct layout_case {
   layout ranks;
-  int kv_heads; ///< of qwen3; below tp: repeated
+  int kv_heads; ///< of qwen3; fewer than tp: repeated
 };
 layout_case with(int tp, int cp, bool sequence_parallel, int kv_heads) {
   layout l;
@@ -63,7 +65,8 @@ const layout_case layouts[] = {with(1, 1, false, 2), with(2, 1, false, 2), with(
                                with(2, 2, true, 2),  with(4, 2, true, 2),  with(2, 4, true, 1),
                                with(3, 2, true, 3),  with(4, 3, false, 1)};
 
-/// Two experts a token of six; the hidden width divides by every expert tensor degree.
+/// A tiny mixture with two experts a token of six. The hidden width divides by every degree of
+/// tensor parallelism of experts.
 qwen3_moe tiny_moe(int kv_heads) {
   qwen3_moe m;
   m.layers = 2, m.hidden = 12, m.heads = 12, m.kv_heads = kv_heads, m.head_dim = 2, m.ffn = 12;
@@ -73,8 +76,8 @@ qwen3_moe tiny_moe(int kv_heads) {
   return m;
 }
 
-/// A block of generation: no backward pass; ranks of cp all hold the same. Heads that several ranks
-/// share would be repeated in the caches, which hold other numbers then.
+/// Checks a block of generation: there is no backward pass, and the ranks of cp all hold the same.
+/// Heads that several ranks share would be repeated in the caches, which hold other numbers then.
 template <class Model>
 void check_cached(const Model& m, const layout& l, int dp, tally& t, int kind = 0) {
   BOOST_TEST_CONTEXT(Model::family.text << " with caches, dp " << dp << " cp " << l.cp << " tp "
@@ -99,9 +102,9 @@ template <class Model> void check_all(const Model& m, const layout& l, tally& t)
   for (int dp : {1, 2})
     for (part_kind part : {part_kind::stem, part_kind::block, part_kind::loss, part_kind::logits}) {
       if (part == part_kind::logits && l.cp > 1)
-        continue; // one token's logits need the whole sequence
+        continue; // logits of one token need the whole sequence
       Model n = m;
-      if (part == part_kind::logits) n.vocabulary = 12; // padding would be further columns
+      if (part == part_kind::logits) n.vocabulary = 12; // padding would add columns
       check(n, l, dp, part, part == part_kind::block && dp == 2, t);
     }
   for (int dp : {1, 2}) check_cached(m, l, dp, t);
@@ -131,7 +134,7 @@ BOOST_AUTO_TEST_CASE(qwen3_computes_under_any_layout_what_it_computes_on_one_ran
 BOOST_AUTO_TEST_CASE(biases_and_stretched_rope_compute_under_any_layout_as_on_one_rank) {
   tally t;
   int n = 0;
-  for (const layout_case& l : layouts) { // every other for each, and the last for both
+  for (const layout_case& l : layouts) { // every other layout for each, and the last for both
     const bool last = ++n == static_cast<int>(std::size(layouts));
     if (n % 2 == 0 || last) check_all(tiny_llama(l.kv_heads), l.ranks, t);
     if (n % 2 == 1) check_all(tiny_qwen2(l.kv_heads), l.ranks, t);
@@ -143,7 +146,8 @@ BOOST_AUTO_TEST_CASE(biases_and_stretched_rope_compute_under_any_layout_as_on_on
 
 namespace {
 
-/// Every degree of expert parallelism and of tensor parallelism inside experts that fits the ranks.
+/// Checks every degree of expert parallelism, and of tensor parallelism inside experts, that fits
+/// the ranks.
 void check_experts(const qwen3_moe& m, layout l, tally& t) {
   for (int dp : {1, 2})
     for (int ep : {1, 2, 3, 4})
@@ -177,8 +181,8 @@ BOOST_AUTO_TEST_CASE(qwen3_moe_computes_under_any_layout_what_it_computes_on_one
 
 namespace {
 
-/// Two attentions in a block and one in the final norm: caches of one kind that differ in their
-/// numbers and, of the block's second, in their heads.
+/// A model with two attentions in a block and one in the final norm: the numbers of its caches of
+/// one kind differ, and the heads of the block's second.
 struct two_caches : qwen3 {
   static constexpr family_name<two_caches> family{"two_caches"};
   constexpr var attended(context& c, const char* q_, const char* k_, const char* o_, var x,
@@ -207,7 +211,8 @@ BOOST_AUTO_TEST_CASE(a_block_with_two_caches_computes_under_any_layout_the_same)
   BOOST_TEST(t.slope < 1e-6);
 }
 
-// The load of a rank's micro-batch, as Megatron balances it: one group of tokens where dp is 1.
+// The load of a rank's micro-batch is balanced as in Megatron: it is one group of tokens if dp is
+// 1.
 BOOST_AUTO_TEST_CASE(the_load_of_a_micro_batch_is_one_sum_over_its_ranks) {
   tally t;
   qwen3_moe m = tiny_moe(2);

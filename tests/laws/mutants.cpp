@@ -1,6 +1,6 @@
-// Mutants of a program that is interpreted: a redistribution, task or place in memory dropped or
-// changed is refused by what verifies it; a box or a mask that is another one changes what ranks
-// compute, and is seen by comparing them with one rank.
+// Mutants of an interpreted program: a redistribution, task or address that is dropped or changed
+// is refused by its verifier; a changed box or mask changes the results of ranks, and is found by
+// comparing them with one rank.
 #define BOOST_TEST_MODULE mutants
 #include <boost/test/unit_test.hpp>
 
@@ -27,7 +27,7 @@ using mc_test::said;
 
 namespace {
 
-/// A vocabulary that two ranks pad, dropout, and documents that are packed.
+/// A model with a vocabulary that two ranks pad, dropout, and packed documents.
 constexpr gpt model{.layers = 2,
                     .hidden = 16,
                     .heads = 4,
@@ -43,7 +43,8 @@ setup numbers_of(const layout& l) { return {.ranks = l, .batch = batch, .precisi
 
 /// A program whose graphs and plans may be changed.
 struct program_copy {
-  std::vector<std::unique_ptr<interpreted_part<cpu>>> parts; ///< by number (plan/memory.hpp)
+  std::vector<std::unique_ptr<interpreted_part<cpu>>> parts; ///< one for each part
+                                                             ///< (plan/memory.hpp)
   program_view view;
 
   explicit program_copy(const program_view& p) : view(p) {
@@ -53,13 +54,13 @@ struct program_copy {
       part = parts.back()->view();
     }
   }
-  /// f(node) for the nodes of an op.
+  /// Calls f(node) for the nodes of an op.
   template <class F> void each(const op_info& op, F f) {
     for (const auto& part : parts)
       for (int i = 0; i < part->g.node_count; ++i)
         if (node& n = part->g.at_node(i); n.op == &op) f(n);
   }
-  /// f(value) for the parameters and inputs of a name.
+  /// Calls f(value) for the parameters and inputs with a name.
   template <class F> void each(const std::string& name, F f) {
     for (const auto& part : parts)
       for (int i = 0; i < part->g.value_count; ++i)
@@ -70,7 +71,8 @@ struct program_copy {
   }
 };
 
-/// The losses and norms of two steps, as one of the ranks tells them that tell others than `want`.
+/// Returns the losses and norms of two steps, of a rank whose numbers differ from `want` if there
+/// is one.
 std::vector<double> told(const program_view& p, const mesh& ranks,
                          const std::vector<double>& want = {}) {
   std::vector<std::vector<double>> all(static_cast<std::size_t>(ranks_of(ranks)));
@@ -110,7 +112,7 @@ const std::vector<double>& of_one_rank() {
   static const std::vector<double> numbers = told(p.view(), mesh::one_rank());
   return numbers;
 }
-/// How the ranks show that something is changed; nothing if they do not.
+/// Returns how the ranks show a change; "" if they do not.
 std::string difference(const program_view& p) {
   const std::vector<double>& want = of_one_rank();
   const std::vector<double> got = told(p, mesh_of(four_ranks, 1), want);
@@ -122,12 +124,12 @@ std::string difference(const program_view& p) {
   return "";
 }
 
-/// Mutants that were tried, by kind.
+/// Counts the mutants that were tried, by kind.
 std::map<std::string, int>& tried() {
   static std::map<std::string, int> counts;
   return counts;
 }
-/// One mutant: it must be found somehow.
+/// Requires that one mutant is found.
 void require_found(const std::string& kind, const std::string& name, const std::string& how) {
   ++tried()[kind];
   std::cout << kind << ": " << name << ": " << (how.empty() ? "survives" : how) << "\n";
@@ -141,8 +143,8 @@ BOOST_AUTO_TEST_CASE(the_program_as_it_is_computes_what_one_rank_does) {
   BOOST_TEST(difference(program_copy(of_four()).view) == "");
 }
 
-// In stem, block and head, forward and derived: left out, over the other axis, and from or to what
-// it is not.
+// Redistributions in stem, block and head, forward and derived, are left out, moved to the other
+// axis, or given a wrong source or target.
 BOOST_AUTO_TEST_CASE(every_redistribution_is_needed) {
   const auto changed = [](const graph& g, int i, auto change) {
     auto h = std::make_unique<graph>(g);
@@ -179,7 +181,7 @@ BOOST_AUTO_TEST_CASE(every_task_of_a_step_is_needed) {
   const list<task> step = training_step(s.training, 2);
   BOOST_TEST_REQUIRE(refused(verify_step(step, s.training, b, 2)) == "");
   for (int i = 0; i < step.size(); ++i) {
-    bool touches = false; // this model derives nothing that would have a gradient to clear
+    bool touches = false; // this model has no derived value with a gradient to clear
     b.for_each_operand(step[i], [&](int k, const buffers::operand& o) {
       touches = touches || o.what == content::main_gradients || b[k].bytes > 0;
     });
@@ -195,8 +197,8 @@ BOOST_AUTO_TEST_CASE(every_task_of_a_step_is_needed) {
 
 namespace {
 
-/// Whether two tasks that follow one another may be exchanged: neither writes what the other
-/// touches, and one of them exchanges nothing with other stages, or waits when all is sent.
+/// Returns whether two tasks that follow one another may be exchanged: neither writes what the
+/// other touches, and one of them exchanges nothing with other stages, or waits when all is sent.
 bool independent(const buffers& b, const task& x, const task& y) {
   const auto exchanges = [](const task& t) {
     return t.what == action::receive || t.what == action::send ||
@@ -210,7 +212,7 @@ bool independent(const buffers& b, const task& x, const task& y) {
   });
   return !meet;
 }
-/// Whether nothing was sent before task i from where it waits.
+/// Returns whether nothing was sent, before task i, from the buffer for which it waits.
 bool waits_for_nothing(const buffers& b, const list<task>& step, int i) {
   bool sent = false;
   b.for_each_operand(step[i], [&](int k, const buffers::operand&) {
@@ -224,9 +226,9 @@ bool waits_for_nothing(const buffers& b, const list<task>& step, int i) {
 
 } // namespace
 
-// Every task of a pipeline's stages left out, done twice, done for another micro-batch or exchanged
-// with the next, every buffer with half its bytes, beyond its arena or on another one: each is refused
-// but what changes nothing.
+// Every task of a pipeline's stages is left out, done twice, done for another micro-batch or
+// exchanged with the next; every buffer gets half its bytes, or a place beyond its arena or on
+// another buffer. Each mutant is refused, unless it changes nothing.
 BOOST_AUTO_TEST_CASE(nothing_of_a_step_between_stages_may_change) {
   gpt deep = model;
   deep.layers = 4;
@@ -288,7 +290,8 @@ BOOST_AUTO_TEST_CASE(nothing_of_a_step_between_stages_may_change) {
   }
 }
 
-// What is saved for the backward pass lies apart, in each part and over the parts of a step.
+// The values that are saved for the backward pass lie apart, in each part and over the parts of a
+// step.
 BOOST_AUTO_TEST_CASE(every_place_in_memory_is_needed) {
   for (int part = 0; part <= of_four().kinds() + 1; ++part) {
     const graph& g = *of_four().part(part).g;
@@ -305,7 +308,7 @@ BOOST_AUTO_TEST_CASE(every_place_in_memory_is_needed) {
   const std::vector<planned_graph> graphs = graphs_of(of_four());
   const stage_shape s = stage_of(of_four(), 0);
   for (const content what : {content::saved, content::stream, content::d_stream})
-    for (int at = 2; at < 4; ++at) { // before the stem there is no stream
+    for (int at = 2; at < 4; ++at) { // no stream comes before the stem
       buffers b = buffers_of(graphs, s);
       if (b[b.of(what, at)].bytes == 0) continue;
       b[b.of(what, at)].offset = b[b.of(what, at - 1)].offset;
@@ -314,8 +317,8 @@ BOOST_AUTO_TEST_CASE(every_place_in_memory_is_needed) {
     }
 }
 
-// A box that is another one gives ranks other tokens or weights than they compute with; masks are
-// what attention, dropout and the loss leave out. Nothing refuses these tables: the ranks are run.
+// A wrong box gives ranks other tokens or weights than they compute with; a mask is what attention,
+// dropout or the loss leave out. Nothing verifies these tables, so the ranks are run.
 BOOST_AUTO_TEST_CASE(every_box_and_every_mask_is_seen) {
   struct mutant {
     const char* kind;

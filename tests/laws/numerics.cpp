@@ -1,6 +1,7 @@
-// How sums over tokens are taken changes rounding and nothing else: both policies give the same
-// gradients up to that, and each the same bits for any number of threads. That batch_invariant has
-// the same bits for any micro-batch is laws/resume; that both executors agree is laws/patterns.
+// The order of sums over tokens changes rounding and nothing else: both policies give the same
+// gradients up to rounding, and each gives the same bits for any number of threads. laws/resume
+// tests that batch_invariant has the same bits for any micro-batch; laws/patterns tests that both
+// executors agree.
 #define BOOST_TEST_MODULE numerics
 #include <boost/test/unit_test.hpp>
 
@@ -20,10 +21,10 @@ using namespace mc;
 
 namespace {
 
-/// No multiple of the rows that column sums and chunks of the loss take at once.
+/// The sizes are no multiples of the rows that column sums and the loss take at once.
 constexpr int sequence = 40, micro = 5, micro_batches = 2;
 
-/// Wide enough that products have several tiles, and that libraries cut their sums.
+/// The model is so wide that products have several tiles, and that libraries cut their sums.
 constexpr gpt tied{.layers = 2,
                    .hidden = 128,
                    .heads = 4,
@@ -48,11 +49,12 @@ constexpr qwen3_moe experts() {
   return m;
 }
 
-/// What the first step adds up, and what three steps leave.
+/// The sums of the first step, and the stores after three steps.
 struct result {
-  std::vector<std::vector<double>> gradients; ///< by parameter and layer, of the first step
-  double loss = 0;                            ///< of the first step
-  std::string stores;                         ///< weights and moments after the third, as bytes
+  std::vector<std::vector<double>> gradients; ///< of the first step, by parameter and layer
+  double loss = 0;                            ///< loss of the first step
+  std::string stores;                         ///< weights and moments after the third step, as
+                                              ///< bytes
 };
 
 template <class Model> result run(const Model& m, dtype type, numerics sums, int threads) {
@@ -86,8 +88,9 @@ double norm_of(const std::vector<double>& x) {
   return std::sqrt(sum);
 }
 
-/// The largest |a - b| / |b| of a parameter's gradient, in the Euclidean norm. One that is nothing
-/// but rounding, as of a bias of keys, which attention does not see, is measured by the largest.
+/// Returns the largest |a - b| / |b| of a parameter's gradient, in the Euclidean norm. A gradient
+/// that is rounding alone, such as that of a bias of keys, which attention does not see, is
+/// measured by the largest.
 double apart(const result& a, const result& b) {
   double largest = 0, most = std::abs(a.loss - b.loss) / std::abs(b.loss);
   for (const std::vector<double>& g : b.gradients) largest = std::max(largest, norm_of(g));
@@ -107,7 +110,7 @@ template <class Model> void agree(const Model& m) {
       const result fast = run(m, type, numerics::fast, 1);
       const result invariant = run(m, type, numerics::batch_invariant, 1);
       BOOST_TEST(apart(fast, invariant) < bound);
-      BOOST_TEST((fast.stores != invariant.stores)); // they are two policies
+      BOOST_TEST((fast.stores != invariant.stores)); // the two policies are not the same
     }
 }
 

@@ -21,14 +21,14 @@
 
 using namespace mc;
 
-/// A kernel of cached attention for the second device that only code of the host could run: the
-/// device then has none.
+/// A kernel of cached attention for the second device that only code of the host could run, so the
+/// device has none.
 template <> struct mc::kernel_on<&mc::op::cached_attention, mc_test::second_device> {
   template <class T, class Call>
   requires on_host<Call>
   static void run(Call& c);
 };
-/// The second device's own kernel of attention.
+/// A kernel of attention that is the second device's own.
 template <> struct mc::kernel_on<&mc::op::attention, mc_test::second_device> {
   using elements = mc::element_list<float>;
   template <class, class Call> static void run(Call& c) {
@@ -69,7 +69,8 @@ template <class Precision> struct tiny_run {
   using precision = Precision;
 };
 
-/// A weight that is used as it is and computed on, so that two gradients collect for it.
+/// A model with a weight that is used as it is and computed on, so that two gradients collect for
+/// it.
 struct computed : gpt {
   constexpr computed() {
     layers = 2, hidden = 16, heads = 2, ffn = 12, vocabulary = 29, positions = 16, std = 0.3;
@@ -138,7 +139,7 @@ template <class T> void compare_with_reference(std::int64_t n, double tolerance)
     BOOST_TEST(std::abs(convert<double>(y[i]) - h * h) <= tolerance * h * h);
     BOOST_TEST(std::abs(convert<double>(dx[i]) - 2 * g * h) <= tolerance * std::abs(2 * g * h));
   }
-  // The fused form rounds where the gradient and the sum would, and may take over d's memory.
+  // The fused form rounds where the gradient and the sum would, and may take over the memory of d.
   std::vector<T> d = y;
   for_blocks(host, n, own::squared_relu_block<T>{n, x.data(), dy.data(), d.data(), d.data()});
   for (std::size_t i = 0; i < x.size(); ++i)
@@ -162,7 +163,7 @@ BOOST_AUTO_TEST_CASE(against_plain_loops) {
   BOOST_TEST(y[1] == 0.0f);
 }
 
-// A saved state names every number of its model, above all those that leave no trace in shapes.
+// A saved state names every number of its model, above all those that do not show in shapes.
 BOOST_AUTO_TEST_CASE(numbers_of_the_family) {
   BOOST_TEST(numbers_of(tiny()).size() == 8u + 4u);
   const auto value = [](own::decoder m, const std::string& name) {
@@ -197,8 +198,8 @@ BOOST_AUTO_TEST_CASE(soundness) {
 
 namespace {
 
-/// x^2 with what an author may forget: the factor 2 of the gradient, or that a square is not linear,
-/// so that squares of the parts of a pending sum are added up.
+/// The op x^2 with an error that an author may make: the gradient lacks the factor 2, or a square
+/// is taken as linear, so that squares of the addends of a pending sum are added up.
 struct square_in : input_names<square_in> {
   static constexpr name<0> x{};
   static constexpr name<1> dy{};
@@ -238,8 +239,8 @@ using square = square_op<true, true>;
 using without_factor = square_op<false, true>;
 using as_if_linear = square_op<true, false>;
 
-/// The square of what the block adds to its stream, before it is summed over tp where the rule has
-/// nothing against it.
+/// A model that squares what its block adds to the stream, before it is summed over tp if the rule
+/// allows it.
 template <class Op> struct squaring : gpt {
   constexpr squaring() {
     layers = 2, hidden = 8, heads = 2, ffn = 8, vocabulary = 16, positions = 8, std = 0.3;
@@ -291,7 +292,7 @@ BOOST_AUTO_TEST_CASE(soundness_finds_what_an_author_forgets) {
   BOOST_TEST(tells(linear.broken, "Under tp 2 "));
 }
 
-// What the epilogue brings back joins what has collected, once in each step.
+// The gradient that the epilogue derives is added to the collected one, once in each step.
 BOOST_AUTO_TEST_CASE(a_weight_may_be_computed_on) {
   const interpreted_program<computed> program(
       computed{}, {.batch = {2, 11}, .precision = dtype::f64}, "computed");
@@ -343,8 +344,8 @@ BOOST_AUTO_TEST_CASE(an_op_without_a_kernel_is_named) {
   });
 }
 
-// A device that no code of the host runs on has the kernels that start bodies, and those of its own;
-// of an op whose kernel is code of the host the table says that there is none.
+// A device that runs no code of the host has the kernels that start bodies, and kernels of its own.
+// For an op whose kernel is code of the host, the table says that there is none.
 BOOST_AUTO_TEST_CASE(a_device_has_the_kernels_that_it_can_run) {
   kernel_table<mc_test::second_device> t;
   t.add<&mc::op::gelu>(), t.add<&mc::op::attention>(), t.add<&mc::op::attention_grad>();
@@ -361,7 +362,7 @@ BOOST_AUTO_TEST_CASE(a_device_has_the_kernels_that_it_can_run) {
   });
 }
 
-// A fault at run time is the sentence that the compiler would say, with the line and the file.
+// A fault at run time is the sentence that the compiler would print, with the line and the file.
 BOOST_AUTO_TEST_CASE(a_fault_is_one_sentence) {
   using program = interpreted_program<mlp>;
   BOOST_CHECK_EXCEPTION(
@@ -375,8 +376,8 @@ BOOST_AUTO_TEST_CASE(a_fault_is_one_sentence) {
       });
 }
 
-// The op's result beside its operand: the gradient of the one is added to that of the other. The
-// compiler holds the fused node to its parts (MEGA-P019).
+// The op's result stands beside its operand: the gradient of one is added to that of the other. The
+// compiler compares the fused node with its members (MEGA-P019).
 BOOST_AUTO_TEST_CASE(the_gradient_is_added_to_another) {
   for (const bool twice : {false, true}) {
     builder b{mesh::one_rank()};
@@ -392,10 +393,11 @@ BOOST_AUTO_TEST_CASE(the_gradient_is_added_to_another) {
   }
 }
 
-// The same block is sound under every layout that fits it, and what does not fit is refused.
+// The same block is sound under every layout that fits it, and a layout that does not fit is
+// refused.
 namespace {
 
-/// A gain that each use of the tied parameter gathers first.
+/// A model with a gain that each use of the tied parameter gathers first.
 struct gathered_gain : gpt {
   constexpr var gain(context& c, bool tied) const {
     parameter_info p = ones();
@@ -413,7 +415,7 @@ struct gathered_gain : gpt {
 
 } // namespace
 
-// Before the plans, which have no place for what it would collect.
+// The fault is reported before the plans are made, which have no place for the gathered gradient.
 BOOST_AUTO_TEST_CASE(a_tied_use_that_is_gathered_is_told_so) {
   using program = interpreted_program<gathered_gain>;
   BOOST_CHECK_EXCEPTION(

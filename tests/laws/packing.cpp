@@ -1,4 +1,5 @@
-// Packed documents: a packed sequence has the losses of its documents alone, and nothing leaks.
+// Packed documents: a packed sequence has the same losses as its documents alone, and nothing leaks
+// between them.
 #define BOOST_TEST_MODULE packing
 #include <boost/test/unit_test.hpp>
 
@@ -51,7 +52,7 @@ BOOST_AUTO_TEST_CASE(a_packed_sequence_is_its_documents) {
 
 namespace {
 
-/// Learned positions, and attention in the head.
+/// A model with learned positions, and attention in the head.
 struct attending_head : gpt {
   constexpr var final_norm(context& c, var x) const {
     const var a = gpt::final_norm(c, x);
@@ -85,8 +86,8 @@ BOOST_AUTO_TEST_CASE(packed_sequences_of_a_batch_are_their_documents) {
   BOOST_TEST(std::abs(packed - apart) <= 1e-10 * apart);
 }
 
-// Positions turn RoPE and find rows of tables; what a token sees is what stands before it, wherever
-// they begin anew, and in one document as Megatron-LM has it without --reset-attention-mask.
+// Positions turn RoPE and choose rows of tables. A token sees the tokens before it, wherever
+// positions begin anew, and within one document, as in Megatron-LM without --reset-attention-mask.
 BOOST_AUTO_TEST_CASE(no_token_sees_a_later_one_wherever_positions_begin_anew) {
   constexpr int size = 24, half = 9;
   std::vector<std::int32_t> tokens, labels, positions, plain;
@@ -107,7 +108,7 @@ BOOST_AUTO_TEST_CASE(no_token_sees_a_later_one_wherever_positions_begin_anew) {
       BOOST_TEST(of(tokens, positions, packed, t) == of(others, positions, packed, t));
       BOOST_TEST(of(tokens, positions, packed, t) != of(tokens, plain, packed, t));
     }
-  // Under context parallelism ranks hold an early and a late part, and read the places.
+  // Under context parallelism each rank holds an early and a late part of the sequence.
   const double whole = of(tokens, positions, false, dtype::f64);
   for (const auto& ids : {tokens, others}) {
     const interpreted_program<qwen3> program(

@@ -14,7 +14,7 @@ using namespace mc;
 
 namespace {
 
-/// Qwen3 whose odd layers look back eight tokens only.
+/// A Qwen3 whose odd layers look back eight tokens only.
 struct alternating : qwen3 {
   static constexpr int kinds = 2;
   constexpr int kind_of(int layer) const { return layer % 2; }

@@ -1,6 +1,6 @@
-// Ranges of the stores that are cut over dp, whose size is known only at start: gradients scattered,
-// the norm of shards, AdamW on them and weights gathered are the update of the whole, whether the
-// range divides by the number of replicas or not.
+// Ranges of the stores that are cut over dp, whose size is known only at start. Scattered
+// gradients, the norm of shards, AdamW on them and gathered weights are together the update of the
+// whole range, whether it divides by the number of replicas or not.
 #define BOOST_TEST_MODULE ranges
 #include <boost/test/unit_test.hpp>
 
@@ -22,7 +22,7 @@ namespace {
 
 constexpr double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, decay = 0.1;
 
-/// AdamW on what a rank holds, which it changes.
+/// Runs AdamW on the elements that a rank holds.
 void adamw(node_task& t) {
   const auto operand = [&](int k) -> array& { return const_cast<array&>(t.in(k)); };
   array &master = operand(1), &first = operand(2), &second = operand(3), &weight = operand(4);
@@ -47,7 +47,7 @@ const implementations& ops() {
   return table;
 }
 
-/// The end of a step over one range of n elements, which tp cuts; `sharded`: over dp, too.
+/// The end of a step over one range of n elements, which tp cuts; `sharded`: dp cuts it, too.
 struct end_of_step {
   graph g;
   value_id gradient, master, first, second, weight, updated, norm;
@@ -87,7 +87,7 @@ private:
   }
 };
 
-/// Numbers that depend on which of a range's stores they are in.
+/// Returns numbers that depend on the store of a range that they are in.
 array numbers(std::int64_t n, std::uint64_t store) {
   array x;
   for (std::int64_t i = 0; i < n; ++i) x.push_back(scrambled(static_cast<std::uint64_t>(i), store));
@@ -97,7 +97,7 @@ array numbers(std::int64_t n, std::uint64_t store) {
 struct result {
   array weights;
   double norm = 0;
-  bool copies = true; ///< ranks that hold one value hold the same
+  bool copies = true; ///< ranks that hold the same value agree
 };
 result run(const end_of_step& e, std::int64_t n, const world& w) {
   BOOST_REQUIRE((e.g.wrong.code == fault::none));
@@ -145,8 +145,8 @@ BOOST_AUTO_TEST_CASE(a_shard_of_a_range_is_updated_as_the_whole) {
     }
 }
 
-// What the compiler reserves for a part is enough for any number of replicas, and all ranks have as
-// much: the last ones of a range that does not divide hold less of it, or nothing.
+// The memory that the compiler reserves for a shard is enough for any number of replicas, and all
+// ranks have as much. The last ranks of a range that does not divide hold fewer elements, or none.
 BOOST_AUTO_TEST_CASE(parts_of_a_range_have_a_bound) {
   const mesh m(layout{.tp = 2});
   builder b{m};
@@ -169,7 +169,7 @@ BOOST_AUTO_TEST_CASE(parts_of_a_range_have_a_bound) {
   }
 }
 
-// Of a range that is cut over dp nobody knows where its parts begin before the start.
+// A range that is cut over dp has shards whose beginnings are known only at start.
 BOOST_AUTO_TEST_CASE(parts_of_a_range_are_not_cut_again) {
   builder b{mesh(layout{.tp = 2})};
   placement at;
@@ -179,7 +179,7 @@ BOOST_AUTO_TEST_CASE(parts_of_a_range_are_not_cut_again) {
   BOOST_TEST((b.g.wrong.code == fault::P011));
 }
 
-// What goes element by element takes parts of any length.
+// Ops that work element by element take shards of any length.
 BOOST_AUTO_TEST_CASE(parts_of_a_range_are_cast) {
   builder b{mesh(layout{.tp = 2})};
   placement at;

@@ -1,6 +1,6 @@
-// One of several ranks: the calls of its steps are those that `describe` lists, in their order, over
-// every axis; ranks that are threads compute what one rank does; and what is measured of a step is
-// what the step does.
+// Programs of several ranks: the calls of a rank's steps are those that `describe` lists, in their
+// order, over every axis; ranks that are threads compute the same as one rank; and the measured
+// times of a step cover its tasks and exchanges.
 #define BOOST_TEST_MODULE ranks
 #include <boost/test/unit_test.hpp>
 
@@ -56,7 +56,7 @@ constexpr qwen3_moe small_moe = [] {
   m.bias_rate = 1e-3, m.aux_per_sequence = true;
   return m;
 }();
-/// Every token goes to every expert, so that each is chosen equally often.
+/// A mixture in which every token goes to every expert, so that each is chosen equally often.
 constexpr qwen3_moe all_experts = [] {
   qwen3_moe m = small_moe;
   m.experts_per_token = m.experts;
@@ -68,7 +68,7 @@ constexpr gpt tied_gpt = [] {
   return m;
 }();
 
-/// A call of a communicator, as both sides tell it.
+/// A call of a communicator, as both sides describe it.
 using call = std::tuple<collective, std::uint8_t, std::int64_t, int>; // axes, bytes, line
 std::string text_of(const call& c) {
   axis_set over;
@@ -77,9 +77,9 @@ std::string text_of(const call& c) {
          std::to_string(std::get<2>(c)) + " bytes, line " + std::to_string(std::get<3>(c));
 }
 
-/// One rank of a mesh whose calls are written down. The others have what it has: they give as many
-/// elements for sums, and parts of their own are its part, turned by as many n-ths as they are
-/// ranks away. So what a rank counts of experts is chosen equally often in all.
+/// A rank of a mesh whose calls are recorded. The other ranks are imagined with the same values:
+/// they give as many elements to sums, and their own shards are its shard, rotated by as many n-ths
+/// as they are ranks away. So a count of experts is equal for all experts.
 class recording_communicator final : public communicator {
 public:
   recording_communicator(const mesh& m, int rank, reduced_bits bits = reduced_bits::of_rank_order)
@@ -102,7 +102,7 @@ private:
                          turned = (i + part / n * away) % part;
       const std::int64_t from =
           x.what == collective::all_gather ? turned : i % std::max<std::int64_t>(1, given);
-      if (given == 0 && x.what == collective::receive) // some number of a stream
+      if (given == 0 && x.what == collective::receive) // some number of elements of a stream
         stores::set(out, x.type, i, std::sin(static_cast<double>(i)));
       else if (given == 0) std::memset(out + i * size, 0, static_cast<std::size_t>(size));
       else std::memcpy(out + i * size, in + from * size, static_cast<std::size_t>(size));
@@ -113,8 +113,8 @@ private:
   std::size_t finish_any(std::span<const ticket> /*any*/) override { return 0; }
 };
 
-/// What rank `rank` calls in a step of so many micro-batches is what `describe` lists of its stage,
-/// and all stages together what it sums up.
+/// Checks that the calls of rank `rank` in a step of `micros` micro-batches are those that
+/// `describe` lists for its stage, and that all stages together have the sums that it prints.
 template <class Model>
 void records(const Model& m, const setup& s, int dp, const char* name, int micros = 1) {
   const interpreted_program<Model> p(m, s, name);
@@ -132,7 +132,7 @@ void records(const Model& m, const setup& s, int dp, const char* name, int micro
     const double norm =
         run.step(std::vector<batch_view>(static_cast<std::size_t>(micros), batches(s, 0).view(0)))
             .norm;
-    const bool counts_tokens = stage + 1 == s.ranks.pp; // by which the norm is divided
+    const bool counts_tokens = stage + 1 == s.ranks.pp; // the norm is divided by it
     BOOST_TEST((norm > 0 && (std::isfinite(norm) || !counts_tokens)),
                name << ": the norm is " << norm);
     std::vector<call> listed;
@@ -150,7 +150,7 @@ void records(const Model& m, const setup& s, int dp, const char* name, int micro
       if (std::get<0>(x) != collective::receive && std::get<2>(x) > 0) ++made[x];
   }
   if (micros == 1) BOOST_TEST((made == by_describe), name);
-  std::uint8_t over = 0; // every axis that the layout has is called
+  std::uint8_t over = 0; // the step calls every axis of the layout
   for (const auto& [x, times] : made) over |= std::get<1>(x);
   const bool experts = s.ranks.ep * s.ranks.etp > 1;
   for (int a = 0; a < axes; ++a)
@@ -159,7 +159,7 @@ void records(const Model& m, const setup& s, int dp, const char* name, int micro
       BOOST_TEST((over >> a & 1) == 1, name << ": nothing over " << name_of(one));
 }
 
-/// One rank has the same two micro-batches, one after another or together.
+/// Compares ranks with one rank that has the same two micro-batches, one after another or together.
 template <class Model>
 void equals_one_rank(const Model& m, setup s, int dp, const char* name, const test::how& h = {}) {
   s.precision = dtype::f64;
@@ -203,7 +203,8 @@ BOOST_AUTO_TEST_CASE(the_calls_of_experts_are_those_that_describe_lists) {
           "ep 4 edp 2, sequence by sequence", 2);
   layout l{.tp = 2, .ep = 2, .etp = 2, .sequence_parallel = true};
   records(small_moe, {.ranks = l, .batch = b}, 2, "tp 2 sp dp 2, ep 2 etp 2");
-  // Three of a rank's experts in one round, the fourth in another: rows of all ranks alike.
+  // Rows for three of a rank's experts in one round, and for the fourth in another. Rows of all
+  // ranks are equal.
   const int rows = 3 * 4 * (4 * 32 / 2);
   for (const recompute again : {recompute::none, recompute::selective, recompute::full})
     for (const dtype t : {dtype::f32, dtype::bf16})
@@ -230,9 +231,10 @@ BOOST_AUTO_TEST_CASE(the_calls_of_stages_are_those_that_describe_lists) {
           2, "pp 2 tp 2 sp cp 2 dp 2, ep 2 etp 2 edp 2");
 }
 
-// Stages have other layers, but of what they exchange all together each makes the same calls, in the
-// same order and of the same size, or has nothing of it (deepspeedai/DeepSpeed#7208: tied weights reduced in an order of
-// each rank's own; NVIDIA/Megatron-LM#3401: an all-reduce of as many numbers as a stage had layers).
+// Stages have different layers. In an exchange of all stages each makes the same calls, in the same
+// order and of the same size, or has nothing to add (deepspeedai/DeepSpeed#7208: tied weights
+// reduced in an order of each rank's own; NVIDIA/Megatron-LM#3401: an all-reduce of as many numbers
+// as a stage had layers).
 BOOST_AUTO_TEST_CASE(all_stages_make_the_calls_of_all_stages_in_one_order) {
   const auto check = [](const auto& m, const setup& s, int dp, const char* name) {
     const interpreted_program p(m, s, name);
@@ -275,8 +277,8 @@ BOOST_AUTO_TEST_CASE(several_ranks_compute_what_one_does) {
                   2, "tp 2 sp cp 2 dp 2");
 }
 
-// Two heads of keys and values on four ranks, or on two: each works with the one that its queries
-// read, whose gradient is the sum over the ranks that do. The norm counts it once.
+// Two heads of keys and values are on four ranks, or on two: each rank works with the head that its
+// queries read, whose gradient is the sum over the ranks that do. The norm counts it once.
 BOOST_AUTO_TEST_CASE(ranks_that_share_heads_of_keys_compute_what_one_does) {
   const batching b{2, 32};
   const layout tp4{.tp = 4}, tp4sp{.tp = 4, .sequence_parallel = true};
@@ -293,7 +295,7 @@ BOOST_AUTO_TEST_CASE(ranks_that_share_heads_of_keys_compute_what_one_does) {
   records(small_qwen, {.ranks = tp4sp, .batch = {4, 32}}, 2, "tp 4 sp dp 2, two kv heads", 2);
 }
 
-// Replicas that share the optimizer's state, each with its part of every group's range.
+// Replicas share the optimizer's states, each with its share of every range.
 BOOST_AUTO_TEST_CASE(replicas_that_share_the_optimizer_compute_what_one_rank_does) {
   const batching b{2, 32};
   equals_one_rank(small_gpt, {.ranks = {.zero = 1}, .batch = b}, 1, "zero 1, dp 1");
@@ -310,8 +312,8 @@ BOOST_AUTO_TEST_CASE(replicas_that_share_the_optimizer_compute_what_one_rank_doe
       "zero 1, tp 2 sp dp 2, ep 2 edp 2");
 }
 
-// The sum of a share is that of the whole, in the order of the ranks, and so is what it updates; only
-// the norm, which is not clipped here, adds up in another order.
+// A shared sum is added in the order of the ranks, as the whole one is, and so is its update. Only
+// the norm, which does not clip here, adds up in another order.
 BOOST_AUTO_TEST_CASE(a_shared_optimizer_leaves_the_same_bits) {
   precision_policy narrow = dtype::f32;
   narrow.wire = dtype::bf16;
@@ -325,14 +327,14 @@ BOOST_AUTO_TEST_CASE(a_shared_optimizer_leaves_the_same_bits) {
   }
 }
 
-// A policy may send gradients in a narrower type than they are kept in. Each rank's gradient and the
-// sum are rounded, so that the norm is off by no more than two roundings.
+// A policy may send gradients in a narrower type than it keeps them in. Each rank's gradient and
+// the sum are rounded, so the norm is off by no more than two roundings.
 BOOST_AUTO_TEST_CASE(gradients_are_sent_in_the_type_of_the_wire) {
   setup s{.ranks = {.zero = 1}, .batch = {2, 32}};
   const outcome exact = outcome_of(small_gpt, s, 4, 4, {.clip = 0});
   s.precision.wire = dtype::bf16;
   const outcome sent = outcome_of(small_gpt, s, 4, 4, {.clip = 0});
-  // A sum of loads, whose sign is a step, goes as it is: it is no gradient.
+  // A sum of loads, whose sign is a step, is sent unrounded, since it is no gradient.
   setup of_experts{.ranks = {.ep = 2}, .batch = {2, 32}};
   const outcome balanced = outcome_of(small_moe, of_experts, 2, 2, {.clip = 0, .steps = 1});
   of_experts.precision.wire = dtype::bf16;
@@ -360,10 +362,10 @@ BOOST_AUTO_TEST_CASE(stages_of_a_pipeline_compute_what_one_rank_does) {
 
 namespace {
 
-/// A GPT that shares parameters in every way. Its blocks use a gain as it is, replicated, at two
-/// places, and computed on; a matrix that is cut for two products; and, by their kind, a gain of the
-/// stem, as it is and replicated, and another one of it as it is, which the stem replicates, or one
-/// of the head, replicated alone, which stages before the last two do without.
+/// A GPT that shares parameters in every way. Its blocks use a gain at two places as it is and
+/// replicated, and compute on it; they use a matrix that is cut for two products. By their kind
+/// they use a gain of the stem, as it is and replicated, and another one as it is, which the stem
+/// replicates; or a gain of the head, replicated alone, which stages before the last two lack.
 struct sharing : gpt {
   static constexpr int kinds = 2;
   constexpr int kind_of(int layer) const { return layer < 2 ? 0 : 1; }
@@ -415,7 +417,7 @@ struct branch_of_copies : gpt {
 
 } // namespace
 
-// What came in stays until the backward pass has read it, under whatever name.
+// A received stream stays until the backward pass has read it, under whatever name.
 BOOST_AUTO_TEST_CASE(a_stream_that_is_read_as_a_copy_outlives_the_forward_pass) {
   branch_of_copies m;
   static_cast<gpt&>(m) = small_gpt;
@@ -424,7 +426,8 @@ BOOST_AUTO_TEST_CASE(a_stream_that_is_read_as_a_copy_outlives_the_forward_pass) 
   equals_one_rank(m, {.ranks = {.tp = 2, .pp = 2}, .batch = {2, 16}}, 1, "tp 2 pp 2, copies");
 }
 
-// Each state of a parameter collects its own gradient, and each stage holds what its parts use.
+// Each state of a parameter collects its own gradient, and each stage holds the parameters that its
+// parts use.
 BOOST_AUTO_TEST_CASE(parameters_that_are_shared_are_those_of_one_rank) {
   sharing m;
   static_cast<gpt&>(m) = small_gpt;
@@ -446,7 +449,7 @@ BOOST_AUTO_TEST_CASE(parameters_that_are_shared_are_those_of_one_rank) {
   }
 }
 
-// Experts that ranks share, in one round and in several, whatever tokens choose.
+// Ranks share experts, in one round and in several, whatever tokens choose.
 BOOST_AUTO_TEST_CASE(ranks_that_share_experts_compute_what_one_does) {
   const batching b{2, 32};
   equals_one_rank(small_moe, {.ranks = {.ep = 2}, .batch = b}, 2, "ep 2");
@@ -464,8 +467,8 @@ BOOST_AUTO_TEST_CASE(ranks_that_share_experts_compute_what_one_does) {
                   "cp 2 dp 2, ep 4");
 }
 
-// The load is that of a micro-batch, wherever its tokens lie, or of those of all replicas: then one
-// rank has them in one.
+// The load is that of a micro-batch, wherever its tokens lie, or that of the micro-batches of all
+// replicas: then one rank has them in one.
 BOOST_AUTO_TEST_CASE(the_load_of_experts_is_balanced_over_ranks) {
   const setup spread{.ranks = {.tp = 2, .cp = 2, .ep = 2, .etp = 2, .sequence_parallel = true},
                      .batch = {2, 32}};
@@ -481,7 +484,7 @@ BOOST_AUTO_TEST_CASE(the_load_of_experts_is_balanced_over_ranks) {
           "global aux loss, tp 2 sp pp 2 dp 2, ep 4", 2);
 }
 
-// Tokens come first by their place in the micro-batch, not by the rank that has them.
+// Tokens come first by their position in the micro-batch, not by their rank.
 BOOST_AUTO_TEST_CASE(an_expert_of_a_capacity_takes_the_first_tokens_of_all_ranks) {
   qwen3_moe m = small_moe;
   m.capacity = 0.75;
@@ -492,7 +495,7 @@ BOOST_AUTO_TEST_CASE(an_expert_of_a_capacity_takes_the_first_tokens_of_all_ranks
   const layout all{.tp = 2, .cp = 2, .ep = 2, .etp = 2, .sequence_parallel = true};
   equals_one_rank(m, {.ranks = all, .batch = b, .again = recompute::full}, 2,
                   "capacity, tp 2 sp cp 2 dp 2, ep 2 etp 2 edp 2");
-  m.capacity = 8; // nobody is dropped
+  m.capacity = 8; // no token is dropped
   equals_one_rank(m, {.ranks = all, .batch = b}, 2, "capacity of all tokens");
   records(m, {.ranks = all, .batch = {4, 32}}, 2, "capacity", 2);
 }
@@ -515,12 +518,12 @@ namespace {
 
 constexpr int traced_micros = 3, first_traced = 2, last_traced = 3;
 
-/// What every rank measures of two steps.
+/// Returns the measured times of two steps on every rank.
 std::vector<std::string> measured(const program_view& p, const mesh& ranks) {
   std::vector<std::string> all;
   const batches data(p.numbers, 0);
   const std::vector<batch_view> micros(traced_micros, data.view(0));
-  std::atomic<int> faults = 0; // Boost.Test counts those of one thread
+  std::atomic<int> faults = 0; // Boost.Test counts checks of one thread only
   thread_ranks(ranks).run([&](communicator& c) {
     cpu device(product_type::widened, 1);
     const auto others = c.make_ranks(device);
@@ -534,7 +537,7 @@ std::vector<std::string> measured(const program_view& p, const mesh& ranks) {
       run.step(micros);
       t.end(), run.profile(nullptr);
     }
-    t.begin(4), run.profile(&t); // is given up, and leaves nothing
+    t.begin(4), run.profile(&t); // the step is given up, and leaves no records
     if (run.step(1, [](int, batch_view&) { return false; }).has_value()) ++faults;
     t.end(false), run.profile(nullptr);
     if (timed.left_out() != 0) ++faults;
@@ -550,7 +553,7 @@ struct traced_event {
   std::string name;
   nlohmann::json args;
 };
-/// The events of a trace by rank and track, in their order.
+/// Returns the events of a trace by rank and track, in their order.
 using traced_tracks = std::map<std::pair<int, int>, std::vector<traced_event>>;
 traced_tracks tracks_of(const std::string& text) {
   traced_tracks tracks;
@@ -605,7 +608,7 @@ BOOST_AUTO_TEST_CASE(a_trace_shows_the_tasks_and_the_exchanges_of_a_step) {
     const int stage = r / 4;
     const stage_shape shape = stage_of(p, stage);
     for (const traced_event& step : taken) {
-      std::vector<traced_event> waits; // communication or idle, and by and by in order
+      std::vector<traced_event> waits; // communication or idle, ordered below
       std::int64_t moving = 0, waiting = 0;
       for (const traced_event& e : tracks[{r, tasks}])
         if (within(e, step))
@@ -656,7 +659,7 @@ BOOST_AUTO_TEST_CASE(a_trace_shows_the_tasks_and_the_exchanges_of_a_step) {
     }
     std::size_t events = 0;
     for (int track : {tasks, communication}) events += tracks[{r, track}].size();
-    BOOST_TEST(events == listed.size() + calls.size()); // none lies between the steps
+    BOOST_TEST(events == listed.size() + calls.size()); // no event lies between the steps
     BOOST_TEST(done == listed, boost::test_tools::per_element());
     std::sort(made.begin(), made.end()), std::sort(calls.begin(), calls.end());
     BOOST_TEST((made == calls), "rank " << r << " makes " << made.size() << " exchanges, and "
@@ -664,8 +667,8 @@ BOOST_AUTO_TEST_CASE(a_trace_shows_the_tasks_and_the_exchanges_of_a_step) {
   }
 }
 
-// Processes of several machines have clocks of their own. Nobody leaves a barrier before all have
-// entered it, by which they are set; those that may be one clock are left as they are.
+// Processes on several machines have different clocks, which are set by barriers, since no rank
+// leaves a barrier before all have entered it. Clocks that may be equal are left as they are.
 BOOST_AUTO_TEST_CASE(clocks_of_ranks_are_set_by_what_they_have_met_at) {
   using namespace mc::detail;
   const std::vector<clock_reading> first{{100, 160}, {200, 230}, {300, 390}};
@@ -677,7 +680,7 @@ BOOST_AUTO_TEST_CASE(clocks_of_ranks_are_set_by_what_they_have_met_at) {
     std::vector<clock_reading> other{{155, 161}, {229, 231}, {310, 395}};
     for (clock_reading& c : other) c.entered += hour, c.left += hour;
     const std::int64_t apart = ahead_of(first, other) - hour;
-    BOOST_TEST((apart >= -1 && apart <= 31), apart); // what the second barrier leaves open
+    BOOST_TEST((apart >= -1 && apart <= 31), apart); // uncertainty after the second barrier
   }
   const interpreted_program<gpt> program(small_gpt, {.ranks = {.tp = 2}, .batch = {2, 32}}, "tp");
   const mesh ranks = mesh_of({.tp = 2}, 1);
@@ -726,8 +729,8 @@ BOOST_AUTO_TEST_CASE(other_ranks_than_the_layout_has_are_refused) {
   refused(stages.view(), mesh_of({.pp = 4}, 1), "over 2 ranks of pp and was given 4");
 }
 
-// Interleaved, micro-batches come in rounds of as many as there are stages; GPipe has memory for so
-// many as it was built for.
+// With interleaved stages, micro-batches come in groups of as many as there are stages. GPipe has
+// memory for as many as it was built for.
 BOOST_AUTO_TEST_CASE(numbers_of_micro_batches_that_a_schedule_does_not_run_are_refused) {
   const auto refused = [&](const setup& s, int micros, int nearest) {
     const interpreted_program<gpt> p(tied_gpt, s, "deep");

@@ -1,7 +1,7 @@
-// Every redistribution of the table by its kernel, on ranks that are threads: what each rank then
-// holds is what the plain definition says (simulated_ranks.hpp), and the logical value is the same
-// as before. Dims that are cut lie outermost, in the middle and innermost; a dim is cut by one axis
-// or two, in its natural order or balanced.
+// Every redistribution of the table by its kernel, on ranks that are threads: each rank gets the
+// elements that the plain definition says (simulated_ranks.hpp), and the logical value is the same
+// as before. The dims that are cut lie outermost, in the middle and innermost; a dim is cut by one
+// axis or two, in its natural order or balanced.
 #define BOOST_TEST_MODULE redistributions
 #include <boost/test/unit_test.hpp>
 
@@ -19,10 +19,11 @@ using mc_test::simulated_ranks;
 
 namespace {
 
-/// A mesh of some ranks: the axes that are named, and one of the other mesh over the same ranks.
+/// A mesh of some ranks: the axes that are named, and one axis of the other mesh over the same
+/// ranks.
 struct some_ranks {
   world w;
-  mesh m = mesh::one_rank(); ///< of the communicator
+  mesh m = mesh::one_rank(); ///< mesh of the communicator
 
   some_ranks(std::initializer_list<std::pair<axis, int>> sizes) {
     bool dense = true;
@@ -32,7 +33,7 @@ struct some_ranks {
     }
     m.size[static_cast<unsigned>(dense ? axis::edp : axis::dp)] = w.ranks() / w.of(axis::pp);
   }
-  /// The rank of `w` at a communicator's place.
+  /// Returns the rank of `w` at a communicator's coordinates.
   std::size_t at(const communicator& c) const {
     int r = 0;
     for (int a = 0; a < axes; ++a)
@@ -42,7 +43,8 @@ struct some_ranks {
   }
 };
 
-/// One redistribution: a graph of one node, or none where the table has no such entry.
+/// Returns a graph with one redistribution as its only node, or none if the table has no such
+/// entry.
 graph graph_of(const mesh& m, dtype t, placement at, axis a, place to, order o, bool derived) {
   builder b{m};
   const extent B{dim::batch, 4}, Sq{dim::sequence, 16, o}, H{dim::hidden, 12};
@@ -53,7 +55,7 @@ graph graph_of(const mesh& m, dtype t, placement at, axis a, place to, order o, 
   return b.g;
 }
 
-/// What every rank holds after the kernel of g's node.
+/// Returns the elements of every rank after the kernel of g's node.
 std::vector<array> by_kernel(const some_ranks& s, const graph& g, const std::vector<array>& held) {
   static std::vector<std::unique_ptr<node_kernel>> kernels;
   while (kernels.size() < held.size()) kernels.push_back(std::make_unique<node_kernel>());
@@ -72,7 +74,7 @@ std::vector<array> by_kernel(const some_ranks& s, const graph& g, const std::vec
   return out;
 }
 
-/// Whole numbers, whose sums are exact in every type, of a rank's own.
+/// Returns a rank's own integers, whose sums are exact in every type.
 array whole_numbers(std::size_t rank, std::int64_t n) {
   array x;
   for (std::int64_t i = 0; i < n; ++i)
@@ -80,7 +82,7 @@ array whole_numbers(std::size_t rank, std::int64_t n) {
   return x;
 }
 
-/// Which collectives, with and without scratch, and states were seen.
+/// The collectives, with and without scratch, and the states that were seen.
 std::set<std::string> seen;
 
 void try_one(const some_ranks& s, const graph& g) {
@@ -90,7 +92,7 @@ void try_one(const some_ranks& s, const graph& g) {
   for (int r = 0; r < s.w.ranks(); ++r)
     held.push_back(whole_numbers(static_cast<std::size_t>(r), block_of(s.w, g.ranks, x, r).size()));
   std::vector<array> got = by_kernel(s, g, held);
-  for (int r = 0; r < s.w.ranks(); ++r) // of a range, a rank's memory is for the most it may hold
+  for (int r = 0; r < s.w.ranks(); ++r) // a range has memory for its longest shard
     got[static_cast<std::size_t>(r)].resize(
         static_cast<std::size_t>(block_of(s.w, g.ranks, y, r).size()));
   for (int r = 0; r < s.w.ranks(); ++r)
@@ -100,7 +102,7 @@ void try_one(const some_ranks& s, const graph& g) {
   seen.insert(std::string(name_of(t.by())) + (n.out[1] >= 0 ? " packed" : "") +
               (t.from.is_pending_maximum() ? " of maxima" : ""));
   if (x.type != dtype::f64) return;
-  // A logical value stays what it is; a pending sum of it is split at random.
+  // The logical value stays the same; a pending sum of it is split at random.
   array logical;
   for (std::int64_t i = 0; i < logical_size(s.w, g.ranks, x); ++i)
     logical.push_back(scrambled(7, static_cast<std::uint64_t>(i)));
@@ -115,7 +117,7 @@ void try_one(const some_ranks& s, const graph& g) {
   BOOST_TEST(copies);
 }
 
-/// Every entry of the table along axis a, beside what other axes do.
+/// Tries every entry of the table along axis a, beside the placement on other axes.
 void try_all(const some_ranks& s, const mesh& m, axis a, placement beside, order o) {
   const place places[] = {
       I, R, P, partial_maximum, S(dim::batch), S(dim::sequence), S(dim::hidden)};
@@ -129,7 +131,7 @@ void try_all(const some_ranks& s, const mesh& m, axis a, placement beside, order
         if (from == to || !redistributes(from, to, derived)) continue;
         if (from == partial_maximum && t != dtype::f32) continue;
         const auto g = std::make_unique<graph>(graph_of(m, t, at, a, to, o, derived));
-        if (g->wrong.code == fault::P011) continue; // over dp nothing is cut or gathered
+        if (g->wrong.code == fault::P011) continue; // over dp no dim is cut or gathered
         BOOST_TEST_REQUIRE((g->wrong.code == fault::none), code_of(g->wrong.code)
                                                                << " " << g->wrong.what.c_str());
         BOOST_TEST_CONTEXT(name_of(t) << " over " << name_of(a) << " from "
@@ -147,7 +149,7 @@ BOOST_AUTO_TEST_CASE(every_entry_of_the_table_on_every_dim) {
   const mesh m(layout{.tp = 2, .cp = 2});
   placement beside;
   try_all(s, m, tp, beside, order::contiguous);
-  beside[cp] = S(dim::sequence); // one dim, two axes
+  beside[cp] = S(dim::sequence); // one dim, cut by two axes
   try_all(s, m, tp, beside, order::contiguous);
   try_all(s, m, tp, beside, order::balanced);
   beside[cp] = P;
@@ -168,7 +170,8 @@ BOOST_AUTO_TEST_CASE(every_entry_of_the_table_on_every_dim) {
   for (const std::string& what : all) BOOST_TEST(seen.count(what) == 1u, what);
 }
 
-// Four ranks of an axis, beside replicas whose number only the communicator knows; and experts.
+// There are four ranks of an axis, beside replicas whose number only the communicator knows, and
+// experts.
 BOOST_AUTO_TEST_CASE(over_four_ranks_replicas_and_experts) {
   using enum axis;
   placement beside;

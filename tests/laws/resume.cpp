@@ -1,5 +1,5 @@
-// A run that stops and goes on has the bits of one that did not: whenever it stops, for any number
-// of threads, in every precision, with dropout; and for any micro-batch, where numerics are
+// A run that stops and goes on has the same bits as one that did not stop, wherever it stops, for
+// any number of threads, in every precision, with dropout; and for any micro-batch, if numerics are
 // batch_invariant. A new model is one line in `resumes`.
 #define BOOST_TEST_MODULE resume
 #include <boost/test/unit_test.hpp>
@@ -34,7 +34,7 @@ constexpr gpt dropping{.layers = 2,
                        .bias = true,
                        .dropout = 0.2};
 
-/// Of widths at which libraries cut sums by the number of rows.
+/// A GPT with widths at which libraries cut sums by the number of rows.
 constexpr gpt wide{
     .layers = 1, .hidden = 128, .heads = 4, .ffn = 512, .vocabulary = 101, .positions = sequence};
 
@@ -45,7 +45,7 @@ constexpr qwen3 grouped() {
   return m;
 }
 
-/// Layers with experts and without, balanced by a loss.
+/// A mixture that has layers with experts and without, balanced by a loss.
 constexpr qwen3_moe experts() {
   qwen3_moe m;
   m.layers = 2, m.hidden = 32, m.heads = 4, m.kv_heads = 2, m.head_dim = 16, m.ffn = 48;
@@ -54,14 +54,15 @@ constexpr qwen3_moe experts() {
   return m;
 }
 
-/// The same with what transformers' Qwen3-MoE does not have: a balancing bias, a shared expert.
+/// A mixture with parts that transformers' Qwen3-MoE lacks: a balancing bias, a shared expert.
 constexpr qwen3_moe shared_experts() {
   qwen3_moe m = experts();
   m.bias_rate = 0.001, m.shared_ffn = 16;
   return m;
 }
 
-/// The load of a micro-batch is not that of its sequences, and so is a loss on it.
+/// Returns a model balanced by sequence: the load of a micro-batch, and a loss on it, would depend
+/// on its size.
 constexpr qwen3_moe balanced_by_sequence(qwen3_moe m) {
   m.aux_per_sequence = true;
   return m;
@@ -73,7 +74,7 @@ struct own_family : gpt {
 };
 constexpr own_family own{dropping};
 
-/// Weights that every step computes from parameters, before its micro-batches.
+/// A family with weights that every step computes from parameters, before its micro-batches.
 struct computed_weights : gpt {
   static constexpr family_name<computed_weights> family{"computed"};
   static constexpr int kinds = 1;
@@ -87,7 +88,7 @@ struct computed_weights : gpt {
 };
 constexpr computed_weights computed{dropping};
 
-/// One process: a program of `micro` sequences at once, trained as the flags say.
+/// Trains as one process does: a program of `micro` sequences at once, as the flags say.
 template <class Model>
 void train(const Model& m, dtype type, int micro, int threads, test::flag_values flags) {
   interpreted_program<Model> program(
@@ -138,7 +139,7 @@ template <class Model> void resumes(const Model& m, dtype type) {
   }
 }
 
-/// A program of any micro-batch, whose sums do not depend on that.
+/// Returns the setup of a program whose sums do not depend on its micro-batch.
 setup invariant(dtype type, int micro) {
   return {.batch = {.micro = micro, .sequence = sequence},
           .precision = type,
@@ -183,7 +184,7 @@ template <class Model> void goes_on_in_other_micro_batches(const Model& m) {
   }
 }
 
-/// The main grads of five sequences, `micro` at a time. Taken twice they are the same.
+/// Returns the main grads of five sequences, `micro` at a time. Taken twice they are the same.
 template <class Model> std::string gradients_of_five(const Model& m, int micro) {
   const test::drawn_text text(6000, 101, sequence);
   test::running r(m, invariant(dtype::f32, micro));
@@ -213,7 +214,7 @@ BOOST_AUTO_TEST_CASE(shared_experts_bf16) { resumes(shared_experts(), dtype::bf1
 BOOST_AUTO_TEST_CASE(family_without_a_hugging_face_form_fp32) { resumes(own, dtype::f32); }
 BOOST_AUTO_TEST_CASE(family_without_a_hugging_face_form_bf16) { resumes(own, dtype::bf16); }
 
-// A state knows nothing of micro-batches, and no sum depends on how many sequences are computed
+// A state does not depend on micro-batches, and no sum depends on how many sequences are computed
 // together: a program of another micro-batch goes on with the bits of the uninterrupted run.
 BOOST_AUTO_TEST_CASE(gpt_in_other_micro_batches) { goes_on_in_other_micro_batches(dropping); }
 BOOST_AUTO_TEST_CASE(wide_gpt_in_other_micro_batches) { goes_on_in_other_micro_batches(wide); }
@@ -221,7 +222,7 @@ BOOST_AUTO_TEST_CASE(computed_weights_in_other_micro_batches) {
   goes_on_in_other_micro_batches(computed);
 }
 BOOST_AUTO_TEST_CASE(qwen3_in_other_micro_batches) { goes_on_in_other_micro_batches(grouped()); }
-// Five sequences have as many choices as five experts can share evenly, one has not.
+// Five sequences have as many choices as five experts can share evenly; one sequence has not.
 BOOST_AUTO_TEST_CASE(gradients_and_loads_in_other_micro_batches) {
   const qwen3_moe m = balanced_by_sequence(shared_experts());
   BOOST_TEST((gradients_of_five(m, 5) == gradients_of_five(m, 1)));
@@ -236,7 +237,7 @@ BOOST_AUTO_TEST_CASE(experts_in_other_micro_batches) {
 }
 
 namespace {
-/// What four steps leave, with `change(run)` before each of them.
+/// Returns the stores after four steps, with `change(run)` before each of them.
 template <class F> std::string after_four_steps(F change) {
   const test::drawn_text text(6000, 101, sequence);
   test::running r(dropping, invariant(dtype::bf16, 2));
@@ -257,7 +258,7 @@ BOOST_AUTO_TEST_CASE(evaluations_between_steps_change_nothing) {
               }) == after_four_steps([](session&) {})));
 }
 
-// A gradient whose norm is below the limit stays as it is, however far below.
+// A gradient whose norm is below the limit is not changed, however far below.
 BOOST_AUTO_TEST_CASE(a_limit_above_the_norm_changes_nothing) {
   const auto with = [](double clip) {
     return after_four_steps([=](session& run) { run.numbers().clip = clip; });
@@ -266,8 +267,8 @@ BOOST_AUTO_TEST_CASE(a_limit_above_the_norm_changes_nothing) {
   BOOST_TEST((with(1e-3) != with(0)));
 }
 
-// Whoever has no command line fills in requests: the run is the same, and what they contradict is
-// refused before anything is read.
+// A program without a command line fills in requests: the run is the same, and requests that
+// contradict each other are refused before anything is read.
 BOOST_AUTO_TEST_CASE(a_run_needs_no_flags) {
   const test::scratch_folder dir;
   test::write_text(dir / "text", test::text_of_101_bytes());

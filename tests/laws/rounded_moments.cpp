@@ -1,5 +1,5 @@
-// Moments of bf16, rounded up or down by chance: their mean is what they were, the noise is a
-// function of the seed, the step and the element, so that every layout rounds the same numbers, and
+// Moments of bf16, rounded up or down by chance. Their mean is the exact value; the noise is a
+// function of the seed, the step and the element, so that every layout rounds the same numbers; and
 // they take half the memory.
 #define BOOST_TEST_MODULE rounded_moments
 #include <boost/test/unit_test.hpp>
@@ -52,7 +52,7 @@ precision_policy rounding(dtype values) {
   return p;
 }
 
-/// Both moments of every parameter in its logical order, and what a run tells.
+/// Both moments of every parameter in its logical order, and the losses of a run.
 struct left {
   std::map<std::string, std::vector<double>> moments;
   std::vector<double> told;
@@ -62,8 +62,8 @@ const auto initial = [](stores& s, const program_view&) { s.initialise(1); };
 
 const auto nothing = [](stores&, const program_view&, communicator&) {};
 
-/// What is left when `count` steps were done after `done` others: before(stores, program) sets the
-/// weights of each rank, and after(stores, program, hosts) gets them at the end.
+/// Returns the moments after `count` steps that follow `done` others: before(stores, program) sets
+/// the weights of each rank, and after(stores, program, hosts) reads them at the end.
 template <class Model, class Before, class After = decltype(nothing)>
 left steps(const Model& m, const layout& l, int dp, const precision_policy& p, int count,
            std::uint64_t seed, Before before, int done = 0, After after = nothing) {
@@ -113,7 +113,8 @@ left steps(const Model& m, const layout& l, int dp, const precision_policy& p, i
 
 } // namespace
 
-// The mean over all noise of what a number is rounded to is the number, and each is a neighbour.
+// The mean over all noise of a rounded number is the number, and each result is one of its
+// neighbours.
 BOOST_AUTO_TEST_CASE(rounding_by_chance_has_no_bias) {
   for (const float x : {1.0f, 1.00390625f, 3.14159265f, -2.7182818e-5f, 1e-30f, -6.25e20f, 0.0f}) {
     double sum = 0;
@@ -134,11 +135,13 @@ BOOST_AUTO_TEST_CASE(rounding_by_chance_has_no_bias) {
   BOOST_TEST(convert<double>(rows::rounded_moments::rounded(INFINITY, 0xffff)) == INFINITY);
 }
 
-// A word is a function of the seed, the step, the parameter and the logical element: not of where an
-// element lies, nor of the one that was asked for before. Each moment has a half of its own.
+// A random number is a function of the seed, the step, the parameter and the logical element: not
+// of the element's address, nor of the one that was asked for before. Each moment has half of its
+// bits.
 BOOST_AUTO_TEST_CASE(noise_is_of_the_logical_element) {
   using rows::rounded_moments;
-  // A parameter (4, 6) in whole, and the last three of its columns on a rank, behind another one.
+  // A parameter (4, 6) as a whole, and the last three of its columns on a rank, behind another
+  // parameter.
   const rounded_moments::origin
       whole[] = {{0, 24, 9, {{1, 1, 0}, {1, 1, 0}, {4, 4, 0}, {6, 6, 0}}}},
       part[] = {{0, 3, 3, {{1, 1, 0}, {1, 1, 0}, {1, 1, 0}, {3, 3, 0}}},
@@ -194,7 +197,7 @@ BOOST_AUTO_TEST_CASE(every_layout_rounds_the_same_numbers) {
   const auto compare = [&](const auto& m, const layout& l, int dp, const char* name) {
     const left want = steps(m, {}, 1, p, 3, 7, initial), got = steps(m, l, dp, p, 3, 7, initial);
     for (const auto& [moment, x] : want.moments) {
-      auto y = got.moments.at(moment); // a vocabulary may be padded
+      auto y = got.moments.at(moment); // padding may add rows to a vocabulary
       y.resize(x.size());
       BOOST_TEST((x == y), name << ": " << moment);
     }
@@ -225,12 +228,14 @@ BOOST_AUTO_TEST_CASE(noise_is_of_the_seed_and_the_step) {
     for (std::size_t i = 0; i < x.size(); ++i) n += x[i] != y[i];
     return static_cast<double>(n) / static_cast<double>(x.size());
   };
-  for (const auto& [name, x] : one.moments) // a third of uniform remainders goes another way
+  // A third of the uniform remainders rounds the other way.
+  for (const auto& [name, x] : one.moments)
     if (x.size() > 500)
       BOOST_TEST(std::abs(differ(x, other.moments.at(name)) - 1.0 / 3) < 0.15, name);
 }
 
-// A state keeps moments to the bit, and a run of any layout goes on from it as if it had not ended.
+// A state keeps moments to the bit, and a run of any layout continues from it as if it had not
+// ended.
 BOOST_AUTO_TEST_CASE(a_run_goes_on_to_the_bit) {
   const precision_policy p = rounding(dtype::bf16);
   const auto check = [&](const layout& l, int dp, const char* name) {
@@ -261,7 +266,7 @@ BOOST_AUTO_TEST_CASE(a_run_goes_on_to_the_bit) {
   check({.zero = 1}, 2, "zero 1 dp 2");
 }
 
-// Four bytes a parameter less, beside a few numbers for each parameter of each layer.
+// A parameter takes four bytes less, beside a few numbers for each parameter of each layer.
 BOOST_AUTO_TEST_CASE(moments_take_half_the_memory) {
   const interpreted_program<qwen3> wide(dense, {.batch = {2, 32}, .precision = dtype::bf16}, "p"),
       narrow(dense, {.batch = {2, 32}, .precision = rounding(dtype::bf16)}, "p");

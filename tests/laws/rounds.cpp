@@ -1,5 +1,5 @@
-// Experts against plain loops in double, whatever tokens choose; rounds of rows against all rows at
-// once; the bias that balances.
+// Experts compared with plain loops in double, whatever tokens choose; rounds of rows compared with
+// all rows at once; the bias that balances.
 #define BOOST_TEST_MODULE rounds
 #include <boost/test/unit_test.hpp>
 
@@ -22,7 +22,7 @@ namespace {
 
 constexpr int experts = 5, chosen = 2, width = 6, inner = 7;
 
-/// Where tokens go is decided by router rows that point at one expert or the other.
+/// The router's rows decide where tokens go: they point at one expert or the other.
 enum class skew { none, one_empty, all_to_one };
 
 struct mixture {
@@ -30,8 +30,8 @@ struct mixture {
   skew how = skew::none;
   bool normalise = true;
   double capacity = 0;
-  int then = 0; ///< rows of the rounds of a second mixture behind it, of the same weights; 0: none
-  bool computed = false; ///< an expert's gate is the sum of the stored one and of its up
+  int then = 0;          ///< rows a round of a second mixture with these weights
+  bool computed = false; ///< the gate is the sum of the stored one and of up
   int times() const { return then > 0 ? 2 : 1; }
 };
 
@@ -80,12 +80,13 @@ void skewed(small_graph& g, skew how) {
   double* x = g.weights().data() + g.stores().find(0, 0).offset;
   double* router = g.weights().data() + g.stores().find(0, 1).offset;
   const std::int64_t n = g.stores().find(0, 0).count.n / width;
-  for (std::int64_t t = 0; t < n && how != skew::none; ++t) x[t * width] = 3; // a common direction
+  for (std::int64_t t = 0; t < n && how != skew::none; ++t) x[t * width] = 3; // in every token
   if (how == skew::one_empty) router[3 * width] = -20;
   if (how == skew::all_to_one) router[2 * width] = 20;
 }
 
-/// y of x by the equations of nn/experts.hpp, token by token; `taken`: choices by expert.
+/// Returns y of x by the equations of nn/experts.hpp, token by token; `taken`: choices of each
+/// expert.
 std::vector<double> mixed(small_graph& g, const mixture& m, const std::vector<double>& x,
                           std::vector<int>& taken) {
   const tensor router = of(g, 1), gate = of(g, 2), up = of(g, 3), down = of(g, 4);
@@ -130,7 +131,7 @@ std::vector<double> mixed(small_graph& g, const mixture& m, const std::vector<do
   }
   return y;
 }
-/// sum_t,h y_th dy_th; `load`: choices by expert, of the last mixture.
+/// Returns sum_t,h y_th dy_th; `load`: choices of each expert in the last mixture.
 double plain(small_graph& g, const mixture& m, const std::vector<double>& dy,
              std::vector<int>& load) {
   std::vector<double> x(dy.size());
@@ -185,7 +186,7 @@ BOOST_AUTO_TEST_CASE(gradients_are_slopes_whatever_tokens_choose) {
       small_graph g = built(m, 5);
       skewed(g, m.how);
       double global = 0;
-      const auto all = g.compare(8, 1e-5); // a step that changes no token's choice
+      const auto all = g.compare(8, 1e-5); // the step changes no token's choice
       for (const auto& c : all) global = std::max(global, c.norm);
       for (const auto& c : all)
         BOOST_TEST((c.worst <= 1e-6 * c.norm || c.worst <= 1e-9 * global),
@@ -215,7 +216,7 @@ struct gradients_of_one {
   std::vector<double> gradients;
 };
 
-/// Loss and gradients of one micro-batch in rounds of `rows` rows.
+/// Returns the loss and gradients of one micro-batch in rounds of `rows` rows.
 gradients_of_one stepped(const qwen3_moe& m, int rows, recompute again) {
   const interpreted_program<qwen3_moe> program(
       m, {.batch = {2, 32, false, rows}, .precision = dtype::f64, .again = again}, "rounds");
@@ -253,7 +254,7 @@ BOOST_AUTO_TEST_CASE(rounds_give_what_all_rows_at_once_give) {
 
 namespace {
 
-/// Two mixtures in a block, each with its own rounds.
+/// A model with two mixtures in a block, each with its own rounds.
 struct twice : qwen3 {
   constexpr var block(context& c, int /*kind*/, var x) const {
     const expert_sizes s{.experts = {dim::expert, 5}, .ffn = {dim::ffn, 7}, .per_token = 2};
@@ -277,7 +278,7 @@ template <class Precision, mc::recompute Again> struct run_of {
   static constexpr auto recompute = Again;
 };
 
-/// Losses, norms and weights of three steps.
+/// Returns the losses, norms and weights of three steps.
 std::vector<double> trained(const program_view& p) {
   cpu device(product_type::widened, 1);
   session run(p, device, purpose::training);
@@ -311,7 +312,7 @@ BOOST_AUTO_TEST_CASE(compiled_rounds_have_the_bits_of_interpreted_ones) {
 }
 
 // A perfectly even load gives the load-balancing loss its least value, its coefficient, as in
-// Switch Transformers: with the router's weights zero, p is 1 / E everywhere.
+// Switch Transformers: if the router's weights are zero, p is 1 / E everywhere.
 BOOST_AUTO_TEST_CASE(the_balance_of_even_probabilities_is_its_coefficient) {
   qwen3_moe m = small;
   const interpreted_program<qwen3_moe> program(m, {.batch = {2, 32}, .precision = dtype::f64},
@@ -330,8 +331,8 @@ BOOST_AUTO_TEST_CASE(the_balance_of_even_probabilities_is_its_coefficient) {
 
 namespace {
 
-// The bias steps against the sign of the load, and nothing else moves it.
-// What tokens are routed by, the stored weight, goes with its master.
+// The bias moves against the sign of the load, and by nothing else. The stored weight, by which
+// tokens are routed, follows its master.
 void check_bias(dtype type) {
   qwen3_moe m = small;
   m.bias_rate = 0.25, m.aux_loss = 0;

@@ -1,5 +1,5 @@
 // A training run on ranks that are threads, with its files, ends where that of one rank does,
-// whatever the layout; and one that stops and goes on has the bits of one that did not.
+// whatever the layout; and one that stops and goes on has the same bits as one that did not.
 #define BOOST_TEST_MODULE runs_of_ranks
 #include <boost/test/unit_test.hpp>
 
@@ -40,7 +40,7 @@ constexpr qwen3_moe mixture = [] {
   return m;
 }();
 
-/// One process: a program laid out so, trained on so many replicas as the flags say.
+/// Trains as one process does: a program in this layout, on as many replicas as the flags say.
 template <class Model> void train(const Model& m, const layout& l, int dp, dtype type,
                                   const std::string& data, test::flag_values flags, int micro = 2) {
   const interpreted_program<Model> program(
@@ -68,8 +68,8 @@ template <class Model> void train(const Model& m, const layout& l, int dp, dtype
                   alone, make_device);
 }
 
-/// Where the numbers of two files of tensors differ most, of the largest number of each tensor; more
-/// than 1 for other tensors.
+/// Returns the largest difference between the numbers of two files of tensors, relative to the
+/// largest number of each tensor; more than 1 for other tensors.
 double difference(const std::string& root, const std::string& other, int step, const char* file) {
   const auto path = [&](const std::string& r) { return r + "/" + step_folder_name(step); };
   const model_folder a(path(root)), b(path(other));
@@ -121,7 +121,7 @@ template <class Model> void goes_on(const Model& m, const layout& l, int dp, dty
     BOOST_TEST(difference(dir / "whole", dir / "parts", 5, file) == 0, file);
 }
 
-/// What an evaluation behind two steps measures: its loss, and how many tokens.
+/// Returns the results of an evaluation behind two steps: its loss, and the number of tokens.
 std::pair<double, std::int64_t> validated(const layout& l, int dp, int micro) {
   const test::scratch_folder dir;
   test::write_text(dir / "text", test::text_of_101_bytes());
@@ -132,8 +132,8 @@ std::pair<double, std::int64_t> validated(const layout& l, int dp, int micro) {
   return {v.field<double>("loss"), v.field<std::int64_t>("tokens")};
 }
 
-/// Steps of 2, 2, 4, 6, 8, 8 sequences: START and an INCREMENT for every 4 of the first 12 samples.
-/// A run that goes on has its place in the data and the flag from the state.
+/// Tests steps of 2, 2, 4, 6, 8, 8 sequences: START and an INCREMENT for every 4 of the first 12
+/// samples. A run that goes on has its place in the data, and the flag, from the state.
 void grows() {
   const test::scratch_folder dir;
   test::write_text(dir / "text", test::text_of_101_bytes());
@@ -161,7 +161,7 @@ void grows() {
 
 } // namespace
 
-// Two batches of 75 windows are measured, which no micro-batch and no layout chooses.
+// Two batches of 75 windows are evaluated, which do not depend on micro-batch or layout.
 BOOST_AUTO_TEST_CASE(an_evaluation_measures_the_same_text_for_any_micro_batch_and_layout) {
   const auto [loss, tokens] = validated({}, 1, 1);
   BOOST_TEST(tokens == 2 * global_batch * sequence);
@@ -208,7 +208,7 @@ BOOST_AUTO_TEST_CASE(ranks_that_no_number_of_replicas_makes_are_refused) {
   const auto refused = test::refusal_of([&] { static_cast<void>(asked("6")); });
   BOOST_REQUIRE(refused);
   BOOST_TEST((refused->code == exit_code::mismatch && refused->says("a multiple of 4")));
-  // Of processes, as many as a launcher has started.
+  // The number of processes is the one that a launcher has started.
   BOOST_TEST((asked("0", 12) == mesh_of(p.view().numbers.ranks, 6)));
   BOOST_TEST((asked("8", 8) == mesh_of(p.view().numbers.ranks, 4)));
   for (const auto& [n, says] :

@@ -1,6 +1,6 @@
-// A session's memory: whatever its parts and the step's end keep has a place of its own, so that
-// steps have the same numbers for any micro-batch, evaluation changes nothing, and a model is
-// evaluated alike by a session that trains and by one that does not.
+// A session's memory: every part, and the end of a step, has a place of its own for the values that
+// it keeps. So steps have the same numbers for any micro-batch, evaluation changes nothing, and a
+// model is evaluated alike by a session that trains and by one that does not.
 #define BOOST_TEST_MODULE session
 #include <boost/test/unit_test.hpp>
 
@@ -29,14 +29,14 @@ template <class Model = gpt> constexpr Model small() {
 constexpr qwen3_moe experts() {
   auto m = small<qwen3_moe>();
   m.kv_heads = 3, m.head_dim = 4, m.expert_ffn = 7, m.experts = 5, m.experts_per_token = 2;
-  m.aux_loss = 0; // which depends on what lies in one micro-batch
+  m.aux_loss = 0; // it depends on the tokens of one micro-batch
   return m;
 }
-/// The loss reads the stream itself.
+/// A model whose loss reads the stream itself.
 struct without_final_norm : gpt {
   constexpr var final_norm(context& /*c*/, var x) const { return x; }
 };
-/// The head's table is computed, of parameters of its own.
+/// A model whose head's table is computed from parameters of its own.
 struct factored_head : gpt {
   constexpr var head_table(context& c) const {
     const extent narrow{dim::ffn, 5}, rows = vocabulary_rows(c, vocabulary);
@@ -46,7 +46,8 @@ struct factored_head : gpt {
   }
 };
 
-/// A weight is used as it is and computed on: its gradients of the two uses meet at a step's end.
+/// A model with a weight that is used as it is and computed on: the gradients of the two uses meet
+/// at a step's end.
 struct used_twice : gpt {
   constexpr var block(context& c, int kind, var x) const {
     const extent H = hidden_extent();
@@ -57,7 +58,7 @@ struct used_twice : gpt {
   }
 };
 
-/// What a training session tells in some steps: losses and norms, and evaluations between them.
+/// The results of a training session in some steps: losses and norms, and evaluations between them.
 struct told {
   std::vector<double> trained, evaluated;
 };
@@ -106,7 +107,7 @@ template <class Model> told run(const Model& m, int micro, bool evaluating = tru
 template <class Model> void check(const Model& m, const char* name) {
   BOOST_TEST_CONTEXT(name) {
     const told whole = run(m, sequences);
-    BOOST_TEST(whole.trained[4] < whole.trained[0]); // it learns
+    BOOST_TEST(whole.trained[4] < whole.trained[0]); // the model learns
     BOOST_TEST(run(m, sequences, false).trained == whole.trained);
     for (const int micro : {1, 2}) {
       const told cut = run(m, micro);
@@ -129,7 +130,8 @@ BOOST_AUTO_TEST_CASE(a_head_whose_table_is_computed) {
   check(small<factored_head>(), "a table that is a product");
 }
 
-// A vocabulary so large that the head needs the most memory, and evaluation's more than training's.
+// The vocabulary is so large that the head needs the most memory, and evaluation's head more than
+// training's.
 BOOST_AUTO_TEST_CASE(a_head_that_needs_the_most_memory) {
   gpt m = small();
   m.vocabulary = 1000;
@@ -141,7 +143,7 @@ BOOST_AUTO_TEST_CASE(a_head_that_needs_the_most_memory) {
   BOOST_TEST(run(m, sequences).trained == run(m, sequences, false).trained);
 }
 
-// Evaluation keeps the capacity of experts, as training has it (run compares the two).
+// Evaluation keeps the capacity of experts as training does (run compares the two).
 BOOST_AUTO_TEST_CASE(a_capacity_holds_in_evaluation) {
   qwen3_moe m = experts();
   m.capacity = 0.5;
@@ -149,7 +151,7 @@ BOOST_AUTO_TEST_CASE(a_capacity_holds_in_evaluation) {
 }
 
 // A batch that is refused, a step that is given up, one without a loss, and gradients without an
-// update leave the next steps as they were.
+// update do not change the next steps.
 BOOST_AUTO_TEST_CASE(what_is_refused_leaves_no_trace) {
   auto m = small<used_twice>();
   m.dropout = 0.4;
@@ -189,7 +191,7 @@ BOOST_AUTO_TEST_CASE(what_is_refused_leaves_no_trace) {
                                                          })),
                           std::runtime_error);
         const batch_view none_of{tokens.data(), unlabelled.data()};
-        const auto asks = [&](int, batch_view& b) { // within a step, and goes on
+        const auto asks = [&](int, batch_view& b) { // asks within a step, and goes on
           b = none_of;
           BOOST_CHECK_THROW(static_cast<void>(trained.evaluate(batch)), error);
           return true;

@@ -1,6 +1,6 @@
-// Every op on every small shape that its rule accepts: the kernel reads and writes what is there,
-// all of it, and computes what the op's equations say. Operands lie in allocations of their own, so
-// that AddressSanitizer sees one element too far.
+// Every op on every small shape that its rule accepts: the kernel reads and writes all elements
+// that exist, and no others, and computes the op's equations. Operands have allocations of their
+// own, so that AddressSanitizer finds an access to one element too many.
 #define BOOST_TEST_MODULE shapes
 #include <boost/test/unit_test.hpp>
 
@@ -24,12 +24,12 @@ using namespace mc::laws;
 
 namespace {
 
-std::string current; ///< what runs, for a sanitizer's report
+std::string current; ///< the specimen that runs, for a sanitizer's report
 
 // --- specimens of every op -----------------------------------------------------------------------
 
-/// Nodes of the models' graphs in training and generation, before and after fusion, and of a few
-/// graphs for what models of one rank do not have.
+/// The nodes of the models' graphs in training and generation, before and after fusion, and of a
+/// few graphs for ops that models of one rank lack.
 class collection {
 public:
   std::vector<specimen> all;
@@ -85,7 +85,8 @@ private:
     for (const int zero : {0, 1})
       take(update_graph(make_registry(pointers, layers, zero), mesh(layout{}), type));
   }
-  /// Repeated heads, weights that are computed and used twice, numbers that models do not use.
+  /// Adds repeated heads, weights that are computed and used twice, and numbers that models do not
+  /// use.
   void others() {
     const extent B{dim::batch, 2}, S{dim::sequence, 3}, H{dim::hidden, 4}, F{dim::ffn, 5},
         K{dim::kv_heads, 2}, A{dim::heads, 4}, D{dim::head_dim, 2};
@@ -109,7 +110,7 @@ private:
       return attention(parameter(b, "q", {B, S, A, D}), parameter(b, "k", {B, keys, K, D}),
                        parameter(b, "v", {B, keys, K, D}), {}, o);
     });
-    derive([&](builder& b) { // keys of every query head's own
+    derive([&](builder& b) { // keys for every query head
       attention_options o;
       o.causal = false;
       return attention(parameter(b, "q", {B, S, A, D}), parameter(b, "k", {B, S, A, D}),
@@ -132,7 +133,7 @@ private:
 
 // --- operands ------------------------------------------------------------------------------------
 
-/// Data of a node's operands, as its comment says what they may hold.
+/// The data of a node's operands, within the limits that the op's comment gives.
 struct operands_of {
   const graph& g;
   const node n;
@@ -165,7 +166,7 @@ struct operands_of {
       for (int k = 0; k < max_inputs; ++k)
         for (double& y : x[at(k)])
           if (v(k).differentiable()) y = std::abs(y) + 0.125;
-    if (o == &op::clip_factor && below(0, 2) == 0) // a norm below the limit
+    if (o == &op::clip_factor && below(0, 2) == 0) // sets a norm below the limit
       for (std::size_t k = 2; k < max_inputs; ++k)
         for (double& y : x[k]) y /= 1024;
   }
@@ -188,15 +189,15 @@ private:
     for (std::int64_t i = 0; i < size(k); ++i)
       x[at(k)].push_back(rounded(normal(random), v(k).type));
   }
-  void coarse(int k) { // what is compared or rounded on the way is exact in every type
+  void coarse(int k) { // values that are compared or rounded are exact in every type
     for (double& y : x[at(k)]) y = static_cast<double>(below(-8, 9)) / 4;
   }
-  /// What the value is said to hold: from 0, or from -1 where that is a word for none, to its bound.
+  /// Fills an operand with integers up to its bound: from 0, or from -1 if that stands for none.
   void declared(int k) {
     const bool none = v(k).holds < integer_kind::indices;
     integers(k, none ? -1 : 0, v(k).below > 0 ? v(k).below : 2);
   }
-  void choices(int k) { // of a token, all different where there are enough
+  void choices(int k) { // choices of a token, all different if there are enough
     const std::int64_t each = v(k).back().n, experts = v(k).below;
     x[at(k)].clear();
     for (std::int64_t t = 0; t < size(k) / each; ++t) {
@@ -210,7 +211,7 @@ private:
     for (int j = 0; j < 4; ++j)
       if (n.in[at(ints + j)] >= 0) integers(ints + j, 0, j < 2 ? most : 2);
   }
-  void forward_of_attention() { // o and lse belong to q, k and v
+  void forward_of_attention() { // o and lse that belong to q, k and v
     const auto b = std::make_unique<builder>(g.ranks);
     b->g = g;
     node f;
@@ -236,7 +237,7 @@ private:
                                                                    : static_cast<double>(next++));
     }
   }
-  void plan_rows() { // a stable counting sort; what a round does not hold is dropped
+  void plan_rows() { // a stable counting sort; rows beyond a round are dropped
     const std::int64_t experts = extent_of(3, 1), sequences = extent_of(3, 2), all = size(1);
     choices(1);
     x[2].assign(at(all), -1), x[3].assign(at(size(3)), 0);
@@ -272,7 +273,7 @@ implementations laws_of_one_rank() {
 
 class runner {
 public:
-  /// What is wrong with the kernel of the node that `lone` has drawn; nothing if it is right.
+  /// Returns the fault of the kernel of the node that `lone` has drawn; "" if it is right.
   std::string run(const lone_node& lone, std::uint64_t seed) {
     const graph& g = lone.b.g;
     const node& n = lone.made();
@@ -282,7 +283,7 @@ public:
     kernel_.run(g, n, operand);
     const std::string wrong = difference(g, n, given);
     if (!wrong.empty() || n.op->in_place < 0 || n.op->accumulates) return wrong;
-    // Its first output may take over the memory of an operand of its size.
+    // The first output may take over the memory of an operand of its size.
     const value_id in = n.in[static_cast<unsigned>(n.op->in_place)], out = n.out[0];
     if (local_bytes(g.ranks, g.at(in)) != local_bytes(g.ranks, g.at(out))) return "";
     const bytes apart = kernel_.take_over(out, in);
@@ -318,13 +319,13 @@ private:
   implementations laws_ = laws_of_one_rank();
 };
 
-/// Draws what is near a specimen, and what is near to that where all operands changed alike, and
-/// runs what the rule accepts.
+/// Draws specimens near to a specimen, and specimens near to those whose operands all changed
+/// alike, and runs those that the rule accepts.
 class search {
 public:
-  static constexpr int further = 150; ///< draws beyond the nearest, a specimen
+  static constexpr int further = 150; ///< draws beyond the nearest, for each specimen
   std::map<std::pair<const op_info*, dtype>, int> runs;
-  std::set<const op_info*> of_dims; ///< ops that ran on more than numbers
+  std::set<const op_info*> of_dims; ///< ops that ran on operands with dims
   int draws = 0, wrong = 0;
 
   void around(const specimen& s) {
@@ -374,7 +375,7 @@ private:
   }
 };
 
-/// What is wrong with an attention whose q has 4 heads and whose keys have these, cut over tp.
+/// Returns the fault of an attention whose q has 4 heads and whose keys have these, cut over tp.
 constexpr fault wrong_with_heads(const layout& l, extent of_keys) {
   builder b{mesh(l)};
   const auto operand = [&](const char* name, extent heads) {

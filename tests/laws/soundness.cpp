@@ -1,7 +1,6 @@
-// Soundness of the rules: random graphs of the real ops with random legal placements, executed on
-// simulated ranks in double over random small meshes, give the forward values and gradients of one
-// rank; so do they after every pass.
-//
+// Soundness of the rules: random graphs of the real ops with random legal placements are executed
+// on simulated ranks in double over random small meshes. They give the forward values and gradients
+// of one rank, also after every pass.
 //   laws_soundness [boost options] -- [graphs [first seed]]
 #define BOOST_TEST_MODULE soundness
 #include "comparison.hpp"
@@ -26,7 +25,7 @@ struct named_pass {
   const char* name;
   graph (*run)(const graph&);
 };
-/// Every pass alone, and the orders in which they follow each other.
+/// The passes: each alone, and in the orders in which they follow each other.
 const named_pass passes[] = {
     {"selective", [](const graph& g) { return recomputed(g, recompute::selective); }},
     {"full", [](const graph& g) { return recomputed(g, recompute::full); }},
@@ -47,13 +46,13 @@ int argument(int k, int otherwise) {
   return suite.argc > k ? std::atoi(suite.argv[k]) : otherwise;
 }
 
-/// Whether tokens choose experts: a step of a difference may change what one chooses.
+/// Returns whether tokens choose experts: a step of a difference may change a choice then.
 bool chooses(const graph& g) {
   return std::any_of(g.nodes, g.nodes + g.node_count,
                      [](const node& n) { return n.op == &op::route; });
 }
 
-/// One graph through all that is demanded; the sentence of what went wrong, or nothing. `drawn`
+/// Takes one graph through all checks, and returns the sentence of the first fault, or "". `drawn`
 /// tells whether there was a graph at all.
 std::string check(std::uint64_t seed, bool& drawn, coverage& covered, double& slope) {
   const auto s = std::make_unique<sample>();
@@ -77,7 +76,7 @@ std::string check(std::uint64_t seed, bool& drawn, coverage& covered, double& sl
   if (const std::string d = against.difference_in_memory(g); !d.empty()) return d;
   if (!chooses(g)) slope = std::max(slope, against.slope_error(seed));
 
-  // What an evaluation computes has fused forms of its own, where nobody keeps what a gradient reads.
+  // An evaluation has fused forms of its own, which keep no values for a gradient.
   hoist(*forward);
   graph evaluation = verified(fused(*forward), meaning_of(*forward));
   if (evaluation.wrong.code != fault::none) return "evaluation: " + describe(evaluation);
@@ -149,7 +148,7 @@ BOOST_AUTO_TEST_CASE(random_graphs_on_any_mesh_compute_what_one_rank_computes) {
 }
 
 BOOST_AUTO_TEST_CASE(a_redistribution_moves_what_its_name_says) {
-  // 2 x 3 ranks, x (4, 6) cut along dim 1 by tp inside cp: rank (c, t) holds columns 3c + t
+  // Of 2 x 3 ranks, x (4, 6) is cut along dim 1 by tp inside cp: rank (c, t) holds columns 3c + t.
   world w;
   w.size[1] = 2, w.size[2] = 3;
   const mesh m({1, 2, 3, 1, 1, 1, 1});
@@ -167,7 +166,7 @@ BOOST_AUTO_TEST_CASE(a_redistribution_moves_what_its_name_says) {
   BOOST_TEST(
       (run.of(gathered.id)[4][4] == 10 && run.of(gathered.id)[4].size() == 18)); // columns 3 .. 5
   BOOST_TEST((run.of(moved.id)[4] == array{15, 16, 17, 21, 22, 23})); // rows 2, 3 of columns 3 .. 5
-  // outer and inner axis exchanged: not the innermost, refused
+  // Exchanging the outer and the inner axis is refused, since the axis is not the innermost.
   to(x, axis::cp, I);
   BOOST_TEST((b.g.wrong.code == fault::P009));
 }

@@ -1,6 +1,6 @@
-// The end of a step over pipeline stages, each of which has the layers of its own: the norm is that
-// of the whole model on every stage, and what several stages hold, a tied table, counts once, with
-// the gradients of all its uses.
+// The end of a step over pipeline stages, each of which has its own layers: the norm is that of the
+// whole model on every stage, and a parameter that several stages hold, such as a tied table,
+// counts once, with the gradients of all its uses.
 #define BOOST_TEST_MODULE stages
 #include <boost/test/unit_test.hpp>
 
@@ -35,7 +35,7 @@ constexpr gpt model_of(bool tied) {
   return m;
 }
 
-/// Element i of the gradient that a use of a parameter has, in the numbers of the whole model.
+/// Returns element i of the gradient of a parameter's use, in the numbers of the whole model.
 double slope(const registry::entry& e, int layer, std::int64_t i) {
   const int use = (e.part * 64 + e.parameter) * model_layers + layer;
   return scrambled(static_cast<std::uint64_t>(use), static_cast<std::uint64_t>(i));
@@ -95,7 +95,7 @@ struct model_on_stages {
     return r;
   }
   registry stores() const { return verified_registry(parts, std::array{1, model_layers, 1}); }
-  /// Those of all stages: every range is as long as on the largest.
+  /// Returns the registry of all stages: every range is as long as on the largest stage.
   registry longest() const {
     registry r = stores();
     for (int k = 0; k < r.group_count; ++k) {
@@ -106,7 +106,7 @@ struct model_on_stages {
     }
     return r;
   }
-  /// The norm that a rank of a stage sums up to, from the model's gradients.
+  /// Returns the norm that a rank of a stage must get, from the model's gradients.
   double norm() const {
     const registry r = stores();
     double squares = 0;
@@ -126,7 +126,7 @@ struct model_on_stages {
     }
     return std::sqrt(squares) / tokens;
   }
-  /// What a stage has collected in a group's range.
+  /// Returns the gradients that a stage has collected in a range.
   array collected(int stage, int group, const world& w, int rank, std::int64_t length) const {
     const registry r = stores_of(stage);
     BOOST_TEST(r.groups[group].count == stored_elements(stores(), layers_of(stage), group));
@@ -145,7 +145,7 @@ struct model_on_stages {
     }
     return out;
   }
-  /// That after the stages' sums are one, of what they share.
+  /// Returns the gradients in a range after the stages have added up what they share.
   array range(int group, const world& w, int rank) const {
     const std::int64_t length = longest().groups[group].count;
     array sum = collected(w.coordinate(rank, axis::pp), group, w, rank, length);
@@ -159,11 +159,11 @@ struct model_on_stages {
   }
 };
 
-/// Gradients join and are reduced in memory, which the ranges fed here have done.
+/// These ops join and reduce gradients in memory, which the ranges fed here have done.
 void joined(node_task& t) { need(t.in(0).size() == t.in(1).size(), "add_gradient"); }
 void reduced(node_task& t) { need(!t.in(0).empty(), "reduce_gradient"); }
 
-/// The norm of an update's graph, which every rank must have.
+/// Returns the norm of an update's graph, which every rank must have.
 double norm_on_ranks(const model_on_stages& m, const graph& update) {
   const registry r = m.longest();
   world w;
@@ -219,7 +219,8 @@ BOOST_AUTO_TEST_CASE(the_norm_is_that_of_all_stages) {
         }
 }
 
-// Groups of one stage are those of every other, in one order, so that ranks reduce the same.
+// The ranges of one stage are those of every other, in the same order, so that ranks reduce the
+// same.
 BOOST_AUTO_TEST_CASE(a_table_that_stages_share_is_a_group_of_its_own) {
   for (const bool tied : {false, true}) {
     const model_on_stages m(model_of(tied), 4, 1);
@@ -238,8 +239,8 @@ BOOST_AUTO_TEST_CASE(a_table_that_stages_share_is_a_group_of_its_own) {
   }
 }
 
-// What blocks use of the stem or the head lies on every stage that has such a block, beside what
-// stem and head share, which middle stages do without.
+// A parameter of the stem or the head that blocks use is on every stage that has such a block.
+// Middle stages lack the parameters that only stem and head share.
 BOOST_AUTO_TEST_CASE(what_blocks_are_lent_is_on_every_stage) {
   const auto holds = [](const model_on_stages& m) {
     for (int stage = 0; stage < 4; ++stage) {

@@ -1,6 +1,6 @@
-// A parameter that is stored in several arrays: it is initialised, read, saved and loaded under any
-// layout as one rank does, trains its neighbours as if it were stored plainly, and is refused where
-// a shard would cut a block of it.
+// A parameter that is stored in several arrays is initialised, read, saved and loaded under any
+// layout as on one rank. Its neighbours train as if it were stored plainly, and a shard that would
+// cut one of its blocks is refused.
 #define BOOST_TEST_MODULE stored_forms
 #include <boost/test/unit_test.hpp>
 
@@ -43,7 +43,8 @@ const kernel_table<cpu> table = kernels();
 
 setup setup_of(const layout& l, dtype t) { return {.ranks = l, .batch = {2, 32}, .precision = t}; }
 
-/// Some steps of every rank from what `before` puts into its stores; `after` sees these.
+/// Takes some steps on every rank from the contents that `before` puts into its stores; `after`
+/// reads them.
 template <class Before, class After> std::vector<double> steps(const coded_gpt& m, const layout& l,
                                                                int dp, dtype t, int count,
                                                                Before before, After after) {
@@ -77,7 +78,7 @@ template <class Before, class After> std::vector<double> steps(const coded_gpt& 
 const auto initial = [](stores& s, const program_view&) { s.initialise(1); };
 const auto nothing = [](const stores&, const program_view&, communicator&) {};
 
-/// Writes a state of all ranks into a folder.
+/// Returns a function that writes a state of all ranks into a folder.
 auto saving(const std::string& folder) {
   return [folder](const stores& s, const program_view& p, communicator& c) {
     const auto write = [&](folder_writer&& out) {
@@ -126,7 +127,7 @@ std::string said(const coded_gpt& m, const layout& l) {
 
 } // namespace
 
-// A plain program whose frozen weights are what the codes stand for takes the same steps, to the bit.
+// A plain program with frozen weights that equal the decoded ones takes the same steps, to the bit.
 BOOST_AUTO_TEST_CASE(neighbours_train_as_beside_plain_weights) {
   for (const dtype t : {dtype::f32, dtype::f64}) {
     std::map<std::string, std::vector<double>> decoded;
@@ -163,7 +164,7 @@ BOOST_AUTO_TEST_CASE(neighbours_train_as_beside_plain_weights) {
         },
         nothing);
     BOOST_TEST((got == want));
-    BOOST_TEST(want[0] > want[4]); // and it learns
+    BOOST_TEST(want[0] > want[4]); // the model learns
   }
 }
 
@@ -181,7 +182,8 @@ BOOST_AUTO_TEST_CASE(ranks_of_any_layout_compute_and_save_what_one_does) {
     }
 }
 
-// A state goes from one rank to a layout and back, and on from there, as if nothing had happened.
+// A state goes from one rank to a layout and back, and a run continues from it as if nothing had
+// happened.
 BOOST_AUTO_TEST_CASE(a_state_is_resharded_and_resumed) {
   const test::scratch_folder dir;
   steps(model_of(true), {}, 1, dtype::f64, 2, initial, saving(dir / "state"));
@@ -197,7 +199,7 @@ BOOST_AUTO_TEST_CASE(a_state_is_resharded_and_resumed) {
   }
 }
 
-// The plan counts the bytes of the arrays, and nothing else of what is stored so.
+// The plan counts the bytes of the arrays, and no other bytes of such a parameter.
 BOOST_AUTO_TEST_CASE(a_form_takes_what_its_arrays_do) {
   const interpreted_program<coded_gpt> coded(model_of(true), setup_of({}, dtype::f32), "c", table),
       plain(model_of(false), setup_of({}, dtype::f32), "p", table);
@@ -206,15 +208,15 @@ BOOST_AUTO_TEST_CASE(a_form_takes_what_its_arrays_do) {
   BOOST_TEST(b.weights - a.weights == elements * 4 - elements - elements / 64 * 4);
   BOOST_TEST(a.gradients == b.gradients);
   BOOST_TEST(a.moments == b.moments);
-  // What is decoded is kept by nobody: not for the step, nor for the backward pass.
+  // Decoded weights are not kept, neither for the step nor for the backward pass.
   BOOST_TEST(a.derived == b.derived);
   BOOST_TEST(a.saved == b.saved);
   BOOST_TEST(stores(coded.view(), true).bytes() == a.weights + a.gradients + a.masters + a.moments);
   BOOST_TEST(coded.view().parameters == plain.view().parameters);
 }
 
-// A pass that reads the codes of another parameter, or the scales, is seen; what is decoded twice is
-// decoded twice.
+// A pass that reads the codes of another parameter, or its scales, is found; decoding twice stays
+// decoding twice.
 BOOST_AUTO_TEST_CASE(arrays_of_two_parameters_are_told_apart) {
   const auto graph_with = [](int swapped) {
     auto b = std::make_unique<builder>(mesh(layout{}));

@@ -1,4 +1,4 @@
-// Child processes of tests: for what ends a process, or must not be left behind in one.
+// Child processes of tests, for functions that end a process, or whose effects must stay in one.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,8 @@
 
 namespace test {
 
-/// The wait status of a child process that runs f, whose exit status it returns; it leaves no core.
+/// Returns the wait status of a child process that runs f, and exits with its result; it leaves no
+/// core.
 inline int in_child(const std::function<int()>& f) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -23,8 +24,8 @@ inline int in_child(const std::function<int()>& f) {
   return status;
 }
 
-/// How a child ended, and the first bytes of what it said on its standard error: what a pipe holds
-/// that nobody reads meanwhile.
+/// The end of a child: its status, and the first bytes of its standard error, as many as a pipe
+/// holds without a reader.
 struct ended_child {
   int status = 0;
   std::string said;

@@ -1,4 +1,4 @@
-// Row bodies on emulated teams: the same bits in every order of threads.
+// Row bodies on emulated teams: they leave the same bits in every order of threads.
 #pragma once
 
 #include <emulated_team.hpp>
@@ -11,14 +11,15 @@
 
 namespace test {
 
-/// Rows of a width for a team of so many threads.
+/// Rows of a width for a team of `threads` threads.
 struct team_shape : shape {
   int threads;
 };
 
-/// Teams of 16 to 1,024 threads. Widths: below a group of T, below the team, so that rows are aligned,
-/// and so that some threads have a group more than others and some have one of the rest. Of bodies
-/// that have a thread keep so many groups, rows that the team can keep, and of one group more.
+/// Calls f for teams of 16 to 1,024 threads and several widths: below a group of T; below the team,
+/// so that rows are aligned; and widths at which some threads have a group more than others and
+/// some have an element of the rest. For bodies whose threads keep `keeps` groups, there are rows
+/// that the team can keep, and rows of one group more.
 template <class T, class F> void for_teams(int keeps, F f) {
   for (int threads : {16, 32, 128, 1024}) {
     constexpr int64_t group = emulated_team::width<T>;
@@ -36,22 +37,22 @@ template <class T, class F> void for_teams(int keeps, F f) {
 
 template <class T, class F> void for_teams(F f) { for_teams<T>(0, f); }
 
-/// Of what for_one starts.
+/// Returns the shape of the single row that for_one starts.
 inline team_shape one_row(team_shape s) {
   s.rows = 1;
   return s;
 }
 
-/// Where on_team puts what is wrong; null: it is an error of the test.
+/// The place where on_team stores a fault; null: a fault is an error of the test.
 inline std::string* wrong_on_teams = nullptr;
 inline void tell_of_teams(const std::string& fault) {
   if (wrong_on_teams == nullptr) BOOST_ERROR(fault);
   else *wrong_on_teams = fault;
 }
 
-/// body(team, row) for every row, in several orders of threads that must leave the same bits in
-/// `out`: whatever the body writes. In the first order rows are not kept. The body begins each time
-/// with what `out` holds now.
+/// Runs body(team, row) for every row, in several orders of threads, which must leave the same bits
+/// in `out`, all arrays that the body writes. In the first order rows are not kept. The body begins
+/// each time with the present contents of `out`.
 template <class Team = emulated_team, class Body, class... Out>
 void on_team(const char* what, team_shape s, const Body& body, std::vector<Out>&... out) {
   static std::map<int, emulated_block> blocks;
@@ -95,8 +96,8 @@ void on_team(const char* what, team_shape s, const Body& body, std::vector<Out>&
   }
 }
 
-/// Whole groups that a body loads from memory for a row that the team keeps: as many bytes as in
-/// `kept` rows of s.width elements of T, and as `again` more where it does not keep them.
+/// Checks how many bytes a body loads from memory in whole groups for a row that the team keeps: as
+/// many as `kept` rows of s.width elements of T have, and `again` more if it does not keep them.
 template <class T, class Body>
 void loads_rows(const char* what, team_shape s, const Body& body, int64_t kept, int64_t again) {
   emulated_block block(s.threads);
@@ -109,7 +110,7 @@ void loads_rows(const char* what, team_shape s, const Body& body, int64_t kept, 
   }
 }
 
-/// Without any one of its barriers what f runs on teams is wrong.
+/// Requires that the results of f on teams are wrong without any one of its barriers.
 template <class F> void every_barrier_is_needed(F f) {
   const auto wrong = [&](int without) {
     std::string fault;
@@ -125,12 +126,12 @@ template <class F> void every_barrier_is_needed(F f) {
   for (const int line : barriers) BOOST_TEST(wrong(line), "without the barrier of line " << line);
 }
 
-/// What a body has to overwrite.
+/// Returns values that a body has to overwrite.
 template <class T> std::vector<T> unset(int64_t n) {
   return std::vector<T>(static_cast<std::size_t>(n), mc::convert<T>(std::nanf("")));
 }
 
-/// One number of each element of x.
+/// Returns f of each element of x.
 template <class T, class F> reference of_each(const std::vector<T>& x, F f) {
   reference r;
   for (std::size_t i = 0; i < x.size(); ++i) r.push_back(f(i));

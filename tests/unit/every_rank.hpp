@@ -1,5 +1,5 @@
-// Every rank of a mesh, how often they hold the elements of a tensor, and models whose parameters
-// they hold as one rank does.
+// Every rank of a mesh, counts of the ranks that hold each element of a tensor, and models whose
+// parameters ranks hold as one rank does.
 #pragma once
 
 #include <boost/test/unit_test.hpp>
@@ -25,7 +25,7 @@ using namespace mc;
 using laws::balanced_position;
 using laws::world;
 
-/// f(coordinates, world, rank) for every rank of a mesh, with some replicas.
+/// Calls f(coordinates, world, rank) for every rank of a mesh, with some replicas.
 template <class F> void for_each_rank(const mesh& m, F f) {
   world w;
   for (int a = 0; a < axes; ++a)
@@ -39,8 +39,8 @@ template <class F> void for_each_rank(const mesh& m, F f) {
   }
 }
 
-/// For every element that a rank holds of a value, in order: its index in the logical value, by
-/// plain loops. Outer axes of a dim cut first; what an axis of unknown size cuts is a rank's own.
+/// Returns the index in the logical value of every element that a rank holds, in order, by plain
+/// loops. Outer axes of a dim cut first; a dim that an axis of unknown size cuts is a rank's own.
 inline std::vector<std::int64_t> plain_indices(const world& w, const mesh& m, const value& v,
                                                int rank) {
   std::vector<std::int64_t> out{0};
@@ -61,7 +61,8 @@ inline std::vector<std::int64_t> plain_indices(const world& w, const mesh& m, co
   return out;
 }
 
-/// How often the ranks that agree on all axes which do not cut a value hold each element of it.
+/// Counts how often each element of a value is held, by the ranks that agree on all axes which do
+/// not cut it.
 class coverage {
 public:
   void add(const value& v, const coordinates& rank, std::int64_t at) {
@@ -97,7 +98,7 @@ inline constexpr qwen3_moe experts = [] {
   m.vocabulary = 37, m.positions = 16, m.tied = true;
   return m;
 }();
-/// Without a Hugging Face form.
+/// A mixture that Hugging Face's format cannot hold.
 inline constexpr qwen3_moe biased = [] {
   qwen3_moe m = experts;
   m.bias_rate = 0.001, m.shared_ffn = 16;
@@ -105,8 +106,8 @@ inline constexpr qwen3_moe biased = [] {
 }();
 
 /// Checks that the ranks of a layout hold every element of the parameters of `many`, and as one
-/// rank holds them: stores_of(rank) makes a rank's, of which alike(stores, here, there, pads) looks
-/// at the element `here`: `there` in the stores of the one rank, or a row that pads.
+/// rank holds them. stores_of(rank) makes a rank's stores, in which alike(stores, here, there,
+/// pads) compares element `here` with element `there` of the one rank's, or with a row that pads.
 template <class Stores, class Alike>
 void hold_what_one_does(const program_view& one, const program_view& many, const layout& l,
                         Stores stores_of, Alike alike) {

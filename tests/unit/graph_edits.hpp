@@ -1,4 +1,4 @@
-// What tests that break graphs on purpose share: a small model, and edits of its graphs.
+// A small model, and edits of its graphs, for tests that break graphs on purpose.
 #pragma once
 
 #include <megacpp/model/gpt.hpp>
@@ -56,7 +56,7 @@ constexpr parameter_info& parameter(graph& g, const char* scope, const char* nam
   return g.parameters[static_cast<unsigned>(parameter_named(g, scope, name))];
 }
 
-/// Has all readers of one value read another.
+/// Lets all readers of one value read another.
 constexpr void rewire(graph& g, value_id from, value_id to) {
   for (int i = 0; i < g.node_count; ++i)
     for (value_id& v : g.at_node(i).in)
@@ -75,7 +75,7 @@ constexpr void erase(graph& g, const node* n) {
   for (int i = 0; i < g.value_count; ++i)
     if (value& v = g.at(static_cast<value_id>(i)); v.producer > at) --v.producer;
 }
-/// Puts a node at a place among the others.
+/// Inserts a node at an index among the others.
 constexpr void insert(graph& g, int at, const node& n) {
   for (int i = g.node_count++; i > at; --i) g.at_node(i) = g.at_node(i - 1);
   for (int i = 0; i < g.value_count; ++i)
@@ -84,7 +84,7 @@ constexpr void insert(graph& g, int at, const node& n) {
   for (const value_id v : n.out)
     if (v >= 0) g.at(v).producer = static_cast<node_id>(at);
 }
-/// A value like another one.
+/// Adds a value like another one.
 constexpr value_id another(graph& g, const value& like) {
   g.at(static_cast<value_id>(g.value_count)) = like;
   return static_cast<value_id>(g.value_count++);

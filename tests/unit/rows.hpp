@@ -1,4 +1,4 @@
-// What tests of row bodies share: numbers, and comparison with references in double.
+// Numbers, and comparison with references in double, for tests of row bodies.
 #pragma once
 
 #include <boost/test/unit_test.hpp>
@@ -37,7 +37,7 @@ struct numbers {
   }
 };
 
-/// What row bodies run on.
+/// The threads that row bodies run on.
 inline const mc::cores host;
 
 /// Tokens in the order in which the gradient of a table adds them up.
@@ -71,7 +71,8 @@ template <class T> constexpr double unit = 0x1p-53;
 template <> constexpr double unit<float> = 0x1p-24;
 template <> constexpr double unit<bf16> = 0x1p-8;
 
-// |got - want| <= roundings to T of want + `steps` roundings to the accumulator of `magnitude`.
+// Requires |got - want| <= roundings to T of want + `steps` roundings to the accumulator of
+// `magnitude`.
 template <class T, class Stored> void close(const char* what, const std::vector<Stored>& got,
                                             const reference& want, double roundings, double steps,
                                             double magnitude = 1) {
@@ -94,7 +95,7 @@ template <class T, class Stored> void close(const char* what, const std::vector<
 struct shape {
   int64_t rows, width;
 };
-// The norms' definitions.
+// The norms by their definitions.
 struct norm {
   reference y, dx, dgain, dbias;
 };

@@ -1,4 +1,4 @@
-// What tests of saved states share: small models, and states of them on disk.
+// Small models, and states of them on disk, for tests of saved states.
 #pragma once
 
 #include <boost/test/unit_test.hpp>
@@ -39,7 +39,7 @@ struct own : gpt {
   static constexpr family_name<own> family{"own"};
 };
 
-/// Stores of a program whose moments are not zero.
+/// The stores of a program, with moments that are not zero.
 template <class Model> struct trained {
   interpreted_program<Model> program;
   mc::stores stores;
@@ -80,7 +80,7 @@ struct two_states {
     std::sort(names.begin(), names.end());
     return names;
   }
-  /// Rewrites the newer state's own file with a seal that holds.
+  /// Rewrites the newer state's own file, with a seal that matches.
   void change(const std::function<void(json&)>& f) const {
     const std::string path = newer + "/" + state_file_name;
     json whole = json::parse(read_text(path));
@@ -88,7 +88,7 @@ struct two_states {
     whole["xxh64"] = detail::seal_of(whole["state"]);
     write_text(path, whole.dump());
   }
-  /// Replaces a file beside it, its checksum too.
+  /// Replaces a file of the state, with its checksum.
   void replace(const std::string& name, const std::string& bytes) const {
     write_text(newer + "/" + name, bytes);
     change([&](json& state) {
