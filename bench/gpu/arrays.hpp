@@ -1,5 +1,5 @@
 // The arrays of one call of a row body, in one block of memory that the host and the device lay out
-// alike, and how far the results of the two may lie apart.
+// alike, with the distance that the two results may have.
 #pragma once
 
 #include <megacpp/exec/cuda/launch.hpp>
@@ -21,22 +21,22 @@ namespace gpu {
 /// roundoff of the stored type: 2^-8 of bf16; an fp32 or double is not rounded again, so that u is
 /// 0. Everything zero: the same bits.
 struct bound {
-  double roundings = 0;  // to the stored type, each of which may fall to the other side
+  double roundings = 0;  // roundings to the stored type, each of which may go the other way
   double steps = 0;      // roundings of the arithmetic, as steps_of_sum counts those of a sum
-  double magnitude = 0;  // of the terms of a sum
-  double inner = 0;      // of what is rounded to the stored type on the way
-  double unit = 0x1p-24; // roundoff of the arithmetic: of fp32
+  double magnitude = 0;  // size of the terms of a sum
+  double inner = 0;      // size of intermediate values that are rounded to the stored type
+  double unit = 0x1p-24; // roundoff of the arithmetic, fp32's
 };
 inline constexpr bound same_bits{};
 
-/// Roundings by which two sums of n elements of T may lie apart, that of a core and that of the team
-/// of a body whose rows have n elements, in arrays that are aligned. An element passes through as
-/// many additions as the tree is deep; d of them, with errors that are as often up as down, add up to
-/// more than 6 sqrt(d) units once in 10^7 times (Higham, Mary, "A new approach to probabilistic
-/// rounding error analysis", SIAM J. Sci. Comput. 41, 2019).
+/// Returns the roundings by which two sums of n elements of T may differ: that of a core, and that
+/// of the team of a body whose rows have n elements, in arrays that are aligned. An element passes
+/// through as many additions as the tree is deep; d of them, with errors that are as often up as
+/// down, add up to more than 6 sqrt(d) units once in 10^7 times (Higham, Mary, "A new approach to
+/// probabilistic rounding error analysis", SIAM J. Sci. Comput. 41, 2019).
 template <class Body, class T> double steps_of_sum(std::int64_t n) {
   const std::int64_t bytes = n * std::int64_t{sizeof(T)};
-  // As mc::team_for chooses them: a larger team adds fewer numbers a thread.
+  // The team has the size that mc::team_for chooses: a larger team adds fewer numbers a thread.
   const bool by_row = mc::chooses_lanes<Body> && bytes % 16 == 0;
   const int threads =
       by_row ? mc::team_of_row(bytes, mc::groups_to_keep<Body>()).lanes : mc::usual_lanes;
@@ -48,10 +48,10 @@ template <class Body, class T> double steps_of_sum(std::int64_t n) {
 }
 
 template <class T> struct array {
-  std::int64_t offset = -1; // of the block; below zero: there is none, its pointer is null
+  std::int64_t offset = -1; // bytes from the block's begin; below zero: a null pointer
 };
 
-/// Where the block lies.
+/// The address of a block.
 struct place {
   std::byte* block;
   template <class T> T* operator()(array<T> a) const {
@@ -59,7 +59,7 @@ struct place {
   }
 };
 
-/// A number of its own for each pair, the same in every run.
+/// Returns a number of its own for each pair, the same in every run.
 inline std::uint64_t mixed(std::uint64_t a, std::uint64_t b) { // splitmix64 (Steele et al., 2014)
   std::uint64_t x = (a << 40) + b * 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -69,16 +69,16 @@ inline std::uint64_t mixed(std::uint64_t a, std::uint64_t b) { // splitmix64 (St
 
 class arrays {
 public:
-  /// n random numbers in [low, high), which the body reads.
+  /// Adds n random numbers in [low, high), which the body reads.
   template <class T> array<T> read(std::int64_t n, double low = -1, double high = 1) {
     return add<T>("", n, false, {}, 1, numbers<T>(low, high));
   }
-  /// n integers, f(i), which the body reads.
+  /// Adds n integers f(i), which the body reads.
   template <class T = std::int32_t>
   array<T> numbered(std::int64_t n, std::function<std::int64_t(std::int64_t)> f) {
     return add<T>("", n, false, {}, 1, [f](T* p, std::int64_t i) { p[i] = static_cast<T>(f(i)); });
   }
-  /// One value, which the body reads.
+  /// Adds one value, which the body reads.
   template <class T> array<T> given(const T& x) {
     const array<T> a{bytes_};
     all_.push_back({"",
@@ -93,17 +93,17 @@ public:
     bytes_ += (static_cast<std::int64_t>(sizeof x) + 255) / 256 * 256 + 256;
     return a;
   }
-  /// n elements, each of which the body writes.
+  /// Adds n elements, each of which the body writes.
   template <class T> array<T> written(const char* name, std::int64_t n, bound b = same_bits) {
     return add<T>(name, n, true, b, 1, nullptr);
   }
-  /// n random numbers in [low, high), which the body reads and writes in its place.
+  /// Adds n random numbers in [low, high), which the body reads and writes in place.
   template <class T> array<T> changed(const char* name, std::int64_t n, bound b = same_bits,
                                       double low = -1, double high = 1) {
     return add<T>(name, n, true, b, 2, numbers<T>(low, high));
   }
-  /// The bytes of `a` that move to and from memory, where it is not each element once, or, of one
-  /// that is changed, twice.
+  /// Sets the bytes of `a` that move to and from memory, if they are not each element once, or, for
+  /// an array that is changed, twice.
   template <class T> void moves(array<T> a, std::int64_t elements) {
     for (entry& e : all_)
       if (e.offset == a.offset) e.moved = elements * static_cast<std::int64_t>(sizeof(T));
@@ -116,15 +116,15 @@ public:
     return sum;
   }
 
-  /// Makes a block what it is before the call: what is to be written, and what lies between the
-  /// arrays, a pattern that is a NaN.
+  /// Fills a block with the contents before the call. Elements to be written, and the bytes between
+  /// the arrays, get a pattern that is a NaN.
   void prepare(std::byte* block) const {
     std::memset(block, 0xff, static_cast<std::size_t>(bytes_));
     for (const entry& e : all_)
       if (e.make) e.make(block + e.offset);
   }
 
-  /// One sentence on the first element in which the device's block is not what the CPU's allows,
+  /// Returns one sentence on the first element of the device's block that the CPU's does not allow,
   /// or nothing.
   std::string compare(const std::byte* device, const std::byte* cpu) const {
     std::int64_t at = 0;
@@ -165,7 +165,7 @@ private:
       };
     }
     all_.push_back({name, bytes_, bytes, n, moves * bytes, results, within, make, &compare_as<T>});
-    bytes_ += (bytes + 255) / 256 * 256 + 256; // each aligned, with some of nothing behind it
+    bytes_ += (bytes + 255) / 256 * 256 + 256; // each aligned, with a gap behind it
     return a;
   }
 

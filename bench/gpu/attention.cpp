@@ -31,8 +31,7 @@ template <class T> std::vector<T> random(int64_t n, std::uint64_t seed) {
   return x;
 }
 
-// The operands of an attention in T: those that are read hold random numbers, the others a NaN
-// everywhere.
+// The operands of an attention in T: those that are read hold random numbers, the others NaNs.
 template <class T> class operands {
 public:
   operands(mc::cuda& on, const shape& s)
@@ -86,10 +85,10 @@ private:
   int64_t at_[9];
 };
 
-// Loops in double over the sequences and the heads.
+// An attention by loops in double over the sequences and the heads.
 struct reference {
   const shape& s;
-  int64_t document; // tokens of each; 0: a sequence is one
+  int64_t document; // tokens of each document; 0: a sequence is one
   std::vector<double> q, k, v, dy, o, dq, dk, dv;
   template <class T> reference(const shape& of, const operands<T>& x, int64_t of_document = 0)
       : s(of),
@@ -121,7 +120,7 @@ private:
     for (int64_t i = 0; i < n; ++i) to[i] += factor * x[i];
   }
 
-  // Adds to the gradients of the head's keys.
+  // Adds one head to the gradients of its keys.
   void head(int64_t b, int64_t h) {
     const int64_t d = s.head_dim;
     const double scale = s.score_scale();
@@ -170,13 +169,14 @@ template <class T> void compare(const char* name, const std::vector<T>& got,
   }
 }
 
-// A device whose attention is deterministic or not. It multiplies nothing.
+// Returns a device whose attention is deterministic or not. It multiplies nothing.
 std::unique_ptr<mc::cuda> device(bool deterministic) {
   return std::make_unique<mc::cuda>(0, mc::thread_count(), [=](mc::cuda& on) {
     return mc::cuda_libraries{nullptr, std::make_unique<mc::cudnn_attention>(on, deterministic)};
   });
 }
-// The numbers of documents of so many tokens each; 0: a sequence is one, and there are none.
+// The document numbers of the tokens, for documents of so many tokens each; none if a sequence is
+// one document (0).
 class numbers_of_documents {
 public:
   numbers_of_documents(mc::cuda& on, const shape& s, int64_t document) {
@@ -220,7 +220,7 @@ private:
   const mc::fused_attention &forward_, &gradient_;
 };
 
-// The same by tiles of megacpp's own.
+// An attention by megacpp's own tiles, forward and backward.
 template <class T> class of_tiles {
 public:
   of_tiles(mc::cuda& on, const shape& s, int64_t document)
@@ -266,7 +266,8 @@ private:
   mc::attention_visibility see_;
 };
 
-// What an attention computes, against loops in double; the gradient twice, where it has the same bits.
+// Compares an attention with loops in double. The gradient is computed twice if it must have the
+// same bits.
 template <class T, class Attention>
 void check_one(mc::cuda& on, const shape& s, bool same_bits, int64_t document = 0) {
   const operands<T> x(on, s);
@@ -306,8 +307,9 @@ void check(report& r, const std::string& name, shape s) {
   });
 }
 
-// A causal score and a half: forward 2 products of B A T^2 D / 2 multiplications and additions
-// each, backward 5 of them. Of packed documents the time alone is told: they have fewer pairs.
+// Measures an attention. A causal one has half of the scores: forward 2 products of B A T^2 D / 2
+// multiplications and additions each, backward 5. For packed documents only the time is told, since
+// they have fewer pairs.
 template <class T, class Attention> void measure_one(report& r, const std::string& name, shape s,
                                                      bool gradient, bool deterministic,
                                                      int64_t document = 0) {
@@ -341,7 +343,7 @@ template <class T, class Attention> void measure_one(report& r, const std::strin
             {"scratch_MiB", n(on->attention()->scratch(s)) / 0x1p20}};
   });
 }
-// By whom documents of so many tokens are attended to faster.
+// Tells whether the library or the tiles attend to documents of so many tokens faster.
 void measure_packed(report& r, const std::string& name, const shape& s, int64_t document) {
   const std::string packed = name + " in documents of " + std::to_string(document);
   for (const bool gradient : {false, true}) {

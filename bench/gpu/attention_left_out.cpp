@@ -1,4 +1,4 @@
-// In the place of attention.cpp where cuDNN was not found.
+// A stand-in for attention.cpp in builds without cuDNN.
 #include "ceilings.hpp"
 
 namespace gpu {

@@ -1,4 +1,4 @@
-// What the device can do at most: raw rates, beside which those of kernels stand.
+// The device's limits: raw rates, with which those of kernels are compared.
 #pragma once
 
 #include "report.hpp"
@@ -10,28 +10,28 @@
 
 namespace gpu {
 
-/// Bytes read and written by a second of copying: by cudaMemcpy, and by a kernel. The greater is the
-/// fact "copy_TB/s".
+/// Measures the bytes that a second of copying reads and writes, by cudaMemcpy and by a kernel. The
+/// greater rate is the fact "copy_TB/s".
 void copies(report& r);
 
-/// Products of cuBLASLt on random numbers: bf16, and fp8 e4m3 to bf16, both with fp32 sums. Some of
-/// their elements are compared with sums in double.
+/// Measures products of cuBLASLt on random numbers: bf16, and fp8 e4m3 to bf16, both with fp32
+/// sums. Some of their elements are compared with sums in double.
 void products(report& r);
 std::string product_library();
 
-/// The forms of products that programs have, of layers of models, in bf16 and fp32: each passes the
-/// check of exact integers before it is measured.
+/// Measures the forms of products that programs have, for layers of models, in bf16 and fp32. Each
+/// passes the check of exact integers before it is measured.
 void forms_of_products(report& r);
 std::vector<mc::product_shape> shapes_of_layers();
 
-/// Products of experts by one kernel, of cuBLASLt and of CUTLASS, against products one by one, which
-/// run side by side: some of their numbers, and how long each takes. A library that has none is left
-/// out.
+/// Compares products of experts by one kernel, of cuBLASLt and of CUTLASS, with products one by
+/// one, which run side by side: some of their numbers, and their times. A library without such a
+/// kernel is left out.
 void products_of_experts(report& r);
 bool has_products_at_once();
 
-/// Causal attention of cuDNN, forward and backward: the whole of small ones against loops in double;
-/// then how fast those of models are. `attention_library` is empty where the program was built
+/// Checks causal attention of cuDNN, forward and backward: small ones as a whole against loops in
+/// double; then the speed of those of models. `attention_library` is empty if the program was built
 /// without cuDNN.
 void attention(report& r);
 std::string attention_library();

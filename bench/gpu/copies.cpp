@@ -22,7 +22,7 @@ void copies(report& r) {
     return {{"ms", ms}, {"TB/s", tb}};
   };
   r.check("a kernel copies", [&]() -> figures {
-    // Not a multiple of what a block copies, so that its end is seen, too.
+    // The size is no multiple of the bytes that a block copies, so that the end is checked, too.
     constexpr std::int64_t some = 16 * 12345;
     std::vector<unsigned char> sent(some), seen(some);
     for (std::size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<unsigned char>(i * 31 >> 3);

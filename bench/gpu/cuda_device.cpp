@@ -16,7 +16,7 @@ void require(cudaError_t status, const char* call, mc::exit_code code = mc::exit
 }
 
 constexpr int most_calls = 50;
-constexpr double enough_milliseconds = 25; // of calls whose median is taken
+constexpr double enough_milliseconds = 25; // time of the calls whose median is taken
 
 class event {
 public:
@@ -44,8 +44,8 @@ const cudaDeviceProp& properties() {
   return of_device;
 }
 
-/// Memory of the device that is current when it is reserved. What the functions do, they have done
-/// when they return, and all kernels before them.
+/// Memory of the current device. Its functions are done when they return, and so are all kernels
+/// before them.
 class blocking_memory final : public mc::memory_space {
 public:
   std::byte* reserve(std::int64_t bytes, const char* what, const char* remedy) override {
@@ -53,7 +53,7 @@ public:
     if (const cudaError_t status = cudaMalloc(&p, static_cast<std::size_t>(bytes));
         status == cudaErrorMemoryAllocation) {
       std::size_t free = 0, all = 0;
-      (void)cudaGetLastError(); // this one is told here, and no later call should tell it again
+      (void)cudaGetLastError(); // clears the error, which is reported here
       require(cudaMemGetInfo(&free, &all), "cudaMemGetInfo");
       throw mc::error(mc::exit_code::memory,
                       "cannot reserve " + mebibytes(bytes) + " of the device for " + what +
@@ -73,7 +73,7 @@ public:
   void write(std::byte* to, const void* from_host, std::int64_t bytes) override {
     require(cudaMemcpy(to, from_host, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice),
             "cudaMemcpy to the device");
-    // A copy of pageable memory may return while its last piece is still on its way.
+    // A copy of pageable memory may return while its last piece is still under way.
     require(cudaDeviceSynchronize(), "cudaDeviceSynchronize after cudaMemcpy");
   }
   void read(void* to_host, const std::byte* from, std::int64_t bytes) const override {
@@ -159,7 +159,7 @@ std::int64_t cache_bytes() { return properties().l2CacheSize; }
 
 double milliseconds(const std::function<void(int)>& call, int copies) {
   std::vector<event> at(2);
-  call(0); // loads code and takes memory
+  call(0); // loads code and reserves memory
   finish();
   at[0].record();
   call(1 % copies);

@@ -6,14 +6,15 @@
 
 namespace gpu {
 
-/// Takes the first device. Throws mc::error(exit_code::machine) where there is no driver, or no
-/// device, or where it is none of the architecture that the kernels are compiled for.
+/// Opens the first device. Throws mc::error(exit_code::machine) if there is no driver, no device,
+/// or a device of another architecture than the kernels are compiled for.
 void open_device();
 
-/// Name, architecture, memory and clocks of the device; versions of driver and CUDA's runtime.
+/// Returns the name, architecture, memory and clocks of the device, and the versions of the driver
+/// and CUDA's runtime.
 figures device_facts();
 
-/// Throws mc::error if the device does nothing more, as after a kernel that left its memory.
+/// Throws mc::error if the device does no more work, as after a kernel that left its memory.
 void require_device();
 
 } // namespace gpu

@@ -35,7 +35,7 @@ struct form {
   const char* name;
   product_shape shape;
 };
-// What a layer of elements of a type has in training, its products as programs ask for them.
+// Returns the products of a layer in training, with elements of a type, as programs ask for them.
 std::vector<form> forms_of(const layer& l, dtype type) {
   const auto make = [&](product_kind kind) {
     return mc::make_product_shape(kind, type, l.m, l.n, l.k);
@@ -66,8 +66,8 @@ void measure(report& r, const layer& l, dtype type, const form& f) {
   });
 }
 
-// What becomes of the sums of a layer behind which GELU stands, M tokens from K to N, or, of a
-// gradient, before which it stands.
+// A product followed by GELU, or a gradient product behind GELU's gradient: a layer of M tokens
+// from K to N.
 struct end_form {
   const char* name;
   mc::product_end end;
@@ -88,11 +88,11 @@ product_shape shape_of(const end_form& f, dtype type) {
   return s;
 }
 
-// The library's product with its end beside the product and the body that a kernel starts behind it:
-// the same numbers, but for roundings, and times. In bf16 a sum z that is rounded before GELU is off
-// by up to 2^-8 |z|, GELU of it by 1.13 of that, and both results by as much again when they are
-// stored: 2^-6 |z| is enough. In fp32 two ways differ by the roundings of 768 terms. What GELU may be
-// off by itself is part of the check before (exec/product_check.hpp).
+// Compares and times two ways: the library's product with its end, and the product with the body
+// that a kernel starts behind it. The numbers agree but for roundings. In bf16 a sum z that is
+// rounded before GELU is off by up to 2^-8 |z|, GELU of it by 1.13 of that, and both results by as
+// much again when they are stored: 2^-6 |z| is enough. In fp32 two ways differ by the roundings of
+// 768 terms. GELU's own error is part of the check before (exec/product_check.hpp).
 template <class T> void measure_end(report& r, const end_form& f) {
   r.check(
       std::string(f.name) + " " + mc::name_of(mc::dtype_of<T>) + " " + f.of.name, [&]() -> figures {
@@ -143,7 +143,7 @@ template <class T> void measure_end(report& r, const end_form& f) {
         std::vector<T> got(static_cast<std::size_t>(results)), want(got), z(got);
         const int64_t bytes = results * int64_t{sizeof(T)};
         on.read(got.data(), out[0], bytes), on.read(want.data(), out[2], bytes);
-        // Of how large a sum each is: without its end.
+        // Computes the size of each sum, without the end.
         apart.execute(
             {.on = lane, .a = a, .b = b, .bias = forward ? bias : nullptr, .out = out[3]});
         lane.finish();

@@ -19,8 +19,8 @@ using mc::bf16;
 using mc::product_kind;
 using std::int64_t;
 
-// Linear layers of experts, from K to N: of a Qwen3-30B-A3B, whose gate and up are one, of 16,384 tokens
-// with 8 experts each.
+// The linear layers of experts, from K to N: those of a Qwen3-30B-A3B, whose gate and up are one,
+// for 16,384 tokens with 8 experts each.
 struct layer_of_experts {
   const char* name;
   int64_t experts, tokens, each, n, k;
@@ -28,7 +28,7 @@ struct layer_of_experts {
 constexpr layer_of_experts layers[] = {{"qwen3-30b-a3b gate and up", 128, 16384, 8, 1536, 2048},
                                        {"qwen3-30b-a3b down", 128, 16384, 8, 2048, 768}};
 
-// Rows of each expert, of which some have none and one has four times as many as there are on average.
+// Returns the rows of each expert. Some have none, and one has four times the mean.
 std::vector<std::int32_t> rows_of(const layer_of_experts& l) {
   const int64_t all = l.tokens * l.each, mean = all / l.experts;
   std::vector<std::int32_t> rows(static_cast<std::size_t>(l.experts));
@@ -42,7 +42,7 @@ std::vector<std::int32_t> rows_of(const layer_of_experts& l) {
   return rows;
 }
 
-// Some elements of two results, which lie apart by one rounding of sums that are taken in another order.
+// Compares some elements of two results, which differ by one rounding of sums in another order.
 template <class Out>
 void compare(mc::cuda& on, const std::byte* one, const std::byte* other, int64_t elements) {
   constexpr int64_t piece = 1 << 12, pieces = 512;
@@ -62,8 +62,8 @@ void compare(mc::cuda& on, const std::byte* one, const std::byte* other, int64_t
   }
 }
 
-// How products of experts are computed: one by one first, then by the kernels that there are. cuBLASLt's
-// own are for numerics::fast alone.
+// A way to compute products of experts: first one by one, then by the kernels that there are.
+// cuBLASLt's own are for numerics::fast alone.
 struct way {
   const char* name;
   mc::numerics sums;
@@ -118,7 +118,7 @@ template <class Out> void measure(report& r, const layer_of_experts& l, product_
       std::byte* const to = out[first ? 0 : 1];
       const mc::product_call call{.on = lane, .a = a, .b = b, .out = to};
       const double ms = measured(lane, [&] { p.execute_groups(call, rows); });
-      on.fill(to, 0, out_bytes); // what was added up is one call's from here on
+      on.fill(to, 0, out_bytes); // from here on the output is one call's
       p.execute_groups(call, rows);
       lane.finish();
       told.emplace_back(std::string("ms_") + by.name, ms);

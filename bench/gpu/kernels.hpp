@@ -1,4 +1,4 @@
-// Kernels of the program beside row bodies.
+// The kernels of the program that are no row bodies.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +7,9 @@
 
 namespace gpu {
 
-/// Whether the device has code in this program.
+/// Returns whether the device has code in this program.
 bool kernels_run_here();
-/// The architecture it is compiled for, such as 9.0a.
+/// Returns the architecture that the kernels are compiled for, such as 9.0a.
 std::string kernel_architecture();
 
 /// Starts a copy of `bytes`, a multiple of 16, by 16 bytes a thread.

@@ -1,5 +1,5 @@
-// megacpp_gpu: every row body on a CUDA device against the CPU, how fast, and what the device can do
-// at most. docs: README.md beside this.
+// megacpp_gpu: checks every row body on a CUDA device against the CPU, and measures their speed and
+// the device's limits. README.md beside this file documents it.
 #include "ceilings.hpp"
 #include "cuda_device.hpp"
 #include "rows.hpp"
@@ -29,7 +29,7 @@ std::string now() {
   return text;
 }
 
-// A part of the program: its name, the seconds that it may take, and what it does.
+// A part of the program: its name, the seconds that it may take, and its function.
 struct part {
   const char* name;
   double seconds;
@@ -48,11 +48,11 @@ const part parts[] = {
     {"row bodies, achieved", 110, [](gpu::report& r) { bodies(r, gpu::timed_sizes); }},
     {"products", 50, gpu::products}};
 
-// The file of --json, or nothing, and the part of --only, or nothing.
+// The file of --json, and the part of --only; empty if they are not given.
 struct words {
   std::string json, only;
 };
-// Throws mc::error for everything else on the command line.
+// Reads the command line. Throws mc::error for other arguments.
 words words_of(int argc, char** argv) {
   words w;
   bool known = argc % 2 == 1;
@@ -92,7 +92,7 @@ int run(int argc, char** argv) {
 
   if (tuning) return gpu::tune(*tuning, std::move(facts));
   gpu::report r(asked.json, facts, gpu::require_device);
-  // The first part, copies, always runs: others give their rates as shares of a copy's.
+  // The first part, copies, always runs: others give their rates as fractions of a copy's.
   for (const part& p : parts)
     if (asked.only.empty() || asked.only == p.name || &p == parts)
       r.part(p.name, p.seconds, [&] { p.run(r); });

@@ -1,4 +1,4 @@
-// The device on which products are measured, and how long they take.
+// The device on which products are measured, and the measurement of their times.
 #pragma once
 
 #include "arrays.hpp"
@@ -12,7 +12,7 @@
 
 namespace gpu {
 
-// A device that multiplies.
+// Returns a device that multiplies.
 inline mc::cuda& device() {
   static mc::cuda one(0, mc::thread_count(), [](mc::cuda& on) {
     return mc::cuda_libraries{std::make_unique<mc::cublaslt_products>(on), nullptr};
@@ -20,8 +20,8 @@ inline mc::cuda& device() {
   return one;
 }
 
-// Random numbers in [-most, most), the same again after 2^18 of them: equal ones would take less
-// power.
+// Fills memory with random numbers in [-most, most), which repeat after 2^18 of them: equal numbers
+// would take less power.
 inline void fill(mc::cuda& on, std::byte* to, std::int64_t bytes, mc::dtype type, double most = 1) {
   mc::with_float_type(type, [&](auto of) {
     using T = decltype(of);
@@ -34,7 +34,7 @@ inline void fill(mc::cuda& on, std::byte* to, std::int64_t bytes, mc::dtype type
   });
 }
 
-// Milliseconds of a call.
+// Returns the milliseconds of a call.
 template <class F> double measured(mc::lane& lane, F run) {
   auto& stream = static_cast<mc::cuda_lane&>(lane);
   mc::cuda_moment begin, end;

@@ -22,7 +22,8 @@ struct product {
   const char* name;
   int64_t m, n, k;
 };
-// Large and square; a GPT-2 124M's first product of an MLP, and a Qwen3-8B's.
+// The shapes are large and square; the first product of an MLP of a GPT-2 124M; and one of a
+// Qwen3-8B.
 constexpr product shapes[] = {{"8192", 8192, 8192, 8192},
                               {"gpt2-124m mlp", 16384, 3072, 768},
                               {"qwen3-8b mlp", 8192, 12288, 4096}};
@@ -60,7 +61,7 @@ template <class Of> std::vector<typename Of::stored> random(int64_t n, std::uint
   return x;
 }
 
-// One product, and the ways in which the library can do it, best guess first.
+// One product, with the ways in which the library can compute it, the most promising first.
 template <class Of> class plan {
 public:
   static constexpr std::size_t workspace_bytes = std::size_t{64} << 20;
@@ -120,9 +121,10 @@ private:
   std::size_t count_ = 0;
 };
 
-// Some elements of Y against sums in double: one rounding to bf16, and fp32 sums of K terms in any
-// order, which tensor cores cut off rather than round. Of fp8, Hopper's keep about 14 bits
-// (DeepSeek-AI, "DeepSeek-V3 technical report", 2024, 3.3.2), and cut off hundreds of times.
+// Compares some elements of Y with sums in double: one rounding to bf16, and fp32 sums of K terms
+// in any order, which tensor cores truncate rather than round. For fp8, Hopper's tensor cores keep
+// about 14 bits (DeepSeek-AI, "DeepSeek-V3 technical report", 2024, 3.3.2), and truncate hundreds
+// of times.
 template <class Of> void compare(const product& p, const std::vector<typename Of::stored>& w,
                                  const std::vector<typename Of::stored>& x,
                                  const std::vector<mc::bf16>& y) {

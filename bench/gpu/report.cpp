@@ -12,7 +12,7 @@
 namespace gpu {
 namespace {
 
-// What a call may take beyond the time of its part, before the program gives it up.
+// Time that a call may take beyond the limit of its part, before the program gives it up.
 constexpr std::chrono::seconds patience{20};
 
 std::string quoted(const std::string& text) {
@@ -45,7 +45,7 @@ std::string shown(const std::variant<double, std::string>& value) {
 
 report::report(std::string path, figures facts, std::function<void()> alive)
     : path_(std::move(path)), facts_(std::move(facts)), alive_(std::move(alive)) {
-  write(); // a path that cannot be written ends the program before anything has run
+  write(); // fails before anything has run if path cannot be written
   watch_ = std::thread([this] { watch(); });
 }
 
@@ -69,7 +69,7 @@ void report::part(const std::string& name, double seconds, const std::function<v
   if (!lost_) {
     try {
       f();
-    } catch (const std::exception& e) { // outside of its checks
+    } catch (const std::exception& e) { // an error outside of the part's checks
       add({name, name, e.what(), {}});
     }
   }
@@ -165,8 +165,9 @@ void report::write() const {
   for (const auto& [name, value] : facts_)
     text.append(" ").append(quoted(name)).append(": ").append(json(value)).append(",\n");
   text += " \"totals\": " + quoted(totals()) + ",\n \"checks\": [" + checks_ + "\n ]\n}\n";
-  // A program that is killed leaves the file of its last check: the next one comes to its place when
-  // it is complete. What is there and is no file, as /dev/stdout, is written to.
+  // A program that is killed leaves the file of its last check: a new file replaces the old one
+  // when it is complete. A path that is no regular file, such as /dev/stdout, is written to
+  // directly.
   struct stat is {};
   const bool replaces = ::stat(path_.c_str(), &is) != 0 || S_ISREG(is.st_mode);
   const std::string to = replaces ? path_ + ".part" : path_;

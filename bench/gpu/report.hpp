@@ -1,6 +1,6 @@
-// What passed and what failed, printed as it comes and written as one JSON file. Parts of the
-// program have their time: what does not begin in it has failed, and a call that does not return
-// ends the program.
+// A report of the checks that passed and failed, which is printed as it comes and written as one
+// JSON file. Parts of the program have a time limit: a check that does not begin within it has
+// failed, and a call that does not return ends the program.
 #pragma once
 
 #include <megacpp/io/error.hpp>
@@ -18,32 +18,33 @@
 
 namespace gpu {
 
-/// Figures of one check: names, and numbers or texts.
+/// The figures of one check: names, and numbers or texts.
 using figures = std::vector<std::pair<std::string, std::variant<double, std::string>>>;
 
 class report {
 public:
-  /// `facts` stand at the head of the file, which is written to `path` after each check, unless path
-  /// is empty, and is whole at any time. `alive` throws mc::error if nothing more can be done on the device.
+  /// `facts` stand at the head of the file, which is written to `path` after each check, unless
+  /// path is empty, and is complete at any time. `alive` throws mc::error if the device does no
+  /// more work.
   report(std::string path, figures facts, std::function<void()> alive);
   ~report();
 
-  /// A part, which may take so many seconds.
+  /// Runs a part, which may take so many seconds.
   void part(const std::string& name, double seconds, const std::function<void()>& f);
-  /// One check, by what it is called: f gives figures, or throws mc::error with a sentence.
+  /// Runs one check with a name: f returns figures, or throws mc::error with a sentence.
   void check(const std::string& name, const std::function<figures()>& f);
-  /// A figure that the whole file has, such as a ceiling.
+  /// Adds a figure of the whole file, such as a ceiling.
   void fact(const std::string& name, std::variant<double, std::string> value);
   double fact(const std::string& name) const;
 
   std::int64_t passed() const;
   std::int64_t failed() const;
-  /// Prints the last line and gives the exit code.
+  /// Prints the last line and returns the exit code.
   int end();
 
 private:
   struct outcome {
-    std::string part, name, fault; // fault empty: it passed
+    std::string part, name, fault; // fault: empty if the check passed
     figures of;
   };
   using clock = std::chrono::steady_clock;
@@ -52,10 +53,10 @@ private:
   figures facts_;
   std::function<void()> alive_;
   std::vector<outcome> done_;
-  std::string checks_; // the lines of the file about what is done
+  std::string checks_; // lines of the file about checks that are done
   clock::time_point until_{};
   bool lost_ = false, late_ = false, ending_ = false, inside_ = false;
-  mutable std::mutex mutex_; // of all of these, between the program and its watch
+  mutable std::mutex mutex_; // protects all of these, between the program and its watch
   std::condition_variable changed_;
   std::thread watch_;
 

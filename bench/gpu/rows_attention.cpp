@@ -1,4 +1,4 @@
-// Attention by the own bodies.
+// Checks of attention by megacpp's own bodies.
 #include "rows.hpp"
 
 #include <megacpp/kernel/rows/attention.hpp>
@@ -27,7 +27,8 @@ struct attended {
 
 // What tensor cores add up in another order and multiply with rounded probabilities: about
 // sqrt(terms) of them are rounded to the other side, each of about `size`. Where probabilities are
-// approximations, all terms may be off to the same side; the 5 is for values of more than average size.
+// approximations, all terms may be off to the same side; the 5 is for values of more than average
+// size.
 template <class T> bound of_products(double terms, double size) {
   bound b = approximated(ulps_of_exp, 5 * size * terms);
   if (sizeof(T) == 2) b.roundings = 1, b.inner = 2 * size * std::sqrt(terms);
@@ -40,8 +41,8 @@ template <class T> void forward(report& r, const sizes& m) {
   arrays a;
   const auto q = a.read<T>(m.tokens * of.of_q), k = a.read<T>(m.tokens * of.of_k),
              v = a.read<T>(m.tokens * of.of_k);
-  // Where products are plain, all sums have the same order. A term is a product of one exponential and
-  // of one for each tile behind it; the sum by which all are divided is as far off.
+  // Where products are plain, all sums have the same order. A term is a product of one exponential
+  // and of one for each tile behind it; the sum by which all are divided is as far off.
   const double off =
       ulps_of_exp * static_cast<double>(1 + rows::attention_tile<T>::tiles(m.tokens));
   bound of_o = approximated(2 * off, 1), of_lse = approximated(off, 1);
@@ -109,17 +110,17 @@ template <class T> void backward(report& r, const sizes& m) {
       });
 }
 
-// A token that is decoded behind the others of its sequence: all tiles of its keys by one team, and a
-// tile by each.
+// A token that is decoded behind the others of its sequence: all tiles of its keys by one team, and
+// a tile by each.
 template <class T> void decoded(report& r, const sizes& m, bool apart) {
   using G = mc::accumulator_t<T>;
   using tile = rows::cached_attention_tile<T>;
   attended of(m);
   of.s.queries = 1;
   const int64_t tiles = apart ? tile::tiles(m.tokens) : 1;
-  // A term is a product of one exponential and of one for each tile that follows; the sum by which all
-  // are divided is as far off. Tensor cores add up in another order, and a score that differs by so
-  // little changes e^x by the same share.
+  // A term is a product of one exponential and of one for each tile that follows; the sum by which
+  // all are divided is as far off. Tensor cores add up in another order, and a score that differs
+  // by so little changes e^x by the same share.
   const double off = ulps_of_exp * static_cast<double>(1 + tile::tiles(m.tokens));
   bound of_o = approximated(2 * off, 1), of_top = same_bits, of_sum = approximated(ulps_of_exp, 1),
         of_part = approximated(ulps_of_exp, 8);

@@ -1,5 +1,5 @@
-// Bodies that go element by element: the device leaves the bits of the CPU, except for activations, which
-// are within bounds.
+// Checks of bodies that go element by element: the device has the bits of the CPU, except for
+// activations, which are within bounds.
 #include "rows.hpp"
 
 #include <megacpp/kernel/embedding.hpp>
@@ -239,7 +239,8 @@ template <class T> void kept(report& r, const sizes& m) {
   });
 }
 
-// A table of the ids from `first_id` on; some tokens have others. Ids repeat, so that gradients add up.
+// A table of the ids from `first_id` on; some tokens have others. Ids repeat, so that gradients add
+// up.
 constexpr int64_t first_id = 5;
 int64_t rows_of_table(const sizes& m) { return m.timed ? m.vocabulary : 2 + m.tokens / 2; }
 int64_t id_of_token(int64_t t, int64_t count) {

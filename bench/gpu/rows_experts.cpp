@@ -1,4 +1,4 @@
-// The router, and rows between tokens and experts.
+// Checks of the router, and of rows between tokens and experts.
 #include "rows.hpp"
 
 #include <megacpp/kernel/rows/experts.hpp>
@@ -54,7 +54,8 @@ template <class T> void route(report& r, const sizes& m, bool normalise) {
   }
 }
 
-// Sums over at most 128 tokens, of probabilities and of squares of logsumexps, in the order of a core.
+// Sums over at most 128 tokens, of probabilities and of squares of logsumexps, in the order of a
+// core.
 template <class T> void statistics(report& r, const sizes& m) {
   using body = rows::router_statistics_block<T>;
   const int64_t n = m.tokens * m.experts, of = body::tokens_of_block;

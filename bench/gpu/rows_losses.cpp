@@ -1,4 +1,4 @@
-// Logits and losses.
+// Checks of logits and losses.
 #include "rows.hpp"
 
 #include <megacpp/kernel/rows/cross_entropy.hpp>
@@ -28,8 +28,8 @@ array<std::int32_t> labels_of(arrays& a, const sizes& m, int64_t first, bool oth
   });
 }
 
-// What is made of a sum of terms e^(l - max), which are added up in double: the orders of a core and
-// of a block do not show in single precision, but terms without fused multiply-add may.
+// What is made of a sum of terms e^(l - max), which are added up in double: the orders of a core
+// and of a block do not show in single precision, but terms without fused multiply-add may.
 constexpr double steps_of_terms = 8;
 
 void sum_of_logits(report& r, const sizes& m) {

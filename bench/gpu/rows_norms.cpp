@@ -1,4 +1,4 @@
-// Norms and sums over rows.
+// Checks of norms and of sums over rows.
 #include "rows.hpp"
 
 #include <megacpp/kernel/rows/columns.hpp>

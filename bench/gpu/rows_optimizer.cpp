@@ -1,4 +1,4 @@
-// The optimizer and the gradient norm, on flat ranges.
+// Checks of the optimizer and the gradient norm, on flat ranges.
 #include "rows.hpp"
 
 #include <megacpp/kernel/rows/adamw.hpp>

@@ -21,7 +21,7 @@ namespace {
 
 using mc::product_shape;
 
-// The calls of the products that are asked for, each once. Throws mc::error.
+// Returns the calls of the products that are asked for, each once. Throws mc::error.
 std::vector<product_shape> calls_of(const tuning& asked) {
   std::vector<product_shape> shapes;
   if (asked.products.empty()) {
@@ -38,13 +38,13 @@ std::vector<product_shape> calls_of(const tuning& asked) {
   for (const product_shape& s : shapes) {
     product_shape c = mc::call_of(s);
     if (!mc::cublaslt_product::computes_end(c))
-      c.ends_in = mc::product_end::sum; // a kernel does it
+      c.ends_in = mc::product_end::sum; // a kernel applies the end
     if (std::ranges::find(calls, c) == calls.end()) calls.push_back(c);
   }
   return calls;
 }
 
-// A call as people tell it from others.
+// Returns a call as people tell it from others.
 std::string text_of(const product_shape& c) {
   std::string text = std::string(mc::name_of(c.kind)) + " " + std::to_string(c.M) + " x " +
                      std::to_string(c.N) + " x " + std::to_string(c.K) + " " + mc::name_of(c.a);
@@ -91,7 +91,7 @@ std::optional<tuning> tuning_of(int argc, const char* const* argv) {
 }
 
 int tune(const tuning& asked, figures facts) {
-  // Whatever is wrong with a file shows before anything is measured.
+  // A fault of a file shows before anything is measured.
   const std::vector<product_shape> calls = calls_of(asked);
   mc::product_table table;
   if (std::filesystem::exists(asked.table)) table = mc::read_product_table(asked.table);
@@ -104,7 +104,7 @@ int tune(const tuning& asked, figures facts) {
   mc::product_tuner tuner(on, asked.tf32);
   report r(asked.json, std::move(facts), [&] { on.main_lane().finish(); });
   std::size_t had = 0, left = 0, tuned = 0;
-  // These are seconds behind which the report fails checks that begin: late() comes first.
+  // The report fails checks that begin after these seconds: late() comes first.
   constexpr double aside = 5;
   r.part("tuned products", asked.seconds + aside, [&] {
     const auto begin = std::chrono::steady_clock::now();

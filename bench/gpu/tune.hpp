@@ -1,5 +1,5 @@
-// megacpp_gpu --tune: measures in which way cuBLASLt computes products the fastest, and keeps that in
-// a product table (product/cuda/product_table.hpp), which programs read.
+// megacpp_gpu --tune: measures in which way cuBLASLt computes products fastest, and keeps the
+// results in a product table (product/cuda/product_table.hpp), which programs read.
 #pragma once
 
 #include "report.hpp"
@@ -9,21 +9,21 @@
 
 namespace gpu {
 
-/// What the command line asks for.
+/// The requests of the command line.
 struct tuning {
-  std::string table; ///< the file
-  std::string
-      products;     ///< what `describe --json` of a program has printed; empty: layers of presets
-  std::string json; ///< for the report; empty: none
-  double seconds = 600; ///< after which no further product begins
-  bool tf32 = false;    ///< fp32 is rounded
+  std::string table;    ///< file of the product table
+  std::string products; ///< output of a program's `describe --json`; empty: layers of presets
+  std::string json;     ///< file of the report; empty: none
+  double seconds = 600; ///< time after which no further product begins
+  bool tf32 = false;    ///< fp32 operands are rounded to tf32
 };
 
-/// The words behind the program's name; nothing unless one of them is --tune. Throws mc::error.
+/// Reads the arguments behind the program's name; nothing unless one of them is --tune. Throws
+/// mc::error.
 std::optional<tuning> tuning_of(int argc, const char* const* argv);
 
-/// Measures what the table does not have yet for this machine. The file is written after each product,
-/// and is whole at any time. Returns the exit code.
+/// Measures the products that the table does not have yet for this machine. The file is written
+/// after each product, and is complete at any time. Returns the exit code.
 int tune(const tuning& asked, figures facts);
 
 } // namespace gpu

@@ -1,4 +1,4 @@
-// megacpp_gpu as it is built where fmt or nlohmann-json is not found.
+// A stand-in for megacpp_gpu --tune in builds without fmt or nlohmann-json.
 #include "tune.hpp"
 
 #include <cstring>

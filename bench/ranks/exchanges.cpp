@@ -1,10 +1,11 @@
-// All-reduce and all-gather of ranks that are threads, beside copies by as many threads, in turn:
-// what each moves of memory in a second, as lines "NAME bytes/s". exchanges.py compiles and runs it.
+// Measures all-reduce and all-gather of ranks that are threads, in turn with copies by as many
+// threads. It prints the bytes of memory that each moves in a second, as lines "NAME bytes/s".
+// exchanges.py compiles and runs it.
 //
-// What is counted are the local reads and writes that the algorithm makes (comm/threads.hpp), n
-// ranks, B bytes: of an all-reduce, a rank sums its n-th part of everyone's, B read and B / n
-// written, and takes the others' sums, (n - 1) / n B read and written; of an all-gather, B in all,
-// it reads B and writes B; a copy of B reads B and writes B.
+// The local reads and writes of the algorithm (comm/threads.hpp) are counted, with n ranks and B
+// bytes. In an all-reduce a rank adds its n-th shard of everyone's, B read and B / n written, and
+// copies the others' sums, (n - 1) / n B read and written. In an all-gather of B in all it reads B
+// and writes B. A copy of B reads B and writes B.
 #include <megacpp/comm/threads.hpp>
 #include <megacpp/exec/cpu.hpp>
 

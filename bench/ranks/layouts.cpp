@@ -1,6 +1,6 @@
-// Ten layouts beside the four of tests/laws/compiled_ranks.cpp: whether a compiled program has the
-// bits of the interpreter's. layouts.py compiles and runs it, with -DLAYOUT=k for each; with
-// -DKERNELS it is what all of them link.
+// Tests ten layouts beside the four of tests/laws/compiled_ranks.cpp: whether a compiled program
+// has the bits of the interpreter's. layouts.py compiles and runs it, with -DLAYOUT=k for each;
+// with -DKERNELS it is the unit that all of them link.
 #if defined(KERNELS)
 #define MEGACPP_KERNELS
 #include <kernels.hpp>
