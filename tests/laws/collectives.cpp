@@ -255,7 +255,7 @@ void sends_what_papers_say(const setup& s, int dp, int micros, const char* name)
     for (const auto& [key, t] : want) {
       const auto at = all[r].find(key);
       if (!(same = same && at != all[r].end())) break;
-      // Ranges of parameters are exchanged one at a time. A range that ranks share is exchanged a
+      // Buckets of parameters are exchanged one at a time. A bucket that ranks share is exchanged a
       // layer at a time, each padded to shares of whole lines.
       const std::int64_t more = at->second.calls - t.calls,
                          most = s.ranks.zero > 0 ? 4 * (counted_gpt.layers / s.ranks.pp + 2) : 4,

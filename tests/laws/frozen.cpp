@@ -144,8 +144,8 @@ BOOST_AUTO_TEST_CASE(what_is_frozen_has_nothing_but_weights) {
         const stores mine(program.view(), true, c.coordinate(), host_memory::of_process(),
                           c.ranks());
         const registry& r = mine.entries();
-        // The head's table and the last norm's gain are two ranges. If ranks share them, a layer is
-        // padded to shares of whole lines, which the table is already.
+        // The head's table and the last norm's gain are two buckets. If ranks share them, a layer
+        // is padded to shares of whole lines, which the table is already.
         const std::int64_t main = size_of(accumulator_of(t)), ranks = 1 + zero,
                            trained = head + norm * ranks;
         const memory_items m = memory_of_stores(sizes_of(r), p.view().numbers.precision),

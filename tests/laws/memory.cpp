@@ -678,7 +678,7 @@ BOOST_AUTO_TEST_CASE(stages_share_the_work_of_the_whole_model) {
   const std::int64_t head = std::int64_t{3} * 4 * 128 * 2 * 64 * 256;
   BOOST_TEST(last.forward.flops + last.backward.flops >=
              first.forward.flops + first.backward.flops + 3 * head);
-  // Both stages clip by the norm of the whole gradient, with an op on one number for each range.
+  // Both stages clip by the norm of the whole gradient, with an op on one number for each bucket.
   const std::int64_t sum = first.update.flops + last.update.flops;
   BOOST_TEST(sum >= whole.update.flops);
   BOOST_TEST(sum <= whole.update.flops + 100);
@@ -770,7 +770,7 @@ BOOST_AUTO_TEST_CASE(what_a_model_needs_of_frozen_parts) {
       "what lies below the first MLP, and attention");
 }
 
-// Axes of one rank have no collectives. Over other axes all gradients of a range are reduced at
+// Axes of one rank have no collectives. Over other axes all gradients of a bucket are reduced at
 // once, every element of the store, and so are the three totals.
 BOOST_AUTO_TEST_CASE(collectives_are_those_of_axes_with_ranks) {
   const interpreted_program<gpt> alone(small_gpt, {.batch = {4, 128}}, "alone"),

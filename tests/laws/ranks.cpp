@@ -295,7 +295,7 @@ BOOST_AUTO_TEST_CASE(ranks_that_share_heads_of_keys_compute_what_one_does) {
   records(small_qwen, {.ranks = tp4sp, .batch = {4, 32}}, 2, "tp 4 sp dp 2, two kv heads", 2);
 }
 
-// Replicas share the optimizer's states, each with its share of every range.
+// Replicas share the optimizer's states, each with its share of every bucket.
 BOOST_AUTO_TEST_CASE(replicas_that_share_the_optimizer_compute_what_one_rank_does) {
   const batching b{2, 32};
   equals_one_rank(small_gpt, {.ranks = {.zero = 1}, .batch = b}, 1, "zero 1, dp 1");

@@ -95,7 +95,7 @@ struct model_on_stages {
     return r;
   }
   registry stores() const { return verified_registry(parts, std::array{1, model_layers, 1}); }
-  /// Returns the registry of all stages: every range is as long as on the largest stage.
+  /// Returns the registry of all stages: every bucket is as long as on the largest stage.
   registry longest() const {
     registry r = stores();
     for (int k = 0; k < r.group_count; ++k) {
@@ -126,7 +126,7 @@ struct model_on_stages {
     }
     return std::sqrt(squares) / tokens;
   }
-  /// Returns the gradients that a stage has collected in a range.
+  /// Returns the gradients that a stage has collected in a bucket.
   array collected(int stage, int group, const world& w, int rank, std::int64_t length) const {
     const registry r = stores_of(stage);
     BOOST_TEST(r.groups[group].count == stored_elements(stores(), layers_of(stage), group));
@@ -145,7 +145,7 @@ struct model_on_stages {
     }
     return out;
   }
-  /// Returns the gradients in a range after the stages have added up what they share.
+  /// Returns the gradients in a bucket after the stages have added up what they share.
   array range(int group, const world& w, int rank) const {
     const std::int64_t length = longest().groups[group].count;
     array sum = collected(w.coordinate(rank, axis::pp), group, w, rank, length);
@@ -219,7 +219,7 @@ BOOST_AUTO_TEST_CASE(the_norm_is_that_of_all_stages) {
         }
 }
 
-// The ranges of one stage are those of every other, in the same order, so that ranks reduce the
+// The buckets of one stage are those of every other, in the same order, so that ranks reduce the
 // same.
 BOOST_AUTO_TEST_CASE(a_table_that_stages_share_is_a_group_of_its_own) {
   for (const bool tied : {false, true}) {

@@ -1,6 +1,6 @@
 // The flat stores of one rank. Weights and main grads have the offsets of the registry; behind the
 // main grads lie those of further uses of tied parameters. Masters and moments have these offsets,
-// too, unless ranks share them (ZeRO): then a rank holds its share of each layer of each range of
+// too, unless ranks share them (ZeRO): then a rank holds its share of each layer of each bucket of
 // parameters, one behind the other.
 #pragma once
 
@@ -33,8 +33,8 @@ struct parameter_ref {
   const mesh* ranks = nullptr; ///< mesh over which v is placed
   std::int64_t offset = 0;     ///< first element, in weights and main grads
   local_count count;           ///< number of elements of this rank
-  int group = 0;               ///< range of parameters that are updated alike, by number in the
-                               ///< registry
+  int group = 0;               ///< bucket of parameters that are updated alike, by its
+                               ///< number in the registry
   bool copied = false;         ///< an earlier stage has the parameter, too
   const part_view* part = nullptr;
   int index = 0; ///< index of the layer among those of its part
@@ -384,7 +384,7 @@ private:
   static constexpr std::int64_t block = most_in_block; ///< elements that a thread initialises at a
                                                        ///< time
 
-  /// Writes the table of origins: for each range of parameters, which elements of which parameters
+  /// Writes the table of origins: for each bucket of parameters, which elements of which parameters
   /// it has, in their order.
   void make_origins(const program_view& p, const char* remedy) {
     const registry& r = entries();
@@ -537,10 +537,10 @@ private:
   std::int64_t total_;
   std::map<std::string, parameter_ref> held_;     ///< parameters that this rank holds, by name
   std::array<std::int64_t, max_groups> number_{}; ///< this rank's number among those that share a
-                                                  ///< range
+                                                  ///< bucket
   arena weights_, gradients_, masters_, first_, second_, origins_;
   std::array<std::int64_t, max_groups> origins_begin_{}; ///< index of the first origin of each
-                                                         ///< range
+                                                         ///< bucket
 };
 
 } // namespace mc
