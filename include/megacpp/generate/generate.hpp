@@ -35,8 +35,8 @@ inline token_text token_text_of(const program_view& p, const tokenizer_request& 
   return {p, r, folder, std::move(characters), ids, std::move(words)};
 }
 
-/// Returns a note if texts of at most `longest` tokens may reach positions that the state's run
-/// never trained. For a folder of another program's model there is none.
+/// Returns sentences about positions that the state's run never trained, if texts of at most
+/// `longest` tokens may reach them; none for a folder without a state.
 inline std::vector<std::string> untrained_reached(const model_folder& folder, const program_view& p,
                                                   std::int64_t longest) {
   if (!folder.contains(state_file_name)) return {};

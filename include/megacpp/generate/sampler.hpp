@@ -24,7 +24,7 @@ struct sampling {
   std::uint64_t seed = 0;
 };
 
-/// Natural logarithm of the probability of a token under the softmax of the logits.
+/// Returns the natural logarithm of the probability of a token under the softmax of the logits.
 inline double log_probability(std::span<const double> logits, std::int32_t token) {
   const double highest = *std::ranges::max_element(logits);
   double sum = 0;
