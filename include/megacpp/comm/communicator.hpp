@@ -51,7 +51,7 @@ namespace mc {
 class device;
 class lane;
 
-/// "tp", or "ep x etp"; "one rank" for no axis.
+/// Returns a set of axes as text: "tp", or "ep x etp"; "one rank" for no axis.
 inline std::string name_of(axis_set over) {
   std::string name;
   for (int a = 0; a < axes; ++a)

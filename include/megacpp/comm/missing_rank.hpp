@@ -8,8 +8,8 @@
 
 namespace mc {
 
-/// "exchange 12 of its group, all-reduce over dp x tp at qwen3.hpp:41". `number`: exchanges that
-/// were asked of the group before.
+/// Returns an exchange as text: "exchange 12 of its group, all-reduce over dp x tp at
+/// qwen3.hpp:41". `number`: exchanges that were asked of the group before.
 inline std::string text_of(const exchange& x, std::int64_t number) {
   std::string what = "exchange " + std::to_string(number) + " of its group, " +
                      std::string(name_of(x)) + " over " + name_of(x.over);

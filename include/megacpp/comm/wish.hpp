@@ -54,7 +54,8 @@ inline bool agree(const wish& a, const wish& b) {
          std::strcmp(a.file, b.file) == 0;
 }
 
-/// "rank 3 for all-reduce of 12 f32 over tp at qwen3.hpp:41 (exchange 5 of its group)".
+/// Returns a description as text: "rank 3 for all-reduce of 12 f32 over tp at qwen3.hpp:41
+/// (exchange 5 of its group)".
 inline std::string text_of(const wish& w) {
   std::string text = "rank " + std::to_string(w.rank) + " for " + name_of(w.what) + " of ";
   if (w.by == reduction::maximum) text += "the maximum of ";

@@ -37,7 +37,7 @@ inline std::vector<std::pair<const char*, std::int64_t>> memory_lines(const memo
           {"tables of kernels", m.kernels.tables}};
 }
 
-/// Returns " (1F1B, 2 virtual stages)"; "" for a single stage.
+/// Returns the schedule of a pipeline as text: " (1F1B, 2 virtual stages)"; "" for a single stage.
 inline std::string pipeline_text(const layout& l) {
   if (l.pp == 1) return "";
   if (l.virtual_stages == 1) return fmt::format(" ({})", name_of_schedule(l));
@@ -69,7 +69,8 @@ inline int stage_of_most_work(const program_view& p) {
   return largest_stage(p.numbers.ranks.pp,
                        [&](int stage) { return work_of_step(p, 1, stage).total().flops; });
 }
-/// Returns ", stage 3 of 0 ... 7, which has most"; "" for a single stage.
+/// Returns the number of a pipeline stage as text: ", stage 3 of 0 ... 7, which has most"; "" for a
+/// single stage.
 inline std::string stage_text(const program_view& p, int stage) {
   const int last = p.numbers.ranks.pp - 1;
   return last > 0 ? fmt::format(", stage {} of 0 ... {}, which has most", stage, last) : "";
@@ -400,7 +401,7 @@ inline json_output collectives_json(const program_view& p, const mesh& ranks) {
   return list;
 }
 
-/// {part: {pass: [node, ...]}}
+/// Returns the graphs of all parts after each pass, as {part: {pass: [node, ...]}}.
 inline json_output graphs_json(const program_view& p, const std::vector<model_part>& model) {
   json_output parts = json_output::object();
   for (std::size_t i = 0; i < model.size(); ++i) {

@@ -37,8 +37,8 @@ inline std::string cause_text(const node& n) {
   return fmt::format("{} -> {}", place_text(t.from), place_text(t.to));
 }
 
-/// Returns `dp S(batch), tp R`: every axis that may have more than one rank and on which the value
-/// is not invariant.
+/// Returns a placement as text, such as `dp S(batch), tp R`: every axis that may have more than one
+/// rank and on which the value is not invariant.
 inline std::string placement_text(const mesh& m, const placement& at) {
   std::string text;
   for (int a = 0; a < axes; ++a) {
@@ -50,7 +50,7 @@ inline std::string placement_text(const mesh& m, const placement& at) {
   return text;
 }
 
-/// Returns `batch 16, sequence 128, hidden 192`: the global extents of a value.
+/// Returns the global extents of a value as text: `batch 16, sequence 128, hidden 192`.
 inline std::string dims_text(const value& v) {
   std::string text;
   for (int i = 0; i < v.rank; ++i) {
@@ -91,8 +91,8 @@ inline std::string line_text(source_line line) {
   return line.number > 0 ? text_of(line).c_str() : "";
 }
 
-/// Returns `dgrad %31 = linear_input_grad(%30, attn.q.weight)  (batch 16, ...) f32 [dp S(batch)]
-/// line 41`.
+/// Returns a node as a line: `dgrad %31 = linear_input_grad(%30, attn.q.weight)  (batch 16, ...)
+/// f32 [dp S(batch)] line 41`.
 inline std::string node_text(const graph& g, const node& n) {
   std::string text = fmt::format("{:<8} ", phase_text(n.when));
   bool first = true;
@@ -139,8 +139,8 @@ inline std::string buffer_name(const buffers& b, int number) {
   return what <= content::caches ? fmt::format("{} {}", name_of(what), at) : name_of(what);
 }
 
-/// Returns `forward(layer 0) of micro-batch 1: reads the stream 1; writes saved values 1, the
-/// stream 2`.
+/// Returns a task as a line: `forward(layer 0) of micro-batch 1: reads the stream 1; writes saved
+/// values 1, the stream 2`.
 inline std::string task_text(const buffers& b, const task& t) {
   text<160> what;
   spell(what, t, b.uses());
@@ -159,7 +159,7 @@ inline std::string task_text(const buffers& b, const task& t) {
   return out;
 }
 
-/// Returns `saved values 1: 12345 bytes at 0 of saved, tasks 9 to 14`.
+/// Returns a buffer as a line: `saved values 1: 12345 bytes at 0 of saved, tasks 9 to 14`.
 inline std::string buffer_text(const buffers& b, int number) {
   const buffer& x = b[number];
   return fmt::format("{}: {} bytes{} at {} of {}, ", buffer_name(b, number), x.bytes,

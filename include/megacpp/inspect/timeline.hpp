@@ -118,8 +118,8 @@ struct latest {
   int rank = -1;
 };
 
-/// Returns "rank 3 (tp 1, dp 0, pp 0)", with the coordinates on all axes that have several ranks;
-/// those of the expert mesh if it differs.
+/// Returns a rank as text: "rank 3 (tp 1, dp 0, pp 0)", with the coordinates on all axes that have
+/// several ranks; those of the expert mesh if it differs.
 inline std::string rank_text(const mesh& m, int rank) {
   const coordinates at = coordinates_of(m, rank);
   const bool folds = m.of(axis::ep) > 1 || m.of(axis::etp) != m.of(axis::tp);

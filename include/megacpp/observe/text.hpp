@@ -34,7 +34,7 @@ private:
 
 using short_text = bounded_text<48>;
 
-/// Returns "0.4 s", "59 s", "3m 05s", "2h 07m", "3d 04h"; "?" for an unknown time.
+/// Returns a duration as text: "0.4 s", "59 s", "3m 05s", "2h 07m", "3d 04h"; "?" if it is unknown.
 inline short_text duration_text(double seconds) {
   short_text text;
   if (!(seconds >= 0) || seconds > 1e12) return text.append("?");
@@ -53,7 +53,7 @@ inline short_text three_digits(double x) {
 }
 } // namespace detail
 
-/// Returns "512 B", "1.50 KiB", "42.0 MiB", "139 GiB".
+/// Returns a number of bytes as text: "512 B", "1.50 KiB", "42.0 MiB", "139 GiB".
 inline short_text bytes_text(std::uint64_t bytes) {
   constexpr std::array<std::string_view, 6> units{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   if (bytes < 1024) return short_text().append("{} B", bytes);
@@ -63,8 +63,8 @@ inline short_text bytes_text(std::uint64_t bytes) {
   return short_text().append("{} {}", detail::three_digits(x).view(), units[unit]);
 }
 
-/// Returns "950", "12.3k", "124M", "1.56B", "1.01T": a count of tokens, parameters or operations,
-/// with at most three significant digits.
+/// Returns a count of tokens, parameters or operations as text, with at most three significant
+/// digits: "950", "12.3k", "124M", "1.56B", "1.01T".
 inline short_text count_text(double x) {
   constexpr std::array<std::string_view, 5> units{"", "k", "M", "B", "T"};
   if (!std::isfinite(x)) return short_text().append("{}", x);
