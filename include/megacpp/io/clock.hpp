@@ -1,4 +1,4 @@
-// Time for measurements and deadlines. It is monotonic, so that setting the wall clock changes
+// The time for measurements and deadlines. It is monotonic, so that setting the wall clock changes
 // nothing.
 #pragma once
 

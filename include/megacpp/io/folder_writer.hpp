@@ -1,4 +1,4 @@
-// Writing a model folder so that it appears complete or not at all.
+// A writer of a model folder, which appears complete or not at all.
 #pragma once
 
 #include <megacpp/io/byte_sink.hpp>

@@ -1,4 +1,5 @@
-// Output that must arrive: a full disk or a closed pipe behind the standard output is an error.
+// Functions for output that must arrive: a full disk or a closed pipe behind the standard output is
+// an error.
 #pragma once
 
 #include <megacpp/io/descriptor.hpp>

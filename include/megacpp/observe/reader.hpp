@@ -1,4 +1,4 @@
-// Writing to the reader of a log: a pipe, a terminal, or a file.
+// Functions that write text to the reader of a log: a pipe, a terminal, or a file.
 #pragma once
 
 #include <megacpp/io/signals.hpp>

@@ -53,7 +53,7 @@ constexpr value_id scratch_of(const graph& g, const node& n) {
   return -1;
 }
 
-/// Number of host threads up to which the memory that kernels need is counted (fits).
+/// The number of host threads up to which the memory that kernels need is counted (fits).
 inline constexpr int most_threads = 64;
 
 /// Returns whether the bodies of a device are instantiated for constant extents.

@@ -216,7 +216,7 @@ public:
   input_addresses& inputs_of(int part) { return inputs_[static_cast<unsigned>(part)]; }
 
 private:
-  /// Memory that holds nothing yet, and is lent to the device's libraries for their checks.
+  /// An arena that holds nothing yet, and is lent to the device's libraries for their checks.
   /// take_back() clears the bytes that they used.
   class lent_memory {
   public:

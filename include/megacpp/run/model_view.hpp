@@ -1,4 +1,4 @@
-// A model at run time, as code sees it that was compiled for no model: its family and its numbers.
+// A model as seen by code that is compiled for no particular model: its family and its numbers.
 #pragma once
 
 #include <megacpp/model/description.hpp>

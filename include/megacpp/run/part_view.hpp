@@ -1,5 +1,5 @@
-// A part of a program as code sees it that was compiled for no run: its graph, its memory plan, and
-// functions that run it.
+// A part of a program as seen by code that is compiled for no particular run: its graph, its memory
+// plan, and functions that run it.
 #pragma once
 
 #include <megacpp/exec/device.hpp>

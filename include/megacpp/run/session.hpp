@@ -93,7 +93,7 @@ public:
   const memory_items& planned() const { return planned_; }
   const arena& activations() const { return run_.memory(); }
   arena& activations() { return run_.memory(); }
-  /// Memory of the host for copies of the device's values that the host reads.
+  /// The memory of the host for copies of the device's values that the host reads.
   const arena& mirrors() const { return run_.mirrors(); }
   step_numbers& numbers() { return run_.numbers(); }
   /// Tells times of tasks and nodes to `clock` from now on; nullptr: tells none.

@@ -1,6 +1,6 @@
-// A program as code sees it that was compiled for no run: graphs, plans and functions for each
-// part. The compiled executor and the interpreter both make one. The code above (session, trainer,
-// generation) is written once.
+// A program as seen by code that is compiled for no particular run: graphs, plans and functions for
+// each part. The compiled executor and the interpreter both make one. The code above (session,
+// trainer, generation) is written once.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
