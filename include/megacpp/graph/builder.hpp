@@ -189,7 +189,7 @@ struct builder {
 
   /// Adds a frozen parameter that is stored in several arrays. Returns these arrays, which ops read
   /// in place of the parameter. Faults: MEGA-S001 where a shard would cut a block of the encoding,
-  /// MEGA-C001 for a stored form beyond the limits.
+  /// MEGA-C001 for an encoding beyond the limits.
   [[gnu::cold]] constexpr std::array<var, max_arrays> parameter(const char* scope, const char* name,
                                                                 const stored_form& form,
                                                                 std::initializer_list<extent> dims,
@@ -234,7 +234,7 @@ struct builder {
   /// Adds a node whose op, inputs, attributes and line are set. The op's rule infers the outputs,
   /// which are added, too. Returns the first output; the others are in the node's `out`. A fault is
   /// recorded with the operands' names, and the node is added all the same: a fault of the rule,
-  /// MEGA-P016 for operands of two regions or of another plan of experts, MEGA-S004 for a full
+  /// MEGA-P016 for operands of two regions or of two assignments to experts, MEGA-S004 for a full
   /// graph.
   [[gnu::cold]] constexpr value_id emit(node n) {
     if (g.node_count == max_nodes) {
@@ -306,8 +306,8 @@ struct builder {
   }
 
 private:
-  /// Returns whether v holds rows or counts of experts that another plan has made than the plan
-  /// whose rounds n runs in.
+  /// Returns whether v holds rows or counts of another assignment to experts than the one whose
+  /// rounds n runs in.
   constexpr bool of_another_plan(const node& n, const value& v) const {
     if (v.holds != integer_kind::expert_rows && v.holds != integer_kind::expert_counts)
       return false;

@@ -23,7 +23,7 @@ using node_id = std::int16_t;
 using region_id = std::int8_t;
 
 /// The order in which ranks share the elements of a dim: contiguous, or balanced. In balanced order
-/// the dim has 2n pieces for n ranks, and rank i holds the pieces i and 2n-1-i, so that causal
+/// the dim has 2n slices for n ranks, and rank i holds the slices i and 2n-1-i, so that causal
 /// attention costs every rank the same.
 enum class order : std::uint8_t { contiguous, balanced };
 

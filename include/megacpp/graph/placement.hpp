@@ -74,7 +74,7 @@ inline constexpr place partial_maximum{state::partial, dim::none, 0, reduction::
 constexpr place shard(dim d) { return {state::shard, d, 0}; }
 
 /// Returns the place that an operand without the sharded dim needs beside one at p: replicate
-/// beside a shard (each rank uses the operand for its own part, so the gradient is a pending sum),
+/// beside a shard (each rank uses the operand for its own shard, so the gradient is a pending sum),
 /// invariant beside invariant.
 constexpr place beside(place p) { return p.s == state::shard ? replicate : p; }
 

@@ -161,10 +161,10 @@ struct even_rows {
 };
 
 /// The scratch of an exchange: offsets, in bytes, of a round's rows and their numbers. Rows lie in
-/// it in the order of the ranks that they go to or come from. The host makes the tables of pieces
+/// it in the order of the ranks that they go to or come from. The host makes the tables of senders
 /// and of experts.
 struct exchange_scratch {
-  /// The table of pieces: three i64 for the rows that an expert of this rank has from one rank.
+  /// The table of senders: three i64 for the rows that an expert of this rank has from one rank.
   std::int64_t of_pieces = 0;
   std::int64_t of_experts = 0; ///< the table of experts: one i64 for each
   std::int64_t tables = 0;     ///< bytes of both tables
@@ -588,18 +588,18 @@ inline constexpr op_info scale_rows{.name = "scale_rows",
 
 } // namespace op
 
-/// The plan by which tokens go to experts: which rows the choices of experts have.
+/// The assignment of tokens to experts: it says which row each choice of an expert has.
 struct expert_plan {
   var experts; ///< chosen experts, (B, S, k) i32
   var row;     ///< number of each choice's row, (B, S, k) i32
   var counts;  ///< rows of each expert, (1, E, sequences) i32, on each rank of edp
 
-  /// Returns the node of expert_rows that made this plan.
+  /// Returns the node of expert_rows that made this assignment.
   constexpr const node& made() const {
     const node_id i = row.type().producer;
     return i >= 0 && row.b->g.at_node(i).op == &op::expert_rows ? row.b->g.at_node(i) : none;
   }
-  /// Returns the attributes of dispatch and combine for this plan.
+  /// Returns the attributes of dispatch and combine for this assignment.
   constexpr op::crossing_attributes crossing() const {
     const attributes& a = made().attr;
     if (!a.are<op::expert_rows_attributes>()) return {};
@@ -611,8 +611,8 @@ private:
   static constexpr node none{};
 };
 
-/// Makes the plan of a micro-batch. A round has `rows` rows on each rank, and each expert takes
-/// `capacity` rows from one micro-batch; 0: all (dropless).
+/// Assigns the tokens of a micro-batch to experts. A round has `rows` rows on each rank, and each
+/// expert takes `capacity` rows from one micro-batch; 0: all (dropless).
 constexpr expert_plan expert_rows(var experts, int rows, std::int64_t count, std::int64_t capacity,
                                   source_line line = here()) {
   builder& b = *experts.b;
@@ -626,7 +626,7 @@ constexpr expert_plan expert_rows(var experts, int rows, std::int64_t count, std
 
 /// Returns rows (R, H), a token for each choice, from x (B, S, H); or rows (R) from x (B, S, k).
 /// The rows and all that is computed from them, up to combine, are a region: it runs once for each
-/// round of the plan.
+/// round of the assignment.
 constexpr var dispatch(var x, const expert_plan& p, source_line line = here()) {
   builder& b = *x.b;
   const region_id around = b.region;

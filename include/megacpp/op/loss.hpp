@@ -115,8 +115,8 @@ struct vocabulary_loss_attributes {
   bool weights;
 };
 
-/// Checks x (..., H), w (V, H) and labels (...) i32. Of the V rows, `words` belong to the
-/// vocabulary.
+/// Checks x (..., H), w (V, H) and labels (...) i32. The first `words` of the V rows are no
+/// padding.
 [[gnu::cold]] constexpr void vocabulary_operands(inference& c, int x, int w, int labels,
                                                  std::int64_t words) {
   const value &vx = c.in(x), &vw = c.in(w);
@@ -392,8 +392,8 @@ struct vocabulary_statistics {
 };
 
 /// Returns, for x (B, S, H), w (V, H) and labels (B, S), the log-sum-exp of each row's logits over
-/// this rank's part of the vocabulary, and the label's logit. `valid` of the V rows belong to the
-/// vocabulary.
+/// this rank's shard of the vocabulary, and the label's logit. The first `valid` of the V rows are
+/// no padding.
 constexpr vocabulary_statistics vocabulary_partial(var x, var w, var labels, std::int64_t valid,
                                                    source_line line = here()) {
   builder& b = *x.b;

@@ -12,9 +12,9 @@
 //   S(i) -> S(j)   all-to-all       all-to-all
 //
 // Saved: nothing. FLOPs: none; bytes on the wire: bytes_sent(). I and R differ, and nothing
-// converts silently. Ranks send each other parts that lie in one piece: where the dim is not the
-// outermost one, parts are packed or unpacked in scratch (pack_bytes). A pending maximum is reduced
-// as a pending sum is, by the maximum over the ranks, and has no gradient. Where x has the place
+// converts silently. Ranks send each other contiguous shards: where the dim is not the outermost
+// one, shards are packed or unpacked in scratch (pack_bytes). A pending maximum is reduced as a
+// pending sum is, by the maximum over the ranks, and has no gradient. Where x has the place
 // already, or the axis has one rank, to() adds no node.
 #pragma once
 
@@ -56,7 +56,7 @@ struct transition {
 /// memory.
 struct parts_along {
   std::int64_t outer = 1; ///< elements of the dims before the shared dim
-  std::int64_t run = 1;   ///< elements of one rank's part, with the dims behind the shared dim
+  std::int64_t run = 1;   ///< elements of one rank's shard, with the dims behind the shared dim
 };
 /// Returns the shape of `whole`, a value that the n ranks do not cut along d yet.
 constexpr parts_along parts_of(const mesh& m, const value& whole, dim d, std::int64_t n) {
@@ -67,8 +67,8 @@ constexpr parts_along parts_of(const mesh& m, const value& whole, dim d, std::in
   return p;
 }
 
-/// Returns the bytes in which the parts that one rank sends or receives lie one after another, each
-/// in one piece. Where the shared dim is not the outermost one, x is packed into them before the
+/// Returns the bytes in which the shards that one rank sends or receives lie one after another,
+/// each contiguous. Where the shared dim is not the outermost one, x is packed into them before the
 /// collective, or y is unpacked from them after it.
 constexpr std::int64_t pack_bytes(const mesh& m, const value& x, const value& y,
                                   const op::transition& t) {
@@ -123,7 +123,7 @@ namespace op {
     y.at[t.over] = goal;
     if (!c.g.ranks.sized(t.over) && range_axis(c.g.ranks, y) < 0) c.fail(fault::P011, in::x);
     if (range_axis(c.g.ranks, x) >= 0)
-      c.fail(fault::P011, in::x); // the parts of x are known only at start
+      c.fail(fault::P011, in::x); // x's shards are known only at start
   }
   y.at[t.over] = goal;
   if ((now.s != state::shard && goal.s != state::shard) || c.wrong != fault::none) return;

@@ -115,7 +115,7 @@ struct fuser {
     for (value_id x : ids) there = there || (v >= 0 && x == v);
     return there;
   }
-  /// Returns whether node i may run at the place of node `at`, as a part of the fused node n.
+  /// Returns whether node i may run at the place of node `at`, within the fused node n.
   constexpr bool moves(const found& f, int i, int at, const node& n) const {
     const node &part = g.at_node(i), &there = g.at_node(at);
     if (part.region != there.region) return false;

@@ -3,7 +3,7 @@
 // reads them, and their first results are not saved.
 //
 //   none       every value that the backward pass reads is saved; of a gathered value, only the
-//              rank's own part, which is gathered again (Korthikanti et al. 2022, 4.2.2)
+//              rank's own shard, which is gathered again (Korthikanti et al. 2022, 4.2.2)
 //   selective  nodes bound by memory bandwidth (norms, GELU, SwiGLU, RoPE, dropout) and gathers run
 //              again; nodes that decode parameters do under every policy (op_info::decodes)
 //   full       all forward nodes run again; only the incoming stream is saved
@@ -23,8 +23,8 @@ namespace mc {
 
 namespace detail {
 
-/// Returns whether a forward node gathers the parts of a value from several ranks, for each to use.
-/// Integers are not counted: they are small and stay saved.
+/// Returns whether a forward node gathers the shards of a value from several ranks, for each to
+/// use. Integers are not counted: they are small and stay saved.
 constexpr bool gathers(const graph& g, const node& n) {
   if (n.when != phase::forward || !n.op->redistributes) return false;
   const auto t = n.attr.as<op::transition>();

@@ -41,7 +41,7 @@ constexpr std::int64_t origin_of(const mesh& m, const value& v, int i, const coo
 
 /// The boxes that one rank holds of a value. An axis whose size is known only at start does not
 /// cut: extents over it are one rank's, and so is the logical tensor. For a range of the stores,
-/// the mesh must have the sizes known at start. A dim in balanced order divides into two pieces for
+/// the mesh must have the sizes known at start. A dim in balanced order divides into two slices for
 /// each rank of cp.
 class boxes {
 public:
@@ -77,7 +77,7 @@ public:
     return {at};
   }
 
-  /// Calls f(i, at, n), in order, for contiguous pieces of the rank's elements from, ..., to - 1:
+  /// Calls f(i, at, n), in order, for contiguous ranges of the rank's elements from, ..., to - 1:
   /// its n elements from i on are the logical elements from `at` on.
   template <class F> constexpr void each_run(local_count from, local_count to, F f) const {
     const int k = cut();
@@ -95,7 +95,7 @@ public:
     }
   }
 
-  /// Calls f(i, at, n), in order, for contiguous pieces of the logical elements from, ..., to - 1
+  /// Calls f(i, at, n), in order, for contiguous ranges of the logical elements from, ..., to - 1
   /// that the rank holds: its n elements from i on are the logical elements from `at` on.
   template <class F> constexpr void each_run_within(global_count from, global_count to, F f) const {
     const int k = cut();
@@ -122,10 +122,10 @@ private:
   /// One dim: its logical extent, and the range of the stored order that the rank has.
   struct along {
     std::int64_t whole = 1, first = 0, local = 1;
-    std::int64_t chunks = 1; ///< pieces of the dim that are out of their natural order
+    std::int64_t chunks = 1; ///< slices of the dim that are out of their natural order
 
     constexpr bool natural() const { return local == whole && chunks == 1; }
-    /// Returns the logical index of an index in the stored order. Of the pieces c = 0, 1, 2 ... in
+    /// Returns the logical index of an index in the stored order. Of the slices c = 0, 1, 2 ... in
     /// that order, even ones are c / 2 from the beginning and odd ones c / 2 from the end.
     constexpr std::int64_t logical(std::int64_t stored) const {
       if (chunks == 1) return stored;

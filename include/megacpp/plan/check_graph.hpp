@@ -82,7 +82,7 @@ constexpr void check_changes(builder& b, bool generating) {
   }
 }
 
-/// Returns whether an earlier input has the feed and the slot of value i.
+/// Returns whether an earlier input has the feed and the number of value i.
 constexpr bool slot_taken(const graph& g, int i) {
   const value& v = g.at(static_cast<value_id>(i));
   for (int k = 0; k < i; ++k)
@@ -93,7 +93,7 @@ constexpr bool slot_taken(const graph& g, int i) {
 }
 
 /// Records MEGA-S011, in generation C006, for an input of the model that the part is not fed, or
-/// not so, or for a cache whose slot another cache has. `tokens`, `all_tokens` (of all cp ranks)
+/// not so, or for a cache whose number another cache has. `tokens`, `all_tokens` (of all cp ranks)
 /// and `stream` have the dims and placements of the part's own.
 constexpr void check_inputs(builder& b, part_kind part, const setup& s, const value& tokens,
                             const value& all_tokens, const value& stream, std::int64_t vocabulary) {

@@ -126,7 +126,7 @@ constexpr std::int64_t tied_elements(const registry& r, std::span<const int> lay
 }
 
 /// The elements of the flat stores of one rank; `states` are those of the masters, and of each
-/// moment. Behind the weights lie the bytes of stored forms.
+/// moment. Behind the weights lie the bytes of encoded ones.
 struct store_sizes {
   std::int64_t weights = 0, gradients = 0, states = 0, forms = 0, origins = 0;
 };

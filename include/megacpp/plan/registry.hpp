@@ -39,8 +39,8 @@ inline constexpr int max_entries = 160, max_groups = 24;
 /// in the group, its number of elements and its key, and for each of four dims the extent of the
 /// whole, the extent of the rank's box, and the first element of that.
 inline constexpr std::int64_t words_of_origin = 3 + 3 * max_rank;
-/// The alignment of entries in elements: 256 bytes of f32. Arrays of a stored form are aligned to
-/// as many bytes.
+/// The alignment of entries in elements: 256 bytes of f32. Arrays of an encoded parameter are
+/// aligned to as many bytes.
 inline constexpr std::int64_t entry_alignment = 64;
 constexpr std::int64_t aligned_elements(std::int64_t n) {
   return (n + entry_alignment - 1) / entry_alignment * entry_alignment;
@@ -53,8 +53,8 @@ struct registry {
     std::int64_t offset = 0; ///< offset of the first layer, in elements
     std::int64_t stride = 0; ///< elements from one layer of the kind to the next
     local_count count;
-    const stored_form* form = nullptr; ///< its stored form; null: one array of `count`
-    /// Offset of each array of a form within it, and behind the last one the end.
+    const stored_form* form = nullptr; ///< its encoding; null: one array of `count`
+    /// The offset of each array of the encoding, and behind the last one the end.
     std::int64_t arrays[max_arrays + 1]{};
     int group = 0;
     bool tied = false;         ///< shares the offset of another entry
@@ -75,20 +75,20 @@ struct registry {
     std::int64_t share = 0;             ///< elements whose masters a rank has
     std::int64_t states = 0;            ///< offset of its masters and moments, in elements
     bool counted = true;                ///< this stage counts it in the norm
-    bool of_bytes = false;              ///< its parameters are stored in forms, as bytes
+    bool of_bytes = false;              ///< its parameters are encoded, as bytes
     std::int64_t origins = 0;           ///< number of its parameters, one for each layer
     int part = -1;                      ///< only part whose parameters are in it; -1: any part
     std::int64_t layers = 1;            ///< number of layers of that part, all of one length
 
-    /// Returns the number of pieces of the range, of one length, in each of which a rank has a
-    /// share.
+    /// Returns the number of stripes of the range: stretches of one length, in each of which a rank
+    /// has a share.
     constexpr std::int64_t runs() const { return part < 0 || layers == 0 ? 1 : layers; }
   };
   entry entries[max_entries]{};
   group groups[max_groups]{};
   int entry_count = 0, group_count = 0;
-  std::int64_t total = 0;     ///< elements of the weights, without stored forms
-  std::int64_t forms = 0;     ///< bytes of stored forms, behind the weights
+  std::int64_t total = 0;     ///< elements of the weights, without encoded ones
+  std::int64_t forms = 0;     ///< bytes of encoded weights, behind the others
   dtype type = dtype::f32;    ///< element type of the weights
   std::int64_t trained = 0;   ///< elements of the weights that training updates, which come first
   std::int64_t gradients = 0; ///< elements of main gradients: `trained`, and those of tied uses
@@ -99,7 +99,7 @@ struct registry {
   std::int16_t
       first[max_entries + 1]{}; ///< first entry of each part; behind the last part, the end
 
-  /// Returns where array k of an entry of a form begins for a layer: its offset in the weights, in
+  /// Returns where array k of an encoded entry begins for a layer: its offset in the weights, in
   /// bytes.
   constexpr std::int64_t address(const entry& e, int k, int layer) const {
     return aligned_elements(total) * size_of(type) + e.offset + layer * e.stride + e.arrays[k];
@@ -108,7 +108,7 @@ struct registry {
   constexpr std::int64_t weight_bytes() const {
     return forms == 0 ? total * size_of(type) : aligned_elements(total) * size_of(type) + forms;
   }
-  /// Returns the elements of its group that a layer of an entry takes; for a form, the bytes.
+  /// Returns the elements of its group that a layer of an entry takes; if it is encoded, the bytes.
   static constexpr std::int64_t taken(const entry& e) {
     return e.form != nullptr ? e.arrays[e.form->count] : aligned_elements(e.count.n);
   }

@@ -1,8 +1,7 @@
 // Pipeline schedules: functions that say what each stage does at each position, and a proof that
 // all stages can follow them.
-// The layers are cut into as many pieces as there are virtual stages. A stage has every pp-th of
-// these as its chunks 0, 1 ... A micro-batch goes forward through all virtual stages in order, and
-// back.
+// The layers are divided among the virtual stages in order. A stage has every pp-th virtual stage
+// as its chunks 0, 1 ... A micro-batch goes forward through all virtual stages in order, and back.
 #pragma once
 
 #include <megacpp/graph/fault.hpp>

@@ -83,8 +83,8 @@ struct registry_verifier {
     return layers_of(e);
   }
 
-  /// Returns whether the arrays of a form lie in their order, each with room for the array that the
-  /// part declares.
+  /// Returns whether the arrays of an encoded parameter lie in their order, each with room for the
+  /// array that the part declares.
   constexpr bool has_arrays(const registry::entry& e) const {
     if (e.form != info_of(e).form) return false;
     for (int k = 0; e.form != nullptr && k < e.form->count; ++k) {
@@ -96,7 +96,7 @@ struct registry_verifier {
     }
     return true;
   }
-  /// Returns the elements of its group that a layer of an entry takes; for a form, the bytes.
+  /// Returns the elements of its group that a layer of an entry takes; if it is encoded, the bytes.
   static constexpr std::int64_t room_of(const registry::entry& e) {
     return e.form != nullptr ? e.arrays[e.form->count] : aligned_elements(e.count.n);
   }
@@ -241,7 +241,7 @@ struct registry_verifier {
   }
   /// Checks the sizes of groups and stores. A group is as long as the stage's parameters of it,
   /// with the padding that equal shares need. Groups lie one behind the other: first the trained
-  /// ones, then the frozen ones, which have weights alone, then those of stored forms.
+  /// ones, then the frozen ones, which have weights alone, then those of encoded parameters.
   constexpr void sizes() {
     std::int64_t total = 0, forms = 0, trained = 0, states = 0, gradients = 0;
     for (int i = 0; i < 3 * r.group_count; ++i) {
