@@ -299,7 +299,7 @@ struct parameter_info {
   source_line line{}; ///< line of its declaration
   update_rule update = update_rule::adamw;
   double rate = 0;                         ///< size of a step of update_rule::balance
-  const stored_form* form = nullptr;       ///< arrays in which it is stored; null: one of its type
+  const stored_form* form = nullptr;       ///< how it is stored; null: as one array
   value_id arrays[max_arrays]{-1, -1, -1}; ///< arrays of `form`, which ops read instead of `v`
 
   /// Returns whether a tied use describes its parameter as the declaration does.

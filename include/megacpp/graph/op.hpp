@@ -191,7 +191,7 @@ struct op_info {
   bool cheap = false;                 ///< bound by bandwidth: selective recomputation runs it
   bool linear = false;                ///< its adjoint reads the cotangent alone, in any type
   bool crosses = false;               ///< takes values from one mesh to the other
-  unsigned constants = 0;             ///< bit k: output k has no gradient, whatever it depends on
+  unsigned constants = 0;             ///< bit k: output k has no gradient
   unsigned changes = 0;               ///< bit k: it writes its operand k
   /// The result of such an op is larger than the parameters that it reads. The op runs where the
   /// result is read, again in the backward pass, and the result is never kept.

@@ -45,7 +45,7 @@ template <class List> struct output_names {
   template <int K, element E = element::of_node> using name = operand_name<List, K, E, true>;
 };
 
-/// Returns a mask with bit k for operand or output k of an op (op_info::changes and constants).
+/// Returns a mask with bit k for operand or output k of an op, as op_info has them.
 template <class List, bool Output, int... K, element... E>
 constexpr unsigned mask_of(operand_name<List, K, E, Output>... /*names*/) {
   return ((1u << K) | ...);

@@ -15,7 +15,7 @@
 // single precision, so log-sum-exps and their cotangents are doubles whatever the type of x; a
 // target is one of the logits, as it is. Rows of w at or beyond `words` (vocabulary padding) are
 // not read. Saved: x, lse_part, target; the backward pass computes logits again.
-// Placement: w sharded along V gives parts sharded alike and a pending sum of targets: the
+// Placement: w sharded along V gives parts sharded alike and a pending sum of targets. So the
 // vocabulary-parallel loss is one gather of (B, S, parts) and one reduction of (B, S). FLOPs: 2 T V
 // H forward, 6 T V H backward.
 #pragma once
