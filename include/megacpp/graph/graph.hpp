@@ -42,11 +42,11 @@ struct extent {
 };
 
 enum class role : std::uint8_t {
-  intermediate, // produced by a node
-  input,        // given by the caller: the stream, token ids, positions, a cotangent
-  parameter,    // lies in the weights store
-  gradient,     // lies in the store of main gradients; every node that outputs one adds to it
-  scratch       // lives during its node only
+  intermediate, // value that a node produces
+  input,        // value that the caller gives: the stream, token ids, positions, a cotangent
+  parameter,    // value in the store of weights
+  gradient,     // value in the store of main gradients; every node that outputs one adds to it
+  scratch       // memory that lives during one node only
 };
 
 /// The source of an input: a value of role::input is fed from here.
@@ -103,7 +103,7 @@ constexpr bool is_cache(feed f) { return f == feed::key_cache || f == feed::valu
 constexpr bool is_store(feed f) { return f >= feed::declared_gradient && f <= feed::weight; }
 /// The meaning of the integers of a value. An op that finds memory by integers takes only one kind.
 enum class integer_kind : std::uint8_t {
-  unknown, ///< made by an op that does not say
+  unknown, ///< integers of an op that does not say
   documents,
   order,       ///< places of tokens in their sequences
   token_keys,  ///< numbers of tokens in the global batch, by which dropout draws
@@ -285,8 +285,8 @@ struct parameter_info {
   value_id v = -1;
   init how = init::zeros;
   double std = 0;         ///< standard deviation of a normal initialisation
-  bool decay = false;     ///< weight decay applies to it
-  bool frozen = false;    ///< no gradient is derived for it
+  bool decay = false;     ///< weight decay applies to the parameter
+  bool frozen = false;    ///< no gradient is derived for the parameter
   value_id gradient = -1; ///< finished gradient, which the pass `differentiate` sets
   /// Axes over which `gradient` is a pending sum that the end of the step reduces
   /// (pass/pending.hpp).
@@ -296,7 +296,7 @@ struct parameter_info {
   /// counted nowhere and are in no file. It is for a table that is read by rows
   /// (inference::table_rows), such as that of vocabulary_table.
   std::int64_t valid_rows = 0;
-  source_line line{}; ///< line of its declaration
+  source_line line{}; ///< line of the parameter's declaration
   update_rule update = update_rule::adamw;
   double rate = 0;                         ///< size of a step of update_rule::balance
   const stored_form* form = nullptr;       ///< how it is stored; null: as one array

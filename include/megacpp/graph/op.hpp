@@ -35,8 +35,8 @@ struct inference {
   int looking = -1;            ///< axis whose places are being joined; -1: none
   int over = -1;               ///< axis that a fault blames
   const char* number = "";     ///< attribute that a fault blames
-  double is = 0;               ///< value of that attribute
-  const char* range = "";      ///< values that the attribute may have
+  double is = 0;               ///< value of the blamed attribute
+  const char* range = "";      ///< values that the blamed attribute may have
   int misread = -1;            ///< operand whose integers are of another kind than the op reads
   integer_kind need{};         ///< kind of integers that the op reads
   std::int64_t most = 0;       ///< bound below which these integers must be; 0: any
@@ -182,27 +182,27 @@ using room_function = std::int64_t (*)(const graph&, const node&);
 struct op_info {
   const char* name;
   rule_function rule;
-  adjoint_function adjoint = nullptr; ///< null: no gradient passes through it (MEGA-P017)
-  cost_function cost = nullptr;       ///< null: it reads its inputs and writes its outputs once
-  wire_function wire = nullptr;       ///< null: it needs no other rank
+  adjoint_function adjoint = nullptr; ///< null: no gradient passes through the op (MEGA-P017)
+  cost_function cost = nullptr;       ///< null: the op reads its inputs and writes its outputs once
+  wire_function wire = nullptr;       ///< null: the op needs no other rank
   int typed_by = 0;                   ///< input whose dtype selects the kernel's element type
-  bool accumulates = false;           ///< adds to outputs that are gradients, or over trips
-  int in_place = -1;                  ///< input whose memory its first output may take over
+  bool accumulates = false;           ///< the op adds to outputs that are gradients, or over trips
+  int in_place = -1;                  ///< input whose memory the first output may take over
   bool cheap = false;                 ///< bound by bandwidth: selective recomputation runs it
-  bool linear = false;                ///< its adjoint reads the cotangent alone, in any type
-  bool crosses = false;               ///< takes values from one mesh to the other
+  bool linear = false;                ///< the adjoint reads the cotangent alone, in any type
+  bool crosses = false;               ///< the op takes values from one mesh to the other
   unsigned constants = 0;             ///< bit k: output k has no gradient
-  unsigned changes = 0;               ///< bit k: it writes its operand k
+  unsigned changes = 0;               ///< bit k: the op writes its operand k
   /// The result of such an op is larger than the parameters that it reads. The op runs where the
   /// result is read, again in the backward pass, and the result is never kept.
   bool decodes = false;
   bool takes_ranges = false;  ///< works element by element, also on ranges cut at start (MEGA-P022)
-  bool commutes = false;      ///< its operands 0 and 1 may be exchanged
-  bool redistributes = false; ///< its output is its operand, placed as an op::transition says
+  bool commutes = false;      ///< operands 0 and 1 may be exchanged
+  bool redistributes = false; ///< the output is the operand, placed as an op::transition says
   int seen = -1; ///< operand that the host reads, too: its integers decide how much is started
   room_function host_room = nullptr;          ///< host memory in bytes that its kernel needs
-  const attribute_type* attributes = nullptr; ///< type of its nodes' attributes; null: none
-  operand_lists operands{};                   ///< names of its operands and outputs
+  const attribute_type* attributes = nullptr; ///< type of the nodes' attributes; null: none
+  operand_lists operands{};                   ///< names of the op's operands and outputs
   fused_form form{};                          ///< for a fused op: the ops that it replaces
   const op_info* fuses[max_forms]{}; ///< fused ops that replace a node of this op and others
 };

@@ -19,7 +19,7 @@ struct gpt {
   int positions = 1024;   ///< tokens of the longest sequence
   bool bias = true;       ///< linear layers and norms have biases
   bool tied = true;       ///< head and token embedding are one table
-  double eps = 1e-5;      ///< added to the variance in norms
+  double eps = 1e-5;      ///< small number added to the variance in norms
   double dropout = 0;     ///< probability of dropout, for embeddings and residual branches
   /// Standard deviation of initial weights; projections back to the stream: std / sqrt(2 L).
   double std = 0.02;

@@ -20,7 +20,7 @@ struct llama {
   bool tied = false;           ///< head and token embedding are one table
   bool attention_bias = false; ///< the four linear layers of attention have biases
   bool mlp_bias = false;       ///< the three linear layers of the MLP have biases
-  double eps = 1e-5;           ///< added to the mean square in norms
+  double eps = 1e-5;           ///< small number added to the mean square in norms
   double rope_theta = 5e5;     ///< base of the rotary angles
   rope_stretch rope_scaling{}; ///< stretch of the angles beyond the positions of the first training
   double std = 0.02;           ///< standard deviation of initial weights

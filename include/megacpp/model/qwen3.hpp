@@ -18,7 +18,7 @@ struct qwen3 {
   int vocabulary = 151936;     ///< number of tokens
   int positions = 40960;       ///< tokens of the longest sequence
   bool tied = true;            ///< head and token embedding are one table
-  double eps = 1e-6;           ///< added to the mean square in norms
+  double eps = 1e-6;           ///< small number added to the mean square in norms
   double rope_theta = 1e6;     ///< base of the rotary angles
   rope_stretch rope_scaling{}; ///< stretch of the angles beyond the positions of the first training
   double std = 0.02;           ///< standard deviation of initial weights

@@ -57,7 +57,7 @@ struct qwen3_moe {
   /// The capacity of an expert, as a multiple of its average of a micro-batch; 0: no limit.
   double capacity = 0;
   int shared_ffn = 0;          ///< width of an expert that every token goes to; 0: none
-  double eps = 1e-6;           ///< added to the mean square in norms
+  double eps = 1e-6;           ///< small number added to the mean square in norms
   double rope_theta = 1e6;     ///< base of the rotary angles
   rope_stretch rope_scaling{}; ///< stretch of the angles beyond the positions of the first training
   double std = 0.02;           ///< standard deviation of initial weights

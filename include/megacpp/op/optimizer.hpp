@@ -112,7 +112,7 @@ inline constexpr op_info add_gradient{.name = "add_gradient",
 /// The attributes of an exchange of a range of the stores, of which each rank may have a share. A
 /// range of several layers is exchanged one layer at a time.
 struct exchange_attributes {
-  axis_set over; ///< axes over which ranks exchange it
+  axis_set over; ///< axes over which ranks exchange the range
   dtype wire;    ///< type in which its elements go from rank to rank
 };
 /// Checks an exchange. Operand `whole` has the place `summed` on each of its axes. Operand `share`,

@@ -32,7 +32,7 @@ enum class rope_ramp : std::uint8_t { none, frequency, pair };
 // [attributes]
 struct rope_attributes {
   double base;
-  std::int64_t direction = 1; ///< -1: the inverse rotation
+  std::int64_t direction = 1; ///< 1: the rotation; -1: its inverse
   double factor = 1;          ///< divisor of the frequencies
   rope_ramp along = rope_ramp::none;
   double slow = 0, fast = 1; ///< where a pair keeps nothing, and where it keeps all

@@ -95,7 +95,7 @@ struct meaning {
     if (sums[i] != early[i]) m.collected += mixed(sums[i] - early[i], t.of[i] + 1);
   for (int k = 0; k < owed_values; ++k) m.values[k] = t.at(owed_value(g, static_cast<owed>(k)));
   for (int r = 0; r < g.region_count; ++r) m.trips[r] = t.at(g.regions[r].trips);
-  for (int i = 0; i < g.parameter_count; ++i) { // before its last reductions
+  for (int i = 0; i < g.parameter_count; ++i) { // gradients before their last reductions
     const pending_gradient of = pending_gradient_of(g, g.parameters[i]);
     m.gradients[i] = mixed(t.at(of.v), of.over.bits);
   }

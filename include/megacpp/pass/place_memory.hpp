@@ -250,7 +250,7 @@ struct placer {
   /// do, so that one copy fills them. The memory of the kernels that read them comes behind
   /// (place_rooms).
   constexpr void place_mirror(value_id v, std::int64_t bytes) {
-    if (plan.mirror_count == max_mirrors) return; // verify_memory reports this
+    if (plan.mirror_count == max_mirrors) return; // verify_memory finds the lack
     plan.mirrors[plan.mirror_count++] = {v, plan.mirrored};
     plan.mirrored += bytes;
   }
@@ -269,7 +269,7 @@ struct placer {
   }
   constexpr void place_working(int i, const node& n, int k, value_id v, std::int64_t bytes) {
     at(v) = {space::working, 0};
-    const int last = last_use[v] < i ? i : last_use[v]; // without readers: during its node
+    const int last = last_use[v] < i ? i : last_use[v]; // an unread value lives during its node
     if (k == 0 && n.op->in_place >= 0) {
       const value_id from = n.in[n.op->in_place];
       const std::int16_t b = from < 0 ? std::int16_t{-1} : buffer_of[from];

@@ -79,7 +79,7 @@ struct stretches {
 
 /// The order in which the nodes of a graph run.
 struct running_order {
-  stretches forward, backward, once; ///< once: of prologue and epilogue
+  stretches forward, backward, once; ///< once: nodes of prologue and epilogue
   node_set again; ///< forward nodes that backward trips run again, if there are several
 
   constexpr running_order() = default;

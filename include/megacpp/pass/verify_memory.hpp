@@ -241,7 +241,7 @@ struct memory_walk {
     piece* kept = pieces;
     for (const piece *o = pieces, *end = pieces + count; o != end; ++o) {
       const bool meets = o->in == mine.in && o->first < mine.end && mine.first < o->end;
-      if (o->v == v) continue; // value of the trip before
+      if (o->v == v) continue; // v itself, of the trip before
       const bool gone = meets && !alias && !collect_together(o->v, v);
       if (last_use[o->v] < when || gone) {
         living[o->v] = false;

@@ -48,7 +48,7 @@ private:
   constexpr void read(const graph& g, const memory_plan& plan, value_id v) {
     reads[static_cast<int>(plan.at[v].in)] = true;
     if (plan.at[v].in != space::input) return reach(g, plan, v);
-    while (g.values[v].is != role::input && g.values[v].producer >= 0) // another name of it
+    while (g.values[v].is != role::input && g.values[v].producer >= 0) // v renames an input
       v = g.at_node(g.values[v].producer).in[0];
     const value& x = g.values[v];
     const std::int64_t end = first_byte(g, x) + local_bytes(g.ranks, x);
@@ -69,7 +69,7 @@ private:
   }
   constexpr void reach(const graph& g, const memory_plan& plan, value_id v) {
     const address& a = plan.at[v];
-    if (a.in == space::weights || a.in == space::gradients) return; // they lie in stores
+    if (a.in == space::weights || a.in == space::gradients) return; // stores hold these bytes
     const std::int64_t end = a.offset + local_bytes(g.ranks, g.at(v));
     if (std::int64_t& most = ends[static_cast<int>(a.in)]; most < end) most = end;
   }
@@ -331,7 +331,7 @@ private:
         working.bytes = graph_of(t.use).plan->working;
       for_each_operand(t, [&](int number, const operand&) {
         buffer& b = all_[number];
-        if (b.last == whole || (b.last >= 0 && b.last < begin)) return; // it lives already
+        if (b.last == whole || (b.last >= 0 && b.last < begin)) return; // the buffer lives already
         if (b.first < 0) b.first = tasks_;
         b.last = tasks_;
       });
@@ -418,7 +418,7 @@ private:
   /// Places every buffer, in the order in which they begin to live.
   constexpr void place() {
     const int steps = tasks_ + 1;
-    list<int> next_first(all_.size(), -1), next_last(all_.size(), -1); // next of the same task
+    list<int> next_first(all_.size(), -1), next_last(all_.size(), -1); // next buffer, same task
     list<int> first(steps, -1), last(steps, -1);
     for (int i = all_.size() - 1; i >= 0; --i) {
       const buffer& b = (*this)[i];

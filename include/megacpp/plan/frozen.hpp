@@ -47,7 +47,7 @@ constexpr fault_record fault_of_frozen(std::span<const graph* const> parts, cons
       const declared_in part = p == 0                 ? declared_in::stem
                                : p + 1 < parts.size() ? declared_in::block
                                                       : declared_in::head;
-      if (g.wrong.code != fault::none) return wrong; // this fault is told first
+      if (g.wrong.code != fault::none) return wrong; // the graph's fault is told first
       for (int i = 0; i < g.parameter_count; ++i) {
         const parameter_info& info = g.parameters[i];
         all = all && info.frozen;

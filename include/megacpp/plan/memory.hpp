@@ -47,7 +47,7 @@ private:
 
 /// The bytes of one rank, by their use.
 struct memory_items {
-  std::int64_t weights = 0, gradients = 0, masters = 0, moments = 0; ///< the flat stores
+  std::int64_t weights = 0, gradients = 0, masters = 0, moments = 0; ///< bytes of the flat stores
   std::int64_t saved = 0;   ///< forward values that the backward pass reads, of all layers
   std::int64_t streams = 0; ///< the residual stream between layers, and its cotangents
   std::int64_t working = 0; ///< values of the part that runs

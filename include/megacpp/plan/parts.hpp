@@ -76,7 +76,7 @@ template <class Model> [[gnu::cold]] constexpr graph written_graph(const Model& 
     break;
   case part_kind::loss: {
     const var labels = ints(feed::labels);
-    const var x = m.final_norm(c, stream()), table = m.head_table(c); // the same order everywhere
+    const var x = m.final_norm(c, stream()), table = m.head_table(c); // one order of parameters
     if (!detail::given(b, x, "final_norm") || !detail::given(b, table, "head_table")) return b.g;
     const source_line at = line_of(b.g, x.id);
     const summed_loss l = vocabulary_loss(x, table, labels, m.vocabulary, m.z_loss, at);

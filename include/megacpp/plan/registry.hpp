@@ -49,7 +49,7 @@ constexpr std::int64_t aligned_elements(std::int64_t n) {
 struct registry {
   struct entry {
     int part = 0;            ///< number of the part: 0 stem, 1 ... kinds blocks, kinds + 1 head
-    int parameter = 0;       ///< index in the part's graph
+    int parameter = 0;       ///< index of the parameter in its graph
     std::int64_t offset = 0; ///< offset of the first layer, in elements
     std::int64_t stride = 0; ///< elements from one layer of the kind to the next
     local_count count;
@@ -65,16 +65,16 @@ struct registry {
   struct group {
     placement at{};
     bool decay = false;
-    bool frozen = false; ///< training never updates it
+    bool frozen = false; ///< training never updates the group
     update_rule update = update_rule::adamw;
     double rate = 0;                    ///< size of a step of update_rule::balance
-    bool shared = false;                ///< several stages hold it
+    bool shared = false;                ///< several stages hold the group
     axis_set pending{};                 ///< axes over which gradients are pending sums
     axis_set scattered{};               ///< of these: axes over which masters are shared
     std::int64_t offset = 0, count = 0; ///< range in elements, padding between entries included
     std::int64_t share = 0;             ///< elements whose masters a rank has
     std::int64_t states = 0;            ///< offset of its masters and moments, in elements
-    bool counted = true;                ///< this stage counts it in the norm
+    bool counted = true;                ///< this stage counts the group in the norm
     bool of_bytes = false;              ///< its parameters are encoded, as bytes
     std::int64_t origins = 0;           ///< number of its parameters, one for each layer
     int part = -1;                      ///< only part whose parameters are in it; -1: any part

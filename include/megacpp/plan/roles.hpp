@@ -28,7 +28,7 @@ constexpr fault_record fault_of_roles(std::span<const graph* const> parts,
                                       const precision_policy& precision) {
   fault_record wrong;
   for (const graph* g : parts) {
-    if (g->wrong.code != fault::none) return wrong; // this fault is told first
+    if (g->wrong.code != fault::none) return wrong; // the graph's fault is told first
     for (int i = 0; i < g->parameter_count; ++i) {
       const parameter_info& p = g->parameters[i];
       if (p.gradient >= 0 && g->at(p.gradient).type != precision.main_gradient)

@@ -148,7 +148,7 @@ constexpr fault_record verify_schedule(pipeline_schedule order, const pipeline& 
         int& before = sent[(s.backward ? 1 : 0) * all + v];
         if (from >= 0 && from < all && ran(s.backward, from, s.micro) == 0) break;
         if (to >= 0 && to < all) {
-          if (before >= 0 && ran(s.backward, to, before) == 0) break; // it lies there yet
+          if (before >= 0 && ran(s.backward, to, before) == 0) break; // not received yet
           before = s.micro;
         }
         ran(s.backward, v, s.micro) = 1;
@@ -169,7 +169,7 @@ constexpr fault_record verify_schedule(pipeline_schedule order, const pipeline& 
           const int w = p.number(other, o.chunk);
           return o.backward == backward && (backward ? w + 1 < all : w > 0);
         };
-        while (!receives(slots[other * n + j])) ++j; // all have run
+        while (!receives(slots[other * n + j])) ++j; // all passes have run
         const slot& o = slots[other * n + j++];
         if (o.micro != s.micro || p.number(other, o.chunk) != to)
           return refuse(stage, i, "the neighbour takes another one first");

@@ -49,7 +49,7 @@ constexpr const node* computing_on(const graph& g, const value& name) {
 constexpr fault_record fault_of_computed_ties(std::span<const graph* const> parts) {
   fault_record wrong;
   for (const graph* g : parts)
-    if (g->wrong.code != fault::none) return wrong; // this fault is told first
+    if (g->wrong.code != fault::none) return wrong; // the graph's fault is told first
   for (const graph* use : parts)
     for (int i = 0; i < use->parameter_count; ++i) {
       const parameter_info& info = use->parameters[i];

@@ -299,13 +299,13 @@ struct update_verifier {
     told_as(step_total::norm, phase::forward, g.outputs[1], "norm");
     if (g.outputs[0] >= 0)
       told_as(step_total::broken, phase::epilogue, g.outputs[0], "broken blocks");
-    int norms = 0; // the token count and the loss are operands beside them
+    int norms = 0; // the token count and the loss are operands, too
     for (int k = 0; k < r.group_count; ++k) {
       const registry::group& group = r.groups[k];
       if (group.frozen) continue;
       reduce(k);
       update(k, *clip, told);
-      if (group.update == update_rule::balance) continue; // it is a load, and no gradient
+      if (group.update == update_rule::balance) continue; // a load of experts is no gradient
       norm(k, *clip);
       ++norms;
     }
@@ -424,7 +424,7 @@ constexpr graph update_graph(const registry& r, const mesh& ranks,
       return group_value(b, group, what, feed::gradient, "gradient", precision.main_gradient, k);
     };
     gradients[k] = gradient(range::share);
-    if (group.update == update_rule::balance) continue; // it is a load, and no gradient
+    if (group.update == update_rule::balance) continue; // a load of experts is no gradient
     const var counted = group.shared ? gradient(range::counted) : gradients[k];
     const var squares =
         over_all_ranks({&b, b.emit(op::sum_of_squares, {counted.id}, 0,

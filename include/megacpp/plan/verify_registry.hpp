@@ -191,7 +191,7 @@ struct registry_verifier {
       if (overlap(e, n, o, copies_of(o))) fail("where another parameter lies", &e);
     }
     if (!k.shared || e.tied) return;
-    std::int64_t first = k.offset; // the same on every stage
+    std::int64_t first = k.offset; // the offset is the same on every stage
     for (const registry::entry* o = r.entries; o != &e; ++o)
       if (!o->tied && o->group == e.group) first += room_of(*o);
     if (n > 0 && e.offset != first) fail("elsewhere than on other stages", &e);

@@ -26,7 +26,7 @@ struct step_walk {
   struct place {
     int holds = nothing; ///< micro-batch that it holds; `once`; `before`: an earlier step
     int touched = -1;    ///< task that touched it last
-    bool flying = false; ///< it is being sent
+    bool flying = false; ///< whether the copy is being sent
   };
   list<place> places;
   list<int> copy_of; // index in `places` of the first copy of each buffer
@@ -35,7 +35,7 @@ struct step_walk {
     std::int64_t first = 0, end = 0;
     int number = -1, by = -1; ///< number of the buffer, and of its copy in `places`
   };
-  list<list<owned>> owners{list<list<owned>>(arenas)}; // by rising offset
+  list<list<owned>> owners{list<list<owned>>(arenas)}; // of each arena, by rising offset
   list<char> ran;                                      // number of runs, by use, phase and
                                                        // micro-batch
   list<char> fed;                                      // number of feeds, by micro-batch
