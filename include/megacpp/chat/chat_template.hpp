@@ -1,6 +1,6 @@
-// Conversations as the text that a model knows, and which of it is learned. A model folder has a
-// Jinja program for that (its chat template); the published ones that are known here by their
-// checksums are written out in C++ and give the same bytes.
+// A chat template writes a conversation as the text that a model was trained on, and notes which
+// bytes of the text are learned. A model folder has its template as a Jinja program. This header
+// knows published programs by their checksums, and C++ in it writes the bytes that they write.
 #pragma once
 
 #include <megacpp/chat/conversation.hpp>
@@ -28,8 +28,9 @@
 
 namespace mc {
 
-/// A turn of an assistant in a text: [begin, words) is its header, [words, end) is learned: the
-/// words and the token that ends the turn. A special token stands at `begin` and before `end`.
+/// chat_turn is where an assistant's turn stands in a text. Bytes [begin, words) are the turn's
+/// header. Bytes [words, end) are learned: what the assistant says, and the token that ends the
+/// turn. A special token begins at `begin`, and another one ends at `end`.
 struct chat_turn {
   std::size_t begin, words, end;
   bool operator==(const chat_turn&) const = default;
@@ -37,15 +38,16 @@ struct chat_turn {
 
 struct rendered_chat {
   std::string text;
-  std::vector<chat_turn> turns; ///< that are trained on
+  std::vector<chat_turn> turns; ///< The assistant's turns that are trained on, in order.
 };
 
-/// The programs of chat templates.
+/// chat_style is one of the programs that write conversations; a template is a style and its texts.
 enum class chat_style { chatml, llama3, llama3_1, qwen2_5, qwen3, qwen3_thinking_2507, qwen3_2507 };
 
 namespace detail {
 
-/// Python's text.strip(): White_Space, and the separators 1C to 1F.
+/// Returns text.strip() of Python: the text without white space at its ends. White space is what
+/// Unicode calls White_Space, and the separators U+001C to U+001F.
 inline std::string_view python_strip(std::string_view text) {
   const auto blank_at_front = [](std::string_view s) -> std::size_t {
     const auto c = [s](std::size_t i) {
@@ -81,13 +83,14 @@ inline std::string_view without_trailing_newlines(std::string_view text) {
   return at == std::string_view::npos ? std::string_view() : text.substr(0, at + 1);
 }
 
-/// Builds the text and notes the turns.
+/// chat_writer builds the text of a conversation, and notes where the assistant's turns stand in
+/// it.
 class chat_writer {
 public:
   explicit chat_writer(std::string_view end_of_turn) : end_of_turn_(end_of_turn) {}
 
   void say(std::string_view text) { out_.text += text; }
-  /// The header of an assistant's turn, then `words`, then the end of the turn.
+  /// Writes an assistant's turn: its header, then `words`, then the token that ends turns.
   void answer(std::string_view header, std::string_view words, bool trained) {
     chat_turn turn{};
     turn.begin = out_.text.size();
@@ -105,7 +108,7 @@ private:
   rendered_chat out_;
 };
 
-/// The texts of the Qwen family, whose tokens are those of ChatML.
+/// qwen_chat has the texts that all templates of Qwen write. Their special tokens are ChatML's.
 struct qwen_chat {
   static constexpr std::string_view header = "<|im_start|>assistant\n";
   static constexpr std::string_view end = "<|im_end|>";
@@ -118,7 +121,7 @@ struct qwen_chat {
     out.say("<|im_end|>\n");
   }
 
-  /// What says which tools there are, in the system's turn.
+  /// Writes the end of the system's turn, which lists the tools that the assistant may call.
   static void tools(chat_writer& out, const std::vector<ordered_json>& tools) {
     out.say(
         "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
@@ -139,7 +142,8 @@ struct qwen_chat {
                        call.name, plain ? call.arguments.text : python_json(call.arguments));
   }
 
-  /// Results of tools are a user's turn; those that follow each other share one.
+  /// Writes the result of a tool, which is message i. Qwen writes results as a turn of the user;
+  /// results that follow each other stand in one turn.
   static void result(chat_writer& out, const std::vector<chat_message>& messages, std::size_t i) {
     if (i == 0 || messages[i - 1].role != chat_role::tool) out.say("<|im_start|>user");
     out.say("\n<tool_response>\n");
@@ -150,7 +154,8 @@ struct qwen_chat {
   }
 };
 
-/// What an assistant of Qwen3 thought and what it said: apart, or both in its words.
+/// qwen3_words divides a message of an assistant into reasoning and answer. A message has its
+/// reasoning in a field of its own, or in the content between <think> and </think>.
 struct qwen3_words {
   std::string_view reasoning, content;
 
@@ -172,20 +177,22 @@ struct qwen3_words {
 
 } // namespace detail
 
-/// How a folder's conversations are written.
+/// chat_template writes conversations as the text that one model was trained on.
 class chat_template {
 public:
-  /// Of a style; `default_system` is said where a conversation has no system's turn (ChatML,
-  /// Qwen2.5), `begin` is the token that a Llama text begins with.
+  /// Makes the template of a style. `default_system` is what the system says in a conversation
+  /// without a system's turn (ChatML, Qwen2.5). `begin` is the token that begins a text of Llama.
   explicit chat_template(chat_style style, std::string default_system = {},
                          std::string begin = "<|begin_of_text|>")
       : style_(style), default_system_(std::move(default_system)), begin_(std::move(begin)) {}
 
-  /// Of the text of a Jinja template; `place` is what messages call it. Throws
-  /// mc::error(exit_code::model) for one that is not known.
+  /// Returns the template that writes what a Jinja program writes. `place` names the program's file
+  /// in messages. Throws mc::error(exit_code::model) for a program that is not known.
   static chat_template of_jinja(std::string_view jinja, std::string_view place,
                                 std::string begin = "<|begin_of_text|>");
-  /// Of a model folder: chat_template.jinja, or "chat_template" of tokenizer_config.json.
+  /// Returns the template of a model folder, from its chat_template.jinja or from "chat_template"
+  /// in its tokenizer_config.json. Throws mc::error(exit_code::model) where both are missing, or
+  /// where the program is not known.
   static chat_template of_folder(const std::string& folder);
 
   chat_style style() const { return style_; }
@@ -203,21 +210,25 @@ public:
   std::string_view end_of_turn() const {
     return is_llama() ? std::string_view("<|eot_id|>") : detail::qwen_chat::end;
   }
-  /// What stands between the end of a turn and the next one, and the token that begins that.
+  /// Returns the text between the end of a turn and the next turn, and the token that begins a
+  /// turn.
   std::pair<std::string, std::string> before_turn() const {
     return is_llama() ? std::pair{"", "<|start_header_id|>"} : std::pair{"\n", "<|im_start|>"};
   }
-  /// The date that Llama 3.1 and later are told: by default the one that their templates name.
+  /// `date` is today's date in the system's turn of Llama 3.1 and later. The default is the date
+  /// that their published templates have.
   std::string date = "26 Jul 2024";
 
-  /// A whole conversation. Throws mc::error(exit_code::data) for what the template cannot say.
+  /// Returns the text of a whole conversation. Throws mc::error(exit_code::data) for a conversation
+  /// that the template cannot write, such as one with tools where the template has none.
   rendered_chat render(const conversation& chat) const {
     detail::chat_writer out(end_of_turn());
     write(chat, out);
     return out.take();
   }
 
-  /// The text that asks for the next turn. `thinking` false asks for none (Qwen3).
+  /// Returns the prompt that makes the model give the next turn: the conversation, then the header
+  /// of an assistant's turn. With `thinking` false, Qwen3 is to answer without reasoning.
   std::string prompt(const conversation& chat, bool thinking = true) const {
     detail::chat_writer out(end_of_turn());
     write(chat, out);
@@ -228,7 +239,8 @@ public:
   }
 
 private:
-  /// With the token by which texts of Llama begin, as the files of the folder say.
+  /// Returns `t` with the token that begins a text of Llama, as the files of the folder name it.
+  /// Throws mc::error(exit_code::model) where they name none, or two.
   static chat_template with_begin(chat_template t, const std::filesystem::path& folder,
                                   const std::optional<json_value>& config);
 
@@ -254,7 +266,8 @@ private:
     }
   }
 
-  /// ChatML and the first Llama 3 have no words for tools.
+  /// Throws mc::error(exit_code::data) for a conversation with tools: the templates of ChatML and
+  /// of the first Llama 3 do not write tools.
   void refuse_tools(const conversation& chat) const {
     bool any = chat.tools && !chat.tools->empty();
     for (const chat_message& m : chat.messages) any = any || !m.calls.empty();
@@ -374,7 +387,8 @@ private:
     }
   }
 
-  /// The last turn of a user that is not the result of a tool; without one the last message.
+  /// Returns the index of the user's last turn that is not the result of a tool, or of the last
+  /// message where there is no such turn.
   static std::size_t last_query(const std::vector<chat_message>& messages) {
     for (std::size_t i = messages.size(); i-- > 0;) {
       const std::string_view words = messages[i].content;
@@ -385,8 +399,8 @@ private:
     return messages.size() - 1;
   }
 
-  /// The words of message i: thoughts stay where they answer the last query, and in the last turn
-  /// there is always a place for them.
+  /// Returns what Qwen3 writes for message i, an assistant's. Reasoning is written in turns behind
+  /// the last query only; the last turn has the tags of reasoning even where there is none.
   std::string qwen3_answer(const std::vector<chat_message>& messages, std::size_t i,
                            std::size_t query) const {
     const chat_message& m = messages[i];
@@ -451,10 +465,11 @@ struct known_template {
   std::string_view default_system;
 };
 
-/// Published texts.
+// Each row is a template as published: the checksum of its program, its style, and what its system
+// says where a conversation has no system's turn.
 inline constexpr std::array<known_template, 15> known_templates{{
     {0x1cdd4672d9b32048u, chat_style::chatml, ""},
-    {0x0983223554d41f62u, chat_style::chatml, ""}, // with a default for add_generation_prompt
+    {0x0983223554d41f62u, chat_style::chatml, ""}, // its add_generation_prompt has a default
     {0x8c16abf2649ef6c3u, chat_style::chatml, "You are a helpful assistant"},  // Qwen1.5
     {0x36825a590e095d4eu, chat_style::chatml, "You are a helpful assistant."}, // Qwen2
     {0x6393514f05dd622eu, chat_style::chatml,
@@ -555,16 +570,18 @@ inline chat_template chat_template::with_begin(chat_template t, const std::files
   return t;
 }
 
-/// On which tokens the loss is taken.
+/// trained_on says which tokens count in the loss: those of the assistant's turns, or all tokens.
 enum class trained_on { assistant, all };
 
-/// What makes ids of a text, added tokens recognised.
+/// text_encoder is a function that turns a text into token ids, and knows special tokens in it.
 using text_encoder = std::function<std::vector<std::int32_t>(std::string_view)>;
 
-/// The ids of the whole text and which of them are learned. Turns are encoded one by one: special
-/// tokens stand at their edges, which no other token crosses. A turn whose words begin with what
-/// the vocabulary has as one token with the end of the header, such as a line end, is not learned:
-/// no prompt ends with that token, so that the model is never asked to go on from there.
+/// Returns the token ids of a whole conversation, and which of them are learned.
+///
+/// Each turn is encoded alone. Special tokens stand at a turn's edges, and no other token crosses
+/// them, so the ids are those of the text encoded at once. A turn may begin with a character, such
+/// as a line end, that is one token with the end of its header. Such a turn is not learned, because
+/// no prompt ends with that token: the model is never asked to go on from there.
 inline chat_tokens encode_chat(const rendered_chat& chat, const text_encoder& encode,
                                trained_on trained = trained_on::assistant) {
   chat_tokens out;

@@ -1,4 +1,5 @@
-// A folder names tokens for tasks, such as one to end documents.
+// The tokenizer_config.json of a model folder says which token has which use, such as the token
+// that ends a document.
 #pragma once
 
 #include <megacpp/chat/chat_template.hpp>
@@ -11,7 +12,8 @@
 
 namespace mc::detail {
 
-/// The token of a name in the tokenizer_config.json of a folder; "" for none.
+/// Returns the token that a folder's tokenizer_config.json has in the field `name`, such as
+/// "eos_token"; "" where the file or the field is missing.
 inline std::string configured_token(const std::filesystem::path& folder, std::string_view name) {
   const std::filesystem::path path = folder / "tokenizer_config.json";
   std::error_code ignored;

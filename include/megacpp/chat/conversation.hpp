@@ -1,11 +1,12 @@
-// Conversations as people have them, one JSON object a line:
+// A file of conversations has one conversation a line, as a JSON object in one of these spellings:
 //
 //   {"messages": [{"role": ..., "content": ...}, ...]}          OpenAI, Hugging Face
 //   {"prompt": ..., "completion": ...}                          strings, or lists of messages
-//   {"conversations": [{"from": ..., "value": ...}, ...]}       ShareGPT, in lists of either name
-//   {"ids": [...], "mask": [...]}                               tokens already, 1 where trained on
+//   {"conversations": [{"from": ..., "value": ...}, ...]}       ShareGPT
+//   {"ids": [...], "mask": [...]}                               token ids, 1 where trained on
 //
-// with "tools": [...] beside any of the first three (docs/chat.md).
+// A line of the first three spellings may have "tools": [...], too (docs/chat.md). Messages may be
+// {"role", "content"} or {"from", "value"} in each of the lists.
 #pragma once
 
 #include <megacpp/chat/foreign_fields.hpp>
@@ -39,36 +40,39 @@ inline std::string_view name_of(chat_role role) {
   return names[static_cast<std::size_t>(role)];
 }
 
-/// What an assistant asks to be run.
+/// tool_call is a function that an assistant asks to be called, such as a search, and its
+/// arguments.
 struct tool_call {
   std::string name;
-  ordered_json arguments; ///< an object, or a string that is printed as it is
+  ordered_json arguments; ///< The arguments: an object, or a string that is written as it is.
 };
 
 struct chat_message {
   chat_role role = chat_role::user;
-  std::string content;                  ///< empty only beside calls, and of tools
-  std::optional<std::string> reasoning; ///< what the assistant thought, apart from its words
-  std::vector<tool_call> calls;
-  bool trained = true; ///< of an assistant: its words count in the loss
+  std::string content; ///< The text; empty only beside calls, or as the result of a tool.
+  std::optional<std::string> reasoning; ///< The assistant's thoughts, where they stand apart.
+  std::vector<tool_call> calls;         ///< The calls of tools that the assistant asks for.
+  bool trained = true;                  ///< An assistant's message counts in the loss.
 };
 
 struct conversation {
   std::vector<chat_message> messages;
-  std::optional<std::vector<ordered_json>> tools; ///< each an object
-  std::string place;                              ///< for messages: the file and the line
+  std::optional<std::vector<ordered_json>> tools; ///< The tools, each described by an object.
+  std::string place; ///< The file and the line of the conversation, for messages of errors.
 };
 
-/// A conversation as tokens.
+/// chat_tokens is a conversation as token ids, with a mask of those that are learned.
 struct chat_tokens {
   std::vector<std::int32_t> ids;
-  std::vector<std::uint8_t> mask; ///< 1: this token is learned
-  std::int64_t merged_turns = 0;  ///< not learned: their first word is one token with the header
+  std::vector<std::uint8_t> mask; ///< The mask has 1 for a token that is learned, else 0.
+  /// merged_turns counts turns that are not learned, because their first characters are one token
+  /// with the end of the header.
+  std::int64_t merged_turns = 0;
 };
 
 namespace detail {
 
-/// Reads what stands on one line; `place` names file and line.
+/// Reads the conversation of one line. `place` names the file and the line in messages of errors.
 class conversation_reader {
 public:
   explicit conversation_reader(std::string_view place) : place_(place) {}
@@ -102,13 +106,13 @@ private:
   error fault(std::string_view sentence) const {
     return error(exit_code::data, fmt::format("{} {}", place_, sentence));
   }
-  /// About the message that is read now, counted from 1 over the whole line.
+  /// Returns an error about the message that is being read. Messages of a line count from 1.
   error message_fault(std::string_view sentence) const {
     return error(exit_code::data,
                  fmt::format("{}, message {}: {}", place_, read_.messages.size() + 1, sentence));
   }
 
-  /// Throws for a field that others honour, unless it is empty.
+  /// Throws for a field that other programs read and this one does not, unless the field is empty.
   template <class Fields, class Fault>
   static void refuse_fields(const ordered_json& object, const Fields& fields, Fault fault) {
     if (const foreign_field* const f = foreign_field_in(object, fields))
@@ -138,7 +142,8 @@ private:
     for (const ordered_json& message : list.items) read_message(message);
   }
 
-  /// Strings are a user's turn and the answer to it; of lists the completion alone is trained on.
+  /// Reads a prompt and its completion. Two strings are a turn of the user and one of the
+  /// assistant. In two lists of messages, the messages of the completion alone are trained on.
   void read_pair(const ordered_json* prompt, const ordered_json* completion) {
     if (!prompt || !completion)
       throw fault("has only one of \"prompt\" and \"completion\"; give both");
@@ -179,12 +184,13 @@ private:
     return std::nullopt;
   }
 
-  /// A turn in both spellings must say one thing: others read the one or the other.
+  /// Throws where a message has both spellings, {"role", "content"} and {"from", "value"}, and they
+  /// differ: other programs read the one or the other.
   void require_one_spelling(const ordered_json& message, chat_role role) const {
     const ordered_json* const from = message.find("from");
     if (!from || !from->is_string() || !message.find("role")) return;
     const std::optional<chat_role> other = role_of(from->text, true);
-    if (!other) return; // somebody's name, say
+    if (!other) return; // "from" is no role, but may be somebody's name.
     const ordered_json* const content = message.find("content");
     const ordered_json* const value = message.find("value");
     const bool same = !value || (content && value->is_string() && value->text == content->text);
@@ -246,8 +252,8 @@ private:
     read.reasoning = reasoning->text;
   }
 
-  /// Whether the turn is learned, by the names that OpenAI, ms-swift, LLaMA-Factory, axolotl and
-  /// verl have for it.
+  /// Reads the field that says whether a turn is learned. OpenAI, ms-swift, LLaMA-Factory, axolotl
+  /// and verl each have a name of their own for it.
   void read_weight(const ordered_json& message, chat_message& read) {
     std::string_view said_by;
     for (const std::string_view name : {"weight", "loss", "train", "training", "trainable"}) {
@@ -286,7 +292,7 @@ private:
     for (const ordered_json& call : calls->items) read_call(call, read);
   }
 
-  /// OpenAI's form of a call before there were several in a turn.
+  /// Reads "function_call", OpenAI's older field, which holds the one call of a turn.
   void read_old_call(const ordered_json& message, const ordered_json& call, chat_message& read) {
     if (read.role != chat_role::assistant)
       throw message_fault("has a \"function_call\", which only an assistant has; leave it out");
@@ -310,7 +316,7 @@ private:
     read.calls.push_back({name->text, *arguments});
   }
 
-  /// ShareGPT's turn of a call: its text is the call, or a list of them.
+  /// Reads a turn of ShareGPT whose text is a call of a tool, or a list of calls, as JSON.
   void read_function_call(chat_message& read) {
     const std::string where =
         fmt::format("{}, message {}: its \"value\"", place_, read_.messages.size() + 1);
@@ -320,7 +326,7 @@ private:
     for (const ordered_json& call : calls.items) read_call(call, read);
   }
 
-  /// A list of objects, or a string that holds one.
+  /// Reads "tools", which is a list of objects, or a string that holds such a list as JSON.
   void read_tools(const ordered_json& line) {
     const ordered_json* const given = line.find("tools");
     if (!given || (given->is_string() && given->text.empty())) return;
@@ -361,7 +367,7 @@ private:
 
   std::string place_;
   conversation read_;
-  bool has_system_ = false; ///< beside the messages
+  bool has_system_ = false; ///< The line has a "system" or a "system_prompt" beside its messages.
 };
 
 inline chat_tokens read_chat_tokens(const nlohmann::json& line, std::string_view place) {
@@ -407,19 +413,20 @@ inline chat_tokens read_chat_tokens(const nlohmann::json& line, std::string_view
 
 } // namespace detail
 
-/// The line that holds these tokens.
+/// Returns the line of a file of conversations that holds these tokens as {"ids", "mask"}.
 inline std::string line_of(const chat_tokens& tokens) {
   return fmt::format("{{\"ids\": [{}], \"mask\": [{}]}}\n", fmt::join(tokens.ids, ", "),
                      fmt::join(tokens.mask, ", "));
 }
 
-/// What stands on one line of a file of conversations. Throws mc::error(exit_code::data) that names
-/// the file, the line and the message.
+/// Reads one line of a file of conversations. Throws mc::error(exit_code::data) that names the
+/// file, the line and the message.
 inline std::variant<conversation, chat_tokens> parse_conversation(std::string_view line,
                                                                   std::string_view file,
                                                                   std::int64_t number) {
   const std::string place = fmt::format("{}: line {}", file, number);
-  if (line.find("\"ids\"") != std::string_view::npos) { // in a compact form: there may be millions
+  if (line.find("\"ids\"") != std::string_view::npos) {
+    // A line may have millions of ids. nlohmann::json needs less memory for them than ordered_json.
     const nlohmann::json value = parse_json(line, place, exit_code::data);
     if (value.is_object() && value.contains("ids") && !value["ids"].is_null())
       return detail::read_chat_tokens(value, place);

@@ -1,4 +1,4 @@
-// A file of conversations, read into tokens.
+// This header reads files of conversations and turns each conversation into token ids.
 #pragma once
 
 #include <megacpp/chat/chat_template.hpp>
@@ -23,8 +23,8 @@
 
 namespace mc {
 
-/// An encoder for one thread. The tokenizer must outlive it. What a file puts around every text is
-/// left to the template.
+/// Returns an encoder for one thread, which the tokenizer must outlive. The encoder does not add
+/// the ids that the tokenizer's file puts around every text, because the chat template writes them.
 inline text_encoder encoder_of(const tokenizer& words) {
   return [encoder = std::make_shared<token_encoder>(words)](std::string_view text) {
     std::vector<std::int32_t> ids;
@@ -33,16 +33,18 @@ inline text_encoder encoder_of(const tokenizer& words) {
   };
 }
 
-/// How lines become tokens.
+/// conversation_form has what a reader needs to turn lines of conversations into token ids.
 struct conversation_form {
   std::int64_t vocabulary = 0;
-  /// Without a template and a tokenizer only lines of {"ids", "mask"} are read.
+  /// `style` is the chat template. Without a template and a tokenizer, a reader accepts only lines
+  /// of {"ids", "mask"}.
   std::optional<chat_template> style = {};
-  std::optional<error> no_style = {}; ///< why there is no template, where a folder should have one
-  const tokenizer* words = nullptr;   ///< must outlive what uses it
+  std::optional<error> no_style = {}; ///< The reason why the folder's template cannot be used.
+  const tokenizer* words = nullptr;   ///< The tokenizer, which must outlive every reader.
   trained_on trained = trained_on::assistant;
 
-  /// By the template of a folder. One that is missing or not known is told where a line needs it.
+  /// Takes the template of a folder. Where the template is missing or not known, the error is kept,
+  /// and thrown by the first line that needs a template.
   void take_template(const std::string& folder) {
     try {
       style = chat_template::of_folder(folder);
@@ -52,11 +54,11 @@ struct conversation_form {
   }
 };
 
-/// Makes tokens of lines, on one thread.
+/// conversation_encoder turns lines of a file of conversations into token ids, on one thread.
 class conversation_encoder {
 public:
-  /// Throws mc::error(exit_code::model) where the token that ends a turn of the template is none of
-  /// the vocabulary: the model would not know what it is to learn.
+  /// Throws mc::error(exit_code::model) where the vocabulary has no single token for the text that
+  /// ends the template's turns: the template and the tokenizer do not belong together.
   explicit conversation_encoder(conversation_form form) : form_(std::move(form)) {
     if (!form_.style) return;
     encode_ = encoder_of(*form_.words);
@@ -67,7 +69,8 @@ public:
                               "tokenizer; give the folder whose template and tokenizer belong "
                               "together",
                               form_.style->name(), end));
-    // Turns are encoded one by one: what stands between two of them must not depend on that.
+    // Each turn is encoded alone. The text between two turns must have the same ids so as it has
+    // when both turns are encoded at once.
     const auto [between, start] = form_.style->before_turn();
     const auto encode_both = [this](const std::string& a, const std::string& b) {
       std::vector<std::int32_t> ids = encode_(a);
@@ -88,7 +91,8 @@ public:
                       form_.words->file(), end));
   }
 
-  /// Throws mc::error(exit_code::data) naming file and line.
+  /// Returns the token ids of a line. Throws mc::error(exit_code::data) that names the file and the
+  /// line.
   chat_tokens operator()(std::string_view line, std::string_view file, std::int64_t number) const {
     std::variant<conversation, chat_tokens> read = parse_conversation(line, file, number);
     const auto fault = [&](const std::string& sentence) {
@@ -117,9 +121,9 @@ private:
   text_encoder encode_;
 };
 
-/// Reads the conversations of files, or of the standard input where there is none, on `threads`
-/// threads, and hands them to `to(tokens)` in order. Blank lines are passed over. Throws
-/// mc::error(exit_code::data) for the first line that is refused.
+/// Reads the conversations of files on `threads` threads, and calls to(tokens) for each of them in
+/// order. Without a path it reads the standard input. Blank lines are skipped. Throws
+/// mc::error(exit_code::data) for the first line that is wrong.
 template <class To> void read_conversations(const std::vector<std::string>& paths,
                                             const conversation_form& form, int threads,
                                             const To& to) {
@@ -146,7 +150,8 @@ template <class To> void read_conversations(const std::vector<std::string>& path
       });
 }
 
-/// The same, kept.
+/// Returns all conversations of files as token ids. Throws mc::error(exit_code::data) for the first
+/// line that is wrong, and where the files have no conversation.
 inline std::shared_ptr<const conversation_store> conversations_of(
     const std::vector<std::string>& paths, const conversation_form& form, int threads) {
   const auto store = std::make_shared<conversation_store>();

@@ -1,5 +1,5 @@
-// Fields of conversations that other programs honour and megacpp does not: a file that has them
-// means something by them, so they are refused, and not passed over.
+// These tables list fields of conversations that other programs read and megacpp does not. Whoever
+// wrote such a field meant something by it, so a file that has one is refused.
 #pragma once
 
 #include <megacpp/io/ordered_json.hpp>
@@ -11,7 +11,7 @@
 namespace mc::detail {
 
 struct foreign_field {
-  std::string_view name, advice; ///< what to do instead
+  std::string_view name, advice; ///< The field's name, and what its user does instead here.
 };
 
 inline constexpr std::string_view of_weights =
@@ -53,7 +53,8 @@ inline constexpr std::array<foreign_field, 13> foreign_to_turns{
      {"audio", of_media},
      {"audios", of_media}}};
 
-/// The first of these fields that an object has; null for none. An empty one says nothing.
+/// Returns the first of `fields` that an object has, or null. A field that is there but empty does
+/// not count.
 template <std::size_t N>
 const foreign_field* foreign_field_in(const ordered_json& object,
                                       const std::array<foreign_field, N>& fields) {

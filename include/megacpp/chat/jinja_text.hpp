@@ -1,4 +1,5 @@
-// The text of a Jinja template in one spelling, by which those that render alike are known alike.
+// Jinja programs that differ in blanks or comments alone write the same conversations. This header
+// brings a program into one spelling, so that such programs have the same checksum.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +13,8 @@ namespace mc {
 
 namespace detail {
 
-/// Reads a template as Jinja's lexer does with trim_blocks and lstrip_blocks, which transformers
-/// sets: what stands between tags is what the text of a conversation gets.
+/// jinja_reader reads a template as Jinja's lexer does with trim_blocks and lstrip_blocks, the
+/// settings of transformers. It keeps the text between tags that rendering would write.
 class jinja_reader {
 public:
   explicit jinja_reader(std::string_view source) {
@@ -53,7 +54,8 @@ private:
   }
   char ahead(std::size_t n) const { return at_ + n < text_.size() ? text_[at_ + n] : '\0'; }
 
-  /// White space beyond ASCII, which signs of tags strip, too: no published template has any.
+  /// Returns whether the template has white space beyond ASCII. Jinja strips that, too; this reader
+  /// refuses it instead, since no published template has any.
   bool has_other_blanks() const {
     const auto byte = [this](std::size_t i) {
       return i < text_.size() ? static_cast<unsigned char>(text_[i]) : 0u;
@@ -74,8 +76,8 @@ private:
     return text_.size();
   }
 
-  /// Takes the text before a tag, less what the tag strips of it, and goes on behind the tag's
-  /// sign.
+  /// Writes the text before the tag that starts at `begin`, without the blanks that the tag strips,
+  /// and moves behind the tag's sign, '-' or '+'.
   void say_between(std::size_t begin, char kind) {
     std::string_view data = std::string_view(text_).substr(at_, begin - at_);
     at_ = begin + 2;
@@ -92,7 +94,8 @@ private:
     out_ += data;
   }
 
-  /// Goes behind the `length` bytes that end a tag, and what the end strips.
+  /// Moves behind the `length` bytes that end a tag. With `all`, it moves behind the blanks that
+  /// follow, too; with `line_end`, behind one line end.
   void pass_end(std::size_t length, bool all, bool line_end) {
     at_ += length;
     if (all)
@@ -110,12 +113,12 @@ private:
     return true;
   }
 
-  /// Writes the words of a tag with one blank between them.
+  /// Writes a tag with one blank before each name, number, string and sign in it.
   bool read_tag(char kind) {
     (out_ += '{') += kind;
     const std::string_view end = kind == '{' ? "}}" : "%}";
     std::size_t words = 0;
-    std::string open; // brackets
+    std::string open; // The brackets that are open here.
     for (; at_ < text_.size(); ++words) {
       while (at_ < text_.size() && is_blank(text_[at_])) ++at_;
       if (open.empty()) {
@@ -132,7 +135,7 @@ private:
       const std::string word = text_.substr(begin, at_ - begin);
       if (words == 0 && word == "raw") return false;
       out_ += ' ';
-      for (const char c : word) c == '\n' ? out_ += "\\n" : out_ += c; // of a string
+      for (const char c : word) c == '\n' ? out_ += "\\n" : out_ += c; // Strings have line ends.
     }
     return false;
   }
@@ -149,7 +152,7 @@ private:
         ++at_;
       return true;
     }
-    if (c <= ' ' || c > '~') return false; // the end, or beyond ASCII
+    if (c <= ' ' || c > '~') return false; // The template ends here, or is not ASCII.
     constexpr std::string_view opens = "([{", closes = ")]}";
     if (opens.find(c) != std::string_view::npos) open += c;
     if (const std::size_t closed = closes.find(c); closed != std::string_view::npos) {
@@ -171,15 +174,15 @@ private:
 
   std::string text_, out_;
   std::size_t at_ = 0;
-  bool line_starts_ = true; ///< what was passed last ends a line, or nothing was
+  bool line_starts_ = true; ///< A line starts at the position of the reader.
 };
 
 } // namespace detail
 
-/// A template without what never reaches a text: kinds of line ends, blanks within tags and those
-/// that tags strip, comments, and whether a line end in a string is written as such or as \n. Two
-/// templates with the same are the same program. Nothing for what is none, or has {% raw %} or
-/// white space beyond ASCII.
+/// Returns a Jinja template in one spelling: with \n as line end, one blank between the words of a
+/// tag, no comments, no blanks that tags strip, and line ends in strings as \n. Templates with one
+/// result are the same program. Returns nothing where the text is no template, has {% raw %}, or
+/// has white space beyond ASCII.
 inline std::optional<std::string> canonical_jinja(std::string_view source) {
   return detail::jinja_reader(source).read();
 }

@@ -1,4 +1,5 @@
-// Conversations of many lengths in sequences of one: several a sequence, each attending to itself.
+// Conversations have many lengths, and sequences have one. This header packs several conversations
+// into a sequence; attention stays within each conversation.
 #pragma once
 
 #include <megacpp/chat/conversation.hpp>
@@ -26,7 +27,7 @@
 
 namespace mc {
 
-/// Many conversations as tokens, four bytes each.
+/// conversation_store holds many conversations as token ids, in four bytes a token.
 class conversation_store {
 public:
   void add(const chat_tokens& tokens) {
@@ -39,19 +40,19 @@ public:
 
   std::int64_t size() const { return static_cast<std::int64_t>(ends_.size()); }
   std::int64_t tokens() const { return static_cast<std::int64_t>(words_.size()); }
-  /// Of some conversations; see chat_tokens.
+  /// Returns chat_tokens::merged_turns, added up over the conversations of a range.
   std::int64_t merged_turns(token_range some) const {
     return std::ranges::lower_bound(merged_, some.end) -
            std::ranges::lower_bound(merged_, some.begin);
   }
-  /// Tokens of conversation i, each with the bit `learned` where it is.
+  /// Returns the token ids of conversation i. An id that is learned has the bit `learned`, too.
   std::span<const std::uint32_t> operator[](std::int64_t i) const {
     const auto at = static_cast<std::size_t>(i);
     const std::size_t begin = at == 0 ? 0 : ends_[at - 1];
     return std::span(words_).subspan(begin, ends_[at] - begin);
   }
 
-  /// XXH64 of all tokens, with what is learned, and where conversations end.
+  /// Returns a checksum, XXH64, of all tokens, their bits `learned`, and the conversations' ends.
   std::uint64_t hash() const {
     xxh64 h;
     h.add(std::as_bytes(std::span(words_)));
@@ -64,19 +65,20 @@ public:
 private:
   std::vector<std::uint32_t> words_;
   std::vector<std::size_t> ends_;
-  std::vector<std::int64_t> merged_; ///< the conversation of each merged turn, rising
+  std::vector<std::int64_t> merged_; ///< The conversation of each merged turn, in rising order.
 };
 
-/// First fit: each length goes to the lowest row that has room for it, or to another row behind
-/// them. O(log n) a length, by a tree over the room of rows, of which each node has the largest.
+/// first_fit packs lengths into rows: each length goes to the first row that has room for it, and a
+/// row is added where none has. A length takes O(log n): a binary tree over the rows has in each
+/// node the most room of a row below the node.
 class first_fit {
 public:
-  /// For at most n lengths, each from 1 to `room`.
+  /// Prepares for at most n lengths, each from 1 to `room`, which is the length of an empty row.
   first_fit(std::int64_t n, std::int64_t room)
       : leaves_(std::bit_ceil(static_cast<std::size_t>(std::max<std::int64_t>(n, 1)))),
         most_(2 * leaves_, room) {}
 
-  /// The row of the next length.
+  /// Returns the row that a length goes to, and takes that much room from the row.
   std::int64_t place(std::int64_t length) {
     std::size_t node = 1;
     while (node < leaves_) node = most_[2 * node] >= length ? 2 * node : 2 * node + 1;
@@ -90,26 +92,26 @@ public:
 
 private:
   std::size_t leaves_;
-  std::vector<std::int64_t> most_; // heap order: node k has children 2k and 2k + 1
+  std::vector<std::int64_t> most_; ///< The most room below node k, whose children are 2k, 2k + 1.
   std::int64_t rows_ = 0;
 };
 
-/// What packing did with the conversations.
+/// packing_counts says how many conversations were packed, cut and left out.
 struct packing_counts {
-  std::int64_t conversations = 0;    ///< that were given
-  std::int64_t packed = 0;           ///< that are trained on
-  std::int64_t nothing_to_learn = 0; ///< left out: no label within the sequence is learned
-  std::int64_t truncated = 0;        ///< longer than the sequence; their ends are cut off
-  std::int64_t merged_turns = 0;     ///< not learned: see chat_tokens
-  std::int64_t tokens_cut = 0;       ///< of these, behind the sequence
-  std::int64_t rows = 0;             ///< sequences of an epoch
-  std::int64_t tokens = 0;           ///< of an epoch, without padding
-  std::int64_t labels = 0;           ///< of an epoch, counted in the loss
+  std::int64_t conversations = 0;    ///< All conversations that were given.
+  std::int64_t packed = 0;           ///< Conversations that are trained on.
+  std::int64_t nothing_to_learn = 0; ///< Conversations left out, as no label of them is learned.
+  std::int64_t truncated = 0;    ///< Conversations longer than a sequence, which lose their ends.
+  std::int64_t merged_turns = 0; ///< Turns that are not learned; see chat_tokens.
+  std::int64_t tokens_cut = 0;   ///< Tokens of the ends that are cut off.
+  std::int64_t rows = 0;         ///< Sequences of an epoch.
+  std::int64_t tokens = 0;       ///< Tokens of an epoch, without padding.
+  std::int64_t labels = 0;       ///< Labels of an epoch that count in the loss.
 
   bool operator==(const packing_counts&) const = default;
 };
 
-/// One sentence for people.
+/// Returns a sentence that tells people how many conversations were packed, cut and left out.
 inline std::string sentence_of(const packing_counts& n, std::int64_t sequence) {
   std::string text = fmt::format(
       "{} of {} conversations are packed into {} sequences of {}: {} tokens, {:.1f} % of the room, "
@@ -129,20 +131,22 @@ inline std::string sentence_of(const packing_counts& n, std::int64_t sequence) {
   return text;
 }
 
-/// A range of conversations packed into sequences of S tokens.
+/// packed_conversations is a range of conversations, packed into sequences of S tokens.
 ///
-/// A conversation is a document: attention stays within it, its positions begin at 0, and the label
-/// of a token is the one behind it where that is learned; the last token has none. One with more
-/// than S tokens is cut to its first S; one that has no learned label then is left out. The longest
-/// go first, of equal ones the earlier, each to the first sequence with room for it (first fit
-/// decreasing), and stand there in this order. What remains of a sequence is a document of its own,
-/// of the padding token, without labels.
+/// A conversation is a document: attention stays within it, and its positions begin at 0. The label
+/// of a token is the next token, if that is learned; the last token has no label. A conversation
+/// with more than S tokens is cut to its first S. A conversation without a learned label in these
+/// is left out. Long conversations are packed before short ones, and equally long ones in their
+/// order; each goes to the first sequence with room for it (first fit decreasing). The rest of a
+/// sequence is padding: a document of its own, without labels.
 ///
-/// An epoch has every sequence once, in an order drawn for the epoch from the seed; without a seed
-/// in the order of packing. Sample i is a pure function of the conversations, S, the seed and i.
+/// An epoch has every sequence once. With a seed, each epoch has an order of its own, drawn from
+/// the seed; without one, sequences come in the order of packing. Sample i is a pure function of
+/// the conversations, S, the seed and i.
 class packed_conversations final : public sample_set {
 public:
-  /// `epochs` 0: without end. Throws mc::error(exit_code::data) where nothing is left to train on.
+  /// Packs the conversations of the range `part`. `epochs` 0 means epochs without end. Throws
+  /// mc::error(exit_code::data) where no conversation is left to train on.
   packed_conversations(std::string name, std::shared_ptr<const conversation_store> conversations,
                        token_range part, std::int64_t sequence, std::optional<std::uint64_t> seed,
                        std::int64_t epochs = 0, std::int32_t padding = 0)
@@ -163,8 +167,7 @@ public:
 
   std::int64_t per_epoch() const { return counts_.rows; }
   const packing_counts& counts() const { return counts_; }
-  /// The conversations of a sequence of the packing, in the order in which they stand there, by
-  /// their numbers within the range.
+  /// Returns which conversations sequence r has, in their order there, as numbers within the range.
   std::span<const std::int32_t> row(std::int64_t r) const {
     const auto at = static_cast<std::size_t>(r);
     return std::span(members_).subspan(row_begins_[at], row_begins_[at + 1] - row_begins_[at]);
@@ -174,7 +177,7 @@ public:
     constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
     return epochs_ == 0 || epochs_ > most / counts_.rows ? most : epochs_ * counts_.rows;
   }
-  /// A sample behind the last one is padding alone.
+  /// Writes a sample to `out`. A sample behind the last one has padding alone.
   void fill(std::int64_t sample, const sample_row& out) const override {
     std::size_t at = 0;
     std::int32_t document = 0;
@@ -191,7 +194,8 @@ public:
   const std::string& name() const override { return name_; }
 
 private:
-  static constexpr std::uint64_t stream = 0x636f6e76657273u; // keeps the order apart from others
+  /// `stream` keeps this order apart from other random numbers of the same seed.
+  static constexpr std::uint64_t stream = 0x636f6e76657273u;
 
   std::span<const std::uint32_t> conversation(std::int64_t i) const {
     return (*conversations_)[part_.begin + i];
@@ -206,7 +210,7 @@ private:
     return permutation(counts_.rows, random_key(*key_, static_cast<std::uint64_t>(epoch)))(within);
   }
 
-  /// The conversations that are packed, the longest first; counts all of them.
+  /// Returns the conversations that are to be packed, the longest first, and fills counts_.
   std::vector<std::int32_t> longest_first() {
     counts_.conversations = part_.size();
     counts_.merged_turns = conversations_->merged_turns(part_);
@@ -274,13 +278,13 @@ private:
 
   std::string name_;
   std::shared_ptr<const conversation_store> conversations_;
-  token_range part_; ///< of their numbers
+  token_range part_; ///< The range of conversations that is packed, by number.
   std::int64_t sequence_, epochs_;
   std::int32_t padding_;
   std::optional<std::uint64_t> key_;
   packing_counts counts_;
-  std::vector<std::size_t> row_begins_; // of rows in members_, and the end
-  std::vector<std::int32_t> members_;   // conversations, row by row
+  std::vector<std::size_t> row_begins_; ///< The begin of each row in members_, and the end.
+  std::vector<std::int32_t> members_;   ///< The conversations of all rows, row by row.
 };
 
 } // namespace mc

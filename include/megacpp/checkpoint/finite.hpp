@@ -1,4 +1,4 @@
-// The first of many numbers that is infinite or not a number.
+// These functions find the first number of an array that is infinite or not a number (NaN).
 #pragma once
 
 #include <megacpp/checkpoint/storage_type.hpp>
@@ -15,8 +15,8 @@ namespace mc {
 
 namespace detail {
 
-/// Elements as words of their size. All bits of the exponent are set in infinities and in what is
-/// not a number, and in nothing else.
+/// Returns the first element that is infinite or NaN: one whose exponent has all bits set. Elements
+/// are read as integers of their size; `exponent` is the mask of the exponent's bits.
 template <class Word>
 std::optional<std::int64_t> first_with_exponent(std::span<const std::byte> bytes, Word exponent) {
   constexpr std::size_t block = 1024;
@@ -39,8 +39,8 @@ std::optional<std::int64_t> first_with_exponent(std::span<const std::byte> bytes
 
 } // namespace detail
 
-/// The first of some elements, of any alignment, that is infinite or not a number. Types other than
-/// F64, F32, BF16 and F16 have no such elements here.
+/// Returns the index of the first element that is infinite or NaN, or nothing. `bytes` may have any
+/// alignment. Types other than F64, F32, BF16 and F16 are taken to have no such elements.
 inline std::optional<std::int64_t> first_nonfinite(std::span<const std::byte> bytes,
                                                    storage_type type) {
   switch (type) {
@@ -53,10 +53,11 @@ inline std::optional<std::int64_t> first_nonfinite(std::span<const std::byte> by
   }
 }
 
-/// The same by all threads.
+/// Returns what first_nonfinite returns; all threads search.
 inline std::optional<std::int64_t> first_nonfinite_in_parallel(std::span<const std::byte> bytes,
                                                                storage_type type) {
-  constexpr std::size_t piece = std::size_t{1} << 20; // a multiple of every element's size
+  // One thread searches 1 MiB at a time, which is a multiple of every element's size.
+  constexpr std::size_t piece = std::size_t{1} << 20;
   const auto n = static_cast<std::int64_t>((bytes.size() + piece - 1) / piece);
   std::atomic<std::int64_t> wrong{n};
   const auto in_piece = [&](std::int64_t i) {

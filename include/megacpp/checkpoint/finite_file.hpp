@@ -1,5 +1,5 @@
-// Files of tensors that are finite: asked of whatever is saved, exported and loaded, so that a run
-// that diverged neither replaces a good state nor is taken for one.
+// Weights and states must be finite to be saved, exported or loaded. So a run that diverged does
+// not replace a good state, and nobody goes on from its weights.
 #pragma once
 
 #include <megacpp/checkpoint/finite.hpp>
@@ -10,8 +10,8 @@
 
 namespace mc {
 
-/// Throws mc::error of the file's class, naming tensor and element, unless a tensor of a file, or
-/// the part of it that lies in `part`, is finite.
+/// Throws mc::error of the file's class that names tensor and element where a tensor is not finite.
+/// `part` holds the bytes of the tensor that are checked: all of them, or a range.
 inline void require_finite(const safetensors_file& file, const tensor_view& t,
                            std::span<const std::byte> part) {
   file.check_unchanged();
@@ -30,15 +30,16 @@ inline void require_finite(const safetensors_file& file, const tensor_view& t,
                           "load an earlier state, or train anew with a lower learning rate",
                           file->path(), element, printable(t.name), value));
 }
-/// The same of all tensors of a file.
+/// Throws mc::error of the file's class that names tensor and element where a tensor of the file is
+/// not finite.
 inline void require_finite(const safetensors_file& file) {
   for (std::size_t i = 0; i < file->size(); ++i)
     require_finite(file, file.tensors()[i], file.tensors()[i].bytes);
 }
 
-/// Writes a file as safetensors_layout::write does, but for what is not finite: throws
-/// mc::error(exit_code::nonfinite) naming tensor and element before it passes any byte of the piece
-/// that holds it on. Pieces are whole elements.
+/// Writes a file as safetensors_layout::write does, with finite elements alone. `give` passes whole
+/// elements at a time. Throws mc::error(exit_code::nonfinite) that names tensor and element, before
+/// it writes any of the bytes that were passed with an infinite element or NaN.
 template <class Give>
 void write_finite(const safetensors_layout& layout, const byte_sink& out, Give&& give) {
   layout.write(out, [&](const tensor_spec& t, const byte_sink& data) {

@@ -1,4 +1,4 @@
-// What ranks write into one file, each what it answers for.
+// Ranks that write one file together first put each block of its bytes together.
 #pragma once
 
 #include <megacpp/comm/self.hpp>
@@ -9,8 +9,9 @@
 
 namespace mc {
 
-/// Puts a block of a file together, of which every rank has what is its own and zeros elsewhere:
-/// afterwards all have all of it. The same bits, for they are added as integers.
+/// Puts a block of a file together on all ranks. Before, each rank has its own bytes of the block
+/// and zeros elsewhere; afterwards every rank has the whole block. Bytes are added as integers, so
+/// that no bit changes.
 inline void join_block(communicator& hosts, std::vector<std::byte>& block) {
   if (ranks_of(hosts.ranks()) == 1 || block.empty()) return;
   constexpr std::size_t word = sizeof(std::int32_t);

@@ -1,5 +1,5 @@
-// Reading of safetensors files: u64 length N, N bytes of JSON, then the tensors' bytes without
-// gaps.
+// This header reads safetensors files. A file is a u64 N, then N bytes of JSON (the header), then
+// the tensors' bytes without gaps.
 #pragma once
 
 #include <megacpp/checkpoint/safetensors_header.hpp>
@@ -32,7 +32,8 @@ namespace mc {
 
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
 
-/// One tensor of a file. `bytes` may have any alignment.
+/// tensor_view is one tensor of a file, whose bytes it does not own. `bytes` may have any
+/// alignment.
 struct tensor_view {
   std::string_view name;
   storage_type type;
@@ -44,12 +45,13 @@ struct tensor_view {
   }
 };
 
-/// What a safetensors file says it holds, verified against the bytes it has: names unique, every
-/// tensor's extents times element size equal to its byte range, ranges that follow one another from
-/// the first data byte to the last of the file. Works on any bytes; they must outlive it.
+/// safetensors_view gives access to the tensors of a safetensors file in memory, whose bytes must
+/// outlive it. It verifies the header against the bytes: names are unique, a tensor's extents times
+/// its element size is the size of its range, and ranges follow one another from the first data
+/// byte to the last byte of the file.
 class safetensors_view {
 public:
-  /// Throws mc::error(code), naming `path`, the tensor and the fault.
+  /// Reads the header. Throws mc::error(code) that names `path`, the tensor and its fault.
   safetensors_view(std::span<const std::byte> file, std::string_view path,
                    exit_code code = exit_code::model)
       : path_(path), code_(code) {
@@ -66,7 +68,7 @@ public:
   }
 
   std::size_t size() const { return entries_.size(); }
-  /// Tensor i in the order of the file.
+  /// Returns tensor i, in the order of the file.
   tensor_view operator[](std::size_t i) const {
     const detail::tensor_entry& e = entries_[i];
     return {e.name, e.type, e.shape, data_.subspan(e.begin, e.end - e.begin)};
@@ -79,7 +81,7 @@ public:
     if (at == by_name_.end() || entries_[*at].name != name) return std::nullopt;
     return (*this)[*at];
   }
-  /// Throws mc::error if there is no such tensor.
+  /// Returns the tensor of a name. Throws mc::error(code()) where the file has none.
   tensor_view at(std::string_view name) const {
     if (const auto t = find(name)) return *t;
     throw error(code_,
@@ -88,7 +90,7 @@ public:
   const std::map<std::string, std::string, std::less<>>& metadata() const { return metadata_; }
   const std::string& path() const { return path_; }
   exit_code code() const { return code_; }
-  /// Bytes of all tensors.
+  /// Returns the bytes that all tensors take together.
   std::uint64_t data_size() const { return data_.size(); }
 
 private:
@@ -116,7 +118,7 @@ private:
     return file.subspan(8, n);
   }
 
-  /// Zip archives (torch.save) and bare pickles.
+  /// Returns whether the file is a zip archive, as torch.save writes, or a bare pickle.
   static bool is_pickle(std::span<const std::byte> file) {
     return std::memcmp(file.data(), "PK\3\4", 4) == 0 || file[0] == std::byte{0x80};
   }
@@ -167,13 +169,14 @@ private:
 
   std::string path_;
   exit_code code_;
-  std::vector<detail::tensor_entry> entries_; // in file order
-  std::vector<std::uint32_t> by_name_;
+  std::vector<detail::tensor_entry> entries_; ///< The tensors in the order of their bytes.
+  std::vector<std::uint32_t> by_name_;        ///< Indices into entries_, sorted by name.
   std::map<std::string, std::string, std::less<>> metadata_;
   std::span<const std::byte> data_;
 };
 
-/// A safetensors file, mapped: tensors are read from disk when their bytes are touched.
+/// safetensors_file is a safetensors file mapped into memory: a tensor is read from disk when its
+/// bytes are touched.
 class safetensors_file {
 public:
   explicit safetensors_file(mapped_file file)
@@ -183,11 +186,12 @@ public:
 
   const safetensors_view& tensors() const { return view_; }
   const safetensors_view* operator->() const { return &view_; }
-  /// Call before reading bytes long after opening: throws if the file was cut or grew meanwhile.
+  /// Throws if the file was cut or has grown since it was opened. Callers that read bytes long
+  /// after opening the file call this first.
   void check_unchanged() const { file_.check_unchanged(); }
 
 private:
-  mapped_file file_; // its address in memory survives a move, so view_ stays valid
+  mapped_file file_; ///< A move leaves the bytes where they are, so that view_ stays valid.
   safetensors_view view_;
 };
 
@@ -197,17 +201,17 @@ template <class Stored, class T> void widen(std::span<const std::byte> bytes, st
     Stored v;
     std::memcpy(&v, bytes.data() + i * sizeof(Stored), sizeof(Stored));
     if constexpr (std::is_same_v<Stored, std::uint16_t>)
-      out[i] = convert<T>(half_to_float(v)); // F16
+      out[i] = convert<T>(half_to_float(v)); // A std::uint16_t holds the bits of an F16.
     else if constexpr (std::is_integral_v<Stored>) out[i] = static_cast<T>(v);
     else out[i] = convert<T>(v);
   }
 }
 } // namespace detail
 
-/// Copies a tensor's elements into `out` (row-major, exactly as many), converting among F64, F32,
-/// BF16 and F16 for a floating T (rounding to nearest even), among I64, I32, I16, I8 and U8 for an
-/// integer T. Throws mc::error(code) naming the tensor if the count differs, the type cannot be
-/// converted, or an integer does not fit.
+/// Copies a tensor's elements into `out`, row-major, and converts them to T. A floating T takes
+/// F64, F32, BF16 and F16, rounded to nearest even; an integer T takes I64, I32, I16, I8 and U8.
+/// Throws mc::error(code) that names the tensor if `out` has another number of elements, the type
+/// cannot be converted, or an integer does not fit.
 template <class T>
 void read_values(const tensor_view& tensor, std::span<T> out, exit_code code = exit_code::model) {
   const auto refuse = [&](std::string_view why) {

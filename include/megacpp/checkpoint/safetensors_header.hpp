@@ -1,4 +1,5 @@
-// The header of safetensors files: JSON that names each tensor with its type, shape and place.
+// The header of a safetensors file is JSON that names each tensor with its type, shape and the
+// range of its bytes.
 #pragma once
 
 #include <megacpp/checkpoint/storage_type.hpp>
@@ -22,12 +23,12 @@
 
 namespace mc {
 
-inline constexpr std::uint64_t safetensors_header_limit =
-    100'000'000; // bytes, as the reference reader
+/// safetensors_header_limit is the most bytes of a header, as in the format's reference reader.
+inline constexpr std::uint64_t safetensors_header_limit = 100'000'000;
 inline constexpr std::size_t safetensors_tensor_limit = 1'000'000;
 inline constexpr std::size_t safetensors_rank_limit = 32;
 
-/// "[768, 2304]"
+/// Returns a shape as text, such as "[768, 2304]".
 inline std::string shape_text(std::span<const std::int64_t> shape) {
   std::string text;
   for (const std::int64_t n : shape) (text += text.empty() ? "[" : ", ") += std::to_string(n);
@@ -49,9 +50,9 @@ inline error safetensors_fault(std::string_view path, exit_code code, std::strin
       fmt::format("{} is not a valid safetensors file: {}; download or write it again", path, why));
 }
 
-/// Receives the header's JSON event by event, so that memory grows with what was read, never with
-/// what was declared. The header is an object of objects of lists: anything deeper or other is
-/// refused.
+/// header_reader receives the header's JSON event by event. Its memory grows with the bytes that
+/// were read, and never with a size that the file claims. The header is an object of objects of
+/// lists; a header of any other structure is refused.
 class header_reader final : public nlohmann::json_sax<nlohmann::json> {
 public:
   header_reader(std::string_view path, exit_code code) : path_(path), code_(code) {}
@@ -178,7 +179,7 @@ private:
   bool metadata_seen_ = false;
 };
 
-/// Bytes of a tensor; nothing if the count overflows or does not fill whole bytes.
+/// Returns the bytes of a tensor, or nothing if the count overflows or does not fill whole bytes.
 inline std::optional<std::uint64_t> byte_count(storage_type type,
                                                std::span<const std::int64_t> shape) {
   std::uint64_t n = bits_of(type);

@@ -1,4 +1,5 @@
-// Writing of safetensors files: names, types and shapes first, then the bytes as a stream.
+// This header writes safetensors files: first the names, types and shapes of all tensors, then the
+// tensors' bytes as a stream.
 #pragma once
 
 #include <megacpp/checkpoint/safetensors.hpp>
@@ -22,19 +23,20 @@
 
 namespace mc {
 
-/// What a tensor will be.
+/// tensor_spec names a tensor that is to be written, with its type and shape.
 struct tensor_spec {
   std::string name;
   storage_type type = storage_type::f32;
   std::vector<std::int64_t> shape;
 };
 
-/// The layout of a file to be written. Tensors are stored by descending type, then by name, as the
-/// reference writer does, so equal contents give equal bytes however they were declared.
+/// safetensors_layout is the header of a file that is to be written. Tensors are stored by
+/// descending type, then by name, as the format's reference writer does. So equal tensors give
+/// equal files, in whatever order they were given.
 class safetensors_layout {
 public:
-  /// `metadata` must have "format": "pt" for a file that transformers reads. Throws
-  /// mc::error(exit_code::internal) for a name given twice or a size that overflows.
+  /// Lays out a file of these tensors. transformers reads only files whose `metadata` has "format":
+  /// "pt". Throws mc::error(exit_code::internal) for a name given twice or a size that overflows.
   explicit safetensors_layout(std::vector<tensor_spec> tensors,
                               const std::map<std::string, std::string>& metadata = {{"format",
                                                                                      "pt"}})
@@ -60,7 +62,7 @@ public:
       const nlohmann::ordered_json entry{{"dtype", name_of(t.type)},
                                          {"shape", t.shape},
                                          {"data_offsets", {data_size_ - *bytes, data_size_}}};
-      // One object of all entries would look each name up in all before it.
+      // One nlohmann::json object of all tensors would search all earlier names for each new one.
       header_ +=
           (header_.size() > 1 ? "," : "") + nlohmann::json(t.name).dump() + ":" + entry.dump();
     }
@@ -72,16 +74,17 @@ public:
                               header_.size(), safetensors_header_limit));
   }
 
-  /// Bytes of the whole file.
+  /// Returns the bytes of the whole file.
   std::uint64_t file_size() const { return 8 + header_.size() + data_size_; }
-  /// Bytes of all tensors: `metadata.total_size` of a shard index.
+  /// Returns the bytes of all tensors, which a shard index has as `metadata.total_size`.
   std::uint64_t data_size() const { return data_size_; }
-  /// In the order in which write() asks for them.
+  /// Returns the tensors in the order in which write() asks for their bytes.
   std::span<const tensor_spec> tensors() const { return tensors_; }
 
-  /// Writes the file to `out`. `give(tensor, sink)` is called once for each tensor, in order, and
-  /// passes the tensor's bytes (little-endian, row-major) to the sink in any number of pieces.
-  /// Throws mc::error(exit_code::internal) if it passes another number of bytes than the shape has.
+  /// Writes the file to `out`. give(tensor, sink) is called once for each tensor, in order; it
+  /// passes the tensor's bytes (little-endian, row-major) to the sink in any number of calls.
+  /// Throws mc::error(exit_code::internal) if `give` passes another number of bytes than the shape
+  /// has.
   template <class Give> void write(const byte_sink& out, Give&& give) const {
     const std::uint64_t n = header_.size();
     out(std::as_bytes(std::span(&n, 1)));

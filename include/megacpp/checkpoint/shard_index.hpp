@@ -1,5 +1,5 @@
-// Models in several files: model-00001-of-00003.safetensors and so on, and the index
-// model.safetensors.index.json that says which tensor is where, as huggingface_hub writes them:
+// A large model is stored in several files (shards), such as model-00001-of-00003.safetensors. The
+// index model.safetensors.index.json says which tensor is in which file, as huggingface_hub has it:
 //   {"metadata": {"total_size": BYTES}, "weight_map": {TENSOR: FILE, ...}}
 #pragma once
 
@@ -22,12 +22,12 @@
 
 namespace mc {
 
-/// The file of every tensor, by the tensor's name.
+/// shard_map gives the file of every tensor, by the tensor's name.
 using shard_map = std::map<std::string, std::string, std::less<>>;
 
-/// The weight_map of an index. Throws mc::error of the file's class: no such object, empty, a value
-/// that is no plain file name ending in .safetensors. total_size is not read: published indexes are
-/// often wrong about it, and the files tell.
+/// Returns the weight_map of an index. Throws mc::error of the file's class where the index has no
+/// weight_map, an empty one, or one with a value that is no plain file name ending in .safetensors.
+/// total_size is not read: published indexes often have a wrong one, and the files have the sizes.
 inline shard_map read_shard_index(const json_value& index) {
   const json_value listed = index.field<json_value>("weight_map");
   shard_map files;
@@ -49,20 +49,21 @@ inline shard_map read_shard_index(const json_value& index) {
   return files;
 }
 
-/// The names of an index's files, each once.
+/// Returns the names of all files of an index, each once.
 inline std::set<std::string> files_of(const shard_map& index) {
   std::set<std::string> files;
   for (const auto& [tensor, file] : index) files.insert(file);
   return files;
 }
 
-/// "model-00001-of-00003.safetensors"; `number` counts from 0.
+/// Returns the name of a shard, such as "model-00001-of-00003.safetensors" for number 0 of 3.
 inline std::string shard_name(std::size_t number, std::size_t count) {
   return fmt::format("model-{:05}-of-{:05}.safetensors", number + 1, count);
 }
 
-/// How many tensors go into each file, in the order given: a file is full when the next tensor
-/// would make it larger than `limit` bytes, and a larger tensor has one to itself.
+/// Returns how many tensors go into each file, in the order of `sizes` (bytes). A file is full when
+/// the next tensor would make it larger than `limit` bytes. A tensor larger than that has a file of
+/// its own.
 inline std::vector<std::size_t> cut_into_shards(std::span<const std::uint64_t> sizes,
                                                 std::uint64_t limit) {
   std::vector<std::size_t> counts;
@@ -75,9 +76,9 @@ inline std::vector<std::size_t> cut_into_shards(std::span<const std::uint64_t> s
   return counts;
 }
 
-/// A size as the Hugging Face libraries write it: bytes, or a number of KB, MB, GB, TB (powers of
-/// 1000) or KiB, MiB, GiB, TiB (of 1024), in any case. Nothing for other texts, for zero, and for
-/// sizes beyond 64 bits.
+/// Reads a size as the Hugging Face libraries write it, and returns its bytes. A size is a number
+/// of bytes, of KB, MB, GB, TB (powers of 1000), or of KiB, MiB, GiB, TiB (powers of 1024), in
+/// lower or upper case. Returns nothing for other texts, for zero, and for sizes beyond 64 bits.
 inline std::optional<std::uint64_t> size_from_text(std::string_view text) {
   std::uint64_t number = 0;
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), number);

@@ -1,4 +1,5 @@
-// Element types of the safetensors format: names, sizes, and conversion to what kernels compute in.
+// This header has the element types of the safetensors format: their names, their sizes, and the
+// types of this library that they correspond to.
 #pragma once
 
 #include <megacpp/num/dtype.hpp>
@@ -12,7 +13,8 @@
 
 namespace mc {
 
-/// In the format's own order, which is the order of its writers (descending) too.
+/// storage_type is the type of a tensor's elements in a file. The order is the format's own:
+/// writers store tensors of later types first.
 enum class storage_type : std::uint8_t {
   boolean,
   f4,
@@ -55,7 +57,7 @@ inline constexpr std::array<storage_info, 22> storage_infos{{
 constexpr std::string_view name_of(storage_type t) {
   return detail::storage_infos[static_cast<std::size_t>(t)].name;
 }
-/// Bits of one element; F4 and F6 are packed.
+/// Returns the bits of one element. Elements of F4 and F6 types are packed without gaps.
 constexpr std::uint32_t bits_of(storage_type t) {
   return detail::storage_infos[static_cast<std::size_t>(t)].bits;
 }
@@ -76,7 +78,8 @@ constexpr storage_type storage_of(dtype t) {
   return storage_type::u8;
 }
 
-/// IEEE binary16, exactly: normal numbers shift their fields, subnormal ones are m * 2^-24.
+/// Converts an IEEE binary16 (F16) to float, exactly. A normal number keeps its fields, moved to
+/// the places of float's; a subnormal number is m * 2^-24.
 constexpr float half_to_float(std::uint16_t bits) {
   const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
   const std::uint32_t exponent = (bits >> 10) & 31u, mantissa = bits & 0x3ffu;
@@ -84,7 +87,8 @@ constexpr float half_to_float(std::uint16_t bits) {
     const float m = static_cast<float>(mantissa) * 0x1p-24f;
     return sign ? -m : m;
   }
-  const std::uint32_t wide = exponent == 31 ? 255u : exponent + 112u; // 112 = 127 - 15
+  // 112 = 127 - 15, the difference of the exponents' biases.
+  const std::uint32_t wide = exponent == 31 ? 255u : exponent + 112u;
   return std::bit_cast<float>(sign | (wide << 23) | (mantissa << 13));
 }
 

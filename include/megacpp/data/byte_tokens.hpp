@@ -1,4 +1,4 @@
-// Any file as a sequence of tokens: its bytes.
+// byte_tokens reads any file as a sequence of tokens, of which each is a byte.
 #pragma once
 
 #include <megacpp/data/file_tokens.hpp>
@@ -13,8 +13,8 @@
 
 namespace mc {
 
-/// Token i is byte i of the file, 0...255. With a vocabulary below 256 a larger byte is refused
-/// when it is read, so that opening a large file costs nothing.
+/// byte_tokens is a source whose token i is byte i of a file, 0...255. A byte that the vocabulary
+/// does not have is refused when it is read, and not before, so that a large file opens at once.
 class byte_tokens final : public file_tokens {
 public:
   byte_tokens(const std::string& path, std::int64_t vocabulary)

@@ -1,5 +1,5 @@
-// Tokens for vocabularies smaller than 256: the distinct bytes of a text, sorted and numbered from
-// 0.
+// A text with few distinct bytes needs a vocabulary below 256: the distinct bytes are sorted, and
+// the number of a byte among them, from 0, is its token.
 #pragma once
 
 #include <megacpp/data/file_tokens.hpp>
@@ -16,10 +16,10 @@
 
 namespace mc {
 
-/// A set of bytes; the token of a byte is its rank.
+/// character_set is a set of bytes. The token of a byte is its place in the sorted set, from 0.
 class character_set {
 public:
-  /// The distinct bytes of a text.
+  /// Returns the set of the distinct bytes of a text.
   static character_set of(std::span<const std::byte> text) {
     std::array<bool, 256> seen{};
     for (const std::byte b : text) seen[std::to_integer<unsigned>(b)] = true;
@@ -28,7 +28,7 @@ public:
       if (seen[b]) bytes.push_back(static_cast<std::uint8_t>(b));
     return character_set(std::move(bytes));
   }
-  /// `bytes` must rise.
+  /// Makes the set of `bytes`, which must be sorted and distinct.
   explicit character_set(std::vector<std::uint8_t> bytes) : bytes_(std::move(bytes)) {
     token_.fill(-1);
     for (std::size_t i = 0; i < bytes_.size(); ++i)
@@ -37,7 +37,7 @@ public:
 
   std::int32_t size() const { return static_cast<std::int32_t>(bytes_.size()); }
   const std::vector<std::uint8_t>& bytes() const { return bytes_; }
-  /// The token of a byte, -1 if it has none.
+  /// Returns the token of a byte, or -1 if the set does not have the byte.
   std::int32_t token(std::uint8_t b) const { return token_[b]; }
   bool operator==(const character_set& o) const { return bytes_ == o.bytes_; }
 
@@ -46,8 +46,8 @@ private:
   std::array<std::int16_t, 256> token_{};
 };
 
-/// Token i is the rank of byte i of the file; a byte that is not of the set is refused when it is
-/// read.
+/// character_tokens is a source whose token i is the place, in a set of bytes, of byte i of a file.
+/// A byte that the set does not have is refused when it is read.
 class character_tokens final : public file_tokens {
 public:
   /// Throws mc::error(exit_code::data) for a set with more characters than the vocabulary.

@@ -1,4 +1,4 @@
-// What sources of tokens from one mapped file share.
+// Sources of tokens that read one mapped file derive from file_tokens.
 #pragma once
 
 #include <megacpp/data/token_source.hpp>
@@ -10,7 +10,8 @@
 
 namespace mc {
 
-/// A source over a whole file, whose tokens a derived class reads.
+/// file_tokens is a source of tokens over one file. It checks the range of what is asked for, and
+/// that the file has not changed; a derived class reads the tokens.
 class file_tokens : public token_source {
 public:
   const std::string& name() const final { return file_.path(); }
@@ -35,7 +36,7 @@ public:
 protected:
   explicit file_tokens(mapped_file file) : file_(std::move(file)) {}
 
-  /// copy() of a range that is there, from a file that has not changed.
+  /// Reads tokens [first, first + out.size()), after copy() has checked the range and the file.
   virtual void read(std::int64_t first, std::span<std::int32_t> out) const = 0;
 
   mapped_file file_;

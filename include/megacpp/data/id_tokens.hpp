@@ -1,5 +1,5 @@
-// A file of token ids: little-endian numbers of one width, nothing else (nanoGPT's train.bin is
-// such a file of u16).
+// A file of token ids has little-endian numbers of one width and nothing else. nanoGPT's train.bin
+// is such a file of u16.
 #pragma once
 
 #include <megacpp/data/file_tokens.hpp>
@@ -17,11 +17,12 @@ namespace mc {
 
 static_assert(std::endian::native == std::endian::little, "files of token ids are little-endian");
 
-/// Token i is the i-th number of the file. One below 0 or beyond the vocabulary is refused when it
-/// is read, so that opening a large file costs nothing. Id is std::uint16_t or std::int32_t.
+/// id_tokens is a source whose token i is the i-th number of a file. A number below 0 or beyond the
+/// vocabulary is refused when it is read, and not before, so that a large file opens at once. Id is
+/// std::uint16_t or std::int32_t.
 template <class Id> class id_tokens final : public file_tokens {
 public:
-  /// Throws mc::error(exit_code::data) for a file that is not a whole number of ids.
+  /// Opens a file of ids. Throws mc::error(exit_code::data) if it has no whole number of ids.
   id_tokens(mapped_file file, std::int64_t vocabulary)
       : file_tokens(std::move(file)), vocabulary_(vocabulary) {
     if (file_.size() % sizeof(Id) != 0)

@@ -1,4 +1,4 @@
-// Micro-batches of a sample set, read ahead of whoever computes with them.
+// A thread of its own reads micro-batches from a sample set, ahead of the threads that compute.
 #pragma once
 
 #include <megacpp/data/sample_set.hpp>
@@ -18,7 +18,8 @@
 
 namespace mc {
 
-/// The integers of one micro-batch, each (B, S).
+/// micro_batch holds the integers of B sequences of S tokens: tokens, labels, positions and
+/// document numbers, each of shape (B, S).
 class micro_batch {
 public:
   micro_batch(std::int64_t rows, std::int64_t sequence)
@@ -31,11 +32,12 @@ public:
   std::span<std::int32_t> positions() { return part(2); }
   std::span<std::int32_t> documents() { return part(3); }
 
-  /// Samples first ... first + B - 1 of a set, as below.
+  /// Fills the rows with samples first ... first + B - 1 of a set, as fill_rows does.
   void fill(const sample_set& set, std::int64_t first) {
     fill_rows(set, [first](std::int64_t b) { return first + b; });
   }
-  /// Row b holds sample number_of(b) of a set; one that it does not have is token 0 and no label.
+  /// Fills each row b with sample number_of(b) of a set. A row whose sample is behind the set's
+  /// last one gets token 0 everywhere, and no label.
   template <class Number> void fill_rows(const sample_set& set, const Number& number_of) {
     for (std::int64_t b = 0; b < rows(); ++b) {
       const std::int64_t sample = number_of(b);
@@ -64,7 +66,8 @@ private:
   std::vector<std::int32_t> ints_;
 };
 
-/// Whether any sample of a set has a label: without one there is no loss. Reads up to the first.
+/// Returns whether any sample of a set has a label; without a label there is no loss. Reads samples
+/// up to the first one with a label.
 inline bool has_label(const sample_set& set, std::int64_t sequence) {
   micro_batch one(1, sequence);
   for (std::int64_t i = 0; i < set.size(); ++i) {
@@ -75,13 +78,13 @@ inline bool has_label(const sample_set& set, std::int64_t sequence) {
   return false;
 }
 
-/// Reads micro-batches in a thread of its own, a few ahead of those that are asked for.
+/// read_ahead reads micro-batches in a thread of its own, up to `ahead` before they are asked for.
 class read_ahead {
 public:
   static constexpr std::size_t ahead = 4;
 
-  /// `next_first`: the number of the first sample of each micro-batch, one after the other, called
-  /// in the thread that reads. `set` must outlive this.
+  /// Starts the thread that reads. It calls `next_first` once for each micro-batch, which returns
+  /// the number of the micro-batch's first sample. `set` must outlive the reader.
   read_ahead(const sample_set& set, std::int64_t rows, std::int64_t sequence,
              std::function<std::int64_t()> next_first)
       : set_(set), next_first_(std::move(next_first)) {
@@ -100,7 +103,8 @@ public:
     thread_.reset();
   }
 
-  /// The next micro-batch, valid until the next call. Throws what reading it threw.
+  /// Returns the next micro-batch, which is valid until the next call. Throws the exception that
+  /// reading the micro-batch threw.
   micro_batch& next() {
     std::unique_lock guard(lock_);
     if (std::exchange(taken_, true)) {
@@ -116,7 +120,7 @@ public:
 private:
   struct slot {
     micro_batch batch;
-    std::exception_ptr problem; ///< the last that is read
+    std::exception_ptr problem; ///< The exception that reading it threw; reading ends there.
   };
 
   void read() {
@@ -143,7 +147,7 @@ private:
   std::vector<slot> slots_;
   std::mutex lock_;
   std::condition_variable moved_;
-  std::size_t begin_ = 0, end_ = 0; ///< micro-batches that were used, and that are read
+  std::size_t begin_ = 0, end_ = 0; ///< How many micro-batches were used, and how many were read.
   bool taken_ = false, over_ = false;
   std::unique_ptr<own_thread> thread_;
 };

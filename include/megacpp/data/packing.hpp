@@ -1,4 +1,5 @@
-// Packed documents: from cumulative lengths to what attention reads.
+// A packed sequence has several documents. This header turns their cumulative lengths into the
+// document numbers and positions that attention reads.
 #pragma once
 
 #include <megacpp/io/error.hpp>

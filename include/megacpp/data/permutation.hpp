@@ -1,4 +1,4 @@
-// A pseudo-random permutation of [0, n) in constant memory.
+// permutation shuffles [0, n) in constant memory, by a key.
 #pragma once
 
 #include <megacpp/num/random.hpp>
@@ -7,10 +7,12 @@
 
 namespace mc {
 
-/// i -> p(i), a bijection of [0, n) chosen by the key, n <= 2^62. A Feistel network over 2h bits,
-/// with the least h such that 4^h >= n: (l, r) -> (r, l ^ f(round, r)), f a Philox word; each round
-/// is invertible whatever f is (Luby, Rackoff 1988). A value >= n is encrypted again until one is <
-/// n (cycle walking; Black, Rogaway 2002): still a bijection, and under 4 tries on average.
+/// permutation is a bijection i -> p(i) of [0, n), n <= 2^62, that a key chooses.
+///
+/// The method is a Feistel network over 2h bits, with the least h such that 4^h >= n. A round maps
+/// (l, r) to (r, l ^ f(round, r)), where f is a number of Philox; a round is invertible whatever f
+/// is (Luby, Rackoff 1988). A result >= n is encrypted again until one is < n (cycle walking;
+/// Black, Rogaway 2002). The map stays a bijection, and takes under 4 tries on average.
 class permutation {
 public:
   constexpr permutation(std::int64_t n, std::uint64_t key)

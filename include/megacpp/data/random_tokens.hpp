@@ -1,4 +1,4 @@
-// Random tokens, for measuring speed without a file.
+// random_tokens makes tokens at random, for measuring speed without a file.
 #pragma once
 
 #include <megacpp/data/token_source.hpp>
@@ -6,7 +6,8 @@
 
 namespace mc {
 
-/// Token i is a pure function of (seed, i), uniform in [0, vocabulary).
+/// random_tokens is a source whose token i is a pure function of the seed and i, uniform in
+/// [0, vocabulary).
 class random_tokens final : public token_source {
 public:
   random_tokens(std::int64_t size, std::int64_t vocabulary, std::uint64_t seed)
@@ -26,6 +27,7 @@ public:
   }
 
 private:
+  /// `stream` keeps these numbers apart from other random numbers of the same seed.
   static constexpr std::uint64_t stream = 0x72616e646f6d74u;
 
   std::int64_t size_;

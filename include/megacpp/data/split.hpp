@@ -1,4 +1,5 @@
-// Training, validation and test parts of one token sequence: the meaning of `--split a,b,c`.
+// This header cuts one sequence of tokens into training, validation and test ranges, by a text such
+// as "90,8,2".
 #pragma once
 
 #include <megacpp/data/token_source.hpp>
@@ -17,7 +18,7 @@
 
 namespace mc {
 
-/// Positions [begin, end) of a sequence.
+/// token_range is a range of positions [begin, end) of a sequence.
 struct token_range {
   std::int64_t begin = 0, end = 0;
   std::int64_t size() const { return end - begin; }
@@ -25,13 +26,14 @@ struct token_range {
   bool operator==(const token_range&) const = default;
 };
 
-/// The parts of a sequence; a part with no share is empty.
+/// split_ranges has the training, validation and test ranges of a sequence; a range may be empty.
 struct split_ranges {
   token_range train, valid, test;
 };
 
-/// The three shares of "969,30,1" or "0.9, 0.1": numbers separated by commas or blanks, missing
-/// ones are 0, normalised to the sum 1. Throws mc::error(exit_code::usage).
+/// Reads a text such as "969,30,1" or "0.9, 0.1", and returns the fractions of training, validation
+/// and test, whose sum is 1. Numbers are separated by commas or blanks; a missing number is 0.
+/// Throws mc::error(exit_code::usage).
 inline std::array<double, 3> split_shares(std::string_view text) {
   const auto refuse = [text](std::string_view why) {
     return error(
@@ -62,10 +64,10 @@ inline std::array<double, 3> split_shares(std::string_view text) {
   return shares;
 }
 
-/// Cuts n positions by Megatron's rule: shares normalised, cumulated in binary64, each bound
-/// rounded to the nearest integer with ties to even (Megatron-LM, megatron/core/datasets,
-/// parse_and_normalize_split and convert_split_vector_to_split_matrix). n counts whatever is
-/// divided: documents there, tokens of one running text here.
+/// Cuts n positions into three ranges by Megatron's rule. The fractions are added up in binary64,
+/// and each bound is rounded to the nearest integer, ties to even (Megatron-LM,
+/// megatron/core/datasets, parse_and_normalize_split and convert_split_vector_to_split_matrix). The
+/// positions may be documents of a data set, or tokens of one running text.
 inline split_ranges split(std::string_view text, std::int64_t n) {
   const std::array<double, 3> shares = split_shares(text);
   std::array<token_range, 3> parts{};
@@ -81,8 +83,8 @@ inline split_ranges split(std::string_view text, std::int64_t n) {
   return {parts[0], parts[1], parts[2]};
 }
 
-/// Throws mc::error(exit_code::data) unless the part holds one window: `sequence` inputs and the
-/// label of the last one.
+/// Throws mc::error(exit_code::data) unless a range holds one window, which is `sequence` inputs
+/// and the label of the last one.
 inline void require_window(const token_source& source, token_range part, std::string_view part_name,
                            std::int64_t sequence) {
   if (part.size() >= sequence + 1) return;
@@ -94,7 +96,7 @@ inline void require_window(const token_source& source, token_range part, std::st
                   sequence, sequence + 1));
 }
 
-/// Throws mc::error(exit_code::data) unless the part holds one prediction: two tokens.
+/// Throws mc::error(exit_code::data) unless a range holds one prediction, which is two tokens.
 inline void require_prediction(const token_source& source, token_range part,
                                std::string_view part_name) {
   if (part.size() >= 2) return;

@@ -1,4 +1,5 @@
-// Texts of JSON lines: each a string, or an object with strings of some names.
+// A file of JSON lines has on each line a text: a string, or an object with strings in named
+// fields.
 #pragma once
 
 #include <megacpp/io/json_file.hpp>
@@ -24,13 +25,15 @@ namespace mc {
 
 namespace detail {
 
-/// Takes the fields of the outermost object that have these names, or the outermost string.
+/// text_fields takes the texts of a line from the events of a JSON parser: the outermost object's
+/// fields of certain names, or the outermost string.
 class text_fields final : public nlohmann::json_sax<nlohmann::json> {
 public:
   text_fields(std::span<const std::string> names, std::string_view where)
       : names_(names), where_(where), texts_(names.size()), found_(names.size()) {}
 
-  /// Throws mc::error(exit_code::data), with the names of `line`, where one is missing.
+  /// Returns the texts. Throws mc::error(exit_code::data) that tells which texts `line` has, where
+  /// a field is missing.
   std::vector<std::string> take(std::string_view line) {
     for (std::size_t i = 0; i < names_.size(); ++i)
       if (!found_[i])
@@ -75,7 +78,7 @@ public:
     fault_ = json_fault(where_, exit_code::data, byte, problem);
     return false;
   }
-  /// What ended the parsing.
+  /// Returns the error that ended the parsing.
   const error& fault() const { return *fault_; }
 
 private:
@@ -122,12 +125,13 @@ private:
   int depth_ = 0;
 };
 
-/// What Python's json module writes and reads beyond JSON.
+/// python_spelled is a line of Python's json module, rewritten as JSON. Python writes and reads
+/// NaN, infinities, and escapes of one half of a surrogate pair, which JSON does not have.
 struct python_spelled {
-  std::string text; ///< as JSON: 0 for a number that has no value there, U+FFFD for half a pair
-  bool differs = false;
-  std::int64_t halves = 0;    ///< escapes of one half of a surrogate pair
-  std::size_t first_half = 0; ///< where the first one begins
+  std::string text;           ///< The line as JSON, with 0 and U+FFFD in place of these values.
+  bool differs = false;       ///< The line had such a value.
+  std::int64_t halves = 0;    ///< The number of escapes of one half of a surrogate pair.
+  std::size_t first_half = 0; ///< The offset of the first such escape.
 };
 
 constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -135,7 +139,7 @@ constexpr bool is_of_number(char c) {
   return is_digit(c) || c == '.' || c == 'e' || c == 'E' || c == '+' || c == '-';
 }
 
-/// How long the number of JSON is that begins at byte i; 0 if none does.
+/// Returns the length of the JSON number that begins at byte i, or 0 if none begins there.
 constexpr std::size_t json_number_at(std::string_view text, std::size_t i) {
   const auto at = [text](std::size_t k) { return k < text.size() ? text[k] : '\0'; };
   const auto digits = [&at](std::size_t k) {
@@ -161,15 +165,17 @@ constexpr std::size_t json_number_at(std::string_view text, std::size_t i) {
   return end - i;
 }
 
-/// Rewrites NaN, Infinity, numbers beyond those of double, and escapes of one half of a surrogate
-/// pair in place, so that each byte stays where it was.
+/// Rewrites a line of Python's json module as JSON: NaN, infinities and numbers too large for
+/// double become 0, and an escape of one half of a surrogate pair becomes U+FFFD. All other bytes
+/// keep their offsets.
 inline python_spelled json_of_python(std::string_view line) {
   python_spelled p{std::string(line), false, 0, 0};
   const auto overwrite = [&p](std::size_t at, std::size_t length, std::string_view by) {
     p.text.replace(at, length, std::string(by) + std::string(length - by.size(), ' '));
     p.differs = true;
   };
-  const auto surrogate_at = [line](std::size_t at) -> unsigned { // 0: there is none
+  // surrogate_at returns the half of a surrogate pair that is escaped at an offset, or 0.
+  const auto surrogate_at = [line](std::size_t at) -> unsigned {
     if (at + 6 > line.size() || line.substr(at, 2) != "\\u") return 0;
     unsigned unit = 0;
     const char* const end = line.data() + at + 6;
@@ -188,7 +194,7 @@ inline python_spelled json_of_python(std::string_view line) {
           overwrite(i, 6, "\\ufffd");
           i += 5;
         } else {
-          ++i; // what is escaped is no end of the text
+          ++i; // An escaped quote does not end the string.
         }
       }
       ++i;
@@ -209,11 +215,13 @@ inline python_spelled json_of_python(std::string_view line) {
 
 } // namespace detail
 
-/// What becomes of bytes that are not UTF-8.
+/// invalid_utf8 says what is done with a text that is not UTF-8: it is refused, or each wrong byte
+/// is replaced by U+FFFD.
 enum class invalid_utf8 : std::uint8_t { refuse, replace };
 
-/// `text`, or with U+FFFD for each byte that is not UTF-8, which `replaced` counts; `where` names
-/// it. Throws mc::error(exit_code::data).
+/// Returns `text` where it is UTF-8; else a text in `copy` with U+FFFD for each wrong byte, which
+/// are added to `replaced`. `where` names the text in messages. Throws mc::error(exit_code::data)
+/// where `policy` refuses wrong bytes.
 inline std::string_view as_utf8(std::string_view text, std::string_view where, invalid_utf8 policy,
                                 std::string& copy, std::int64_t& replaced) {
   const std::size_t at = first_not_utf8(text);
@@ -228,9 +236,9 @@ inline std::string_view as_utf8(std::string_view text, std::string_view where, i
   return copy;
 }
 
-/// The texts of one line, one for each name; a line that is a string itself has one. As with
-/// Python's json module, other fields may be NaN or infinite. Half a surrogate pair is no text, as
-/// a byte that is not UTF-8 is none. Throws mc::error(exit_code::data).
+/// Returns the texts of one line, one for each name; a line that is a string has one text. Other
+/// fields may be NaN or infinite, as Python's json module writes them. One half of a surrogate pair
+/// is treated as a byte that is not UTF-8. Throws mc::error(exit_code::data).
 inline std::vector<std::string> texts_of_line(std::string_view line,
                                               std::span<const std::string> names,
                                               std::string_view where, invalid_utf8 policy,

@@ -1,4 +1,4 @@
-// Which tokens a training sample or an evaluation window holds.
+// Samples of a running text are windows: ranges of S tokens, with the tokens behind them as labels.
 #pragma once
 
 #include <megacpp/data/permutation.hpp>
@@ -15,16 +15,18 @@
 
 namespace mc {
 
-/// Shuffled training windows. Sample i is a pure function of (tokens, range, S, seed, i), so
-/// resuming and any division of samples among ranks and micro-batches see the same sequence.
+/// training_windows shuffles windows of a running text. Sample i is a pure function of (tokens,
+/// range, S, seed, i). So a run reads the same samples after a restart, and however they are
+/// divided among ranks and micro-batches.
 ///
-/// An epoch is a shuffle of W windows of S + 1 tokens that begin at multiples of S after a phase
-/// drawn for the epoch: with n tokens W = max(1, floor(n / S) - 1), the number that fits at every
-/// phase, and phases are [0, min(S, n - W*S)). Window starts thus differ from epoch to epoch, and
-/// an epoch leaves out fewer than 2 S tokens.
+/// An epoch is a shuffle of W windows of S + 1 tokens. Window starts are multiples of S, plus an
+/// offset that is drawn for the epoch, so that they differ from epoch to epoch. Of n tokens, W =
+/// max(1, floor(n / S) - 1) windows fit at every offset in [0, min(S, n - W*S)). An epoch leaves
+/// out fewer than 2 S tokens.
 class training_windows final : public sample_set {
 public:
-  /// `source` must outlive this. Throws mc::error(exit_code::data) if the range holds no window.
+  /// Prepares windows of `source`, which must outlive them. Throws mc::error(exit_code::data) if
+  /// the range holds no window.
   training_windows(const token_source& source, token_range range, std::int64_t sequence,
                    std::uint64_t seed)
       : source_(&source), range_(range), sequence_(sequence), key_(random_key(seed, stream)) {
@@ -33,7 +35,7 @@ public:
     phases_ = std::min(sequence, range.size() - windows_ * sequence);
   }
 
-  /// There is always a next epoch.
+  /// Returns INT64_MAX: there is always a next epoch.
   std::int64_t size() const override { return std::numeric_limits<std::int64_t>::max(); }
   const std::string& name() const override { return source_->name(); }
   void fill(std::int64_t sample, const sample_row& row) const override {
@@ -42,11 +44,11 @@ public:
     one_document(row);
   }
 
-  /// Samples of one epoch.
+  /// Returns the number of samples of one epoch.
   std::int64_t per_epoch() const { return windows_; }
   std::int64_t sequence() const { return sequence_; }
 
-  /// Position in the source of the first token of sample i >= 0.
+  /// Returns the position in the source of the first token of a sample; samples count from 0.
   std::int64_t start(std::int64_t sample) const {
     const std::int64_t epoch = sample / windows_;
     const std::uint64_t key = random_key(key_, static_cast<std::uint64_t>(epoch));
@@ -56,10 +58,10 @@ public:
   }
 
 private:
-  static constexpr std::uint64_t stream =
-      0x77696e646f7773u; // keeps data apart from masks and weights
-  static constexpr std::uint64_t phase_counter =
-      0x7068617365u; // beyond permutation's round numbers
+  /// `stream` keeps these numbers apart from other random numbers of the same seed.
+  static constexpr std::uint64_t stream = 0x77696e646f7773u;
+  /// phase_counter is no round number of permutation, whose key is the same.
+  static constexpr std::uint64_t phase_counter = 0x7068617365u;
 
   const token_source* source_;
   token_range range_;
@@ -68,13 +70,14 @@ private:
   std::int64_t windows_ = 0, phases_ = 0;
 };
 
-/// Evaluation windows: N tokens give N - 1 predictions, each made exactly once. Window w has the
-/// inputs [w*S, w*S + S) of the range, and the label of an input is the token after it. The last
-/// window may be short: its tail, and every window >= count(), is token 0 with ignored_label.
+/// evaluation_windows cuts a running text into windows for evaluation. N tokens give N - 1
+/// predictions, each made exactly once. Window w has the inputs [w*S, w*S + S) of the range, and
+/// the label of an input is the token after it. The last window may have fewer inputs. The rest of
+/// it, and every window from count() on, has token 0 and ignored_label.
 class evaluation_windows final : public sample_set {
 public:
-  /// `source` must outlive this. Throws mc::error(exit_code::data) if the range has fewer than 2
-  /// tokens.
+  /// Prepares windows of `source`, which must outlive them. Throws mc::error(exit_code::data) if
+  /// the range has fewer than 2 tokens.
   evaluation_windows(const token_source& source, token_range range, std::int64_t sequence,
                      std::string_view part_name = "validation")
       : source_(&source), range_(range), sequence_(sequence) {
@@ -84,7 +87,7 @@ public:
   std::int64_t count() const { return (predictions() + sequence_ - 1) / sequence_; }
   std::int64_t predictions() const { return range_.size() - 1; }
   std::int64_t sequence() const { return sequence_; }
-  /// Labels of window w that count.
+  /// Returns the number of labels of window w that count in the loss.
   std::int64_t predictions(std::int64_t w) const {
     return std::clamp<std::int64_t>(predictions() - w * sequence_, 0, sequence_);
   }
