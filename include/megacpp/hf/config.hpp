@@ -1,12 +1,11 @@
-// config.json of a Hugging Face model, read field by field: what it says becomes a model, and what
-// megacpp would compute otherwise is refused with the field's name.
+// hf_reader reads config.json of a Hugging Face model field by field, and makes a model of it. A
+// field that megacpp would compute otherwise is refused by its name.
 //
-// A field is read, judged, known to change no result, or refused. That the last holds for every
-// name not met here is on purpose: transformers ignores names it does not know, so a field that a
-// later version added, or that belongs to another family, would otherwise be another model that
-// trains without a word. A null is Python's None, which transformers writes for what is not set. A
-// null is refused where a missing field stands for something else: there transformers 4 computes
-// with None, and 5 refuses it.
+// Every field is read, checked, known to change no result, or refused. An unknown field is refused,
+// though transformers ignores it: it may come from a later version or another family, and then the
+// model that trains would silently be another one. A null is Python's None, which transformers
+// writes for a field that is not set. A null is refused where a missing field means something else
+// than None: there transformers 4 computes with None, and transformers 5 refuses it.
 #pragma once
 
 #include <megacpp/io/error.hpp>
@@ -30,26 +29,27 @@
 
 namespace mc {
 
-/// What a configuration is read for. Dropout, initial weights and auxiliary losses say how a model
-/// is trained, not what it computes: they are judged and read for a program alone.
+/// hf_use says what a configuration is read for: to load weights, or to build a program. Dropout,
+/// initial weights and auxiliary losses matter for a program alone, since they change how a model
+/// is trained and not what it computes.
 enum class hf_use : std::uint8_t { weights, program };
 
-/// The largest extents that are read. They are far above any model's and keep every size of a
-/// program, 16 bytes a parameter, within 63 bits.
+/// hf_limits has the largest extents that are accepted. They are far above any model's, and keep
+/// every size of a program, at 16 bytes a parameter, within 63 bits.
 struct hf_limits {
   static constexpr int layers = 1 << 11, hidden = 1 << 17, ffn = 1 << 20, heads = 1 << 17,
                        head_dim = 1 << 15, experts = 1 << 11, vocabulary = 1 << 24,
                        positions = 1 << 30;
 };
 
-/// A member of a model under its name in config.json. A family has a table of them, by which a
-/// configuration is read, written and compared.
+/// hf_field pairs a member of a model with its name in config.json. A family has a table of such
+/// pairs, by which configurations are read, written and compared.
 template <class Model, class T> struct hf_field {
   const char* theirs;
   T Model::*member;
-  bool by_hand = true; ///< read by the family, since it depends on other fields
-  /// Of a whole number, which must be there and is positive, the greatest; of others, which lie in
-  /// [0, 1], what a missing one is taken for.
+  bool by_hand = true; ///< The family reads the field itself, since it depends on other fields.
+  /// `bound` is the greatest value of a whole number, which must be there and be positive. For
+  /// other types it is the value that a missing field stands for; a number lies in [0, 1].
   T bound{};
 
   constexpr hf_field(const char* name, T Model::*m) : theirs(name), member(m) {}
@@ -57,7 +57,7 @@ template <class Model, class T> struct hf_field {
       : theirs(name), member(m), by_hand(false), bound(b) {}
 };
 
-/// Reads the fields of one configuration and notes which.
+/// hf_reader reads the fields of one configuration, and notes which fields were read.
 class hf_reader {
 public:
   explicit hf_reader(const json_value& config) : config_(config) {}
@@ -68,10 +68,11 @@ public:
     return config_.has(name);
   }
 
-  /// Whether a field has been asked for, by whatever function.
+  /// Returns whether any function of this reader was asked for a field.
   bool asked_for(std::string_view name) const { return known_.find(name) != known_.end(); }
 
-  /// Refuses a null where transformers takes a missing field for something else than None.
+  /// Throws where a field is null. Callers use it for fields whose absence transformers takes for
+  /// something else than None.
   void refuse_null(std::string_view name) const {
     if (is_null(name))
       throw refuse(name,
@@ -83,7 +84,7 @@ public:
     return at != config_.raw().end() && at->is_null();
   }
 
-  /// A whole number from 1 to `high`.
+  /// Returns the whole number of a field, from 1 to `high`.
   int extent(std::string_view name, int high) {
     known_.emplace(name);
     return config_.field<int>(name, 1, high);
@@ -104,7 +105,7 @@ public:
     return has(name) ? config_.field<std::string>(name) : std::string(absent);
   }
 
-  /// The members of m that the table says how to read.
+  /// Reads all fields of a table into m, except those that the family reads by hand.
   template <class Model, class... Fields> void read(Model& m, const std::tuple<Fields...>& fields) {
     std::apply([&](const auto&... f) { (read(m, f), ...); }, fields);
   }
@@ -115,28 +116,30 @@ public:
     else if constexpr (std::is_same_v<T, double>) m.*f.member = number(f.theirs, 0, 1, f.bound);
   }
 
-  /// The field must have this value; `why` says what megacpp does instead of another.
+  /// Throws unless a field, or `absent` where it is missing, is `needed`. `why` says what megacpp
+  /// computes.
   void require(std::string_view name, bool needed, bool absent, std::string_view why) {
     if (flag(name, absent) != needed) throw refuse(name, why);
   }
-  /// One of `accepted`, which mean the same.
+  /// Throws unless a field, or `absent` where it is missing, is one of `accepted`, which all mean
+  /// the same.
   void require(std::string_view name, std::initializer_list<std::string_view> accepted,
                std::string_view absent, std::string_view why) {
     const std::string found = text(name, absent);
     if (std::find(accepted.begin(), accepted.end(), found) == accepted.end())
       throw refuse(name, why);
   }
-  /// The field must be missing, null, or an empty list or object.
+  /// Throws unless a field is missing, null, or an empty list or object.
   void require_unset(std::string_view name, std::string_view why) {
     if (!has(name)) return;
     const nlohmann::json& v = config_.raw().at(std::string(name));
     if (!v.is_structured() || !v.empty()) throw refuse(name, why);
   }
-  /// Fields that change no result of a language model, whatever they say.
+  /// Accepts fields of any value, because they change no result of a language model.
   void ignore(std::initializer_list<std::string_view> names) {
     for (const std::string_view name : names) known_.emplace(name);
   }
-  /// Two spellings of one field, of which either may be missing.
+  /// Throws where two spellings of one field have different values. Either may be missing.
   void require_same(std::string_view one, std::string_view other) {
     if (has(one) && has(other) && shown(one) != shown(other))
       throw contradiction(
@@ -145,7 +148,7 @@ public:
                       one, shown(one), other, shown(other)));
   }
 
-  /// An error about one field: "FILE: field "hidden_act" is "relu", but `why`".
+  /// Returns an error about one field: "FILE: field "hidden_act" is "relu", but `why`".
   error refuse(std::string_view name, std::string_view why,
                std::optional<double> absent = {}) const {
     if (config_.has(name) || !absent)
@@ -153,12 +156,12 @@ public:
     return config_.fault(
         fmt::format("field \"{}\" is missing, which means {}, but {}", name, *absent, why));
   }
-  /// An error about fields that cannot be true together.
+  /// Returns an error about fields that cannot be true together.
   error contradiction(std::string_view sentence) const {
     return config_.fault(fmt::format("field {}", sentence));
   }
 
-  /// Throws for the fields that nothing has asked for, all at once.
+  /// Throws where the configuration has fields that were never read; one error names all of them.
   void refuse_unknown() const {
     std::vector<std::string> unknown;
     for (const auto& [name, value] : config_.raw().items())
@@ -173,10 +176,11 @@ public:
         one ? "it" : "them", one ? "it does not" : "they do not"));
   }
 
-  /// A sentence that a reader should know, though nothing is refused for it.
+  /// Returns sentences that a user should know about this configuration, though nothing is refused.
   const std::vector<std::string>& told() const { return told_; }
-  /// A dropout that transformers trains with and megacpp does not have: generating and measuring
-  /// are the same without it. `absent` is what transformers takes a missing field for.
+  /// Tells the user of a dropout that transformers trains with and megacpp does not have.
+  /// Generation and evaluation use no dropout. `absent` is the dropout that a missing field stands
+  /// for.
   void tell_dropout(std::string_view name, double absent) {
     if (const double p = number(name, 0, 1, absent); p != 0)
       tell(name, fmt::format("is {}, but training has no dropout of attention probabilities: it "
@@ -200,15 +204,16 @@ private:
   std::vector<std::string> told_;
 };
 
-/// The class without its head: what AutoModel saves a folder as, whose weights have no "model.".
+/// Returns the class of a model without its head, such as "Qwen3Model" for "Qwen3ForCausalLM".
+/// AutoModel saves folders of that class, whose weights have no "model." in their names.
 inline std::string body_of(std::string_view architecture) {
   const std::size_t head =
       std::min(architecture.find("ForCausalLM"), architecture.find("LMHeadModel"));
   return std::string(architecture.substr(0, head)) + "Model";
 }
 
-/// What every family has: fields that must be off, and fields that change nothing. `architecture`
-/// is the class of the language model.
+/// Reads the fields that every family has: those that must be off, and those that change nothing.
+/// `architecture` is transformers' class of the model, such as "Qwen3ForCausalLM".
 inline void read_hf_generals(hf_reader& r, std::string_view architecture) {
   if (r.has("architectures")) {
     const auto classes = r.config().field<std::vector<std::string>>("architectures");
@@ -227,9 +232,11 @@ inline void read_hf_generals(hf_reader& r, std::string_view architecture) {
     r.tell("auto_map",
            "names code of the folder's own, which is not run: what the model_type says "
            "is computed");
-  r.require_same("dtype", "torch_dtype"); // of the stored weights: a program has its own
+  // These name the type of the stored weights; a program has a type of its own.
+  r.require_same("dtype", "torch_dtype");
   static_cast<void>(r.text("dtype", "")), static_cast<void>(r.text("torch_dtype", ""));
-  // Bookkeeping, other heads, output of transformers' functions, and defaults of its generate().
+  // These fields are bookkeeping, belong to other heads, or set outputs of transformers' functions
+  // and defaults of its generate().
   r.ignore({"model_type",
             "transformers_version",
             "_name_or_path",
@@ -239,7 +246,7 @@ inline void read_hf_generals(hf_reader& r, std::string_view architecture) {
             "author",
             "created_date",
             "license",
-            "output_past", // of an older generate()
+            "output_past",
             "unsloth_fixed",
             "unsloth_version",
             "transformers.js_config",
@@ -302,12 +309,12 @@ inline void read_hf_generals(hf_reader& r, std::string_view architecture) {
             "begin_suppress_tokens"});
 }
 
-/// A number as C++ writes it, exactly.
+// member_text(x) is a value of a member as C++ writes it, exactly.
 inline std::string member_text(bool x) { return x ? "true" : "false"; }
 inline std::string member_text(int x) { return fmt::format("{}", x); }
 inline std::string member_text(double x) { return fmt::format("{}", x); }
 
-/// The members of a model in config.json.
+/// Returns the members of a model as JSON, under their names in config.json.
 template <class Model, class... Fields>
 nlohmann::json hf_written(const Model& m, const std::tuple<Fields...>& fields) {
   nlohmann::json config = nlohmann::json::object();
@@ -315,8 +322,8 @@ nlohmann::json hf_written(const Model& m, const std::tuple<Fields...>& fields) {
   return config;
 }
 
-/// The fields in which two models of one family differ, "" if none: "n_layer is 3 there and 2 in
-/// the program".
+/// Returns the fields in which two models of one family differ, such as "n_layer is 3 there and 2
+/// in the program", or "" if they are equal.
 template <class Model, class... Fields>
 std::string hf_difference(const std::tuple<Fields...>& fields, const Model& theirs,
                           const Model& ours) {

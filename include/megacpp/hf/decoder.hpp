@@ -1,6 +1,6 @@
-// LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM of transformers. Parameters have their
-// names, but for "model." before "layers.", and their layouts: linear weights (out, in) with heads
-// and head dim merged.
+// This header names and lays out parameters as LlamaForCausalLM, Qwen2ForCausalLM and
+// Qwen3ForCausalLM of transformers do. Their names are the program's with "model." before
+// "layers.". Linear weights are (out, in), with heads and head dim merged.
 #pragma once
 
 #include <megacpp/hf/decoder_config.hpp>
@@ -25,31 +25,32 @@ inline std::vector<hf_tensor> tensors(const program_view& p) {
   return all;
 }
 
-/// The name of a stored tensor in tensors(): files of AutoModel, which has no head, such as those
-/// of Qwen3-Embedding, have it without "model.".
+/// Returns the name that a stored tensor has in tensors(). Files that AutoModel saved, such as
+/// those of Qwen3-Embedding, lack "model." in their names.
 inline std::string full_name(std::string_view stored) {
   if (stored.starts_with("model.") || stored == "lm_head.weight") return std::string(stored);
   return fmt::format("model.{}", stored);
 }
 
-/// The tensors of tensors() that a stored one holds. Files of the first Llamas have the inverse
-/// frequencies besides.
+/// Returns the tensors of tensors() that a stored tensor holds. Files of the first Llamas also
+/// store the inverse frequencies of RoPE, which are no weights.
 inline std::vector<hf_piece> pieces(const tensor_view& stored) {
   if (stored.name.ends_with(".self_attn.rotary_emb.inv_freq")) return {};
   return {hf_whole(full_name(stored.name), stored)};
 }
 
-/// The table that a tied head shares.
+/// `embedding` names the table of token embeddings, which a tied head shares.
 inline constexpr const char* embedding = "model.embed_tokens.weight";
 
-/// Ids that begin and end a text, in the published vocabulary of more than `greatest` tokens.
+/// hf_ends has the ids of the tokens that begin and end a text in a published vocabulary. A
+/// vocabulary is taken for the published one if it has an id above `greatest`.
 struct hf_ends {
   int greatest;
   std::int64_t begin, end;
 };
 inline constexpr hf_ends qwen_ends{151645, 151643, 151645}, llama3_ends{128255, 128000, 128001};
 
-/// In the spelling of transformers 4.51, which later versions read too.
+/// Returns config.json of a program, as transformers 4.51 spells it; later versions read it, too.
 template <class Model, class Fields>
 nlohmann::json config(const program_view& p, const char* architecture, const Fields& fields) {
   const Model& m = p.model_as<Model>();

@@ -1,5 +1,6 @@
-// What config.json of Llama, Qwen2, Qwen3 and Qwen3-MoE have in common, in the spelling of
-// transformers 4 (max_window_layers) or 5 (layer_types); RoPE is in rope_config.hpp.
+// This header reads the fields that config.json of Llama, Qwen2, Qwen3 and Qwen3-MoE have in
+// common, as transformers 4 (max_window_layers) or 5 (layer_types) spells them. Fields of RoPE are
+// read in rope_config.hpp.
 #pragma once
 
 #include <megacpp/hf/config.hpp>
@@ -15,7 +16,8 @@
 
 namespace mc::hf_decoder {
 
-/// What all of them have, and what of them those have that may have a sliding window.
+// `fields` is the table of fields that all these families have; window_field has the one more of
+// families that may have a sliding window.
 template <class Model> inline constexpr std::tuple fields{
     hf_field{"num_hidden_layers", &Model::layers, hf_limits::layers},
     hf_field{"hidden_size", &Model::hidden, hf_limits::hidden},
@@ -32,8 +34,9 @@ template <class Model> inline constexpr std::tuple fields{
 template <class Model>
 inline constexpr std::tuple window_field{hf_field{"sliding_window", &Model::window}};
 
-/// The attention window of all layers, 0 for none. Transformers 4 lets layers from
-/// max_window_layers on slide, 5 lists what each layer does; ours have one window for all.
+/// Returns the width of the sliding window of attention in all layers, or 0 for none. transformers
+/// 4 gives a window to layers from max_window_layers on, and 5 lists a type for each layer. Throws
+/// where some layers have a window and others do not, which megacpp does not support.
 inline int read_window(hf_reader& r, int layers) {
   const bool used = r.flag("use_sliding_window", false) &&
                     (!r.config().raw().contains("sliding_window") || r.has("sliding_window"));
@@ -70,13 +73,14 @@ inline int read_window(hf_reader& r, int layers) {
   return sliding == 0 ? 0 : width;
 }
 
-/// What transformers takes missing fields of a family for; 0: no number of its own.
+/// hf_absent says what missing fields of a family mean in transformers.
 struct hf_absent {
-  int head_dim = 0;            ///< hidden size over heads
-  bool kv_heads_needed = true; ///< else one of each head
+  int head_dim = 0;            ///< The head dim of the family, or 0: hidden size over heads.
+  bool kv_heads_needed = true; ///< Else a missing field means as many kv heads as heads.
 };
 
-/// What all of them share but for windows, biases and experts.
+/// Reads the fields that these families share into m. Windows, biases and experts are left to each
+/// family.
 template <class Model>
 void read_shared(hf_reader& r, hf_use use, Model& m, const hf_absent& absent) {
   r.read(m, fields<Model>);

@@ -1,5 +1,5 @@
-// Families of models that transformers knows: how their parameters and configurations are called
-// there.
+// transformers knows several families of models. This header has a table with a family's names of
+// tensors and its configuration.
 #pragma once
 
 #include <megacpp/hf/decoder.hpp>
@@ -19,18 +19,18 @@
 
 namespace mc {
 
-/// What a model folder needs to know of a family.
+/// hf_family has what is needed to read and write a folder of a family's model.
 struct hf_family {
-  const std::type_info* type; ///< the family, and nothing that derives from it
-  std::string_view name;      ///< its name, and config.json's model_type
-  /// Every tensor of a saved model, once, in the order of the model.
+  const std::type_info* type; ///< The struct of the family, and none that derives from it.
+  std::string_view name;      ///< The name of the family, which is model_type in config.json.
+  /// Returns every tensor of a saved model once, in the order of the model.
   std::vector<hf_tensor> (*tensors)(const program_view&);
-  /// The tensors of that list which one of a file holds, in any spelling met in files; none for
-  /// what is no weight.
+  /// Returns the tensors of that list that a tensor of a file holds, in any spelling known from
+  /// published files; none if the tensor is no weight.
   std::vector<hf_piece> (*pieces)(const tensor_view&);
-  const char* embedding; ///< the table that a tied head shares
-  nlohmann::json (*config)(const program_view&);
-  /// In what a model of the family differs from the program's, "" if in nothing.
+  const char* embedding; ///< The name of the table of embeddings, which a tied head shares.
+  nlohmann::json (*config)(const program_view&); ///< Returns the config.json of a program.
+  /// Returns the fields in which a model of the family differs from the program's, or "".
   std::string (*difference)(const hf_model& theirs, const program_view& ours);
 };
 
@@ -47,7 +47,7 @@ template <class Model, const auto& Fields, const auto& Architecture>
 nlohmann::json config_of(const program_view& p) {
   return hf_decoder::config<Model>(p, Architecture, Fields);
 }
-/// A family of hf/decoder.hpp.
+/// `dense` is the row of a family that hf/decoder.hpp names and lays out.
 template <class Model, const auto& Fields, const auto& Architecture>
 inline constexpr hf_family dense{&typeid(Model),
                                  Model::family.text,
@@ -69,14 +69,15 @@ inline constexpr std::array<hf_family, 5> hf_families{{
      detail::difference_of<qwen3_moe, hf_qwen3_moe::fields>},
 }};
 
-/// The entry of a program's family, or null. A struct that only bears the name computes something
-/// else.
+/// Returns the row of a program's family, or null. The struct must be the family's own: a user's
+/// struct with the same name may compute something else.
 inline const hf_family* find_hf_family(const program_view& p) {
   for (const hf_family& f : hf_families)
     if (*f.type == *p.family.type) return &f;
   return nullptr;
 }
-/// Throws mc::error(exit_code::mismatch) for a program of a family without a Hugging Face form.
+/// Returns the row of a program's family. Throws mc::error(exit_code::mismatch) for a family that
+/// transformers does not have.
 inline const hf_family& hf_family_of(const program_view& p) {
   if (const hf_family* f = find_hf_family(p)) return *f;
   throw error(
@@ -87,8 +88,8 @@ inline const hf_family& hf_family_of(const program_view& p) {
                   p.name, p.family.name));
 }
 
-/// Throws mc::error of the file's class unless the configuration is of a model that computes what
-/// the program computes; all numbers that differ are named, with both values.
+/// Throws mc::error of the file's class unless a configuration is of a model that computes what the
+/// program computes. The error names all fields that differ, with both values.
 inline void require_same_model(const json_value& config, const program_view& p) {
   const hf_family& family = hf_family_of(p);
   const auto other = [&](std::string_view difference) {

@@ -1,5 +1,6 @@
-// GPT2LMHeadModel of transformers. Its linear layers are Conv1D: weights (in, out), the transpose
-// of ours, and c_attn is Q | K | V side by side.
+// This header names and lays out parameters as GPT2LMHeadModel of transformers does. Its linear
+// layers are Conv1D: weights are (in, out), the transpose of ours, and c_attn is Q | K | V side by
+// side.
 //
 //   ours                               theirs, after "transformer."
 //   wte.weight (V, H), wpe.weight      wte.weight, wpe.weight
@@ -10,8 +11,8 @@
 //   layers.i.ln_1, ln_2, ln_f          h.i.ln_1, ln_2, ln_f
 //   lm_head.weight, where not tied     lm_head.weight, without the prefix
 //
-// transformers has no GPT-2 without biases: those that a program lacks are zero tensors there,
-// which compute the same.
+// transformers has no GPT-2 without biases. Biases that a program lacks are written as zeros, which
+// compute the same.
 #pragma once
 
 #include <megacpp/hf/gpt2_config.hpp>
@@ -27,7 +28,7 @@
 
 namespace mc::hf_gpt2 {
 
-/// Of the byte-pair vocabulary that OpenAI published: <|endoftext|>.
+/// end_of_text is the id of <|endoftext|> in the vocabulary that OpenAI published for GPT-2.
 inline constexpr std::int64_t end_of_text = 50256;
 
 inline std::vector<hf_tensor> tensors(const program_view& p) {
@@ -36,7 +37,7 @@ inline std::vector<hf_tensor> tensors(const program_view& p) {
   const auto as_stored = [&](const std::string& name, const std::string& ours) {
     all.push_back(hf_as_stored(name, parameters.take(ours)));
   };
-  // Weights (in, out), of outputs that lie side by side.
+  // conv1d(name, ours, in) adds a weight (in, out) that holds our weights side by side.
   const auto conv1d = [&](const std::string& name, std::initializer_list<std::string> ours,
                           std::int64_t in) {
     hf_tensor t;
@@ -90,8 +91,8 @@ inline std::vector<hf_tensor> tensors(const program_view& p) {
   return all;
 }
 
-/// The tensors of tensors() that a stored one holds. Files of the first release lack the prefix and
-/// hold the causal mask of every layer as a buffer, which is no weight.
+/// Returns the tensors of tensors() that a stored tensor holds. Files of the first release lack the
+/// prefix "transformer." and store the causal mask of every layer, which is no weight.
 inline std::vector<hf_piece> pieces(const tensor_view& stored) {
   std::string full(stored.name);
   if (!full.starts_with("transformer.") && full != "lm_head.weight") full = "transformer." + full;
@@ -100,7 +101,7 @@ inline std::vector<hf_piece> pieces(const tensor_view& stored) {
   return {hf_whole(std::move(full), stored)};
 }
 
-/// The table that a tied head shares.
+/// `embedding` names the table of token embeddings, which a tied head shares.
 inline constexpr const char* embedding = "transformer.wte.weight";
 
 inline nlohmann::json config(const program_view& p) {

@@ -1,4 +1,4 @@
-// config.json of GPT2LMHeadModel as mc::gpt.
+// This header reads config.json of GPT2LMHeadModel as mc::gpt.
 #pragma once
 
 #include <megacpp/hf/config.hpp>
@@ -10,7 +10,8 @@ namespace mc::hf_gpt2 {
 
 inline constexpr const char* architecture = "GPT2LMHeadModel";
 
-/// What the two call alike. Whether there are biases config.json does not say: there always are.
+/// `fields` is the table of fields and members of mc::gpt. config.json has no field for biases,
+/// because transformers' GPT-2 always has them.
 inline constexpr std::tuple fields{hf_field{"n_layer", &gpt::layers, hf_limits::layers},
                                    hf_field{"n_embd", &gpt::hidden, hf_limits::hidden},
                                    hf_field{"n_head", &gpt::heads, hf_limits::heads},
@@ -20,9 +21,10 @@ inline constexpr std::tuple fields{hf_field{"n_layer", &gpt::layers, hf_limits::
                                    hf_field{"layer_norm_epsilon", &gpt::eps, 1e-5},
                                    hf_field{"tie_word_embeddings", &gpt::tied, true}};
 
-/// One dropout serves embeddings and residual branches; attention probabilities have none.
+/// Reads the dropout of embeddings and residual branches, which must be equal. Attention
+/// probabilities have no dropout here.
 inline void read_dropout(hf_reader& r, gpt& m) {
-  constexpr double absent = 0.1; // in transformers' GPT2Config
+  constexpr double absent = 0.1; // GPT2Config of transformers has this default.
   r.tell_dropout("attn_pdrop", absent);
   m.dropout = r.number("resid_pdrop", 0, 0.999999, absent);
   if (const double embedding = r.number("embd_pdrop", 0, 0.999999, absent); embedding != m.dropout)
@@ -32,7 +34,7 @@ inline void read_dropout(hf_reader& r, gpt& m) {
                     embedding, m.dropout));
 }
 
-/// Throws mc::error of the file's class, naming the field.
+/// Reads a model. Throws mc::error of the file's class that names the field.
 inline gpt read(hf_reader& r, hf_use use) {
   gpt m;
   r.read(m, fields);
@@ -51,7 +53,7 @@ inline gpt read(hf_reader& r, hf_use use) {
   r.require("scale_attn_weights", true, true, "scores are always divided by sqrt(head dim)");
   r.require("scale_attn_by_inverse_layer_idx", false, false,
             "scores are not divided by the layer's number");
-  // Of another order of the same sums, and of heads for other tasks.
+  // These fields choose another order of the same sums, or belong to heads for other tasks.
   r.ignore({"reorder_and_upcast_attn", "summary_type", "summary_use_proj", "summary_activation",
             "summary_proj_to_labels", "summary_first_dropout", "n_special",
             "predict_special_tokens"});

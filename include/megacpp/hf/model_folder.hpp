@@ -1,5 +1,6 @@
-// Weights as a Hugging Face folder: config.json, generation_config.json and model.safetensors, or
-// several files and their index, that transformers loads, and that is read whoever wrote it.
+// A Hugging Face folder holds a model's weights: config.json, generation_config.json, and
+// model.safetensors or several files and their index. This header writes folders that transformers
+// loads, and reads folders of any writer.
 #pragma once
 
 #include <megacpp/checkpoint/finite_file.hpp>
@@ -23,17 +24,17 @@
 
 namespace mc {
 
-/// Bytes of tensors in one file of a model before it is cut into several: huggingface_hub's 5GB.
+/// hf_shard_limit is the most bytes of tensors in one file of a model: 5 GB, as in huggingface_hub.
 inline constexpr std::uint64_t hf_shard_limit = 5'000'000'000;
 
-/// (name, contents), written beside the weights. Names that is_model_file() does not know keep the
-/// folder from being replaced by a later save.
+/// extra_file is the name and the contents of a file that is written beside the weights. A later
+/// save does not replace a folder with a file whose name is_model_file() does not know.
 using extra_file = std::pair<std::string, std::string>;
 
-/// What a saved model consists of.
+/// saved_model counts the tensors, files and bytes of a model that was saved.
 struct saved_model {
   std::size_t tensors = 0, files = 0;
-  std::uint64_t bytes = 0; ///< of all tensors
+  std::uint64_t bytes = 0; ///< The bytes of all tensors.
 };
 
 namespace detail {
@@ -47,7 +48,7 @@ inline const char* torch_name(storage_type t) {
   }
 }
 
-/// A model about to be written.
+/// outgoing_model is a model that is about to be written.
 struct outgoing_model {
   struct tensor {
     std::string name;
@@ -56,10 +57,10 @@ struct outgoing_model {
     std::function<void(const byte_sink&)> write;
   };
   std::vector<tensor> tensors;
-  std::map<std::string, std::string> texts; ///< the other files
+  std::map<std::string, std::string> texts; ///< The contents of all other files, by their names.
 };
 
-/// The index of files that hold these tensors.
+/// Returns the text of the index that says which of these files holds which tensor.
 inline std::string index_text(const std::vector<safetensors_layout>& shards) {
   nlohmann::json files = nlohmann::json::object();
   std::uint64_t total = 0;
@@ -71,7 +72,7 @@ inline std::string index_text(const std::vector<safetensors_layout>& shards) {
          "\n";
 }
 
-/// Writes the files of a model.
+/// Writes the files of a model, each of at most `max_shard` bytes of tensors.
 inline saved_model write_model(folder_writer& out, outgoing_model m, std::uint64_t max_shard) {
   std::map<std::string, const outgoing_model::tensor*> by_name;
   std::vector<std::uint64_t> sizes;
@@ -105,7 +106,7 @@ inline saved_model write_model(folder_writer& out, outgoing_model m, std::uint64
   return saved;
 }
 
-/// config.json for tensors of a type, and a generation_config.json from its token ids.
+/// Returns config.json for tensors of a type, and a generation_config.json with its token ids.
 inline std::map<std::string, std::string> config_texts(nlohmann::json config, storage_type type) {
   config["torch_dtype"] = torch_name(type);
   const nlohmann::json generation{{"_from_model_config", true},
@@ -115,8 +116,8 @@ inline std::map<std::string, std::string> config_texts(nlohmann::json config, st
           {"generation_config.json", generation.dump(2) + "\n"}};
 }
 
-/// A tensor of T to a file, block by block: zeros, into which fill(values, first, count) puts the
-/// elements from `first` on that are none.
+/// Writes a tensor of T to a file, block by block. A block begins as zeros, and
+/// fill(values, first, count) puts the tensor's elements from number `first` on into it.
 template <class T, class Fill> void write_blocks(const hf_tensor& t, std::vector<std::byte>& buffer,
                                                  const byte_sink& sink, Fill fill) {
   const std::int64_t n = t.elements(), block = t.block();
@@ -128,7 +129,8 @@ template <class T, class Fill> void write_blocks(const hf_tensor& t, std::vector
   }
 }
 
-/// One tensor of T from what the ranks' stores keep; zeros where the program has no such parameter.
+/// Writes a tensor of T with the elements that the ranks' stores keep, converted to T. Elements for
+/// which the program has no parameter are zeros.
 template <class T> void write_tensor(const hf_tensor& t, const mc::stores& s, communicator& hosts,
                                      std::vector<std::byte>& buffer, const byte_sink& sink) {
   struct part {
@@ -140,7 +142,7 @@ template <class T> void write_tensor(const hf_tensor& t, const mc::stores& s, co
           range(tensor.range(in, from.what)),
           seen(in.seen(from.data, from.type, range.first, range.second)) {}
   };
-  std::deque<part> parts; // a view stays where it is
+  std::deque<part> parts; // A deque does not move its elements, and a host_view must stay in place.
   for (const store_source& k : s.kept()) parts.emplace_back(t, s, k);
   write_blocks<T>(t, buffer, sink, [&](T* to, std::int64_t first, auto count) {
     for (const part& p : parts)
@@ -154,8 +156,8 @@ template <class T> void write_tensor(const hf_tensor& t, const mc::stores& s, co
   });
 }
 
-/// One tensor of a folder, converted to T; zeros where the folder has none. As many of its blocks
-/// at once as there are ranks, one by each.
+/// Writes a tensor of a folder, converted to T; zeros where the folder does not have it. Each rank
+/// converts one block at a time.
 template <class T>
 void convert_tensor(const weights_in_folder::match& m, communicator& hosts, const byte_sink& sink) {
   const std::int64_t n = ranks_of(hosts.ranks()), elements = m.ours.elements(),
@@ -174,7 +176,7 @@ void convert_tensor(const weights_in_folder::match& m, communicator& hosts, cons
   }
 }
 
-/// A tensor's elements of T in a store, as the host sees them while they are written.
+/// filled_store gives the host access to a tensor's elements of T in a store, to write them.
 template <class T> class filled_store {
 public:
   filled_store(const hf_tensor& t, const mc::stores& s, std::byte* store, store_side what)
@@ -184,7 +186,7 @@ public:
         range_(store == nullptr ? std::pair<std::int64_t, std::int64_t>{} : t.range(s, what)),
         seen_(s.seen(store, dtype_of<T>, range_.first, range_.second, true)) {}
   bool empty() const { return range_.first == range_.second; }
-  /// Puts elements of the tensor there that are held.
+  /// Writes elements of the tensor, from number `first` on, as far as this rank's store holds them.
   void fill(std::int64_t first, std::span<const double> x) const {
     if (empty()) return;
     T* const to = reinterpret_cast<T*>(seen_.data());
@@ -202,29 +204,30 @@ private:
   host_view seen_;
 };
 
-/// Fills what the stores hold of a tensor's weights of T, and their masters, from a folder.
+/// Fills a tensor's weights of T and their masters, as far as this rank's stores hold them, from a
+/// folder.
 template <class T, class Master>
 void load_tensor(const weights_in_folder::match& m, std::vector<double>& values, mc::stores& s) {
   const bool apart = !s.precision().updates_weights();
   const filled_store<T> weights(m.ours, s, s.weights(), {});
   const filled_store<Master> masters(m.ours, s, apart ? s.masters() : nullptr, {.states = true});
-  if (weights.empty()) return; // other ranks have it
+  if (weights.empty()) return; // Other ranks hold this tensor.
   weights_in_folder::read_in_parallel(
       m, values, [&](auto first, auto x) { weights.fill(first, x), masters.fill(first, x); });
 }
 
-/// A whole file of a folder as text.
+/// Returns the text of a JSON file of a folder. Throws mc::error where it is not sound JSON.
 inline std::string text_of(const model_folder& folder, const std::string& name) {
   const mapped_file file = folder.open(name);
-  static_cast<void>(read_json(file)); // nothing but sound JSON is passed on
+  static_cast<void>(read_json(file));
   return std::string(file.text());
 }
 
 } // namespace detail
 
 namespace detail {
-/// Throws mc::error(exit_code::mismatch) for a program some of whose parameters have no tensors in
-/// a Hugging Face folder.
+/// Throws mc::error(exit_code::mismatch) where a program has parameters that Hugging Face folders
+/// have no tensors for.
 inline void require_tensors(const program_view& p) {
   if (const parameter_info* const found = stored_in_form(p); found != nullptr)
     throw error(exit_code::mismatch,
@@ -236,18 +239,18 @@ inline void require_tensors(const program_view& p) {
 
 /// Writes the files of a Hugging Face folder.
 ///
-/// Weights are written in the type that training updates, which is F32 for bf16_mixed too: the
-/// master weights hold what rounding to bf16 would lose, training can go on from them, and readers
-/// convert as they load. A program built for inference has no masters and writes its own type.
-/// Rows that pad the vocabulary are left out. Above `max_shard` bytes the model is cut into several
-/// files.
+/// Weights are written in the type that training updates, which is F32 for bf16_mixed, too: master
+/// weights have digits that bf16 would lose, training can go on from them, and readers convert
+/// while they load. A program for inference has no masters, and writes its own type. Rows that pad
+/// the vocabulary are left out. A model of more than `max_shard` bytes is cut into several files.
 ///
-/// All ranks call it, `p` being the whole program; the first one writes, and the others have a
-/// writer of another rank (folder_writer).
+/// All ranks call this function, and `p` is the whole program. The first rank writes; the others
+/// have a writer of another rank (folder_writer).
 ///
-/// A generation_config.json among `extra_files` replaces ours. Throws mc::error: output if
-/// something cannot be written, nonfinite naming a tensor with what is not finite, mismatch for a
-/// program of a family that transformers does not have, or that is laid out over other ranks.
+/// A generation_config.json among `extra_files` replaces the one that is written otherwise. Throws
+/// mc::error: output if something cannot be written, nonfinite that names a tensor with an infinite
+/// element or NaN, mismatch for a family that transformers does not have or a program for another
+/// number of ranks.
 inline saved_model write_model_files(folder_writer& out, const program_view& p, const mc::stores& s,
                                      std::span<const extra_file> extra_files = {},
                                      std::uint64_t max_shard = hf_shard_limit,
@@ -269,9 +272,9 @@ inline saved_model write_model_files(folder_writer& out, const program_view& p, 
   return detail::write_model(out, std::move(m), max_shard);
 }
 
-/// Saves the weights as a Hugging Face folder that appears complete or not at all: what was there
-/// before stays until then (folder_writer). This is the form for use elsewhere, without the
-/// optimizer's state. Throws as write_model_files does.
+/// Saves the weights as a Hugging Face folder, for use elsewhere: the optimizer's state is not
+/// saved. The folder appears complete or not at all; until then, a folder of that name that was
+/// there before stays (folder_writer). Throws as write_model_files does.
 inline saved_model save_model_folder(const std::filesystem::path& folder, const program_view& p,
                                      const mc::stores& s,
                                      std::span<const extra_file> extra_files = {},
@@ -282,13 +285,13 @@ inline saved_model save_model_folder(const std::filesystem::path& folder, const 
   return saved;
 }
 
-/// Loads weights, and masters where there are, from a folder written by save_model_folder,
-/// transformers or anyone else: those that a rank holds. Reads F64, F32, BF16 and F16, in one
-/// model.safetensors or in the files of an index. The weights stay as they were unless the whole
-/// folder is sound. Beside the mapped files, memory is about half a MiB a thread.
+/// Loads weights, and masters where the program has them, from a folder of any writer, as far as
+/// this rank holds them. Reads F64, F32, BF16 and F16, from one model.safetensors or from the files
+/// of an index. The weights change only after the whole folder was found sound. Beside the mapped
+/// files, loading takes about half a MiB a thread.
 ///
 /// A program without biases takes a model whose biases are absent or zero. Rows that pad the
-/// vocabulary become zero. Throws mc::error(exit_code::model), naming the file and the field or
+/// vocabulary become zero. Throws mc::error(exit_code::model) that names the file and the field or
 /// tensor: no such folder, a file missing or cut short, a configuration of another model (all
 /// fields that differ, with both values), a tensor missing, unknown, not finite, or of another
 /// shape or type.
@@ -313,12 +316,12 @@ inline void load_model_folder(const std::filesystem::path& folder, const program
   load_model_folder(model_folder(folder.string()), p, s);
 }
 
-/// Writes the model of one folder as another: one or several files, names and spellings as
-/// transformers 4.51 has them, each tensor as F32, BF16 or F64, or without `as` in the type it has.
-/// The folder must be sound and of the program's model; no more than a block of a tensor is held in
-/// memory. Token ids, generation_config.json and the character list go along. `from` and `to` may
-/// be the same folder. All ranks call it, and convert what there is to convert; the first one
-/// writes. Throws as load_model_folder and save_model_folder do.
+/// Writes the model of one folder as another folder, with names and spellings of transformers 4.51,
+/// in one file or several. Each tensor is converted to `as` (F32, BF16 or F64), or keeps its type.
+/// The folder that is read must be sound and of the program's model. A rank holds one block of a
+/// tensor in memory. Token ids, generation_config.json and the list of characters are copied. `to`
+/// may be the folder that is read. All ranks call this function and convert; the first one writes.
+/// Throws as load_model_folder and save_model_folder do.
 inline saved_model export_model_folder(const model_folder& in, const std::filesystem::path& to,
                                        const program_view& p, std::optional<storage_type> as,
                                        std::uint64_t max_shard = hf_shard_limit,
@@ -326,7 +329,7 @@ inline saved_model export_model_folder(const model_folder& in, const std::filesy
                                        std::span<const extra_file> extra_files = {}) {
   const hf_family& family = hf_family_of(p);
   nlohmann::json written = family.config(p);
-  static_cast<void>(family.tensors(p)); // a program without that form is refused before its folder
+  static_cast<void>(family.tensors(p)); // This refuses a program before its folder is read.
   const json_value config = read_json(in.open("config.json"));
   require_same_model(config, p);
   const weights_in_folder weights(in, p);
@@ -341,7 +344,7 @@ inline saved_model export_model_folder(const model_folder& in, const std::filesy
   for (const char* name : {"generation_config.json", "characters.json"})
     if (in.contains(name)) m.texts[name] = detail::text_of(in, name);
   for (const auto& [name, text] : extra_files) m.texts[name] = text;
-  hosts.run(exchange::barrier(everyone)); // all have seen the files, in whose place others may come
+  hosts.run(exchange::barrier(everyone)); // All ranks have opened the files before any is replaced.
 
   for (const auto& t : weights.matches()) {
     const storage_type type = as || t.file == nullptr ? common : t.theirs.type;

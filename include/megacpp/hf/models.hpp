@@ -1,4 +1,4 @@
-// The one reader of config.json: whatever its model_type, a model, for import and for programs.
+// read_hf_model reads config.json of every family that transformers has, too, and makes a model.
 #pragma once
 
 #include <megacpp/hf/gpt2_config.hpp>
@@ -13,13 +13,13 @@
 
 namespace mc {
 
-/// A model of any family that transformers has too.
+/// hf_model is a model of any family that transformers has, too.
 using hf_model = std::variant<gpt, llama, qwen2, qwen3, qwen3_moe>;
 
-/// The model of a configuration. Throws mc::error of the file's class (model) naming the field that
-/// is missing, of another type, out of range, contradicted by another, not supported or unknown.
-/// Fields that are read otherwise than transformers reads them, and are not refused, are added to
-/// `told`.
+/// Returns the model of a configuration. Throws mc::error of the file's class (model) that names
+/// the field that is missing, of another type, out of range, contradicted by another, not supported
+/// or unknown. Sentences about fields that transformers treats otherwise, and that are not refused,
+/// are added to `told`.
 inline hf_model read_hf_model(const json_value& config, hf_use use,
                               std::vector<std::string>* told = nullptr) {
   hf_reader r(config);
@@ -40,7 +40,7 @@ inline hf_model read_hf_model(const json_value& config, hf_use use,
   throw r.refuse("model_type", "megacpp has gpt2, llama, qwen2, qwen3 and qwen3_moe");
 }
 
-/// The layers of a set in braces.
+/// Returns the layers of a set in braces, such as "{0, 3}".
 inline std::string member_text(const layer_set& set) {
   std::string layers;
   for (int l = 0; l <= set.last(); ++l)
@@ -48,7 +48,7 @@ inline std::string member_text(const layer_set& set) {
   return "{" + layers + "}";
 }
 
-/// The model as C++: `inline constexpr qwen3 NAME{.layers = 2, ...};`
+/// Returns a model as C++ source, such as `inline constexpr qwen3 NAME{.layers = 2, ...};`.
 inline std::string hf_model_text(const hf_model& model, std::string_view name) {
   return std::visit(
       [&]<class Model>(const Model& m) {

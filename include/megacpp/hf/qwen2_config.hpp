@@ -1,4 +1,4 @@
-// config.json of Qwen2ForCausalLM, Qwen2.5's too, as mc::qwen2.
+// This header reads config.json of Qwen2ForCausalLM, which is Qwen2.5's class, too, as mc::qwen2.
 #pragma once
 
 #include <megacpp/hf/decoder_config.hpp>
@@ -10,7 +10,7 @@ inline constexpr const char* architecture = "Qwen2ForCausalLM";
 inline constexpr auto fields =
     std::tuple_cat(hf_decoder::fields<qwen2>, hf_decoder::window_field<qwen2>);
 
-/// Throws mc::error of the file's class, naming the field.
+/// Reads a model. Throws mc::error of the file's class that names the field.
 inline qwen2 read(hf_reader& r, hf_use use) {
   qwen2 m;
   hf_decoder::read_shared(r, use, m, {});

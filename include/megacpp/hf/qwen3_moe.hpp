@@ -1,5 +1,6 @@
-// Qwen3MoeForCausalLM of transformers. As decoder.hpp, but for experts, which a program holds as
-// one parameter a matrix and files as one tensor an expert; N stands for layers.i.mlp:
+// This header names and lays out parameters as Qwen3MoeForCausalLM of transformers does. Experts
+// aside, it is as decoder.hpp. A program has one parameter for a matrix of all experts, and files
+// have one tensor for each expert; N stands for layers.i.mlp:
 //
 //   ours                              theirs
 //   N.gate.weight (E, H)              model.N.gate.weight
@@ -7,8 +8,9 @@
 //   N.experts.up_proj (E, F, H)       model.N.experts.e.up_proj.weight (F, H)
 //   N.experts.down_proj (E, H, F)     model.N.experts.e.down_proj.weight (H, F)
 //
-// transformers 5 fuses them in memory, and files may have that form: mlp.experts.gate_up_proj
-// (E, 2 F, H), gate rows first, and mlp.experts.down_proj (E, H, F). It is read, not written.
+// transformers 5 joins the experts in memory, and files may have them so: mlp.experts.gate_up_proj
+// (E, 2 F, H), gate rows first, and mlp.experts.down_proj (E, H, F). Such files are read, and not
+// written.
 #pragma once
 
 #include <megacpp/hf/decoder.hpp>
@@ -27,7 +29,7 @@ inline constexpr const char *gate_proj = ".mlp.experts.gate_proj.weight",
                             *up_proj = ".mlp.experts.up_proj.weight",
                             *down_proj = ".mlp.experts.down_proj.weight";
 
-/// One expert's matrix of a parameter (E, N, K).
+/// Returns one expert's matrix (N, K) of a parameter (E, N, K), as a tensor of a file.
 inline hf_tensor of_expert(std::string name, const parameter_ref& r, std::int64_t expert) {
   const std::int64_t rows = r.v->dims[1].n, columns = r.v->dims[2].n;
   hf_tensor t;
@@ -45,7 +47,7 @@ inline std::vector<hf_tensor> tensors(const program_view& p) {
   hf_parameters parameters(p);
   std::vector<hf_tensor> all;
   for (const std::string& name : parameters.names()) {
-    if (!parameters.has(name)) continue; // taken with the gate
+    if (!parameters.has(name)) continue; // An up or down projection was taken with its gate.
     const parameter_ref r = parameters.take(name);
     if (!name.ends_with(gate_proj)) {
       all.push_back(hf_as_stored(r.layer < 0 ? name : "model." + name, r));
@@ -64,7 +66,7 @@ inline std::vector<hf_tensor> tensors(const program_view& p) {
   return all;
 }
 
-/// The tensors of tensors() that a stored one holds: itself, or those of all experts.
+/// Returns the tensors of tensors() that a stored tensor holds: one, or those of all experts.
 inline std::vector<hf_piece> pieces(const tensor_view& stored) {
   constexpr std::string_view both = ".mlp.experts.gate_up_proj", down = ".mlp.experts.down_proj";
   const bool fused = stored.name.ends_with(both);
@@ -91,7 +93,7 @@ inline std::vector<hf_piece> pieces(const tensor_view& stored) {
   return all;
 }
 
-/// In the spelling of transformers 4.51, which later versions read too.
+/// Returns config.json of a program, as transformers 4.51 spells it; later versions read it, too.
 inline nlohmann::json config(const program_view& p) {
   const auto& m = p.model_as<qwen3_moe>();
   nlohmann::json c = hf_decoder::config<qwen3_moe>(p, architecture, fields);
@@ -105,7 +107,7 @@ inline nlohmann::json config(const program_view& p) {
   return c;
 }
 
-/// The first layer that has experts in one model alone; "" if there is none.
+/// Returns a sentence about the first layer that has experts in only one of two models, or "".
 inline std::string difference_of_layers(const qwen3_moe& theirs, const qwen3_moe& ours) {
   for (int l = 0; l < ours.layers; ++l)
     if (theirs.kind_of(l) != ours.kind_of(l))

@@ -1,5 +1,6 @@
-// config.json of Qwen3MoeForCausalLM as mc::qwen3_moe, in the spelling of transformers 4
-// (num_experts) or 5 (num_local_experts); what dense models have too is in decoder_config.hpp.
+// This header reads config.json of Qwen3MoeForCausalLM as mc::qwen3_moe, as transformers 4
+// (num_experts) or 5 (num_local_experts) spells it. decoder_config.hpp reads the fields that dense
+// models have, too.
 #pragma once
 
 #include <megacpp/hf/decoder_config.hpp>
@@ -11,8 +12,9 @@ namespace mc::hf_qwen3_moe {
 
 inline constexpr const char* architecture = "Qwen3MoeForCausalLM";
 
-/// What dense models have not. Which layers have experts (decoder_sparse_step, mlp_only_layers) is
-/// read, written and compared apart.
+/// own_fields is the table of fields that dense models do not have. decoder_sparse_step and
+/// mlp_only_layers, which say which layers have experts, are not in it: functions below read, write
+/// and compare them.
 inline constexpr std::tuple own_fields{
     hf_field{"num_experts", &qwen3_moe::experts},
     hf_field{"num_experts_per_tok", &qwen3_moe::experts_per_token, hf_limits::experts},
@@ -21,7 +23,9 @@ inline constexpr std::tuple own_fields{
 inline constexpr auto fields =
     std::tuple_cat(hf_decoder::fields<qwen3_moe>, hf_decoder::window_field<qwen3_moe>, own_fields);
 
-/// Transformers 5 lets every layer slide and knows no max_window_layers; 4 let those from it on.
+/// Returns the width of the sliding window of attention in all layers, or 0 for none. transformers
+/// 5 gives the window to every layer, and 4 to layers from max_window_layers on. Throws where the
+/// two differ.
 inline int read_window(hf_reader& r) {
   const bool used = r.flag("use_sliding_window", false);
   const int width = r.extent("sliding_window", hf_limits::positions, 4096);
@@ -56,12 +60,12 @@ inline void read_dense_layers(hf_reader& r, qwen3_moe& m) {
   }
 }
 
-/// Throws mc::error of the file's class, naming the field.
+/// Reads a model. Throws mc::error of the file's class that names the field.
 inline qwen3_moe read(hf_reader& r, hf_use use) {
   qwen3_moe m;
   hf_decoder::read_shared(r, use, m, {});
   r.require("attention_bias", false, false, "projections of attention have no biases");
-  // Qwen3-Coder's, which transformers does not read for this model_type.
+  // Qwen3-Coder's files have qkv_bias; transformers does not read it for this model_type.
   r.require("qkv_bias", false, false, "projections of attention have no biases");
   r.require("use_qk_norm", true, true, "queries and keys are normalised");
   if (r.number("shared_expert_intermediate_size", 0, hf_limits::ffn, 0) != 0)
@@ -75,7 +79,7 @@ inline qwen3_moe read(hf_reader& r, hf_use use) {
                                       m.experts_per_token, m.experts));
   read_dense_layers(r, m);
   m.window = read_window(r);
-  r.ignore({"output_router_logits"}); // of transformers' forward
+  r.ignore({"output_router_logits"}); // This sets an output of transformers' forward.
   if (use == hf_use::program) m.aux_loss = r.number("router_aux_loss_coef", 0, 1e6, 0.001);
   else r.ignore({"router_aux_loss_coef"});
   return m;

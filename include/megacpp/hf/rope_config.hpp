@@ -1,9 +1,10 @@
-// RoPE in config.json: rope_theta and rope_scaling (transformers 4, its type under "rope_type" or
-// "type") or rope_parameters with all of it (5), as the numbers of a model.
+// This header reads the fields of RoPE in config.json. transformers 4 has rope_theta and an object
+// rope_scaling, whose type is "rope_type" or "type"; transformers 5 has all fields in
+// rope_parameters.
 //
-// Where the two versions would compute different angles, ours are those of 5, which are vLLM's too:
-// for yarn 4.51 replaces the factor by max_position_embeddings / original_max_position_embeddings
-// where the latter is written, and knows no "truncate".
+// Where the two versions compute different angles, megacpp computes those of 5, as vLLM does. They
+// differ for yarn: 4.51 does not know "truncate", and replaces the factor by
+// max_position_embeddings / original_max_position_embeddings where the latter is written.
 #pragma once
 
 #include <megacpp/hf/config.hpp>
@@ -21,12 +22,12 @@
 
 namespace mc {
 
-/// Types of RoPE by their names in config.json.
+/// rope_type_names has the names of RoPE's types in config.json, in the order of rope_type.
 inline constexpr std::array<const char*, 4> rope_type_names{"default", "linear", "llama3", "yarn"};
 
 namespace detail {
 
-/// The object of one of the two spellings.
+/// rope_object reads an object with fields of RoPE: rope_scaling or rope_parameters.
 class rope_object {
 public:
   rope_object(std::string_view name, const json_value& object)
@@ -102,7 +103,7 @@ private:
     if (s.original == positions) s.original = 0;
     s.slow = fields_.number("beta_slow", 0, 1e6, 0),
     s.fast = fields_.number("beta_fast", 0, 1e6, 0);
-    if (s.slow == 0) s.slow = 1; // as transformers takes them, and a null
+    if (s.slow == 0) s.slow = 1; // transformers takes a 0 and a null for these values.
     if (s.fast == 0) s.fast = 32;
     require_order(s, "beta_slow", "beta_fast");
     if (fields_.is_null("truncate"))
@@ -125,14 +126,14 @@ private:
 
 } // namespace detail
 
-/// Reads the base of the rotary angles and how they are stretched into m, whose positions and
-/// head_dim are known.
+/// Reads RoPE's fields into m: the base of the angles, and how they are stretched for longer texts.
+/// m must have its positions and its head_dim.
 template <class Model> void read_rope(hf_reader& r, Model& m) {
   constexpr double low = 1, high = 1e15, absent = 10000;
   const bool outside = r.has("rope_theta");
   m.rope_theta = outside ? r.number("rope_theta", low, high, absent) : absent;
-  std::string told = outside ? "rope_theta" : ""; // which field has said it
-  bool missing = false;                           // in one of the two objects
+  std::string told = outside ? "rope_theta" : ""; // The field that rope_theta was read from.
+  bool missing = false;                           // An object without rope_theta was found.
   std::optional<rope_stretch> found;
   for (const char* name : {"rope_scaling", "rope_parameters"}) {
     if (!r.has(name)) continue;
@@ -157,7 +158,7 @@ template <class Model> void read_rope(hf_reader& r, Model& m) {
     found = read;
   }
   if (told.empty()) r.refuse_null("rope_theta");
-  if (!outside && !told.empty() && missing) // transformers reads one of the two objects alone
+  if (!outside && !told.empty() && missing) // transformers reads only one of the two objects.
     throw r.contradiction(
         fmt::format("\"{}\" stands in one of \"rope_scaling\" and \"rope_parameters\" alone, which "
                     "are two names of one object; remove the other",
@@ -167,8 +168,9 @@ template <class Model> void read_rope(hf_reader& r, Model& m) {
     throw r.refuse("rope_theta", "yarn needs one above 1", m.rope_theta);
 }
 
-/// In the spelling of transformers 4.51. Of yarn, original_max_position_embeddings is left out
-/// where it is max_position_embeddings, for then 4.51 takes the factor as it stands.
+/// Writes RoPE's fields as transformers 4.51 spells them. For yarn,
+/// original_max_position_embeddings is left out where it equals max_position_embeddings, because
+/// 4.51 then uses the factor as it is written.
 inline void to_json(nlohmann::json& j, const rope_stretch& s) {
   j = nullptr;
   if (s.type == rope_type::unscaled) return;
@@ -181,7 +183,7 @@ inline void to_json(nlohmann::json& j, const rope_stretch& s) {
   if (!s.truncated) j["truncate"] = false;
 }
 
-/// As C++ writes it: {.type = rope_type::yarn, ...}, or {}.
+/// Returns the fields as C++ writes them: {.type = rope_type::yarn, ...}, or {}.
 inline std::string member_text(const rope_stretch& s) {
   if (s.type == rope_type::unscaled) return "{}";
   constexpr const char* types[] = {"unscaled", "linear", "llama3", "yarn"};

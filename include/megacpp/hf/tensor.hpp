@@ -1,4 +1,5 @@
-// A tensor as Hugging Face's transformers name and lay it out, in terms of the parameters.
+// hf_tensor describes a tensor, as transformers names it and lays it out, by the program's
+// parameters.
 #pragma once
 
 #include <megacpp/checkpoint/safetensors.hpp>
@@ -19,35 +20,35 @@
 
 namespace mc {
 
-/// Where the elements of one tensor lie in the program's parameters. The tensor is seen as a matrix
-/// (rows, columns); each part is a range of its columns, which a parameter has as (columns, rows).
-/// So a tensor of one row is stored as it is, one of many rows is transposed, and one of several
-/// parts is a concatenation along its last dim.
+/// hf_tensor says where the elements of a file's tensor lie in the program's parameters. It sees
+/// the tensor as a matrix (rows, columns). Each part is a range of the columns, which a parameter
+/// holds as (columns, rows). So a tensor of one row is a parameter as it is, one of many rows is a
+/// parameter transposed, and one of several parts joins parameters along its last dim.
 struct hf_tensor {
   struct part {
     parameter_ref of;
-    global_count first; ///< element of the parameter
+    global_count first; ///< The first element of the parameter that belongs to the tensor.
     std::int64_t columns = 0;
   };
   std::string name;
   std::vector<std::int64_t> shape;
   std::int64_t rows = 1;
-  std::vector<part> parts; ///< none: the program has no such parameter, and the tensor is zero
+  std::vector<part> parts; ///< Without parts, the program has no such parameter; the tensor is 0.
 
   std::int64_t elements() const {
     return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
   }
   std::int64_t columns() const { return elements() / rows; }
-  /// Elements to move at a time, in whole rows where there are several: few enough that a
-  /// transposition finds them in the cache.
+  /// Returns how many elements are moved at a time: few enough to stay in a cache while they are
+  /// transposed. A tensor of several rows is moved in whole rows.
   std::int64_t block() const {
     constexpr std::int64_t most = 1 << 16;
     return rows == 1 ? most : std::max<std::int64_t>(1, most / columns()) * columns();
   }
 
-  /// f(i, at) once for every element i in [first, first + count) that a rank's stores hold, where
-  /// `at` says. Tensors of several rows are visited in whole rows. Never called where there are no
-  /// parts.
+  /// Calls f(i, at) once for every element i in [first, first + count) that this rank's stores
+  /// hold; `at` is the element's index in the store. In a tensor of several rows, `first` and
+  /// `count` are whole rows. A tensor without parts has no calls.
   template <class F>
   void each(const stores& s, store_side what, std::int64_t first, std::int64_t count, F f) const {
     const std::int64_t width = columns();
@@ -58,7 +59,8 @@ struct hf_tensor {
     for (const part& p : parts) {
       const stores::held_part held = s.part_of(p.of, what);
       const std::int64_t begin = std::max(low, start), end = std::min(high, start + p.columns);
-      // Elements of a column lie side by side; of one row, those of all columns do.
+      // The elements of a column lie side by side in a parameter. If there is one row, so do those
+      // of all columns.
       const std::int64_t together = rows == 1 ? std::max<std::int64_t>(1, end - begin) : 1;
       for (std::int64_t c = begin; c < end; c += together) {
         const std::int64_t from = p.first.n + (c - start) * rows + row;
@@ -74,7 +76,8 @@ struct hf_tensor {
     }
   }
 
-  /// Where what the stores hold of it begins and ends in them: elements [first, second).
+  /// Returns the range [first, second) of a store's elements that has all elements of the tensor
+  /// that this rank's stores hold.
   std::pair<std::int64_t, std::int64_t> range(const stores& s, store_side what) const {
     std::pair<std::int64_t, std::int64_t> r{0, 0};
     bool none = true;
@@ -88,8 +91,8 @@ struct hf_tensor {
     return r;
   }
 
-  /// The whole tensor from one of the stores `of`, of type `t`, in double; zeros where they do not
-  /// hold it.
+  /// Returns the whole tensor in double, from a store of type `t`. Elements that this rank does not
+  /// hold are zeros.
   std::vector<double> values(const stores& of, std::byte* store, dtype t) const {
     std::vector<double> out(static_cast<std::size_t>(elements()));
     const auto [begin, end] = range(of, {});
@@ -101,7 +104,8 @@ struct hf_tensor {
   }
 };
 
-/// The parameters of a program by name, each to be taken once by the mapping of its family.
+/// hf_parameters has the parameters of a program by name. A family takes each of them once to name
+/// and lay out its tensors.
 class hf_parameters {
 public:
   explicit hf_parameters(const program_view& p) : program_(p.name) {
@@ -112,7 +116,7 @@ public:
   }
 
   bool has(const std::string& name) const { return by_name_.count(name) != 0; }
-  /// All names, in the order of the model.
+  /// Returns the names of all parameters, in the order of the model.
   const std::vector<std::string>& names() const { return order_; }
   parameter_ref take(const std::string& name) {
     const auto at = by_name_.find(name);
@@ -122,7 +126,7 @@ public:
     by_name_.erase(at);
     return r;
   }
-  /// Nothing may be left that a saved model would lack.
+  /// Throws where a parameter was not taken, since a saved model would lack it.
   void require_all_taken() const {
     if (!by_name_.empty())
       throw error(exit_code::internal,
@@ -136,23 +140,23 @@ private:
   std::vector<std::string> order_;
 };
 
-/// A tensor of a program in a file. `shape` is the file's; where one tensor of the file holds
-/// several of the program's, a part of it.
+/// hf_piece is a tensor of the family's list as a file stores it: a whole tensor of the file, or a
+/// range of one that holds several.
 struct hf_piece {
-  std::string name;             ///< as in the family's list
-  std::string_view stored_name; ///< as in the file
+  std::string name;             ///< The name in the family's list.
+  std::string_view stored_name; ///< The name in the file.
   storage_type type{};
   std::vector<std::int64_t> shape;
-  std::span<const std::byte> bytes; ///< of any alignment
+  std::span<const std::byte> bytes; ///< The bytes, of any alignment.
 };
 
-/// A tensor of a file that is one of the program's.
+/// Returns a whole tensor of a file as the tensor `name` of the family's list.
 inline hf_piece hf_whole(std::string name, const tensor_view& t) {
   return {std::move(name), t.name, t.type, {t.shape.begin(), t.shape.end()}, t.bytes};
 }
 
-/// A parameter stored as it is, as a vector or as (out, in): dims that make up one side, heads and
-/// head dim, are merged, and padded rows are left out.
+/// Returns a tensor that stores a parameter as it is, as a vector or as (out, in). Heads and head
+/// dim are merged into one dim, and padded rows are left out.
 inline hf_tensor hf_as_stored(std::string name, const parameter_ref& r) {
   const value& v = *r.v;
   const std::int64_t first = v.dims[0].n, last = v.back().n, all = global_size(v).n;
@@ -160,7 +164,7 @@ inline hf_tensor hf_as_stored(std::string name, const parameter_ref& r) {
   hf_tensor t;
   t.name = std::move(name);
   if (v.rank == 1) t.shape = {valid};
-  else if (v.rank == 2 && v.back().d == dim::head_dim) t.shape = {all}; // a bias
+  else if (v.rank == 2 && v.back().d == dim::head_dim) t.shape = {all}; // This is a bias.
   else if (v.rank == 2) t.shape = {valid, last};
   else if (v.back().d == dim::hidden) t.shape = {all / last, last};
   else t.shape = {first, all / first};

@@ -1,4 +1,4 @@
-// The files of a tokenizer in a model's folder, which go along with its weights.
+// The files of a tokenizer are copied into a saved model's folder, beside its weights.
 #pragma once
 
 #include <megacpp/hf/model_folder.hpp>
@@ -12,8 +12,9 @@
 
 namespace mc {
 
-/// Those that a folder has, or a tokenizer.json of any name, or a .tiktoken file whose name says
-/// its rules; nothing for "". Throws mc::error(exit_code::model) for one that cannot be read.
+/// Returns the files of the tokenizer at `path`, which is a folder, a tokenizer.json of any name,
+/// or a .tiktoken file whose name says its rules. Returns nothing for "". Throws
+/// mc::error(exit_code::model) for a file that cannot be read.
 inline std::vector<extra_file> tokenizer_files(const std::string& path) {
   namespace fs = std::filesystem;
   std::vector<extra_file> files;
@@ -37,8 +38,9 @@ inline std::vector<extra_file> tokenizer_files(const std::string& path) {
   return files;
 }
 
-/// The text of a generation_config.json, which messages call `file`, with the token `end` among
-/// those that end a text. Throws mc::error(exit_code::model) for what is none.
+/// Returns the text of a generation_config.json with the token `end` among those that end a text.
+/// `file` names the file in messages. Throws mc::error(exit_code::model) for a text that is no JSON
+/// object.
 inline std::string with_end_token(std::string_view text, const std::string& file,
                                   std::int32_t end) {
   const json_value value(parse_json(text, file, exit_code::model), file, exit_code::model);

@@ -1,5 +1,5 @@
-// The weights of a Hugging Face folder beside a program's: found, verified, and read block by block
-// from mapped files.
+// weights_in_folder finds the weights of a program in a Hugging Face folder, verifies them, and
+// reads them block by block from mapped files.
 #pragma once
 
 #include <megacpp/checkpoint/finite_file.hpp>
@@ -24,17 +24,17 @@ namespace mc {
 inline constexpr const char* hf_weights_name = "model.safetensors";
 inline constexpr const char* hf_index_name = "model.safetensors.index.json";
 
-/// The tensors of a folder's model beside the program's, in the order of the model. All of them are
-/// verified before the constructor returns: none is missing, unknown, there twice, of another shape
-/// or with an element that is not finite, and an index says of every tensor where it is. What is no
-/// weight, such as a mask of -inf, is not looked at. Throws mc::error(exit_code::model) naming the
+/// weights_in_folder pairs the tensors of a program with those of a folder, in the order of the
+/// model. The constructor verifies all of them: no tensor is missing, unknown, there twice, of
+/// another shape or not finite, and an index names the file of every tensor. Tensors that are no
+/// weights, such as a mask of -inf, are not read. Throws mc::error(exit_code::model) that names the
 /// file and the tensor.
 class weights_in_folder {
 public:
   struct match {
     hf_tensor ours;
     hf_piece theirs{};
-    const safetensors_file* file = nullptr; ///< null: not there, and the tensor is zero
+    const safetensors_file* file = nullptr; ///< The tensor's file; null: no file has it, it is 0.
   };
 
   weights_in_folder(const model_folder& folder, const program_view& p)
@@ -58,21 +58,22 @@ public:
   const std::vector<match>& matches() const { return matches_; }
   std::size_t files() const { return files_.size(); }
 
-  /// f(first, values) for one tensor, block by block, in double: `buffer` is about half a MiB.
+  /// Calls f(first, values) for each block of a tensor, in double. `buffer` becomes about half a
+  /// MiB.
   template <class F> static void read(const match& m, std::vector<double>& buffer, F f) {
     m.file->check_unchanged();
     buffer.resize(block_size(m));
     for (std::int64_t b = 0; b < blocks(m); ++b) read_block(m, b, buffer, f);
   }
-  /// f(values) for the block that begins with element `first`.
+  /// Calls f(values) for the block that begins with element `first`.
   template <class F>
   static void read_from(const match& m, std::int64_t first, std::vector<double>& buffer, F f) {
     m.file->check_unchanged();
     buffer.resize(block_size(m));
     read_block(m, first / m.ours.block(), buffer, [&](std::int64_t, auto values) { f(values); });
   }
-  /// As read(), a block a thread at once, each with its part of `buffer`: f must not throw, and may
-  /// write only what belongs to its elements.
+  /// Calls f(first, values) for each block of a tensor; threads take blocks in turn, and each has
+  /// its own range of `buffer`. f must not throw, and writes only its own elements.
   template <class F>
   static void read_in_parallel(const match& m, std::vector<double>& buffer, F f) {
     m.file->check_unchanged();
@@ -93,7 +94,7 @@ private:
   static std::size_t block_size(const match& m) {
     return static_cast<std::size_t>(std::min(m.ours.block(), m.ours.elements()));
   }
-  /// f(first, values) for one block; the constructor has seen that its type can be read.
+  /// Calls f(first, values) for one block. The constructor has verified that its type can be read.
   template <class F>
   static void read_block(const match& m, std::int64_t b, std::span<double> buffer, F f) {
     const hf_piece& stored = m.theirs;
@@ -108,8 +109,8 @@ private:
     f(first, std::span<const double>(values));
   }
 
-  /// One model.safetensors, or the files of an index; the former where both are there, as
-  /// transformers does it.
+  /// Opens model.safetensors, or the files of an index where there is no such file. transformers
+  /// prefers model.safetensors, too.
   void open(const model_folder& folder) {
     if (folder.contains("adapter_config.json"))
       throw error(exit_code::model,
@@ -128,7 +129,7 @@ private:
     check_listed(index, opened);
   }
 
-  /// Every file has what the index says and nothing else.
+  /// Throws unless every file has the tensors that the index says, and no others.
   void check_listed(const shard_map& index,
                     const std::map<std::string, const safetensors_file*>& opened) const {
     for (const auto& [tensor, name] : index)
@@ -154,8 +155,9 @@ private:
                  fmt::format("{}: tensor \"{}\" {}", file->path(), printable(name), what));
   }
 
-  /// The wrapper of PyTorch's that saved itself along with its model; null for none. A file of such
-  /// names is not read as one without: others have trained on random weights so.
+  /// Returns a sentence about the PyTorch wrapper, such as DistributedDataParallel, that left its
+  /// name in a tensor's name; null for none. Such a file is refused: programs that skipped the
+  /// unknown names have trained on random weights.
   static const char* wrapper_in(std::string_view name) {
     constexpr std::pair<std::string_view, const char*> within[] = {
         {"_orig_mod.", "holds _orig_mod., which torch.compile puts there"},
@@ -207,7 +209,8 @@ private:
     m.theirs = std::move(stored), m.file = &file;
   }
 
-  /// Weights must be there and finite; what the program has no parameter for, absent or zero.
+  /// Throws unless a weight of the program is there and finite. A tensor that the program has no
+  /// parameter for must be absent or zero.
   void check_found(const match& m) const {
     if (m.file == nullptr && !m.ours.parts.empty())
       throw error(exit_code::model,
@@ -228,7 +231,8 @@ private:
     });
   }
 
-  /// Some writers store the head of a tied model beside the embedding.
+  /// Throws unless the head that a file stores equals the embedding of a tied model. Some writers
+  /// store both.
   void check_tied_head(const match& head, const match& table) const {
     head.file->check_unchanged(), table.file->check_unchanged();
     const bool same = head.theirs.type == table.theirs.type &&
@@ -243,7 +247,7 @@ private:
 
   const hf_family& family_;
   std::string program_, folder_;
-  std::list<safetensors_file> files_; // matches point to them
+  std::list<safetensors_file> files_; ///< The opened files, to which matches_ points.
   std::map<std::string, std::size_t, std::less<>> by_name_;
   std::vector<match> matches_;
 };
