@@ -1,4 +1,4 @@
-// Samples of several datasets in turn, as Megatron blends them (Megatron-LM,
+// A blend takes samples of several datasets in turn, as Megatron does (Megatron-LM,
 // megatron/core/datasets: utils.py, blended_megatron_dataset_builder.py, blended_dataset.py,
 // helpers.cpp).
 #pragma once
@@ -25,10 +25,10 @@
 
 namespace mc {
 
-/// Prefixes of indexed datasets, and how much is wanted of each.
+/// blend names several indexed datasets by their prefixes, and says how much is wanted of each.
 struct blend {
   std::vector<std::string> prefixes;
-  std::vector<double> weights; ///< > 0, as they were given; none: all of each
+  std::vector<double> weights; ///< Weights > 0, as given; none means all samples of each dataset.
 };
 
 namespace detail {
@@ -40,7 +40,8 @@ inline std::string_view without_blanks(std::string_view text) {
              ? std::string_view()
              : text.substr(from, text.find_last_not_of(blank) - from + 1);
 }
-/// What Python's float() makes of a text; nothing for what it refuses.
+/// Returns the number that Python's float() reads from a text, or nothing where it refuses the
+/// text.
 inline std::optional<double> python_float(std::string_view text) {
   text = without_blanks(text);
   if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
@@ -48,19 +49,19 @@ inline std::optional<double> python_float(std::string_view text) {
   const auto [rest, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (rest != text.data() + text.size() || problem == std::errc::invalid_argument)
     return std::nullopt;
-  // Too large, or so small that it is 0.
+  // A number too small for double is treated as one too large: callers refuse both.
   if (problem == std::errc::result_out_of_range) return std::numeric_limits<double>::infinity();
   return value;
 }
 
-/// Whether a word that names no data set was meant as a weight.
+/// Returns whether a word that names no dataset was meant as a weight, such as "0,5".
 inline bool looks_like_weight(std::string word) {
   std::ranges::replace(word, ',', '.');
   return python_float(word).has_value();
 }
 
-/// numpy.sum: in pairs above 128 numbers, in eight columns above 7 (numpy/_core/src/umath,
-/// pairwise_sum).
+/// Returns the sum of numbers with numpy.sum's rounding. numpy adds up halves of more than 128
+/// numbers, and eight columns of more than 7 (numpy/_core/src/umath, pairwise_sum).
 inline double numpy_sum(std::span<const double> x) {
   if (x.size() < 8) return std::accumulate(x.begin(), x.end(), 0.0);
   if (x.size() > 128) {
@@ -79,10 +80,11 @@ inline double numpy_sum(std::span<const double> x) {
 
 } // namespace detail
 
-inline constexpr std::size_t most_datasets = 32766; // they are numbered in 16 bits
+/// most_datasets is how many datasets a blend can have, because their numbers have 16 bits.
+inline constexpr std::size_t most_datasets = 32766;
 
-/// Throws mc::error(exit_code::usage) unless all weights are positive numbers, of which there are
-/// as many as datasets, or none.
+/// Throws mc::error(exit_code::usage) unless all weights are positive numbers, and there is one for
+/// each dataset or none at all. `flag` names the blend in messages.
 inline void check_blend(const blend& b, std::string_view flag) {
   const auto refuse = [flag](const std::string& why) {
     throw error(exit_code::usage, fmt::format("{}: {}", flag, why));
@@ -106,9 +108,10 @@ inline void check_blend(const blend& b, std::string_view flag) {
     refuse("the sum of the weights is not finite; give smaller ones");
 }
 
-/// The meaning of the words of --data-path: one prefix; an odd number of prefixes; or weights, each
-/// before its prefix, but for an even number of words where no weight is a number: then all are
-/// prefixes. Throws mc::error(exit_code::usage).
+/// Reads a list of prefixes, with or without weights, as Megatron does. In a list of even length, a
+/// number in front of each prefix is its weight; if no word in a weight's place is a number, all
+/// words are prefixes. A list of odd length has prefixes alone. `flag` names the list in messages.
+/// Throws mc::error(exit_code::usage).
 inline blend parse_blend(std::span<const std::string> words, std::string_view flag) {
   blend b;
   const auto add = [&b](const std::string& word) {
@@ -128,7 +131,7 @@ inline blend parse_blend(std::span<const std::string> words, std::string_view fl
   return b;
 }
 
-/// Weights with the sum 1, as Megatron rounds it.
+/// Returns weights divided by their sum, with Megatron's rounding.
 inline std::vector<double> normalized(std::span<const double> weights) {
   const double sum = detail::numpy_sum(weights);
   std::vector<double> shares;
@@ -136,8 +139,8 @@ inline std::vector<double> normalized(std::span<const double> weights) {
   return shares;
 }
 
-/// Samples of a blend of `size` by shares: how many of each dataset, rounded up, and how many each
-/// has to have for that. The blend is as large as the sum of the former.
+/// blend_sizes says how many samples a blend takes of each dataset (`targets`), and how many
+/// samples are built of each dataset for that (`built`), which is a little more.
 struct blend_sizes {
   std::vector<std::int64_t> targets, built;
   std::int64_t size() const {
@@ -145,7 +148,7 @@ struct blend_sizes {
   }
 };
 inline blend_sizes sizes_of_blend(std::span<const double> shares, std::int64_t size) {
-  constexpr double surplus = 0.005; // Megatron's mid_level_dataset_surplus
+  constexpr double surplus = 0.005; // Megatron calls it mid_level_dataset_surplus.
   blend_sizes s;
   for (const double share : shares) {
     const double target = std::ceil(static_cast<double>(size) * share);
@@ -155,11 +158,13 @@ inline blend_sizes sizes_of_blend(std::span<const double> shares, std::int64_t s
   return s;
 }
 
-/// The dataset and the number within it of every sample of a blend: always the dataset that is
-/// farthest behind its share, the first of several.
+/// blend_indices has, for every sample of a blend, the dataset and the sample's number in it. Each
+/// sample comes from the dataset that is farthest behind its fraction of the blend; of several such
+/// datasets, from the first.
 class blend_indices {
 public:
-  /// Of `size` samples by weights, which are normalised again.
+  /// Returns a blend of `size` samples by weights. The weights are divided by their sum, as
+  /// Megatron does, even where the sum is about 1.
   static blend_indices weighted(std::span<const double> weights, std::int64_t size,
                                 const index_cache& cache = {}) {
     const std::vector<double> shares = normalized(weights);
@@ -170,7 +175,7 @@ public:
               choose(shares, all, sets, samples, [](std::int32_t, std::int64_t) { return false; });
             }};
   }
-  /// Of all samples of datasets of these sizes.
+  /// Returns a blend that has every sample of datasets of these sizes once.
   static blend_indices exhaustive(std::span<const std::int64_t> sizes,
                                   const index_cache& cache = {}) {
     const std::int64_t size = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
@@ -192,7 +197,7 @@ public:
   std::span<const std::int16_t> sets() const {
     return table_.values<std::int16_t>(8 * static_cast<std::uint64_t>(size_), size_);
   }
-  /// Numbers within the datasets.
+  /// Returns the number of each sample within its dataset.
   std::span<const std::int64_t> samples() const { return table_.values<std::int64_t>(0, size_); }
 
 private:
@@ -212,7 +217,8 @@ private:
     return key;
   }
 
-  /// Fills both from `sets`, which rise; spent(set, taken): no more is to be taken of it.
+  /// Fills `chosen` and `samples` from the datasets `sets`, whose numbers rise. spent(set, taken)
+  /// says that no more samples of a dataset are to be taken.
   template <class Spent> static void choose(std::span<const double> shares,
                                             std::vector<std::int32_t> sets,
                                             std::span<std::int16_t> chosen,

@@ -1,4 +1,4 @@
-// Samples of indexed datasets as Megatron's GPTDataset and BlendedDataset give them.
+// gpt_dataset and blended_dataset have the samples of Megatron's GPTDataset and BlendedDataset.
 #pragma once
 
 #include <megacpp/data/sample_set.hpp>
@@ -26,16 +26,18 @@
 
 namespace mc {
 
-/// What the end of a document means within a sample, by the flags of these names.
+/// document_ends says what the end of a document changes within a sample. The three switches are
+/// Megatron's of these names: positions begin anew, attention stays within documents, and the token
+/// behind an end is not predicted.
 struct document_ends {
-  std::optional<std::int32_t> eod = {}; ///< the token that ends a document
-  std::optional<std::int32_t> pad = {}; ///< a token other than eod, read as 0 and never predicted
+  std::optional<std::int32_t> eod = {}; ///< The token that ends a document.
+  std::optional<std::int32_t> pad = {}; ///< Padding other than eod: read as 0 and never predicted.
   bool reset_position_ids = false, reset_attention_mask = false, eod_mask_loss = false;
 };
 
-/// Fills a row from its L + 1 tokens, of which those behind `held` are missing: they are read as 0
-/// and not predicted. Megatron's _get_ltor_masks_and_position_ids: eod_mask_loss leaves out what is
-/// predicted from an eod; positions and documents begin anew behind one.
+/// Fills a row from its L + 1 tokens, as Megatron's _get_ltor_masks_and_position_ids does. Tokens
+/// from number `held` on are missing; they are read as 0 and not predicted. eod_mask_loss leaves
+/// out the prediction from an eod; positions and documents begin anew behind an eod.
 inline void fill_row(std::span<const std::int32_t> tokens, std::size_t held,
                      const document_ends& ends, const sample_row& row) {
   std::int32_t position = 0, document = 0;
@@ -53,10 +55,11 @@ inline void fill_row(std::span<const std::int32_t> tokens, std::size_t held,
   }
 }
 
-/// Samples of a range of the sequences of a dataset.
+/// gpt_dataset has samples of a range of a dataset's sequences.
 class gpt_dataset final : public sample_set {
 public:
-  /// Throws mc::error(exit_code::data) for a range without tokens.
+  /// Makes the samples that `request` asks for. `part_name`, such as "training", names the range in
+  /// messages. Throws mc::error(exit_code::data) for a range without tokens.
   gpt_dataset(std::shared_ptr<const indexed_dataset> data, token_range sequences,
               const gpt_request& request, const document_ends& ends, const index_cache& cache = {},
               std::string_view part_name = "training")
@@ -80,7 +83,8 @@ public:
     if (sample < 0 || sample >= size())
       throw error(exit_code::internal,
                   fmt::format("sample {} of {} was asked for; it has {}", sample, name(), size()));
-    // The labels' memory holds no token more than L: the row is filled from a buffer.
+    // A row holds L tokens, and L + 1 are needed to fill it, so they are read to memory of their
+    // own.
     thread_local std::vector<std::int32_t> tokens;
     tokens.resize(row.tokens.size() + static_cast<std::size_t>(request_.extra));
     const std::size_t held = gather(indices_.shuffled(sample), tokens);
@@ -93,7 +97,7 @@ private:
                        data.sequences(), data.tokens(), xxh64::of(data.idx_bytes()));
   }
 
-  /// The tokens of a sample of those in order. Returns how many there are.
+  /// Reads the tokens of sample s of the unshuffled samples to `out`, and returns how many it has.
   std::size_t gather(std::int64_t s, std::span<std::int32_t> out) const {
     const auto check = [this](bool holds) {
       if (!holds) refuse();
@@ -106,7 +110,7 @@ private:
     for (std::int64_t d = from.document; d <= to.document; ++d) {
       const std::int64_t sequence = indices_.document(d);
       check(sequence >= 0 && sequence < data_->sequences());
-      // A last sequence that is empty ends at -1.
+      // An empty last sequence ends at -1.
       const std::int64_t begin = d == from.document ? std::max<std::int64_t>(from.offset, 0) : 0;
       const std::int64_t end =
           d == to.document ? to.offset + request_.extra : data_->length(sequence);
@@ -119,7 +123,8 @@ private:
     return held;
   }
 
-  /// The indices contradict the set, which they did not when they were made of it.
+  /// Throws mc::error(exit_code::data) where the indices no longer fit the dataset: the data
+  /// changed, or the cache holds the indices of other data.
   [[noreturn]] void refuse() const {
     data_->check_unchanged();
     if (const std::string file = data_->written(); !file.empty() || !cached_)
@@ -136,14 +141,15 @@ private:
   std::shared_ptr<const indexed_dataset> data_;
   gpt_request request_;
   document_ends ends_;
-  bool cached_; ///< indices may be read from a folder
+  bool cached_; ///< The indices may have been read from a folder.
   gpt_indices indices_;
 };
 
-/// Samples of several sets in turn.
+/// blended_dataset has samples of several sets in turn.
 class blended_dataset final : public sample_set {
 public:
-  /// Throws mc::error(exit_code::data) where more is taken of a set than it has.
+  /// Blends sets by their indices. Throws mc::error(exit_code::data) where the blend takes more
+  /// samples of a set than it has.
   blended_dataset(std::vector<std::shared_ptr<const sample_set>> sets, blend_indices indices)
       : sets_(std::move(sets)), indices_(std::move(indices)), name_(name_of_all()) {
     std::vector<std::int64_t> taken(sets_.size());
@@ -191,16 +197,18 @@ private:
   std::string name_;
 };
 
-/// One dataset of a blend, and the range of its sequences that a part of the run reads.
+/// dataset_part is one dataset of a blend, with the range of sequences that are for training,
+/// validation or test.
 struct dataset_part {
   std::shared_ptr<const indexed_dataset> data;
   token_range sequences;
 };
 
-/// The samples of a part of a blend, as Megatron's BlendedMegatronDatasetBuilder makes them. One
-/// dataset without a weight is itself. With weights, each gives its share of request.samples, which
-/// must be there. Without, each gives one epoch, and the blend as many of these as were requested,
-/// or all. Throws mc::error.
+/// Returns the samples of a blend, as Megatron's BlendedMegatronDatasetBuilder makes them. With
+/// weights, each dataset gives its fraction of request.samples, which must be set. Without weights,
+/// each dataset gives one epoch, and the blend has request.samples of these samples, or all. One
+/// dataset without a weight is not blended. `part_name` names the samples in messages. Throws
+/// mc::error.
 inline std::shared_ptr<const sample_set> blended_samples(const std::vector<dataset_part>& parts,
                                                          std::span<const double> weights,
                                                          const gpt_request& request,

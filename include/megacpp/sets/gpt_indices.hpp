@@ -1,11 +1,11 @@
-// Which tokens Megatron's GPTDataset gives as which sample (Megatron-LM,
+// gpt_indices says which tokens each sample has, as Megatron's GPTDataset does (Megatron-LM,
 // megatron/core/datasets/gpt_dataset.py and helpers.cpp).
 //
-// E epochs of the sequences of a part are laid end to end in a shuffled order (the document index);
-// that stream is cut into samples of L tokens and one more, which is the next sample's first (the
-// sample index: where each begins); and the samples are shuffled (the shuffle index). If less than
-// 0.8 of the last epoch is needed, it is shuffled apart, behind the others, so that all tokens of
-// these are seen before any is seen once more.
+// E epochs of a range of sequences are laid end to end in a shuffled order (the document index).
+// That stream is cut into samples of L + 1 tokens, of which the last is the next sample's first;
+// the sample index says where each sample begins. Then the samples are shuffled (the shuffle
+// index). If less than 0.8 of the last epoch is needed, that epoch is shuffled alone, behind the
+// others. So the run sees all tokens of the other epochs before it begins the last.
 #pragma once
 
 #include <megacpp/data/split.hpp>
@@ -29,31 +29,33 @@
 
 namespace mc {
 
-/// What is asked of the samples of a part.
+/// gpt_request says how many samples are wanted, of how many tokens, and in which order.
 struct gpt_request {
-  std::int64_t sequence = 0;                ///< L, tokens of a sample
-  std::optional<std::int64_t> samples = {}; ///< at least so many; nothing: those of one epoch
-  std::uint32_t seed = 1234;
-  bool drop_last = true; ///< false: a last, short sample is padded
-  int extra = 1;         ///< tokens of a sample beyond L: 1, its last label, or 0
+  std::int64_t sequence = 0;                ///< L, the tokens of a sample.
+  std::optional<std::int64_t> samples = {}; ///< The least number of samples; none means one epoch.
+  std::uint32_t seed = 1234;                ///< The seed of the shuffled orders.
+  bool drop_last = true; ///< A short last sample is dropped; if false, it is padded.
+  int extra = 1;         ///< The tokens of a sample beyond L: 1 for its last label, or 0.
 };
 
-/// How the request is met from a part of so many sequences and tokens.
+/// gpt_epochs says how many epochs of a range of sequences give the samples of a request.
 struct gpt_epochs {
-  std::int64_t sequences = 0, tokens = 0; // of one epoch
-  std::int64_t epochs = 1;
-  std::int64_t samples = 0; // of all epochs
-  std::int64_t apart = 0;   // samples before those of the last epoch, if that is shuffled apart
-  bool separate = false;
+  std::int64_t sequences = 0, tokens = 0; ///< The sequences and tokens of one epoch.
+  std::int64_t epochs = 1;                ///< The number of epochs.
+  std::int64_t samples = 0;               ///< The samples of all epochs.
+  std::int64_t apart = 0; ///< The samples before the last epoch, if that is shuffled alone.
+  bool separate = false;  ///< The last epoch is shuffled alone.
 
+  /// Returns the length of the document index.
   std::int64_t documents() const { return epochs * sequences; }
-  /// Megatron's types: that of the sample index, and that of the shuffle index.
+  // Megatron stores the sample index and the shuffle index in wider types where they are long.
   bool wide_places() const { return documents() > std::numeric_limits<std::int32_t>::max(); }
   bool wide_samples() const { return samples >= 0xffffffffll - 1; }
 };
 
-/// Throws mc::error(exit_code::data) for a part without tokens, or for more than can be numbered.
-/// `what` is what messages call the part.
+/// Returns how many epochs a request needs of a range with so many sequences and tokens. `what`
+/// names the range in messages. Throws mc::error(exit_code::data) for a range without tokens, or
+/// for more samples than can be numbered.
 inline gpt_epochs plan_epochs(std::int64_t sequences, std::int64_t tokens,
                               const gpt_request& request, std::string_view what) {
   const std::int64_t l = request.sequence, most = std::int64_t{1} << 56;
@@ -77,7 +79,7 @@ inline gpt_epochs plan_epochs(std::int64_t sequences, std::int64_t tokens,
                             "can be numbered; give more data, or fewer samples",
                             what, tokens, sequences, e.epochs));
   const std::int64_t all = e.epochs * tokens - request.extra;
-  // Megatron's ceil of binary32, which for much data is some samples off.
+  // Megatron takes the ceil of a binary32 quotient, which is some samples off where there are many.
   e.samples =
       request.drop_last
           ? all / l
@@ -91,17 +93,19 @@ inline gpt_epochs plan_epochs(std::int64_t sequences, std::int64_t tokens,
   return e;
 }
 
-/// Where a sample begins: a place of the document index, and tokens of the sequence there.
+/// gpt_place is where a sample begins: a place in the document index, and how many tokens of the
+/// sequence there come before.
 struct gpt_place {
   std::int64_t document = 0, offset = 0;
   bool operator==(const gpt_place&) const = default;
 };
 
-/// The three indices, one behind the other in a table.
+/// gpt_indices holds the three indices of a dataset, one behind the other in a table.
 class gpt_indices {
 public:
-  /// `length(i)` is that of sequence i, and `part` the sequences. What `cache` has is not built.
-  /// `key` tells the data from other data. Throws mc::error.
+  /// Builds the indices of the sequences in `part`, or takes them from `cache`. length(i) is the
+  /// length of sequence i, and `key` is a text that tells this data from other data. Throws
+  /// mc::error.
   template <class Length>
   gpt_indices(const Length& length, token_range part, const gpt_request& request,
               std::string_view what, const index_cache& cache = {}, std::string_view key = "")
@@ -113,12 +117,12 @@ public:
   const gpt_epochs& epochs() const { return epochs_; }
   std::int64_t samples() const { return epochs_.samples; }
 
-  /// The sequence at a place of the document index.
+  /// Returns the sequence at a place of the document index.
   std::int32_t document(std::int64_t place) const { return documents()[to_size(place)]; }
   std::span<const std::int32_t> documents() const {
     return table_.values<std::int32_t>(documents_begin(), epochs_.documents());
   }
-  /// Where sample s, 0 ... samples(), of those in order begins.
+  /// Returns where sample s of the unshuffled samples begins, 0 <= s <= samples().
   gpt_place place(std::int64_t s) const {
     const auto at = [&]<class T>(T) -> gpt_place {
       const auto p = table_.values<T>(0, 2 * (samples() + 1)).subspan(2 * to_size(s), 2);
@@ -126,7 +130,7 @@ public:
     };
     return epochs_.wide_places() ? at(std::int64_t()) : at(std::int32_t());
   }
-  /// Which of those in order sample i is.
+  /// Returns which of the unshuffled samples is sample i.
   std::int64_t shuffled(std::int64_t i) const {
     if (epochs_.wide_samples())
       return table_.values<std::int64_t>(shuffle_begin(), samples())[to_size(i)];
@@ -186,7 +190,8 @@ private:
                                                     std::span<const std::int32_t> documents,
                                                     index_table& table) const {
     const auto out = table.values<T>(0, 2 * (samples() + 1));
-    // Lengths some documents ahead: they are all over memory, and do not wait for each other.
+    // Lengths are read for many documents at once. They are all over memory, and reads that do not
+    // wait for each other are faster.
     std::array<std::int32_t, 1024> ahead;
     std::size_t ahead_begin = 0, ahead_end = 0;
     const auto length_at = [&](std::size_t d) -> std::int64_t {
@@ -209,11 +214,11 @@ private:
       for (std::int64_t left = request_.sequence + request_.extra;;) {
         const std::int64_t rest = length_at(d) - offset;
         left -= rest;
-        if (left <= 0) { // the sample ends within this document
+        if (left <= 0) { // The sample ends within this document.
           offset += left + rest - request_.extra;
           break;
         }
-        if (d + 1 == documents.size()) { // the tokens are at their end: a short sample
+        if (d + 1 == documents.size()) { // There are no more tokens, so the sample is short.
           offset = length_at(d) - request_.extra;
           break;
         }

@@ -1,5 +1,5 @@
-// Tables that say which tokens samples are made of, in memory or in files of a folder that later
-// runs map.
+// index_cache keeps the tables that say which tokens each sample has, in memory or as files of a
+// folder that later runs map.
 //
 // A file of the cache, little-endian:
 //   0    8 bytes   MEGACIDX
@@ -45,19 +45,20 @@
 
 namespace mc {
 
-/// Bytes that begin at a multiple of 16, in memory or of a file.
+/// index_table is a range of bytes, in memory or in a mapped file, that begins at a multiple of 16.
 class index_table {
 public:
-  /// In memory, zero. Throws mc::error(exit_code::memory).
+  /// Reserves a table of zeros in memory. `what` names it in messages. Throws
+  /// mc::error(exit_code::memory).
   index_table(std::uint64_t bytes, std::string_view what)
       : memory_(map(bytes, what), {bytes}), bytes_(memory_.get(), bytes) {}
   index_table(std::unique_ptr<const mapped_file> file, std::span<const std::byte> bytes)
       : file_(std::move(file)), bytes_(bytes) {}
 
   std::span<const std::byte> bytes() const { return bytes_; }
-  /// To be filled; of one in memory.
+  /// Returns the bytes of a table in memory, to be filled.
   std::span<std::byte> memory() { return {memory_.get(), bytes_.size()}; }
-  /// n values from a byte on, which is a multiple of their size.
+  /// Returns n values, from byte `from` on, which is a multiple of their size.
   template <class T> std::span<const T> values(std::uint64_t from, std::int64_t n) const {
     return {reinterpret_cast<const T*>(bytes_.data() + from), static_cast<std::size_t>(n)};
   }
@@ -66,7 +67,8 @@ public:
   }
 
 private:
-  /// Huge pages, where the system grants them: a shuffle goes all over them.
+  /// Reserves memory of huge pages where the system grants them, because a shuffle jumps all over
+  /// it.
   static std::byte* map(std::uint64_t bytes, std::string_view what) {
     return map_pages(pages(bytes), fmt::format("the order of {}", what).c_str(),
                      "fewer samples, less data");
@@ -92,7 +94,7 @@ inline constexpr std::uint64_t table_version = 1, table_header_bytes = 40;
 inline std::uint64_t table_begin(std::uint64_t key_bytes) {
   return (table_header_bytes + key_bytes + 63) / 64 * 64;
 }
-/// Everything in front of the table.
+/// Returns the bytes in front of the table in its file.
 inline std::string table_header(std::string_view key, std::span<const std::byte> table) {
   std::string header(table_magic);
   for (const std::uint64_t number :
@@ -102,7 +104,7 @@ inline std::string table_header(std::string_view key, std::span<const std::byte>
   header.resize(table_begin(key.size()));
   return header;
 }
-/// The table of a file, if it is whole and of that key.
+/// Returns the table of a file, or nothing unless the file is whole and of that key.
 inline std::optional<index_table> table_of(mapped_file file, std::string_view key,
                                            std::uint64_t bytes) {
   const std::uint64_t begin = table_begin(key.size());
@@ -114,22 +116,23 @@ inline std::optional<index_table> table_of(mapped_file file, std::string_view ke
 
 } // namespace detail
 
-/// Tables by their keys. Without a folder each is built in memory. In a folder it is built once: a
-/// file that is whole and of the same key is mapped, any other one is replaced, in one step, so
-/// that processes that build the same table at once do not disturb each other.
+/// index_cache gives tables by their keys. Without a folder, a table is built in memory. With a
+/// folder, a file that is whole and of the same key is mapped; any other file is replaced in one
+/// step, so that processes that build one table at the same time do not disturb each other.
 class index_cache {
 public:
   index_cache() = default;
-  /// The folder is made if it is missing. Throws mc::error(exit_code::output).
+  /// Opens a folder of tables, and makes it if it is missing. Throws mc::error(exit_code::output).
   explicit index_cache(const std::string& folder) {
     if (!folder.empty()) place_.emplace(folder + "/table");
   }
 
-  /// Whether tables are kept in a folder.
+  /// Returns whether tables are kept in a folder.
   explicit operator bool() const { return place_.has_value(); }
 
-  /// The table of `bytes` bytes that `key` determines; `kind` begins the name of its file, and
-  /// `what` is what messages call it. Throws mc::error(exit_code::output) if it cannot be written.
+  /// Returns the table of `bytes` bytes that `key` determines; `fill` builds it where no file has
+  /// it. `kind` begins the name of its file, and `what` names it in messages. Throws
+  /// mc::error(exit_code::output) if the file cannot be written.
   index_table get(std::string_view kind, const std::string& key, std::uint64_t bytes,
                   std::string_view what, const std::function<void(index_table&)>& fill) const {
     const auto hash = xxh64::of(std::as_bytes(std::span(key)));
@@ -140,7 +143,7 @@ public:
     fill(table);
     if (!place_) return table;
     write(name, key, table);
-    auto written = open(name, key, bytes); // its pages are shared, and can be dropped
+    auto written = open(name, key, bytes); // Processes share a file's pages, which can be dropped.
     return written ? *std::move(written) : std::move(table);
   }
 
@@ -160,8 +163,8 @@ private:
     const int folder = place_->parent->get();
     const std::string path = place_->folder + '/' + name;
     remove_leftovers(name);
-    static std::atomic<unsigned> made =
-        0; // ranks of one process have one number, and no name twice
+    // Ranks of one process count together, so that no two of them have one file name.
+    static std::atomic<unsigned> made = 0;
     std::string temporary;
     descriptor file;
     while (!file) {
@@ -170,8 +173,8 @@ private:
                                  O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
       if (!file && errno != EEXIST) throw detail::output_error("create", path, errno);
       if (!file) continue;
-      ::flock(file.get(), LOCK_EX); // at most for a moment another's
-      struct stat s {};             // removed as a leftover before it was locked?
+      ::flock(file.get(), LOCK_EX); // Another process holds this lock for a moment at most.
+      struct stat s {};             // It may have removed the file before that was locked.
       if (::fstat(file.get(), &s) == 0 && s.st_nlink == 0) file.reset();
     }
     const auto fail = [&](const char* what) {
@@ -193,7 +196,8 @@ private:
     if (!detail::sync_folder(folder)) throw detail::output_error("make durable", path, errno);
   }
 
-  /// Of killed runs: what is being written is locked. Where there are no locks, leftovers stay.
+  /// Removes files that killed runs left. A file that is being written is locked and stays. On file
+  /// systems without locks, all leftovers stay.
   void remove_leftovers(std::string_view name) const {
     const int folder = place_->parent->get();
     for (const std::string& entry :
@@ -205,7 +209,7 @@ private:
     }
   }
 
-  std::optional<folder_place> place_; // of a file in the folder
+  std::optional<folder_place> place_; ///< The folder, as the place of a file in it.
 };
 
 } // namespace mc

@@ -1,5 +1,5 @@
-// Megatron's indexed datasets: P.bin holds the tokens of all sequences, P.idx where each begins
-// (Megatron-LM, megatron/core/datasets/indexed_dataset.py).
+// This header reads Megatron's indexed datasets. P.bin holds the tokens of all sequences, and P.idx
+// says where each sequence begins (Megatron-LM, megatron/core/datasets/indexed_dataset.py).
 //
 // P.idx, little-endian, without padding, S sequences and D - 1 documents:
 //   0        9 bytes   MMIDIDX, 0, 0
@@ -34,18 +34,19 @@ namespace mc {
 
 static_assert(std::endian::native == std::endian::little, "indexed datasets are little-endian");
 
-/// Types of a token by the codes of the format; its codes 6 and 7 are floating point.
+/// token_type is the type of a token in the file, by the format's codes. The codes 6 and 7, which
+/// are missing here, are floating point.
 enum class token_type : std::uint8_t { u8 = 1, i8 = 2, i16 = 3, i32 = 4, i64 = 5, u16 = 8 };
 
-/// What Megatron stores the tokens of a vocabulary as.
+/// Returns the type in which Megatron stores the tokens of a vocabulary.
 constexpr token_type token_type_of(std::int64_t vocabulary) {
   return vocabulary < 65500 ? token_type::u16 : token_type::i32;
 }
 
-/// f(Id()) with the C++ type of a token.
+/// Calls f(Id()), where Id is the C++ type of a token.
 template <class F> constexpr decltype(auto) visit(token_type t, F&& f) {
   switch (t) {
-  // Of a type each. NOLINTNEXTLINE(bugprone-branch-clone)
+  // NOLINTNEXTLINE(bugprone-branch-clone): each branch has another type.
   case token_type::u8: return f(std::uint8_t());
   case token_type::i8: return f(std::int8_t());
   case token_type::i16: return f(std::int16_t());
@@ -77,16 +78,18 @@ template <class T> T load(const std::byte* from) {
 
 } // namespace detail
 
-/// Sequences of tokens of the two files of a prefix, both mapped: what a run does not touch is not
-/// read. Opening reads P.idx once and nothing of P.bin; a token below 0 or beyond the vocabulary is
-/// refused when it is read. Safe from several threads.
+/// indexed_dataset has the sequences of tokens of a prefix's two files. Both files are mapped, so
+/// that only the bytes that are used are read. Opening reads P.idx once and nothing of P.bin. A
+/// token below 0 or beyond the vocabulary is refused when it is read. Several threads may read at
+/// once.
 class indexed_dataset {
 public:
-  /// Throws mc::error(exit_code::data) for files that are missing, malformed, or disagree.
+  /// Opens the files of a prefix. Throws mc::error(exit_code::data) for files that are missing,
+  /// malformed, or disagree.
   indexed_dataset(const std::string& prefix, std::int64_t vocabulary)
       : indexed_dataset{prefix, mapped_file(prefix + ".idx"), map_tokens(prefix + ".bin"),
                         vocabulary} {}
-  /// `bin`: nothing for an empty file.
+  /// Takes files that are mapped already. `bin` is nothing where the file is empty.
   indexed_dataset(std::string prefix, mapped_file idx, std::optional<mapped_file> bin,
                   std::int64_t vocabulary)
       : prefix_(std::move(prefix)),
@@ -98,7 +101,7 @@ public:
     check_documents();
   }
 
-  /// What messages call it: its prefix.
+  /// Returns the prefix, which names the dataset in messages.
   const std::string& name() const { return prefix_; }
   token_type type() const { return type_; }
   std::int64_t sequences() const { return sequences_; }
@@ -106,15 +109,15 @@ public:
   std::int64_t tokens() const { return tokens_; }
   std::int64_t vocabulary() const { return vocabulary_; }
 
-  /// Tokens of a sequence, 0 <= sequence < sequences().
+  /// Returns the number of tokens of a sequence, 0 <= sequence < sequences().
   std::int32_t length(std::int64_t sequence) const {
     return detail::load<std::int32_t>(lengths_ + 4 * sequence);
   }
-  /// The first sequence of a document; of documents(): sequences().
+  /// Returns the first sequence of a document. For documents(), it returns sequences().
   std::int64_t first_of(std::int64_t document) const {
     return detail::load<std::int64_t>(ends_ + 8 * document);
   }
-  /// The document that a sequence is of.
+  /// Returns the document that a sequence belongs to.
   std::int64_t document_of(std::int64_t sequence) const {
     std::int64_t low = 0, high = documents_; // first_of(low) <= sequence < first_of(high)
     while (high - low > 1) {
@@ -124,7 +127,7 @@ public:
     return low;
   }
 
-  /// Tokens [offset, offset + out.size()) of a sequence, all of which must be there.
+  /// Reads tokens [offset, offset + out.size()) of a sequence, all of which must be there.
   void read(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const {
     const auto n = static_cast<std::int64_t>(out.size());
     if (sequence < 0 || sequence >= sequences_ || offset < 0 || n > length(sequence) - offset)
@@ -149,25 +152,26 @@ public:
     if (!known) refuse(sequence, at, from, out.size());
   }
 
-  /// The files as they are, for copying and checksums.
+  // The bytes of the two files are for copies and checksums.
   std::span<const std::byte> idx_bytes() const { return idx_.bytes(); }
   std::span<const std::byte> bin_bytes() const {
     return bin_ ? bin_->bytes() : std::span<const std::byte>();
   }
-  /// Throws mc::error(exit_code::data) if a file is no longer as long as it was.
+  /// Throws mc::error(exit_code::data) if a file no longer has the length that it had.
   void check_unchanged() const {
     idx_.check_unchanged();
     if (bin_) bin_->check_unchanged();
   }
 
-  /// The file that was written to since it was opened; "": neither.
+  /// Returns the file that somebody wrote to since it was opened; "" if there is none.
   std::string written() const {
     if (idx_.written()) return idx_.path();
     return bin_ && bin_->written() ? bin_->path() : "";
   }
 
 private:
-  /// mapped_file refuses an empty file, but a dataset without tokens is one.
+  /// Maps P.bin, or returns nothing for an empty file. mapped_file refuses empty files, but a
+  /// dataset without tokens has one.
   static std::optional<mapped_file> map_tokens(const std::string& path) {
     struct stat s {};
     if (::stat(path.c_str(), &s) == 0 && S_ISREG(s.st_mode) && s.st_size == 0) return std::nullopt;
@@ -293,9 +297,9 @@ private:
   std::int64_t vocabulary_;
   token_type type_ = token_type::i32;
   std::int64_t sequences_ = 0, documents_ = 0, tokens_ = 0;
-  const std::byte* lengths_ = nullptr; // (S) i32, like the others not aligned
-  const std::byte* begins_ = nullptr;  // (S) i64
-  const std::byte* ends_ = nullptr;    // (D) i64
+  const std::byte* lengths_ = nullptr; ///< (S) i32: the lengths of sequences; not aligned.
+  const std::byte* begins_ = nullptr;  ///< (S) i64: where sequences begin in P.bin; not aligned.
+  const std::byte* ends_ = nullptr;    ///< (D) i64: the ends of documents; not aligned.
 };
 
 } // namespace mc

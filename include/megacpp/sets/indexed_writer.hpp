@@ -1,5 +1,5 @@
-// Writing indexed datasets (sets/indexed_dataset.hpp), byte for byte as Megatron's
-// IndexedDatasetBuilder does.
+// indexed_writer writes indexed datasets (sets/indexed_dataset.hpp), with the bytes that Megatron's
+// IndexedDatasetBuilder writes.
 #pragma once
 
 #include <megacpp/io/descriptor.hpp>
@@ -30,7 +30,7 @@
 
 namespace mc {
 
-/// How far a dataset has been written, in whole documents.
+/// indexed_progress says how much of a dataset has been written, in whole documents.
 struct indexed_progress {
   std::int64_t tokens = 0, sequences = 0, documents = 0;
   bool operator==(const indexed_progress&) const = default;
@@ -38,11 +38,12 @@ struct indexed_progress {
 
 namespace detail {
 
-/// A file that grows at its end, through a buffer.
+/// growing_file is a file to whose end bytes are added, through memory of 1 MiB.
 class growing_file {
 public:
   growing_file() = default;
-  /// Opened at `size`, what is behind it cut off.
+  /// Opens a file, and makes it if it is missing. `size` is where bytes are to be added; cut() cuts
+  /// the file there.
   growing_file(const folder_place& place, std::string entry, std::int64_t size)
       : entry_(std::move(entry)), path_(place.folder + '/' + entry_) {
     const int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
@@ -51,7 +52,7 @@ public:
     size_ = size;
   }
 
-  /// Cuts off what is behind its size. Throws mc::error(exit_code::output) if it is shorter.
+  /// Cuts the file off at its size. Throws mc::error(exit_code::output) if the file is shorter.
   void cut() {
     struct stat s {};
     if (::fstat(file_.get(), &s) != 0) throw output_error("examine", path_, errno);
@@ -64,7 +65,7 @@ public:
       throw output_error("write", path_, errno);
   }
 
-  /// Forgets what was added behind so many bytes, which are in the file. Throws as cut().
+  /// Forgets the bytes behind the first `size` ones, which must be in the file. Throws as cut().
   void cut_to(std::int64_t size) {
     pending_.clear();
     size_ = size;
@@ -87,7 +88,8 @@ public:
     flush();
     if (::fsync(file_.get()) != 0) throw output_error("make durable", path_, errno);
   }
-  /// Passes all that was added to `take`, in pieces of whole items of so many bytes.
+  /// Passes all bytes of the file to `take`, in several calls with whole items of `item` bytes
+  /// each.
   template <class F> void each_piece(std::size_t item, F&& take) {
     flush();
     std::vector<std::byte> piece(block / item * item);
@@ -105,7 +107,7 @@ public:
     }
   }
 
-  /// False if another process has it.
+  /// Locks the file, and returns false if another process has locked it.
   bool lock() const { return ::flock(file_.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
   bool removed() const {
     struct stat s {};
@@ -135,18 +137,20 @@ private:
 
 } // namespace detail
 
-/// A dataset in the making, of any size in constant memory. Its parts grow in P.bin.partial,
-/// P.lengths.partial and P.documents.partial; commit() makes of them P.idx.partial and gives
-/// P.bin and P.idx their names. Until then what was at P is untouched; what is not committed is
-/// removed with the object, unless keep() was called: then a writer that is given the last
-/// progress goes on from there. Throws mc::error(exit_code::output) for what cannot be written.
+/// indexed_writer writes a dataset of any size in constant memory.
+///
+/// Tokens, lengths and documents are added to P.bin.partial, P.lengths.partial and
+/// P.documents.partial. commit() writes P.idx.partial from these, and gives P.bin and P.idx their
+/// names; until then, a dataset that was at P before is untouched. Without a commit, the files are
+/// removed with the object. After keep() they stay, and another writer goes on from the last
+/// progress. Throws mc::error(exit_code::output) where a file cannot be written.
 class indexed_writer {
 public:
-  /// Missing folders above P are made. `from`: what another writer of P, of the same type, had
-  /// reached and kept.
+  /// Opens the files of a dataset, and makes missing folders above them. `from` is the progress of
+  /// another writer of the same prefix and type that kept its files.
   indexed_writer(const std::string& prefix, token_type type, const indexed_progress& from = {})
       : place_(checked(prefix)), type_(type), done_(from) {
-    do { // again if another writer removed it between its opening and the lock
+    do { // Another writer may have removed the file between its opening and the lock: try again.
       parts_[bin] = open(".bin.partial", from.tokens * size_of(type));
       if (!parts_[bin].lock())
         throw error(exit_code::output,
@@ -171,7 +175,7 @@ public:
   token_type type() const { return type_; }
   const indexed_progress& progress() const { return done_; }
 
-  /// One more sequence of the current document.
+  /// Adds a sequence to the current document.
   void add(std::span<const std::int32_t> tokens) {
     if (tokens.size() > std::numeric_limits<std::int32_t>::max())
       throw error(exit_code::data,
@@ -197,14 +201,14 @@ public:
     done_.tokens += static_cast<std::int64_t>(tokens.size());
   }
 
-  /// The sequences since the last document, which may be none, are a document.
+  /// Ends the current document, which has the sequences since the last end, or none.
   void end_document() {
     parts_[ends].add_value(done_.sequences);
     ended_ = done_.sequences;
     ++done_.documents;
   }
 
-  /// All documents of another dataset, behind those that are there.
+  /// Adds all documents of another dataset.
   void append(const indexed_dataset& data) {
     if (data.type() != type_)
       throw error(exit_code::data,
@@ -228,11 +232,11 @@ public:
     ended_ = done_.sequences;
   }
 
-  /// Hands all that was added to the files, from where go_back() finds it.
+  /// Writes all that was added to the files, so that go_back() can return to this progress.
   void flush() {
     for (auto& part : parts_) part.flush();
   }
-  /// Forgets what was added behind a progress that was flushed, also after a failure to write.
+  /// Forgets what was added since a progress that was flushed. It works after a failed write, too.
   void go_back(const indexed_progress& to) {
     parts_[bin].cut_to(to.tokens * size_of(type_));
     parts_[lengths].cut_to(4 * to.sequences);
@@ -240,20 +244,20 @@ public:
     done_ = to;
     ended_ = to.sequences;
   }
-  /// Makes all that was added durable: progress() is then where another writer can go on, if the
-  /// files are kept.
+  /// Makes all that was added durable. If the files are kept, another writer can go on from the
+  /// present progress().
   void sync() {
     for (auto& part : parts_) part.sync();
   }
-  /// What is not committed stays for another writer.
+  /// Keeps the files without a commit, for another writer.
   void keep() {
     remove_ = false;
     place_.made->keep();
   }
 
-  /// Durable, under the names P.bin and P.idx. P.idx comes last, and one that was there goes
-  /// first, with the checksums in P.xxh64: whatever happens, there is never one beside a P.bin that
-  /// is not its own.
+  /// Makes the dataset durable, under the names P.bin and P.idx. An older P.idx is removed first,
+  /// with the checksums in P.xxh64, and the new P.idx comes last. So there is never a P.idx beside
+  /// the P.bin of another dataset, even after a crash.
   void commit() {
     if (ended_ != done_.sequences)
       throw error(exit_code::internal, fmt::format("{} sequences of {} are of no document",
@@ -274,7 +278,7 @@ public:
     rename(parts_[bin].entry(), ".bin");
     rename(idx.entry(), ".idx");
     place_.made->keep();
-    remove_ = true; // whoever kept what there was has no use for it any more
+    remove_ = true; // The files of an earlier keep() are of no use any more.
     remove_partial();
   }
 
@@ -337,7 +341,8 @@ private:
     if (!detail::sync_folder(folder))
       throw detail::output_error("make durable", place_.path + suffix, errno);
   }
-  /// Needs no memory but for names: the lack of it may be why the writer gives up.
+  /// Removes the files that were not committed. It needs memory for names alone, since the writer
+  /// may have given up for lack of memory.
   void remove_partial() {
     if (!std::exchange(remove_, false)) return;
     for (const auto& part : parts_)
@@ -349,7 +354,7 @@ private:
   token_type type_;
   std::array<detail::growing_file, 3> parts_;
   indexed_progress done_;
-  std::int64_t ended_ = done_.sequences; // those that are of a document
+  std::int64_t ended_ = done_.sequences; ///< The number of sequences in documents that have ended.
   bool remove_ = false;
 };
 

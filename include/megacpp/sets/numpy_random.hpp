@@ -1,4 +1,5 @@
-// numpy.random.RandomState, as far as the order of Megatron's samples depends on it.
+// numpy_random draws as numpy.random.RandomState does, on which the order of Megatron's samples
+// depends.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +13,15 @@
 
 namespace mc {
 
-/// RandomState(seed): MT19937 seeded with 32 bits, which is std::mt19937, and what numpy draws from
-/// it (numpy/random/src/distributions, random_interval; numpy/random/mtrand.pyx, shuffle).
+/// numpy_random is RandomState(seed) of numpy: the generator MT19937, seeded with 32 bits, which is
+/// std::mt19937, and numpy's ways of drawing from it (numpy/random/src/distributions,
+/// random_interval; numpy/random/mtrand.pyx, shuffle).
 class numpy_random {
 public:
   explicit numpy_random(std::uint32_t seed) : words_(seed) {}
 
-  /// Uniform in [0, max]: as many bits as max has, drawn again until they are not above it.
+  /// Draws a number, uniform in [0, max]. It draws as many bits as max has, and draws again while
+  /// they are above max.
   std::uint64_t interval(std::uint64_t max) {
     if (max == 0) return 0;
     const std::uint64_t mask = ~std::uint64_t{0} >> std::countl_zero(max);
@@ -28,8 +31,8 @@ public:
     return drawn;
   }
 
-  /// Fisher and Yates's, from the end. Places are drawn some swaps ahead, so that memory is on its
-  /// way when it is needed: an array of gigabytes is shuffled as fast as it can be reached.
+  /// Shuffles items by the method of Fisher and Yates, from the end. Places are drawn some swaps
+  /// ahead, and memory there is fetched meanwhile, since items of large arrays are in no cache.
   template <class T> void shuffle(std::span<T> items) {
     std::array<std::size_t, 64> places;
     for (std::size_t left = items.size(); left > 1;) {

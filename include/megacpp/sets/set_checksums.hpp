@@ -1,5 +1,5 @@
-// Checksums of an indexed data set, beside it: PREFIX.xxh64 has a line for each file, as xxhsum
-// -H64 writes and checks them.
+// PREFIX.xxh64 holds the checksums of an indexed dataset beside it, with a line for each file, as
+// xxhsum -H64 writes and checks them.
 #pragma once
 
 #include <megacpp/io/checksum.hpp>
@@ -15,7 +15,8 @@
 
 namespace mc {
 
-/// The lines of PREFIX.xxh64 for the files as they are. Throws mc::error(exit_code::data).
+/// Returns the lines of PREFIX.xxh64 for the present bytes of the files. Throws
+/// mc::error(exit_code::data).
 inline std::string checksum_lines(const indexed_dataset& data) {
   const std::string name = data.name().substr(data.name().rfind('/') + 1);
   const auto sum = [&](std::span<const std::byte> bytes) {
@@ -32,8 +33,8 @@ inline std::string checksum_lines(const indexed_dataset& data) {
                      sum(data.idx_bytes()), name);
 }
 
-/// Whether these lines have the checksums of the files as they are, whatever they were called when
-/// the lines were written.
+/// Returns whether these lines have the checksums of a dataset's files. The files may have had
+/// other names when the lines were written.
 inline bool is_of(const indexed_dataset& data, std::string_view lines) {
   const auto sums_of = [](std::string_view text) {
     std::string sums;
