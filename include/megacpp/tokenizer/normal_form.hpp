@@ -1,4 +1,5 @@
-// Unicode's normal form C: canonical composition (Unicode Standard Annex 15), by utf8proc.
+// Unicode's normal form C composes letters and accents (Unicode Standard Annex 15). utf8proc makes
+// it.
 #pragma once
 
 #include <megacpp/io/error.hpp>
@@ -14,13 +15,13 @@
 
 namespace mc {
 
-/// Whether a text is in normal form C for the reason that all of it is below U+0300, where nothing
-/// composes: the case of most texts.
+/// Returns whether all characters of a text are below U+0300, where nothing composes. Such a text,
+/// as most are, is in normal form C.
 inline bool is_below_marks(std::string_view utf8) {
   return std::ranges::all_of(utf8, [](char c) { return static_cast<unsigned char>(c) < 0xcc; });
 }
 
-/// The normal form C of UTF-8.
+/// Returns the normal form C of a text in UTF-8.
 inline std::string normal_form_c(std::string_view utf8) {
   utf8proc_uint8_t* made = nullptr;
   const utf8proc_ssize_t n =

@@ -1,6 +1,7 @@
-// Byte-pair encoding of one word (Sennrich, Haddow, Birch 2016; over bytes: Radford et al. 2019):
-// of all adjacent pairs of symbols that are a merge, the one of lowest rank, and of equals the
-// leftmost, becomes one symbol, until none is left.
+// Byte-pair encoding turns the bytes of a word into tokens (Sennrich, Haddow, Birch 2016; over
+// bytes: Radford et al. 2019). Some pairs of symbols are merges, which have ranks. Of all adjacent
+// pairs that are merges, the one of lowest rank, and of equals the leftmost, becomes one symbol.
+// This is repeated until no adjacent pair is a merge.
 #pragma once
 
 #include <algorithm>
@@ -13,20 +14,20 @@
 
 namespace mc {
 
-/// What two symbols become, and when.
+/// merge_of_pair says which symbol two adjacent symbols become. Merges of lower rank come first.
 struct merge_of_pair {
   std::uint32_t rank;
   std::int32_t into;
 };
 
-/// Pairs of token ids with their merges: a hash table of one array, at most half full, whose
-/// entries are searched in a row.
+/// merge_table has the merges of pairs of token ids. It is a hash table in one array, at most half
+/// full, that is searched from the key's place on.
 class merge_table {
 public:
   explicit merge_table(std::size_t merges = 0)
       : entries_(std::bit_ceil(std::max<std::size_t>(2 * merges, 2))) {}
 
-  /// False if the pair has one already.
+  /// Adds the merge of a pair, and returns false if the pair has a merge already.
   bool insert(std::int32_t left, std::int32_t right, merge_of_pair m) {
     if (2 * (count_ + 1) > entries_.size()) grow();
     entry& e = entries_[place(key_of(left, right))];
@@ -35,7 +36,7 @@ public:
     ++count_;
     return true;
   }
-  /// Null: none.
+  /// Returns the merge of a pair, or null.
   const merge_of_pair* find(std::int32_t left, std::int32_t right) const {
     const entry& e = entries_[place(key_of(left, right))];
     return e.key != nothing ? &e.merge : nullptr;
@@ -53,9 +54,9 @@ private:
     return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 |
            static_cast<std::uint32_t>(right);
   }
-  /// Where a key is, or would be.
+  /// Returns the place of a key, or the free place that it would take.
   std::size_t place(std::uint64_t key) const {
-    std::uint64_t h = key * 0x9e3779b97f4a7c15u; // 2^64 over the golden ratio
+    std::uint64_t h = key * 0x9e3779b97f4a7c15u; // The factor is 2^64 over the golden ratio.
     h ^= h >> 32;
     std::size_t at = h & (entries_.size() - 1);
     while (entries_[at].key != nothing && entries_[at].key != key)
@@ -73,16 +74,16 @@ private:
   std::size_t count_ = 0;
 };
 
-/// Merges the symbols of one word after the other, in memory that it keeps.
+/// word_merger merges the symbols of words, one word after the other, in memory that it keeps.
 ///
-/// The symbols stay where they begin in the word. Of each pair the rank is kept there, too; a least
-/// rank of every 64 stands in the leaves of a binary tree of least ranks, so that a merge costs
-/// some steps for each doubling of the word, and a word of n symbols O(n log n), in 8 bytes a
-/// symbol. A word of up to 64 is one leaf.
+/// A symbol is stored at the byte where it begins in the word, and so is the rank of the pair that
+/// it begins. A binary tree finds the lowest rank: each leaf has the lowest of 64 ranks. So a merge
+/// takes O(log n), and a word of n bytes O(n log n), in 8 bytes for each. A word of up to 64 bytes
+/// is one leaf.
 class word_merger {
 public:
-  /// Replaces the ids of the bytes of a word, more than one, by those of its tokens.
-  /// `length_of(id)` is the number of bytes of a token.
+  /// Replaces the ids of a word's bytes, of which there are two or more, by the ids of its tokens.
+  /// length_of(id) is the number of bytes of a token.
   template <class Length>
   void merge(const merge_table& table, const Length& length_of, std::vector<std::int32_t>& ids) {
     const std::size_t n = ids.size();
@@ -94,7 +95,7 @@ public:
     for (std::size_t i = leaves_; i-- > 1;) tree_[i] = std::min(tree_[2 * i], tree_[2 * i + 1]);
     const auto bytes = [&](std::size_t at) { return static_cast<std::size_t>(length_of(ids[at])); };
     while (tree_[1] != none) {
-      // The id of a symbol stands where it begins and, for the one behind it, where it ends.
+      // The id of a symbol is stored where it begins, and where it ends, for the symbol behind it.
       const std::size_t at = leftmost_least(), next = at + bytes(at);
       const std::int32_t whole = table.find(ids[at], ids[next])->into;
       const std::size_t end = next + bytes(next);
@@ -113,7 +114,7 @@ public:
       at += length;
     }
     ids.resize(count);
-    if (n > kept) ranks_ = {}, tree_ = {}; // of one very long word
+    if (n > kept) ranks_ = {}, tree_ = {}; // The memory of one very long word is given back.
   }
 
 private:

@@ -1,10 +1,9 @@
-// Regular expressions that cut a text into words, as tokenizer.json has them, by PCRE2 with its
-// JIT.
+// Regular expressions of tokenizer.json cut a text into words. PCRE2 matches them, with its JIT.
 //
-// They are written in Oniguruma's dialect. What it spells as PCRE2 does means the same here but for
-// the shorthands of classes, which are written out: \s is Unicode's property White_Space
-// (PropList.txt of Unicode 15; PCRE2's differs), \d is Nd, \w is L, M, Nd and Pc. What means
-// something else in the two dialects is refused by name.
+// They are written in the dialect of the library Oniguruma. Shorthands of classes are written out
+// for PCRE2: \s is Unicode's property White_Space (PropList.txt of Unicode 15; PCRE2's \s differs),
+// \d is Nd, \w is L, M, Nd and Pc. Any other spelling that has two meanings in the two dialects is
+// refused by name.
 #pragma once
 
 #include <megacpp/config/config.hpp>
@@ -41,15 +40,15 @@ inline constexpr std::string_view not_white_space =
     R"(\x00-\x08\x0E-\x1F!-\x{84}\x{86}-\x{9F}\x{A1}-\x{167F}\x{1681}-\x{1FFF})"
     R"(\x{200B}-\x{2027}\x{202A}-\x{202E}\x{2030}-\x{205E}\x{2060}-\x{2FFF}\x{3001}-\x{10FFFF})";
 
-// Letters, also those within signs, marks, digits and what connects them; alone, not within a
-// class, the raised digits and fractions of Latin 1, too.
+// of_words is the class \w of Oniguruma: letters, letters within signs, marks, digits and
+// connectors. Outside a class, \w also has the raised digits and the fractions of Latin 1.
 inline constexpr std::string_view of_words =
     R"(\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{24B6}-\x{24E9})"
     R"(\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189})";
 inline constexpr std::string_view of_words_alone = R"(\xB2\xB3\xB9\xBC-\xBE)";
 
-/// Whether letters are the same, in one of the cases, as another number of them: "ss" as U+00DF; of
-/// the letters beyond ASCII any may be.
+/// Returns whether letters, without regard to case, may equal another number of letters, as "ss"
+/// equals U+00DF. All letters beyond ASCII are taken to be such.
 inline bool is_folded_together(std::string_view letters) {
   const auto lower = [&](std::size_t i) {
     const char c = i < letters.size() ? letters[i] : '\0';
@@ -61,7 +60,7 @@ inline bool is_folded_together(std::string_view letters) {
          (first == 'f' && (second == 'f' || second == 'i' || second == 'l'));
 }
 
-/// Whether PCRE2 knows a script of this name.
+/// Returns whether PCRE2 knows a script of this name.
 inline bool is_script(std::string_view name) {
   const std::string property = fmt::format("\\p{{sc:{}}}", name);
   int problem = 0;
@@ -72,8 +71,9 @@ inline bool is_script(std::string_view name) {
   return code != nullptr;
 }
 
-/// An expression of Oniguruma's dialect in PCRE2's. Throws mc::error(exit_code::data), whose
-/// sentence begins with `where`, for what they read differently.
+/// Returns an expression of Oniguruma's dialect in PCRE2's dialect. Throws
+/// mc::error(exit_code::data) for a spelling that the two read differently; its message begins with
+/// `where`.
 inline std::string in_pcre2(std::string_view expression, std::string_view where) {
   const auto refuse = [&](std::string_view what) {
     return error(exit_code::data,
@@ -83,7 +83,8 @@ inline std::string in_pcre2(std::string_view expression, std::string_view where)
   };
   std::string out;
   bool in_class = false;
-  int depth = 0, caseless = std::numeric_limits<int>::max(); // groups around, and around (?i
+  // `depth` counts the groups around byte i, and `caseless` is the depth of the group with (?i.
+  int depth = 0, caseless = std::numeric_limits<int>::max();
   for (std::size_t i = 0; i < expression.size(); ++i) {
     const char c = expression[i];
     if (depth >= caseless && is_folded_together(expression.substr(i)))
@@ -180,9 +181,9 @@ inline std::string in_pcre2(std::string_view expression, std::string_view where)
     } else if (c == '{' && expression.substr(i).starts_with("{,")) {
       throw refuse("{,");
     } else if (c == '}' && expression.substr(i).starts_with("}+")) {
-      throw refuse("a + behind {...}"); // possessive here
+      throw refuse("a + behind {...}"); // PCRE2 reads it as possessive.
     } else if (c == '}' && expression.substr(i).starts_with("}?")) {
-      throw refuse("a ? behind {...}"); // of {n} it is another repetition there
+      throw refuse("a ? behind {...}"); // Oniguruma reads it as another repetition behind {n}.
     }
     out += c;
   }
@@ -197,11 +198,12 @@ inline std::string pcre2_message(int code) {
 
 } // namespace detail
 
-/// A compiled expression; threads share it, and each finds with a split_search of its own.
+/// split_expression is a compiled expression. Threads share it, and each has a split_search of its
+/// own.
 class split_expression {
 public:
-  /// `where` names it in messages. Throws mc::error(exit_code::data) for one that PCRE2 refuses, or
-  /// reads otherwise than its author meant.
+  /// Compiles an expression, which `where` names in messages. Throws mc::error(exit_code::data) for
+  /// an expression that PCRE2 refuses, or reads otherwise than its author meant.
   split_expression(std::string_view expression, std::string where, bool literal = false)
       : where_(std::move(where)) {
     const std::string text =
@@ -217,7 +219,7 @@ public:
           fmt::format("{} is no expression: {} (at byte {} of what PCRE2 is given); correct it",
                       where_, detail::pcre2_message(problem), at));
     const int compiled = pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);
-    by_jit_ = compiled == 0; // memory that is written and run may be forbidden
+    by_jit_ = compiled == 0; // A system may forbid memory that is written and then executed.
   }
 
   const std::string& where() const { return where_; }
@@ -229,7 +231,7 @@ private:
   bool by_jit_ = false;
 };
 
-/// Finds what an expression matches, on one thread.
+/// split_search finds the matches of an expression, on one thread.
 class split_search {
 public:
   explicit split_search(const split_expression& e) : expression_(&e) {
@@ -238,15 +240,15 @@ public:
     stack_.reset(pcre2_jit_stack_create(32 << 10, 16 << 20, nullptr));
     if (!data_ || !context_ || !stack_) throw std::bad_alloc();
     pcre2_set_match_limit(context_.get(), match_limit);
-    pcre2_set_heap_limit(context_.get(), 64 << 10); // KiB
+    pcre2_set_heap_limit(context_.get(), 64 << 10); // The unit is KiB.
     pcre2_jit_stack_assign(context_.get(), nullptr, stack_.get());
   }
 
   struct match {
     std::size_t begin = 0, end = 0;
   };
-  /// The first match of the text, which is UTF-8, at byte `from` or behind. Throws
-  /// mc::error(exit_code::data) where it backtracks without end.
+  /// Returns the first match in a text of UTF-8, from byte `from` on. Throws
+  /// mc::error(exit_code::data) where the expression backtracks too much.
   std::optional<match> next(std::string_view text, std::size_t from) {
     const auto* const subject = reinterpret_cast<PCRE2_SPTR>(text.data());
     const int found = expression_->by_jit_

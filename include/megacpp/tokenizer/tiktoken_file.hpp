@@ -1,4 +1,4 @@
-// tiktoken's vocabularies, and the rules by which published ones of them cut texts.
+// This header reads tiktoken's vocabularies, and has the rules by which published ones cut texts.
 #pragma once
 
 #include <megacpp/tokenizer/tokenizer_reader.hpp>
@@ -12,7 +12,7 @@ namespace mc {
 
 namespace detail {
 
-/// The bytes of Base64 (RFC 4648); nothing for what is none.
+/// Returns the bytes that a text has in Base64 (RFC 4648), or nothing where it is no Base64.
 inline std::optional<std::string> from_base64(std::string_view text) {
   constexpr std::string_view letters =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -35,21 +35,23 @@ inline std::optional<std::string> from_base64(std::string_view text) {
 
 } // namespace detail
 
-/// What a .tiktoken file does not say: the expression that cuts texts, and its special tokens.
+/// tiktoken_rules are what a .tiktoken file does not say: the expression that cuts texts, and the
+/// special tokens.
 struct tiktoken_rules {
   std::string expression;
   std::vector<added_token> special;
 };
 
-/// The names whose rules are known; those that end in _base are known without it, too.
+/// tiktoken_names are the vocabularies whose rules are known. "_base" may be left out.
 inline constexpr std::array<std::string_view, 10> tiktoken_names{
     "gpt2",       "r50k_base", "p50k_base", "p50k_edit", "cl100k_base",
     "o200k_base", "llama3",    "llama3_1",  "qwen",      "qwen2"};
 
 namespace detail {
 
-/// The special tokens of Llama 3, 256 from 128000 on; 3.1 and later have given four of those in
-/// reserve a task, so that the others have other names (their tokenizer.json files).
+/// Returns the special tokens of Llama 3: 256 ids from 128000 on. Llama 3.1 and later use some of
+/// the reserved tokens, so that the other reserved tokens have other names (their tokenizer.json
+/// files).
 inline std::vector<added_token> llama3_tokens(bool of_3_1) {
   constexpr std::int32_t first = 128000, count = 256;
   using entry = std::pair<std::int32_t, std::string_view>;
@@ -76,8 +78,8 @@ inline std::vector<added_token> llama3_tokens(bool of_3_1) {
 
 } // namespace detail
 
-/// The rules of a name: of tiktoken's own files (openai_public.py of 0.14), of Llama 3 and of Qwen;
-/// nothing for another.
+/// Returns the rules of a vocabulary by its name: one of tiktoken's own (openai_public.py of 0.14),
+/// Llama 3's or Qwen's. Returns nothing for another name.
 inline std::optional<tiktoken_rules> tiktoken_rules_of(std::string_view name) {
   const auto rules = [](std::string_view expression,
                         std::initializer_list<std::pair<std::string_view, std::int32_t>> special) {
@@ -107,7 +109,7 @@ inline std::optional<tiktoken_rules> tiktoken_rules_of(std::string_view name) {
   if (is("o200k_base"))
     return rules(detail::o200k_expression,
                  {{"<|endoftext|>", 199999}, {"<|endofprompt|>", 200018}});
-  if (is("llama3") || is("llama3_1")) // which cut as cl100k_base does
+  if (is("llama3") || is("llama3_1")) // Llama 3 cuts texts as cl100k_base does.
     return tiktoken_rules{std::string(detail::cl100k_expression),
                           detail::llama3_tokens(is("llama3_1"))};
   if (is("qwen") || is("qwen2"))
@@ -116,8 +118,9 @@ inline std::optional<tiktoken_rules> tiktoken_rules_of(std::string_view name) {
   return std::nullopt;
 }
 
-/// The rules that a flag asks for: by a name, or by "regex:" and an expression, which has no
-/// special tokens. Throws mc::error(exit_code::usage) for a name that is not known.
+/// Returns the rules that `asked` names: the name of a vocabulary, or "regex:" and an expression,
+/// without special tokens. `flag` names the request in messages. Throws mc::error(exit_code::usage)
+/// for a name that is not known.
 inline tiktoken_rules tiktoken_rules_by(std::string_view flag, std::string_view asked) {
   constexpr std::string_view mark = "regex:";
   if (asked.starts_with(mark)) return {std::string(asked.substr(mark.size())), {}};
@@ -129,10 +132,10 @@ inline tiktoken_rules tiktoken_rules_by(std::string_view flag, std::string_view 
                   flag, printable(asked), fmt::join(tiktoken_names, ", ")));
 }
 
-/// Reads a .tiktoken file: a line for each token, its bytes in Base64 and its rank, which is its
-/// id. Of adjacent symbols those merge whose bytes together are a token, the one of lowest rank
-/// first: each way of cutting a token in two tokens is a merge of that rank. `special`: tokens
-/// that get the ids behind those of the file, instead of those of the rules. Throws
+/// Reads a .tiktoken file, which has a line for each token: its bytes in Base64, and its rank,
+/// which is its id. Two adjacent symbols merge if their bytes together are a token, that of lowest
+/// rank first. So each way to cut a token into two tokens is a merge of the token's rank. `special`
+/// names special tokens in place of those of the rules; their ids follow those of the file. Throws
 /// mc::error(exit_code::data).
 inline tokenizer_parts read_tiktoken(const std::string& path, tiktoken_rules rules,
                                      std::optional<std::vector<std::string>> special = {}) {
@@ -190,7 +193,8 @@ inline tokenizer_parts read_tiktoken(const std::string& path, tiktoken_rules rul
   return p;
 }
 
-/// The path of the one .tiktoken file of a folder whose name says its rules; "" if there is none.
+/// Returns the path of the .tiktoken file of a folder whose name says its rules; "" if there is no
+/// such file, or more than one.
 inline std::string tiktoken_in(const std::string& folder) {
   namespace fs = std::filesystem;
   std::string found;
@@ -206,8 +210,7 @@ inline std::string tiktoken_in(const std::string& folder) {
 
 namespace detail {
 
-/// Whether a file begins as those of tiktoken do, whatever its name is: by a token in Base64 and
-/// its rank.
+/// Returns whether a text begins as a .tiktoken file does, with a token in Base64 and its rank.
 inline bool has_tiktoken_lines(std::string_view text) {
   const std::string_view line = text.substr(0, std::min(text.find('\n'), std::size_t{1} << 12));
   const std::size_t blank = std::min(line.find(' '), line.size());

@@ -1,8 +1,8 @@
-// Byte-level BPE: text to token ids and back, as Hugging Face's tokenizers library does it from a
-// tokenizer.json, and tiktoken from its vocabularies.
+// tokenizer turns texts into token ids and back by byte-level BPE. Its ids are those of Hugging
+// Face's tokenizers library for a tokenizer.json, and of tiktoken for its vocabularies.
 //
-// A text is cut at added tokens; what lies between is brought into normal form C where the
-// tokenizer has one, and cut into words by expressions; the bytes of a word are merged in pairs
+// A text is cut at added tokens. The texts between them are brought into normal form C, if the
+// tokenizer asks for it, and cut into words by expressions. The bytes of a word are merged in pairs
 // (tokenizer/pair_merges.hpp).
 #pragma once
 
@@ -22,17 +22,18 @@
 
 namespace mc {
 
-/// A token that is found in a text as it is spelled.
+/// added_token is a token that is found in a text by its spelling, and is not made by merges.
 struct added_token {
   std::string content;
   std::int32_t id = 0;
-  bool special = false;    ///< controls the model; decoding may leave it out
-  bool normalized = false; ///< looked for in the text's normal form, behind the others
-  bool lstrip = false;     ///< takes white space before it along
-  bool rstrip = false;     ///< and behind it
+  bool special = false;    ///< The token controls the model; decoding may leave it out.
+  bool normalized = false; ///< The token is searched in the text's normal form, after the others.
+  bool lstrip = false;     ///< The token takes the white space before it.
+  bool rstrip = false;     ///< The token takes the white space behind it.
 };
 
-/// One step of cutting a text into words; names and meaning are those of tokenizer.json's Split.
+/// split_step is one rule that cuts texts into words. Its names and their meaning are those of
+/// Split in tokenizer.json.
 struct split_step {
   enum class behavior : std::uint8_t {
     removed,
@@ -43,27 +44,29 @@ struct split_step {
   };
   std::shared_ptr<const split_expression> pattern;
   behavior as = behavior::isolated;
-  bool invert = false; ///< what does not match is taken for what does
+  bool invert = false; ///< The pattern describes the text between matches.
 };
 
-/// The parts of a tokenizer, as its file has them; tokenizer/tokenizer_file.hpp reads it.
+/// tokenizer_parts has a tokenizer as its file describes it; tokenizer/tokenizer_file.hpp reads it.
 struct tokenizer_parts {
   std::string file;
-  std::vector<std::string> tokens;     ///< the bytes of each id; an id that is not used has none
-  std::vector<std::int32_t> unspelled; ///< ids that no text has, and that only decoding knows
+  std::vector<std::string> tokens;     ///< The bytes of each id; empty for an id that is not used.
+  std::vector<std::int32_t> unspelled; ///< Ids of tokens that are decoded, and never encoded.
   merge_table merges;
   std::vector<added_token> added;
   std::vector<split_step> splits;
-  bool composes = false;      ///< normal form C
-  bool ignore_merges = false; ///< a word that is a token is that one, however it would be merged
-  bool prefix_space = false;  ///< each text begins with a space
-  std::vector<std::int32_t> before, after; ///< ids around every text
+  bool composes = false;      ///< Texts are brought into normal form C.
+  bool ignore_merges = false; ///< A word that is a token is not made by merges.
+  bool prefix_space = false;  ///< A space is put before each text that does not begin with one.
+  std::vector<std::int32_t> before, after; ///< Ids that are put before and behind every text.
 };
 
-/// A vocabulary and its rules; read only, so that threads share it, each with a token_encoder.
+/// tokenizer is a vocabulary with its rules. It does not change, so threads share it; each has a
+/// token_encoder of its own.
 class tokenizer {
 public:
-  /// Throws mc::error(exit_code::data) for a byte without a token, or libraries that are too old.
+  /// Prepares a tokenizer. Throws mc::error(exit_code::data) for an id around texts that is no
+  /// token, and mc::error(exit_code::machine) for libraries that are too old.
   explicit tokenizer(tokenizer_parts parts) : p_(std::move(parts)) {
     require_unicode();
     const std::size_t own = p_.tokens.size();
@@ -78,7 +81,7 @@ public:
                                   p_.file, id));
     raw_.sort(), normalized_.sort();
     std::ranges::sort(p_.unspelled);
-    // Views of strings that stay where they are from now on.
+    // The strings of p_ stay where they are from here on, so that ids_ may point to them.
     for (std::size_t i = 0; i < own; ++i) {
       const auto id = static_cast<std::int32_t>(i);
       if (!p_.tokens[i].empty() && !std::ranges::binary_search(p_.unspelled, id))
@@ -91,13 +94,13 @@ public:
       lacks_bytes_ = lacks_bytes_ || at == ids_.end();
     }
   }
-  tokenizer(const tokenizer&) = delete; // views of its own strings
+  tokenizer(const tokenizer&) = delete; // It has pointers to its own strings.
   tokenizer& operator=(const tokenizer&) = delete;
 
   const std::string& file() const { return p_.file; }
-  /// One more than the largest id.
+  /// Returns one more than the largest id.
   std::int32_t vocabulary() const { return static_cast<std::int32_t>(p_.tokens.size()); }
-  /// The bytes of a token; empty for an id that is not used.
+  /// Returns the bytes of a token; nothing for an id that is not used.
   std::string_view bytes_of(std::int32_t id) const {
     return id >= 0 && id < vocabulary() ? std::string_view(p_.tokens[static_cast<std::size_t>(id)])
                                         : std::string_view();
@@ -106,7 +109,7 @@ public:
     return id >= 0 && static_cast<std::size_t>(id) < is_special_.size() &&
            is_special_[static_cast<std::size_t>(id)];
   }
-  /// The id of an added token, or else of a token of these bytes.
+  /// Returns the id of an added token, or else of the token with these bytes.
   std::optional<std::int32_t> id_of(std::string_view token) const {
     if (const auto added = by_content_.find(std::string(token)); added != by_content_.end())
       return added->second;
@@ -114,20 +117,22 @@ public:
     return at != ids_.end() ? std::optional(at->second) : std::nullopt;
   }
 
-  /// Ids that stand before every text.
+  /// Returns the ids that are put before every text.
   std::span<const std::int32_t> begin() const { return p_.before; }
 
-  /// The ids of one text. `around`: with those that the file puts around every text. Throws
-  /// mc::error(exit_code::data) for what is not UTF-8. Who has many texts keeps a token_encoder.
+  /// Returns the ids of one text; for many texts, a token_encoder is faster. With `around`, ids are
+  /// put around the text as the tokenizer's file says. Throws mc::error(exit_code::data) for a text
+  /// that is not UTF-8.
   std::vector<std::int32_t> encode(std::string_view text, bool around = true) const;
-  /// The bytes of tokens. Throws mc::error(exit_code::data) for an id that is none.
+  /// Returns the bytes of tokens as a text. Throws mc::error(exit_code::data) for an id that is no
+  /// token.
   std::string decode(std::span<const std::int32_t> ids, bool skip_special = false) const;
 
 private:
   friend class token_encoder;
 
-  /// Added tokens of one kind, and where the next one is in a text: the leftmost, of those that
-  /// begin there the longest.
+  /// finder finds added tokens in a text: the leftmost one, and of several that begin there the
+  /// longest.
   class finder {
   public:
     void add(const added_token& a, std::string spelled) {
@@ -145,9 +150,11 @@ private:
 
     struct found {
       const added_token* token;
-      std::size_t begin, end; ///< with the white space that it takes along
+      std::size_t begin,
+          end; ///< The token's range in the text, with the white space that it takes.
     };
-    /// The first at `from` or behind; what is before `from` belongs to others.
+    /// Returns the first added token from byte `from` on, or nothing. Its range never begins before
+    /// `from`.
     std::optional<found> next(std::string_view text, std::size_t from) const {
       for (std::size_t i = from; i < text.size(); ++i) {
         const auto c = static_cast<unsigned char>(text[i]);
@@ -210,7 +217,8 @@ private:
     return at;
   }
 
-  /// Letters, numbers and compositions of Unicode 14, which older libraries do not know all of.
+  /// Throws mc::error(exit_code::machine) where a library knows less than Unicode 14. Older
+  /// libraries lack letters, numbers and compositions, and would cut words otherwise.
   void require_unicode() const {
     char pcre2[64] = {};
     pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, pcre2);
@@ -225,24 +233,26 @@ private:
   }
 
   tokenizer_parts p_;
-  std::unordered_map<std::string_view, std::int32_t> ids_; ///< of the tokens that are not added
+  std::unordered_map<std::string_view, std::int32_t>
+      ids_; ///< The ids of tokens that are not added.
   std::unordered_map<std::string, std::int32_t> by_content_;
-  std::array<std::int32_t, 256> of_byte_{}; ///< -1: no token
+  std::array<std::int32_t, 256> of_byte_{}; ///< The id of each byte, or -1 where it has none.
   bool lacks_bytes_ = false;
-  std::vector<bool> is_special_; ///< by id
+  std::vector<bool> is_special_; ///< By id: the token is special.
   finder raw_, normalized_;
 };
 
-/// Encodes texts with one tokenizer, on one thread. Words that it has met lately it remembers.
+/// token_encoder encodes texts with one tokenizer, on one thread. It remembers the ids of words
+/// that it has met lately.
 class token_encoder {
 public:
-  /// The tokenizer must outlive it.
+  /// Prepares to encode with a tokenizer, which must outlive the encoder.
   explicit token_encoder(const tokenizer& t) : t_(&t), known_(known_words) {
     for (const split_step& s : t.p_.splits) searches_.emplace_back(*s.pattern);
   }
 
-  /// Appends the ids of a text. `around`: with those that the file puts around every text. Throws
-  /// mc::error(exit_code::data) for what is not UTF-8.
+  /// Appends the ids of a text. With `around`, ids are put around the text as the tokenizer's file
+  /// says. Throws mc::error(exit_code::data) for a text that is not UTF-8.
   void encode(std::string_view text, std::vector<std::int32_t>& to, bool around = true) {
     if (const std::size_t at = first_not_utf8(text); at != text.size())
       throw error(
@@ -265,14 +275,14 @@ public:
   }
 
 private:
-  /// A word of up to 22 bytes and its ids, in one cache line.
+  /// known_word is a word of up to 22 bytes with its ids, in one cache line.
   struct alignas(64) known_word {
     std::uint8_t bytes = 0, count = 0;
     std::array<char, 22> text{};
     std::array<std::int32_t, 10> ids{};
   };
   static_assert(sizeof(known_word) == 64);
-  static constexpr std::size_t known_words = std::size_t{1} << 15; // 2 MiB
+  static constexpr std::size_t known_words = std::size_t{1} << 15; // They take 2 MiB.
 
   template <class Between>
   void cut_at(const tokenizer::finder& added, std::string_view text, Between between) {
@@ -298,7 +308,7 @@ private:
   void step(std::size_t i, std::string_view text) {
     if (i == searches_.size()) return word(text);
     const split_step& s = t_->p_.splits[i];
-    std::size_t begin = 0, end = 0; // a word that may grow
+    std::size_t begin = 0, end = 0; // The range of a word that may still grow.
     bool matched = false;
     const auto flush = [&] {
       if (end > begin) step(i + 1, text.substr(begin, end - begin));
@@ -319,7 +329,7 @@ private:
       const auto m = searches_[i].next(text, at);
       if (!m) break;
       at = m->end;
-      if (m->end == m->begin) { // cuts, too, but not at the end of a match
+      if (m->end == m->begin) { // An empty match cuts, too, but not at the end of another match.
         if (m->begin < text.size()) at += code_point_at(text, m->begin);
         else at = text.size() + 1;
         if (m->begin == last) continue;
@@ -377,13 +387,15 @@ private:
   std::vector<std::int32_t>* to_ = nullptr;
 };
 
-/// Tokens that come one after the other, as text: what is not a whole code point yet is held back.
+/// token_decoder turns tokens into text one by one. It holds back bytes that are not a whole
+/// character yet.
 class token_decoder {
 public:
   explicit token_decoder(const tokenizer& t, bool skip_special = false)
       : t_(&t), skip_special_(skip_special) {}
 
-  /// Appends what the token completes. Throws mc::error(exit_code::data) for an id that is none.
+  /// Appends the characters that a token completes. Throws mc::error(exit_code::data) for an id
+  /// that is no token.
   void add(std::int32_t id, std::string& to) {
     const std::string_view bytes = t_->bytes_of(id);
     if (bytes.empty())
@@ -397,7 +409,7 @@ public:
     to.append(held_, 0, whole);
     held_.erase(0, whole);
   }
-  /// Appends what was held back, which nothing completes any more.
+  /// Appends the bytes that were held back, at the end of all tokens.
   void finish(std::string& to) {
     to += held_;
     held_.clear();

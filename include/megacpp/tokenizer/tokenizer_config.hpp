@@ -1,6 +1,6 @@
-// The rest that a folder says of its tokenizer, beside tokenizer.json, or beside vocab.json and
-// merges.txt: tokenizer_config.json, special_tokens_map.json and added_tokens.json name tokens and
-// rules, as transformers' AutoTokenizer reads them.
+// A folder has files about its tokenizer beside tokenizer.json, or beside vocab.json and
+// merges.txt: tokenizer_config.json, special_tokens_map.json and added_tokens.json. They name
+// tokens and rules. This header reads them as transformers' AutoTokenizer does.
 #pragma once
 
 #include <megacpp/io/json_file.hpp>
@@ -24,33 +24,36 @@
 
 namespace mc {
 
-/// A token that a file of the folder names; `place` is what messages call that.
+/// named_token is a token that a file of the folder names.
 struct named_token {
-  added_token token;          ///< without an id
-  std::string place;          ///< such as tokenizer_config.json: field "pad_token"
-  std::optional<int> id = {}; ///< that the file gives it
-  std::string task = {};      ///< such as pad_token; "" for none
+  added_token token;          ///< The token; its id is not set.
+  std::string place;          ///< Its place in messages: tokenizer_config.json: field "pad_token".
+  std::optional<int> id = {}; ///< The id that the file gives the token.
+  std::string task = {};      ///< The use of the token, such as pad_token; "" for none.
 };
 
-/// The rules of a folder for its tokenizer. An empty one is that of a file alone.
+/// tokenizer_config has the rules of a folder for its tokenizer. It is empty for a tokenizer
+/// without a folder.
 struct tokenizer_config {
-  std::string file; ///< that says most of it; "" where there is none
-  std::string type; ///< transformers' class without "Fast" at its end; "" where nothing names one
-  std::vector<named_token> listed;  ///< with their ids, which rise
-  bool lists_rules = false;         ///< the list says how tokens are looked for, before all others
-  std::vector<named_token> special; ///< named for their task, such as pad_token
-  std::vector<named_token> others;  ///< named so by fields that not every version reads
-  std::optional<bool> prefix_space, begins,
-      ends; ///< add_prefix_space, add_bos_token, add_eos_token
+  std::string file; ///< The file that most rules are from; "" where there is none.
+  std::string
+      type; ///< The class of transformers, without "Fast" at its end; "" where none is named.
+  std::vector<named_token> listed; ///< Tokens with ids, in rising order of these.
+  bool lists_rules = false;        ///< `listed` says how tokens are searched, and overrules others.
+  std::vector<named_token> special; ///< Tokens with a use, such as pad_token.
+  std::vector<named_token> others;  ///< Tokens in fields that some versions of transformers ignore.
+  /// The members prefix_space, begins and ends are add_prefix_space, add_bos_token, add_eos_token.
+  std::optional<bool> prefix_space, begins, ends;
 };
 
 namespace detail {
 
-/// The tasks that transformers has names for, in the order in which it adds their tokens.
+/// token_tasks are the uses of tokens that transformers has names for, in the order in which it
+/// adds their tokens.
 inline constexpr std::array<std::string_view, 7> token_tasks{
     "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
 
-/// Reads the files of one folder, "" being none.
+/// tokenizer_config_reader reads the files of one folder; "" means no folder.
 class tokenizer_config_reader {
 public:
   tokenizer_config_reader(const std::string& folder, const std::string& padding)
@@ -60,7 +63,7 @@ public:
       if (file->has("tokenizer_class")) c_.type = file->field<std::string>("tokenizer_class");
       rules(*file);
       tasks(*file);
-      if (file->has("added_tokens_decoder")) { // then the other two files are not looked at
+      if (file->has("added_tokens_decoder")) { // transformers then ignores the other two files.
         c_.listed = list_of(file->field<json_value>("added_tokens_decoder"));
         c_.lists_rules = true;
         finish();
@@ -86,7 +89,7 @@ private:
       return file.has(name) ? std::optional(file.field<bool>(name)) : std::nullopt;
     };
     c_.prefix_space = flag("add_prefix_space");
-    // 4.51 takes a missing one for false, but with this class.
+    // transformers 4.51 takes a missing field for false, except with this class.
     if (!c_.type.starts_with("LlamaTokenizer") && !c_.prefix_space) c_.prefix_space = false;
     c_.begins = flag("add_bos_token");
     c_.ends = flag("add_eos_token");
@@ -96,7 +99,7 @@ private:
           "and that is not supported; set it to false, or remove the field");
   }
 
-  /// A token as JSON has it: its text alone, or with how it is looked for.
+  /// Reads a token, which is a string, or an object that also says how the token is searched.
   static added_token token_of(const json_value& file, const std::string& field,
                               const nlohmann::json& spelled, bool special) {
     if (spelled.is_string())
@@ -122,7 +125,8 @@ private:
             fmt::format("{}: field \"{}\"", file.file(), field)};
   }
 
-  /// Tokens that are named for a task; those of a later file go before those of an earlier one.
+  /// Reads the tokens that a file names for a use. Tokens of a later file replace those of an
+  /// earlier one.
   void tasks(const json_value& file) {
     for (const auto& [name, spelled] : file.raw().items()) {
       const bool is_task = std::ranges::find(token_tasks, name) != token_tasks.end();
@@ -161,7 +165,7 @@ private:
     return list;
   }
 
-  /// added_tokens.json, whose tokens are special where they have a task.
+  /// Reads added_tokens.json. Its tokens are special if another file gives them a use.
   std::vector<named_token> ids_of(const json_value& file) const {
     std::vector<named_token> list;
     for (const auto& [content, id] : file.raw().items()) {
@@ -176,7 +180,7 @@ private:
     return list;
   }
 
-  /// The tokens that a class of transformers adds where no file says otherwise.
+  /// Adds the tokens that a class of transformers has where no file says otherwise.
   void finish() {
     if (c_.type.empty()) take_type_of_model();
     if (c_.type.ends_with("Fast")) c_.type.resize(c_.type.size() - 4);
@@ -190,7 +194,8 @@ private:
     for (const auto& [name, content] :
          {std::pair{"unk_token", "<unk>"}, std::pair{"bos_token", "<s>"},
           std::pair{"eos_token", "</s>"}})
-      if (c_.type == "LlamaTokenizer" && !tasks_.contains(name)) // which 4.51 adds, and 5 does not
+      // transformers 4.51 adds these tokens, and transformers 5 does not.
+      if (c_.type == "LlamaTokenizer" && !tasks_.contains(name))
         c_.others.push_back(
             {{.content = content, .special = true},
              fmt::format("{}: LlamaTokenizer, where no field \"{}\" is,", c_.file, name)});
@@ -206,7 +211,7 @@ private:
     std::ranges::move(more_, std::back_inserter(c_.special));
   }
 
-  /// AutoTokenizer's class for the model, where tokenizer_config.json names none.
+  /// Takes AutoTokenizer's class for the model, since tokenizer_config.json names none.
   void take_type_of_model() {
     const auto file = read("config.json");
     if (!file) return;
@@ -230,8 +235,8 @@ private:
 
 } // namespace detail
 
-/// The words of a folder's files, "" being none. `padding`: the token for padding where they name
-/// none. Throws mc::error(exit_code::data).
+/// Reads the rules of a folder for its tokenizer; "" means no folder. `padding` is the token for
+/// padding where the files name none. Throws mc::error(exit_code::data).
 inline tokenizer_config read_tokenizer_config(const std::string& folder,
                                               const std::string& padding = "") {
   return detail::tokenizer_config_reader(folder, padding).take();

@@ -1,4 +1,4 @@
-// Opens a tokenizer by its folder or file, whatever form it has.
+// open_tokenizer opens a tokenizer by its folder or file, in any of the formats that are read.
 #pragma once
 
 #include <megacpp/tokenizer/tiktoken_file.hpp>
@@ -11,8 +11,8 @@ namespace mc {
 
 namespace detail {
 
-/// The tokens that a folder names must be those of its .tiktoken file, whose rules are known by its
-/// name. Throws mc::error(exit_code::data).
+/// Throws mc::error(exit_code::data) where a folder names a token that the rules of its .tiktoken
+/// file do not have. These rules follow from the name of that file.
 inline void require_named(const tokenizer& t, const tokenizer_config& c) {
   for (const std::vector<named_token>* const list : {&c.listed, &c.special})
     for (const named_token& named : *list) {
@@ -27,15 +27,15 @@ inline void require_named(const tokenizer& t, const tokenizer_config& c) {
     }
 }
 
-/// Whether a file is a model of SentencePiece: a message of protobuf, whose first field is a piece,
-/// a message in turn that begins with its text, and has its score as four bytes.
+/// Returns whether a file is a model of SentencePiece. Such a file is a message of protobuf, whose
+/// first field is another message that begins with a text, and has a score of four bytes.
 inline bool is_sentencepiece(std::string_view text) {
   return text.size() > 3 && text[0] == '\n' && text[2] == '\n' &&
          text.substr(0, 64).find('\0') != std::string_view::npos;
 }
 
-/// Throws mc::error(exit_code::data) for the file of a tokenizer that is of another form than
-/// JSON, as a tokenizer.model is.
+/// Throws mc::error(exit_code::data) for a tokenizer's file in another format than JSON, such as a
+/// tokenizer.model.
 inline void refuse_other_forms(const std::string& path) {
   const mapped_file file(path, exit_code::data);
   if (is_sentencepiece(file.text()))
@@ -105,9 +105,9 @@ inline std::unique_ptr<const tokenizer> open_tokenizer(const std::string& path) 
   return std::make_unique<tokenizer>(read_tokenizer_json(path));
 }
 
-/// The token that ends a document: the one that is asked for, or else that of published
-/// vocabularies. `advice`: what to do where there is none of these. Throws
-/// mc::error(exit_code::usage) for one that there is not.
+/// Returns the token that ends a document: the token `asked`, or, where that is "", a token that
+/// ends documents in published vocabularies. `advice` says in messages what to do where the
+/// tokenizer has none of these. Throws mc::error(exit_code::usage) where there is no such token.
 inline std::int32_t end_of_document(
     const tokenizer& t, const std::string& asked = "",
     std::string_view advice = "name the one that ends a document by data_request::eod_token") {

@@ -1,5 +1,6 @@
-// Files of tokenizers by Hugging Face: tokenizer.json, and vocab.json with merges.txt, with what
-// their folder says beside them. What would change ids and is not supported is refused by its name.
+// This header reads Hugging Face's files of tokenizers: tokenizer.json, or vocab.json with
+// merges.txt, and the rules that their folder has beside them. A field that would change ids and is
+// not supported is refused by its name.
 #pragma once
 
 #include <megacpp/tokenizer/tokenizer_reader.hpp>
@@ -8,9 +9,9 @@ namespace mc {
 
 namespace detail {
 
-/// A tokenizer.json with what its folder says, "" being none. Truncation and padding are what its
-/// last user asked of one call, and AutoTokenizer passes them over, too; of padding remains that
-/// its token is one.
+/// tokenizer_json_reader reads a tokenizer.json and the rules of its folder; "" means no folder.
+/// Truncation and padding are settings of somebody's last call, which AutoTokenizer ignores, too.
+/// The token for padding is read, though.
 class tokenizer_json_reader : public tokenizer_reader {
 public:
   tokenizer_json_reader(const json_value& file, const std::string& folder)
@@ -133,12 +134,12 @@ private:
     throw unsupported(fmt::format("behavior {} in \"{}\"", printable(name), c.path()));
   }
 
-  /// Which ids stand around every text.
+  /// Reads which ids are put around every text.
   void surround(const json_value& s) {
     const std::string type = type_of(s);
     if (type == "Sequence")
       return each(s, "processors", [&](const json_value& one) { surround(one); });
-    if (type == "ByteLevel") return; // of offsets
+    if (type == "ByteLevel") return; // This changes offsets alone.
     if (type != "TemplateProcessing") throw unsupported_type(s);
     if (std::exchange(templated_, true)) throw unsupported("a second template");
     const auto special = s.field<json_value>("special_tokens");
@@ -167,8 +168,8 @@ private:
     if (type != "ByteLevel") throw unsupported_type(d);
   }
 
-  /// A rule that both files state must be the same, since versions of transformers differ in
-  /// which wins.
+  /// Throws where tokenizer.json and the folder's other files state different rules, since versions
+  /// of transformers differ in which file wins.
   void agree(const tokenizer_config& c) const {
     require_known_class(c);
     const auto differ = [&](const char* field, bool says, std::string_view other) {
@@ -179,7 +180,8 @@ private:
     if (c.prefix_space && *c.prefix_space != p_.prefix_space)
       throw differ("add_prefix_space", *c.prefix_space, "its \"pre_tokenizer\"");
     if (c.type != "LlamaTokenizer") return;
-    // Of this class 4.51 makes the template, and 5 takes that of tokenizer.json.
+    // For this class, transformers 4.51 decides itself which ids surround a text, and transformers
+    // 5 reads them from tokenizer.json.
     const auto around = [&](const char* field, const char* task, const char* otherwise, bool wanted,
                             const std::vector<std::int32_t>& ids) {
       const auto at = std::ranges::find(c.special, task, &named_token::task);
@@ -192,7 +194,8 @@ private:
     around("add_eos_token", "eos_token", "</s>", c.ends.value_or(false), p_.after);
   }
 
-  /// Other classes have tokens and templates of their own, which each version adds otherwise.
+  /// Throws for a class of transformers that is not known. Other classes add tokens of their own,
+  /// which differ from version to version.
   void require_known_class(const tokenizer_config& c) const {
     constexpr std::array known{"",
                                "PreTrainedTokenizer",
@@ -209,13 +212,13 @@ private:
                       c.file, printable(c.type)));
   }
 
-  const nlohmann::json* own_ = nullptr; ///< the vocabulary, in the file's document
+  const nlohmann::json* own_ = nullptr; ///< The vocabulary, within the JSON of the file.
   bool by_bytes_ = false, templated_ = false;
 };
 
 } // namespace detail
 
-/// Reads a tokenizer.json, and what the folder says beside it, "" being none. Throws
+/// Reads a tokenizer.json, and the rules of its folder; "" means no folder. Throws
 /// mc::error(exit_code::data).
 inline tokenizer_parts read_tokenizer_json(const std::string& path,
                                            const std::string& folder = "") {
@@ -225,8 +228,8 @@ inline tokenizer_parts read_tokenizer_json(const std::string& path,
 
 namespace detail {
 
-/// The rules of transformers' class for a vocabulary with merges. Throws mc::error(exit_code::data)
-/// for a class whose rules are not known.
+/// Applies the rules that transformers' class has for a vocabulary with merges. Throws
+/// mc::error(exit_code::data) for a class whose rules are not known.
 inline void apply_rules(tokenizer_reader& reader, const nlohmann::json& vocabulary,
                         const tokenizer_config& c) {
   const bool qwen2 = c.type == "Qwen2Tokenizer";
@@ -267,10 +270,10 @@ inline void apply_rules(tokenizer_reader& reader, const nlohmann::json& vocabula
 
 } // namespace detail
 
-/// Reads a vocabulary, tokens with their ids, and its merges, one a line. They are cut by the rules
-/// of the class that their folder names, and the folder's other files name more tokens; "" is no
-/// folder: GPT-2's own two files, whose token <|endoftext|> is special where there is one. Throws
-/// mc::error(exit_code::data).
+/// Reads a vocabulary, which has tokens with their ids, and a file of merges, which has one a line.
+/// Texts are cut by the rules of the class that the folder names, and the folder's other files may
+/// name more tokens. Without a folder (""), the two files are taken for GPT-2's, and a token
+/// <|endoftext|> is special. Throws mc::error(exit_code::data).
 inline tokenizer_parts read_vocabulary_and_merges(const std::string& vocabulary,
                                                   const std::string& merges,
                                                   const std::string& folder = "") {

@@ -1,5 +1,5 @@
-// A reader takes a tokenizer's files step by step: tokens, merges, added tokens. Beside it stand
-// the expressions by which published tokenizers cut texts.
+// tokenizer_reader takes what a tokenizer's files say in this order: tokens, merges, added tokens.
+// This header also has the expressions by which published tokenizers cut texts.
 #pragma once
 
 #include <megacpp/io/mapped_file.hpp>
@@ -12,12 +12,13 @@
 
 namespace mc {
 
-inline constexpr std::size_t tokenizer_size_limit = std::size_t{256} << 20; // bytes
+/// tokenizer_size_limit is the most bytes of a tokenizer's file.
+inline constexpr std::size_t tokenizer_size_limit = std::size_t{256} << 20;
 
 namespace detail {
 
-/// The expressions by which published tokenizers cut texts (their tokenizer.json files, and for
-/// those of tiktoken the same in that dialect).
+// Published tokenizers cut texts by these expressions, which are those of their tokenizer.json
+// files. Expressions of tiktoken are written in the same dialect.
 inline constexpr std::string_view gpt2_expression =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 inline constexpr std::string_view cl100k_expression =
@@ -37,8 +38,8 @@ inline split_step isolated_by(std::string_view expression, std::string where) {
   return {std::make_shared<const split_expression>(expression, std::move(where))};
 }
 
-/// The characters that stand for bytes in GPT-2's files: those that print for themselves, the other
-/// 68 in order for U+0100 on.
+/// Returns the bytes that characters stand for in GPT-2's files, or -1. A printable byte is its own
+/// character; the other 68 bytes are U+0100 and the characters behind it, in order.
 inline const std::array<std::int16_t, 0x144>& bytes_of_characters() {
   static const auto table = [] {
     std::array<std::int16_t, 0x144> t{};
@@ -54,8 +55,8 @@ inline const std::array<std::int16_t, 0x144>& bytes_of_characters() {
   return table;
 }
 
-/// The bytes of a token as GPT-2's files spell it; nothing for one that has other characters, which
-/// no text has: decoding writes those as they stand.
+/// Returns the bytes of a token that is spelled as in GPT-2's files. Returns nothing for a token
+/// with other characters: no text is encoded to it, and decoding writes its characters as they are.
 inline std::optional<std::string> bytes_of_token(std::string_view spelled) {
   std::string bytes;
   while (!spelled.empty()) {
@@ -73,7 +74,7 @@ inline std::optional<std::string> bytes_of_token(std::string_view spelled) {
   return bytes;
 }
 
-/// The parts of a tokenizer, as its files are read step by step.
+/// tokenizer_reader collects what the files of a tokenizer say, and checks it.
 class tokenizer_reader {
 public:
   explicit tokenizer_reader(std::string file) { p_.file = std::move(file); }
@@ -119,7 +120,7 @@ public:
     p_.tokens.resize(last_);
   }
 
-  /// Merge number `rank` of a vocabulary.
+  /// Adds the merge with number `rank`.
   void merge(const nlohmann::json& vocabulary, std::size_t rank, const std::string& left,
              const std::string& right) {
     const auto id_of = [&](const std::string& spelled) {
@@ -135,7 +136,7 @@ public:
       throw fault(fmt::format(
           "merge {} has an empty part, so it would never end; the file is damaged", rank));
     const std::int32_t l = id_of(left), r = id_of(right), into = id_of(left + right);
-    if (!bytes_of_token(left + right)) return; // of characters that stand for no byte
+    if (!bytes_of_token(left + right)) return; // It has characters that stand for no byte.
     if (!p_.merges.insert(l, r, {static_cast<std::uint32_t>(rank), into}))
       throw fault(fmt::format("merge {}, of \"{}\" and \"{}\", is there twice; remove one", rank,
                               printable(left), printable(right)));
@@ -181,9 +182,9 @@ public:
     p_.added.push_back(std::move(a));
   }
 
-  /// Adds the tokens that a folder names beside the vocabulary, with the ids that AutoTokenizer
-  /// gives them: their own of the vocabulary, or the next that is free. How a token is looked for
-  /// follows the list of the folder. Throws for an id that a file states otherwise.
+  /// Adds the tokens that a folder names beside the vocabulary. A token gets the id that
+  /// AutoTokenizer gives it: its id in the vocabulary, or the next free one. Tokens are searched as
+  /// the folder's list says. Throws where a file gives a token another id.
   void named(const nlohmann::json& vocabulary, const tokenizer_config& c) {
     refuse_two_ways(c);
     for (const named_token& t : c.listed) {
@@ -215,7 +216,8 @@ public:
     split_by(std::move(step));
     p_.composes = composes, p_.prefix_space = prefix_space;
   }
-  /// Whether an added token is looked for as it is spelled, with nothing around it.
+  /// Returns whether an added token is searched by its spelling alone, without white space around
+  /// it and without normal form.
   bool is_plain(const std::string& content) const {
     const auto at = std::ranges::find(p_.added, content, &added_token::content);
     return at == p_.added.end() || !(at->lstrip || at->rstrip || at->normalized);
@@ -228,7 +230,7 @@ public:
     return fmt::format("{}: field \"{}\"", p_.file, field);
   }
 
-  /// The id that AutoTokenizer gives a token.
+  /// Returns the id that AutoTokenizer gives a token.
   std::int32_t id_of(const nlohmann::json& vocabulary, const std::string& content) const {
     if (added_.empty() || !contents_.contains(content)) {
       if (const auto own = vocabulary.find(content); own != vocabulary.end())
@@ -242,8 +244,8 @@ public:
   static constexpr std::uint64_t most_ids = (1u << 24) - 1;
 
 private:
-  /// A token that two places look for in two ways is looked for otherwise by each version of
-  /// transformers.
+  /// Throws where two places say differently how a token is searched, since versions of
+  /// transformers differ in which place wins.
   static void refuse_two_ways(const tokenizer_config& c) {
     std::map<std::string_view, const named_token*> ways;
     for (const named_token& t : c.listed) ways.emplace(t.token.content, &t);
@@ -269,12 +271,12 @@ private:
 
 protected:
   tokenizer_parts p_;
-  std::size_t last_ = 0; ///< one more than the largest id of the vocabulary
+  std::size_t last_ = 0; ///< One more than the largest id of the vocabulary.
   std::set<std::string> contents_;
   std::set<std::int32_t> added_;
 };
 
-/// Each line of a file, without its end and with its number from 1.
+/// Calls f(line, number) for each line of a file, without its line end. Numbers count from 1.
 template <class F> void each_line(std::string_view text, F f) {
   for (std::size_t number = 1; !text.empty(); ++number) {
     const std::size_t end = std::min(text.find('\n'), text.size());
