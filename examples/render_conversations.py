@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 """Writes conversations as token ids by the program of a model's own chat template.
 
-    render_conversations.py --tokenizer FOLDER [--input FILE...] [--chat-loss assistant|all]
-                            [--each-answer | --prompts] [--set NAME=VALUE...] >LINES.jsonl
+    render_conversations.py FOLDER [FILE...] [--chat-loss assistant|all] [--each-answer | --prompts]
+                            [--set NAME=VALUE...] >LINES.jsonl
 
 For templates that megacpp does not know itself. FOLDER is that of the model, with its tokenizer and
 its chat template, which Python's transformers runs (pip install transformers jinja2; no PyTorch is needed).
 FILE has one conversation a line in the forms of docs/chat.md, by default the standard input. What is
 written are lines {"ids": [...], "mask": [...]}, which train, eval and prepare read:
 
-    render_conversations.py --tokenizer downloaded --input chats.jsonl >lines.jsonl
+    render_conversations.py downloaded chats.jsonl >lines.jsonl
     my-chat train --load downloaded --data-type chat --data-path lines.jsonl ...
 
 Learned is what each turn of the assistant adds to the text that asks for it, up to its last special
@@ -176,8 +176,8 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__.split("\n\n", maxsplit=1)[0], epilog=__doc__.split("\n\n", maxsplit=2)[2],
         formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    parser.add_argument("--tokenizer", required=True, metavar="FOLDER", help="of the model: tokenizer and template")
-    parser.add_argument("--input", nargs="*", default=["-"], metavar="FILE", help="conversations, one a line")
+    parser.add_argument("folder", metavar="FOLDER", help="of the model: tokenizer and template")
+    parser.add_argument("input", nargs="*", default=["-"], metavar="FILE", help="conversations, one a line")
     parser.add_argument("--chat-loss", choices=["assistant", "all"], default="assistant",
                         help="what is learned: what the assistant says, or every token")
     form = parser.add_mutually_exclusive_group()
@@ -189,7 +189,7 @@ def main():
     for one in flags.set:
         name, _, value = one.partition("=")
         told[name] = value_of(value)
-    writer = Writer(flags.tokenizer, told, flags.chat_loss == "all")
+    writer = Writer(flags.folder, told, flags.chat_loss == "all")
     for path in flags.input:
         with (open(path, encoding="utf-8-sig") if path != "-" else
               open(0, encoding="utf-8-sig", closefd=False)) as lines:

@@ -105,7 +105,7 @@ void check_texts(std::string_view line, const std::vector<std::string>& names) {
   const bool has_all = expected.size() == names.size();
   std::int64_t replaced = 0;
   const auto texts_of = [&](std::string_view of, mc::invalid_utf8 policy) {
-    return mc::texts_of_line(of, names, "fuzz: line 1", policy, replaced);
+    return mc::texts_of_line(of, {names, policy}, "fuzz: line 1", replaced);
   };
   for (const auto policy : {mc::invalid_utf8::refuse, mc::invalid_utf8::replace})
     value_or_sentence([&] {

@@ -41,7 +41,7 @@ def main(source, program, work):
 
     train = (program, "train", "--tokenizer-model", work / "tokenizer", "--data-type", "chat", "--data-path")
     said = run(*train, work / "conversations.jsonl", "--train-iters", 1, code=5).stderr
-    command = re.search(r"examples/render_conversations\.py --tokenizer \S+ --input FILE >LINES.jsonl", said)
+    command = re.search(r"examples/render_conversations\.py \S+ FILE >LINES.jsonl", said)
     if not command:
         sys.exit(f"no command in the refusal: {said}")
 
@@ -74,8 +74,8 @@ def main(source, program, work):
 
     asked = work / "asked.txt"
     with open(asked, "w", encoding="utf-8") as out:
-        subprocess.run([sys.executable, source / "examples/render_conversations.py", "--tokenizer", work / "tokenizer",
-                        "--input", work / "one.jsonl", "--prompts"], stdout=out, check=True)
+        subprocess.run([sys.executable, source / "examples/render_conversations.py", work / "tokenizer",
+                        work / "one.jsonl", "--prompts"], stdout=out, check=True)
     answer = json.loads(run(program, "generate", "--load", work / "model", "--ids", "--prompts-file", asked,
                             "--max-new-tokens", 2, "--greedy", "--json").stdout)
     assert answer["prompt_tokens"] == [int(i) for i in asked.read_text().split()], answer

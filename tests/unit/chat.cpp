@@ -488,8 +488,7 @@ BOOST_AUTO_TEST_CASE(other_templates_are_refused_with_advice) {
   CHECK_REFUSED(of_folder(), exit_code::model, "is not one template");
   write_text(dir / "tokenizer_config.json", "{\"chat_template\":\"{{ messages }}\"}");
   CHECK_REFUSED(of_folder(), exit_code::model,
-                fmt::format("examples/render_conversations.py --tokenizer {} --input FILE",
-                            dir.path().string()));
+                fmt::format("examples/render_conversations.py {} FILE", dir.path().string()));
   write_text(dir / "chat_template.jinja", "{{ other }}");
   CHECK_REFUSED(of_folder(), exit_code::model, "chat_template.jinja: its chat template (XXH64");
 }

@@ -7,6 +7,7 @@
 #include <megacpp/options/loop.hpp>
 #include <megacpp/options/rules.hpp>
 #include <megacpp/preset/models.hpp>
+#include <megacpp/tool/data_flags.hpp>
 
 #include <boost/test/unit_test.hpp>
 
@@ -626,10 +627,13 @@ BOOST_AUTO_TEST_CASE(sentences_call_request_values_by_their_flags) {
                            "loop_request::saved", "a: b", "::", "/tmp/loop_request"})
     BOOST_TEST(mc::in_flags(same) == same);
   mc::options o;
-  const auto list = mc::flags_of(o);
-  for (const auto& [value, flag] : mc::flags_of_values)
-    BOOST_TEST((mc::find_flag(list, flag.substr(flag.find("--") + 2)) != nullptr),
+  mc::data_program_flags d;
+  const auto list = mc::flags_of(o), list_of_data = mc::flags_of(d);
+  for (const auto& [value, flag] : mc::flags_of_values) {
+    const std::string_view name = flag.substr(flag.find("--") + 2);
+    BOOST_TEST((mc::find_flag(list, name) || mc::find_flag(list_of_data, name)),
                value << " is of " << flag);
+  }
 }
 
 // A rule is of flags that the command has, and is not said twice.

@@ -899,7 +899,8 @@ BOOST_AUTO_TEST_CASE(damaged_tiktoken_files_are_refused) {
   BOOST_TEST(says("YQ== 0\nYg== 0\n").find("line 2") != std::string::npos);
   BOOST_TEST(says("YQ== 0\nYQ== 1\n").find("its token is that of another line") !=
              std::string::npos);
-  BOOST_TEST(says("YQ== 0\n", "own.tiktoken").find("--tiktoken-pattern") != std::string::npos);
+  BOOST_TEST(says("YQ== 0\n", "own.tiktoken").find("tiktoken_rules::expression") !=
+             std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(ids_that_are_none_are_refused) {
@@ -914,7 +915,7 @@ BOOST_AUTO_TEST_CASE(lines_without_a_text_are_refused) {
   std::int64_t replaced = 0;
   const auto read = [&](const char* line, const std::vector<std::string>& names,
                         mc::invalid_utf8 policy = mc::invalid_utf8::refuse) {
-    return mc::texts_of_line(line, names, "f: line 3", policy, replaced);
+    return mc::texts_of_line(line, {names, policy}, "f: line 3", replaced);
   };
   BOOST_TEST(read(R"("a\u00e9")", text) == (std::vector<std::string>{"a\u00e9"}));
   BOOST_TEST(read(R"({"a": {"text": 1}, "text": "x", "b": ["text"]})", text)[0] == "x");

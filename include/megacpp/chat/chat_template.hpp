@@ -511,9 +511,8 @@ inline chat_template chat_template::of_jinja(std::string_view jinja, std::string
       fmt::format("{}: its chat template (XXH64 {:016x}) is none that megacpp knows, which "
                   "are those of ChatML, Llama 3, Qwen2.5 and Qwen3 as published; let its "
                   "own program write the conversations as token ids: "
-                  "examples/render_conversations.py --tokenizer {} --input FILE "
-                  ">LINES.jsonl, and give LINES.jsonl to data_request::kind chat (--prompts for "
-                  "generate sampling_request::ids)",
+                  "examples/render_conversations.py {} FILE >LINES.jsonl, and give LINES.jsonl to "
+                  "data_request::kind chat (docs/chat.md has the command for prompts, too)",
                   place, xxh64::of(std::as_bytes(std::span(jinja))),
                   std::filesystem::path(place).parent_path().string()));
 }

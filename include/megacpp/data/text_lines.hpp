@@ -38,7 +38,7 @@ public:
     for (std::size_t i = 0; i < names_.size(); ++i)
       if (!found_[i])
         throw error(exit_code::data,
-                    fmt::format("{} has no text \"{}\", but {}; name the field by --json-keys",
+                    fmt::format("{} has no text \"{}\", but {}; name the field by text_rules::keys",
                                 where_, names_[i], fields_of(line)));
     return std::move(texts_);
   }
@@ -112,7 +112,7 @@ private:
             ? fmt::format("{} is no {}; give one a line", where_,
                           names_.size() == 1 ? "text in quotes nor an object with one" : "object")
             : fmt::format("{}: the field \"{}\" is {}, not a text; name another by "
-                          "--json-keys, or leave the line out",
+                          "text_rules::keys, or leave the line out",
                           where_, names_[key_], what));
   }
 
@@ -219,6 +219,12 @@ inline python_spelled json_of_python(std::string_view line) {
 /// is replaced by U+FFFD.
 enum class invalid_utf8 : std::uint8_t { refuse, replace };
 
+/// text_rules say how the texts of lines are read.
+struct text_rules {
+  std::vector<std::string> keys{"text"}; ///< The fields of an object that hold texts.
+  invalid_utf8 invalid = invalid_utf8::refuse;
+};
+
 /// Returns `text` where it is UTF-8; else a text in `copy` with U+FFFD for each wrong byte, which
 /// are added to `replaced`. `where` names the text in messages. Throws mc::error(exit_code::data)
 /// where `policy` refuses wrong bytes.
@@ -229,31 +235,29 @@ inline std::string_view as_utf8(std::string_view text, std::string_view where, i
   if (policy == invalid_utf8::refuse)
     throw error(
         exit_code::data,
-        fmt::format("{} is not UTF-8 at byte {} (0x{:02x}); convert it, or let --invalid-utf8 "
+        fmt::format("{} is not UTF-8 at byte {} (0x{:02x}); convert it, or let text_rules::invalid "
                     "replace put U+FFFD there",
                     where, at + 1, static_cast<unsigned char>(text[at])));
   copy = as_utf8(text, &replaced);
   return copy;
 }
 
-/// Returns the texts of one line, one for each name; a line that is a string has one text. Other
+/// Returns the texts of one line, one for each key; a line that is a string has one text. Other
 /// fields may be NaN or infinite, as Python's json module writes them. One half of a surrogate pair
 /// is treated as a byte that is not UTF-8. Throws mc::error(exit_code::data).
-inline std::vector<std::string> texts_of_line(std::string_view line,
-                                              std::span<const std::string> names,
-                                              std::string_view where, invalid_utf8 policy,
-                                              std::int64_t& replaced) {
+inline std::vector<std::string> texts_of_line(std::string_view line, const text_rules& rules,
+                                              std::string_view where, std::int64_t& replaced) {
   detail::refuse_nul(line, where, exit_code::data);
-  detail::text_fields fields(names, where);
+  detail::text_fields fields(rules.keys, where);
   if (nlohmann::json::sax_parse(line, &fields)) return fields.take(line);
   const detail::python_spelled python = detail::json_of_python(line);
   if (!python.differs) throw fields.fault();
-  detail::text_fields again(names, where);
+  detail::text_fields again(rules.keys, where);
   if (!nlohmann::json::sax_parse(python.text, &again)) throw again.fault();
-  if (python.halves > 0 && policy == invalid_utf8::refuse)
+  if (python.halves > 0 && rules.invalid == invalid_utf8::refuse)
     throw error(exit_code::data,
                 fmt::format("{} has half a surrogate pair at byte {} ({}), which is no text; "
-                            "correct it, or let --invalid-utf8 replace put U+FFFD there",
+                            "correct it, or let text_rules::invalid replace put U+FFFD there",
                             where, python.first_half + 1, line.substr(python.first_half, 6)));
   replaced += python.halves;
   return again.take(python.text);

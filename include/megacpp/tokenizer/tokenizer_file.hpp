@@ -20,10 +20,11 @@ inline void require_named(const tokenizer& t, const tokenizer_config& c) {
       if (!id || (named.id && *named.id != *id))
         throw error(
             exit_code::data,
-            fmt::format("{} is the token \"{}\"{}, which the rules for the name of {} do "
-                        "not have; give that file alone, or its rules by --tiktoken-pattern",
-                        named.place, printable(named.token.content),
-                        named.id ? fmt::format(" with the id {}", *named.id) : "", t.file()));
+            fmt::format(
+                "{} is the token \"{}\"{}, which the rules for the name of {} do "
+                "not have; give that file alone, or its rules by tiktoken_rules::expression",
+                named.place, printable(named.token.content),
+                named.id ? fmt::format(" with the id {}", *named.id) : "", t.file()));
     }
 }
 
@@ -49,8 +50,8 @@ inline void refuse_other_forms(const std::string& path) {
     throw error(exit_code::data,
                 fmt::format("{} is a file of tiktoken's, and its name does not say how texts are "
                             "cut; give it the name of the rules that it has, such as "
-                            "llama3.tiktoken for Llama 3's tokenizer.model (known are {}), or, to "
-                            "megacpp-data, name them by --tiktoken-pattern",
+                            "llama3.tiktoken for Llama 3's tokenizer.model (known are {}), or "
+                            "give the rules by tiktoken_rules::expression",
                             path, fmt::join(tiktoken_names, ", ")));
 }
 
@@ -96,8 +97,8 @@ inline std::unique_ptr<const tokenizer> open_tokenizer(const std::string& path) 
           exit_code::data,
           fmt::format(
               "{} does not say how texts are cut, since its name is none of {}; give it the "
-              "name of the one whose rules it has, or, to megacpp-data, name them by "
-              "--tiktoken-pattern",
+              "name of the one whose rules it has, or give the rules by "
+              "tiktoken_rules::expression",
               path, fmt::join(tiktoken_names, ", ")));
     return std::make_unique<tokenizer>(read_tiktoken(path, std::move(*rules)));
   }

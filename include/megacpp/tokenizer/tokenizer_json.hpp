@@ -180,8 +180,8 @@ private:
     if (c.prefix_space && *c.prefix_space != p_.prefix_space)
       throw differ("add_prefix_space", *c.prefix_space, "its \"pre_tokenizer\"");
     if (c.type != "LlamaTokenizer") return;
-    // For this class, transformers 4.51 decides itself which ids surround a text, and transformers
-    // 5 reads them from tokenizer.json.
+    // transformers 4.51 decides by itself which ids it puts around a text, and transformers 5 reads
+    // them from tokenizer.json.
     const auto around = [&](const char* field, const char* task, const char* otherwise, bool wanted,
                             const std::vector<std::int32_t>& ids) {
       const auto at = std::ranges::find(c.special, task, &named_token::task);

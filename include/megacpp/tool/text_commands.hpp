@@ -109,32 +109,32 @@ struct encoded_texts {
 class batch_encoder {
 public:
   batch_encoder(const tokenizer& t, const data_program_flags& f, int threads)
-      : names_(text_names_of(f)),
-        policy_(f.invalid_utf8() == "replace" ? invalid_utf8::replace : invalid_utf8::refuse),
+      : rules_{text_names_of(f),
+               f.invalid_utf8() == "replace" ? invalid_utf8::replace : invalid_utf8::refuse},
         around_(f.add_special_tokens()) {
     for (int i = 0; i < threads; ++i) encoders_.emplace_back(t);
   }
 
-  const std::vector<std::string>& names() const { return names_; }
+  const std::vector<std::string>& names() const { return rules_.keys; }
 
   /// The ids of a batch's texts, of each name apart. A text of a line too long for several of them
   /// to be in memory is encoded alone. Throws mc::error(exit_code::data) naming the line.
   void encode(int thread, const line_batch& batch, const std::string& file,
               std::vector<encoded_texts>& to) {
-    to.resize(names_.size());
+    to.resize(rules_.keys.size());
     for (encoded_texts& texts : to) texts.clear();
     std::unique_lock alone(long_texts_, std::defer_lock);
     if (batch.text.size() > long_text) alone.lock();
     batch.each([&](std::string_view line, std::int64_t number) {
       const std::string where = batch.whole_file ? file : fmt::format("{}: line {}", file, number);
       std::string copy;
-      const std::string_view utf8 = as_utf8(line, where, policy_, copy, to[0].replaced);
+      const std::string_view utf8 = as_utf8(line, where, rules_.invalid, copy, to[0].replaced);
       if (batch.whole_file) {
         for (encoded_texts& texts : to) add(thread, utf8, where, texts);
         return;
       }
       if (utf8.find_first_not_of(" \t") == std::string_view::npos) return;
-      std::vector<std::string> texts = texts_of_line(utf8, names_, where, policy_, to[0].replaced);
+      std::vector<std::string> texts = texts_of_line(utf8, rules_, where, to[0].replaced);
       for (std::size_t i = 0; i < texts.size(); ++i) add(thread, texts[i], where, to[i]);
     });
   }
@@ -152,8 +152,7 @@ private:
     to.bytes += static_cast<std::int64_t>(text.size());
   }
 
-  std::vector<std::string> names_;
-  invalid_utf8 policy_;
+  text_rules rules_;
   bool around_;
   std::vector<token_encoder> encoders_;
   std::mutex long_texts_;
