@@ -16,7 +16,7 @@ struct foreign_field {
 
 inline constexpr std::string_view of_weights =
     "what is learned is said turn by turn here, by a \"weight\" of 0 or 1";
-inline constexpr std::string_view of_parts =
+inline constexpr std::string_view of_whole_turns =
     "a turn is learned as a whole here: cut it into lines of \"ids\" and \"mask\"";
 inline constexpr std::string_view of_media = "megacpp trains on text alone";
 inline constexpr std::array<foreign_field, 18> foreign_to_lines{
@@ -39,11 +39,11 @@ inline constexpr std::array<foreign_field, 18> foreign_to_lines{
      {"audios", of_media},
      {"objects", of_media}}};
 inline constexpr std::array<foreign_field, 13> foreign_to_turns{
-    {{"train_detail", of_parts},
-     {"training_detail", of_parts},
-     {"loss_mask", of_parts},
-     {"loss_scale", of_parts},
-     {"mask", of_parts},
+    {{"train_detail", of_whole_turns},
+     {"training_detail", of_whole_turns},
+     {"loss_mask", of_whole_turns},
+     {"loss_scale", of_whole_turns},
+     {"mask", of_whole_turns},
      {"thinking", "thoughts are read from \"reasoning_content\" here"},
      {"reasoning", "thoughts are read from \"reasoning_content\" here"},
      {"image", of_media},

@@ -35,7 +35,7 @@ public:
       }
       const char kind = text_[begin + 1];
       say_between(begin, kind);
-      if (!(kind == '#' ? pass_comment() : read_tag(kind))) return std::nullopt;
+      if (!(kind == '#' ? skip_comment() : read_tag(kind))) return std::nullopt;
     }
     return std::move(out_);
   }
@@ -96,7 +96,7 @@ private:
 
   /// Moves behind the `length` bytes that end a tag. With `all`, it moves behind the blanks that
   /// follow, too; with `line_end`, behind one line end.
-  void pass_end(std::size_t length, bool all, bool line_end) {
+  void skip_end(std::size_t length, bool all, bool line_end) {
     at_ += length;
     if (all)
       while (at_ < text_.size() && is_blank(text_[at_])) ++at_;
@@ -104,12 +104,12 @@ private:
     line_starts_ = text_[at_ - 1] == '\n';
   }
 
-  bool pass_comment() {
+  bool skip_comment() {
     const std::size_t end = text_.find("#}", at_);
     if (end == std::string::npos) return false;
     const char sign = end > at_ ? text_[end - 1] : '\0';
     at_ = end;
-    pass_end(2, sign == '-', sign != '+');
+    skip_end(2, sign == '-', sign != '+');
     return true;
   }
 
@@ -125,13 +125,13 @@ private:
         const bool strips = ahead(0) == '-' && ahead(1) == end[0] && ahead(2) == end[1],
                    keeps = kind == '%' && follows("+%}");
         if (strips || keeps || follows(end)) {
-          pass_end(strips || keeps ? 3 : 2, strips, kind == '%' && !keeps);
+          skip_end(strips || keeps ? 3 : 2, strips, kind == '%' && !keeps);
           (out_ += ' ') += end;
           return true;
         }
       }
       const std::size_t begin = at_;
-      if (!pass_word(open)) return false;
+      if (!skip_token(open)) return false;
       const std::string word = text_.substr(begin, at_ - begin);
       if (words == 0 && word == "raw") return false;
       out_ += ' ';
@@ -140,9 +140,9 @@ private:
     return false;
   }
 
-  bool pass_word(std::string& open) {
+  bool skip_token(std::string& open) {
     const char c = ahead(0);
-    if (c == '\'' || c == '"') return pass_string(c);
+    if (c == '\'' || c == '"') return skip_string(c);
     if (is_letter(c) || is_number(c)) {
       const bool number = is_number(c);
       while (is_letter(ahead(0)) || is_number(ahead(0)) ||
@@ -164,7 +164,7 @@ private:
     return true;
   }
 
-  bool pass_string(char quote) {
+  bool skip_string(char quote) {
     for (++at_; at_ < text_.size(); ++at_) {
       if (text_[at_] == '\\') ++at_;
       else if (text_[at_] == quote) return ++at_, true;

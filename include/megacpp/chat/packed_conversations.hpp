@@ -32,14 +32,14 @@ class conversation_store {
 public:
   void add(const chat_tokens& tokens) {
     for (std::size_t i = 0; i < tokens.ids.size(); ++i)
-      words_.push_back(static_cast<std::uint32_t>(tokens.ids[i]) |
-                       (tokens.mask[i] != 0 ? learned : 0u));
-    ends_.push_back(words_.size());
+      tokens_.push_back(static_cast<std::uint32_t>(tokens.ids[i]) |
+                        (tokens.mask[i] != 0 ? learned : 0u));
+    ends_.push_back(tokens_.size());
     merged_.insert(merged_.end(), static_cast<std::size_t>(tokens.merged_turns), size() - 1);
   }
 
   std::int64_t size() const { return static_cast<std::int64_t>(ends_.size()); }
-  std::int64_t tokens() const { return static_cast<std::int64_t>(words_.size()); }
+  std::int64_t tokens() const { return static_cast<std::int64_t>(tokens_.size()); }
   /// Returns chat_tokens::merged_turns, added up over the conversations of a range.
   std::int64_t merged_turns(token_range some) const {
     return std::ranges::lower_bound(merged_, some.end) -
@@ -49,13 +49,13 @@ public:
   std::span<const std::uint32_t> operator[](std::int64_t i) const {
     const auto at = static_cast<std::size_t>(i);
     const std::size_t begin = at == 0 ? 0 : ends_[at - 1];
-    return std::span(words_).subspan(begin, ends_[at] - begin);
+    return std::span(tokens_).subspan(begin, ends_[at] - begin);
   }
 
   /// Returns a checksum, XXH64, of all tokens, their bits `learned`, and the conversations' ends.
   std::uint64_t hash() const {
     xxh64 h;
-    h.add(std::as_bytes(std::span(words_)));
+    h.add(std::as_bytes(std::span(tokens_)));
     h.add(std::as_bytes(std::span(ends_)));
     return h.value();
   }
@@ -63,7 +63,7 @@ public:
   static constexpr std::uint32_t learned = 0x80000000u;
 
 private:
-  std::vector<std::uint32_t> words_;
+  std::vector<std::uint32_t> tokens_;
   std::vector<std::size_t> ends_;
   std::vector<std::int64_t> merged_; ///< The conversation of each merged turn, in rising order.
 };
@@ -145,14 +145,14 @@ inline std::string sentence_of(const packing_counts& n, std::int64_t sequence) {
 /// the conversations, S, the seed and i.
 class packed_conversations final : public sample_set {
 public:
-  /// Packs the conversations of the range `part`. `epochs` 0 means epochs without end. Throws
+  /// Packs the conversations of the range `range`. `epochs` 0 means epochs without end. Throws
   /// mc::error(exit_code::data) where no conversation is left to train on.
   packed_conversations(std::string name, std::shared_ptr<const conversation_store> conversations,
-                       token_range part, std::int64_t sequence, std::optional<std::uint64_t> seed,
+                       token_range range, std::int64_t sequence, std::optional<std::uint64_t> seed,
                        std::int64_t epochs = 0, std::int32_t padding = 0)
       : name_(std::move(name)),
         conversations_(std::move(conversations)),
-        part_(part),
+        range_(range),
         sequence_(sequence),
         epochs_(epochs),
         padding_(padding) {
@@ -198,7 +198,7 @@ private:
   static constexpr std::uint64_t stream = 0x636f6e76657273u;
 
   std::span<const std::uint32_t> conversation(std::int64_t i) const {
-    return (*conversations_)[part_.begin + i];
+    return (*conversations_)[range_.begin + i];
   }
   std::int64_t length_of(std::int64_t i) const {
     return std::min<std::int64_t>(std::ssize(conversation(i)), sequence_);
@@ -212,8 +212,8 @@ private:
 
   /// Returns the conversations that are to be packed, the longest first, and fills counts_.
   std::vector<std::int32_t> longest_first() {
-    counts_.conversations = part_.size();
-    counts_.merged_turns = conversations_->merged_turns(part_);
+    counts_.conversations = range_.size();
+    counts_.merged_turns = conversations_->merged_turns(range_);
     if (counts_.conversations > std::numeric_limits<std::int32_t>::max())
       throw error(exit_code::data,
                   fmt::format("{} has {} conversations, more than 2^31 - 1; divide "
@@ -278,7 +278,7 @@ private:
 
   std::string name_;
   std::shared_ptr<const conversation_store> conversations_;
-  token_range part_; ///< The range of conversations that is packed, by number.
+  token_range range_; ///< The range of conversations that is packed, by number.
   std::int64_t sequence_, epochs_;
   std::int32_t padding_;
   std::optional<std::uint64_t> key_;

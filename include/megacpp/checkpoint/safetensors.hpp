@@ -60,25 +60,25 @@ public:
     detail::refuse_nul(text, fmt::format("the header of {} (from offset 8)", path_), code_);
     detail::header_reader reader(path_, code_);
     nlohmann::json::sax_parse(text, &reader);
-    entries_ = std::move(reader.entries);
+    tensors_ = std::move(reader.tensors);
     metadata_ = std::move(reader.metadata);
     data_ = file.subspan(8 + header.size());
     check_ranges();
     check_names();
   }
 
-  std::size_t size() const { return entries_.size(); }
+  std::size_t size() const { return tensors_.size(); }
   /// Returns tensor i, in the order of the file.
   tensor_view operator[](std::size_t i) const {
-    const detail::tensor_entry& e = entries_[i];
+    const detail::tensor_record& e = tensors_[i];
     return {e.name, e.type, e.shape, data_.subspan(e.begin, e.end - e.begin)};
   }
   bool contains(std::string_view name) const { return find(name).has_value(); }
   std::optional<tensor_view> find(std::string_view name) const {
     const auto at = std::lower_bound(
         by_name_.begin(), by_name_.end(), name,
-        [this](std::uint32_t i, std::string_view wanted) { return entries_[i].name < wanted; });
-    if (at == by_name_.end() || entries_[*at].name != name) return std::nullopt;
+        [this](std::uint32_t i, std::string_view wanted) { return tensors_[i].name < wanted; });
+    if (at == by_name_.end() || tensors_[*at].name != name) return std::nullopt;
     return (*this)[*at];
   }
   /// Returns the tensor of a name. Throws mc::error(code()) where the file has none.
@@ -124,11 +124,11 @@ private:
   }
 
   void check_ranges() {
-    std::sort(entries_.begin(), entries_.end(), [](const auto& a, const auto& b) {
+    std::sort(tensors_.begin(), tensors_.end(), [](const auto& a, const auto& b) {
       return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
     });
     std::uint64_t at = 0;
-    for (const detail::tensor_entry& e : entries_) {
+    for (const detail::tensor_record& e : tensors_) {
       const auto about = [&](std::string_view why) {
         return fault(fmt::format("tensor \"{}\": {}", printable(e.name), why));
       };
@@ -157,9 +157,9 @@ private:
   }
 
   void check_names() {
-    by_name_.resize(entries_.size());
+    by_name_.resize(tensors_.size());
     std::iota(by_name_.begin(), by_name_.end(), 0u);
-    const auto name = [this](std::uint32_t i) -> const std::string& { return entries_[i].name; };
+    const auto name = [this](std::uint32_t i) -> const std::string& { return tensors_[i].name; };
     std::sort(by_name_.begin(), by_name_.end(),
               [&](std::uint32_t a, std::uint32_t b) { return name(a) < name(b); });
     for (std::size_t i = 1; i < by_name_.size(); ++i)
@@ -169,8 +169,8 @@ private:
 
   std::string path_;
   exit_code code_;
-  std::vector<detail::tensor_entry> entries_; ///< The tensors in the order of their bytes.
-  std::vector<std::uint32_t> by_name_;        ///< Indices into entries_, sorted by name.
+  std::vector<detail::tensor_record> tensors_; ///< The tensors in the order of their bytes.
+  std::vector<std::uint32_t> by_name_;         ///< Indices into tensors_, sorted by name.
   std::map<std::string, std::string, std::less<>> metadata_;
   std::span<const std::byte> data_;
 };
@@ -180,19 +180,19 @@ private:
 class safetensors_file {
 public:
   explicit safetensors_file(mapped_file file)
-      : file_(std::move(file)), view_(file_.bytes(), file_.path(), file_.code()) {}
+      : file_(std::move(file)), reader_(file_.bytes(), file_.path(), file_.code()) {}
   explicit safetensors_file(const std::string& path, exit_code code = exit_code::model)
       : safetensors_file(mapped_file(path, code)) {}
 
-  const safetensors_view& tensors() const { return view_; }
-  const safetensors_view* operator->() const { return &view_; }
+  const safetensors_view& tensors() const { return reader_; }
+  const safetensors_view* operator->() const { return &reader_; }
   /// Throws if the file was cut or has grown since it was opened. Callers that read bytes long
   /// after opening the file call this first.
   void check_unchanged() const { file_.check_unchanged(); }
 
 private:
-  mapped_file file_; ///< A move leaves the bytes where they are, so that view_ stays valid.
-  safetensors_view view_;
+  mapped_file file_; ///< A move leaves the bytes where they are, so that reader_ stays valid.
+  safetensors_view reader_;
 };
 
 namespace detail {

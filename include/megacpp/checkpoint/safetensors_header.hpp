@@ -26,7 +26,7 @@ namespace mc {
 /// safetensors_header_limit is the most bytes of a header, as in the format's reference reader.
 inline constexpr std::uint64_t safetensors_header_limit = 100'000'000;
 inline constexpr std::size_t safetensors_tensor_limit = 1'000'000;
-inline constexpr std::size_t safetensors_rank_limit = 32;
+inline constexpr std::size_t safetensors_dims_limit = 32;
 
 /// Returns a shape as text, such as "[768, 2304]".
 inline std::string shape_text(std::span<const std::int64_t> shape) {
@@ -37,7 +37,7 @@ inline std::string shape_text(std::span<const std::int64_t> shape) {
 
 namespace detail {
 
-struct tensor_entry {
+struct tensor_record {
   std::string name;
   storage_type type = storage_type::u8;
   std::vector<std::int64_t> shape;
@@ -57,7 +57,7 @@ class header_reader final : public nlohmann::json_sax<nlohmann::json> {
 public:
   header_reader(std::string_view path, exit_code code) : path_(path), code_(code) {}
 
-  std::vector<tensor_entry> entries;
+  std::vector<tensor_record> tensors;
   std::map<std::string, std::string, std::less<>> metadata;
 
   bool null() override { throw unexpected("null"); }
@@ -72,11 +72,11 @@ public:
     if (state_ == state::shape) {
       if (v > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
         throw about(fmt::format("the extent {} is too large", v));
-      if (entries.back().shape.size() >= safetensors_rank_limit)
-        throw about(fmt::format("it has more than {} dimensions", safetensors_rank_limit));
-      entries.back().shape.push_back(static_cast<std::int64_t>(v));
+      if (tensors.back().shape.size() >= safetensors_dims_limit)
+        throw about(fmt::format("it has more than {} dimensions", safetensors_dims_limit));
+      tensors.back().shape.push_back(static_cast<std::int64_t>(v));
     } else if (state_ == state::offsets && offsets_ < 2) {
-      (offsets_++ == 0 ? entries.back().begin : entries.back().end) = v;
+      (offsets_++ == 0 ? tensors.back().begin : tensors.back().end) = v;
     } else {
       throw unexpected(fmt::format("the number {}", v));
     }
@@ -87,10 +87,10 @@ public:
     if (state_ == state::metadata) {
       if (!metadata.emplace(key_, std::move(v)).second)
         throw fault(fmt::format("the key \"{}\" appears twice in __metadata__", printable(key_)));
-    } else if (state_ == state::entry && key_ == "dtype") {
+    } else if (state_ == state::tensor && key_ == "dtype") {
       const auto type = storage_type_named(v);
       if (!type) throw about(fmt::format("its dtype \"{}\" is unknown", printable(v)));
-      entries.back().type = *type;
+      tensors.back().type = *type;
     } else {
       throw unexpected(fmt::format("the string \"{}\"", printable(v)));
     }
@@ -99,7 +99,7 @@ public:
 
   bool key(string_t& name) override {
     key_ = std::move(name);
-    if (state_ != state::entry) return true;
+    if (state_ != state::tensor) return true;
     const unsigned bit = key_ == "dtype" ? 1 : key_ == "shape" ? 2 : key_ == "data_offsets" ? 4 : 0;
     if (bit == 0) throw about(fmt::format("it has an unknown field \"{}\"", printable(key_)));
     if (seen_ & bit) throw about(fmt::format("its field \"{}\" appears twice", key_));
@@ -114,12 +114,12 @@ public:
       if (std::exchange(metadata_seen_, true)) throw fault("__metadata__ appears twice");
       state_ = state::metadata;
     } else if (state_ == state::top) {
-      if (entries.size() >= safetensors_tensor_limit)
+      if (tensors.size() >= safetensors_tensor_limit)
         throw fault(fmt::format("it names more than {} tensors", safetensors_tensor_limit));
-      entries.emplace_back().name = std::move(key_);
+      tensors.emplace_back().name = std::move(key_);
       seen_ = 0;
       offsets_ = 0;
-      state_ = state::entry;
+      state_ = state::tensor;
     } else {
       throw unexpected("an object");
     }
@@ -127,7 +127,7 @@ public:
   }
 
   bool end_object() override {
-    if (state_ == state::entry) {
+    if (state_ == state::tensor) {
       if (!(seen_ & 1)) throw about("it has no dtype");
       if (!(seen_ & 2)) throw about("it has no shape");
       if (!(seen_ & 4)) throw about("it has no data_offsets");
@@ -137,8 +137,8 @@ public:
   }
 
   bool start_array(std::size_t) override {
-    if (state_ == state::entry && key_ == "shape") state_ = state::shape;
-    else if (state_ == state::entry && key_ == "data_offsets") state_ = state::offsets;
+    if (state_ == state::tensor && key_ == "shape") state_ = state::shape;
+    else if (state_ == state::tensor && key_ == "data_offsets") state_ = state::offsets;
     else throw unexpected("a list");
     return true;
   }
@@ -146,7 +146,7 @@ public:
   bool end_array() override {
     if (state_ == state::offsets && offsets_ != 2)
       throw about("its data_offsets are not two numbers");
-    state_ = state::entry;
+    state_ = state::tensor;
     return true;
   }
 
@@ -156,14 +156,14 @@ public:
   }
 
 private:
-  enum class state { outside, top, metadata, entry, shape, offsets };
+  enum class state { outside, top, metadata, tensor, shape, offsets };
 
   error fault(std::string_view why) const { return safetensors_fault(path_, code_, why); }
   error about(std::string_view why) const {
-    return fault(fmt::format("tensor \"{}\": {}", printable(entries.back().name), why));
+    return fault(fmt::format("tensor \"{}\": {}", printable(tensors.back().name), why));
   }
   error unexpected(std::string_view what) const {
-    if (state_ == state::entry || state_ == state::shape || state_ == state::offsets)
+    if (state_ == state::tensor || state_ == state::shape || state_ == state::offsets)
       return about(fmt::format("its {} cannot hold {}", key_, what));
     if (state_ == state::outside)
       return fault(fmt::format("its header is {}, not an object", what));

@@ -59,12 +59,12 @@ public:
                     fmt::format("tensor \"{}\" {} has no size that can be saved", t.name,
                                 shape_text(t.shape)));
       sizes_.push_back(*bytes);
-      const nlohmann::ordered_json entry{{"dtype", name_of(t.type)},
-                                         {"shape", t.shape},
-                                         {"data_offsets", {data_size_ - *bytes, data_size_}}};
+      const nlohmann::ordered_json record{{"dtype", name_of(t.type)},
+                                          {"shape", t.shape},
+                                          {"data_offsets", {data_size_ - *bytes, data_size_}}};
       // One nlohmann::json object of all tensors would search all earlier names for each new one.
       header_ +=
-          (header_.size() > 1 ? "," : "") + nlohmann::json(t.name).dump() + ":" + entry.dump();
+          (header_.size() > 1 ? "," : "") + nlohmann::json(t.name).dump() + ":" + record.dump();
     }
     header_ += '}';
     header_.append((8 - header_.size() % 8) % 8, ' ');

@@ -24,13 +24,15 @@ class micro_batch {
 public:
   micro_batch(std::int64_t rows, std::int64_t sequence)
       : sequence_(static_cast<std::size_t>(sequence)),
-        ints_(4 * static_cast<std::size_t>(rows) * sequence_) {}
+        integers_(4 * static_cast<std::size_t>(rows) * sequence_) {}
 
-  std::int64_t rows() const { return static_cast<std::int64_t>(ints_.size() / (4 * sequence_)); }
-  std::span<std::int32_t> tokens() { return part(0); }
-  std::span<std::int32_t> labels() { return part(1); }
-  std::span<std::int32_t> positions() { return part(2); }
-  std::span<std::int32_t> documents() { return part(3); }
+  std::int64_t rows() const {
+    return static_cast<std::int64_t>(integers_.size() / (4 * sequence_));
+  }
+  std::span<std::int32_t> tokens() { return integers(0); }
+  std::span<std::int32_t> labels() { return integers(1); }
+  std::span<std::int32_t> positions() { return integers(2); }
+  std::span<std::int32_t> documents() { return integers(3); }
 
   /// Fills the rows with samples first ... first + B - 1 of a set, as fill_rows does.
   void fill(const sample_set& set, std::int64_t first) {
@@ -57,13 +59,13 @@ public:
   }
 
 private:
-  std::span<std::int32_t> part(std::size_t i) {
-    const std::size_t n = ints_.size() / 4;
-    return std::span(ints_).subspan(i * n, n);
+  std::span<std::int32_t> integers(std::size_t i) {
+    const std::size_t n = integers_.size() / 4;
+    return std::span(integers_).subspan(i * n, n);
   }
 
   std::size_t sequence_;
-  std::vector<std::int32_t> ints_;
+  std::vector<std::int32_t> integers_;
 };
 
 /// Returns whether any sample of a set has a label; without a label there is no loss. Reads samples
@@ -88,8 +90,7 @@ public:
   read_ahead(const sample_set& set, std::int64_t rows, std::int64_t sequence,
              std::function<std::int64_t()> next_first)
       : set_(set), next_first_(std::move(next_first)) {
-    for (std::size_t i = 0; i < ahead; ++i)
-      slots_.push_back({micro_batch(rows, sequence), nullptr});
+    for (std::size_t i = 0; i < ahead; ++i) ring_.push_back({micro_batch(rows, sequence), nullptr});
     thread_ = std::make_unique<own_thread>([this] { read(); });
   }
   read_ahead(const read_ahead&) = delete;
@@ -112,13 +113,13 @@ public:
       moved_.notify_all();
     }
     moved_.wait(guard, [this] { return begin_ < end_; });
-    slot& s = slots_[begin_ % ahead];
+    read_batch& s = ring_[begin_ % ahead];
     if (s.problem) std::rethrow_exception(s.problem);
     return s.batch;
   }
 
 private:
-  struct slot {
+  struct read_batch {
     micro_batch batch;
     std::exception_ptr problem; ///< The exception that reading it threw; reading ends there.
   };
@@ -128,7 +129,7 @@ private:
       std::unique_lock guard(lock_);
       moved_.wait(guard, [this] { return over_ || end_ - begin_ < ahead; });
       if (over_) return;
-      slot& s = slots_[end_ % ahead];
+      read_batch& s = ring_[end_ % ahead];
       guard.unlock();
       try {
         s.batch.fill(set_, next_first_());
@@ -144,7 +145,7 @@ private:
 
   const sample_set& set_;
   std::function<std::int64_t()> next_first_;
-  std::vector<slot> slots_;
+  std::vector<read_batch> ring_;
   std::mutex lock_;
   std::condition_variable moved_;
   std::size_t begin_ = 0, end_ = 0; ///< How many micro-batches were used, and how many were read.

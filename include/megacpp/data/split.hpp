@@ -34,7 +34,7 @@ struct split_ranges {
 /// Reads a text such as "969,30,1" or "0.9, 0.1", and returns the fractions of training, validation
 /// and test, whose sum is 1. Numbers are separated by commas or blanks; a missing number is 0.
 /// Throws mc::error(exit_code::usage).
-inline std::array<double, 3> split_shares(std::string_view text) {
+inline std::array<double, 3> split_fractions(std::string_view text) {
   const auto refuse = [text](std::string_view why) {
     return error(
         exit_code::usage,
@@ -42,26 +42,26 @@ inline std::array<double, 3> split_shares(std::string_view text) {
                     "validation and test, such as 90,10,0",
                     text.substr(0, 80), why));
   };
-  std::array<double, 3> shares{};
+  std::array<double, 3> fractions{};
   std::size_t count = 0;
   for (const char *p = text.data(), *const end = p + text.size(); p != end;) {
     if (*p == ',' || *p == ' ') {
       ++p;
       continue;
     }
-    if (count == shares.size()) throw refuse("more than three shares");
-    double share = 0;
-    const auto [rest, problem] = std::from_chars(p, end, share, std::chars_format::fixed);
+    if (count == fractions.size()) throw refuse("more than three shares");
+    double fraction = 0;
+    const auto [rest, problem] = std::from_chars(p, end, fraction, std::chars_format::fixed);
     if (problem != std::errc() || (rest != end && *rest != ',' && *rest != ' ') || *p == '-' ||
-        !std::isfinite(share))
+        !std::isfinite(fraction))
       throw refuse("a share is not a number >= 0");
-    shares[count++] = share;
+    fractions[count++] = fraction;
     p = rest;
   }
-  const double sum = shares[0] + shares[1] + shares[2];
+  const double sum = fractions[0] + fractions[1] + fractions[2];
   if (!(sum > 0) || !std::isfinite(sum)) throw refuse("the shares must have a positive sum");
-  for (double& share : shares) share /= sum;
-  return shares;
+  for (double& fraction : fractions) fraction /= sum;
+  return fractions;
 }
 
 /// Cuts n positions into three ranges by Megatron's rule. The fractions are added up in binary64,
@@ -69,13 +69,14 @@ inline std::array<double, 3> split_shares(std::string_view text) {
 /// megatron/core/datasets, parse_and_normalize_split and convert_split_vector_to_split_matrix). The
 /// positions may be documents of a data set, or tokens of one running text.
 inline split_ranges split(std::string_view text, std::int64_t n) {
-  const std::array<double, 3> shares = split_shares(text);
+  const std::array<double, 3> fractions = split_fractions(text);
   std::array<token_range, 3> parts{};
   double low = 0;
   for (std::size_t i = 0; i < 3; ++i) {
-    const double high = low + shares[i];
-    const auto bound = [n](double share) {
-      return std::min(n, static_cast<std::int64_t>(std::nearbyint(share * static_cast<double>(n))));
+    const double high = low + fractions[i];
+    const auto bound = [n](double fraction) {
+      return std::min(n,
+                      static_cast<std::int64_t>(std::nearbyint(fraction * static_cast<double>(n))));
     };
     if (high > low) parts[i] = {bound(low), bound(high)};
     low = high;

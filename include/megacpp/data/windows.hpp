@@ -32,7 +32,7 @@ public:
       : source_(&source), range_(range), sequence_(sequence), key_(random_key(seed, stream)) {
     require_window(source, range, "training", sequence);
     windows_ = std::max<std::int64_t>(1, range.size() / sequence - 1);
-    phases_ = std::min(sequence, range.size() - windows_ * sequence);
+    offsets_ = std::min(sequence, range.size() - windows_ * sequence);
   }
 
   /// Returns INT64_MAX: there is always a next epoch.
@@ -52,22 +52,22 @@ public:
   std::int64_t start(std::int64_t sample) const {
     const std::int64_t epoch = sample / windows_;
     const std::uint64_t key = random_key(key_, static_cast<std::uint64_t>(epoch));
-    const auto phase = static_cast<std::int64_t>(
-        below(static_cast<std::uint64_t>(phases_), philox(key, 0, phase_counter)[0]));
-    return range_.begin + phase + permutation(windows_, key)(sample % windows_) * sequence_;
+    const auto offset = static_cast<std::int64_t>(
+        below(static_cast<std::uint64_t>(offsets_), philox(key, 0, offset_counter)[0]));
+    return range_.begin + offset + permutation(windows_, key)(sample % windows_) * sequence_;
   }
 
 private:
   /// `stream` keeps these numbers apart from other random numbers of the same seed.
   static constexpr std::uint64_t stream = 0x77696e646f7773u;
-  /// phase_counter is no round number of permutation, whose key is the same.
-  static constexpr std::uint64_t phase_counter = 0x7068617365u;
+  /// offset_counter is no round number of permutation, whose key is the same.
+  static constexpr std::uint64_t offset_counter = 0x7068617365u;
 
   const token_source* source_;
   token_range range_;
   std::int64_t sequence_;
   std::uint64_t key_;
-  std::int64_t windows_ = 0, phases_ = 0;
+  std::int64_t windows_ = 0, offsets_ = 0;
 };
 
 /// evaluation_windows cuts a running text into windows for evaluation. N tokens give N - 1

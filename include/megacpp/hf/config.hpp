@@ -206,7 +206,7 @@ private:
 
 /// Returns the class of a model without its head, such as "Qwen3Model" for "Qwen3ForCausalLM".
 /// AutoModel saves folders of that class, whose weights have no "model." in their names.
-inline std::string body_of(std::string_view architecture) {
+inline std::string without_head(std::string_view architecture) {
   const std::size_t head =
       std::min(architecture.find("ForCausalLM"), architecture.find("LMHeadModel"));
   return std::string(architecture.substr(0, head)) + "Model";
@@ -217,7 +217,8 @@ inline std::string body_of(std::string_view architecture) {
 inline void read_hf_generals(hf_reader& r, std::string_view architecture) {
   if (r.has("architectures")) {
     const auto classes = r.config().field<std::vector<std::string>>("architectures");
-    if (classes.size() != 1 || (classes[0] != architecture && classes[0] != body_of(architecture)))
+    if (classes.size() != 1 ||
+        (classes[0] != architecture && classes[0] != without_head(architecture)))
       throw r.contradiction(
           fmt::format("\"architectures\" is [{}], but of this model_type megacpp has {} alone",
                       classes.empty() ? "" : printable(classes[0]), architecture));

@@ -27,7 +27,7 @@ struct hf_family {
   std::vector<hf_tensor> (*tensors)(const program_view&);
   /// Returns the tensors of that list that a tensor of a file holds, in any spelling known from
   /// published files; none if the tensor is no weight.
-  std::vector<hf_piece> (*pieces)(const tensor_view&);
+  std::vector<hf_slice> (*slices)(const tensor_view&);
   const char* embedding; ///< The name of the table of embeddings, which a tied head shares.
   nlohmann::json (*config)(const program_view&); ///< Returns the config.json of a program.
   /// Returns the fields in which a model of the family differs from the program's, or "".
@@ -52,19 +52,19 @@ template <class Model, const auto& Fields, const auto& Architecture>
 inline constexpr hf_family dense{&typeid(Model),
                                  Model::family.text,
                                  hf_decoder::tensors,
-                                 hf_decoder::pieces,
+                                 hf_decoder::slices,
                                  hf_decoder::embedding,
                                  config_of<Model, Fields, Architecture>,
                                  difference_of<Model, Fields>};
 } // namespace detail
 
 inline constexpr std::array<hf_family, 5> hf_families{{
-    {&typeid(gpt), gpt::family.text, hf_gpt2::tensors, hf_gpt2::pieces, hf_gpt2::embedding,
+    {&typeid(gpt), gpt::family.text, hf_gpt2::tensors, hf_gpt2::slices, hf_gpt2::embedding,
      hf_gpt2::config, detail::difference_of<gpt, hf_gpt2::fields>},
     detail::dense<llama, hf_llama::fields, hf_llama::architecture>,
     detail::dense<qwen2, hf_qwen2::fields, hf_qwen2::architecture>,
     detail::dense<qwen3, hf_qwen3::fields, hf_qwen3::architecture>,
-    {&typeid(qwen3_moe), qwen3_moe::family.text, hf_qwen3_moe::tensors, hf_qwen3_moe::pieces,
+    {&typeid(qwen3_moe), qwen3_moe::family.text, hf_qwen3_moe::tensors, hf_qwen3_moe::slices,
      hf_decoder::embedding, hf_qwen3_moe::config,
      detail::difference_of<qwen3_moe, hf_qwen3_moe::fields>},
 }};

@@ -45,8 +45,8 @@ inline std::vector<hf_tensor> tensors(const program_view& p) {
     std::int64_t out = 0;
     for (const std::string& each : ours) {
       const parameter_ref r = parameters.take(each);
-      t.parts.push_back({r, {}, global_size(*r.v).n / in});
-      out += t.parts.back().columns;
+      t.sources.push_back({r, {}, global_size(*r.v).n / in});
+      out += t.sources.back().columns;
     }
     t.shape = {in, out};
     all.push_back(std::move(t));
@@ -58,7 +58,7 @@ inline std::vector<hf_tensor> tensors(const program_view& p) {
     for (const std::string& each : ours) {
       if (!parameters.has(each)) continue;
       const parameter_ref r = parameters.take(each);
-      t.parts.push_back({r, {}, global_size(*r.v).n});
+      t.sources.push_back({r, {}, global_size(*r.v).n});
     }
     all.push_back(std::move(t));
   };
@@ -93,7 +93,7 @@ inline std::vector<hf_tensor> tensors(const program_view& p) {
 
 /// Returns the tensors of tensors() that a stored tensor holds. Files of the first release lack the
 /// prefix "transformer." and store the causal mask of every layer, which is no weight.
-inline std::vector<hf_piece> pieces(const tensor_view& stored) {
+inline std::vector<hf_slice> slices(const tensor_view& stored) {
   std::string full(stored.name);
   if (!full.starts_with("transformer.") && full != "lm_head.weight") full = "transformer." + full;
   const bool mask = full.ends_with(".attn.bias") || full.ends_with(".attn.masked_bias");

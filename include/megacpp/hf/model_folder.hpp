@@ -116,13 +116,14 @@ inline std::map<std::string, std::string> config_texts(nlohmann::json config, st
           {"generation_config.json", generation.dump(2) + "\n"}};
 }
 
-/// Writes a tensor of T to a file, block by block. A block begins as zeros, and
+/// Writes a tensor of T to a file, stretch by stretch. A stretch begins as zeros, and
 /// fill(values, first, count) puts the tensor's elements from number `first` on into it.
-template <class T, class Fill> void write_blocks(const hf_tensor& t, std::vector<std::byte>& buffer,
-                                                 const byte_sink& sink, Fill fill) {
-  const std::int64_t n = t.elements(), block = t.block();
-  for (std::int64_t first = 0; first < n; first += block) {
-    const std::int64_t count = std::min(block, n - first);
+template <class T, class Fill> void write_stretches(const hf_tensor& t,
+                                                    std::vector<std::byte>& buffer,
+                                                    const byte_sink& sink, Fill fill) {
+  const std::int64_t n = t.elements(), stretch = t.stretch();
+  for (std::int64_t first = 0; first < n; first += stretch) {
+    const std::int64_t count = std::min(stretch, n - first);
     buffer.assign(static_cast<std::size_t>(count) * sizeof(T), std::byte{});
     fill(reinterpret_cast<T*>(buffer.data()), first, count);
     sink(buffer);
@@ -133,19 +134,20 @@ template <class T, class Fill> void write_blocks(const hf_tensor& t, std::vector
 /// which the program has no parameter are zeros.
 template <class T> void write_tensor(const hf_tensor& t, const mc::stores& s, communicator& hosts,
                                      std::vector<std::byte>& buffer, const byte_sink& sink) {
-  struct part {
+  struct held {
     store_source of;
     std::pair<std::int64_t, std::int64_t> range;
     host_view seen;
-    part(const hf_tensor& tensor, const mc::stores& in, const store_source& from)
+    held(const hf_tensor& tensor, const mc::stores& in, const store_source& from)
         : of(from),
           range(tensor.range(in, from.what)),
           seen(in.seen(from.data, from.type, range.first, range.second)) {}
   };
-  std::deque<part> parts; // A deque does not move its elements, and a host_view must stay in place.
-  for (const store_source& k : s.kept()) parts.emplace_back(t, s, k);
-  write_blocks<T>(t, buffer, sink, [&](T* to, std::int64_t first, auto count) {
-    for (const part& p : parts)
+  std::deque<held>
+      all_held; // A deque does not move its elements, and a host_view must stay in place.
+  for (const store_source& k : s.kept()) all_held.emplace_back(t, s, k);
+  write_stretches<T>(t, buffer, sink, [&](T* to, std::int64_t first, auto count) {
+    for (const held& p : all_held)
       with_float_type(p.of.type, [&]<class From>(From) {
         const From* const from = reinterpret_cast<const From*>(p.seen.data());
         t.each(s, p.of.what, first, count, [&](std::int64_t i, std::int64_t at) {
@@ -157,21 +159,22 @@ template <class T> void write_tensor(const hf_tensor& t, const mc::stores& s, co
 }
 
 /// Writes a tensor of a folder, converted to T; zeros where the folder does not have it. Each rank
-/// converts one block at a time.
+/// converts one stretch at a time.
 template <class T>
 void convert_tensor(const weights_in_folder::match& m, communicator& hosts, const byte_sink& sink) {
   const std::int64_t n = ranks_of(hosts.ranks()), elements = m.ours.elements(),
-                     block = std::min(m.ours.block(), elements);
-  std::vector<T> mine(static_cast<std::size_t>(block)), all(static_cast<std::size_t>(n * block));
+                     stretch = std::min(m.ours.stretch(), elements);
+  std::vector<T> mine(static_cast<std::size_t>(stretch)),
+      all(static_cast<std::size_t>(n * stretch));
   std::vector<double> values;
-  for (std::int64_t begin = 0; begin < elements; begin += n * block) {
-    const std::int64_t first = begin + hosts.rank() * block;
+  for (std::int64_t begin = 0; begin < elements; begin += n * stretch) {
+    const std::int64_t first = begin + hosts.rank() * stretch;
     if (m.file != nullptr && first < elements)
       weights_in_folder::read_from(m, first, values, [&](std::span<const double> x) {
         std::transform(x.begin(), x.end(), mine.begin(), [](double v) { return convert<T>(v); });
       });
-    hosts.run(exchange::all_gather(everyone, dtype_of<T>, mine.data(), all.data(), block));
-    const auto count = static_cast<std::size_t>(std::min(n * block, elements - begin));
+    hosts.run(exchange::all_gather(everyone, dtype_of<T>, mine.data(), all.data(), stretch));
+    const auto count = static_cast<std::size_t>(std::min(n * stretch, elements - begin));
     sink(std::as_bytes(std::span(all)).first(count * sizeof(T)));
   }
 }
@@ -303,7 +306,7 @@ inline void load_model_folder(const model_folder& in, const program_view& p, mc:
   s.clear_padding();
   std::vector<double> values;
   for (const auto& m : weights.matches()) {
-    if (m.ours.parts.empty()) continue;
+    if (m.ours.sources.empty()) continue;
     with_float_type(s.precision().weight, [&]<class T>(T) {
       with_float_type(s.precision().master,
                       [&]<class Master>(Master) { detail::load_tensor<T, Master>(m, values, s); });
@@ -318,7 +321,7 @@ inline void load_model_folder(const std::filesystem::path& folder, const program
 
 /// Writes the model of one folder as another folder, with names and spellings of transformers 4.51,
 /// in one file or several. Each tensor is converted to `as` (F32, BF16 or F64), or keeps its type.
-/// The folder that is read must be sound and of the program's model. A rank holds one block of a
+/// The folder that is read must be sound and of the program's model. A rank holds one stretch of a
 /// tensor in memory. Token ids, generation_config.json and the list of characters are copied. `to`
 /// may be the folder that is read. All ranks call this function and convert; the first one writes.
 /// Throws as load_model_folder and save_model_folder do.

@@ -34,7 +34,7 @@ inline hf_tensor of_expert(std::string name, const parameter_ref& r, std::int64_
   const std::int64_t rows = r.v->dims[1].n, columns = r.v->dims[2].n;
   hf_tensor t;
   t.name = std::move(name), t.shape = {rows, columns};
-  t.parts = {{r, {expert * rows * columns}, rows * columns}};
+  t.sources = {{r, {expert * rows * columns}, rows * columns}};
   return t;
 }
 
@@ -67,7 +67,7 @@ inline std::vector<hf_tensor> tensors(const program_view& p) {
 }
 
 /// Returns the tensors of tensors() that a stored tensor holds: one, or those of all experts.
-inline std::vector<hf_piece> pieces(const tensor_view& stored) {
+inline std::vector<hf_slice> slices(const tensor_view& stored) {
   constexpr std::string_view both = ".mlp.experts.gate_up_proj", down = ".mlp.experts.down_proj";
   const bool fused = stored.name.ends_with(both);
   const bool sized = stored.shape.size() == 3 && stored.shape[0] > 0 &&
@@ -82,7 +82,7 @@ inline std::vector<hf_piece> pieces(const tensor_view& stored) {
   if (fused) names = {"gate_proj", "up_proj"};
   const std::size_t bytes =
       stored.bytes.size() / static_cast<std::size_t>(stored.shape[0]) / names.size();
-  std::vector<hf_piece> all;
+  std::vector<hf_slice> all;
   for (std::int64_t e = 0; e < stored.shape[0]; ++e)
     for (const std::string& name : names)
       all.push_back({fmt::format("{}.{}.{}.weight", scope, e, name),

@@ -21,11 +21,11 @@
 namespace mc {
 
 /// hf_tensor says where the elements of a file's tensor lie in the program's parameters. It sees
-/// the tensor as a matrix (rows, columns). Each part is a range of the columns, which a parameter
+/// the tensor as a matrix (rows, columns). Each source is a range of the columns, which a parameter
 /// holds as (columns, rows). So a tensor of one row is a parameter as it is, one of many rows is a
-/// parameter transposed, and one of several parts joins parameters along its last dim.
+/// parameter transposed, and one of several sources joins parameters along its last dim.
 struct hf_tensor {
-  struct part {
+  struct source {
     parameter_ref of;
     global_count first; ///< The first element of the parameter that belongs to the tensor.
     std::int64_t columns = 0;
@@ -33,7 +33,8 @@ struct hf_tensor {
   std::string name;
   std::vector<std::int64_t> shape;
   std::int64_t rows = 1;
-  std::vector<part> parts; ///< Without parts, the program has no such parameter; the tensor is 0.
+  std::vector<source>
+      sources; ///< Without sources, the program has no such parameter; the tensor is 0.
 
   std::int64_t elements() const {
     return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
@@ -41,14 +42,14 @@ struct hf_tensor {
   std::int64_t columns() const { return elements() / rows; }
   /// Returns how many elements are moved at a time: few enough to stay in a cache while they are
   /// transposed. A tensor of several rows is moved in whole rows.
-  std::int64_t block() const {
+  std::int64_t stretch() const {
     constexpr std::int64_t most = 1 << 16;
     return rows == 1 ? most : std::max<std::int64_t>(1, most / columns()) * columns();
   }
 
   /// Calls f(i, at) once for every element i in [first, first + count) that this rank's stores
   /// hold; `at` is the element's index in the store. In a tensor of several rows, `first` and
-  /// `count` are whole rows. A tensor without parts has no calls.
+  /// `count` are whole rows. A tensor without sources has no calls.
   template <class F>
   void each(const stores& s, store_side what, std::int64_t first, std::int64_t count, F f) const {
     const std::int64_t width = columns();
@@ -56,7 +57,7 @@ struct hf_tensor {
     const std::int64_t last_row = rows == 1 ? 1 : (first + count) / width;
     const std::int64_t low = rows == 1 ? first : 0, high = rows == 1 ? first + count : width;
     std::int64_t start = 0;
-    for (const part& p : parts) {
+    for (const source& p : sources) {
       const stores::held_part held = s.part_of(p.of, what);
       const std::int64_t begin = std::max(low, start), end = std::min(high, start + p.columns);
       // The elements of a column lie side by side in a parameter. If there is one row, so do those
@@ -81,7 +82,7 @@ struct hf_tensor {
   std::pair<std::int64_t, std::int64_t> range(const stores& s, store_side what) const {
     std::pair<std::int64_t, std::int64_t> r{0, 0};
     bool none = true;
-    for (const part& p : parts)
+    for (const source& p : sources)
       s.part_of(p.of, what)
           .each_run(p.first, {p.first.n + p.columns * rows},
                     [&](global_count, std::int64_t begin, std::int64_t n) {
@@ -140,9 +141,9 @@ private:
   std::vector<std::string> order_;
 };
 
-/// hf_piece is a tensor of the family's list as a file stores it: a whole tensor of the file, or a
+/// hf_slice is a tensor of the family's list as a file stores it: a whole tensor of the file, or a
 /// range of one that holds several.
-struct hf_piece {
+struct hf_slice {
   std::string name;             ///< The name in the family's list.
   std::string_view stored_name; ///< The name in the file.
   storage_type type{};
@@ -151,7 +152,7 @@ struct hf_piece {
 };
 
 /// Returns a whole tensor of a file as the tensor `name` of the family's list.
-inline hf_piece hf_whole(std::string name, const tensor_view& t) {
+inline hf_slice hf_whole(std::string name, const tensor_view& t) {
   return {std::move(name), t.name, t.type, {t.shape.begin(), t.shape.end()}, t.bytes};
 }
 
@@ -168,7 +169,7 @@ inline hf_tensor hf_as_stored(std::string name, const parameter_ref& r) {
   else if (v.rank == 2) t.shape = {valid, last};
   else if (v.back().d == dim::hidden) t.shape = {all / last, last};
   else t.shape = {first, all / first};
-  t.parts = {{r, {}, t.elements()}};
+  t.sources = {{r, {}, t.elements()}};
   return t;
 }
 

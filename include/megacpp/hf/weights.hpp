@@ -1,5 +1,5 @@
 // weights_in_folder finds the weights of a program in a Hugging Face folder, verifies them, and
-// reads them block by block from mapped files.
+// reads them stretch by stretch from mapped files.
 #pragma once
 
 #include <megacpp/checkpoint/finite_file.hpp>
@@ -33,7 +33,7 @@ class weights_in_folder {
 public:
   struct match {
     hf_tensor ours;
-    hf_piece theirs{};
+    hf_slice theirs{};
     const safetensors_file* file = nullptr; ///< The tensor's file; null: no file has it, it is 0.
   };
 
@@ -47,8 +47,8 @@ public:
     match head;
     for (const safetensors_file& file : files_)
       for (std::size_t i = 0; i < file->size(); ++i)
-        for (hf_piece& piece : family_.pieces(file.tensors()[i]))
-          assign(std::move(piece), file, head);
+        for (hf_slice& slice : family_.slices(file.tensors()[i]))
+          assign(std::move(slice), file, head);
     for (const match& m : matches_) check_found(m);
     if (head.file != nullptr) check_tied_head(head, matches_[by_name_.at(family_.embedding)]);
   }
@@ -58,48 +58,50 @@ public:
   const std::vector<match>& matches() const { return matches_; }
   std::size_t files() const { return files_.size(); }
 
-  /// Calls f(first, values) for each block of a tensor, in double. `buffer` becomes about half a
+  /// Calls f(first, values) for each stretch of a tensor, in double. `buffer` becomes about half a
   /// MiB.
   template <class F> static void read(const match& m, std::vector<double>& buffer, F f) {
     m.file->check_unchanged();
-    buffer.resize(block_size(m));
-    for (std::int64_t b = 0; b < blocks(m); ++b) read_block(m, b, buffer, f);
+    buffer.resize(stretch_size(m));
+    for (std::int64_t b = 0; b < stretches(m); ++b) read_stretch(m, b, buffer, f);
   }
-  /// Calls f(values) for the block that begins with element `first`.
+  /// Calls f(values) for the stretch that begins with element `first`.
   template <class F>
   static void read_from(const match& m, std::int64_t first, std::vector<double>& buffer, F f) {
     m.file->check_unchanged();
-    buffer.resize(block_size(m));
-    read_block(m, first / m.ours.block(), buffer, [&](std::int64_t, auto values) { f(values); });
+    buffer.resize(stretch_size(m));
+    read_stretch(m, first / m.ours.stretch(), buffer,
+                 [&](std::int64_t, auto values) { f(values); });
   }
-  /// Calls f(first, values) for each block of a tensor; threads take blocks in turn, and each has
-  /// its own range of `buffer`. f must not throw, and writes only its own elements.
+  /// Calls f(first, values) for each stretch of a tensor; threads take stretches in turn, and each
+  /// has its own range of `buffer`. f must not throw, and writes only its own elements.
   template <class F>
   static void read_in_parallel(const match& m, std::vector<double>& buffer, F f) {
     m.file->check_unchanged();
-    const std::int64_t n = blocks(m), at_once = std::min<std::int64_t>(n, thread_count());
-    const std::size_t size = block_size(m);
+    const std::int64_t n = stretches(m), at_once = std::min<std::int64_t>(n, thread_count());
+    const std::size_t size = stretch_size(m);
     buffer.resize(static_cast<std::size_t>(at_once) * size);
     for (std::int64_t b = 0; b < n; b += at_once)
       parallel_for(std::min(at_once, n - b), [&](std::int64_t i) {
-        read_block(m, b + i, std::span(buffer).subspan(static_cast<std::size_t>(i) * size, size),
-                   f);
+        read_stretch(m, b + i, std::span(buffer).subspan(static_cast<std::size_t>(i) * size, size),
+                     f);
       });
   }
 
 private:
-  static std::int64_t blocks(const match& m) {
-    return (m.ours.elements() + m.ours.block() - 1) / m.ours.block();
+  static std::int64_t stretches(const match& m) {
+    return (m.ours.elements() + m.ours.stretch() - 1) / m.ours.stretch();
   }
-  static std::size_t block_size(const match& m) {
-    return static_cast<std::size_t>(std::min(m.ours.block(), m.ours.elements()));
+  static std::size_t stretch_size(const match& m) {
+    return static_cast<std::size_t>(std::min(m.ours.stretch(), m.ours.elements()));
   }
-  /// Calls f(first, values) for one block. The constructor has verified that its type can be read.
+  /// Calls f(first, values) for one stretch. The constructor has verified that its type can be
+  /// read.
   template <class F>
-  static void read_block(const match& m, std::int64_t b, std::span<double> buffer, F f) {
-    const hf_piece& stored = m.theirs;
-    const std::int64_t first = b * m.ours.block(),
-                       count = std::min(m.ours.block(), m.ours.elements() - first);
+  static void read_stretch(const match& m, std::int64_t b, std::span<double> buffer, F f) {
+    const hf_slice& stored = m.theirs;
+    const std::int64_t first = b * m.ours.stretch(),
+                       count = std::min(m.ours.stretch(), m.ours.elements() - first);
     const auto size = static_cast<std::size_t>(bits_of(stored.type) / 8);
     const auto values = buffer.first(static_cast<std::size_t>(count));
     const tensor_view part{
@@ -176,7 +178,7 @@ private:
     return nullptr;
   }
 
-  void assign(hf_piece&& stored, const safetensors_file& file, match& head) {
+  void assign(hf_slice&& stored, const safetensors_file& file, match& head) {
     if (const auto at = by_name_.find(stored.name); at != by_name_.end())
       check_and_keep(matches_[at->second], std::move(stored), file);
     else if (stored.name == "lm_head.weight") head.theirs = std::move(stored), head.file = &file;
@@ -190,7 +192,7 @@ private:
                   fmt::format("is not one of {}'s; the file is of another model", program_));
   }
 
-  void check_and_keep(match& m, hf_piece&& stored, const safetensors_file& file) const {
+  void check_and_keep(match& m, hf_slice&& stored, const safetensors_file& file) const {
     if (m.file != nullptr)
       throw about(file, stored.stored_name,
                   fmt::format("is the same weight as tensor \"{}\"; remove one",
@@ -212,13 +214,13 @@ private:
   /// Throws unless a weight of the program is there and finite. A tensor that the program has no
   /// parameter for must be absent or zero.
   void check_found(const match& m) const {
-    if (m.file == nullptr && !m.ours.parts.empty())
+    if (m.file == nullptr && !m.ours.sources.empty())
       throw error(exit_code::model,
                   fmt::format("{}/{}: tensor \"{}\" is missing; {} needs it, with the shape {}",
                               folder_, files_.size() > 1 ? hf_index_name : hf_weights_name,
                               m.ours.name, program_, shape_text(m.ours.shape)));
     if (m.file == nullptr) return;
-    if (!m.ours.parts.empty())
+    if (!m.ours.sources.empty())
       return require_finite(*m.file, m.file->tensors().at(m.theirs.stored_name), m.theirs.bytes);
     std::vector<double> values;
     read(m, values, [&](std::int64_t first, std::span<const double> x) {

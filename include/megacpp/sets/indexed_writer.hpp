@@ -44,10 +44,10 @@ public:
   growing_file() = default;
   /// Opens a file, and makes it if it is missing. `size` is where bytes are to be added; cut() cuts
   /// the file there.
-  growing_file(const folder_place& place, std::string entry, std::int64_t size)
-      : entry_(std::move(entry)), path_(place.folder + '/' + entry_) {
+  growing_file(const folder_place& place, std::string name, std::int64_t size)
+      : name_(std::move(name)), path_(place.folder + '/' + name_) {
     const int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
-    file_ = descriptor(::openat(place.parent->get(), entry_.c_str(), flags, 0666));
+    file_ = descriptor(::openat(place.parent->get(), name_.c_str(), flags, 0666));
     if (!file_) throw output_error("create", path_, errno);
     size_ = size;
   }
@@ -73,8 +73,8 @@ public:
   }
 
   void add(std::span<const std::byte> bytes) {
-    if (pending_.size() + bytes.size() > block) flush();
-    if (bytes.size() >= block) put(bytes);
+    if (pending_.size() + bytes.size() > buffered) flush();
+    if (bytes.size() >= buffered) put(bytes);
     else pending_.insert(pending_.end(), bytes.begin(), bytes.end());
     size_ += static_cast<std::int64_t>(bytes.size());
   }
@@ -90,19 +90,19 @@ public:
   }
   /// Passes all bytes of the file to `take`, in several calls with whole items of `item` bytes
   /// each.
-  template <class F> void each_piece(std::size_t item, F&& take) {
+  template <class F> void each_stretch(std::size_t item, F&& take) {
     flush();
-    std::vector<std::byte> piece(block / item * item);
+    std::vector<std::byte> stretch(buffered / item * item);
     for (std::int64_t at = 0; at < size_;) {
-      const std::int64_t wanted = std::min(size_ - at, static_cast<std::int64_t>(piece.size()));
+      const std::int64_t wanted = std::min(size_ - at, static_cast<std::int64_t>(stretch.size()));
       for (std::int64_t had = 0; had < wanted;) {
-        const ::ssize_t n = ::pread(file_.get(), piece.data() + had,
+        const ::ssize_t n = ::pread(file_.get(), stretch.data() + had,
                                     static_cast<std::size_t>(wanted - had), at + had);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) throw output_error("read back", path_, n == 0 ? EIO : errno);
         had += n;
       }
-      take(std::span<const std::byte>(piece).first(static_cast<std::size_t>(wanted)));
+      take(std::span<const std::byte>(stretch).first(static_cast<std::size_t>(wanted)));
       at += wanted;
     }
   }
@@ -113,12 +113,12 @@ public:
     struct stat s {};
     return ::fstat(file_.get(), &s) == 0 && s.st_nlink == 0;
   }
-  const std::string& entry() const { return entry_; }
+  const std::string& name() const { return name_; }
   const std::string& path() const { return path_; }
   std::int64_t size() const { return size_; }
 
 private:
-  static constexpr std::size_t block = 1 << 20;
+  static constexpr std::size_t buffered = 1 << 20;
 
   void put(std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
@@ -129,7 +129,7 @@ private:
     }
   }
 
-  std::string entry_, path_;
+  std::string name_, path_;
   descriptor file_;
   std::vector<std::byte> pending_;
   std::int64_t size_ = 0;
@@ -151,18 +151,18 @@ public:
   indexed_writer(const std::string& prefix, token_type type, const indexed_progress& from = {})
       : place_(checked(prefix)), type_(type), done_(from) {
     do { // Another writer may have removed the file between its opening and the lock: try again.
-      parts_[bin] = open(".bin.partial", from.tokens * size_of(type));
-      if (!parts_[bin].lock())
+      partial_[bin] = open(".bin.partial", from.tokens * size_of(type));
+      if (!partial_[bin].lock())
         throw error(exit_code::output,
                     fmt::format("another process is writing {}; wait for it, or choose another "
                                 "prefix",
-                                parts_[bin].path()));
-    } while (parts_[bin].removed());
+                                partial_[bin].path()));
+    } while (partial_[bin].removed());
     remove_ = true;
     try {
-      parts_[lengths] = open(".lengths.partial", 4 * from.sequences);
-      parts_[ends] = open(".documents.partial", 8 * from.documents);
-      for (auto& part : parts_) part.cut();
+      partial_[lengths] = open(".lengths.partial", 4 * from.sequences);
+      partial_[ends] = open(".documents.partial", 8 * from.documents);
+      for (auto& file : partial_) file.cut();
     } catch (...) {
       remove_partial();
       throw;
@@ -187,14 +187,14 @@ public:
       constexpr std::size_t some = 4096;
       std::array<id_type, some> ids;
       for (std::size_t at = 0; at < tokens.size(); at += some) {
-        const auto piece = tokens.subspan(at, std::min(some, tokens.size() - at));
+        const auto stretch = tokens.subspan(at, std::min(some, tokens.size() - at));
         bool fit = true;
-        for (std::size_t i = 0; i < piece.size(); ++i) {
-          ids[i] = static_cast<id_type>(piece[i]);
-          fit &= static_cast<std::int64_t>(ids[i]) == piece[i];
+        for (std::size_t i = 0; i < stretch.size(); ++i) {
+          ids[i] = static_cast<id_type>(stretch[i]);
+          fit &= static_cast<std::int64_t>(ids[i]) == stretch[i];
         }
-        if (!fit) refuse(piece);
-        parts_[bin].add(std::as_bytes(std::span(ids).first(piece.size())));
+        if (!fit) refuse(stretch);
+        partial_[bin].add(std::as_bytes(std::span(ids).first(stretch.size())));
       }
     });
     end_sequence(static_cast<std::int32_t>(tokens.size()));
@@ -203,7 +203,7 @@ public:
 
   /// Ends the current document, which has the sequences since the last end, or none.
   void end_document() {
-    parts_[ends].add_value(done_.sequences);
+    partial_[ends].add_value(done_.sequences);
     ended_ = done_.sequences;
     ++done_.documents;
   }
@@ -218,15 +218,15 @@ public:
     constexpr std::size_t some = 8 << 20;
     for (auto rest = data.bin_bytes(); !rest.empty();) {
       data.check_unchanged();
-      const auto piece = rest.first(std::min(some, rest.size()));
-      parts_[bin].add(piece);
-      rest = rest.subspan(piece.size());
+      const auto stretch = rest.first(std::min(some, rest.size()));
+      partial_[bin].add(stretch);
+      rest = rest.subspan(stretch.size());
     }
     data.check_unchanged();
     const std::int64_t before = done_.sequences;
     for (std::int64_t i = 0; i < data.sequences(); ++i) end_sequence(data.length(i));
     for (std::int64_t d = 1; d <= data.documents(); ++d)
-      parts_[ends].add_value(before + data.first_of(d));
+      partial_[ends].add_value(before + data.first_of(d));
     done_.tokens += data.tokens();
     done_.documents += data.documents();
     ended_ = done_.sequences;
@@ -234,20 +234,20 @@ public:
 
   /// Writes all that was added to the files, so that go_back() can return to this progress.
   void flush() {
-    for (auto& part : parts_) part.flush();
+    for (auto& file : partial_) file.flush();
   }
   /// Forgets what was added since a progress that was flushed. It works after a failed write, too.
   void go_back(const indexed_progress& to) {
-    parts_[bin].cut_to(to.tokens * size_of(type_));
-    parts_[lengths].cut_to(4 * to.sequences);
-    parts_[ends].cut_to(8 * to.documents);
+    partial_[bin].cut_to(to.tokens * size_of(type_));
+    partial_[lengths].cut_to(4 * to.sequences);
+    partial_[ends].cut_to(8 * to.documents);
     done_ = to;
     ended_ = to.sequences;
   }
   /// Makes all that was added durable. If the files are kept, another writer can go on from the
   /// present progress().
   void sync() {
-    for (auto& part : parts_) part.sync();
+    for (auto& file : partial_) file.sync();
   }
   /// Keeps the files without a commit, for another writer.
   void keep() {
@@ -262,11 +262,11 @@ public:
     if (ended_ != done_.sequences)
       throw error(exit_code::internal, fmt::format("{} sequences of {} are of no document",
                                                    done_.sequences - ended_, place_.path));
-    detail::growing_file idx = open(idx_entry, 0);
+    detail::growing_file idx = open(idx_suffix, 0);
     idx.cut();
     write_idx(idx);
     idx.sync();
-    parts_[bin].sync();
+    partial_[bin].sync();
     const int folder = place_.parent->get();
     for (const char* suffix : {".xxh64", ".idx"}) {
       const std::string name = place_.name + suffix;
@@ -275,16 +275,16 @@ public:
     }
     if (!detail::sync_folder(folder))
       throw detail::output_error("make durable", place_.folder, errno);
-    rename(parts_[bin].entry(), ".bin");
-    rename(idx.entry(), ".idx");
+    rename(partial_[bin].name(), ".bin");
+    rename(idx.name(), ".idx");
     place_.made->keep();
     remove_ = true; // The files of an earlier keep() are of no use any more.
     remove_partial();
   }
 
 private:
-  enum part : std::size_t { bin, lengths, ends };
-  static constexpr const char* idx_entry = ".idx.partial";
+  enum partial_file : std::size_t { bin, lengths, ends };
+  static constexpr const char* idx_suffix = ".idx.partial";
 
   static folder_place checked(const std::string& prefix) {
     if (prefix.empty() || prefix.ends_with('/'))
@@ -298,7 +298,7 @@ private:
     return {place_, place_.name + std::string(suffix), size};
   }
   void end_sequence(std::int32_t length) {
-    parts_[lengths].add_value(length);
+    partial_[lengths].add_value(length);
     ++done_.sequences;
   }
 
@@ -321,16 +321,17 @@ private:
     idx.add_value(static_cast<std::uint8_t>(type_));
     idx.add_value(done_.sequences);
     idx.add_value(done_.documents + 1);
-    parts_[lengths].each_piece(4, [&](std::span<const std::byte> piece) { idx.add(piece); });
+    partial_[lengths].each_stretch(4,
+                                   [&](std::span<const std::byte> stretch) { idx.add(stretch); });
     std::int64_t at = 0;
-    parts_[lengths].each_piece(4, [&](std::span<const std::byte> piece) {
-      for (std::size_t i = 0; i < piece.size(); i += 4) {
+    partial_[lengths].each_stretch(4, [&](std::span<const std::byte> stretch) {
+      for (std::size_t i = 0; i < stretch.size(); i += 4) {
         idx.add_value(at);
-        at += detail::load<std::int32_t>(piece.data() + i) * size_of(type_);
+        at += detail::load<std::int32_t>(stretch.data() + i) * size_of(type_);
       }
     });
     idx.add_value(std::int64_t{0});
-    parts_[ends].each_piece(8, [&](std::span<const std::byte> piece) { idx.add(piece); });
+    partial_[ends].each_stretch(8, [&](std::span<const std::byte> stretch) { idx.add(stretch); });
   }
 
   void rename(const std::string& from, const char* suffix) const {
@@ -345,14 +346,14 @@ private:
   /// may have given up for lack of memory.
   void remove_partial() {
     if (!std::exchange(remove_, false)) return;
-    for (const auto& part : parts_)
-      if (!part.entry().empty()) ::unlinkat(place_.parent->get(), part.entry().c_str(), 0);
-    ::unlinkat(place_.parent->get(), (place_.name + idx_entry).c_str(), 0);
+    for (const auto& file : partial_)
+      if (!file.name().empty()) ::unlinkat(place_.parent->get(), file.name().c_str(), 0);
+    ::unlinkat(place_.parent->get(), (place_.name + idx_suffix).c_str(), 0);
   }
 
   folder_place place_;
   token_type type_;
-  std::array<detail::growing_file, 3> parts_;
+  std::array<detail::growing_file, 3> partial_;
   indexed_progress done_;
   std::int64_t ended_ = done_.sequences; ///< The number of sequences in documents that have ended.
   bool remove_ = false;

@@ -18,7 +18,7 @@ namespace mc {
 /// random_interval; numpy/random/mtrand.pyx, shuffle).
 class numpy_random {
 public:
-  explicit numpy_random(std::uint32_t seed) : words_(seed) {}
+  explicit numpy_random(std::uint32_t seed) : generator_(seed) {}
 
   /// Draws a number, uniform in [0, max]. It draws as many bits as max has, and draws again while
   /// they are above max.
@@ -26,7 +26,7 @@ public:
     if (max == 0) return 0;
     const std::uint64_t mask = ~std::uint64_t{0} >> std::countl_zero(max);
     std::uint64_t drawn = 0;
-    do drawn = (max > 0xffffffff ? two_words() : words_()) & mask;
+    do drawn = (max > 0xffffffff ? two_draws() : generator_()) & mask;
     while (drawn > max);
     return drawn;
   }
@@ -47,12 +47,12 @@ public:
   }
 
 private:
-  std::uint64_t two_words() {
-    const std::uint64_t high = words_();
-    return high << 32 | words_();
+  std::uint64_t two_draws() {
+    const std::uint64_t high = generator_();
+    return high << 32 | generator_();
   }
 
-  std::mt19937 words_;
+  std::mt19937 generator_;
 };
 
 } // namespace mc

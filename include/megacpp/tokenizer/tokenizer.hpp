@@ -142,7 +142,7 @@ private:
     }
     void sort() {
       std::ranges::stable_sort(list_, std::ranges::greater(),
-                               [](const entry& e) { return e.spelled.size(); });
+                               [](const spelled_token& e) { return e.spelled.size(); });
       for (std::size_t i = 0; i < list_.size(); ++i)
         of_byte_[static_cast<unsigned char>(list_[i].spelled[0])].push_back(&list_[i]);
     }
@@ -159,7 +159,7 @@ private:
       for (std::size_t i = from; i < text.size(); ++i) {
         const auto c = static_cast<unsigned char>(text[i]);
         if (!begins_[c]) continue;
-        for (const entry* e : of_byte_[c]) {
+        for (const spelled_token* e : of_byte_[c]) {
           if (!text.substr(i).starts_with(e->spelled)) continue;
           found f{&e->token, i, i + e->spelled.size()};
           if (e->token.lstrip) f.begin = white_space_before(text, from, i);
@@ -171,12 +171,12 @@ private:
     }
 
   private:
-    struct entry {
+    struct spelled_token {
       std::string spelled;
       added_token token;
     };
-    std::vector<entry> list_;
-    std::array<std::vector<const entry*>, 256> of_byte_;
+    std::vector<spelled_token> list_;
+    std::array<std::vector<const spelled_token*>, 256> of_byte_;
     std::array<bool, 256> begins_{};
   };
 
@@ -300,18 +300,18 @@ private:
   void words_of(std::string_view text) {
     if (t_->p_.prefix_space && !text.starts_with(' ')) {
       const std::string spaced = ' ' + std::string(text);
-      return step(0, spaced);
+      return cut(0, spaced);
     }
-    step(0, text);
+    cut(0, text);
   }
 
-  void step(std::size_t i, std::string_view text) {
+  void cut(std::size_t i, std::string_view text) {
     if (i == searches_.size()) return word(text);
     const split_step& s = t_->p_.splits[i];
     std::size_t begin = 0, end = 0; // The range of a word that may still grow.
     bool matched = false;
     const auto flush = [&] {
-      if (end > begin) step(i + 1, text.substr(begin, end - begin));
+      if (end > begin) cut(i + 1, text.substr(begin, end - begin));
       begin = end;
     };
     const auto piece = [&](std::size_t from, std::size_t to, bool match) {

@@ -29,7 +29,7 @@ struct named_token {
   added_token token;          ///< The token; its id is not set.
   std::string place;          ///< Its place in messages: tokenizer_config.json: field "pad_token".
   std::optional<int> id = {}; ///< The id that the file gives the token.
-  std::string task = {};      ///< The use of the token, such as pad_token; "" for none.
+  std::string use = {};       ///< The use of the token, such as pad_token; "" for none.
 };
 
 /// tokenizer_config has the rules of a folder for its tokenizer. It is empty for a tokenizer
@@ -48,9 +48,9 @@ struct tokenizer_config {
 
 namespace detail {
 
-/// token_tasks are the uses of tokens that transformers has names for, in the order in which it
+/// token_uses are the uses of tokens that transformers has names for, in the order in which it
 /// adds their tokens.
-inline constexpr std::array<std::string_view, 7> token_tasks{
+inline constexpr std::array<std::string_view, 7> token_uses{
     "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
 
 /// tokenizer_config_reader reads the files of one folder; "" means no folder.
@@ -62,7 +62,7 @@ public:
       c_.file = file->file();
       if (file->has("tokenizer_class")) c_.type = file->field<std::string>("tokenizer_class");
       rules(*file);
-      tasks(*file);
+      uses(*file);
       if (file->has("added_tokens_decoder")) { // transformers then ignores the other two files.
         c_.listed = list_of(file->field<json_value>("added_tokens_decoder"));
         c_.lists_rules = true;
@@ -70,7 +70,7 @@ public:
         return;
       }
     }
-    if (const auto file = read("special_tokens_map.json")) tasks(*file);
+    if (const auto file = read("special_tokens_map.json")) uses(*file);
     finish();
     if (const auto file = read("added_tokens.json")) c_.listed = ids_of(*file);
   }
@@ -127,11 +127,11 @@ private:
 
   /// Reads the tokens that a file names for a use. Tokens of a later file replace those of an
   /// earlier one.
-  void tasks(const json_value& file) {
+  void uses(const json_value& file) {
     for (const auto& [name, spelled] : file.raw().items()) {
-      const bool is_task = std::ranges::find(token_tasks, name) != token_tasks.end();
-      if (is_task) {
-        tasks_[name] = spelled.is_null() ? std::nullopt : std::optional(named(file, name, spelled));
+      const bool is_use = std::ranges::find(token_uses, name) != token_uses.end();
+      if (is_use) {
+        uses_[name] = spelled.is_null() ? std::nullopt : std::optional(named(file, name, spelled));
       } else if (name == "additional_special_tokens" || name == "extra_special_tokens") {
         for (const auto& [key, token] : spelled.items())
           if (spelled.is_array() || spelled.is_object())
@@ -188,25 +188,25 @@ private:
          {std::pair{"GPT2Tokenizer", "bos_token"}, std::pair{"GPT2Tokenizer", "eos_token"},
           std::pair{"GPT2Tokenizer", "unk_token"}, std::pair{"Qwen2Tokenizer", "eos_token"},
           std::pair{"Qwen2Tokenizer", "unk_token"}, std::pair{"Qwen2Tokenizer", "pad_token"}})
-      if (c_.type == type && !tasks_.contains(name))
-        tasks_[name] = named_token{{.content = "<|endoftext|>", .special = true},
-                                   fmt::format("{}'s \"{}\"", type, name)};
+      if (c_.type == type && !uses_.contains(name))
+        uses_[name] = named_token{{.content = "<|endoftext|>", .special = true},
+                                  fmt::format("{}'s \"{}\"", type, name)};
     for (const auto& [name, content] :
          {std::pair{"unk_token", "<unk>"}, std::pair{"bos_token", "<s>"},
           std::pair{"eos_token", "</s>"}})
       // transformers 4.51 adds these tokens, and transformers 5 does not.
-      if (c_.type == "LlamaTokenizer" && !tasks_.contains(name))
+      if (c_.type == "LlamaTokenizer" && !uses_.contains(name))
         c_.others.push_back(
             {{.content = content, .special = true},
              fmt::format("{}: LlamaTokenizer, where no field \"{}\" is,", c_.file, name)});
     const bool own = c_.type == "GPT2Tokenizer" || c_.type == "Qwen2Tokenizer";
-    if (!padding_.empty() && !own && !tasks_.contains("pad_token"))
-      tasks_["pad_token"] = named_token{{.content = padding_, .special = true},
-                                        "tokenizer.json: field \"padding.pad_token\""};
-    for (const std::string_view task : token_tasks)
-      if (const auto at = tasks_.find(std::string(task)); at != tasks_.end() && at->second) {
+    if (!padding_.empty() && !own && !uses_.contains("pad_token"))
+      uses_["pad_token"] = named_token{{.content = padding_, .special = true},
+                                       "tokenizer.json: field \"padding.pad_token\""};
+    for (const std::string_view use : token_uses)
+      if (const auto at = uses_.find(std::string(use)); at != uses_.end() && at->second) {
         c_.special.push_back(*at->second);
-        c_.special.back().task = task;
+        c_.special.back().use = use;
       }
     std::ranges::move(more_, std::back_inserter(c_.special));
   }
@@ -229,7 +229,7 @@ private:
   std::filesystem::path folder_;
   std::string padding_;
   tokenizer_config c_;
-  std::map<std::string, std::optional<named_token>, std::less<>> tasks_;
+  std::map<std::string, std::optional<named_token>, std::less<>> uses_;
   std::vector<named_token> more_;
 };
 

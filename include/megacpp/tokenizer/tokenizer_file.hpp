@@ -37,7 +37,7 @@ inline bool is_sentencepiece(std::string_view text) {
 
 /// Throws mc::error(exit_code::data) for a tokenizer's file in another format than JSON, such as a
 /// tokenizer.model.
-inline void refuse_other_forms(const std::string& path) {
+inline void refuse_other_formats(const std::string& path) {
   const mapped_file file(path, exit_code::data);
   if (is_sentencepiece(file.text()))
     throw error(
@@ -82,7 +82,7 @@ inline std::unique_ptr<const tokenizer> open_tokenizer(const std::string& path) 
       return t;
     }
     for (const char* other : {"tokenizer.model", "spiece.model", "sentencepiece.bpe.model"})
-      if (fs::is_regular_file(at / other, ignored)) detail::refuse_other_forms(at / other);
+      if (fs::is_regular_file(at / other, ignored)) detail::refuse_other_formats(at / other);
     throw error(
         exit_code::data,
         fmt::format(
@@ -102,7 +102,7 @@ inline std::unique_ptr<const tokenizer> open_tokenizer(const std::string& path) 
               path, fmt::join(tiktoken_names, ", ")));
     return std::make_unique<tokenizer>(read_tiktoken(path, std::move(*rules)));
   }
-  detail::refuse_other_forms(path);
+  detail::refuse_other_formats(path);
   return std::make_unique<tokenizer>(read_tokenizer_json(path));
 }
 

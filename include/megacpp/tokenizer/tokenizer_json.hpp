@@ -184,7 +184,7 @@ private:
     // them from tokenizer.json.
     const auto around = [&](const char* field, const char* task, const char* otherwise, bool wanted,
                             const std::vector<std::int32_t>& ids) {
-      const auto at = std::ranges::find(c.special, task, &named_token::task);
+      const auto at = std::ranges::find(c.special, task, &named_token::use);
       const std::string token = at == c.special.end() ? otherwise : at->token.content;
       std::vector<std::int32_t> theirs;
       if (wanted) theirs.push_back(id_of(*own_, token));
@@ -260,7 +260,7 @@ inline void apply_rules(tokenizer_reader& reader, const nlohmann::json& vocabula
     return reader.cut_by(isolated_by(qwen2_expression, "Qwen2's expression"), true);
   }
   if (c.begins.value_or(false)) {
-    const auto begin = std::ranges::find(c.special, "bos_token", &named_token::task);
+    const auto begin = std::ranges::find(c.special, "bos_token", &named_token::use);
     if (begin == c.special.end()) throw fault("has a true \"add_bos_token\", but no \"bos_token\"");
     reader.begin_by(begin->token.content);
   }
