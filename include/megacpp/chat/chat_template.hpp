@@ -1,8 +1,9 @@
 // A chat template writes a conversation as the text that a model was trained on, and notes which
-// bytes of the text are learned. A model folder has its template as a Jinja program. This header
-// knows published programs by their checksums, and C++ in it writes the bytes that they write.
+// bytes of the text are learned. A model folder has its template as a Jinja program. Published
+// programs are known by their checksums, and a format of chat_formats.hpp gives the same bytes.
 #pragma once
 
+#include <megacpp/chat/chat_formats.hpp>
 #include <megacpp/chat/conversation.hpp>
 #include <megacpp/chat/jinja_text.hpp>
 #include <megacpp/io/checksum.hpp>
@@ -12,7 +13,6 @@
 #include <megacpp/io/ordered_json.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -40,9 +40,6 @@ struct rendered_chat {
   std::string text;
   std::vector<chat_turn> turns; ///< The assistant's turns that are trained on, in order.
 };
-
-/// chat_style is one of the programs that write conversations; a template is a style and its texts.
-enum class chat_style { chatml, llama3, llama3_1, qwen2_5, qwen3, qwen3_thinking_2507, qwen3_2507 };
 
 namespace detail {
 
@@ -83,83 +80,50 @@ inline std::string_view without_trailing_newlines(std::string_view text) {
   return at == std::string_view::npos ? std::string_view() : text.substr(0, at + 1);
 }
 
-/// chat_writer builds the text of a conversation, and notes where the assistant's turns stand in
-/// it.
+/// chat_writer builds the text of a conversation, and notes where the assistant's turns stand.
 class chat_writer {
 public:
-  explicit chat_writer(std::string_view end_of_turn) : end_of_turn_(end_of_turn) {}
+  explicit chat_writer(const turn_format& f) : f_(f) {}
 
   void say(std::string_view text) { out_.text += text; }
-  /// Writes an assistant's turn: its header, then `words`, then the token that ends turns.
-  void answer(std::string_view header, std::string_view words, bool trained) {
+  void open(std::string_view speaker) {
+    say(f_.open);
+    say(speaker);
+    say(f_.named);
+  }
+  void close() {
+    say(f_.end);
+    say(f_.between);
+  }
+  void turn(std::string_view speaker, std::string_view content) {
+    open(speaker);
+    say(content);
+    close();
+  }
+  /// Writes an assistant's turn, and notes where it stands if it is trained on.
+  void answer(std::string_view content, bool trained) {
     chat_turn turn{};
     turn.begin = out_.text.size();
-    say(header);
+    open(name_of(chat_role::assistant));
     turn.words = out_.text.size();
-    say(words);
-    say(end_of_turn_);
-    turn.end = out_.text.size();
+    say(content);
+    turn.end = out_.text.size() + f_.end.size();
+    close();
     if (trained) out_.turns.push_back(turn);
   }
   rendered_chat take() { return std::move(out_); }
 
 private:
-  std::string_view end_of_turn_;
+  turn_format f_;
   rendered_chat out_;
 };
 
-/// qwen_chat has the texts that all templates of Qwen write. Their special tokens are ChatML's.
-struct qwen_chat {
-  static constexpr std::string_view header = "<|im_start|>assistant\n";
-  static constexpr std::string_view end = "<|im_end|>";
-
-  static void turn(chat_writer& out, std::string_view role, std::string_view content) {
-    out.say("<|im_start|>");
-    out.say(role);
-    out.say("\n");
-    out.say(content);
-    out.say("<|im_end|>\n");
-  }
-
-  /// Writes the end of the system's turn, which lists the tools that the assistant may call.
-  static void tools(chat_writer& out, const std::vector<ordered_json>& tools) {
-    out.say(
-        "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
-        "You are provided with function signatures within <tools></tools> XML tags:\n<tools>");
-    for (const ordered_json& tool : tools) {
-      out.say("\n");
-      out.say(python_json(tool));
-    }
-    out.say(
-        "\n</tools>\n\nFor each function call, return a json object with function name and "
-        "arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n{\"name\": "
-        "<function-name>, \"arguments\": <args-json-object>}\n</tool_call><|im_end|>\n");
-  }
-
-  static std::string call(const tool_call& call, bool string_as_it_is) {
-    const bool plain = string_as_it_is && call.arguments.is_string();
-    return fmt::format("<tool_call>\n{{\"name\": \"{}\", \"arguments\": {}}}\n</tool_call>",
-                       call.name, plain ? call.arguments.text : python_json(call.arguments));
-  }
-
-  /// Writes the result of a tool, which is message i. Qwen writes results as a turn of the user;
-  /// results that follow each other stand in one turn.
-  static void result(chat_writer& out, const std::vector<chat_message>& messages, std::size_t i) {
-    if (i == 0 || messages[i - 1].role != chat_role::tool) out.say("<|im_start|>user");
-    out.say("\n<tool_response>\n");
-    out.say(messages[i].content);
-    out.say("\n</tool_response>");
-    if (i + 1 == messages.size() || messages[i + 1].role != chat_role::tool)
-      out.say("<|im_end|>\n");
-  }
-};
-
-/// qwen3_words divides a message of an assistant into reasoning and answer. A message has its
-/// reasoning in a field of its own, or in the content between <think> and </think>.
-struct qwen3_words {
+/// divided_answer is a message of an assistant, divided into reasoning and content. A message has
+/// its reasoning in a field of its own, or in the content between <think> and </think>.
+struct divided_answer {
   std::string_view reasoning, content;
 
-  explicit qwen3_words(const chat_message& message) : content(message.content) {
+  explicit divided_answer(const chat_message& message) : content(message.content) {
     constexpr std::string_view open = "<think>", close = "</think>";
     if (message.reasoning) {
       reasoning = *message.reasoning;
@@ -196,24 +160,13 @@ public:
   static chat_template of_folder(const std::string& folder);
 
   chat_style style() const { return style_; }
-  std::string_view name() const {
-    constexpr std::array<std::string_view, 7> names{"ChatML",
-                                                    "Llama 3",
-                                                    "Llama 3.1",
-                                                    "Qwen2.5",
-                                                    "Qwen3",
-                                                    "Qwen3-Thinking-2507",
-                                                    "Qwen3-Instruct-2507"};
-    return names[static_cast<std::size_t>(style_)];
-  }
-  /// The token that ends a turn; generation stops at it.
-  std::string_view end_of_turn() const {
-    return is_llama() ? std::string_view("<|eot_id|>") : detail::qwen_chat::end;
-  }
+  std::string_view name() const { return format().name; }
+  /// Returns the token that ends a turn. Generation stops at it.
+  std::string_view end_of_turn() const { return format().turn.end; }
   /// Returns the text between the end of a turn and the next turn, and the token that begins a
   /// turn.
   std::pair<std::string, std::string> before_turn() const {
-    return is_llama() ? std::pair{"", "<|start_header_id|>"} : std::pair{"\n", "<|im_start|>"};
+    return {std::string(format().turn.between), std::string(format().turn.open)};
   }
   /// `date` is today's date in the system's turn of Llama 3.1 and later. The default is the date
   /// that their published templates have.
@@ -222,7 +175,7 @@ public:
   /// Returns the text of a whole conversation. Throws mc::error(exit_code::data) for a conversation
   /// that the template cannot write, such as one with tools where the template has none.
   rendered_chat render(const conversation& chat) const {
-    detail::chat_writer out(end_of_turn());
+    detail::chat_writer out(format().turn);
     write(chat, out);
     return out.take();
   }
@@ -230,44 +183,52 @@ public:
   /// Returns the prompt that makes the model give the next turn: the conversation, then the header
   /// of an assistant's turn. With `thinking` false, Qwen3 is to answer without reasoning.
   std::string prompt(const conversation& chat, bool thinking = true) const {
-    detail::chat_writer out(end_of_turn());
+    detail::chat_writer out(format().turn);
     write(chat, out);
-    out.say(is_llama() ? llama_header : detail::qwen_chat::header);
-    if (style_ == chat_style::qwen3_thinking_2507) out.say("<think>\n");
-    if (style_ == chat_style::qwen3 && !thinking) out.say("<think>\n\n</think>\n\n");
+    out.open(name_of(chat_role::assistant));
+    out.say(format().after_prompt);
+    if (!thinking) out.say(format().without_thinking);
     return out.take().text;
   }
 
 private:
-  /// Returns `t` with the token that begins a text of Llama, as the files of the folder name it.
-  /// Throws mc::error(exit_code::model) where they name none, or two.
+  /// Returns `t`. If its texts begin with a token, it gets the one that the files of the folder
+  /// name. Throws mc::error(exit_code::model) where they name none, or two.
   static chat_template with_begin(chat_template t, const std::filesystem::path& folder,
                                   const std::optional<json_value>& config);
 
-  static constexpr std::string_view llama_header =
-      "<|start_header_id|>assistant<|end_header_id|>\n\n";
-
-  bool is_llama() const { return style_ == chat_style::llama3 || style_ == chat_style::llama3_1; }
+  const detail::chat_format& format() const {
+    return detail::chat_formats[static_cast<std::size_t>(style_)];
+  }
   error fault(const conversation& chat, std::string_view sentence) const {
     const std::string place = chat.place.empty() ? std::string() : chat.place + ": ";
     return error(exit_code::data, fmt::format("{}the template of {} {}", place, name(), sentence));
   }
 
   void write(const conversation& chat, detail::chat_writer& out) const {
+    using places = detail::tools_format::places;
+    const detail::chat_format& f = format();
     if (chat.messages.empty()) throw fault(chat, "needs a message");
-    switch (style_) {
-    case chat_style::chatml: return write_chatml(chat, out);
-    case chat_style::llama3: return write_llama3(chat, out);
-    case chat_style::llama3_1: return write_llama3_1(chat, out);
-    case chat_style::qwen2_5: return write_qwen2_5(chat, out);
-    case chat_style::qwen3:
-    case chat_style::qwen3_thinking_2507:
-    case chat_style::qwen3_2507: return write_qwen3(chat, out);
+    if (f.tools.place == places::nowhere) refuse_tools(chat);
+    const bool tools = chat.tools && (f.tools.lists_none || !chat.tools->empty());
+    if (f.begins) out.say(begin_);
+    std::size_t i = write_system(chat, tools, out);
+    if (tools && f.tools.place == places::first_user_turn) write_first_query(chat, i++, out);
+    const std::size_t query = last_query(chat.messages);
+    for (; i < chat.messages.size(); ++i) {
+      const chat_message& m = chat.messages[i];
+      if (m.role == chat_role::tool) write_result(chat.messages, i, out);
+      else if (m.role != chat_role::assistant) out.turn(name_of(m.role), stripped(m.content));
+      else out.answer(answer(chat, i, query), m.trained);
     }
   }
 
-  /// Throws mc::error(exit_code::data) for a conversation with tools: the templates of ChatML and
-  /// of the first Llama 3 do not write tools.
+  std::string_view stripped(std::string_view content) const {
+    return format().strips ? detail::python_strip(content) : content;
+  }
+
+  /// Throws mc::error(exit_code::data) for a conversation with tools, for which a format has no
+  /// place.
   void refuse_tools(const conversation& chat) const {
     bool any = chat.tools && !chat.tools->empty();
     for (const chat_message& m : chat.messages) any = any || !m.calls.empty();
@@ -277,180 +238,104 @@ private:
                   "messages, or leave the conversation out");
   }
 
-  void write_chatml(const conversation& chat, detail::chat_writer& out) const {
-    using qwen = detail::qwen_chat;
-    refuse_tools(chat);
-    if (!default_system_.empty() && chat.messages[0].role != chat_role::system)
-      qwen::turn(out, "system", default_system_);
-    for (const chat_message& m : chat.messages) {
-      if (m.role != chat_role::assistant) {
-        qwen::turn(out, name_of(m.role), m.content);
-        continue;
-      }
-      out.answer(qwen::header, m.content, m.trained);
-      out.say("\n");
+  void list_tools(const conversation& chat, detail::chat_writer& out) const {
+    const detail::tools_format& f = format().tools;
+    out.say(f.open);
+    for (const ordered_json& tool : *chat.tools) {
+      out.say(f.before);
+      out.say(python_json(tool, f.indent));
+      out.say(f.behind);
     }
+    out.say(f.close);
   }
 
-  void write_llama_turn(const chat_message& m, detail::chat_writer& out) const {
-    const std::string_view content = detail::python_strip(m.content);
-    if (m.role == chat_role::assistant) return out.answer(llama_header, content, m.trained);
-    out.say(fmt::format("<|start_header_id|>{}<|end_header_id|>\n\n{}<|eot_id|>", name_of(m.role),
-                        content));
+  /// Writes the system's turn, if there is one, and returns how many messages it has written.
+  std::size_t write_system(const conversation& chat, bool tools, detail::chat_writer& out) const {
+    const detail::chat_format& f = format();
+    const bool own = chat.messages[0].role == chat_role::system,
+               lists = tools && f.tools.place == detail::tools_format::places::system_turn,
+               speaks = own || f.always_system || !default_system_.empty();
+    if (!speaks && !lists) return 0;
+    out.open(name_of(chat_role::system));
+    if (tools) out.say(f.tools_note);
+    if (!f.before_date.empty()) out.say(fmt::format("{}{}\n\n", f.before_date, date));
+    out.say(stripped(own ? std::string_view(chat.messages[0].content) : default_system_));
+    if (lists && speaks) out.say("\n\n");
+    if (lists) list_tools(chat, out);
+    out.close();
+    return own ? 1 : 0;
   }
 
-  void write_llama3(const conversation& chat, detail::chat_writer& out) const {
-    refuse_tools(chat);
-    out.say(begin_);
-    for (const chat_message& m : chat.messages) write_llama_turn(m, out);
+  /// Writes message i, which must be the user's, with the list of tools in front of its content.
+  void write_first_query(const conversation& chat, std::size_t i, detail::chat_writer& out) const {
+    if (i == chat.messages.size() || chat.messages[i].role != chat_role::user)
+      throw fault(chat,
+                  "tells of tools in the first turn of the user, but another turn stands there");
+    out.open(name_of(chat_role::user));
+    list_tools(chat, out);
+    out.say(stripped(chat.messages[i].content));
+    out.close();
   }
 
-  void write_llama3_1(const conversation& chat, detail::chat_writer& out) const {
-    std::size_t i = chat.messages[0].role == chat_role::system ? 1 : 0;
-    out.say(begin_);
-    out.say("<|start_header_id|>system<|end_header_id|>\n\n");
-    if (chat.tools) out.say("Environment: ipython\n");
-    out.say("Cutting Knowledge Date: December 2023\nToday Date: ");
-    out.say(date);
-    out.say("\n\n");
-    if (i == 1) out.say(detail::python_strip(chat.messages[0].content));
-    out.say("<|eot_id|>");
-    if (chat.tools) {
-      if (i == chat.messages.size() || chat.messages[i].role != chat_role::user)
-        throw fault(chat,
-                    "tells of tools in the first turn of the user, but another turn stands "
-                    "there");
-      out.say(
-          "<|start_header_id|>user<|end_header_id|>\n\nGiven the following functions, please "
-          "respond with a JSON for a function call with its proper arguments that best answers "
-          "the given prompt.\n\nRespond in the format {\"name\": function name, \"parameters\": "
-          "dictionary of argument name and its value}.Do not use variables.\n\n");
-      for (const ordered_json& tool : *chat.tools) {
-        out.say(python_json(tool, 4));
-        out.say("\n\n");
-      }
-      out.say(detail::python_strip(chat.messages[i].content));
-      out.say("<|eot_id|>");
-      ++i;
-    }
-    for (; i < chat.messages.size(); ++i) write_llama3_1_turn(chat, chat.messages[i], out);
-  }
-
-  void write_llama3_1_turn(const conversation& chat, const chat_message& m,
-                           detail::chat_writer& out) const {
-    if (m.role == chat_role::tool) {
-      out.say("<|start_header_id|>ipython<|end_header_id|>\n\n");
-      out.say(python_json(ordered_json::of(ordered_json::kinds::string, m.content)));
-      out.say("<|eot_id|>");
-    } else if (m.calls.empty()) {
-      write_llama_turn(m, out);
-    } else {
-      if (m.calls.size() > 1)
-        throw fault(chat, fmt::format("has one call of a tool in a turn, but there are {}",
-                                      m.calls.size()));
-      const tool_call& call = m.calls[0];
-      out.answer(llama_header,
-                 fmt::format("{{\"name\": \"{}\", \"parameters\": {}}}", call.name,
-                             python_json(call.arguments)),
-                 m.trained);
-    }
-  }
-
-  void write_qwen2_5(const conversation& chat, detail::chat_writer& out) const {
-    using qwen = detail::qwen_chat;
-    const std::vector<chat_message>& messages = chat.messages;
-    const bool own = messages[0].role == chat_role::system;
-    const std::string_view system = own ? messages[0].content : default_system_;
-    if (chat.tools && !chat.tools->empty()) {
-      out.say("<|im_start|>system\n");
-      out.say(system);
-      out.say("\n\n");
-      qwen::tools(out, *chat.tools);
-    } else {
-      qwen::turn(out, "system", system);
-    }
-    for (std::size_t i = own ? 1 : 0; i < messages.size(); ++i) {
-      const chat_message& m = messages[i];
-      if (m.role == chat_role::tool) {
-        qwen::result(out, messages, i);
-      } else if (m.role != chat_role::assistant) {
-        qwen::turn(out, name_of(m.role), m.content);
-      } else {
-        std::string words = m.content;
-        for (const tool_call& call : m.calls) {
-          if (!words.empty()) words += "\n";
-          words += qwen::call(call, false);
-        }
-        out.answer(qwen::header, words, m.trained);
-        out.say("\n");
-      }
-    }
+  /// Writes message i, the result of a tool. Results that follow each other may share a turn.
+  void write_result(const std::vector<chat_message>& messages, std::size_t i,
+                    detail::chat_writer& out) const {
+    const detail::result_format& f = format().result;
+    const auto joins = [&](std::size_t other) {
+      return f.joins && other < messages.size() && messages[other].role == chat_role::tool;
+    };
+    if (i > 0 && joins(i - 1)) out.say("\n");
+    else out.open(f.speaker);
+    const std::string& content = messages[i].content;
+    out.say(f.open);
+    if (f.as_json) out.say(python_json(ordered_json::of(ordered_json::kinds::string, content)));
+    else out.say(stripped(content));
+    out.say(f.close);
+    if (!joins(i + 1)) out.close();
   }
 
   /// Returns the index of the user's last turn that is not the result of a tool, or of the last
   /// message where there is no such turn.
   static std::size_t last_query(const std::vector<chat_message>& messages) {
     for (std::size_t i = messages.size(); i-- > 0;) {
-      const std::string_view words = messages[i].content;
+      const std::string_view content = messages[i].content;
       if (messages[i].role == chat_role::user &&
-          !(words.starts_with("<tool_response>") && words.ends_with("</tool_response>")))
+          !(content.starts_with("<tool_response>") && content.ends_with("</tool_response>")))
         return i;
     }
     return messages.size() - 1;
   }
 
-  /// Returns what Qwen3 writes for message i, an assistant's. Reasoning is written in turns behind
-  /// the last query only; the last turn has the tags of reasoning even where there is none.
-  std::string qwen3_answer(const std::vector<chat_message>& messages, std::size_t i,
-                           std::size_t query) const {
-    const chat_message& m = messages[i];
-    std::string words;
-    std::string_view content = m.content;
-    if (style_ == chat_style::qwen3_2507) {
-      words = content;
-    } else {
-      const detail::qwen3_words said(m);
+  /// Returns what is written for message i, an assistant's: its reasoning, content and calls. A
+  /// format that moves reasoning writes it in turns behind the last query alone, and the last turn
+  /// has its tags even where there is none.
+  std::string answer(const conversation& chat, std::size_t i, std::size_t query) const {
+    const detail::call_format& f = format().call;
+    const chat_message& m = chat.messages[i];
+    std::string_view content = stripped(m.content);
+    std::string text;
+    if (f.alone && m.calls.size() > 1)
+      throw fault(
+          chat, fmt::format("has one call of a tool in a turn, but there are {}", m.calls.size()));
+    if (f.alone && !m.calls.empty()) content = {};
+    if (format().moves_reasoning) {
+      const detail::divided_answer said(m);
       content = said.content;
-      if (i > query && (i + 1 == messages.size() || !said.reasoning.empty()))
-        words = fmt::format(
+      if (i > query && (i + 1 == chat.messages.size() || !said.reasoning.empty()))
+        text = fmt::format(
             "<think>\n{}\n</think>\n\n{}",
             detail::without_leading_newlines(detail::without_trailing_newlines(said.reasoning)),
             detail::without_leading_newlines(content));
-      else words = content;
     }
+    if (text.empty()) text = content;
     for (std::size_t k = 0; k < m.calls.size(); ++k) {
-      if (k > 0 || !content.empty()) words += "\n";
-      words += detail::qwen_chat::call(m.calls[k], true);
+      const tool_call& call = m.calls[k];
+      const bool plain = f.keeps_strings && call.arguments.is_string();
+      if (k > 0 || !content.empty()) text += '\n';
+      text += fmt::format("{}{}{}{}{}", f.open, call.name, f.middle,
+                          plain ? call.arguments.text : python_json(call.arguments), f.close);
     }
-    return words;
-  }
-
-  void write_qwen3(const conversation& chat, detail::chat_writer& out) const {
-    using qwen = detail::qwen_chat;
-    const std::vector<chat_message>& messages = chat.messages;
-    const bool own = messages[0].role == chat_role::system;
-    if (chat.tools && !chat.tools->empty()) {
-      out.say("<|im_start|>system\n");
-      if (own) {
-        out.say(messages[0].content);
-        out.say("\n\n");
-      }
-      qwen::tools(out, *chat.tools);
-    } else if (own) {
-      qwen::turn(out, "system", messages[0].content);
-    }
-    const std::size_t query = last_query(messages);
-    for (std::size_t i = own ? 1 : 0; i < messages.size(); ++i) {
-      const chat_message& m = messages[i];
-      if (m.role == chat_role::tool) {
-        qwen::result(out, messages, i);
-      } else if (m.role != chat_role::assistant) {
-        qwen::turn(out, name_of(m.role), m.content);
-      } else {
-        out.answer(qwen::header, qwen3_answer(messages, i, query), m.trained);
-        out.say("\n");
-      }
-    }
+    return text;
   }
 
   chat_style style_;
@@ -458,35 +343,6 @@ private:
 };
 
 namespace detail {
-
-struct known_template {
-  std::uint64_t checksum; ///< XXH64 of canonical_jinja
-  chat_style style;
-  std::string_view default_system;
-};
-
-// Each row is a template as published: the checksum of its program, its style, and what its system
-// says where a conversation has no system's turn.
-inline constexpr std::array<known_template, 15> known_templates{{
-    {0x1cdd4672d9b32048u, chat_style::chatml, ""},
-    {0x0983223554d41f62u, chat_style::chatml, ""}, // its add_generation_prompt has a default
-    {0x8c16abf2649ef6c3u, chat_style::chatml, "You are a helpful assistant"},  // Qwen1.5
-    {0x36825a590e095d4eu, chat_style::chatml, "You are a helpful assistant."}, // Qwen2
-    {0x6393514f05dd622eu, chat_style::chatml,
-     "You are a helpful AI assistant named SmolLM, trained by Hugging Face"},
-    {0xf922ed76ecd7ae24u, chat_style::llama3, ""},
-    {0xc23c3efee445351au, chat_style::llama3_1, ""},
-    {0x32144667ad6ec5a0u, chat_style::llama3_1, ""}, // Llama 3.2
-    {0x4f193b64eac588dcu, chat_style::qwen2_5,
-     "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."},
-    {0xa3638f734afdc8e5u, chat_style::qwen2_5, "You are a helpful assistant."}, // base models
-    {0xf03955b312cf944cu, chat_style::qwen2_5,
-     "Please reason step by step, and put your final answer within \\boxed{}."}, // Math
-    {0x493fb3182111d2f9u, chat_style::qwen3, ""}, // as first published
-    {0x6b9d98d97968b36cu, chat_style::qwen3, ""},
-    {0xae3f8b47935bbb2au, chat_style::qwen3_thinking_2507, ""},
-    {0x106ba7dbdb67ca34u, chat_style::qwen3_2507, ""},
-}};
 
 inline std::string spelled_token(const json_value& config, std::string_view name,
                                  std::string otherwise) {
@@ -549,7 +405,7 @@ inline chat_template chat_template::of_folder(const std::string& folder) {
 
 inline chat_template chat_template::with_begin(chat_template t, const std::filesystem::path& folder,
                                                const std::optional<json_value>& config) {
-  if (!t.is_llama()) return t;
+  if (!t.format().begins) return t;
   const char* const name = "bos_token";
   if (!config || !config->has(name))
     throw error(exit_code::model,

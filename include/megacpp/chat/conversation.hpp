@@ -48,7 +48,7 @@ struct tool_call {
 };
 
 struct chat_message {
-  chat_role role = chat_role::user;
+  chat_role role{chat_role::user};
   std::string content; ///< The text; empty only beside calls, or as the result of a tool.
   std::optional<std::string> reasoning; ///< The assistant's thoughts, where they stand apart.
   std::vector<tool_call> calls;         ///< The calls of tools that the assistant asks for.

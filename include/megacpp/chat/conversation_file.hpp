@@ -25,8 +25,8 @@ namespace mc {
 
 /// Returns an encoder for one thread, which the tokenizer must outlive. The encoder does not add
 /// the ids that the tokenizer's file puts around every text, because the chat template writes them.
-inline text_encoder encoder_of(const tokenizer& words) {
-  return [encoder = std::make_shared<token_encoder>(words)](std::string_view text) {
+inline text_encoder encoder_of(const tokenizer& t) {
+  return [encoder = std::make_shared<token_encoder>(t)](std::string_view text) {
     std::vector<std::int32_t> ids;
     encoder->encode(text, ids, false);
     return ids;
@@ -40,7 +40,7 @@ struct conversation_form {
   /// of {"ids", "mask"}.
   std::optional<chat_template> style = {};
   std::optional<error> no_style = {}; ///< The reason why the folder's template cannot be used.
-  const tokenizer* words = nullptr;   ///< The tokenizer, which must outlive every reader.
+  const mc::tokenizer* words{};       ///< The tokenizer, which must outlive every reader.
   trained_on trained = trained_on::assistant;
 
   /// Takes the template of a folder. Where the template is missing or not known, the error is kept,

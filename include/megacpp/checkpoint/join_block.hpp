@@ -1,4 +1,4 @@
-// Ranks that write one file together first put each block of its bytes together.
+// Ranks that write one file together first join their bytes of it.
 #pragma once
 
 #include <megacpp/comm/self.hpp>
@@ -9,9 +9,9 @@
 
 namespace mc {
 
-/// Puts a block of a file together on all ranks. Before, each rank has its own bytes of the block
-/// and zeros elsewhere; afterwards every rank has the whole block. Bytes are added as integers, so
-/// that no bit changes.
+/// Joins the bytes of a file that several ranks have. Before, each rank has its own bytes and zeros
+/// elsewhere; afterwards every rank has all bytes. They are added as integers, so that no bit
+/// changes.
 inline void join_block(communicator& hosts, std::vector<std::byte>& block) {
   if (ranks_of(hosts.ranks()) == 1 || block.empty()) return;
   constexpr std::size_t word = sizeof(std::int32_t);

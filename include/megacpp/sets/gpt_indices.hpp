@@ -38,7 +38,7 @@ struct gpt_request {
   int extra = 1;         ///< The tokens of a sample beyond L: 1 for its last label, or 0.
 };
 
-/// gpt_epochs says how many epochs of a range of sequences give the samples of a request.
+/// gpt_epochs says how many epochs of a range of sequences give the samples that are asked for.
 struct gpt_epochs {
   std::int64_t sequences = 0, tokens = 0; ///< The sequences and tokens of one epoch.
   std::int64_t epochs = 1;                ///< The number of epochs.
@@ -53,7 +53,7 @@ struct gpt_epochs {
   bool wide_samples() const { return samples >= 0xffffffffll - 1; }
 };
 
-/// Returns how many epochs a request needs of a range with so many sequences and tokens. `what`
+/// Returns how many epochs are needed of a range with so many sequences and tokens. `what`
 /// names the range in messages. Throws mc::error(exit_code::data) for a range without tokens, or
 /// for more samples than can be numbered.
 inline gpt_epochs plan_epochs(std::int64_t sequences, std::int64_t tokens,

@@ -1,7 +1,7 @@
 // Byte-pair encoding turns the bytes of a word into tokens (Sennrich, Haddow, Birch 2016; over
-// bytes: Radford et al. 2019). Some pairs of symbols are merges, which are numbered. Of all adjacent
-// pairs that are merges, the one of lowest number, and of equals the leftmost, becomes one symbol.
-// This is repeated until no adjacent pair is a merge.
+// bytes: Radford et al. 2019). Some pairs of symbols are merges, which are numbered. Of all
+// adjacent pairs that are merges, the one of lowest number, and of equals the leftmost, becomes one
+// symbol. This is repeated until no adjacent pair is a merge.
 #pragma once
 
 #include <algorithm>
