@@ -131,23 +131,25 @@ struct known_template {
 
 inline constexpr std::array<known_template, 15> known_templates{{
     {0x1cdd4672d9b32048u, chat_style::chatml, ""},
-    {0x0983223554d41f62u, chat_style::chatml, ""}, // Its add_generation_prompt has a default.
-    {0x8c16abf2649ef6c3u, chat_style::chatml,
-     "You are a helpful assistant"}, // Qwen1.5 has this one.
-    {0x36825a590e095d4eu, chat_style::chatml,
-     "You are a helpful assistant."}, // Qwen2 has this one.
+    // This program gives add_generation_prompt a default.
+    {0x0983223554d41f62u, chat_style::chatml, ""},
+    // Qwen1.5 and Qwen2 have these programs.
+    {0x8c16abf2649ef6c3u, chat_style::chatml, "You are a helpful assistant"},
+    {0x36825a590e095d4eu, chat_style::chatml, "You are a helpful assistant."},
     {0x6393514f05dd622eu, chat_style::chatml,
      "You are a helpful AI assistant named SmolLM, trained by Hugging Face"},
     {0xf922ed76ecd7ae24u, chat_style::llama3, ""},
+    // Llama 3.1 and Llama 3.2 have these programs.
     {0xc23c3efee445351au, chat_style::llama3_1, ""},
-    {0x32144667ad6ec5a0u, chat_style::llama3_1, ""}, // Llama 3.2 has this one.
+    {0x32144667ad6ec5a0u, chat_style::llama3_1, ""},
+    // Chat models, base models and Qwen2.5-Math have these programs.
     {0x4f193b64eac588dcu, chat_style::qwen2_5,
      "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."},
-    {0xa3638f734afdc8e5u, chat_style::qwen2_5,
-     "You are a helpful assistant."}, // Base models have this one.
+    {0xa3638f734afdc8e5u, chat_style::qwen2_5, "You are a helpful assistant."},
     {0xf03955b312cf944cu, chat_style::qwen2_5,
-     "Please reason step by step, and put your final answer within \\boxed{}."}, // Qwen2.5-Math has this one.
-    {0x493fb3182111d2f9u, chat_style::qwen3, ""}, // Qwen3 was published with this one first.
+     "Please reason step by step, and put your final answer within \\boxed{}."},
+    // The first of these is Qwen3's program as it was published at first.
+    {0x493fb3182111d2f9u, chat_style::qwen3, ""},
     {0x6b9d98d97968b36cu, chat_style::qwen3, ""},
     {0xae3f8b47935bbb2au, chat_style::qwen3_thinking_2507, ""},
     {0x106ba7dbdb67ca34u, chat_style::qwen3_2507, ""},

@@ -58,7 +58,7 @@ inline void fill_row(std::span<const std::int32_t> tokens, std::size_t held,
 /// gpt_dataset has samples of a range of a dataset's sequences.
 class gpt_dataset final : public sample_set {
 public:
-  /// Makes the samples that `request` asks for. `part_name`, such as "training", names the range in
+  /// Makes samples of a range of sequences. `part_name`, such as "training", names the range in
   /// messages. Throws mc::error(exit_code::data) for a range without tokens.
   gpt_dataset(std::shared_ptr<const indexed_dataset> data, token_range sequences,
               const gpt_request& request, const document_ends& ends, const index_cache& cache = {},
@@ -204,11 +204,12 @@ struct dataset_part {
   token_range sequences;
 };
 
-/// Returns the samples of a blend, as Megatron's BlendedMegatronDatasetBuilder makes them. With
-/// weights, each dataset gives its fraction of request.samples, which must be set. Without weights,
-/// each dataset gives one epoch, and the blend has request.samples of these samples, or all. One
-/// dataset without a weight is not blended. `part_name` names the samples in messages. Throws
-/// mc::error.
+/// Returns the samples of a blend, as Megatron's BlendedMegatronDatasetBuilder makes them.
+///
+/// With weights, each dataset gives its fraction of request.samples, which must be set. Without
+/// weights, each dataset gives one epoch, and the blend has request.samples of these samples, or
+/// all. One dataset without a weight is not blended. `part_name` names the samples in messages.
+/// Throws mc::error.
 inline std::shared_ptr<const sample_set> blended_samples(const std::vector<dataset_part>& parts,
                                                          std::span<const double> weights,
                                                          const gpt_request& request,
