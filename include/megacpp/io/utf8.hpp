@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include <utf8proc.h>
+
 namespace mc {
 
 /// Returns a text without the byte-order mark that editors on Windows put before it.
@@ -15,26 +17,17 @@ constexpr std::string_view without_mark(std::string_view text) {
 }
 
 /// Returns the number of bytes of the code point that begins at byte i; 0 if none begins there.
-constexpr std::size_t code_point_at(std::string_view text, std::size_t i) {
-  const auto byte = [&text](std::size_t k) { return static_cast<unsigned char>(text[k]); };
-  const unsigned c = byte(i);
-  if (c < 0x80) return 1;
-  const std::size_t n = c >= 0xc2 && c < 0xe0 ? 2
-                        : (c & 0xf0u) == 0xe0 ? 3
-                        : (c & 0xf8u) == 0xf0 ? 4
-                                              : 0;
-  if (n == 0 || text.size() - i < n) return 0;
-  for (std::size_t k = 1; k < n; ++k)
-    if ((byte(i + k) & 0xc0u) != 0x80u) return 0;
-  // Overlong forms, surrogates and numbers beyond U+10FFFF are not allowed.
-  const unsigned d = byte(i + 1);
-  const bool other = (c == 0xe0 && d < 0xa0) || (c == 0xed && d >= 0xa0) ||
-                     (c == 0xf0 && d < 0x90) || (c == 0xf4 && d >= 0x90) || c > 0xf4;
-  return other ? 0 : n;
+inline std::size_t code_point_at(std::string_view text, std::size_t i) {
+  if (static_cast<unsigned char>(text[i]) < 0x80) return 1;
+  utf8proc_int32_t code_point = 0;
+  const utf8proc_ssize_t n =
+      utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data() + i),
+                       static_cast<utf8proc_ssize_t>(text.size() - i), &code_point);
+  return n > 0 ? static_cast<std::size_t>(n) : 0;
 }
 
 /// Returns the index of the first byte that is not part of UTF-8; the size of the text if all are.
-constexpr std::size_t first_not_utf8(std::string_view text) {
+inline std::size_t first_not_utf8(std::string_view text) {
   std::size_t i = 0;
   while (i < text.size()) {
     const std::size_t n = code_point_at(text, i);
