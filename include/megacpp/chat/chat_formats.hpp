@@ -53,14 +53,15 @@ struct chat_format {
   bool begins = false;        ///< The text begins with the folder's token for the begin of texts.
   bool strips = false;        ///< Contents lose the white space at their ends.
   bool always_system = false; ///< There is a system's turn, even if nobody gave one.
-  std::string_view tools_note = {};  ///< The system's turn begins so where there are tools.
-  std::string_view before_date = {}; ///< The system's turn has this, the date and an empty line.
+  std::string_view tools_note = {};  ///< The system's turn begins with this where there are tools.
+  std::string_view before_date = {}; ///< The system's turn has this text, the date, an empty line.
   tools_format tools = {};
   result_format result = {};
   call_format call = {};
   bool moves_reasoning = false; ///< Reasoning is written behind the last query of the user alone.
-  std::string_view after_prompt = {};     ///< A prompt ends so, behind the header of the answer.
-  std::string_view without_thinking = {}; ///< A prompt for an answer without reasoning ends so.
+  std::string_view after_prompt = {}; ///< A prompt ends with this, behind the answer's header.
+  std::string_view without_thinking =
+      {}; ///< A prompt for an answer without reasoning has this end.
 };
 
 inline constexpr turn_format llama_turn{"<|start_header_id|>", "<|end_header_id|>\n\n",

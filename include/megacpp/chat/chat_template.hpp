@@ -387,7 +387,7 @@ inline chat_template chat_template::of_folder(const std::string& folder) {
                                               folder));
   std::optional<json_value> config;
   if (configured) config = read_json(config_path);
-  if (apart) { // transformers prefers it, too
+  if (apart) { // transformers prefers chat_template.jinja, too.
     const mapped_file file(jinja_path, exit_code::model);
     return with_begin(of_jinja(file.text(), jinja_path), path, config);
   }

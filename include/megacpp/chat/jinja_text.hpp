@@ -86,7 +86,7 @@ private:
     if (sign == '-') {
       while (!data.empty() && is_blank(data.back())) data.remove_suffix(1);
     } else if (sign != '+' && kind != '{') {
-      const std::size_t line = data.rfind('\n') + 1; // 0 where there is none
+      const std::size_t line = data.rfind('\n') + 1; // It is 0 where `data` has no line end.
       if ((line > 0 || line_starts_) &&
           std::all_of(data.begin() + static_cast<std::ptrdiff_t>(line), data.end(), is_blank))
         data = data.substr(0, line);
@@ -135,7 +135,8 @@ private:
       const std::string word = text_.substr(begin, at_ - begin);
       if (words == 0 && word == "raw") return false;
       out_ += ' ';
-      for (const char c : word) c == '\n' ? out_ += "\\n" : out_ += c; // Strings have line ends.
+      for (const char c : word)
+        c == '\n' ? out_ += "\\n" : out_ += c; // A string may have line ends.
     }
     return false;
   }

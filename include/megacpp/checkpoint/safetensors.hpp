@@ -191,7 +191,8 @@ public:
   void check_unchanged() const { file_.check_unchanged(); }
 
 private:
-  mapped_file file_; ///< A move leaves the bytes where they are, so that reader_ stays valid.
+  mapped_file
+      file_; ///< Moving a mapped file leaves its bytes in place, so that reader_ stays valid.
   safetensors_view reader_;
 };
 

@@ -121,7 +121,7 @@ public:
 private:
   struct read_batch {
     micro_batch batch;
-    std::exception_ptr problem; ///< The exception that reading it threw; reading ends there.
+    std::exception_ptr problem; ///< The exception that reading the batch threw; reading ends there.
   };
 
   void read() {

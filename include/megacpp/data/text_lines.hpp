@@ -128,8 +128,8 @@ private:
 /// python_spelled is a line of Python's json module, rewritten as JSON. Python writes and reads
 /// NaN, infinities, and escapes of one half of a surrogate pair, which JSON does not have.
 struct python_spelled {
-  std::string text;           ///< The line as JSON, with 0 and U+FFFD in place of these values.
-  bool differs = false;       ///< The line had such a value.
+  std::string text;     ///< The line as JSON, with 0 and U+FFFD in place of values that JSON lacks.
+  bool differs = false; ///< The line had values that JSON lacks.
   std::int64_t halves = 0;    ///< The number of escapes of one half of a surrogate pair.
   std::size_t first_half = 0; ///< The offset of the first such escape.
 };

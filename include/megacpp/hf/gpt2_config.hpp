@@ -24,7 +24,7 @@ inline constexpr std::tuple fields{hf_field{"n_layer", &gpt::layers, hf_limits::
 /// Reads the dropout of embeddings and residual branches, which must be equal. Attention
 /// probabilities have no dropout here.
 inline void read_dropout(hf_reader& r, gpt& m) {
-  constexpr double absent = 0.1; // GPT2Config of transformers has this default.
+  constexpr double absent = 0.1; // A missing dropout is 0.1, as in GPT2Config of transformers.
   r.tell_dropout("attn_pdrop", absent);
   m.dropout = r.number("resid_pdrop", 0, 0.999999, absent);
   if (const double embedding = r.number("embd_pdrop", 0, 0.999999, absent); embedding != m.dropout)

@@ -22,7 +22,7 @@ inline llama read(hf_reader& r, hf_use use) {
   r.require("rope_interleaved", false, false, "RoPE turns the halves of a head, not neighbours");
   r.require("use_sliding_window", false, false, "this model_type has no sliding window");
   if (r.has("use_sliding_window"))
-    r.ignore({"sliding_window", "max_window_layers"}); // These are off where the first is false.
+    r.ignore({"sliding_window", "max_window_layers"}); // A window that is not used has no effect.
   return m;
 }
 

@@ -332,7 +332,7 @@ inline saved_model export_model_folder(const model_folder& in, const std::filesy
                                        std::span<const extra_file> extra_files = {}) {
   const hf_family& family = hf_family_of(p);
   nlohmann::json written = family.config(p);
-  static_cast<void>(family.tensors(p)); // This refuses a program before its folder is read.
+  static_cast<void>(family.tensors(p)); // A program without such tensors is refused at once.
   const json_value config = read_json(in.open("config.json"));
   require_same_model(config, p);
   const weights_in_folder weights(in, p);

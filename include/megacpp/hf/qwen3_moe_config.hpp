@@ -79,7 +79,7 @@ inline qwen3_moe read(hf_reader& r, hf_use use) {
                                       m.experts_per_token, m.experts));
   read_dense_layers(r, m);
   m.window = read_window(r);
-  r.ignore({"output_router_logits"}); // This sets an output of transformers' forward.
+  r.ignore({"output_router_logits"}); // The field sets an output of transformers' forward.
   if (use == hf_use::program) m.aux_loss = r.number("router_aux_loss_coef", 0, 1e6, 0.001);
   else r.ignore({"router_aux_loss_coef"});
   return m;

@@ -103,7 +103,7 @@ private:
     if (s.original == positions) s.original = 0;
     s.slow = fields_.number("beta_slow", 0, 1e6, 0),
     s.fast = fields_.number("beta_fast", 0, 1e6, 0);
-    if (s.slow == 0) s.slow = 1; // transformers takes a 0 and a null for these values.
+    if (s.slow == 0) s.slow = 1; // transformers takes 0 and null for 1, and below for 32.
     if (s.fast == 0) s.fast = 32;
     require_order(s, "beta_slow", "beta_fast");
     if (fields_.is_null("truncate"))

@@ -165,7 +165,8 @@ inline hf_tensor hf_as_stored(std::string name, const parameter_ref& r) {
   hf_tensor t;
   t.name = std::move(name);
   if (v.rank == 1) t.shape = {valid};
-  else if (v.rank == 2 && v.back().d == dim::head_dim) t.shape = {all}; // This is a bias.
+  else if (v.rank == 2 && v.back().d == dim::head_dim)
+    t.shape = {all}; // A bias of heads has one dim.
   else if (v.rank == 2) t.shape = {valid, last};
   else if (v.back().d == dim::hidden) t.shape = {all / last, last};
   else t.shape = {first, all / first};

@@ -148,7 +148,7 @@ struct blend_sizes {
   }
 };
 inline blend_sizes sizes_of_blend(std::span<const double> shares, std::int64_t size) {
-  constexpr double surplus = 0.005; // Megatron calls it mid_level_dataset_surplus.
+  constexpr double surplus = 0.005; // Megatron calls this mid_level_dataset_surplus.
   blend_sizes s;
   for (const double share : shares) {
     const double target = std::ceil(static_cast<double>(size) * share);

@@ -143,7 +143,7 @@ public:
     fill(table);
     if (!place_) return table;
     write(name, key, table);
-    auto written = open(name, key, bytes); // Processes share a file's pages, which can be dropped.
+    auto written = open(name, key, bytes); // Processes share the pages of a file.
     return written ? *std::move(written) : std::move(table);
   }
 
@@ -174,7 +174,7 @@ private:
       if (!file && errno != EEXIST) throw detail::output_error("create", path, errno);
       if (!file) continue;
       ::flock(file.get(), LOCK_EX); // Another process holds this lock for a moment at most.
-      struct stat s {};             // It may have removed the file before that was locked.
+      struct stat s {};             // That process may have removed the file meanwhile.
       if (::fstat(file.get(), &s) == 0 && s.st_nlink == 0) file.reset();
     }
     const auto fail = [&](const char* what) {

@@ -181,9 +181,9 @@ inline std::string in_pcre2(std::string_view expression, std::string_view where)
     } else if (c == '{' && expression.substr(i).starts_with("{,")) {
       throw refuse("{,");
     } else if (c == '}' && expression.substr(i).starts_with("}+")) {
-      throw refuse("a + behind {...}"); // PCRE2 reads it as possessive.
+      throw refuse("a + behind {...}"); // PCRE2 reads such a + as possessive.
     } else if (c == '}' && expression.substr(i).starts_with("}?")) {
-      throw refuse("a ? behind {...}"); // Oniguruma reads it as another repetition behind {n}.
+      throw refuse("a ? behind {...}"); // Oniguruma reads {n}? as another repetition.
     }
     out += c;
   }
@@ -240,7 +240,7 @@ public:
     stack_.reset(pcre2_jit_stack_create(32 << 10, 16 << 20, nullptr));
     if (!data_ || !context_ || !stack_) throw std::bad_alloc();
     pcre2_set_match_limit(context_.get(), match_limit);
-    pcre2_set_heap_limit(context_.get(), 64 << 10); // The unit is KiB.
+    pcre2_set_heap_limit(context_.get(), 64 << 10); // The limit is in KiB.
     pcre2_jit_stack_assign(context_.get(), nullptr, stack_.get());
   }
 

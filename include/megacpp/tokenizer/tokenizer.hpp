@@ -44,7 +44,7 @@ struct split_step {
   };
   std::shared_ptr<const split_expression> pattern;
   behavior as = behavior::isolated;
-  bool invert = false; ///< The pattern describes the text between matches.
+  bool invert = false; ///< What the pattern does not match is taken for a match.
 };
 
 /// tokenizer_parts has a tokenizer as its file describes it; tokenizer/tokenizer_file.hpp reads it.
@@ -94,7 +94,7 @@ public:
       lacks_bytes_ = lacks_bytes_ || at == ids_.end();
     }
   }
-  tokenizer(const tokenizer&) = delete; // It has pointers to its own strings.
+  tokenizer(const tokenizer&) = delete; // A tokenizer has pointers to its own strings.
   tokenizer& operator=(const tokenizer&) = delete;
 
   const std::string& file() const { return p_.file; }
@@ -282,7 +282,7 @@ private:
     std::array<std::int32_t, 10> ids{};
   };
   static_assert(sizeof(known_word) == 64);
-  static constexpr std::size_t known_words = std::size_t{1} << 15; // They take 2 MiB.
+  static constexpr std::size_t known_words = std::size_t{1} << 15; // The words take 2 MiB.
 
   template <class Between>
   void cut_at(const tokenizer::finder& added, std::string_view text, Between between) {

@@ -63,7 +63,7 @@ public:
       if (file->has("tokenizer_class")) c_.type = file->field<std::string>("tokenizer_class");
       rules(*file);
       uses(*file);
-      if (file->has("added_tokens_decoder")) { // transformers then ignores the other two files.
+      if (file->has("added_tokens_decoder")) { // transformers ignores the two other files then.
         c_.listed = list_of(file->field<json_value>("added_tokens_decoder"));
         c_.lists_rules = true;
         finish();

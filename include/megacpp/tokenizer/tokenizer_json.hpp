@@ -139,7 +139,7 @@ private:
     const std::string type = type_of(s);
     if (type == "Sequence")
       return each(s, "processors", [&](const json_value& one) { surround(one); });
-    if (type == "ByteLevel") return; // This changes offsets alone.
+    if (type == "ByteLevel") return; // ByteLevel changes offsets alone here.
     if (type != "TemplateProcessing") throw unsupported_type(s);
     if (std::exchange(templated_, true)) throw unsupported("a second template");
     const auto special = s.field<json_value>("special_tokens");

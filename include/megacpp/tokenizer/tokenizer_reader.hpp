@@ -136,7 +136,8 @@ public:
       throw fault(fmt::format(
           "merge {} has an empty part, so it would never end; the file is damaged", rank));
     const std::int32_t l = id_of(left), r = id_of(right), into = id_of(left + right);
-    if (!bytes_of_token(left + right)) return; // It has characters that stand for no byte.
+    if (!bytes_of_token(left + right))
+      return; // Such a merge has characters that stand for no byte.
     if (!p_.merges.insert(l, r, {static_cast<std::uint32_t>(rank), into}))
       throw fault(fmt::format("merge {}, of \"{}\" and \"{}\", is there twice; remove one", rank,
                               printable(left), printable(right)));
