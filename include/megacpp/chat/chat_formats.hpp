@@ -46,7 +46,7 @@ struct call_format {
   bool keeps_strings = false; ///< Arguments that are a string are written without quotes.
 };
 
-/// chat_format is a style as strings and positions.
+/// chat_format says how a chat_style writes conversations, by strings and positions.
 struct chat_format {
   std::string_view name;
   turn_format turn = {"<|im_start|>", "\n", "<|im_end|>", "\n"};

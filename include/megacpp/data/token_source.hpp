@@ -13,7 +13,7 @@ namespace mc {
 class token_source {
 public:
   virtual ~token_source() = default;
-  /// Returns the number of tokens.
+  /// Returns the number of tokens of the source.
   virtual std::int64_t size() const = 0;
   /// Returns the token at position i, 0 <= i < size().
   virtual std::int32_t token(std::int64_t i) const = 0;

@@ -35,7 +35,7 @@ public:
     offsets_ = std::min(sequence, range.size() - windows_ * sequence);
   }
 
-  /// Returns INT64_MAX: there is always a next epoch.
+  /// Returns INT64_MAX as the number of samples, since training windows have epochs without end.
   std::int64_t size() const override { return std::numeric_limits<std::int64_t>::max(); }
   const std::string& name() const override { return source_->name(); }
   void fill(std::int64_t sample, const sample_row& row) const override {

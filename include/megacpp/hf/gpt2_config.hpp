@@ -34,7 +34,7 @@ inline void read_dropout(hf_reader& r, gpt& m) {
                     embedding, m.dropout));
 }
 
-/// Reads a model. Throws mc::error of the file's class that names the field.
+/// Reads config.json of a GPT-2 model. Throws mc::error of the file's class that names the field.
 inline gpt read(hf_reader& r, hf_use use) {
   gpt m;
   r.read(m, fields);

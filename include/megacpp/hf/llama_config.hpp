@@ -11,7 +11,7 @@ inline constexpr std::tuple own_fields{hf_field{"attention_bias", &llama::attent
                                        hf_field{"mlp_bias", &llama::mlp_bias, false}};
 inline constexpr auto fields = std::tuple_cat(hf_decoder::fields<llama>, own_fields);
 
-/// Reads a model. Throws mc::error of the file's class that names the field.
+/// Reads config.json of a Llama model. Throws mc::error of the file's class that names the field.
 inline llama read(hf_reader& r, hf_use use) {
   llama m;
   hf_decoder::read_shared(r, use, m, {.kv_heads_needed = false});

@@ -10,7 +10,7 @@ inline constexpr const char* architecture = "Qwen2ForCausalLM";
 inline constexpr auto fields =
     std::tuple_cat(hf_decoder::fields<qwen2>, hf_decoder::window_field<qwen2>);
 
-/// Reads a model. Throws mc::error of the file's class that names the field.
+/// Reads config.json of a Qwen2 model. Throws mc::error of the file's class that names the field.
 inline qwen2 read(hf_reader& r, hf_use use) {
   qwen2 m;
   hf_decoder::read_shared(r, use, m, {});

@@ -10,7 +10,7 @@ inline constexpr const char* architecture = "Qwen3ForCausalLM";
 inline constexpr auto fields =
     std::tuple_cat(hf_decoder::fields<qwen3>, hf_decoder::window_field<qwen3>);
 
-/// Reads a model. Throws mc::error of the file's class that names the field.
+/// Reads config.json of a Qwen3 model. Throws mc::error of the file's class that names the field.
 inline qwen3 read(hf_reader& r, hf_use use) {
   qwen3 m;
   hf_decoder::read_shared(r, use, m, {.head_dim = 128});

@@ -60,7 +60,8 @@ inline void read_dense_layers(hf_reader& r, qwen3_moe& m) {
   }
 }
 
-/// Reads a model. Throws mc::error of the file's class that names the field.
+/// Reads config.json of a Qwen3-MoE model. Throws mc::error of the file's class that names the
+/// field.
 inline qwen3_moe read(hf_reader& r, hf_use use) {
   qwen3_moe m;
   hf_decoder::read_shared(r, use, m, {});

@@ -183,7 +183,7 @@ inline void to_json(nlohmann::json& j, const rope_stretch& s) {
   if (!s.truncated) j["truncate"] = false;
 }
 
-/// Returns the fields as C++ writes them: {.type = rope_type::yarn, ...}, or {}.
+/// Returns the fields of RoPE as C++ writes them: {.type = rope_type::yarn, ...}, or {}.
 inline std::string member_text(const rope_stretch& s) {
   if (s.type == rope_type::unscaled) return "{}";
   constexpr const char* types[] = {"unscaled", "linear", "llama3", "yarn"};

@@ -194,7 +194,7 @@ private:
     for (const auto& [name, content] :
          {std::pair{"unk_token", "<unk>"}, std::pair{"bos_token", "<s>"},
           std::pair{"eos_token", "</s>"}})
-      // transformers 4.51 adds these tokens, and transformers 5 does not.
+      // transformers 4.51 adds LlamaTokenizer's tokens, and transformers 5 does not.
       if (c_.type == "LlamaTokenizer" && !uses_.contains(name))
         c_.others.push_back(
             {{.content = content, .special = true},
