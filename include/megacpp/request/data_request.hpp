@@ -1,4 +1,4 @@
-// The data of a run, and how they are read.
+// The request of a run's data.
 #pragma once
 
 #include <megacpp/chat/chat_template.hpp>
@@ -13,7 +13,7 @@
 
 namespace mc {
 
-/// The forms in which data are stored. Random tokens are made, and stored nowhere.
+/// The forms in which data are stored. Random tokens are drawn, and stored nowhere.
 enum class data_kind : std::uint8_t { text, u16, i32, indexed, chat, random };
 
 inline std::string_view name_of(data_kind k) {
@@ -21,18 +21,18 @@ inline std::string_view name_of(data_kind k) {
   return names[static_cast<unsigned>(k)];
 }
 
-/// Data of their own for training, validation and test: files, or prefixes of data sets with or
-/// without weights.
+/// Data that are named for training, validation and test apart: files, or prefixes of data sets
+/// with or without weights.
 struct split_paths {
   std::vector<std::string> train, valid, test;
 };
 
-/// The data of a run. A sentence names a member as data_request::member.
+/// The data of a run. A message names a member as data_request::member.
 struct data_request {
   data_kind kind = data_kind::text;
   std::vector<std::string> paths;      ///< files, or prefixes, each with a weight before it or none
   std::optional<split_paths> by_split; ///< in place of `paths`
-  /// Shares for training, validation and test, such as 969,30,1; of what is measured the second
+  /// Shares for training, validation and test, such as 969,30,1. An evaluation reads the second
   /// one.
   std::optional<std::string> split;
   std::string cache; ///< folder that keeps the order of samples for the next start; "" is none
@@ -40,15 +40,15 @@ struct data_request {
   bool reset_position_ids = false;      ///< positions begin anew behind the end of a document
   bool reset_attention_mask = false;    ///< attention stays within a document
   bool eod_mask_loss = false;           ///< nothing is learned behind the end of a document
-  std::optional<std::string> eod_token; ///< ends a document, where the tokenizer does not say it
-  trained_on learned = trained_on::assistant; ///< of conversations
-  std::uint64_t seed = 1234; ///< of random tokens, and of the order of the samples of data sets
+  std::optional<std::string> eod_token; ///< token that ends a document, if not the tokenizer's
+  trained_on learned = trained_on::assistant; ///< tokens of conversations that are learned
+  std::uint64_t seed = 1234; ///< seed of random tokens, and of the order of a data set's samples
 
-  /// The shares that training takes where none are asked for.
+  /// The shares of a training run that asks for none.
   static constexpr const char* default_split = "969,30,1";
   std::string training_split() const { return split.value_or(default_split); }
   bool of_ids() const { return kind == data_kind::u16 || kind == data_kind::i32; }
-  /// The files and prefixes of `paths`, without the weights of data sets.
+  /// Returns the files and prefixes of `paths`, without weights.
   std::vector<std::string> named() const {
     std::vector<std::string> all = paths;
     if (kind == data_kind::indexed) std::erase_if(all, detail::looks_like_weight);

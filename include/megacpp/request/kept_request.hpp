@@ -12,15 +12,15 @@
 
 namespace mc {
 
-/// The values that a request left open, and that have been decided since.
+/// Values that a request left open, and that have been decided since.
 struct settled_values {
   const loop_request& loop;
   std::string data_kind; ///< "" where the data did not decide it
   product_type products = product_type::automatic;
 };
 
-/// Keeps nothing. Whoever makes requests of something that another run should take up again derives
-/// from it.
+/// The part of a request that its states keep: nothing. A class that makes requests from something
+/// which a later run should take up again derives from it.
 class kept_request {
 public:
   virtual ~kept_request() = default;
@@ -29,8 +29,8 @@ public:
     state["flags"] = nlohmann::json::object();
     state["given"] = nlohmann::json::array();
   }
-  /// A line for each value that follows from others and is another one than in a state. Throws
-  /// mc::error(exit_code::model).
+  /// Returns a line for each value that follows from others and differs from that of a state.
+  /// Throws mc::error(exit_code::model).
   virtual std::vector<std::string> derived_changes(const json_value&, const settled_values&) const {
     return {};
   }

@@ -1,4 +1,4 @@
-// The loop of a training run: its steps, and what happens between them.
+// The request of a training loop: its steps, and the work between them.
 #pragma once
 
 #include <megacpp/io/error.hpp>
@@ -13,52 +13,52 @@
 
 namespace mc {
 
-/// The loop of a training run, free of contradictions. A sentence names a member as
+/// The loop of a training run, free of contradictions. A message names a member as
 /// loop_request::member.
 struct loop_request {
   std::int64_t steps = 0;
-  std::optional<std::int64_t> samples_asked; ///< that the run was asked to take, in place of steps
-  std::optional<std::int64_t> epochs;        ///< of conversations, which say what `steps` is
-  std::int64_t at_once = 1; ///< sequences that all replicas take at once, a micro-batch each
-  batch_schedule batches;   ///< sequences of each step, on all of them
+  std::optional<std::int64_t> samples_asked; ///< length of the run in samples, if it was asked so
+  std::optional<std::int64_t> epochs;        ///< length in readings of all conversations, if asked
+  std::int64_t at_once = 1; ///< sequences of one micro-batch on each replica, together
+  batch_schedule batches;   ///< sequences of each step, on all replicas
   schedule rates;
   bool rates_by_samples = false;         ///< the schedule counts samples, not steps
   bool decays_to_end = true;             ///< the decay of the rates is as long as the run
-  std::optional<double> warmup_fraction; ///< of that decay, which the rates rise over
-  step_numbers numbers = [] {            // of AdamW, and the seed of what is drawn
+  std::optional<double> warmup_fraction; ///< share of the decay over which the rates rise
+  step_numbers numbers = [] {            // of AdamW, and the seed of random numbers
     step_numbers n;
     n.beta1 = 0.9, n.beta2 = 0.999, n.epsilon = 1e-8;
     n.weight_decay = 0.01, n.clip = 1, n.seed = 1234;
     return n;
   }();
 
-  bool bench = false;      ///< the time of steps is measured, and nothing else told
+  bool bench = false;      ///< the time of steps is measured, and no progress told
   std::int64_t warmup = 0; ///< steps that are not measured
 
   std::optional<std::string> save; ///< folder of the states of the run
   std::int64_t save_interval = 0;  ///< steps between states; 0: one at the end
   std::int64_t keep_latest = 10;   ///< states that are kept; 0: all
-  bool keep_best = false;          ///< and that of the lowest validation loss
+  bool keep_best = false;          ///< the state of the lowest validation loss is kept, too
   bool insists_on_best = false;    ///< a run that validates nothing is refused
   std::optional<std::uint64_t>
-      max_shard; ///< bytes of a file of weights; as Hugging Face has it otherwise
+      max_shard; ///< most bytes of a file of weights; none: Hugging Face's default
 
   bool takes_signals = true;          ///< a signal to end saves the state first
-  std::optional<double> exit_minutes; ///< after which the run saves its state and ends
+  std::optional<double> exit_minutes; ///< time after which the run saves its state and ends
 
   std::int64_t eval_interval = 1000;        ///< steps between evaluations
-  std::optional<std::int64_t> eval_iters;   ///< global batches in one; none: all of the data
-  bool full_validation = false;             ///< all of the data, whatever `eval_iters` is
-  bool by_set = false;                      ///< so many of each data set
+  std::optional<std::int64_t> eval_iters;   ///< batches of an evaluation; none: all of the data
+  bool full_validation = false;             ///< evaluations read all data, whatever `eval_iters` is
+  bool by_set = false;                      ///< `eval_iters` counts for each data set
   std::int64_t sample_interval = 0;         ///< steps between texts of the model; 0: none
-  std::optional<std::string> sample_prompt; ///< that these texts continue
-  std::int64_t sample_tokens = 200;         ///< that such a text has at most
+  std::optional<std::string> sample_prompt; ///< text that these texts continue
+  std::int64_t sample_tokens = 200;         ///< most tokens of such a text
 
-  /// Samples of all steps.
+  /// Returns the number of samples of all steps.
   std::int64_t samples() const { return batches.samples_of(steps, 0); }
-  /// Micro-batches of the largest step on each replica.
+  /// Returns the number of micro-batches of the largest step on each replica.
   std::int64_t micro_batches() const { return batches.last / at_once; }
-  /// Tells whether a part of the validation data is enough for an evaluation.
+  /// Tells whether an evaluation reads some of the validation data, not all.
   bool validates_some() const { return eval_iters && !full_validation; }
 
   /// Returns the request of the same run with the `n` steps that the data come to. Throws
@@ -78,8 +78,8 @@ struct loop_request {
   }
 };
 
-/// Tells what a request contradicts where replicas take so many sequences at once; "" is nothing.
-/// Requests that flags make contradict nothing (options/loop.hpp).
+/// Returns the fault of a request where all replicas take `at_once` sequences at once; "" is none.
+/// Requests that flags make have none (options/loop.hpp).
 inline std::string contradiction(const loop_request& r, std::int64_t at_once) {
   const auto refuse = [](const char* member, std::int64_t n, const std::string& why) {
     return std::string(member) + " is " + std::to_string(n) + ", but must be " + why;

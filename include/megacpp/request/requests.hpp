@@ -24,14 +24,14 @@ struct training_request {
   std::shared_ptr<const kept_request> kept = std::make_shared<kept_request>();
 };
 
-/// The loss of a model on data, or on that share of them which an evaluation of a training run
-/// takes. A sentence names a member as evaluation_request::member.
+/// An evaluation of a model on data, or on the samples that an evaluation of a training run reads.
+/// A message names a member as evaluation_request::member.
 struct evaluation_request {
   start_request start;
   data_request data;
-  std::optional<std::int64_t> eval_iters;   ///< global batches that are measured; none: all
-  std::optional<std::int64_t> global_batch; ///< sequences of one; as the run has it otherwise
-  bool by_set = false;                      ///< so many of each data set
+  std::optional<std::int64_t> eval_iters;   ///< batches that are measured; none: all data
+  std::optional<std::int64_t> global_batch; ///< sequences of a batch; none: as the run had
+  bool by_set = false;                      ///< `eval_iters` counts for each data set
   bool json = false;                        ///< one object a line
 };
 
@@ -41,12 +41,12 @@ struct generation_request {
   sampling_request sampling;
 };
 
-/// A model written anew. A sentence names a member as export_request::member.
+/// A model to be written anew. A message names a member as export_request::member.
 struct export_request {
   std::optional<std::string> load, save; ///< folders
-  std::string type = "stored";           ///< of the weights: stored, fp32, bf16 or fp64
+  std::string type = "stored";           ///< type of the weights: stored, fp32, bf16 or fp64
   std::optional<std::uint64_t>
-      max_shard; ///< bytes of a file of weights; as Hugging Face has it otherwise
+      max_shard; ///< most bytes of a file of weights; none: Hugging Face's default
 };
 
 } // namespace mc
