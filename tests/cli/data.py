@@ -420,7 +420,7 @@ class Sets(DataTest):
             with self.subTest(change=change.__name__):
                 command = self.stopped(*arguments)
                 change(command)
-                self.assertIn("going on after 2" if change is nothing else "is of another request",
+                self.assertIn("going on after 2" if change is nothing else "was written for other arguments",
                               self.ended(command))
             (self.at / "pipe.jsonl").unlink()
 
@@ -489,7 +489,7 @@ class Sets(DataTest):
         data = bytearray(pathlib.Path(f"{both}.bin").read_bytes())
         data[0] ^= 1
         pathlib.Path(f"{both}.bin").write_bytes(data)
-        self.refused(4, "is not what", "verify", "--input", both)
+        self.refused(4, "are not those in", "verify", "--input", both)
         pathlib.Path(f"{both}.bin").write_bytes(data[:-1])
         self.refused(4, "both", "verify", "--input", both)
         (self.at / "link").symlink_to(self.at)

@@ -1,5 +1,5 @@
-// megacpp-data prepare: texts to an indexed data set, as Megatron-LM's preprocess_data.py writes
-// them.
+// The command prepare of megacpp-data writes texts as an indexed data set, as Megatron-LM's
+// preprocess_data.py does.
 #pragma once
 
 #include <megacpp/chat/configured_token.hpp>
@@ -55,7 +55,7 @@ public:
   std::int64_t documents() const { return progress(0).documents; }
   std::int64_t replaced() const { return replaced_; }
 
-  /// A failure to write ends the work behind the last batch that was written, which is kept.
+  /// A failure to write ends the work behind the last whole batch, which is kept.
   void add(const batch_of_texts& b) {
     try {
       write(b);
@@ -65,8 +65,8 @@ public:
     }
   }
 
-  /// Makes what there is durable, for a later call to go on from. What comes by a pipe is not kept,
-  /// nor what is behind it.
+  /// Makes the batches so far durable, so that a later call goes on behind them. Texts from a pipe,
+  /// and all texts behind it, are not kept.
   void keep() {
     if (files_.empty() || is_behind(at_)) return;
     json_output all = json_output::array();
@@ -89,7 +89,8 @@ public:
   bool is_kept() const { return is_kept_; }
   std::int64_t documents_kept() const { return documents_kept_; }
 
-  /// Gives the sets their names. What ends meanwhile goes on here: nothing is encoded again.
+  /// Gives the sets their names. A call that ends meanwhile is taken up here: nothing is encoded
+  /// again.
   void commit() {
     const double mb = static_cast<double>(done()) * 1e-6;
     if (!files_.empty()) {
@@ -149,13 +150,13 @@ private:
     }
   }
 
-  /// The text of --eod-token, or for HuggingFaceTokenizer the eos_token of the folder, by which
-  /// Megatron-LM ends documents; "" is neither.
+  /// Returns the text of --eod-token, or for HuggingFaceTokenizer the eos_token of the folder, by
+  /// which Megatron-LM ends documents; "" where there is neither.
   static std::string end_token(const data_program_flags& f) {
     const bool configured = f.tokenizer_type() == "HuggingFaceTokenizer" && !f.eod_token.given();
     return configured ? configured_token(f.tokenizer(), "eos_token") : f.eod_token();
   }
-  /// What must be the same for a call to go on where another one ended.
+  /// Returns a hash of all that must be the same for a call to go on where another one ended.
   std::string request_of(const tokenizer& t, const std::vector<std::string>& keys) const {
     xxh64 hash;
     const auto add = [&hash](std::string_view text) {
@@ -185,14 +186,16 @@ private:
     return fmt::format("{:016x}", hash.value());
   }
 
-  /// Takes up what a call that ended early has kept; false if there is nothing of this request.
+  /// Takes up the work of a call that ended early. Returns false where no such call had this
+  /// request.
   bool go_on() {
     std::error_code ignored;
     if (files_.empty() || !std::filesystem::exists(journal_, ignored)) return false;
     try {
       const json_value kept = read_json(journal_, exit_code::data);
       if (kept.field<std::string>("request") != request_) {
-        print_note(fmt::format("{} is of another request, so the work begins anew", journal_));
+        print_note(
+            fmt::format("{} was written for other arguments, so the work begins anew", journal_));
         return false;
       }
       at_ = {kept.field<std::size_t>("file"), kept.field<std::int64_t>("line"),
@@ -225,8 +228,8 @@ private:
     return true;
   }
 
-  /// Whether a call that had read all gave a set its name: what it had written is then no more
-  /// beside it. Throws mc::error where there is neither.
+  /// Tells whether a call that had read all texts gave a set its name: its partial files are gone
+  /// then. Throws mc::error where there is neither a set nor such files.
   bool is_committed(const std::string& prefix, const indexed_progress& p) const {
     std::error_code ignored;
     if (at_.file < files_.size() || std::filesystem::exists(prefix + ".bin.partial", ignored))
@@ -239,7 +242,7 @@ private:
     std::error_code ignored;
     return std::filesystem::is_regular_file(file, ignored);
   }
-  /// Whether there is something before a place that cannot be read again.
+  /// Tells whether texts before a place cannot be read again.
   bool is_behind(const line_place& at) const {
     return at.file > read_again_ || (at.file == read_again_ && at.offset > 0);
   }
@@ -247,7 +250,7 @@ private:
     return writers_[i] ? writers_[i]->progress() : committed_[i];
   }
 
-  /// What an earlier call has kept says nothing of the files that this one begins.
+  /// Removes the record of an earlier call, which says nothing of the files that this one begins.
   void forget() const {
     if (::unlink(journal_.c_str()) == 0) {
       if (!sync_folder(folder_place(journal_).parent->get()))
@@ -280,18 +283,18 @@ private:
 
   const data_program_flags& flags_;
   std::vector<std::string> files_, prefixes_;
-  std::size_t read_again_ = 0; ///< so many files come before the first that is a pipe, or the end
+  std::size_t read_again_ = 0; ///< number of files before the first that is a pipe, or of all
   std::string journal_;
   token_type type_;
   std::string request_;
   std::optional<std::int32_t> eod_;
-  std::vector<std::unique_ptr<indexed_writer>> writers_; ///< none of a set that is committed
+  std::vector<std::unique_ptr<indexed_writer>> writers_; ///< null for a set that is committed
   std::vector<indexed_progress> committed_;
   std::vector<std::int32_t> document_;
   line_place at_;
   std::int64_t replaced_ = 0, total_ = 0;
   std::int64_t before_ = 0, tokens_before_ = 0; ///< bytes and tokens of earlier calls
-  /// Whole batches that the files have.
+  /// The state behind the last whole batch in the files.
   struct {
     line_place at;
     std::int64_t replaced = 0;
@@ -305,13 +308,13 @@ private:
 
 } // namespace detail
 
-/// Encodes texts on all threads and writes them in their order. What ends early is kept where it
-/// can be, and the same call goes on. Throws mc::error.
+/// Encodes texts on all threads and writes them in their order. Work that ends early is kept where
+/// it can be, and the same call goes on. Throws mc::error.
 inline void run_prepare(const data_program_flags& f) {
   if (!f.output_prefix.given())
     throw error(
         exit_code::usage,
-        "--output-prefix is missing: give the begin of the names to write, such as data/web");
+        "--output-prefix is missing: give the beginning of the names to write, such as data/web");
   if (f.eod_token.given() && !f.append_eod())
     throw error(exit_code::usage, "--eod-token changes nothing without --append-eod; leave it out");
   const auto t = detail::tokenizer_of(f);

@@ -1,4 +1,4 @@
-// megacpp-data merge, inspect, verify: indexed data sets.
+// The commands merge, inspect and verify of megacpp-data, which read indexed data sets.
 #pragma once
 
 #include <megacpp/sets/indexed_writer.hpp>
@@ -18,28 +18,29 @@ namespace mc {
 
 namespace detail {
 
-/// The prefixes of --input. Throws mc::error(exit_code::usage) if there is none.
+/// Returns the prefixes of --input. Throws mc::error(exit_code::usage) if there is none.
 inline std::vector<std::string> sets_of(const data_program_flags& f, const char* what) {
   if (!f.input.given())
     throw error(
         exit_code::usage,
         fmt::format("{} needs --input PREFIX, the name of a data set without .bin and .idx", what));
   std::vector<std::string> prefixes = f.input();
-  for (std::string& p : prefixes) // a file of the set names it, too
+  for (std::string& p : prefixes) // the name of a file means its set
     for (const std::string_view end : {".bin", ".idx"})
       if (p.ends_with(end)) p.resize(p.size() - end.size());
   return prefixes;
 }
 
-/// Whether two prefixes, however they are spelled, name the same files.
+/// Tells whether two prefixes, however they are spelled, name the same files.
 inline bool same_set(const std::string& a, const std::string& b) {
-  std::error_code ignored; // one that is not there is no other
+  std::error_code ignored; // a file that is absent is equivalent to none
   for (const char* end : {".bin", ".idx"})
     if (std::filesystem::equivalent(a + end, b + end, ignored)) return true;
   return false;
 }
 
-/// How many documents have from 2^i to 2^(i+1) - 1 tokens; those without any stand first.
+/// Counts the documents that have from 2^i to 2^(i+1) - 1 tokens; documents without tokens stand
+/// first.
 inline std::vector<std::int64_t> histogram_of(const indexed_dataset& data) {
   std::vector<std::int64_t> counts;
   for (std::int64_t d = 0; d < data.documents(); ++d) {
@@ -53,7 +54,7 @@ inline std::vector<std::int64_t> histogram_of(const indexed_dataset& data) {
   return counts;
 }
 
-/// The begin of the first document that has tokens.
+/// Returns the beginning of the first document that has tokens.
 inline std::vector<std::int32_t> sample_of(const indexed_dataset& data, std::int64_t most) {
   std::vector<std::int32_t> ids;
   for (std::int64_t s = 0; s < data.sequences() && ids.empty(); ++s) {
@@ -70,7 +71,7 @@ inline void run_merge(const data_program_flags& f) {
   if (!f.output_prefix.given())
     throw error(exit_code::usage,
                 "--output-prefix is missing: give the name of the data set to write");
-  std::vector<std::unique_ptr<indexed_dataset>> sets; // all are looked at before one is read
+  std::vector<std::unique_ptr<indexed_dataset>> sets; // all are checked before one is read
   sets.reserve(from.size());
   for (const std::string& prefix : from)
     sets.push_back(std::make_unique<indexed_dataset>(prefix, detail::any_id));
@@ -144,10 +145,11 @@ inline void run_verify(const data_program_flags& f) {
     if (compared) {
       const mapped_file file(listed, exit_code::data);
       if (!is_of(data, file.text()))
-        throw error(exit_code::data,
-                    fmt::format("{0}.bin or {0}.idx is not what {1} has the checksums of: it was "
-                                "changed or damaged; prepare it again",
-                                prefix, listed));
+        throw error(
+            exit_code::data,
+            fmt::format("the checksums of {0}.bin and {0}.idx are not those in {1}: a file was "
+                        "changed or damaged; prepare the data set again",
+                        prefix, listed));
     }
     std::vector<std::int32_t> ids(1 << 16);
     std::optional<std::int32_t> largest;

@@ -1,4 +1,5 @@
-// megacpp-data encode, decode, count: texts to token ids and back, line by line, on all threads.
+// The commands encode, decode, count and chat of megacpp-data turn texts into token ids and back,
+// line by line, on all threads.
 #pragma once
 
 #include <megacpp/chat/conversation_file.hpp>
@@ -20,10 +21,10 @@ namespace mc {
 namespace detail {
 
 inline constexpr std::string_view of_whole_texts = ".txt";
-/// A vocabulary of all ids that can be read.
+/// The size of a vocabulary that has every id that can be read.
 inline constexpr std::int64_t any_id = std::int64_t{1} << 31;
 
-/// That of --tokenizer, or of --vocab-file and --merge-file. Throws mc::error.
+/// Returns the tokenizer of --tokenizer, or of --vocab-file and --merge-file. Throws mc::error.
 inline std::unique_ptr<const tokenizer> tokenizer_of(const data_program_flags& f) {
   const auto usage = [](const std::string& sentence) { return error(exit_code::usage, sentence); };
   const bool own_files = f.vocab_file.given() || f.merge_file.given();
@@ -74,7 +75,7 @@ inline int workers_of(const data_program_flags& f) {
   return f.workers() > 0 ? static_cast<int>(f.workers()) : processors();
 }
 
-/// The fields of --json-keys that are texts. Throws mc::error(exit_code::usage).
+/// Returns the names of --json-keys. Throws mc::error(exit_code::usage).
 inline std::vector<std::string> text_names_of(const data_program_flags& f) {
   if (!f.json_keys.given()) return {"text"};
   std::vector<std::string> names = f.json_keys();
@@ -92,7 +93,7 @@ inline std::vector<std::string> text_names_of(const data_program_flags& f) {
 /// The token ids of some texts, one after the other.
 struct encoded_texts {
   std::vector<std::int32_t> ids;
-  std::vector<std::size_t> ends; ///< in ids, of each text
+  std::vector<std::size_t> ends; ///< position in `ids` behind each text
   std::int64_t bytes = 0, replaced = 0;
 
   void clear() { *this = {std::move(ids), std::move(ends), 0, 0}, ids.clear(), ends.clear(); }
@@ -117,8 +118,8 @@ public:
 
   const std::vector<std::string>& names() const { return rules_.keys; }
 
-  /// The ids of a batch's texts, of each name apart. A text of a line too long for several of them
-  /// to be in memory is encoded alone. Throws mc::error(exit_code::data) naming the line.
+  /// Returns the ids of a batch's texts, for each name apart. A text that is too long for several
+  /// like it to be in memory is encoded alone. Throws mc::error(exit_code::data) naming the line.
   void encode(int thread, const line_batch& batch, const std::string& file,
               std::vector<encoded_texts>& to) {
     to.resize(rules_.keys.size());
@@ -165,7 +166,7 @@ struct batch_of_texts {
   std::string out;
 };
 
-/// Ends a command that a signal asks to stop.
+/// Throws mc::error(exit_code::interrupted) where a signal asks a command to stop.
 inline void end_if_asked(const stop_signals& signals) {
   if (signals.requested())
     throw error(exit_code::interrupted, fmt::format("{} ended the work before its end; what was "
@@ -181,8 +182,8 @@ inline void tell_replaced(std::int64_t replaced) {
                     replaced));
 }
 
-/// Encodes all texts of `lines`, and hands those of each batch to `use(texts)` in order. Tells how
-/// much was replaced, and returns it.
+/// Encodes all texts of `lines`, and hands those of each batch to `use(texts)` in order. Prints and
+/// returns how many bytes were replaced.
 template <class Use> std::int64_t encode_all(const data_program_flags& f, const tokenizer& t,
                                              line_reader lines, const Use& use) {
   const int threads = workers_of(f);
@@ -206,7 +207,7 @@ template <class Use> std::int64_t encode_all(const data_program_flags& f, const 
   return replaced;
 }
 
-/// Writes the checksums of a data set that is there.
+/// Writes the checksums of a data set to a file beside it.
 inline void write_checksums(const std::string& prefix) {
   const indexed_dataset data(prefix, any_id);
   write_text_file(prefix + ".xxh64", checksum_lines(data));
@@ -214,7 +215,7 @@ inline void write_checksums(const std::string& prefix) {
 
 } // namespace detail
 
-/// A line of ids for each text.
+/// Prints a line of ids for each text.
 inline void run_encode(const data_program_flags& f) {
   const auto t = detail::tokenizer_of(f);
   if (detail::text_names_of(f).size() > 1)
@@ -239,7 +240,7 @@ inline void run_encode(const data_program_flags& f) {
   });
 }
 
-/// A text in quotes for each line of ids.
+/// Prints a text in quotes for each line of ids.
 inline void run_decode(const data_program_flags& f) {
   const auto t = detail::tokenizer_of(f);
   line_reader lines(f.input());
@@ -269,7 +270,7 @@ inline void run_decode(const data_program_flags& f) {
       [&](const detail::batch_of_texts& b) { print(b.out); });
 }
 
-/// How many documents, bytes and tokens there are.
+/// Prints how many documents, bytes and tokens there are.
 inline void run_count(const data_program_flags& f) {
   const auto t = detail::tokenizer_of(f);
   std::int64_t documents = 0, bytes = 0, tokens = 0, longest = 0;
@@ -301,7 +302,7 @@ inline void run_count(const data_program_flags& f) {
                     documents, bytes, tokens, longest, each));
 }
 
-/// A line {"ids": [...], "mask": [...]} for each conversation.
+/// Prints a line {"ids": [...], "mask": [...]} for each conversation.
 inline void run_chat(const data_program_flags& f) {
   const auto t = detail::tokenizer_of(f);
   conversation_form form{
