@@ -82,7 +82,6 @@ megacpp_require(Threads "" libc6-dev Threads::Threads)
 megacpp_require(fmt 9 libfmt-dev fmt::fmt)
 megacpp_require(Eigen3 3.4 libeigen3-dev Eigen3::Eigen)
 megacpp_require(Boost 1.74 libboost-dev Boost::headers) # Hana
-megacpp_require(CLI11 2.1 libcli11-dev CLI11::CLI11)
 megacpp_require(nlohmann_json 3.11 nlohmann-json3-dev nlohmann_json::nlohmann_json)
 megacpp_require_library(PCRE2 libpcre2-dev pcre2.h pcre2-8) # tokenizers
 megacpp_require_library(utf8proc libutf8proc-dev utf8proc.h utf8proc)

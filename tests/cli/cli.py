@@ -197,7 +197,7 @@ class Help(Case):
         self.refused(USAGE, "train", "--max-iters", "3", says="--max-iters; it is --train-iters here")
         self.refused(USAGE, "train", "--batch_size=3", says="MICRO_BATCH of megacpp_add_preset")
         self.refused(USAGE, "train", "--tp", "2", says="TP of megacpp_add_preset")
-        self.refused(USAGE, "train", "--dtype", "bf16", says="the precision is compiled in")
+        self.refused(USAGE, "train", "--dtype", "bf16", says="PRECISION of megacpp_add_preset")
         # No command is sent to a flag that it does not have.
         hint = self.refused(USAGE, "export", "--batch-size", "4", says="or the struct of megacpp_add_run")
         self.assertNotIn("--global-batch-size", hint)
@@ -3320,7 +3320,7 @@ class Describe(Case):
         self.assertRegex(listed, r"(?m)^  update .* all-reduce +over dp ")
         for flag in (("--json",), ("--pictures", self.folder / "a")):
             self.refused(USAGE, "describe", "--graphs", *flag, says=f"--graphs changes nothing beside {flag[0]}")
-        self.refused(USAGE, "describe", "--graphs", "--load", self.folder, says="--graphs is of the program")
+        self.refused(USAGE, "describe", "--graphs", "--load", self.folder, says="--graphs is for the description of a program")
 
     def test_roofline(self):
         result = json.loads(run("describe", "--roofline", "h100", "--json").stdout)
@@ -3344,11 +3344,11 @@ class Describe(Case):
         self.refused(USAGE, "describe", "--roofline", "h100", "--graphs",
                      says="--graphs changes nothing beside --roofline")
         self.refused(USAGE, "describe", "--roofline", "h100", "--load", self.folder,
-                     says="--roofline is of the program")
+                     says="--roofline is for the description")
 
     def test_replicas(self):
         self.refused(USAGE, "describe", "--load", self.model(), "--ranks", 2,
-                     says="--ranks is of the program")
+                     says="--ranks is for the description")
         result = json.loads(run("describe", "--json", "--ranks", 3).stdout)
         gradients = [c for c in result["collectives"] if c["part"] == "update"]
         self.assertEqual([(c["what"], c["axes"], c["ranks"]) for c in gradients],

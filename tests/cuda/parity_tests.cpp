@@ -6,7 +6,7 @@
 #include <cuda/emulated_launch.hpp>
 #include <cuda/machine.hpp>
 
-#include <megacpp/cli/memory_check.hpp>
+#include <megacpp/inspect/memory_need.hpp>
 #include <megacpp/inspect/work.hpp>
 #include <megacpp/product/cpu_products.hpp>
 #include <megacpp/product/cuda/devices.hpp>
@@ -616,7 +616,7 @@ BOOST_AUTO_TEST_CASE(what_checks_take_beside_the_plan_is_needed) {
         m, {.batch = {.micro = 1, .sequence = tokens}, .precision = type}, "tiny");
     const auto counts = mc::make_cuda_device(typeid(mc::cuda), {.threads = 1, .sizes_alone = true});
     const std::int64_t needed =
-        mc::need_of(p.view(), mc::command::train, mc::mesh::one_rank(), *counts).largest;
+        mc::need_of(p.view(), mc::planned_work::training, mc::mesh::one_rank(), *counts).largest;
     stand_in::begin({.bytes = static_cast<std::size_t>(needed), .cublaslt = CUBLAS_VERSION});
     const auto on = mc::make_cuda_device(typeid(mc::cuda), {.threads = 1});
     const mc::session s(p.view(), *on, mc::purpose::training);

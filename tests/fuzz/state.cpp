@@ -63,7 +63,7 @@ void check(const mc::state_file& file) {
   }
   mc::options o;
   static_cast<void>(mc::resume_flags(file.state(), o, "fuzz"));
-  for (const mc::flag_entry& e : mc::flags_of(o)) require(!e.flag->given() || e.flag->is_value());
+  for (const mc::named_flag& e : mc::flags_of(o)) require(!e.flag->given() || e.flag->is_value());
 }
 
 } // namespace

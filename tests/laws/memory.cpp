@@ -4,10 +4,10 @@
 #define BOOST_TEST_MODULE memory
 #include <boost/test/unit_test.hpp>
 
-#include <megacpp/cli/memory_check.hpp>
 #include <megacpp/comm/threads.hpp>
 #include <megacpp/comm/timed.hpp>
 #include <megacpp/inspect/describe.hpp>
+#include <megacpp/inspect/memory_need.hpp>
 #include <megacpp/inspect/timeline.hpp>
 #include <megacpp/observe/memory.hpp>
 #include <megacpp/preset/models.hpp>
@@ -624,7 +624,7 @@ BOOST_AUTO_TEST_CASE(what_evaluation_needs_is_known_before_it_starts) {
     const mesh ranks = mesh_of(p.numbers.ranks, 1);
     constexpr int threads = 2;
     const auto counting = make_device(typeid(cpu), {.threads = threads, .sizes_alone = true});
-    const memory_need need = need_of(p, command::eval, ranks, *counting);
+    const memory_need need = need_of(p, planned_work::evaluation, ranks, *counting);
     const kernel_room evaluates = room_of(p.parts, *counting, false),
                       trains = room_of(p.parts, *counting, true);
     BOOST_TEST((evaluates.scratch > 0 && evaluates.scratch < trains.scratch));
@@ -904,7 +904,7 @@ BOOST_AUTO_TEST_CASE(what_a_run_needs_is_known_before_it_starts) {
       const std::int64_t workspace = run.planned().kernels.workspace, holds = run.planned().total(),
                          batch = std::int64_t{s.batch.micro} * s.batch.sequence * 16;
       const auto counting = make_device(typeid(cpu), {.threads = 2, .sizes_alone = true});
-      const memory_need need = need_of(p, command::train, mesh::one_rank(), *counting);
+      const memory_need need = need_of(p, planned_work::training, mesh::one_rank(), *counting);
       BOOST_TEST(workspace > 0);
       BOOST_TEST(workspace == device.products().workspace_bytes());
       BOOST_TEST(need.all == need.largest);

@@ -60,7 +60,7 @@ template <class Model> void train(const Model& m, const layout& l, int dp, dtype
                              {"check-collectives", "true"},
                              {"ranks", std::to_string(ranks_of(ranks))}});
   options o = test::options_of(flags);
-  BOOST_TEST((detail::ranks_of_run(program.view(), o) == ranks));
+  BOOST_TEST((ranks_of_run(program.view(), static_cast<int>(o.machine.ranks())) == ranks));
   training_start start = prepare_start(program.view(), o);
   process_ranks alone;
   detail::compute(ranks, program.view(), command::train, o,
@@ -200,22 +200,20 @@ BOOST_AUTO_TEST_CASE(a_run_of_ranks_that_stops_and_goes_on_has_the_bits_of_one_t
 BOOST_AUTO_TEST_CASE(ranks_that_no_number_of_replicas_makes_are_refused) {
   const interpreted_program<qwen3_moe> p(
       mixture, {.ranks = {.tp = 2, .ep = 4, .etp = 1}, .batch = {2, sequence}}, "wide");
-  const auto asked = [&](const char* n, int processes = 1) {
-    return detail::ranks_of_run(p.view(), test::options_of({{"ranks", n}}), processes);
-  };
-  BOOST_TEST((asked("0") == mesh_of(p.view().numbers.ranks, 2))); // two replicas share the experts
-  BOOST_TEST((asked("8") == mesh_of(p.view().numbers.ranks, 4)));
-  const auto refused = test::refusal_of([&] { static_cast<void>(asked("6")); });
+  const auto asked = [&](int n, int processes = 1) { return ranks_of_run(p.view(), n, processes); };
+  BOOST_TEST((asked(0) == mesh_of(p.view().numbers.ranks, 2))); // two replicas share the experts
+  BOOST_TEST((asked(8) == mesh_of(p.view().numbers.ranks, 4)));
+  const auto refused = test::refusal_of([&] { static_cast<void>(asked(6)); });
   BOOST_REQUIRE(refused);
   BOOST_TEST((refused->code == exit_code::mismatch && refused->says("a multiple of 4")));
   // The number of processes is the one that a launcher has started.
-  BOOST_TEST((asked("0", 12) == mesh_of(p.view().numbers.ranks, 6)));
-  BOOST_TEST((asked("8", 8) == mesh_of(p.view().numbers.ranks, 4)));
+  BOOST_TEST((asked(0, 12) == mesh_of(p.view().numbers.ranks, 6)));
+  BOOST_TEST((asked(8, 8) == mesh_of(p.view().numbers.ranks, 4)));
   for (const auto& [n, says] :
-       {std::pair("0",
+       {std::pair(0,
                   "6 processes were started, but they must be a "
                   "multiple of 4, such as 4 or 8: wide is laid out over tp 2"),
-        std::pair("4", "--ranks is 4, but 6 processes were started")}) {
+        std::pair(4, "--ranks is 4, but 6 processes were started")}) {
     const auto other = test::refusal_of([&, asks = n] { static_cast<void>(asked(asks, 6)); });
     BOOST_REQUIRE(other);
     BOOST_TEST((other->code == exit_code::mismatch && other->says(says)));

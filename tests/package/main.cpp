@@ -4,7 +4,6 @@
 #include <megacpp/num/dtype.hpp>
 
 #include <fmt/format.h>
-#include <CLI/CLI.hpp>
 #include <Eigen/Core>
 #include <boost/hana.hpp>
 #include <nlohmann/json.hpp>

@@ -30,14 +30,14 @@ NO_MPI = ["-DMPI_CXX_COMPILER=MPI_CXX_COMPILER-NOTFOUND", WITHOUT + "MPI=ON"]
 # Arguments, and what is said: of a refusal after "megacpp lacks", else of the line about products and ranks.
 REFUSED = [
     ([WITHOUT + "fmt=ON"], "fmt; on Debian or Ubuntu: apt install libfmt-dev."),
-    ([WITHOUT + "fmt=ON", WITHOUT + "Eigen3=ON", WITHOUT + "Boost=ON", WITHOUT + "CLI11=ON",
+    ([WITHOUT + "fmt=ON", WITHOUT + "Eigen3=ON", WITHOUT + "Boost=ON",
       WITHOUT + "nlohmann_json=ON", "-DMEGACPP_PCRE2_INCLUDE=", "-DMEGACPP_PCRE2_LIBRARY=",
       "-DMEGACPP_utf8proc_INCLUDE=", "-DMEGACPP_utf8proc_LIBRARY="],
-     "fmt, Eigen3, Boost, CLI11, nlohmann_json, PCRE2 and utf8proc; on Debian or Ubuntu: apt install "
-     "libfmt-dev libeigen3-dev libboost-dev libcli11-dev nlohmann-json3-dev libpcre2-dev libutf8proc-dev."),
+     "fmt, Eigen3, Boost, nlohmann_json, PCRE2 and utf8proc; on Debian or Ubuntu: apt install "
+     "libfmt-dev libeigen3-dev libboost-dev nlohmann-json3-dev libpcre2-dev libutf8proc-dev."),
     (OLD + ["-Dfmt_DIR={work}/old/fmt"], "fmt 9 or later (found: 1.0), Eigen3"),
     (OLD + ["-DEigen3_DIR={work}/old/Eigen3"], "fmt, Eigen3 3.4 or later (found: 1.0), "),
-    (OLD + ["-Dnlohmann_json_DIR={work}/old/nlohmann_json"], "fmt, Eigen3, Boost, CLI11, nlohmann_json 3.11 or later (found: 1.0), "),
+    (OLD + ["-Dnlohmann_json_DIR={work}/old/nlohmann_json"], "fmt, Eigen3, Boost, nlohmann_json 3.11 or later (found: 1.0), "),
     (["-DMEGACPP_utf8proc_INCLUDE="], "the header utf8proc.h of utf8proc;"),
     (["-DMEGACPP_PCRE2_LIBRARY="], "the library pcre2-8 of PCRE2;"),
     (["-DMEGACPP_WITH_ONEDNN=ON"] + NO_ONEDNN, "oneDNN, since MEGACPP_WITH_ONEDNN is ON;"),

@@ -75,7 +75,7 @@ std::vector<std::string> words_of(const std::string& text) {
 /// A command line and what becomes of it.
 template <class Flags> struct line {
   Flags flags;
-  std::vector<mc::flag_entry> list;
+  std::vector<mc::named_flag> list;
   mc::refusals refused;
   mc::detail::parsed_line request;
   mc::idle_flags taken;
@@ -614,6 +614,47 @@ BOOST_AUTO_TEST_CASE(the_last_of_a_repeated_flag_counts) {
   BOOST_TEST(g.request.repeated.empty());
 }
 
+// Each flag takes as many arguments as it has values, and leaves flags and commands to be read.
+BOOST_AUTO_TEST_CASE(arguments_that_follow_a_flag) {
+  line<mc::options> l(
+      "train --data-path a -1 b --mock-data --min-lr -0 --exit-signal-handler false "
+      "--rampup-batch-size 4 4 8 --save --new --seed=3 --reset-position-ids --cp-comm-type p2p a2a",
+      mc::commands);
+  BOOST_TEST(l.sentences() == "");
+  BOOST_TEST(l.flags.data.data_path() == (std::vector<std::string>{"a", "-1", "b"}),
+             boost::test_tools::per_element());
+  BOOST_TEST((l.flags.data.mock_data() && l.flags.data.reset_position_ids()));
+  BOOST_TEST((!l.flags.training.exit_signal_handler() && l.flags.optimizer.min_lr() == 0));
+  BOOST_TEST(l.flags.training.rampup_batch_size() == "4 4 8");
+  BOOST_TEST((l.flags.training.save() == "--new" && l.flags.model.seed() == 3));
+  for (const auto& [text, says] :
+       {std::pair{"train --data-path a eval", "two commands, train and eval"},
+        {"train --mock-data generate", "two commands, train and generate"},
+        {"train --mock-data x", "--mock-data is \"x\""},
+        {"train --rampup-batch-size 4 4 8 9", "unknown argument \"9\""},
+        {"train --seed 3 4", "unknown argument \"4\""},
+        {"train --seed --lr=3", "--seed needs one value, but --lr=3 follows"},
+        {"train --seed --config", "--seed needs one value, but --config follows"},
+        {"train --seed", "--seed needs one value"},
+        {"train --seed=", "--seed= has no value"},
+        {"train --mock-data=", "give --mock-data, or --mock-data=false"},
+        {"train --config", "--config needs one value"},
+        {"train --config=a --config=b", "--config is given twice"},
+        {"train -- --lr 1", "--lr stands before the command"},
+        {"--lr 1 train", "--lr stands before the command"},
+        {"train --version", "unknown flag --version"},
+        {"train -", "unknown argument \"-\""},
+        {"train - --lr", "--lr needs one value"},
+        {"", "give a command: train, eval, generate, export or describe"}}) {
+    const std::string sentences = line<mc::options>(text, mc::commands).sentences();
+    BOOST_TEST(sentences.starts_with("2 "), text);
+    BOOST_TEST(sentences.find(says) != std::string::npos, text << ": " << sentences);
+  }
+  BOOST_TEST(line<mc::options>("train --foo --help", mc::commands).request.help);
+  BOOST_TEST(line<mc::options>("--help eval", mc::commands).request.what->which == command::eval);
+  BOOST_TEST(line<mc::options>("-V", mc::commands).request.version);
+}
+
 // A name says nothing of what an op of one's own computes.
 namespace {
 
@@ -682,7 +723,7 @@ BOOST_AUTO_TEST_CASE(all_that_is_refused_is_told_at_once) {
         "--train-iters is \"0\", but must be at least 1", "--num-layers is 3, but program was",
         "unknown flag --max-iters; it is --train-iters here",
         "there is no option \"num-layres\"; did you mean num-layers?",
-        "option \"lr\" must be a number", "\"dataloader-type\" cyclic is not taken; the data has"})
+        "option \"lr\" must be a number", "\"dataloader-type\" cyclic is not taken; all windows"})
     BOOST_TEST(says.find(part) != std::string::npos, part << " is not in " << says);
   BOOST_TEST(sorted(l.taken.without_effect) == "num-workers overlap-grad-reduce");
   BOOST_TEST(l.taken.note().starts_with("without effect here: --"));
@@ -732,7 +773,7 @@ BOOST_AUTO_TEST_CASE(names_of_megatron_for_flags_of_this_program) {
     BOOST_TEST(says(text).find(part) != std::string::npos, says(text));
   };
   BOOST_TEST(says("--distributed-timeout-minutes 10 --collective-timeout 600") == "");
-  has("--distributed-timeout-minutes 10 --collective-timeout 60", "60 and 600; give one of them");
+  has("--distributed-timeout-minutes 10 --collective-timeout 60", "as 60, too, and not as 600");
   has("--distributed-timeout-minutes 1.5", "must be a whole number");
   has("--distributed-timeout-minutes 99999999999", "--distributed-timeout-minutes is");
   has("--overlap-grad-reduce=false", "takes no value");

@@ -26,7 +26,7 @@ using mc::command;
 using mc::exit_code;
 
 namespace {
-void read_file(const std::string& path, const std::vector<mc::flag_entry>& list) {
+void read_file(const std::string& path, const std::vector<mc::named_flag>& list) {
   mc::refusals refused;
   std::vector<mc::given_foreign> foreign;
   mc::read_option_file(path, list, refused, foreign);
@@ -38,7 +38,7 @@ void read_file(const std::string& path, const std::vector<mc::flag_entry>& list)
 BOOST_AUTO_TEST_CASE(every_flag_is_explained_and_has_a_name_of_its_own) {
   mc::options o;
   std::set<std::string> names;
-  for (const mc::flag_entry& e : mc::flags_of(o)) {
+  for (const mc::named_flag& e : mc::flags_of(o)) {
     BOOST_TEST_CONTEXT(e.name) {
       BOOST_TEST(names.insert(e.name).second);
       BOOST_TEST(std::string_view(e.flag->help()).size() > 4);
@@ -105,7 +105,7 @@ BOOST_AUTO_TEST_CASE(the_names_are_megatrons) {
 
 BOOST_AUTO_TEST_CASE(defaults_pass_their_own_checks) {
   mc::options o;
-  for (const mc::flag_entry& e : mc::flags_of(o)) {
+  for (const mc::named_flag& e : mc::flags_of(o)) {
     const std::string text = e.flag->default_text();
     if (e.compiled || e.flag->is_text() || text != e.flag->text()) continue;
     BOOST_TEST_CONTEXT(e.name) { BOOST_CHECK_NO_THROW(e.flag->read(text, e.name)); }
@@ -191,8 +191,9 @@ BOOST_AUTO_TEST_CASE(distances_of_names) {
 
 namespace {
 std::vector<mc::foreign_flag> all_foreign() {
-  std::vector<mc::foreign_flag> all(mc::foreign_flags.begin(), mc::foreign_flags.end());
-  all.insert(all.end(), mc::megatron_flags.begin(), mc::megatron_flags.end());
+  std::vector<mc::foreign_flag> all;
+  for (const mc::foreign_row& row : mc::foreign_flags)
+    mc::each_between(row.names, ' ', [&](std::string_view name) { all.push_back({name, &row}); });
   return all;
 }
 } // namespace
@@ -204,37 +205,41 @@ BOOST_AUTO_TEST_CASE(flags_of_other_programs) {
   const std::string cmake = test::read_text(test::source_dir + "/cmake/megacpp_add_preset.cmake");
   const std::string script = test::read_text(test::source_dir + "/examples/build_preset.sh");
   std::set<std::string> names;
-  for (const mc::foreign_flag& f : all_foreign()) {
-    BOOST_TEST_CONTEXT(f.name) {
-      BOOST_TEST(names.insert(std::string(f.name)).second);
-      BOOST_TEST((!f.ours.empty() || !f.says.empty() || f.is_taken()));
-      BOOST_TEST((!f.is_honoured() || !f.ours.empty()));
-      BOOST_TEST((f.beside.empty() || mc::find_flag(list, f.beside) != nullptr));
-      const mc::flag_entry* const same = mc::find_flag(list, f.name);
+  for (const auto& [name_there, row] : all_foreign()) {
+    BOOST_TEST_CONTEXT(name_there) {
+      const std::string name(name_there), ours(row->ours), says = row->sentence();
+      BOOST_TEST(names.insert(name).second);
+      BOOST_TEST(!name.empty());
+      BOOST_TEST((!ours.empty() || !says.empty() || row->is_taken()));
+      BOOST_TEST((!row->is_honoured() || !ours.empty()));
+      BOOST_TEST((row->beside.empty() || mc::find_flag(list, row->beside) != nullptr));
+      const mc::named_flag* const same = mc::find_flag(list, name);
       BOOST_TEST((same == nullptr || !overlaps(same->flag->commands(), command::train)));
-      std::string underscored(f.name);
+      std::string underscored = name;
       std::replace(underscored.begin(), underscored.end(), '-', '_');
-      for (const std::string& name : {std::string(f.name), underscored}) {
-        const std::string advice = mc::advice_for(list, "--", name, command::train);
+      for (const std::string& spelled : {name, underscored}) {
+        const std::string advice = mc::advice_for(list, "--", spelled, command::train);
         BOOST_TEST(advice.find("did you mean") == std::string::npos, advice);
         BOOST_TEST(advice.find("--help") == std::string::npos, advice);
       }
-      if (!f.ours.empty()) BOOST_TEST(mc::find_flag(list, f.ours) != nullptr);
+      if (!ours.empty()) BOOST_TEST(mc::find_flag(list, ours) != nullptr);
       for (const char* unit : {"-ratio", "-fraction", "-samples", "-tokens", "-epochs"})
-        if (f.name.ends_with(unit) && !f.ours.ends_with(unit))
-          BOOST_TEST(f.ours.empty(), f.name << " is not --" << f.ours);
+        if (name.ends_with(unit) && !ours.ends_with(unit))
+          BOOST_TEST(ours.empty(), name << " is not --" << ours);
       // Every flag that a sentence names exists, and so does every argument of the build.
-      for (std::size_t at = 0; (at = f.says.find("--", at)) != f.says.npos; at += 2) {
-        const auto end = f.says.find_first_of(" ,;:", at);
-        BOOST_TEST(mc::find_flag(list, f.says.substr(at + 2, end - at - 2)) != nullptr, f.says);
+      for (std::size_t at = 0; (at = says.find("--", at)) != says.npos; at += 2) {
+        const auto end = says.find_first_of(" ,;:", at);
+        BOOST_TEST(mc::find_flag(list, says.substr(at + 2, end - at - 2)) != nullptr, says);
       }
-      if (const auto of = f.says.find(" of megacpp_add_preset"); of != f.says.npos) {
-        const auto begin = f.says.rfind(' ', of - 1) + 1;
-        BOOST_TEST(cmake.find(f.says.substr(begin, of - begin)) != std::string::npos, f.says);
-        const auto build = f.says.find(" of examples/build_preset.sh"),
-                   word = f.says.rfind(' ', build - 1) + 1;
-        const auto key = f.says.substr(word, f.says.find('=', word) + 1 - word);
-        if (key.ends_with('=')) BOOST_TEST(script.find(key) != std::string::npos, f.says);
+      if (const auto of = says.find(" of megacpp_add_preset"); of != says.npos) {
+        const std::string before = says.substr(0, of); // KEY, or KEY and a value
+        const auto end = before.find_last_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ") + 1;
+        const auto begin = before.find_last_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ_", end - 1) + 1;
+        BOOST_TEST(cmake.find(before.substr(begin, end - begin)) != std::string::npos, says);
+        const auto build = says.find(" of examples/build_preset.sh"),
+                   word = says.rfind(' ', build - 1) + 1;
+        const auto key = says.substr(word, says.find('=', word) + 1 - word);
+        if (key.ends_with('=')) BOOST_TEST(script.find(key) != std::string::npos, says);
       }
     }
   }
@@ -245,8 +250,8 @@ BOOST_AUTO_TEST_CASE(flags_of_other_programs) {
                                    {"per_device_train_batch_size", "--global-batch-size"},
                                    {"output_dir", "it is --save here"},
                                    // Another unit or meaning than the flag of this kind has here.
-                                   {"warmup_ratio", "not as a share"},
-                                   {"total_batch_size", "sequences of a step, not its tokens"},
+                                   {"warmup_ratio", "--lr-warmup-fraction as a share"},
+                                   {"total_batch_size", "counts sequences, not tokens"},
                                    {"max_length", "without those of the prompt"},
                                    {"num_workers", "it is spelled --num-workers"},
                                    {"decay_lr", "constant"},
@@ -257,7 +262,7 @@ BOOST_AUTO_TEST_CASE(flags_of_other_programs) {
                                    {"ckpt-step", "--load takes the folder of one step"},
                                    {"no-load-optim", "--finetune takes the weights"},
                                    {"report-to", "--metrics-jsonl writes"},
-                                   {"dataloader-type", "one order"},
+                                   {"dataloader-type", "in an order that --seed draws"},
                                    {"exit_interval", "--train-iters says where a run ends"},
                                    {"window-size", "numbers of the model"},
                                    {"fp16", "no program computes in fp16"},
@@ -289,10 +294,9 @@ BOOST_AUTO_TEST_CASE(advice_names_flags_of_the_command) {
     return mc::advice_for(list, "--", name, c);
   };
   BOOST_TEST(advice("batch-size", command::convert).ends_with("or the struct of megacpp_add_run"));
-  BOOST_TEST(advice("batch-size", command::train).find("; --global-batch-size") !=
-             std::string::npos);
-  BOOST_TEST(
-      advice("num-epochs", command::eval).starts_with("for train, a run is counted in steps"));
+  BOOST_TEST(advice("batch-size", command::train).starts_with("--global-batch-size"));
+  BOOST_TEST(advice("batch-size", command::convert).starts_with("for train, eval, --global-batch"));
+  BOOST_TEST(advice("num-epochs", command::eval).starts_with("for train, --train-iters gives"));
   BOOST_TEST(advice("torch-dtype", command::convert) == "it is --dtype here");
 }
 
@@ -301,7 +305,7 @@ BOOST_AUTO_TEST_CASE(the_help_names_every_flag_of_its_command_in_80_columns) {
   const auto list = mc::flags_of(o);
   for (const mc::command_text& c : mc::commands) {
     const std::string help = mc::command_help("gpt", "A model.", c, list);
-    for (const mc::flag_entry& e : list)
+    for (const mc::named_flag& e : list)
       BOOST_TEST((help.find("  --" + e.name + " ") != std::string::npos ||
                   help.find("  --" + e.name + "\n") != std::string::npos) ==
                      mc::overlaps(e.flag->commands(), c.which),
@@ -435,14 +439,15 @@ BOOST_AUTO_TEST_CASE(megatrons_flags_of_parallelism_are_known) {
   int accepted = 0, told = 0;
   for (std::string name; names >> name;) {
     const bool ours = mc::find_flag(list, name) != nullptr;
-    BOOST_TEST((ours || mc::find_foreign(name) != nullptr), "--" << name);
+    BOOST_TEST((ours || mc::find_foreign(name).row != nullptr), "--" << name);
     ++(ours ? accepted : told);
   }
   BOOST_TEST(accepted > 25);
   BOOST_TEST(told > 100);
-  BOOST_TEST(mc::find_foreign("moe-hybridep-num-blocks-permute")->says.find("all-to-all") !=
-             std::string::npos);
-  BOOST_TEST(mc::find_foreign("moe-no-such-thing")->name == "moe-*");
+  BOOST_TEST(mc::find_foreign("moe-hybridep-num-blocks-permute").name == "moe-hybridep-*");
+  BOOST_TEST(mc::find_foreign("moe-no-such-thing").name == "moe-*");
+  BOOST_TEST(mc::find_foreign("no-such-thing").row == nullptr);
+  BOOST_TEST(mc::find_foreign("local_rank").name == "local_rank");
 }
 
 // What another value of a compiled flag needs is an argument of the build that there is.
@@ -469,7 +474,7 @@ BOOST_AUTO_TEST_CASE(what_is_compiled_in_says_how_to_build_another) {
     return refused && refused->code == exit_code::mismatch ? refused->text : std::string();
   };
   mc::options o;
-  for (const mc::flag_entry& e : mc::flags_of(o)) {
+  for (const mc::named_flag& e : mc::flags_of(o)) {
     if (!e.compiled) continue;
     const std::string choices = e.flag->argument();
     for (const char* value : {"3", "true", "false", "full", "selective", "block", "global_aux_loss",
@@ -564,7 +569,7 @@ template <class Model> std::string compiled_values(const Model& m, const mc::lay
   mc::options o;
   mc::set_compiled(o, p);
   std::string text;
-  for (const mc::flag_entry& e : mc::flags_of(o))
+  for (const mc::named_flag& e : mc::flags_of(o))
     if (e.compiled) text += fmt::format("{}={} ", e.name, e.flag->text());
   return text;
 }
@@ -636,21 +641,58 @@ BOOST_AUTO_TEST_CASE(sentences_call_request_values_by_their_flags) {
   }
 }
 
-// A rule is of flags that the command has, and is not said twice.
+// A rule is of flags that the command has, and is not said twice; each flag of its condition exists
+// and could have the value that is asked for.
 BOOST_AUTO_TEST_CASE(rules_are_of_flags_that_there_are) {
   mc::options o;
   const auto list = mc::flags_of(o);
-  std::set<std::tuple<std::string_view, std::string_view, unsigned>> seen;
-  for (const mc::flag_rule& rule : mc::flag_rules)
-    for (const std::string_view name : rule.flags) {
-      if (name.empty()) continue;
-      const mc::flag_entry* const e = mc::find_flag(list, name);
+  std::set<std::tuple<std::string, std::string, unsigned>> seen;
+  for (const mc::flag_rule& rule : mc::flag_rules) {
+    const std::string fault = mc::detail::fault_of(rule);
+    mc::each_between(rule.flags, ' ', [&](std::string_view name) {
+      const mc::named_flag* const e = mc::find_flag(list, name);
       BOOST_REQUIRE_MESSAGE(e != nullptr, name);
-      BOOST_TEST(mc::overlaps(e->flag->commands(), rule.commands), name << " " << rule.why);
-      if (rule.why.empty()) continue;
-      const bool first = seen.insert({name, rule.why, static_cast<unsigned>(rule.commands)}).second;
-      BOOST_TEST(first, name << " " << rule.why << " is said twice");
-    }
+      BOOST_TEST(mc::overlaps(e->flag->commands(), rule.commands), name << " " << fault);
+      if ((rule.how & mc::detail::told) != 0) return;
+      const auto all = static_cast<unsigned>(rule.commands);
+      BOOST_TEST(seen.insert({std::string(name), fault, all}).second,
+                 name << " " << fault << " is said twice");
+    });
+    mc::each_between(rule.when, ' ', [&](std::string_view term) {
+      mc::each_between(term, '|', [&](std::string_view one) {
+        const mc::detail::flag_term t(one);
+        if (t.name == "data") {
+          bool known = false;
+          for (const auto k : {mc::data_kind::text, mc::data_kind::u16, mc::data_kind::i32,
+                               mc::data_kind::indexed, mc::data_kind::chat, mc::data_kind::random})
+            known = known || t.value == mc::name_of(k);
+          BOOST_TEST(known, one);
+          return;
+        }
+        const mc::named_flag* const e = mc::find_flag(list, t.name);
+        BOOST_REQUIRE_MESSAGE(e != nullptr, one);
+        if (t.has_value) BOOST_CHECK_NO_THROW(e->flag->read(t.value, one));
+        if (t.has_value) BOOST_TEST(e->flag->text() == t.value);
+      });
+    });
+  }
+}
+
+// A condition is terms that all hold, each of alternatives.
+BOOST_AUTO_TEST_CASE(conditions_of_rules) {
+  mc::options o;
+  const auto list = mc::flags_of(o);
+  const auto holds = [&](std::string_view when) { return mc::detail::holds(when, o, list); };
+  BOOST_TEST((!holds("save") && holds("!save") && !holds("keep-best") && holds("!keep-best")));
+  BOOST_TEST((holds("lr-decay-style=linear") && !holds("!lr-decay-style=linear")));
+  o.training.save.read("x", "save");
+  o.training.keep_best.read("false", "keep-best");
+  o.training.eval_iters.ask("0", "eval-iters");
+  BOOST_TEST((holds("save") && !holds("keep-best") && holds("eval-iters=0")));
+  BOOST_TEST((holds("asked:eval-iters") && !holds("asked:save") && holds("!asked:save")));
+  BOOST_TEST((holds("save|keep-best") && holds("keep-best|save") && !holds("save keep-best")));
+  BOOST_TEST((holds("save !keep-best|load") && !holds("load|keep-best save")));
+  BOOST_TEST((holds("data=text") && !holds("data=indexed|data=chat")));
 }
 
 // Where two flags contradict each other, and where one changes nothing, the command line is refused;

@@ -392,7 +392,7 @@ BOOST_AUTO_TEST_CASE(the_state_of_another_model_is_refused) {
 BOOST_AUTO_TEST_CASE(every_training_flag_says_what_a_resumed_run_makes_of_it) {
   options o;
   std::size_t counts[5] = {};
-  for (const flag_entry& e : flags_of(o)) {
+  for (const named_flag& e : flags_of(o)) {
     if (!overlaps(e.flag->commands(), command::train) && !e.compiled) continue;
     BOOST_TEST(static_cast<int>(e.flag->resuming()) != static_cast<int>(on_resume::undecided),
                "--" << e.name << " has no class");

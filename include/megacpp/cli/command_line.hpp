@@ -2,11 +2,12 @@
 // Nothing here depends on the run; what does comes as functions.
 #pragma once
 
-#include <megacpp/cli/guarded.hpp>
 #include <megacpp/cli/parse.hpp>
 #include <megacpp/comm/process_ranks.hpp>
+#include <megacpp/observe/guarded.hpp>
 #include <megacpp/observe/text.hpp>
 #include <megacpp/options/compiled_values.hpp>
+#include <megacpp/options/flags_of_values.hpp>
 #include <megacpp/options/rules.hpp>
 #include <megacpp/run/program_source.hpp>
 
@@ -34,7 +35,7 @@ inline void run_command(const program_source& source, std::string_view program, 
   const program_view p = source.view();
   options o;
   set_compiled(o, p);
-  const std::vector<flag_entry> list = flags_of(o);
+  const std::vector<named_flag> list = flags_of(o);
   refusals refused;
   parsed_line r = parse(argc, argv, list, commands, refused);
   if ((r.version || r.help) && !processes.first()) // which is asked for a command
@@ -67,16 +68,16 @@ inline void run_command(const program_source& source, std::string_view program, 
 /// The body of the main of every run's program: runs a command and returns its exit code.
 inline int run_program(const program_source& source, int argc, char** argv,
                        command_function carry_out) {
-  return run_guarded(argc, argv, &process_ranks::who,
-                     [&](std::string_view program, const auto& attempt) {
-                       std::optional<process_ranks> processes;
-                       const int ended = attempt([&] {
-                         processes.emplace();
-                         detail::run_command(source, program, argc, argv, carry_out, *processes);
-                       });
-                       const int end = processes ? attempt([&] { processes->end(ended); }) : 0;
-                       return ended == 0 ? end : ended;
-                     });
+  return guarded_main(argc, argv, &process_ranks::who, &spelled_flags,
+                      [&](std::string_view program, const auto& attempt) {
+                        std::optional<process_ranks> processes;
+                        const int ended = attempt([&] {
+                          processes.emplace();
+                          detail::run_command(source, program, argc, argv, carry_out, *processes);
+                        });
+                        const int end = processes ? attempt([&] { processes->end(ended); }) : 0;
+                        return ended == 0 ? end : ended;
+                      });
 }
 
 } // namespace mc

@@ -1,21 +1,23 @@
-// What the commands of a program do once its flags are read.
+// The commands of a program, once its flags are read.
 #pragma once
 
-#include <megacpp/cli/memory_check.hpp>
 #include <megacpp/comm/agreement.hpp>
 #include <megacpp/comm/checking.hpp>
-#include <megacpp/comm/launch.hpp>
 #include <megacpp/comm/process_ranks.hpp>
 #include <megacpp/comm/threads.hpp>
+#include <megacpp/exec/device_options.hpp>
+#include <megacpp/exec/memory_room.hpp>
 #include <megacpp/generate/generate.hpp>
 #include <megacpp/generate/training_samples.hpp>
 #include <megacpp/inspect/describe.hpp>
-#include <megacpp/inspect/pictures.hpp>
+#include <megacpp/inspect/memory_need.hpp>
+#include <megacpp/inspect/picture_files.hpp>
 #include <megacpp/io/checksum.hpp>
 #include <megacpp/io/mapped_file.hpp>
 #include <megacpp/options/requests.hpp>
 #include <megacpp/options/rules.hpp>
 #include <megacpp/run/program_source.hpp>
+#include <megacpp/run/ranks_of_run.hpp>
 #include <megacpp/run/stage.hpp>
 #include <megacpp/states/state_list.hpp>
 #include <megacpp/threads/machine.hpp>
@@ -37,65 +39,44 @@ namespace mc {
 
 namespace detail {
 
-/// As many ranks as there are `processes` where a launcher has started several, or as are asked
-/// for, or as there are otherwise. Throws mc::error(exit_code::mismatch) for others than are asked
-/// for.
-inline int number_of_ranks(const options& o, int processes, int otherwise) {
-  const auto asked = static_cast<int>(o.machine.ranks());
-  if (processes > 1 && asked > 0 && asked != processes)
-    throw error(exit_code::mismatch,
-                fmt::format("--ranks is {}, but {} processes were started: give both the same "
-                            "number, or leave --ranks out",
-                            asked, processes));
-  return processes > 1 ? processes : asked > 0 ? asked : otherwise;
+inline int ranks_asked(const options& o) { return static_cast<int>(o.machine.ranks()); }
+/// Returns the number of the device that a user has chosen; -1: none.
+inline int number_of_device(const options& o) {
+  return o.machine.device.given() ? static_cast<int>(o.machine.device()) : -1;
 }
 
-/// A process that was started as one of several, and is connected with none, would do all of their
-/// work alone, and so would each of the others. A script of Slurm has tasks that it did not start:
-/// --ranks says that this process is the only one. Throws mc::error(exit_code::mismatch).
-inline void require_connected(const options& o, bool several) {
-  const promised_world world = unconnected_world();
-  const bool of_slurm = std::string_view(world.variable).starts_with("SLURM_");
-  if (several || world.size == 1 || (of_slurm && o.machine.ranks.given())) return;
-  throw error(exit_code::mismatch,
-              fmt::format("{} is {}, but no launcher has connected this process with others, so "
-                          "each would do the whole work alone: start ranks as processes by mpirun "
-                          "-n {} or srun -n {} --mpi=pmix, or as threads of one process by --ranks "
-                          "{}{}",
-                          world.variable, world.size, world.size, world.size, world.size,
-                          of_slurm ? "" : fmt::format(", with {} unset", world.variable)));
+/// Checks the memory for a command, in the first process. Ranks of other machines do not count.
+/// Throws mc::error(exit_code::memory).
+inline void require_memory_of(const program_view& p, command what, const options& o,
+                              const mesh& ranks, const process_ranks& processes, int threads,
+                              device_maker& make_device) {
+  if (o.machine.no_memory_check() || !processes.first()) return;
+  const int n = ranks_of(ranks);
+  const auto on = make_device(p.device_type(),
+                              {.threads = threads,
+                               .deterministic_attention = !o.machine.no_deterministic_attention(),
+                               .number = number_of_device(o),
+                               .place = processes.place(),
+                               .sizes_alone = true});
+  const planned_work work = what == command::train  ? planned_work::training
+                            : what == command::eval ? planned_work::evaluation
+                                                    : planned_work::generation;
+  const memory_need need = need_of(p, work, ranks, *on);
+  const int here = processes.several() ? processes.here() : n, mine = processes.several() ? 1 : n;
+  if (on->host_sees())
+    return require_memory(need, n, here, mine, room_on_machine(), room_in_process());
+  const std::optional<memory_room> room = on->room();
+  const int on_device =
+      processes.several() && room ? (here + room->spread_over - 1) / room->spread_over : here;
+  require_memory(need, n, on_device, mine, room, std::nullopt);
 }
 
-/// Their mesh: there are at least as many as the program is laid out over. Throws
-/// mc::error(exit_code::mismatch) where no number of replicas makes them that many.
-inline mesh ranks_of_run(const program_view& p, const options& o, int processes = 1) {
-  const layout& l = p.numbers.ranks;
-  const int replica = l.tp * l.pp * l.cp, least = ranks_of(smallest_mesh(l)),
-            n = number_of_ranks(o, processes, least);
-  if (n % least == 0) return mesh_of(l, n / replica);
-  const std::string ranks = processes > 1 ? fmt::format("{} processes were started, but they", n)
-                                          : fmt::format("--ranks is {}, but", n);
-  std::string over;
-  const auto add = [&](const char* name, int size) {
-    if (size > 1) over += fmt::format("{}{} {}", over.empty() ? "" : " x ", name, size);
-  };
-  add("tp", l.tp), add("pp", l.pp), add("cp", l.cp);
-  if (replica < least)
-    over += fmt::format("{}ep {} etp {} of experts", over.empty() ? "" : ", ", l.ep, l.expert_tp());
-  const int below = n / least * least;
-  throw error(
-      exit_code::mismatch,
-      fmt::format("{} must be a multiple of {}, such as {}{}: {} is laid out over {}", ranks, least,
-                  below > 0 ? fmt::format("{} or ", below) : "", below + least, p.name, over));
-}
-
-/// Throws mc::error(exit_code::mismatch) for a program that a command cannot run: one of several
-/// ranks that is to write texts while it trains, or one that is to generate and cannot. Who trains
-/// the last is told so, and refused a --sample-interval. Returns the ranks that it runs on.
-/// `tells`: of what is no fault.
+/// Returns the ranks that a program runs on. Throws mc::error(exit_code::mismatch) for a program
+/// that a command cannot run: one of several ranks that is to write texts while it trains, or one
+/// that is to generate and cannot. Training such a program prints a note, if it `tells`.
 inline mesh check_runnable(const program_view& p, command c, const options& o, int processes = 1,
                            bool tells = true) {
-  const mesh ranks = ranks_of_run(p, o, processes);
+  const mesh ranks = ranks_of_run(p, ranks_asked(o), processes);
   if (ranks_of(ranks) > 1 && o.training.sample_interval.given())
     throw error(exit_code::mismatch,
                 "--sample-interval writes texts on one rank alone; leave it "
@@ -114,80 +95,31 @@ inline product_type product_type_of(std::string_view name) {
                           : product_type::widened;
 }
 
-/// What a prompt is continued with must not depend on the batch, nor on how it was computed.
+/// The text that continues a prompt must not depend on the batch, nor on how it was computed.
 inline product_rows rows_of(command what) {
   return what == command::generate ? product_rows::apart : product_rows::together;
 }
 
-inline void describe_states(options& o) {
-  for (const flag_entry& e : flags_of(o))
-    for (const std::string_view of_program :
-         {"ranks", "threads", "product-type", "pictures", "graphs", "roofline"})
-      if (e.flag->given() && e.name == of_program)
-        throw error(exit_code::usage,
-                    fmt::format("--{} is of the program, and describe --load lists states alone; "
-                                "leave one of them out",
-                                of_program));
+inline void describe_states(const options& o) {
   const state_list list = list_states(o.model.load());
   if (o.report.json()) return print(states_json(list));
   for (const std::string& line : states_lines(list)) print_line(in_flags(line));
 }
 
-/// Draws the ranks of a run, and the schedule of the program's stages for twice as many
-/// micro-batches. Throws mc::error.
-inline void draw_pictures(const program_view& p, const options& o, const std::string& folder) {
-  mesh ranks = ranks_of_run(p, o);
-  if (p.model.extents.experts == 0) // no mesh of theirs
-    for (const axis a : {axis::ep, axis::etp}) ranks.size[static_cast<unsigned>(a)] = 1;
-  std::vector<std::pair<std::string, std::string>> files{
-      {folder + "/mesh.svg", mesh_picture(ranks)}};
-  if (const layout& l = p.numbers.ranks; l.pp > 1) {
-    const int most = p.numbers.batch.micro_batches,
-              micros = nearest_micros(p, most > 0 ? std::min(most, 2 * l.pp) : 2 * l.pp);
-    files.emplace_back(folder + "/schedule.svg",
-                       schedule_picture(timed(schedule_of(l), l, micros),
-                                        fmt::format("{}: {}, {} stages, {} micro-batches", p.name,
-                                                    name_of_schedule(l), l.pp, micros)));
-  }
-  std::error_code problem;
-  std::filesystem::create_directories(folder, problem);
-  if (problem)
-    throw error(exit_code::output, fmt::format("cannot create {}: {}; choose another folder",
-                                               folder, problem.message()));
-  for (const auto& [path, svg] : files) check_own_kind(path, "<svg ", "picture");
-  for (const auto& [path, svg] : files) {
-    write_text_file(path, svg);
-    print_line(path);
-  }
-}
-
-/// What ranks that are processes must have in common beside data and models: the file that they
-/// are run from, and flags; those that name files and folders may name copies of them.
+/// Throws mc::error where ranks that are processes differ in the file that they are run from, or in
+/// flags. Flags that name files and folders may name copies of them.
 inline void require_same_program(agreement& all, options& o, command what) {
   if (!all.apart()) return;
   const mapped_file program("/proc/self/exe", exit_code::internal);
   all.require_same(xxh64::of({program.data(), program.size()}), "another program",
                    "start all of them from copies of one file");
-  constexpr std::string_view places[] = {"data-path",
-                                         "train-data-path",
-                                         "valid-data-path",
-                                         "test-data-path",
-                                         "data-args-path",
-                                         "per-split-data-args-path",
-                                         "data-cache-path",
-                                         "tokenizer-model",
-                                         "vocab-file",
-                                         "merge-file",
-                                         "load",
-                                         "save",
-                                         "product-table",
-                                         "prompts-file",
-                                         "loss-curve",
-                                         "metrics-jsonl",
-                                         "trace"};
+  constexpr std::string_view places =
+      " data-path train-data-path valid-data-path test-data-path data-args-path "
+      "per-split-data-args-path data-cache-path tokenizer-model vocab-file merge-file load save "
+      "product-table prompts-file loss-curve metrics-jsonl trace ";
   std::string flags = std::to_string(static_cast<int>(what));
-  for (const flag_entry& e : flags_of(o)) {
-    const bool place = std::ranges::find(places, e.name) != std::end(places);
+  for (const named_flag& e : flags_of(o)) {
+    const bool place = places.find(fmt::format(" {} ", e.name)) != std::string_view::npos;
     flags += fmt::format("\n{} {} {}", e.name, e.flag->given(), place ? "" : e.flag->text());
   }
   all.require_same(xxh64::of(std::as_bytes(std::span(flags))), "other flags",
@@ -198,8 +130,8 @@ inline void require_same_program(agreement& all, options& o, command what) {
                    "give all of them copies of one");
 }
 
-/// f(hosts) on every rank of a mesh: on this process's, where there are several, or on
-/// threads, or on the only one.
+/// Carries out f(hosts) on every rank of a mesh: the ranks are this process and others, or threads,
+/// or the only one.
 template <class F>
 void on_ranks(const mesh& m, command what, options& o, process_ranks& processes, F f) {
   const std::chrono::seconds patience(o.machine.collective_timeout());
@@ -211,9 +143,9 @@ void on_ranks(const mesh& m, command what, options& o, process_ranks& processes,
       checked_if(checks, hosts, f);
     } catch (const error& e) {
       if (hosts.rank() == 0) throw;
-      // What all are refused, the first one tells, and ends the others.
+      // The first rank tells what all ranks are refused, and ends the others.
       std::this_thread::sleep_for(std::chrono::milliseconds(500));
-      if (processes.several()) throw; // which rank it is stands before what a process says
+      if (processes.several()) throw; // messages of a process begin with its rank
       throw error(e.code(), fmt::format("rank {}: {}", hosts.rank(), e.what()));
     }
   };
@@ -221,7 +153,7 @@ void on_ranks(const mesh& m, command what, options& o, process_ranks& processes,
   thread_ranks(m, patience).run(told);
 }
 
-/// Threads of each rank: those of one machine share its threads.
+/// Returns how many threads each rank has: ranks of one machine share its threads.
 inline int threads_of_rank(const options& o, const mesh& m, const process_ranks& processes) {
   const auto asked = static_cast<int>(o.machine.threads());
   return processes.several() ? processes.threads(asked)
@@ -300,10 +232,10 @@ inline void compute(const mesh& m, const program_view& p, command what, options&
   });
 }
 
-/// Says what the program is; on one rank, whatever it is laid out over.
+/// Prints a description of the program; on one rank, whatever it is laid out over.
 inline void describe(const program_source& source, const program_view& p, const options& o,
                      device_maker& make_device) {
-  const mesh ranks = o.machine.ranks() > 0 ? ranks_of_run(p, o) : mesh();
+  const mesh ranks = o.machine.ranks() > 0 ? ranks_of_run(p, ranks_asked(o)) : mesh();
   if (o.report.graphs()) return print(graphs_text(p, source.model(), ranks));
   if (o.report.roofline.given() && p.numbers.precision.weight == dtype::f64)
     throw error(
@@ -322,8 +254,8 @@ inline void describe(const program_source& source, const program_view& p, const 
                         : describe_text(p, *device, ranks));
 }
 
-/// The names of flags that change nothing and are told. Throws mc::error(exit_code::usage) for
-/// those that are refused.
+/// Returns the names of flags that change nothing and are told. Throws mc::error(exit_code::usage)
+/// for flags that are refused.
 inline std::vector<std::string> idle_flags_of(command what, options& o) {
   refusals refused;
   std::vector<std::string> told = apply_rules(what, o, refused);
@@ -333,9 +265,9 @@ inline std::vector<std::string> idle_flags_of(command what, options& o) {
 
 } // namespace detail
 
-/// Carries out a command with flags that agree with the program p of the source, as the first of
-/// `processes`, or as another one that was called with the word `called`, on devices that
-/// `make_device` makes. Throws mc::error.
+/// Carries out a command with flags that agree with the program p of the source, on devices that
+/// `make_device` makes. The first of `processes` has called the others with `called`. Throws
+/// mc::error.
 inline void carry_out(const program_source& source, const program_view& p, command what, options& o,
                       process_ranks& processes, const std::string& called,
                       device_maker& make_device) {
@@ -345,22 +277,24 @@ inline void carry_out(const program_source& source, const program_view& p, comma
                 "of them one command");
   if (what == command::describe) {
     processes.dismiss();
-    if (o.model.load.given()) return detail::describe_states(o);
     detail::idle_flags_of(what, o);
-    if (o.report.pictures.given()) return detail::draw_pictures(p, o, o.report.pictures());
+    if (o.model.load.given()) return detail::describe_states(o);
+    if (o.report.pictures.given())
+      return draw_pictures(p, ranks_of_run(p, detail::ranks_asked(o)), o.report.pictures());
     return detail::describe(source, p, o, make_device);
   }
-  detail::require_connected(o, processes.several());
+  require_connected(o.machine.ranks.given(), processes.several());
   if (what == command::convert) {
-    const int n = detail::number_of_ranks(o, processes.size(), 1); // files have no layout
+    // Files have no layout.
+    const int n = number_of_ranks(detail::ranks_asked(o), processes.size(), 1);
     const export_request request = export_request_of(o);
     if (processes.first()) processes.call("");
     return detail::on_ranks(mesh_of({}, n), what, o, processes,
                             [&](communicator& hosts) { run_export(p, request, hosts); });
   }
   const mesh ranks = detail::check_runnable(p, what, o, processes.size(), processes.first());
-  require_memory(p, what, o, ranks, processes, detail::threads_of_rank(o, ranks, processes),
-                 make_device);
+  detail::require_memory_of(p, what, o, ranks, processes,
+                            detail::threads_of_rank(o, ranks, processes), make_device);
   if (const std::string_view slow = why_slow(); processes.first() && !slow.empty())
     print_note(slow);
   training_start start = what != command::train ? training_start{}

@@ -1,207 +1,372 @@
-// What the flags of other programs are called here: nanoGPT, transformers' TrainingArguments and
-// generate, torchtitan, PyTorch Lightning, and Megatron-LM (cli/megatron_flags.hpp). Who types one
-// of them is told what it is, rather than which name is spelled alike.
+// The flags of other programs, and what each of them is here: Megatron-LM, nanoGPT, transformers'
+// TrainingArguments and generate, torchtitan, and PyTorch Lightning. A command line of Megatron-LM
+// can be reused: a flag that changes no result there, or changes results as it does here, is taken.
+// All other names are refused with a sentence. Flags that have the same name here stand in
+// options/.
 #pragma once
 
-#include <megacpp/cli/megatron_flags.hpp>
-#include <megacpp/options/flag.hpp>
+#include <megacpp/cli/foreign_flag.hpp>
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <string>
 #include <string_view>
 
 namespace mc {
 
-inline constexpr auto foreign_flags = std::to_array<foreign_flag>({
-    // Steps and batches
-    {"max-iters", "train-iters", ""},
-    {"max-steps", "train-iters", ""},
-    {"steps", "train-iters", ""},
-    {"num-steps", "train-iters", ""},
-    {"iters", "train-iters", ""},
-    {"iterations", "train-iters", ""},
-    {"training.steps", "train-iters", ""},
-    {"train-steps", "train-iters", ""},
-    {"num-train-epochs", "", detail::epochs_counted},
-    {"num-epochs", "", detail::epochs_counted},
-    {"max-epochs", "", detail::epochs_counted},
-    {"batch-size", "", detail::micro_batch_compiled},
-    {"per-device-train-batch-size", "", detail::micro_batch_compiled},
-    {"per-device-eval-batch-size", "", detail::micro_batch_compiled},
-    {"train-batch-size", "", detail::micro_batch_compiled},
-    {"micro-batch", "", detail::micro_batch_compiled},
-    {"local-batch-size", "", detail::micro_batch_compiled},
-    {"training.local-batch-size", "", detail::micro_batch_compiled},
-    {"training.batch-size", "", detail::micro_batch_compiled},
-    {"training.global-batch-size", "global-batch-size", ""},
-    {"total-batch-size", "", detail::batch_in_sequences},
-    {"gradient-accumulation-steps", "", detail::accumulates},
-    {"accumulate-grad-batches", "", detail::accumulates},
-    {"grad-accum-steps", "", detail::accumulates},
-    // Learning rate and optimizer
-    {"learning-rate", "lr", ""},
-    {"max-lr", "lr", ""},
-    {"optimizer.lr", "lr", ""},
-    {"min-learning-rate", "min-lr", ""},
-    {"warmup-steps", "lr-warmup-iters", ""},
-    {"warmup-iters", "lr-warmup-iters", ""},
-    {"num-warmup-steps", "lr-warmup-iters", ""},
-    {"lr-scheduler.warmup-steps", "lr-warmup-iters", ""},
-    {"warmup-ratio", "", detail::warmup_in_steps},
-    {"decay-lr", "", detail::decays_by_style},
-    {"lr-scheduler-type", "lr-decay-style", ""},
-    {"lr-scheduler", "lr-decay-style", ""},
-    {"scheduler", "lr-decay-style", ""},
-    {"max-grad-norm", "clip-grad", ""},
-    {"grad-clip", "clip-grad", ""},
-    {"gradient-clip-val", "clip-grad", ""},
-    {"training.max-norm", "clip-grad", ""},
-    {"max-norm", "clip-grad", ""},
-    {"beta1", "adam-beta1", ""},
-    {"beta2", "adam-beta2", ""},
-    {"adam-epsilon", "adam-eps", ""},
-    {"eps", "adam-eps", ""},
-    {"optimizer.eps", "adam-eps", ""},
-    {"wd", "weight-decay", ""},
-    {"optimizer.weight-decay", "weight-decay", ""},
-    {"optim", "", detail::always_adamw},
-    {"optimizer.name", "", detail::always_adamw},
-    // Saving, data, evaluation, output
-    {"output-dir", "save", ""},
-    {"out-dir", "save", ""},
-    {"out", "save", ""},
-    {"output", "save", ""},
-    {"dump-folder", "save", ""},
-    {"checkpoint.folder", "save", ""},
-    {"save-dir", "save", ""},
-    {"save-steps", "save-interval", ""},
-    {"save-every", "save-interval", ""},
-    {"checkpoint.interval", "save-interval", ""},
-    {"save-total-limit", "keep-latest-k", ""},
-    {"checkpoint.keep-latest-k", "keep-latest-k", ""},
-    {"resume", "", detail::resumes_by_load},
-    {"resume-from-checkpoint", "", detail::resumes_by_load},
-    {"init-from", "", detail::resumes_by_load},
-    {"always-save-checkpoint", "", detail::resumes_by_load},
-    {"checkpoint", "load", ""},
-    {"model", "load", ""},
-    {"model-name-or-path", "load", ""},
-    {"model-path", "load", ""},
-    {"dataset", "", detail::data_in_a_file},
-    {"data", "data-path", ""},
-    {"data-dir", "", detail::data_in_a_file},
-    {"train-file", "data-path", ""},
-    {"dataset-name", "", detail::data_in_a_file},
-    {"input", "data-path", ""},
-    {"tokenizer-name", "tokenizer-model", ""},
-    {"eval-steps", "eval-interval", ""},
-    {"eval-batches", "eval-iters", ""},
-    {"logging-steps", "log-interval", ""},
-    {"log-every", "log-interval", ""},
-    {"log-freq", "log-interval", ""},
-    {"metrics.log-freq", "log-interval", ""},
-    {"random-seed", "seed", ""},
-    {"training.seed", "seed", ""},
-    {"eval-only", "", detail::eval_is_a_command},
-    {"report-to", "", detail::metrics_as_lines},
-    {"nthreads", "threads", ""},
-    {"num-threads", "threads", ""},
-    // Generation
-    {"max-length", "", detail::prompt_not_counted},
-    {"max-tokens", "max-new-tokens", ""},
-    {"out-seq-length", "max-new-tokens", ""},
-    {"start", "prompt", ""},
-    {"temp", "temperature", ""},
-    {"topk", "top-k", ""},
-    {"topp", "top-p", ""},
-    {"top-k-sampling", "top-k", ""},
-    {"top-p-sampling", "top-p", ""},
-    {"do-sample", "", detail::sampled_by_default},
-    {"num-return-sequences", "num-samples", ""},
-    {"eos-token-id", "stop-tokens", ""},
-    {"stop-strings", "stop", ""},
-    {"torch-dtype", "dtype", detail::precision_compiled},
-    // Compiled in
-    {"block-size", "", detail::sequence_compiled},
-    {"sequence-length", "", detail::sequence_compiled},
-    {"seq-len", "", detail::sequence_compiled},
-    {"max-seq-length", "", detail::sequence_compiled},
-    {"training.seq-len", "", detail::sequence_compiled},
-    {"sequence", "", detail::sequence_compiled},
-    {"tp", "", detail::tp_compiled},
-    {"tp-size", "", detail::tp_compiled},
-    {"tensor-parallel-size", "", detail::tp_compiled},
-    {"tensor-parallel-degree", "", detail::tp_compiled},
-    {"parallelism.tensor-parallel-degree", "", detail::tp_compiled},
-    {"pp", "", detail::pp_compiled},
-    {"pp-size", "", detail::pp_compiled},
-    {"pipeline-parallel-size", "", detail::pp_compiled},
-    {"pipeline-parallel-degree", "", detail::pp_compiled},
-    {"parallelism.pipeline-parallel-degree", "", detail::pp_compiled},
-    {"cp", "", detail::cp_compiled},
-    {"context-parallel-degree", "", detail::cp_compiled},
-    {"parallelism.context-parallel-degree", "", detail::cp_compiled},
-    {"ep", "", detail::ep_compiled},
-    {"expert-parallel-size", "", detail::ep_compiled},
-    {"expert-parallel-degree", "", detail::ep_compiled},
-    {"parallelism.expert-parallel-degree", "", detail::ep_compiled},
-    {"etp", "", detail::etp_compiled},
-    {"expert-tensor-parallel-degree", "", detail::etp_compiled},
-    {"parallelism.expert-tensor-parallel-degree", "", detail::etp_compiled},
-    {"dp", "", detail::dp_rest},
-    {"data-parallel-size", "", detail::dp_rest},
-    {"data-parallel-shard-degree", "", detail::dp_rest},
-    {"parallelism.data-parallel-shard-degree", "", detail::dp_rest},
-    {"parallelism.data-parallel-replicate-degree", "", detail::dp_rest},
-    {"sp", "", detail::sp_compiled},
-    {"precision", "", detail::precision_compiled},
-    {"dtype", "", detail::precision_compiled},
-    {"mixed-precision", "", detail::precision_compiled},
-    {"fp32", "", detail::precision_compiled},
-    {"recompute", "", detail::recompute_compiled},
-    {"gradient-checkpointing", "", detail::recompute_compiled},
-    {"activation-checkpoint.mode", "", detail::recompute_compiled},
-    {"no-cuda", "", detail::device_compiled},
-    {"use-cpu", "", detail::device_compiled},
-    {"n-layer", "", detail::model_compiled},
-    {"n-head", "", detail::model_compiled},
-    {"n-embd", "", detail::model_compiled},
-    {"n-layers", "", detail::model_compiled},
-    {"n-heads", "", detail::model_compiled},
-    {"dim", "", detail::model_compiled},
-    {"d-model", "", detail::model_compiled},
-    {"layers", "", detail::model_compiled},
-    {"heads", "", detail::model_compiled},
-    {"dropout", "", detail::model_compiled},
-    {"bias", "", detail::model_compiled},
-    {"config-name", "", detail::model_compiled},
-});
+namespace detail {
+inline constexpr std::string_view
+    one_way = "there is one way to do this here, which no flag changes: leave it out",
+    in_fp32 =
+        "gradients, weights that are updated, and their moments are fp32 or wider, so that "
+        "no loss is scaled: leave it out",
+    of_model =
+        "a build decides the numbers of the model: MODEL or HF_CONFIG of megacpp_add_preset, "
+        "the config.json of examples/build_preset.sh, or the struct of megacpp_add_run",
+    always_adamw =
+        "the optimizer is AdamW, with the flags --adam-beta1, --adam-beta2, --adam-eps "
+        "and --weight-decay",
+    one_decay = "--weight-decay is the same at each step",
+    one_order = "all windows of the data are read once, in an order that --seed draws, then again",
+    pairs_of_files = "data sets are pairs of files, .bin and .idx";
+} // namespace detail
 
-/// A name with - for _.
+/// The flags that a program of a run knows.
+inline constexpr auto foreign_flags = [] {
+  using namespace detail;
+  constexpr int one = 1, several = several_values;
+  return std::to_array<foreign_row>({
+      // Taken, since nothing here depends on it: kernels that a step computes by
+      idle(no_value,
+           "use-flash-attn no-masked-softmax-fusion no-scaled-masked-softmax-fusion "
+           "no-bias-swiglu-fusion no-bias-dropout-fusion no-rope-fusion no-persist-layer-norm "
+           "memory-efficient-layer-norm no-gradient-accumulation-fusion cross-entropy-loss-fusion "
+           "fused-residual-rmsnorm fused-single-qkv-rope use-transformer-engine-op-fuser "
+           "disable-jit-fuser use-mcore-models attention-softmax-in-fp32 "
+           "no-query-key-layer-scaling disable-bf16-reduced-precision-matmul deterministic-mode "
+           "calculate-per-token-loss no-gradient-reduce-div-fusion ddp-average-in-collective "
+           "ddp-reduce-scatter-with-fp32-accumulation use-precision-aware-optimizer "
+           "moe-router-fusion moe-permute-fusion moe-shared-expert-overlap "
+           "overlap-moe-expert-parallel-comm ep-overlap-early-attn-memory-release "
+           "overlap-dispatch-backward-with-experts-wgrad high-priority-a2a-comm-stream "
+           "moe-per-layer-logging moe-pad-expert-input-to-capacity moe-enable-deepep"),
+      idle(one,
+           "transformer-impl attention-backend flash-attention-version cross-entropy-fusion-impl "
+           "moe-token-dispatcher-type moe-flex-dispatcher-backend moe-deepep-num-sms "
+           "moe-hybridep-num-sms num-distributed-optimizer-instances"),
+      // Communication
+      idle(no_value,
+           "overlap-grad-reduce overlap-param-gather overlap-param-gather-with-optimizer-step "
+           "overlap-p2p-communication-warmup-flush no-overlap-p2p-communication "
+           "delay-wgrad-compute delay-grad-reduce defer-embedding-wgrad-compute "
+           "no-align-grad-reduce no-align-param-gather align-param-gather align-grad-reduce "
+           "disable-align-grad-reduce create-all-gather-group ddp-pad-buckets-for-high-nccl-busbw "
+           "no-use-layer-wise-param-layout async-tensor-model-parallel-allreduce "
+           "no-async-tensor-model-parallel-allreduce use-contiguous-buffers-in-ddp "
+           "use-contiguous-buffers-in-local-ddp no-contiguous-buffers-in-local-ddp "
+           "no-scatter-gather-tensors-in-pipeline tp-comm-overlap tp-comm-overlap-rs-dgrad "
+           "use-nccl-ub disable-symmetric-registration disable-gloo-process-groups "
+           "enable-gloo-process-groups use-sharp use-ring-exchange-p2p "
+           "flight-recorder-include-stack-trace disable-tp-comm-bulk-dgrad "
+           "disable-tp-comm-bulk-wgrad disable-tp-comm-overlap-ag disable-tp-comm-overlap-rs "
+           "disable-tp-comm-split-ag disable-tp-comm-split-rs no-tp-comm-bulk-dgrad "
+           "no-tp-comm-bulk-wgrad no-tp-comm-overlap-ag no-tp-comm-overlap-rs no-tp-comm-split-ag "
+           "no-tp-comm-split-rs no-flight-recorder-dump-on-timeout "
+           "no-flight-recorder-extra-dump-on-exec no-flight-recorder-include-only-active "
+           "disable-flight-recorder-dump-on-timeout disable-flight-recorder-extra-dump-on-exec "
+           "disable-flight-recorder-include-only-active"),
+      idle(one,
+           "DDP-impl ddp-bucket-size ddp-num-buckets suggested-communication-unit-size "
+           "wgrad-deferral-limit tp-comm-overlap-cfg tp-comm-bootstrap-backend distributed-backend "
+           "local-rank local_rank nccl-communicator-config-path sharp-enabled-group "
+           "pipeline-model-parallel-comm-backend flight-recorder-dump-path "
+           "flight-recorder-trace-buffer-size"),
+      // Data, memory and graphs of CUDA
+      idle(no_value,
+           "manual-gc no-manual-gc-eval no-mmap-bin-files mmap-warmup "
+           "no-create-attention-mask-in-dataloader dataloader-fast-cache-load "
+           "dataloader-defer-npy-index-mmap enable-cuda-graph external-cuda-graph te-rng-tracker "
+           "inference-rng-tracker use-cpu-initialization trust-remote-code "
+           "tokenizer-hf-no-use-fast no-pad-vocab-size"),
+      idle(one,
+           "num-workers num-dataset-builder-threads manual-gc-interval empty-unused-memory-level "
+           "cuda-graph-impl cuda-graph-warmup-steps make-vocab-size-divisible-by "
+           "train-sync-interval check-weight-hash-across-dp-replicas-interval rerun-mode "
+           "initial-loss-scale min-loss-scale loss-scale-window hysteresis"),
+      // States
+      idle(no_value,
+           "use-dist-ckpt auto-detect-ckpt-format async-save use-persistent-ckpt-worker "
+           "ckpt-fully-parallel-save no-ckpt-fully-parallel-save ckpt-fully-parallel-load "
+           "ckpt-assume-constant-structure dist-ckpt-optim-fully-reshardable use-checkpoint-args "
+           "use-mp-args-from-checkpoint-args no-use-tokenizer-model-from-checkpoint-args "
+           "no-save-rng no-load-rng override-opt_param-scheduler override-opt-param-scheduler "
+           "override-lr-scheduler"),
+      idle(one,
+           "ckpt-format dist-ckpt-format dist-ckpt-strictness dist-ckpt-workers async-strategy"),
+      // Logs and measurements
+      idle(no_value,
+           "log-params-norm log-num-zeros-in-grad log-throughput log-progress "
+           "log-timers-to-tensorboard log-batch-size-to-tensorboard "
+           "log-learning-rate-to-tensorboard no-log-learnig-rate-to-tensorboard "
+           "no-log-learning-rate-to-tensorboard no-log-loss-scale-to-tensorboard "
+           "log-validation-ppl-to-tensorboard log-memory-to-tensorboard "
+           "log-world-size-to-tensorboard log-device-memory-used log-energy "
+           "log-max-attention-logit log-straggler disable-straggler-on-startup "
+           "no-barrier-with-level-1-timing use-pytorch-profiler pytorch-profiler-collect-shapes "
+           "pytorch-profiler-collect-callstack pytorch-profiler-collect-chakra "
+           "record-memory-history record-shapes nvtx-ranges no-one-logger one-logger-async"),
+      idle(one,
+           "timing-log-level timing-log-option tensorboard-dir tensorboard-log-interval "
+           "tensorboard-queue-size wandb-project wandb-exp-name wandb-save-dir wandb-entity "
+           "logging-level log-memory-interval straggler-ctrlr-port straggler-minmax-count "
+           "memory-snapshot-path one-logger-project one-logger-run-name app-tag-run-name "
+           "app-tag-run-version"),
+      idle(several,
+           "cp-comm-type ddp-param-name-patterns-for-fp32-local-accumulation "
+           "high-priority-stream-groups cuda-graph-scope cuda-graph-modules profile-ranks"),
+      // Taken for a flag of this program
+      same_as("tensor-model-parallel-size", "model-parallel-size"),
+      same_as("seq-length", "encoder-seq-length"),
+      same_as("num-layers", "encoder-num-layers"),
+      same_as("vocab-size", "padded-vocab-size"),
+      same_as("norm-epsilon", "layernorm-epsilon"),
+      same_as("save-interval", "persistent-save-interval"),
+      same_as("recompute-method", "activations-checkpoint-method"),
+      same_as("collective-timeout", "distributed-timeout-seconds-after-init"),
+      same_as("collective-timeout", "distributed-timeout-minutes", 60),
+      given_as("recompute-granularity", "full", "checkpoint-activations"),
+      given_as("position-embedding-type", "rope", "use-rotary-position-embeddings"),
+      // Taken with the values that say what every program does
+      idle_if("single", "dataloader-type", one_order),
+      idle_if("0.005", "mid-level-dataset-surplus", one_order),
+      idle_if("mmap|infer", "data-impl", pairs_of_files),
+      idle_if("adam", "optimizer", always_adamw),
+      idle_if("constant", "weight-decay-incr-style", one_decay),
+      idle_if("0", "lr-warmup-init", "the learning rate rises from 0"),
+      idle_if("fp32", "main-grads-dtype main-params-dtype exp-avg-dtype exp-avg-sq-dtype", in_fp32),
+      idle_if("0", "vocab-extra-ids", of_model),
+      idle_if("vanilla", "softmax-type", "no family of models has it; a family of your own may"),
+      {.names = "no-load-optim",
+       .values = no_value,
+       .reason = "--finetune takes the weights of --load and nothing else",
+       .beside = "finetune"},
+      // Refused: the length of a run, its batches, and its learning rate
+      means("train-iters",
+            "max-iters max-steps steps num-steps iters iterations training.steps train-steps"),
+      refused("num-train-epochs num-epochs max-epochs",
+              "--train-iters gives the steps of a run, of --global-batch-size sequences each; with "
+              "conversations, --epochs gives how often it reads them all"),
+      refused("exit-interval",
+              "--train-iters says where a run ends, and --lr-decay-iters where its learning rate "
+              "does"),
+      refused("skip-train eval-only", "the command eval measures a model, and train always trains"),
+      means("global-batch-size", "training.global-batch-size"),
+      built_by("MICRO_BATCH micro-batch=",
+               "batch-size per-device-train-batch-size per-device-eval-batch-size train-batch-size "
+               "micro-batch local-batch-size training.local-batch-size training.batch-size",
+               "--global-batch-size gives the sequences of a step, and a build those of a "
+               "micro-batch"),
+      refused("total-batch-size", "--global-batch-size counts sequences, not tokens"),
+      refused("gradient-accumulation-steps accumulate-grad-batches grad-accum-steps",
+              "--global-batch-size gives the sequences of a step: a step adds up the gradients of "
+              "as many micro-batches as these make"),
+      refused("decrease-batch-size-if-needed",
+              "--global-batch-size must be a multiple of what all replicas take at once"),
+      refused("step-batch-size-schedule",
+              "--rampup-batch-size lets the sequences of a step grow, from START by INCREMENT"),
+      means("lr", "learning-rate max-lr optimizer.lr"),
+      means("min-lr", "min-learning-rate"),
+      refused("decoupled-lr decoupled-min-lr",
+              "--lr and --min-lr are those of all parameters: leave it out"),
+      means("lr-warmup-iters",
+            "warmup-steps warmup-iters num-warmup-steps lr-scheduler.warmup-steps"),
+      refused(
+          "warmup-ratio",
+          "--lr-warmup-iters gives the warm-up in steps, and --lr-warmup-fraction as a share of "
+          "the decay"),
+      refused("decay-lr", "--lr-decay-style constant keeps the learning rate as it is"),
+      means("lr-decay-style", "lr-scheduler-type lr-scheduler scheduler"),
+      refused("use-checkpoint-opt-param-scheduler use-checkpoint-lr-scheduler",
+              "a run that goes on keeps the schedule of its state, unless a flag changes it: leave "
+              "it out"),
+      means("clip-grad", "max-grad-norm grad-clip gradient-clip-val training.max-norm max-norm"),
+      means("adam-beta1", "beta1"),
+      means("adam-beta2", "beta2"),
+      means("adam-eps", "adam-epsilon eps optimizer.eps"),
+      means("weight-decay", "wd optimizer.weight-decay"),
+      refused("start-weight-decay end-weight-decay", one_decay),
+      refused("no-decoupled-weight-decay optim optimizer.name", always_adamw),
+      refused("loss-scale grad-reduce-in-bf16", in_fp32),
+      // States, data and reports
+      means("save", "output-dir out-dir out output dump-folder checkpoint.folder save-dir"),
+      means("save-interval", "save-steps save-every checkpoint.interval"),
+      means("keep-latest-k", "save-total-limit checkpoint.keep-latest-k"),
+      means("load", "checkpoint model model-name-or-path model-path"),
+      refused("resume resume-from-checkpoint init-from always-save-checkpoint",
+              "--load names the folder to go on from, and --save the one to write to; they may be "
+              "the same"),
+      refused("ckpt-step",
+              "--load takes the folder of one step, as ROOT/iter_0000400, or ROOT for the newest"),
+      refused("exit-on-missing-checkpoint",
+              "train refuses a folder of --load that has no state, unless --save names it, too: "
+              "leave it out"),
+      refused("no-save-optim",
+              "train saves all that it needs to go on: leave it out, and take the weights alone by "
+              "--finetune or the command export"),
+      means("data-path", "data train-file input"),
+      refused("dataset data-dir dataset-name",
+              "--data-path names a file of text, token ids or conversations, or the prefix of a "
+              "data set on disk; no data set is downloaded by its name"),
+      refused("sft", "--data-type chat trains on conversations"),
+      means("tokenizer-model", "tokenizer-name"),
+      refused("tiktoken-pattern", "the name of a .tiktoken file says its rules: leave it out"),
+      means("eval-interval", "eval-steps"),
+      means("eval-iters", "eval-batches"),
+      means("log-interval", "logging-steps log-every log-freq metrics.log-freq"),
+      refused("report-to",
+              "--metrics-jsonl writes the numbers of each step to a file, and --loss-curve draws "
+              "the loss"),
+      means("seed", "random-seed training.seed"),
+      means("threads", "nthreads num-threads"),
+      refused("no-check-for-nan-in-loss-and-grad",
+              "a loss or a gradient that is not finite ends a run: leave it out"),
+      refused("flight-recorder-* no-flight-recorder-* disable-flight-recorder-*",
+              "a rank that waits too long names the rank that it waits for, and the line of the "
+              "model"),
+      // Texts
+      means("max-new-tokens", "max-tokens out-seq-length"),
+      refused("max-length", "--max-new-tokens counts new tokens, without those of the prompt"),
+      means("prompt", "start"),
+      means("temperature", "temp"),
+      means("top-k", "topk top-k-sampling"),
+      means("top-p", "topp top-p-sampling"),
+      refused("do-sample", "tokens are drawn at random unless --greedy is given"),
+      means("num-samples", "num-return-sequences"),
+      means("stop-tokens", "eos-token-id"),
+      means("stop", "stop-strings"),
+      // Decided by a build
+      built_by("SEQUENCE sequence=",
+               "block-size sequence-length seq-len max-seq-length training.seq-len sequence"),
+      built_by("TP tp=",
+               "tp tp-size tensor-parallel-size tensor-parallel-degree "
+               "parallelism.tensor-parallel-degree tensor-parallel-num-weight-shards "
+               "expert-tensor-parallel-num-weight-shards gtp-*"),
+      built_by("PP pp=",
+               "pp pp-size pipeline-parallel-size pipeline-parallel-degree "
+               "parallelism.pipeline-parallel-degree pipeline-model-parallel-layout mtp-standalone "
+               "microbatch-group-size-per-virtual-pipeline-stage"),
+      built_by("CP cp=",
+               "cp context-parallel-degree parallelism.context-parallel-degree "
+               "hierarchical-context-parallel-sizes hybrid-context-parallel "
+               "max-seqlen-per-dp-cp-rank"),
+      built_by("EP ep=",
+               "ep expert-parallel-size expert-parallel-degree parallelism.expert-parallel-degree"),
+      built_by("ETP etp=",
+               "etp expert-tensor-parallel-degree parallelism.expert-tensor-parallel-degree"),
+      refused("dp data-parallel-size data-parallel-shard-degree "
+              "parallelism.data-parallel-shard-degree parallelism.data-parallel-replicate-degree",
+              "ranks that nothing else uses are data parallel, without a flag"),
+      built_by("SEQUENCE_PARALLEL sp=1", "sp distribute-saved-activations"),
+      built_by("ZERO zero=",
+               "data-parallel-sharding-strategy outer-dp-sharding-strategy "
+               "enable-full-sharding-in-hsdp use-megatron-fsdp use-custom-fsdp use-torch-fsdp2 "
+               "torch-fsdp2-* megatron-fsdp-* fsdp-* keep-fp8-transpose-cache",
+               "replicas share nothing, or the optimizer's state, as a build decides"),
+      built_by("PRECISION precision=",
+               "precision dtype mixed-precision fp32 fp8-* fp4-* first-last-layers-bf16"),
+      {.names = "torch-dtype", .ours = "dtype", .build = "PRECISION precision="},
+      built_by("PRECISION precision=bf16_mixed", "fp16 fp16-lm-cross-entropy",
+               "no program computes in fp16; bf16 has its width and the range of fp32"),
+      built_by("NUMERICS numerics=", "batch-invariant-mode"),
+      built_by("RECOMPUTE recompute=",
+               "recompute gradient-checkpointing activation-checkpoint.mode moe-layer-recompute "
+               "mhc-recompute-layer-num recompute-modules"),
+      built_by("RECOMPUTE recompute=",
+               "moe-paged-stash* cpu-offloading* fine-grained-* offload-modules "
+               "activation-offload-fraction delay-offload-until-cuda-graph "
+               "delta-offload-bytes-across-pp-ranks min-offloaded-tensor-size "
+               "optimizer-cpu-offload optimizer-offload-fraction overlap-cpu-optimizer-d2h-h2d "
+               "use-torch-optimizer-for-cpu-offload no-pin-cpu-*",
+               "nothing moves to the memory of another device; recomputation saves memory"),
+      built_by("DEVICE device=", "no-cuda use-cpu"),
+      refused("n-layer n-head n-embd n-layers n-heads dim d-model layers heads dropout bias "
+              "config-name window-size window-attn-skip-freq rotary-interleaved "
+              "rotary-scaling-factor yarn-* mscale*",
+              of_model),
+      refused("moe-expert-rank-capacity-factor",
+              "a build decides how many rows go to a rank's experts at once: expert_rows of the "
+              "batch in the struct of megacpp_add_run"),
+      // Absent from every program, or the same in all
+      refused("apply-residual-connection-post-layernorm squared-relu quick-geglu "
+              "multi-latent-attention mtp-num-layers moe-* apply-layernorm-1p moe-use-upcycling "
+              "moe-upcycling-granularity",
+              "no family of models has it; a family of your own may"),
+      refused("moe-pad-* moe-router-padding-* moe-deepep-* moe-flex-* moe-hybridep-* moe-ncclep-* "
+              "moe-dispatch-* moe-combine-* moe-permute-fusion-into-hybridep inference-moe-* "
+              "moe-use-grouped-tensor moe-single-grouped-* moe-mlp-glu-interleave-size "
+              "moe-shared-expert-glu-interleave-size use-grouped-gemm-for-shared-expert tp-comm-* "
+              "no-tp-comm-* disable-tp-comm-* overlap-param-gather* no-align-* ddp-* lazy-mpu-init "
+              "inference-fuse-tp-communication use-tp-pp-dp-mapping data-parallel-random-init "
+              "apply-query-key-layer-scaling",
+              one_way),
+      refused("fake-process-group",
+              "the command describe plans the memory and communication of all ranks on one"),
+  });
+}();
+
+/// The flags of Megatron-LM's tools/preprocess_data.py, for megacpp-data.
+inline constexpr auto preprocess_flags = [] {
+  using namespace detail;
+  return std::to_array<foreign_row>({
+      idle(1, "log-interval lang make-vocab-size-divisible-by"),
+      idle(no_value, "keep-sequential-samples trust-remote-code"),
+      same_as("tokenizer", "tokenizer-model"),
+      same_as("vocab-file", "vocab"),
+      same_as("json-keys", "json-key"),
+      given_as("add-special-tokens", "false", "tokenizer-hf-no-include-special-tokens"),
+      idle_if("mmap", "dataset-impl", pairs_of_files),
+      idle_if("0", "vocab-extra-ids", "a tokenizer has the tokens of its files"),
+      idle_if("1", "partitions", "documents keep the order of the lines of --input: leave it out"),
+      refused("tokenizer-hf-no-use-fast", "texts are encoded as transformers' fast tokenizers do"),
+      refused("split-sentences keep-newlines",
+              "a document is one sequence of tokens, not cut into sentences"),
+      refused("find-optimal-num-workers workers-to-check max-documents",
+              "--workers gives the threads, by default one a core, and results do not depend on "
+              "it: leave it out"),
+      refused("tiktoken-num-special-tokens", "--special-tokens names those of a .tiktoken file"),
+  });
+}();
+
+/// A name of another program's flag, and its row; no row: it is unknown.
+struct foreign_flag {
+  std::string_view name;
+  const foreign_row* row = nullptr;
+};
+
+/// Returns the name with - for _.
 inline std::string dashed(std::string_view name) {
   std::string text(name);
   std::replace(text.begin(), text.end(), '_', '-');
   return text;
 }
 
-/// The entry of a name, which may have _ for -, for a command; null for an unknown one.
-inline const foreign_flag* find_foreign(std::string_view name, command c = command::all) {
+/// Returns the flag of a name, which may have _ for -, that another program has for a command.
+inline foreign_flag find_foreign(std::string_view name, command c = command::all) {
   const std::string wanted = dashed(name);
-  const foreign_flag* found = nullptr; // the longest begin
-  const foreign_flag* same = nullptr;
-  const auto look = [&](const auto& table) {
-    for (const foreign_flag& f : table) {
-      if (same == nullptr && (f.name == name || f.name == wanted)) same = &f;
-      const bool begins =
-          f.name.ends_with('*') && wanted.starts_with(f.name.substr(0, f.name.size() - 1));
-      if (begins && (found == nullptr || found->name.size() < f.name.size())) found = &f;
-    }
+  foreign_flag same, begin; // the longest begin counts
+  const auto look = [&](std::span<const foreign_row> rows) {
+    for (const foreign_row& row : rows)
+      each_between(row.names, ' ', [&](std::string_view one) {
+        if (one == name || (one == wanted && same.row == nullptr)) same = {one, &row};
+        if (one.ends_with('*') && one.size() > begin.name.size() &&
+            wanted.starts_with(one.substr(0, one.size() - 1)))
+          begin = {one, &row};
+      });
   };
-  if (overlaps(c, command::all_of_data)) look(preprocess_flags);
-  if (overlaps(c, command::all)) look(megatron_flags);
-  look(foreign_flags);
-  return same != nullptr ? same : found;
+  if (overlaps(c, command::all)) look(foreign_flags);
+  else look(preprocess_flags);
+  return same.row != nullptr ? same : begin;
 }
 
 } // namespace mc

@@ -1,4 +1,4 @@
-// The help of a program, written from the list of flags.
+// The help of a program, which the list of flags makes.
 #pragma once
 
 #include <megacpp/options/options.hpp>
@@ -26,38 +26,32 @@ inline constexpr command_text commands[] = {
      "write a saved model anew as a Hugging Face folder: another type, other file sizes",
      "export --load model --save converted --dtype bf16 --max-shard-size 1GB"},
     {"describe", command::describe,
-     "print the model, passes, memory, arithmetic and communication, or list saved states",
+     "print the model, its memory, arithmetic and communication, or list saved states",
      "describe --load model"}};
 
 namespace detail {
 
 inline constexpr std::size_t help_columns = 80, help_indent = 8;
 
-/// `text` in lines of at most help_columns, each indented.
+/// Appends a text in lines of at most help_columns, each indented.
 inline void append_wrapped(std::string& out, std::string_view text, std::size_t indent) {
-  std::size_t column = 0;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find(' '), text.size());
-    const std::string_view word = text.substr(0, end);
-    if (column == 0) {
-      out.append(indent, ' ');
-      column = indent;
-    } else if (column + 1 + word.size() > help_columns) {
-      out += '\n';
+  std::size_t column = help_columns;
+  each_between(text, ' ', [&](std::string_view one) {
+    if (column + 1 + one.size() > help_columns) {
+      if (!out.empty() && out.back() != '\n') out += '\n';
       out.append(indent, ' ');
       column = indent;
     } else {
       out += ' ';
       ++column;
     }
-    out += word;
-    column += word.size();
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
+    out += one;
+    column += one.size();
+  });
   out += '\n';
 }
 
-inline void append_flag_help(std::string& out, const flag_entry& e) {
+inline void append_flag_help(std::string& out, const named_flag& e) {
   const std::string initial = e.flag->default_text(), value = e.flag->argument();
   out += fmt::format("  --{}{}{}\n", e.name, value.empty() ? "" : " ", value);
   std::string text = e.flag->help();
@@ -69,7 +63,7 @@ inline void append_flag_help(std::string& out, const flag_entry& e) {
 
 } // namespace detail
 
-/// The help of the whole program.
+/// Returns the help of the whole program.
 inline std::string program_help(std::string_view program, std::string_view summary,
                                 std::span<const command_text> all) {
   std::string out;
@@ -87,14 +81,14 @@ inline std::string program_help(std::string_view program, std::string_view summa
   return out;
 }
 
-/// The help of one subcommand.
+/// Returns the help of one subcommand.
 inline std::string command_help(std::string_view program, std::string_view summary,
-                                const command_text& c, const std::vector<flag_entry>& list) {
+                                const command_text& c, const std::vector<named_flag>& list) {
   std::string out;
   detail::append_wrapped(out, fmt::format("{} {}: {}. {}", program, c.name, c.what, summary), 0);
   out += fmt::format("\nexample:\n  {} {}\n", program, c.example);
   const char* group = "";
-  for (const flag_entry& e : list) {
+  for (const named_flag& e : list) {
     if (!overlaps(e.flag->commands(), c.which)) continue;
     if (e.group != group) out += fmt::format("\n{}:\n", group = e.group);
     detail::append_flag_help(out, e);
@@ -102,9 +96,9 @@ inline std::string command_help(std::string_view program, std::string_view summa
   out += "\nOther:\n  --config FILE.json\n";
   detail::append_wrapped(
       out,
-      "options as one JSON object with the names above without dashes in front, for "
-      "example {\"lr\": 0.001, \"save\": \"model\"}; flags of the command line "
-      "override it, and one file may serve all commands",
+      "a file of flags: one JSON object with the names above without their dashes, for example "
+      "{\"lr\": 0.001, \"save\": \"model\"}. Flags of the command line override it, and one file "
+      "may serve all commands",
       detail::help_indent);
   out += "  --help\n";
   detail::append_wrapped(out, "this text", detail::help_indent);

@@ -4,10 +4,9 @@
 #include <megacpp/cli/advice.hpp>
 #include <megacpp/io/json_file.hpp>
 
-#include <algorithm>
 #include <charconv>
 #include <cstdint>
-#include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,67 +17,71 @@
 
 namespace mc {
 
-/// The set of all commands of the program that has the commands in `among`.
+/// Returns the set of all commands of the program that has some.
 inline command all_among(std::span<const command_text> among) {
   return overlaps(among.front().which, command::all) ? command::all : command::all_of_data;
 }
 
-/// True if a value is one of those that an entry lists with | between, as a number or as a text.
-inline bool changes_nothing(const foreign_flag& f, std::string_view value) {
-  const auto number = [](std::string_view text) {
-    double x = std::numeric_limits<double>::quiet_NaN();
-    const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), x);
-    return problem == std::errc() && end == text.data() + text.size()
-               ? x
-               : std::numeric_limits<double>::quiet_NaN();
-  };
-  if (f.words == is_switch) return value == "true";
-  for (std::string_view rest = f.idle; !rest.empty();) {
-    const std::string_view one = rest.substr(0, rest.find('|'));
-    if (one == "*" || one == value || number(one) == number(value)) return true;
-    rest.remove_prefix(std::min(one.size() + 1, rest.size()));
-  }
-  return false;
-}
-
-/// A flag of another program that a command line or a file has.
+/// A flag of another program that a command line or a file gives.
 struct given_foreign {
-  const foreign_flag* flag = nullptr;
+  foreign_flag flag;
   std::string value;
-  std::string where; ///< what messages call it
-  bool asked = true; ///< by the command line, which overrides a file
+  std::string where; ///< name for messages
+  bool asked = true; ///< the command line gives it, which overrides a file
 };
 
-/// Takes such a flag for what it is here, once those of `list` have their values. What is taken
-/// without an effect is added to `idle`. Throws mc::error(exit_code::usage).
-inline void take_foreign(const given_foreign& given, const std::vector<flag_entry>& list, command c,
+namespace detail {
+
+template <class T> std::optional<T> number_in(std::string_view text) {
+  T n{};
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), n);
+  return problem == std::errc() && end == text.data() + text.size() ? std::optional(n)
+                                                                    : std::nullopt;
+}
+
+/// Tells whether a value is one of those with which a flag changes nothing, as a number or a text.
+inline bool changes_nothing(const foreign_row& row, std::string_view value) {
+  if (row.values == no_value) return value == "true";
+  bool any = false;
+  each_between(row.idle, '|', [&](std::string_view one) {
+    const std::optional<double> number = number_in<double>(one);
+    any = any || one == "*" || one == value || (number && number == number_in<double>(value));
+  });
+  return any && !row.idle.empty();
+}
+
+} // namespace detail
+
+/// Takes such a flag for what it is here, once those of `list` have their values. Adds the name of
+/// one that changes nothing to `idle`. Throws mc::error(exit_code::usage).
+inline void take_foreign(const given_foreign& given, const std::vector<named_flag>& list, command c,
                          std::vector<std::string>& idle) {
-  const foreign_flag& f = *given.flag;
+  const foreign_row& row = *given.flag.row;
   const std::string& where = given.where;
   std::string value = given.value;
   const auto usage = [](const std::string& sentence) { return error(exit_code::usage, sentence); };
-  if (f.words == is_switch && value != "true" && f.beside.empty())
+  if (row.values == detail::no_value && value != "true" && row.beside.empty())
     throw usage(fmt::format("{} takes no value, but is given \"{}\"; leave one of them out", where,
                             printable(value)));
-  if (!f.is_honoured()) {
-    const flag_entry* const beside = find_flag(list, f.beside); // null: the entry has none
+  if (!row.is_honoured()) {
+    const named_flag* const beside = find_flag(list, row.beside); // null: the row names none
     const bool alone = beside != nullptr && overlaps(beside->flag->commands(), c) &&
                        beside->flag->text() != "true";
-    if (changes_nothing(f, value) && !alone) return idle.emplace_back(f.name), void();
+    if (detail::changes_nothing(row, value) && !alone)
+      return idle.emplace_back(given.flag.name), void();
     throw usage(fmt::format("{}{} is not taken; {}", where,
-                            f.words == is_switch ? "" : " " + printable(value), f.says));
+                            row.values == detail::no_value ? "" : " " + printable(value),
+                            row.sentence()));
   }
-  const flag_entry& ours = *find_flag(list, f.ours);
-  if (!overlaps(ours.flag->commands(), c)) return idle.emplace_back(f.name), void();
-  if (f.times > 1) {
-    std::int64_t n = 0;
-    const auto [end, problem] = std::from_chars(value.data(), value.data() + value.size(), n);
-    if (problem != std::errc() || end != value.data() + value.size() || n < 0 ||
-        n > std::int64_t{1} << 40)
+  const named_flag& ours = *find_flag(list, row.ours);
+  if (!overlaps(ours.flag->commands(), c)) return idle.emplace_back(given.flag.name), void();
+  if (row.times > 1) {
+    const std::optional<std::int64_t> n = detail::number_in<std::int64_t>(value);
+    if (!n || *n < 0 || *n > std::int64_t{1} << 40)
       throw usage(fmt::format("{} is \"{}\", but must be a whole number", where, printable(value)));
-    value = std::to_string(n * f.times);
+    value = std::to_string(*n * row.times);
   }
-  if (!f.fixed.empty()) value = f.fixed;
+  if (!row.fixed.empty()) value = row.fixed;
   if (!given.asked && ours.flag->asked()) return;
   const bool before = ours.flag->asked() || (!given.asked && ours.flag->given());
   const std::string text = ours.flag->text();
@@ -86,8 +89,10 @@ inline void take_foreign(const given_foreign& given, const std::vector<flag_entr
   if (given.asked) ours.flag->ask(value, where);
   else ours.flag->read(value, where);
   if (before && ours.flag->text() != text)
-    throw usage(fmt::format("{} is --{} here, and that is {} and {}; give one of them", where,
-                            ours.name, printable(text), ours.flag->text()));
+    throw usage(
+        fmt::format("{} means --{} here, which is given as {}, too, and not as {}; give "
+                    "one of them",
+                    where, ours.name, printable(text), ours.flag->text()));
 }
 
 } // namespace mc

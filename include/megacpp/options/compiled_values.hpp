@@ -68,7 +68,7 @@ inline void set_compiled(options& o, const program_view& p) {
 namespace detail {
 /// True if flags ask for linear layers without biases, where Megatron-LM fuses no GELU and so
 /// computes the exact one, of a model that has the one by tanh.
-inline bool asks_for_exact_gelu(const std::vector<flag_entry>& asked,
+inline bool asks_for_exact_gelu(const std::vector<named_flag>& asked,
                                 const compiled_model_flags& real) {
   const auto is_on = [&](const char* name) {
     const flag_base& flag = *find_flag(asked, name)->flag;
@@ -81,11 +81,11 @@ inline bool asks_for_exact_gelu(const std::vector<flag_entry>& asked,
 
 /// Sorts flags that say what was compiled in: into `taken`, or, where they ask for something else,
 /// into what is refused (exit_code::mismatch).
-inline void check_compiled(const std::vector<flag_entry>& asked, const program_view& p,
+inline void check_compiled(const std::vector<named_flag>& asked, const program_view& p,
                            refusals& refused, idle_flags& taken) {
   options real;
   set_compiled(real, p);
-  for (const flag_entry& e : flags_of(real)) {
+  for (const named_flag& e : flags_of(real)) {
     const flag_base& flag = *find_flag(asked, e.name)->flag;
     if (!e.compiled || !flag.given()) continue;
     const bool agrees = flag.text() == e.flag->text();

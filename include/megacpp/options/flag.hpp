@@ -16,8 +16,18 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace mc {
+
+/// Calls f for each text between separators.
+template <class F> constexpr void each_between(std::string_view text, char separator, const F& f) {
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(separator, begin), text.size());
+    f(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+}
 
 /// The subcommands, as a set of bits: those of a run's program, and those of megacpp-data.
 enum class command : unsigned {
@@ -43,11 +53,9 @@ constexpr command operator|(command a, command b) {
 constexpr command operator&(command a, command b) {
   return static_cast<command>(static_cast<unsigned>(a) & static_cast<unsigned>(b));
 }
-constexpr bool overlaps(command a, command b) {
-  return (static_cast<unsigned>(a) & static_cast<unsigned>(b)) != 0;
-}
+constexpr bool overlaps(command a, command b) { return (a & b) != command{}; }
 
-/// What a flag is to a run that goes on from a saved state.
+/// The ways in which a run that goes on from a saved state takes a flag.
 ///   must_match  the state means something else with another value: a difference is refused
 ///   may_change  a difference is told and taken
 ///   derived     left out, it follows from other flags again; given, it may change
@@ -55,56 +63,63 @@ constexpr bool overlaps(command a, command b) {
 /// One of the first two that is left out keeps its saved value.
 enum class on_resume : std::uint8_t { undecided, must_match, may_change, derived, unsaved };
 
-/// What the type-free parts (command line, configuration file, help) see of a flag.
+/// The number of values of a flag that takes as many as follow.
+inline constexpr int several_values = 1 << 20;
+
+/// A flag without the type of its value, as the command line, files of flags, states and the help
+/// see it.
 class flag_base {
 public:
   virtual ~flag_base() = default;
 
   bool given() const { return given_; }
-  /// True if the command line itself gave it, not a file of flags nor a state.
+  /// Tells whether the command line itself gave it, not a file of flags nor a state.
   bool asked() const { return asked_; }
   const char* help() const { return help_; }
   command commands() const { return commands_; }
   on_resume resuming() const { return resuming_; }
-  /// True for a flag that needs no value on the command line.
-  virtual bool is_toggle() const { return false; }
-  virtual bool is_text() const { return false; }
-  /// What to do where its present value is not that of the program; empty: it is the program's
-  /// own affair.
-  virtual std::string otherwise() const = 0;
-  /// True if nothing of the program depends on a compiled-in value: any value agrees.
+  /// Tells whether the flag may stand on the command line without a value.
+  bool is_toggle() const { return kind_ == kinds::toggle; }
+  bool is_text() const { return kind_ == kinds::text || kind_ == kinds::texts; }
+  /// Tells whether each time that the flag is given adds a text.
+  bool is_list() const { return kind_ == kinds::texts; }
+  /// Returns how many values may follow the flag on the command line.
+  int most_values() const { return most_values_; }
+  /// Tells whether nothing of the program depends on a compiled-in value: any value agrees.
   bool is_idle() const { return idle_; }
-  /// How many words its value has at most.
-  virtual int words() const { return 1; }
-  /// True for a flag that may be given several times, each adding a text.
-  virtual bool is_list() const { return false; }
-  /// True for one of those that takes several texts at once.
-  bool takes_many() const { return many_; }
-  /// Forgets what was read, so that the command line overrides a file.
-  void forget() { reset(), given_ = false; }
-  /// What stands for the value in the help: N, X, TEXT or a list of choices.
+  /// Returns what to do where the program was compiled with another value; "" if a user can do
+  /// nothing.
+  virtual std::string otherwise() const = 0;
+  /// Returns what the help shows in place of a value: N, X, TEXT or a list of choices.
   virtual std::string argument() const = 0;
-  /// The present value as the command line would spell it.
+  /// Returns the present value as the command line would spell it.
   virtual std::string text() const = 0;
-  /// The same of a list, each of its texts apart.
+  /// Returns the texts of a list; of another flag the only one.
   virtual std::vector<std::string> texts() const { return {text()}; }
-  /// False for a default that stands for "not given", such as a count of 0.
+  /// Tells whether the flag itself would take its present value, unlike a default that stands for
+  /// "not given", such as a count of 0.
   virtual bool is_value() const = 0;
-  /// The default as the help shows it; empty if there is none to show.
+  /// Returns the default as the help shows it; "" if there is none to show.
   std::string default_text() const { return shown_ != nullptr ? shown_ : text(); }
   /// Reads a value. `where` names flag and origin for messages. Throws mc::error(exit_code::usage).
   void read(std::string_view value, std::string_view where) {
     assign(value, where);
     given_ = true;
   }
-  /// The same of a value of the command line.
+  /// Reads a value of the command line. Throws mc::error(exit_code::usage).
   void ask(std::string_view value, std::string_view where) {
     read(value, where);
     asked_ = true;
   }
+  /// Forgets what was read, so that the command line overrides a file.
+  void forget() { reset(), given_ = false; }
+
+  /// Gives the flag the commands and the way across runs that its group has.
+  void belongs_to(command c, on_resume how) { commands_ = c, resuming_ = how; }
 
 protected:
-  flag_base() = default;
+  enum class kinds : std::uint8_t { toggle, whole, real, text, texts };
+  explicit flag_base(kinds kind) : kind_(kind) {}
   flag_base(const flag_base&) = default;
   flag_base& operator=(const flag_base&) = default;
   virtual void assign(std::string_view value, std::string_view where) = 0;
@@ -120,57 +135,71 @@ protected:
   const char* shown_ = nullptr;
   command commands_ = command::all;
   on_resume resuming_ = on_resume::undecided;
-  bool given_ = false, asked_ = false, many_ = false, idle_ = false;
+  kinds kind_;
+  int most_values_ = 1;
+  bool given_ = false, asked_ = false, idle_ = false;
 };
 
 /// A flag of a whole number, a real number, a text, several texts or a switch.
 template <class T> class flag final : public flag_base {
 public:
+  flag() : flag_base(kind_of_value) {}
   const T& operator()() const { return value_; }
-  /// The value of a flag that was given.
+  /// Returns the value of a flag that was given.
   std::optional<T> if_given() const { return given_ ? std::optional<T>(value_) : std::nullopt; }
 
-  // For the constructors of the option groups.
-  flag& is(T initial, const char* help) {
+  // The constructors of groups of flags call these.
+  /// Sets the default and the explanation, and a text that the help shows in place of the default.
+  flag& is(T initial, const char* help, const char* shown = nullptr) {
     value_ = initial_ = std::move(initial);
-    help_ = help;
+    help_ = help, shown_ = shown;
     return *this;
   }
-  /// Bounds of a number, both allowed.
+  /// Bounds a number by two that are allowed.
   flag& within(T low, T high) {
     low_ = std::move(low), high_ = std::move(high);
     return *this;
   }
-  /// A number above `low` and at most `high`.
+  /// Bounds a number, which must be above `low` and at most `high`.
   flag& above(T low, T high) {
     open_ = true;
     return within(std::move(low), std::move(high));
   }
-  /// 0, or a number in these bounds.
+  /// Bounds a number, which may also be 0.
   flag& zero_or_within(T low, T high) {
     zero_ = true;
     return within(std::move(low), std::move(high));
   }
   flag& at_least(T low) { return within(std::move(low), std::numeric_limits<T>::max()); }
-  /// A text that must be one of these, separated by |.
+  /// Makes a text one of some, separated by |.
   flag& one_of(const char* choices) {
     choices_ = choices;
     return *this;
   }
-  /// A text of so many whole numbers above 0, separated by blanks, under these names.
+  /// Makes a text `count` whole numbers above 0, with blanks between them, under these names.
   flag& whole_numbers(int count, const char* names) {
-    words_ = count, names_ = names;
+    most_values_ = count, names_ = names;
     return *this;
   }
-  /// Several texts, one behind the other.
+  /// Lets several texts follow the flag at once.
   flag& many() {
-    many_ = true;
+    most_values_ = several_values;
     return *this;
   }
-  /// Of what is compiled in: what to do for another value, which stands for {0} in it (of a switch
-  /// 1 or 0), or for a switch that is to be off.
+  /// Says of what is compiled in what to do for another value, which stands for {0} in the pattern
+  /// (of a switch 1 or 0), or for a switch that is to be off.
   flag& otherwise(std::string pattern, std::string if_off = "") {
     otherwise_ = std::move(pattern), if_off_ = std::move(if_off);
+    return *this;
+  }
+  /// Makes the flag one of some commands alone.
+  flag& of(command c) {
+    commands_ = c;
+    return *this;
+  }
+  flag& of(command c, on_resume how) { return of(c).resumes(how); }
+  flag& resumes(on_resume how) {
+    resuming_ = how;
     return *this;
   }
   /// Marks a compiled-in value that nothing of the program depends on.
@@ -178,46 +207,23 @@ public:
     idle_ = idle;
     return *this;
   }
-  /// What the help shows as default instead of the value.
-  flag& shown_as(const char* text) {
-    shown_ = text;
-    return *this;
-  }
-  flag& of(command c) {
-    commands_ = c;
-    return *this;
-  }
-  flag& resumes(on_resume how) {
-    resuming_ = how;
-    return *this;
-  }
 
-  bool is_toggle() const override { return std::is_same_v<T, bool>; }
-  bool is_text() const override { return std::is_same_v<T, std::string> || listed; }
-  bool is_list() const override { return listed; }
   std::string otherwise() const override {
     if constexpr (std::is_same_v<T, bool>)
       return fmt::format(fmt::runtime(value_ || if_off_.empty() ? otherwise_ : if_off_),
                          value_ ? 1 : 0);
     else return fmt::format(fmt::runtime(otherwise_), text());
   }
-  int words() const override { return words_; }
   std::string argument() const override {
-    if (words_ > 1) return names_;
-    if constexpr (std::is_same_v<T, bool>) return "";
-    else if constexpr (listed) return many_ ? "TEXT..." : "TEXT";
-    else if constexpr (std::is_same_v<T, std::string>)
-      return *choices_ == 0 ? "TEXT" : std::string_view(choices_).size() > 60 ? "NAME" : choices_;
-    else return std::is_integral_v<T> ? "N" : "X";
+    if constexpr (kind_of_value == kinds::toggle) return "";
+    else if constexpr (listed) return most_values_ > 1 ? "TEXT..." : "TEXT";
+    else if constexpr (kind_of_value != kinds::text) return std::is_integral_v<T> ? "N" : "X";
+    if (*names_ != 0) return names_;
+    return *choices_ == 0 ? "TEXT" : std::string_view(choices_).size() > 60 ? "NAME" : choices_;
   }
   std::string text() const override {
-    if constexpr (listed) {
-      std::string all;
-      for (const std::string& one : value_) (all += all.empty() ? "" : ", ") += one;
-      return all;
-    } else {
-      return fmt::format("{}", value_);
-    }
+    if constexpr (listed) return fmt::format("{}", fmt::join(value_, ", "));
+    else return fmt::format("{}", value_);
   }
   std::vector<std::string> texts() const override {
     if constexpr (listed) return value_;
@@ -226,12 +232,17 @@ public:
   bool is_value() const override {
     if constexpr (std::is_same_v<T, bool> || listed) return true;
     else if constexpr (std::is_same_v<T, std::string>)
-      return words_ > 1 ? !value_.empty() : *choices_ == 0 || is_choice(value_);
+      return *names_ != 0 ? !value_.empty() : *choices_ == 0 || is_choice(value_);
     else return is_within(value_);
   }
 
 private:
-  static constexpr bool listed = std::is_same_v<T, std::vector<std::string>>;
+  static constexpr kinds kind_of_value = std::is_same_v<T, bool>          ? kinds::toggle
+                                         : std::is_integral_v<T>          ? kinds::whole
+                                         : std::is_floating_point_v<T>    ? kinds::real
+                                         : std::is_same_v<T, std::string> ? kinds::text
+                                                                          : kinds::texts;
+  static constexpr bool listed = kind_of_value == kinds::texts;
 
   void reset() override { value_ = initial_; }
   void assign(std::string_view value, std::string_view where) override {
@@ -239,11 +250,13 @@ private:
       if (value != "true" && value != "false") refuse(where, value, "must be true or false");
       value_ = value == "true";
     } else if constexpr (listed) {
+      require_text(value, where);
       value_.emplace_back(value);
     } else if constexpr (std::is_same_v<T, std::string>) {
+      require_text(value, where);
       if (*choices_ != 0 && !is_choice(value))
         refuse(where, value, fmt::format("must be one of {}", choices_));
-      value_ = words_ > 1 ? numbers_of(value, where) : std::string(value);
+      value_ = *names_ != 0 ? numbers_of(value, where) : std::string(value);
     } else {
       T number{};
       const auto [end, problem] =
@@ -259,45 +272,41 @@ private:
       value_ = number + T{}; // -0 is 0
     }
   }
+  static void require_text(std::string_view value, std::string_view where) {
+    if (value.find('\0') != std::string_view::npos) refuse(where, value, "must have no NUL in it");
+  }
   bool is_within(T number) const {
     return ((number >= low_ && number <= high_ && !(open_ && number == low_)) ||
             (zero_ && number == T{})) &&
            std::isfinite(static_cast<double>(number));
   }
-  /// The numbers of a text, with one blank between them.
+  /// Returns the numbers of a text, with one blank between them.
   std::string numbers_of(std::string_view value, std::string_view where) const {
-    std::string all;
-    int count = 0;
-    for (std::string_view rest = value; !rest.empty();) {
-      const std::string_view word = rest.substr(0, rest.find(' '));
-      rest.remove_prefix(std::min(word.size() + 1, rest.size()));
-      if (word.empty()) continue;
-      std::int64_t number = 0;
-      const auto [end, problem] = std::from_chars(word.data(), word.data() + word.size(), number);
-      if (problem != std::errc() || end != word.data() + word.size() || number < 1) count = words_;
-      all += fmt::format("{}{}", ++count == 1 ? "" : " ", number);
-    }
-    if (count != words_)
-      refuse(where, value, fmt::format("must be {} whole numbers above 0: {}", words_, names_));
-    return all;
+    std::vector<std::int64_t> numbers;
+    bool right = true;
+    each_between(value, ' ', [&](std::string_view one) {
+      if (one.empty()) return;
+      std::int64_t n = 0;
+      const auto [end, problem] = std::from_chars(one.data(), one.data() + one.size(), n);
+      right = right && problem == std::errc() && end == one.data() + one.size() && n > 0;
+      numbers.push_back(n);
+    });
+    if (!right || std::ssize(numbers) != most_values_)
+      refuse(where, value,
+             fmt::format("must be {} whole numbers above 0: {}", most_values_, names_));
+    return fmt::format("{}", fmt::join(numbers, " "));
   }
   bool is_choice(std::string_view value) const {
-    for (std::string_view rest = choices_; !rest.empty();) {
-      const auto bar = rest.find('|');
-      if (rest.substr(0, bar) == value) return true;
-      rest = bar == std::string_view::npos ? std::string_view() : rest.substr(bar + 1);
-    }
-    return false;
+    return value.find('|') == std::string_view::npos &&
+           fmt::format("|{}|", choices_).find(fmt::format("|{}|", value)) != std::string::npos;
   }
   std::string range() const {
     if constexpr (std::is_arithmetic_v<T>) {
       const bool bounded = high_ < std::numeric_limits<T>::max();
-      const bool any = low_ == std::numeric_limits<T>::lowest() && !bounded;
-      if (any) return "must be a finite number";
-      std::string text =
-          fmt::format("must be {}{} {}", zero_ ? "0 or " : "", open_ ? "above" : "at least", low_);
-      if (bounded) text += fmt::format(" and at most {}", high_);
-      return text + (std::is_integral_v<T> ? "" : ", and finite");
+      if (low_ == lowest() && !bounded) return "must be a finite number";
+      return fmt::format("must be {}{} {}{}{}", zero_ ? "0 or " : "", open_ ? "above" : "at least",
+                         low_, bounded ? fmt::format(" and at most {}", high_) : "",
+                         std::is_integral_v<T> ? "" : ", and finite");
     } else {
       return "";
     }
@@ -316,7 +325,6 @@ private:
   T low_ = lowest(), high_ = highest();
   bool open_ = false, zero_ = false;
   const char* choices_ = "";
-  int words_ = 1;
   const char* names_ = "";
   std::string otherwise_, if_off_;
 };

@@ -1,10 +1,11 @@
-// The flags that request values come from. Whoever works with a request names a member of it in a
-// sentence, report_request::curve for example; who gave flags is told the flag.
+// The flags that values of requests come from. Code that works with a request names its member in a
+// message, report_request::curve for example; a user who gave flags reads the flag.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <new>
 #include <string>
 #include <string_view>
 
@@ -79,7 +80,7 @@ inline constexpr std::array flags_of_values{
     flag_of_value{"tokenizer_request::vocabulary", "--vocab-file"},
 };
 
-/// A sentence in which each member of a request is called by its flag.
+/// Returns a sentence in which each member of a request is called by its flag.
 inline std::string in_flags(std::string_view sentence) {
   constexpr std::string_view letters =
       "abcdefghijklmnopqrstuvwxyz_:0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
@@ -91,13 +92,23 @@ inline std::string in_flags(std::string_view sentence) {
     std::string_view word =
         sentence.substr(0, std::min(sentence.find_first_not_of(letters), sentence.size()));
     sentence.remove_prefix(word.size());
-    std::string_view behind = word; // of the punctuation, a colon is in a name
+    std::string_view behind = word; // a name has colons, and one may follow it
     word = word.substr(0, word.find_last_not_of(':') + 1);
     behind.remove_prefix(word.size());
     const auto known = std::ranges::find(flags_of_values, word, &flag_of_value::value);
     (text += known == flags_of_values.end() ? word : known->flag) += behind;
   }
   return text;
+}
+
+/// Returns a sentence with flags in the place of members of requests, or as it is where memory is
+/// short.
+inline std::string spelled_flags(const std::string& sentence) {
+  try {
+    return in_flags(sentence);
+  } catch (const std::bad_alloc&) {
+    return sentence;
+  }
 }
 
 } // namespace mc

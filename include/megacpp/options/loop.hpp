@@ -1,4 +1,4 @@
-// The request that flags make of the loop of a training run.
+// The request of the loop of a training run, made from flags.
 #pragma once
 
 #include <megacpp/checkpoint/shard_index.hpp>
@@ -22,28 +22,33 @@ namespace mc {
 namespace detail {
 
 inline decay_style decay_style_of(std::string_view name) {
-  if (name == "constant") return decay_style::constant;
-  if (name == "linear") return decay_style::linear;
-  return name == "cosine" ? decay_style::cosine : decay_style::wsd;
+  return name == "constant" ? decay_style::constant
+         : name == "linear" ? decay_style::linear
+         : name == "cosine" ? decay_style::cosine
+                            : decay_style::wsd;
 }
 inline wsd_style wsd_style_of(std::string_view name) {
-  if (name == "linear") return wsd_style::linear;
-  if (name == "cosine") return wsd_style::cosine;
-  return name == "exponential" ? wsd_style::exponential : wsd_style::minus_sqrt;
+  return name == "linear"        ? wsd_style::linear
+         : name == "cosine"      ? wsd_style::cosine
+         : name == "exponential" ? wsd_style::exponential
+                                 : wsd_style::minus_sqrt;
 }
 
-/// `rampup`: the text of --rampup-batch-size.
+/// Returns the batches of a run that ends with `global` sequences a step. `rampup` is the text of
+/// --rampup-batch-size.
 inline batch_schedule batches_of(std::string_view rampup, std::int64_t global) {
   batch_schedule s{.last = global};
-  for (std::int64_t* number : {&s.start, &s.increment, &s.samples}) {
-    const std::string_view word = rampup.substr(0, rampup.find(' '));
-    std::from_chars(word.data(), word.data() + word.size(), *number);
-    rampup.remove_prefix(std::min(word.size() + 1, rampup.size()));
-  }
+  std::int64_t* const numbers[] = {&s.start, &s.increment, &s.samples};
+  std::size_t i = 0;
+  if (!rampup.empty())
+    each_between(rampup, ' ', [&](std::string_view number) {
+      std::from_chars(number.data(), number.data() + number.size(), *numbers[i++]);
+    });
   return s;
 }
 
-/// Throws mc::error(exit_code::usage) for a --max-shard-size that is no size.
+/// Returns the bytes of --max-shard-size. Throws mc::error(exit_code::usage) for a text that is no
+/// size.
 inline std::uint64_t shard_limit_of(const model_flags& f) {
   const std::string& text = f.max_shard_size();
   if (const auto size = size_from_text(text)) return *size;
@@ -55,7 +60,7 @@ inline std::uint64_t shard_limit_of(const model_flags& f) {
 
 } // namespace detail
 
-/// The loop of a run of `dp` replicas, by flags that keep to the rules. Throws
+/// Returns the loop of a run of `dp` replicas, from flags that keep to the rules. Throws
 /// mc::error(exit_code::usage) for numbers that contradict each other or the program.
 inline loop_request loop_request_of(const program_view& p, const options& o, int dp = 1) {
   loop_request t;
@@ -80,7 +85,7 @@ inline loop_request loop_request_of(const program_view& p, const options& o, int
                         : fmt::format("--global-batch-size is {}, but must be a multiple of {}: "
                                       "{} replicas take {} sequences at once each",
                                       global, micro, dp, p.numbers.batch.micro));
-  // Elements of a step draw their dropout by the number of their token in it, an int32.
+  // An int32 numbers the tokens of a step, by which their elements draw dropout.
   const std::int64_t most =
       std::min((std::int64_t{1} << 31) / p.numbers.batch.sequence, max_micros * micro);
   if (global > most)
@@ -111,7 +116,7 @@ inline loop_request loop_request_of(const program_view& p, const options& o, int
                               "sequences that {} at once",
                               name, size, micro,
                               dp == 1 ? "are computed" : fmt::format("{} replicas take", dp)));
-  std::set<int> proven; // what is proven of one number may be so of many
+  std::set<int> proven; // one proof may stand for many numbers
   const auto require_schedule = [&](std::int64_t size, const char* flag) {
     const int micros = static_cast<int>(size / micro), most = p.numbers.batch.micro_batches;
     const bool fits = most == 0 || micros <= most;

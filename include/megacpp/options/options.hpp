@@ -24,45 +24,51 @@
 
 namespace mc {
 
+namespace detail {
+/// Gives all flags of a group their commands and their way across runs.
+template <class Group> void belong_to(Group& group, command c, on_resume how) {
+  boost::hana::for_each(boost::hana::accessors<Group>(), [&](auto member) {
+    boost::hana::second(member)(group).belongs_to(c, how);
+  });
+}
+inline constexpr command reading = command::train | command::eval,
+                         running = reading | command::generate;
+} // namespace detail
+
 struct model_flags {
   BOOST_HANA_DEFINE_STRUCT(model_flags, (text_flag, load), (switch_flag, random_weights),
                            (switch_flag, finetune), (whole_flag, seed), (text_flag, dtype),
                            (text_flag, max_shard_size));
   model_flags() {
+    detail::belong_to(*this, command::train, on_resume::unsaved);
     load.is("",
-            "folder to start from; eval, generate and export need one, but for random weights. A "
-            "folder that train --save wrote: train goes on where its newest whole state ends, or "
-            "begins if it has none and --save names it too. A Hugging Face model folder: train "
-            "begins with its weights. describe lists the states in the folder instead of the "
-            "model")
-        .of(command::all)
-        .resumes(on_resume::unsaved);
+            "the folder to start from. eval, generate and export need one, unless weights are "
+            "random. A folder that train --save wrote: train goes on where its newest whole state "
+            "ends; if there is none and --save names the folder, too, train begins. A Hugging Face "
+            "model folder: train begins with its weights. describe lists the states in the folder "
+            "in place of the model")
+        .of(command::all);
     random_weights
         .is(false,
-            "take the weights that a new run begins with instead of those of --load, to measure "
-            "speed; needs --ids")
+            "generate with the weights that a new run begins with in place of those of --load, to "
+            "measure speed; needs --ids")
         .of(command::generate);
-    finetune
-        .is(false,
-            "take only the weights from --load: a new run, with its own optimizer, schedule, data "
-            "and first step")
-        .of(command::train)
-        .resumes(on_resume::unsaved);
+    finetune.is(false,
+                "take the weights of --load alone: a new run, with its own optimizer, schedule, "
+                "data and first step");
     seed.is(1234,
-            "of initial weights, the order of the data, dropout, and sampling: the same seed "
+            "the seed of initial weights, the order of the data, dropout, and sampling. One seed "
             "gives the same bits, whatever --threads is")
         .within(0, std::numeric_limits<std::int64_t>::max())
-        .of(command::train | command::generate)
-        .resumes(on_resume::must_match);
-    dtype.is("stored", "type of the exported weights; stored: of each tensor as it is")
+        .of(command::train | command::generate, on_resume::must_match);
+    dtype.is("stored", "the type of the exported weights; stored: each tensor keeps its own")
         .one_of("stored|fp32|bf16|fp64")
         .of(command::convert);
     max_shard_size
         .is("5GB",
-            "bytes of tensors in one file of a model, above which it is cut into several with an "
-            "index: a number with KB, MB, GB, TB or KiB, MiB, GiB, TiB")
-        .of(command::train | command::convert)
-        .resumes(on_resume::may_change);
+            "the most bytes of tensors in one file of a model: a number with KB, MB, GB, TB or "
+            "KiB, MiB, GiB, TiB. A larger model has several files and an index")
+        .of(command::train | command::convert, on_resume::may_change);
   }
 };
 
@@ -78,114 +84,81 @@ struct data_flags {
                            (text_flag, eod_token), (text_flag, chat_loss),
                            (switch_flag, mock_data));
   data_flags() {
-    const command reading = command::train | command::eval;
+    detail::belong_to(*this, detail::reading, on_resume::must_match);
     data_path
         .is({},
-            "what to train on or to evaluate: a file, or prefixes of indexed data sets "
-            "(Megatron-LM's "
-            ".bin and .idx), each with a weight before it or none; eval measures each whole, and "
-            "all together, whatever the weights")
+            "the data to train on or to evaluate: a file, or prefixes of indexed data sets "
+            "(Megatron-LM's .bin and .idx). A weight may stand before each prefix; eval ignores "
+            "weights, and measures each data set and all of them together")
         .many()
-        .of(reading)
         .resumes(on_resume::may_change);
     data_type
         .is("text",
-            "what a file holds. text: any bytes, each one or each distinct one a token "
-            "(--tokenizer-type). u16, i32: token ids, little-endian, without a header. indexed: a "
-            "data set of .bin and .idx. chat: conversations, one JSON object a line")
-        .one_of("text|u16|i32|indexed|chat")
-        .shown_as("indexed where there is PATH.idx, else text")
-        .of(reading)
-        .resumes(on_resume::must_match);
-    split
-        .is("969,30,1",
-            "shares of the tokens of a file, or of the documents of a data set, for training, "
-            "validation and test, in this order; eval measures the validation part; at its end "
-            "train "
-            "measures the test part of data sets, and no command reads that of a file")
-        .shown_as("969,30,1; for eval all")
-        .of(reading)
-        .resumes(on_resume::must_match);
-    train_data_path.is({}, "data sets to train on, instead of a share of --data-path")
+            "the content of a file. text: bytes, which --tokenizer-type makes tokens of. u16, i32: "
+            "token ids, little-endian, without a header. indexed: a data set of .bin and .idx. "
+            "chat: conversations, one JSON object a line",
+            "indexed where there is PATH.idx, else text")
+        .one_of("text|u16|i32|indexed|chat");
+    split.is("969,30,1",
+             "the shares of a file's tokens, or of a data set's documents, for training, "
+             "validation and test. eval measures the validation share. train measures the test "
+             "share of data sets at its end; no command reads that of a file",
+             "969,30,1; for eval all");
+    train_data_path.is({}, "data sets to train on, in place of a share of --data-path")
         .many()
-        .of(command::train)
-        .resumes(on_resume::may_change);
-    valid_data_path.is({}, "with --train-data-path: data sets to validate with")
+        .of(command::train, on_resume::may_change);
+    valid_data_path.is({}, "data sets to validate with, beside --train-data-path")
         .many()
-        .of(command::train)
-        .resumes(on_resume::may_change);
-    test_data_path.is({}, "with --train-data-path: data sets that are measured at the end")
+        .of(command::train, on_resume::may_change);
+    test_data_path.is({}, "data sets to measure at the end, beside --train-data-path")
         .many()
-        .of(command::train)
-        .resumes(on_resume::may_change);
-    data_args_path.is("", "file with the words of --data-path")
-        .of(reading)
+        .of(command::train, on_resume::may_change);
+    data_args_path.is("", "a file with the arguments of --data-path")
         .resumes(on_resume::may_change);
     per_split_data_args_path
         .is("",
-            "JSON file {\"train\": [...], \"valid\": [...], \"test\": [...]} with the words of "
-            "--train-data-path and the others")
-        .of(command::train)
-        .resumes(on_resume::may_change);
+            "a JSON file {\"train\": [...], \"valid\": [...], \"test\": [...]} with the arguments "
+            "of --train-data-path, --valid-data-path and --test-data-path")
+        .of(command::train, on_resume::may_change);
     data_cache_path
-        .is("", "folder that keeps the order of the samples of data sets for the next start")
-        .of(reading)
+        .is("", "a folder that keeps the order of the samples of data sets for the next start")
         .resumes(on_resume::unsaved);
     tokenizer_type
         .is("byte",
-            "how texts become tokens. byte: the byte is the token. char: the distinct "
-            "bytes of the file, sorted and numbered from 0, for vocabularies below 256; "
-            "the list is saved with the model as characters.json. The others are Megatron-LM's "
-            "names: of --tokenizer-model, of --vocab-file, of a .tiktoken file, and of ids whose "
-            "last "
-            "one ends a document; eval and generate take that of the state. Those of "
-            "SentencePiece, "
-            "such as Llama2Tokenizer, are read by nothing here, and taken beside data sets alone, "
-            "whose ids need none")
-        .one_of(tokenizer_types)
-        .shown_as(
+            "how texts become tokens. byte: each byte is a token. char: the distinct bytes of the "
+            "file are the tokens, sorted and numbered from 0; the model's folder keeps their list "
+            "as characters.json. The other names are Megatron-LM's: HuggingFaceTokenizer reads "
+            "--tokenizer-model, GPT2BPETokenizer --vocab-file and --merge-file, TikTokenizer a "
+            ".tiktoken file; NullTokenizer is for token ids, the last of which ends a document. "
+            "eval and generate take the tokenizer of the state. Data sets have their ids already, "
+            "so that beside them the names of SentencePiece's tokenizers are taken, too; nothing "
+            "reads their files",
             "that of --tokenizer-model or of the folder --load, else as --load was saved, else "
             "byte; must be given for a vocabulary above 256")
-        .of(reading | command::generate)
-        .resumes(on_resume::must_match);
+        .one_of(tokenizer_types)
+        .of(detail::reading | command::generate);
     tokenizer_model
         .is("",
-            "folder of a Hugging Face model, or a tokenizer.json, or a .tiktoken file; its files "
-            "are "
-            "saved with the model")
-        .of(reading | command::generate)
-        .resumes(on_resume::may_change);
-    vocab_file.is("", "GPT-2's vocab.json, with --merge-file instead of --tokenizer-model")
-        .of(reading | command::generate)
-        .resumes(on_resume::may_change);
+            "the folder of a Hugging Face model, or a tokenizer.json, or a .tiktoken file; its "
+            "files are saved with the model")
+        .of(detail::reading | command::generate, on_resume::may_change);
+    vocab_file.is("", "GPT-2's vocab.json, with --merge-file in place of --tokenizer-model")
+        .of(detail::reading | command::generate, on_resume::may_change);
     merge_file.is("", "GPT-2's merges.txt")
-        .of(reading | command::generate)
-        .resumes(on_resume::may_change);
-    reset_position_ids.is(false, "positions begin anew behind the end of a document")
-        .of(reading)
-        .resumes(on_resume::must_match);
-    reset_attention_mask
-        .is(false, "attention stays within a document; needs a program built with PACKED")
-        .of(reading)
-        .resumes(on_resume::must_match);
-    eod_mask_loss.is(false, "what follows the end of a document is not learned")
-        .of(reading)
-        .resumes(on_resume::must_match);
-    eod_token.is("", "the token that ends a document, for the three flags before this one")
-        .shown_as(
-            "<|endoftext|>, <|end_of_text|> or </s>, the first that there is; of "
-            "HuggingFaceTokenizer the eos_token of tokenizer_config.json")
-        .of(reading)
-        .resumes(on_resume::must_match);
+        .of(detail::reading | command::generate, on_resume::may_change);
+    reset_position_ids.is(false, "positions begin anew behind the end of a document");
+    reset_attention_mask.is(
+        false, "attention stays within a document; the program must be built with PACKED");
+    eod_mask_loss.is(false, "tokens that follow the end of a document are not learned");
+    eod_token.is("", "the token that ends a document, for the three flags before this one",
+                 "<|endoftext|>, <|end_of_text|> or </s>, the first that there is; of "
+                 "HuggingFaceTokenizer the eos_token of tokenizer_config.json");
     chat_loss
         .is("assistant",
-            "what is learned of conversations: what the assistant says, or every token")
-        .one_of("assistant|all")
-        .of(reading)
-        .resumes(on_resume::must_match);
-    mock_data.is(false, "train on random tokens instead of a file, to measure speed")
-        .of(command::train)
-        .resumes(on_resume::must_match);
+            "the tokens of conversations that are learned: those of the assistant, or all")
+        .one_of("assistant|all");
+    mock_data.is(false, "train on random tokens in place of a file, to measure speed")
+        .of(command::train);
   }
 };
 
@@ -200,112 +173,78 @@ struct training_flags {
                            (switch_flag, multiple_validation_sets), (whole_flag, sample_interval),
                            (text_flag, sample_prompt));
   training_flags() {
-    train_iters.is(1000, "optimizer steps")
-        .at_least(1)
-        .of(command::train)
-        .resumes(on_resume::may_change);
-    train_samples.is(0, "sequences to train on, instead of --train-iters")
-        .at_least(1)
-        .shown_as("")
-        .of(command::train)
-        .resumes(on_resume::may_change);
-    epochs.is(0, "how often all conversations are seen, instead of --train-iters")
-        .at_least(1)
-        .shown_as("")
-        .of(command::train)
-        .resumes(on_resume::may_change);
+    detail::belong_to(*this, command::train, on_resume::may_change);
+    train_iters.is(1000, "steps of the optimizer").at_least(1);
+    train_samples.is(0, "sequences to train on, in place of --train-iters", "").at_least(1);
+    epochs.is(0, "how often all conversations are read, in place of --train-iters", "").at_least(1);
     global_batch_size
         .is(0,
-            "sequences in one optimizer step; a multiple of the compiled micro-batch, whose "
-            "gradients are accumulated; for eval, of --eval-iters")
+            "sequences of one step: a multiple of the compiled micro-batch. A step adds up the "
+            "gradients of its micro-batches. For eval, the sequences that --eval-iters counts by",
+            "the micro-batch; for eval that of the state")
         .within(1, std::int64_t{1} << 31)
-        .shown_as("the micro-batch; for eval that of the state")
-        .of(command::train | command::eval)
-        .resumes(on_resume::may_change);
+        .of(command::train | command::eval);
     rampup_batch_size
         .is("",
-            "the sequences of a step grow from START by INCREMENT to --global-batch-size, in equal "
-            "parts of the first SAMPLES sequences of the run")
-        .whole_numbers(3, "START INCREMENT SAMPLES")
-        .shown_as("every step has --global-batch-size")
-        .of(command::train)
-        .resumes(on_resume::may_change);
+            "the sequences of a step grow from START by INCREMENT to --global-batch-size; the "
+            "first SAMPLES sequences of the run are shared equally among the smaller sizes",
+            "every step has --global-batch-size")
+        .whole_numbers(3, "START INCREMENT SAMPLES");
     save.is("",
-            "folder for the state of the run (weights, optimizer, step, position in the data, "
-            "flags), in a folder of its own for each step saved: at the end, when a signal ends "
-            "the run, and every --save-interval steps. export: the Hugging Face folder to write")
-        .of(command::train | command::convert)
-        .resumes(on_resume::unsaved);
-    save_interval.is(0, "steps between saves on the way; 0: only at the end")
-        .at_least(0)
-        .of(command::train)
-        .resumes(on_resume::may_change);
+            "the folder for the states of the run (weights, optimizer, step, position in the data, "
+            "flags), each in a folder of its own: at the end, when a signal ends the run, and "
+            "every --save-interval steps. For export, the Hugging Face folder to write")
+        .of(command::train | command::convert, on_resume::unsaved);
+    save_interval.is(0, "steps between states; 0: one at the end alone").at_least(0);
     keep_latest_k
         .is(10,
-            "saved states to keep (torchtitan's name; Megatron-LM keeps all): older ones are "
-            "removed once a new one is on the disk; 0: all")
-        .at_least(0)
-        .of(command::train)
-        .resumes(on_resume::may_change);
-    keep_best
-        .is(false,
-            "keep the state of the lowest validation loss as well, in the folder best of --save, "
-            "where an evaluation that finds a lower one replaces it; all evaluations are of the "
-            "same samples then")
-        .of(command::train)
-        .resumes(on_resume::may_change);
+            "states to keep: an older one is removed once a new one is on the disk; 0: all. (The "
+            "name is torchtitan's; Megatron-LM keeps all.)")
+        .at_least(0);
+    keep_best.is(false,
+                 "also keep the state of the lowest validation loss, in the folder best of --save. "
+                 "All evaluations measure the same samples then");
     exit_signal_handler
         .is(true,
-            "SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGXCPU finish the micro-batch, save and exit "
-            "with code 10; a second SIGINT or SIGTERM a second later, or false, ends the program "
-            "at once")
-        .of(command::train)
+            "SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGXCPU end the run behind the micro-batch under "
+            "way: it saves its state and exits with code 10. A second SIGINT or SIGTERM after a "
+            "second ends the program at once; with false, the first one does")
         .resumes(on_resume::unsaved);
     exit_duration_in_mins
         .is(0,
-            "minutes after which the run saves its state and ends, with exit code 0, behind the "
-            "step under way")
+            "minutes after which the run saves its state, at the end of a step, and exits with "
+            "code 0",
+            "no limit")
         .above(0, 1e9)
-        .shown_as("no limit")
-        .of(command::train)
         .resumes(on_resume::unsaved);
-    eval_interval.is(1000, "steps between evaluations of the validation part; one more at the end")
-        .at_least(1)
-        .of(command::train)
-        .resumes(on_resume::may_change);
+    eval_interval
+        .is(1000, "steps between evaluations of the validation data; one more comes at the end")
+        .at_least(1);
     eval_iters
         .is(0,
-            "global batches in one evaluation: of a text spread evenly over the part, of data sets "
-            "those behind the ones of the evaluation before; 0: no evaluation. eval measures what "
-            "an evaluation of train did at the step of a state")
+            "batches of --global-batch-size in one evaluation; 0: no evaluation. They are spread "
+            "evenly over the validation share of a text; of data sets each evaluation reads the "
+            "samples behind those of the last one. eval measures what the evaluation at the step "
+            "of its state did",
+            "the whole part")
         .at_least(0)
-        .shown_as("the whole part")
-        .of(command::train | command::eval)
-        .resumes(on_resume::may_change);
-    full_validation.is(false, "each evaluation is of the whole part, as without --eval-iters")
-        .of(command::train)
-        .resumes(on_resume::may_change);
+        .of(command::train | command::eval);
+    full_validation.is(false, "each evaluation reads all validation data, as without --eval-iters");
     multiple_validation_sets
         .is(false,
-            "with --eval-iters: measure so much of each data set apart, by name; without, they "
-            "always are")
-        .of(command::train | command::eval)
-        .resumes(on_resume::may_change);
+            "with --eval-iters: measure as many batches of each data set, by name. Without "
+            "--eval-iters each data set is measured anyway")
+        .of(command::train | command::eval);
     sample_interval
         .is(0,
             "steps between texts that the model writes as it is by then, each time with the same "
-            "random numbers; one more at the end. The weights of the run do not depend on it")
-        .at_least(1)
-        .shown_as("no texts")
-        .of(command::train)
-        .resumes(on_resume::may_change);
-    sample_prompt
-        .is("",
-            "text that those of --sample-interval continue; token ids where the data are ids or "
-            "random")
-        .shown_as("a line end")
-        .of(command::train)
-        .resumes(on_resume::may_change);
+            "random numbers; one more comes at the end. The weights of the run do not depend on it",
+            "no texts")
+        .at_least(1);
+    sample_prompt.is("",
+                     "the text that the texts of --sample-interval continue; token ids where the "
+                     "data are ids or random",
+                     "a line end");
   }
 };
 
@@ -318,78 +257,46 @@ struct optimizer_flags {
                            (real_flag, weight_decay), (real_flag, clip_grad),
                            (real_flag, adam_beta1), (real_flag, adam_beta2), (real_flag, adam_eps));
   optimizer_flags() {
-    // What updates compute in.
+    detail::belong_to(*this, command::train, on_resume::may_change);
+    // Updates compute in fp32.
     constexpr double least = std::numeric_limits<float>::denorm_min(),
                      most = std::numeric_limits<float>::max();
-    lr.is(1e-3, "highest learning rate")
-        .zero_or_within(least, most)
-        .of(command::train)
-        .resumes(on_resume::may_change);
-    min_lr.is(0, "learning rate at the end of the decay")
-        .zero_or_within(least, most)
-        .of(command::train)
-        .resumes(on_resume::may_change);
+    lr.is(1e-3, "the highest learning rate").zero_or_within(least, most);
+    min_lr.is(0, "the learning rate at the end of the decay").zero_or_within(least, most);
     lr_decay_style
         .is("linear",
-            "how the learning rate falls from --lr to --min-lr; WSD holds it and "
-            "decays at the end")
-        .one_of("constant|linear|cosine|WSD")
-        .of(command::train)
-        .resumes(on_resume::may_change);
+            "how the learning rate falls from --lr to --min-lr; WSD keeps it, and lets it fall at "
+            "the end")
+        .one_of("constant|linear|cosine|WSD");
     lr_warmup_iters.is(0, "steps over which the learning rate first rises from 0 to --lr")
-        .at_least(0)
-        .of(command::train)
-        .resumes(on_resume::may_change);
-    lr_warmup_samples.is(0, "the same in sequences, with --train-samples")
-        .at_least(0)
-        .of(command::train)
-        .resumes(on_resume::may_change);
+        .at_least(0);
+    lr_warmup_samples.is(0, "sequences over which it rises, with --train-samples").at_least(0);
     lr_warmup_fraction
-        .is(0, "the same as a share of --lr-decay-iters or --lr-decay-samples, instead of these")
-        .within(0, 0.999999)
-        .shown_as("")
-        .of(command::train)
-        .resumes(on_resume::may_change);
-    lr_decay_samples.is(0, "with --train-samples: sequences behind which the decay ends")
+        .is(0,
+            "the share of --lr-decay-iters or --lr-decay-samples over which it rises, in place of "
+            "the two flags before",
+            "")
+        .within(0, 0.999999);
+    lr_decay_samples
+        .is(0, "with --train-samples: sequences behind which the decay ends", "--train-samples")
         .at_least(1)
-        .shown_as("--train-samples")
-        .of(command::train)
         .resumes(on_resume::derived);
-    lr_decay_iters.is(0, "step at which the decay ends")
+    lr_decay_iters.is(0, "the step at which the decay ends", "--train-iters")
         .at_least(1)
-        .shown_as("--train-iters")
-        .of(command::train)
         .resumes(on_resume::derived);
-    lr_wsd_decay_iters.is(0, "length of the decay of WSD, in steps")
-        .at_least(1)
-        .shown_as("")
-        .of(command::train)
-        .resumes(on_resume::may_change);
-    lr_wsd_decay_style.is("exponential", "shape of the decay of WSD")
-        .one_of("linear|cosine|exponential|minus_sqrt")
-        .of(command::train)
-        .resumes(on_resume::may_change);
+    lr_wsd_decay_iters.is(0, "the length of the decay of WSD, in steps", "").at_least(1);
+    lr_wsd_decay_style.is("exponential", "the shape of the decay of WSD")
+        .one_of("linear|cosine|exponential|minus_sqrt");
     weight_decay.is(0.01, "decoupled weight decay of matrices and embeddings (AdamW)")
-        .zero_or_within(least, most)
-        .of(command::train)
-        .resumes(on_resume::may_change);
+        .zero_or_within(least, most);
     clip_grad
-        .is(1, "largest global norm of the gradient; longer ones are shortened; 0: no clipping")
-        .zero_or_within(least, most)
-        .of(command::train)
-        .resumes(on_resume::may_change);
-    adam_beta1.is(0.9, "decay of the first moment")
-        .within(0, 0.999999)
-        .of(command::train)
-        .resumes(on_resume::may_change);
-    adam_beta2.is(0.999, "decay of the second moment")
-        .within(0, 0.999999999)
-        .of(command::train)
-        .resumes(on_resume::may_change);
-    adam_eps.is(1e-8, "added to the root of the second moment")
-        .within(std::numeric_limits<float>::min(), 1)
-        .of(command::train)
-        .resumes(on_resume::may_change);
+        .is(1,
+            "the largest global norm of the gradient; a longer one is shortened to it; 0: none is")
+        .zero_or_within(least, most);
+    adam_beta1.is(0.9, "the decay of the first moment").within(0, 0.999999);
+    adam_beta2.is(0.999, "the decay of the second moment").within(0, 0.999999999);
+    adam_eps.is(1e-8, "a number added to the root of the second moment")
+        .within(std::numeric_limits<float>::min(), 1);
   }
 };
 
@@ -403,79 +310,53 @@ struct sampling_flags {
                            (real_flag, top_p), (text_flag, overflow), (whole_flag, batch_size),
                            (switch_flag, use_cache), (switch_flag, logprobs));
   sampling_flags() {
-    prompt
-        .is({},
-            "text to continue; given several times, several texts are continued in one batch, "
-            "each with random numbers of its own")
-        .shown_as("a line end")
-        .of(command::generate);
-    prompts_file.is("", "file with further prompts, one a line").of(command::generate);
+    detail::belong_to(*this, command::generate, on_resume::unsaved);
+    prompt.is({},
+              "a text to continue. Given several times, all texts are continued in one batch, each "
+              "with random numbers of its own",
+              "a line end");
+    prompts_file.is("", "a file with further prompts, one a line");
     chat.is(false,
-            "talk to the model: each prompt is what a user says, and what is written is the "
-            "answer. "
-            "Without a prompt, lines of the standard input are one conversation")
-        .of(command::generate);
-    system_prompt.is("", "with --chat: what the system says first").of(command::generate);
-    enable_thinking
-        .is(true,
-            "with --chat: whether a model is to think first, where the template has a switch for "
-            "it "
-            "(Qwen3)")
-        .of(command::generate);
-    ids.is(false,
-           "prompts and what is written are token ids, separated by blanks or commas, instead of "
-           "text")
-        .of(command::generate);
+            "talk to the model: each prompt is a user's turn, and the model writes its answer. "
+            "Without a prompt, the lines of the standard input are one conversation");
+    system_prompt.is("", "with --chat: the text of the system, which comes first");
+    enable_thinking.is(true,
+                       "with --chat: whether the model thinks before it answers, if its template "
+                       "has a switch for that (Qwen3)");
+    ids.is(false, "prompts and texts are token ids, separated by blanks or commas");
     num_samples.is(1, "texts to write for each prompt, each with random numbers of its own")
-        .within(1, 1 << 20)
-        .of(command::generate);
-    max_new_tokens.is(200, "tokens to write for each prompt, at most; train: for --sample-interval")
+        .within(1, 1 << 20);
+    max_new_tokens
+        .is(200, "the most tokens to write for each prompt; for train, those of --sample-interval")
         .at_least(0)
-        .of(command::generate | command::train)
-        .resumes(on_resume::may_change);
-    stop_tokens
-        .is({},
-            "token ids, separated by blanks or commas: after any of them, which is still "
-            "written, a text is finished")
-        .of(command::generate);
-    stop.is({}, "a text that, once written, finishes its text; may be given several times")
-        .of(command::generate);
-    ignore_eos
-        .is(false,
-            "texts go on behind the tokens that end one by the model's generation_config.json, and "
-            "answers of --chat behind the end of a turn")
-        .of(command::generate);
-    greedy.is(false, "always take the likeliest token, as --temperature 0 does")
-        .of(command::generate);
+        .of(command::generate | command::train, on_resume::may_change);
+    stop_tokens.is(
+        {},
+        "token ids, separated by blanks or commas, each of which ends a text once it is written");
+    stop.is({}, "a text that ends the text in which it is written; may be given several times");
+    ignore_eos.is(false,
+                  "write on behind the tokens that end a text by the model's "
+                  "generation_config.json, and behind the end of a turn of --chat");
+    greedy.is(false, "always take the likeliest token, as --temperature 0 does");
     temperature
         .is(1,
-            "logits are divided by it: below 1 safer, above 1 bolder; 0 always takes the "
-            "likeliest token")
-        .within(0, 1000)
-        .of(command::generate);
-    top_k.is(0, "choose among the k likeliest tokens; 0: all").at_least(0).of(command::generate);
-    top_p.is(1, "choose among the likeliest tokens that together have this probability")
-        .above(0, 1)
-        .of(command::generate);
+            "a number that divides logits: below 1 texts are safer, above 1 bolder; 0 always takes "
+            "the likeliest token")
+        .within(0, 1000);
+    top_k.is(0, "draw from the k likeliest tokens; 0: from all").at_least(0);
+    top_p.is(1, "draw from the likeliest tokens that together have this probability").above(0, 1);
     overflow
         .is("slide",
-            "what happens where a text becomes longer than the model's positions. slide: the later "
-            "half of it is read again and goes on; stop: it ends there")
-        .one_of("slide|stop")
-        .of(command::generate);
-    batch_size.is(16, "prompts that run at once; what is written does not depend on it")
-        .within(1, 1 << 20)
-        .of(command::generate);
-    use_cache
-        .is(true,
-            "keep the keys and values of earlier tokens; false computes the whole text again "
-            "for every token, which writes the same and is slow")
-        .of(command::generate);
-    logprobs
-        .is(false,
-            "tell of each token that is written the natural logarithm of the probability that the "
-            "model gives it: over its whole vocabulary, before --temperature, --top-k and --top-p")
-        .of(command::generate);
+            "the way on for a text that is longer than the model's positions. slide: the later "
+            "half of the text is read again, and the text goes on; stop: it ends")
+        .one_of("slide|stop");
+    batch_size.is(16, "prompts that run at once; texts do not depend on it").within(1, 1 << 20);
+    use_cache.is(true,
+                 "keep the keys and values of earlier tokens. false computes the whole text again "
+                 "for each token, which writes the same text slowly");
+    logprobs.is(false,
+                "print for each new token the natural logarithm of its probability over the whole "
+                "vocabulary, before --temperature, --top-k and --top-p");
   }
 };
 
@@ -487,77 +368,57 @@ struct report_flags {
                            (switch_flag, bench_json), (whole_flag, warmup),
                            (real_flag, peak_tflops), (switch_flag, json));
   report_flags() {
+    detail::belong_to(*this, command::train, on_resume::unsaved);
     log_interval
         .is(100,
-            "steps between lines of progress. The first step has one too, and whichever ends 10 s "
-            "or more after the line before; a terminal shows every step")
-        .at_least(1)
-        .of(command::train)
-        .resumes(on_resume::unsaved);
-    metrics_jsonl
-        .is("", "file for one JSON object a step: loss, learning rate, gradient norm, speed")
-        .of(command::train)
-        .resumes(on_resume::unsaved);
-    loss_curve.is("", "SVG file for the curve of training and validation loss")
-        .of(command::train)
-        .resumes(on_resume::unsaved);
-    profile.is(false, "measure the time of every node of the graph and print a table at the end")
-        .of(command::train)
-        .resumes(on_resume::unsaved);
-    trace
-        .is("",
-            "file for what each rank did when in a few steps, its tasks and its exchanges with "
-            "others, which chrome://tracing and ui.perfetto.dev open")
-        .of(command::train)
-        .resumes(on_resume::unsaved);
-    profile_step_start.is(0, "step behind which those of --trace begin")
-        .at_least(0)
-        .shown_as("10 steps after the first, or two before the last")
-        .of(command::train)
-        .resumes(on_resume::unsaved);
-    profile_step_end.is(0, "the last step of --trace, at most 64 behind --profile-step-start")
-        .at_least(1)
-        .shown_as("two behind --profile-step-start")
-        .of(command::train)
-        .resumes(on_resume::unsaved);
+            "steps between lines of progress. The first step has one, too, and so has a step that "
+            "ends 10 s or more after the last line; a terminal shows every step")
+        .at_least(1);
+    metrics_jsonl.is(
+        "", "a file for one JSON object a step: loss, learning rate, gradient norm, speed");
+    loss_curve.is("", "an SVG file for the curves of training and validation loss");
+    profile.is(false, "measure the time of every node of the graph, and print a table at the end");
+    trace.is("",
+             "a file for what each rank did when in a few steps: its tasks, and its exchanges with "
+             "other ranks. chrome://tracing and ui.perfetto.dev open it");
+    profile_step_start
+        .is(0, "the step behind which --trace begins",
+            "10 steps after the first, or two before the last")
+        .at_least(0);
+    profile_step_end
+        .is(0, "the last step of --trace, at most 64 behind --profile-step-start",
+            "two behind --profile-step-start")
+        .at_least(1);
     pictures
         .is("",
-            "folder for SVG pictures of the layout's ranks and of its pipeline's schedule, instead "
+            "a folder for SVG pictures of the layout's ranks and its pipeline's schedule, in place "
             "of the description")
         .of(command::describe);
     graphs
         .is(false,
             "list the parameters, each collective with its line of the model, and the graph of "
-            "each "
-            "part after each pass, instead of what there is to know at a glance")
+            "each part after each pass, in place of the description")
         .of(command::describe);
     roofline
         .is("",
-            "say about what each op, and what a step, would take on such a GPU, by arithmetic and "
-            "traffic, instead of the description")
+            "estimate the time of each op, and of a step, on such a GPU by arithmetic and traffic, "
+            "in place of the description")
         .one_of("h100|h200")
         .of(command::describe);
-    bench_json
-        .is(false,
-            "print one JSON object with the median milliseconds of a step as the last "
-            "line; without --data-path on random tokens, 200 steps, no evaluation")
-        .of(command::train)
-        .resumes(on_resume::unsaved);
-    warmup.is(20, "steps that --bench-json leaves out")
-        .at_least(0)
-        .of(command::train)
-        .resumes(on_resume::unsaved);
+    bench_json.is(
+        false,
+        "print one JSON object with the median milliseconds of a step as the last line. Without "
+        "--data-path it trains on random tokens for 200 steps, and evaluates nothing");
+    warmup.is(20, "steps that --bench-json does not count").at_least(0);
     peak_tflops
         .is(0,
-            "highest speed of what one rank computes on, in 10^12 floating-point operations a "
-            "second: the share of it that the model needs (MFU) is told with the progress")
-        .above(0, 1e9)
-        .shown_as("no MFU is told")
-        .of(command::train)
-        .resumes(on_resume::unsaved);
+            "the highest speed of what one rank computes on, in 10^12 floating-point operations a "
+            "second. Progress then tells which share of it the model uses (MFU)",
+            "no MFU is told")
+        .above(0, 1e9);
     json.is(false,
-            "print one JSON object instead of text; generate prints one a prompt, each in a "
-            "line of its own")
+            "print one JSON object in place of text; generate prints a line with one for each "
+            "prompt")
         .of(command::eval | command::generate | command::describe);
   }
 };
@@ -570,81 +431,65 @@ struct machine_flags {
                            (text_flag, product_table), (switch_flag, no_deterministic_attention),
                            (switch_flag, no_cuda_graphs));
   machine_flags() {
+    detail::belong_to(*this, detail::running, on_resume::unsaved);
     const command computing =
         command::train | command::eval | command::generate | command::describe;
     const command together = command::train | command::eval | command::generate | command::convert;
     threads
         .is(0,
-            "threads to compute with; 0: all cores, or the quota of a container. Results do not "
+            "threads to compute with; 0: one a core, or the quota of a container. Results do not "
             "depend on it")
         .within(0, 4096)
-        .of(computing)
-        .resumes(on_resume::unsaved);
+        .of(computing);
     device
         .is(0,
-            "the GPU to compute on, by its number among those that are visible "
-            "(CUDA_VISIBLE_DEVICES), of a program that is built for GPUs. Left out, the processes "
-            "of a machine take its GPUs in turn; ranks that are threads of one process share one")
-        .within(0, 4096)
-        .of(command::train | command::eval | command::generate)
-        .resumes(on_resume::unsaved);
+            "the number of the GPU to compute on, among those that are visible "
+            "(CUDA_VISIBLE_DEVICES), for a program that is built for GPUs. Left out, the processes "
+            "of a machine take its GPUs in turn; ranks that are threads of one process share one "
+            "GPU")
+        .within(0, 4096);
     ranks
         .is(0,
             "ranks to run, as threads of this process, which share --threads; 0: the fewest that "
-            "the program is laid out over, and one of export. More of them are replicas. "
-            "describe tells what so many have. Under mpirun or srun, which start each as a "
-            "process, as many as those")
+            "the program is laid out over, and one for export. More ranks are replicas. describe "
+            "tells what that many ranks have. mpirun or srun start each rank as a process, so that "
+            "the number is theirs")
         .within(0, 4096)
-        .of(together | command::describe)
-        .resumes(on_resume::unsaved);
-    collective_timeout
-        .is(600, "seconds that ranks wait for one of them before all end with its name")
+        .of(together | command::describe);
+    collective_timeout.is(600, "seconds that ranks wait for one of them; then all end, and name it")
         .within(1, 1 << 30)
-        .of(together)
-        .resumes(on_resume::unsaved);
+        .of(together);
     check_collectives
         .is(MEGACPP_DEBUGGED,
-            "ranks tell each other what they are about to exchange, and end where they differ with "
-            "both ranks and both lines of the model")
-        .of(together)
-        .resumes(on_resume::unsaved);
-    no_memory_check
-        .is(false,
-            "start also where all ranks plan more memory than the machine, its container or "
-            "ulimit -v leaves them")
-        .of(command::train | command::eval | command::generate)
-        .resumes(on_resume::unsaved);
+            "ranks tell each other what they are about to exchange; where they differ they end, "
+            "and name both ranks and both lines of the model")
+        .of(together);
+    no_memory_check.is(false,
+                       "start even if all ranks plan more memory than the machine, its container "
+                       "or ulimit -v leaves them");
     product_type
         .is("auto",
-            "how bf16 matrices are multiplied: by bf16 instructions, widened to fp32 "
-            "first, or the faster of the two, measured at start")
+            "how bf16 matrices are multiplied: by bf16 instructions, widened to fp32 first, or the "
+            "faster of the two by a measurement at the start")
         .one_of("auto|bf16|widened")
-        .of(computing)
-        .resumes(on_resume::may_change);
+        .of(computing, on_resume::may_change);
     tf32.is(false,
-            "let a GPU multiply matrices of fp32 by TF32, which rounds their elements to 11 "
-            "significant bits and is faster")
-        .of(command::train | command::eval | command::generate)
+            "let a GPU multiply fp32 matrices by TF32, which is faster and rounds their elements "
+            "to 11 significant bits")
         .resumes(on_resume::may_change);
-    product_table
-        .is("",
-            "file with the fastest way to compute each product on this GPU, as megacpp_gpu --tune "
-            "has measured it; each way is checked before it is used. Other ways give other bits")
-        .of(command::train | command::eval | command::generate)
-        .resumes(on_resume::unsaved);
+    product_table.is(
+        "",
+        "a file with the fastest way to compute each product on this GPU, which megacpp_gpu --tune "
+        "measured. A program checks each way before it takes it. Other ways give other bits");
     no_deterministic_attention
         .is(false,
-            "let a GPU add up the gradients of attention in any order, which takes less memory "
-            "for long sequences; the bits of a rerun differ")
-        .of(command::train | command::describe)
-        .resumes(on_resume::may_change);
-    no_cuda_graphs
-        .is(false,
-            "start every kernel on a GPU by itself, instead of a micro-batch as a graph of CUDA: "
-            "slower, and an error names the kernel that was started last; with "
-            "CUDA_LAUNCH_BLOCKING=1 in the environment, the one that failed")
-        .of(command::train | command::eval | command::generate)
-        .resumes(on_resume::unsaved);
+            "let a GPU add up the gradients of attention in any order. That takes less memory for "
+            "long sequences; a rerun has other bits")
+        .of(command::train | command::describe, on_resume::may_change);
+    no_cuda_graphs.is(false,
+                      "start every kernel on a GPU by itself, not a micro-batch as a graph of "
+                      "CUDA. That is slower, and an error names the kernel that was started last, "
+                      "or with CUDA_LAUNCH_BLOCKING=1 in the environment the one that failed");
   }
 };
 
@@ -662,7 +507,7 @@ struct options {
 };
 
 /// A flag with its name (dashes) and the title of its group.
-struct flag_entry {
+struct named_flag {
   std::string name;
   const char* group = "";
   flag_base* flag = nullptr;
@@ -671,7 +516,7 @@ struct flag_entry {
 
 namespace detail {
 template <class Group>
-void append_flags(std::vector<flag_entry>& list, const char* title, Group& group, bool compiled) {
+void append_flags(std::vector<named_flag>& list, const char* title, Group& group, bool compiled) {
   boost::hana::for_each(boost::hana::accessors<Group>(), [&](auto member) {
     std::string name = boost::hana::to<const char*>(boost::hana::first(member));
     std::replace(name.begin(), name.end(), '_', '-');
@@ -681,8 +526,8 @@ void append_flags(std::vector<flag_entry>& list, const char* title, Group& group
 } // namespace detail
 
 /// All flags of `o`, in the order of the help; points into `o`.
-inline std::vector<flag_entry> flags_of(options& o) {
-  std::vector<flag_entry> list;
+inline std::vector<named_flag> flags_of(options& o) {
+  std::vector<named_flag> list;
   detail::append_flags(list, "Data", o.data, false);
   detail::append_flags(list, "Model", o.model, false);
   detail::append_flags(list, "Training", o.training, false);
@@ -697,16 +542,16 @@ inline std::vector<flag_entry> flags_of(options& o) {
   return list;
 }
 
-inline const flag_entry* find_flag(const std::vector<flag_entry>& list, std::string_view name) {
-  for (const flag_entry& e : list)
+inline const named_flag* find_flag(const std::vector<named_flag>& list, std::string_view name) {
+  for (const named_flag& e : list)
     if (e.name == name) return &e;
   return nullptr;
 }
 
 /// `lr=0.001 save=model ...`: the flags of a command that were given.
-inline std::string given_flags(const std::vector<flag_entry>& list, command c) {
+inline std::string given_flags(const std::vector<named_flag>& list, command c) {
   std::string text;
-  for (const flag_entry& e : list) {
+  for (const named_flag& e : list) {
     if (!e.flag->given() || !overlaps(e.flag->commands(), c)) continue;
     if (!text.empty()) text += ' ';
     text += fmt::format("{}={}", e.name, e.flag->text());

@@ -1,11 +1,10 @@
-// Reasons to refuse a command line are collected and told at once, since somebody who brings a long
-// line from elsewhere should not learn of one flag at a time. Flags that are taken though they
-// change nothing are collected beside them.
+// All reasons to refuse a command line are told at once, since somebody who brings a long line from
+// another program should not learn of one flag at a time. So are flags that change nothing.
 #pragma once
 
 #include <megacpp/io/error.hpp>
 
-#include <cstddef>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,11 +14,12 @@
 
 namespace mc {
 
+/// Reasons to refuse a command line.
 class refusals {
 public:
   void add(exit_code code, std::string sentence) { all_.emplace_back(code, std::move(sentence)); }
 
-  /// Carries out f, and keeps the mc::error that it throws: false.
+  /// Carries out f, and keeps the mc::error that it throws. Returns false if it throws one.
   template <class F> bool collect(const F& f) {
     try {
       f();
@@ -30,8 +30,8 @@ public:
     return true;
   }
 
-  /// Throws mc::error for what was refused, if anything was: its own sentence for one thing, a line
-  /// each for several. The exit code is that of all of them, or of a command line that is wrong.
+  /// Throws mc::error if anything was refused, with a line for each of several reasons. The exit
+  /// code is that of all reasons, or usage where they differ.
   void raise() const {
     if (all_.empty()) return;
     exit_code code = all_.front().first;
@@ -48,20 +48,24 @@ private:
   std::vector<std::pair<exit_code, std::string>> all_;
 };
 
-/// Flags of a command line that are taken though they change nothing: those that say what was
-/// compiled in, and those on which nothing here depends.
-struct idle_flags {
-  std::vector<std::string> agreeing, without_effect;
+/// Returns a line about flags, what is said of each list before its names; "" where there are none.
+inline std::string note_of(
+    std::initializer_list<std::pair<const char*, std::vector<std::string>>> lists) {
+  std::string note;
+  for (const auto& [what, names] : lists)
+    if (!names.empty())
+      note += fmt::format("{}{}: --{}", note.empty() ? "" : "; ", what, fmt::join(names, ", --"));
+  return note;
+}
 
-  /// One line about them; "" where there are none.
+/// Flags of a command line that are taken though they change nothing.
+struct idle_flags {
+  std::vector<std::string> agreeing;       ///< they say what was compiled in
+  std::vector<std::string> without_effect; ///< nothing here depends on them
+
   std::string note() const {
-    const auto list = [](const char* what, const std::vector<std::string>& names) {
-      return names.empty() ? std::string()
-                           : fmt::format("{}: --{}", what, fmt::join(names, ", --"));
-    };
-    const std::string a = list("flags that agree with this program", agreeing),
-                      b = list("without effect here", without_effect);
-    return a + (a.empty() || b.empty() ? "" : "; ") + b;
+    return note_of({{"flags that agree with this program", agreeing},
+                    {"without effect here", without_effect}});
   }
 };
 

@@ -1,4 +1,4 @@
-// The requests that flags make which keep to the rules (options/rules.hpp).
+// The requests of commands, made from flags that keep to the rules (options/rules.hpp).
 #pragma once
 
 #include <megacpp/options/data.hpp>
@@ -59,7 +59,7 @@ inline sampling_request sampling_request_of(const options& o) {
           .json = o.report.json()};
 }
 
-/// The request of `train` on `dp` replicas. Throws mc::error.
+/// Returns the request of `train` on `dp` replicas. Throws mc::error.
 inline training_request training_request_of(const program_view& p, const options& o, int dp = 1) {
   return {.start = start_request_of(o.model),
           .data = data_request_of(o, command::train),
@@ -68,8 +68,8 @@ inline training_request training_request_of(const program_view& p, const options
           .kept = std::make_shared<const kept_flags>(o)};
 }
 
-/// The data are looked at where there is a model to measure; run_evaluation asks for one. Throws
-/// mc::error.
+/// Returns the request of `eval`. Without --load it has no data, since run_evaluation refuses it.
+/// Throws mc::error.
 inline evaluation_request evaluation_request_of(const options& o) {
   const training_flags& t = o.training;
   return {.start = start_request_of(o.model),
@@ -86,7 +86,8 @@ inline generation_request generation_request_of(const options& o) {
           .sampling = sampling_request_of(o)};
 }
 
-/// Throws mc::error(exit_code::usage) for a size of files that is none.
+/// Returns the request of `export`. Throws mc::error(exit_code::usage) for a --max-shard-size that
+/// is no size.
 inline export_request export_request_of(const options& o) {
   return {.load = o.model.load.if_given(),
           .save = o.training.save.if_given(),

@@ -1,9 +1,8 @@
-// Flags across runs: what a state keeps of them, and what a run that goes on makes of that. Which
-// flag is of which class stands in options.hpp alone.
+// Flags across runs: a state keeps them, and a run that goes on from it takes them up. How a flag
+// is taken up stands beside it (options.hpp).
 #pragma once
 
-#include <megacpp/io/json_file.hpp>
-#include <megacpp/options/options.hpp>
+#include <megacpp/options/flags_in_json.hpp>
 #include <megacpp/request/kept_request.hpp>
 #include <megacpp/train/start.hpp>
 
@@ -22,13 +21,14 @@ namespace mc {
 
 namespace detail {
 
-/// True for the flags that a state keeps.
-inline bool is_saved(const flag_entry& e) {
+/// Tells whether a state keeps a flag.
+inline bool is_saved(const named_flag& e) {
   return overlaps(e.flag->commands(), command::train) && e.flag->resuming() != on_resume::unsaved;
 }
 
-/// Throws mc::error(exit_code::usage) for a text that JSON cannot hold.
-inline nlohmann::json json_of(const flag_entry& e) {
+/// Returns the value of a flag. Throws mc::error(exit_code::usage) for a text that JSON cannot
+/// hold.
+inline nlohmann::json json_of(const named_flag& e) {
   const std::string text = e.flag->text();
   if (!e.flag->is_text()) return nlohmann::json::parse(text); // numbers, true, false: as in JSON
   if (as_utf8(text) != text)
@@ -40,21 +40,15 @@ inline nlohmann::json json_of(const flag_entry& e) {
   return text;
 }
 
-/// Reads a saved flag into `into`. False for a value that this program does not take, though the
-/// one that saved it did, where another one is given in its place. Throws mc::error(model) for what
-/// it cannot hold.
-inline bool read_saved(const json_value& flags, const flag_entry& e, flag_base& into) {
+/// Reads a saved flag into `into`. Returns false for a value that this program does not take,
+/// though the program that saved it did, where the command line gives another one. Throws
+/// mc::error(exit_code::model) for other values that the flag does not take.
+inline bool read_saved(const json_value& flags, const named_flag& e, flag_base& into) {
   const nlohmann::json& value = flags.raw().at(e.name);
-  const bool fits = into.is_list()     ? value.is_array() || value.is_string()
-                    : into.is_text()   ? value.is_string()
-                    : into.is_toggle() ? value.is_boolean()
-                                       : value.is_number();
-  if (!fits) throw flags.fault(fmt::format("flag \"{}\" has a value of another type", e.name));
+  if (!fits(value, into))
+    throw flags.fault(fmt::format("flag \"{}\" has a value of another type", e.name));
   try {
-    if (into.is_list() && value.is_array())
-      for (const std::string& one : flags.field<std::vector<std::string>>(e.name))
-        into.read(one, e.name);
-    else into.read(into.is_text() ? value.get<std::string>() : value.dump(), e.name);
+    read_value(value, into, e.name);
     return true;
   } catch (const error& wrong) {
     const bool may_change = e.flag->resuming() == on_resume::may_change;
@@ -65,18 +59,18 @@ inline bool read_saved(const json_value& flags, const flag_entry& e, flag_base& 
   }
 }
 
-/// Whether sums over tokens are taken otherwise than they were, so that a run that goes on has
-/// other bits than one that did not stop.
+/// Tells whether a program adds up over tokens in another order than the one before, so that a run
+/// that goes on has other bits than one that did not stop.
 inline bool sums_otherwise(const compiled_flags& then, const compiled_flags& now) {
   return now.numerics() != then.numerics() ||
          (now.numerics() == "fast" && now.micro_batch_size() != then.micro_batch_size());
 }
 
-/// One of several ways to say the same, of which a run takes one: the flags that go together in it.
+/// Flags that together say one thing in one way. A run takes one way of each group.
 struct way_to_say {
   int group;
   std::array<std::string_view, 3> flags; ///< "" is none
-  bool first_decides = false; ///< the first one means this way, and the others alone do not
+  bool first_decides = false; ///< the first flag means this way, and the others alone do not
   bool has(std::string_view name) const { return std::ranges::find(flags, name) != flags.end(); }
 };
 inline constexpr std::array<way_to_say, 11> ways_to_say{
@@ -92,8 +86,8 @@ inline constexpr std::array<way_to_say, 11> ways_to_say{
      {4, {"lr-warmup-iters", "lr-warmup-samples"}},
      {4, {"lr-warmup-fraction"}}}};
 
-/// The flag of this call by which it is said in another way than that of `name`; "" is none.
-inline std::string_view said_otherwise(const std::vector<flag_entry>& list, std::string_view name) {
+/// Returns a flag of the command line that says the same as `name` in another way; "" is none.
+inline std::string_view said_otherwise(const std::vector<named_flag>& list, std::string_view name) {
   for (const way_to_say& own : ways_to_say)
     for (const way_to_say& other : ways_to_say) {
       if (!own.has(name) || own.group != other.group || other.has(name)) continue;
@@ -106,11 +100,11 @@ inline std::string_view said_otherwise(const std::vector<flag_entry>& list, std:
 
 } // namespace detail
 
-/// {"flags": every flag's value, "given": the names of those that were given}. `o` has what flags
-/// that were left out have come to.
+/// Adds {"flags": every flag's value, "given": the names of the flags that were given} to a state.
+/// Flags that were left out have the values in `o` that they have come to.
 inline void save_flags(nlohmann::json& state, options o) {
   nlohmann::json flags = nlohmann::json::object(), given = nlohmann::json::array();
-  for (const flag_entry& e : flags_of(o)) {
+  for (const named_flag& e : flags_of(o)) {
     if (!detail::is_saved(e) || !e.flag->is_value()) continue;
     flags[e.name] = detail::json_of(e);
     if (e.flag->given() && !e.compiled) given.push_back(e.name);
@@ -122,16 +116,16 @@ inline void save_flags(nlohmann::json& state, options o) {
 /// Prepares `o` for a run that goes on from a state: flags that were left out take their saved
 /// values. Returns one line for each flag that changes, and one where that changes the bits of sums
 /// over tokens. Throws mc::error: mismatch naming every flag that must match and does not, model
-/// for flags that this program does not know.
+/// for a flag that this program does not know.
 inline std::vector<std::string> resume_flags(const json_value& state, options& o,
                                              std::string_view program) {
   const json_value flags = state.field<json_value>("flags");
   const auto given = state.field<std::vector<std::string>>("given");
-  const std::vector<flag_entry> list = flags_of(o);
+  const std::vector<named_flag> list = flags_of(o);
   options before;
-  const std::vector<flag_entry> saved = flags_of(before);
+  const std::vector<named_flag> saved = flags_of(before);
   for (const auto& item : flags.raw().items()) {
-    const flag_entry* const e = find_flag(list, item.key());
+    const named_flag* const e = find_flag(list, item.key());
     if (e == nullptr || !detail::is_saved(*e))
       throw flags.fault(
           fmt::format("has a flag \"{}\" that this program does not know", printable(item.key())));
@@ -143,7 +137,7 @@ inline std::vector<std::string> resume_flags(const json_value& state, options& o
   std::vector<std::string> changes;
   std::string refused;
   for (std::size_t i = 0; i < list.size(); ++i) {
-    const flag_entry& e = list[i];
+    const named_flag& e = list[i];
     if (!detail::is_saved(e) || !flags.has(e.name)) continue;
     flag_base& then = *saved[i].flag;
     if (!detail::read_saved(flags, e, then)) {
@@ -193,14 +187,14 @@ inline std::vector<std::string> resume_flags(const json_value& state, options& o
   return changes;
 }
 
-/// Lines for the derived flags that come to something else than before.
+/// Returns a line for each derived flag that comes to another value than before.
 inline std::vector<std::string> derived_changes(const json_value& state, options effective) {
   const json_value flags = state.field<json_value>("flags");
   options before;
-  const std::vector<flag_entry> saved = flags_of(before), now = flags_of(effective);
+  const std::vector<named_flag> saved = flags_of(before), now = flags_of(effective);
   std::vector<std::string> changes;
   for (std::size_t i = 0; i < now.size(); ++i) {
-    const flag_entry& e = now[i];
+    const named_flag& e = now[i];
     if (e.flag->resuming() != on_resume::derived || e.flag->given() || !flags.has(e.name)) continue;
     detail::read_saved(flags, e, *saved[i].flag);
     if (saved[i].flag->text() != e.flag->text())
@@ -210,8 +204,8 @@ inline std::vector<std::string> derived_changes(const json_value& state, options
   return changes;
 }
 
-/// The flags of a training run, which its states keep with the values that those which were left
-/// out have come to.
+/// The flags of a training run. Its states keep them, and the values that flags which were left out
+/// have come to.
 class kept_flags final : public kept_request {
 public:
   explicit kept_flags(options o) : flags_(std::move(o)) {}
@@ -240,8 +234,8 @@ private:
   options flags_;
 };
 
-/// Finds what a training run starts from (find_start). A state fills in the flags that were left
-/// out; what changes is told once all is accepted. Throws mc::error.
+/// Finds the start of a training run (find_start). A state fills in the flags that were left out;
+/// the run tells changes once everything is accepted. Throws mc::error.
 inline training_start prepare_start(const program_view& p, options& o) {
   training_start start =
       find_start({.load = o.model.load.if_given(), .finetune = o.model.finetune()},
@@ -252,8 +246,8 @@ inline training_start prepare_start(const program_view& p, options& o) {
   start.from->changes = resume_flags(state, o, p.name);
   return start;
 }
-/// Finds the same on a rank of another process, in the folder that the first one has named. Throws
-/// mc::error.
+/// Finds that start on a rank of another process, in the folder that the first rank has named.
+/// Throws mc::error.
 inline training_start prepare_named_start(const std::string& name, options& o,
                                           std::string_view program) {
   training_start start =

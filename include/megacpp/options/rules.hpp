@@ -38,390 +38,224 @@ inline data_kind kind_of_data(const options& o) {
                                   : data_kind::text;
 }
 
-/// The origin that a flag must have for a rule to hold: the command line, since a file of flags may
-/// serve many commands and a state has the flags of its run; or anyone.
-enum class flag_origin : std::uint8_t { command_line, any };
-
-/// Flags that are refused, or told and taken, where a condition holds.
+/// Flags that are refused, or told and taken, beside other flags.
 struct flag_rule {
   command commands;
-  std::array<std::string_view, 6> flags; ///< "" is none
-  bool (*holds)(const options&);
-  /// The fault of such a flag, put behind its name; "": they change nothing, which is told, since
-  /// lines of Megatron-LM have them all the same.
-  std::string_view why;
-  flag_origin origin = flag_origin::command_line;
-  bool late = false;            ///< the rule is asked once the state has been read
-  std::string_view remedy = {}; ///< in place of leaving the flag out
+  std::string_view flags; ///< names with blanks between them
+  /// The condition: terms with blanks between them, which all hold. A term has alternatives with |
+  /// between them: "x" is given, or on if it is a switch; "x=v" has the value v; "asked:x" is on
+  /// the command line; "!" makes one its opposite. The name "data" stands for kind_of_data.
+  std::string_view when;
+  /// The fault of such a flag, put behind its name; "": it contradicts the flag of the first term,
+  /// or changes nothing without it.
+  std::string_view why{};
+  unsigned how = 0;
+  std::string_view remedy{}; ///< in place of leaving the flag out
 };
 
 namespace detail {
 
-inline bool without_sets(const options& o) { return kind_of_data(o) != data_kind::indexed; }
-inline bool reads_lists(const options& o) {
-  const data_kind k = kind_of_data(o);
-  return k == data_kind::indexed || k == data_kind::chat;
+/// The flag is taken and told as one that changes nothing, since lines of Megatron-LM have it.
+inline constexpr unsigned told = 1;
+/// The rule is asked once the state has been read, which has flags of its run.
+inline constexpr unsigned late = 2;
+/// The rule is also for flags of a file, which may serve many commands, or of a state.
+inline constexpr unsigned wherever = 4;
+
+inline constexpr std::string_view
+    data_lists =
+        "train-data-path valid-data-path test-data-path data-args-path "
+        "per-split-data-args-path",
+    of_random = "and --mock-data contradict each other: random tokens are not read from anything",
+    without_data = "changes nothing beside --bench-json without --data-path: tokens are random",
+    without_sets = "changes nothing without an indexed data set, which megacpp-data prepares",
+    of_folder =
+        "changes nothing for conversations: the folder of --tokenizer-model or --load has "
+        "their tokenizer and template",
+    of_greedy =
+        "changes nothing where the likeliest token is always taken, by --greedy or "
+        "--temperature 0";
+
+} // namespace detail
+
+/// All rules of flags beside flags.
+inline constexpr auto flag_rules = [] {
+  using namespace detail;
+  constexpr command train = command::train, eval = command::eval, generate = command::generate,
+                    describe = command::describe;
+  return std::to_array<flag_rule>({
+      // The length of a run.
+      {train, "train-iters", "train-samples", "", late},
+      {train, "train-iters train-samples", "epochs", "", late},
+      {train, "epochs", "!data=chat", "counts conversations, and the data are none",
+       late | wherever, "give --train-iters or --train-samples"},
+      {train, "lr-decay-iters lr-warmup-iters", "train-samples", "", late},
+      {train, "lr-decay-samples lr-warmup-samples", "!train-samples", "", late},
+      {train, "lr-warmup-fraction", "lr-warmup-iters !lr-warmup-iters=0", "", wherever},
+      {train, "lr-warmup-fraction", "lr-warmup-samples !lr-warmup-samples=0", "", wherever},
+      {train, "min-lr", "lr-decay-style=constant", "", told},
+      {train, "lr-decay-iters lr-decay-samples", "lr-decay-style=constant !lr-warmup-fraction", "",
+       told},
+      {train, "lr-wsd-decay-iters lr-wsd-decay-style", "!lr-decay-style=WSD"},
+      // Folders.
+      {train, "save-interval", "!save", "", told},
+      {train, "keep-latest-k keep-best max-shard-size", "!save"},
+      {train, "finetune", "!load"},
+      // Evaluations, and texts on the way.
+      {train, "sample-prompt max-new-tokens", "!sample-interval"},
+      {train, "multiple-validation-sets", "!eval-iters"},
+      {train, "full-validation", "asked:eval-iters"},
+      {train, "eval-interval", "eval-iters eval-iters=0", "", told},
+      {train, "keep-best", "eval-iters eval-iters=0",
+       "and --eval-iters 0 contradict each other: nothing is evaluated"},
+      {train, "eval-interval keep-best", "!eval-iters mock-data|bench-json",
+       "changes nothing: random tokens and --bench-json are evaluated only with --eval-iters"},
+      {eval, "global-batch-size multiple-validation-sets", "!eval-iters"},
+      {eval, "eval-iters", "eval-iters=0", "0 would measure nothing"},
+      // Reports
+      {train, "warmup", "!bench-json"},
+      {train, "profile-step-start profile-step-end", "!trace !profile"},
+      {train, "profile-step-start profile-step-end", "!trace profile", "", told},
+      {train, "rampup-batch-size", "bench-json",
+       "and --bench-json contradict each other: steps that are measured are alike"},
+      {train, "exit-duration-in-mins sample-interval", "bench-json",
+       "and --bench-json contradict each other: --bench-json measures a number of steps"},
+      {train, "log-interval", "bench-json",
+       "changes nothing beside --bench-json, which shows no progress"},
+      // Data
+      {train, "tokenizer-type", "mock-data !tokenizer-type=byte !tokenizer-type=char", "", told},
+      {train, "tokenizer-type", "mock-data tokenizer-type=byte|tokenizer-type=char", of_random},
+      {train, "data-type", "mock-data", of_random},
+      {train, "data-path", "mock-data", of_random, wherever},
+      {train, "tokenizer-type data-type", "bench-json !data-path !load", without_data},
+      {reading, "chat-loss", "!data-type=chat"},
+      {reading, "tokenizer-type", "data-type=u16|data-type=i32",
+       "and a --data-type of token ids contradict each other: ids need no tokenizer"},
+      {reading, "reset-position-ids reset-attention-mask eod-mask-loss eod-token data-cache-path",
+       "!data=indexed", without_sets, late},
+      {reading, "multiple-validation-sets", "eval-iters !data=indexed", without_sets, late},
+      {reading, "vocab-file merge-file", "data=chat", of_folder, late},
+      {reading, "tokenizer-type", "data=chat !tokenizer-type=HuggingFaceTokenizer", of_folder,
+       late},
+      {reading, data_lists, "data=text|data=u16|data=i32",
+       "names indexed data sets or conversations, and --data-type says that the data are a file",
+       late, "give the file by --data-path, or another --data-type"},
+      {train, data_lists, "mock-data", of_random, late},
+      {train, data_lists, "data=random !mock-data", without_data, late},
+      {train, "data-path data-args-path split per-split-data-args-path",
+       "train-data-path|valid-data-path|test-data-path data=indexed|data=chat",
+       "and --train-data-path with its like contradict each other", wherever},
+      {train, "data-path data-args-path split", "per-split-data-args-path data=indexed|data=chat",
+       "", wherever},
+      {reading, "data-path", "data-args-path data=indexed|data=chat", "", wherever},
+      // Texts
+      {generate, "system-prompt enable-thinking", "!chat"},
+      {generate, "ids", "chat", "and --chat contradict each other: answers are texts"},
+      {generate, "json num-samples batch-size logprobs", "chat !prompt !prompts-file",
+       "changes nothing in a conversation, where --chat is given without a prompt"},
+      {generate, "temperature", "greedy !temperature=0", "", wherever},
+      {generate, "top-k top-p", "greedy|temperature=0", of_greedy},
+      {generate, "num-samples", "greedy|temperature=0 num-samples=1", of_greedy},
+      {generate, "num-samples", "greedy|temperature=0 !num-samples=1 !chat|prompt|prompts-file",
+       "writes one text several times where the likeliest token is always taken, by --greedy or "
+       "--temperature 0",
+       wherever},
+      {generate, "seed", "greedy|temperature=0 !random-weights", of_greedy},
+      {generate, "ignore-eos", "random-weights",
+       "changes nothing beside --random-weights, with which no token ends a text"},
+      {generate, "load", "random-weights", "", wherever},
+      {generate, "random-weights", "random-weights !ids",
+       "needs --ids, since such weights have no tokenizer", wherever, "give both"},
+      {generate, "tokenizer-type", "ids",
+       "and --ids contradict each other: token ids need no tokenizer"},
+      // Descriptions
+      {describe, "ranks threads product-type pictures graphs roofline", "load",
+       "is for the description of a program, and describe --load lists states alone", wherever,
+       "leave one of them out"},
+      {describe, "graphs", "json", "changes nothing beside --json, which has the graphs, too"},
+      {describe, "graphs", "pictures", "changes nothing beside --pictures"},
+      {describe, "graphs pictures threads product-type ranks no-deterministic-attention",
+       "roofline", "changes nothing beside --roofline"},
+      {describe, "threads product-type", "graphs",
+       "changes nothing beside --graphs, which computes nothing"},
+  });
+}();
+
+namespace detail {
+
+/// One alternative of a term: `name` or its opposite, where it has `value`, if any.
+struct flag_term {
+  std::string_view name, value;
+  bool opposite = false, asked = false, has_value = false;
+
+  explicit flag_term(std::string_view text) {
+    if (opposite = text.starts_with('!'); opposite) text.remove_prefix(1);
+    if (asked = text.starts_with("asked:"); asked) text.remove_prefix(6);
+    name = text.substr(0, text.find('='));
+    if (has_value = name.size() < text.size(); has_value) value = text.substr(name.size() + 1);
+  }
+  bool holds(const options& o, const std::vector<named_flag>& all) const {
+    if (name == "data") return (name_of(kind_of_data(o)) == value) != opposite;
+    const flag_base& flag = *find_flag(all, name)->flag;
+    return (has_value          ? flag.text() == value
+            : asked            ? flag.asked()
+            : flag.is_toggle() ? flag.text() == "true"
+                               : flag.given()) != opposite;
+  }
+};
+
+/// Returns the first term of a condition.
+inline flag_term first_term(std::string_view when) {
+  return flag_term(when.substr(0, when.find_first_of(" |")));
 }
-inline bool of_chat(const options& o) { return kind_of_data(o) == data_kind::chat; }
-inline bool without_lists(const options& o) {
-  return !reads_lists(o) && kind_of_data(o) != data_kind::random;
+
+inline bool holds(std::string_view when, const options& o, const std::vector<named_flag>& all) {
+  bool every = true;
+  each_between(when, ' ', [&](std::string_view term) {
+    bool any = false;
+    each_between(term, '|',
+                 [&](std::string_view one) { any = any || flag_term(one).holds(o, all); });
+    every = every && any;
+  });
+  return every;
 }
-/// Tells whether data of their own for training and the rest are named, and are read.
-inline bool names_parts(const options& o) {
-  const data_flags& d = o.data;
-  return reads_lists(o) &&
-         (d.train_data_path.given() || d.valid_data_path.given() || d.test_data_path.given());
-}
-inline bool names_parts_by_file(const options& o) {
-  return reads_lists(o) && o.data.per_split_data_args_path.given();
-}
-inline bool talks(const options& o) {
-  return o.sampling.chat() && !o.sampling.prompt.given() && !o.sampling.prompts_file.given();
-}
-inline bool likeliest(const options& o) {
-  return o.sampling.greedy() || (o.sampling.temperature.given() && o.sampling.temperature() == 0);
-}
-/// Tells whether --eval-iters is left out; the next one, whether it is 0.
-inline bool evaluates_all(const options& o) { return !o.training.eval_iters.given(); }
-inline bool evaluates_none(const options& o) {
-  return o.training.eval_iters.given() && o.training.eval_iters() == 0;
-}
-inline bool of_bytes(const options& o) {
-  return o.data.tokenizer_type() == "byte" || o.data.tokenizer_type() == "char";
+
+/// Returns the fault of a flag by a rule, as "and --save contradict each other".
+inline std::string fault_of(const flag_rule& rule) {
+  if (!rule.why.empty()) return std::string(rule.why);
+  const flag_term first = first_term(rule.when);
+  const std::string other =
+      fmt::format("--{}{}{}", first.name, first.has_value ? " " : "", first.value);
+  return first.opposite ? "changes nothing without " + other
+                        : fmt::format("and {} contradict each other", other);
 }
 
 } // namespace detail
 
-inline constexpr flag_rule flag_rules[] = {
-    // The length of a run.
-    {command::train,
-     {"train-iters"},
-     [](const options& o) { return o.training.train_samples.given(); },
-     "and --train-samples contradict each other",
-     flag_origin::command_line,
-     true},
-    {command::train,
-     {"train-iters", "train-samples"},
-     [](const options& o) { return o.training.epochs.given(); },
-     "and --epochs contradict each other",
-     flag_origin::command_line,
-     true},
-    {command::train,
-     {"epochs"},
-     [](const options& o) { return kind_of_data(o) != data_kind::chat; },
-     "counts conversations, and the data are none",
-     flag_origin::any,
-     true,
-     "give --train-iters or --train-samples"},
-    {command::train,
-     {"lr-decay-iters", "lr-warmup-iters"},
-     [](const options& o) { return o.training.train_samples.given(); },
-     "and --train-samples contradict each other",
-     flag_origin::command_line,
-     true},
-    {command::train,
-     {"lr-decay-samples", "lr-warmup-samples"},
-     [](const options& o) { return !o.training.train_samples.given(); },
-     "changes nothing without --train-samples",
-     flag_origin::command_line,
-     true},
-    {command::train,
-     {"lr-warmup-fraction"},
-     [](const options& o) {
-       return o.optimizer.lr_warmup_iters.given() && o.optimizer.lr_warmup_iters() > 0;
-     },
-     "and --lr-warmup-iters contradict each other",
-     flag_origin::any},
-    {command::train,
-     {"lr-warmup-fraction"},
-     [](const options& o) {
-       return o.optimizer.lr_warmup_samples.given() && o.optimizer.lr_warmup_samples() > 0;
-     },
-     "and --lr-warmup-samples contradict each other",
-     flag_origin::any},
-    {command::train,
-     {"min-lr"},
-     [](const options& o) { return o.optimizer.lr_decay_style() == "constant"; },
-     ""},
-    {command::train,
-     {"lr-decay-iters", "lr-decay-samples"},
-     [](const options& o) {
-       return o.optimizer.lr_decay_style() == "constant" && !o.optimizer.lr_warmup_fraction.given();
-     },
-     ""},
-    {command::train,
-     {"lr-wsd-decay-iters", "lr-wsd-decay-style"},
-     [](const options& o) { return o.optimizer.lr_decay_style() != "WSD"; },
-     "changes nothing without --lr-decay-style WSD"},
-
-    // The folders that are saved to and loaded.
-    {command::train,
-     {"save-interval"},
-     [](const options& o) { return !o.training.save.given(); },
-     ""},
-    {command::train,
-     {"keep-latest-k", "keep-best", "max-shard-size"},
-     [](const options& o) { return !o.training.save.given(); },
-     "changes nothing without --save FOLDER"},
-    {command::train,
-     {"finetune"},
-     [](const options& o) { return !o.model.load.given(); },
-     "changes nothing without --load FOLDER"},
-
-    // Evaluations, and texts on the way.
-    {command::train,
-     {"sample-prompt", "max-new-tokens"},
-     [](const options& o) { return !o.training.sample_interval.given(); },
-     "changes nothing without --sample-interval N"},
-    {command::train,
-     {"multiple-validation-sets"},
-     &detail::evaluates_all,
-     "changes nothing without --eval-iters"},
-    {command::train,
-     {"full-validation"},
-     [](const options& o) { return o.training.eval_iters.asked(); },
-     "and --eval-iters contradict each other"},
-    {command::train, {"eval-interval"}, &detail::evaluates_none, ""},
-    {command::train,
-     {"keep-best"},
-     &detail::evaluates_none,
-     "and --eval-iters 0 contradict each other: nothing is evaluated"},
-    {command::train,
-     {"eval-interval", "keep-best"},
-     [](const options& o) {
-       return detail::evaluates_all(o) && (o.data.mock_data() || o.report.bench_json());
-     },
-     "changes nothing: random tokens and --bench-json are evaluated only with --eval-iters"},
-    {command::eval,
-     {"global-batch-size", "multiple-validation-sets"},
-     &detail::evaluates_all,
-     "changes nothing without --eval-iters"},
-    {command::eval, {"eval-iters"}, &detail::evaluates_none, "0 would measure nothing"},
-
-    // Reports.
-    {command::train,
-     {"warmup"},
-     [](const options& o) { return !o.report.bench_json(); },
-     "changes nothing without --bench-json"},
-    {command::train,
-     {"profile-step-start", "profile-step-end"},
-     [](const options& o) { return !o.report.trace.given() && !o.report.profile(); },
-     "changes nothing without --trace FILE"},
-    {command::train,
-     {"profile-step-start", "profile-step-end"},
-     [](const options& o) { return !o.report.trace.given() && o.report.profile(); },
-     ""},
-    {command::train,
-     {"rampup-batch-size"},
-     [](const options& o) { return o.report.bench_json(); },
-     "and --bench-json contradict each other: steps that are measured are alike"},
-    {command::train,
-     {"exit-duration-in-mins", "sample-interval"},
-     [](const options& o) { return o.report.bench_json(); },
-     "and --bench-json contradict each other: what is measured is a number of steps"},
-    {command::train,
-     {"log-interval"},
-     [](const options& o) { return o.report.bench_json(); },
-     "changes nothing beside --bench-json, which shows no progress"},
-
-    // Data.
-    {command::train,
-     {"tokenizer-type"},
-     [](const options& o) { return o.data.mock_data() && !detail::of_bytes(o); },
-     ""},
-    {command::train,
-     {"tokenizer-type"},
-     [](const options& o) { return o.data.mock_data() && detail::of_bytes(o); },
-     "and --mock-data contradict each other: random tokens are not read from anything"},
-    {command::train,
-     {"data-type"},
-     [](const options& o) { return o.data.mock_data(); },
-     "and --mock-data contradict each other: random tokens are not read from anything"},
-    {command::train,
-     {"data-path"},
-     [](const options& o) { return o.data.mock_data(); },
-     "and --mock-data contradict each other: random tokens are not read from anything",
-     flag_origin::any},
-    {command::train,
-     {"tokenizer-type", "data-type"},
-     [](const options& o) {
-       return o.report.bench_json() && !o.data.data_path.given() && !o.model.load.given();
-     },
-     "changes nothing beside --bench-json without --data-path: tokens are random"},
-    {command::train | command::eval,
-     {"chat-loss"},
-     [](const options& o) { return o.data.data_type() != "chat"; },
-     "changes nothing without --data-type chat"},
-    {command::train | command::eval,
-     {"tokenizer-type"},
-     [](const options& o) { return o.data.data_type() == "u16" || o.data.data_type() == "i32"; },
-     "and a --data-type of token ids contradict each other: they need no tokenizer"},
-    {command::train | command::eval,
-     {"reset-position-ids", "reset-attention-mask", "eod-mask-loss", "eod-token",
-      "data-cache-path"},
-     &detail::without_sets,
-     "changes nothing without an indexed data set, which megacpp-data prepares",
-     flag_origin::command_line,
-     true},
-    {command::train | command::eval,
-     {"multiple-validation-sets"},
-     [](const options& o) { return !detail::evaluates_all(o) && detail::without_sets(o); },
-     "changes nothing without an indexed data set, which megacpp-data prepares",
-     flag_origin::command_line,
-     true},
-    {command::train | command::eval,
-     {"vocab-file", "merge-file"},
-     &detail::of_chat,
-     "changes nothing for conversations, whose tokenizer and template are those of the folder "
-     "--tokenizer-model or --load",
-     flag_origin::command_line,
-     true},
-    {command::train | command::eval,
-     {"tokenizer-type"},
-     [](const options& o) {
-       return detail::of_chat(o) && o.data.tokenizer_type() != "HuggingFaceTokenizer";
-     },
-     "changes nothing for conversations, whose tokenizer and template are those of the folder "
-     "--tokenizer-model or --load",
-     flag_origin::command_line,
-     true},
-    {command::train | command::eval,
-     {"train-data-path", "valid-data-path", "test-data-path", "data-args-path",
-      "per-split-data-args-path"},
-     &detail::without_lists,
-     "names indexed data sets or conversations, and --data-type says that the data are a file",
-     flag_origin::command_line,
-     true,
-     "give the file by --data-path, or another --data-type"},
-    {command::train,
-     {"train-data-path", "valid-data-path", "test-data-path", "data-args-path",
-      "per-split-data-args-path"},
-     [](const options& o) { return o.data.mock_data(); },
-     "and --mock-data contradict each other: random tokens are not read from anything",
-     flag_origin::command_line,
-     true},
-    {command::train,
-     {"train-data-path", "valid-data-path", "test-data-path", "data-args-path",
-      "per-split-data-args-path"},
-     [](const options& o) { return kind_of_data(o) == data_kind::random && !o.data.mock_data(); },
-     "changes nothing beside --bench-json without --data-path: tokens are random",
-     flag_origin::command_line,
-     true},
-    {command::train,
-     {"data-path", "data-args-path", "split", "per-split-data-args-path"},
-     &detail::names_parts,
-     "and --train-data-path with its like contradict each other",
-     flag_origin::any},
-    {command::train,
-     {"data-path", "data-args-path", "split"},
-     &detail::names_parts_by_file,
-     "and --per-split-data-args-path contradict each other",
-     flag_origin::any},
-    {command::train | command::eval,
-     {"data-path"},
-     [](const options& o) { return detail::reads_lists(o) && o.data.data_args_path.given(); },
-     "and --data-args-path contradict each other",
-     flag_origin::any},
-
-    // Texts.
-    {command::generate,
-     {"system-prompt", "enable-thinking"},
-     [](const options& o) { return !o.sampling.chat(); },
-     "changes nothing without --chat"},
-    {command::generate,
-     {"ids"},
-     [](const options& o) { return o.sampling.chat(); },
-     "and --chat contradict each other: answers are texts"},
-    {command::generate,
-     {"json", "num-samples", "batch-size", "logprobs"},
-     &detail::talks,
-     "changes nothing in a conversation, where --chat is given without a prompt"},
-    {command::generate,
-     {"temperature"},
-     [](const options& o) { return o.sampling.greedy() && o.sampling.temperature() != 0; },
-     "and --greedy contradict each other",
-     flag_origin::any},
-    {command::generate,
-     {"top-k", "top-p", "num-samples"},
-     &detail::likeliest,
-     "changes nothing where the likeliest token is always taken, by --greedy or --temperature 0"},
-    {command::generate,
-     {"num-samples"},
-     [](const options& o) {
-       return detail::likeliest(o) && o.sampling.num_samples() > 1 &&
-              !o.sampling.num_samples.asked() && !detail::talks(o);
-     },
-     "changes nothing where the likeliest token is always taken, by --greedy or --temperature 0: "
-     "all texts would be one",
-     flag_origin::any},
-    {command::generate,
-     {"seed"},
-     [](const options& o) { return detail::likeliest(o) && !o.model.random_weights(); },
-     "changes nothing where the likeliest token is always taken, by --greedy or --temperature 0"},
-    {command::generate,
-     {"ignore-eos"},
-     [](const options& o) { return o.model.random_weights(); },
-     "changes nothing beside --random-weights, with which no token ends a text"},
-    {command::generate,
-     {"load"},
-     [](const options& o) { return o.model.random_weights(); },
-     "and --random-weights contradict each other",
-     flag_origin::any},
-    {command::generate,
-     {"random-weights"},
-     [](const options& o) { return o.model.random_weights() && !o.sampling.ids(); },
-     "needs --ids, since such weights have no tokenizer",
-     flag_origin::any,
-     false,
-     "give both"},
-    {command::generate,
-     {"tokenizer-type"},
-     [](const options& o) { return o.sampling.ids(); },
-     "and --ids contradict each other: token ids need no tokenizer"},
-
-    // Descriptions.
-    {command::describe,
-     {"graphs"},
-     [](const options& o) { return o.report.json(); },
-     "changes nothing beside --json, which has the graphs, too"},
-    {command::describe,
-     {"graphs"},
-     [](const options& o) { return o.report.pictures.given(); },
-     "changes nothing beside --pictures"},
-    {command::describe,
-     {"graphs", "pictures", "threads", "product-type", "ranks", "no-deterministic-attention"},
-     [](const options& o) { return o.report.roofline.given(); },
-     "changes nothing beside --roofline"},
-    {command::describe,
-     {"threads", "product-type"},
-     [](const options& o) { return o.report.graphs(); },
-     "changes nothing beside --graphs, which computes nothing"},
-};
-
-/// Applies the rules of a command: adds what is refused to `refused`, and returns the names of
-/// flags that are told. Where nothing but the command line has been read, `late` is false: rules
-/// that a state or the data have a part in are left to a later call.
+/// Applies the rules of a command: adds flags that are refused to `refused`, and returns the names
+/// of flags that are told. `all` is false before a state and the data have been read: rules that
+/// need them, or are about flags from a file, too, are left to a later call.
 inline std::vector<std::string> apply_rules(command c, options& o, refusals& refused,
-                                            bool late = true) {
-  const std::vector<flag_entry> all = flags_of(o);
+                                            bool all = true) {
+  const std::vector<named_flag> list = flags_of(o);
   std::vector<std::string> told;
-  constexpr std::string_view elsewhere = ", which the state or a file of flags has";
   for (const flag_rule& rule : flag_rules) {
-    if (!overlaps(rule.commands, c) || (!late && (rule.late || rule.origin == flag_origin::any)))
+    if (!overlaps(rule.commands, c) ||
+        (!all && (rule.how & (detail::late | detail::wherever)) != 0))
       continue;
-    for (const std::string_view name : rule.flags) {
-      if (name.empty()) continue;
-      const flag_base& flag = *find_flag(all, name)->flag;
-      const bool there = rule.origin == flag_origin::any ? flag.given() : flag.asked();
-      if (!there || !rule.holds(o)) continue;
-      if (rule.why.empty()) told.emplace_back(name);
-      else
-        refused.add(exit_code::usage,
-                    fmt::format("--{} {}; {}", name, rule.why,
-                                !rule.remedy.empty() ? std::string(rule.remedy)
-                                                     : fmt::format("leave --{} out{}", name,
-                                                                   flag.asked() ? "" : elsewhere)));
-    }
+    each_between(rule.flags, ' ', [&](std::string_view name) {
+      const flag_base& flag = *find_flag(list, name)->flag;
+      const bool there = (rule.how & detail::wherever) != 0 ? flag.given() : flag.asked();
+      if (!there || !detail::holds(rule.when, o, list)) return;
+      if ((rule.how & detail::told) != 0) return told.emplace_back(name), void();
+      const std::string remedy =
+          !rule.remedy.empty()
+              ? std::string(rule.remedy)
+              : fmt::format("leave --{} out{}", name,
+                            flag.asked() ? "" : ", which the state or a file of flags has");
+      refused.add(exit_code::usage,
+                  fmt::format("--{} {}; {}", name, detail::fault_of(rule), remedy));
+    });
   }
   return told;
 }

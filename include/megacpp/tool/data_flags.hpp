@@ -51,9 +51,9 @@ struct data_program_flags {
             "what to read, one after the other. For encode, count and prepare files of JSON lines, "
             "each a text in quotes or an object with one (count and prepare take a file whose name "
             "ends in .txt as one document); for decode lists of ids; for chat conversations; for "
-            "merge, inspect and verify the names of indexed data sets, without .bin and .idx")
+            "merge, inspect and verify the names of indexed data sets, without .bin and .idx",
+            "the standard input; of data sets none")
         .many()
-        .shown_as("the standard input; of data sets none")
         .of(of_lines | of_sets);
     tokenizer
         .is("",
@@ -63,40 +63,41 @@ struct data_program_flags {
     tokenizer_type
         .is("",
             "Megatron-LM's name for what the tokenizer must be: of --tokenizer, of --vocab-file "
-            "and "
-            "--merge-file, or of a .tiktoken file. With HuggingFaceTokenizer the eos_token of "
-            "tokenizer_config.json ends documents, unless --eod-token names another")
+            "and --merge-file, or of a .tiktoken file. With HuggingFaceTokenizer the eos_token of "
+            "tokenizer_config.json ends documents, unless --eod-token names another",
+            "any")
         .one_of("HuggingFaceTokenizer|GPT2BPETokenizer|TikTokenizer")
-        .shown_as("any")
         .of(of_files | command::chat);
     tiktoken_pattern
         .is("",
             "how a .tiktoken file cuts texts into words, and its special tokens: gpt2, r50k, p50k, "
             "p50k_edit, cl100k, o200k, llama3, llama3_1 (and later) or qwen2; or regex: and an "
-            "expression")
-        .shown_as("what belongs to the name of the file")
+            "expression",
+            "what belongs to the name of the file")
         .of(of_files);
-    special_tokens.is({}, "special tokens of a .tiktoken file, which get the ids behind its own")
+    special_tokens
+        .is({}, "special tokens of a .tiktoken file, which get the ids behind its own",
+            "what belongs to --tiktoken-pattern")
         .many()
-        .shown_as("what belongs to --tiktoken-pattern")
         .of(of_files);
     vocab_file.is("", "GPT-2's vocab.json, with --merge-file instead of --tokenizer").of(of_files);
     merge_file.is("", "GPT-2's merges.txt").of(of_files);
-    json_keys.is({}, "the fields of an object that hold a text; prepare writes a data set for each")
+    json_keys
+        .is({}, "the fields of an object that hold a text; prepare writes a data set for each",
+            "text")
         .many()
-        .shown_as("text")
         .of(of_texts);
     output_prefix
         .is("",
             "where to write: prepare adds _KEY_document, .bin and .idx, and merge .bin and .idx")
         .of(command::prepare | command::merge);
     append_eod.is(false, "put the token --eod-token behind each document").of(command::prepare);
-    eod_token.is("", "the token that ends a document")
-        .shown_as("<|endoftext|>, <|end_of_text|> or </s>, the first that there is")
+    eod_token
+        .is("", "the token that ends a document",
+            "<|endoftext|>, <|end_of_text|> or </s>, the first that there is")
         .of(command::prepare);
-    vocab_size.is(0, "instead of --tokenizer: ids must be below it")
+    vocab_size.is(0, "instead of --tokenizer: ids must be below it", "any id is taken")
         .within(1, std::int64_t{1} << 31)
-        .shown_as("any id is taken")
         .of(command::verify);
     add_special_tokens
         .is(true,
@@ -106,8 +107,7 @@ struct data_program_flags {
     invalid_utf8
         .is("refuse",
             "what happens to bytes that are not UTF-8, and to halves of surrogate pairs. refuse: "
-            "the input is refused at the first; "
-            "replace: each becomes U+FFFD, and they are counted")
+            "the input is refused at the first; replace: each becomes U+FFFD, and they are counted")
         .one_of("refuse|replace")
         .of(of_texts);
     workers.is(0, "threads; 0: all cores, or the quota of a container. Results do not depend on it")
@@ -121,8 +121,8 @@ struct data_program_flags {
   }
 };
 
-inline std::vector<flag_entry> flags_of(data_program_flags& f) {
-  std::vector<flag_entry> list;
+inline std::vector<named_flag> flags_of(data_program_flags& f) {
+  std::vector<named_flag> list;
   detail::append_flags(list, "Flags", f, false);
   return list;
 }

@@ -1,8 +1,9 @@
-// megacpp-data: what its main does.
+// The program megacpp-data, which main starts.
 #pragma once
 
-#include <megacpp/cli/guarded.hpp>
 #include <megacpp/cli/parse.hpp>
+#include <megacpp/observe/guarded.hpp>
+#include <megacpp/options/flags_of_values.hpp>
 #include <megacpp/tool/prepare.hpp>
 #include <megacpp/tool/set_commands.hpp>
 #include <megacpp/tool/text_commands.hpp>
@@ -17,7 +18,7 @@ inline constexpr std::string_view data_summary =
 inline void run_data_command(std::string_view program, int argc, char** argv,
                              std::string_view commit) {
   data_program_flags flags;
-  const std::vector<flag_entry> list = flags_of(flags);
+  const std::vector<named_flag> list = flags_of(flags);
   refusals refused;
   const parsed_line r = parse(argc, argv, list, data_commands, refused);
   if (r.version)
@@ -45,8 +46,8 @@ inline void run_data_command(std::string_view program, int argc, char** argv,
 
 /// The body of megacpp-data's main.
 inline int run_data_program(int argc, char** argv, std::string_view commit) {
-  return run_guarded(
-      argc, argv, [] { return std::string_view(); },
+  return guarded_main(
+      argc, argv, [] { return std::string_view(); }, &spelled_flags,
       [&](std::string_view program, const auto& attempt) {
         return attempt([&] { detail::run_data_command(program, argc, argv, commit); });
       });

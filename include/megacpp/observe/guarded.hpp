@@ -1,5 +1,5 @@
-// What every main has around its work: failures as one sentence and an exit code, signals, and what
-// a lack of memory needs.
+// The frame that every main has around its work: failures as one sentence and an exit code,
+// signals, and precautions for a lack of memory.
 #pragma once
 
 #include <megacpp/io/error.hpp>
@@ -8,7 +8,6 @@
 #include <megacpp/io/signals.hpp>
 #include <megacpp/observe/print.hpp>
 #include <megacpp/observe/reader.hpp>
-#include <megacpp/options/flags_of_values.hpp>
 #include <megacpp/threads/own_thread.hpp>
 
 #include <cstdio>
@@ -24,10 +23,10 @@ namespace mc {
 
 namespace detail {
 
-/// What is cheap at the start and fails once memory is short: what unwinds a thread's stack is
-/// loaded, and where address space is limited, threads allocate from one heap, not from 64 MiB of
-/// it each. (Threads that compute would wait for each other's calls of malloc, of which oneDNN
-/// makes several for every product.)
+/// Does what is cheap at the start and fails once memory is short: loads the code that unwinds a
+/// thread's stack, and where address space is limited, has threads allocate from one heap, not from
+/// 64 MiB of address space each. (Threads that compute would wait for each other's calls of malloc,
+/// of which oneDNN makes several for every product.)
 inline void prepare_for_little_memory() {
   rlimit space{};
   if (::getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY)
@@ -36,23 +35,14 @@ inline void prepare_for_little_memory() {
   ::backtrace(&here, 1);
 }
 
-/// A sentence with flags in the place of members of requests, or as it is where memory is short.
-inline std::string spelled_flags(const std::string& sentence) {
-  try {
-    return in_flags(sentence);
-  } catch (const std::bad_alloc&) {
-    return sentence;
-  }
-}
-
 } // namespace detail
 
 /// The body of every program's main: returns the exit code of work(program, attempt), where
-/// attempt(f) is that of f. Failures are one sentence on the standard error, behind `who()`, in
-/// which members of requests are called by their flags. The work has a thread of its own, so that
-/// its stack does not depend on `ulimit -s`; the calling one waits, and takes the signals.
-template <class Who, class Work>
-int run_guarded(int argc, char** argv, const Who& who, const Work& work) {
+/// attempt(f) is that of f. Failures are one sentence on the standard error, behind `who()` and as
+/// spelled(sentence) has it. The work has a thread of its own, so that its stack does not depend on
+/// `ulimit -s`; the thread of main waits, and takes the signals.
+template <class Who, class Spelled, class Work>
+int guarded_main(int argc, char** argv, const Who& who, const Spelled& spelled, const Work& work) {
   fill_standard_descriptors();
   detail::prepare_for_little_memory();
   std::string program = argc > 0 ? argv[0] : "megacpp";
@@ -66,17 +56,17 @@ int run_guarded(int argc, char** argv, const Who& who, const Work& work) {
   const stop_signals_taken even_if_held;
   const mapping_guard cut_files;
   const write_errors closed_pipes;
-  const auto attempt = [&fail](const auto& f) {
+  const auto attempt = [&](const auto& f) {
     try {
       f();
       return static_cast<int>(exit_code::success);
     } catch (const errors& e) {
       const int code = fail(e.code(), e.title());
       for (const std::string& one : e.sentences())
-        write_line_to_reader(STDERR_FILENO, {"  ", detail::spelled_flags(one)});
+        write_line_to_reader(STDERR_FILENO, {"  ", spelled(one)});
       return code;
     } catch (const error& e) {
-      return fail(e.code(), detail::spelled_flags(e.what()));
+      return fail(e.code(), spelled(e.what()));
     } catch (const std::bad_alloc&) {
       return fail(exit_code::memory,
                   "memory could not be reserved; use a smaller micro-batch, a shorter "
