@@ -451,7 +451,7 @@ class Configuration(Case):
         self.refused(USAGE, "train", "--config", self.folder, says="directory")
         self.refused(USAGE, "train", "--config", "", says="--config needs")
         one = self.written({"lr": 1})
-        self.refused(USAGE, "train", "--config", one, "--config", one, says="--config needs one")
+        self.refused(USAGE, "train", "--config", one, "--config", one, says="--config is given twice")
         self.refused(MISMATCH, "train", "--config", self.written({"num-layers": 3}),
                      says="--num-layers")
 

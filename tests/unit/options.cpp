@@ -295,7 +295,7 @@ BOOST_AUTO_TEST_CASE(advice_names_flags_of_the_command) {
   };
   BOOST_TEST(advice("batch-size", command::convert).ends_with("or the struct of megacpp_add_run"));
   BOOST_TEST(advice("batch-size", command::train).starts_with("--global-batch-size"));
-  BOOST_TEST(advice("batch-size", command::convert).starts_with("for train, eval, --global-batch"));
+  BOOST_TEST(advice("batch-size", command::convert).starts_with("a build decides it: MICRO_BATCH"));
   BOOST_TEST(advice("num-epochs", command::eval).starts_with("for train, --train-iters gives"));
   BOOST_TEST(advice("torch-dtype", command::convert) == "it is --dtype here");
 }

@@ -74,9 +74,12 @@ inline std::string advice_for(const std::vector<named_flag>& list, std::string_v
     return fmt::format("it is {}{} here", dashes, foreign.row->ours);
   if (foreign.row != nullptr) {
     const std::string says = foreign.row->sentence();
-    if (const command some = detail::having_flags_of(list, says); !says.empty())
-      return overlaps(some, c) ? says
-                               : fmt::format("for {}, {}", detail::names_of(some, among), says);
+    const command some = detail::having_flags_of(list, says);
+    if (!overlaps(some, c))
+      return !foreign.row->build.empty()
+                 ? "a build decides it" + foreign.row->how_built()
+                 : fmt::format("for {}, {}", detail::names_of(some, among), says);
+    if (!says.empty()) return says;
     if (ours == nullptr) return fmt::format("it is spelled {}{}", dashes, foreign.name);
   }
   if (ours != nullptr && !has)

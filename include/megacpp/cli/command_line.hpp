@@ -1,5 +1,5 @@
-// The command line of a program: subcommands, flags, errors as one sentence and an exit code.
-// Nothing here depends on the run; what does comes as functions.
+// The main of a program: it reads the command line, and hands a command and its flags to a
+// function. Nothing here is compiled for one run.
 #pragma once
 
 #include <megacpp/cli/parse.hpp>
@@ -13,7 +13,8 @@
 
 namespace mc {
 
-/// mc::carry_out (cli/commands.hpp), which may be a unit of its own.
+/// The function that carries out commands, mc::carry_out (cli/commands.hpp): a unit of its own may
+/// define it.
 using command_function = void (*)(const program_source&, const program_view&, command, options&,
                                   process_ranks&, const std::string&);
 
@@ -38,7 +39,7 @@ inline void run_command(const program_source& source, std::string_view program, 
   const std::vector<named_flag> list = flags_of(o);
   refusals refused;
   parsed_line r = parse(argc, argv, list, commands, refused);
-  if ((r.version || r.help) && !processes.first()) // which is asked for a command
+  if ((r.version || r.help) && !processes.first()) // the first rank has a command
     throw error(exit_code::mismatch,
                 fmt::format("this rank was started with --{}, and rank 0 was not: give all of them "
                             "one command line",
@@ -55,7 +56,7 @@ inline void run_command(const program_source& source, std::string_view program, 
   }
   idle_flags taken{{}, std::move(r.idle)};
   check_compiled(list, p, refused, taken);
-  if (r.whole && !o.model.load.given()) // a state may have others
+  if (r.whole && !o.model.load.given()) // a state may have further flags
     apply_rules(r.what->which, o, refused, false);
   refused.raise();
   for (const std::string& note : {r.note_of_repeated(), taken.note()})
@@ -65,7 +66,7 @@ inline void run_command(const program_source& source, std::string_view program, 
 
 } // namespace detail
 
-/// The body of the main of every run's program: runs a command and returns its exit code.
+/// The body of the main of every program: carries out a command and returns its exit code.
 inline int run_program(const program_source& source, int argc, char** argv,
                        command_function carry_out) {
   return guarded_main(argc, argv, &process_ranks::who, &spelled_flags,

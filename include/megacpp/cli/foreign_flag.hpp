@@ -33,13 +33,17 @@ struct foreign_row {
   constexpr bool is_taken() const { return is_honoured() || !idle.empty() || !beside.empty(); }
   /// Returns the sentence that refuses the flags; "" where a flag of this program means the same.
   std::string sentence() const {
-    if (build.empty()) return std::string(reason);
+    return build.empty()
+               ? std::string(reason)
+               : (reason.empty() ? "a build decides it" : std::string(reason)) + how_built();
+  }
+  /// Returns how a program is built that decides about the flags otherwise.
+  std::string how_built() const {
     const std::size_t blank = build.find(' ');
     return fmt::format(
-        "{}: {} of megacpp_add_preset, {} of examples/build_preset.sh, or the struct "
-        "of megacpp_add_run",
-        reason.empty() ? "a build decides it" : reason, build.substr(0, blank),
-        build.substr(blank + 1));
+        ": {} of megacpp_add_preset, {} of examples/build_preset.sh, or the struct of "
+        "megacpp_add_run",
+        build.substr(0, blank), build.substr(blank + 1));
   }
 };
 

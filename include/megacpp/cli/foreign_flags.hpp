@@ -37,7 +37,7 @@ inline constexpr auto foreign_flags = [] {
   using namespace detail;
   constexpr int one = 1, several = several_values;
   return std::to_array<foreign_row>({
-      // Taken, since nothing here depends on it: kernels that a step computes by
+      // Taken, since nothing here depends on them: kernels that a step computes by.
       idle(no_value,
            "use-flash-attn no-masked-softmax-fusion no-scaled-masked-softmax-fusion "
            "no-bias-swiglu-fusion no-bias-dropout-fusion no-rope-fusion no-persist-layer-norm "
@@ -55,7 +55,7 @@ inline constexpr auto foreign_flags = [] {
            "transformer-impl attention-backend flash-attention-version cross-entropy-fusion-impl "
            "moe-token-dispatcher-type moe-flex-dispatcher-backend moe-deepep-num-sms "
            "moe-hybridep-num-sms num-distributed-optimizer-instances"),
-      // Communication
+      // Communication.
       idle(no_value,
            "overlap-grad-reduce overlap-param-gather overlap-param-gather-with-optimizer-step "
            "overlap-p2p-communication-warmup-flush no-overlap-p2p-communication "
@@ -82,7 +82,7 @@ inline constexpr auto foreign_flags = [] {
            "local-rank local_rank nccl-communicator-config-path sharp-enabled-group "
            "pipeline-model-parallel-comm-backend flight-recorder-dump-path "
            "flight-recorder-trace-buffer-size"),
-      // Data, memory and graphs of CUDA
+      // Data, memory and graphs of CUDA.
       idle(no_value,
            "manual-gc no-manual-gc-eval no-mmap-bin-files mmap-warmup "
            "no-create-attention-mask-in-dataloader dataloader-fast-cache-load "
@@ -94,7 +94,7 @@ inline constexpr auto foreign_flags = [] {
            "cuda-graph-impl cuda-graph-warmup-steps make-vocab-size-divisible-by "
            "train-sync-interval check-weight-hash-across-dp-replicas-interval rerun-mode "
            "initial-loss-scale min-loss-scale loss-scale-window hysteresis"),
-      // States
+      // States.
       idle(no_value,
            "use-dist-ckpt auto-detect-ckpt-format async-save use-persistent-ckpt-worker "
            "ckpt-fully-parallel-save no-ckpt-fully-parallel-save ckpt-fully-parallel-load "
@@ -104,7 +104,7 @@ inline constexpr auto foreign_flags = [] {
            "override-lr-scheduler"),
       idle(one,
            "ckpt-format dist-ckpt-format dist-ckpt-strictness dist-ckpt-workers async-strategy"),
-      // Logs and measurements
+      // Logs and measurements.
       idle(no_value,
            "log-params-norm log-num-zeros-in-grad log-throughput log-progress "
            "log-timers-to-tensorboard log-batch-size-to-tensorboard "
@@ -125,7 +125,7 @@ inline constexpr auto foreign_flags = [] {
       idle(several,
            "cp-comm-type ddp-param-name-patterns-for-fp32-local-accumulation "
            "high-priority-stream-groups cuda-graph-scope cuda-graph-modules profile-ranks"),
-      // Taken for a flag of this program
+      // Taken for a flag of this program.
       same_as("tensor-model-parallel-size", "model-parallel-size"),
       same_as("seq-length", "encoder-seq-length"),
       same_as("num-layers", "encoder-num-layers"),
@@ -137,7 +137,7 @@ inline constexpr auto foreign_flags = [] {
       same_as("collective-timeout", "distributed-timeout-minutes", 60),
       given_as("recompute-granularity", "full", "checkpoint-activations"),
       given_as("position-embedding-type", "rope", "use-rotary-position-embeddings"),
-      // Taken with the values that say what every program does
+      // Taken with the values that say what every program does.
       idle_if("single", "dataloader-type", one_order),
       idle_if("0.005", "mid-level-dataset-surplus", one_order),
       idle_if("mmap|infer", "data-impl", pairs_of_files),
@@ -151,7 +151,7 @@ inline constexpr auto foreign_flags = [] {
        .values = no_value,
        .reason = "--finetune takes the weights of --load and nothing else",
        .beside = "finetune"},
-      // Refused: the length of a run, its batches, and its learning rate
+      // Refused: the length of a run, its batches, and its learning rate.
       means("train-iters",
             "max-iters max-steps steps num-steps iters iterations training.steps train-steps"),
       refused("num-train-epochs num-epochs max-epochs",
@@ -198,7 +198,7 @@ inline constexpr auto foreign_flags = [] {
       refused("start-weight-decay end-weight-decay", one_decay),
       refused("no-decoupled-weight-decay optim optimizer.name", always_adamw),
       refused("loss-scale grad-reduce-in-bf16", in_fp32),
-      // States, data and reports
+      // States, data and reports.
       means("save", "output-dir out-dir out output dump-folder checkpoint.folder save-dir"),
       means("save-interval", "save-steps save-every checkpoint.interval"),
       means("keep-latest-k", "save-total-limit checkpoint.keep-latest-k"),
@@ -234,7 +234,7 @@ inline constexpr auto foreign_flags = [] {
       refused("flight-recorder-* no-flight-recorder-* disable-flight-recorder-*",
               "a rank that waits too long names the rank that it waits for, and the line of the "
               "model"),
-      // Texts
+      // Texts.
       means("max-new-tokens", "max-tokens out-seq-length"),
       refused("max-length", "--max-new-tokens counts new tokens, without those of the prompt"),
       means("prompt", "start"),
@@ -245,7 +245,7 @@ inline constexpr auto foreign_flags = [] {
       means("num-samples", "num-return-sequences"),
       means("stop-tokens", "eos-token-id"),
       means("stop", "stop-strings"),
-      // Decided by a build
+      // Decided by a build.
       built_by("SEQUENCE sequence=",
                "block-size sequence-length seq-len max-seq-length training.seq-len sequence"),
       built_by("TP tp=",
@@ -297,7 +297,7 @@ inline constexpr auto foreign_flags = [] {
       refused("moe-expert-rank-capacity-factor",
               "a build decides how many rows go to a rank's experts at once: expert_rows of the "
               "batch in the struct of megacpp_add_run"),
-      // Absent from every program, or the same in all
+      // Absent from every program, or the same in all.
       refused("apply-residual-connection-post-layernorm squared-relu quick-geglu "
               "multi-latent-attention mtp-num-layers moe-* apply-layernorm-1p moe-use-upcycling "
               "moe-upcycling-granularity",

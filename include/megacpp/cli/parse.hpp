@@ -63,7 +63,7 @@ public:
       const std::string_view one = arguments_[at_++];
       if (one == "--") break;
       const command_text* const named = command_of(one);
-      if (one == "--help" || one == "-h") line_.help = true;
+      if (one.substr(0, one.find('=')) == "--help" || one == "-h") line_.help = true;
       else if (line_.what != nullptr && named != nullptr) line_.other = named;
       else if (line_.what != nullptr) read(one);
       else if (one == "--version" || one == "-V") line_.version = true;

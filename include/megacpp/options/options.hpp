@@ -1,7 +1,6 @@
-// Every flag of a megacpp program, once: the members of the groups below. Command line,
-// configuration file, help, printing and checks read them from here (Boost.Hana); each group's
-// constructor gives defaults, ranges and explanations, and a test refuses a flag without one. Names
-// are those of Megatron-LM with _ for -.
+// Every flag of a megacpp program, once: a member of one of the groups below. Command line, files
+// of flags, help, printing and checks read the members from here (Boost.Hana). The constructor of a
+// group gives defaults, ranges and explanations. Names are those of Megatron-LM with _ for -.
 #pragma once
 
 #include <megacpp/config/config.hpp>
@@ -506,7 +505,7 @@ struct options {
   compiled_model_flags made_of;
 };
 
-/// A flag with its name (dashes) and the title of its group.
+/// A flag with its name, which has dashes, and the title of its group.
 struct named_flag {
   std::string name;
   const char* group = "";
@@ -525,7 +524,7 @@ void append_flags(std::vector<named_flag>& list, const char* title, Group& group
 }
 } // namespace detail
 
-/// All flags of `o`, in the order of the help; points into `o`.
+/// Returns all flags of `o`, in the order of the help. They point into `o`.
 inline std::vector<named_flag> flags_of(options& o) {
   std::vector<named_flag> list;
   detail::append_flags(list, "Data", o.data, false);
@@ -548,7 +547,7 @@ inline const named_flag* find_flag(const std::vector<named_flag>& list, std::str
   return nullptr;
 }
 
-/// `lr=0.001 save=model ...`: the flags of a command that were given.
+/// Returns the flags of a command that were given, as `lr=0.001 save=model`.
 inline std::string given_flags(const std::vector<named_flag>& list, command c) {
   std::string text;
   for (const named_flag& e : list) {

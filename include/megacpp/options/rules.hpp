@@ -18,9 +18,8 @@
 
 namespace mc {
 
-/// The form in which the data of a command are stored: as --data-type says, or indexed because
-/// their files are there. Random tokens are asked for, or taken where speed is measured without
-/// data.
+/// Returns the form of a command's data: as --data-type says, or indexed where the files of a data
+/// set are there. Random tokens are asked for, or taken where speed is measured without data.
 inline data_kind kind_of_data(const options& o) {
   const data_flags& d = o.data;
   if (d.data_type() == "chat") return data_kind::chat;
@@ -38,7 +37,7 @@ inline data_kind kind_of_data(const options& o) {
                                   : data_kind::text;
 }
 
-/// Flags that are refused, or told and taken, beside other flags.
+/// Flags of some commands that are refused, or told and taken, under a condition on other flags.
 struct flag_rule {
   command commands;
   std::string_view flags; ///< names with blanks between them
@@ -49,7 +48,7 @@ struct flag_rule {
   /// The fault of such a flag, put behind its name; "": it contradicts the flag of the first term,
   /// or changes nothing without it.
   std::string_view why{};
-  unsigned how = 0;
+  unsigned how = 0;          ///< told, late and wherever, below, or some of them
   std::string_view remedy{}; ///< in place of leaving the flag out
 };
 
@@ -112,7 +111,7 @@ inline constexpr auto flag_rules = [] {
        "changes nothing: random tokens and --bench-json are evaluated only with --eval-iters"},
       {eval, "global-batch-size multiple-validation-sets", "!eval-iters"},
       {eval, "eval-iters", "eval-iters=0", "0 would measure nothing"},
-      // Reports
+      // Reports.
       {train, "warmup", "!bench-json"},
       {train, "profile-step-start profile-step-end", "!trace !profile"},
       {train, "profile-step-start profile-step-end", "!trace profile", "", told},
@@ -122,7 +121,7 @@ inline constexpr auto flag_rules = [] {
        "and --bench-json contradict each other: --bench-json measures a number of steps"},
       {train, "log-interval", "bench-json",
        "changes nothing beside --bench-json, which shows no progress"},
-      // Data
+      // Data.
       {train, "tokenizer-type", "mock-data !tokenizer-type=byte !tokenizer-type=char", "", told},
       {train, "tokenizer-type", "mock-data tokenizer-type=byte|tokenizer-type=char", of_random},
       {train, "data-type", "mock-data", of_random},
@@ -148,7 +147,7 @@ inline constexpr auto flag_rules = [] {
       {train, "data-path data-args-path split", "per-split-data-args-path data=indexed|data=chat",
        "", wherever},
       {reading, "data-path", "data-args-path data=indexed|data=chat", "", wherever},
-      // Texts
+      // Texts.
       {generate, "system-prompt enable-thinking", "!chat"},
       {generate, "ids", "chat", "and --chat contradict each other: answers are texts"},
       {generate, "json num-samples batch-size logprobs", "chat !prompt !prompts-file",
@@ -168,7 +167,7 @@ inline constexpr auto flag_rules = [] {
        "needs --ids, since such weights have no tokenizer", wherever, "give both"},
       {generate, "tokenizer-type", "ids",
        "and --ids contradict each other: token ids need no tokenizer"},
-      // Descriptions
+      // Descriptions.
       {describe, "ranks threads product-type pictures graphs roofline", "load",
        "is for the description of a program, and describe --load lists states alone", wherever,
        "leave one of them out"},
@@ -183,7 +182,7 @@ inline constexpr auto flag_rules = [] {
 
 namespace detail {
 
-/// One alternative of a term: `name` or its opposite, where it has `value`, if any.
+/// An alternative of a term.
 struct flag_term {
   std::string_view name, value;
   bool opposite = false, asked = false, has_value = false;
