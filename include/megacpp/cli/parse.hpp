@@ -26,6 +26,7 @@ struct given_flag {
   std::vector<std::string> values{};
 
   bool operator==(const given_flag& o) const { return name == o.name && values == o.values; }
+  /// Returns how many values must follow; the next one, how many may.
   int least() const { return own != nullptr && own->flag->is_toggle() ? 0 : std::min(1, most()); }
   int most() const {
     return own != nullptr           ? own->flag->most_values()
@@ -51,12 +52,13 @@ inline bool looks_like_flag(std::string_view s) {
   return s.size() > 1 && s[0] == '-' && s[1] != '.' && !(s[1] >= '0' && s[1] <= '9');
 }
 
-/// Sorts arguments. Throws mc::error(exit_code::usage) for a flag that lacks its value.
+/// Sorts the arguments behind the name of the program. Throws mc::error(exit_code::usage) for a
+/// flag that lacks its value.
 class line_splitter {
 public:
   line_splitter(std::span<const char* const> arguments, const std::vector<named_flag>& list,
                 std::span<const command_text> among)
-      : arguments_(arguments), list_(list), among_(among) {}
+      : arguments_(arguments), list_(list), among_(among), at_(arguments.empty() ? 0 : 1) {}
 
   split_line split() {
     while (at_ < arguments_.size()) {
@@ -120,7 +122,7 @@ private:
   std::span<const char* const> arguments_;
   const std::vector<named_flag>& list_;
   std::span<const command_text> among_;
-  std::size_t at_ = 1;
+  std::size_t at_; ///< place of the next argument
   split_line line_;
 };
 

@@ -4,7 +4,7 @@
 #include <megacpp/inspect/pictures.hpp>
 #include <megacpp/io/error.hpp>
 #include <megacpp/observe/print.hpp>
-#include <megacpp/run/view.hpp>
+#include <megacpp/run/stage.hpp>
 
 #include <algorithm>
 #include <filesystem>

@@ -8,10 +8,10 @@
 #include <megacpp/options/rules.hpp>
 #include <megacpp/request/data_request.hpp>
 
-#include <algorithm>
-#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,16 +23,9 @@ namespace mc {
 namespace detail {
 
 /// Returns the arguments in a text, which stand between blanks.
-inline std::vector<std::string> arguments_in(std::string_view rest) {
-  std::vector<std::string> all;
-  constexpr std::string_view blanks = " \t\r\n";
-  while (true) {
-    rest.remove_prefix(std::min(rest.find_first_not_of(blanks), rest.size()));
-    if (rest.empty()) return all;
-    const std::size_t end = std::min(rest.find_first_of(blanks), rest.size());
-    all.emplace_back(rest.substr(0, end));
-    rest.remove_prefix(end);
-  }
+inline std::vector<std::string> arguments_in(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), {}};
 }
 
 /// Returns the arguments of --data-path, or those in the file that --data-args-path names. Throws
@@ -40,7 +33,7 @@ inline std::vector<std::string> arguments_in(std::string_view rest) {
 inline std::vector<std::string> data_arguments(const data_flags& d) {
   if (!d.data_args_path.given()) return d.data_path();
   const mapped_file file(d.data_args_path(), exit_code::data);
-  return arguments_in(written_text(file));
+  return arguments_in(std::string(written_text(file)));
 }
 
 /// Returns data that training, validation and test have of their own: from the flags of splits, or

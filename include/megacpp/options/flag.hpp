@@ -170,7 +170,7 @@ public:
     zero_ = true;
     return within(std::move(low), std::move(high));
   }
-  flag& at_least(T low) { return within(std::move(low), std::numeric_limits<T>::max()); }
+  flag& at_least(T low) { return within(std::move(low), limits::max()); }
   /// Makes a text one of some, separated by |.
   flag& one_of(const char* choices) {
     choices_ = choices;
@@ -263,7 +263,7 @@ private:
           std::from_chars(value.data(), value.data() + value.size(), number);
       if (problem == std::errc::result_out_of_range)
         refuse(where, value,
-               std::is_integral_v<T> && high_ == highest() && !value.starts_with('-')
+               std::is_integral_v<T> && high_ == limits::max() && !value.starts_with('-')
                    ? fmt::format("must be at most {}", high_)
                    : range());
       if (problem != std::errc() || end != value.data() + value.size())
@@ -302,8 +302,8 @@ private:
   }
   std::string range() const {
     if constexpr (std::is_arithmetic_v<T>) {
-      const bool bounded = high_ < std::numeric_limits<T>::max();
-      if (low_ == lowest() && !bounded) return "must be a finite number";
+      const bool bounded = high_ < limits::max();
+      if (low_ == limits::lowest() && !bounded) return "must be a finite number";
       return fmt::format("must be {}{} {}{}{}", zero_ ? "0 or " : "", open_ ? "above" : "at least",
                          low_, bounded ? fmt::format(" and at most {}", high_) : "",
                          std::is_integral_v<T> ? "" : ", and finite");
@@ -312,17 +312,9 @@ private:
     }
   }
 
-  static constexpr T lowest() {
-    if constexpr (std::is_arithmetic_v<T>) return std::numeric_limits<T>::lowest();
-    else return T();
-  }
-  static constexpr T highest() {
-    if constexpr (std::is_arithmetic_v<T>) return std::numeric_limits<T>::max();
-    else return T();
-  }
-
+  using limits = std::numeric_limits<T>; // of a text: no bounds
   T value_{}, initial_{};
-  T low_ = lowest(), high_ = highest();
+  T low_ = limits::lowest(), high_ = limits::max();
   bool open_ = false, zero_ = false;
   const char* choices_ = "";
   const char* names_ = "";

@@ -2,7 +2,6 @@
 // message, report_request::curve for example; a user who gave flags reads the flag.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <new>
@@ -81,24 +80,19 @@ inline constexpr std::array flags_of_values{
 };
 
 /// Returns a sentence in which each member of a request is called by its flag.
-inline std::string in_flags(std::string_view sentence) {
+inline std::string in_flags(std::string sentence) {
   constexpr std::string_view letters =
       "abcdefghijklmnopqrstuvwxyz_:0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
-  std::string text;
-  while (!sentence.empty()) {
-    const std::size_t begin = std::min(sentence.find_first_of(letters), sentence.size());
-    text += sentence.substr(0, begin);
-    sentence.remove_prefix(begin);
-    std::string_view word =
-        sentence.substr(0, std::min(sentence.find_first_not_of(letters), sentence.size()));
-    sentence.remove_prefix(word.size());
-    std::string_view behind = word; // a name has colons, and one may follow it
-    word = word.substr(0, word.find_last_not_of(':') + 1);
-    behind.remove_prefix(word.size());
-    const auto known = std::ranges::find(flags_of_values, word, &flag_of_value::value);
-    (text += known == flags_of_values.end() ? word : known->flag) += behind;
-  }
-  return text;
+  for (const auto& [value, flag] : flags_of_values)
+    for (std::size_t at = 0; (at = sentence.find(value, at)) != std::string::npos; ++at) {
+      const std::size_t end = at + value.size();
+      std::string_view behind = std::string_view(sentence).substr(end, 2);
+      if (behind.starts_with(':') && behind != "::") behind.remove_prefix(1); // punctuation
+      if ((at == 0 || letters.find(sentence[at - 1]) == letters.npos) &&
+          (behind.empty() || letters.find(behind[0]) == letters.npos))
+        sentence.replace(at, value.size(), flag);
+    }
+  return sentence;
 }
 
 /// Returns a sentence with flags in the place of members of requests, or as it is where memory is
