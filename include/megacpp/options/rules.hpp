@@ -156,8 +156,8 @@ inline constexpr auto flag_rules = [] {
       {generate, "top-k top-p", "greedy|temperature=0", of_greedy},
       {generate, "num-samples", "greedy|temperature=0 num-samples=1", of_greedy},
       {generate, "num-samples", "greedy|temperature=0 !num-samples=1 !chat|prompt|prompts-file",
-       "writes one text several times where the likeliest token is always taken, by --greedy or "
-       "--temperature 0",
+       "changes nothing where the likeliest token is always taken: all texts of a prompt would be "
+       "one",
        wherever},
       {generate, "seed", "greedy|temperature=0 !random-weights", of_greedy},
       {generate, "ignore-eos", "random-weights",
