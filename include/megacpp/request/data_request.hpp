@@ -21,7 +21,7 @@ inline std::string_view name_of(data_kind k) {
   return names[static_cast<unsigned>(k)];
 }
 
-/// Data that are named for training, validation and test apart: files, or prefixes of data sets
+/// The data that are named for training, validation and test apart: files, or prefixes of data sets
 /// with or without weights.
 struct split_paths {
   std::vector<std::string> train, valid, test;
