@@ -196,7 +196,7 @@ struct compiled_expert_flags {
         .otherwise(another_model)
         .resumes(on_resume::must_match);
     moe_router_pre_softmax
-        .is(false, "a token's weights are its shares of all experts, not of those it goes to")
+        .is(false, "the router's softmax is over all experts, not over those a token goes to")
         .otherwise(another_model)
         .resumes(on_resume::unsaved);
     moe_router_score_function.is("softmax", "what makes weights of the router's logits")
