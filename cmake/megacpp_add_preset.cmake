@@ -1,21 +1,16 @@
 # Programs from presets.
 #
-#   megacpp_add_preset(NAME MODEL gpt2_124m    # or HF_CONFIG config.json
-#     [TP n] [PP n] [CP n] [EP n] [ETP n] [SEQUENCE_PARALLEL]
-#     [ZERO 0|1]                             # default 0
-#     [MICRO_BATCH n] [SEQUENCE n]           # default 4 and 1024
-#     [PRECISION fp32|bf16_mixed|bf16_moments|fp64] # default bf16_mixed
-#     [RECOMPUTE none|selective|full]        # default none
-#     [NUMERICS fast|batch_invariant]        # default fast
-#     [PACKED]                               # attention stays within documents
-#     [DEVICE cpu|cuda]                      # default cpu
-#     [INCLUDE header...]                    # if the model is not one of megacpp's own
-#     [BODIES header...])                    # if its ops have row bodies of their own
+#   megacpp_add_preset(NAME MODEL gpt2_124m ...)           # or
+#   megacpp_add_preset(NAME HF_CONFIG config.json ...)
 #
-# writes run.hpp (the run as a type named after the preset), run.cpp, generation.cpp and main.cpp into the build
-# folder and adds the executable NAME. MODEL is a value in namespace mc::preset. HF_CONFIG is the
-# configuration of a Hugging Face model (docs/hugging-face.md); the build reads it, again when it
-# was edited, and fails with a sentence that names the field if it cannot be honoured.
+# adds the executable NAME. MODEL is a value in namespace mc::preset; HF_CONFIG is the configuration of a
+# Hugging Face model (docs/hugging-face.md). megacpp_build_keys.cmake lists all keys. A key may also be
+# given as examples/build_preset.sh spells it: tp=2 is TP 2.
+#
+# CMake reads only the keys on which sources and libraries depend. The tool megacpp_write_run reads all of
+# them when the program is built, and writes run.hpp, the run as a type named after the preset, into the
+# build folder, again when a key or config.json was edited. A key that it cannot take fails the build with
+# one sentence.
 #
 #   megacpp_add_run(NAME run.hpp STRUCT [DEVICE cpu|cuda] [BODIES header...])
 #
@@ -26,6 +21,7 @@
 # Both add the target NAME_check, too, built on request: it has the compiler check the run in
 # seconds, before minutes go into its kernels.
 
+include(${CMAKE_CURRENT_LIST_DIR}/megacpp_build_keys.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/megacpp_cuda_bodies.cmake)
 include(${CMAKE_CURRENT_LIST_DIR}/megacpp_precompiled.cmake)
 
@@ -298,23 +294,22 @@ function(megacpp_add_own_bodies name folder bodies) # header...
     VERBATIM)
 endfunction()
 
-# The program that turns a config.json into a header: one for all presets of a build, built when the
-# first of them is.
-function(megacpp_add_hf_preset_tool)
-  if(TARGET megacpp_hf_preset)
+# The tool that writes the run of a preset: one for all presets of a build, built when the first of them is.
+function(megacpp_add_write_run)
+  if(TARGET megacpp_write_run)
     return()
   endif()
   megacpp_compiled_with(with)
-  megacpp_find_precompiled(built lacks hf_preset megacpp_hf_preset "${with}")
+  megacpp_find_precompiled(built lacks write_run megacpp_write_run "${with}")
   if(built)
-    add_executable(megacpp_hf_preset IMPORTED GLOBAL)
-    set_target_properties(megacpp_hf_preset PROPERTIES IMPORTED_LOCATION ${built}/megacpp_hf_preset)
+    add_executable(megacpp_write_run IMPORTED GLOBAL)
+    set_target_properties(megacpp_write_run PROPERTIES IMPORTED_LOCATION ${built}/megacpp_write_run)
     return()
   endif()
-  add_executable(megacpp_hf_preset EXCLUDE_FROM_ALL ${megacpp_sources}/hf_preset.cpp)
-  target_link_libraries(megacpp_hf_preset PRIVATE megacpp::megacpp)
-  target_compile_options(megacpp_hf_preset PRIVATE -O0)
-  megacpp_record(megacpp_hf_preset ${CMAKE_BINARY_DIR}/megacpp_tools hf_preset "${with}" "" "" "" hf_preset.cpp)
+  add_executable(megacpp_write_run EXCLUDE_FROM_ALL ${megacpp_sources}/write_run.cpp)
+  target_link_libraries(megacpp_write_run PRIVATE megacpp::megacpp)
+  target_compile_options(megacpp_write_run PRIVATE -O0)
+  megacpp_record(megacpp_write_run ${CMAKE_BINARY_DIR}/megacpp_tools write_run "${with}" "" "" "" write_run.cpp)
 endfunction()
 
 # RESULT is the paths of headers that a function's BODIES names; WHERE begins the sentence about one that
@@ -352,163 +347,61 @@ function(megacpp_add_run)
                       ${bodies})
 endfunction()
 
-function(megacpp_add_preset name)
-  set(numbers TP PP CP EP ETP MICRO_BATCH SEQUENCE VIRTUAL_STAGES FIRST_STAGE_LAYERS LAST_STAGE_LAYERS
-      MICRO_BATCHES)
-  set(words MODEL HF_CONFIG PRECISION RECOMPUTE NUMERICS DEVICE ZERO SCHEDULE)
-  set(switches SEQUENCE_PARALLEL COUNT_EMBEDDING COUNT_LOSS PACKED)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "${switches}" "${numbers};${words}" "INCLUDE;BODIES;STAGE_LAYERS")
+# RESULT lists the values that words give the key KEY, as CMake spells it or as key=value. A value ends
+# where the next key begins.
+function(megacpp_values_of result key) # word...
+  string(TOLOWER ${key} script)
+  set(values)
+  set(reads OFF)
+  foreach(word IN LISTS ARGN)
+    if("${word}" IN_LIST megacpp_build_keys)
+      string(COMPARE EQUAL "${word}" ${key} reads)
+    elseif("${word}" MATCHES "^([a-z-]+)=(.*)$")
+      set(reads OFF)
+      if(CMAKE_MATCH_1 STREQUAL script)
+        list(APPEND values "${CMAKE_MATCH_2}")
+      endif()
+    elseif(reads)
+      list(APPEND values "${word}")
+    endif()
+  endforeach()
+  set(${result} "${values}" PARENT_SCOPE)
+endfunction()
+
+function(megacpp_add_preset name) # word...
   set(where "megacpp_add_preset(${name} ...):")
-  if(arg_UNPARSED_ARGUMENTS)
-    list(GET arg_UNPARSED_ARGUMENTS 0 unknown)
-    list(JOIN numbers ", " keywords)
-    list(JOIN words ", " more)
-    list(JOIN switches ", " without)
-    message(FATAL_ERROR "${where} unknown argument '${unknown}'; after the name come ${keywords}, ${more}, INCLUDE, BODIES, STAGE_LAYERS, each with a value, and ${without}.")
-  endif()
-  if(arg_KEYWORDS_MISSING_VALUES)
-    message(FATAL_ERROR "${where} ${arg_KEYWORDS_MISSING_VALUES} has no value.")
-  endif()
-  if(DEFINED arg_HF_CONFIG)
-    if(DEFINED arg_MODEL)
-      message(FATAL_ERROR "${where} MODEL and HF_CONFIG both name the model; give one.")
-    endif()
-    get_filename_component(hf_config "${arg_HF_CONFIG}" ABSOLUTE BASE_DIR ${CMAKE_CURRENT_SOURCE_DIR})
-    if(NOT EXISTS "${hf_config}" OR IS_DIRECTORY "${hf_config}")
-      message(FATAL_ERROR "${where} HF_CONFIG names ${hf_config}, which is no file; give the config.json of a model.")
-    endif()
-  elseif(NOT arg_MODEL MATCHES "^[A-Za-z_][A-Za-z0-9_:]*$")
-    message(FATAL_ERROR "${where} MODEL must name a model of namespace mc::preset, for example gpt2_124m, or HF_CONFIG a config.json.")
-  endif()
-  megacpp_headers_of_bodies(bodies "${where}" ${arg_BODIES})
-  foreach(number IN LISTS numbers)
-    if(DEFINED arg_${number})
-      string(LENGTH "${arg_${number}}" digits)
-      if(digits GREATER 9 OR NOT arg_${number} MATCHES "^[1-9][0-9]*$")
-        message(FATAL_ERROR "${where} ${number} must be a positive integer below 1000000000, not '${arg_${number}}'.")
-      endif()
-    endif()
+  foreach(key IN LISTS megacpp_keys_for_cmake)
+    megacpp_values_of(value_of_${key} ${key} ${ARGN})
   endforeach()
-
-  foreach(layers IN LISTS arg_STAGE_LAYERS)
-    if(NOT layers MATCHES "^[0-9][0-9]?[0-9]?$")
-      message(FATAL_ERROR "${where} STAGE_LAYERS must be numbers of layers below 1000, not '${layers}'.")
-    endif()
-  endforeach()
-
-  if(arg_STAGE_LAYERS)
-    set(stages 1)
-    foreach(key PP VIRTUAL_STAGES)
-      if(DEFINED arg_${key})
-        math(EXPR stages "${stages} * ${arg_${key}}")
-      endif()
-    endforeach()
-    list(LENGTH arg_STAGE_LAYERS listed)
-    if(NOT listed EQUAL stages)
-      message(FATAL_ERROR "${where} STAGE_LAYERS lists ${listed} stages, and PP x VIRTUAL_STAGES are ${stages}.")
+  megacpp_headers_of_bodies(bodies "${where}" ${value_of_BODIES})
+  set(config)
+  if(value_of_HF_CONFIG)
+    list(GET value_of_HF_CONFIG 0 config)
+    get_filename_component(config "${config}" ABSOLUTE BASE_DIR ${CMAKE_CURRENT_SOURCE_DIR})
+    if(NOT EXISTS "${config}" OR IS_DIRECTORY "${config}")
+      message(FATAL_ERROR "${where} HF_CONFIG names ${config}, which is no file; give the config.json of a model.")
     endif()
   endif()
-
-  set(defaults MICRO_BATCH=4 SEQUENCE=1024 PRECISION=bf16_mixed RECOMPUTE=none NUMERICS=fast DEVICE=cpu ZERO=0
-      SCHEDULE=1f1b)
-  foreach(default IN LISTS defaults)
-    string(REGEX MATCH "^(.*)=(.*)$" _ ${default})
-    if(NOT DEFINED arg_${CMAKE_MATCH_1})
-      set(arg_${CMAKE_MATCH_1} ${CMAKE_MATCH_2})
-    endif()
-  endforeach()
-  foreach(choice "PRECISION;fp32;bf16_mixed;bf16_moments;fp64" "RECOMPUTE;none;selective;full"
-          "NUMERICS;fast;batch_invariant" "DEVICE;cpu;cuda" "ZERO;0;1" "SCHEDULE;1f1b;gpipe")
-    list(POP_FRONT choice key)
-    if(NOT arg_${key} IN_LIST choice)
-      list(JOIN choice ", " choice)
-      message(FATAL_ERROR "${where} ${key} must be one of ${choice}, not '${arg_${key}}'.")
-    endif()
-  endforeach()
-
-  set(layout)
-  foreach(axis TP PP CP EP ETP) # the order of mc::layout
-    if(DEFINED arg_${axis})
-      string(TOLOWER ${axis} member)
-      list(APPEND layout ".${member} = ${arg_${axis}}")
-    endif()
-  endforeach()
-  if(arg_SEQUENCE_PARALLEL)
-    list(APPEND layout ".sequence_parallel = true")
+  set(device cpu)
+  if(value_of_DEVICE STREQUAL "cuda") # megacpp_write_run refuses what is neither
+    set(device cuda)
   endif()
-  if(arg_VIRTUAL_STAGES)
-    list(APPEND layout ".virtual_stages = ${arg_VIRTUAL_STAGES}")
-  endif()
-  set(cut)
-  foreach(key FIRST_STAGE_LAYERS LAST_STAGE_LAYERS COUNT_EMBEDDING COUNT_LOSS STAGE_LAYERS) # of mc::stage_cut
-    if(arg_${key})
-      list(JOIN arg_${key} ", " value)
-      string(REGEX REPLACE "^(FIRST|LAST)_STAGE_LAYERS$" "\\1" member ${key})
-      string(REGEX REPLACE "^(COUNT|STAGE)_" "" member ${member})
-      string(TOLOWER ${member} member)
-      if(key STREQUAL "STAGE_LAYERS")
-        set(value "{${value}}")
-      elseif(key MATCHES "^COUNT_")
-        set(value true)
-      endif()
-      list(APPEND cut ".${member} = ${value}")
-    endif()
-  endforeach()
-  if(cut)
-    list(JOIN cut ", " cut)
-    list(APPEND layout ".cut = {${cut}}")
-  endif()
-  if(arg_SCHEDULE STREQUAL "gpipe")
-    list(APPEND layout ".schedule = &mc::gpipe")
-  endif()
-  if(arg_ZERO)
-    list(APPEND layout ".zero = ${arg_ZERO}")
-  endif()
-
-  set(preset_name ${name})
-  string(REGEX REPLACE "[^A-Za-z0-9_]" "_" preset_struct ${name})
-  string(REGEX REPLACE "^([0-9])" "run_\\1" preset_struct ${preset_struct})
-  set(preset_model ${arg_MODEL})
-  list(JOIN layout ", " preset_layout)
-  set(preset_micro ${arg_MICRO_BATCH})
-  set(preset_sequence ${arg_SEQUENCE})
-  set(preset_more_batching)
-  if(arg_PACKED) # in the order of mc::batching
-    string(APPEND preset_more_batching ", .packed = true")
-  endif()
-  if(arg_MICRO_BATCHES)
-    string(APPEND preset_more_batching ", .micro_batches = ${arg_MICRO_BATCHES}")
-  endif()
-  set(preset_precision ${arg_PRECISION})
-  set(preset_device ${arg_DEVICE})
-  set(preset_recompute ${arg_RECOMPUTE})
-  set(preset_numerics ${arg_NUMERICS})
-  set(preset_includes)
-  if(arg_DEVICE STREQUAL "cuda")
-    set(preset_includes "#include <megacpp/exec/cuda/device.hpp>\n")
-  endif()
-  foreach(header IN LISTS arg_INCLUDE)
-    if(EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/${header}")
-      set(header ${CMAKE_CURRENT_SOURCE_DIR}/${header})
-    endif()
-    string(APPEND preset_includes "#include \"${header}\"\n")
-  endforeach()
-
+  string(REGEX REPLACE "[^A-Za-z0-9_]" "_" struct ${name})
+  string(REGEX REPLACE "^([0-9])" "run_\\1" struct ${struct})
   set(folder ${CMAKE_CURRENT_BINARY_DIR}/${name}.run)
-  if(DEFINED arg_HF_CONFIG)
-    set(preset_model ${preset_struct}_from_config)
-    string(APPEND preset_includes "#include \"${folder}/model.hpp\"\n")
-  endif()
-  configure_file(${megacpp_sources}/run.hpp.in ${folder}/run.hpp @ONLY)
-  megacpp_add_program(${name} ${folder} run.hpp ${preset_struct} ${arg_DEVICE} ${bodies})
-  if(DEFINED arg_HF_CONFIG)
-    megacpp_add_hf_preset_tool()
-    add_custom_command(OUTPUT ${folder}/model.hpp
-      COMMAND megacpp_hf_preset ${hf_config} ${folder}/model.hpp ${preset_model}
-      DEPENDS ${hf_config} megacpp_hf_preset VERBATIM
-      COMMENT "Reading ${hf_config}")
-    foreach(target ${name} ${name}_check)
-      target_sources(${target} PRIVATE ${folder}/model.hpp) # what run.hpp includes
-    endforeach()
-  endif()
+  set(words)
+  foreach(word IN LISTS ARGN)
+    string(APPEND words "${word}\n")
+  endforeach()
+  file(WRITE ${folder}/configured.words "${words}")
+  file(COPY_FILE ${folder}/configured.words ${folder}/run.words ONLY_IF_DIFFERENT)
+  megacpp_add_program(${name} ${folder} run.hpp ${struct} ${device} ${bodies})
+  megacpp_add_write_run()
+  add_custom_command(OUTPUT ${folder}/run.hpp
+    COMMAND megacpp_write_run ${folder}/run.hpp ${struct} ${CMAKE_CURRENT_SOURCE_DIR} @${folder}/run.words
+    DEPENDS ${folder}/run.words ${config} megacpp_write_run VERBATIM
+    COMMENT "Writing the run of ${name}")
+  foreach(target ${name} ${name}_check)
+    target_sources(${target} PRIVATE ${folder}/run.hpp) # what their units include
+  endforeach()
 endfunction()

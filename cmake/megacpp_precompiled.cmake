@@ -206,8 +206,8 @@ endfunction()
 # Has this build install what programs for these DEVICES, cpu or cuda, have in common.
 function(megacpp_install_precompiled) # device...
   set(MEGACPP_PRECOMPILED OFF) # all of it is compiled
-  set(libraries megacpp_hf_preset)
-  megacpp_add_hf_preset_tool()
+  set(libraries megacpp_write_run)
+  megacpp_add_write_run()
   foreach(device IN LISTS ARGN)
     if(NOT device MATCHES "^(cpu|cuda)$")
       message(FATAL_ERROR "megacpp: MEGACPP_INSTALL_PRECOMPILED lists '${device}', and may list cpu and cuda.")

@@ -1,28 +1,10 @@
 #!/usr/bin/env bash
-# Compiles the model of a Hugging Face config.json (GPT-2, Llama, Qwen2.5, Qwen3, Qwen3-MoE) into a program.
+# Compiles the model of a Hugging Face config.json into a program.
 #
 #   examples/build_preset.sh CONFIG.json OUT [KEY=VALUE...] [--no-install] [--build DIR]
 #
 #   OUT            the program; an earlier one is replaced when the new one is complete
-#   tp=N pp=N cp=N ep=N etp=N   ranks of each kind, by default 1 (data parallelism is what is left
-#                  of the ranks at start); a program of several ranks says so when started on one
-#   sp=1           the residual stream is sharded along the sequence (needs tp > 1); 0 is the default
-#   virtual-stages=N   runs of layers that each pipeline stage has, which take turns, by default 1
-#   first-stage-layers=N last-stage-layers=N   layers of these stages, by default as many as of others
-#   count-embedding=1 count-loss=1   they count as a layer of their stage; 0 is the default
-#   stage-layers=N,N,...   layers of each (virtual) stage
-#   schedule=S     1f1b (the default) or gpipe, which keeps every micro-batch of a step
-#   micro-batches=N   the most of a step on each replica, by default any number
-#   zero=1         replicas share the optimizer's state (ZeRO 1); 0 is the default
-#   micro-batch=N  sequences at once, by default 4
-#   sequence=N     tokens in a sequence, by default 1024
-#   precision=P    fp32, bf16_mixed, bf16_moments or fp64, by default bf16_mixed
-#   recompute=R    none, selective or full, by default none
-#   numerics=N     fast (the default), or batch_invariant: weights have the same bits for any
-#                  micro-batch
-#   packed=1       attention stays within documents: for conversations, and data sets with
-#                  --reset-attention-mask; 0 is the default
-#   device=D       cpu (the default), or cuda: an H100 or H200; needs CUDA's toolkit
+#   KEY=VALUE      says what is compiled; all keys stand below
 #   --precompiled DIR   what programs have in common, as MEGACPP_INSTALL_PRECOMPILED builds it: only the
 #                  run is compiled, and device=cuda needs no nvcc
 #   --no-install   install nothing; whatever is missing is named
@@ -33,19 +15,17 @@ set -euo pipefail
 export LC_ALL=C
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
+usage() {
+  sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+  printf '\nKeys:\n\n'
+  sed -n '/^#   [a-z-]*=/,/^#$/s/^# \{0,1\}//p' "$root/cmake/megacpp_build_keys.cmake"
+}
 fail() {
   echo "build_preset: $1" >&2
   exit "${2:-1}"
 }
 
-config='' out='' build='' precompiled='' install=yes arguments=() seen=' '
-# preset CMAKE-KEY PATTERN WHAT: checks $value and hands it on.
-preset() {
-  [[ $value =~ ^($2)$ ]] || fail "$key must be $3, not '$value'" 2
-  arguments+=("$1" "$value")
-}
-number='[1-9][0-9]{0,8}' positive='a positive integer below 1000000000'
+config='' out='' build='' precompiled='' install=yes words=()
 while [ $# -gt 0 ]; do
   case $1 in
   --no-install) install=no ;;
@@ -62,41 +42,8 @@ while [ $# -gt 0 ]; do
   -h | --help) usage && exit 0 ;;
   -*) fail "unknown flag $1; --help shows what there is" 2 ;;
   *=*)
-    key=${1%%=*} value=${1#*=}
-    [[ $seen != *" $key "* ]] || fail "$key is given twice" 2
-    seen+="$key "
-    case $key in
-    tp | pp | cp | ep | etp) preset "${key^^}" "$number" "$positive" ;;
-    virtual-stages | first-stage-layers | last-stage-layers | micro-batches)
-      key_of_cmake=${key^^}
-      preset "${key_of_cmake//-/_}" "$number" "$positive"
-      ;;
-    count-embedding | count-loss | packed)
-      [[ $value =~ ^[01]$ ]] || fail "$key must be 0 or 1, not '$value'" 2
-      key_of_cmake=${key^^}
-      [ "$value" = 0 ] || arguments+=("${key_of_cmake//-/_}")
-      ;;
-    stage-layers)
-      [[ $value =~ ^[0-9]{1,3}(,[0-9]{1,3})*$ ]] ||
-        fail "stage-layers must be numbers of layers, as 3,4,4,1, not '$value'" 2
-      arguments+=(STAGE_LAYERS ${value//,/ })
-      ;;
-    schedule) preset SCHEDULE '1f1b|gpipe' '1f1b or gpipe' ;;
-    micro-batch) preset MICRO_BATCH "$number" "$positive" ;;
-    sequence) preset SEQUENCE "$number" "$positive" ;;
-    precision) preset PRECISION 'fp32|bf16_mixed|bf16_moments|fp64' \
-      'fp32, bf16_mixed, bf16_moments or fp64' ;;
-    recompute) preset RECOMPUTE 'none|selective|full' 'none, selective or full' ;;
-    numerics) preset NUMERICS 'fast|batch_invariant' 'fast or batch_invariant' ;;
-    zero) preset ZERO '0|1' '0 or 1' ;;
-    device) preset DEVICE 'cpu|cuda' 'cpu or cuda' ;;
-    sp)
-      [[ $value =~ ^[01]$ ]] || fail "sp must be 0 or 1, not '$value'" 2
-      [ "$value" = 0 ] || arguments+=(SEQUENCE_PARALLEL)
-      ;;
-    dp) fail 'dp is not compiled in: it is the number of ranks at start over tp x pp x cp' 2 ;;
-    *) fail "unknown key $key; --help shows what there is" 2 ;;
-    esac
+    [[ $1 != *']==]'* ]] || fail "$1 is no key with a value; --help shows what there is" 2
+    words+=("[==[$1]==]") # megacpp_write_run judges it
     ;;
   *)
     if [ -z "$config" ]; then config=$1
@@ -134,17 +81,20 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 set(MEGACPP_PRECOMPILED [==[$precompiled]==])
 add_subdirectory([==[$root]==] megacpp)
-megacpp_add_preset($name HF_CONFIG [==[$config]==] ${arguments[*]-})
+megacpp_add_preset($name HF_CONFIG [==[$config]==] ${words[*]-})
 END
 generator=()
 if command -v ninja >/dev/null && [ ! -f "$build/tree/CMakeCache.txt" ]; then generator=(-G Ninja); fi
 cmake -S "$build" -B "$build/tree" "${generator[@]}" >"$build/configure.log" 2>&1 ||
   { cat "$build/configure.log" >&2 && fail 'CMake could not configure; its message is above' 8; }
-# The run is checked before anything of it is built: what is wrong is said within seconds. The
-# sentence about a configuration that cannot be honoured goes without the build's log around it.
+# The run is written and checked before anything of it is built: what is wrong is said within seconds. The
+# sentence about a key or a configuration goes without the build's log around it.
 if ! { cmake --build "$build/tree" --target "${name}_check" &&
   cmake --build "$build/tree" --target "$name" -j 2; } >"$build/build.log" 2>&1; then
-  if grep '^megacpp_hf_preset: ' "$build/build.log" >&2; then exit 5; fi
+  refusal='^megacpp_write_run: exit code ([0-9]+): (.*)$'
+  while IFS= read -r line; do
+    [[ ! $line =~ $refusal ]] || fail "${BASH_REMATCH[2]}" "${BASH_REMATCH[1]}"
+  done <"$build/build.log"
   # What the compiler proves wrong of the layout: one sentence, with what it is about.
   if fault=$(grep -m 1 -oE 'error:.*MEGA-[A-Z][0-9]{3} [^"]*' "$build/build.log"); then
     # as a text, or as characters from compilers that print no texts

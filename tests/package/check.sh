@@ -14,10 +14,18 @@ for way in package subdirectory fetch; do
   [ "$way" != fetch ] || break # its targets are those of a subdirectory
   cmake --build "$work/$way" --parallel 1
   "$work/$way/consumer"
-  # Presets can be declared from either; building them is the business of other tests.
+  # Presets can be declared from either, and the compiler checks one; building them is the business of others.
+  cmake --build "$work/$way" --parallel 1 --target tiny-run_check
   grep -q 'mc::source_of<tiny_run,' "$work/$way/tiny-run.run/run.cpp"
   grep -q 'layout{.tp = 2, .sequence_parallel = true}' "$work/$way/tiny-run.run/run.hpp"
 done
+
+# A word that no preset takes fails the build with one sentence.
+cmake -S "$source/tests/package" -B "$work/package" -DWRONG='TP;two' >/dev/null
+said=$(cmake --build "$work/package" --target wrong_check 2>&1) && { echo "a wrong key is built" >&2 && exit 1; }
+[ "$(grep -c "^megacpp_write_run: exit code 2: TP must be a positive integer below 1000000000, not 'two'$" <<<"$said")" = 1 ] ||
+  { echo "$said" >&2 && exit 1; }
+cmake -S "$source/tests/package" -B "$work/package" -UWRONG >/dev/null
 
 # A Hugging Face configuration, by the installed package: a mixed model with its parameters.
 cmake --build "$work/package" --parallel 1 --target from-config
@@ -56,7 +64,7 @@ said=$(configure precompiled -DCMAKE_CXX_FLAGS=-Wall) # warnings change nothing
 [[ $said == *' commands: precompiled, '*' on_cpu: precompiled, '* ]] || fail "CMake takes nothing precompiled: $said"
 built=$(cmake --build "$work/precompiled" --parallel 1 --target from-config --verbose)
 [[ $built == *run.cpp* ]] || fail "the run was not compiled: $built"
-for unit in commands command_line kernels devices hf_preset; do
+for unit in commands command_line kernels devices write_run; do
   [[ $built != *"/$unit.cpp"* ]] || fail "$unit.cpp is precompiled, and was compiled"
 done
 program=$work/precompiled/from-config

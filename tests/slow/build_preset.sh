@@ -63,6 +63,9 @@ refused 2 'unknown key micro' build downloaded/config.json program micro=2
 refused 2 'needs a folder' "$source/examples/build_preset.sh" downloaded/config.json program --build --no-install
 refused 5 'there is no folder none' build downloaded/config.json program --precompiled none
 refused 2 'tp must be' build downloaded/config.json program tp=two
+refused 2 'device must be cpu or cuda' build downloaded/config.json program device=gpu
+refused 2 'tp is given twice' build downloaded/config.json program tp=2 tp=2
+refused 2 'a=\]==\] is no key' build downloaded/config.json program 'a=]==]'
 refused 2 'tp must be' build downloaded/config.json program tp=9999999999
 refused 5 'no.json is not' build no.json program
 [ ! -e program ] || fail 'a refused command left a program'
@@ -115,7 +118,7 @@ cp build/CMakeLists.txt of-tp-2
 documented docs/parallelism.md another-layout
 diff of-tp-2 build/CMakeLists.txt >changed || true
 [ "$(grep -c '^>' changed)" = 1 ] || fail 'a layout is more than one line'
-grep -q '^> .*TP 4 PP 2' changed || fail 'a layout is not in that line'
+grep -q '^> .*tp=4.*pp=2' changed || fail 'a layout is not in that line'
 if grep -Eq '(main|commands|kernels)\.cpp' build/build.log; then fail 'what no layout shapes was built again'; fi
 [ -d model-of-2/iter_0000040 ] || fail 'the run did not go on'
 

@@ -102,7 +102,7 @@ needs_no_nvcc() {
   [[ $said == *"the precompiled library $build/commands lacks libmegacpp_commands.a"* ]] || fail "build_preset says: $said"
   CUDAToolkit_ROOT=$cuda "$root/examples/build_preset.sh" "$root/tests/package/config.json" "$build/program" device=cuda sequence=16 --no-install \
     --precompiled "$build/prefix/lib/cmake/megacpp/precompiled" --build "$build/preset" >"$build/said" 2>&1 || fail "$(cat "$build/said")"
-  ! grep -E 'commands[.]cpp|hf_preset[.]cpp|nvcc compiles' "$build/preset/build.log" || fail 'build_preset compiles what is precompiled'
+  ! grep -E 'commands[.]cpp|write_run[.]cpp|nvcc compiles' "$build/preset/build.log" || fail 'build_preset compiles what is precompiled'
   "$build/program" describe >"$build/described"
   said=$(configure -DMEGACPP_MARCH=x86-64 -DMEGACPP_WITH_CUDNN=OFF) || fail "$said"
   [[ $said == *"$served"*': commands: compiled in this build, since the library that is installed with megacpp was built with '* ]] ||

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""megacpp_add_run and megacpp_add_preset refuse wrong arguments with a sentence that says what they take.
+"""megacpp_add_run refuses wrong arguments with a sentence that says what it takes, and megacpp_add_preset a file that
+is not there; what else is wrong of a preset, megacpp_write_run tells (build_keys.py).
 A precompiled library serves programs that it fits, and is refused by others with a sentence that says why.
 Its record names the headers that it may have been made of. A body that the library lacks is compiled by nvcc, or named in a sentence.
 
@@ -11,10 +12,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-KEYWORDS = ("after the name come TP, PP, CP, EP, ETP, MICRO_BATCH, SEQUENCE, VIRTUAL_STAGES, "
-            "FIRST_STAGE_LAYERS, LAST_STAGE_LAYERS, MICRO_BATCHES, MODEL, HF_CONFIG, PRECISION, "
-            "RECOMPUTE, NUMERICS, DEVICE, ZERO, SCHEDULE, INCLUDE, BODIES, STAGE_LAYERS, each with a value, "
-            "and SEQUENCE_PARALLEL, COUNT_EMBEDDING, COUNT_LOSS, PACKED.")
 TAKES = "takes NAME HEADER STRUCT and nothing else but DEVICE cpu or DEVICE cuda, and BODIES with headers of row bodies, as in megacpp_add_run(my-gpt my_gpt.hpp my_gpt)."
 CASES = {
     "megacpp_add_run()": TAKES,
@@ -24,13 +21,18 @@ CASES = {
     "megacpp_add_run(x x.hpp x DEVICE cuda BODIES)": "megacpp_add_run(x x.hpp x DEVICE cuda BODIES): " + TAKES,
     "megacpp_add_run(x x.hpp x DEVICE cuda BODIES none.hpp)": "megacpp_add_run(x ...): there is no header",
     "megacpp_add_run(x none.hpp x)": "megacpp_add_run(x ...): there is no header",
-    "megacpp_add_preset(x MODEL gpt2_124m MICROBATCH 4)":
-        "megacpp_add_preset(x ...): unknown argument 'MICROBATCH'; " + KEYWORDS,
-    "megacpp_add_preset(x MODEL gpt2_124m MICRO_BATCH)": "MICRO_BATCH has no value.",
     "megacpp_add_preset(x MODEL gpt2_124m DEVICE cuda BODIES none.hpp)":
         "megacpp_add_preset(x ...): there is no header",
-    "megacpp_add_preset(x MODEL gpt2_124m NUMERICS batch-invariant)":
-        "megacpp_add_preset(x ...): NUMERICS must be one of fast, batch_invariant, not 'batch-invariant'.",
+    "megacpp_add_preset(x HF_CONFIG none.json TP 2)": "/none.json, which is no file; give the config.json",
+    "megacpp_add_preset(x TP 2 HF_CONFIG tests)": "megacpp_add_preset(x ...): HF_CONFIG names ",
+    # the values of a key, which end where the next one begins
+    **{f'megacpp_values_of(v {words})\nmessage(FATAL_ERROR "[${{v}}]")': f"[{values}]" for words, values in {
+        "DEVICE TP 2": "", "DEVICE DEVICE cuda TP 2": "cuda", "DEVICE TP 2 device=cuda PP 2": "cuda",
+        "DEVICE TP 2 DEVICE": "", "DEVICE MODEL DEVICES cuda": "", "DEVICE DEVICE cuda tp=2 pp=3": "cuda",
+        "BODIES BODIES a.hpp b.hpp TP 2": "a.hpp;b.hpp", "BODIES BODIES a.hpp tp=2 BODIES b.hpp": "a.hpp;b.hpp",
+        "BODIES BODIES a.hpp tp=2 b.hpp": "a.hpp",
+        "HF_CONFIG HF_CONFIG /a=b/config.json sp=1": "/a=b/config.json", "HF_CONFIG hf-config=a": "",
+    }.items()},
 }
 
 # A precompiled library for two architectures by CUDA 13.1, whose bodies are made of one header, as a build

@@ -248,9 +248,9 @@ LINES = {"options + cli": (["options", "cli"], 1900), "train + inputs + states":
 
 
 def lines_of_rooms(tree):
-    """Rooms have more lines than they are meant to have; counted in fifties."""
+    """Rooms have more lines than they are meant to have; counted in fifties, without the table of build keys."""
     for name, (rooms, most) in LINES.items():
-        lines = sum(tree.text(file).count("\n") for file in tree.headers(rooms))
+        lines = sum(tree.text(file).count("\n") for file in tree.headers(rooms) if not file.endswith("/build_keys.hpp"))
         for _ in range(0, max(0, lines - most), 50):
             yield name, 0, f"{lines} lines, more than {most}"
 

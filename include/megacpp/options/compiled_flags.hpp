@@ -2,10 +2,15 @@
 // are accepted where they agree with it. What another value needs is a build.
 #pragma once
 
+#include <megacpp/options/build_keys.hpp>
 #include <megacpp/options/flag.hpp>
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <variant>
+#include <vector>
 
 #include <fmt/format.h>
 #include <boost/hana/define_struct.hpp>
@@ -13,105 +18,104 @@
 namespace mc {
 
 namespace detail {
-/// How a program with another value is built: an argument of megacpp_add_preset and a key of
-/// examples/build_preset.sh, both with that value.
-inline std::string built_with(std::string_view argument, std::string_view key,
-                              std::string_view value = "{0}") {
+/// Returns how a program with another value is built: a key as megacpp_add_preset has it and as
+/// examples/build_preset.sh does, both with that value. `with` is what comes before the keys.
+inline std::string built_with(const build_key& k, std::string_view value = "{0}",
+                              std::string_view with = "build it with ") {
   return fmt::format(
-      "build it with {} {} of megacpp_add_preset, {}={} of "
+      "{}{} {} of megacpp_add_preset, {}={} of "
       "examples/build_preset.sh, or the struct of megacpp_add_run",
-      argument, value, key, value);
+      with, k.cmake, value, k.script, value);
 }
-/// The same of a word that is there or not.
-inline std::string with_word(std::string_view word, std::string_view key) {
-  return fmt::format(
-      "build it with {} of megacpp_add_preset, {}=1 of "
-      "examples/build_preset.sh, or the struct of megacpp_add_run",
-      word, key);
+inline std::string built_with(std::string_view key, std::string_view value,
+                              std::string_view with = "build it with ") {
+  return built_with(*find_build_key(key), value, with);
 }
-inline std::string without_word(std::string_view word, std::string_view key) {
+/// Returns the same of a key that stands alone; `how` is "with" or "without" it.
+inline std::string built_alone(const build_key& k, std::string_view how, int value) {
   return fmt::format(
-      "build it without {} of megacpp_add_preset, with {}=0 of "
+      "build it {} {} of megacpp_add_preset, {}{}={} of "
       "examples/build_preset.sh, or the struct of megacpp_add_run",
-      word, key);
+      how, k.cmake, value == 0 ? "with " : "", k.script, value);
 }
 inline constexpr const char* another_model =
     "build another model: MODEL or HF_CONFIG of megacpp_add_preset, the config.json of "
     "examples/build_preset.sh, or the struct of megacpp_add_run";
 } // namespace detail
 
+/// The flag of a build key.
+struct key_flag {
+  const build_key* key = nullptr;
+  std::variant<whole_flag, switch_flag, text_flag> flag;
+
+  explicit key_flag(const build_key& k) : key(&k) {
+    const on_resume how = k.stays ? on_resume::must_match : on_resume::may_change;
+    if (k.kind == key_kind::on_or_off)
+      flag.emplace<switch_flag>()
+          .is(false, k.sentence)
+          .otherwise(detail::built_alone(k, "with", 1), detail::built_alone(k, "without", 0))
+          .resumes(how);
+    else if (!k.on.empty())
+      flag.emplace<switch_flag>()
+          .is(false, *k.switch_sentence == 0 ? k.sentence : k.switch_sentence)
+          .otherwise(detail::built_with(k, k.on), detail::built_with(k, k.off))
+          .resumes(how);
+    else if (k.kind == key_kind::choice)
+      flag.emplace<text_flag>()
+          .is(k.before, k.sentence)
+          .one_of(k.choices)
+          .otherwise(detail::built_with(k))
+          .resumes(how);
+    else flag.emplace<whole_flag>().is(0, k.sentence).otherwise(detail::built_with(k)).resumes(how);
+  }
+  flag_base& base() {
+    return std::visit([](auto& f) -> flag_base& { return f; }, flag);
+  }
+  /// Fills in the value that a program was compiled with.
+  void set(const setup& run) {
+    const std::int64_t value = key->value(run);
+    if (auto* whole = std::get_if<whole_flag>(&flag)) whole->is(value, whole->help());
+    else if (auto* on = std::get_if<switch_flag>(&flag)) on->is(value != 0, on->help());
+    else if (auto* text = std::get_if<text_flag>(&flag))
+      text->is(std::string(choice_of(*key, value)), text->help());
+  }
+};
+
+/// The flags of all build keys that Megatron-LM has a flag for, in the order of the table. They are
+/// accepted and refused as those of compiled_flags are.
+struct key_flags {
+  std::vector<key_flag> all;
+
+  key_flags() {
+    for (const build_key& k : build_keys)
+      if (!k.flag.empty()) all.emplace_back(k);
+  }
+  /// Returns the flag of a key, as megacpp_add_preset spells it.
+  template <class Flag> Flag& of(std::string_view key) {
+    const auto at = std::ranges::find(all, key, [](const key_flag& f) { return f.key->cmake; });
+    return std::get<Flag>(at->flag);
+  }
+  template <class Flag> const Flag& of(std::string_view key) const {
+    return const_cast<key_flags*>(this)->of<Flag>(key); // NOLINT: it changes nothing
+  }
+};
+
 /// What is compiled in. Accepted so that a Megatron command line can be reused, and refused where
 /// it asks for something else; the values are filled in from the program. Those that are not filled
 /// in are what every program does.
 struct compiled_flags {
-  BOOST_HANA_DEFINE_STRUCT(
-      compiled_flags, (whole_flag, micro_batch_size), (whole_flag, seq_length),
-      (whole_flag, tensor_model_parallel_size), (whole_flag, pipeline_model_parallel_size),
-      (whole_flag, context_parallel_size), (whole_flag, expert_model_parallel_size),
-      (whole_flag, expert_tensor_parallel_size), (switch_flag, sequence_parallel),
-      (whole_flag, num_virtual_stages_per_pipeline_rank),
-      (whole_flag, num_layers_per_virtual_pipeline_stage),
-      (whole_flag, decoder_first_pipeline_num_layers),
-      (whole_flag, decoder_last_pipeline_num_layers),
-      (switch_flag, account_for_embedding_in_pipeline_split),
-      (switch_flag, account_for_loss_in_pipeline_split), (switch_flag, use_distributed_optimizer),
-      (switch_flag, accumulate_allreduce_grads_in_fp32), (whole_flag, num_layers),
-      (whole_flag, hidden_size), (whole_flag, num_attention_heads), (whole_flag, num_query_groups),
-      (whole_flag, ffn_hidden_size), (whole_flag, vocab_size), (switch_flag, bf16),
-      (text_flag, recompute_granularity), (switch_flag, recompute_activations),
-      (text_flag, recompute_method), (whole_flag, recompute_num_layers), (text_flag, numerics));
+  BOOST_HANA_DEFINE_STRUCT(compiled_flags, (whole_flag, num_layers_per_virtual_pipeline_stage),
+                           (switch_flag, accumulate_allreduce_grads_in_fp32),
+                           (whole_flag, num_layers), (whole_flag, hidden_size),
+                           (whole_flag, num_attention_heads), (whole_flag, num_query_groups),
+                           (whole_flag, ffn_hidden_size), (whole_flag, vocab_size),
+                           (switch_flag, recompute_activations), (text_flag, recompute_method),
+                           (whole_flag, recompute_num_layers));
   compiled_flags() {
-    using detail::another_model, detail::built_with, detail::with_word, detail::without_word;
-    micro_batch_size.is(0, "sequences that run at once")
-        .otherwise(built_with("MICRO_BATCH", "micro-batch"))
-        .resumes(on_resume::may_change);
-    seq_length.is(0, "tokens in a sequence")
-        .otherwise(built_with("SEQUENCE", "sequence"))
-        .resumes(on_resume::must_match);
-    tensor_model_parallel_size.is(0, "ranks that share each layer")
-        .otherwise(built_with("TP", "tp"))
-        .resumes(on_resume::may_change);
-    pipeline_model_parallel_size.is(0, "pipeline stages")
-        .otherwise(built_with("PP", "pp"))
-        .resumes(on_resume::may_change);
-    context_parallel_size.is(0, "ranks that share each sequence")
-        .otherwise(built_with("CP", "cp"))
-        .resumes(on_resume::may_change);
-    expert_model_parallel_size.is(0, "ranks that share the experts")
-        .otherwise(built_with("EP", "ep"))
-        .resumes(on_resume::may_change);
-    expert_tensor_parallel_size.is(0, "ranks that share each expert")
-        .otherwise(built_with("ETP", "etp"))
-        .resumes(on_resume::may_change);
-    sequence_parallel.is(false, "the residual stream is sharded along the sequence")
-        .otherwise(with_word("SEQUENCE_PARALLEL", "sp"), without_word("SEQUENCE_PARALLEL", "sp"))
-        .resumes(on_resume::may_change);
-    num_virtual_stages_per_pipeline_rank
-        .is(0, "runs of layers that each stage has, which take turns")
-        .otherwise(built_with("VIRTUAL_STAGES", "virtual-stages"))
-        .resumes(on_resume::may_change);
-    num_layers_per_virtual_pipeline_stage.is(0, "layers of each of these; 0: they are one")
-        .otherwise(
-            "build it with VIRTUAL_STAGES of megacpp_add_preset, virtual-stages of "
-            "examples/build_preset.sh, that make runs of {0} layers, or the struct of "
-            "megacpp_add_run")
-        .resumes(on_resume::may_change);
-    decoder_first_pipeline_num_layers.is(0, "layers of the first stage; 0: as many as of others")
-        .otherwise(built_with("FIRST_STAGE_LAYERS", "first-stage-layers"))
-        .resumes(on_resume::may_change);
-    decoder_last_pipeline_num_layers.is(0, "layers of the last stage; 0: as many as of others")
-        .otherwise(built_with("LAST_STAGE_LAYERS", "last-stage-layers"))
-        .resumes(on_resume::may_change);
-    account_for_embedding_in_pipeline_split
-        .is(false, "the embedding counts as a layer of its stage")
-        .otherwise(with_word("COUNT_EMBEDDING", "count-embedding"),
-                   without_word("COUNT_EMBEDDING", "count-embedding"))
-        .resumes(on_resume::may_change);
-    account_for_loss_in_pipeline_split.is(false, "the loss counts as a layer of its stage")
-        .otherwise(with_word("COUNT_LOSS", "count-loss"), without_word("COUNT_LOSS", "count-loss"))
-        .resumes(on_resume::may_change);
-    use_distributed_optimizer.is(false, "replicas share the optimizer's state (ZeRO 1)")
-        .otherwise(built_with("ZERO", "zero"))
+    using detail::another_model, detail::built_with;
+    num_layers_per_virtual_pipeline_stage
+        .is(0, "layers of each run of layers that a stage has; 0: they are one")
+        .otherwise(built_with("VIRTUAL_STAGES", "n", "build it with n runs, each of {0} layers: "))
         .resumes(on_resume::may_change);
     accumulate_allreduce_grads_in_fp32
         .is(true, "gradients of bf16 weights are kept and summed over ranks in fp32")
@@ -133,39 +137,18 @@ struct compiled_flags {
     vocab_size.is(0, "tokens in the vocabulary")
         .otherwise(another_model)
         .resumes(on_resume::must_match);
-    bf16.is(false, "weights and activations are bf16, sums and masters fp32")
-        .otherwise(built_with("PRECISION", "precision", "bf16_mixed"),
-                   built_with("PRECISION", "precision", "fp32"))
-        .resumes(on_resume::must_match);
-    recompute_granularity.is("none", "what the backward pass computes again instead of saving it")
-        .one_of("none|selective|full")
-        .otherwise(built_with("RECOMPUTE", "recompute"))
-        .resumes(on_resume::may_change);
     recompute_activations.is(false, "the same as --recompute-granularity selective")
-        .otherwise(built_with("RECOMPUTE", "recompute", "selective"),
-                   built_with("RECOMPUTE", "recompute", "none"))
+        .otherwise(built_with("RECOMPUTE", "selective"), built_with("RECOMPUTE", "none"))
         .resumes(on_resume::unsaved);
     recompute_method.is("none", "which layers --recompute-granularity full is of: all, alike")
         .one_of("none|uniform|block")
-        .otherwise(
-            "build it with recomputation of every layer, as uniform says: RECOMPUTE full of "
-            "megacpp_add_preset, recompute=full of examples/build_preset.sh, or the struct of "
-            "megacpp_add_run")
+        .otherwise(built_with("RECOMPUTE", "full",
+                              "build it with recomputation of every layer, as uniform says: "))
         .resumes(on_resume::unsaved);
     recompute_num_layers.is(0, "layers that it computes again at once: one; 0: none")
-        .otherwise(
-            "build it with recomputation of every layer by itself: RECOMPUTE full of "
-            "megacpp_add_preset, recompute=full of examples/build_preset.sh, or the struct of "
-            "megacpp_add_run")
+        .otherwise(built_with("RECOMPUTE", "full",
+                              "build it with recomputation of every layer by itself: "))
         .resumes(on_resume::unsaved);
-    // States of before there was a choice do not tell; their runs were of this kind.
-    numerics
-        .is("batch_invariant",
-            "how sums over tokens are taken: fast, all of a micro-batch at "
-            "once, or so that their bits do not depend on it")
-        .one_of("fast|batch_invariant")
-        .otherwise(built_with("NUMERICS", "numerics"))
-        .resumes(on_resume::may_change);
   }
 };
 

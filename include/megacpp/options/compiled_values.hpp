@@ -20,22 +20,9 @@ inline void set_compiled(options& o, const program_view& p) {
   const graph& block = *p.block(0).g;
   const layout& l = p.numbers.ranks;
   const std::int64_t heads = model.heads > 0 ? model.heads : detail::extent_in(block, dim::heads);
-  set(c.micro_batch_size, p.numbers.batch.micro);
-  set(c.seq_length, p.numbers.batch.sequence);
-  set(c.tensor_model_parallel_size, l.tp);
-  set(c.pipeline_model_parallel_size, l.pp);
-  set(c.context_parallel_size, l.cp);
-  set(c.expert_model_parallel_size, l.ep);
-  set(c.expert_tensor_parallel_size, l.expert_tp());
-  set(c.sequence_parallel, l.sequence_parallel);
-  set(c.num_virtual_stages_per_pipeline_rank, l.virtual_stages);
+  for (key_flag& f : o.keys.all) f.set(p.numbers);
   const bool even = l.virtual_stages > 1 && l.cut == stage_cut{};
   set(c.num_layers_per_virtual_pipeline_stage, even ? layers_of_stage(l, p.layers, 0) : 0);
-  set(c.decoder_first_pipeline_num_layers, l.cut.first);
-  set(c.decoder_last_pipeline_num_layers, l.cut.last);
-  set(c.account_for_embedding_in_pipeline_split, l.cut.embedding);
-  set(c.account_for_loss_in_pipeline_split, l.cut.loss);
-  set(c.use_distributed_optimizer, l.zero == 1);
   set(c.num_layers, p.layers);
   set(c.hidden_size, p.hidden);
   set(c.num_attention_heads, heads);
@@ -53,14 +40,11 @@ inline void set_compiled(options& o, const program_view& p) {
   set(e.moe_expert_capacity_factor, model.capacity);
   set(e.moe_shared_expert_intermediate_size, model.shared_ffn);
   set(c.vocab_size, p.vocabulary);
-  set(c.bf16, p.numbers.precision.weight == dtype::bf16);
-  set(c.recompute_granularity, name_of(p.numbers.again));
   set(c.recompute_activations, p.numbers.again == recompute::selective);
   set(c.recompute_method, p.numbers.again == recompute::full ? "uniform" : "none");
   set(c.recompute_num_layers, p.numbers.again == recompute::full ? 1 : 0);
-  set(c.numerics, name_of(p.numbers.sums));
   // Megatron-LM does without sequence parallelism where nothing is shared over tp.
-  c.sequence_parallel.idles(l.tp == 1);
+  o.keys.of<switch_flag>("SEQUENCE_PARALLEL").idles(l.tp == 1);
   e.moe_token_drop_policy.idles(model.capacity == 0);
   set_compiled_model(o, p);
 }

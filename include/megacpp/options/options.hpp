@@ -500,6 +500,7 @@ struct options {
   sampling_flags sampling;
   report_flags report;
   machine_flags machine;
+  key_flags keys;
   compiled_flags compiled;
   compiled_expert_flags experts;
   compiled_model_flags made_of;
@@ -535,6 +536,8 @@ inline std::vector<named_flag> flags_of(options& o) {
   detail::append_flags(list, "Output", o.report, false);
   detail::append_flags(list, "Machine", o.machine, false);
   constexpr const char* compiled = "Compiled into this program (accepted only with these values)";
+  for (key_flag& f : o.keys.all)
+    list.push_back({std::string(f.key->flag), compiled, &f.base(), true});
   detail::append_flags(list, compiled, o.compiled, true);
   detail::append_flags(list, compiled, o.experts, true);
   detail::append_flags(list, compiled, o.made_of, true);

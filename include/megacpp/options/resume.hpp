@@ -61,9 +61,10 @@ inline bool read_saved(const json_value& flags, const named_flag& e, flag_base& 
 
 /// Tells whether a program adds up over tokens in another order than the one before, so that a run
 /// that goes on has other bits than one that did not stop.
-inline bool sums_otherwise(const compiled_flags& then, const compiled_flags& now) {
-  return now.numerics() != then.numerics() ||
-         (now.numerics() == "fast" && now.micro_batch_size() != then.micro_batch_size());
+inline bool sums_otherwise(const key_flags& then, const key_flags& now) {
+  const auto sums = [](const key_flags& f) { return f.of<text_flag>("NUMERICS")(); };
+  const auto micro = [](const key_flags& f) { return f.of<whole_flag>("MICRO_BATCH")(); };
+  return sums(now) != sums(then) || (sums(now) == "fast" && micro(now) != micro(then));
 }
 
 /// Flags that together say one thing in one way. A run takes one way of each group.
@@ -179,7 +180,7 @@ inline std::vector<std::string> resume_flags(const json_value& state, options& o
                               "contradicts; leave it out, or start a new run from the weights with "
                               "--finetune",
                               state.file(), name));
-  if (detail::sums_otherwise(before.compiled, o.compiled))
+  if (detail::sums_otherwise(before.keys, o.keys))
     changes.emplace_back(
         "the run goes on with other bits than if it had not stopped: sums over tokens "
         "depend on the micro-batch unless both programs are compiled with numerics "

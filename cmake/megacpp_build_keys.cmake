@@ -1,0 +1,107 @@
+# The keys of a build. tests/structure/build_keys.py writes this file from the table in
+# include/megacpp/options/build_keys.hpp.
+#
+# megacpp_add_preset(NAME ...) takes
+#
+#   MODEL name              a model of namespace mc::preset, for example gpt2_124m
+#   HF_CONFIG file          the config.json of a Hugging Face model, in place of MODEL
+#   INCLUDE header...       headers that declare more models in namespace mc::preset
+#   TP N                    ranks that share each layer; by default 1
+#   PP N                    pipeline stages; by default 1
+#   CP N                    ranks that share each sequence; by default 1
+#   EP N                    ranks that share the experts; by default 1
+#   ETP N                   ranks that share each expert; by default 1 if EP is above 1, else TP
+#   SEQUENCE_PARALLEL       the residual stream is sharded along the sequence, over ranks of TP
+#   VIRTUAL_STAGES N        runs of layers that each stage has, which take turns; by default 1
+#   FIRST_STAGE_LAYERS N    layers of the first stage, if not as many as of the others
+#   LAST_STAGE_LAYERS N     layers of the last stage, if not as many as of the others
+#   COUNT_EMBEDDING         the embedding counts as a layer of its stage
+#   COUNT_LOSS              the loss counts as a layer of its stage
+#   STAGE_LAYERS N N ...    layers of each stage, or of each of its runs of layers, one by one
+#   SCHEDULE 1f1b|gpipe     the order of a step's micro-batches; gpipe keeps all of them; by default
+#                           1f1b
+#   ZERO 0|1                1: replicas share the optimizer's state (ZeRO 1); by default 0
+#   MICRO_BATCH N           sequences that go through the model at once; by default 4
+#   SEQUENCE N              tokens in a sequence, at most the model's positions; by default 1024
+#   PACKED                  attention stays within documents, as conversations need it, and data
+#                           sets with --reset-attention-mask
+#   MICRO_BATCHES N         the most micro-batches of a step on each replica, if not any number
+#   PRECISION fp32|bf16_mixed|bf16_moments|fp64
+#                           types of numbers; bf16_mixed has weights and activations of bf16, and
+#                           sums and masters of fp32, and bf16_moments also moments of bf16; by
+#                           default bf16_mixed
+#   DEVICE cpu|cuda         where a program computes; cuda is a GPU, and needs CUDA's toolkit; by
+#                           default cpu
+#   RECOMPUTE none|selective|full
+#                           what the backward pass computes again instead of saving it; by default
+#                           none
+#   NUMERICS fast|batch_invariant
+#                           how sums over tokens are taken: fast, all of a micro-batch at once, or
+#                           batch_invariant, so that their bits do not depend on it; by default fast
+#   BODIES header...        headers of the model's own row bodies, which nvcc compiles for a GPU
+#
+# and examples/build_preset.sh, whose --help prints these lines:
+#
+#   tp=N                    ranks that share each layer; by default 1
+#   pp=N                    pipeline stages; by default 1
+#   cp=N                    ranks that share each sequence; by default 1
+#   ep=N                    ranks that share the experts; by default 1
+#   etp=N                   ranks that share each expert; by default 1 if EP is above 1, else TP
+#   sp=1                    the residual stream is sharded along the sequence, over ranks of TP
+#   virtual-stages=N        runs of layers that each stage has, which take turns; by default 1
+#   first-stage-layers=N    layers of the first stage, if not as many as of the others
+#   last-stage-layers=N     layers of the last stage, if not as many as of the others
+#   count-embedding=1       the embedding counts as a layer of its stage
+#   count-loss=1            the loss counts as a layer of its stage
+#   stage-layers=N,N,...    layers of each stage, or of each of its runs of layers, one by one
+#   schedule=1f1b|gpipe     the order of a step's micro-batches; gpipe keeps all of them; by default
+#                           1f1b
+#   zero=0|1                1: replicas share the optimizer's state (ZeRO 1); by default 0
+#   micro-batch=N           sequences that go through the model at once; by default 4
+#   sequence=N              tokens in a sequence, at most the model's positions; by default 1024
+#   packed=1                attention stays within documents, as conversations need it, and data
+#                           sets with --reset-attention-mask
+#   micro-batches=N         the most micro-batches of a step on each replica, if not any number
+#   precision=fp32|bf16_mixed|bf16_moments|fp64
+#                           types of numbers; bf16_mixed has weights and activations of bf16, and
+#                           sums and masters of fp32, and bf16_moments also moments of bf16; by
+#                           default bf16_mixed
+#   device=cpu|cuda         where a program computes; cuda is a GPU, and needs CUDA's toolkit; by
+#                           default cpu
+#   recompute=none|selective|full
+#                           what the backward pass computes again instead of saving it; by default
+#                           none
+#   numerics=fast|batch_invariant
+#                           how sums over tokens are taken: fast, all of a micro-batch at once, or
+#                           batch_invariant, so that their bits do not depend on it; by default fast
+#
+set(megacpp_build_keys
+  MODEL
+  HF_CONFIG
+  INCLUDE
+  TP
+  PP
+  CP
+  EP
+  ETP
+  SEQUENCE_PARALLEL
+  VIRTUAL_STAGES
+  FIRST_STAGE_LAYERS
+  LAST_STAGE_LAYERS
+  COUNT_EMBEDDING
+  COUNT_LOSS
+  STAGE_LAYERS
+  SCHEDULE
+  ZERO
+  MICRO_BATCH
+  SEQUENCE
+  PACKED
+  MICRO_BATCHES
+  PRECISION
+  DEVICE
+  RECOMPUTE
+  NUMERICS
+  BODIES
+  CACHE INTERNAL "Keys of megacpp_add_preset")
+# CMake reads the values of these, since sources or libraries depend on them.
+set(megacpp_keys_for_cmake HF_CONFIG DEVICE BODIES CACHE INTERNAL "Keys that CMake reads")

@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+"""The keys of a build are one table: CMake's list, help, docs, flags, and what megacpp_write_run takes and writes.
+
+    build_keys.py ROOT LISTS TOOL COMPILER...     checks all of these in ROOT
+    build_keys.py ROOT LISTS --write              writes CMake's list and the table of docs anew
+    build_keys.py ROOT --added FMT COMPILER...    adds a key to a copy of ROOT, as one row and a member, and checks
+                                                  that it is in all places
+
+LISTS is the program of build_key_lists.cpp, TOOL is megacpp_write_run, COMPILER a compiler with the options that
+read megacpp's headers, and FMT the library of fmt.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+CMAKE = "cmake/megacpp_build_keys.cmake"
+DOCS = "docs/using-megacpp.md"
+TABLE = re.compile(r"(?<=<!-- the table of build keys, by tests/structure/build_keys.py -->\n)(?:\|.*\n)*")
+CONFIG = """{"model_type": "gpt2", "n_layer": 2, "n_embd": 8, "n_head": 2, "n_positions": 32, "vocab_size": 16,
+"initializer_range": 0.02, "layer_norm_epsilon": 1e-05}
+"""
+POSITIVE = "must be a positive integer below 1000000000, not "
+
+# The words of a preset, behind MODEL gpt2_124m, and lines that its run has.
+WRITES = {
+    "": ["static constexpr auto model = mc::preset::gpt2_124m;", "mc::layout layout{};",
+         "batch{.micro = 4, .sequence = 1024};", "using precision = mc::bf16_mixed;", "using device = mc::cpu;",
+         "recompute = mc::recompute::none;", "numerics = mc::numerics::fast;"],
+    "TP 2 SEQUENCE_PARALLEL MICRO_BATCH 1 SEQUENCE 128":
+        ["layout{.tp = 2, .sequence_parallel = true};", "batch{.micro = 1, .sequence = 128};"],
+    "sequence=128 sp=1 tp=2": ["layout{.tp = 2, .sequence_parallel = true};", ".sequence = 128}"],
+    "sp=0 packed=0 count-loss=0 zero=0": ["layout{.zero = 0};", "batch{.micro = 4, .sequence = 1024};"],
+    "PP 2 tp=2 STAGE_LAYERS 3 09 CP 3": ["layout{.tp = 2, .pp = 2, .cp = 3, .cut = {.layers = {3, 9}}};"],
+    "pp=2 virtual-stages=2 stage-layers=1,2,3,0": [".virtual_stages = 2, .cut = {.layers = {1, 2, 3, 0}}};"],
+    "FIRST_STAGE_LAYERS 3 COUNT_LOSS SCHEDULE gpipe": ["{.cut = {.first = 3, .loss = true}, .schedule = &mc::gpipe};"],
+    "SCHEDULE 1f1b PACKED MICRO_BATCHES 8": [".schedule = nullptr}", ".packed = true, .micro_batches = 8}"],
+    "DEVICE cuda PRECISION fp64 RECOMPUTE full NUMERICS batch_invariant":
+        ["#include <megacpp/exec/cuda/device.hpp>", "using device = mc::cuda;", "using precision = mc::fp64;",
+         "mc::recompute::full;", "mc::numerics::batch_invariant;"],
+    "INCLUDE here.hpp <not/here.hpp BODIES a.hpp b.hpp": ['#include "@/here.hpp"', '#include "<not/here.hpp"'],
+}
+# What a preset may not say, and the one sentence about it.
+REFUSES = {
+    "MODEL gpt2_124m MICROBATCH 4": (2, "unknown argument 'MICROBATCH'; there are MODEL, HF_CONFIG, INCLUDE, TP, "),
+    "MODEL gpt2_124m 4": (2, "NUMERICS, BODIES, each with a value, and SEQUENCE_PARALLEL, COUNT_EMBEDDING, COUNT_LOSS, "),
+    "MODEL gpt2_124m micro=2": (2, "unknown key micro; there are tp=, pp=, "),
+    "MODEL gpt2_124m TP=2": (2, "unknown key TP; "),
+    "MODEL gpt2_124m dp=2": (2, "dp is not compiled in: it is the number of ranks at start over tp x pp x cp"),
+    "MODEL gpt2_124m tp=two": (2, "tp " + POSITIVE + "'two'"),
+    "MODEL gpt2_124m TP 0": (2, "TP " + POSITIVE + "'0'"),
+    "MODEL gpt2_124m tp=9999999999": (2, "tp " + POSITIVE + "'9999999999'"),
+    "MODEL gpt2_124m tp=": (2, "tp " + POSITIVE + "''"),
+    "MODEL gpt2_124m MICRO_BATCH": (2, "MICRO_BATCH has no value"),
+    "MODEL gpt2_124m MICRO_BATCH SEQUENCE 4": (2, "MICRO_BATCH has no value"),
+    "MODEL gpt2_124m BODIES": (2, "BODIES has no value"),
+    "MODEL gpt2_124m TP 2 TP 2": (2, "TP is given twice"),
+    "MODEL gpt2_124m TP 2 tp=2": (2, "tp is given twice"),
+    "MODEL gpt2_124m NUMERICS batch-invariant": (2, "NUMERICS must be fast or batch_invariant, not 'batch-invariant'"),
+    "MODEL gpt2_124m schedule=2f1b": (2, "schedule must be 1f1b or gpipe, not '2f1b'"),
+    "MODEL gpt2_124m zero=2": (2, "zero must be 0 or 1, not '2'"),
+    "MODEL gpt2_124m device=gpu": (2, "device must be cpu or cuda, not 'gpu'"),
+    "MODEL gpt2_124m sp=2": (2, "sp must be 0 or 1, not '2'"),
+    "MODEL gpt2_124m stage-layers=1,,1": (2, "stage-layers must be numbers of layers below 1000, as 3,4,4,1, not '1,,1'"),
+    "MODEL gpt2_124m stage-layers=1,": (2, "not '1,'"),
+    "MODEL gpt2_124m STAGE_LAYERS 1 1000": (2, "not '1,1000'"),
+    "MODEL gpt2_124m PP 3 STAGE_LAYERS 1 2": (2, "STAGE_LAYERS lists 2 stages, and PP x VIRTUAL_STAGES are 3"),
+    "MODEL gpt2_124m HF_CONFIG config.json": (2, "MODEL and HF_CONFIG both name the model; give one"),
+    "TP 2": (2, "no key names the model: give MODEL a model of namespace mc::preset, for example gpt2_124m, or HF_"),
+    "MODEL 3b": (2, "MODEL must be a model of namespace mc::preset, for example gpt2_124m, not '3b'"),
+    "HF_CONFIG none.json": (5, "none.json does not exist"),
+    "HF_CONFIG wrong.json": (5, 'field "n_layer"'),
+    "@none": (2, "cannot read none: No such file"),
+}
+
+
+def run(command, **more):
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=600, **more)
+
+
+def lists(program, what):
+    done = run([program, what])
+    if done.returncode:
+        raise SystemExit(f"{program} {what}: {done.stderr}")
+    return done.stdout
+
+
+def written(root, program):
+    """The files that are made of the table, as they should be: {path: text}."""
+    docs = (root / DOCS).read_text(encoding="utf-8")
+    if not TABLE.search(docs):
+        raise SystemExit(f"{DOCS} has no place for the table of build keys")
+    table = lists(program, "docs")
+    return {CMAKE: lists(program, "cmake"), DOCS: TABLE.sub(lambda _: table, docs)}
+
+
+def list_problems(root, program):
+    for path, text in written(root, program).items():
+        if not (root / path).is_file() or (root / path).read_text(encoding="utf-8") != text:
+            yield f"{path} is not what the table of build keys says: python3 tests/structure/build_keys.py . LISTS --write"
+    helped = run(["bash", root / "examples/build_preset.sh", "--help"]).stdout
+    for line in lists(program, "cmake").splitlines():
+        if re.match(r"#   [a-z-]+=", line) and line[2:] not in helped:
+            yield f"examples/build_preset.sh --help lacks: {line[2:]}"
+
+
+def tool_problems(tool):
+    """What megacpp_write_run writes and refuses."""
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        (folder / "here.hpp").touch()
+        (folder / "config.json").write_text(CONFIG, encoding="utf-8")
+        (folder / "wrong.json").write_text(CONFIG.replace('"n_layer": 2', '"n_layer": "2"'), encoding="utf-8")
+        out = folder / "run.hpp"
+
+        def call(words):
+            return run([tool, out, "my_run", folder, *words], cwd=folder)
+
+        for words, has in WRITES.items():
+            done = call(["MODEL", "gpt2_124m", *words.split()])
+            text = out.read_text(encoding="utf-8") if out.is_file() else ""
+            lacks = [line for line in has if line.replace("@", str(folder)) not in text]
+            if done.returncode or done.stderr or "struct my_run {" not in text or lacks:
+                yield f"{words}: {done.stderr} lacks {lacks} in\n{text}"
+        (folder / "words").write_text("HF_CONFIG\nconfig.json\ntp=2\n", encoding="utf-8")
+        done = call(["@words"])
+        text = out.read_text(encoding="utf-8")
+        if done.returncode or "auto model = mc::preset::my_run_from_config;" not in text or ".hidden = 8," not in text:
+            yield f"HF_CONFIG: {done.stderr} {text}"
+        before = out.read_bytes()
+        for words, (code, says) in REFUSES.items():
+            done = call(words.split())
+            if done.returncode != code or done.stdout or done.stderr.count("\n") != 1 or \
+                    not done.stderr.startswith(f"megacpp_write_run: exit code {code}: ") or says not in done.stderr:
+                yield f"{words}: exit code {done.returncode}, and not \"{says}\" but {done.stderr}"
+        if out.read_bytes() != before:
+            yield "a refused word changes the run"
+        done = run([tool, folder, "my_run", folder, "MODEL", "gpt2_124m"])
+        if done.returncode != 6 or "cannot write" not in done.stderr:
+            yield f"a folder is written: {done.returncode}, {done.stderr}"
+
+
+def all_keys(cmake):
+    """Words that give every key of CMake's list a value."""
+    words = []
+    for key, value in re.findall(r"^#   ([A-Z_]+) ?(.*?)(?:  |$)", cmake, re.MULTILINE):
+        if key not in ("HF_CONFIG", "INCLUDE", "BODIES"):
+            given = {"N": "1", "N N ...": "1", "name": "gpt2_124m"}.get(value.strip(), value.split("|")[-1].strip())
+            words += [key] + [given] * bool(given)
+    return words
+
+
+def order_problems(tool, program, compiler):
+    """A run with all keys compiles: its members stand in the order of C++, with values that they take."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, words = Path(folder) / "run.hpp", all_keys(lists(program, "cmake"))
+        done = run([tool, out, "my_run", folder, *words])
+        if done.returncode:
+            yield f"all keys at once: {done.stderr}"
+            return
+        unit = Path(folder) / "unit.cpp"
+        unit.write_text('#include "run.hpp"\nstatic_assert(my_run::batch.packed && my_run::layout.cut.listed());\n',
+                        encoding="utf-8")
+        done = run([*compiler, "-fsyntax-only", unit])
+        if done.returncode:
+            yield f"a run with all keys does not compile: {done.stderr[:2000]}\n{out.read_text(encoding='utf-8')}"
+
+
+ROW = """    build_key{.member = "batch.lora",
+              .cmake = "LORA",
+              .script = "lora",
+              .flag = "lora-rank",
+              .sentence = "the rank of adapters",
+              .initial = "none",
+              .value = [](const setup& s) -> std::int64_t { return s.batch.lora; }},
+"""
+
+
+def added_problems(root, fmt, compiler):
+    """A key is one row and its member, and is then in all places."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "copy"
+        for path in ("include", "src", "cmake", "examples", "docs", "tests/structure"):
+            shutil.copytree(root / path, copy / path, ignore=shutil.ignore_patterns("build"))
+
+        def insert(path, before, text):
+            whole = (copy / path).read_text(encoding="utf-8")
+            if whole.count(before) != 1:
+                raise SystemExit(f"{path} has not one '{before}'")
+            (copy / path).write_text(whole.replace(before, text + before), encoding="utf-8")
+
+        insert("include/megacpp/options/build_keys.hpp", '    build_key{.member = "precision",', ROW)
+        insert("include/megacpp/recipe/batching.hpp", "  written_at at = here();\n", "  int lora = 0;\n")
+        program, tool, out = copy / "lists", copy / "tool", copy / "run.hpp"
+        builds = [subprocess.Popen([str(w) for w in [compiler[0], f"-I{copy}/include", *compiler[1:], "-O0", "-o", to, copy / source, fmt]])
+                  for to, source in ((program, "tests/structure/build_key_lists.cpp"), (tool, "src/write_run.cpp"))]
+        if any([build.wait() for build in builds]):
+            yield "the copy does not compile"
+            return
+        if not list(list_problems(copy, program)):
+            yield "nothing tells that the lists lack the key"
+        write(copy, program)
+        yield from list_problems(copy, program)
+        places = {
+            "help": (run(["bash", copy / "examples/build_preset.sh", "--help"]).stdout,
+                     r"\n  lora=N +the rank of adapters; by default none\n"),
+            "CMake's list": ((copy / CMAKE).read_text(encoding="utf-8"), r"\n  LORA\n"),
+            "docs": ((copy / DOCS).read_text(encoding="utf-8"),
+                     r"\n\| `LORA N` \| `lora=` \| the rank of adapters \| none \| `--lora-rank` \|\n"),
+            "flags": (lists(program, "flags"), r"--lora-rank: the rank of adapters: build it with LORA 0 of megacpp_add_"),
+        }
+        for words in ("LORA 8", "lora=8"):
+            done = run([tool, out, "my_run", copy, "MODEL", "gpt2_124m", *words.split()])
+            places[words] = (done.stderr + out.read_text(encoding="utf-8"), r"\.lora = 8\}")
+        places["a refusal"] = (run([tool, out, "my_run", copy, "MODEL", "gpt2_124m", "lora=x"]).stderr,
+                               "lora " + POSITIVE + "'x'")
+        places["unknown keys"] = (run([tool, out, "my_run", copy, "x=1"]).stderr, "lora=, ")
+        for place, (text, pattern) in places.items():
+            if not re.search(pattern, text):
+                yield f"{place}: no {pattern} in\n{text}"
+        yield from order_problems(tool, program, [compiler[0], f"-I{copy}/include", *compiler[1:]])
+
+
+def write(root, program):
+    for path, text in written(root, program).items():
+        (root / path).write_text(text, encoding="utf-8")
+
+
+def main(root, *words):
+    root = Path(root).resolve()
+    if words[1:] == ("--write",):
+        write(root, words[0])
+        return 0
+    if words[0] == "--added":
+        problems = list(added_problems(root, words[1], words[2:]))
+    else:
+        program, tool, *compiler = words
+        problems = [*list_problems(root, program), *tool_problems(tool),
+                    *order_problems(tool, program, compiler)]
+    print("\n".join(problems + [f"build keys: {len(WRITES)} runs, {len(REFUSES)} refusals, {len(problems)} problems"]))
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 4:
+        sys.exit(__doc__)
+    sys.exit(main(*sys.argv[1:]))
