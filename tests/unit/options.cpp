@@ -240,7 +240,8 @@ BOOST_AUTO_TEST_CASE(flags_of_other_programs) {
         const auto build = says.find(" of examples/build_preset.sh"),
                    word = says.rfind(' ', build - 1) + 1;
         const auto key = says.substr(word, says.find('=', word) + 1 - word);
-        if (key.ends_with('=')) BOOST_TEST(takes_key_of_script(key.substr(0, key.size() - 1)), says);
+        if (key.ends_with('='))
+          BOOST_TEST(takes_key_of_script(key.substr(0, key.size() - 1)), says);
       }
     }
   }
