@@ -1,6 +1,6 @@
 // Losses of a run, for its curve: bounded, and the same however the run was cut into parts.
 #define BOOST_TEST_MODULE history
-#include <megacpp/states/history.hpp>
+#include <megacpp/observe/history.hpp>
 
 #include <boost/test/unit_test.hpp>
 

@@ -6,7 +6,7 @@
 #include <megacpp/inputs/token_text.hpp>
 #include <megacpp/options/requests.hpp>
 #include <megacpp/sets/indexed_writer.hpp>
-#include <megacpp/train/start.hpp>
+#include <megacpp/states/start.hpp>
 
 #include <boost/test/unit_test.hpp>
 
@@ -272,7 +272,7 @@ BOOST_AUTO_TEST_CASE(the_test_part_is_measured_whoever_names_it) {
   const mc::run_data whole =
       opened({{"data-path", a}, {"split", "70,20,10"}, {"train-iters", "3"}});
   BOOST_REQUIRE(whole.test.size() == 1u);
-  BOOST_TEST(whole.test[0].each == 0);
+  BOOST_TEST(whole.test[0].samples_per_evaluation == 0);
   // All but the first token of the last document are predicted once.
   BOOST_TEST((labels_of(*whole.test[0].samples) ==
               labels_of(*opened({{"data-path", a}, {"split", "90,10,0"}, {"train-iters", "3"}})
@@ -286,7 +286,7 @@ BOOST_AUTO_TEST_CASE(the_test_part_is_measured_whoever_names_it) {
                                     {"global-batch-size", "2"},
                                     {"eval-iters", "2"}});
   BOOST_REQUIRE(some.test.size() == 1u);
-  BOOST_TEST(some.test[0].each == 4);
+  BOOST_TEST(some.test[0].samples_per_evaluation == 4);
   for (const std::int32_t label : labels_of(*some.test[0].samples))
     BOOST_TEST((label == 109 || label == 209));
   const mc::run_data own = opened(

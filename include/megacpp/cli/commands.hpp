@@ -19,10 +19,10 @@
 #include <megacpp/run/program_source.hpp>
 #include <megacpp/run/ranks_of_run.hpp>
 #include <megacpp/run/stage.hpp>
+#include <megacpp/states/export.hpp>
 #include <megacpp/states/state_list.hpp>
 #include <megacpp/threads/machine.hpp>
 #include <megacpp/train/evaluate.hpp>
-#include <megacpp/train/export.hpp>
 #include <megacpp/train/trainer.hpp>
 
 #include <chrono>

@@ -3,6 +3,7 @@
 
 #include <megacpp/request/data_request.hpp>
 #include <megacpp/run/view.hpp>
+#include <megacpp/sets/opened_sets.hpp>
 
 #include <filesystem>
 #include <string>
@@ -13,11 +14,6 @@
 #include <fmt/format.h>
 
 namespace mc::detail {
-
-inline bool is_set(const std::string& prefix) {
-  std::error_code ignored;
-  return std::filesystem::exists(prefix + ".idx", ignored);
-}
 
 /// Why nothing is validated, and what would be.
 inline std::string nothing_to_validate(const data_request& d) {

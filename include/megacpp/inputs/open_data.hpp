@@ -2,7 +2,9 @@
 // data sets, or packed conversations.
 #pragma once
 
+#include <megacpp/comm/communicator.hpp>
 #include <megacpp/data/windows.hpp>
+#include <megacpp/exec/device.hpp>
 #include <megacpp/inputs/chat_data.hpp>
 #include <megacpp/inputs/set_data.hpp>
 
@@ -20,6 +22,11 @@
 namespace mc {
 
 namespace detail {
+
+/// Threads that read data for all ranks of this process, while they wait.
+inline int reading_threads(const device& on, const communicator& hosts) {
+  return on.threads() * (hosts.in_one_process() ? ranks_of(hosts.ranks()) : 1);
+}
 
 /// Windows of one text.
 inline run_data of_text(text_data text, std::int64_t sequence, std::uint64_t seed) {

@@ -7,7 +7,7 @@
 #include <megacpp/inputs/run_tokenizer.hpp>
 #include <megacpp/request/requests.hpp>
 #include <megacpp/sets/blending.hpp>
-#include <megacpp/sets/gpt_dataset.hpp>
+#include <megacpp/sets/opened_sets.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -112,103 +112,8 @@ inline std::string unlearned_of(const document_ends& ends) {
   return what;
 }
 
-/// Opens each set once, however often it is named.
-class opened_sets {
-public:
-  explicit opened_sets(std::int64_t vocabulary) : vocabulary_(vocabulary) {}
-  /// Throws mc::error(exit_code::data) for a set that cannot be read or has no token.
-  std::shared_ptr<const indexed_dataset> operator()(const std::string& prefix) {
-    const auto at = std::ranges::find(sets_, prefix, &named::first);
-    if (at != sets_.end()) return at->second;
-    if (!is_set(prefix) && looks_like_weight(prefix))
-      throw error(exit_code::usage,
-                  fmt::format("{} stands where a data set is expected, and is no weight there: one "
-                              "stands before each of them (0.3 P 0.7 Q), or before none",
-                              prefix));
-    auto set = std::make_shared<const indexed_dataset>(prefix, vocabulary_);
-    if (set->tokens() == 0)
-      throw error(exit_code::data, fmt::format("{} has no token; leave it out", prefix));
-    return sets_.emplace_back(prefix, std::move(set)).second;
-  }
-
-  /// The number of each of these sets among all sets; a set that is named twice has it twice.
-  std::vector<std::ptrdiff_t> numbers_of(const std::vector<std::string>& prefixes) const {
-    std::vector<std::ptrdiff_t> numbers(prefixes.size());
-    std::ranges::transform(prefixes, numbers.begin(), [this](const std::string& one) {
-      return std::ranges::find(sets_, one, &named::first) - sets_.begin();
-    });
-    return numbers;
-  }
-  /// XXH64 of each set's index and of pieces of its tokens, spread evenly.
-  nlohmann::json identity() const {
-    constexpr std::size_t piece = 64 << 10, most = 1024;
-    nlohmann::json all = nlohmann::json::array();
-    for (const auto& [prefix, set] : sets_) {
-      xxh64 hash;
-      hash.add(set->idx_bytes());
-      const std::span<const std::byte> bytes = set->bin_bytes();
-      const std::size_t pieces = (bytes.size() + piece - 1) / piece, n = std::min(pieces, most);
-      for (std::size_t i = 0; i < n; ++i) {
-        set->check_unchanged();
-        const std::size_t at = (n == pieces ? i : i * (pieces / n)) * piece;
-        hash.add(bytes.subspan(at, std::min(piece, bytes.size() - at)));
-      }
-      all.push_back({{"tokens", set->tokens()}, {"xxh64", fmt::format("{:016x}", hash.value())}});
-    }
-    return all;
-  }
-  /// A file that was written to since it was opened; "" is none.
-  std::string written() const {
-    for (const auto& [prefix, set] : sets_)
-      if (std::string file = set->written(); !file.empty()) return file;
-    return "";
-  }
-  std::int64_t tokens() const {
-    std::int64_t n = 0;
-    for (const auto& [prefix, set] : sets_) n += set->tokens();
-    return n;
-  }
-
-private:
-  std::int64_t vocabulary_;
-  using named = std::pair<std::string, std::shared_ptr<const indexed_dataset>>;
-  std::vector<named> sets_; // in the order in which they were named
-};
-
-/// One part of a blend's sets: which of training, validation and test, or all of them.
-enum class data_part : std::uint8_t { training, validation, test, all };
-
-inline std::string_view name_of(data_part part) {
-  constexpr std::string_view names[] = {"training", "validation", "test", "whole"};
-  return names[static_cast<unsigned>(part)];
-}
-
-/// The sets of a blend, with what a part has of each; those without anything are left out.
-struct sets_of_part {
-  std::vector<dataset_part> sets;
-  std::vector<double> weights;
-  std::int64_t sequences = 0;
-};
-inline sets_of_part part_of(const blend& b, data_part which, std::string_view split_text,
-                            opened_sets& open) {
-  sets_of_part part;
-  for (std::size_t i = 0; i < b.prefixes.size(); ++i) {
-    const auto set = open(b.prefixes[i]);
-    const split_ranges ranges = split(split_text, set->sequences());
-    const token_range range = which == data_part::training     ? ranges.train
-                              : which == data_part::validation ? ranges.valid
-                              : which == data_part::test       ? ranges.test
-                                                               : token_range{0, set->sequences()};
-    if (range.empty()) continue;
-    part.sets.push_back({set, range});
-    part.sequences += range.size();
-    if (!b.weights.empty()) part.weights.push_back(b.weights[i]);
-  }
-  return part;
-}
-
 /// What to say where a token is to end documents and none of the first ones ends with it.
-inline std::string note_of_ends(const sets_of_part& part, const document_ends& ends,
+inline std::string note_of_ends(const sets_of_split& part, const document_ends& ends,
                                 const tokenizer_request& r) {
   constexpr std::int64_t most = 64;
   std::optional<std::int32_t> last;
@@ -240,7 +145,7 @@ struct measured_share {
 };
 
 /// The sets that the evaluations of a run measure, of one part of its blend.
-inline std::vector<measured_set> measured_sets(const sets_of_part& of, data_part which,
+inline std::vector<measured_set> measured_sets(const sets_of_split& of, data_split which,
                                                const measured_share& share, gpt_request request,
                                                const document_ends& ends, const index_cache& cache,
                                                const std::string& name) {
@@ -324,20 +229,20 @@ inline run_data open_sets(const program_view& p, const data_request& d, const lo
     return b;
   };
   const blend trained = parts ? parse_own(words, flag) : parse_blend(words, flag);
-  const auto part = [&](data_part which) {
-    if (!parts) return part_of(trained, which, d.training_split(), *open);
-    const std::vector<std::string>& own = which == data_part::training     ? parts->train
-                                          : which == data_part::validation ? parts->valid
-                                                                           : parts->test;
-    if (own.empty()) return sets_of_part();
-    return part_of(parse_blend(own, which == data_part::validation ? "split_paths::valid"
-                                                                   : "split_paths::test"),
-                   data_part::all, d.training_split(), *open);
+  const auto part = [&](data_split which) {
+    if (!parts) return sets_of(trained, which, d.training_split(), *open);
+    const std::vector<std::string>& own = which == data_split::training     ? parts->train
+                                          : which == data_split::validation ? parts->valid
+                                                                            : parts->test;
+    if (own.empty()) return sets_of_split();
+    return sets_of(parse_blend(own, which == data_split::validation ? "split_paths::valid"
+                                                                    : "split_paths::test"),
+                   data_split::all, d.training_split(), *open);
   };
   run_data data;
   data.type = "indexed";
   if (t.sample_interval > 0) data.words = run_tokenizer(d.tokenizer, folder);
-  const sets_of_part of_training = part(data_part::training);
+  const sets_of_split of_training = part(data_split::training);
   if (of_training.sets.empty())
     throw error(
         exit_code::data,
@@ -354,7 +259,7 @@ inline run_data open_sets(const program_view& p, const data_request& d, const lo
 
   const std::int64_t iters = t.eval_iters.value_or(0), batch = t.batches.last;
   const bool whole = !t.validates_some();
-  const auto measured = [&](data_part which, std::int64_t evaluations) {
+  const auto measured = [&](data_split which, std::int64_t evaluations) {
     return measured_sets(
         part(which), which,
         {.each = whole ? 0 : iters * batch, .evaluations = evaluations, .by_set = t.by_set},
@@ -363,8 +268,9 @@ inline run_data open_sets(const program_view& p, const data_request& d, const lo
   if (whole || iters > 0) {
     // Where the best state is kept, all evaluations are of the same samples.
     const bool one_text = t.save && t.keep_best;
-    data.validation = measured(data_part::validation, one_text ? 1 : t.steps / t.eval_interval + 1);
-    data.test = measured(data_part::test, 1);
+    data.validation =
+        measured(data_split::validation, one_text ? 1 : t.steps / t.eval_interval + 1);
+    data.test = measured(data_split::test, 1);
   }
   require_learned(*data.training, "train on", request.sequence);
   for (const measured_set& s : data.validation)
@@ -404,8 +310,8 @@ inline run_data open_sets(const program_view& p, const data_request& d, const lo
 inline run_data measure_blend(const program_view& p, const data_request& d, const blend& b,
                               const document_ends& ends, const measured_share& share) {
   const auto open = std::make_shared<opened_sets>(p.vocabulary);
-  const data_part which = d.split ? data_part::validation : data_part::all;
-  const sets_of_part part = part_of(b, which, d.training_split(), *open);
+  const data_split which = d.split ? data_split::validation : data_split::all;
+  const sets_of_split part = sets_of(b, which, d.training_split(), *open);
   if (part.sets.empty())
     throw error(
         exit_code::data,
@@ -416,7 +322,7 @@ inline run_data measure_blend(const program_view& p, const data_request& d, cons
                   ? b.prefixes[0]
                   : fmt::format("{} and {} more", b.prefixes[0], b.prefixes.size() - 1);
   data.unlearned = unlearned_of(ends);
-  data.validation = measured_sets(part, data_part::validation, share,
+  data.validation = measured_sets(part, data_split::validation, share,
                                   {.sequence = p.numbers.batch.sequence, .seed = share.seed}, ends,
                                   index_cache(d.cache), data.name);
   for (const measured_set& set : data.validation)

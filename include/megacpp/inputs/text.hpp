@@ -3,6 +3,7 @@
 
 #include <megacpp/data/byte_tokens.hpp>
 #include <megacpp/data/character_tokens.hpp>
+#include <megacpp/data/fingerprint.hpp>
 #include <megacpp/data/id_tokens.hpp>
 #include <megacpp/data/random_tokens.hpp>
 #include <megacpp/data/split.hpp>
@@ -53,21 +54,6 @@ struct text_data {
 };
 
 namespace detail {
-
-/// Tokens of a part that are read before the first step.
-inline constexpr std::int64_t checked_at_start = std::int64_t{1} << 28;
-
-/// Reads a part once, so that what is no token is refused before the first step; of a larger part
-/// its begin, so that a start takes seconds whatever the size: further on it is refused when a step
-/// meets it.
-inline void check_tokens(const token_source& source, token_range part) {
-  std::vector<std::int32_t> block(1 << 16);
-  const std::int64_t end = part.begin + std::min(part.size(), checked_at_start);
-  for (std::int64_t at = part.begin; at < end; at += std::ssize(block)) {
-    const std::int64_t n = std::min<std::int64_t>(std::ssize(block), end - at);
-    source.copy(at, std::span(block).first(static_cast<std::size_t>(n)));
-  }
-}
 
 /// Opens file number `which` of the data. Throws mc::error.
 inline mapped_file open_text(const data_request& d, const char* command, std::size_t which) {
@@ -151,23 +137,6 @@ inline void refuse_characters(const std::string& folder, const data_request& d, 
 }
 
 } // namespace detail
-
-/// What tells data from other data: XXH64 of the ids in at most 1024 blocks of 4096, spread evenly
-/// over a part, and so of all of a part of up to 4 Mi tokens.
-inline std::uint64_t fingerprint(const token_source& source, token_range part) {
-  constexpr std::int64_t block = 4096, most = 1024;
-  std::vector<std::int32_t> ids(block);
-  xxh64 hash;
-  const std::int64_t blocks = (part.size() + block - 1) / block, n = std::min(blocks, most);
-  for (std::int64_t i = 0; i < n; ++i) {
-    const std::int64_t at = part.begin + (n == blocks ? i : i * (blocks / n)) * block;
-    const auto ids_here =
-        std::span(ids).first(static_cast<std::size_t>(std::min(block, part.end - at)));
-    source.copy(at, ids_here);
-    hash.add(std::as_bytes(ids_here));
-  }
-  return hash.value();
-}
 
 /// Opens file number `which` of what `eval` measures, with the characters of the model in `folder`
 /// if it has any.

@@ -4,7 +4,7 @@
 
 #include <megacpp/options/flags_in_json.hpp>
 #include <megacpp/request/kept_request.hpp>
-#include <megacpp/train/start.hpp>
+#include <megacpp/states/start.hpp>
 
 #include <algorithm>
 #include <array>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <megacpp/io/json_file.hpp>
-#include <megacpp/states/history.hpp>
+#include <megacpp/observe/history.hpp>
 #include <megacpp/states/state.hpp>
 
 #include <cstdint>

@@ -7,6 +7,7 @@
 #include <megacpp/observe/print.hpp>
 #include <megacpp/request/requests.hpp>
 #include <megacpp/run/session.hpp>
+#include <megacpp/states/required_model.hpp>
 #include <megacpp/states/saved_run.hpp>
 #include <megacpp/states/state.hpp>
 #include <megacpp/train/evaluation.hpp>
@@ -26,33 +27,6 @@ namespace mc {
 inline double perplexity(double loss) { return std::exp(loss); }
 
 namespace detail {
-
-/// Threads that read data for all ranks of this process, while they wait.
-inline int reading_threads(const device& on, const communicator& hosts) {
-  return on.threads() * (hosts.in_one_process() ? ranks_of(hosts.ranks()) : 1);
-}
-
-/// Ranks of several processes, each of which has opened the model for itself, have the same.
-inline void require_same_model(agreement& all, const model_folder& folder) {
-  if (!all.apart()) return;
-  all.require_same(hash_of(folder), "another model at start_request::load",
-                   "let all of them see the same folder");
-}
-
-/// The folder with the weights that the command needs: what the first rank finds, which
-/// tells what is damaged, or what it has named to others (agreement::before_others).
-inline found_model required_model(const std::optional<std::string>& load, const char* command,
-                                  const agreement& ranks, const std::string& named) {
-  if (!ranks.first()) return found_as_named(load.value_or(""), named, false, ranks.apart());
-  if (!load)
-    throw error(
-        exit_code::usage,
-        fmt::format("{} needs start_request::load FOLDER, the folder of a saved model", command));
-  std::optional<found_model> found = find_saved(*load, false);
-  if (!found) throw nothing_saved(*load, "train with loop_request::save first");
-  for (const std::string& note : found->notes) print_note(note);
-  return std::move(*found);
-}
 
 /// `loss: 1.2345 nats per token | ...`. `unlearned`: the tokens that are not counted.
 inline std::string evaluation_text(const loss_sum& total, std::string_view unlearned) {

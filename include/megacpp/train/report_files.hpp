@@ -2,6 +2,7 @@
 #pragma once
 
 #include <megacpp/inspect/timeline.hpp>
+#include <megacpp/io/same_place.hpp>
 #include <megacpp/observe/print.hpp>
 #include <megacpp/request/report_request.hpp>
 #include <megacpp/states/saved_states.hpp>
@@ -18,32 +19,9 @@
 namespace mc {
 
 namespace detail {
-/// Whether two paths name one file or folder that exists, by whatever name.
-inline bool is_same_file(const std::string& a, const std::string& b) {
-  std::error_code ignored;
-  return !a.empty() && std::filesystem::equivalent(a, b, ignored);
-}
-/// Whether a path names the file that a descriptor writes to.
-inline bool is_file_of(int descriptor, const std::string& path) {
-  struct stat a {};
-  struct stat b {};
-  return ::fstat(descriptor, &a) == 0 && ::stat(path.c_str(), &b) == 0 && S_ISREG(a.st_mode) &&
-         a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-}
-/// A path without links and dots; it need not exist.
-inline std::filesystem::path place_of(const std::string& path) {
-  namespace fs = std::filesystem;
-  std::error_code ignored;
-  const fs::path p = fs::weakly_canonical(fs::absolute(behind_links(path), ignored), ignored);
-  return p.has_filename() ? p : p.parent_path();
-}
-/// Whether two paths name one place, which need not exist.
-inline bool is_same_place(const std::string& a, const std::string& b) {
-  return place_of(a) == place_of(b) || is_same_file(a, b);
-}
 /// True for a path that a folder of saved states keeps for its states, or that would make it none.
 inline bool is_taken_by_states(const std::string& path, const std::string& root) {
-  const std::filesystem::path within = place_of(path).lexically_relative(place_of(root));
+  const std::filesystem::path within = resolved_path(path).lexically_relative(resolved_path(root));
   if (within.empty()) return false;
   const std::string name = within.begin()->string();
   const auto taken = [](std::string_view n) {

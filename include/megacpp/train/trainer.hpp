@@ -6,16 +6,17 @@
 #include <megacpp/inputs/open_data.hpp>
 #include <megacpp/inspect/timeline.hpp>
 #include <megacpp/inspect/untrained_positions.hpp>
+#include <megacpp/io/same_place.hpp>
 #include <megacpp/request/requests.hpp>
+#include <megacpp/states/export.hpp>
 #include <megacpp/states/losses.hpp>
 #include <megacpp/states/run_tokenizer_files.hpp>
+#include <megacpp/states/start.hpp>
 #include <megacpp/states/state.hpp>
 #include <megacpp/train/evaluation.hpp>
-#include <megacpp/train/export.hpp>
 #include <megacpp/train/report_files.hpp>
 #include <megacpp/train/reports.hpp>
 #include <megacpp/train/sample_writer.hpp>
-#include <megacpp/train/start.hpp>
 #include <megacpp/train/traced_steps.hpp>
 
 #include <algorithm>

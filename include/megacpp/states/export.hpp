@@ -5,7 +5,7 @@
 #include <megacpp/observe/print.hpp>
 #include <megacpp/observe/text.hpp>
 #include <megacpp/request/requests.hpp>
-#include <megacpp/train/evaluate.hpp>
+#include <megacpp/states/required_model.hpp>
 
 #include <filesystem>
 #include <string>

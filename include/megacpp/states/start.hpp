@@ -2,10 +2,10 @@
 #pragma once
 
 #include <megacpp/inputs/run_data.hpp>
+#include <megacpp/io/same_place.hpp>
 #include <megacpp/observe/print.hpp>
 #include <megacpp/request/start_request.hpp>
 #include <megacpp/states/state.hpp>
-#include <megacpp/train/report_files.hpp>
 
 #include <filesystem>
 #include <optional>
