@@ -280,7 +280,7 @@ BOOST_AUTO_TEST_CASE(a_run_needs_no_flags) {
   const program_view& p = program.view();
   training_request r;
   r.data.paths = {dir / "text"};
-  r.loop.steps = 3, r.loop.at_once = 2, r.loop.batches.last = global_batch;
+  r.loop.steps = 3, r.loop.sequences_of_all_replicas = 2, r.loop.batches.last = global_batch;
   r.loop.rates = {.lr = 1e-2, .style = decay_style::cosine, .warmup = 3, .decay = 60};
   r.loop.decays_to_end = false;
   r.loop.numbers.weight_decay = 0.1;
@@ -292,7 +292,7 @@ BOOST_AUTO_TEST_CASE(a_run_needs_no_flags) {
     change(wrong.loop);
     CHECK_REFUSED(trainer(p, wrong, device), exit_code::usage, says);
   };
-  refused([](loop_request& l) { l.at_once = 1; },
+  refused([](loop_request& l) { l.sequences_of_all_replicas = 1; },
           "counts 1 sequences at once, but replicas take 2");
   refused([](loop_request& l) { l.batches.last = 3; }, "batch_schedule::last is 3");
   refused([](loop_request& l) { l.batches.start = 3; }, "batch_schedule::start is 3");

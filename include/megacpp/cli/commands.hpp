@@ -109,7 +109,7 @@ inline void describe_states(const options& o) {
 /// Throws mc::error where ranks that are processes differ in the file that they are run from, or in
 /// flags. Flags that name files and folders may name copies of them.
 inline void require_same_program(agreement& all, options& o, command what) {
-  if (!all.apart()) return;
+  if (!all.separate_processes()) return;
   const mapped_file program("/proc/self/exe", exit_code::internal);
   all.require_same(xxh64::of({program.data(), program.size()}), "another program",
                    "start all of them from copies of one file");
@@ -205,7 +205,7 @@ inline void compute(const mesh& m, const program_view& p, command what, options&
                                                                      .place = processes.place()})
                                                ->products()
                                                .type() == product_type::bf16;
-      products = all.as_first(bf16) ? product_type::bf16 : product_type::widened;
+      products = all.value_of_first(bf16) ? product_type::bf16 : product_type::widened;
     }
     const auto device = make_device(
         p.device_type(), {.products = products,
@@ -224,7 +224,8 @@ inline void compute(const mesh& m, const program_view& p, command what, options&
       return run_evaluation(p, *evaluation, *device, both, measured);
     if (const auto* generation = std::get_if<generation_request>(&request))
       return run_generation(p, *generation, *device, both);
-    training_start& mine = starts[all.apart() ? 0 : static_cast<std::size_t>(hosts.rank())];
+    training_start& mine =
+        starts[all.separate_processes() ? 0 : static_cast<std::size_t>(hosts.rank())];
     trainer t(p, std::get<training_request>(request), *device, std::move(mine),
               &make_training_samples, both);
     if (all.first() && !o.report.bench_json() && !flags.empty()) print_on_the_way(flags);

@@ -1,4 +1,4 @@
-// Ranks agree on facts beside a step: what one rank alone knows is told to all others.
+// Agreement of ranks between their steps: what one of them alone knows, all of them learn.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
@@ -14,20 +14,19 @@
 
 namespace mc {
 
-/// An agreement lets ranks compare and share values. All ranks call each function in the same
-/// order. In a run of one rank the functions send nothing.
+/// Lets ranks agree. All ranks call each function, in the same order. If there is one rank, nothing
+/// is exchanged.
 class agreement {
 public:
   explicit agreement(communicator& hosts) : hosts_(hosts) {}
 
   bool alone() const { return ranks_of(hosts_.ranks()) == 1; }
-  /// Returns whether the other ranks are processes of their own, with files of their own.
-  bool apart() const { return !hosts_.in_one_process(); }
-  /// Returns whether this is rank 0, which prints, saves, and decides for all ranks.
+  /// Tells whether the other ranks are processes of their own, with files of their own.
+  bool separate_processes() const { return !hosts_.in_one_process(); }
+  /// Tells whether this is the first rank, which reports, saves, and decides for all.
   bool first() const { return hosts_.rank() == 0; }
 
-  /// Returns whether `here` is true on any rank; the overload for an array does so for each
-  /// element.
+  /// Tells whether something holds on any rank; of several things, each.
   bool any(bool here) { return any(std::array{here})[0]; }
   template <std::size_t N> std::array<bool, N> any(std::array<bool, N> here) {
     if (alone()) return here;
@@ -37,10 +36,9 @@ public:
     std::transform(n.begin(), n.end(), here.begin(), [](std::int32_t x) { return x > 0; });
     return here;
   }
-  /// Returns rank 0's value of `here`, on every rank.
-  bool as_first(bool here) { return any(first() && here); }
-  /// Returns the first text, by rank, that is not empty, up to 512 bytes of it; "" if no rank has
-  /// one.
+  /// Returns on all ranks what the first one passes.
+  bool value_of_first(bool here) { return any(first() && here); }
+  /// Returns on all ranks the text of the first rank that has one, up to 512 bytes of it.
   std::string any(const std::string& here) {
     if (alone()) return here;
     std::array<char, most_bytes> mine{};
@@ -54,11 +52,11 @@ public:
       }
     return "";
   }
-  /// Fills `all` with every rank's value of `here`, in the order of ranks.
+  /// Fills `all` with the numbers that the ranks pass, by rank.
   void of_each(double here, std::span<double> all) {
     hosts_.run(exchange::all_gather(everyone, dtype::f64, &here, all.data(), 1));
   }
-  /// Returns every rank's text, in the order of ranks, on rank 0; on the other ranks nothing.
+  /// Returns on the first rank the texts that all ranks pass, by rank; on others, nothing.
   std::vector<std::string> gather(const std::string& here) {
     if (alone()) return {here};
     const auto n = static_cast<std::size_t>(ranks_of(hosts_.ranks()));
@@ -77,9 +75,9 @@ public:
     }
     return all;
   }
-  /// Throws mc::error(exit_code::mismatch) on the first rank whose `what` differs from rank 0's.
-  /// `here` is a hash of this rank's `what`. The other ranks wait until that rank ends the run.
-  /// Threads of one process are not compared.
+  /// Compares hashes of `what`, such as "other data", between processes. Throws
+  /// mc::error(exit_code::mismatch) on the first rank whose hash is another than that of rank 0, and
+  /// the other ranks wait for its end. Ranks of one process are taken to have the same.
   void require_same(std::uint64_t here, const std::string& what, const std::string& remedy) {
     if (alone() || hosts_.in_one_process()) return;
     std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks_of(hosts_.ranks())));
@@ -92,18 +90,20 @@ public:
       throw error(exit_code::mismatch, says += remedy);
     }
   }
-  /// Rank 0 works between these two calls while the other ranks wait in the first. An error that
-  /// rank 0 throws there is thus told once. before_others() returns on the other ranks the text
-  /// that rank 0 gives to after_first().
-  std::string before_others() { return first() ? "" : any(std::string()); }
-  void after_first(const std::string& found = "") {
-    if (first()) any(found);
+  /// Begins a critical section. The first rank goes in; the other ranks wait until it lets them
+  /// enter, and get the text that it passes them. If the first rank throws within, the others never
+  /// enter, so an error that all would meet is told once.
+  std::string enter_after_first() { return first() ? "" : any(std::string()); }
+  /// Ends the critical section on the first rank. On other ranks it does nothing.
+  void let_others_enter(const std::string& passed = "") {
+    if (first()) any(passed);
   }
-  /// Waits until rank 0 ends the run with an error: the exchanges of the other ranks throw then.
+  /// Waits, on other ranks than the first, until that one ends the run with an error. The wait ends
+  /// with an error, too.
   void wait_for_end() {
     if (!first()) wait_for_another();
   }
-  /// Waits until any other rank ends the run with an error.
+  /// Waits until another rank ends the run with an error, as wait_for_end does.
   void wait_for_another() { hosts_.run(exchange::barrier(everyone)); }
 
 private:

@@ -114,7 +114,7 @@ inline std::uint64_t hash_of(std::span<const continued_text> texts) {
 inline void run_generation(const program_view& p, generation_request r, device& on,
                            const planes& both = self::both()) {
   agreement all(both.hosts);
-  const std::string named = all.before_others();
+  const std::string named = all.enter_after_first();
   const sampling_request& s = r.sampling;
   const std::optional<found_model> found = detail::model_of_texts(r.start, all, named);
   if (found) r.tokenizer = with_tokenizer_of_run(std::move(r.tokenizer), *found);
@@ -131,9 +131,10 @@ inline void run_generation(const program_view& p, generation_request r, device& 
     for (const std::int32_t id : detail::end_tokens_of(found->folder)) end.add(id, !chat);
     if (chat) end.add(chat->end_of_turn(), false);
   }
-  all.after_first(found ? name_of(*found) : "");
+  all.let_others_enter(found ? name_of(*found) : "");
   if (found) detail::require_same_model(all, found->folder);
-  if (all.apart()) all.require_same(detail::hash_of(texts), "other prompts", "give all the same");
+  if (all.separate_processes())
+    all.require_same(detail::hash_of(texts), "other prompts", "give all the same");
   const rank_program of_rank(p, both.ranks);
   stores weights(of_rank.view(), false, both.ranks.coordinate(), on, both.ranks.ranks());
   if (found) load_weights(found->folder, p, weights);

@@ -33,7 +33,7 @@ inline run_data of_text(text_data text, std::int64_t sequence, std::uint64_t see
   run_data data;
   data.text = std::move(text);
   const std::shared_ptr<token_source> source = data.text.source;
-  const split_ranges parts = data.text.parts;
+  const split_ranges parts = data.text.splits;
   data.name = source->name();
   data.training = std::make_shared<training_windows>(*source, parts.train, sequence, seed);
   if (!parts.valid.empty())
@@ -57,13 +57,13 @@ inline std::vector<run_data> measure_texts(const program_view& p, const data_req
   const std::size_t files = std::max<std::size_t>(d.paths.size(), 1); // none of them is refused
   for (std::size_t i = 0; i < files; ++i) {
     text_data text = open_evaluation_text(p, d, folder, characters, i);
-    require_prediction(*text.source, text.parts.valid, "validation");
+    require_prediction(*text.source, text.splits.valid, "validation");
     run_data data;
     data.name = text.source->name();
     data.text = std::move(text);
-    const text_data same{data.text.source, data.text.parts, data.text.characters};
+    const text_data same{data.text.source, data.text.splits, data.text.characters};
     data.validation.push_back(
-        {data.name, std::make_shared<evaluation_windows>(*same.source, same.parts.valid,
+        {data.name, std::make_shared<evaluation_windows>(*same.source, same.splits.valid,
                                                          p.numbers.batch.sequence)});
     data.hash = [same] { return hash_of(same); };
     data.written = [source = same.source] {

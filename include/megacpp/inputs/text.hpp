@@ -49,7 +49,7 @@ inline std::string characters_text(const character_set& c) {
 /// A source of tokens and its parts.
 struct text_data {
   std::shared_ptr<token_source> source;
-  split_ranges parts;
+  split_ranges splits;
   std::optional<character_set> characters; ///< absent: tokens are bytes
 };
 
@@ -148,7 +148,7 @@ inline text_data open_evaluation_text(const program_view& p, const data_request&
   if (r.of_ids()) {
     detail::refuse_characters(folder, r, characters.has_value());
     d.source = detail::id_source(p, r, "eval", which);
-    d.parts = split(r.split.value_or("0,100,0"), d.source->size());
+    d.splits = split(r.split.value_or("0,100,0"), d.source->size());
     return d;
   }
   detail::refuse_tokenizer(r.tokenizer);
@@ -159,7 +159,7 @@ inline text_data open_evaluation_text(const program_view& p, const data_request&
     d.source = std::make_unique<character_tokens>(std::move(file), *characters, p.vocabulary);
   else d.source = std::make_unique<byte_tokens>(std::move(file), p.vocabulary);
   d.characters = std::move(characters);
-  d.parts = split(r.split.value_or("0,100,0"), d.source->size());
+  d.splits = split(r.split.value_or("0,100,0"), d.source->size());
   return d;
 }
 
@@ -171,16 +171,16 @@ inline text_data open_training_text(const program_view& p, const data_request& r
   if (r.kind == data_kind::random) {
     const std::int64_t tokens = std::max<std::int64_t>(1 << 20, 4 * p.numbers.batch.sequence);
     d.source = std::make_unique<random_tokens>(tokens, p.vocabulary, r.seed);
-    d.parts = split(r.training_split(), tokens);
+    d.splits = split(r.training_split(), tokens);
     return d;
   }
   if (r.of_ids()) {
     detail::refuse_characters(folder, r, saved.has_value());
     d.source = detail::id_source(p, r, "train", 0);
-    d.parts = split(r.training_split(), d.source->size());
+    d.splits = split(r.training_split(), d.source->size());
     if (p.vocabulary <= 0xffff || r.kind == data_kind::i32) {
-      detail::check_tokens(*d.source, d.parts.train);
-      detail::check_tokens(*d.source, d.parts.valid);
+      detail::check_tokens(*d.source, d.splits.train);
+      detail::check_tokens(*d.source, d.splits.valid);
     }
     return d;
   }
@@ -195,10 +195,10 @@ inline text_data open_training_text(const program_view& p, const data_request& r
   } else {
     d.source = std::make_unique<byte_tokens>(std::move(file), p.vocabulary);
   }
-  d.parts = split(r.training_split(), d.source->size());
+  d.splits = split(r.training_split(), d.source->size());
   if (saved || p.vocabulary < 256) {
-    detail::check_tokens(*d.source, d.parts.train);
-    detail::check_tokens(*d.source, d.parts.valid);
+    detail::check_tokens(*d.source, d.splits.train);
+    detail::check_tokens(*d.source, d.splits.valid);
   }
   return d;
 }
@@ -206,7 +206,7 @@ inline text_data open_training_text(const program_view& p, const data_request& r
 /// What tells the data of a run from others:
 /// {"name", "tokens", "part": [begin, end), "xxh64": of the training part}.
 inline nlohmann::json identity_of(const text_data& text) {
-  const token_range part = text.parts.train;
+  const token_range part = text.splits.train;
   return {{"name", text.source->name()},
           {"tokens", text.source->size()},
           {"part", {part.begin, part.end}},
@@ -218,7 +218,7 @@ inline std::uint64_t hash_of(const text_data& text) {
   nlohmann::json all = identity_of(text);
   all.erase("name");
   xxh64 hash;
-  const token_range valid = text.parts.valid;
+  const token_range valid = text.splits.valid;
   const std::string bytes = fmt::format("{} {} {} {:016x}", all.dump(), valid.begin, valid.end,
                                         fingerprint(*text.source, valid));
   hash.add(std::as_bytes(std::span(bytes)));

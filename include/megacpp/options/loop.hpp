@@ -93,7 +93,8 @@ inline loop_request loop_request_of(const program_view& p, const options& o, int
                 fmt::format("--global-batch-size is {}, but must be at most {}: a step has at most "
                             "2^31 tokens, and sequences of {}",
                             global, most, p.numbers.batch.sequence));
-  t.at_once = micro, t.batches = detail::batches_of(o.training.rampup_batch_size(), global);
+  t.sequences_of_all_replicas = micro,
+  t.batches = detail::batches_of(o.training.rampup_batch_size(), global);
   if (const std::string_view why = contradiction(t.batches); !why.empty())
     throw error(exit_code::usage, std::string(why));
   t.samples_asked = o.training.train_samples.if_given();

@@ -17,10 +17,10 @@ namespace mc {
 /// loop_request::member.
 struct loop_request {
   std::int64_t steps = 0;
-  std::optional<std::int64_t> samples_asked; ///< length of the run in samples, if it was asked so
-  std::optional<std::int64_t> epochs;        ///< length in readings of all conversations, if asked
-  std::int64_t at_once = 1; ///< sequences of one micro-batch on each replica, together
-  batch_schedule batches;   ///< sequences of each step, on all replicas
+  std::optional<std::int64_t> samples_asked;  ///< length of the run in samples, if it was asked so
+  std::optional<std::int64_t> epochs;         ///< length in readings of all conversations, if asked
+  std::int64_t sequences_of_all_replicas = 1; ///< sequences of one micro-batch on each, together
+  batch_schedule batches;                     ///< sequences of each step, on all replicas
   schedule rates;
   bool rates_by_samples = false;         ///< the schedule counts samples, not steps
   bool decays_to_end = true;             ///< the decay of the rates is as long as the run
@@ -57,7 +57,7 @@ struct loop_request {
   /// Returns the number of samples of all steps.
   std::int64_t samples() const { return batches.samples_of(steps, 0); }
   /// Returns the number of micro-batches of the largest step on each replica.
-  std::int64_t micro_batches() const { return batches.last / at_once; }
+  std::int64_t micro_batches() const { return batches.last / sequences_of_all_replicas; }
   /// Tells whether an evaluation reads some of the validation data, not all.
   bool validates_some() const { return eval_iters && !full_validation; }
 
@@ -78,21 +78,21 @@ struct loop_request {
   }
 };
 
-/// Returns the fault of a request where all replicas take `at_once` sequences at once; "" is none.
+/// Returns the fault of a request where all replicas take so many sequences at once; "" is none.
 /// Requests that flags make have none (options/loop.hpp).
-inline std::string contradiction(const loop_request& r, std::int64_t at_once) {
+inline std::string contradiction(const loop_request& r, std::int64_t sequences) {
   const auto refuse = [](const char* member, std::int64_t n, const std::string& why) {
     return std::string(member) + " is " + std::to_string(n) + ", but must be " + why;
   };
-  const std::string times = "a multiple of " + std::to_string(at_once) + ", above 0";
-  if (r.at_once != at_once)
-    return "the request counts " + std::to_string(r.at_once) +
-           " sequences at once, but replicas take " + std::to_string(at_once) +
+  const std::string times = "a multiple of " + std::to_string(sequences) + ", above 0";
+  if (r.sequences_of_all_replicas != sequences)
+    return "the request counts " + std::to_string(r.sequences_of_all_replicas) +
+           " sequences at once, but replicas take " + std::to_string(sequences) +
            ": give it the program's micro-batch times their number";
   const batch_schedule& b = r.batches;
-  if (b.last < 1 || b.last % at_once != 0) return refuse("batch_schedule::last", b.last, times);
-  if (b.grows() && b.start % at_once != 0) return refuse("batch_schedule::start", b.start, times);
-  if (b.grows() && (b.increment < 1 || b.increment % at_once != 0))
+  if (b.last < 1 || b.last % sequences != 0) return refuse("batch_schedule::last", b.last, times);
+  if (b.grows() && b.start % sequences != 0) return refuse("batch_schedule::start", b.start, times);
+  if (b.grows() && (b.increment < 1 || b.increment % sequences != 0))
     return refuse("batch_schedule::increment", b.increment, times);
   if (r.eval_interval < 1)
     return refuse("loop_request::eval_interval", r.eval_interval, "at least 1");

@@ -43,14 +43,14 @@ inline void refuse_states(const std::string& path) {
 inline void run_export(const program_view& p, const export_request& r,
                        communicator& hosts = self::hosts()) {
   agreement all(hosts);
-  const std::string named = all.before_others();
+  const std::string named = all.enter_after_first();
   if (!r.load || !r.save)
     throw error(exit_code::usage,
                 "export needs export_request::load FOLDER, a saved model, and export_request::save "
                 "FOLDER, where to write it");
   const found_model from = detail::required_model(r.load, "export", all, named);
   if (all.first()) detail::refuse_states(*r.save);
-  all.after_first(name_of(from));
+  all.let_others_enter(name_of(from));
   detail::require_same_model(all, from.folder);
   const saved_model m = export_model_folder(from.folder, *r.save, p, detail::storage_named(r.type),
                                             r.max_shard.value_or(hf_shard_limit), hosts,

@@ -26,15 +26,18 @@ struct run_losses {
   std::optional<double> last;                 ///< of the last step
   std::optional<validation_result> validated; ///< the last one
 
-  /// Adds the fields of a state that stands at `at`.
+  /// Tells whether the loss on validation data was measured behind this step.
+  bool has_validated(std::int64_t step) const { return validated && validated->step == step; }
+
+  /// Adds the losses of a run at this position to a state.
   void save(nlohmann::json& state, const run_position& at) const {
     if (last) state["loss"] = *last;
     state["history"] = {{"training", history.json()}, {"validation", validation.json()}};
-    if (!validated || validated->step != at.step) return;
+    if (!has_validated(at.step)) return;
     state["validation"] = {{"loss", validated->loss}, {"tokens", validated->tokens}};
     if (!validated->measure.empty()) state["validation"]["measure"] = validated->measure;
   }
-  /// Takes the losses from the fields of a state that stands at `at`. Throws mc::error.
+  /// Takes the losses from a state of a run at this position. Throws mc::error.
   void load(const json_value& state, const run_position& at) {
     if (state.has("loss")) last = state.field<double>("loss");
     if (state.has("validation")) {
@@ -48,8 +51,8 @@ struct run_losses {
       validation = loss_history::read(h.field<json_value>("validation"));
     }
   }
-  /// The losses with the longest fields: of a run of so many steps and so many evaluations of so
-  /// many tokens, of one measure.
+  /// Returns losses whose text is as long as that of a run of so many steps and evaluations may be,
+  /// where an evaluation has so many tokens.
   static run_losses longest(std::int64_t steps, std::int64_t evaluations, std::int64_t tokens,
                             const std::string& measure) {
     run_losses l;

@@ -23,9 +23,6 @@
 
 namespace mc {
 
-/// exp(loss): among how many equally likely tokens the model chooses.
-inline double perplexity(double loss) { return std::exp(loss); }
-
 namespace detail {
 
 /// `loss: 1.2345 nats per token | ...`. `unlearned`: the tokens that are not counted.
@@ -57,7 +54,7 @@ inline void run_evaluation(const program_view& p, evaluation_request r, device& 
                            const planes& both = self::both(),
                            const opened_once<std::vector<run_data>>& data = {}) {
   agreement all_ranks(both.hosts);
-  const std::string named = all_ranks.before_others();
+  const std::string named = all_ranks.enter_after_first();
   const found_model found = detail::required_model(r.start.load, "eval", all_ranks, named);
   const model_folder& folder = found.folder;
   r.data.tokenizer = with_tokenizer_of_run(std::move(r.data.tokenizer), found);
@@ -69,10 +66,10 @@ inline void run_evaluation(const program_view& p, evaluation_request r, device& 
   });
   std::size_t files = 0;
   for (const run_data& d : *opened) files += d.validation.size();
-  all_ranks.after_first(name_of(found));
+  all_ranks.let_others_enter(name_of(found));
   detail::require_same_model(all_ranks, folder);
   for (const run_data& d : *opened)
-    if (all_ranks.apart())
+    if (all_ranks.separate_processes())
       all_ranks.require_same(d.hash(), "other data", "give all of them the same");
   session s(p, on, purpose::inference, both.ranks);
   load_weights(folder, p, s.weights());

@@ -9,6 +9,7 @@
 #include <megacpp/run/session.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -18,6 +19,9 @@
 #include <vector>
 
 namespace mc {
+
+/// Returns exp(loss): among how many equally likely tokens the model chooses.
+inline double perplexity(double loss) { return std::exp(loss); }
 
 /// What a micro-batch of data gives a session: documents where its program tells them apart.
 inline batch_view view_of(micro_batch& b, bool packed, std::int64_t first_sample = 0) {

@@ -1,10 +1,9 @@
-// The reports of a training run: lines of progress, metrics, the curve, the profile, and the times
-// of steps that were measured.
+// The reports of a training run: lines of progress, metrics, the curve, the profile, and the times of
+// steps that are measured.
 #pragma once
 
 #include <megacpp/inspect/profile.hpp>
 #include <megacpp/inspect/timeline.hpp>
-#include <megacpp/observe/ceiling.hpp>
 #include <megacpp/observe/curve.hpp>
 #include <megacpp/observe/memory.hpp>
 #include <megacpp/observe/metrics.hpp>
@@ -13,9 +12,10 @@
 #include <megacpp/observe/speeds.hpp>
 #include <megacpp/request/requests.hpp>
 #include <megacpp/states/losses.hpp>
-#include <megacpp/train/evaluate.hpp>
+#include <megacpp/train/evaluation.hpp>
+#include <megacpp/train/speed_gauge.hpp>
+#include <megacpp/train/step_benchmark.hpp>
 
-#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <new>
@@ -30,263 +30,218 @@
 
 namespace mc {
 
-/// All reports of a run. Memory is reserved before the first step, so that telling of a step
-/// allocates nothing.
+/// The work of a run that is left: steps, counted as fractions of a whole batch, and what comes
+/// between them.
+struct work_left {
+  double steps = 0;
+  std::int64_t evaluations = 0, saves = 0, samples = 0;
+};
+
+/// A step, as the loop hands it to the reports. `fraction`: its batch as a fraction of a whole one.
+/// `computing`: the seconds in which each rank did not wait for others; empty if there is one rank.
+struct measured_step {
+  step_report report;
+  double fraction = 1, tokens = 0, seconds = 0;
+  work_left left;
+  std::span<const double> computing;
+};
+
+/// The run that is reported on. `losses` are those of all its steps, also of earlier processes.
+struct reported_run {
+  const program_view& program;
+  device& on;
+  const report_request& asked;
+  const loop_request& loop;
+  const run_losses& losses;
+};
+
+/// Makes all reports of a run, on its first rank; on other ranks each function does nothing. Memory
+/// is reserved before the first step, so that a report on a step allocates nothing.
 class training_reports {
 public:
-  /// The arguments must outlive this. `losses`: those of the whole run, which the curve shows.
-  /// `rank`: all but the first tell nothing.
-  training_reports(const program_view& p, const report_request& asked, const loop_request& loop,
-                   device& on, const run_losses& losses, const communicator& rank)
+  /// All that `run` refers to must outlive the reports.
+  training_reports(const reported_run& run, const communicator& rank)
       : tells_(rank.rank() == 0),
         ranks_(rank.ranks()),
+        run_(run),
+        progress_(run.asked.log_interval),
         speeds_(stages_of(ranks_)),
-        p_(p),
-        asked_(asked),
-        loop_(loop),
-        device_(on),
-        losses_(losses),
-        profile_(p),
-        progress_(asked.log_interval) {}
+        profile_(run.program) {}
 
-  /// Opens the file of metrics, which goes again if the run does not begin. Throws mc::error.
+  /// Opens the file of metrics. A file that is created here is removed if the run does not begin.
+  /// Throws mc::error.
   void open_metrics() {
-    if (tells_ && asked_.metrics) metrics_.emplace(*asked_.metrics);
+    if (tells_ && run_.asked.metrics) metrics_.emplace(*run_.asked.metrics);
   }
-  /// A run that goes on adds to the file of the one before. Throws mc::error.
+  /// Empties the file of metrics, or goes on behind the lines of the process before. Throws
+  /// mc::error.
   void begin_metrics(bool goes_on) {
     if (!metrics_) return;
     if (goes_on) metrics_->continue_after();
     else metrics_->begin();
   }
-  /// Reserves what steps need, and measures what their speed is told against. The session has
-  /// reserved `planned`.
+  /// Reserves what reports on steps need, and measures the speed of products for the first time. The
+  /// session has reserved `planned`.
   void prepare(const memory_items& planned) {
     if (!tells_) return;
-    planned_bytes_ =
-        planned.total() - planned.mirrors + product_speed::bytes_of(p_.numbers.precision.weight);
-    constexpr std::int64_t timed_without_allocating = 1 << 20;
-    if (loop_.bench)
-      times_.reserve(static_cast<std::size_t>(std::min(loop_.steps, timed_without_allocating)));
-    flops_ = static_cast<double>(work_of_step(p_, loop_.micro_batches()).total().flops);
-    needed_flops_ = needed_flops();
-    speed_.emplace(device_, p_.numbers.precision.weight);
-    measure_ceiling();
+    const std::int64_t bytes = planned.total() - planned.mirrors +
+                               product_speed::bytes_of(run_.program.numbers.precision.weight);
+    if (run_.loop.bench) benchmark_.emplace(run_.program, run_.on, run_.loop, bytes);
+    gauge_.emplace(run_.program, run_.on, run_.loop.micro_batches(), run_.asked.peak_tflops);
   }
 
-  /// Introduces a run of so many ranks, which exchange what devices hold on a `way`
-  /// (communicator::way).
-  void introduce(std::int64_t planned_bytes, int ranks, std::string_view way) {
-    const std::int64_t micro_batches = loop_.micro_batches();
-    const std::string on = device_.name();
+  /// Tells what runs where. Ranks exchange what devices hold on a `way` (communicator::way).
+  void introduce(std::int64_t planned_bytes, std::string_view way) {
+    if (!tells_) return;
+    const std::int64_t micro_batches = run_.loop.micro_batches();
+    const program_view& p = run_.program;
+    device& on = run_.on;
+    const std::string name = on.name();
+    const int ranks = ranks_of(ranks_);
     note(fmt::format(
         "{}: {} parameters, {}, {}micro-batch {} x {} tokens, {}{} micro-batch{} a step, {} "
         "thread{}, {}{}{}{}, {:.1f} GF/s, {} planned",
-        p_.name, count_text(static_cast<double>(p_.parameters)).view(),
-        name_of(p_.numbers.precision.weight),
+        p.name, count_text(static_cast<double>(p.parameters)).view(),
+        name_of(p.numbers.precision.weight),
         ranks == 1    ? std::string()
         : way.empty() ? fmt::format("{} ranks, each ", ranks)
                       : fmt::format("{} ranks that exchange {}, each ", ranks, way),
-        p_.numbers.batch.micro, p_.numbers.batch.sequence,
-        loop_.batches.grows() ? fmt::format("{} to ", loop_.batches.start / loop_.at_once) : "",
-        micro_batches, micro_batches == 1 ? "" : "es", device_.threads(),
-        device_.threads() == 1 ? "" : "s", on, on.empty() ? "" : ", ",
-        device_.products().describe(p_.numbers.precision.weight),
-        device_.attention() == nullptr ? "" : ", attention " + device_.attention()->describe(),
-        ceiling_.behind() * 1e-9, bytes_text(static_cast<std::uint64_t>(planned_bytes)).view()));
+        p.numbers.batch.micro, p.numbers.batch.sequence,
+        run_.loop.batches.grows()
+            ? fmt::format("{} to ", run_.loop.batches.start / run_.loop.sequences_of_all_replicas)
+            : "",
+        micro_batches, micro_batches == 1 ? "" : "es", on.threads(), on.threads() == 1 ? "" : "s",
+        name, name.empty() ? "" : ", ", on.products().describe(p.numbers.precision.weight),
+        on.attention() == nullptr ? "" : ", attention " + on.attention()->describe(),
+        gauge_->ceiling().behind() * 1e-9,
+        bytes_text(static_cast<std::uint64_t>(planned_bytes)).view()));
   }
-  /// Tells a sentence, which may name members of requests.
+  /// Prints a sentence, which may name members of requests.
   void note(std::string_view line) {
-    if (tells_) progress_.note(asked_.spelled(std::string(line)));
+    if (tells_) progress_.note(run_.asked.spelled(std::string(line)));
   }
-
-  /// Tells over which tokens losses are means, where `what` is not learned; "" is nothing.
+  /// Tells over which tokens losses are means. `what` names the tokens that are not learned; "" is
+  /// none.
   void tell_unlearned(std::string_view what) {
     if (what.empty()) return;
-    masked_ = true;
+    told_.masked = true;
     note(fmt::format("losses are means over the tokens that are learned, which are all but {}",
                      what));
   }
 
-  /// What times the nodes of the next step. The first step prepares much that others find.
-  step_clock* clock() { return tells_ && asked_.profile && steps_ > 0 ? &profile_ : nullptr; }
+  /// Returns the clock for the nodes of the next step, or nullptr. The first step is not measured,
+  /// because it prepares what later steps find ready.
+  step_clock* clock() {
+    return tells_ && run_.asked.profile && told_.steps > 0 ? &profile_ : nullptr;
+  }
 
-  /// What comes after a step: other steps, counted by their share of a whole batch, and the rest.
-  struct work_left {
-    double steps = 0;
-    std::int64_t evaluations = 0, saves = 0, samples = 0;
-  };
-  /// A step of a share of a whole batch and so many tokens that took so many seconds. `computing`:
-  /// of these, those that each rank did not wait for others; empty if there is one rank.
-  void step(step_report& r, double share, double tokens, double seconds, const work_left& left,
-            std::span<const double> computing = {}) {
+  /// Reports on a step. Throws mc::error.
+  void step(measured_step s) {
     if (!tells_) return;
-    if (r.learned == 0 && ++empty_ == 1 && !loop_.bench)
+    step_report& r = s.report;
+    if (r.learned == 0 && ++told_.empty == 1 && !benchmark_)
       note(
           fmt::format("step {}/{} has no token to learn: it is counted and changes nothing, and "
                       "so it is with any other like it",
-                      r.step, loop_.steps));
-    if (++steps_ > 1) profiled_seconds_ += seconds;
-    pace_.step(seconds / share);
-    if (loop_.bench) {
-      if (steps_ > loop_.warmup) times_.push_back(seconds);
-      last_ = r;
-    }
-    r.tokens = tokens;
-    r.tokens_per_second = tokens / (share * pace_.seconds_a_step());
-    const double now = monotonic_seconds();
-    // Steps lie between two measurements, which together take less than a hundredth of the time.
-    // The first step is not typical.
-    if (!loop_.bench && (steps_ == 2 || (steps_ > 2 && now - measured_at_ > seconds_between)))
-      measure_ceiling();
-    r.ceiling_share = ceiling_.share_of(flops_ / pace_.seconds_a_step());
-    r.step_seconds = share * pace_.seconds_a_step();
-    r.mfu = mfu_of(pace_.seconds_a_step());
-    if (r.mfu > 1 && !low_peak_told_ && !loop_.bench) {
-      low_peak_told_ = true;
-      note(fmt::format(
-          "report_request::peak_tflops {} is too low: the model alone needs {:.1f}% of it, and no "
-          "processor does more than its peak",
-          asked_.peak_tflops, 100 * r.mfu));
-    }
-    if (now - memory_read_at_ > 0.5) {
-      memory_ = process_memory().resident;
-      memory_read_at_ = now;
-    }
-    r.memory = memory_;
-    r.seconds_left = pace_.seconds_of(left.steps, left.evaluations, left.saves, left.samples);
-    const auto write = [&](std::initializer_list<metric> of_ranks) {
-      const double of_ceiling = ceiling_.share_of(share * flops_ / seconds);
-      const auto of_learned = [&](const char* name, double x) {
-        return r.learned > 0 ? metric(name, x) : metric(name, nullptr);
-      };
-      metrics_->write({{"step", r.step},
-                       of_learned("loss", r.loss),
-                       {"lr", r.lr},
-                       of_learned("grad_norm", r.grad_norm),
-                       {"tokens", static_cast<std::int64_t>(tokens)},
-                       {"learned_tokens", static_cast<std::int64_t>(r.learned)},
-                       {"step_ms", seconds * 1e3},
-                       {"data_ms", r.data_seconds * 1e3},
-                       of_ceiling > 0 ? metric("product_ceiling_share", of_ceiling)
-                                      : metric("product_ceiling_share", nullptr),
-                       {"memory", static_cast<std::int64_t>(memory_)},
-                       {"tokens_per_s", tokens / seconds},
-                       {"consumed_tokens", r.consumed_tokens},
-                       r.mfu > 0 ? metric("mfu", mfu_of(seconds / share)) : metric("mfu", nullptr),
-                       time_of_line()},
-                      of_ranks);
-    };
-    if (computing.empty()) {
-      if (metrics_) write({});
+                      r.step, run_.loop.steps));
+    if (++told_.steps > 1) told_.profiled_seconds += s.seconds;
+    pace_.step(s.seconds / s.fraction);
+    if (benchmark_) benchmark_->add(told_.steps, s.seconds, r.loss);
+    add_speed(s);
+    r.seconds_left =
+        pace_.seconds_of(s.left.steps, s.left.evaluations, s.left.saves, s.left.samples);
+    if (s.computing.empty()) {
+      if (metrics_) write_metrics(s, {});
     } else {
-      const rank_speeds::slowest of_step = speeds_.step(computing), of_line = speeds_.of_interval();
+      const rank_speeds::slowest of_step = speeds_.step(s.computing),
+                                 of_line = speeds_.of_interval();
       if (metrics_)
-        write({{"slowest_rank", of_step.rank},
-               {"slowest_compute_ms", of_step.seconds * 1e3},
-               {"compute_ms", of_step.others * 1e3}});
+        write_metrics(s, {{"slowest_rank", of_step.rank},
+                          {"slowest_compute_ms", of_step.seconds * 1e3},
+                          {"compute_ms", of_step.others * 1e3}});
       r.slowest_rank = of_line.rank, r.slower_by = of_line.longer();
     }
-    if (!loop_.bench && progress_.show(r)) speeds_.begin();
-    if (!computing.empty()) tell_straggler();
+    if (!benchmark_ && progress_.show(r)) speeds_.begin();
+    if (!s.computing.empty()) tell_straggler();
   }
 
-  /// `again`: the run before has told of this evaluation.
+  /// Reports the loss on all validation data. `again`: the process before has reported it.
   void evaluation(std::int64_t step, const loss_sum& total, bool again) {
     const double loss = total.mean(), tokens = total.count;
     if (tokens == 0)
       return note(
           fmt::format("step {}/{} | no validation loss: none of the samples of this "
                       "evaluation has a token to learn",
-                      step, loop_.steps));
+                      step, run_.loop.steps));
     if (tells_)
       progress_.note(bounded_text<192>().append(
           "step {}/{} | validation loss: {:.4f} | perplexity: {:.3f} | {:.0f} {}", step,
-          loop_.steps, loss, perplexity(loss), tokens, tokens_text()));
-    if (metrics_ && (steps_ > 0 || (!again && step < loop_.steps)))
+          run_.loop.steps, loss, perplexity(loss), tokens, tokens_text()));
+    if (metrics_ && (told_.steps > 0 || (!again && step < run_.loop.steps)))
       metrics_->write({{"step", step},
                        {"validation_loss", loss},
                        {"perplexity", perplexity(loss)},
                        {"validation_tokens", static_cast<std::int64_t>(tokens)},
                        time_of_line()});
   }
-  /// Of one of several sets.
+  /// Reports the loss on one of several validation sets.
   void evaluation_of(const std::string& name, std::int64_t step, const loss_sum& total) {
     if (total.count == 0)
       return note(
           fmt::format("step {}/{} | no validation loss of {}: none of its samples in this "
                       "evaluation has a token to learn",
-                      step, loop_.steps, name));
-    note(fmt::format("step {}/{} | validation loss of {}: {:.4f} | {:.0f} {}", step, loop_.steps,
-                     name, total.mean(), total.count, tokens_text()));
-    if (metrics_)
-      metrics_->write({{"step", step},
-                       {"set", std::string_view(name)},
-                       {"validation_loss", total.mean()},
-                       {"validation_tokens", static_cast<std::int64_t>(total.count)},
-                       time_of_line()});
+                      step, run_.loop.steps, name));
+    tell_loss("validation", name, step, total);
   }
-  void test_of(const std::string& name, std::int64_t step, const loss_sum& total) {
-    note(fmt::format("step {}/{} | test loss of {}: {:.4f} | {:.0f} {}", step, loop_.steps, name,
-                     total.mean(), total.count, tokens_text()));
-    if (metrics_)
-      metrics_->write({{"step", step},
-                       {"set", std::string_view(name)},
-                       {"test_loss", total.mean()},
-                       {"test_tokens", static_cast<std::int64_t>(total.count)},
-                       time_of_line()});
-  }
-  void test(std::int64_t step, const loss_sum& total) {
-    note(fmt::format("step {}/{} | test loss: {:.4f} | {:.0f} {}", step, loop_.steps, total.mean(),
-                     total.count, tokens_text()));
-    if (metrics_)
-      metrics_->write({{"step", step},
-                       {"test_loss", total.mean()},
-                       {"test_tokens", static_cast<std::int64_t>(total.count)},
-                       time_of_line()});
+  /// Reports the loss on a test set, or on all of them together, which have no name.
+  void test(std::int64_t step, const loss_sum& total, const std::string& name = "") {
+    tell_loss("test", name, step, total);
   }
   void sample(std::int64_t step, const std::string& text) {
     if (tells_)
-      progress_.note(
-          fmt::format("step {}/{} | sample: {}", step, loop_.steps, nlohmann::json(text).dump()));
-    if (metrics_ && steps_ > 0) metrics_->write({{"step", step}, {"sample", text}, time_of_line()});
+      progress_.note(fmt::format("step {}/{} | sample: {}", step, run_.loop.steps,
+                                 nlohmann::json(text).dump()));
+    if (metrics_ && told_.steps > 0)
+      metrics_->write({{"step", step}, {"sample", text}, time_of_line()});
   }
+  /// Adds seconds in which no step was taken, so that the time that is left can be told.
   void paused(pace::pause what, double seconds) { pace_.paused(what, seconds); }
 
-  /// Draws the curve of the whole run, also of its steps before this process. A second call does
-  /// nothing.
+  /// Draws the curve of all steps of the run. A second call does nothing.
   void draw_curve() {
-    const bool told = std::exchange(curve_told_, true);
-    if (!tells_ || told || !asked_.curve) return;
-    const auto &training = losses_.history.points(), &validation = losses_.validation.points();
+    const bool drawn = std::exchange(told_.curve, true);
+    if (!tells_ || drawn || !run_.asked.curve) return;
+    const auto &training = run_.losses.history.points(),
+               &validation = run_.losses.validation.points();
     if (training.empty() && validation.empty()) return;
     curve_options c;
-    c.title = p_.name;
-    write_text_file(*asked_.curve, loss_curve(training, validation, c));
+    c.title = run_.program.name;
+    write_text_file(*run_.asked.curve, loss_curve(training, validation, c));
   }
-
-  /// The trace of so many steps.
+  /// Writes the trace of so many steps.
   void trace(const std::string& text, int steps) {
-    write_text_file(*asked_.trace, text);
+    write_text_file(*run_.asked.trace, text);
     note(fmt::format("the trace of {} step{} is in {}", steps, steps == 1 ? "" : "s",
-                     *asked_.trace));
+                     *run_.asked.trace));
   }
 
-  /// The end of a run whose curve is drawn: `steps` of this process, in so many seconds. `empty`:
-  /// of these, those without a token to learn.
+  /// Reports the end of a run whose curve is drawn. This process took so many steps in so many
+  /// seconds; `empty` of the steps had no token to learn.
   void finish(std::int64_t steps, std::int64_t empty, double seconds) {
     if (!tells_) return;
     progress_.finish();
     print_profile();
-    if (loop_.bench) print(bench_line());
-    else
-      print_line(fmt::format(
-          "{} step{} in {}{}", steps, steps == 1 ? "" : "s", duration_text(seconds).view(),
-          empty == 0 ? "" : fmt::format(", {} of which had no token to learn", empty)));
+    if (benchmark_) {
+      gauge_->measure();
+      return print(benchmark_->line(*gauge_));
+    }
+    print_line(fmt::format(
+        "{} step{} in {}{}", steps, steps == 1 ? "" : "s", duration_text(seconds).view(),
+        empty == 0 ? "" : fmt::format(", {} of which had no token to learn", empty)));
   }
 
-  /// Makes a report of a run that ends for a reason of its own, which stays the reason. Returns
-  /// what to add to that.
+  /// Makes a report of a run that an error ends. A further error does not replace that one: it is
+  /// returned as words to add to its sentence.
   template <class Report> static std::string despite(const Report& report) {
     try {
       report();
@@ -297,16 +252,15 @@ public:
       return "; besides, there was no memory for a report";
     }
   }
-  /// Makes the reports of a run that ends for a reason of its own, which stays the reason. Returns
-  /// what to add to that.
-  std::string made() {
+  /// Makes the last reports of a run that an error ends; returns as despite().
+  std::string make_last() {
     if (!tells_) return "";
     std::string lost = despite([&] { draw_curve(); });
     progress_.finish();
     return lost += despite([&] { print_profile(); });
   }
-  /// Makes the same reports where the reason is a step that is no use.
-  std::string made_of_failed(const step_report& r) {
+  /// Makes the last reports, where a step with numbers that are not finite is the error.
+  std::string make_last_of_failed(const step_report& r) {
     std::string lost;
     if (metrics_ && r.step > 0)
       lost += despite([&] {
@@ -316,50 +270,107 @@ public:
                          {"grad_norm", r.grad_norm},
                          time_of_line()});
       });
-    return lost += made();
+    return lost += make_last();
   }
 
 private:
+  /// What was reported so far.
+  struct reported {
+    std::int64_t steps = 0;      ///< of this process
+    std::int64_t empty = 0;      ///< steps without a token to learn
+    double profiled_seconds = 0; ///< of the steps that the profile shows
+    double memory_read_at = -1;
+    std::uint64_t memory = 0; ///< resident bytes
+    bool masked = false;      ///< some tokens are not learned
+    bool curve = false, low_peak = false;
+  };
+
   static metric time_of_line() { return {"time", wall_seconds()}; }
-  const char* tokens_text() const { return masked_ ? "tokens that are learned" : "tokens"; }
+  const char* tokens_text() const { return told_.masked ? "tokens that are learned" : "tokens"; }
 
-  /// Operations that the model needs of one rank in a step: a mean, for stages have more or less.
-  double needed_flops() const {
-    const int stages = p_.numbers.ranks.pp;
-    double sum = 0;
-    for (int stage = 0; stage < stages; ++stage)
-      sum += static_cast<double>(model_flops(p_, loop_.micro_batches(), stage));
-    return sum / stages;
-  }
-  /// The share of the stated peak; 0 if none is stated.
-  double mfu_of(double seconds) const {
-    const double peak = 1e12 * asked_.peak_tflops;
-    return peak > 0 ? needed_flops_ / (seconds * peak) : 0;
-  }
-
-  /// The profile is of the steps of this process.
-  void print_profile() {
-    if (!asked_.profile) return;
-    if (steps_ > 1) {
-      measure_ceiling();
-      return print(profile_.table(profiled_seconds_, ceiling_));
+  /// Adds to a step's report how fast steps are, and the memory that the process has.
+  void add_speed(measured_step& s) {
+    step_report& r = s.report;
+    const double a_step = pace_.seconds_a_step(), now = monotonic_seconds();
+    r.tokens = s.tokens;
+    r.tokens_per_second = s.tokens / (s.fraction * a_step);
+    // The first step is not typical. Later ones lie between two measurements.
+    if (!benchmark_ && told_.steps == 2) gauge_->measure();
+    if (!benchmark_ && told_.steps > 2) gauge_->measure_at(now);
+    r.ceiling_share = gauge_->ceiling_share(a_step);
+    r.step_seconds = s.fraction * a_step;
+    r.mfu = gauge_->mfu(a_step);
+    if (r.mfu > 1 && !benchmark_ && !std::exchange(told_.low_peak, true))
+      note(fmt::format(
+          "report_request::peak_tflops {} is too low: the model alone needs {:.1f}% of it, and no "
+          "processor does more than its peak",
+          run_.asked.peak_tflops, 100 * r.mfu));
+    if (now - told_.memory_read_at > 0.5) {
+      told_.memory = process_memory().resident;
+      told_.memory_read_at = now;
     }
-    print_line(
-        asked_.spelled("report_request::profile measured nothing: it leaves out the first step, "
-                       "which prepares much "
-                       "that others find, and there was no other"));
+    r.memory = told_.memory;
+  }
+
+  void write_metrics(const measured_step& s, std::initializer_list<metric> of_ranks) {
+    const step_report& r = s.report;
+    const auto known = [](const char* name, double x, bool is_known) {
+      return is_known ? metric(name, x) : metric(name, nullptr);
+    };
+    const double of_ceiling = gauge_->ceiling_share(s.seconds, s.fraction);
+    metrics_->write({{"step", r.step},
+                     known("loss", r.loss, r.learned > 0),
+                     {"lr", r.lr},
+                     known("grad_norm", r.grad_norm, r.learned > 0),
+                     {"tokens", static_cast<std::int64_t>(s.tokens)},
+                     {"learned_tokens", static_cast<std::int64_t>(r.learned)},
+                     {"step_ms", s.seconds * 1e3},
+                     {"data_ms", r.data_seconds * 1e3},
+                     known("product_ceiling_share", of_ceiling, of_ceiling > 0),
+                     {"memory", static_cast<std::int64_t>(r.memory)},
+                     {"tokens_per_s", s.tokens / s.seconds},
+                     {"consumed_tokens", r.consumed_tokens},
+                     known("mfu", gauge_->mfu(s.seconds / s.fraction), r.mfu > 0),
+                     time_of_line()},
+                    of_ranks);
+  }
+
+  /// Reports a loss of a kind of data, "validation" or "test", or of one set of it.
+  void tell_loss(const char* kind, const std::string& set, std::int64_t step,
+                 const loss_sum& total) {
+    const std::string of = set.empty() ? "" : " of " + set, field = kind;
+    note(fmt::format("step {}/{} | {} loss{}: {:.4f} | {:.0f} {}", step, run_.loop.steps, kind, of,
+                     total.mean(), total.count, tokens_text()));
+    if (!metrics_) return;
+    const std::string loss = field + "_loss", tokens = field + "_tokens";
+    const metric value(loss, total.mean()), count(tokens, static_cast<std::int64_t>(total.count));
+    if (set.empty()) metrics_->write({{"step", step}, value, count, time_of_line()});
+    else
+      metrics_->write(
+          {{"step", step}, {"set", std::string_view(set)}, value, count, time_of_line()});
+  }
+
+  void print_profile() {
+    if (!run_.asked.profile) return;
+    if (told_.steps > 1) {
+      gauge_->measure();
+      return print(profile_.table(told_.profiled_seconds, gauge_->ceiling()));
+    }
+    print_line(run_.asked.spelled(
+        "report_request::profile measured nothing: it leaves out the first step, which prepares "
+        "much that others find, and there was no other"));
   }
 
   void tell_straggler() {
     const rank_speeds::slowest slow = speeds_.straggler();
-    if (slow.rank >= 0 && !loop_.bench)
+    if (slow.rank >= 0 && !benchmark_)
       note(
           fmt::format("{} has computed {:.0f}% longer in {} steps than the others that have as "
                       "much to do, and all wait for it: see what else its cores do",
                       detail::rank_text(ranks_, slow.rank), 100 * slow.longer(),
                       rank_speeds::steps_looked_at * rank_speeds::times_in_a_row));
   }
-  /// Ranks of a stage have the same to compute.
+  /// Returns each rank's pipeline stage: ranks of one stage have the same to compute.
   static std::vector<int> stages_of(const mesh& m) {
     std::vector<int> stages(static_cast<std::size_t>(ranks_of(m)));
     for (int r = 0; r < ranks_of(m); ++r)
@@ -367,80 +378,17 @@ private:
     return stages;
   }
 
-  void measure_ceiling() {
-    ceiling_.measured(speed_->measure());
-    measured_at_ = monotonic_seconds();
-  }
-
-  std::string bench_line() {
-    measure_ceiling();
-    std::vector<double> sorted = times_;
-    std::sort(sorted.begin(), sorted.end());
-    const std::size_t n = sorted.size();
-    const double median = 0.5 * (sorted[(n - 1) / 2] + sorted[n / 2]);
-    const auto tokens = static_cast<double>(loop_.batches.last * p_.numbers.batch.sequence);
-    const double of_ceiling = ceiling_.share_of(flops_ / median);
-    return json_line(
-        {{"program", "megacpp"},
-         {"preset", p_.name},
-         {"precision", name_of(p_.numbers.precision.weight)},
-         {"products", device_.products().describe(p_.numbers.precision.weight)},
-         {"attention",
-          device_.attention() == nullptr ? "by tiles" : device_.attention()->describe()},
-         {"batch", loop_.batches.last},
-         {"sequence", p_.numbers.batch.sequence},
-         {"parameters", p_.parameters},
-         {"threads", device_.threads()},
-         {"device", device_.name().empty() ? "cpu" : device_.name()},
-         {"steps", n},
-         {"warmup", loop_.warmup},
-         {"median_ms", json_number(median * 1e3)},
-         {"min_ms", json_number(sorted.front() * 1e3)},
-         {"max_ms", json_number(sorted.back() * 1e3)},
-         {"tokens_per_s", json_number(tokens / median)},
-         {"mfu", mfu_of(median) > 0 ? json_number(mfu_of(median)) : json_output(nullptr)},
-         {"product_gflops", json_number(ceiling_.behind() * 1e-9)},
-         {"product_ceiling_share", of_ceiling > 0 ? json_number(of_ceiling) : json_output(nullptr)},
-         {"loss", json_number(last_.loss)},
-         {"peak_rss_bytes", process_memory().peak},
-         {"planned_bytes", planned_bytes_},
-         {"device_memory", device_memory()}});
-  }
-  /// What the device had given before this run reserved anything, and what the run has taken.
-  json_output device_memory() const {
-    const std::optional<memory_taken> m = device_.taken();
-    if (!m) return nullptr;
-    return {{"before_bytes", m->before}, {"taken_bytes", m->now - m->before}};
-  }
-
-  bool tells_;
+  bool tells_; ///< this is the first rank
   mesh ranks_;
-  rank_speeds speeds_;
-  const program_view& p_;
-  const report_request& asked_;
-  const loop_request& loop_;
-  device& device_;
-  const run_losses& losses_;
-  mc::profile profile_;
-  double profiled_seconds_ = 0;
+  reported_run run_;
   progress progress_;
   pace pace_;
+  rank_speeds speeds_;
+  mc::profile profile_;
   std::optional<metrics_file> metrics_;
-  std::int64_t steps_ = 0; ///< told
-  std::int64_t empty_ = 0; ///< of these, those without a token to learn
-  bool curve_told_ = false, low_peak_told_ = false;
-  std::vector<double> times_;
-  step_report last_;
-  static constexpr double seconds_between = 30; ///< of measurements of the ceiling
-  std::int64_t planned_bytes_ = 0;              ///< of the device
-  double flops_ = 0;        ///< that a rank of the first stage computes in a whole step
-  double needed_flops_ = 0; ///< that the model needs of one rank
-  bool masked_ = false;     ///< some tokens are not learned
-  std::optional<product_speed> speed_;
-  speed_ceiling ceiling_;
-  double measured_at_ = 0;
-  double memory_read_at_ = -1;
-  std::uint64_t memory_ = 0;
+  std::optional<speed_gauge> gauge_;        ///< on the first rank
+  std::optional<step_benchmark> benchmark_; ///< in place of lines of progress, where asked for
+  reported told_;
 };
 
 } // namespace mc

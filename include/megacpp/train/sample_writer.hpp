@@ -1,30 +1,63 @@
-// What a training run writes texts with. The one there is stands in generate/, below train/.
+// Texts that a training run writes between its steps. generate/ has a writer of them, and stands
+// below train/.
 #pragma once
 
 #include <megacpp/exec/device.hpp>
 #include <megacpp/inputs/run_data.hpp>
+#include <megacpp/io/clock.hpp>
 #include <megacpp/io/signals.hpp>
+#include <megacpp/io/utf8.hpp>
 #include <megacpp/request/requests.hpp>
 #include <megacpp/run/stores.hpp>
 #include <megacpp/run/view.hpp>
+#include <megacpp/train/early_end.hpp>
+#include <megacpp/train/recurrence.hpp>
+#include <megacpp/train/reports.hpp>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
+#include <utility>
 
 namespace mc {
 
 class sample_writer {
 public:
   virtual ~sample_writer() = default;
-  /// A text by the weights as they are now, valid until the next one; less of it once `stop` asks
-  /// for an end. Changes nothing that training reads. Throws mc::error.
+  /// Returns a text by the weights as they are now, which is valid until the next call; less of it
+  /// once `stop` asks for an end. Changes nothing that training reads. Throws mc::error.
   virtual std::string_view write(const stop_signals* stop) = 0;
 };
 
-/// Makes one for a session's weights and the data of its run; all must outlive it. Throws mc::error
-/// for a request that contradicts the data, and for a model that cannot generate.
+/// Makes a writer for a session's weights and the data of its run; all must outlive it. Throws
+/// mc::error for a request that contradicts the data, and for a model that cannot generate.
 using make_sample_writer = std::function<std::unique_ptr<sample_writer>(
     const program_view&, const training_request&, device&, const stores&, const run_data&)>;
+
+/// The texts of a run, which has them written every so many steps, or not at all.
+class sample_texts {
+public:
+  sample_texts() = default;
+  sample_texts(std::unique_ptr<sample_writer> writer, std::int64_t interval)
+      : writer_(std::move(writer)), when_{interval} {}
+
+  bool are_written() const { return writer_ != nullptr; }
+  recurrence when() const { return when_; }
+  /// Writes a text and reports it, unless a signal ends the run. Throws mc::error.
+  void write(std::int64_t step, const early_end& end, training_reports& reports) {
+    if (!writer_ || end.stops()) return;
+    const stopwatch clock;
+    const std::string text = as_utf8(writer_->write(end.signals()));
+    if (end.stops()) return;
+    reports.paused(pace::sample, clock.seconds());
+    reports.sample(step, text);
+  }
+
+private:
+  std::unique_ptr<sample_writer> writer_;
+  recurrence when_;
+};
 
 } // namespace mc

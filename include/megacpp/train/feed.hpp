@@ -1,0 +1,95 @@
+// The micro-batches of a training run: which samples each step has, and who reads them.
+#pragma once
+
+#include <megacpp/comm/communicator.hpp>
+#include <megacpp/data/micro_batches.hpp>
+#include <megacpp/io/clock.hpp>
+#include <megacpp/optim/batch_schedule.hpp>
+#include <megacpp/run/session.hpp>
+#include <megacpp/train/evaluation.hpp>
+
+#include <cstdint>
+#include <optional>
+
+namespace mc {
+
+/// The samples of one step, on all replicas together.
+struct step_batch {
+  std::int64_t first = 0; ///< number of its first sample in the run
+  std::int64_t size = 0;  ///< samples
+  int micro_batches = 0;  ///< of each replica
+
+  /// The number of the sample behind its last one.
+  std::int64_t end() const { return first + size; }
+};
+
+/// Cuts the samples of a run into the batches of its steps, and a batch into micro-batches, with
+/// which replicas take turns. So sample i of the run is the same, however a step is cut.
+class batch_cutter {
+public:
+  /// A micro-batch has `micro` samples, which must divide every batch of all replicas together.
+  batch_cutter(const batch_schedule& batches, std::int64_t micro, std::int64_t replicas,
+               std::int64_t replica)
+      : batches_(batches), micro_(micro), replicas_(replicas), replica_(replica) {}
+
+  /// Returns the batch of the step that begins once so many samples have been taken.
+  step_batch after(std::int64_t samples) const {
+    const std::int64_t size = batches_.after(samples);
+    return {samples, size, static_cast<int>(size / (micro_ * replicas_))};
+  }
+  /// Returns how many samples of a batch stand before micro-batch m of this replica.
+  std::int64_t samples_before(std::int64_t m) const { return (m * replicas_ + replica_) * micro_; }
+
+private:
+  batch_schedule batches_;
+  std::int64_t micro_, replicas_, replica_;
+};
+
+/// Gives steps their micro-batches, which a thread of its own reads ahead.
+class training_feed {
+public:
+  /// The samples must outlive this.
+  training_feed(const program_view& p, const sample_set& samples, const batch_schedule& batches,
+                const communicator& hosts)
+      : samples_(samples),
+        cut_(batches, p.numbers.batch.micro, hosts.ranks().of(axis::dp),
+             hosts.coordinate()[static_cast<unsigned>(axis::dp)]),
+        micro_(p.numbers.batch.micro),
+        sequence_(p.numbers.batch.sequence),
+        packed_(p.numbers.batch.packed) {}
+
+  /// Begins to read, behind so many samples of the run.
+  void begin(std::int64_t samples) {
+    reader_.emplace(samples_, micro_, sequence_,
+                    [cut = cut_, batch = cut_.after(samples), m = 0]() mutable {
+                      const std::int64_t first = batch.first + cut.samples_before(m);
+                      if (++m == batch.micro_batches) batch = cut.after(batch.end()), m = 0;
+                      return first;
+                    });
+  }
+  /// Returns the batch of the next step, before which so many samples of the run were taken.
+  step_batch next_batch(std::int64_t samples) {
+    seconds_waited_ = 0;
+    return cut_.after(samples);
+  }
+  /// Gives micro-batch m of the step to a session, once it has been read. Throws what reading it
+  /// threw.
+  void give(int m, batch_view& to) {
+    const stopwatch waiting;
+    micro_batch& read = reader_->next();
+    seconds_waited_ += waiting.seconds();
+    to = view_of(read, packed_, cut_.samples_before(m));
+  }
+  /// Returns the seconds that the step has waited for its micro-batches.
+  double seconds_waited() const { return seconds_waited_; }
+
+private:
+  const sample_set& samples_;
+  batch_cutter cut_;
+  std::int64_t micro_, sequence_;
+  bool packed_;
+  double seconds_waited_ = 0;
+  std::optional<read_ahead> reader_;
+};
+
+} // namespace mc

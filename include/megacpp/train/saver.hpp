@@ -1,0 +1,220 @@
+// The states that a training run saves.
+#pragma once
+
+#include <megacpp/io/clock.hpp>
+#include <megacpp/io/same_place.hpp>
+#include <megacpp/run/session.hpp>
+#include <megacpp/states/contents.hpp>
+#include <megacpp/states/state_root.hpp>
+#include <megacpp/train/progress.hpp>
+#include <megacpp/train/ranks.hpp>
+#include <megacpp/train/recurrence.hpp>
+#include <megacpp/train/reports.hpp>
+#include <megacpp/train/watched_data.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <new>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+/// Saves the states of a run. The first rank has the folder and writes the files; other ranks send
+/// it what they hold. All ranks call each function that throws on behalf of all.
+class saver {
+public:
+  /// The references must stay valid.
+  saver(training_ranks& ranks, const loop_request& loop, training_reports& reports,
+        state_contents contents, watched_data data)
+      : ranks_(ranks),
+        loop_(loop),
+        reports_(reports),
+        contents_(std::move(contents)),
+        data_(std::move(data)) {}
+
+  state_contents& contents() { return contents_; }
+  /// Returns the folder of states; nothing if none is saved, and on other ranks than the first.
+  const std::optional<state_root>& root() const { return root_; }
+  recurrence when() const { return {loop_.save_interval}; }
+  bool keeps_best() const { return loop_.save && loop_.keep_best; }
+  /// Tells whether the run saves, and has not saved the state behind this step.
+  bool lacks(std::int64_t step) const { return loop_.save && saved_step_ != step; }
+
+  /// Takes the folder to save to, on the first rank: `root`, if the run starts from that folder.
+  /// `from`: the state that the run goes on from; nullptr if it begins anew. States that are there
+  /// stay in their order, so the run must begin behind them. Throws mc::error.
+  void claim(std::optional<state_root> root, const found_model* from, std::int64_t first_step) {
+    if (!loop_.save) return;
+    const bool same = root && from != nullptr && detail::is_same_file(from->root, root->path());
+    if (root) root_.emplace(std::move(*root));
+    else root_.emplace(*loop_.save);
+    if (const auto newest = root_->newest(); newest && (!same || *newest > first_step))
+      throw error(
+          exit_code::output,
+          fmt::format(
+              "{} holds the state of step {}, and this run begins after step {}; "
+              "go on from it with start_request::load {}, or choose another folder to save to",
+              root_->path(), *newest, first_step, root_->path()));
+    contents_.identity_of_data();
+    if (same && root_->has(first_step)) saved_step_ = first_step;
+  }
+  /// Compares the validation text of this run with that of the best state, on the first rank: losses
+  /// of different texts say nothing about which state is better. Throws mc::error.
+  void require_measure_of_best(const std::string& measure) const {
+    const std::optional<best_state>& best = root_->best();
+    if (!best || best->measure == measure) return;
+    throw error(
+        exit_code::mismatch,
+        fmt::format(
+            "{} has the lowest validation loss so far, {}, so that the two cannot be "
+            "compared; {}move that folder away",
+            root_->folder_of_best(),
+            best->measure.empty() ? "and does not tell on which text it was measured"
+                                  : "which was measured on other text than this run would measure",
+            best->measure.empty()
+                ? ""
+                : "give loop_request::eval_iters, loop_request::batches and the validation data "
+                  "as they were, or "));
+  }
+  /// Does all that a save does but for writing the bytes, so that what would be refused at the end
+  /// is refused now. `longest`: losses as long as those of the last state may be. `evaluates`: the
+  /// run has validation losses, and with them a best state. Throws mc::error.
+  void rehearse(const session& s, std::int64_t first_step, const run_losses& longest,
+                bool evaluates) const {
+    if (!root_) return;
+    const std::int64_t end = std::max(first_step + 1, loop_.steps);
+    const auto times = [&](std::int64_t interval) {
+      return recurrence{interval}.times_from(first_step + 1, end);
+    };
+    root_->rehearse(
+        end, times(loop_.save_interval), loop_.keep_latest,
+        [&](folder_writer& out) {
+          contents_.fill(out, s.weights(), {end, 0, end}, longest);
+        },
+        evaluates && loop_.keep_best ? times(loop_.eval_interval) : 0);
+  }
+  /// Lets all ranks know whether the first one has found the state behind `step` in its folder.
+  void agree_on_saved(std::int64_t step) {
+    if (ranks_.all().value_of_first(saved_step_ == step)) saved_step_ = step;
+  }
+  /// Begins to watch the data: what is learned from changed data is not saved.
+  void watch_data() {
+    if (loop_.save) data_.begin();
+  }
+
+  /// Saves the state, and removes old ones beyond those that the run keeps. Throws mc::error.
+  void save(const session& s, run_progress& progress) { save(s, progress, loop_.keep_latest); }
+  /// Saves the state, and removes none. Throws mc::error.
+  void save_beside_all(const session& s, run_progress& progress) { save(s, progress, 0); }
+
+  /// Saves the state that was evaluated last, unless the best one has a loss that is as low. Throws
+  /// mc::error.
+  void save_if_best(const session& s, run_progress& progress) {
+    require_unchanged_data(progress);
+    const validation_result& now = *progress.losses.validated;
+    const bool is_better = !root_ || !root_->best() || now.loss < root_->best()->loss;
+    if (ranks_.all().value_of_first(!is_better)) return;
+    if (!ranks_.all().first()) return send(s, progress);
+    writes_ = true;
+    root_->save_best({now.step, now.loss, now.measure}, [&](folder_writer& out) {
+      contents_.fill(out, s.weights(), progress.at, progress.losses);
+    });
+    writes_ = false;
+    reports_.note(fmt::format("step {}/{} | lowest validation loss so far, saved to {}",
+                              progress.at.step, loop_.steps, root_->folder_of_best()));
+  }
+
+  /// Saves what a run of one rank has learned before an error ends it, if the state is of use.
+  /// `was_out_of_memory`: the error; a save that met it has given back its memory and is tried
+  /// again. Returns words for the sentence of the error: what is saved.
+  std::string rescue(const session& s, run_progress& progress, bool was_out_of_memory) {
+    if (was_out_of_memory) writes_ = false;
+    const std::int64_t step = progress.at.step;
+    std::string tried;
+    if (ranks_.all().alone() && root_ && progress.steps_taken > 0 && saved_step_ != step &&
+        progress.worth_saving && s.whole() && !writes_) {
+      try {
+        save(s, progress);
+        return fmt::format("; the state of step {} was saved to {}", step, root_->folder_of(step));
+      } catch (const error& e) {
+        tried = fmt::format("; that of step {} could not be saved: {}", step, e.what());
+      } catch (const std::bad_alloc&) {
+        tried = fmt::format("; that of step {} could not be saved for lack of memory", step);
+      }
+    }
+    return tried + what_is_saved(progress);
+  }
+  /// Returns words for the sentence of an error: the newest state that there is.
+  std::string what_is_saved(const run_progress& progress) const {
+    if (!ranks_.all().first()) return "";
+    if (!root_)
+      return progress.steps_taken > 0 ? "; nothing was saved, for there is no loop_request::save"
+                                      : "";
+    if (!root_->in_place())
+      return fmt::format("; {} is not the folder any more that this run saved to", root_->path());
+    try {
+      if (const auto newest = root_->newest())
+        return fmt::format("; {} holds the state of step {}", root_->path(), *newest);
+    } catch (const error&) {
+      return ""; // the folder cannot be read, so nothing is known
+    }
+    return "; nothing was saved";
+  }
+
+private:
+  /// Removes states beyond the `keep` newest; with 0, none.
+  void save(const session& s, run_progress& progress, std::int64_t keep) {
+    require_unchanged_data(progress);
+    const std::int64_t step = progress.at.step;
+    if (!ranks_.all().first()) {
+      send(s, progress);
+      saved_step_ = step;
+      return;
+    }
+    const stopwatch clock;
+    writes_ = true;
+    const std::vector<std::string> notes = root_->save(step, keep, [&](folder_writer& out) {
+      contents_.fill(out, s.weights(), progress.at, progress.losses);
+    });
+    writes_ = false;
+    reports_.paused(pace::save, clock.seconds());
+    saved_step_ = step;
+    reports_.note(
+        fmt::format("step {}/{} | saved to {}", step, loop_.steps, root_->folder_of(step)));
+    for (const std::string& note : notes) reports_.note(note);
+  }
+  /// Sends the first rank what this one holds, while that one writes.
+  void send(const session& s, const run_progress& progress) const {
+    folder_writer nothing = folder_writer::of_another_rank();
+    contents_.fill(nothing, s.weights(), progress.at, progress.losses);
+  }
+  /// Throws mc::error on all ranks if data that were learned from have changed.
+  void require_unchanged_data(run_progress& progress) {
+    const std::string file =
+        ranks_.all().any(data_.changed_file([&](const std::string& line) { reports_.note(line); }));
+    if (file.empty()) return;
+    progress.worth_saving = false;
+    ranks_.all().wait_for_end();
+    throw error(exit_code::data,
+                fmt::format("{} was written to during the run and holds other tokens than at its "
+                            "start, so what was learned since the state before is not saved; give "
+                            "a run data that nobody writes to",
+                            file));
+  }
+
+  training_ranks& ranks_;
+  const loop_request& loop_;
+  training_reports& reports_;
+  state_contents contents_;
+  watched_data data_;
+  std::optional<state_root> root_;
+  std::int64_t saved_step_ = -1; ///< the step whose state was saved last, as this rank knows it
+  bool writes_ = false;          ///< a state is being written, or the write has failed
+};
+
+} // namespace mc

@@ -1,0 +1,85 @@
+// The trace of a run: what each rank does when, in a few of its steps.
+#pragma once
+
+#include <megacpp/inspect/timeline.hpp>
+#include <megacpp/io/error.hpp>
+#include <megacpp/request/report_request.hpp>
+#include <megacpp/train/ranks.hpp>
+#include <megacpp/train/reports.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+/// The steps of a trace: those behind `after`, up to `last`.
+struct traced_steps {
+  std::int64_t after = 0, last = 0;
+  /// Tells whether the step that comes once `done` steps have been taken is traced.
+  bool has(std::int64_t done) const { return after <= done && done < last; }
+};
+/// Returns the traced steps of a run that goes on after step `done` until `steps`. Throws
+/// mc::error(exit_code::usage) where the run does not take the steps that are asked for.
+inline traced_steps traced_steps_of(const report_request& r, std::int64_t done,
+                                    std::int64_t steps) {
+  constexpr std::int64_t most = 64, typical = 10, few = 2;
+  traced_steps t;
+  t.after = r.trace_after.value_or(
+      std::max(done, std::min(done + typical, r.trace_last ? *r.trace_last - few : steps - few)));
+  t.last = r.trace_last.value_or(std::min(t.after + few, steps));
+  if (done >= steps) return t; // nothing is left to train, and that is told
+  if (t.after < done || t.last <= t.after || t.last > steps || t.last - t.after > most)
+    throw error(
+        exit_code::usage,
+        fmt::format(
+            "report_request::trace is to show the steps behind {} up to {}, but this run takes "
+            "those behind {} up to {}, of which it shows 1 to {}: give other "
+            "numbers to report_request::trace_after and report_request::trace_last",
+            t.after, t.last, done, steps, most));
+  return t;
+}
+
+/// Records the traced steps of a run on every rank, and writes the file on the first one.
+class step_trace {
+public:
+  /// Prepares the trace of a run that goes on after step `done` until `steps`, if one is asked for.
+  /// The references must stay valid. Throws as traced_steps_of.
+  void prepare(const report_request& asked, const program_view& p, training_ranks& ranks,
+               int micro_batches, std::int64_t done, std::int64_t steps) {
+    if (!asked.trace) return;
+    steps_ = traced_steps_of(asked, done, steps);
+    if (steps_.last > done)
+      timeline_.emplace(p, ranks.timed(), micro_batches,
+                        static_cast<int>(steps_.last - steps_.after));
+  }
+  /// Returns what records the step that comes once `done` steps have been taken; nullptr if that is
+  /// not traced.
+  timeline* of(std::int64_t done) { return timeline_ && steps_.has(done) ? &*timeline_ : nullptr; }
+  bool is_complete_after(std::int64_t step) const { return timeline_ && step == steps_.last; }
+
+  /// Writes the steps that were recorded, once. All ranks call it. Throws mc::error.
+  void write(const program_view& p, training_ranks& ranks, training_reports& reports) {
+    if (!timeline_) return;
+    const int steps = timeline_->steps();
+    if (steps == 0) return timeline_.reset();
+    timed_communicator* const timed = ranks.timed();
+    const std::vector<std::string> all = ranks.all().gather(timeline_->packed(ranks.hosts()));
+    const bool cut = ranks.all().any(timed != nullptr && timed->left_out() > 0);
+    timeline_.reset();
+    if (!ranks.all().first()) return;
+    reports.trace(trace_text(p, ranks.hosts().ranks(), all), steps);
+    if (cut)
+      reports.note("the trace lacks exchanges of further rounds of experts: they had no memory");
+  }
+
+private:
+  traced_steps steps_;
+  std::optional<timeline> timeline_; ///< until the file is written
+};
+
+} // namespace mc
