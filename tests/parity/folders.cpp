@@ -502,8 +502,8 @@ BOOST_AUTO_TEST_CASE(padded_rows_are_left_out_of_states_and_loaded_as_zero) {
       }
     });
   };
-  check(bare_program(test::tiny_gpt2), mc::huggingface_form);
-  check(bare_program(own_gpt{test::tiny_gpt2}), mc::registry_form);
+  check(bare_program(test::tiny_gpt2), mc::huggingface_files);
+  check(bare_program(own_gpt{test::tiny_gpt2}), mc::registry_files);
 }
 
 BOOST_AUTO_TEST_CASE(sliding_windows_are_described) {

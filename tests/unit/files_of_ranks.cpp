@@ -123,8 +123,8 @@ void saves_what_one_does(const Model& m, const layout& l, int dp, dtype type) {
                                 << " " << name_of(type));
 }
 
-/// Of each element of the weights one rank of a layout with so many replicas answers, and of each of
-/// the masters and moments.
+/// Of each element of the weights one rank of a layout with so many replicas answers, and of each
+/// of the masters and moments.
 template <class Model> void one_rank_answers_for_each(const Model& m, const layout& l, int dp) {
   const interpreted_program<Model> p(m, {.ranks = l, .batch = {1, 16}, .precision = dtype::bf16},
                                      "m");
@@ -173,10 +173,10 @@ template <class F> void for_each_layout(F f) {
 BOOST_AUTO_TEST_CASE(a_rank_reads_its_boxes_of_a_hugging_face_form) {
   for (const dtype t : {dtype::f32, dtype::bf16})
     for (const layout& l : {layout{}, layout{.tp = 2}, layout{.tp = 4, .cp = 2}})
-      reads_its_boxes(tied, l, t, huggingface_form); // transposed, and Q | K | V side by side
-  reads_its_boxes(grouped, {.tp = 4}, dtype::f32, huggingface_form);
+      reads_its_boxes(tied, l, t, huggingface_files); // transposed, and Q | K | V side by side
+  reads_its_boxes(grouped, {.tp = 4}, dtype::f32, huggingface_files);
   for (const layout& l : {layout{.tp = 2, .ep = 2}, layout{.tp = 2, .cp = 2, .ep = 2, .etp = 2}})
-    reads_its_boxes(experts, l, dtype::f32, huggingface_form);
+    reads_its_boxes(experts, l, dtype::f32, huggingface_files);
 }
 
 // So what was saved under one layout, and loaded and saved under another, is the same.
@@ -201,7 +201,8 @@ BOOST_AUTO_TEST_CASE(ranks_of_any_layout_save_the_state_of_one_rank) {
     }
 }
 
-// What is written of the stores is what ranks answer for, and what nobody answers for would be zero.
+// What is written of the stores is what ranks answer for, and what nobody answers for would be
+// zero.
 BOOST_AUTO_TEST_CASE(one_rank_answers_for_every_element) {
   int layouts = 0;
   for_each_layout([&](const layout& l, int dp) {
@@ -214,8 +215,8 @@ BOOST_AUTO_TEST_CASE(one_rank_answers_for_every_element) {
 BOOST_AUTO_TEST_CASE(a_rank_reads_its_boxes_by_the_registrys_names) {
   for (const layout& l :
        {layout{}, layout{.tp = 2, .ep = 4, .etp = 1}, layout{.tp = 4, .ep = 2, .etp = 2}})
-    reads_its_boxes(biased, l, dtype::f32, registry_form);
-  reads_its_boxes(biased, {.tp = 2, .cp = 2, .ep = 2, .etp = 2}, dtype::bf16, registry_form);
+    reads_its_boxes(biased, l, dtype::f32, registry_files);
+  reads_its_boxes(biased, {.tp = 2, .cp = 2, .ep = 2, .etp = 2}, dtype::bf16, registry_files);
 }
 
 // Tensors of several blocks, of which the last is shorter, and of fewer than there are ranks.

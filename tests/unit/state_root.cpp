@@ -49,7 +49,7 @@ BOOST_AUTO_TEST_CASE(the_last_states_are_kept) {
   // A damaged state is not one of those that are kept, and goes when it is old enough.
   write_text(dir / "root/iter_0000009/config.json", "x");
   state_root root(dir / "root");
-  root.pass_over({9});
+  root.skip({9});
   BOOST_TEST((root.newest() == 8));
   model.save(root, 10, 2);
   are({10, 9, 8, 3});
@@ -167,7 +167,7 @@ BOOST_AUTO_TEST_CASE(a_damaged_step_counts_once_it_is_whole) {
   const two_states s;
   write_text(s.newer + "/config.json", "x");
   state_root root(s.root);
-  root.pass_over({2});
+  root.skip({2});
   s.model.save(root, 2);
   BOOST_TEST((root.newest() == 2));
   s.model.save(root, 3, 2);
@@ -179,7 +179,7 @@ BOOST_AUTO_TEST_CASE(a_damaged_step_counts_once_it_is_whole) {
 BOOST_AUTO_TEST_CASE(damaged_states_that_cannot_be_replaced_are_told_at_the_start) {
   const two_states s;
   state_root root(s.root);
-  root.pass_over({2});
+  root.skip({2});
   const auto rehearse = [&] {
     root.rehearse(7, 1, 0, [](folder_writer& out) { out.write("config.json", "{}"); });
   };
@@ -286,7 +286,7 @@ BOOST_AUTO_TEST_CASE(a_root_that_is_removed_or_replaced_is_claimed_again) {
 BOOST_AUTO_TEST_CASE(a_root_in_the_place_of_another_has_states_of_its_own) {
   const two_states s;
   state_root root(s.root);
-  root.pass_over({2});
+  root.skip({2});
   fs::rename(s.root, s.dir / "away");
   fs::create_directory(s.root);
   fs::rename(s.dir / "away/iter_0000002", s.newer);

@@ -76,8 +76,8 @@ public:
     return all;
   }
   /// Compares hashes of `what`, such as "other data", between processes. Throws
-  /// mc::error(exit_code::mismatch) on the first rank whose hash is another than that of rank 0, and
-  /// the other ranks wait for its end. Ranks of one process are taken to have the same.
+  /// mc::error(exit_code::mismatch) on the first rank whose hash is another than that of rank 0,
+  /// and the other ranks wait for its end. Ranks of one process are taken to have the same.
   void require_same(std::uint64_t here, const std::string& what, const std::string& remedy) {
     if (alone() || hosts_.in_one_process()) return;
     std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks_of(hosts_.ranks())));

@@ -39,18 +39,18 @@ public:
         system_(asked.system_prompt),
         thinks_(asked.thinks),
         style_(chat_template::of_folder(r.model ? *r.model : folder)) {
-    if (tokens.words() == nullptr)
+    if (tokens.tokenizer() == nullptr)
       throw error(
           exit_code::usage,
           "sampling_request::chat needs the tokenizer of the model, and sampling_request::ids or "
           "a tokenizer_request::type of bytes "
           "contradict it; leave them out");
-    const std::optional<std::int32_t> end = tokens.words()->id_of(style_.end_of_turn());
+    const std::optional<std::int32_t> end = tokens.tokenizer()->id_of(style_.end_of_turn());
     if (!end)
       throw error(exit_code::model,
                   fmt::format("{} has no token {}, by which turns of the template {} end; give the "
                               "tokenizer of the template",
-                              tokens.words()->file(), style_.end_of_turn(), style_.name()));
+                              tokens.tokenizer()->file(), style_.end_of_turn(), style_.name()));
     end_ = *end;
     if (asked.insists_on_thinking && style_.style() != chat_style::qwen3)
       throw error(

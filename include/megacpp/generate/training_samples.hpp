@@ -20,7 +20,7 @@ public:
   training_samples(const program_view& p, const training_request& r, device& on,
                    const stores& weights, const run_data& data)
       : tokens_(p, r.data.tokenizer, r.start.load.value_or(""), data.text.characters,
-                is_of_ids(r.data, data), data.words),
+                is_of_ids(r.data, data), data.tokenizer),
         end_(r.loop.sample_tokens),
         text_(data.template_folder.empty() ? prompt_of(r.loop)
                                            : question_of(r, data.template_folder)),
@@ -37,7 +37,7 @@ public:
 
 private:
   static bool is_of_ids(const data_request& d, const run_data& data) {
-    return d.of_ids() || d.kind == data_kind::random || (!data.text.source && !data.words);
+    return d.of_ids() || d.kind == data_kind::random || (!data.text.source && !data.tokenizer);
   }
   detail::continued_text question_of(const training_request& r, const std::string& folder) {
     const std::optional<std::string>& prompt = r.loop.sample_prompt;

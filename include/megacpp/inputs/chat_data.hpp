@@ -1,4 +1,4 @@
-// Packed conversations.
+// Conversations that are packed into samples.
 #pragma once
 
 #include <megacpp/chat/conversation_file.hpp>
@@ -23,48 +23,49 @@
 
 namespace mc::detail {
 
-/// The files, which are all read. Throws mc::error(exit_code::usage) for a weight.
-inline std::vector<std::string> files_of_chat(std::vector<std::string> words) {
+/// Returns the paths as they are. Throws mc::error(exit_code::usage) for one that is a weight.
+inline std::vector<std::string> files_of_chat(std::vector<std::string> paths) {
   std::error_code ignored;
-  for (const std::string& word : words)
-    if (looks_like_weight(word) && !std::filesystem::exists(word, ignored))
+  for (const std::string& path : paths)
+    if (looks_like_weight(path) && !std::filesystem::exists(path, ignored))
       throw error(exit_code::usage,
                   fmt::format("{} stands where a file of conversations is expected, and these have "
                               "no weights: name the files alone",
-                              word));
-  return words;
+                              path));
+  return paths;
 }
 
-/// The folder whose tokenizer and template conversations are written by; "" is none.
+/// Returns the folder with the tokenizer and the template of conversations; "" if there is none.
 inline std::string chat_folder(const tokenizer_request& r, const std::string& folder) {
   if (r.model) return *r.model;
   return !folder.empty() && has_tokenizer(folder) ? folder : "";
 }
 
-/// How conversations become tokens: by the template of a folder, or as they are.
-struct chat_words {
+/// The rules by which conversations become tokens: those of the template in a folder, or, without a
+/// folder, none, where conversations are token ids.
+struct chat_encoding {
   std::string folder; ///< "" is none
-  std::shared_ptr<const tokenizer> words;
-  conversation_form form;
+  std::shared_ptr<const mc::tokenizer> tokenizer;
+  conversation_form schema;
 };
-inline chat_words words_of_chat(const data_request& d, const std::string& folder,
-                                std::int64_t vocabulary) {
-  chat_words w;
-  w.form.vocabulary = vocabulary;
-  w.form.trained = d.learned;
-  w.folder = chat_folder(d.tokenizer, folder);
-  if (!w.folder.empty()) {
-    w.words = open_tokenizer(w.folder);
-    w.form.take_template(w.folder);
-    w.form.words = w.words.get();
+inline chat_encoding encoding_of_chat(const data_request& d, const std::string& folder,
+                                      std::int64_t vocabulary) {
+  chat_encoding e;
+  e.schema.vocabulary = vocabulary;
+  e.schema.trained = d.learned;
+  e.folder = chat_folder(d.tokenizer, folder);
+  if (!e.folder.empty()) {
+    e.tokenizer = open_tokenizer(e.folder);
+    e.schema.take_template(e.folder);
+    e.schema.words = e.tokenizer.get();
   }
-  return w;
+  return e;
 }
 
 inline std::shared_ptr<const packed_conversations> packed(
-    const std::string& name, std::shared_ptr<const conversation_store> all, token_range part,
+    const std::string& name, std::shared_ptr<const conversation_store> all, token_range range,
     std::int64_t sequence, std::optional<std::uint64_t> seed) {
-  return std::make_shared<const packed_conversations>(name, std::move(all), part, sequence, seed,
+  return std::make_shared<const packed_conversations>(name, std::move(all), range, sequence, seed,
                                                       seed ? 0 : 1);
 }
 
@@ -75,20 +76,20 @@ inline std::string unlearned_of_chat(const data_request& d) {
              : "what others than the assistant say and the padding of sequences";
 }
 
-/// Conversations to train on.
+/// Opens the conversations that a run trains on. Throws mc::error.
 inline run_data open_conversations(const program_view& p, const data_request& d,
                                    const loop_request& t, const std::string& folder, int threads) {
   require_packed(p, "conversations");
-  const std::optional<split_paths>& parts = d.by_split;
-  const std::vector<std::string> paths = files_of_chat(parts ? parts->train : d.paths);
+  const std::optional<split_paths>& by_split = d.by_split;
+  const std::vector<std::string> paths = files_of_chat(by_split ? by_split->train : d.paths);
   if (paths.empty())
     throw error(exit_code::usage,
                 "train needs data_request::paths FILE, conversations as JSON lines");
-  const chat_words w = words_of_chat(d, folder, p.vocabulary);
+  const chat_encoding encoding = encoding_of_chat(d, folder, p.vocabulary);
   const std::int64_t s = p.numbers.batch.sequence;
-  const auto all = conversations_of(paths, w.form, threads);
+  const auto all = conversations_of(paths, encoding.schema, threads);
   const split_ranges ranges =
-      parts ? split_ranges{{0, all->size()}, {}, {}} : split(d.training_split(), all->size());
+      by_split ? split_ranges{{0, all->size()}, {}, {}} : split(d.training_split(), all->size());
   if (ranges.train.empty())
     throw error(exit_code::data,
                 fmt::format("data_request::split {} leaves no conversation of {} to train on",
@@ -99,25 +100,25 @@ inline run_data open_conversations(const program_view& p, const data_request& d,
   const auto training = packed(data.name, all, ranges.train, s, t.numbers.seed);
   data.training = training;
   data.unlearned = unlearned_of_chat(d);
-  data.words = w.words;
-  if (w.form.style) data.template_folder = w.folder;
+  data.tokenizer = encoding.tokenizer;
+  if (encoding.schema.style) data.template_folder = encoding.folder;
   data.summary = sentence_of(training->counts(), s);
   if (!t.epochs)
     data.summary +=
         fmt::format("; the run is {:.1f} epochs (loop_request::epochs asks for some)",
                     static_cast<double>(t.samples()) / static_cast<double>(training->per_epoch()));
   const auto measure = [&](const std::string& name,
-                           const std::shared_ptr<const conversation_store>& of, token_range part) {
-    return measured_set{name, packed(name, of, part, s, std::nullopt)};
+                           const std::shared_ptr<const conversation_store>& of, token_range range) {
+    return measured_set{name, packed(name, of, range, s, std::nullopt)};
   };
   if (!ranges.valid.empty()) data.validation.push_back(measure(data.name, all, ranges.valid));
-  if (parts) {
-    for (const std::string& path : files_of_chat(parts->valid)) {
-      const auto of = conversations_of({path}, w.form, threads);
+  if (by_split) {
+    for (const std::string& path : files_of_chat(by_split->valid)) {
+      const auto of = conversations_of({path}, encoding.schema, threads);
       data.validation.push_back(measure(path, of, {0, of->size()}));
     }
-    for (const std::string& path : files_of_chat(parts->test)) {
-      const auto of = conversations_of({path}, w.form, threads);
+    for (const std::string& path : files_of_chat(by_split->test)) {
+      const auto of = conversations_of({path}, encoding.schema, threads);
       data.test.push_back(measure(path, of, {0, of->size()}));
     }
   }
@@ -125,35 +126,35 @@ inline run_data open_conversations(const program_view& p, const data_request& d,
     const std::int64_t samples = *t.epochs * training->per_epoch();
     data.steps = steps_for_samples(t.batches, samples);
   }
-  data.identity = [all, name = data.name, part = ranges.train] {
+  data.identity = [all, name = data.name, range = ranges.train] {
     return nlohmann::json{{"name", name},
                           {"tokens", all->tokens()},
-                          {"part", {part.begin, part.end}},
+                          {"part", {range.begin, range.end}},
                           {"xxh64", fmt::format("{:016x}", all->hash())}};
   };
   data.hash = [all] { return all->hash(); };
   return data;
 }
 
-/// Measures the conversations of each file.
+/// Opens the conversations that `eval` measures, file by file. Throws mc::error.
 inline std::vector<run_data> measure_conversations(const program_view& p, const data_request& d,
                                                    const std::string& folder, int threads) {
   require_packed(p, "conversations");
-  const chat_words w = words_of_chat(d, folder, p.vocabulary);
+  const chat_encoding encoding = encoding_of_chat(d, folder, p.vocabulary);
   const std::vector<std::string> paths = files_of_chat(d.paths);
   if (paths.empty())
     throw error(exit_code::usage,
                 "eval needs data_request::paths FILE, conversations as JSON lines");
   std::vector<run_data> all;
   for (const std::string& path : paths) {
-    const auto of = conversations_of({path}, w.form, threads);
-    const token_range part =
+    const auto of = conversations_of({path}, encoding.schema, threads);
+    const token_range range =
         d.split ? split(*d.split, of->size()).valid : token_range{0, of->size()};
     run_data data;
     data.name = path;
     data.unlearned = unlearned_of_chat(d);
     data.validation.push_back(
-        {path, packed(path, of, part, p.numbers.batch.sequence, std::nullopt)});
+        {path, packed(path, of, range, p.numbers.batch.sequence, std::nullopt)});
     data.hash = [of] { return of->hash(); };
     all.push_back(std::move(data));
   }

@@ -15,7 +15,7 @@
 
 namespace mc::detail {
 
-/// Why nothing is validated, and what would be.
+/// Returns a sentence that says why nothing is validated, and how it would be.
 inline std::string nothing_to_validate(const data_request& d) {
   return d.by_split
              ? "there is nothing to validate; name data by split_paths::valid"
@@ -24,7 +24,8 @@ inline std::string nothing_to_validate(const data_request& d) {
                    d.training_split());
 }
 
-/// `what` needs a program that tells documents apart.
+/// Throws mc::error(exit_code::mismatch) unless the program keeps attention within documents, which
+/// `what` needs.
 inline void require_packed(const program_view& p, const char* what) {
   if (!p.numbers.batch.packed)
     throw error(
@@ -35,7 +36,7 @@ inline void require_packed(const program_view& p, const char* what) {
                     what, p.name));
 }
 
-/// Throws mc::error where there is neither a file nor a set of one of these names.
+/// Throws mc::error unless each path names a file or a data set.
 inline void require_files(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
     std::error_code ignored;

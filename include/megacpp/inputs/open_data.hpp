@@ -1,5 +1,5 @@
-// Opens what a run trains on or measures: windows of one text or file of ids, samples of indexed
-// data sets, or packed conversations.
+// Opens the data of a run: windows of one text or file of ids, samples of indexed data sets, or
+// packed conversations.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
@@ -23,32 +23,32 @@ namespace mc {
 
 namespace detail {
 
-/// Threads that read data for all ranks of this process, while they wait.
+/// Returns how many threads read data for all ranks of this process, which wait for them.
 inline int reading_threads(const device& on, const communicator& hosts) {
   return on.threads() * (hosts.in_one_process() ? ranks_of(hosts.ranks()) : 1);
 }
 
-/// Windows of one text.
+/// Cuts a text into windows to train on and to validate.
 inline run_data of_text(text_data text, std::int64_t sequence, std::uint64_t seed) {
   run_data data;
   data.text = std::move(text);
   const std::shared_ptr<token_source> source = data.text.source;
-  const split_ranges parts = data.text.splits;
+  const split_ranges splits = data.text.splits;
   data.name = source->name();
-  data.training = std::make_shared<training_windows>(*source, parts.train, sequence, seed);
-  if (!parts.valid.empty())
+  data.training = std::make_shared<training_windows>(*source, splits.train, sequence, seed);
+  if (!splits.valid.empty())
     data.validation.push_back(
-        {data.name, std::make_shared<evaluation_windows>(*source, parts.valid, sequence)});
-  data.summary =
-      fmt::format("{} tokens to train on, {} to validate", parts.train.size(), parts.valid.size());
-  const text_data same{source, parts, data.text.characters};
+        {data.name, std::make_shared<evaluation_windows>(*source, splits.valid, sequence)});
+  data.summary = fmt::format("{} tokens to train on, {} to validate", splits.train.size(),
+                             splits.valid.size());
+  const text_data same{source, splits, data.text.characters};
   data.identity = [same] { return identity_of(same); };
   data.hash = [same] { return hash_of(same); };
   data.written = [source] { return source->written() ? source->name() : std::string(); };
   return data;
 }
 
-/// Measures each file of texts or ids.
+/// Opens the texts or files of ids that `eval` measures. Throws mc::error.
 inline std::vector<run_data> measure_texts(const program_view& p, const data_request& d,
                                            const std::string& folder,
                                            const std::optional<character_set>& characters) {
@@ -76,14 +76,14 @@ inline std::vector<run_data> measure_texts(const program_view& p, const data_req
 
 } // namespace detail
 
-/// Opens the data of `train`. `saved`: the characters of the model that training starts from, in
-/// `folder`, "" being none. `threads` turn texts into tokens. Throws mc::error.
+/// Opens the data of `train`. `saved`: the characters of the model in `folder` that training starts
+/// from, "" being none. So many threads turn texts into tokens. Throws mc::error.
 inline run_data open_training_data(const program_view& p, const data_request& d,
                                    const loop_request& t, const std::string& folder,
                                    std::optional<character_set> saved, int threads) {
   if (d.kind == data_kind::chat) return detail::open_conversations(p, d, t, folder, threads);
   if (d.kind == data_kind::indexed) {
-    detail::refuse_characters(folder, d, saved.has_value());
+    detail::require_no_characters(folder, d, saved.has_value());
     return detail::open_sets(p, d, t, folder);
   }
   if (d.kind != data_kind::random) detail::require_files(d.paths);
@@ -91,17 +91,18 @@ inline run_data open_training_data(const program_view& p, const data_request& d,
                          p.numbers.batch.sequence, t.numbers.seed);
 }
 
-/// Opens what `eval` measures of a model in `folder`: each data set or file, or a share of what
-/// they are blended to. `threads` turn texts into tokens. Throws mc::error.
+/// Opens the data on which `eval` measures a model in `folder`: each data set or file, or the
+/// samples of a blend that `taken` counts. So many threads turn texts into tokens. Throws
+/// mc::error.
 inline std::vector<run_data> open_evaluation_data(const program_view& p, const data_request& d,
                                                   const std::string& folder,
                                                   const std::optional<character_set>& characters,
                                                   int threads,
-                                                  const detail::measured_share& share = {}) {
+                                                  const detail::measured_samples& taken = {}) {
   if (d.kind == data_kind::chat) return detail::measure_conversations(p, d, folder, threads);
   if (d.kind != data_kind::indexed) return detail::measure_texts(p, d, folder, characters);
-  detail::refuse_characters(folder, d, characters.has_value());
-  return detail::measure_sets(p, d, folder, share);
+  detail::require_no_characters(folder, d, characters.has_value());
+  return detail::measure_sets(p, d, folder, taken);
 }
 
 } // namespace mc

@@ -1,4 +1,4 @@
-// What a run trains on and what it is measured by.
+// The data of a run, opened.
 #pragma once
 
 #include <megacpp/data/measured_set.hpp>
@@ -18,27 +18,28 @@
 
 namespace mc {
 
+/// The data that a run trains on, and those that it is measured on.
 struct run_data {
   std::string name;
-  text_data text; ///< what samples are windows of, if they are
+  text_data text; ///< the text or file of ids that samples are windows of, if there is one
   std::shared_ptr<const sample_set> training;
   std::vector<measured_set> validation;
-  std::vector<measured_set> test;              ///< measured at the end
-  std::string summary;                         ///< how much there is
-  std::string unlearned = {};                  ///< what of it is not learned; "" is nothing
-  std::string type = {};                       ///< of --data-type, where the data decide it
-  std::optional<std::int64_t> steps = {};      ///< of the epochs that were asked for
-  std::shared_ptr<const tokenizer> words = {}; ///< of the tokens, where there is one
-  std::string template_folder = {};            ///< whose chat template conversations have
-  std::function<nlohmann::json()> identity;    ///< what tells it from other data
-  std::function<std::uint64_t()> hash; ///< of the same tokens the same, whatever they are called
-  /// A file that samples are read from and that was written to since it was opened; "" is none.
-  /// Empty where all was read at the start.
+  std::vector<measured_set> test;         ///< measured behind the last step
+  std::string summary;                    ///< a sentence that says how much there is
+  std::string unlearned = {};             ///< names the tokens that are not learned; "" is none
+  std::string type = {};                  ///< name of the data_kind, where the data decide it
+  std::optional<std::int64_t> steps = {}; ///< of a run of as many epochs as were asked for
+  std::shared_ptr<const mc::tokenizer> tokenizer = {}; ///< that made the tokens, where it is known
+  std::string template_folder = {};                    ///< has the chat template of conversations
+  std::function<nlohmann::json()> identity; ///< tells the data from others; a state has it
+  std::function<std::uint64_t()> hash; ///< follows from the tokens, and not from names of files
+  /// Returns the name of a file with samples that was written to since it was opened; "" if there
+  /// is none. The function itself is empty where all samples were read at the start.
   std::function<std::string()> written = {};
 };
 
-/// What the ranks of a process read: opened by the one that asks first, while others wait, and
-/// shared. Copies are of the same.
+/// Data that the ranks of a process share. The first rank that asks opens them, while others wait.
+/// Copies of this object share the data, too.
 template <class T> class opened_once {
 public:
   template <class Open> std::shared_ptr<const T> operator()(const Open& open) const {

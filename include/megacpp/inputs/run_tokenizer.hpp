@@ -12,7 +12,7 @@
 
 namespace mc {
 
-/// Whether a model's folder has files of a tokenizer.
+/// Tells whether the folder of a model has the files of a tokenizer.
 inline bool has_tokenizer(const std::string& folder) {
   const auto there = [&](const char* name) {
     std::error_code ignored;
@@ -22,8 +22,9 @@ inline bool has_tokenizer(const std::string& folder) {
          !tiktoken_in(folder).empty();
 }
 
-/// The tokenizer that is asked for, or else that of the folder of a model, "" being none; null if
-/// there is none of either, or if tokens are bytes, characters or ids. Throws mc::error.
+/// Opens the tokenizer that a request names, or else the one in the folder of a model, "" being
+/// none. Returns null if there is neither, or if tokens are bytes, characters or ids. Throws
+/// mc::error.
 inline std::unique_ptr<const tokenizer> run_tokenizer(const tokenizer_request& r,
                                                       const std::string& folder = "") {
   const std::string_view type = r.kind();

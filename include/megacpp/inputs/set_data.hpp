@@ -28,14 +28,15 @@
 
 namespace mc::detail {
 
-/// What ends documents, and what is to be said of the tokenizer.
+/// The rules by which documents end, and a note on the tokenizer, to be told.
 struct ends_of_run {
   document_ends ends;
   std::string note;
 };
 
-/// The ends of documents as a request wants them. As with Megatron-LM, a HuggingFaceTokenizer ends
-/// them by its eos_token, and its pad_token is not learned. Throws mc::error.
+/// Returns the ends of documents that a request asks for. As with Megatron-LM, a
+/// HuggingFaceTokenizer ends them by its eos_token, and its pad_token is not learned. Throws
+/// mc::error.
 inline ends_of_run ends_of(const program_view& p, const data_request& d,
                            const std::string& folder) {
   const tokenizer_request& r = d.tokenizer;
@@ -112,12 +113,12 @@ inline std::string unlearned_of(const document_ends& ends) {
   return what;
 }
 
-/// What to say where a token is to end documents and none of the first ones ends with it.
-inline std::string note_of_ends(const sets_of_split& part, const document_ends& ends,
+/// Returns a note where a token is to end documents, and none of the first documents ends with it.
+inline std::string note_of_ends(const sets_of_split& of, const document_ends& ends,
                                 const tokenizer_request& r) {
   constexpr std::int64_t most = 64;
   std::optional<std::int32_t> last;
-  for (const dataset_part& one : part.sets)
+  for (const dataset_part& one : of.sets)
     for (std::int64_t d = 0; d < std::min(one.data->documents(), most); ++d) {
       const std::int64_t s = one.data->first_of(d + 1) - 1;
       if (s < one.data->first_of(d) || one.data->length(s) == 0) continue;
@@ -135,39 +136,41 @@ inline std::string note_of_ends(const sets_of_split& part, const document_ends& 
       r.kind() == "NullTokenizer" ? "" : ", or name by data_request::eod_token what ends them");
 }
 
-/// How much of its sets an evaluation takes.
-struct measured_share {
-  std::int64_t each = 0;        ///< samples of one evaluation; 0: all
-  std::int64_t evaluations = 1; ///< of the run, each of which goes on behind the one before
-  std::int64_t number = 0;      ///< of this one
-  bool by_set = false;          ///< so many of each set, and not of the blend of all
-  std::uint32_t seed = 1234;    ///< of the order of samples
+/// The samples of data sets that an evaluation measures.
+struct measured_samples {
+  std::int64_t per_evaluation = 0; ///< 0: all
+  std::int64_t evaluations = 1;    ///< of the run; each goes on behind the one before
+  std::int64_t number = 0;         ///< number of this evaluation among them
+  bool by_set = false;             ///< so many of each set, and not of the blend of all
+  std::uint32_t seed = 1234;       ///< draws the order of samples
 };
 
-/// The sets that the evaluations of a run measure, of one part of its blend.
+/// Returns the sets that evaluations measure: each set of a split, or the blend of all.
 inline std::vector<measured_set> measured_sets(const sets_of_split& of, data_split which,
-                                               const measured_share& share, gpt_request request,
+                                               const measured_samples& taken, gpt_request request,
                                                const document_ends& ends, const index_cache& cache,
                                                const std::string& name) {
   std::vector<measured_set> sets;
   if (of.sets.empty()) return sets;
+  const std::int64_t n = taken.per_evaluation;
   request.samples.reset();
-  if (share.each > 0) request.samples = share.evaluations * share.each;
+  if (n > 0) request.samples = taken.evaluations * n;
   else request.drop_last = false; // each token is predicted
-  if (of.sets.size() == 1 || share.each == 0 || share.by_set) {
-    for (const dataset_part& one : of.sets)
-      sets.push_back({one.data->name(),
-                      blended_samples({one}, {}, request, ends, cache, name_of(which)),
-                      share.each});
-  } else {
-    sets.push_back({name,
-                    blended_samples(of.sets, of.weights, request, ends, cache, name_of(which)),
-                    share.each});
+  const auto samples_of = [&](const auto& some, const auto& weights) {
+    return blended_samples(some, weights, request, ends, cache, name_of(which));
+  };
+  if (of.sets.size() > 1 && n > 0 && !taken.by_set) {
+    sets.push_back({name, samples_of(of.sets, of.weights), n});
+    return sets;
   }
+  for (const dataset_part& one : of.sets)
+    sets.push_back(
+        {one.data->name(), samples_of(std::vector<dataset_part>{one}, std::vector<double>()), n});
   return sets;
 }
 
-/// A loss is a mean over tokens that are learned: without any there is none. Throws mc::error.
+/// Throws mc::error(exit_code::data) for a set without a token that is learned: the mean loss over
+/// such tokens would be of none. `to` says what the set is for.
 inline void require_learned(const sample_set& s, std::string_view to, std::int64_t sequence) {
   if (s.size() == 0)
     throw error(exit_code::data,
@@ -183,8 +186,8 @@ inline void require_learned(const sample_set& s, std::string_view to, std::int64
             s.name(), to));
 }
 
-/// Sets without weights are read once. A run that goes on cannot be given weights: its samples
-/// would be others.
+/// Returns the error of a run that takes more samples than sets without weights have, which are
+/// read once. A run that goes on cannot be given weights, since its samples would be others.
 inline error beyond_one_epoch(const loop_request& t, const sample_set& all) {
   std::int64_t most = steps_of_samples(t.batches, all.size());
   while (most > 0 && t.batches.samples_of(most, 0) > all.size()) --most;
@@ -199,93 +202,48 @@ inline error beyond_one_epoch(const loop_request& t, const sample_set& all) {
           t.samples_asked ? all.size() : most)};
 }
 
-/// Samples of sets for a run of so many steps, as Megatron-LM counts them.
-inline run_data open_sets(const program_view& p, const data_request& d, const loop_request& t,
-                          const std::string& folder) {
-  if (d.seed >= std::uint64_t{1} << 32)
-    throw error(
-        exit_code::usage,
-        fmt::format(
-            "data_request::seed is {}, but the order of indexed data sets is drawn from a seed "
-            "below 2^32; give a smaller one",
-            d.seed));
-  const std::optional<split_paths>& parts = d.by_split;
-  const std::vector<std::string>& words = parts ? parts->train : d.paths;
-  if (words.empty())
-    throw error(exit_code::usage,
-                "train needs data_request::paths PREFIX, the name of a data set without .bin "
-                "and .idx, or split_paths::train");
-  const ends_of_run of_run = ends_of(p, d, folder);
-  const document_ends& ends = of_run.ends;
-  const index_cache cache(d.cache);
-  const auto open = std::make_shared<opened_sets>(p.vocabulary);
-  gpt_request request{.sequence = p.numbers.batch.sequence,
-                      .seed = static_cast<std::uint32_t>(d.seed)};
-  const char* const flag = parts ? "split_paths::train" : "data_request::paths";
-  // A part's only set has no weight, whatever was given, as in Megatron-LM.
-  const auto parse_own = [](const std::vector<std::string>& own, std::string_view of) {
-    blend b = parse_blend(own, of);
-    if (b.prefixes.size() == 1) b.weights.clear();
-    return b;
-  };
-  const blend trained = parts ? parse_own(words, flag) : parse_blend(words, flag);
-  const auto part = [&](data_split which) {
-    if (!parts) return sets_of(trained, which, d.training_split(), *open);
-    const std::vector<std::string>& own = which == data_split::training     ? parts->train
-                                          : which == data_split::validation ? parts->valid
-                                                                            : parts->test;
-    if (own.empty()) return sets_of_split();
-    return sets_of(parse_blend(own, which == data_split::validation ? "split_paths::valid"
-                                                                    : "split_paths::test"),
-                   data_split::all, d.training_split(), *open);
-  };
-  run_data data;
-  data.type = "indexed";
-  if (t.sample_interval > 0) data.words = run_tokenizer(d.tokenizer, folder);
-  const sets_of_split of_training = part(data_split::training);
-  if (of_training.sets.empty())
-    throw error(
-        exit_code::data,
-        fmt::format(
-            "data_request::split {} leaves no document of {} to train on; give more data or "
-            "another data_request::split",
-            d.training_split(), trained.prefixes[0]));
-  // Of the number that is asked for, not of whole batches alone, as in Megatron-LM: epochs and
-  // shares of a blend follow from it.
-  request.samples = t.samples_asked.value_or(t.samples());
-  data.training = blended_samples(of_training.sets, of_training.weights, request, ends, cache);
-  data.name = data.training->name();
-  if (data.training->size() < t.samples()) throw beyond_one_epoch(t, *data.training);
-
-  const std::int64_t iters = t.eval_iters.value_or(0), batch = t.batches.last;
-  const bool whole = !t.validates_some();
-  const auto measured = [&](data_split which, std::int64_t evaluations) {
-    return measured_sets(
-        part(which), which,
-        {.each = whole ? 0 : iters * batch, .evaluations = evaluations, .by_set = t.by_set},
-        request, ends, cache, data.name);
-  };
-  if (whole || iters > 0) {
-    // Where the best state is kept, all evaluations are of the same samples.
-    const bool one_text = t.save && t.keep_best;
-    data.validation =
-        measured(data_split::validation, one_text ? 1 : t.steps / t.eval_interval + 1);
-    data.test = measured(data_split::test, 1);
+/// The documents that a run has for training, validation and test.
+class run_sets {
+public:
+  run_sets(const data_request& d, std::int64_t vocabulary)
+      : request_(d), open_(std::make_shared<opened_sets>(vocabulary)) {
+    const std::optional<split_paths>& by_split = d.by_split;
+    const std::vector<std::string>& paths = by_split ? by_split->train : d.paths;
+    if (paths.empty())
+      throw error(exit_code::usage,
+                  "train needs data_request::paths PREFIX, the name of a data set without .bin "
+                  "and .idx, or split_paths::train");
+    trained_ = parse_blend(paths, by_split ? "split_paths::train" : "data_request::paths");
+    // A split with one set gives it no weight, whatever was given, as in Megatron-LM.
+    if (by_split && trained_.prefixes.size() == 1) trained_.weights.clear();
   }
-  require_learned(*data.training, "train on", request.sequence);
-  for (const measured_set& s : data.validation)
-    require_learned(*s.samples, "validate", request.sequence);
-  for (const measured_set& s : data.test) require_learned(*s.samples, "test", request.sequence);
-  std::int64_t validated = 0;
-  for (const measured_set& s : data.validation) validated += s.samples->size();
-  data.summary = fmt::format("{} samples of {} tokens to train on, {} to validate",
-                             data.training->size(), request.sequence, validated);
-  data.summary += of_run.note;
-  data.unlearned = unlearned_of(ends);
-  if (ends.reset_position_ids || ends.reset_attention_mask || ends.eod_mask_loss)
-    data.summary += note_of_ends(of_training, ends, d.tokenizer);
-  const std::vector<std::ptrdiff_t> numbers = open->numbers_of(trained.prefixes);
-  data.identity = [open, name = data.name, weights = trained.weights, numbers,
+
+  const blend& trained() const { return trained_; }
+  const std::shared_ptr<opened_sets>& open() const { return open_; }
+  /// Opens the sets that have documents for a use. Throws mc::error.
+  sets_of_split of(data_split which) const {
+    const std::string shares = request_.training_split();
+    if (!request_.by_split) return sets_of(trained_, which, shares, *open_);
+    const split_paths& own = *request_.by_split;
+    if (which == data_split::training) return sets_of(trained_, data_split::all, shares, *open_);
+    const bool validation = which == data_split::validation;
+    const std::vector<std::string>& paths = validation ? own.valid : own.test;
+    if (paths.empty()) return {};
+    return sets_of(parse_blend(paths, validation ? "split_paths::valid" : "split_paths::test"),
+                   data_split::all, shares, *open_);
+  }
+
+private:
+  const data_request& request_;
+  std::shared_ptr<opened_sets> open_;
+  blend trained_;
+};
+
+/// Gives the data of a run what tells them from others: all sets, and how they are blended.
+inline void identify(run_data& data, const run_sets& sets) {
+  const std::vector<std::ptrdiff_t> numbers = sets.open()->numbers_of(sets.trained().prefixes);
+  const std::shared_ptr<opened_sets> open = sets.open();
+  data.identity = [open, name = data.name, weights = sets.trained().weights, numbers,
                    training = data.training] {
     nlohmann::json of{{"name", name},
                       {"tokens", open->tokens()},
@@ -295,7 +253,7 @@ inline run_data open_sets(const program_view& p, const data_request& d, const lo
     if (!weights.empty()) of["weights"] = weights;
     return of;
   };
-  data.hash = [open, weights = trained.weights, numbers] {
+  data.hash = [open, weights = sets.trained().weights, numbers] {
     xxh64 hash;
     const std::string text = fmt::format("{} {} {}", open->identity().dump(),
                                          fmt::join(weights, " "), fmt::join(numbers, " "));
@@ -303,16 +261,81 @@ inline run_data open_sets(const program_view& p, const data_request& d, const lo
     return hash.value();
   };
   data.written = [open] { return open->written(); };
+}
+
+/// Opens the samples of a run of so many steps, as Megatron-LM counts them. Throws mc::error.
+inline run_data open_sets(const program_view& p, const data_request& d, const loop_request& t,
+                          const std::string& folder) {
+  if (d.seed >= std::uint64_t{1} << 32)
+    throw error(
+        exit_code::usage,
+        fmt::format(
+            "data_request::seed is {}, but the order of indexed data sets is drawn from a seed "
+            "below 2^32; give a smaller one",
+            d.seed));
+  const run_sets sets(d, p.vocabulary);
+  const ends_of_run of_run = ends_of(p, d, folder);
+  const document_ends& ends = of_run.ends;
+  const index_cache cache(d.cache);
+  gpt_request request{.sequence = p.numbers.batch.sequence,
+                      .seed = static_cast<std::uint32_t>(d.seed)};
+  run_data data;
+  data.type = "indexed";
+  if (t.sample_interval > 0) data.tokenizer = run_tokenizer(d.tokenizer, folder);
+  const sets_of_split of_training = sets.of(data_split::training);
+  if (of_training.sets.empty())
+    throw error(
+        exit_code::data,
+        fmt::format(
+            "data_request::split {} leaves no document of {} to train on; give more data or "
+            "another data_request::split",
+            d.training_split(), sets.trained().prefixes[0]));
+  // Epochs and shares of a blend follow from the number of samples that is asked for, which need
+  // not be that of whole batches, as in Megatron-LM.
+  request.samples = t.samples_asked.value_or(t.samples());
+  data.training = blended_samples(of_training.sets, of_training.weights, request, ends, cache);
+  data.name = data.training->name();
+  if (data.training->size() < t.samples()) throw beyond_one_epoch(t, *data.training);
+  require_learned(*data.training, "train on", request.sequence);
+
+  std::int64_t validated = 0;
+  const auto measure = [&](data_split which, std::int64_t evaluations, const char* to) {
+    const bool whole = !t.validates_some();
+    std::vector<measured_set> measured =
+        measured_sets(sets.of(which), which,
+                      {.per_evaluation = whole ? 0 : *t.eval_iters * t.batches.last,
+                       .evaluations = evaluations,
+                       .by_set = t.by_set},
+                      request, ends, cache, data.name);
+    for (const measured_set& s : measured) require_learned(*s.samples, to, request.sequence);
+    return measured;
+  };
+  if (!t.validates_some() || *t.eval_iters > 0) {
+    // All evaluations are of the same samples where the best state is kept.
+    const bool same = t.save && t.keep_best;
+    data.validation =
+        measure(data_split::validation, same ? 1 : t.steps / t.eval_interval + 1, "validate");
+    data.test = measure(data_split::test, 1, "test");
+  }
+  for (const measured_set& s : data.validation) validated += s.samples->size();
+  data.summary = fmt::format("{} samples of {} tokens to train on, {} to validate",
+                             data.training->size(), request.sequence, validated);
+  data.summary += of_run.note;
+  data.unlearned = unlearned_of(ends);
+  if (ends.reset_position_ids || ends.reset_attention_mask || ends.eod_mask_loss)
+    data.summary += note_of_ends(of_training, ends, d.tokenizer);
+  identify(data, sets);
   return data;
 }
 
-/// Measures the sets of a blend, or the validation part of each where shares are asked for.
+/// Opens the samples of a blend that `eval` measures: of all documents, or of those that a split
+/// leaves for validation. Throws mc::error.
 inline run_data measure_blend(const program_view& p, const data_request& d, const blend& b,
-                              const document_ends& ends, const measured_share& share) {
+                              const document_ends& ends, const measured_samples& taken) {
   const auto open = std::make_shared<opened_sets>(p.vocabulary);
   const data_split which = d.split ? data_split::validation : data_split::all;
-  const sets_of_split part = sets_of(b, which, d.training_split(), *open);
-  if (part.sets.empty())
+  const sets_of_split of = sets_of(b, which, d.training_split(), *open);
+  if (of.sets.empty())
     throw error(
         exit_code::data,
         fmt::format("data_request::split {} leaves no document of {} to measure; give another",
@@ -322,8 +345,8 @@ inline run_data measure_blend(const program_view& p, const data_request& d, cons
                   ? b.prefixes[0]
                   : fmt::format("{} and {} more", b.prefixes[0], b.prefixes.size() - 1);
   data.unlearned = unlearned_of(ends);
-  data.validation = measured_sets(part, data_split::validation, share,
-                                  {.sequence = p.numbers.batch.sequence, .seed = share.seed}, ends,
+  data.validation = measured_sets(of, data_split::validation, taken,
+                                  {.sequence = p.numbers.batch.sequence, .seed = taken.seed}, ends,
                                   index_cache(d.cache), data.name);
   for (const measured_set& set : data.validation)
     require_learned(*set.samples, "measure", p.numbers.batch.sequence);
@@ -337,23 +360,24 @@ inline run_data measure_blend(const program_view& p, const data_request& d, cons
   return data;
 }
 
-/// Measures each set, whatever its weight; or, where a share is asked for that evaluations of a run
-/// take, what these take of the blend.
+/// Opens the data sets that `eval` measures: each whole, whatever its weight, or the samples of
+/// their blend that an evaluation of a run takes. Throws mc::error.
 inline std::vector<run_data> measure_sets(const program_view& p, const data_request& d,
-                                          const std::string& folder, const measured_share& share) {
+                                          const std::string& folder,
+                                          const measured_samples& taken) {
   const document_ends ends = ends_of(p, d, folder).ends;
   if (d.paths.empty())
     throw error(exit_code::usage, "eval needs data_request::paths PREFIX, the name of a data set");
   const blend all = parse_blend(d.paths, "data_request::paths");
   std::vector<run_data> data;
-  if (share.each > 0) {
-    data.push_back(measure_blend(p, d, all, ends, share));
+  if (taken.per_evaluation > 0) {
+    data.push_back(measure_blend(p, d, all, ends, taken));
     return data;
   }
   data.reserve(all.prefixes.size());
   for (const std::string& prefix : all.prefixes)
     data.push_back(measure_blend(p, d, parse_blend(std::span(&prefix, 1), "data_request::paths"),
-                                 ends, share));
+                                 ends, taken));
   return data;
 }
 

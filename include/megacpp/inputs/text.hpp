@@ -1,4 +1,4 @@
-// What a program reads tokens from, and how bytes and tokens correspond.
+// Texts and files of token ids, and the bytes or characters that stand for tokens.
 #pragma once
 
 #include <megacpp/data/byte_tokens.hpp>
@@ -20,8 +20,9 @@ namespace mc {
 
 inline constexpr const char* characters_name = "characters.json";
 
-/// The characters of a saved model; nothing if its tokens are bytes. Throws mc::error(model), also
-/// for more of them than the vocabulary has tokens.
+/// Reads the characters of a saved model; returns nothing if its tokens are bytes. Throws
+/// mc::error(exit_code::model), also where there are more characters than the vocabulary has
+/// tokens.
 inline std::optional<character_set> characters_of(const model_folder& folder,
                                                   const program_view& p) {
   if (!folder.contains(characters_name)) return std::nullopt;
@@ -42,11 +43,12 @@ inline std::optional<character_set> characters_of(const model_folder& folder,
   return character_set(std::move(bytes));
 }
 
+/// Returns the text of the file with these characters.
 inline std::string characters_text(const character_set& c) {
   return json_line({{"characters", c.bytes()}});
 }
 
-/// A source of tokens and its parts.
+/// The tokens of a text or of a file of ids, and their splits for training and validation.
 struct text_data {
   std::shared_ptr<token_source> source;
   split_ranges splits;
@@ -55,7 +57,7 @@ struct text_data {
 
 namespace detail {
 
-/// Opens file number `which` of the data. Throws mc::error.
+/// Opens file number `which` of the data for a command, such as "train". Throws mc::error.
 inline mapped_file open_text(const data_request& d, const char* command, std::size_t which) {
   if (which >= d.paths.size())
     throw error(exit_code::usage,
@@ -63,8 +65,8 @@ inline mapped_file open_text(const data_request& d, const char* command, std::si
   return mapped_file(d.paths[which], exit_code::data);
 }
 
-/// Bytes stand in for the tokens of a model only where it was made for them, or was asked for: a
-/// larger vocabulary is that of a tokenizer, under which ids below 256 mean something else.
+/// Throws mc::error(exit_code::usage) where bytes would be taken for the tokens of a tokenizer: a
+/// vocabulary above 256 has one, and its ids below 256 are other tokens. `ids` says what to give.
 inline void require_byte_vocabulary(const program_view& p, const tokenizer_request& r,
                                     const char* ids) {
   constexpr int bytes = 256;
@@ -75,8 +77,8 @@ inline void require_byte_vocabulary(const program_view& p, const tokenizer_reque
                           p.name, p.vocabulary, ids));
 }
 
-/// Throws mc::error(exit_code::mismatch) for another type than the model in `folder` was trained
-/// with.
+/// Throws mc::error(exit_code::mismatch) where the request has bytes and the model in `folder` was
+/// trained on characters, or the other way round.
 inline void require_tokenizer_of(const std::string& folder, const tokenizer_request& r,
                                  bool characters) {
   if (r.type && (r.type == "char") != characters)
@@ -92,7 +94,7 @@ inline constexpr const char* ids_as_data =
     "by "
     "data_request::kind u16 or i32, conversations by data_request::kind chat";
 
-/// A file of token ids.
+/// Opens a file of token ids. Throws mc::error.
 inline std::unique_ptr<token_source> id_source(const program_view& p, const data_request& d,
                                                const char* command, std::size_t which) {
   mapped_file file = open_text(d, command, which);
@@ -101,12 +103,13 @@ inline std::unique_ptr<token_source> id_source(const program_view& p, const data
   return std::make_unique<id_tokens<std::int32_t>>(std::move(file), p.vocabulary);
 }
 
-inline std::string of_ids(const data_request& d) {
+/// Names, for a message, the data whose tokens are stored as ids.
+inline std::string name_of_ids(const data_request& d) {
   return d.of_ids() ? fmt::format("data_request::kind {}", name_of(d.kind)) : "indexed data sets";
 }
 
-/// A text is read as bytes or characters alone.
-inline void refuse_tokenizer(const tokenizer_request& r) {
+/// Throws mc::error(exit_code::usage) for a tokenizer: a text is read as bytes or characters.
+inline void require_no_tokenizer(const tokenizer_request& r) {
   const std::string_view type = r.kind();
   if (type != "byte" && type != "char")
     throw error(
@@ -122,36 +125,38 @@ inline void refuse_tokenizer(const tokenizer_request& r) {
         "prepare, and give that as data_request::paths");
 }
 
-/// Ids have no characters: neither asked for nor saved with the model in `folder`.
-inline void refuse_characters(const std::string& folder, const data_request& d, bool characters) {
+/// Throws mc::error where data that are ids stand beside characters, which the request or the model
+/// in `folder` has.
+inline void require_no_characters(const std::string& folder, const data_request& d,
+                                  bool characters) {
   if (d.tokenizer.kind() == "char")
     throw error(exit_code::usage,
                 fmt::format("{} and tokenizer_request::type char contradict each other: token ids "
                             "need no tokenizer; give one of them",
-                            of_ids(d)));
+                            name_of_ids(d)));
   if (characters)
     throw error(exit_code::mismatch,
                 fmt::format("{} and the characters that the model in {} was trained on contradict "
                             "each other; give a text",
-                            of_ids(d), folder));
+                            name_of_ids(d), folder));
 }
 
 } // namespace detail
 
-/// Opens file number `which` of what `eval` measures, with the characters of the model in `folder`
-/// if it has any.
+/// Opens file number `which` of the data that `eval` measures. `characters`: those of the model in
+/// `folder`, if it has any. Throws mc::error.
 inline text_data open_evaluation_text(const program_view& p, const data_request& r,
                                       const std::string& folder,
                                       std::optional<character_set> characters,
                                       std::size_t which = 0) {
   text_data d;
   if (r.of_ids()) {
-    detail::refuse_characters(folder, r, characters.has_value());
+    detail::require_no_characters(folder, r, characters.has_value());
     d.source = detail::id_source(p, r, "eval", which);
     d.splits = split(r.split.value_or("0,100,0"), d.source->size());
     return d;
   }
-  detail::refuse_tokenizer(r.tokenizer);
+  detail::require_no_tokenizer(r.tokenizer);
   detail::require_tokenizer_of(folder, r.tokenizer, characters.has_value());
   if (!characters) detail::require_byte_vocabulary(p, r.tokenizer, detail::ids_as_data);
   mapped_file file = detail::open_text(r, "eval", which);
@@ -163,8 +168,8 @@ inline text_data open_evaluation_text(const program_view& p, const data_request&
   return d;
 }
 
-/// Opens the data of `train`. `saved` are the characters of the model in `folder`, from which
-/// training starts; "" is none.
+/// Opens the data of `train`. `saved`: the characters of the model in `folder` that training starts
+/// from, "" being none. Throws mc::error.
 inline text_data open_training_text(const program_view& p, const data_request& r,
                                     const std::string& folder, std::optional<character_set> saved) {
   text_data d;
@@ -175,7 +180,7 @@ inline text_data open_training_text(const program_view& p, const data_request& r
     return d;
   }
   if (r.of_ids()) {
-    detail::refuse_characters(folder, r, saved.has_value());
+    detail::require_no_characters(folder, r, saved.has_value());
     d.source = detail::id_source(p, r, "train", 0);
     d.splits = split(r.training_split(), d.source->size());
     if (p.vocabulary <= 0xffff || r.kind == data_kind::i32) {
@@ -184,7 +189,7 @@ inline text_data open_training_text(const program_view& p, const data_request& r
     }
     return d;
   }
-  detail::refuse_tokenizer(r.tokenizer);
+  detail::require_no_tokenizer(r.tokenizer);
   const bool by_characters = r.tokenizer.kind() == "char";
   if (!folder.empty()) detail::require_tokenizer_of(folder, r.tokenizer, saved.has_value());
   if (!saved) detail::require_byte_vocabulary(p, r.tokenizer, detail::ids_as_data);
@@ -203,17 +208,17 @@ inline text_data open_training_text(const program_view& p, const data_request& r
   return d;
 }
 
-/// What tells the data of a run from others:
-/// {"name", "tokens", "part": [begin, end), "xxh64": of the training part}.
+/// Returns {"name", "tokens", "part": [begin, end) of the training split, "xxh64": of its tokens},
+/// which tell the data of a run from others.
 inline nlohmann::json identity_of(const text_data& text) {
-  const token_range part = text.splits.train;
+  const token_range range = text.splits.train;
   return {{"name", text.source->name()},
           {"tokens", text.source->size()},
-          {"part", {part.begin, part.end}},
-          {"xxh64", fmt::format("{:016x}", fingerprint(*text.source, part))}};
+          {"part", {range.begin, range.end}},
+          {"xxh64", fmt::format("{:016x}", fingerprint(*text.source, range))}};
 }
 
-/// Of the same tokens, the same, whatever they are called.
+/// Returns a hash that follows from the tokens and the splits of a text, and not from its name.
 inline std::uint64_t hash_of(const text_data& text) {
   nlohmann::json all = identity_of(text);
   all.erase("name");
@@ -225,8 +230,8 @@ inline std::uint64_t hash_of(const text_data& text) {
   return hash.value();
 }
 
-/// A line for data whose samples come in another order than in the run that goes on, since it is
-/// longer or shorter; "" for the same order, or where a state does not tell it.
+/// Returns a line that says that the samples come in another order than before, since a run that
+/// goes on has become longer or shorter; "" if they do not, or if the state does not tell.
 inline std::string order_changes(const nlohmann::json& data, const json_value& saved) {
   if (!data.contains("order") || !saved.has("order")) return "";
   const auto now = data["order"].get<std::string>(), then = saved.field<std::string>("order");
@@ -237,8 +242,8 @@ inline std::string order_changes(const nlohmann::json& data, const json_value& s
       then, now);
 }
 
-/// The number of a sample says nothing about other data. `saved`: what a state says of its own.
-/// Throws mc::error(exit_code::mismatch).
+/// Throws mc::error(exit_code::mismatch) where a run that goes on has other data than before, in
+/// which its position means nothing. `saved`: the identity of the data in the state.
 inline void require_same_data(const nlohmann::json& data, const json_value& saved) {
   nlohmann::json now = data, then = saved.raw();
   for (const char* may_change : {"name", "order"}) now.erase(may_change), then.erase(may_change);

@@ -1,5 +1,5 @@
-// Prompts as tokens, and tokens as what is written: by a tokenizer, as bytes, as the characters of
-// a model, or as ids.
+// Prompts and their tokens: a tokenizer makes them, or tokens are bytes, characters of a model, or
+// ids.
 #pragma once
 
 #include <megacpp/data/id_list.hpp>
@@ -14,22 +14,23 @@
 
 namespace mc {
 
-/// How a model's tokens are read and written.
+/// Turns texts into the tokens of a model, and tokens into text.
 class token_text {
 public:
-  /// Throws mc::error: usage for texts where the tokens are neither bytes nor characters, mismatch
-  /// for a type that the model in `folder` was not trained with. `ids`: whatever the model's tokens
-  /// are, their ids are read and written. `words`: the tokenizer of the model, if it has one.
+  /// Texts are lists of token ids if `ids` is true, whatever the tokens are. `with`: the tokenizer
+  /// of the model, if it has one. Throws mc::error: usage where tokens are neither bytes nor
+  /// characters and no tokenizer is known, mismatch where the model in `folder` was trained on
+  /// another type.
   token_text(const program_view& p, const tokenizer_request& r, const std::string& folder,
              std::optional<character_set> characters, bool ids,
-             std::shared_ptr<const tokenizer> words = nullptr)
+             std::shared_ptr<const mc::tokenizer> with = nullptr)
       : name_(p.name),
         positions_(p.positions),
         vocabulary_(p.vocabulary),
         characters_(std::move(characters)),
         ids_(ids),
-        words_(ids ? nullptr : std::move(words)) {
-    if (ids_ || words_) return;
+        tokenizer_(ids ? nullptr : std::move(with)) {
+    if (ids_ || tokenizer_) return;
     if (r.kind() == "NullTokenizer")
       throw error(exit_code::usage,
                   "the tokens of NullTokenizer are ids that stand for no text; give "
@@ -42,41 +43,43 @@ public:
   }
 
   bool ids() const { return ids_; }
-  /// Null where tokens are not those of a tokenizer.
-  const tokenizer* words() const { return words_.get(); }
+  /// Returns the tokenizer; nullptr if no tokenizer makes the tokens.
+  const mc::tokenizer* tokenizer() const { return tokenizer_.get(); }
   std::int32_t vocabulary() const { return vocabulary_; }
-  /// Tokens that may be drawn, from 0 on: those that stand for no byte are not, unless ids are
-  /// written.
+  /// Returns the number of tokens, from 0 on, that may be drawn: those that stand for some text, or
+  /// all if ids are written.
   std::int32_t drawn() const {
     if (ids_) return vocabulary_;
-    if (words_) return std::min(vocabulary_, words_->vocabulary());
+    if (tokenizer_) return std::min(vocabulary_, tokenizer_->vocabulary());
     return characters_ ? characters_->size() : std::min(256, vocabulary_);
   }
-  /// What a text without a prompt begins with: a line end, or the first token if there is none; of
-  /// a tokenizer the token that ends documents. `value` gives another prompt. Throws
-  /// mc::error(exit_code::usage) for a tokenizer without such a token.
+  /// Returns the token that a text without a prompt begins with: the token of a tokenizer that ends
+  /// documents; else the line end, or token 0 if that is none. Messages say that `value` gives
+  /// another prompt. Throws mc::error(exit_code::usage) for a tokenizer without such a token.
   std::int32_t first(std::string_view value) const {
-    if (words_)
-      return end_of_document(*words_, "", fmt::format("give what texts begin with by {}", value));
+    if (tokenizer_)
+      return end_of_document(*tokenizer_, "",
+                             fmt::format("give what texts begin with by {}", value));
     const std::int32_t t = characters_ ? characters_->token('\n') : '\n';
     return t >= 0 && t < vocabulary_ ? t : 0;
   }
-  /// The tokens of a text. Throws mc::error(code) for what has none.
+  /// Returns the tokens of a text, which messages call `where`. Throws mc::error(code) for a text
+  /// that is not made of tokens.
   std::vector<std::int32_t> read(std::string_view text, std::string_view where,
                                  exit_code code) const {
     if (ids_) return token_ids(text, vocabulary_, where, code);
     std::vector<std::int32_t> tokens;
-    if (words_) {
+    if (tokenizer_) {
       if (const std::size_t at = first_not_utf8(text); at != text.size())
         throw error(code, fmt::format("{}: byte {} is not part of UTF-8; leave it out", where, at));
-      tokens = words_->encode(text, false);
+      tokens = tokenizer_->encode(text, false);
       for (const std::int32_t t : tokens)
         if (t >= vocabulary_)
           throw error(code,
                       fmt::format("{}: \"{}\" is token {} of {}, but the vocabulary of {} has "
                                   "{}; give the tokenizer of the model",
-                                  where, printable(std::string(words_->bytes_of(t))), t,
-                                  words_->file(), name_, vocabulary_));
+                                  where, printable(std::string(tokenizer_->bytes_of(t))), t,
+                                  tokenizer_->file(), name_, vocabulary_));
       return tokens;
     }
     tokens.reserve(text.size());
@@ -91,18 +94,18 @@ public:
     }
     return tokens;
   }
-  /// The same of a prompt, which the positions of the model must hold: a longer one is refused
-  /// before it takes memory.
+  /// Returns the tokens of a prompt, for which the model must have positions: a longer prompt is
+  /// refused before it takes memory. Throws mc::error(code).
   std::vector<std::int32_t> read_prompt(std::string_view text, std::string_view where,
                                         exit_code code) const {
     std::vector<std::int32_t> tokens;
-    // A token of a tokenizer has a byte at least, but not more than so many.
+    // A token of a tokenizer has at least one byte, and at most so many.
     constexpr std::int64_t longest = 1 << 10;
     std::int64_t n = std::ssize(text);
     if (ids_)
       tokens = token_ids(text, vocabulary_, where, code, positions_), n = std::ssize(tokens);
-    else if (words_ && n <= longest * positions_) {
-      const std::span<const std::int32_t> begin = words_->begin();
+    else if (tokenizer_ && n <= longest * positions_) {
+      const std::span<const std::int32_t> begin = tokenizer_->begin();
       tokens.assign(begin.begin(), begin.end());
       const std::vector<std::int32_t> rest = read(text, where, code);
       tokens.insert(tokens.end(), rest.begin(), rest.end());
@@ -116,7 +119,7 @@ public:
                                     where, ids_ ? "at least " : "", n, name_, positions_));
     return tokens;
   }
-  /// The tokens of a text that has all of a prompt's own, as chat templates write it. Throws
+  /// Returns the tokens of a text that a chat template wrote, to which none are added. Throws
   /// mc::error(code) for one that is longer than the positions of the model.
   std::vector<std::int32_t> read_template(std::string_view text, std::string_view where,
                                           exit_code code) const {
@@ -126,15 +129,15 @@ public:
                                     where, tokens.size(), name_, positions_));
     return tokens;
   }
-  /// Appends what a token is written as.
+  /// Appends a token as text.
   void write(std::int32_t token, std::string& to) const {
     if (ids_) fmt::format_to(std::back_inserter(to), "{}{}", to.empty() ? "" : " ", token);
-    else if (words_ == nullptr || !words_->is_special(token)) to += bytes_of(token);
+    else if (tokenizer_ == nullptr || !tokenizer_->is_special(token)) to += bytes_of(token);
   }
-  /// The bytes of a token that may be drawn, of a special one its name.
+  /// Returns the bytes of a token that may be drawn; of a special token, its name.
   std::string bytes_of(std::int32_t token) const {
     if (ids_) return "";
-    if (words_) return std::string(words_->bytes_of(token));
+    if (tokenizer_) return std::string(tokenizer_->bytes_of(token));
     return {static_cast<char>(characters_ ? characters_->bytes()[static_cast<std::size_t>(token)]
                                           : static_cast<std::uint8_t>(token))};
   }
@@ -145,7 +148,7 @@ private:
   int vocabulary_;
   std::optional<character_set> characters_;
   bool ids_;
-  std::shared_ptr<const tokenizer> words_;
+  std::shared_ptr<const mc::tokenizer> tokenizer_;
 };
 
 } // namespace mc

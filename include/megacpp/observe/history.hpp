@@ -1,5 +1,5 @@
-// Losses of a run in bounded memory, for its curve, and in its state for the curve of one that goes
-// on.
+// The losses of a run in bounded memory. Its curve shows them, and its state keeps them for the run
+// that goes on.
 #pragma once
 
 #include <megacpp/io/json_file.hpp>
@@ -66,7 +66,8 @@ public:
       h.points_.push_back({static_cast<double>(steps[i]), losses[i]});
     return h;
   }
-  /// As long a text as that of `count` losses up to a step may be; above 1e5 they are longer.
+  /// Returns a history whose text is as long as that of `count` losses up to a step may be, if no
+  /// loss is above 1e5.
   static loss_history longest(std::int64_t step, std::int64_t count) {
     loss_history h;
     h.sum_ = -1.0 / 3, h.count_ = h.stride_ = step;

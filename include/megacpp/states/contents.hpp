@@ -17,8 +17,8 @@
 
 namespace mc {
 
-/// Writes the files of a state: weights and moments, and beside them the files of the tokenizer, the
-/// position and losses of the run, its request, and what its data are.
+/// Writes the files of a state: weights and moments, and beside them the files of the tokenizer,
+/// the position and losses of the run, its request, and what its data are.
 class state_contents {
 public:
   /// A run that saves reads the files of its tokenizer now: those of its request, or of the folder

@@ -1,4 +1,4 @@
-// `export`: a saved model written anew for use elsewhere.
+// The command `export`, which writes a saved model anew for use elsewhere.
 #pragma once
 
 #include <megacpp/hf/tokenizer_files.hpp>
@@ -17,6 +17,7 @@ namespace mc {
 
 namespace detail {
 
+/// Returns the type of a name; nothing for "stored", the type that the weights have.
 inline std::optional<storage_type> storage_named(std::string_view name) {
   if (name == "fp32") return storage_type::f32;
   if (name == "bf16") return storage_type::bf16;
@@ -25,10 +26,10 @@ inline std::optional<storage_type> storage_named(std::string_view name) {
 }
 
 /// Throws mc::error(exit_code::output) for a folder of states, which no model replaces.
-inline void refuse_states(const std::string& path) {
+inline void require_no_states(const std::string& path) {
   std::error_code problem;
   if (!std::filesystem::is_directory(path, problem) || ::access(path.c_str(), R_OK | X_OK) != 0)
-    return; // what else it is, folder_writer says
+    return; // folder_writer says what else it is
   const model_folder there(path);
   if (is_state_root(there) || there.contains(state_file_name))
     throw error(exit_code::output,
@@ -39,7 +40,8 @@ inline void refuse_states(const std::string& path) {
 
 } // namespace detail
 
-/// Writes a saved model anew; no weights are held in memory. All ranks call it. Throws mc::error.
+/// Writes a saved model anew. Weights go from file to file, and all ranks call it. Throws
+/// mc::error.
 inline void run_export(const program_view& p, const export_request& r,
                        communicator& hosts = self::hosts()) {
   agreement all(hosts);
@@ -49,7 +51,7 @@ inline void run_export(const program_view& p, const export_request& r,
                 "export needs export_request::load FOLDER, a saved model, and export_request::save "
                 "FOLDER, where to write it");
   const found_model from = detail::required_model(r.load, "export", all, named);
-  if (all.first()) detail::refuse_states(*r.save);
+  if (all.first()) detail::require_no_states(*r.save);
   all.let_others_enter(name_of(from));
   detail::require_same_model(all, from.folder);
   const saved_model m = export_model_folder(from.folder, *r.save, p, detail::storage_named(r.type),

@@ -14,17 +14,19 @@
 
 namespace mc {
 
+/// The loss on validation data behind a step.
 struct validation_result {
   std::int64_t step = 0;
   double loss = 0; ///< nats a token
   std::int64_t tokens = 0;
-  std::string measure = {}; ///< what tells the text from other text; "" where nothing is compared
+  std::string measure = {}; ///< tells the data from others; "" where losses are not compared
 };
 
+/// The losses of all steps of a run, also of those before this process.
 struct run_losses {
   loss_history history, validation;
-  std::optional<double> last;                 ///< of the last step
-  std::optional<validation_result> validated; ///< the last one
+  std::optional<double> last;                 ///< the loss of the last step, if it learned a token
+  std::optional<validation_result> validated; ///< the last one measured
 
   /// Tells whether the loss on validation data was measured behind this step.
   bool has_validated(std::int64_t step) const { return validated && validated->step == step; }

@@ -13,15 +13,16 @@
 
 namespace mc::detail {
 
-/// Ranks of several processes, each of which has opened the model for itself, have the same.
+/// Throws mc::error unless all processes, each of which has opened the model for itself, have the
+/// same.
 inline void require_same_model(agreement& all, const model_folder& folder) {
   if (!all.separate_processes()) return;
   all.require_same(hash_of(folder), "another model at start_request::load",
                    "let all of them see the same folder");
 }
 
-/// The folder with the weights that the command needs: what the first rank finds, which
-/// tells what is damaged, or what it has named to others (agreement::enter_after_first).
+/// Returns the model that a command needs. The first rank finds it and tells what is damaged; other
+/// ranks open what it has `named` (agreement::enter_after_first). Throws mc::error.
 inline found_model required_model(const std::optional<std::string>& load, const char* command,
                                   const agreement& ranks, const std::string& named) {
   if (!ranks.first())

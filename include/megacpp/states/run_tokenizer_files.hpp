@@ -1,4 +1,4 @@
-// The files of a run's tokenizer, which every state that it saves has beside the weights.
+// The files of the tokenizer of a run, which each of its states has beside the weights.
 #pragma once
 
 #include <megacpp/chat/chat_template.hpp>
@@ -17,23 +17,25 @@ namespace mc {
 
 namespace detail {
 
-/// What has learned conversations ends where a turn does, wherever it is served.
+/// Adds the token that ends a turn to the files, so that a model that has learned conversations
+/// ends there wherever it is served.
 inline void end_at_turns(std::vector<extra_file>& files, const program_view& p,
                          const run_data& data) {
-  const auto end = data.words->id_of(chat_template::of_folder(data.template_folder).end_of_turn());
+  const auto end =
+      data.tokenizer->id_of(chat_template::of_folder(data.template_folder).end_of_turn());
   if (!end) return;
   const std::string name = "generation_config.json";
   auto at = std::ranges::find(files, name, &extra_file::first);
   if (at == files.end())
     at = files.emplace(at, name,
-                       has_hugging_face_form(p)
+                       is_hugging_face_model(p)
                            ? config_texts(hf_family_of(p).config(p), storage_type::f32).at(name)
                            : "{}");
   at->second = with_end_token(at->second, data.template_folder + '/' + name, *end);
 }
 
-/// GPT-2's own two files, and the class whose rules they are read by: a config.json beside them may
-/// be of a family that has other rules.
+/// Returns GPT-2's own two files, and one that names the class by whose rules they are read, since
+/// a config.json beside them may be of a family with other rules.
 inline std::vector<extra_file> gpt2_files(const tokenizer_request& r) {
   const mapped_file vocabulary(r.vocabulary.value_or(""), exit_code::data);
   const mapped_file merges(r.merges.value_or(""), exit_code::data);
@@ -47,8 +49,8 @@ inline std::vector<extra_file> gpt2_files(const tokenizer_request& r) {
 
 } // namespace detail
 
-/// The files that the request names, or else those of the folder that the run starts from, "" being
-/// none. Throws mc::error.
+/// Reads the files that a request names, or else those in the folder that the run starts from, ""
+/// being none. Throws mc::error.
 inline std::vector<extra_file> files_of_run_tokenizer(const program_view& p,
                                                       const tokenizer_request& r,
                                                       const run_data& data,

@@ -1,4 +1,4 @@
-// Commands that read a state take some things from the run that it is of.
+// Settings of the run that saved a state, for commands that read it.
 #pragma once
 
 #include <megacpp/inputs/set_data.hpp>
@@ -21,8 +21,8 @@ namespace mc {
 
 namespace detail {
 
-/// The numbers of the run of a state, under the names that docs/state.md has. Throws
-/// mc::error(exit_code::model) for one that no run has.
+/// The numbers of the run that saved a state, under the names of docs/state.md. Throws
+/// mc::error(exit_code::model) for a value that no run has.
 class saved_numbers {
 public:
   explicit saved_numbers(const json_value& state) : flags_(state.field<json_value>("flags")) {}
@@ -39,9 +39,9 @@ private:
 
 } // namespace detail
 
-/// The tokenizer of a command that reads a state, with the type that its run was given, unless the
-/// command names a tokenizer or a type itself. Characters are known by their list, which lies
-/// beside the weights. Throws mc::error(exit_code::model).
+/// Adds to the request of a command the type of tokenizer that the run of a state was given, unless
+/// the command names a type or files itself. A model of characters needs none, since their list
+/// lies beside its weights. Throws mc::error(exit_code::model).
 inline tokenizer_request with_tokenizer_of_run(tokenizer_request r, const json_value& state) {
   const auto given = state.field<std::vector<std::string>>("given");
   constexpr std::string_view name = "tokenizer-type";
@@ -54,34 +54,35 @@ inline tokenizer_request with_tokenizer_of_run(tokenizer_request r, const json_v
   if (type != "char") r.type = type;
   return r;
 }
-/// The tokenizer for a saved model, which may be no state.
+/// Adds the type of tokenizer, if the model is a state.
 inline tokenizer_request with_tokenizer_of_run(tokenizer_request r, const found_model& found) {
   return found.state ? with_tokenizer_of_run(std::move(r), found.state->state()) : r;
 }
 
-/// The share that `eval` measures where a number of global batches is asked for: that which an
-/// evaluation of `train` takes with the same request, at the step of a state with the numbers of
-/// its run, so that it comes to the loss that was told then.
-inline detail::measured_share measured_share_of(const program_view& p, const evaluation_request& r,
-                                                const found_model& found) {
-  detail::measured_share share;
-  if (r.eval_iters.value_or(0) == 0) return share;
+/// Returns the samples that `eval` measures where a number of global batches is asked for: those
+/// that an evaluation of `train` takes with the same request, at the step of a state and with the
+/// numbers of its run. So `eval` comes to the loss that was reported then.
+inline detail::measured_samples samples_of_evaluation(const program_view& p,
+                                                      const evaluation_request& r,
+                                                      const found_model& found) {
+  detail::measured_samples taken;
+  if (r.eval_iters.value_or(0) == 0) return taken;
   constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
   std::int64_t batch = p.numbers.batch.micro;
   std::optional<detail::saved_numbers> run;
   if (found.state) run.emplace(found.state->state());
   if (run && run->has("global-batch-size")) batch = run->number("global-batch-size", 1);
-  share.each = r.global_batch.value_or(batch) * std::min(*r.eval_iters, most);
-  share.by_set = r.by_set || (run && run->is_on("multiple-validation-sets"));
-  if (!run) return share;
-  share.seed = static_cast<std::uint32_t>(run->number("seed", 0));
-  if (run->is_on("keep-best")) return share;
+  taken.per_evaluation = r.global_batch.value_or(batch) * std::min(*r.eval_iters, most);
+  taken.by_set = r.by_set || (run && run->is_on("multiple-validation-sets"));
+  if (!run) return taken;
+  taken.seed = static_cast<std::uint32_t>(run->number("seed", 0));
+  if (run->is_on("keep-best")) return taken;
   const std::int64_t interval = run->number("eval-interval", 1),
                      step =
                          found.state->state().field<std::int64_t>("step", 0, std::int64_t{1} << 62);
-  share.evaluations = run->number("train-iters", 1) / interval + 1;
-  share.number = std::max<std::int64_t>(step - 1, 0) / interval;
-  return share;
+  taken.evaluations = run->number("train-iters", 1) / interval + 1;
+  taken.number = std::max<std::int64_t>(step - 1, 0) / interval;
+  return taken;
 }
 
 } // namespace mc

@@ -1,11 +1,11 @@
-// The folder that --save names, as it is read: the states of one run, one folder a saved step.
+// The folder of the states of a run, as it is read: a root with one folder for each saved step.
 //
 //   ROOT/iter_0000100/                       complete, or not there
 //   ROOT/best/                               of the lowest validation loss, with --keep-best
 //   ROOT/latest_checkpointed_iteration.txt   written last; a hint for people and tools
 //
-// Reading never trusts the hint: the newest state whose checksums hold is the one, and the best may
-// be it.
+// Reading does not trust the hint. The newest state whose checksums hold is taken, which may be the
+// best one.
 #pragma once
 
 #include <megacpp/io/leftovers.hpp>
@@ -27,12 +27,12 @@
 
 namespace mc {
 
-/// Megatron-LM's names of a step's folder and of the file that tells the newest one.
+/// Megatron-LM's names for the folder of a step, and for the file that names the newest one.
 inline std::string step_folder_name(std::int64_t step) { return fmt::format("iter_{:07}", step); }
 inline constexpr const char* newest_step_name = "latest_checkpointed_iteration.txt";
 inline constexpr const char* best_folder_name = "best";
 
-/// The step of a folder's name; nothing for other names.
+/// Returns the step that the name of a folder has; nothing for other names.
 inline std::optional<std::int64_t> step_of(std::string_view name) {
   constexpr std::string_view prefix = "iter_";
   if (!name.starts_with(prefix)) return std::nullopt;
@@ -46,8 +46,8 @@ inline std::optional<std::int64_t> step_of(std::string_view name) {
 }
 
 namespace detail {
-/// Whether an entry of a root is a model that somebody put there under a state's name, which counts
-/// as little as any other: it is no state, nor was one.
+/// Tells whether a folder in a root is a model that somebody put there under the name of a state.
+/// It is no state, and was none.
 inline bool is_model_in(int root, const std::string& name) {
   const auto there = [&](const char* file) {
     struct stat s {};
@@ -56,13 +56,13 @@ inline bool is_model_in(int root, const std::string& name) {
   return there(model_folder_marker) == 0 && there(state_file_name) == ENOENT &&
          there(optimizer_file_name) == ENOENT;
 }
-/// The step of an entry of a root; nothing for what is no state.
+/// Returns the step of a folder in a root; nothing if it is no state.
 inline std::optional<std::int64_t> step_in(int root, const std::string& name) {
   const auto step = step_of(name);
   return step && is_model_in(root, name) ? std::nullopt : step;
 }
-/// Whether a root has a best state, whole or not: a folder of that name may be anybody's. A link
-/// that leads nowhere may have led to one.
+/// Tells whether a root has a best state, whole or damaged. A folder of its name with other files
+/// is none; a link of that name that leads nowhere may have led to one.
 inline bool has_best(int root) {
   if (is_link(root, best_folder_name) && ::faccessat(root, best_folder_name, F_OK, 0) != 0)
     return true;
@@ -73,14 +73,15 @@ inline bool has_best(int root) {
   };
   return there(state_file_name) || there(optimizer_file_name);
 }
-/// By which an entry of a folder is told from one that took its place; 0: there is none.
+/// Returns the number that tells a file or folder from another one that takes its place; 0 if there
+/// is none of that name.
 inline std::uint64_t number_of(int folder, const std::string& name) {
   struct stat s {};
   return ::fstatat(folder, name.c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 ? s.st_ino : 0;
 }
 } // namespace detail
 
-/// Steps with a folder of their own, whole or not, newest first.
+/// Returns the steps that have a folder of their own, whole or damaged, the newest first.
 inline std::vector<std::int64_t> saved_steps(const model_folder& root) {
   std::vector<std::int64_t> steps;
   for (const std::string& name : root.names())
@@ -89,15 +90,15 @@ inline std::vector<std::int64_t> saved_steps(const model_folder& root) {
   return steps;
 }
 
-/// What is known of a root's best state without its weights.
+/// The best state of a root, as it is known without its weights.
 struct best_state {
   std::int64_t step = 0;
-  double loss = 0;     ///< of the validation part, nats a token
-  std::string measure; ///< what tells the text of that loss from other text
+  double loss = 0;     ///< on validation data, in nats a token
+  std::string measure; ///< tells these data from others; "" if it is not known
 };
 
-/// Nothing if the root has no best state. `needed(name)`: as for newest_state. Throws
-/// mc::error(exit_code::model) for one that is damaged or cannot be examined.
+/// Returns the best state of a root, if there is one. `needed(name)` is as for newest_state. Throws
+/// mc::error(exit_code::model) if it is damaged or cannot be examined.
 template <class Needed>
 std::optional<best_state> best_state_of(const model_folder& root, Needed needed) {
   if (!detail::has_best(root.get())) return std::nullopt;
@@ -109,7 +110,7 @@ std::optional<best_state> best_state_of(const model_folder& root, Needed needed)
                     validation.has("measure") ? validation.field<std::string>("measure") : ""};
 }
 
-/// True for a folder that --save has written to, if only the beginning of a state.
+/// Tells whether a run has saved to a folder, be it only the beginning of a state.
 inline bool is_state_root(const model_folder& folder) {
   const auto of_a_root = [](std::string_view name) {
     return name == newest_step_name || step_of(name);
@@ -122,17 +123,17 @@ inline bool is_state_root(const model_folder& folder) {
          });
 }
 
-/// A state whose files are what they were when it was saved.
+/// A state that has its files as they were saved.
 struct whole_state {
   model_folder folder;
   state_file file;
   std::vector<std::int64_t> damaged; ///< newer steps that are not whole
-  std::vector<std::string> notes;    ///< what to tell about them
+  std::vector<std::string> notes;    ///< sentences about these
 };
 
 namespace detail {
-/// The state of one step in the folder of a name. Throws mc::error(exit_code::model) if it is not
-/// whole.
+/// Opens the state of a step in a folder of the root. Throws mc::error(exit_code::model) if it is
+/// not whole.
 template <class Needed> whole_state read_state(const model_folder& root, const std::string& name,
                                                std::int64_t step, Needed needed) {
   model_folder folder(root, name);
@@ -144,13 +145,13 @@ template <class Needed> whole_state read_state(const model_folder& root, const s
 }
 } // namespace detail
 
-/// The newest whole state of a root, which may be the best one; nothing if it has no state at all.
-/// `needed(name)`: the files whose contents must be right, not only their size. Throws
-/// mc::error(exit_code::model) if there are states but none is whole, or if one that may be whole
-/// cannot be examined: what follows an older one would replace it.
+/// Returns the newest whole state of a root, which may be the best one; nothing if it has no state
+/// at all. needed(name) tells for which files not only the size, but the contents are verified.
+/// Throws mc::error(exit_code::model) if no state is whole, or if a state that may be whole cannot
+/// be examined, since a run that went on from an older one would replace it.
 template <class Needed>
 std::optional<whole_state> newest_state(const model_folder& root, Needed needed) {
-  struct entry {
+  struct listed {
     std::int64_t step;
     std::string name;
     std::uint64_t number;
@@ -159,9 +160,10 @@ std::optional<whole_state> newest_state(const model_folder& root, Needed needed)
   std::vector<std::string> notes;
   std::string first_fault;
   std::int64_t faults = 0;
-  // A run that saves here may remove or replace what was listed: false if so. Else it is noted.
-  const auto passed_over = [&](const error& e, const entry& s, const std::string& what,
-                               const char* then) {
+  // Notes that a state cannot be used. Returns false if a run that saves here has removed or
+  // replaced it, so that the list is old.
+  const auto is_skipped = [&](const error& e, const listed& s, const std::string& what,
+                              const char* then) {
     if (e.code() != exit_code::model) throw;
     if (detail::number_of(root.get(), s.name) != s.number) return false;
     if (dynamic_cast<const unexamined*>(&e) != nullptr)
@@ -173,27 +175,27 @@ std::optional<whole_state> newest_state(const model_folder& root, Needed needed)
     if (faults++ == 0) first_fault = e.what();
     return true;
   };
-  std::vector<entry> states;
+  std::vector<listed> states;
   const auto list = [&](std::int64_t step, std::string name) {
     const std::uint64_t number = detail::number_of(root.get(), name);
     states.push_back({step, std::move(name), number});
   };
   for (const std::int64_t step : saved_steps(root)) list(step, step_folder_name(step));
   list(-1, best_folder_name);
-  entry best = std::move(states.back());
+  listed best = std::move(states.back());
   states.pop_back();
   try {
     if (const auto found = best_state_of(root, [](const std::string&) { return false; })) {
       best.step = found->step;
-      // Behind that of its own step, which is the same.
+      // The state of the same step comes first.
       states.insert(std::find_if(states.begin(), states.end(),
-                                 [&](const entry& s) { return s.step < best.step; }),
+                                 [&](const listed& s) { return s.step < best.step; }),
                     best);
     }
   } catch (const error& e) {
-    if (!passed_over(e, best, "the best state", "")) return newest_state(root, needed);
+    if (!is_skipped(e, best, "the best state", "")) return newest_state(root, needed);
   }
-  for (const entry& s : states) {
+  for (const listed& s : states) {
     const bool is_best = s.name == best_folder_name;
     try {
       whole_state found = detail::read_state(root, s.name, s.step, needed);
@@ -203,7 +205,7 @@ std::optional<whole_state> newest_state(const model_folder& root, Needed needed)
     } catch (const error& e) {
       const std::string what =
           is_best ? "the best state" : fmt::format("the state of step {}", s.step);
-      if (!passed_over(e, s, what, ", so the one before is")) return newest_state(root, needed);
+      if (!is_skipped(e, s, what, ", so the one before is")) return newest_state(root, needed);
       if (!is_best) damaged.push_back(s.step);
     }
   }

@@ -1,4 +1,4 @@
-// What a training run starts from: nothing, a model, or a saved state.
+// The start of a training run: from nothing, from a model, or from a saved state.
 #pragma once
 
 #include <megacpp/inputs/run_data.hpp>
@@ -13,18 +13,18 @@
 
 namespace mc {
 
-/// The folder that is saved to, and what was found to begin with; nothing of either: a new run.
-/// With the data, which the ranks of a process share.
+/// The model or state that a run starts from, if there is one, and the data that the ranks of a
+/// process share.
 struct training_start {
-  std::optional<state_root> root; ///< where the run starts from the folder that it saves to
+  std::optional<state_root> root; ///< the folder to save to, if the run starts from it
   std::optional<found_model> from;
   opened_once<run_data> data = {};
 };
 
-/// Finds what a training run that saves to a folder, or to none, starts from. Nothing if nothing is
-/// to be loaded, or if it would be of the folder that is saved to, which has no state yet: so one
-/// request serves the first start and every later one. That folder is locked and tidied before it
-/// is looked at: what is found in it is the newest as long as the run lives. Throws mc::error.
+/// Finds the model or state that a training run starts from. `save`: the folder that it saves to.
+/// If the run loads from that folder, which has no state yet, it starts from nothing, so one
+/// request serves the first start and every later one. That folder is locked and tidied first, so
+/// that what is found in it stays the newest while the run lives. Throws mc::error.
 inline training_start find_start(const start_request& r, const std::optional<std::string>& save) {
   training_start start;
   if (!r.load) return start;
@@ -38,12 +38,12 @@ inline training_start find_start(const start_request& r, const std::optional<std
     print_on_the_way(fmt::format("{} has no saved state yet: a new run begins", *r.load));
     return start;
   }
-  if (start.root) start.root->pass_over(from->damaged);
+  if (start.root) start.root->skip(from->damaged);
   for (const std::string& note : from->notes) print_on_the_way(note);
   return start;
 }
 
-/// What another rank than the first starts from: the same folder, which the first one has examined,
+/// Returns the start of another rank of this process: the folder that the first rank has examined,
 /// and the same data.
 inline training_start for_another_rank(const training_start& first) {
   training_start start;
@@ -56,14 +56,14 @@ inline training_start for_another_rank(const training_start& first) {
   return start;
 }
 
-/// The folder that a run starts from, by its name in the one that was named; "." is that one
-/// itself, and "" none.
+/// Returns the name of the folder that a run starts from within the path of the request; "." is the
+/// path itself, and "" none.
 inline std::string name_of_start(const training_start& start) {
   return start.from ? name_of(*start.from) : "";
 }
 
-/// What a rank of another process starts from: what the first one has found and named, as this
-/// process sees it. Throws mc::error.
+/// Returns the start of a rank of another process: what the first rank has found and named, opened
+/// by this process. Throws mc::error.
 inline training_start start_as_named(const std::string& name, const start_request& r) {
   training_start start;
   if (!name.empty()) start.from = found_as_named(r.load.value_or(""), name, !r.finetune, true);

@@ -1,11 +1,11 @@
-// Everything a run needs to stop and go on, as a folder: weights as a Hugging Face model where the
-// family has that form and under the registry's names otherwise, both moments, step, position in
-// the data, and the flags. docs/state.md describes the files.
+// States: folders with all that a run needs to go on, which are weights, both moments, the step,
+// the position in the data, and the request. A family that Hugging Face has is saved as a model of
+// theirs, another one under the registry's names. docs/state.md describes the files.
 //
-// Nothing in it depends on layout, threads or micro-batches: tensors are whole, put together by the
-// ranks that hold them, and what comes next is a step and the number of a sample. Weights are those
-// that training updates (masters where weights are bf16), so the weights of the program are these,
-// rounded.
+// A state does not depend on layout, threads or micro-batches. The ranks that hold a tensor put it
+// together whole, and the position is a step and the number of a sample. The weights of a state are
+// those that training updates, which are the masters where the program computes in bf16; rounded,
+// they are the weights of the program.
 #pragma once
 
 #include <megacpp/hf/model_folder.hpp>
@@ -28,28 +28,28 @@
 
 namespace mc {
 
-/// Where a run stands.
+/// The position of a run.
 struct run_position {
   std::int64_t step = 0;    ///< steps done
-  std::int64_t samples = 0; ///< the next sample of training_windows
-  std::int64_t empty = 0;   ///< of the steps, those without a token to learn: they changed nothing
+  std::int64_t samples = 0; ///< samples taken, so also the number of the next one
+  std::int64_t empty = 0;   ///< steps without a token to learn, which have changed nothing
 
-  /// Updates that the optimizer has made.
+  /// Returns how many updates the optimizer has made.
   std::int64_t updates() const { return step - empty; }
 };
 
 namespace detail {
 
-/// A parameter, or an array of one in a form, as the files of a state hold it: whole, without the
-/// rows that pad a vocabulary.
+/// A parameter, or an array of one that is stored in several, as a file of a state holds it: whole,
+/// without the rows that pad a vocabulary.
 struct stored_tensor {
   parameter_ref of;
-  dtype type; ///< of the stores' weights
+  dtype type; ///< in which the stores hold weights
   std::vector<std::int64_t> shape;
   global_count count;
 };
 
-/// All tensors of a program, or those that training updates.
+/// Returns all tensors of a program, or those that training updates.
 inline std::vector<stored_tensor> stored_tensors(const program_view& p, bool trained) {
   std::vector<stored_tensor> list;
   for_each_array(p, [&](const parameter_ref& r, dtype type) {
@@ -62,42 +62,43 @@ inline std::vector<stored_tensor> stored_tensors(const program_view& p, bool tra
   return list;
 }
 
-/// Tensors of a file, whose names begin with `prefix`, and the stores that have them.
-struct stored_part {
+/// An array of the stores that a file has for each tensor, under names that begin with `prefix`.
+struct stored_array {
   const char* prefix;
   dtype type;
   std::vector<store_source> from;
 };
-/// What a file has of a tensor: arrays of a stored form are those among the weights, in their own
-/// type.
-inline stored_part part_of_file(const stored_part& part, const stored_tensor& t,
-                                const mc::stores& s) {
-  if (t.of.info->form == nullptr) return part;
-  return {part.prefix, t.type, {{s.weights(), t.type, {.own = true}}}};
+/// Returns the array that a file has for one tensor: `usual`, or, where a parameter is stored in
+/// several arrays of their own types, the one among the weights.
+inline stored_array array_of_file(const stored_array& usual, const stored_tensor& t,
+                                  const mc::stores& s) {
+  if (t.of.info->form == nullptr) return usual;
+  return {usual.prefix, t.type, {{s.weights(), t.type, {.own = true}}}};
 }
-/// Both moments, of which a rank answers for its own or loads what it has.
-inline std::vector<stored_part> moments_of(const mc::stores& s, bool own) {
+/// Returns the arrays of both moments. With `own` they are those that a rank saves, so that ranks
+/// together save each once; else all that it holds.
+inline std::vector<stored_array> moments_of(const mc::stores& s, bool own) {
   const dtype type = s.precision().moment;
   const store_side what{.states = true, .own = own};
   return {{"optim.exp_avg.", type, {{s.first_moments(), type, what}}},
           {"optim.exp_avg_sq.", type, {{s.second_moments(), type, what}}}};
 }
 
-/// Tensors in the order of the file, of stores that ranks together have.
+/// Writes the tensors of a file, which the ranks have together. All ranks call it.
 inline void write_stores(folder_writer& out, const char* file, std::span<const stored_tensor> list,
-                         const mc::stores& s, std::span<const stored_part> parts,
+                         const mc::stores& s, std::span<const stored_array> arrays,
                          communicator& hosts) {
   struct source {
     const stored_tensor& tensor;
-    stored_part part;
+    stored_array array;
   };
   std::map<std::string, source> sources;
   std::vector<tensor_spec> specs;
   for (const stored_tensor& t : list)
-    for (const stored_part& part : parts) {
-      source from{t, part_of_file(part, t, s)};
-      specs.push_back({part.prefix + t.of.name, storage_of(from.part.type), t.shape});
-      sources.emplace(part.prefix + t.of.name, std::move(from));
+    for (const stored_array& array : arrays) {
+      source from{t, array_of_file(array, t, s)};
+      specs.push_back({array.prefix + t.of.name, storage_of(from.array.type), t.shape});
+      sources.emplace(array.prefix + t.of.name, std::move(from));
     }
   const safetensors_layout layout(std::move(specs));
   out.require_space(layout.file_size());
@@ -106,15 +107,15 @@ inline void write_stores(folder_writer& out, const char* file, std::span<const s
   out.write(file, layout.file_size(), [&](const byte_sink& sink) {
     write_finite(layout, sink, [&](const tensor_spec& spec, const byte_sink& data) {
       const stored_tensor& tensor = sources.at(spec.name).tensor;
-      const stored_part& part = sources.at(spec.name).part;
+      const stored_array& array = sources.at(spec.name).array;
       for (global_count at; at.n < tensor.count.n; at.n += most) {
         const std::int64_t end = std::min(at.n + most, tensor.count.n);
-        block.assign(static_cast<std::size_t>((end - at.n) * size_of(part.type)), std::byte{});
-        for (const store_source& k : part.from)
+        block.assign(static_cast<std::size_t>((end - at.n) * size_of(array.type)), std::byte{});
+        for (const store_source& k : array.from)
           s.part_of(tensor.of, k.what)
               .each_run(at, {end}, [&](global_count first, std::int64_t i, std::int64_t n) {
                 const host_view seen = s.seen(k.data, k.type, i, i + n);
-                stores::convert_run(seen.data(), k.type, block.data(), part.type, first.n - at.n,
+                stores::convert_run(seen.data(), k.type, block.data(), array.type, first.n - at.n,
                                     n);
               });
         join_block(hosts, block);
@@ -124,11 +125,12 @@ inline void write_stores(folder_writer& out, const char* file, std::span<const s
   });
 }
 
-/// f(tensor, its view, part) for every tensor of a file, which must be exactly those of the list,
-/// in the types of the parts. Throws mc::error(exit_code::mismatch) naming the tensor.
+/// Calls f(tensor, its view, array) for every tensor of a file and every array of the stores.
+/// Throws mc::error(exit_code::mismatch), naming the tensor, unless the file has exactly these, in
+/// the types of the arrays.
 template <class F> void read_stores(const model_folder& folder, const char* name,
                                     const program_view& p, std::span<const stored_tensor> ours,
-                                    std::span<const stored_part> parts, F f) {
+                                    std::span<const stored_array> arrays, F f) {
   const safetensors_file file(folder.open(name));
   const auto refuse = [&](const std::string& tensor, std::string_view why) {
     return error(exit_code::mismatch, fmt::format("{}: tensor \"{}\" {}; the state is of another "
@@ -139,11 +141,11 @@ template <class F> void read_stores(const model_folder& folder, const char* name
   };
   std::set<std::string> known;
   for (const stored_tensor& t : ours)
-    for (const stored_part& part : parts) {
-      const std::string full = part.prefix + t.of.name;
+    for (const stored_array& array : arrays) {
+      const std::string full = array.prefix + t.of.name;
       const auto found = file->find(full);
       if (!found) throw refuse(full, "is missing");
-      const storage_type needed = storage_of(t.of.info->form != nullptr ? t.type : part.type);
+      const storage_type needed = storage_of(t.of.info->form != nullptr ? t.type : array.type);
       if (!std::ranges::equal(found->shape, t.shape) || found->type != needed)
         throw refuse(full,
                      fmt::format("is {} {}, but {} {} is needed", name_of(found->type),
@@ -154,13 +156,13 @@ template <class F> void read_stores(const model_folder& folder, const char* name
     if (const std::string stored(file.tensors()[i].name); known.count(stored) == 0)
       throw refuse(stored, "is not one of its tensors");
   for (const stored_tensor& t : ours)
-    for (const stored_part& part : parts) {
+    for (const stored_array& array : arrays) {
       file.check_unchanged();
-      f(t, *file->find(part.prefix + t.of.name), part);
+      f(t, *file->find(array.prefix + t.of.name), array);
     }
 }
 
-/// Element i of a tensor's bytes, which may have any alignment, in double.
+/// Returns element i of a tensor as double. The bytes may have any alignment.
 inline double stored_element(std::span<const std::byte> bytes, dtype type, std::int64_t i) {
   return with_float_type(type, [&]<class T>(T value) {
     std::memcpy(&value, bytes.data() + static_cast<std::size_t>(i) * sizeof value, sizeof value);
@@ -168,9 +170,9 @@ inline double stored_element(std::span<const std::byte> bytes, dtype type, std::
   });
 }
 
-/// True for a program of a family that transformers knows, every parameter and number of which it
-/// has a name for.
-inline bool has_hugging_face_form(const program_view& p) {
+/// Tells whether Hugging Face's transformers has the family of a program, and a name for each of
+/// its parameters and numbers.
+inline bool is_hugging_face_model(const program_view& p) {
   const hf_family* f = find_hf_family(p);
   if (f == nullptr || stored_in_form(p) != nullptr) return false;
   try {
@@ -182,7 +184,7 @@ inline bool has_hugging_face_form(const program_view& p) {
   }
 }
 
-/// What a state is of.
+/// Returns the numbers by which the program of a state is known.
 inline nlohmann::json program_json(const program_view& p) {
   nlohmann::json model = nlohmann::json::object();
   for (const model_number& n : p.model.numbers) model[n.name] = n.value;
@@ -200,13 +202,14 @@ inline nlohmann::json program_json(const program_view& p) {
 
 } // namespace detail
 
-inline constexpr const char* huggingface_form = "huggingface";
-inline constexpr const char* registry_form = "registry";
+/// The two layouts of weights in the files of a state.
+inline constexpr const char* huggingface_files = "huggingface";
+inline constexpr const char* registry_files = "registry";
 
-/// Writes the files of a state. All ranks call it, as write_model_files. `state` has what the
-/// trainer adds: flags, data. Throws mc::error: output if something cannot be written, nonfinite
-/// naming the tensor of a weight or moment that is not finite, mismatch for a program that is laid
-/// out over other ranks.
+/// Writes the files of a state. All ranks call it, as write_model_files. `state` has the fields
+/// that the caller adds. Throws mc::error: output if something cannot be written; nonfinite, naming
+/// the tensor, if a weight or moment is not finite; mismatch for a program that is laid out over
+/// other ranks.
 inline void write_state(folder_writer& out, const program_view& p, const mc::stores& s,
                         const run_position& at, nlohmann::json state,
                         std::span<const extra_file> extra_files = {},
@@ -222,12 +225,12 @@ inline void write_state(folder_writer& out, const program_view& p, const mc::sto
       bytes += static_cast<std::uint64_t>((moments ? 2 : 1) * t.count.n * size_of(type));
     }
   out.require_space(bytes);
-  state["weights"] = detail::has_hugging_face_form(p) ? huggingface_form : registry_form;
-  if (state["weights"] == huggingface_form) {
+  state["weights"] = detail::is_hugging_face_model(p) ? huggingface_files : registry_files;
+  if (state["weights"] == huggingface_files) {
     write_model_files(out, p, s, extra_files, max_shard, hosts);
   } else {
     for (const auto& [name, text] : extra_files) out.write(name, text);
-    const detail::stored_part weights[] = {{"", s.kept().front().type, s.kept()}};
+    const detail::stored_array weights[] = {{"", s.kept().front().type, s.kept()}};
     detail::write_stores(out, hf_weights_name, detail::stored_tensors(p, false), s, weights, hosts);
   }
   detail::write_stores(out, optimizer_file_name, detail::stored_tensors(p, true), s,
@@ -240,7 +243,7 @@ inline void write_state(folder_writer& out, const program_view& p, const mc::sto
 }
 
 namespace detail {
-/// A value of a state as people write it: whole numbers without a point.
+/// Returns a value of a state as people write it, which is a whole number without a point.
 inline std::string shown(const nlohmann::json& value) {
   if (value.is_number_float())
     if (const auto x = value.get<double>(); x == std::trunc(x) && std::abs(x) < 1e15)
@@ -249,8 +252,8 @@ inline std::string shown(const nlohmann::json& value) {
 }
 } // namespace detail
 
-/// Throws mc::error(exit_code::mismatch) for the state of another model, naming every number that
-/// differs.
+/// Throws mc::error(exit_code::mismatch) for the state of another model. The sentence names every
+/// number that differs.
 inline void require_same_program(const json_value& state, const program_view& p) {
   const json_value theirs = state.field<json_value>("program");
   const nlohmann::json ours = detail::program_json(p);
@@ -280,16 +283,16 @@ inline void require_same_program(const json_value& state, const program_view& p)
 
 namespace detail {
 
-/// The weights of a state that have the registry's names.
+/// Loads the weights of a state that have the registry's names. Throws mc::error.
 inline void load_registry_weights(const model_folder& folder, const json_value& state,
                                   const program_view& p, mc::stores& s) {
   require_same_program(state, p);
   const dtype type = s.precision().master;
-  const detail::stored_part weights[] = {{"", type, {}}};
+  const detail::stored_array weights[] = {{"", type, {}}};
   detail::read_stores(
       folder, hf_weights_name, p, detail::stored_tensors(p, false), weights,
-      [&](const detail::stored_tensor& t, const tensor_view& stored, const detail::stored_part&) {
-        constexpr std::int64_t block = 512;
+      [&](const detail::stored_tensor& t, const tensor_view& stored, const detail::stored_array&) {
+        constexpr std::int64_t at_once = 512;
         const auto held = s.part_of(t.of, {});
         if (t.of.info->form != nullptr) {
           const std::int64_t each = size_of(t.type);
@@ -301,13 +304,13 @@ inline void load_registry_weights(const model_folder& folder, const json_value& 
               });
         }
         const auto load = [&](global_count from, std::int64_t to, std::int64_t n) {
-          double x[block];
+          double x[at_once];
           for (std::int64_t i = 0; i < n; ++i)
             x[i] = detail::stored_element(stored.bytes, type, from.n + i);
           s.set_weights(to, {x, static_cast<std::size_t>(n)});
         };
-        parallel_for((t.count.n + block - 1) / block, [&](std::int64_t b) {
-          held.each_run({b * block}, {std::min(t.count.n, (b + 1) * block)}, load);
+        parallel_for((t.count.n + at_once - 1) / at_once, [&](std::int64_t b) {
+          held.each_run({b * at_once}, {std::min(t.count.n, (b + 1) * at_once)}, load);
         });
       });
   s.clear_padding();
@@ -315,19 +318,18 @@ inline void load_registry_weights(const model_folder& folder, const json_value& 
 
 } // namespace detail
 
-/// Loads the weights of a folder that --save or anyone else wrote: a state of either form, or a
-/// model folder. Throws mc::error(exit_code::model), also for a weight that the program's precision
-/// cannot hold.
+/// Loads the weights of a folder, which is a state or a model from anywhere. Throws
+/// mc::error(exit_code::model), also for a weight that the program's precision cannot hold.
 inline void load_weights(const model_folder& folder, const program_view& p, mc::stores& s) {
   if (!folder.contains(state_file_name)) {
     load_model_folder(folder, p, s);
   } else {
     const state_file file(folder);
     const auto form = file.state().field<std::string>("weights");
-    if (form == huggingface_form) {
+    if (form == huggingface_files) {
       if (find_hf_family(p) == nullptr) require_same_program(file.state(), p);
       load_model_folder(folder, p, s);
-    } else if (form == registry_form) detail::load_registry_weights(folder, file.state(), p, s);
+    } else if (form == registry_files) detail::load_registry_weights(folder, file.state(), p, s);
     else
       throw file.state().fault(
           fmt::format("has weights in the form \"{}\", which is not read", printable(form)));
@@ -339,8 +341,8 @@ inline void load_weights(const model_folder& folder, const program_view& p, mc::
                             folder.path(), p.name, name_of(p.numbers.precision.weight), wide));
 }
 
-/// Loads the moments of a state into stores that have them, and tells where it stands. The program
-/// must be the one that the state is of (require_same_program).
+/// Loads the moments of a state, and returns its position. The program must be that of the state
+/// (require_same_program). Throws mc::error.
 inline run_position load_moments(const model_folder& folder, const json_value& state,
                                  const program_view& p, mc::stores& s) {
   const std::int64_t most = std::int64_t{1} << 62;
@@ -350,11 +352,11 @@ inline run_position load_moments(const model_folder& folder, const json_value& s
   detail::read_stores(
       folder, optimizer_file_name, p, detail::stored_tensors(p, true), detail::moments_of(s, false),
       [&](const detail::stored_tensor& t, const tensor_view& stored,
-          const detail::stored_part& part) {
+          const detail::stored_array& array) {
         const auto bytes = [&](std::int64_t n) {
-          return static_cast<std::size_t>(n * size_of(part.type));
+          return static_cast<std::size_t>(n * size_of(array.type));
         };
-        for (const store_source& k : part.from)
+        for (const store_source& k : array.from)
           s.part_of(t.of, k.what)
               .each_run({}, t.count, [&](global_count from, std::int64_t to, std::int64_t n) {
                 s.put_bytes(k.data, k.type, to, stored.bytes.subspan(bytes(from.n), bytes(n)));
@@ -363,8 +365,9 @@ inline run_position load_moments(const model_folder& folder, const json_value& s
   return at;
 }
 
-/// Of the same files, the same: their names, sizes and bytes. Of a state, the first bytes of each,
-/// which hold the checksums of all others: who reads it verifies these.
+/// Returns a hash of the names, sizes and bytes of the files of a model. The files of a state are
+/// read at their begin alone: the checksums of all others are there, and whoever reads the state
+/// verifies them.
 inline std::uint64_t hash_of(const model_folder& folder) {
   const bool of_state = folder.contains(state_file_name);
   std::vector<std::string> names = folder.names();
@@ -381,23 +384,23 @@ inline std::uint64_t hash_of(const model_folder& folder) {
   return hash.value();
 }
 
-/// What a --load names.
+/// A model or state that was found at a path.
 struct found_model {
-  model_folder folder;             ///< of the weights
-  std::optional<state_file> state; ///< none: a model folder, from anywhere
-  std::string root;                ///< of states, if that is what was named
-  std::vector<std::int64_t> damaged{};
-  std::vector<std::string> notes{};
-  std::vector<std::string> changes{}; ///< of flags, one line each, to be told once all is accepted
+  model_folder folder;                 ///< has the weights
+  std::optional<state_file> state;     ///< none: a model folder, from anywhere
+  std::string root;                    ///< the folder of states, if the path names one
+  std::vector<std::int64_t> damaged{}; ///< newer steps, whose states are not whole
+  std::vector<std::string> notes{};    ///< sentences about these
+  std::vector<std::string> changes{};  ///< lines on changed settings, told once all are accepted
 };
 
-/// The folder that was found, by its name in the one that was named; "." is that one itself.
+/// Returns the name of the folder that was found within the path; "." is the path itself.
 inline std::string name_of(const found_model& found) {
   const std::string& path = found.folder.path();
   return found.root.empty() ? "." : path.substr(path.rfind('/') + 1);
 }
-/// What another rank has found at a path, by the name that it gave it. Of a process with files of
-/// its own (`apart`), they are verified: they may be copies. Throws mc::error(model).
+/// Opens what another rank has found at a path, and named. With `apart` this process may see copies
+/// of the files, so they are verified. Throws mc::error(exit_code::model).
 inline found_model found_as_named(const std::string& path, const std::string& name, bool all,
                                   bool apart) {
   model_folder folder(name == "." ? path : path + "/" + name);
@@ -411,7 +414,7 @@ inline found_model found_as_named(const std::string& path, const std::string& na
   return {std::move(folder), std::move(state), name == "." ? std::string() : path};
 }
 
-/// The error about a folder in which find_saved finds nothing.
+/// Returns the error about a folder in which find_saved finds nothing.
 inline error nothing_saved(const std::string& path, std::string_view advice) {
   const std::string other = detail::foreign_weights(model_folder(path).names());
   return error(exit_code::model,
@@ -420,9 +423,9 @@ inline error nothing_saved(const std::string& path, std::string_view advice) {
                    : fmt::format("{} holds no model that is read: it {}", path, other));
 }
 
-/// Finds the weights, or with `all` the whole state, at a path: the newest whole state of a root,
-/// one state, or a model folder. Nothing for a root without states, nor for a folder that is
-/// neither, whatever of others is in it. Throws mc::error(model).
+/// Finds a model at a path, or with `all` a state: the newest whole state of a folder of states, a
+/// state, or a model from anywhere. Returns nothing if there is none. Throws
+/// mc::error(exit_code::model).
 inline std::optional<found_model> find_saved(const std::string& path, bool all) {
   const auto needed = [all](const std::string& name) { return all || name != optimizer_file_name; };
   model_folder folder(path);

@@ -33,11 +33,12 @@ inline constexpr const char* optimizer_file_name = "optimizer.safetensors";
 inline constexpr const char* state_format = "megacpp-state";
 inline constexpr int state_version = 1;
 
-/// True for the names of files that megacpp writes into the folder of a state.
+/// Tells whether a name is that of a file that megacpp writes into the folder of a state.
 inline bool is_state_file(std::string_view name) {
   return is_model_file(name) || name == state_file_name || name == optimizer_file_name;
 }
-/// A damaged state may lack any file, so none is needed for it to be replaced.
+/// The kind of folder that a state is. A damaged state may lack any file, so it is replaced
+/// whatever it lacks.
 inline constexpr folder_kind state_kind{"state", is_state_file, nullptr, state_file_name};
 
 namespace detail {
@@ -81,13 +82,14 @@ public:
   /// seal or list of files is wrong.
   state_file(std::string_view text, const std::string& path)
       : state_(unseal(json_value(parse_json(text, path), path, exit_code::model))),
-        chunk_(state_.field<std::uint64_t>("chunk_bytes", 4096, std::uint64_t{1} << 30)) {
+        bytes_a_checksum_(
+            state_.field<std::uint64_t>("chunk_bytes", 4096, std::uint64_t{1} << 30)) {
     const json_value list = state_.field<json_value>("files");
     for (const auto& item : list.raw().items()) add(item.key(), list.field<json_value>(item.key()));
   }
   explicit state_file(const model_folder& folder) : state_file(folder.open(state_file_name)) {}
 
-  /// The object "state".
+  /// Returns the object "state".
   const json_value& state() const { return state_; }
   const std::vector<file_record>& files() const { return files_; }
 
@@ -140,7 +142,7 @@ private:
     file_record f{name, entry.field<std::uint64_t>("bytes"), {}};
     for (const std::string& sum : entry.field<std::vector<std::string>>("xxh64"))
       f.checksums.push_back(detail::checksum_of(entry, sum));
-    if (f.bytes == 0 || f.checksums.size() != (f.bytes - 1) / chunk_ + 1)
+    if (f.bytes == 0 || f.checksums.size() != (f.bytes - 1) / bytes_a_checksum_ + 1)
       throw entry.fault(fmt::format("lists {} checksums for the {} bytes of {}", f.checksums.size(),
                                     f.bytes, name));
     files_.push_back(std::move(f));
@@ -151,23 +153,23 @@ private:
     const auto n = static_cast<std::int64_t>(f.checksums.size());
     std::atomic<std::int64_t> wrong{n};
     parallel_for(n, [&](std::int64_t i) {
-      const std::uint64_t at = static_cast<std::uint64_t>(i) * chunk_;
-      const auto bytes = file.bytes().subspan(at, std::min(chunk_, f.bytes - at));
+      const std::uint64_t at = static_cast<std::uint64_t>(i) * bytes_a_checksum_;
+      const auto bytes = file.bytes().subspan(at, std::min(bytes_a_checksum_, f.bytes - at));
       if (xxh64::of(bytes) == f.checksums[static_cast<std::size_t>(i)]) return;
       std::int64_t first = wrong;
       while (i < first && !wrong.compare_exchange_weak(first, i)) {
       }
     });
     if (wrong == n) return;
-    const std::uint64_t at = static_cast<std::uint64_t>(wrong.load()) * chunk_;
+    const std::uint64_t at = static_cast<std::uint64_t>(wrong.load()) * bytes_a_checksum_;
     throw error(exit_code::model,
                 fmt::format("{} is damaged: its bytes {} to {} do not have the checksum with which "
                             "they were saved",
-                            file.path(), at, std::min(at + chunk_, f.bytes) - 1));
+                            file.path(), at, std::min(at + bytes_a_checksum_, f.bytes) - 1));
   }
 
   json_value state_;
-  std::uint64_t chunk_;
+  std::uint64_t bytes_a_checksum_;
   std::vector<file_record> files_;
 };
 

@@ -1,4 +1,4 @@
-// `describe --load`: the states in a folder.
+// The states in a folder, as `describe --load` lists them.
 #pragma once
 
 #include <megacpp/io/json_file.hpp>
@@ -32,13 +32,13 @@ struct listed_state {
 
 struct state_list {
   std::vector<listed_state> states;   ///< newest first, the best one last
-  std::optional<std::string> resumed; ///< the folder of the one that a training run takes
-  std::string refusal;                ///< why it takes none; "" if it takes one, or there is none
+  std::optional<std::string> resumed; ///< the folder of the state that a training run goes on from
+  std::string refusal;                ///< why it goes on from none of them; "" if it does
 };
 
 namespace detail {
 
-/// All of a state's files are read. `step`: of the folder's name, if that tells.
+/// Reads all files of a state. `step`: the one that the name of the folder has, if it has one.
 inline listed_state examined(const model_folder& folder, std::string name,
                              std::optional<std::int64_t> step) {
   listed_state s{std::move(name), step, {}, {}, {}, 0, {}};
@@ -66,7 +66,7 @@ inline listed_state examined(const model_folder& folder, std::string name,
   return s;
 }
 
-/// `2026-01-31T09:05:00Z`.
+/// Returns `2026-01-31T09:05:00Z`.
 inline std::string time_text(std::int64_t seconds) {
   const auto t = static_cast<std::time_t>(seconds);
   std::tm utc{};
@@ -77,8 +77,8 @@ inline std::string time_text(std::int64_t seconds) {
 
 } // namespace detail
 
-/// The states in a folder that train --save wrote, or the one state that a path names. Throws
-/// mc::error(exit_code::model) for a folder without any.
+/// Lists the states in a folder that a run saved to, or the one state of a path. Throws
+/// mc::error(exit_code::model) if there is none.
 inline state_list list_states(const std::string& path) {
   const model_folder root(path);
   state_list list;
@@ -114,7 +114,7 @@ inline state_list list_states(const std::string& path) {
   return list;
 }
 
-/// A line for each state, and one for what train --load does.
+/// Returns a line for each state, and one that says which of them `train` goes on from.
 inline std::vector<std::string> states_lines(const state_list& list) {
   std::size_t width = 0;
   for (const listed_state& s : list.states) width = std::max(width, s.folder.size());
@@ -137,7 +137,7 @@ inline std::vector<std::string> states_lines(const state_list& list) {
 }
 
 /// {"states": [{"folder", "step", "loss", "validation_loss", "committed", "bytes", "whole",
-/// "damage"}], "train": folder or "refused": why, "best": folder}, without what is not known.
+/// "damage"}], "train": folder or "refused": why, "best": folder}. Unknown fields are left out.
 inline std::string states_json(const state_list& list) {
   json_output states = json_output::array();
   for (const listed_state& s : list.states) {

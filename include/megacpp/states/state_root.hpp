@@ -1,11 +1,13 @@
-// The folder that --save names, as it is written (states/saved_states.hpp has what is in it).
+// The folder of the states of a run, as it is written (states/saved_states.hpp lists its contents).
 //
-// Writing step n: a temporary folder, its files synced, itself synced, renamed to its name, the
-// root synced (folder_writer); then the hint in the same way; then old states are removed. The best
-// one is exchanged with the one before it.
+// A state is written to a temporary folder. Its files and the folder itself are made durable, it is
+// renamed to the name of its step, and the root is made durable (folder_writer). Then the file that
+// names the newest step is replaced in the same way, and old states are removed. The best state is
+// exchanged with the one before it.
 #pragma once
 
 #include <megacpp/io/folder_writer.hpp>
+#include <megacpp/io/small_file.hpp>
 #include <megacpp/states/saved_states.hpp>
 
 #include <algorithm>
@@ -22,26 +24,27 @@
 
 namespace mc {
 
-/// A root that this process saves to. Others are kept out by a lock while it lives.
+/// A root that this process saves to. A lock keeps others out while it lives.
 class state_root {
 public:
-  /// Creates the folder if it is missing, and removes what killed runs left; a folder that was made
-  /// goes again unless a state is saved. Throws mc::error(exit_code::output).
+  /// Creates the folder if it is missing, and removes what killed runs left in it. A folder that is
+  /// created here is removed again unless a state is saved. Throws mc::error(exit_code::output).
   explicit state_root(const std::string& path) : path_(path) {
     if (path.empty())
       throw error(exit_code::output, "the folder to save to has an empty name; give one");
     take();
   }
 
-  /// Steps that are known to be damaged do not count among those that are kept.
-  void pass_over(const std::vector<std::int64_t>& damaged) {
+  /// Leaves out steps whose states are damaged when it counts those that are kept.
+  void skip(const std::vector<std::int64_t>& damaged) {
     damaged_.insert(damaged.begin(), damaged.end());
   }
 
   const std::string& path() const { return path_; }
   std::string folder_of(std::int64_t step) const { return path_ + '/' + step_folder_name(step); }
 
-  /// That nothing keeps others out, where a file system has no locks; "" where it has.
+  /// Returns a warning where the file system has no locks, so that nothing keeps others out; else
+  /// "".
   std::string note() const {
     if (lock_problem_ == 0) return {};
     return fmt::format(
@@ -50,7 +53,8 @@ public:
         path_, reason_of(lock_problem_));
   }
 
-  /// Whether the path names the folder that was locked: someone may have removed or replaced it.
+  /// Tells whether the path names the folder that was locked. Somebody may have removed or replaced
+  /// it since.
   bool in_place() const {
     struct stat opened {};
     struct stat named {};
@@ -58,20 +62,20 @@ public:
            opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
   }
 
-  /// The best state, as this process knows it.
+  /// Returns the best state, as this process knows it.
   const std::optional<best_state>& best() const { return best_; }
-  /// Why the best state that was there counts for nothing; "" if it does, or if there was none.
+  /// Returns why the best state that was there cannot be used; "" if it can, or if there was none.
   const std::string& fault_of_best() const { return fault_of_best_; }
   std::string folder_of_best() const { return path_ + '/' + best_folder_name; }
 
-  /// Whether a step has a folder of its own that is not known to be damaged.
+  /// Tells whether a step has a folder of its own whose state is not known to be damaged.
   bool has(std::int64_t step) const {
     const std::string name = step_folder_name(step);
     return detail::number_of(folder(), name) != 0 && detail::step_in(folder(), name) &&
            damaged_.count(step) == 0;
   }
 
-  /// The newest step with a state that is not known to be damaged, be it the best one.
+  /// Returns the newest step with a state that is not known to be damaged. It may be the best one.
   std::optional<std::int64_t> newest() const {
     std::optional<std::int64_t> found;
     if (best_) found = best_->step;
@@ -81,10 +85,10 @@ public:
     return found;
   }
 
-  /// What save() does, but for the bytes (folder_writer::rehearse), and whether there is room for
-  /// all that `saves` saves up to this step, the last, and `bests` of save_best leave at once.
-  /// Damaged steps may be reached again, and so may the steps whose names others have taken: their
-  /// folders must be such as can be replaced. Throws mc::error.
+  /// Does all that save() does but for writing the bytes (folder_writer::rehearse), and checks that
+  /// there is room for all states that are there at once after `saves` calls of save() up to this
+  /// step, the last, and `bests` calls of save_best(). The run may reach damaged steps again, and
+  /// steps whose names others have taken: such folders must be replaceable. Throws mc::error.
   void rehearse(std::int64_t step, std::int64_t saves, std::int64_t keep,
                 const std::function<void(folder_writer&)>& fill, std::int64_t bests = 0) const {
     std::set<std::int64_t> again_or_taken = damaged_;
@@ -106,10 +110,10 @@ public:
     require_space(one, saves, keep, bests);
   }
 
-  /// Writes the state of a step, all at once or not at all, then removes old ones beyond the `keep`
-  /// newest (0: none). `fill` writes every file. Returns notes on what could not be removed. Throws
-  /// mc::error(exit_code::output); whatever was there is then still there. A root that was removed
-  /// is made anew, and locked; a folder that took its place is taken if it holds no state.
+  /// Writes the state of a step, whole or not at all, and removes old ones beyond the `keep`
+  /// newest; with 0, none. `fill` writes every file. Returns notes on what could not be removed.
+  /// Throws mc::error(exit_code::output), and leaves what was there. A root that was removed
+  /// meanwhile is made anew and locked; a folder that took its place is used if it holds no state.
   std::vector<std::string> save(std::int64_t step, std::int64_t keep,
                                 const std::function<void(folder_writer&)>& fill) {
     write(step_folder_name(step), fill);
@@ -118,8 +122,7 @@ public:
     return keep > 0 ? prune(step, keep) : std::vector<std::string>();
   }
 
-  /// Writes the best state in the place of the one before it, all at once or not at all. Throws as
-  /// save() does.
+  /// Replaces the best state, whole or not at all. Throws as save() does.
   void save_best(const best_state& best, const std::function<void(folder_writer&)>& fill) {
     write(best_folder_name, fill);
     best_ = best;
@@ -127,7 +130,7 @@ public:
 
 private:
   int folder() const { return folder_->get(); }
-  /// Of all its entries. Throws mc::error.
+  /// Returns the names of all files and folders in the root. Throws mc::error.
   std::vector<std::string> names() const {
     auto list = detail::list_folder(folder());
     if (!list) throw detail::output_error("list", path_, errno);
@@ -143,7 +146,7 @@ private:
     made_.keep();
   }
 
-  /// Opens and locks what the path names, and removes what killed runs left there.
+  /// Opens and locks the folder of the path, and removes what killed runs left there.
   void take() {
     bool was_there = false;
     for (int attempt = 0; !claim(was_there); ++attempt) {
@@ -170,8 +173,8 @@ private:
     look_for_best();
   }
 
-  /// A best state that is damaged counts for nothing and is replaced by the next. All of its bytes
-  /// are looked at: its loss would keep out others, and its step older states.
+  /// Reads the best state, all of its bytes, since its loss decides which later states are saved,
+  /// and its step where a run may begin. A damaged one is not used, and the next one replaces it.
   void look_for_best() {
     best_.reset();
     fault_of_best_.clear();
@@ -189,7 +192,8 @@ private:
     }
   }
 
-  /// The same in the course of a run. Nobody knows whose a state is that is there by now.
+  /// Takes the folder of the path in the course of a run, if it holds no state, for nobody knows
+  /// whose that would be.
   void take_anew() {
     const std::shared_ptr<const descriptor> before = folder_;
     const std::optional<best_state> best = best_;
@@ -209,8 +213,9 @@ private:
     }
   }
 
-  /// Opens and locks the folder, which is made if it is missing. False if another run that made it
-  /// removed it meanwhile, for it saved nothing. `was_there`: whether it was there at all.
+  /// Opens and locks the folder, and creates it if it is missing. Returns false if the run that had
+  /// created it, and saved nothing, removed it meanwhile. Sets `was_there` once the folder was
+  /// there.
   bool claim(bool& was_there) {
     if (const int problem = made_.create(path_)) {
       if (problem == ENOENT) return false;
@@ -235,8 +240,8 @@ private:
     return in_place();
   }
 
-  /// Throws unless there is room for the most states that are there at once beyond those that are
-  /// there now. `one`: what one state takes.
+  /// Throws mc::error unless there is room for as many more states as are there at once. `one`: the
+  /// room that one state takes.
   void require_space(const detail::disk_room& one, std::int64_t saves, std::int64_t keep,
                      std::int64_t bests) const {
     const std::int64_t room_to_keep = std::max<std::int64_t>(0, keep - count());
@@ -255,14 +260,14 @@ private:
               path_, most, most == 1 ? "" : "s", each, unit, left, unit, remedy,
               most > 1 && keep != 1 ? ", keep fewer with loop_request::keep_latest, or" : " or"));
     };
-    // Besides: the hint, old and new.
+    // The old hint and the new one need room besides.
     constexpr std::uint64_t page = detail::page_bytes;
     const detail::disk_room left = detail::room_left(folder(), path_);
     require(one.bytes + page, 2 * page, left.bytes, "bytes", "space");
     require(one.inodes, 2, left.inodes, "inodes", "inodes");
   }
 
-  /// Steps that are not known to be damaged.
+  /// Returns how many steps have states that are not known to be damaged.
   std::int64_t count() const {
     const std::vector<std::string> all = names();
     return std::count_if(all.begin(), all.end(), [&](const std::string& name) {
@@ -279,7 +284,8 @@ private:
     }
   }
 
-  /// What a link names is not in the root, and is not read from there; a model is somebody's.
+  /// Throws mc::error where a name is a link, since what it names is not in the root, or a model
+  /// that somebody put there.
   void require_own(const std::string& name) const {
     struct stat s {};
     const std::string full = path_ + '/' + name;
@@ -295,58 +301,17 @@ private:
                               full));
   }
 
-  /// The text of the hint; nothing where there is none that can be read as one.
-  std::optional<std::string> hint() const {
-    const descriptor file(
-        ::openat(folder(), newest_step_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-    struct stat s {};
-    if (!file || ::fstat(file.get(), &s) != 0 || !S_ISREG(s.st_mode)) return std::nullopt;
-    std::string text(detail::page_bytes, '\0');
-    const ::ssize_t n = ::read(file.get(), text.data(), text.size());
-    if (n < 0 || n != s.st_size) return std::nullopt;
-    text.resize(static_cast<std::size_t>(n));
-    return text;
-  }
-
+  /// Writes the hint. In a rehearsal it replaces a hint that is there by the text of that one.
   void point_to(std::int64_t step, bool rehearsal) const {
-    const auto fail = [&](const char* what) {
-      const int problem = errno;
-      return detail::output_error(what, path_ + '/' + newest_step_name, problem);
-    };
-    const std::string temporary = detail::temporary_of(newest_step_name);
-    // A rehearsal replaces a hint that is there by its own text.
-    const std::optional<std::string> present = rehearsal ? hint() : std::nullopt;
-    const std::string text = present ? *present : fmt::format("{}\n", step);
-    ::unlinkat(folder(), temporary.c_str(), 0);
-    descriptor file(::openat(folder(), temporary.c_str(),
-                             O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
-    if (!file) throw fail("create");
-    const auto undo = [&](const char* what) {
-      error e = fail(what);
-      ::unlinkat(folder(), temporary.c_str(), 0);
-      return e;
-    };
-    ::ssize_t n = 0;
-    do n = ::write(file.get(), text.data(), text.size());
-    while (n < 0 && errno == EINTR);
-    if (n >= 0 && n != static_cast<::ssize_t>(text.size())) errno = ENOSPC, n = -1;
-    if (n < 0) throw undo("write");
-    if (::fsync(file.get()) != 0) throw undo("make durable");
-    if (!file.reset()) throw undo("close");
-    if (rehearsal && !present) {
-      struct stat s {};
-      const bool taken =
-          ::fstatat(folder(), newest_step_name, &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(s.st_mode);
-      if (taken) errno = EISDIR;
-      if (taken || ::unlinkat(folder(), temporary.c_str(), 0) != 0) throw undo("replace");
-      return;
-    }
-    if (::renameat(folder(), temporary.c_str(), folder(), newest_step_name) != 0)
-      throw undo("replace");
-    if (!detail::sync_folder(folder())) throw fail("make durable");
+    const detail::small_file hint(folder(), path_, newest_step_name);
+    const std::string text = fmt::format("{}\n", step);
+    if (!rehearsal) return hint.replace(text);
+    if (const std::optional<std::string> present = hint.read()) hint.replace(*present);
+    else hint.rehearse(text);
   }
 
-  /// Removes states older than the `keep` newest whole ones up to `newest`.
+  /// Removes states that are older than the `keep` newest whole ones up to `newest`. Returns notes
+  /// on those that could not be removed.
   std::vector<std::string> prune(std::int64_t newest, std::int64_t keep) const {
     std::vector<std::string> notes;
     std::vector<std::int64_t> steps;
@@ -367,8 +332,8 @@ private:
     return notes;
   }
 
-  /// Says why a state, or what is left of it, is still there; "" once it is gone. Its name goes
-  /// first, so that no half of it is ever taken for a state.
+  /// Removes a state. It loses its name first, so that no half of it is taken for a state. Returns
+  /// a note on what is left of it; "" if nothing is.
   std::string remove(std::int64_t step) const {
     const std::string name = step_folder_name(step);
     const auto kept = [&](std::string_view why) {
@@ -395,7 +360,7 @@ private:
   std::string fault_of_best_;
   std::shared_ptr<const descriptor> folder_;
   int lock_problem_ = 0;
-  detail::made_folders made_; // goes before the lock does
+  detail::made_folders made_; // declared last, so that folders are removed under the lock
 };
 
 } // namespace mc

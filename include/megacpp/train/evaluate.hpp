@@ -25,7 +25,7 @@ namespace mc {
 
 namespace detail {
 
-/// `loss: 1.2345 nats per token | ...`. `unlearned`: the tokens that are not counted.
+/// Returns `loss: 1.2345 nats per token | ...`. `unlearned` names the tokens that are not counted.
 inline std::string evaluation_text(const loss_sum& total, std::string_view unlearned) {
   const double loss = total.mean();
   return fmt::format(
@@ -34,7 +34,7 @@ inline std::string evaluation_text(const loss_sum& total, std::string_view unlea
       loss, perplexity(loss), loss / std::numbers::ln2, total.count,
       unlearned.empty() ? "" : ", which are all but ", unlearned);
 }
-/// The same as fields; a perplexity that double cannot hold is null.
+/// Returns the numbers of that line as fields. A perplexity that double cannot hold is null.
 inline json_output evaluation_json(const loss_sum& total) {
   const double loss = total.mean();
   return {{"loss", loss},
@@ -45,11 +45,12 @@ inline json_output evaluation_json(const loss_sum& total) {
 
 } // namespace detail
 
-/// `eval`: one line, or one JSON object {"loss": nats a token, "tokens": number of predictions,
-/// "perplexity": exp(loss), "bits_per_token": loss / ln 2}. Of several files one for each, with its
-/// name or the field "file", and one for all tokens together, with their number or the field
-/// "files". Where the request counts global batches, of what an evaluation of `train` takes. All
-/// files are opened before the first is read. `data`: of the ranks of a process the same.
+/// Carries out the command `eval`: prints one line, or one JSON object {"loss": nats a token,
+/// "tokens": number of predictions, "perplexity": exp(loss), "bits_per_token": loss / ln 2}. Where
+/// there are several files, it prints one for each, with its name or the field "file", and one for
+/// all tokens together, with the number of files or the field "files". A request that counts global
+/// batches is measured on the samples that an evaluation of `train` takes. All files are opened
+/// before the first is read. Ranks of one process are given the same `data`. Throws mc::error.
 inline void run_evaluation(const program_view& p, evaluation_request r, device& on,
                            const planes& both = self::both(),
                            const opened_once<std::vector<run_data>>& data = {}) {
@@ -58,11 +59,11 @@ inline void run_evaluation(const program_view& p, evaluation_request r, device& 
   const found_model found = detail::required_model(r.start.load, "eval", all_ranks, named);
   const model_folder& folder = found.folder;
   r.data.tokenizer = with_tokenizer_of_run(std::move(r.data.tokenizer), found);
-  const detail::measured_share share = measured_share_of(p, r, found);
+  const detail::measured_samples taken = samples_of_evaluation(p, r, found);
   const std::optional<character_set> characters = characters_of(folder, p);
   const auto opened = data([&] {
     return open_evaluation_data(p, r.data, folder.path(), characters,
-                                detail::reading_threads(on, both.hosts), share);
+                                detail::reading_threads(on, both.hosts), taken);
   });
   std::size_t files = 0;
   for (const run_data& d : *opened) files += d.validation.size();
@@ -73,7 +74,7 @@ inline void run_evaluation(const program_view& p, evaluation_request r, device& 
       all_ranks.require_same(d.hash(), "other data", "give all of them the same");
   session s(p, on, purpose::inference, both.ranks);
   load_weights(folder, p, s.weights());
-  // `of`: what the loss is of, as a field that comes first where there are several files.
+  // The field `of` comes first where there are several files, and says which of them this is.
   const auto tell = [&](const loss_sum& total, std::string_view name, json_output of) {
     if (!std::isfinite(total.mean()))
       throw error(exit_code::nonfinite,
@@ -91,7 +92,8 @@ inline void run_evaluation(const program_view& p, evaluation_request r, device& 
   for (const run_data& d : *opened)
     for (const measured_set& set : d.validation) {
       evaluation e(s, p, set, both.hosts);
-      const loss_sum total = *e.run(share.each > 0 ? share.each : e.samples(), share.number);
+      const loss_sum total =
+          *e.run(taken.per_evaluation > 0 ? taken.per_evaluation : e.samples(), taken.number);
       if (const std::string file = d.written ? d.written() : ""; !file.empty())
         throw error(exit_code::data,
                     fmt::format("{} was written to while it was measured; measure it again", file));

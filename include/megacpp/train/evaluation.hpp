@@ -1,4 +1,4 @@
-// The loss over sets of samples.
+// The mean loss on sets of samples.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
@@ -23,7 +23,8 @@ namespace mc {
 /// Returns exp(loss): among how many equally likely tokens the model chooses.
 inline double perplexity(double loss) { return std::exp(loss); }
 
-/// What a micro-batch of data gives a session: documents where its program tells them apart.
+/// Returns a micro-batch as a session reads it. A packed program tells documents apart.
+/// `first_sample`: the number of its first sample within the batch.
 inline batch_view view_of(micro_batch& b, bool packed, std::int64_t first_sample = 0) {
   return {.tokens = b.tokens().data(),
           .labels = b.labels().data(),
@@ -32,11 +33,11 @@ inline batch_view view_of(micro_batch& b, bool packed, std::int64_t first_sample
           .documents = packed ? b.documents().data() : nullptr};
 }
 
-/// Evaluates one set, again and again, on all ranks at once: replicas take turns with its
-/// micro-batches. Buffers are made once.
+/// Evaluates one set, again and again. All ranks do it at once, and replicas take turns with the
+/// micro-batches. Memory is reserved once.
 class evaluation {
 public:
-  /// `s` must outlive this.
+  /// The session must outlive this.
   evaluation(session& s, const program_view& p, measured_set set,
              const communicator& hosts = self::hosts())
       : session_(&s),
@@ -48,14 +49,14 @@ public:
         batch_(s.micro_batch(), s.sequence()) {}
 
   const std::string& name() const { return set_.name; }
-  /// Samples of the whole set.
+  /// Returns the number of samples of the whole set.
   std::int64_t samples() const { return set_.samples->size(); }
 
-  /// Summed loss over at most `limit` samples: of evaluation number `number` those that follow on
-  /// the ones before, where the set wants that, or else spread evenly. Nothing once `stop` asks for
-  /// an end, of one rank alone. Of several ranks, one that cannot read its data goes on without
-  /// them, so that the others are not left waiting, and tells `problem`, where that is given; the
-  /// sum is of no use then.
+  /// Returns the summed loss of evaluation number `number` over at most `limit` samples
+  /// (measured_set::sample says which). Returns nothing once `stop` asks for an end, which one rank
+  /// alone may give. A rank that cannot read its data throws, if it is alone or without `problem`;
+  /// else it leaves the error there and goes on without its data, so that the other ranks do not
+  /// wait for it. Then the sum is of no use.
   std::optional<loss_sum> run(std::int64_t limit, std::int64_t number = 0,
                               const stop_signals* stop = nullptr,
                               std::optional<error>* problem = nullptr) {
@@ -90,27 +91,27 @@ private:
   session* session_;
   measured_set set_;
   bool packed_;
-  int replicas_, replica_; ///< of the model, and which of them this rank is of
+  int replicas_, replica_; ///< their number, and the one that this rank belongs to
   bool alone_;
   micro_batch batch_;
 };
 
-/// Evaluates several sets, each over so many samples at the most.
+/// Evaluates several sets, each over at most so many samples.
 class evaluations {
 public:
-  /// What is evaluated must outlive this.
-  void add(evaluation e, std::int64_t most) {
-    limits_.push_back(most);
+  /// Adds a set, of which at most `limit` samples are taken.
+  void add(evaluation e, std::int64_t limit) {
+    limits_.push_back(limit);
     sets_.push_back(std::move(e));
   }
   bool empty() const { return sets_.empty(); }
-  /// Samples of one evaluation of all sets.
+  /// Returns how many samples one evaluation of all sets takes at most.
   std::int64_t samples() const {
     return std::accumulate(limits_.begin(), limits_.end(), std::int64_t{0});
   }
 
-  /// Summed loss over all of them, as evaluation::run; of several sets each is told by
-  /// each(name, loss).
+  /// Returns the summed loss over all sets, as evaluation::run does over one. Where there are
+  /// several sets, it calls each(name, loss) for every one.
   template <class Each> std::optional<loss_sum> run(std::int64_t number, const stop_signals* stop,
                                                     std::optional<error>& problem,
                                                     const Each& each) {

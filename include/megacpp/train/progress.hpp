@@ -1,4 +1,4 @@
-// How far a training run has come.
+// The position of a training run, and its losses so far.
 #pragma once
 
 #include <megacpp/states/losses.hpp>
@@ -14,8 +14,7 @@ struct run_progress {
   run_losses losses;
   std::int64_t steps_taken = 0;  ///< by this process
   std::int64_t samples_left = 0; ///< of the steps to come
-  /// False once a number was not finite, or data that were learned from had changed.
-  bool worth_saving = true;
+  bool worth_saving = true;      ///< all numbers were finite, and no data have changed
 };
 
 } // namespace mc

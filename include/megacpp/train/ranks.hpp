@@ -38,15 +38,15 @@ public:
 
   /// Returns for how many nanoseconds this rank has waited for others.
   std::int64_t nanoseconds_waited() { return timed_ ? timed_->waited() : 0; }
-  /// Hands the seconds that each rank has computed in a step to all ranks, which call this together.
-  /// If there is one rank, nothing is returned.
-  const std::vector<double>& share_computing(double seconds) {
+  /// Hands the seconds that each rank has computed in a step to all ranks, which call this
+  /// together. If there is one rank, nothing is returned.
+  const std::vector<double>& tell_computing(double seconds) {
     if (timed_) all_.of_each(seconds, computing_);
     return computing_;
   }
 
-  /// Returns words that name the first rank with a loss that is not finite, where other ranks of its
-  /// stage have finite ones; else "". All ranks call it with the loss that each has computed.
+  /// Returns words that name the first rank with a loss that is not finite, where other ranks of
+  /// its stage have finite ones; else "". All ranks call it with the loss that each has computed.
   std::string whose(double loss) {
     if (all_.alone()) return "";
     std::vector<double> broken(computing_.size());

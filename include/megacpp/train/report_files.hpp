@@ -1,4 +1,4 @@
-// Files that a training run reports to: they take the place of nothing else.
+// The files of reports of a training run, none of which replaces another file.
 #pragma once
 
 #include <megacpp/inspect/timeline.hpp>
@@ -19,7 +19,8 @@
 namespace mc {
 
 namespace detail {
-/// True for a path that a folder of saved states keeps for its states, or that would make it none.
+/// Tells whether a path names a file that a folder of states keeps for itself, or one by which it
+/// would be taken for something else.
 inline bool is_taken_by_states(const std::string& path, const std::string& root) {
   const std::filesystem::path within = resolved_path(path).lexically_relative(resolved_path(root));
   if (within.empty()) return false;
@@ -31,9 +32,9 @@ inline bool is_taken_by_states(const std::string& path, const std::string& root)
 }
 } // namespace detail
 
-/// Reports replace or continue files of their own kind alone, and neither each other, nor the data,
-/// nor what is saved, nor what the program says. Throws mc::error. `data`: the files and sets that
-/// are read. `save`: the folder of states.
+/// Throws mc::error unless each report has a file of its own, which is new or holds a report of the
+/// same kind, and which is not one of the `data`, not in the folder `save` of states, and not the
+/// output of the program.
 inline void check_report_files(const report_request& r, const std::optional<std::string>& save,
                                const std::vector<std::string>& data) {
   const struct report_file {

@@ -1,5 +1,5 @@
-// The reports of a training run: lines of progress, metrics, the curve, the profile, and the times of
-// steps that are measured.
+// The reports of a training run: lines of progress, metrics, the curve, the profile, and the times
+// of steps that are measured.
 #pragma once
 
 #include <megacpp/inspect/profile.hpp>
@@ -80,8 +80,8 @@ public:
     if (goes_on) metrics_->continue_after();
     else metrics_->begin();
   }
-  /// Reserves what reports on steps need, and measures the speed of products for the first time. The
-  /// session has reserved `planned`.
+  /// Reserves what reports on steps need, and measures the speed of products for the first time.
+  /// The session has reserved `planned`.
   void prepare(const memory_items& planned) {
     if (!tells_) return;
     const std::int64_t bytes = planned.total() - planned.mirrors +
@@ -274,7 +274,7 @@ public:
   }
 
 private:
-  /// What was reported so far.
+  /// A record of what was reported so far.
   struct reported {
     std::int64_t steps = 0;      ///< of this process
     std::int64_t empty = 0;      ///< steps without a token to learn
@@ -297,7 +297,7 @@ private:
     // The first step is not typical. Later ones lie between two measurements.
     if (!benchmark_ && told_.steps == 2) gauge_->measure();
     if (!benchmark_ && told_.steps > 2) gauge_->measure_at(now);
-    r.ceiling_share = gauge_->ceiling_share(a_step);
+    r.ceiling_share = gauge_->fraction_of_ceiling(a_step);
     r.step_seconds = s.fraction * a_step;
     r.mfu = gauge_->mfu(a_step);
     if (r.mfu > 1 && !benchmark_ && !std::exchange(told_.low_peak, true))
@@ -317,7 +317,7 @@ private:
     const auto known = [](const char* name, double x, bool is_known) {
       return is_known ? metric(name, x) : metric(name, nullptr);
     };
-    const double of_ceiling = gauge_->ceiling_share(s.seconds, s.fraction);
+    const double of_ceiling = gauge_->fraction_of_ceiling(s.seconds, s.fraction);
     metrics_->write({{"step", r.step},
                      known("loss", r.loss, r.learned > 0),
                      {"lr", r.lr},

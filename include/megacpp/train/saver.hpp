@@ -63,8 +63,8 @@ public:
     contents_.identity_of_data();
     if (same && root_->has(first_step)) saved_step_ = first_step;
   }
-  /// Compares the validation text of this run with that of the best state, on the first rank: losses
-  /// of different texts say nothing about which state is better. Throws mc::error.
+  /// Compares the validation text of this run with that of the best state, on the first rank:
+  /// losses of different texts say nothing about which state is better. Throws mc::error.
   void require_measure_of_best(const std::string& measure) const {
     const std::optional<best_state>& best = root_->best();
     if (!best || best->measure == measure) return;

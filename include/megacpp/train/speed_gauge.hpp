@@ -39,11 +39,11 @@ public:
 
   /// Returns the share of the speed of products that a step of so many seconds reaches, where it is
   /// `fraction` of a whole step; 0 if that is not known.
-  double ceiling_share(double seconds, double fraction = 1) const {
+  double fraction_of_ceiling(double seconds, double fraction = 1) const {
     return ceiling_.share_of(fraction * flops_ / seconds);
   }
-  /// Returns the share of the stated peak that the model needs of one rank, where a whole step takes
-  /// so many seconds; 0 if no peak is stated.
+  /// Returns the share of the stated peak that the model needs of one rank, where a whole step
+  /// takes so many seconds; 0 if no peak is stated.
   double mfu(double seconds) const { return peak_ > 0 ? needed_flops_ / (seconds * peak_) : 0; }
 
 private:

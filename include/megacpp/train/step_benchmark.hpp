@@ -20,8 +20,8 @@ namespace mc {
 /// Collects the times of the steps behind the warmup, of which there must be one at least.
 class step_benchmark {
 public:
-  /// Reserves memory for the times, so that a step adds one without allocating. `planned_bytes`: the
-  /// memory that the run has reserved on the device. The arguments must outlive this.
+  /// Reserves memory for the times, so that a step adds one without allocating. `planned_bytes`:
+  /// the memory that the run has reserved on the device. The arguments must outlive this.
   step_benchmark(const program_view& p, device& on, const loop_request& loop,
                  std::int64_t planned_bytes)
       : program_(p), device_(on), loop_(loop), planned_bytes_(planned_bytes) {
@@ -63,7 +63,7 @@ public:
                       {"tokens_per_s", json_number(tokens / median)},
                       {"mfu", known(gauge.mfu(median))},
                       {"product_gflops", json_number(gauge.ceiling().behind() * 1e-9)},
-                      {"product_ceiling_share", known(gauge.ceiling_share(median))},
+                      {"product_ceiling_share", known(gauge.fraction_of_ceiling(median))},
                       {"loss", json_number(loss_)},
                       {"peak_rss_bytes", process_memory().peak},
                       {"planned_bytes", planned_bytes_},

@@ -9,8 +9,8 @@
 #include <megacpp/states/contents.hpp>
 #include <megacpp/states/start.hpp>
 #include <megacpp/states/state.hpp>
+#include <megacpp/train/batch_reader.hpp>
 #include <megacpp/train/early_end.hpp>
-#include <megacpp/train/feed.hpp>
 #include <megacpp/train/introduction.hpp>
 #include <megacpp/train/progress.hpp>
 #include <megacpp/train/ranks.hpp>
@@ -48,10 +48,11 @@ struct run_inputs {
   }
 };
 
-/// Trains a program on its data. Each rank of the run has a trainer, and all do the same at the same
-/// time: their steps, evaluations and saves come in one order. What a single rank finds out, such as
-/// a signal, is agreed on between steps. The first rank reports and saves. The constructor reserves
-/// memory and checks files; after it the loop allocates nothing but what a save or a text needs.
+/// Trains a program on its data. Each rank of the run has a trainer, and all do the same at the
+/// same time: their steps, evaluations and saves come in one order. What a single rank finds out,
+/// such as a signal, is agreed on between steps. The first rank reports and saves. The constructor
+/// reserves memory and checks files; after it the loop allocates nothing but what a save or a text
+/// needs.
 class trainer {
 public:
   /// `start`: what the first rank starts from (find_start), or another rank (for_another_rank).
@@ -98,8 +99,8 @@ public:
                    loop.steps);
     reports_->prepare(session_->planned());
     progress_.samples_left = loop.batches.samples_of(loop.steps - step(), progress_.at.samples);
-    feed_.emplace(p, *inputs_.data->training, loop.batches, hosts());
-    if (step() < loop.steps) feed_->begin(progress_.at.samples);
+    reader_.emplace(p, *inputs_.data->training, loop.batches, hosts());
+    if (step() < loop.steps) reader_->begin(progress_.at.samples);
   }
 
   /// Takes the steps that are left. Throws mc::error: nonfinite, data, output, memory, or
@@ -273,17 +274,17 @@ private:
     if (traced != nullptr) traced->begin(step() + 1, reports_->clock());
     session_->numbers().learning_rate =
         learning_rate(loop.rates, loop.rates_by_samples ? progress_.at.samples : step());
-    const step_batch batch = feed_->next_batch(progress_.at.samples);
+    const step_batch batch = reader_->next_batch(progress_.at.samples);
     const std::optional<step_result> done =
         session_->step(batch.micro_batches, [&](int m, batch_view& b) {
           if (ranks_.all().alone() && end_.stops()) return false;
-          feed_->give(m, b);
+          reader_->give(m, b);
           return true;
         });
     if (traced != nullptr) traced->end(done.has_value());
     if (!done) return false;
     measured_step s;
-    s.computing = ranks_.share_computing(
+    s.computing = ranks_.tell_computing(
         clock.seconds() - static_cast<double>(ranks_.nanoseconds_waited() - waited) * 1e-9);
     s.report = accept(*done, batch);
     const auto steps_of = [&](std::int64_t samples) {
@@ -308,7 +309,7 @@ private:
     r.loss = done.loss.mean();
     r.lr = session_->numbers().learning_rate;
     r.grad_norm = done.norm;
-    r.data_seconds = feed_->seconds_waited();
+    r.data_seconds = reader_->seconds_waited();
     r.learned = done.loss.count;
     const bool learns = r.learned > 0;
     if (learns) require_finite(done, r);
@@ -411,8 +412,8 @@ private:
                       signals->name(), saver_->what_is_saved(progress_), reports_->make_last()));
     end_.release_signals();
   }
-  /// Saves what can be saved before an error ends the run, and makes its last reports. Returns words
-  /// to add to the sentence of the error.
+  /// Saves what can be saved before an error ends the run, and makes its last reports. Returns
+  /// words to add to the sentence of the error.
   std::string rescue(bool was_out_of_memory) {
     const std::string saved = saver_->rescue(*session_, progress_, was_out_of_memory);
     return saved + reports_->make_last();
@@ -452,7 +453,7 @@ private:
   run_progress progress_;
   std::optional<training_reports> reports_;
   std::optional<saver> saver_;
-  std::optional<training_feed> feed_;
+  std::optional<batch_reader> reader_;
   std::optional<session> session_;
   std::optional<validation> validation_;
   sample_texts samples_;

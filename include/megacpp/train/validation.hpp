@@ -31,8 +31,8 @@ public:
              std::int64_t sequence)
       : asked_(asked), loop_(loop), data_(data), sequence_(sequence) {}
 
-  /// Returns a text that tells the validation data of this run from others, where the losses on them
-  /// decide which state is the best; "" if there are none.
+  /// Returns a text that tells the validation data of this run from others, where the losses on
+  /// them decide which state is the best; "" if there are none.
   const std::string& find_measure() {
     if (!loop_.keep_best || !measures() || data_.validation.empty()) return measure_;
     xxh64 of_all;
@@ -81,8 +81,8 @@ public:
   }
 
   /// Measures the loss on the validation data behind a step. Where there are several sets, the loss
-  /// on each is reported. Returns nothing where a stop ends it, on one rank alone. Of several ranks,
-  /// one that cannot read its data has a pending error afterwards.
+  /// on each is reported. Returns nothing where a stop ends it, on one rank alone. Of several
+  /// ranks, one that cannot read its data has a pending error afterwards.
   std::optional<loss_sum> evaluate(std::int64_t step, early_end& end, training_reports& reports) {
     // The best state is found by losses on the same samples.
     const bool same_samples = loop_.save && loop_.keep_best;

@@ -23,8 +23,8 @@ public:
   void begin() {
     if (looks_) hash_ = data_->hash();
   }
-  /// Returns the name of a file that was written to since, and that may hold other tokens now; "" if
-  /// there is none. A file that was written to and holds the same tokens is told once, by
+  /// Returns the name of a file that was written to since, and that may hold other tokens now; ""
+  /// if there is none. A file that was written to and holds the same tokens is told once, by
   /// note(sentence).
   template <class Note> std::string changed_file(const Note& note) {
     if (!looks_) return "";

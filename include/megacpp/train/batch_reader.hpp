@@ -1,4 +1,4 @@
-// The micro-batches of a training run: which samples each step has, and who reads them.
+// The micro-batches of a training run: which samples each has, and the thread that reads them.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
@@ -46,11 +46,11 @@ private:
 };
 
 /// Gives steps their micro-batches, which a thread of its own reads ahead.
-class training_feed {
+class batch_reader {
 public:
   /// The samples must outlive this.
-  training_feed(const program_view& p, const sample_set& samples, const batch_schedule& batches,
-                const communicator& hosts)
+  batch_reader(const program_view& p, const sample_set& samples, const batch_schedule& batches,
+               const communicator& hosts)
       : samples_(samples),
         cut_(batches, p.numbers.batch.micro, hosts.ranks().of(axis::dp),
              hosts.coordinate()[static_cast<unsigned>(axis::dp)]),
