@@ -1,12 +1,12 @@
-// The components that the training loop asks, each alone: what is due when, which samples a step has,
-// what ends a run early, and whether its data have changed.
+// The components that the training loop asks, each alone: what is due when, which samples a step
+// has, what ends a run early, and whether its data have changed.
 #define BOOST_TEST_MODULE training
 #include <megacpp/comm/self.hpp>
 #include <megacpp/comm/threads.hpp>
 #include <megacpp/io/small_file.hpp>
+#include <megacpp/optim/recurrence.hpp>
 #include <megacpp/train/batch_reader.hpp>
 #include <megacpp/train/early_end.hpp>
-#include <megacpp/train/recurrence.hpp>
 #include <megacpp/train/watched_data.hpp>
 
 #include <boost/test/unit_test.hpp>

@@ -8,7 +8,9 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
+#include <span>
 #include <string_view>
 
 namespace mc {
@@ -90,6 +92,22 @@ constexpr float half_to_float(std::uint16_t bits) {
   // 112 = 127 - 15, the difference of the exponents' biases.
   const std::uint32_t wide = exponent == 31 ? 255u : exponent + 112u;
   return std::bit_cast<float>(sign | (wide << 23) | (mantissa << 13));
+}
+
+/// Returns the type of weights that has this name; nothing for other names.
+inline std::optional<storage_type> weight_type_named(std::string_view name) {
+  if (name == "fp32") return storage_type::f32;
+  if (name == "bf16") return storage_type::bf16;
+  if (name == "fp64") return storage_type::f64;
+  return std::nullopt;
+}
+
+/// Returns element i of a tensor as double. The bytes may have any alignment.
+inline double stored_element(std::span<const std::byte> bytes, dtype type, std::int64_t i) {
+  return with_float_type(type, [&]<class T>(T value) {
+    std::memcpy(&value, bytes.data() + static_cast<std::size_t>(i) * sizeof value, sizeof value);
+    return convert<double>(value);
+  });
 }
 
 } // namespace mc

@@ -29,7 +29,7 @@ inline token_text token_text_of(const program_view& p, const tokenizer_request& 
                                 const std::optional<found_model>& found) {
   if (!found) return {p, r, "", std::nullopt, ids};
   const std::string& folder = found->folder.path();
-  std::optional<character_set> characters = characters_of(found->folder, p);
+  std::optional<character_set> characters = characters_of(found->folder, p.vocabulary, p.name);
   std::shared_ptr<const tokenizer> words;
   if (!ids && !characters) words = run_tokenizer(r, folder);
   return {p, r, folder, std::move(characters), ids, std::move(words)};

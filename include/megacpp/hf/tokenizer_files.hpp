@@ -56,4 +56,18 @@ inline std::string with_end_token(std::string_view text, const std::string& file
   return config.dump(2) + "\n";
 }
 
+/// Returns GPT-2's own two files, and one that names the class by whose rules they are read, since
+/// a config.json beside them may be of a family with other rules.
+inline std::vector<extra_file> gpt2_tokenizer_files(const std::string& vocabulary_path,
+                                                    const std::string& merges_path) {
+  const mapped_file vocabulary(vocabulary_path, exit_code::data);
+  const mapped_file merges(merges_path, exit_code::data);
+  json_output config{{"tokenizer_class", "GPT2Tokenizer"}};
+  if (!read_json(vocabulary, tokenizer_size_limit).has("<|endoftext|>"))
+    for (const char* task : {"bos_token", "eos_token", "unk_token"}) config[task] = nullptr;
+  return {{"vocab.json", std::string(vocabulary.text())},
+          {"merges.txt", std::string(merges.text())},
+          {"tokenizer_config.json", json_line(config)}};
+}
+
 } // namespace mc

@@ -4,12 +4,12 @@
 #include <megacpp/data/measured_set.hpp>
 #include <megacpp/data/sample_set.hpp>
 #include <megacpp/inputs/text.hpp>
+#include <megacpp/threads/opened_once.hpp>
 #include <megacpp/tokenizer/tokenizer.hpp>
 
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,24 +36,6 @@ struct run_data {
   /// Returns the name of a file with samples that was written to since it was opened; "" if there
   /// is none. The function itself is empty where all samples were read at the start.
   std::function<std::string()> written = {};
-};
-
-/// Data that the ranks of a process share. The first rank that asks opens them, while others wait.
-/// Copies of this object share the data, too.
-template <class T> class opened_once {
-public:
-  template <class Open> std::shared_ptr<const T> operator()(const Open& open) const {
-    const std::scoped_lock hold(all_->lock);
-    if (!all_->opened) all_->opened = std::make_shared<const T>(open());
-    return all_->opened;
-  }
-
-private:
-  struct state {
-    std::mutex lock;
-    std::shared_ptr<const T> opened;
-  };
-  std::shared_ptr<state> all_ = std::make_shared<state>();
 };
 
 } // namespace mc

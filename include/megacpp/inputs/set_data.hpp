@@ -116,17 +116,7 @@ inline std::string unlearned_of(const document_ends& ends) {
 /// Returns a note where a token is to end documents, and none of the first documents ends with it.
 inline std::string note_of_ends(const sets_of_split& of, const document_ends& ends,
                                 const tokenizer_request& r) {
-  constexpr std::int64_t most = 64;
-  std::optional<std::int32_t> last;
-  for (const dataset_part& one : of.sets)
-    for (std::int64_t d = 0; d < std::min(one.data->documents(), most); ++d) {
-      const std::int64_t s = one.data->first_of(d + 1) - 1;
-      if (s < one.data->first_of(d) || one.data->length(s) == 0) continue;
-      std::int32_t id = 0;
-      one.data->read(s, one.data->length(s) - 1, std::span(&id, 1));
-      if (id == ends.eod) return "";
-      last = id;
-    }
+  const std::optional<std::int32_t> last = other_end(of, *ends.eod);
   if (!last) return "";
   return fmt::format(
       "; data_request::reset_position_ids and its like look for the token {}, and no document that "

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <megacpp/data/byte_tokens.hpp>
+#include <megacpp/data/character_file.hpp>
 #include <megacpp/data/character_tokens.hpp>
 #include <megacpp/data/fingerprint.hpp>
 #include <megacpp/data/id_tokens.hpp>
@@ -17,36 +18,6 @@
 #include <optional>
 
 namespace mc {
-
-inline constexpr const char* characters_name = "characters.json";
-
-/// Reads the characters of a saved model; returns nothing if its tokens are bytes. Throws
-/// mc::error(exit_code::model), also where there are more characters than the vocabulary has
-/// tokens.
-inline std::optional<character_set> characters_of(const model_folder& folder,
-                                                  const program_view& p) {
-  if (!folder.contains(characters_name)) return std::nullopt;
-  const json_value file = read_json(folder.open(characters_name));
-  const auto list = file.field<std::vector<std::int32_t>>("characters");
-  std::vector<std::uint8_t> bytes;
-  for (const std::int32_t b : list) {
-    if (b < 0 || b > 255 || (!bytes.empty() && b <= bytes.back()))
-      throw file.fault("field \"characters\" must hold rising byte values from 0 to 255");
-    bytes.push_back(static_cast<std::uint8_t>(b));
-  }
-  if (bytes.empty()) throw file.fault("field \"characters\" is empty");
-  if (std::ssize(bytes) > p.vocabulary)
-    throw file.fault(
-        fmt::format("field \"characters\" has {} of them, but the vocabulary of {} "
-                    "has only {} tokens",
-                    bytes.size(), p.name, p.vocabulary));
-  return character_set(std::move(bytes));
-}
-
-/// Returns the text of the file with these characters.
-inline std::string characters_text(const character_set& c) {
-  return json_line({{"characters", c.bytes()}});
-}
 
 /// The tokens of a text or of a file of ids, and their splits for training and validation.
 struct text_data {

@@ -290,4 +290,12 @@ inline json_value read_json(const std::string& path, exit_code code = exit_code:
   return read_json(mapped_file(path, code));
 }
 
+/// Returns a value as people write it: a whole number has no point.
+inline std::string shown(const nlohmann::json& value) {
+  if (value.is_number_float())
+    if (const auto x = value.get<double>(); x == std::trunc(x) && std::abs(x) < 1e15)
+      return fmt::format("{:.0f}", x);
+  return printable(value.dump());
+}
+
 } // namespace mc

@@ -77,4 +77,13 @@ inline short_text count_text(double x) {
   return short_text().append("{}{}{}", sign, detail::three_digits(scaled).view(), units[unit]);
 }
 
+/// Returns a time in seconds since 1970 as `2026-01-31T09:05:00Z`.
+inline std::string utc_text(std::int64_t seconds) {
+  const auto t = static_cast<std::time_t>(seconds);
+  std::tm utc{};
+  ::gmtime_r(&t, &utc);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", utc.tm_year + 1900, utc.tm_mon + 1,
+                     utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec);
+}
+
 } // namespace mc

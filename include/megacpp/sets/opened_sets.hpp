@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -126,6 +127,23 @@ inline sets_of_split sets_of(const blend& b, data_split which, std::string_view 
     if (!b.weights.empty()) of.weights.push_back(b.weights[i]);
   }
   return of;
+}
+
+/// Returns a token that ends one of the first documents of each set, if none of them ends with the
+/// token `end`.
+inline std::optional<std::int32_t> other_end(const sets_of_split& of, std::int32_t end) {
+  constexpr std::int64_t most = 64;
+  std::optional<std::int32_t> last;
+  for (const dataset_part& one : of.sets)
+    for (std::int64_t d = 0; d < std::min(one.data->documents(), most); ++d) {
+      const std::int64_t s = one.data->first_of(d + 1) - 1;
+      if (s < one.data->first_of(d) || one.data->length(s) == 0) continue;
+      std::int32_t id = 0;
+      one.data->read(s, one.data->length(s) - 1, std::span(&id, 1));
+      if (id == end) return std::nullopt;
+      last = id;
+    }
+  return last;
 }
 
 } // namespace mc::detail

@@ -1,13 +1,15 @@
 // The contents of the states of one run.
 #pragma once
 
+#include <megacpp/chat/chat_template.hpp>
 #include <megacpp/exec/device.hpp>
+#include <megacpp/hf/tokenizer_files.hpp>
 #include <megacpp/inputs/run_data.hpp>
 #include <megacpp/request/requests.hpp>
 #include <megacpp/states/losses.hpp>
-#include <megacpp/states/run_tokenizer_files.hpp>
 #include <megacpp/states/state.hpp>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,6 +18,45 @@
 #include <nlohmann/json.hpp>
 
 namespace mc {
+
+namespace detail {
+
+/// Adds the token that ends a turn to the files, so that a model that has learned conversations
+/// ends there wherever it is served.
+inline void end_at_turns(std::vector<extra_file>& files, const program_view& p,
+                         const run_data& data) {
+  const auto end =
+      data.tokenizer->id_of(chat_template::of_folder(data.template_folder).end_of_turn());
+  if (!end) return;
+  const std::string name = "generation_config.json";
+  auto at = std::ranges::find(files, name, &extra_file::first);
+  if (at == files.end())
+    at = files.emplace(at, name,
+                       is_hugging_face_model(p)
+                           ? config_texts(hf_family_of(p).config(p), storage_type::f32).at(name)
+                           : "{}");
+  at->second = with_end_token(at->second, data.template_folder + '/' + name, *end);
+}
+
+} // namespace detail
+
+/// Reads the files that a request names, or else those in the folder that the run starts from, ""
+/// being none. Throws mc::error.
+inline std::vector<extra_file> files_of_run_tokenizer(const program_view& p,
+                                                      const tokenizer_request& r,
+                                                      const run_data& data,
+                                                      const std::string& from) {
+  std::vector<extra_file> files;
+  if (r.model && !r.of_sentencepiece()) {
+    files = tokenizer_files(*r.model);
+  } else if (r.vocabulary) {
+    files = gpt2_tokenizer_files(*r.vocabulary, r.merges.value_or(""));
+  } else {
+    files = tokenizer_files(from);
+  }
+  if (!data.template_folder.empty()) detail::end_at_turns(files, p, data);
+  return files;
+}
 
 /// Writes the files of a state: weights and moments, and beside them the files of the tokenizer,
 /// the position and losses of the run, its request, and what its data are.

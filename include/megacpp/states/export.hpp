@@ -5,7 +5,7 @@
 #include <megacpp/observe/print.hpp>
 #include <megacpp/observe/text.hpp>
 #include <megacpp/request/requests.hpp>
-#include <megacpp/states/required_model.hpp>
+#include <megacpp/states/start.hpp>
 
 #include <filesystem>
 #include <string>
@@ -16,14 +16,6 @@
 namespace mc {
 
 namespace detail {
-
-/// Returns the type of a name; nothing for "stored", the type that the weights have.
-inline std::optional<storage_type> storage_named(std::string_view name) {
-  if (name == "fp32") return storage_type::f32;
-  if (name == "bf16") return storage_type::bf16;
-  if (name == "fp64") return storage_type::f64;
-  return std::nullopt;
-}
 
 /// Throws mc::error(exit_code::output) for a folder of states, which no model replaces.
 inline void require_no_states(const std::string& path) {
@@ -54,7 +46,7 @@ inline void run_export(const program_view& p, const export_request& r,
   if (all.first()) detail::require_no_states(*r.save);
   all.let_others_enter(name_of(from));
   detail::require_same_model(all, from.folder);
-  const saved_model m = export_model_folder(from.folder, *r.save, p, detail::storage_named(r.type),
+  const saved_model m = export_model_folder(from.folder, *r.save, p, weight_type_named(r.type),
                                             r.max_shard.value_or(hf_shard_limit), hosts,
                                             tokenizer_files(from.folder.path()));
   if (!all.first()) return;

@@ -1,4 +1,4 @@
-// The losses of a run, as its state keeps them and its curve shows them.
+// The losses of a run, as its state keeps them and its curve shows them, and its progress.
 #pragma once
 
 #include <megacpp/io/json_file.hpp>
@@ -64,6 +64,15 @@ struct run_losses {
     l.validated = {steps, *l.last, tokens, measure};
     return l;
   }
+};
+
+/// The position of a run and its losses, as all ranks know them between steps.
+struct run_progress {
+  run_position at;
+  run_losses losses;
+  std::int64_t steps_taken = 0;  ///< by this process
+  std::int64_t samples_left = 0; ///< of the steps to come
+  bool worth_saving = true;      ///< all numbers were finite, and no data have changed
 };
 
 } // namespace mc

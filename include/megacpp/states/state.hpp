@@ -13,8 +13,6 @@
 #include <megacpp/states/state_root.hpp>
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <map>
 #include <optional>
 #include <set>
@@ -162,14 +160,6 @@ template <class F> void read_stores(const model_folder& folder, const char* name
     }
 }
 
-/// Returns element i of a tensor as double. The bytes may have any alignment.
-inline double stored_element(std::span<const std::byte> bytes, dtype type, std::int64_t i) {
-  return with_float_type(type, [&]<class T>(T value) {
-    std::memcpy(&value, bytes.data() + static_cast<std::size_t>(i) * sizeof value, sizeof value);
-    return convert<double>(value);
-  });
-}
-
 /// Tells whether Hugging Face's transformers has the family of a program, and a name for each of
 /// its parameters and numbers.
 inline bool is_hugging_face_model(const program_view& p) {
@@ -242,16 +232,6 @@ inline void write_state(folder_writer& out, const program_view& p, const mc::sto
   out.write(state_file_name, state_text(std::move(state), out.written()));
 }
 
-namespace detail {
-/// Returns a value of a state as people write it, which is a whole number without a point.
-inline std::string shown(const nlohmann::json& value) {
-  if (value.is_number_float())
-    if (const auto x = value.get<double>(); x == std::trunc(x) && std::abs(x) < 1e15)
-      return fmt::format("{:.0f}", x);
-  return printable(value.dump());
-}
-} // namespace detail
-
 /// Throws mc::error(exit_code::mismatch) for the state of another model. The sentence names every
 /// number that differs.
 inline void require_same_program(const json_value& state, const program_view& p) {
@@ -262,7 +242,7 @@ inline void require_same_program(const json_value& state, const program_view& p)
                            const nlohmann::json& here) {
     if (there != here)
       differ += fmt::format("{}{} is {} there and {} here", differ.empty() ? "" : ", ", name,
-                            detail::shown(there), detail::shown(here));
+                            shown(there), shown(here));
   };
   for (const char* name :
        {"family", "precision", "sequence", "layers", "hidden", "vocabulary", "parameters", "kinds"})
@@ -306,7 +286,7 @@ inline void load_registry_weights(const model_folder& folder, const json_value& 
         const auto load = [&](global_count from, std::int64_t to, std::int64_t n) {
           double x[at_once];
           for (std::int64_t i = 0; i < n; ++i)
-            x[i] = detail::stored_element(stored.bytes, type, from.n + i);
+            x[i] = stored_element(stored.bytes, type, from.n + i);
           s.set_weights(to, {x, static_cast<std::size_t>(n)});
         };
         parallel_for((t.count.n + at_once - 1) / at_once, [&](std::int64_t b) {

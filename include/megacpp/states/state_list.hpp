@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <ctime>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -66,15 +65,6 @@ inline listed_state examined(const model_folder& folder, std::string name,
   return s;
 }
 
-/// Returns `2026-01-31T09:05:00Z`.
-inline std::string time_text(std::int64_t seconds) {
-  const auto t = static_cast<std::time_t>(seconds);
-  std::tm utc{};
-  ::gmtime_r(&t, &utc);
-  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", utc.tm_year + 1900, utc.tm_mon + 1,
-                     utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec);
-}
-
 } // namespace detail
 
 /// Lists the states in a folder that a run saved to, or the one state of a path. Throws
@@ -128,7 +118,7 @@ inline std::vector<std::string> states_lines(const state_list& list) {
     lines.push_back(fmt::format("{:<{}} {:>10} {:>10} {:>11} {:>14}  {:<20}  {}", s.folder, width,
                                 s.step ? fmt::format("{}", *s.step) : "-", known(s.loss),
                                 known(s.validation_loss), s.bytes,
-                                s.committed ? detail::time_text(*s.committed) : "-",
+                                s.committed ? utc_text(*s.committed) : "-",
                                 s.damage.empty() ? "whole" : "damaged: " + s.damage));
   lines.push_back(
       list.resumed ? fmt::format("train start_request::load goes on from {}", *list.resumed)
@@ -145,7 +135,7 @@ inline std::string states_json(const state_list& list) {
     if (s.step) one["step"] = *s.step;
     if (s.loss) one["loss"] = *s.loss;
     if (s.validation_loss) one["validation_loss"] = *s.validation_loss;
-    if (s.committed) one["committed"] = detail::time_text(*s.committed);
+    if (s.committed) one["committed"] = utc_text(*s.committed);
     one["bytes"] = s.bytes, one["whole"] = s.damage.empty();
     if (!s.damage.empty()) one["damage"] = s.damage;
     states.push_back(std::move(one));

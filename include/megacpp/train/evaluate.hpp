@@ -7,8 +7,8 @@
 #include <megacpp/observe/print.hpp>
 #include <megacpp/request/requests.hpp>
 #include <megacpp/run/session.hpp>
-#include <megacpp/states/required_model.hpp>
 #include <megacpp/states/saved_run.hpp>
+#include <megacpp/states/start.hpp>
 #include <megacpp/states/state.hpp>
 #include <megacpp/train/evaluation.hpp>
 
@@ -60,7 +60,7 @@ inline void run_evaluation(const program_view& p, evaluation_request r, device& 
   const model_folder& folder = found.folder;
   r.data.tokenizer = with_tokenizer_of_run(std::move(r.data.tokenizer), found);
   const detail::measured_samples taken = samples_of_evaluation(p, r, found);
-  const std::optional<character_set> characters = characters_of(folder, p);
+  const std::optional<character_set> characters = characters_of(folder, p.vocabulary, p.name);
   const auto opened = data([&] {
     return open_evaluation_data(p, r.data, folder.path(), characters,
                                 detail::reading_threads(on, both.hosts), taken);

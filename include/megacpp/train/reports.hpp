@@ -3,6 +3,8 @@
 #pragma once
 
 #include <megacpp/inspect/profile.hpp>
+#include <megacpp/inspect/speed_gauge.hpp>
+#include <megacpp/inspect/step_benchmark.hpp>
 #include <megacpp/inspect/timeline.hpp>
 #include <megacpp/observe/curve.hpp>
 #include <megacpp/observe/memory.hpp>
@@ -13,8 +15,6 @@
 #include <megacpp/request/requests.hpp>
 #include <megacpp/states/losses.hpp>
 #include <megacpp/train/evaluation.hpp>
-#include <megacpp/train/speed_gauge.hpp>
-#include <megacpp/train/step_benchmark.hpp>
 
 #include <cstdint>
 #include <initializer_list>

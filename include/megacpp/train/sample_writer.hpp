@@ -7,11 +7,11 @@
 #include <megacpp/io/clock.hpp>
 #include <megacpp/io/signals.hpp>
 #include <megacpp/io/utf8.hpp>
+#include <megacpp/optim/recurrence.hpp>
 #include <megacpp/request/requests.hpp>
 #include <megacpp/run/stores.hpp>
 #include <megacpp/run/view.hpp>
 #include <megacpp/train/early_end.hpp>
-#include <megacpp/train/recurrence.hpp>
 #include <megacpp/train/reports.hpp>
 
 #include <cstdint>

@@ -3,12 +3,11 @@
 
 #include <megacpp/io/clock.hpp>
 #include <megacpp/io/same_place.hpp>
+#include <megacpp/optim/recurrence.hpp>
 #include <megacpp/run/session.hpp>
 #include <megacpp/states/contents.hpp>
 #include <megacpp/states/state_root.hpp>
-#include <megacpp/train/progress.hpp>
 #include <megacpp/train/ranks.hpp>
-#include <megacpp/train/recurrence.hpp>
 #include <megacpp/train/reports.hpp>
 #include <megacpp/train/watched_data.hpp>
 

@@ -2,47 +2,17 @@
 #pragma once
 
 #include <megacpp/inspect/timeline.hpp>
-#include <megacpp/io/error.hpp>
+#include <megacpp/inspect/traced_steps.hpp>
 #include <megacpp/request/report_request.hpp>
 #include <megacpp/train/ranks.hpp>
 #include <megacpp/train/reports.hpp>
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
-
 namespace mc {
-
-/// The steps of a trace: those behind `after`, up to `last`.
-struct traced_steps {
-  std::int64_t after = 0, last = 0;
-  /// Tells whether the step that comes once `done` steps have been taken is traced.
-  bool has(std::int64_t done) const { return after <= done && done < last; }
-};
-/// Returns the traced steps of a run that goes on after step `done` until `steps`. Throws
-/// mc::error(exit_code::usage) where the run does not take the steps that are asked for.
-inline traced_steps traced_steps_of(const report_request& r, std::int64_t done,
-                                    std::int64_t steps) {
-  constexpr std::int64_t most = 64, typical = 10, few = 2;
-  traced_steps t;
-  t.after = r.trace_after.value_or(
-      std::max(done, std::min(done + typical, r.trace_last ? *r.trace_last - few : steps - few)));
-  t.last = r.trace_last.value_or(std::min(t.after + few, steps));
-  if (done >= steps) return t; // nothing is left to train, and that is told
-  if (t.after < done || t.last <= t.after || t.last > steps || t.last - t.after > most)
-    throw error(
-        exit_code::usage,
-        fmt::format(
-            "report_request::trace is to show the steps behind {} up to {}, but this run takes "
-            "those behind {} up to {}, of which it shows 1 to {}: give other "
-            "numbers to report_request::trace_after and report_request::trace_last",
-            t.after, t.last, done, steps, most));
-  return t;
-}
 
 /// Records the traced steps of a run on every rank, and writes the file on the first one.
 class step_trace {

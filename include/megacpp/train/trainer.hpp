@@ -12,7 +12,6 @@
 #include <megacpp/train/batch_reader.hpp>
 #include <megacpp/train/early_end.hpp>
 #include <megacpp/train/introduction.hpp>
-#include <megacpp/train/progress.hpp>
 #include <megacpp/train/ranks.hpp>
 #include <megacpp/train/report_files.hpp>
 #include <megacpp/train/reports.hpp>
@@ -155,7 +154,9 @@ private:
     inputs_.goes_on = inputs_.from && inputs_.from->state && !request_.start.finetune;
     inputs_.data = start.data([&] {
       std::optional<character_set> characters;
-      if (inputs_.from) characters = characters_of(inputs_.from->folder, inputs_.program);
+      if (inputs_.from)
+        characters =
+            characters_of(inputs_.from->folder, inputs_.program.vocabulary, inputs_.program.name);
       return open_training_data(inputs_.program, request_.data, request_.loop, folder_of_start(),
                                 std::move(characters), detail::reading_threads(on, hosts()));
     });

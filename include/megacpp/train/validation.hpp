@@ -6,11 +6,11 @@
 #include <megacpp/inputs/named_data.hpp>
 #include <megacpp/inputs/run_data.hpp>
 #include <megacpp/io/checksum.hpp>
+#include <megacpp/optim/recurrence.hpp>
 #include <megacpp/request/requests.hpp>
 #include <megacpp/run/session.hpp>
 #include <megacpp/train/early_end.hpp>
 #include <megacpp/train/evaluation.hpp>
-#include <megacpp/train/recurrence.hpp>
 #include <megacpp/train/reports.hpp>
 
 #include <cstdint>

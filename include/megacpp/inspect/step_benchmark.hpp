@@ -2,11 +2,11 @@
 #pragma once
 
 #include <megacpp/exec/device.hpp>
+#include <megacpp/inspect/speed_gauge.hpp>
 #include <megacpp/io/json_file.hpp>
 #include <megacpp/observe/memory.hpp>
 #include <megacpp/request/loop_request.hpp>
 #include <megacpp/run/view.hpp>
-#include <megacpp/train/speed_gauge.hpp>
 
 #include <algorithm>
 #include <cstddef>
