@@ -40,11 +40,16 @@ using make_sample_writer = std::function<std::unique_ptr<sample_writer>(
 class sample_texts {
 public:
   sample_texts() = default;
-  sample_texts(std::unique_ptr<sample_writer> writer, std::int64_t interval)
-      : writer_(std::move(writer)), when_{interval} {}
+  /// The run has `last` steps.
+  sample_texts(std::unique_ptr<sample_writer> writer, recurrence when, std::int64_t last)
+      : writer_(std::move(writer)), when_(when), last_(last) {}
 
-  bool are_written() const { return writer_ != nullptr; }
-  recurrence when() const { return when_; }
+  /// Tells whether a text is due behind a step that is not the last.
+  bool is_due(std::int64_t step) const { return writer_ && when_.is_due(step, last_); }
+  /// Returns how many texts are left once this step has been taken.
+  std::int64_t times_left(std::int64_t step) const {
+    return writer_ ? when_.times_from(step, last_) : 0;
+  }
   /// Writes a text and reports it, unless a signal ends the run. Throws mc::error.
   void write(std::int64_t step, const early_end& end, training_reports& reports) {
     if (!writer_ || end.stops()) return;
@@ -58,6 +63,7 @@ public:
 private:
   std::unique_ptr<sample_writer> writer_;
   recurrence when_;
+  std::int64_t last_ = 0;
 };
 
 } // namespace mc

@@ -39,7 +39,15 @@ public:
   state_contents& contents() { return contents_; }
   /// Returns the folder of states; nothing if none is saved, and on other ranks than the first.
   const std::optional<state_root>& root() const { return root_; }
-  recurrence when() const { return {loop_.save_interval}; }
+  /// Tells whether a save is due behind a step that is not the last.
+  bool is_due(std::int64_t step) const {
+    return loop_.save && recurrence{loop_.save_interval}.is_due(step, loop_.steps);
+  }
+  /// Returns how many saves are left once this step has been taken; 0 on other ranks than the
+  /// first.
+  std::int64_t times_left(std::int64_t step) const {
+    return root_ ? recurrence{loop_.save_interval}.times_from(step, loop_.steps) : 0;
+  }
   bool keeps_best() const { return loop_.save && loop_.keep_best; }
   /// Tells whether the run saves, and has not saved the state behind this step.
   bool lacks(std::int64_t step) const { return loop_.save && saved_step_ != step; }

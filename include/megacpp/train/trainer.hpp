@@ -93,7 +93,8 @@ public:
     saver_->watch_data();
     if (make_samples && loop.sample_interval > 0)
       samples_ = {make_samples(p, request_, on, session_->weights(), *inputs_.data),
-                  loop.sample_interval};
+                  {loop.sample_interval},
+                  loop.steps};
     trace_.prepare(request_.reports, p, ranks_, static_cast<int>(loop.micro_batches()), step(),
                    loop.steps);
     reports_->prepare(session_->planned());
@@ -216,7 +217,7 @@ private:
     from->folder.close_files();
   }
 
-  /// Tells what begins, once nothing is left that could be refused.
+  /// Prints the first lines of the run, once nothing is left that could be refused.
   void introduce() {
     const loop_request& loop = request_.loop;
     const std::optional<found_model>& from = inputs_.from;
@@ -244,17 +245,15 @@ private:
   void take_steps() {
     const std::int64_t last = request_.loop.steps;
     // The process before may have ended between a step and its evaluation.
-    if (step() > 0 && validation_->when().is_due(step(), last) &&
-        !progress_.losses.has_validated(step()))
+    if (step() > 0 && validation_->is_due(step()) && !progress_.losses.has_validated(step()))
       evaluate();
     while (step() < last) {
       if (!take_step()) interrupt();
       agree_on_end();
       if (step() < last && end_.time_is_up()) return end_in_time();
-      if (validation_->when().is_due(step(), last)) evaluate();
-      if (samples_.when().is_due(step(), last)) samples_.write(step(), end_, *reports_);
-      if (request_.loop.save && saver_->when().is_due(step(), last))
-        saver_->save(*session_, progress_);
+      if (validation_->is_due(step())) evaluate();
+      if (samples_.is_due(step())) samples_.write(step(), end_, *reports_);
+      if (saver_->is_due(step())) saver_->save(*session_, progress_);
       if (end_.stops()) interrupt(); // several ranks agree behind the next step
     }
     evaluate();
@@ -293,7 +292,10 @@ private:
     };
     s.fraction = steps_of(batch.size);
     s.tokens = static_cast<double>(batch.size * inputs_.program.numbers.batch.sequence);
-    s.left = what_is_left(steps_of(progress_.samples_left));
+    s.left = {.steps = steps_of(progress_.samples_left),
+              .evaluations = validation_->times_left(step()),
+              .saves = saver_->times_left(step()),
+              .samples = samples_.times_left(step())};
     end_.tell([&] {
       s.seconds = clock.seconds();
       reports_->step(s);
@@ -323,16 +325,6 @@ private:
     r.consumed_tokens = progress_.at.samples * inputs_.program.numbers.batch.sequence;
     return r;
   }
-  /// Returns what is still to do behind the step that was taken.
-  work_left what_is_left(double steps) const {
-    const std::int64_t last = request_.loop.steps;
-    work_left left{.steps = steps};
-    if (validation_->evaluates()) left.evaluations = validation_->when().times_from(step(), last);
-    if (saver_->root()) left.saves = saver_->when().times_from(step(), last);
-    if (samples_.are_written()) left.samples = samples_.when().times_from(step(), last);
-    return left;
-  }
-
   /// Measures the loss on validation data, and saves the state if it is the best one.
   void evaluate() {
     if (!validation_->evaluates()) return;

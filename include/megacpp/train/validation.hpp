@@ -71,9 +71,14 @@ public:
       if (wanted) sets_.add(evaluation(on, p, set, hosts), samples_of(set));
   }
 
-  recurrence when() const { return {loop_.eval_interval}; }
   /// Tells whether there are data that are evaluated.
   bool evaluates() const { return !sets_.empty(); }
+  /// Tells whether an evaluation is due behind a step that is not the last.
+  bool is_due(std::int64_t step) const { return when().is_due(step, loop_.steps); }
+  /// Returns how many evaluations are left once this step has been taken.
+  std::int64_t times_left(std::int64_t step) const {
+    return evaluates() ? when().times_from(step, loop_.steps) : 0;
+  }
   /// Returns losses as long, as a text, as those of a run that ends behind step `last` may be.
   run_losses longest(std::int64_t last) const {
     const std::int64_t evaluations = evaluates() ? last / loop_.eval_interval + 1 : 0;
@@ -102,6 +107,7 @@ public:
   }
 
 private:
+  recurrence when() const { return {loop_.eval_interval}; }
   /// Tells whether the request asks for evaluations, if there are data for them.
   bool measures() const {
     return loop_.validates_some() ? *loop_.eval_iters > 0
