@@ -342,7 +342,7 @@ BOOST_AUTO_TEST_CASE(a_run_has_the_numbers_of_its_flags) {
     mc::find_flag(list, name)->flag->read(value, name);
   const mc::loop_request t = mc::loop_request_of(p, o);
   BOOST_TEST(t.steps == 300);
-  BOOST_TEST(t.at_once == 2);
+  BOOST_TEST(t.sequences_of_all_replicas == 2);
   BOOST_TEST(t.batches.after(0) == 6);
   BOOST_TEST(t.rates.lr == 0.5);
   BOOST_TEST(t.rates.min_lr == 0.25);
