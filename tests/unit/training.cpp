@@ -3,11 +3,11 @@
 #define BOOST_TEST_MODULE training
 #include <megacpp/comm/self.hpp>
 #include <megacpp/comm/threads.hpp>
+#include <megacpp/data/watched_data.hpp>
 #include <megacpp/io/small_file.hpp>
 #include <megacpp/optim/recurrence.hpp>
 #include <megacpp/train/batch_reader.hpp>
 #include <megacpp/train/early_end.hpp>
-#include <megacpp/train/watched_data.hpp>
 
 #include <boost/test/unit_test.hpp>
 
@@ -176,18 +176,16 @@ BOOST_AUTO_TEST_CASE(an_error_of_one_rank_waits_until_all_are_asked) {
 }
 
 BOOST_AUTO_TEST_CASE(data_that_hold_other_tokens_are_named_and_touched_ones_told_once) {
-  auto data = std::make_shared<mc::run_data>();
   std::string file;
   std::uint64_t tokens = 1;
   int hashes = 0, notes = 0;
-  data->written = [&] { return file; };
-  data->hash = [&] { return ++hashes, tokens; };
   const auto note = [&](const std::string& line) {
     ++notes;
     BOOST_TEST(line.starts_with("book.txt"));
   };
-  mc::watched_data watched(data, true), elsewhere(data, false);
-  watched.begin(), elsewhere.begin();
+  const auto hash = [&] { return ++hashes, tokens; };
+  mc::watched_data watched([&] { return file; }, hash), unwatched(nullptr, hash);
+  watched.begin(), unwatched.begin();
   BOOST_TEST(watched.changed_file(note) == "");
   BOOST_TEST(hashes == 1); // the tokens are not read again while no file was written to
   file = "book.txt";
@@ -196,7 +194,7 @@ BOOST_AUTO_TEST_CASE(data_that_hold_other_tokens_are_named_and_touched_ones_told
   BOOST_TEST(notes == 1);
   tokens = 2;
   BOOST_TEST(watched.changed_file(note) == "book.txt");
-  BOOST_TEST(elsewhere.changed_file(note) == "");
+  BOOST_TEST(unwatched.changed_file(note) == "");
 }
 
 BOOST_AUTO_TEST_CASE(a_small_file_is_replaced_and_a_rehearsal_leaves_none) {

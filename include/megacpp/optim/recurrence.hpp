@@ -1,12 +1,12 @@
-// Work that a run does again and again between its steps.
+// The recurrence of what a run does between its steps.
 #pragma once
 
 #include <cstdint>
 
 namespace mc {
 
-/// Work, such as a save, that a run does every `interval` steps and once behind its last one. With
-/// the interval 0 it is done behind the last step alone.
+/// The rule for work, such as a save, that a run does every `interval` steps and once behind its
+/// last one. With the interval 0 it is done behind the last step alone.
 struct recurrence {
   std::int64_t interval = 0;
 

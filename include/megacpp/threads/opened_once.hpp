@@ -6,8 +6,8 @@
 
 namespace mc {
 
-/// Data that the ranks of a process share. The first rank that asks opens them, while others wait.
-/// Copies of this object share the data, too.
+/// A value that threads share, such as the data that the ranks of a process read. The first thread
+/// that asks opens it, while others wait. Copies of this object share the value, too.
 template <class T> class opened_once {
 public:
   template <class Open> std::shared_ptr<const T> operator()(const Open& open) const {

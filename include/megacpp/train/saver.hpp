@@ -1,6 +1,7 @@
 // The states that a training run saves.
 #pragma once
 
+#include <megacpp/data/watched_data.hpp>
 #include <megacpp/io/clock.hpp>
 #include <megacpp/io/same_place.hpp>
 #include <megacpp/optim/recurrence.hpp>
@@ -9,7 +10,6 @@
 #include <megacpp/states/state_root.hpp>
 #include <megacpp/train/ranks.hpp>
 #include <megacpp/train/reports.hpp>
-#include <megacpp/train/watched_data.hpp>
 
 #include <algorithm>
 #include <cstdint>

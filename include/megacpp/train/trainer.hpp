@@ -1,6 +1,7 @@
 // The training loop.
 #pragma once
 
+#include <megacpp/data/watched_data.hpp>
 #include <megacpp/inputs/open_data.hpp>
 #include <megacpp/inspect/untrained_positions.hpp>
 #include <megacpp/io/clock.hpp>
@@ -19,7 +20,6 @@
 #include <megacpp/train/saver.hpp>
 #include <megacpp/train/step_trace.hpp>
 #include <megacpp/train/validation.hpp>
-#include <megacpp/train/watched_data.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -72,9 +72,10 @@ public:
     require_consistent();
     open(on, start);
     reports_.emplace(reported_run{p, on, request_.reports, loop, progress_.losses}, hosts());
-    saver_.emplace(ranks_, loop, *reports_,
-                   state_contents(p, request_, inputs_.data, on, hosts(), folder_of_start()),
-                   watched_data(inputs_.data, leads_process));
+    saver_.emplace(
+        ranks_, loop, *reports_,
+        state_contents(p, request_, inputs_.data, on, hosts(), folder_of_start()),
+        watched_data(leads_process ? inputs_.data->written : nullptr, inputs_.data->hash));
     validation_.emplace(request_.data, loop, *inputs_.data, p.numbers.batch.sequence);
     // Signals are taken before there is a folder, which a run that they end would leave behind.
     if (leads_process && loop.takes_signals) end_.take_signals();

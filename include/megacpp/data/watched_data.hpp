@@ -1,10 +1,8 @@
-// Data that change while a run learns from them.
+// A watch over files of data that others write to.
 #pragma once
 
-#include <megacpp/inputs/run_data.hpp>
-
 #include <cstdint>
-#include <memory>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -12,24 +10,24 @@
 
 namespace mc {
 
-/// Finds out that a file of the data was written to. One rank of a process looks at the data, which
-/// all of its ranks share.
+/// Finds out that the data of a run change while it learns from them.
 class watched_data {
 public:
-  watched_data(std::shared_ptr<const run_data> data, bool looks)
-      : data_(std::move(data)), looks_(looks && data_->written) {}
+  /// written() returns the name of a file that was written to since it was opened, or ""; an empty
+  /// function watches nothing. hash() returns a hash of the tokens.
+  watched_data(std::function<std::string()> written, std::function<std::uint64_t()> hash)
+      : written_(std::move(written)), hash_(std::move(hash)) {}
 
   /// Begins to watch the tokens as they are now.
   void begin() {
-    if (looks_) hash_ = data_->hash();
+    if (written_) at_begin_ = hash_();
   }
   /// Returns the name of a file that was written to since, and that may hold other tokens now; ""
   /// if there is none. A file that was written to and holds the same tokens is told once, by
   /// note(sentence).
   template <class Note> std::string changed_file(const Note& note) {
-    if (!looks_) return "";
-    std::string file = data_->written();
-    if (file.empty() || data_->hash() != hash_) return file;
+    std::string file = written_ ? written_() : "";
+    if (file.empty() || hash_() != at_begin_) return file;
     if (!std::exchange(was_reported_, true))
       note(
           fmt::format("{} was written to or touched during the run; the tokens that were "
@@ -39,9 +37,10 @@ public:
   }
 
 private:
-  std::shared_ptr<const run_data> data_;
-  bool looks_, was_reported_ = false;
-  std::uint64_t hash_ = 0; ///< of the tokens at the begin
+  std::function<std::string()> written_;
+  std::function<std::uint64_t()> hash_;
+  std::uint64_t at_begin_ = 0; ///< hash of the tokens
+  bool was_reported_ = false;
 };
 
 } // namespace mc
