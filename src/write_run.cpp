@@ -158,19 +158,17 @@ text in_cpp(const build_key& k, const given_key& g) {
     throw must_be(names);
   }
   case key_kind::layers: {
-    std::vector<text> numbers;
-    for (text rest = joined(g.values, ","); !rest.empty() || numbers.empty();) {
-      const std::size_t comma = std::min(rest.find(','), rest.size());
-      numbers.push_back(rest.substr(0, comma));
-      const bool more = comma < rest.size();
-      rest.erase(0, comma + 1);
-      if (!is_number(numbers.back(), 3) || (more && rest.empty()))
+    const text list = joined(g.values, ",");
+    text numbers;
+    for (std::size_t at = 0; at <= list.size();) {
+      const text one = list.substr(at, std::min(list.find(',', at), list.size()) - at);
+      if (!is_number(one, 3))
         throw wrong(fmt::format("{} must be numbers of layers below 1000, as 3,4,4,1, not '{}'",
-                                g.spelled, joined(g.values, ",")));
-      numbers.back().erase(0, std::min(numbers.back().find_first_not_of('0'),
-                                       numbers.back().size() - 1)); // 08 is no number of C++
+                                g.spelled, list));
+      numbers += fmt::format("{}{}", at == 0 ? "" : ", ", std::stoi(one)); // 08 is no number of C++
+      at += one.size() + 1;
     }
-    return "{" + joined(numbers) + "}";
+    return "{" + numbers + "}";
   }
   case key_kind::file:
   case key_kind::headers: break;
