@@ -74,7 +74,8 @@ private:
   struct asked {
     std::int64_t number = 0; ///< number of the ticket that begin() returned
     exchange x;
-    /// There is a description for each rank of the group, or one for the other rank of a pair.
+    /// The descriptions of this rank and of the others: one for each rank of the group, or one for
+    /// the other rank of a pair.
     std::vector<wish> mine, theirs;
     ticket tells, data;
     bool agreed = false; ///< descriptions of the other ranks match

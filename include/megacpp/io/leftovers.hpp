@@ -67,7 +67,7 @@ inline leftover leftover_of(std::string_view name) {
     return {target, false, true};
   auto [target, rest] = split(temporary_mark);
   if (!drop_number(rest)) return {};
-  // "-N" is the number of a further attempt.
+  // "-N" at the end of the name is the number of a further attempt.
   if (rest.size() > 1 && rest[0] == '-' && rest[1] >= '0' && rest[1] <= '9') {
     rest.remove_prefix(1);
     drop_number(rest);

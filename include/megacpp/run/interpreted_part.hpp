@@ -174,7 +174,7 @@ template <class Device> struct interpreted_part final : planned_part {
       kernels.push_back(is_alias(plan, n) ? functions{} : table.find(n.op, type_of_node(g, n)));
     }
   }
-  /// Places the graph in memory first.
+  /// Makes a plan of the memory of the graph first.
   interpreted_part(const graph& passed, int part, const kernel_table<Device>& table)
       : interpreted_part(*placed(passed, part), table) {}
 

@@ -394,7 +394,7 @@ template <class Run> struct members_of {
     if constexpr (has_memory<Run> && wrong == run_member::none) return Run::device_memory;
     else return -1;
   }
-  /// Returns whether the run's device is one. A run that names none has the default device.
+  /// Returns whether the run's device is a backend. A run that names none has the default device.
   static constexpr bool has_backend() {
     if constexpr (requires { typename Run::device; }) {
       using named = typename Run::device;
