@@ -1,4 +1,4 @@
-// Communication between ranks: the names of the collectives, and the bytes that they send.
+// The communication between ranks: the names of the collectives, and the bytes that they send.
 #pragma once
 
 #include <megacpp/graph/mesh.hpp>

@@ -21,7 +21,7 @@ struct gpt {
   bool tied = true;       ///< head and token embedding are one table
   double eps = 1e-5;      ///< small number added to the variance in norms
   double dropout = 0;     ///< probability of dropout, for embeddings and residual branches
-  /// Standard deviation of initial weights; projections back to the stream: std / sqrt(2 L).
+  /// The standard deviation of initial weights; projections back to the stream: std / sqrt(2 L).
   double std = 0.02;
   double z_loss = 0; ///< factor of logsumexp^2 of the logits in the loss; 0: none
 

@@ -1,4 +1,4 @@
-// Redistribution along one mesh axis, by name: to(x, axis, place).
+// The redistribution along one mesh axis, by name: to(x, axis, place).
 //
 //   from -> to     forward          backward (derived by transposing the table)
 //   I -> R         nothing          all-reduce

@@ -1,4 +1,4 @@
-// Rotary position embedding, half-rotate form (Su et al. 2021; as Hugging Face's models have it).
+// The rotary position embedding, half-rotate form (Su et al. 2021; as in Hugging Face's models).
 //
 //   x (..., D), position p of the row, i < D/2, angle a_i = p w_i:
 //   y[i] = x[i] cos a_i - s x[i+D/2] sin a_i,   y[i+D/2] = x[i+D/2] cos a_i + s x[i] sin a_i

@@ -33,8 +33,8 @@ struct meaning {
   term values[owed_values]{};
   term trips[max_regions]{};
   term gradients[max_parameters]{};
-  /// Sum of the terms of all contributions to gradients, each mixed with the value whose gradient
-  /// it is.
+  /// The sum of the terms of all contributions to gradients, each mixed with the value whose
+  /// gradient it is.
   term collected = 0;
   term changed = 0;             ///< term of the operands that ops write
   term names[max_parameters]{}; ///< terms of parameters, with types, dims and placements

@@ -83,8 +83,8 @@ template <class Model> struct assembly_step {
   enum task : std::uint8_t { graphs, meanings, stores, plans, planned, check };
   const char* name = "";
   task is = check;
-  /// Set if `make` and `fault_of`, called for a number, read no other graph and nothing beside
-  /// graphs; a compiler then evaluates them without the rest.
+  /// A step is alone if `make` and `fault_of`, called for a number, read no other graph and nothing
+  /// beside graphs; a compiler then evaluates them without the rest.
   bool alone = false;
   /// Returns whether the step makes something of the graph of this number, or a check reads it;
   /// null: a check reads all of its items. It reads only that graph, if it is made.
