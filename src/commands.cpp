@@ -1,4 +1,4 @@
-// What the commands do. It knows no run, so an edit of the run leaves it alone.
+// The commands of a program. This unit knows no run, so an edit of the run leaves it alone.
 #include <megacpp/cli/commands.hpp>
 
 std::unique_ptr<mc::device> megacpp_make_device(const std::type_info& type,

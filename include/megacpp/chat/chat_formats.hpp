@@ -127,7 +127,7 @@ inline constexpr std::array<chat_format, 7> chat_formats{{
 struct known_template {
   std::uint64_t checksum; ///< XXH64 of the program, as canonical_jinja spells it.
   chat_style style;
-  std::string_view default_system; ///< What the system says where nobody gave a system's turn.
+  std::string_view default_system; ///< The text of the system's turn where a conversation has none.
 };
 
 inline constexpr std::array<known_template, 15> known_templates{{

@@ -148,7 +148,9 @@ private:
   std::vector<read_batch> ring_;
   std::mutex lock_;
   std::condition_variable moved_;
-  std::size_t begin_ = 0, end_ = 0; ///< How many micro-batches were used, and how many were read.
+  std::size_t begin_ = 0,
+              end_ =
+                  0; ///< The number of micro-batches that were used, and of those that were read.
   bool taken_ = false, over_ = false;
   std::unique_ptr<own_thread> thread_;
 };

@@ -1,4 +1,4 @@
-// Training and evaluation read tokens from a token_source.
+// A token_source is what training and evaluation read tokens from.
 #pragma once
 
 #include <cstdint>

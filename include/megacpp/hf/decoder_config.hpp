@@ -76,7 +76,7 @@ inline int read_window(hf_reader& r, int layers) {
 /// hf_absent says what missing fields of a family mean in transformers.
 struct hf_absent {
   int head_dim = 0;            ///< The head dim of the family, or 0: hidden size over heads.
-  bool kv_heads_needed = true; ///< If false, a missing number of kv heads is the number of heads.
+  bool kv_heads_needed = true; ///< config.json must have kv heads; else they are the heads
 };
 
 /// Reads the fields that these families share into m. Windows, biases and experts are left to each

@@ -33,8 +33,7 @@ struct hf_tensor {
   std::string name;
   std::vector<std::int64_t> shape;
   std::int64_t rows = 1;
-  std::vector<source>
-      sources; ///< Without sources, the program has no such parameter; the tensor is 0.
+  std::vector<source> sources; ///< parameters of the tensor; without any, the tensor is 0
 
   std::int64_t elements() const {
     return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());

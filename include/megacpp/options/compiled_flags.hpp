@@ -100,9 +100,9 @@ struct key_flags {
   }
 };
 
-/// What is compiled in. Accepted so that a Megatron command line can be reused, and refused where
-/// it asks for something else; the values are filled in from the program. Those that are not filled
-/// in are what every program does.
+/// The values that are compiled in. They are accepted so that a Megatron command line can be reused,
+/// and refused where it asks for something else. The program fills in its own values; a value that
+/// it does not fill in is the same in every program.
 struct compiled_flags {
   BOOST_HANA_DEFINE_STRUCT(compiled_flags, (whole_flag, num_layers_per_virtual_pipeline_stage),
                            (switch_flag, accumulate_allreduce_grads_in_fp32),
@@ -152,7 +152,8 @@ struct compiled_flags {
   }
 };
 
-/// The same of experts: a struct of its own, since Boost.Hana counts members to 40.
+/// The values of experts that are compiled in. They are a struct of their own, since Boost.Hana
+/// counts members to 40.
 struct compiled_expert_flags {
   BOOST_HANA_DEFINE_STRUCT(
       compiled_expert_flags, (whole_flag, num_experts), (whole_flag, moe_ffn_hidden_size),

@@ -20,7 +20,7 @@ namespace mc {
 
 namespace detail {
 
-/// Extent of a named dim where it first occurs in a graph; 0 if it does not.
+/// Returns the extent of a named dim where it first occurs in a graph; 0 if it does not.
 inline std::int64_t extent_in(const graph& g, dim d) {
   for (int i = 0; i < g.value_count; ++i)
     if (const int at = g.at(static_cast<value_id>(i)).find(d); at >= 0)
@@ -90,7 +90,7 @@ inline std::string positions_of(const model_parts& m) {
   return m.learns_positions ? fmt::format("learned_absolute and {}", kind) : kind;
 }
 
-/// True if RoPE is stretched by the numbers that Megatron-LM has for Llama 3.1.
+/// Returns whether RoPE is stretched by the numbers that Megatron-LM has for Llama 3.1.
 inline bool stretched_as_llama(const op::rope_attributes& a, std::int64_t head_dim) {
   const op::rope_attributes as = rope_angles(a.base, {rope_type::llama3, a.factor, 8192, 1, 4},
                                              static_cast<int>(head_dim), 8192);

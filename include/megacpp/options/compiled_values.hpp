@@ -50,7 +50,7 @@ inline void set_compiled(options& o, const program_view& p) {
 }
 
 namespace detail {
-/// True if flags ask for linear layers without biases, where Megatron-LM fuses no GELU and so
+/// Returns whether flags ask for linear layers without biases, where Megatron-LM fuses no GELU and so
 /// computes the exact one, of a model that has the one by tanh.
 inline bool asks_for_exact_gelu(const std::vector<named_flag>& asked,
                                 const compiled_model_flags& real) {

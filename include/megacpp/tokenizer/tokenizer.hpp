@@ -44,7 +44,7 @@ struct split_step {
   };
   std::shared_ptr<const split_expression> pattern;
   behavior as = behavior::isolated;
-  bool invert = false; ///< What the pattern does not match is taken for a match.
+  bool invert = false; ///< a match is what the pattern does not match
 };
 
 /// tokenizer_parts has a tokenizer as its file describes it; tokenizer/tokenizer_file.hpp reads it.
@@ -238,7 +238,7 @@ private:
   std::unordered_map<std::string, std::int32_t> by_content_;
   std::array<std::int32_t, 256> of_byte_{}; ///< The id of each byte, or -1 where it has none.
   bool lacks_bytes_ = false;
-  std::vector<bool> is_special_; ///< By id: the token is special.
+  std::vector<bool> is_special_; ///< whether a token is special, by its id
   finder raw_, normalized_;
 };
 

@@ -26,8 +26,8 @@ namespace mc {
 
 /// named_token is a token that a file of the folder names.
 struct named_token {
-  added_token token;          ///< The token; its id is not set.
-  std::string place;          ///< Its place in messages: tokenizer_config.json: field "pad_token".
+  added_token token; ///< The token; its id is not set.
+  std::string place; ///< name of the place in messages: tokenizer_config.json: field "pad_token"
   std::optional<int> id = {}; ///< The id that the file gives the token.
   std::string use = {};       ///< The use of the token, such as pad_token; "" for none.
 };
