@@ -1,4 +1,4 @@
-// Agreement of ranks between their steps: what one of them alone knows, all of them learn.
+// Agreements of ranks between their steps: what one rank alone knows is told to all others.
 #pragma once
 
 #include <megacpp/comm/communicator.hpp>
@@ -14,8 +14,8 @@
 
 namespace mc {
 
-/// Lets ranks agree. All ranks call each function, in the same order. If there is one rank, nothing
-/// is exchanged.
+/// An agreement lets ranks compare and share values. All ranks call each function in the same
+/// order. In a run of one rank the functions send nothing.
 class agreement {
 public:
   explicit agreement(communicator& hosts) : hosts_(hosts) {}
@@ -23,10 +23,11 @@ public:
   bool alone() const { return ranks_of(hosts_.ranks()) == 1; }
   /// Tells whether the other ranks are processes of their own, with files of their own.
   bool separate_processes() const { return !hosts_.in_one_process(); }
-  /// Tells whether this is the first rank, which reports, saves, and decides for all.
+  /// Tells whether this is rank 0, which prints, saves, and decides for all ranks.
   bool first() const { return hosts_.rank() == 0; }
 
-  /// Tells whether something holds on any rank; of several things, each.
+  /// Returns whether `here` is true on any rank; the overload for an array does so for each
+  /// element.
   bool any(bool here) { return any(std::array{here})[0]; }
   template <std::size_t N> std::array<bool, N> any(std::array<bool, N> here) {
     if (alone()) return here;
@@ -36,9 +37,10 @@ public:
     std::transform(n.begin(), n.end(), here.begin(), [](std::int32_t x) { return x > 0; });
     return here;
   }
-  /// Returns on all ranks what the first one passes.
+  /// Returns rank 0's value of `here`, on every rank.
   bool value_of_first(bool here) { return any(first() && here); }
-  /// Returns on all ranks the text of the first rank that has one, up to 512 bytes of it.
+  /// Returns on every rank the first text, by rank, that is not empty, up to 512 bytes of it; "" if
+  /// no rank has one.
   std::string any(const std::string& here) {
     if (alone()) return here;
     std::array<char, most_bytes> mine{};
@@ -52,11 +54,11 @@ public:
       }
     return "";
   }
-  /// Fills `all` with the numbers that the ranks pass, by rank.
+  /// Fills `all` with every rank's value of `here`, in the order of ranks.
   void of_each(double here, std::span<double> all) {
     hosts_.run(exchange::all_gather(everyone, dtype::f64, &here, all.data(), 1));
   }
-  /// Returns on the first rank the texts that all ranks pass, by rank; on others, nothing.
+  /// Returns on rank 0 every rank's text, in the order of ranks; on the other ranks nothing.
   std::vector<std::string> gather(const std::string& here) {
     if (alone()) return {here};
     const auto n = static_cast<std::size_t>(ranks_of(hosts_.ranks()));
@@ -75,9 +77,9 @@ public:
     }
     return all;
   }
-  /// Compares hashes of `what`, such as "other data", between processes. Throws
-  /// mc::error(exit_code::mismatch) on the first rank whose hash is another than that of rank 0,
-  /// and the other ranks wait for its end. Ranks of one process are taken to have the same.
+  /// Throws mc::error(exit_code::mismatch) on the first rank whose hash `here` differs from rank
+  /// 0's; the other ranks wait until that rank ends the run. `what`: the sentence's name for what
+  /// differs, such as "other data". Ranks of one process are not compared.
   void require_same(std::uint64_t here, const std::string& what, const std::string& remedy) {
     if (alone() || hosts_.in_one_process()) return;
     std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks_of(hosts_.ranks())));
@@ -90,20 +92,20 @@ public:
       throw error(exit_code::mismatch, says += remedy);
     }
   }
-  /// Begins a critical section. The first rank goes in; the other ranks wait until it lets them
-  /// enter, and get the text that it passes them. If the first rank throws within, the others never
-  /// enter, so an error that all would meet is told once.
+  /// Begins a section that rank 0 runs before the other ranks do. They wait here until rank 0 lets
+  /// them enter, and get the text that it passes. If rank 0 throws in the section, the others never
+  /// enter, so an error that all ranks would meet is told once.
   std::string enter_after_first() { return first() ? "" : any(std::string()); }
-  /// Ends the critical section on the first rank. On other ranks it does nothing.
+  /// Ends the section on rank 0 and passes a text to the other ranks. On these it does nothing.
   void let_others_enter(const std::string& passed = "") {
     if (first()) any(passed);
   }
-  /// Waits, on other ranks than the first, until that one ends the run with an error. The wait ends
-  /// with an error, too.
+  /// Waits on every rank but rank 0 until rank 0 ends the run with an error; the waiting ranks
+  /// then throw, too.
   void wait_for_end() {
     if (!first()) wait_for_another();
   }
-  /// Waits until another rank ends the run with an error, as wait_for_end does.
+  /// Waits until any other rank ends the run with an error, and then throws, too.
   void wait_for_another() { hosts_.run(exchange::barrier(everyone)); }
 
 private:

@@ -1,4 +1,4 @@
-// The speed of a run, as a share of what its device can do.
+// The speed of a run, as a fraction of what its device can do.
 #pragma once
 
 #include <megacpp/exec/device.hpp>
@@ -15,7 +15,7 @@ namespace mc {
 /// products, which is measured between steps. A whole step has `micro_batches` on each replica.
 class speed_gauge {
 public:
-  /// Measures for the first time. Program and device must outlive the gauge.
+  /// Measures the speed of products for the first time. Program and device must outlive the gauge.
   speed_gauge(const program_view& p, device& on, std::int64_t micro_batches, double peak_tflops)
       : products_(on, p.numbers.precision.weight),
         flops_(static_cast<double>(work_of_step(p, micro_batches).total().flops)),
@@ -24,30 +24,31 @@ public:
     measure();
   }
 
-  /// Measures the speed of products.
+  /// Measures the speed of matrix products now.
   void measure() {
     ceiling_.measured(products_.measure());
     measured_at_ = monotonic_seconds();
   }
-  /// Measures again once 30 seconds have passed, so that measuring takes less than a hundredth of
-  /// the time of a run.
+  /// Measures the speed of products again if 30 seconds have passed since the last time, so that
+  /// this takes less than a hundredth of the time of a run.
   void measure_at(double now) {
     constexpr double seconds_between = 30;
     if (now - measured_at_ > seconds_between) measure();
   }
   const speed_ceiling& ceiling() const { return ceiling_; }
 
-  /// Returns the share of the speed of products that a step of so many seconds reaches, where it is
-  /// `fraction` of a whole step; 0 if that is not known.
+  /// Returns the fraction of the speed of products that a step of `seconds` reaches, where the step
+  /// is `fraction` of a whole step; 0 if it is not known.
   double fraction_of_ceiling(double seconds, double fraction = 1) const {
     return ceiling_.share_of(fraction * flops_ / seconds);
   }
-  /// Returns the share of the stated peak that the model needs of one rank, where a whole step
-  /// takes so many seconds; 0 if no peak is stated.
+  /// Returns the fraction of the stated peak that a rank needs to compute the model in whole steps
+  /// of `seconds`; 0 if no peak is stated.
   double mfu(double seconds) const { return peak_ > 0 ? needed_flops_ / (seconds * peak_) : 0; }
 
 private:
-  /// Returns the mean over the stages, which have more or less to compute.
+  /// Returns the operations that the model needs of one rank in a whole step: the mean over the
+  /// stages, some of which compute more than others.
   static double needed_of(const program_view& p, std::int64_t micro_batches) {
     const int stages = p.numbers.ranks.pp;
     double sum = 0;
@@ -58,10 +59,10 @@ private:
 
   product_speed products_;
   speed_ceiling ceiling_;
-  double measured_at_ = 0; ///< seconds of the clock
+  double measured_at_ = 0; ///< monotonic_seconds() of the last measurement
   double flops_;           ///< operations of a rank of the first stage in a whole step
   double needed_flops_;    ///< operations that the model needs of one rank in a whole step
-  double peak_;            ///< operations a second; 0 if no peak is stated
+  double peak_;            ///< stated operations a second; 0 if none is stated
 };
 
 } // namespace mc

@@ -17,11 +17,11 @@
 
 namespace mc {
 
-/// Collects the times of the steps behind the warmup, of which there must be one at least.
+/// Collects the times of the steps after the warmup. There must be at least one such step.
 class step_benchmark {
 public:
-  /// Reserves memory for the times, so that a step adds one without allocating. `planned_bytes`:
-  /// the memory that the run has reserved on the device. The arguments must outlive this.
+  /// Reserves memory for the times, so that add() allocates none. `planned_bytes`: the memory that
+  /// the run has reserved on the device. The other arguments must outlive this object.
   step_benchmark(const program_view& p, device& on, const loop_request& loop,
                  std::int64_t planned_bytes)
       : program_(p), device_(on), loop_(loop), planned_bytes_(planned_bytes) {
@@ -29,13 +29,14 @@ public:
     times_.reserve(static_cast<std::size_t>(std::min(loop.steps, timed_without_allocating)));
   }
 
-  /// Adds a step of this process, counted from 1, unless it belongs to the warmup.
+  /// Adds the time of step `number` of this process, counted from 1, unless it belongs to the
+  /// warmup.
   void add(std::int64_t number, double seconds, double loss) {
     if (number > loop_.warmup) times_.push_back(seconds);
     loss_ = loss;
   }
 
-  /// Returns one JSON object for all times.
+  /// Returns the line of JSON that tells the run, the median of the times, and the speed.
   std::string line(const speed_gauge& gauge) const {
     std::vector<double> sorted = times_;
     std::sort(sorted.begin(), sorted.end());
@@ -71,7 +72,8 @@ public:
   }
 
 private:
-  /// Returns what the device had given before this run reserved memory, and what the run has taken.
+  /// Returns the bytes that the device had given before this run reserved memory, and the bytes
+  /// that the run has taken.
   json_output device_memory() const {
     const std::optional<memory_taken> m = device_.taken();
     if (!m) return nullptr;
@@ -82,8 +84,8 @@ private:
   device& device_;
   const loop_request& loop_;
   std::int64_t planned_bytes_;
-  std::vector<double> times_; ///< seconds
-  double loss_ = 0;           ///< the loss of the last step, in nats a token
+  std::vector<double> times_; ///< seconds of each step after the warmup
+  double loss_ = 0;           ///< loss of the last step, in nats a token
 };
 
 } // namespace mc

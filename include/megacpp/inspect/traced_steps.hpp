@@ -11,14 +11,14 @@
 
 namespace mc {
 
-/// The steps of a trace: those behind `after`, up to `last`.
+/// The steps that a trace shows: those behind step `after`, up to step `last`.
 struct traced_steps {
   std::int64_t after = 0, last = 0;
-  /// Tells whether the step that comes once `done` steps have been taken is traced.
+  /// Tells whether the trace shows the step that follows step `done`.
   bool has(std::int64_t done) const { return after <= done && done < last; }
 };
-/// Returns the traced steps of a run that goes on after step `done` until `steps`. Throws
-/// mc::error(exit_code::usage) where the run does not take the steps that are asked for.
+/// Returns the traced steps of a run that goes on after step `done` until step `steps`. Throws
+/// mc::error(exit_code::usage) if the user asked for steps that the run does not take.
 inline traced_steps traced_steps_of(const report_request& r, std::int64_t done,
                                     std::int64_t steps) {
   constexpr std::int64_t most = 64, typical = 10, few = 2;
@@ -26,7 +26,7 @@ inline traced_steps traced_steps_of(const report_request& r, std::int64_t done,
   t.after = r.trace_after.value_or(
       std::max(done, std::min(done + typical, r.trace_last ? *r.trace_last - few : steps - few)));
   t.last = r.trace_last.value_or(std::min(t.after + few, steps));
-  if (done >= steps) return t; // nothing is left to train, and that is told
+  if (done >= steps) return t; // no step is left, which the run tells elsewhere
   if (t.after < done || t.last <= t.after || t.last > steps || t.last - t.after > most)
     throw error(
         exit_code::usage,

@@ -1,4 +1,4 @@
-// Paths that name one file or one place.
+// Tests of whether two paths name the same file or place.
 #pragma once
 
 #include <megacpp/io/links.hpp>
@@ -11,7 +11,7 @@
 
 namespace mc::detail {
 
-/// Tells whether two paths name one file or folder, which exists.
+/// Tells whether two paths name the same file or folder; false if it does not exist.
 inline bool is_same_file(const std::string& a, const std::string& b) {
   std::error_code ignored;
   return !a.empty() && std::filesystem::equivalent(a, b, ignored);
@@ -23,14 +23,14 @@ inline bool is_file_of(int descriptor, const std::string& path) {
   return ::fstat(descriptor, &a) == 0 && ::stat(path.c_str(), &b) == 0 && S_ISREG(a.st_mode) &&
          a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
-/// Returns the path without links and dots. It need not exist.
+/// Returns a path as an absolute one without symbolic links and dots. Nothing need exist there.
 inline std::filesystem::path resolved_path(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code ignored;
   const fs::path p = fs::weakly_canonical(fs::absolute(behind_links(path), ignored), ignored);
   return p.has_filename() ? p : p.parent_path();
 }
-/// Tells whether two paths name one place, where nothing need exist yet.
+/// Tells whether two paths name the same place, where nothing need exist yet.
 inline bool is_same_place(const std::string& a, const std::string& b) {
   return resolved_path(a) == resolved_path(b) || is_same_file(a, b);
 }

@@ -1,4 +1,4 @@
-// A small file of a folder, replaced as a whole.
+// A small file of a folder, which is replaced as a whole.
 #pragma once
 
 #include <megacpp/io/descriptor.hpp>
@@ -20,15 +20,15 @@
 
 namespace mc::detail {
 
-/// Reads and replaces a file of at most a page. Whoever reads it while it is replaced, or after a
-/// crash, finds the old text or the new one.
+/// A file of at most a page, to be read and replaced. A process that reads the file while it is
+/// replaced, or after a crash, finds either the whole old text or the whole new one.
 class small_file {
 public:
   /// The file `name` of an open folder, which messages call `path`.
   small_file(int folder, std::string path, const char* name)
       : folder_(folder), path_(std::move(path)), name_(name), temporary_(temporary_of(name)) {}
 
-  /// Returns the text; nothing where there is no plain file of at most a page.
+  /// Returns the file's text; nothing if there is no regular file of at most a page.
   std::optional<std::string> read() const {
     const descriptor file(::openat(folder_, name_, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     struct stat s {};
@@ -39,13 +39,13 @@ public:
     text.resize(static_cast<std::size_t>(n));
     return text;
   }
-  /// Replaces the text, durably. Throws mc::error(exit_code::output).
+  /// Replaces the file's text, so that it survives a crash. Throws mc::error(exit_code::output).
   void replace(std::string_view text) const {
     write_temporary(text);
     if (::renameat(folder_, temporary_.c_str(), folder_, name_) != 0) throw undo("replace");
     if (!sync_folder(folder_)) throw fault("make durable");
   }
-  /// Does what replace() does, as far as it can without leaving a file. Throws
+  /// Rehearses replace(): writes the new text to a temporary file and removes that file. Throws
   /// mc::error(exit_code::output).
   void rehearse(std::string_view text) const {
     write_temporary(text);

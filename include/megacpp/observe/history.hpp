@@ -1,5 +1,5 @@
-// The losses of a run in bounded memory. Its curve shows them, and its state keeps them for the run
-// that goes on.
+// The losses of a run in bounded memory. The curve of the run shows them, and its saved state keeps
+// them for a run that resumes it.
 #pragma once
 
 #include <megacpp/io/json_file.hpp>
@@ -15,10 +15,10 @@
 
 namespace mc {
 
-/// The mean of every `stride` losses that were added, at the step of the last of them. When the
-/// points are full, neighbours are merged and the stride doubles: a run of any length keeps a
-/// thousand points or two, more than a curve has columns, and adding one allocates nothing. Means
-/// are kept to 1e-6 nats, with few digits as a text.
+/// A history of losses. Each point is the mean of `stride` losses, at the step of the last of them.
+/// When `capacity` points are reached, neighbours are merged and the stride doubles. So a run of
+/// any length has one or two thousand points at most, more than a curve has columns, and adding a
+/// loss allocates no memory. Means are rounded to 1e-6 nats, so that they have few digits as text.
 class loss_history {
 public:
   static constexpr std::size_t capacity = 2048;
@@ -39,7 +39,8 @@ public:
   }
   const std::vector<curve_point>& points() const { return points_; }
 
-  /// {"stride", "sum" and "count" of the losses since the last point, "steps", "losses"}.
+  /// Returns the history as {"stride", "sum", "count", "steps", "losses"}; sum and count are those
+  /// of the losses since the last point.
   nlohmann::json json() const {
     nlohmann::json steps = nlohmann::json::array(), losses = nlohmann::json::array();
     for (const curve_point& p : points_)
@@ -50,7 +51,7 @@ public:
             {"steps", std::move(steps)},
             {"losses", std::move(losses)}};
   }
-  /// Throws mc::error of the file for what no history writes.
+  /// Returns the history that json() wrote. Throws mc::error of the file for any other value.
   static loss_history read(const json_value& v) {
     loss_history h;
     h.stride_ = v.field<std::int64_t>("stride", 1, std::int64_t{1} << 62);
@@ -66,8 +67,8 @@ public:
       h.points_.push_back({static_cast<double>(steps[i]), losses[i]});
     return h;
   }
-  /// Returns a history whose text is as long as that of `count` losses up to a step may be, if no
-  /// loss is above 1e5.
+  /// Returns a history whose text is at least as long as that of any history of `count` losses up
+  /// to step `step`, if no loss is above 1e5.
   static loss_history longest(std::int64_t step, std::int64_t count) {
     loss_history h;
     h.sum_ = -1.0 / 3, h.count_ = h.stride_ = step;
