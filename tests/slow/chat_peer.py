@@ -164,6 +164,7 @@ def templates(shared, wheel):
         of = lambda name: archive.read(f"trl/chat_templates/{name}.jinja").decode()
         qwen3, instruct, qwen25 = of("qwen3"), of("qwen3_instruct_2507"), of("qwen2_5")
         llama3, llama31, llama32 = of("llama3"), of("llama3_1"), of("llama3_2")
+        training = {name: of(f"{name}_training") for name in ("qwen3", "qwen3_instruct_2507", "qwen2_5", "llama3")}
     # Thinking-2507 differs from Qwen3 in its prompt alone.
     tail = qwen3.rindex("    {{- '<|im_start|>assistant\\n' }}")
     thinking = (qwen3[:tail] + r"    {{- '<|im_start|>assistant\n<think>\n' }}" + "\n{%- endif %}")
@@ -181,6 +182,8 @@ def templates(shared, wheel):
             ("llama 3.2", "llama3_1", llama32, FEW),
             ("llama 3", "llama3", llama3, CONVERSATIONS),
             ("llama 3 escaped", "llama3", llama3.replace("\n", "\\n"), FEW)]
+    # Programs that mark what is learned; megacpp's rule is the same for all.
+    all_ += [(f"{name} training", name.partition("_inst")[0], jinja, FEW) for name, jinja in training.items()]
     defaults = [None, "You are a helpful assistant", "You are a helpful assistant.",
                 "You are a helpful AI assistant named SmolLM, trained by Hugging Face"]
     unset = ("{% if not add_generation_prompt is defined %}"
@@ -329,8 +332,10 @@ def main(peer, shared, wheel, work):
                         f"{name}, {key} of {line}\nours   {ours[key]!r}\ntheirs {value!r}")
                 merged += ours["merged_turns"]
             compared += len(lines)
-            # Qwen3-Thinking asks with the begin of a thought, from which the script learns.
-            scripted = by_script(script, folder, path, lines[:SCRIPTED], answers, "thinking" not in name)
+            # Qwen3-Thinking asks with the begin of a thought, from which the script learns; and from programs for
+            # training it takes what they mark.
+            whole = "thinking" not in name and "training" not in name
+            scripted = by_script(script, folder, path, lines[:SCRIPTED], answers, whole)
             by_it += scripted
             print(f"{name}: {len(lines)} conversations, {scripted} of {SCRIPTED} by the script, too")
         if is_llama:

@@ -10,7 +10,16 @@ namespace mc {
 
 /// chat_style is a published way to write conversations. Templates of one style differ in what the
 /// system says by default.
-enum class chat_style { chatml, llama3, llama3_1, qwen2_5, qwen3, qwen3_thinking_2507, qwen3_2507 };
+enum class chat_style {
+  chatml,
+  llama3,
+  llama3_1,
+  qwen2_5,
+  qwen3,
+  qwen3_thinking_2507,
+  qwen3_2507,
+  qwen3_training,
+};
 
 namespace detail {
 
@@ -46,6 +55,11 @@ struct call_format {
   bool keeps_strings = false; ///< Arguments that are a string are written without quotes.
 };
 
+/// reasoning_place says where the reasoning of an assistant is written: within its content, as it
+/// is given; between tags in front of the content, in turns behind the last query of the user; or
+/// between tags in every turn.
+enum class reasoning_place { in_content, behind_last_query, every_turn };
+
 /// chat_format says how a chat_style writes conversations, by strings and positions.
 struct chat_format {
   std::string_view name;
@@ -58,7 +72,7 @@ struct chat_format {
   tools_format tools = {};
   result_format result = {};
   call_format call = {};
-  bool moves_reasoning = false; ///< Reasoning is written behind the last query of the user alone.
+  reasoning_place reasoning = reasoning_place::in_content;
   std::string_view after_prompt = {}; ///< A prompt ends with this, behind the answer's header.
   std::string_view without_thinking =
       {}; ///< A prompt for an answer without reasoning has this end.
@@ -90,7 +104,7 @@ inline constexpr call_format llama_call{"{\"name\": \"", "\", \"parameters\": ",
     qwen3_call{qwen2_5_call.open, qwen2_5_call.middle, qwen2_5_call.close, false, true};
 
 /// chat_formats has the format of each chat_style, in their order.
-inline constexpr std::array<chat_format, 7> chat_formats{{
+inline constexpr std::array<chat_format, 8> chat_formats{{
     {.name = "ChatML"},
     {.name = "Llama 3", .turn = llama_turn, .begins = true, .strips = true},
     {.name = "Llama 3.1",
@@ -112,15 +126,21 @@ inline constexpr std::array<chat_format, 7> chat_formats{{
      .tools = qwen_tools,
      .result = qwen_result,
      .call = qwen3_call,
-     .moves_reasoning = true,
+     .reasoning = reasoning_place::behind_last_query,
      .without_thinking = "<think>\n\n</think>\n\n"},
     {.name = "Qwen3-Thinking-2507",
      .tools = qwen_tools,
      .result = qwen_result,
      .call = qwen3_call,
-     .moves_reasoning = true,
+     .reasoning = reasoning_place::behind_last_query,
      .after_prompt = "<think>\n"},
     {.name = "Qwen3-Instruct-2507", .tools = qwen_tools, .result = qwen_result, .call = qwen3_call},
+    {.name = "Qwen3 for training",
+     .tools = qwen_tools,
+     .result = qwen_result,
+     .call = qwen3_call,
+     .reasoning = reasoning_place::every_turn,
+     .without_thinking = "<think>\n\n</think>\n\n"},
 }};
 
 /// known_template is a published template: a Jinja program, by its checksum, that writes a style.
@@ -130,7 +150,7 @@ struct known_template {
   std::string_view default_system; ///< The text of the system's turn where a conversation has none.
 };
 
-inline constexpr std::array<known_template, 15> known_templates{{
+inline constexpr std::array<known_template, 19> known_templates{{
     {0x1cdd4672d9b32048u, chat_style::chatml, ""},
     // This program gives add_generation_prompt a default.
     {0x0983223554d41f62u, chat_style::chatml, ""},
@@ -154,6 +174,12 @@ inline constexpr std::array<known_template, 15> known_templates{{
     {0x6b9d98d97968b36cu, chat_style::qwen3, ""},
     {0xae3f8b47935bbb2au, chat_style::qwen3_thinking_2507, ""},
     {0x106ba7dbdb67ca34u, chat_style::qwen3_2507, ""},
+    // TRL trains with programs of its own, which say the same but for Qwen3's reasoning.
+    {0xe9a2e3d9ecd0b775u, chat_style::llama3, ""},
+    {0xd3ef1c9fc13f4b67u, chat_style::qwen2_5,
+     "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."},
+    {0x0611c31095fedeeeu, chat_style::qwen3_training, ""},
+    {0x3fd4030fb8c9e44du, chat_style::qwen3_2507, ""},
 }};
 
 } // namespace detail

@@ -306,9 +306,9 @@ private:
     return messages.size() - 1;
   }
 
-  /// Returns what is written for message i, an assistant's: its reasoning, content and calls. A
-  /// format that moves reasoning writes it in turns behind the last query alone, and the last turn
-  /// has its tags even where there is none.
+  /// Returns what is written for message i, an assistant's: its reasoning, content and calls.
+  /// Reasoning has tags around it. The last turn, or every turn, has the tags even where there is
+  /// no reasoning.
   std::string answer(const conversation& chat, std::size_t i, std::size_t query) const {
     const detail::call_format& f = format().call;
     const chat_message& m = chat.messages[i];
@@ -318,10 +318,12 @@ private:
       throw fault(
           chat, fmt::format("has one call of a tool in a turn, but there are {}", m.calls.size()));
     if (f.alone && !m.calls.empty()) content = {};
-    if (format().moves_reasoning) {
+    if (format().reasoning != detail::reasoning_place::in_content) {
       const detail::divided_answer said(m);
       content = said.content;
-      if (i > query && (i + 1 == chat.messages.size() || !said.reasoning.empty()))
+      const bool last = i + 1 == chat.messages.size();
+      if (format().reasoning == detail::reasoning_place::every_turn ||
+          (i > query && (last || !said.reasoning.empty())))
         text = fmt::format(
             "<think>\n{}\n</think>\n\n{}",
             detail::without_leading_newlines(detail::without_trailing_newlines(said.reasoning)),
