@@ -81,7 +81,7 @@ void check_line(std::string_view line) {
       for (const mc::ordered_json& tool : *chat.tools) check_json(tool);
     for (const mc::chat_message& message : chat.messages)
       for (const mc::tool_call& call : message.calls) check_json(call.arguments);
-    for (int style = 0; style <= static_cast<int>(mc::chat_style::qwen3_2507); ++style)
+    for (int style = 0; style <= static_cast<int>(mc::chat_style::qwen3_training); ++style)
       value_or_sentence([&] {
         const mc::chat_template used(static_cast<mc::chat_style>(style), "system");
         const mc::rendered_chat written = used.render(chat);

@@ -530,6 +530,31 @@ BOOST_AUTO_TEST_CASE(templates_are_known_by_what_they_write) {
     BOOST_TEST(!is_chatml(other), other);
 }
 
+// A template has reasoning in the answer to the last query, in every answer, or as it was given.
+BOOST_AUTO_TEST_CASE(reasoning_stands_where_the_template_has_it) {
+  const mc::conversation chat =
+      read(R"({"messages":[{"role":"user","content":"a"},)"
+           R"({"role":"assistant","content":"<think>\nx\n</think>\n\nb"},)"
+           R"({"role":"user","content":"c"},{"role":"assistant","content":"d"}]})");
+  const auto answers = [&](mc::chat_style style) {
+    const mc::rendered_chat chat_text = mc::chat_template(style).render(chat);
+    std::vector<std::string> found;
+    for (const auto& [begin, content, end] : chat_text.turns)
+      found.push_back(chat_text.text.substr(content, end - content));
+    return found;
+  };
+  const std::string x = "<think>\nx\n</think>\n\nb<|im_end|>",
+                    none = "<think>\n\n</think>\n\nd<|im_end|>", b = "b<|im_end|>",
+                    d = "d<|im_end|>";
+  using mc::chat_style;
+  using all = std::vector<std::string>;
+  BOOST_TEST(answers(chat_style::qwen3) == (all{b, none}));
+  BOOST_TEST(answers(chat_style::qwen3_thinking_2507) == (all{b, none}));
+  BOOST_TEST(answers(chat_style::qwen3_training) == (all{x, none}));
+  BOOST_TEST(answers(chat_style::qwen3_2507) == (all{x, d}));
+  BOOST_TEST(answers(chat_style::qwen2_5) == (all{x, d}));
+}
+
 BOOST_AUTO_TEST_CASE(what_a_template_cannot_say_is_refused) {
   const mc::conversation calls =
       read(R"({"messages":[{"role":"user","content":"?"},{"role":"assistant","tool_calls":[)"
@@ -557,7 +582,8 @@ BOOST_AUTO_TEST_CASE(the_prompt_for_a_turn_leads_into_that_turn) {
   using mc::chat_style;
   for (const chat_style style :
        {chat_style::chatml, chat_style::llama3, chat_style::llama3_1, chat_style::qwen2_5,
-        chat_style::qwen3, chat_style::qwen3_thinking_2507, chat_style::qwen3_2507}) {
+        chat_style::qwen3, chat_style::qwen3_thinking_2507, chat_style::qwen3_2507,
+        chat_style::qwen3_training}) {
     const mc::chat_template used(style);
     const mc::rendered_chat whole = used.render(chat);
     BOOST_REQUIRE(whole.turns.size() == 1u);
