@@ -98,7 +98,7 @@ if ! { cmake --build "$build/tree" --target "${name}_check" &&
   # What the compiler proves wrong of the layout: one sentence, with what it is about.
   if fault=$(grep -m 1 -oE 'error:.*MEGA-[A-Z][0-9]{3} [^"]*' "$build/build.log"); then
     # as a text, or as characters from compilers that print no texts
-    where=$(sed -nE 's/.*\bin<[a-z:]*words<[0-9]+>\{"(([^"\\]|\\.)*)".*/\1/p' "$build/build.log" |
+    where=$(sed -nE 's/.*\bin<[a-z:]*fixed_string<[0-9]+>\{"(([^"\\]|\\.)*)".*/\1/p' "$build/build.log" |
       head -n 1 | sed -E 's/\\(.)/\1/g')
     letter="'(\\\\.|[^'])'"
     [ -n "$where" ] || where=$(grep -m 1 -oE "in<($letter(, )?)+>" "$build/build.log" |

@@ -36,7 +36,7 @@ mlp model() {
 constexpr mc::setup numbers{.ranks = {.tp = 2},
                             .batch = {.micro = 4, .sequence = 32},
                             .precision = mc::dtype::bf16,
-                            .again = mc::recompute::selective};
+                            .recompute_policy = mc::recompute::selective};
 // [/setup]
 
 void begin(const char* part) { fmt::print("# [{}]\n", part); }
@@ -79,7 +79,8 @@ run made_of(const mlp& m) {
   std::vector<const mc::graph*> trained;
   for (const mc::graph* g : all) {
     r.add(after_passes(
-        *g, {.backward = true, .again = g == all[1] ? numbers.again : mc::recompute::none}));
+        *g, {.backward = true,
+             .recompute_policy = g == all[1] ? numbers.recompute_policy : mc::recompute::none}));
     trained.push_back(r.graphs.back().get());
   }
   const auto stores = std::make_unique<mc::registry>(mc::make_registry(trained, layers));
@@ -95,7 +96,7 @@ void print_passes(const mlp& m) {
   begin("model");
   print(*forward);
   std::set<std::string> before = nodes_of(*forward);
-  const mc::pass_options options{.backward = true, .again = numbers.again};
+  const mc::pass_options options{.backward = true, .recompute_policy = numbers.recompute_policy};
   const auto last = std::make_unique<mc::graph>(after_passes(
       *forward, options, 0, mc::pass_count, [&](const mc::pass& p, const mc::graph& g) {
         const std::set<std::string> now = nodes_of(g);

@@ -1,11 +1,11 @@
-// The threads of a CUDA block that are the team of a row (group_team), emulated on one thread of
+// The threads of a CUDA block that are the team of a row (cuda_team), emulated on one thread of
 // the CPU. It shows the values that a row body computes on CUDA, and finds bodies that are right by
 // luck alone.
 //
 // Every thread of the team is a fiber. Between two barriers (sync, sum, sum_two, max) the threads
 // run one after the other, in an order that is drawn anew, or apart: then a thread sees the writes
 // of others only after the barrier. A body without races gives the same bits in every order.
-// Elements, the width of groups and the order of sums are those of group_team. If a body says that
+// Elements, the width of groups and the order of sums are those of cuda_team. If a body says that
 // its rows are aligned, loads and stores of whole groups check their addresses.
 // its rows are aligned, loads and stores of whole groups look at their addresses.
 #pragma once
@@ -187,7 +187,7 @@ public:
     fibers_[index(current_)].pause();
   }
 
-  /// Reduces a value over all threads as group_team does: the threads of a warp by exclusive or of
+  /// Reduces a value over all threads as cuda_team does: the threads of a warp by exclusive or of
   /// their numbers, then the warps in order.
   template <class A, class Op>
   A over_block(A of_thread, const char* name, std::int64_t extent, place where) {

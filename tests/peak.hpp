@@ -21,7 +21,7 @@ constexpr void peak_rule(mc::inference& c) {
 }
 inline constexpr mc::op_info peak{.name = "peak",
                                   .rule = &peak_rule,
-                                  .constants = 0b1,
+                                  .outputs_without_gradient = 0b1,
                                   .attributes = mc::attributes_of<peak_attributes>};
 inline constexpr mc::op_info trained_peak{
     .name = "peak", .rule = &peak_rule, .attributes = mc::attributes_of<peak_attributes>};

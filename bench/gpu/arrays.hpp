@@ -39,7 +39,7 @@ template <class Body, class T> double steps_of_sum(std::int64_t n) {
   // The team has the size that mc::team_for chooses: a larger team adds fewer numbers a thread.
   const bool by_row = mc::chooses_lanes<Body> && bytes % 16 == 0;
   const int threads =
-      by_row ? mc::team_of_row(bytes, mc::groups_to_keep<Body>()).lanes : mc::usual_lanes;
+      by_row ? mc::team_of_row(bytes, mc::vectors_to_keep<Body>()).lanes : mc::usual_lanes;
   const double count = static_cast<double>(n);
   const double group = 16.0 / sizeof(T), core = 64.0 / sizeof(mc::accumulator_t<T>);
   const double of_block = std::ceil(count / group / threads) + group + 5 + threads / 32.0;

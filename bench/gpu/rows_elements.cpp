@@ -284,7 +284,7 @@ template <class T> void embedding(report& r, const sizes& m) {
     std::vector<std::uint64_t> ordered(ids.size());
     const mc::cores host;
     rows::number_of_tokens(host, m.tokens, order, first_id, ids.data(), ordered.data());
-    host.sort(ordered.data(), m.tokens, order.token_bits, order.group_bits(), nullptr);
+    host.sort(ordered.data(), m.tokens, order.token_bits, order.bucket_bits(), nullptr);
     const auto numbers = a.numbered<std::uint64_t>(m.tokens, [ordered](int64_t k) {
       return static_cast<int64_t>(ordered[static_cast<std::size_t>(k)]);
     });
@@ -295,14 +295,14 @@ template <class T> void embedding(report& r, const sizes& m) {
           return rows::embedding_gradient_slab<T>{m.hidden, m.tokens,    order,     columns,
                                                   at(dy),   at(numbers), at(dtable)};
         });
-    const int64_t windows = rows::token_parts::windows(m.tokens);
+    const int64_t windows = rows::token_partials::windows(m.tokens);
     const auto sums = a.changed<float>("sums", 2 * windows * m.hidden);
-    run(r, "embedding_gradient_part", name_of_type<T>, m, a, m.tokens, [=](place at) {
-      return rows::embedding_gradient_part<T>{m.hidden, 0,          {m.tokens, order, at(numbers)},
-                                              at(dy),   at(dtable), at(sums)};
+    run(r, "embedding_gradient_partial", name_of_type<T>, m, a, m.tokens, [=](place at) {
+      return rows::embedding_gradient_partial<T>{
+          m.hidden, 0, {m.tokens, order, at(numbers)}, at(dy), at(dtable), at(sums)};
     });
     if (std::is_same_v<T, float> &&
-        m.tokens > rows::rows_per_part) // of fewer there is nothing to add
+        m.tokens > rows::rows_per_partial) // of fewer there is nothing to add
       run(r, "embedding_gradient_total", name_of_type<T>, m, a, windows, [=](place at) {
         return rows::embedding_gradient_total<float>{
             m.hidden, 0, {m.tokens, order, at(numbers)}, at(sums), at(dtable)};

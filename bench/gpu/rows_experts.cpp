@@ -248,7 +248,7 @@ template <class T> void numbers_and_pieces(report& r, const sizes& m) {
 // The numbering of choices on one of two ranks that share experts.
 void numbering(report& r, const sizes& m) {
   const int64_t all = m.tokens * m.choices;
-  const rows::parts_of_choices parts{1, all};
+  const rows::choice_ranges parts{1, all};
   const auto before = [=](int64_t i) { return i % 5; };
   const auto run_once = [&](const char* body, const arrays& a, int64_t launched, auto make) {
     run(r, body, "i32", m, a, launched, make);

@@ -121,22 +121,22 @@ template <class T> void sums_over_rows(report& r, const sizes& m) {
 }
 
 // The same by parts, each by a launch of its own, and the sums of the parts.
-template <class T> void sums_by_parts(report& r, const sizes& m) {
+template <class T> void sums_by_partials(report& r, const sizes& m) {
   const int64_t n = m.tokens * m.hidden, wide = std::min<int64_t>(m.hidden, 1024),
                 slabs = (m.hidden + wide - 1) / wide, narrow = 16;
   const mc::rows::summed_rows of(m.tokens, m.tokens % 2 == 0 ? m.tokens / 2 : m.tokens);
-  const int64_t all = of.parts() * m.hidden;
+  const int64_t all = of.partials() * m.hidden;
   const auto bytes = [](float* x) { return reinterpret_cast<std::byte*>(x); };
   const auto check = [&](const char* name, auto body_for) {
     arrays a;
     const auto dy = a.read<T>(n), x = a.read<T>(n);
     const auto mean = a.read<float>(m.tokens), rstd = a.read<float>(m.tokens, 0.5, 2);
     const auto sums = a.written<float>("sums", all);
-    run(r, (std::string("part of ") + name).c_str(), name_of_type<T>, m, a, slabs * of.parts(),
+    run(r, (std::string("part of ") + name).c_str(), name_of_type<T>, m, a, slabs * of.partials(),
         [=](place at) {
           auto body = body_for(at(dy), at(x), at(mean), at(rstd), static_cast<float*>(nullptr));
           body.columns = wide;
-          return rows::part_of_slab<decltype(body)>{body, slabs, bytes(at(sums))};
+          return rows::partial_of_slab<decltype(body)>{body, slabs, bytes(at(sums))};
         });
     arrays b;
     const auto parts = b.read<float>(all);
@@ -170,7 +170,7 @@ template <class T> void of_type(report& r, const sizes& m) {
   layer<T, false>(r, m), layer<T, true>(r, m);
   dx<rows::layer_norm_dx_row<T, int64_t, false>, T, false, true>(r, "layer_norm_dx_row", m);
   dx<rows::layer_norm_dx_row<T, int64_t, true>, T, true, true>(r, "add layer_norm_dx_row", m);
-  sums_over_rows<T>(r, m), sums_by_parts<T>(r, m);
+  sums_over_rows<T>(r, m), sums_by_partials<T>(r, m);
 }
 
 } // namespace

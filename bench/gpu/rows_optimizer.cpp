@@ -113,12 +113,12 @@ void clip(report& r, const char* what, const sizes& m, double limit) {
   arrays a;
   const auto count = a.given(static_cast<double>(m.tokens)), loss = a.given(3.5);
   std::vector<array<double>> squares;
-  for (int k = 0; k < rows::clip_factor::most_parts; ++k)
+  for (int k = 0; k < rows::clip_factor::most_terms; ++k)
     squares.push_back(a.read<double>(1, 10, 20));
   const auto factor = a.written<double>("factor", 1), norm = a.written<double>("norm", 1);
   run(r, what, "f64", m, a, 1, [=](place at) {
     auto body = rows::clip_factor{
-        limit, at(count), at(loss), {}, rows::clip_factor::most_parts, at(factor), at(norm)};
+        limit, at(count), at(loss), {}, rows::clip_factor::most_terms, at(factor), at(norm)};
     for (std::size_t k = 0; k < squares.size(); ++k) body.squares[k] = at(squares[k]);
     return body;
   });
@@ -126,7 +126,7 @@ void clip(report& r, const char* what, const sizes& m, double limit) {
 
 template <class T> void sum_squares(report& r, const sizes& m) {
   using body = rows::sum_squares_block<T>;
-  const int64_t n = m.tokens * m.hidden, parts = rows::sum_squares_parts(n);
+  const int64_t n = m.tokens * m.hidden, parts = rows::sum_squares_partials(n);
   const int64_t most = n < rows::sum_squares_elements ? n : rows::sum_squares_elements;
   arrays a;
   const auto x = a.read<T>(n);

@@ -162,14 +162,16 @@ template <class Model> void train(const Model& m, const way& w, const program_vi
     const auto collect = [&](by_name& into, const std::byte* store, dtype t, bool states) {
       auto& x = into[r.name];
       x.resize(static_cast<std::size_t>(global_size(*r.v).n), NAN); // held by nobody yet
-      held.part_of(r, {.states = states, .own = true})
-          .each_run({}, global_size(*r.v), [&](global_count at, std::int64_t i, std::int64_t k) {
-            for (std::int64_t e = 0; e < k; ++e) {
-              double& to = x[static_cast<std::size_t>(at.n + e)];
-              if (!std::isnan(to)) throw std::runtime_error("two ranks answer for " + r.name);
-              to = held.element(store, t, i + e);
-            }
-          });
+      held.held(r, {.states = states, .own = true})
+          .each_contiguous({}, global_size(*r.v),
+                           [&](global_count at, std::int64_t i, std::int64_t k) {
+                             for (std::int64_t e = 0; e < k; ++e) {
+                               double& to = x[static_cast<std::size_t>(at.n + e)];
+                               if (!std::isnan(to))
+                                 throw std::runtime_error("two ranks answer for " + r.name);
+                               to = held.element(store, t, i + e);
+                             }
+                           });
     };
     collect(all.masters, held.masters(), held.precision().master,
             !held.precision().updates_weights());
@@ -280,7 +282,7 @@ void print_all(const std::string& model, const Model& m, bool has_experts, const
         print_as(threads == 1 ? "1 thread" : "2 threads", w);
       }
       way again = w, packed = w, unclipped = w;
-      again.s.again = recompute::full, packed.s.batch.packed = true, unclipped.clip = 0;
+      again.s.recompute_policy = recompute::full, packed.s.batch.packed = true, unclipped.clip = 0;
       print_as("full recomputation", again);
       print_as("packed", packed);
       print_as("no clipping", unclipped);

@@ -21,7 +21,7 @@ constexpr graph balanced() {
   const var logits = linear(x, to(w, axis::tp, R));
   const routing chosen = route(logits, {}, 2, true);
   const router_statistics_of sums =
-      router_statistics(logits, chosen.experts, balance_group::micro_batch);
+      router_statistics(logits, chosen.experts, balance_scope::micro_batch);
 #ifdef MEGACPP_EXPECT_ERROR
   const var counts = sums.counts;
 #else

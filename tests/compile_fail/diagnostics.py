@@ -15,8 +15,8 @@ ASSERTION = re.compile(r"static[_ ]assert(?:ion)?\b")
 # A pack of characters, as all three compilers print it: 'l', 'i', 'n'
 CHARACTERS = re.compile(r"(?:'(?:\\.|[^\\])'(?:, )?)+")
 CHARACTER = re.compile(r"'(\\.|[^\\])'")
-# A text, as g++ prints it: words<4>{"it\'s"}
-TEXT = re.compile(r'words<\d+>\{"(?:[^"\\]|\\.)*"')
+# A text, as g++ prints it: fixed_string<4>{"it\'s"}
+TEXT = re.compile(r'fixed_string<\d+>\{"(?:[^"\\]|\\.)*"')
 ESCAPED = re.compile(r"\\(.)")
 
 

@@ -15,7 +15,8 @@ constexpr void scores_rule(inference& c) {
 #ifdef MEGACPP_EXPECT_ERROR
 inline constexpr op_info scores_op{.name = "scores", .rule = &scores_rule};
 #else
-inline constexpr op_info scores_op{.name = "scores", .rule = &scores_rule, .constants = 1u};
+inline constexpr op_info scores_op{
+    .name = "scores", .rule = &scores_rule, .outputs_without_gradient = 1u};
 #endif
 constexpr var scores(var x, source_line line = here()) {
   return {x.b, x.b->emit(scores_op, {x.id}, line)};

@@ -27,7 +27,7 @@ constexpr graph head() {
   const auto part = vocabulary_partial(to(x, axis::tp, R), w, labels, 64);
 #endif
   const auto loss =
-      cross_entropy({to(part.lse_part, axis::tp, I), to(part.target, axis::tp, I)}, labels, 0);
+      cross_entropy({to(part.local_lse, axis::tp, I), to(part.target, axis::tp, I)}, labels, 0);
   b.g.outputs = {loss.sum.id, loss.count.id};
   return b.g;
 }

@@ -25,9 +25,9 @@ constexpr graph head() {
   const auto part = vocabulary_partial(all, w, labels, 64);
   const var target = to(part.target, axis::tp, I);
 #ifdef MEGACPP_EXPECT_ERROR
-  const auto loss = cross_entropy({part.lse_part, target}, labels, 0); // expect-line
+  const auto loss = cross_entropy({part.local_lse, target}, labels, 0); // expect-line
 #else
-  const auto loss = cross_entropy({to(part.lse_part, axis::tp, I), target}, labels, 0);
+  const auto loss = cross_entropy({to(part.local_lse, axis::tp, I), target}, labels, 0);
 #endif
   b.g.outputs = {loss.sum.id, loss.count.id};
   return b.g;

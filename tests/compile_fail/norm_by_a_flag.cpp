@@ -25,7 +25,7 @@ struct update {
   static constexpr fault_record wrong = [] {
     registry flagged = block::stores;
 #ifdef MEGACPP_EXPECT_ERROR
-    for (registry::group& group : flagged.groups)
+    for (registry::bucket& group : flagged.buckets)
       if (group.at[axis::tp].s == state::shard) group.at[axis::tp] = I;
 #endif
     graph g = update_graph(flagged, mesh(ranks), dtype::f32);

@@ -23,7 +23,7 @@ constexpr graph built() {
   const var x = b.input(feed::stream, "x", dtype::f32, {B, Sq, H}, tokens);
   const var experts = b.integers(feed::tokens, integer_kind::experts, "experts",
                                  {B, Sq, {dim::choices, 2}}, tokens, E.n);
-  const expert_plan p = expert_rows(experts, 64, E.n, 0);
+  const expert_assignment p = expert_rows(experts, 64, E.n, 0);
   placement stored;
   stored[axis::ep] = S(dim::expert);
   parameter_info frozen = normal_weights(1);

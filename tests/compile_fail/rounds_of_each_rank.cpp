@@ -19,7 +19,7 @@ constexpr void counted_alone_rule(inference& c) {
 }
 inline constexpr op_info counted_alone{.name = "counted_alone",
                                        .rule = &counted_alone_rule,
-                                       .crosses = true,
+                                       .changes_mesh = true,
                                        .attributes = attributes_of<op::expert_rows_attributes>};
 
 constexpr graph built() {
@@ -31,7 +31,7 @@ constexpr graph built() {
   const var x = b.input(feed::stream, "x", dtype::f32, {B, Sq, H}, tokens);
   const var experts = b.integers(feed::tokens, integer_kind::experts, "experts",
                                  {B, Sq, {dim::choices, 2}}, tokens, E.n);
-  const expert_plan p = expert_rows(experts, 64, E.n, 0);
+  const expert_assignment p = expert_rows(experts, 64, E.n, 0);
   b.g.outputs[0] = combine(dispatch(x, p), p).id; // expect-line
   return b.g;
 }

@@ -1,5 +1,5 @@
 // expect-error: MEGA-T003
-// expect-text: slot 1 of stage 0, the forward pass of micro-batch 0 of 3 micro-batches
+// expect-text: position 1 of stage 0, the forward pass of micro-batch 0 of 3 micro-batches
 //
 // A schedule of one's own: 1F1B with two entries of the first stage swapped. The second one receives
 // micro-batch 0 first, which is not sent before that one has taken micro-batch 1.
@@ -10,7 +10,7 @@ constexpr mc::gpt deep() {
   m.layers = 3;
   return m;
 }
-constexpr mc::slot swapped(const mc::pipeline& p, int stage, int i, int micros) {
+constexpr mc::chunk_pass swapped(const mc::pipeline& p, int stage, int i, int micros) {
 #ifdef MEGACPP_EXPECT_ERROR
   if (stage == 0 && i < 2) i = 1 - i;
 #endif

@@ -18,7 +18,7 @@ struct penalised : gpt {
         weight(c, "router", "weight", {experts, hidden_extent()}, {}, normal_weights(std));
     const var logits = linear(x, router);
     const routing r = route(logits, {}, 1, true);
-    const router_statistics_of sums = router_statistics(logits, r.experts, balance_group::sequence);
+    const router_statistics_of sums = router_statistics(logits, r.experts, balance_scope::sequence);
     const var counts = to(sums.counts, axis::cp, R);
     const var loss = router_loss({sums.probabilities, counts, sums.z}, 0.1, 0.1);
 #ifdef MEGACPP_EXPECT_ERROR

@@ -260,7 +260,8 @@ BOOST_AUTO_TEST_CASE(few_sequences_at_a_time) {
         for (const std::string& why : of.left()) BOOST_ERROR(why);
         fused_attention_shape one = s;
         one.sequences = 1;
-        BOOST_TEST(of.scratch(s) <= std::max(room, cuda::attention_parts(one, deterministic).end));
+        BOOST_TEST(of.scratch(s) <=
+                   std::max(room, cuda::ranges_of_attention(one, deterministic).end));
       }
 }
 

@@ -163,7 +163,7 @@ BOOST_AUTO_TEST_CASE(a_view_that_changes_is_put_back) {
   const mc::arena a(d, 64, "a test", "nothing");
   BOOST_TEST(!d.host_sees());
   for (const bool changing : {false, true}) {
-    const mc::host_view seen(d, a.data(), 64, changing);
+    const mc::host_accessor seen(d, a.data(), 64, changing);
     reinterpret_cast<std::int32_t*>(seen.data())[3] = 5;
   }
   BOOST_TEST(read(d, a.data(), 16)[3] == 5);
@@ -478,7 +478,7 @@ BOOST_AUTO_TEST_CASE(sums_over_rows_have_the_bits_of_a_core) {
   const mc::cores host;
   mc::rows::bias_gradient(host, rows, width, dy.data(), want.data());
   const auto bytes = [](const std::vector<float>& x) { return std::ssize(x) * 4; };
-  const std::int64_t room = mc::rows::bytes_of_parts<mc::cuda_lane, float>(rows, width);
+  const std::int64_t room = mc::rows::bytes_of_partials<mc::cuda_lane, float>(rows, width);
   BOOST_TEST(room == 6 * width * 4);
   const mc::arena x(on, bytes(dy), "a test", "none"), grad(on, bytes(start), "a test", "none"),
       sums(on, room, "a test", "none");

@@ -398,7 +398,7 @@ BOOST_AUTO_TEST_CASE(batch_invariant_steps_have_the_bits_of_their_sequences) {
 BOOST_AUTO_TEST_CASE(full_recomputation_has_the_same_bits) {
   const auto as_once = [](const auto& m, mc::dtype type, mc::recompute again) {
     const auto told = [&](mc::recompute r) {
-      return two_steps(m, {.batch = small_batch, .precision = type, .again = r});
+      return two_steps(m, {.batch = small_batch, .precision = type, .recompute_policy = r});
     };
     const test::outcome a = told(again), once = told(mc::recompute::none);
     return a.numbers == once.numbers && a.weights == once.weights;

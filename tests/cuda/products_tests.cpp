@@ -77,9 +77,9 @@ output_extents extents_of_output(const product_shape& s, int64_t rows) {
 }
 
 /// This holds a product of elements of T with results of Out, on a device, to double. Its rows are those
-/// of the call where the shape's are dynamic, in parts of `parts` where there are some.
-template <class T, class Out>
-void check(cuda& on, product_shape s, int64_t rows, const std::vector<std::int32_t>& parts = {}) {
+/// of the call where the shape's are dynamic, in segments of `segments` where there are some.
+template <class T, class Out> void check(cuda& on, product_shape s, int64_t rows,
+                                         const std::vector<std::int32_t>& segments = {}) {
   s.a = s.b = dtype_of<T>, s.out = dtype_of<Out>;
   const bool forward = s.kind == product_kind::forward,
              summed = s.kind == product_kind::weight_gradient, adds = summed || s.accumulate;
@@ -98,8 +98,8 @@ void check(cuda& on, product_shape s, int64_t rows, const std::vector<std::int32
                           .bias = s.bias ? bias.data() : nullptr,
                           .out = out.data(),
                           .rows = s.dynamic_rows ? rows : -1};
-  if (parts.empty()) p.execute(call);
-  else p.execute_parts(call, parts);
+  if (segments.empty()) p.execute(call);
+  else p.execute_segments(call, segments);
   const std::vector<Out> got = out.read();
   std::vector<bool> inside(got.size());
   for (int64_t i = 0; i < height; ++i)
@@ -124,19 +124,19 @@ void check(cuda& on, product_shape s, int64_t rows, const std::vector<std::int32
     if (!inside[k]) BOOST_REQUIRE(convert<double>(got[k]) == convert<double>(out.values()[k]));
 }
 
-/// Products of groups, of `parts` rows each: of every group as many. Where `at_once`, one kernel computes
+/// Products of groups, of `segments` rows each: of every group as many. Where `at_once`, one kernel computes
 /// all of them. Returns how often something was started, and what came out.
 template <class T, class Out>
 std::pair<int64_t, std::vector<Out>> check_groups(cuda& on, product_shape s,
-                                                  const std::vector<std::int32_t>& parts,
+                                                  const std::vector<std::int32_t>& segments,
                                                   std::uint64_t seed = 1) {
   s.a = s.b = dtype_of<T>, s.out = dtype_of<Out>, s.dynamic_rows = true;
   const bool forward = s.kind == product_kind::forward,
              summed = s.kind == product_kind::weight_gradient;
   s.accumulate = summed;
-  const std::size_t each = parts.size() / static_cast<std::size_t>(s.groups);
+  const std::size_t each = segments.size() / static_cast<std::size_t>(s.groups);
   int64_t rows = 0;
-  for (const std::int32_t n : parts) rows += n;
+  for (const std::int32_t n : segments) rows += n;
   const int64_t behind = rows + 3; // rows of no group
   const matrix<T> a(on, behind, forward ? s.K : s.N, forward ? s.x_row() : s.y_row(), seed);
   const matrix<T> b(on, summed ? behind : s.groups * s.N, s.K, summed ? s.x_row() : s.K, 2);
@@ -146,14 +146,14 @@ std::pair<int64_t, std::vector<Out>> check_groups(cuda& on, product_shape s,
   lane& l = on.main_lane();
   l.reserve({.workspace = on.products().workspace_bytes()});
   const int64_t before = stand_in::count().started;
-  p.execute_groups({.on = l, .a = a.data(), .b = b.data(), .out = out.data()}, parts);
+  p.execute_groups({.on = l, .a = a.data(), .b = b.data(), .out = out.data()}, segments);
   const int64_t started = stand_in::count().started - before;
   const std::vector<Out> got = out.read();
   std::vector<double> want(got.size()), terms(got.size());
   for (std::size_t i = 0; i < got.size(); ++i) want[i] = convert<double>(out.values()[i]);
   int64_t row = 0;
-  for (std::size_t k = 0; k < parts.size(); ++k)
-    for (const int64_t end = row + parts[k]; row < end; ++row) {
+  for (std::size_t k = 0; k < segments.size(); ++k)
+    for (const int64_t end = row + segments[k]; row < end; ++row) {
       const auto g = static_cast<int64_t>(k / each);
       for (int64_t i = 0; i < (summed ? s.N : 1); ++i)
         for (int64_t j = 0; j < width; ++j) {
@@ -260,7 +260,7 @@ BOOST_AUTO_TEST_CASE(products_of_every_kind) {
       for (const auto& [m, n, k] : {std::array<int64_t, 3>{16, 32, 64}, {7, 5, 3}, {1, 9, 17}}) {
         product_shape s{.kind = kind, .M = m, .N = n, .K = k};
         check<T, Out>(machine.device(), s, m);
-        s.x_stride = k + 3, s.y_stride = n + 1; // parts of packed rows
+        s.x_stride = k + 3, s.y_stride = n + 1; // segments of packed rows
         check<T, Out>(machine.device(), s, m);
       }
     });
@@ -277,7 +277,7 @@ BOOST_AUTO_TEST_CASE(what_is_added) {
   });
 }
 
-// Fewer rows than the most, one after the other on one plan; none; parts, some of them empty.
+// Fewer rows than the most, one after the other on one plan; none; segments, some of them empty.
 BOOST_AUTO_TEST_CASE(rows_of_a_call) {
   test::machine_with_device machine;
   for (const product_kind kind : kinds)
@@ -289,21 +289,21 @@ BOOST_AUTO_TEST_CASE(rows_of_a_call) {
     });
 }
 
-// Those that may run side by side get along with a part of a lane's workspace, on a branch and
+// Those that may run side by side get along with a segment of a lane's workspace, on a branch and
 // alone, and so do their checks; others are given all of it, and refuse a branch.
 BOOST_AUTO_TEST_CASE(products_side_by_side_share_the_workspace) {
   test::machine_with_device machine;
   cuda& on = machine.device();
-  constexpr int64_t part = cuda::product_workspace / cuda_lane::most_branches;
+  constexpr int64_t segment = cuda::product_workspace / cuda_lane::most_branches;
   auto& l = static_cast<cuda_lane&>(on.main_lane());
   l.reserve({.workspace = cuda::product_workspace});
-  const int64_t behind = cuda::product_workspace - part;
+  const int64_t behind = cuda::product_workspace - segment;
   std::vector<std::byte> pattern(static_cast<std::size_t>(behind), std::byte{0x5a}),
       now(pattern.size());
-  l.write(l.workspace() + part, pattern.data(), behind);
+  l.write(l.workspace() + segment, pattern.data(), behind);
   const matrix<float> x(on, 12, 16, 16, 1), w(on, 8, 16, 16, 2), y(on, 12, 8, 8, 3);
   const auto few = on.make_lane();
-  few->reserve({.workspace = part});
+  few->reserve({.workspace = segment});
   for (const bool dynamic : {false, true})
     for (const bool beside : {true, false}) {
       const prepared_product& p = on.products().prepare(
@@ -315,9 +315,9 @@ BOOST_AUTO_TEST_CASE(products_side_by_side_share_the_workspace) {
                    .out = y.data(),
                    .rows = dynamic ? 12 : -1});
       };
-      on.read(now.data(), l.workspace() + part, behind);
+      on.read(now.data(), l.workspace() + segment, behind);
       BOOST_TEST((now == pattern) == beside);
-      l.write(l.workspace() + part, pattern.data(), behind);
+      l.write(l.workspace() + segment, pattern.data(), behind);
       const std::string says = refused([&] { run(*few); }), branched = refused([&] {
                                                               side_by_side together(l);
                                                               together.next();
@@ -360,10 +360,10 @@ BOOST_AUTO_TEST_CASE(a_way_is_chosen_between_products_that_run_side_by_side) {
       for (std::size_t i = 0; i < rows.size(); ++i)
         out.push_back(std::make_unique<matrix<float>>(on, summed ? n : m, forward ? n : k,
                                                       forward ? n : k, 3 + i));
-      const int before = on.products().checks().plans;
+      const int before = on.products().checks().prepared;
       const auto execute = [&](std::size_t i) {
-        p.execute_parts({.on = l, .a = a.data(), .b = b.data(), .out = out[i]->data()},
-                        std::span(&rows[i], 1));
+        p.execute_segments({.on = l, .a = a.data(), .b = b.data(), .out = out[i]->data()},
+                           std::span(&rows[i], 1));
       };
       if (beside) {
         side_by_side together(l);
@@ -374,7 +374,7 @@ BOOST_AUTO_TEST_CASE(a_way_is_chosen_between_products_that_run_side_by_side) {
       } else {
         for (std::size_t i = 0; i < rows.size(); ++i) execute(i);
       }
-      BOOST_TEST(on.products().checks().plans > before); // some ways were chosen here
+      BOOST_TEST(on.products().checks().prepared > before); // some ways were chosen here
       for (const auto& o : out) got[beside].push_back(o->read());
     }
     BOOST_TEST((got[false] == got[true]));
@@ -410,7 +410,7 @@ BOOST_AUTO_TEST_CASE(by_tf32_where_it_is_asked_for) {
   }
 }
 
-// GELU and its slope are computed where the sums are: one piece of work a product, or a part.
+// GELU and its slope are computed where the sums are: one piece of work a product, or a segment.
 BOOST_AUTO_TEST_CASE(what_products_end_in) {
   test::machine_with_device machine;
   cuda& on = machine.device();
@@ -422,7 +422,7 @@ BOOST_AUTO_TEST_CASE(what_products_end_in) {
     both(that_ends(e, 16, 32, 64), 1);
     both(that_ends(e, 1, 40, 8), 1);
     product_shape s = that_ends(e, 12, 24, 16);
-    s.part = 4;
+    s.segment = 4;
     both(s, 3);
     s = that_ends(e, 7, 24, 16);
     s.x_stride = 16 + 8, s.y_stride = 24 + 8; // rows of packed values
@@ -434,7 +434,7 @@ BOOST_AUTO_TEST_CASE(what_products_end_in) {
   BOOST_TEST(on.products().describe(dtype::bf16).find("GELU") == std::string::npos);
 }
 
-// A part, and a row apart, has the bits that it has alone.
+// A segment, and a row apart, has the bits that it has alone.
 BOOST_AUTO_TEST_CASE(parts_and_rows_end_in_the_same_bits) {
   for (const product_rows rows : {product_rows::together, product_rows::apart}) {
     test::machine_with_device machine(rows);
@@ -442,7 +442,7 @@ BOOST_AUTO_TEST_CASE(parts_and_rows_end_in_the_same_bits) {
     for (const product_end e : ends) {
       const auto first_rows = [&](int64_t m) {
         product_shape s = that_ends(e, m, 24, 16);
-        if (rows == product_rows::together) s.part = 4;
+        if (rows == product_rows::together) s.segment = 4;
         std::vector<bf16> got = check_end<bf16>(on, s).second;
         got.resize(static_cast<std::size_t>(4 * (s.kind == product_kind::forward ? 24 : 16)));
         return got;
@@ -508,16 +508,16 @@ BOOST_AUTO_TEST_CASE(a_way_with_another_end_is_not_used) {
       }
 }
 
-// A part has the bits that it has alone, whatever others there are.
+// A segment has the bits that it has alone, whatever others there are.
 BOOST_AUTO_TEST_CASE(parts_are_products_of_their_own) {
   test::machine_with_device machine;
   cuda& on = machine.device();
   for (const product_kind kind : kinds) {
-    check<float, float>(on, {.kind = kind, .M = 12, .N = 6, .K = 10, .part = 4}, 12);
-    check<bf16, float>(on, {.kind = kind, .M = 12, .N = 6, .K = 10, .part = 4}, 12);
+    check<float, float>(on, {.kind = kind, .M = 12, .N = 6, .K = 10, .segment = 4}, 12);
+    check<bf16, float>(on, {.kind = kind, .M = 12, .N = 6, .K = 10, .segment = 4}, 12);
   }
   const auto first_rows = [&](int64_t m) {
-    const product_shape s{.M = m, .N = 6, .K = 10, .part = 4};
+    const product_shape s{.M = m, .N = 6, .K = 10, .segment = 4};
     const matrix<float> x(on, m, 10, 10, 1), w(on, 6, 10, 10, 2), y(on, m, 6, 6, 3);
     on.main_lane().reserve({.workspace = cuda::product_workspace});
     on.products().prepare(s).execute(
@@ -548,9 +548,9 @@ BOOST_AUTO_TEST_CASE(rows_may_be_products_of_their_own) {
 BOOST_AUTO_TEST_CASE(what_it_cannot_do_is_refused) {
   test::machine_with_device machine;
   cuda& on = machine.device();
-  const auto says = [&](const std::string& part, const std::function<void()>& f) {
+  const auto says = [&](const std::string& segment, const std::function<void()>& f) {
     const std::string sentence = refused(f);
-    BOOST_TEST(sentence.find(part) != std::string::npos, sentence);
+    BOOST_TEST(sentence.find(segment) != std::string::npos, sentence);
   };
   product_shape s{.M = 4, .N = 8, .K = 8};
   s.b = dtype::bf16;
@@ -605,15 +605,15 @@ template <class F> void for_experts_of_bf16(F f) {
   f(product_kind::forward, bf16()), f(product_kind::input_gradient, bf16());
   f(product_kind::weight_gradient, float());
 }
-bool contains(const std::string& text, const char* part) {
-  return text.find(part) != std::string::npos;
+bool contains(const std::string& text, const char* segment) {
+  return text.find(segment) != std::string::npos;
 }
-/// Rows of five groups, each of two parts.
+/// Rows of five groups, each of two segments.
 const std::vector<std::int32_t> of_five{7, 1, 0, 0, 12, 0, 0, 3, 5, 12};
 
 } // namespace
 
-// Of groups with many rows, one, none, of several parts or one: by one kernel, and by products that run
+// Of groups with many rows, one, none, of several segments or one: by one kernel, and by products that run
 // side by side. The arrays are copied and the kernel starts; a weight gradient takes turns.
 BOOST_AUTO_TEST_CASE(products_of_groups) {
   for (const bool at_once : {false, true}) {
@@ -622,17 +622,17 @@ BOOST_AUTO_TEST_CASE(products_of_groups) {
     cuda& on = machine.device();
     for_experts_of_bf16([&]<class Out>(product_kind kind, Out) {
       product_shape s{.kind = kind, .M = 12, .N = 24, .K = 40, .groups = 5};
-      for (const auto& parts : {std::vector<std::int32_t>{12, 0, 1, 5, 3}, of_five,
-                                std::vector<std::int32_t>{0, 0, 0, 0, 0}}) {
-        const int64_t started = check_groups<bf16, Out>(on, s, parts).first;
-        const int64_t turns = parts.back() == 0                       ? 0
-                              : kind == product_kind::weight_gradient ? std::ssize(parts) / 5
+      for (const auto& segments : {std::vector<std::int32_t>{12, 0, 1, 5, 3}, of_five,
+                                   std::vector<std::int32_t>{0, 0, 0, 0, 0}}) {
+        const int64_t started = check_groups<bf16, Out>(on, s, segments).first;
+        const int64_t turns = segments.back() == 0                    ? 0
+                              : kind == product_kind::weight_gradient ? std::ssize(segments) / 5
                                                                       : 1;
         if (at_once) BOOST_TEST(started == 3 * turns); // with the event behind the copy
       }
       s.x_stride = 48, s.y_stride = 32;
       check_groups<bf16, Out>(on, s, of_five);
-      // The parts of a group are one where none has to have bits of its own.
+      // The segments of a group are one where none has to have bits of its own.
       s.sums = numerics::fast;
       const int64_t started = check_groups<bf16, Out>(on, s, of_five).first;
       if (at_once) BOOST_TEST(started == 3);
@@ -651,7 +651,7 @@ BOOST_AUTO_TEST_CASE(products_of_groups) {
 }
 
 // Where cuBLASLt has grouped products it computes them, by one start behind the copy of its arrays, of a
-// group's parts together. What it has none for another library computes.
+// group's segments together. What it has none for another library computes.
 BOOST_AUTO_TEST_CASE(products_of_groups_by_cublaslt) {
   test::machine_with_device machine(product_rows::together, false, nullptr, test::cutlass,
                                     test::with_grouped_cublaslt);
@@ -659,9 +659,10 @@ BOOST_AUTO_TEST_CASE(products_of_groups_by_cublaslt) {
   for_experts_of_bf16([&]<class Out>(product_kind kind, Out) {
     product_shape s{.kind = kind, .M = 12, .N = 24, .K = 40, .groups = 5, .group_rows = 4};
     s.sums = numerics::fast;
-    for (const auto& parts : {std::vector<std::int32_t>{12, 0, 1, 5, 3}, of_five,
-                              std::vector<std::int32_t>{0, 0, 0, 0, 0}})
-      BOOST_TEST((check_groups<bf16, Out>(on, s, parts).first) == (parts.back() == 0 ? 0 : 3));
+    for (const auto& segments : {std::vector<std::int32_t>{12, 0, 1, 5, 3}, of_five,
+                                 std::vector<std::int32_t>{0, 0, 0, 0, 0}})
+      BOOST_TEST((check_groups<bf16, Out>(on, s, segments).first) ==
+                 (segments.back() == 0 ? 0 : 3));
     const bool forward = kind == product_kind::forward,
                summed = kind == product_kind::weight_gradient;
     const std::array<int64_t, 3> usual{forward  ? 40
@@ -672,7 +673,7 @@ BOOST_AUTO_TEST_CASE(products_of_groups_by_cublaslt) {
     s.x_stride = 48, s.y_stride = 32, s.group_rows = 0;
     check_groups<bf16, Out>(on, s, of_five);
     BOOST_TEST(stand_in::usual_group()[summed ? 0 : 2] == 12);
-    s.sums = numerics::batch_invariant; // parts of their own bits, which nobody promises
+    s.sums = numerics::batch_invariant; // segments of their own bits, which nobody promises
     check_groups<bf16, Out>(on, s, of_five);
     s.sums = numerics::fast, s.N = 12; // rows that begin between multiples of 16 bytes
     s.y_stride = 0;
@@ -781,7 +782,7 @@ BOOST_AUTO_TEST_CASE(a_wrong_kernel_of_cublaslt_is_not_used) {
                                     test::with_grouped_cublaslt);
   cuda& on = machine.device();
   stand_in::fail("way 1 leaves a group out", cudaErrorUnknown);
-  stand_in::fail("grouped: a part is left out", cudaErrorUnknown);
+  stand_in::fail("grouped: a segment is left out", cudaErrorUnknown);
   product_shape s{.M = 12, .N = 24, .K = 40, .groups = 5};
   s.sums = numerics::fast;
   check_groups<bf16, bf16>(on, s, of_five);
@@ -814,7 +815,7 @@ BOOST_AUTO_TEST_CASE(any_number_of_groups) {
   }
 }
 
-// A part has the bits that it has alone, whatever other parts a call has.
+// A segment has the bits that it has alone, whatever other segments a call has.
 BOOST_AUTO_TEST_CASE(parts_of_groups_have_bits_of_their_own) {
   test::machine_with_device machine(product_rows::together, false, nullptr, test::cutlass);
   cuda& on = machine.device();
@@ -831,12 +832,12 @@ BOOST_AUTO_TEST_CASE(parts_of_groups_have_bits_of_their_own) {
   });
 }
 
-// A kernel that leaves a part out, does not add to what is there, writes a row too many, leaves out the
+// A kernel that leaves a segment out, does not add to what is there, writes a row too many, leaves out the
 // end of a sum, cannot be started or needs more workspace than there is, is not used, and that is told
 // once.
 BOOST_AUTO_TEST_CASE(a_wrong_kernel_of_groups_is_not_used) {
   static std::vector<std::string> told;
-  for (const wrong_kernel& w : {wrong_kernel{"grouped: a part is left out", "wrong"},
+  for (const wrong_kernel& w : {wrong_kernel{"grouped: a segment is left out", "wrong"},
                                 {"grouped: a row too many", ""},
                                 {"grouped: the last term is left out", "wrong"},
                                 {"grouped: nothing is added to", "wrong", shows_in::sums},
@@ -899,12 +900,13 @@ BOOST_AUTO_TEST_CASE(groups_that_do_not_fit_are_refused) {
       });
     };
     lane& l = on.main_lane();
-    for (const auto& [rows, part] : {std::pair{std::vector<std::int32_t>{1, 2, 3}, " 3 parts."},
-                                     {{5, 0}, " a part of 5."},
-                                     {{-1, 4}, " a part of -1."}})
+    for (const auto& [rows, segment] :
+         {std::pair{std::vector<std::int32_t>{1, 2, 3}, " 3 segments."},
+          {{5, 0}, " a segment of 5."},
+          {{-1, 4}, " a segment of -1."}})
       BOOST_TEST(says(rows, l) ==
                  "A matrix product prepared for 2 groups of 4 rows at most was given" +
-                     std::string(part));
+                     std::string(segment));
     const std::string elsewhere = refused([&] {
       const std::vector<std::int32_t> rows{1, 2};
       p.execute_groups({.on = l, .a = x.data() + 2, .b = x.data(), .out = x.data()}, rows);

@@ -1,6 +1,6 @@
 // CUTLASS's grouped kernels without a device: what src/cuda_cutlass.cu is to programs. The arrays of
 // extents and addresses are read from the device's memory when the stream comes to the product, and every
-// part is computed by plain loops, in an order of parts that changes. As TMA does, it reads nothing by an
+// segment is computed by plain loops, in an order of segments that changes. As TMA does, it reads nothing by an
 // address or a stride that is no multiple of 16 bytes.
 #include "stand_in.hpp"
 
@@ -21,33 +21,35 @@ using std::int64_t;
 
 constexpr int64_t workspace_needed = 67840; // a few addresses for each of 132 multiprocessors
 
-/// What tests may have it do wrong, by names: stand_in::fail("grouped: a part is left out").
+/// What tests may have it do wrong, by names: stand_in::fail("grouped: a segment is left out").
 struct mistakes {
   bool leaves_out, without_sums, row_beyond, last_term;
 };
 mistakes asked_mistakes() {
   const auto asked = [](const char* what) { return stand_in::entered(what) != cudaSuccess; };
-  return {asked("grouped: a part is left out"), asked("grouped: nothing is added to"),
+  return {asked("grouped: a segment is left out"), asked("grouped: nothing is added to"),
           asked("grouped: a row too many"), asked("grouped: the last term is left out")};
 }
 
 template <class Out>
-void compute(const mc::grouped_product_call& c, const mistakes& wrong, int64_t part, bool last) {
+void compute(const mc::grouped_product_call& c, const mistakes& wrong, int64_t segment, bool last) {
   const mc::grouped_arrays& of = c.arrays;
-  const auto [m, n, k] = of.extents[part];
+  const auto [m, n, k] = of.extents[segment];
   const bool summed = c.kind == mc::product_kind::weight_gradient,
              b_transposed = c.kind == mc::product_kind::forward;
-  const int64_t a_stride = of.a_stride[part], b_stride = of.b_stride[part],
-                d_stride = of.d_stride[part];
-  const auto *a = static_cast<const bf16*>(of.a[part]), *b = static_cast<const bf16*>(of.b[part]);
-  auto* const d = static_cast<Out*>(of.d[part]);
+  const int64_t a_stride = of.a_stride[segment], b_stride = of.b_stride[segment],
+                d_stride = of.d_stride[segment];
+  const auto *a = static_cast<const bf16*>(of.a[segment]),
+             *b = static_cast<const bf16*>(of.b[segment]);
+  auto* const d = static_cast<Out*>(of.d[segment]);
   const auto aligned = [](const void* p, int64_t elements, std::size_t size) {
     return reinterpret_cast<std::uintptr_t>(p) % 16 == 0 &&
            static_cast<std::size_t>(elements) * size % 16 == 0;
   };
   // Parts run at once: what two write is neither's.
   bool alone = true;
-  for (int64_t i = 0; i < c.parts; ++i) alone = alone && (i == part || of.d[i] != of.d[part]);
+  for (int64_t i = 0; i < c.segments; ++i)
+    alone = alone && (i == segment || of.d[i] != of.d[segment]);
   const bool readable = alone && aligned(a, a_stride, 2) && aligned(b, b_stride, 2) &&
                         aligned(d, d_stride, sizeof(Out)) && m > 0 && n > 0 && k > 0;
   std::vector<float> sums(static_cast<std::size_t>(n));
@@ -79,16 +81,17 @@ int mc::cutlass_grouped(cudaStream_t on, const grouped_product_call& c, std::int
     *needed = std::int64_t{1} << 40;
   if (*needed > c.bytes) return cudaSuccess;
   if (const cudaError_t e = stand_in::entered("cutlass_grouped"); e != cudaSuccess) return e;
-  if (c.parts < 1 || reinterpret_cast<std::uintptr_t>(c.workspace) % 256 != 0)
+  if (c.segments < 1 || reinterpret_cast<std::uintptr_t>(c.workspace) % 256 != 0)
     return cudaErrorInvalidValue;
   static std::int64_t calls = 0;
   stand_in::start(on, "a grouped product", [c, turn = calls++, wrong = asked_mistakes()] {
     std::memset(c.workspace, 0xa5, workspace_needed); // it is this product's alone
-    for (std::int64_t i = 0; i < c.parts; ++i) {
-      const std::int64_t part = turn % 2 == 0 ? i : c.parts - 1 - i;
-      if (part == 0 && wrong.leaves_out) continue;
-      if (c.kind == product_kind::weight_gradient) compute<float>(c, wrong, part, i == c.parts - 1);
-      else compute<bf16>(c, wrong, part, i == c.parts - 1);
+    for (std::int64_t i = 0; i < c.segments; ++i) {
+      const std::int64_t segment = turn % 2 == 0 ? i : c.segments - 1 - i;
+      if (segment == 0 && wrong.leaves_out) continue;
+      if (c.kind == product_kind::weight_gradient)
+        compute<float>(c, wrong, segment, i == c.segments - 1);
+      else compute<bf16>(c, wrong, segment, i == c.segments - 1);
     }
   });
   return cudaSuccess;

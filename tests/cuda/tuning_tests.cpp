@@ -110,7 +110,7 @@ BOOST_AUTO_TEST_CASE(the_fastest_way_is_kept) {
   BOOST_TEST(found.ways == 12);
   BOOST_TEST(std::lround(found.product.seconds) == 3);
   // Rows of a part are what the library is asked for, and TF32 is of fp32 alone.
-  product_shape s{.M = 12, .N = 8, .K = 16, .dynamic_rows = true, .part = 4};
+  product_shape s{.M = 12, .N = 8, .K = 16, .dynamic_rows = true, .segment = 4};
   BOOST_TEST(m.tune(s).value().product.call.M == 4);
   BOOST_TEST(m.tune(s, true).value().product.tf32);
   s.a = s.b = s.out = dtype::bf16;
@@ -175,12 +175,12 @@ BOOST_AUTO_TEST_CASE(a_way_of_the_table_is_taken_first) {
   {
     machine m({100, 1}, {tuned});
     BOOST_TEST(m.seconds(forward) == 1);
-    BOOST_TEST(m.products().checks().plans == 1); // it is checked, and no other is
+    BOOST_TEST(m.products().checks().prepared == 1); // it is checked, and no other is
     BOOST_TEST(
         contains(m.products().describe(dtype::f32), ", 1 of 1 products by the product table"));
     // The same call of other shapes; rows that vary are checked in its way, too.
     product_shape s = forward;
-    s.M = 36, s.part = 12, s.sums = numerics::fast;
+    s.M = 36, s.segment = 12, s.sums = numerics::fast;
     BOOST_TEST(m.seconds(s) == 3);
     s = forward, s.dynamic_rows = true;
     BOOST_TEST(m.seconds(s) == 1);
@@ -192,7 +192,7 @@ BOOST_AUTO_TEST_CASE(a_way_of_the_table_is_taken_first) {
              [](product_shape& x) { x.M = 11; }, [](product_shape& x) { x.N = 9; },
              [](product_shape& x) { x.K = 17; }, [](product_shape& x) { x.x_stride = 17; },
              [](product_shape& x) { x.y_stride = 9; }, [](product_shape& x) { x.bias = true; },
-             [](product_shape& x) { x.groups = 4; }, [](product_shape& x) { x.part = 4; },
+             [](product_shape& x) { x.groups = 4; }, [](product_shape& x) { x.segment = 4; },
              [](product_shape& x) { x.a = x.b = x.out = dtype::f64; },
              [](product_shape& x) { x.kind = product_kind::input_gradient; },
              [](product_shape& x) { x.kind = product_kind::weight_gradient; }}) {
@@ -206,7 +206,7 @@ BOOST_AUTO_TEST_CASE(a_way_of_the_table_is_taken_first) {
   BOOST_TEST(machine({100, 1}, {tuned}, product_rows::together, true).seconds(forward) == 100);
   BOOST_TEST(machine({100, 1}, {tuned}, product_rows::apart).seconds(forward) == 1200);
   product_shape s = forward; // as `describe` lists what is generated with
-  s.part = 1;
+  s.segment = 1;
   product_shape of_four = forward, of_seven = forward; // groups are calls of one kind
   of_four.groups = 4, of_seven.groups = 7, of_seven.group_rows = 3;
   BOOST_TEST(machine({100, 1}, {tuned_of(of_four)}).seconds(of_seven) == 1);

@@ -49,7 +49,7 @@ void check_json(const mc::ordered_json& value) {
 void check_turns(const mc::rendered_chat& chat, std::string_view end) {
   std::size_t at = 0;
   for (const mc::chat_turn& turn : chat.turns) {
-    require(at <= turn.begin && turn.begin < turn.words && turn.words < turn.end &&
+    require(at <= turn.begin && turn.begin < turn.content && turn.content < turn.end &&
             turn.end <= chat.text.size());
     require(std::string_view(chat.text).substr(0, turn.end).ends_with(end));
     at = turn.end;
@@ -66,7 +66,7 @@ void check_tokens(const mc::rendered_chat& chat) {
   require(tokens.ids == bytes(chat.text) && tokens.mask.size() == tokens.ids.size());
   for (const mc::chat_turn& turn : chat.turns)
     for (std::size_t i = turn.begin; i < turn.end; ++i)
-      require(tokens.mask[i] == (i >= turn.words));
+      require(tokens.mask[i] == (i >= turn.content));
 }
 
 void check_line(std::string_view line) {

@@ -103,9 +103,9 @@ template <class F> bool accepted(mc::exit_code code, F&& f) {
 }
 
 void check_samples(const std::shared_ptr<const mc::indexed_dataset>& data, std::uint8_t flags) {
-  const mc::gpt_request request{.sequence = 1 + flags % 5,
-                                .samples = flags & 8 ? std::optional(20) : std::nullopt,
-                                .drop_last = (flags & 16) != 0};
+  const mc::gpt_parameters request{.sequence = 1 + flags % 5,
+                                   .samples = flags & 8 ? std::optional(20) : std::nullopt,
+                                   .drop_last = (flags & 16) != 0};
   const mc::document_ends ends{.eod = 3,
                                .reset_position_ids = (flags & 32) != 0,
                                .reset_attention_mask = (flags & 64) != 0,

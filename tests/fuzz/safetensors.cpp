@@ -20,11 +20,11 @@ void require(bool law) {
   if (!law) std::abort();
 }
 
-void check(const mc::safetensors_view& view, std::span<const std::byte> file) {
+void check(const mc::safetensors_reader& view, std::span<const std::byte> file) {
   std::uint64_t total = 0;
   std::vector<mc::tensor_spec> specs;
   for (std::size_t i = 0; i < view.size(); ++i) {
-    const mc::tensor_view t = view[i];
+    const mc::file_tensor t = view[i];
     total += t.bytes.size();
     require(t.bytes.empty() || (t.bytes.data() >= file.data() &&
                                 t.bytes.data() + t.bytes.size() <= file.data() + file.size()));
@@ -55,10 +55,10 @@ void check(const mc::safetensors_view& view, std::span<const std::byte> file) {
       [&view](const mc::tensor_spec& t, const mc::byte_sink& sink) {
         sink(view.at(t.name).bytes);
       });
-  const mc::safetensors_view back(std::as_bytes(std::span(again)), "again");
+  const mc::safetensors_reader back(std::as_bytes(std::span(again)), "again");
   require(back.size() == view.size() && back.metadata() == view.metadata());
   for (std::size_t i = 0; i < view.size(); ++i) {
-    const mc::tensor_view t = view[i], u = back.at(t.name);
+    const mc::file_tensor t = view[i], u = back.at(t.name);
     require(t.type == u.type &&
             std::equal(t.shape.begin(), t.shape.end(), u.shape.begin(), u.shape.end()));
     require(std::equal(t.bytes.begin(), t.bytes.end(), u.bytes.begin(), u.bytes.end()));
@@ -70,7 +70,7 @@ void check(const mc::safetensors_view& view, std::span<const std::byte> file) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::span<const std::byte> file(reinterpret_cast<const std::byte*>(data), size);
   try {
-    check(mc::safetensors_view(file, "fuzz"), file);
+    check(mc::safetensors_reader(file, "fuzz"), file);
   } catch (const mc::error& e) {
     require(e.code() == mc::exit_code::model); // of the input's making, not ours
   }

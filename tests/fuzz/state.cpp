@@ -53,7 +53,7 @@ void check(const mc::state_file& file) {
     require(!f.checksums.empty() && f.checksums.size() <= f.bytes);
   }
   nlohmann::json state = file.state().raw();
-  if (state.at("chunk_bytes") == mc::checksum_chunk) {
+  if (state.at("chunk_bytes") == mc::bytes_per_checksum) {
     const mc::state_file again(mc::state_text(state, file.files()), "again");
     require(std::equal(again.files().begin(), again.files().end(), file.files().begin(),
                        file.files().end(), [](const auto& a, const auto& b) {

@@ -226,9 +226,9 @@ graph norm_graph(const registry& r, const mesh& ranks, const op_info& squares) {
   clip.op = &op::clip_factor;
   clip.in[0] = total_input(b, step_total::whole_tokens).id;
   clip.in[1] = total_input(b, step_total::whole_loss).id;
-  for (int k = 0; k < r.group_count; ++k) {
-    const var g = group_value(b, r.groups[static_cast<unsigned>(k)], range::share, feed::gradient,
-                              "gradient", dtype::f64, k);
+  for (int k = 0; k < r.bucket_count; ++k) {
+    const var g = bucket_value(b, r.buckets[static_cast<unsigned>(k)], range::share, feed::gradient,
+                               "gradient", dtype::f64, k);
     var s{&b, b.emit(squares, {g.id}, 0, op::share_attributes{})};
     for (int a = 0; a < axes; ++a)
       if (s.at(static_cast<axis>(a)).s == state::partial) s = to(s, static_cast<axis>(a), I, 0);

@@ -27,7 +27,7 @@ inline void encode_block(const double* x, std::byte* const* to) {
         static_cast<int>(std::lround(scale > 0 ? x[i] / static_cast<double>(scale) : 0)) + 128);
   std::memcpy(to[1], &scale, sizeof scale);
 }
-inline constexpr mc::stored_form coded_form{
+inline constexpr mc::parameter_encoding coded_form{
     .name = "blocks of 64 codes",
     .block = coded_block,
     .count = 2,

@@ -41,7 +41,7 @@ BOOST_AUTO_TEST_CASE(tokens_that_go_to_experts_are_on_the_wire) {
   const std::int64_t choices = std::int64_t{4} * 128 / 2 * small_moe.experts_per_token;
   const std::int64_t row = small_moe.hidden * std::int64_t{4}, ranks = 4, etp = 2;
   std::map<std::string, std::int64_t> sent; // bytes of a layer, by op and phase
-  for (const collective_entry& e : collectives_of(p.view())) {
+  for (const collective_row& e : collectives_of(p.view())) {
     if (e.call.over != axis_set{axis::ep, axis::etp}) continue;
     BOOST_TEST(e.ranks == ranks);
     BOOST_TEST(e.per_step == small_moe.layers);
@@ -70,7 +70,7 @@ BOOST_AUTO_TEST_CASE(every_collective_names_the_line_that_caused_it) {
       small_moe,
       {.ranks = {.tp = 2, .cp = 2, .ep = 2, .sequence_parallel = true}, .batch = {4, 128}},
       "lines");
-  for (const collective_entry& e : collectives_of(p.view())) {
+  for (const collective_row& e : collectives_of(p.view())) {
     const source_line line = e.line;
     const std::string file = line.file_name();
     BOOST_TEST_CONTEXT(e.part << " " << phase_text(e.when) << " " << name_of(e.call.what) << " of "
@@ -188,7 +188,7 @@ tallies of_papers(const gpt& m, const setup& s, int replicas, int stage, int mic
                      main = size_of(s.precision.wire), // bytes
       tokens = std::int64_t{s.batch.micro} * s.batch.sequence / c, bsh = tokens * h * element;
   const bool first = stage == 0, last = stage + 1 == l.pp, sp = l.sequence_parallel,
-             full = s.again == recompute::full;
+             full = s.recompute_policy == recompute::full;
   tallies all;
   const auto add = [&](collective what, axis_set over, std::int64_t calls, std::int64_t bytes) {
     count(all, ranks, what, over, calls, bytes);
@@ -279,9 +279,9 @@ BOOST_AUTO_TEST_CASE(a_step_sends_what_the_papers_say) {
   sends_what_papers_say({.ranks = {.tp = 4}, .batch = b, .precision = dtype::bf16}, 2, 1,
                         "tp 4 dp 2");
   sends_what_papers_say({.ranks = tp2sp, .batch = b}, 1, 2, "tp 2 sp");
-  sends_what_papers_say({.ranks = tp2sp, .batch = b, .again = recompute::full}, 2, 1,
+  sends_what_papers_say({.ranks = tp2sp, .batch = b, .recompute_policy = recompute::full}, 2, 1,
                         "tp 2 sp dp 2, recomputed");
-  sends_what_papers_say({.ranks = {.tp = 2}, .batch = b, .again = recompute::full}, 1, 1,
+  sends_what_papers_say({.ranks = {.tp = 2}, .batch = b, .recompute_policy = recompute::full}, 1, 1,
                         "tp 2, recomputed");
   sends_what_papers_say({.ranks = {.tp = 4, .sequence_parallel = true}, .batch = b}, 1, 1,
                         "tp 4 sp");

@@ -151,10 +151,10 @@ public:
       const value& x = update.at(v);
       if (x.is != role::input) continue;
       if (x.from == feed::total) {
-        if (x.slot == static_cast<int>(step_total::whole_tokens)) f.logical[v] = {{tokens}};
+        if (x.feed_index == static_cast<int>(step_total::whole_tokens)) f.logical[v] = {{tokens}};
         continue;
       }
-      const registry::group& group = r.groups[static_cast<unsigned>(x.slot)];
+      const registry::bucket& group = r.buckets[static_cast<unsigned>(x.feed_index)];
       auto& local = f.local[v];
       local.assign(static_cast<std::size_t>(s.ranks.ranks()),
                    array(static_cast<std::size_t>(group.count)));
@@ -162,7 +162,7 @@ public:
       for (int e = 0; e < r.entry_count; ++e) {
         const registry::entry& entry = r.entries[static_cast<unsigned>(e)];
         const parameter_info& p = g.parameters[static_cast<unsigned>(entry.parameter)];
-        if (entry.group != x.slot || p.frozen) continue;
+        if (entry.bucket != x.feed_index || p.frozen) continue;
         const auto& held = m.of(s.of_meshed.of[static_cast<unsigned>(p.v)]);
         for (std::size_t k = 0; k < held.size(); ++k)
           std::transform(
@@ -187,8 +187,8 @@ public:
     if (update.outputs[0] < 0) return "";
     end.phase_of(phase::epilogue);
     std::int64_t elements = 0;
-    for (int k = 0; k < r.group_count; ++k) {
-      const registry::group& group = r.groups[static_cast<unsigned>(k)];
+    for (int k = 0; k < r.bucket_count; ++k) {
+      const registry::bucket& group = r.buckets[static_cast<unsigned>(k)];
       std::int64_t n = group.frozen || group.update != update_rule::adamw ? 0 : group.count;
       for (int a = 0; a < axes; ++a)
         if (group.at.at[static_cast<unsigned>(a)].s == state::shard)
@@ -330,7 +330,7 @@ private:
       const value& v = g.at(static_cast<value_id>(i));
       if (v.is == role::input && v.from == feed::d_output)
         f.logical[static_cast<value_id>(i)] =
-            v.slot == 0 ? select(seeds) : std::vector<array>{{1.0}}; // 1 for the side loss
+            v.feed_index == 0 ? select(seeds) : std::vector<array>{{1.0}}; // 1 for the side loss
     }
     return f;
   }
@@ -371,7 +371,7 @@ private:
       for (const machine& r : reference)
         for (int k = 0; k < r.g.value_count; ++k)
           if (const value& x = r.g.at(static_cast<value_id>(k));
-              x.is == role::input && x.from == v.from && x.slot == v.slot)
+              x.is == role::input && x.from == v.from && x.feed_index == v.feed_index)
             want += r.held[static_cast<std::size_t>(k)][0][0];
       if (!copies || !close({got}, {want}, std::abs(want))) return std::string("total ") + v.name;
     }

@@ -339,7 +339,8 @@ BOOST_AUTO_TEST_CASE(a_family_whose_blocks_hand_the_cotangent_on) {
   shifted m;
   m.layers = 8, m.hidden = 12, m.heads = 3, m.ffn = 20, m.vocabulary = 17, m.positions = 9;
   check_model(m, {.batch = {2, 9}}, "shifted stream");
-  check_model(m, {.batch = {2, 9}, .again = recompute::full}, "shifted stream, full recompute");
+  check_model(m, {.batch = {2, 9}, .recompute_policy = recompute::full},
+              "shifted stream, full recompute");
 }
 
 namespace {
@@ -375,7 +376,8 @@ BOOST_AUTO_TEST_CASE(a_family_with_side_losses_in_every_part) {
   side_losses m;
   m.layers = 2, m.hidden = 12, m.heads = 3, m.ffn = 20, m.vocabulary = 17, m.positions = 9;
   check_model(m, {.batch = {2, 9}}, "side losses");
-  check_model(m, {.batch = {2, 9}, .again = recompute::full}, "side losses, full recompute");
+  check_model(m, {.batch = {2, 9}, .recompute_policy = recompute::full},
+              "side losses, full recompute");
 }
 BOOST_AUTO_TEST_CASE(tiny_gpt) {
   const gpt m{.layers = 2, .hidden = 12, .heads = 3, .ffn = 20, .vocabulary = 17, .positions = 9};
@@ -412,11 +414,11 @@ BOOST_AUTO_TEST_CASE(tiny_qwen3) {
                 .positions = 16,
                 .rope_theta = 100};
   check_model(m, {.batch = {2, 9}}, "qwen3");
-  check_model(m, {.batch = {2, 9, true}, .again = recompute::full},
+  check_model(m, {.batch = {2, 9, true}, .recompute_policy = recompute::full},
               "qwen3, packed, full recompute");
   qwen3 windowed = m;
   windowed.window = 3, windowed.tied = false;
-  check_model(windowed, {.batch = {2, 9}, .again = recompute::selective},
+  check_model(windowed, {.batch = {2, 9}, .recompute_policy = recompute::selective},
               "qwen3, sliding window, untied, selective recompute");
 }
 
@@ -437,9 +439,9 @@ BOOST_AUTO_TEST_CASE(tiny_qwen3_moe) {
               .rope_theta = 100};
   check_model(m, {.batch = {2, 9}}, "qwen3_moe", 1e-4);
   m.norm_topk = false, m.router_z_loss = 0.05, m.aux_per_sequence = true, m.shared_ffn = 6;
-  check_model(m, {.batch = {2, 9, true}, .again = recompute::full},
+  check_model(m, {.batch = {2, 9, true}, .recompute_policy = recompute::full},
               "qwen3_moe, shared expert, packed, full recompute", 1e-4);
-  check_model(m, {.batch = {2, 9, false, 8}, .again = recompute::selective},
+  check_model(m, {.batch = {2, 9, false, 8}, .recompute_policy = recompute::selective},
               "qwen3_moe in five rounds, selective recompute", 1e-4);
   m.capacity = 0.7;
   check_model(m, {.batch = {2, 9}}, "qwen3_moe with a capacity", 1e-4);

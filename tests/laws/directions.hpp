@@ -51,8 +51,8 @@ public:
       throw std::runtime_error(std::string(code_of(g.wrong.code)) + " " + g.wrong.what.c_str());
     stores_ = make_registry(std::array<const graph*, 1>{&g}, std::array{1});
     part_ = std::make_unique<interpreted_part<cpu>>(g, 0, kernel_table<cpu>::all());
-    slots_.resize(static_cast<unsigned>(part_->g.node_count));
-    part_->view().prepare(part_->view(), device_, slots_.data(), true);
+    prepared_.resize(static_cast<unsigned>(part_->g.node_count));
+    part_->view().prepare(part_->view(), device_, prepared_.data(), true);
     std::mt19937_64 random(seed);
     std::normal_distribution<double> normal;
     weights_.resize(static_cast<std::size_t>(stores_.total));
@@ -80,7 +80,7 @@ public:
 
   double forward() {
     frame f = make_frame();
-    part_->view().run(part_->view(), phase::forward, device_, f, slots_.data());
+    part_->view().run(part_->view(), phase::forward, device_, f, prepared_.data());
     const value_id out = part_->g.outputs[0];
     const double* y = reinterpret_cast<const double*>(
         resolve(part_->plan.at[static_cast<unsigned>(out)], f, 0, 8));
@@ -92,7 +92,7 @@ public:
     std::fill(gradients_.begin(), gradients_.end(), 0.0);
     forward();
     frame f = make_frame();
-    part_->view().run(part_->view(), backward_pass, device_, f, slots_.data());
+    part_->view().run(part_->view(), backward_pass, device_, f, prepared_.data());
     return gradients_;
   }
 
@@ -158,7 +158,7 @@ private:
   mirror_event mirrored_{device_.make_event()};
   std::unique_ptr<interpreted_part<cpu>> part_;
   registry stores_;
-  std::vector<node_slot> slots_;
+  std::vector<prepared_node> prepared_;
   std::vector<double> weights_, gradients_, y_, dy_;
   std::vector<std::byte> saved_, working_, mirrors_;
   std::vector<std::pair<std::pair<mc::feed, int>, std::vector<std::int32_t>>> integers_;

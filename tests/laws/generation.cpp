@@ -253,7 +253,7 @@ public:
       const part_kind part = block ? part_kind::block : l < 0 ? part_kind::stem : part_kind::logits;
       const interpreted_part<cpu> node(
           in_regions(fused(p.generation.forward(p.model.at, s, part, kind))), kind + 1, kernels_);
-      std::vector<node_slot> slots(static_cast<std::size_t>(node.g.node_count));
+      std::vector<prepared_node> slots(static_cast<std::size_t>(node.g.node_count));
       node.view().prepare(node.view(), device_, slots.data(), true);
       std::vector<double> working(static_cast<std::size_t>(node.plan.working / 8 + 1)),
           saved(static_cast<std::size_t>(node.plan.saved / 8 + 1)),

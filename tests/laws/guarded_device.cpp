@@ -270,7 +270,8 @@ BOOST_AUTO_TEST_CASE(a_run_is_the_same_where_the_host_sees_nothing) {
     BOOST_TEST(check(dense(), {.batch = {2, sequence}, .precision = t}) == 0);
     BOOST_TEST(check(mixture(), {.batch = {2, sequence, false, 9}, .precision = t}) > 2);
     BOOST_TEST(
-        check(mixture(), {.batch = {4, sequence}, .precision = t, .again = recompute::full}) == 1);
+        check(mixture(),
+              {.batch = {4, sequence}, .precision = t, .recompute_policy = recompute::full}) == 1);
     for (const numerics sums : {numerics::fast, numerics::batch_invariant}) {
       setup s{.batch = {2, sequence}, .precision = t, .sums = sums};
       check(biased(), s);
@@ -499,7 +500,7 @@ BOOST_AUTO_TEST_CASE(a_look_at_the_memory_of_a_device_is_the_end) {
 namespace {
 
 constexpr setup in_rounds(recompute again = recompute::none) {
-  return {.batch = {2, sequence, false, 9}, .precision = dtype::f32, .again = again};
+  return {.batch = {2, sequence, false, 9}, .precision = dtype::f32, .recompute_policy = again};
 }
 /// Trains a step of two micro-batches in a session on a device.
 template <class Model> void train_one(const Model& m, const setup& s, guarded_device& on) {

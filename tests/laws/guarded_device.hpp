@@ -92,7 +92,7 @@ private:
 };
 
 /// A lane of a guarded device.
-class guarded_lane final : public mc::lane, public mc::host_slots {
+class guarded_lane final : public mc::lane, public mc::host_pool {
 public:
   explicit guarded_lane(guarded_device& on);
   ~guarded_lane() override;
@@ -101,7 +101,7 @@ public:
   int slabs() const { return mc::thread_count(); }
   template <class F> void launch(const mc::node& n, F f);
   template <class Body> void for_rows(std::int64_t rows, Body body);
-  void run_slots(int slots, mc::function_of_slot f) const override;
+  void for_pieces(int slots, mc::function_of_piece f) const override;
   void sort(std::uint64_t* numbers, std::int64_t n, int first, int bits, std::byte* room);
   void fill(std::byte* to, std::uint8_t byte, std::int64_t bytes) override;
   void write(std::byte* to, const void* from_host, std::int64_t bytes) override;
@@ -296,12 +296,12 @@ private:
       ++on_.counts_.products;
       static_cast<guarded_lane&>(c.on).later([this, c] { of_.execute(c); });
     }
-    void execute_parts(const mc::product_call& c,
-                       std::span<const std::int32_t> rows) const override {
+    void execute_segments(const mc::product_call& c,
+                          std::span<const std::int32_t> rows) const override {
       ++on_.counts_.products;
       static_cast<guarded_lane&>(c.on).later(
           [this, c, kept = std::vector<std::int32_t>(rows.begin(), rows.end())] {
-            of_.execute_parts(c, kept);
+            of_.execute_segments(c, kept);
           });
     }
 
@@ -404,11 +404,11 @@ template <class Body> void guarded_lane::for_rows(std::int64_t rows, Body body) 
   ++on_.counts_.bodies;
   later([rows, body] { mc::cores{}.for_rows(rows, body); });
 }
-inline void guarded_lane::run_slots(int slots, mc::function_of_slot f) const {
+inline void guarded_lane::for_pieces(int slots, mc::function_of_piece f) const {
   ++on_.counts_.slots;
   on_.settle();
   const guarded_device::opening o(on_);
-  mc::on_slots(slots, f);
+  mc::parallel_pieces(slots, f);
 }
 inline void guarded_lane::sort(std::uint64_t* numbers, std::int64_t n, int first, int bits,
                                std::byte* room) {

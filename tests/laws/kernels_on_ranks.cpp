@@ -241,7 +241,7 @@ std::string step_of(const Model& m, setup s, part_kind part, dtype t, std::uint6
 // Two sequences of 200 tokens: a loss is computed 128 rows at a time, and a router's counts are
 // added in pieces of as many. The vocabulary is so wide that threads share such a piece.
 BOOST_AUTO_TEST_CASE(sequences_longer_than_a_block_of_rows) {
-  static_assert(op::loss_chunk_rows < 200 && 200 % op::loss_chunk_rows != 0);
+  static_assert(op::max_logit_rows < 200 && 200 % op::max_logit_rows != 0);
   qwen3_moe m;
   m.layers = 1, m.hidden = 8, m.heads = 2, m.kv_heads = 1, m.head_dim = 4, m.expert_ffn = 6;
   m.experts = 5, m.experts_per_token = 2, m.vocabulary = 1003, m.positions = 200;

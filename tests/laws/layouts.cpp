@@ -91,9 +91,9 @@ laid_out lay_out(const row& r) {
   x.micros = l.virtual_stages > 1 ? l.pp : 2;
   x.s.batch = {.micro = 1, .sequence = sequence, .packed = r[by::packed] != 0};
   if (r[by::schedule] != 0) x.s.batch.micro_batches = x.micros;
-  x.s.again = r[by::recomputed] == 0   ? recompute::none
-              : r[by::recomputed] == 1 ? recompute::selective
-                                       : recompute::full;
+  x.s.recompute_policy = r[by::recomputed] == 0   ? recompute::none
+                         : r[by::recomputed] == 1 ? recompute::selective
+                                                  : recompute::full;
   x.dp = sizes[r[by::replicas]];
   while (x.dp * l.tp * l.cp % (l.ep * l.etp) != 0) x.dp *= 2;
   x.legal = x.dp * l.tp * l.cp * l.pp <= 16;

@@ -304,7 +304,7 @@ BOOST_AUTO_TEST_CASE(all_that_is_planned_is_reserved_and_touched) {
   for (const precision_policy& p :
        {precision_policy(dtype::f32), precision_policy(dtype::bf16), rounding}) {
     check(small_gpt, {.batch = {8, 128}, .precision = p});
-    check(small_qwen, {.batch = {8, 128}, .precision = p, .again = recompute::full});
+    check(small_qwen, {.batch = {8, 128}, .precision = p, .recompute_policy = recompute::full});
     check(all, {.batch = {8, 128}, .precision = p});
     check(small_gpt, {.batch = {8, 128}, .precision = p, .frozen = {"blocks"}});
   }
@@ -314,10 +314,11 @@ BOOST_AUTO_TEST_CASE(the_planned_bytes_are_the_bytes_used) {
   for (recompute again : {recompute::none, recompute::selective, recompute::full})
     for (dtype t : {dtype::f32, dtype::bf16}) {
       BOOST_TEST_CONTEXT(name_of(again) << " " << name_of(t)) {
-        poisoned(small_gpt, {.batch = {4, 128}, .precision = t, .again = again});
-        poisoned(small_qwen, {.batch = {4, 128}, .precision = t, .again = again});
-        poisoned(small_moe, {.batch = {4, 128}, .precision = t, .again = again});
-        poisoned(small_moe, {.batch = {4, 128, false, 500}, .precision = t, .again = again});
+        poisoned(small_gpt, {.batch = {4, 128}, .precision = t, .recompute_policy = again});
+        poisoned(small_qwen, {.batch = {4, 128}, .precision = t, .recompute_policy = again});
+        poisoned(small_moe, {.batch = {4, 128}, .precision = t, .recompute_policy = again});
+        poisoned(small_moe,
+                 {.batch = {4, 128, false, 500}, .precision = t, .recompute_policy = again});
       }
     }
 }
@@ -371,8 +372,8 @@ BOOST_AUTO_TEST_CASE(the_planned_bytes_are_the_bytes_used_on_every_rank) {
                           dtype t = dtype::f32) {
     batching of_step = b;
     if (l.schedule != nullptr) of_step.micro_batches = 5;
-    poisoned_on_ranks(deep, {.ranks = l, .batch = of_step, .precision = t, .again = again}, dp,
-                      name);
+    poisoned_on_ranks(
+        deep, {.ranks = l, .batch = of_step, .precision = t, .recompute_policy = again}, dp, name);
   };
   of_gpt({}, 2, "dp 2");
   of_gpt({.zero = 1}, 2, "zero 1 dp 2");
@@ -462,7 +463,7 @@ template <class Model> void tight(const Model& m, const setup& s, const char* na
   for (int i = 0; i < 3; ++i) {
     const part_kind kinds[] = {part_kind::stem, part_kind::block, part_kind::loss};
     const graph g = in_regions(recomputed(fused(derived_graph(forward_graph(m, s, kinds[i], 0))),
-                                          i == 1 ? s.again : recompute::none));
+                                          i == 1 ? s.recompute_policy : recompute::none));
     BOOST_TEST_REQUIRE((g.wrong.code == fault::none), name << ": " << g.wrong.what.c);
     const memory_plan p = place_memory(g);
     BOOST_TEST(static_cast<double>(p.working) <= 1.05 * static_cast<double>(p.largest_live),
@@ -694,7 +695,8 @@ BOOST_AUTO_TEST_CASE(what_a_model_needs_depends_on_no_layout) {
                      pairs = std::int64_t{4} * m.layers * (128 * 129 / 2),
                      needed = 6 * tokens * weights + 6 * 2 * pairs * h;
   const auto of = [&](layout l, recompute again = recompute::none) {
-    const interpreted_program<gpt> p(m, {.ranks = l, .batch = {4, 128}, .again = again}, "p");
+    const interpreted_program<gpt> p(m, {.ranks = l, .batch = {4, 128}, .recompute_policy = again},
+                                     "p");
     std::int64_t flops = 0; // operations of all ranks
     for (int stage = 0; stage < l.pp; ++stage)
       flops += l.tp * l.cp * model_flops(p.view(), 3, stage);
@@ -723,8 +725,8 @@ BOOST_AUTO_TEST_CASE(what_experts_need_depends_on_no_recomputation) {
   m.shared_ffn = 32;
   for (const layout& l : {layout{}, layout{.tp = 2}, layout{.tp = 2, .sequence_parallel = true}}) {
     const auto of = [&](recompute again) {
-      const interpreted_program<qwen3_moe> p(m, {.ranks = l, .batch = {2, 32}, .again = again},
-                                             "p");
+      const interpreted_program<qwen3_moe> p(
+          m, {.ranks = l, .batch = {2, 32}, .recompute_policy = again}, "p");
       return model_flops(p.view(), 1, 0);
     };
     BOOST_TEST(of(recompute::full) == of(recompute::none));
@@ -749,7 +751,7 @@ BOOST_AUTO_TEST_CASE(what_a_model_needs_of_frozen_parts) {
           std::pair{layout{.pp = 2}, recompute::selective},
           std::pair{layout{.tp = 2}, recompute::none}}) {
       const interpreted_program<gpt> p(
-          m, {.ranks = l, .batch = {4, 128}, .again = again, .frozen = f}, "p");
+          m, {.ranks = l, .batch = {4, 128}, .recompute_policy = again, .frozen = f}, "p");
       std::int64_t flops = 0;
       for (int stage = 0; stage < l.pp; ++stage) flops += l.tp * model_flops(p.view(), 1, stage);
       BOOST_TEST(flops == needed, name << ": " << flops << ", " << needed);
@@ -777,7 +779,7 @@ BOOST_AUTO_TEST_CASE(collectives_are_those_of_axes_with_ranks) {
       two(small_gpt, {.ranks = {.cp = 2}, .batch = {4, 128}}, "two");
   BOOST_TEST(collectives_of(alone.view()).empty());
   std::int64_t reduced = 0, times = 0, of_totals = 0;
-  for (const collective_entry& e : collectives_of(two.view())) {
+  for (const collective_row& e : collectives_of(two.view())) {
     const bool of_gradients = e.part == "update"; // over dp, which has one replica here, too
     BOOST_TEST((e.ranks == 2 &&
                 e.call.over == (of_gradients ? axis_set{axis::dp, axis::cp} : axis_set(axis::cp))));
@@ -787,13 +789,13 @@ BOOST_AUTO_TEST_CASE(collectives_are_those_of_axes_with_ranks) {
                 e.call.sent == e.call.bytes)); // 2 (n - 1) / n of it
   }
   BOOST_TEST(reduced == memory_of_stage(two.view()).gradients);
-  BOOST_TEST(times == two.view().stores->group_count);
+  BOOST_TEST(times == two.view().stores->bucket_count);
   BOOST_TEST(of_totals == 3);
   // Two replicas share their experts, so the norm has a sum over both.
   const interpreted_program<qwen3_moe> shared(small_moe, {.ranks = {.ep = 2}, .batch = {4, 128}},
                                               "shared");
   int of_gradients = 0, of_norm = 0;
-  for (const collective_entry& e : collectives_of(shared.view())) {
+  for (const collective_row& e : collectives_of(shared.view())) {
     const bool of_experts = e.call.over == axis_set{axis::ep, axis::etp};
     of_gradients += e.call.over == axis_set(axis::dp) && e.part == "update";
     of_norm += e.call.over == axis_set(axis::ep) && e.part == "update";
@@ -914,7 +916,7 @@ BOOST_AUTO_TEST_CASE(what_a_run_needs_is_known_before_it_starts) {
   };
   for (dtype t : {dtype::f32, dtype::bf16}) {
     check(small_gpt, {.batch = {4, 128}, .precision = t});
-    check(small_moe, {.batch = {4, 128}, .precision = t, .again = recompute::full});
+    check(small_moe, {.batch = {4, 128}, .precision = t, .recompute_policy = recompute::full});
   }
 }
 

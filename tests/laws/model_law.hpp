@@ -65,7 +65,7 @@ template <class Model> std::unique_ptr<sample> drawn(const Model& m, const layou
     if (x.producer >= 0 || x.is == role::scratch || x.from == feed::total) continue;
     for (int j = 0; j < h.value_count; ++j) {
       const value& y = h.at(static_cast<value_id>(j));
-      if (y.producer >= 0 || y.is != x.is || y.from != x.from || y.slot != x.slot ||
+      if (y.producer >= 0 || y.is != x.is || y.from != x.from || y.feed_index != x.feed_index ||
           std::string(y.scope) != x.scope || std::string(y.name) != x.name)
         continue;
       s->meshed.leaves.push_back(v);

@@ -382,13 +382,13 @@ BOOST_AUTO_TEST_CASE(every_box_and_every_mask_is_seen) {
        [](program_copy& p) { p.each(op::dropout, [](node& n) { n.in[3] = n.in[2]; }); }},
       {"mask", "rows that pad the vocabulary are words",
        [](program_copy& p) {
-         const auto all = [](auto& a) { a.words = 64; };
+         const auto all = [](auto& a) { a.vocabulary = 64; };
          p.each(op::vocabulary_partial,
                 [&](node& n) { mc_test::change<op::vocabulary_attributes>(n, all); });
        }},
       {"mask", "the loss's gradient counts rows that pad the vocabulary",
        [](program_copy& p) {
-         const auto all = [](auto& a) { a.words = 64; };
+         const auto all = [](auto& a) { a.vocabulary = 64; };
          p.each(op::vocabulary_partial_grad,
                 [&](node& n) { mc_test::change<op::vocabulary_attributes>(n, all); });
        }},

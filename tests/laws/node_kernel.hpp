@@ -124,7 +124,7 @@ public:
     for (unsigned k = 0; k < max_inputs; ++k)
       if (n.in[k] >= 0) held_.at(n.in[k]).set(operand(k), g.at(n.in[k]).type);
     const kernel_table<cpu>::functions f = kernels_.find(n.op, type_of_node(g, n));
-    node_slot slot;
+    prepared_node slot;
     frame_.constants = &constants, frame_.ranks = ranks, frame_.coordinate = rank,
     frame_.layer = layer;
     dynamic_node<cpu> c({&device_, &frame_, &slot}, g, *plan_, 0, n);

@@ -107,10 +107,10 @@ outcome outcome_of(const Model& m, const mc::setup& s, int dp, int micros, const
     const mc::dtype type = held.precision().weight;
     std::vector<std::byte> read;
     for_each_parameter(run.program(), [&](const mc::parameter_ref& r) {
-      if (r.info->form != nullptr) return;
+      if (r.info->encoding != nullptr) return;
       auto& w = x.weights[r.name];
       w.resize(static_cast<std::size_t>(global_size(*r.v).n), NAN);
-      held.boxes_of(r).each_run(
+      held.boxes_of(r).each_contiguous(
           {}, r.count, [&](mc::local_count i, mc::global_count at, std::int64_t n) {
             read.resize(static_cast<std::size_t>(n * size_of(type)));
             device.read(read.data(), held.weights() + (r.offset + i.n) * size_of(type),

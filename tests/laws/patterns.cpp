@@ -82,8 +82,8 @@ BOOST_AUTO_TEST_CASE(compiled_and_interpreted) {
 }
 BOOST_AUTO_TEST_CASE(recomputed_gives_the_same_bits) {
   interpreted_program<alternating> none(tiny(), {.batch = {2, 33}}, "none"),
-      selective(tiny(), {.batch = {2, 33}, .again = recompute::selective}, "selective"),
-      full(tiny(), {.batch = {2, 33}, .again = recompute::full}, "full");
+      selective(tiny(), {.batch = {2, 33}, .recompute_policy = recompute::selective}, "selective"),
+      full(tiny(), {.batch = {2, 33}, .recompute_policy = recompute::full}, "full");
   const auto bits = train(none.view(), 1);
   BOOST_TEST((bits == train(selective.view(), 1)));
   BOOST_TEST((bits == train(full.view(), 1)));

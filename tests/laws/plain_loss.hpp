@@ -25,9 +25,9 @@ inline array logits_of(const node_task& t, int x, int w, int64_t words, int64_t 
   return out;
 }
 inline void vocabulary_partial(
-    node_task& t) { // x, w, labels -> lse_part (B, S, parts), target (B, S)
+    node_task& t) { // x, w, labels -> local_lse (B, S, parts), target (B, S)
   const int64_t rows = t.in_block(0).rows(), first = t.in_block(1).first[0],
-                words = t.attr<op::vocabulary_attributes>().words;
+                words = t.attr<op::vocabulary_attributes>().vocabulary;
   need(length(t.in(2)) == rows && length(t.out(0)) == rows && length(t.out(1)) == rows,
        "vocabulary_partial: rows");
   for (int64_t m = 0; m < rows; ++m) {
@@ -41,7 +41,7 @@ inline void vocabulary_partial(
   }
 }
 inline void vocabulary_partial_grad(
-    node_task& t) { // dlse, dtarget, x, w, labels, lse_part -> dx, [dw]
+    node_task& t) { // dlse, dtarget, x, w, labels, local_lse -> dx, [dw]
   const block w = t.in_block(3);
   const int64_t rows = t.in_block(2).rows(), h = w.local[1];
   const auto [words, weights] = t.attr<op::vocabulary_attributes>();
@@ -68,7 +68,7 @@ inline double total_lse(const array& parts, int64_t row, int64_t n) {
   for (int64_t i = 0; i < n; ++i) sum += std::exp(parts[at(row * n + i)] - top);
   return top + std::log(sum);
 }
-inline void cross_entropy(node_task& t) { // lse_part, target, labels -> loss, count
+inline void cross_entropy(node_task& t) { // local_lse, target, labels -> loss, count
   const int64_t parts = t.in_block(0).last(), rows = t.in_block(0).rows();
   need(length(t.in(1)) == rows && length(t.in(2)) == rows, "cross_entropy");
   for (int64_t m = 0; m < rows; ++m) {
@@ -78,8 +78,7 @@ inline void cross_entropy(node_task& t) { // lse_part, target, labels -> loss, c
     t.out(1)[0] += 1;
   }
 }
-inline void cross_entropy_grad(
-    node_task& t) { // dloss, lse_part, target, labels -> dlse_part, dtarget
+inline void cross_entropy_grad(node_task& t) { // dloss, local_lse, target, labels -> dlse, dtarget
   const int64_t parts = t.in_block(1).last(), rows = t.in_block(1).rows();
   need(length(t.in(2)) == rows && length(t.in(3)) == rows, "cross_entropy_grad");
   for (int64_t m = 0; m < rows; ++m) {

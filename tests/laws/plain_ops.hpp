@@ -70,7 +70,7 @@ inline void vocabulary_loss(node_task& t) { // x, w, labels, dloss -> loss, coun
   need(w.local[0] == w.whole[0] && length(t.in(2)) == x.rows(), "vocabulary_loss");
   for (int64_t m = 0; m < x.rows(); ++m) {
     if (t.in(2)[at(m)] < 0) continue;
-    const array l = logits_of(t, 0, 1, a.words, m);
+    const array l = logits_of(t, 0, 1, a.vocabulary, m);
     const double lse = total_lse(l, 0, length(l)), d = t.in(3)[0];
     const int64_t label = whole_number(t.in(2)[at(m)]);
     t.out(0)[0] += lse - l[at(label)] + a.z * lse * lse;

@@ -376,7 +376,7 @@ private:
       const mesh& m = v[0].b->g.ranks; // one round takes all choices of tokens
       const std::int64_t most =
           op::local_choices(m, r.experts.type()) * m.of(axis::ep) * m.of(axis::etp);
-      const expert_plan p = expert_rows(r.experts, static_cast<int>(most), E.n, 0);
+      const expert_assignment p = expert_rows(r.experts, static_cast<int>(most), E.n, 0);
       const var rows = dispatch(v[0], p), up = grouped_linear(rows, v[2], p);
       const var h = swiglu(grouped_linear(rows, v[3], p), up);
       const var w = dispatch(r.weights, p);
@@ -414,7 +414,7 @@ private:
     const int part = apply({old(x), weight({V, H}), ints(content::labels, valid)},
                            [words](const std::vector<var>& v) {
                              const auto p = vocabulary_partial(v[0], v[1], v[2], words);
-                             return std::vector<var>{p.lse_part, p.target};
+                             return std::vector<var>{p.local_lse, p.target};
                            });
     if (part < 0) return -1;
     remember();

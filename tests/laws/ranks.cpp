@@ -120,7 +120,7 @@ void records(const Model& m, const setup& s, int dp, const char* name, int micro
   const interpreted_program<Model> p(m, s, name);
   const mesh ranks = mesh_of(s.ranks, dp);
   std::map<call, std::int64_t> by_describe, made;
-  for (const collective_entry& e : collectives_of(p.view(), ranks))
+  for (const collective_row& e : collectives_of(p.view(), ranks))
     by_describe[{e.call.what, e.call.over.bits, e.call.bytes, e.line.number}] += e.per_step;
   for (int stage = 0; stage < s.ranks.pp; ++stage) {
     const int of_stage = ranks_of(ranks) / s.ranks.pp, rank = of_stage * stage + of_stage * 2 / 3;
@@ -192,7 +192,7 @@ BOOST_AUTO_TEST_CASE(the_calls_of_a_step_are_those_that_describe_lists) {
   records(small_qwen,
           {.ranks = {.tp = 2, .cp = 4, .sequence_parallel = true},
            .batch = b,
-           .again = recompute::selective},
+           .recompute_policy = recompute::selective},
           1, "tp 2 sp cp 4, recomputed");
 }
 
@@ -208,9 +208,10 @@ BOOST_AUTO_TEST_CASE(the_calls_of_experts_are_those_that_describe_lists) {
   const int rows = 3 * 4 * (4 * 32 / 2);
   for (const recompute again : {recompute::none, recompute::selective, recompute::full})
     for (const dtype t : {dtype::f32, dtype::bf16})
-      records(all_experts,
-              {.ranks = l, .batch = {4, 32, false, rows}, .precision = t, .again = again}, 4,
-              "tp 2 sp dp 4, ep 2 etp 2 edp 2, in rounds", 2);
+      records(
+          all_experts,
+          {.ranks = l, .batch = {4, 32, false, rows}, .precision = t, .recompute_policy = again}, 4,
+          "tp 2 sp dp 4, ep 2 etp 2 edp 2, in rounds", 2);
   records(all_experts, {.ranks = l, .batch = {4, 32, false, rows}}, 2, "in rounds");
 }
 
@@ -289,7 +290,7 @@ BOOST_AUTO_TEST_CASE(ranks_that_share_heads_of_keys_compute_what_one_does) {
   equals_one_rank(one_head,
                   {.ranks = {.tp = 4, .cp = 2, .sequence_parallel = true, .zero = 1},
                    .batch = b,
-                   .again = recompute::full,
+                   .recompute_policy = recompute::full,
                    .sums = numerics::batch_invariant},
                   2, "zero 1, tp 4 sp cp 2 dp 2, one kv head");
   records(small_qwen, {.ranks = tp4sp, .batch = {4, 32}}, 2, "tp 4 sp dp 2, two kv heads", 2);
@@ -460,7 +461,7 @@ BOOST_AUTO_TEST_CASE(ranks_that_share_experts_compute_what_one_does) {
         equals_one_rank(small_moe,
                         {.ranks = {.tp = 2, .ep = 2, .etp = 2, .sequence_parallel = true},
                          .batch = {2, 32, false, rows},
-                         .again = twice ? recompute::full : recompute::none,
+                         .recompute_policy = twice ? recompute::full : recompute::none,
                          .sums = sums},
                         2, "tp 2 sp dp 2, ep 2 etp 2");
   equals_one_rank(small_moe, {.ranks = {.cp = 2, .ep = 4, .etp = 1}, .batch = b}, 2,
@@ -472,7 +473,7 @@ BOOST_AUTO_TEST_CASE(ranks_that_share_experts_compute_what_one_does) {
 BOOST_AUTO_TEST_CASE(the_load_of_experts_is_balanced_over_ranks) {
   const setup spread{.ranks = {.tp = 2, .cp = 2, .ep = 2, .etp = 2, .sequence_parallel = true},
                      .batch = {2, 32}};
-  const setup replicas{.ranks = {.ep = 2}, .batch = {2, 32}, .again = recompute::full};
+  const setup replicas{.ranks = {.ep = 2}, .batch = {2, 32}, .recompute_policy = recompute::full};
   qwen3_moe m = small_moe;
   m.aux_per_sequence = false;
   equals_one_rank(m, spread, 2, "aux loss, tp 2 sp cp 2 dp 2, ep 2 etp 2 edp 2");
@@ -493,7 +494,7 @@ BOOST_AUTO_TEST_CASE(an_expert_of_a_capacity_takes_the_first_tokens_of_all_ranks
   equals_one_rank(m, {.ranks = {.tp = 2, .ep = 2, .sequence_parallel = true}, .batch = b}, 1,
                   "capacity, tp 2 sp, ep 2");
   const layout all{.tp = 2, .cp = 2, .ep = 2, .etp = 2, .sequence_parallel = true};
-  equals_one_rank(m, {.ranks = all, .batch = b, .again = recompute::full}, 2,
+  equals_one_rank(m, {.ranks = all, .batch = b, .recompute_policy = recompute::full}, 2,
                   "capacity, tp 2 sp cp 2 dp 2, ep 2 etp 2 edp 2");
   m.capacity = 8; // no token is dropped
   equals_one_rank(m, {.ranks = all, .batch = b}, 2, "capacity of all tokens");
@@ -510,7 +511,7 @@ BOOST_AUTO_TEST_CASE(ranks_whose_experts_nobody_chose_exchange_all_the_same) {
     equals_one_rank(small_moe,
                     {.ranks = {.tp = 2, .ep = 4, .etp = 1, .sequence_parallel = true},
                      .batch = {2, 32, false, rows},
-                     .again = recompute::full},
+                     .recompute_policy = recompute::full},
                     2, "tp 2 sp dp 2, ep 4", {.one_token = true});
 }
 

@@ -100,11 +100,12 @@ left steps(const Model& m, const layout& l, int dp, const precision_policy& p, i
       for (const std::byte* store : {held.first_moments(), held.second_moments()}) {
         auto& x = all.moments[r.name + (store == held.first_moments() ? " m" : " v")];
         x.resize(static_cast<std::size_t>(global_size(*r.v).n), NAN);
-        held.part_of(r, {.states = true})
-            .each_run({}, global_size(*r.v), [&](global_count at, std::int64_t i, std::int64_t k) {
-              for (std::int64_t e = 0; e < k; ++e)
-                x[static_cast<std::size_t>(at.n + e)] = held.element(store, dtype::bf16, i + e);
-            });
+        held.held(r, {.states = true})
+            .each_contiguous(
+                {}, global_size(*r.v), [&](global_count at, std::int64_t i, std::int64_t k) {
+                  for (std::int64_t e = 0; e < k; ++e)
+                    x[static_cast<std::size_t>(at.n + e)] = held.element(store, dtype::bf16, i + e);
+                });
       }
     });
   });
@@ -274,7 +275,7 @@ BOOST_AUTO_TEST_CASE(moments_take_half_the_memory) {
   std::int64_t origins = 0;
   for_each_parameter(narrow.view(), [&](const parameter_ref&) { ++origins; });
   const memory_items a = memory_of_stage(wide.view()), b = memory_of_stage(narrow.view());
-  BOOST_TEST(a.moments - b.moments == 4 * r.states - origins * words_of_origin * 8);
+  BOOST_TEST(a.moments - b.moments == 4 * r.states - origins * numbers_of_origin * 8);
   BOOST_TEST(a.masters == b.masters);
   BOOST_TEST(stores(narrow.view(), true).bytes() ==
              b.weights + b.gradients + b.masters + b.moments);

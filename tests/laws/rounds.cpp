@@ -59,7 +59,8 @@ small_graph built(const mixture& m, std::uint64_t seed) {
         const var gate = m.computed ? stored + up : stored;
         for (int i = 0; i < m.times(); ++i) {
           const routing r = route(linear(x, router), {}, chosen, m.normalise);
-          const expert_plan p = expert_rows(r.experts, i == 0 ? m.rows : m.then, experts, capacity);
+          const expert_assignment p =
+              expert_rows(r.experts, i == 0 ? m.rows : m.then, experts, capacity);
           const var rows = dispatch(x, p), w = dispatch(r.weights, p);
           const var h = swiglu(grouped_linear(rows, gate, p), grouped_linear(rows, up, p));
           x = combine(grouped_linear(scale_rows(h, w), down, p), p);
@@ -219,7 +220,8 @@ struct gradients_of_one {
 /// Returns the loss and gradients of one micro-batch in rounds of `rows` rows.
 gradients_of_one stepped(const qwen3_moe& m, int rows, recompute again) {
   const interpreted_program<qwen3_moe> program(
-      m, {.batch = {2, 32, false, rows}, .precision = dtype::f64, .again = again}, "rounds");
+      m, {.batch = {2, 32, false, rows}, .precision = dtype::f64, .recompute_policy = again},
+      "rounds");
   cpu device(product_type::automatic, 2);
   session run(program.view(), device, purpose::training);
   run.weights().initialise(4);
@@ -298,7 +300,8 @@ std::vector<double> trained(const program_view& p) {
 template <class Precision, mc::recompute Again> void agree() {
   using run = run_of<Precision, Again>;
   const interpreted_program<twice> program(
-      run::model, {.batch = run::batch, .precision = Precision::policy, .again = Again}, "twice");
+      run::model, {.batch = run::batch, .precision = Precision::policy, .recompute_policy = Again},
+      "twice");
   const std::vector<double> compiled = trained(compiled_program<run>("twice"));
   BOOST_TEST((compiled == trained(program.view())));
   BOOST_TEST(compiled[4] < compiled[0]);

@@ -77,7 +77,7 @@ double difference(const std::string& root, const std::string& other, int step, c
   if (x->size() != y->size()) return 2;
   double most = 0;
   for (std::size_t i = 0; i < x->size(); ++i) {
-    const tensor_view &t = x.tensors()[i], &u = y.tensors()[i];
+    const file_tensor &t = x.tensors()[i], &u = y.tensors()[i];
     if (t.name != u.name || t.bytes.size() != u.bytes.size()) return 2;
     std::vector<double> v(t.bytes.size() / static_cast<std::size_t>(bits_of(t.type) / 8)), w(v);
     read_values(t, std::span(v)), read_values(u, std::span(w));

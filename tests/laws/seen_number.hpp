@@ -22,7 +22,7 @@ constexpr void number_rule(mc::inference& c) {
 }
 inline constexpr mc::op_info made_number{.name = "made_number",
                                          .rule = &number_rule,
-                                         .constants = 1,
+                                         .outputs_without_gradient = 1,
                                          .operands = mc::named<number_in, number_out>};
 struct filled_in : mc::input_names<filled_in> {
   static constexpr name<0> x{};
@@ -38,7 +38,7 @@ constexpr void filled_rule(mc::inference& c) {
 }
 inline constexpr mc::op_info filled{.name = "filled",
                                     .rule = &filled_rule,
-                                    .constants = 1,
+                                    .outputs_without_gradient = 1,
                                     .seen = filled_in::n,
                                     .operands = mc::named<filled_in, filled_out>};
 struct taken_in : mc::input_names<taken_in> {

@@ -136,7 +136,7 @@ inline std::vector<std::int64_t> logical_indices(const world& w, const mesh& m, 
   const boxes held = boxes_of(w, m, v, rank);
   std::vector<std::int64_t> out;
   out.reserve(static_cast<std::size_t>(held.count().n));
-  held.each_run({}, held.count(), [&](local_count, global_count at, std::int64_t n) {
+  held.each_contiguous({}, held.count(), [&](local_count, global_count at, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) out.push_back(at.n + i);
   });
   return out;
@@ -313,7 +313,7 @@ inline array redistributed(const world& w, const mesh& m, const value& v, const 
     }
     const std::int64_t whole =
         static_cast<std::int64_t>(x.size()) / std::max<std::int64_t>(1, outer * inner);
-    const std::int64_t part = share_of(v.dims[static_cast<unsigned>(at)], whole, ranks);
+    const std::int64_t part = sharded_extent(v.dims[static_cast<unsigned>(at)], whole, ranks);
     const bool range = v.rank == 1 && to.is_shard(dim::elements) && !m.sized(along);
     need(range || whole % ranks == 0, "a slice does not divide");
     x.resize(static_cast<std::size_t>(outer * part * ranks * inner)); // pads a range
@@ -431,7 +431,7 @@ struct machine {
             of(n.in[1])[static_cast<std::size_t>(r)][0];
       return;
     }
-    if (const auto c = crossings().find(n.op->name); n.op->crosses && c != crossings().end())
+    if (const auto c = crossings().find(n.op->name); n.op->changes_mesh && c != crossings().end())
       return c->second(*this, n);
     const implementation run_op = ops.at(n.op);
     if (run_op == nullptr) {

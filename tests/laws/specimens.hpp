@@ -42,8 +42,8 @@ struct specimen {
     if (like.op->redistributes) return s; // on one rank redistributions do not differ
     for (int k = 0; k < like.attr.count(); ++k)
       s += " " + (like.attr.type->kind[k] == attribute_kind::real
-                      ? std::to_string(std::bit_cast<double>(like.attr.word[k]))
-                      : std::to_string(like.attr.word[k]));
+                      ? std::to_string(std::bit_cast<double>(like.attr.bits[k]))
+                      : std::to_string(like.attr.bits[k]));
     return s;
   }
   int count() const {
@@ -144,7 +144,7 @@ template <class F> void change_one(const specimen& s, F f) {
     for (std::size_t j = 0; j < operands; ++j) with(operands, s.operands[j]);
   const auto number = [&](int k, std::int64_t word) {
     specimen t = s;
-    t.like.attr.word[k] = word;
+    t.like.attr.bits[k] = word;
     if (t.like.attr != s.like.attr) f(t);
   };
   for (int k = 0; k < s.like.attr.count(); ++k) switch (s.like.attr.type->kind[k]) {

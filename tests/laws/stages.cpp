@@ -98,11 +98,11 @@ struct model_on_stages {
   /// Returns the registry of all stages: every bucket is as long as on the largest stage.
   registry longest() const {
     registry r = stores();
-    for (int k = 0; k < r.group_count; ++k) {
-      r.groups[k].count = 0;
+    for (int k = 0; k < r.bucket_count; ++k) {
+      r.buckets[k].count = 0;
       for (int stage = 0; stage < pp; ++stage)
-        r.groups[k].count = std::max(r.groups[k].count, stores_of(stage).groups[k].count);
-      r.groups[k].share = r.groups[k].count;
+        r.buckets[k].count = std::max(r.buckets[k].count, stores_of(stage).buckets[k].count);
+      r.buckets[k].share = r.buckets[k].count;
     }
     return r;
   }
@@ -129,16 +129,16 @@ struct model_on_stages {
   /// Returns the gradients that a stage has collected in a bucket.
   array collected(int stage, int group, const world& w, int rank, std::int64_t length) const {
     const registry r = stores_of(stage);
-    BOOST_TEST(r.groups[group].count == stored_elements(stores(), layers_of(stage), group));
+    BOOST_TEST(r.buckets[group].count == stored_elements(stores(), layers_of(stage), group));
     array out(static_cast<std::size_t>(length));
     for (int i = 0; i < r.entry_count; ++i) {
       const registry::entry& e = r.entries[i];
-      if (e.group != group) continue;
+      if (e.bucket != group) continue;
       const value& v = value_of(e);
       const auto held = logical_indices(w, parts[0]->ranks, v, rank);
       for (int n = 0; n < layers_of(stage)[static_cast<std::size_t>(e.part)]; ++n) {
         const int layer = e.part == 1 ? stage * layers_of(stage)[1] + n : 0;
-        const std::int64_t begin = e.offset + n * e.stride - r.groups[group].offset;
+        const std::int64_t begin = e.offset + n * e.stride - r.buckets[group].offset;
         for (std::size_t j = 0; j < held.size(); ++j)
           out.at(static_cast<std::size_t>(begin) + j) += slope(e, layer, held[j]);
       }
@@ -147,9 +147,9 @@ struct model_on_stages {
   }
   /// Returns the gradients in a bucket after the stages have added up what they share.
   array range(int group, const world& w, int rank) const {
-    const std::int64_t length = longest().groups[group].count;
+    const std::int64_t length = longest().buckets[group].count;
     array sum = collected(w.coordinate(rank, axis::pp), group, w, rank, length);
-    if (!stores().groups[group].shared) return sum;
+    if (!stores().buckets[group].shared) return sum;
     for (int stage = 0; stage < pp; ++stage) {
       if (stage == w.coordinate(rank, axis::pp)) continue;
       const array other = collected(stage, group, w, rank, length);
@@ -173,7 +173,7 @@ double norm_on_ranks(const model_on_stages& m, const graph& update) {
     const auto v = static_cast<value_id>(i);
     const value& x = update.at(v);
     if (x.is != role::input) continue;
-    if (x.from == feed::total && x.slot == static_cast<int>(step_total::whole_tokens))
+    if (x.from == feed::total && x.feed_index == static_cast<int>(step_total::whole_tokens))
       f.logical[v] = {{tokens}};
     if (!is_store(x.from)) continue;
     auto& local = f.local[v];
@@ -181,9 +181,9 @@ double norm_on_ranks(const model_on_stages& m, const graph& update) {
       array held(held_size(w, update.ranks, x));
       const int stage = w.coordinate(rank, axis::pp);
       if (x.from == feed::gradient && x.at[axis::pp].s == state::shard) {
-        if (!r.groups[x.slot].shared || stage == 0) held = m.range(x.slot, w, rank);
+        if (!r.buckets[x.feed_index].shared || stage == 0) held = m.range(x.feed_index, w, rank);
       } else if (x.from == feed::gradient) {
-        held = m.range(x.slot, w, rank);
+        held = m.range(x.feed_index, w, rank);
       }
       local.push_back(held);
     }
@@ -227,12 +227,12 @@ BOOST_AUTO_TEST_CASE(a_table_that_stages_share_is_a_group_of_its_own) {
     int shared = 0;
     for (int stage = 0; stage < 4; ++stage) {
       const registry r = m.stores_of(stage);
-      BOOST_TEST(r.group_count == m.stores().group_count);
-      for (int k = 0; k < r.group_count; ++k) {
-        BOOST_TEST((r.groups[k].at[axis::pp].s == state::shard) == !r.groups[k].shared);
-        if (!r.groups[k].shared) continue;
+      BOOST_TEST(r.bucket_count == m.stores().bucket_count);
+      for (int k = 0; k < r.bucket_count; ++k) {
+        BOOST_TEST((r.buckets[k].at[axis::pp].s == state::shard) == !r.buckets[k].shared);
+        if (!r.buckets[k].shared) continue;
         ++shared;
-        BOOST_TEST(r.groups[k].count == (stage == 0 || stage == 3 ? 18 * 8 + 48 : 0));
+        BOOST_TEST(r.buckets[k].count == (stage == 0 || stage == 3 ? 18 * 8 + 48 : 0));
       }
     }
     BOOST_TEST(shared == (tied ? 4 : 0));
@@ -245,21 +245,21 @@ BOOST_AUTO_TEST_CASE(what_blocks_are_lent_is_on_every_stage) {
   const auto holds = [](const model_on_stages& m) {
     for (int stage = 0; stage < 4; ++stage) {
       const registry r = m.stores_of(stage);
-      BOOST_TEST(r.group_count == m.stores().group_count);
+      BOOST_TEST(r.bucket_count == m.stores().bucket_count);
       int lent = 0, table = 0;
-      for (int k = 0; k < r.group_count; ++k) {
-        if (!r.groups[k].shared) continue;
-        const bool everywhere = r.groups[k].count == 64;
+      for (int k = 0; k < r.bucket_count; ++k) {
+        if (!r.buckets[k].shared) continue;
+        const bool everywhere = r.buckets[k].count == 64;
         (everywhere ? lent : table) += 1;
         if (!everywhere)
-          BOOST_TEST(r.groups[k].count == (stage == 0 || stage == 3 ? 18 * 8 + 48 : 0));
-        BOOST_TEST(r.groups[k].counted == (stage == 0));
+          BOOST_TEST(r.buckets[k].count == (stage == 0 || stage == 3 ? 18 * 8 + 48 : 0));
+        BOOST_TEST(r.buckets[k].counted == (stage == 0));
       }
       BOOST_TEST(lent == 1);
       BOOST_TEST(table == 1);
       for (int i = 0; i < r.entry_count; ++i)
-        if (const registry::entry& e = r.entries[i]; r.groups[e.group].shared && e.part == 1)
-          BOOST_TEST(e.offset == r.groups[e.group].offset);
+        if (const registry::entry& e = r.entries[i]; r.buckets[e.bucket].shared && e.part == 1)
+          BOOST_TEST(e.offset == r.buckets[e.bucket].offset);
     }
   };
   holds({lending_of<part_kind::stem>(true), 4, 1});

@@ -134,7 +134,7 @@ BOOST_AUTO_TEST_CASE(neighbours_train_as_beside_plain_weights) {
     const auto read = [&](stores& s, const program_view& p) {
       s.initialise(1);
       for_each_parameter(p, [&](const parameter_ref& r) {
-        if (r.info->form == nullptr) return;
+        if (r.info->encoding == nullptr) return;
         std::vector<double>& w = decoded[r.name];
         w.resize(static_cast<std::size_t>(r.count.n));
         std::int64_t codes = 0, scales = 0;

@@ -25,7 +25,7 @@ inline std::vector<mc::hf_tensor> tensors_of(const mc::program_view& p) {
 }
 
 template <class T> std::vector<T> read(const mc::safetensors_file& file, const std::string& name) {
-  const mc::tensor_view t = file->at(name);
+  const mc::file_tensor t = file->at(name);
   std::vector<T> out(static_cast<std::size_t>(t.elements()));
   mc::read_values(t, std::span(out));
   return out;
@@ -40,7 +40,7 @@ inline std::vector<double> read_named(const mc::safetensors_file& file, const st
   const auto expert = static_cast<std::size_t>(std::stoi(rest));
   const bool down = rest.find("down_proj") != std::string::npos,
              up = rest.find("up_proj") < rest.size();
-  const mc::tensor_view fused = file->at(scope + (down ? "down_proj" : "gate_up_proj"));
+  const mc::file_tensor fused = file->at(scope + (down ? "down_proj" : "gate_up_proj"));
   std::vector<double> all(static_cast<std::size_t>(fused.elements()));
   mc::read_values(fused, std::span(all));
   const std::size_t parts = down ? 1 : 2,

@@ -99,7 +99,7 @@ struct open_file {
   explicit open_file(const std::string& path) {
     const mc::safetensors_file file(path);
     for (std::size_t i = 0; i < file->size(); ++i) {
-      const mc::tensor_view t = file.tensors()[i];
+      const mc::file_tensor t = file.tensors()[i];
       tensors[std::string(t.name)] = {
           t.type,
           {t.shape.begin(), t.shape.end()},

@@ -20,7 +20,7 @@ nlohmann::json answer(const mc::chat_template& style, const mc::text_encoder& en
   mc::conversation chat = std::get<mc::conversation>(mc::parse_conversation(line, "input", number));
   const mc::rendered_chat whole = style.render(chat);
   nlohmann::json turns = nlohmann::json::array();
-  for (const mc::chat_turn& t : whole.turns) turns.push_back({t.begin, t.words, t.end});
+  for (const mc::chat_turn& t : whole.turns) turns.push_back({t.begin, t.content, t.end});
   nlohmann::json out{{"text", whole.text}, {"turns", turns}};
   const mc::chat_tokens tokens = mc::encode_chat(whole, encode);
   out["ids"] = tokens.ids;

@@ -48,16 +48,16 @@ template <class T> std::optional<T> optional(const json& value) {
 void write_samples(const json& c, const std::string& path, const mc::index_cache& cache) {
   const mc::blend b = mc::parse_blend(c.at("words").get<std::vector<std::string>>(), "words");
   const int part = c.at("part");
-  std::vector<mc::dataset_part> parts;
+  std::vector<mc::dataset_range> parts;
   for (const std::string& prefix : b.prefixes) {
     auto data = std::make_shared<const mc::indexed_dataset>(prefix, c.at("vocabulary").get<int>());
     const mc::split_ranges s = mc::split(c.at("split").get<std::string>(), data->sequences());
     parts.push_back({std::move(data), part == 0 ? s.train : part == 1 ? s.valid : s.test});
   }
-  const mc::gpt_request request{.sequence = c.at("sequence"),
-                                .samples = optional<std::int64_t>(c.at("samples")),
-                                .seed = c.at("seed"),
-                                .drop_last = c.at("drop_last")};
+  const mc::gpt_parameters request{.sequence = c.at("sequence"),
+                                   .samples = optional<std::int64_t>(c.at("samples")),
+                                   .seed = c.at("seed"),
+                                   .drop_last = c.at("drop_last")};
   const mc::document_ends ends{.eod = c.at("eod").get<std::int32_t>(),
                                .pad = optional<std::int32_t>(c.at("pad")),
                                .reset_position_ids = c.at("reset_position_ids"),

@@ -79,7 +79,7 @@ public:
 
 private:
   static constexpr graph make(const assembling<tampered>& a, int number) {
-    graph g = all_passes[pass_count - 2].run(a.g(number), a.options(number));
+    graph g = all_passes[pass_count - 2].apply(a.g(number), a.options(number));
     if (a.what(number) != part_kind::block) return g;
     for (int v = 0; v < g.value_count; ++v)
       if (g.values[v].is == role::input && g.values[v].from == feed::stream)
@@ -163,7 +163,7 @@ template <class Of> std::string refused_now() {
 template <class Of> void both_refuse(const char* code) {
   constexpr const fault_record* wrong = first_fault_of<Of>;
   static_assert(wrong != nullptr);
-  const std::string said = sentence_about(in_run(*wrong, Of::numbers));
+  const std::string said = sentence_about(with_line(*wrong, Of::numbers));
   BOOST_TEST(said.find(code) != std::string::npos, said);
   BOOST_TEST(refused_now<Of>() == said);
 }

@@ -202,7 +202,7 @@ void holds_every_element_once(const std::string& what, const mesh& m, const valu
       for (std::int64_t from = 0; from < b.count().n; from += step) {
         const std::int64_t to = std::min(b.count().n, from + step);
         std::int64_t next = from;
-        b.each_run({from}, {to}, [&](local_count first, global_count at, std::int64_t n) {
+        b.each_contiguous({from}, {to}, [&](local_count first, global_count at, std::int64_t n) {
           in_runs = in_runs && first.n == next && n > 0 && first.n + n <= to;
           for (std::int64_t i = 0; in_runs && i < n; ++i)
             in_runs = expected[static_cast<std::size_t>(first.n + i)] == at.n + i;
@@ -219,7 +219,7 @@ void holds_every_element_once(const std::string& what, const mesh& m, const valu
         const std::int64_t to = std::min(global_size(v).n, from + step);
         std::vector<std::int64_t> found(static_cast<std::size_t>(to - from), -1);
         std::int64_t next = from;
-        b.each_run_within({from}, {to}, [&](local_count i, global_count at, std::int64_t n) {
+        b.each_contiguous_within({from}, {to}, [&](local_count i, global_count at, std::int64_t n) {
           within = within && n > 0 && at.n >= next && at.n + n <= to;
           for (next = at.n + n; within && n > 0; --n)
             found[static_cast<std::size_t>(at.n + n - 1 - from)] = i.n + n - 1;

@@ -134,7 +134,7 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_is_refused) {
   refused("moments are exchanged", [](graph& g) {
     std::swap(find_node(g, op::adamw)->in[2], find_node(g, op::adamw)->in[3]);
   });
-  refused("decay is another", [](graph& g) { find_node(g, op::adamw)->attr.word[0] ^= 1; });
+  refused("decay is another", [](graph& g) { find_node(g, op::adamw)->attr.bits[0] ^= 1; });
   refused("a group is left out of the norm",
           [](graph& g) { find_node(g, op::clip_factor)->in[2] = -1; });
   refused("a group counts twice in the norm", [](graph& g) {
@@ -202,7 +202,7 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_is_refused) {
   const auto each = [](graph& g, feed first, feed last, auto change) {
     for (int i = 0; i < g.value_count; ++i)
       if (value& v = g.at(static_cast<value_id>(i));
-          v.is == role::input && v.slot == 0 && v.from >= first && v.from <= last)
+          v.is == role::input && v.feed_index == 0 && v.from >= first && v.from <= last)
         change(v);
   };
   refused("half of a group is updated", [&](graph& g) {
@@ -230,13 +230,13 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_is_refused) {
           [&](graph& g) { g = update_graph(r, ranks, dtype::f64); });
   refused("groups are updated as if nothing cut them", [&](graph& g) {
     registry whole = r;
-    for (registry::group& group : whole.groups) group.at = {};
+    for (registry::bucket& group : whole.buckets) group.at = {};
     g = update_graph(whole, ranks, dtype::f32);
   });
 
   registry cut = r; // groups that tp cuts alone, so that a pending sum meets no whole one
-  for (int k = 0; k < cut.group_count; ++k) {
-    registry::group& group = cut.groups[static_cast<unsigned>(k)];
+  for (int k = 0; k < cut.bucket_count; ++k) {
+    registry::bucket& group = cut.buckets[static_cast<unsigned>(k)];
     group.frozen = group.frozen || group.at[axis::tp].s != state::shard;
   }
   const auto pending = std::make_unique<graph>(update_graph(cut, ranks, dtype::f32));
@@ -295,13 +295,13 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_over_stages_is_refused) {
   });
   refused("a table that stages share counts on each", [&](graph& g) {
     registry apart = r;
-    for (registry::group& group : apart.groups)
+    for (registry::bucket& group : apart.buckets)
       if (group.shared) group.shared = false, group.at[axis::pp] = S(dim::elements);
     g = update_graph(apart, ranks, dtype::f32);
   });
   refused("stages are taken for copies of one another", [&](graph& g) {
     registry alike = r;
-    for (registry::group& group : alike.groups) group.at[axis::pp] = I;
+    for (registry::bucket& group : alike.buckets) group.at[axis::pp] = I;
     g = update_graph(alike, ranks, dtype::f32);
   });
 }
@@ -341,12 +341,12 @@ BOOST_AUTO_TEST_CASE(a_broken_end_of_a_step_of_shares_is_refused) {
   });
   refused("all sums are everywhere, and the shares of all are updated", [&](graph& g) {
     registry alone = r;
-    for (registry::group& group : alone.groups) group.scattered = {};
+    for (registry::bucket& group : alone.buckets) group.scattered = {};
     g = update_graph(alone, ranks, dtype::f32);
   });
   refused("a rank counts its share as the whole", [&](graph& g) {
     registry larger = r;
-    for (registry::group& group : larger.groups) group.share *= 2;
+    for (registry::bucket& group : larger.buckets) group.share *= 2;
     g = update_graph(larger, ranks, dtype::f32);
   });
 }
@@ -489,7 +489,7 @@ BOOST_AUTO_TEST_CASE(broken_registries_of_frozen_parts_are_refused) {
   int coded = -1, kept = -1, trained = -1;
   for (int i = right->first[1]; i < right->first[2]; ++i) {
     const registry::entry& e = right->entries[i];
-    (e.form != nullptr ? coded : right->groups[e.group].frozen ? kept : trained) = i;
+    (e.encoding != nullptr ? coded : right->buckets[e.bucket].frozen ? kept : trained) = i;
   }
   BOOST_TEST_REQUIRE((coded >= 0 && kept >= 0 && trained >= 0));
   const auto refused = [&](const char* what, auto change) {
@@ -500,13 +500,14 @@ BOOST_AUTO_TEST_CASE(broken_registries_of_frozen_parts_are_refused) {
     refused(what, [&](registry& x) { change(x.entries[i]); });
   };
   const auto group = [&](const char* what, int i, auto change) {
-    refused(what, [&](registry& x) { change(x.groups[x.entries[i].group]); });
+    refused(what, [&](registry& x) { change(x.buckets[x.entries[i].bucket]); });
   };
   entry("codes begin later", coded, [](auto& e) { e.arrays[0] += entry_alignment; });
   entry("scales lie among codes", coded, [](auto& e) { e.arrays[1] -= entry_alignment; });
   entry("scales have no room", coded, [](auto& e) { e.arrays[2] = e.arrays[1]; });
-  entry("a form is forgotten", coded, [](auto& e) { e.form = nullptr; });
-  entry("a plain weight has a form", kept, [&](auto& e) { e.form = right->entries[coded].form; });
+  entry("a form is forgotten", coded, [](auto& e) { e.encoding = nullptr; });
+  entry("a plain weight has a form", kept,
+        [&](auto& e) { e.encoding = right->entries[coded].encoding; });
   entry("a coded weight lies where another does", coded,
         [&](auto& e) { e.offset = e.offset == 0 ? entry_alignment : 0; });
   group("bytes are elements", coded, [](auto& k) { k.of_bytes = false; });
@@ -517,7 +518,7 @@ BOOST_AUTO_TEST_CASE(broken_registries_of_frozen_parts_are_refused) {
   group("what is frozen has states", kept, [](auto& k) { k.share = k.count; });
   group("replicas share what is frozen", kept, [](auto& k) { k.scattered = axis::dp; });
   group("what is frozen has a gradient", kept, [](auto& k) { k.pending = axis::dp; });
-  refused("forms are longer", [](registry& x) { x.forms += entry_alignment; });
+  refused("forms are longer", [](registry& x) { x.encoded += entry_alignment; });
   refused("frozen weights have main grads", [](registry& x) { x.trained = x.gradients = x.total; });
   refused("frozen weights have moments", [](registry& x) { x.states = x.total; });
 }
@@ -529,12 +530,12 @@ BOOST_AUTO_TEST_CASE(broken_registries_are_refused) {
     broken_registry b(s, stage);
     const int lent = b.entry(1, "lent"), up = b.entry(1, "mlp.fc"), gain = b.entry(0, "lent");
     const int table = b.entry(0, "wte"), head = b.entry(2, "wte");
-    const int shared = b.r.entries[lent].group, own = b.r.entries[up].group;
+    const int shared = b.r.entries[lent].bucket, own = b.r.entries[up].bucket;
     const auto entry = [&](const char* what, int i, auto change) {
       b.refuses(what, [&](registry& x) { change(x.entries[i]); });
     };
     const auto group = [&](const char* what, int k, auto change) {
-      b.refuses(what, [&](registry& x) { change(x.groups[k]); });
+      b.refuses(what, [&](registry& x) { change(x.buckets[k]); });
     };
     entry("a tied use lies elsewhere", lent, [](auto& e) { e.offset += entry_alignment; });
     entry("a tied use has a place a layer", lent, [](auto& e) { e.stride = entry_alignment; });
@@ -549,14 +550,14 @@ BOOST_AUTO_TEST_CASE(broken_registries_are_refused) {
       e.offset = other.offset;
     });
     entry("a weight reaches out of its group", up,
-          [&](auto& e) { e.offset += b.r.groups[own].count; });
+          [&](auto& e) { e.offset += b.r.buckets[own].count; });
     entry("a weight is before its group", up, [](auto& e) { e.offset -= entry_alignment; });
     entry("a weight has fewer elements", up, [](auto& e) { e.count.n /= 2; });
     entry("a weight is not aligned", up, [](auto& e) { ++e.offset; });
     entry("a weight is another's", up, [](auto& e) { ++e.parameter; });
     entry("a weight is another part's", up, [](auto& e) { --e.part; });
-    entry("a weight is in another group", up, [&](auto& e) { e.group = shared; });
-    entry("a weight is in no group", up, [](auto& e) { e.group = max_groups; });
+    entry("a weight is in another group", up, [&](auto& e) { e.bucket = shared; });
+    entry("a weight is in no group", up, [](auto& e) { e.bucket = max_buckets; });
     entry("a gradient is said to be another sum", lent, [](auto& e) { e.apart = axis::tp; });
     entry("a gradient collects elsewhere", lent, [](auto& e) { e.gradient += entry_alignment; });
     // With its gradient, so that no other reading tells of it.
@@ -566,7 +567,7 @@ BOOST_AUTO_TEST_CASE(broken_registries_are_refused) {
     moved("a tied use and its gradient lie elsewhere", lent, entry_alignment);
     moved("a weight and its gradient lie where another's do", up,
           b.r.entries[b.entry(1, "mlp.proj")].offset - b.r.entries[up].offset);
-    moved("a weight and its gradient reach out of their group", up, b.r.groups[own].count);
+    moved("a weight and its gradient reach out of their group", up, b.r.buckets[own].count);
     b.refuses("a gain lies elsewhere than on other stages", [&](registry& x) {
       for (const int i : {gain, lent})
         x.entries[i].offset += entry_alignment, x.entries[i].gradient += entry_alignment;
@@ -576,9 +577,9 @@ BOOST_AUTO_TEST_CASE(broken_registries_are_refused) {
       x.gradients += aligned_elements(x.entries[lent].count.n);
     });
     b.refuses("a group is longer than its parameters", [](registry& x) {
-      int k = x.group_count - 1;
-      while (x.groups[k].share == 0) --k; // a stage has nothing of the others
-      registry::group& last = x.groups[k];
+      int k = x.bucket_count - 1;
+      while (x.buckets[k].share == 0) --k; // a stage has nothing of the others
+      registry::bucket& last = x.buckets[k];
       const std::int64_t more = entry_alignment * (last.count / last.share);
       last.count += more, last.share += entry_alignment, x.states += entry_alignment;
       x.total += more, x.gradients += more;
@@ -617,7 +618,7 @@ BOOST_AUTO_TEST_CASE(broken_registries_are_refused) {
     b.refuses("gradients have other sizes", [](registry& x) { x.gradients += entry_alignment; });
     b.refuses("a part lacks its last parameter", [](registry& x) { --x.entry_count; });
     b.refuses("two groups are exchanged",
-              [&](registry& x) { std::swap(x.groups[own], x.groups[shared]); });
+              [&](registry& x) { std::swap(x.buckets[own], x.buckets[shared]); });
     BOOST_TEST(b.refused >= 42);
   }
   s.ranks.pp = 1, s.sums = numerics::batch_invariant;

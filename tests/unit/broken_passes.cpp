@@ -216,7 +216,7 @@ constexpr broken_pass broken[] = {
     {"tokens are said to be positions", part_kind::stem,
      [](graph& g) { g.at(input_of(g, feed::tokens)).holds = integer_kind::positions; }},
     {"a table's ids are taken from another input", part_kind::stem,
-     [](graph& g) { g.at(input_of(g, feed::tokens)).slot = 1; }},
+     [](graph& g) { g.at(input_of(g, feed::tokens)).feed_index = 1; }},
     {"tp has more ranks", part_kind::block,
      [](graph& g) { g.ranks.size[static_cast<unsigned>(axis::tp)] = 4; }},
     {"dp has a known size", part_kind::block,
@@ -379,7 +379,7 @@ routing routed(var x) {
   const std::initializer_list<extent> dims{{dim::expert, 2}, {dim::hidden, 4}};
   return route(linear(x, x.b->parameter("", "r", dtype::f32, dims, {}, still)), {}, 1, true);
 }
-expert_plan planned(const routing& r) { return expert_rows(r.experts, 5, 2, 0); }
+expert_assignment planned(const routing& r) { return expert_rows(r.experts, 5, 2, 0); }
 
 // Trips of one region cannot stand among those of another, though no node reads too early.
 BOOST_AUTO_TEST_CASE(regions_that_interleave_are_refused) {
@@ -387,7 +387,7 @@ BOOST_AUTO_TEST_CASE(regions_that_interleave_are_refused) {
   const extent B{dim::batch, 1}, Sq{dim::sequence, 8}, H{dim::hidden, 4};
   const var x = b.input(feed::stream, "x", dtype::f32, {B, Sq, H}, {});
   const routing r = routed(x);
-  const expert_plan p = planned(r), q = planned(r);
+  const expert_assignment p = planned(r), q = planned(r);
   const var of_p = dispatch(x, p), of_q = dispatch(x, q);
   b.g.outputs[0] = (combine(of_p, p) + combine(of_q, q)).id;
   BOOST_TEST(said(b.g.wrong) == " ");
@@ -403,7 +403,7 @@ BOOST_AUTO_TEST_CASE(a_sum_of_trips_that_one_of_them_reads_is_refused) {
   builder b{mesh::one_rank()};
   const extent B{dim::batch, 1}, Sq{dim::sequence, 8}, H{dim::hidden, 4};
   const var x = b.input(feed::stream, "x", dtype::f32, {B, Sq, H}, {});
-  const expert_plan p = planned(routed(x));
+  const expert_assignment p = planned(routed(x));
   b.g.outputs[0] = combine(dispatch(combine(dispatch(x, p), p), p), p).id;
   BOOST_TEST(said(b.g.wrong) == " ");
   const std::string read = said(in_regions(b.g).wrong);
@@ -417,7 +417,7 @@ BOOST_AUTO_TEST_CASE(what_a_trip_runs_again_has_its_operands) {
   const extent B{dim::batch, 1}, Sq{dim::sequence, 8}, H{dim::hidden, 4}, E{dim::expert, 2},
       F{dim::ffn, 6};
   const var x = b.input(feed::stream, "x", dtype::f32, {B, Sq, H}, {});
-  const expert_plan p = planned(routed(x));
+  const expert_assignment p = planned(routed(x));
   const var rows = dispatch(x, p);
   const auto up = [&](const char* name) {
     return grouped_linear(rows, b.parameter("", name, dtype::f32, {E, F, H}, {}, {}), p);
@@ -430,11 +430,11 @@ BOOST_AUTO_TEST_CASE(what_a_trip_runs_again_has_its_operands) {
   const running_order order(*g);
   int for_another = 0; // run again though no backward node reads it
   for (int i = 0; i < g->node_count; ++i) {
-    if (!order.again.has(i)) continue;
+    if (!order.rerun.has(i)) continue;
     const node& n = g->at_node(i);
     for (value_id v : n.in)
       if (const node_id made = forward_in_trips(*g, v); made >= 0)
-        BOOST_TEST(order.again.has(made));
+        BOOST_TEST(order.rerun.has(made));
     bool read = false;
     for (int k = 0; k < g->node_count; ++k)
       for (value_id v : g->at_node(k).in)
@@ -560,7 +560,7 @@ BOOST_AUTO_TEST_CASE(a_cotangent_of_one_round_does_not_leave_it) {
     const var x = operand("x", {B, Sq, H}),
               router = b.parameter("", "router", dtype::f32, {E, H}, {}, still);
     const routing r = route(linear(x, router), {}, 1, true);
-    const expert_plan p = expert_rows(r.experts, 5, E.n, 0);
+    const expert_assignment p = expert_rows(r.experts, 5, E.n, 0);
     const var rows = dispatch(x, p);
     const extent R = rows.type().dims[0];
     const var w = gelu(operand("w", {R, H})), other = operand("other", {H, R});

@@ -61,7 +61,7 @@ template <class Model>
 std::unique_ptr<planned> plan_of(const Model& m, const setup& s, part_kind part, int kind = 0) {
   const graph derived = derived_graph(forward_graph(m, s, part, kind));
   auto p = std::make_unique<planned>();
-  const recompute again = part == part_kind::block ? s.again : recompute::none;
+  const recompute again = part == part_kind::block ? s.recompute_policy : recompute::none;
   p->g = verified(in_regions(halved(recomputed(fused(derived), again))), meaning_of(derived));
   BOOST_TEST_REQUIRE((p->g.wrong.code == fault::none), p->g.wrong.what.c);
   p->plan = place_memory(p->g);

@@ -509,7 +509,7 @@ int length_of_step(const named_schedule& s, int pp, int micros, int forward, int
     moved = false;
     for (int stage = 0; stage < pp; ++stage)
       for (int& i = at[static_cast<unsigned>(stage)]; i < n; ++i, moved = true) {
-        const slot x = s.order(p, stage, i, micros);
+        const chunk_pass x = s.order(p, stage, i, micros);
         const int v = p.number(stage, x.chunk);
         const bool first = x.backward ? v + 1 == all : v == 0;
         const int ready = first ? 0 : when(x.backward, x.backward ? v + 1 : v - 1, x.micro);
@@ -538,7 +538,7 @@ BOOST_AUTO_TEST_CASE(schedules_idle_as_long_as_their_papers_say) {
 
 /// A schedule with two entries of one stage swapped.
 template <pipeline_schedule Order, int Stage, int I, int J>
-constexpr slot swapped(const pipeline& p, int stage, int i, int micros) {
+constexpr chunk_pass swapped(const pipeline& p, int stage, int i, int micros) {
   return Order(p, stage, stage != Stage ? i : i == I ? J : i == J ? I : i, micros);
 }
 constexpr auto swap_of_forwards = &swapped<&one_forward_one_backward, 0, 0, 1>,
@@ -563,7 +563,7 @@ BOOST_AUTO_TEST_CASE(schedules_with_two_entries_swapped_are_refused) {
     for (of = 0; of < 3; ++of)
       for (first = 0; first < n; ++first)
         for (second = first + 1; second < n; ++second) {
-          const slot a = right(p, of, first, micros), b = right(p, of, second, micros);
+          const chunk_pass a = right(p, of, first, micros), b = right(p, of, second, micros);
           if (a.backward != b.backward) continue;
           const fault_record found = verify_schedule(wrong, p, micros);
           BOOST_TEST((found.code == fault::T003), s.name << ": " << first << " and " << second);

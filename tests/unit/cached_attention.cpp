@@ -58,7 +58,7 @@ template <class T> struct one_op {
   }
   std::vector<T> run(const std::vector<T>& q, const std::vector<T>& k, const std::vector<T>& v,
                      const std::vector<std::int32_t>& slots) {
-    std::vector<node_slot> prepared(1);
+    std::vector<prepared_node> prepared(1);
     part.view().prepare(part.view(), device, prepared.data(), true);
     std::vector<T> out(q.size(), convert<T>(7.5f));
     lane& on = device.main_lane();

@@ -111,7 +111,7 @@ BOOST_AUTO_TEST_CASE(every_form_gives_the_same_conversation) {
     const mc::rendered_chat chat = chatml.render(read(line));
     BOOST_TEST(chat.text == expected);
     BOOST_REQUIRE(chat.turns.size() == 1u);
-    BOOST_TEST(chat.text.substr(chat.turns[0].words, chat.turns[0].end - chat.turns[0].words) ==
+    BOOST_TEST(chat.text.substr(chat.turns[0].content, chat.turns[0].end - chat.turns[0].content) ==
                "Hello<|im_end|>");
   }
 }
@@ -312,26 +312,27 @@ BOOST_AUTO_TEST_CASE(what_is_no_conversation_is_refused_with_its_place) {
 BOOST_AUTO_TEST_CASE(files_are_read_line_by_line) {
   const scratch_folder dir;
   const auto words = bytes_tokenizer(dir);
-  const mc::conversation_form form{
-      .vocabulary = 258, .style = mc::chat_template(mc::chat_style::chatml), .words = words.get()};
+  const mc::conversation_rules form{.vocabulary = 258,
+                                    .style = mc::chat_template(mc::chat_style::chatml),
+                                    .tokenizer = words.get()};
   write_text(dir / "chats",
              "\n{\"prompt\":\"a\",\"completion\":\"b\"}\r\n \n{\"ids\":[1,2],\"mask\":[0,1]}");
   const auto read = mc::conversations_of({dir / "chats"}, form, 2);
-  const mc::conversation_store& store = *read;
+  const mc::tokenized_conversations& store = *read;
   BOOST_REQUIRE(store.size() == 2);
   const std::string text = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n";
   const std::vector<std::int32_t> expected = encode_bytes(text);
   std::vector<std::int32_t> ids;
   std::string learned;
   for (const std::uint32_t word : store[0]) {
-    ids.push_back(static_cast<std::int32_t>(word & ~mc::conversation_store::learned));
-    if (word & mc::conversation_store::learned)
+    ids.push_back(static_cast<std::int32_t>(word & ~mc::tokenized_conversations::learned));
+    if (word & mc::tokenized_conversations::learned)
       learned += ids.back() < 256 ? static_cast<char>(ids.back()) : '$';
   }
   BOOST_TEST(ids == expected, boost::test_tools::per_element());
   BOOST_TEST(learned == "b$");
   BOOST_TEST(store[1].size() == 2u);
-  BOOST_TEST(store[1][1] == (2u | mc::conversation_store::learned));
+  BOOST_TEST(store[1][1] == (2u | mc::tokenized_conversations::learned));
 
   write_text(dir / "chats", "\n\n{\"prompt\":\"a\"}\n");
   CHECK_REFUSED(mc::conversations_of({dir / "chats"}, form, 2), exit_code::data,
@@ -343,19 +344,19 @@ BOOST_AUTO_TEST_CASE(files_are_read_line_by_line) {
                 "line 2 has the token 258 at 1, but the vocabulary has 258");
   write_text(dir / "chats",
              "{\"ids\":[1,2],\"mask\":[0,1]}\n{\"prompt\":\"a\",\"completion\":\"b\"}");
-  CHECK_REFUSED(mc::conversations_of({dir / "chats"}, mc::conversation_form{.vocabulary = 10}, 1),
+  CHECK_REFUSED(mc::conversations_of({dir / "chats"}, mc::conversation_rules{.vocabulary = 10}, 1),
                 exit_code::data, "line 2 is a conversation in words, but no tokenizer is given");
   for (const char* blanks : {"lstrip", "rstrip"}) { // beside the ends of turns
     const auto takes = bytes_tokenizer(dir, blanks);
-    mc::conversation_form of = form;
-    of.words = takes.get();
+    mc::conversation_rules of = form;
+    of.tokenizer = takes.get();
     const mc::conversation_encoder encode(of);
     BOOST_TEST(encode("{\"ids\":[1],\"mask\":[1]}", "f", 1).ids.size() == 1u);
     CHECK_REFUSED(encode("{\"prompt\":\"a\",\"completion\":\"b\"}", "f", 1), exit_code::model,
                   "<|im_end|> takes blanks beside it away");
   }
   // A folder without a template is enough for ids.
-  mc::conversation_form without{.vocabulary = 10};
+  mc::conversation_rules without{.vocabulary = 10};
   without.take_template(dir / "no_folder");
   CHECK_REFUSED(mc::conversations_of({dir / "chats"}, without, 1), exit_code::model,
                 "no_folder has no chat_template.jinja");
@@ -364,7 +365,7 @@ BOOST_AUTO_TEST_CASE(files_are_read_line_by_line) {
   write_text(dir / "chats", "\n" + std::string((16u << 20) + 1, '[') + "\n");
   CHECK_REFUSED(mc::conversations_of({dir / "chats"}, form, 2), exit_code::data,
                 "line 2 is longer than 16 MiB");
-  mc::conversation_form other = form;
+  mc::conversation_rules other = form;
   other.style = mc::chat_template(mc::chat_style::llama3);
   CHECK_REFUSED(mc::conversations_of({dir / "chats"}, other, 2), exit_code::model,
                 "ends turns by <|eot_id|>, which is no token");
@@ -378,10 +379,10 @@ BOOST_AUTO_TEST_CASE(files_are_read_line_by_line) {
                 "line 5001 has no");
   write_text(dir / "chats", many.substr(0, many.find("{}")));
   const auto kept = mc::conversations_of({dir / "chats"}, form, 2);
-  const mc::conversation_store& all = *kept;
+  const mc::tokenized_conversations& all = *kept;
   BOOST_REQUIRE(all.size() == 5000);
   for (std::int64_t i = 0; i < 5000; ++i)
-    BOOST_TEST((all[i][0] & ~mc::conversation_store::learned) ==
+    BOOST_TEST((all[i][0] & ~mc::tokenized_conversations::learned) ==
                static_cast<std::uint32_t>(i % 200));
 }
 
@@ -588,7 +589,7 @@ BOOST_AUTO_TEST_CASE(the_prompt_for_a_turn_leads_into_that_turn) {
     const mc::rendered_chat whole = used.render(chat);
     BOOST_REQUIRE(whole.turns.size() == 1u);
     const std::string prompt = used.prompt(asked),
-                      header = whole.text.substr(0, whole.turns[0].words);
+                      header = whole.text.substr(0, whole.turns[0].content);
     BOOST_TEST(prompt == header + (style == chat_style::qwen3_thinking_2507 ? "<think>\n" : ""));
     BOOST_TEST(whole.text.starts_with(prompt));
     BOOST_TEST(whole.text.substr(0, whole.turns[0].end).ends_with(used.end_of_turn()));
@@ -645,8 +646,8 @@ struct row_data {
 };
 
 /// Token ids tell conversation and place: 1000 * (i + 1) + t.
-mc::conversation_store random_store(std::mt19937& rng, int n, int longest) {
-  mc::conversation_store store;
+mc::tokenized_conversations random_store(std::mt19937& rng, int n, int longest) {
+  mc::tokenized_conversations store;
   for (int i = 0; i < n; ++i) {
     mc::chat_tokens c;
     const int length = std::uniform_int_distribution<int>(1, longest)(rng);
@@ -660,11 +661,11 @@ mc::conversation_store random_store(std::mt19937& rng, int n, int longest) {
 }
 
 /// All conversations of a store, packed.
-mc::packed_conversations packed(const mc::conversation_store& store, std::int64_t sequence,
+mc::packed_conversations packed(const mc::tokenized_conversations& store, std::int64_t sequence,
                                 std::optional<std::uint64_t> seed, std::int64_t epochs = 0,
                                 std::int32_t padding = 0) {
   return {"chats",
-          std::make_shared<const mc::conversation_store>(store),
+          std::make_shared<const mc::tokenized_conversations>(store),
           {0, store.size()},
           sequence,
           seed,
@@ -676,11 +677,11 @@ BOOST_AUTO_TEST_CASE(an_epoch_has_every_learned_token_once_in_whole_documents) {
   std::mt19937 rng(1);
   for (int round = 0; round < 20; ++round) {
     const std::int64_t s = 24;
-    const mc::conversation_store store = random_store(rng, 1 + round * 7, 40);
+    const mc::tokenized_conversations store = random_store(rng, 1 + round * 7, 40);
     std::multiset<std::pair<std::int32_t, std::int32_t>> expected; // token, label
     for (std::int64_t i = 0; i < store.size(); ++i)
       for (std::int64_t t = 0; t + 1 < std::min<std::int64_t>(s, std::ssize(store[i])); ++t)
-        if (store[i][static_cast<std::size_t>(t + 1)] & mc::conversation_store::learned) {
+        if (store[i][static_cast<std::size_t>(t + 1)] & mc::tokenized_conversations::learned) {
           const auto id = static_cast<std::int32_t>(1000 * (i + 1) + t);
           expected.insert({id, id + 1});
         }
@@ -721,7 +722,7 @@ BOOST_AUTO_TEST_CASE(the_longest_go_first_to_the_first_row_with_room) {
   std::mt19937 rng(2);
   for (int round = 0; round < 20; ++round) {
     const std::int64_t s = 32;
-    const mc::conversation_store store = random_store(rng, 60, 40);
+    const mc::tokenized_conversations store = random_store(rng, 60, 40);
     const mc::packed_conversations set = packed(store, s, std::nullopt);
     // Again by plain loops.
     std::vector<std::pair<std::int64_t, std::int32_t>> order; // -length, number
@@ -730,7 +731,8 @@ BOOST_AUTO_TEST_CASE(the_longest_go_first_to_the_first_row_with_room) {
       const std::int64_t length = std::min<std::int64_t>(s, std::ssize(store[i]));
       bool learned = false;
       for (std::int64_t t = 1; t < length; ++t)
-        learned |= (store[i][static_cast<std::size_t>(t)] & mc::conversation_store::learned) != 0;
+        learned |=
+            (store[i][static_cast<std::size_t>(t)] & mc::tokenized_conversations::learned) != 0;
       if (learned) order.emplace_back(-length, static_cast<std::int32_t>(i));
       if (learned) cut += std::ssize(store[i]) - length;
     }
@@ -758,7 +760,7 @@ BOOST_AUTO_TEST_CASE(the_longest_go_first_to_the_first_row_with_room) {
 
 BOOST_AUTO_TEST_CASE(samples_are_functions_of_seed_and_number) {
   std::mt19937 rng(3);
-  const mc::conversation_store store = random_store(rng, 200, 20);
+  const mc::tokenized_conversations store = random_store(rng, 200, 20);
   const auto first_tokens = [&](std::optional<std::uint64_t> seed, std::int64_t epoch) {
     const mc::packed_conversations set = packed(store, 16, seed);
     BOOST_TEST(set.size() == std::numeric_limits<std::int64_t>::max());
@@ -783,8 +785,8 @@ BOOST_AUTO_TEST_CASE(samples_are_functions_of_seed_and_number) {
 
 BOOST_AUTO_TEST_CASE(a_range_is_packed_as_if_there_were_no_others) {
   std::mt19937 rng(4);
-  const auto all = std::make_shared<mc::conversation_store>();
-  mc::conversation_store some;
+  const auto all = std::make_shared<mc::tokenized_conversations>();
+  mc::tokenized_conversations some;
   for (int i = 0; i < 90; ++i) {
     mc::chat_tokens c;
     const int length = std::uniform_int_distribution<int>(2, 20)(rng);
@@ -805,7 +807,7 @@ BOOST_AUTO_TEST_CASE(a_range_is_packed_as_if_there_were_no_others) {
 }
 
 BOOST_AUTO_TEST_CASE(what_packing_did_is_told) {
-  mc::conversation_store store;
+  mc::tokenized_conversations store;
   store.add({{1, 2, 3, 4, 5, 6}, {0, 1, 0, 0, 0, 1}}); // cut to 4, one label remains
   store.add({{1, 2, 3, 4, 5}, {1, 0, 0, 0, 1}});       // cut to 4, none remains
   store.add({{1, 2}, {0, 1}, 1});
@@ -816,7 +818,7 @@ BOOST_AUTO_TEST_CASE(what_packing_did_is_told) {
       "of which 2 are learned; 1 are longer than a sequence and lose 2 tokens at their ends; "
       "1 have nothing to learn and are left out; 1 turns begin with a line end that is one "
       "token with that of their header, and are not learned");
-  mc::conversation_store none;
+  mc::tokenized_conversations none;
   none.add({{1, 2, 3}, {1, 0, 1}});
   CHECK_REFUSED(packed(none, 2, std::nullopt), exit_code::data,
                 "none with a token to learn among its first 2");

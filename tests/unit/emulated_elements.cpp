@@ -210,7 +210,7 @@ BOOST_AUTO_TEST_CASE(over_ranks) {
         auto& out = parts.back();
         const auto run = [&](auto body) {
           body.n = n, body.count = count, body.out = out.data();
-          for (std::size_t q = 0; q < parts.size(); ++q) body.parts[q] = parts[q].data();
+          for (std::size_t q = 0; q < parts.size(); ++q) body.arrays[q] = parts[q].data();
           on_team(what, s, body, out);
         };
         if constexpr (std::is_same_v<T, float>)
@@ -268,7 +268,7 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(sum_squares, T, types) {
   const auto check = [](team_shape s, int64_t n) {
     numbers from;
     const auto x = from.of<T>(n);
-    s.rows = rows::sum_squares_parts(n);
+    s.rows = rows::sum_squares_partials(n);
     auto parts = unset<double>(s.rows);
     reference want(parts.size());
     for (std::size_t i = 0; i < x.size(); ++i)
@@ -591,14 +591,14 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(embedding_by_parts, T, types) {
     auto dtable = from.of<G<T>>(count * width), want = dtable;
     rows::embedding_gradient(host, of, in_order.order, width, dy.data(), in_order.numbers.data(),
                              want.data());
-    const rows::token_parts parts{tokens, in_order.order, in_order.numbers.data()};
-    const int64_t windows = rows::token_parts::windows(tokens);
+    const rows::token_partials parts{tokens, in_order.order, in_order.numbers.data()};
+    const int64_t windows = rows::token_partials::windows(tokens);
     auto sums = unset<G<T>>(2 * windows * width);
     for (int64_t s = 0; s < sequences; ++s) {
-      on_team(
-          "parts", {{of.sequence, width}, threads},
-          rows::embedding_gradient_part<T>{width, s, parts, dy.data(), dtable.data(), sums.data()},
-          dtable, sums);
+      on_team("parts", {{of.sequence, width}, threads},
+              rows::embedding_gradient_partial<T>{width, s, parts, dy.data(), dtable.data(),
+                                                  sums.data()},
+              dtable, sums);
       on_team("totals", {{windows, width}, threads},
               rows::embedding_gradient_total<G<T>>{width, s, parts, sums.data(), dtable.data()},
               dtable);

@@ -37,7 +37,7 @@ template <class T> bool same(const std::vector<T>& a, const std::vector<T>& b) {
 struct four_ranks {
   static constexpr int64_t experts = 6, ep = 2, mine = 3, ranks = 4, sequences = 2;
   static constexpr int64_t own = 1324, whole = 2 * own, capacity = 900;
-  static constexpr rows::parts_of_choices parts{sequences, own};
+  static constexpr rows::choice_ranges parts{sequences, own};
 
   std::vector<std::vector<std::int32_t>> batch; // (2; sequences, whole): the choices
   std::vector<std::vector<std::uint8_t>> taken; // of each micro-batch; empty: all are
@@ -154,7 +154,7 @@ BOOST_AUTO_TEST_CASE(rows_are_those_of_a_stable_sort) {
                 count);
         std::vector<std::int32_t> want(count.size()), own(index(experts * apart), -7);
         for (int64_t i = 0; i < apart * of.own; ++i) {
-          const int64_t part = i / of.own * 2 + i % of.own / parts.of_part;
+          const int64_t part = i / of.own * 2 + i % of.own / parts.in_range;
           if (of.takes(rank, i)) ++want[index(part * experts + of.chosen(rank, i))];
         }
         BOOST_TEST((count == want));

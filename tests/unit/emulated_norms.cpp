@@ -55,7 +55,7 @@ template <class T> reference summed(const std::vector<T>& a, const reference& b)
 } // namespace
 
 BOOST_AUTO_TEST_CASE_TEMPLATE(rms_norm, T, types) {
-  for_teams<T>(rows::detail::groups_of_norm, [](team_shape s) {
+  for_teams<T>(rows::detail::vectors_of_norm, [](team_shape s) {
     norm_inputs<T> in(s);
     const reference none(static_cast<std::size_t>(s.width));
     const auto n = static_cast<int64_t>(in.x.size());
@@ -115,7 +115,7 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(rms_norm, T, types) {
 }
 
 BOOST_AUTO_TEST_CASE_TEMPLATE(layer_norm, T, types) {
-  for_teams<T>(rows::detail::groups_of_norm, [](team_shape s) {
+  for_teams<T>(rows::detail::vectors_of_norm, [](team_shape s) {
     norm_inputs<T> in(s);
     const reference none(static_cast<std::size_t>(s.width));
     const auto n = static_cast<int64_t>(in.x.size());
@@ -238,7 +238,7 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(bias_gradient, T, types) {
   for_teams<T>([](team_shape s) {
     if (s.threads == 1024) return;
     numbers from;
-    const int64_t sequence = rows::rows_per_part + 3, count = 2 * sequence,
+    const int64_t sequence = rows::rows_per_partial + 3, count = 2 * sequence,
                   columns = (s.width + 1) / 2;
     s.rows = 2;
     const auto dy = from.of<T>(count * s.width);
@@ -275,14 +275,14 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(by_parts, T, types) {
           auto first = start, second = start, want_first = start, want_second = start;
           auto body = body_for(want_first.data(), want_second.data());
           rows::for_slabs(host, body);
-          std::vector<std::byte> sums(static_cast<std::size_t>(of.parts() * width * arrays) *
+          std::vector<std::byte> sums(static_cast<std::size_t>(of.partials() * width * arrays) *
                                       sizeof(G<T>));
           using slab = decltype(body);
           body = body_for(first.data(), second.data());
           body.columns = threads;
           const int64_t slabs = (width + threads - 1) / threads;
-          on_team(what, {{slabs * of.parts(), width}, threads},
-                  rows::part_of_slab<slab>{body, slabs, sums.data()}, sums);
+          on_team(what, {{slabs * of.partials(), width}, threads},
+                  rows::partial_of_slab<slab>{body, slabs, sums.data()}, sums);
           body.columns = 16;
           on_team(what, {{(width + 15) / 16, width}, threads},
                   rows::total_of_slab<slab>{body, sums.data()}, first, second);

@@ -77,7 +77,7 @@ template <class T> struct routing {
 };
 
 BOOST_AUTO_TEST_CASE_TEMPLATE(route_and_gradient, T, types) {
-  for_teams<T>(rows::groups_of_router, [](team_shape s) {
+  for_teams<T>(rows::vectors_of_router, [](team_shape s) {
     const routing<T> of(s);
     for (bool normalise : {false, true}) {
       const bool biased = normalise;
@@ -129,7 +129,7 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(route_and_gradient, T, types) {
 }
 
 BOOST_AUTO_TEST_CASE_TEMPLATE(router_statistics, T, types) {
-  for_teams<T>(rows::groups_of_router, [](team_shape s) {
+  for_teams<T>(rows::vectors_of_router, [](team_shape s) {
     if (s.threads == 1024) s.rows = 2;
     const routing<T> of(s);
     const auto experts = of.chosen(false);
@@ -152,7 +152,7 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(router_statistics, T, types) {
     on_team("router_statistics_block", once, block, parts);
     close<G<T>>("statistics", parts, want, 1, 48, 8);
     auto of_core = unset<G<T>>(2 * s.width + 1);
-    block.parts = of_core.data();
+    block.partials = of_core.data();
     mc::for_one(host, block);
     BOOST_TEST(same_bytes(of_core.data(), parts.data(), parts.size() * sizeof(G<T>)));
     // A core computes them by itself, too.
@@ -201,7 +201,7 @@ BOOST_AUTO_TEST_CASE_TEMPLATE(statistics_have_the_bits_of_a_core, T, types) {
       block body{experts,       tokens,       2,         of.k, of.logits.data(),
                  chosen.data(), parts.data(), lse.data()};
       on_team("router_statistics_block", {{4, experts}, threads}, body, parts);
-      body.parts = want.data();
+      body.partials = want.data();
       mc::for_rows(host, 4, body);
       BOOST_TEST(same_bytes(parts.data(), want.data(), parts.size() * sizeof(G<T>)));
     }

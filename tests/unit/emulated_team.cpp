@@ -41,7 +41,7 @@ bool holds(const std::string& text, const char* part) {
 
 } // namespace
 
-// The order of group_team spelled out once more: lanes of a thread, threads of a warp, warps.
+// The order of cuda_team spelled out once more: lanes of a thread, threads of a warp, warps.
 BOOST_AUTO_TEST_CASE(sums_are_those_of_a_block) {
   for (int threads : {16, 32, 64, 256, 1024}) {
     for (int64_t n : {1, 3, 31, 4 * threads, 9 * threads + 7}) {

@@ -138,10 +138,12 @@ template <class Model> void one_rank_answers_for_each(const Model& m, const layo
       for_each_parameter(p.view(), [&](const parameter_ref& r) {
         std::vector<int>& of = answers[r.name];
         of.resize(static_cast<std::size_t>(global_size(*r.v).n));
-        mine.part_of(r, {.states = states, .own = true})
-            .each_run({}, global_size(*r.v), [&](global_count at, std::int64_t, std::int64_t n) {
-              for (std::int64_t i = at.n; i < at.n + n; ++i) ++of[static_cast<std::size_t>(i)];
-            });
+        mine.held(r, {.states = states, .own = true})
+            .each_contiguous({}, global_size(*r.v),
+                             [&](global_count at, std::int64_t, std::int64_t n) {
+                               for (std::int64_t i = at.n; i < at.n + n; ++i)
+                                 ++of[static_cast<std::size_t>(i)];
+                             });
       });
     });
     for (const auto& [name, of] : answers)

@@ -159,7 +159,7 @@ BOOST_AUTO_TEST_CASE(a_rehearsal_finds_what_a_save_would_find_last) {
       out.write(name, size, [](const mc::byte_sink&) { BOOST_FAIL("no byte is asked for"); });
       BOOST_TEST(out.written().back().bytes == size);
       BOOST_TEST(out.written().back().checksums.size() ==
-                 (size + mc::checksum_chunk - 1) / mc::checksum_chunk);
+                 (size + mc::bytes_per_checksum - 1) / mc::bytes_per_checksum);
     });
   };
   rehearse("model.safetensors", 5'000'000);

@@ -98,7 +98,7 @@ constexpr op_info product{.name = "product", .rule = &product_rule, .fuses = {&p
 constexpr op_info product_and_sum{
     .name = "product_and_sum",
     .rule = &product_and_sum_rule,
-    .form = {.parts = {{&product, {0, 1}}, {&op::add, {out_of(0), 2}}}, .outputs = {out_of(1)}}};
+    .form = {.ops = {{&product, {0, 1}}, {&op::add, {out_of(0), 2}}}, .outputs = {out_of(1)}}};
 
 struct multiplied {
   builder b{mesh::one_rank()};

@@ -30,7 +30,7 @@
 namespace {
 
 using mc::exit_code;
-using mc::gpt_request;
+using mc::gpt_parameters;
 using mc::token_range;
 using test::scratch_folder;
 
@@ -40,7 +40,7 @@ using numbers = std::vector<std::int64_t>;
 template <class Range> numbers listed(const Range& range) { return {range.begin(), range.end()}; }
 
 /// Indices of sequences of these lengths, of which `part` is read.
-mc::gpt_indices indices_of(const ids& lengths, token_range part, const gpt_request& request) {
+mc::gpt_indices indices_of(const ids& lengths, token_range part, const gpt_parameters& request) {
   return {[&](std::int64_t i) { return lengths[static_cast<std::size_t>(i)]; }, part, request,
           "a part"};
 }
@@ -127,10 +127,10 @@ BOOST_AUTO_TEST_CASE(equal_to_megatron) {
   for (const auto& c : all->at("gpt_cases")) {
     const auto lengths = c.at("sequence_lengths").get<ids>();
     const auto documents = c.at("documents").get<numbers>();
-    gpt_request request{.sequence = c.at("seq_length"),
-                        .seed = c.at("seed"),
-                        .drop_last = c.at("drop_last"),
-                        .extra = c.at("extra")};
+    gpt_parameters request{.sequence = c.at("seq_length"),
+                           .seed = c.at("seed"),
+                           .drop_last = c.at("drop_last"),
+                           .extra = c.at("extra")};
     if (!c.at("num_samples").is_null()) request.samples = c.at("num_samples").get<int>();
     const auto got = indices_of(lengths, {documents.front(), documents.back() + 1}, request);
     BOOST_TEST_CONTEXT("case " << cases) {
@@ -181,9 +181,9 @@ BOOST_AUTO_TEST_CASE(samples_cut_whole_epochs_every_tokens_worth) {
     const ids lengths = drawn_lengths(random, n, 1 + static_cast<int>(random() % 20));
     token_range part{static_cast<std::int64_t>(random() % n), static_cast<std::int64_t>(n)};
     if (std::accumulate(lengths.begin() + part.begin, lengths.end(), 0) == 0) part.begin = 0;
-    gpt_request request{.sequence = 1 + static_cast<std::int64_t>(random() % 30),
-                        .seed = static_cast<std::uint32_t>(random()),
-                        .extra = static_cast<int>(random() % 2)};
+    gpt_parameters request{.sequence = 1 + static_cast<std::int64_t>(random() % 30),
+                           .seed = static_cast<std::uint32_t>(random()),
+                           .extra = static_cast<int>(random() % 2)};
     if (random() % 4 != 0) request.samples = static_cast<std::int64_t>(random() % 200);
     const auto got = indices_of(lengths, part, request);
     const mc::gpt_epochs& e = got.epochs();
@@ -231,7 +231,7 @@ BOOST_AUTO_TEST_CASE(a_last_short_sample_is_kept_when_it_is_asked_for) {
     }
   // Megatron's quotient in binary32: 2^24 + 1 labels are 2^24 of them, and 2^24 + 3 are 2^24 + 4.
   const auto samples = [](std::int64_t tokens) {
-    return mc::plan_epochs(1, tokens, {.sequence = 1, .drop_last = false}, "a part").samples;
+    return mc::count_epochs(1, tokens, {.sequence = 1, .drop_last = false}, "a part").samples;
   };
   BOOST_TEST(samples((1 << 24) + 2) == 1 << 24);
   BOOST_TEST(samples((1 << 24) + 4) == (1 << 24) + 4);
@@ -239,7 +239,7 @@ BOOST_AUTO_TEST_CASE(a_last_short_sample_is_kept_when_it_is_asked_for) {
 
 BOOST_AUTO_TEST_CASE(types_widen_as_megatrons) {
   const auto plan = [](std::int64_t sequences, std::int64_t samples) {
-    return mc::plan_epochs(sequences, sequences, {.sequence = 1, .samples = samples}, "a part");
+    return mc::count_epochs(sequences, sequences, {.sequence = 1, .samples = samples}, "a part");
   };
   const std::int64_t i32 = std::numeric_limits<std::int32_t>::max();
   BOOST_TEST(!plan(i32, 5).wide_places());
@@ -251,7 +251,7 @@ BOOST_AUTO_TEST_CASE(types_widen_as_megatrons) {
 
 BOOST_AUTO_TEST_CASE(what_cannot_be_met_is_refused) {
   const auto plan = [](std::int64_t sequences, std::int64_t tokens, std::int64_t samples) {
-    return mc::plan_epochs(sequences, tokens, {.sequence = 1024, .samples = samples}, "the part");
+    return mc::count_epochs(sequences, tokens, {.sequence = 1024, .samples = samples}, "the part");
   };
   CHECK_REFUSED(plan(0, 0, 1), exit_code::data, "the part has no tokens");
   CHECK_REFUSED(plan(3, 0, 1), exit_code::data, "the part has no tokens");
@@ -440,7 +440,7 @@ BOOST_AUTO_TEST_CASE(a_row_is_a_stretch_of_the_shuffled_documents) {
                                      .reset_position_ids = (flags & 1) != 0,
                                      .reset_attention_mask = (flags & 2) != 0,
                                      .eod_mask_loss = (flags & 4) != 0};
-        const gpt_request request{
+        const gpt_parameters request{
             .sequence = 7, .samples = samples, .seed = 3, .drop_last = drop_last};
         const mc::gpt_dataset set(w.data, part, request, ends);
         BOOST_REQUIRE(set.size() > 30);
@@ -495,7 +495,7 @@ BOOST_AUTO_TEST_CASE(an_empty_last_sequence_ends_a_short_sample) {
 BOOST_AUTO_TEST_CASE(indices_of_a_cache_are_those_in_memory_and_of_this_dataset) {
   const written w(1), other(2), backwards(1, true); // of as many tokens as the first
   const mc::index_cache cache(w.dir / "cache");
-  const gpt_request request{.sequence = 9, .samples = 70};
+  const gpt_parameters request{.sequence = 9, .samples = 70};
   std::set<std::string> files;
   const auto count = [&] {
     return std::distance(std::filesystem::directory_iterator(w.dir / "cache"), {});
@@ -505,7 +505,7 @@ BOOST_AUTO_TEST_CASE(indices_of_a_cache_are_those_in_memory_and_of_this_dataset)
     for (const token_range part : {token_range{0, 60}, {0, 50}})
       for (const std::int64_t sequence : {9, 10})
         for (const std::uint32_t seed : {1u, 2u}) {
-          gpt_request r = request;
+          gpt_parameters r = request;
           r.sequence = sequence, r.seed = seed;
           const mc::gpt_dataset memory(data->data, part, r, {});
           ++expected;
@@ -551,9 +551,9 @@ BOOST_AUTO_TEST_CASE(a_cached_table_that_is_wrong_but_whole_reads_nothing_else) 
 
 BOOST_AUTO_TEST_CASE(a_blend_gives_the_samples_of_its_datasets_in_turn) {
   const written a(1), b(2), c(3);
-  const std::vector<mc::dataset_part> parts{
+  const std::vector<mc::dataset_range> parts{
       {a.data, {0, 60}}, {b.data, {10, 50}}, {c.data, {0, 30}}};
-  const gpt_request request{.sequence = 8, .samples = 120, .seed = 9};
+  const gpt_parameters request{.sequence = 8, .samples = 120, .seed = 9};
   const mc::document_ends ends{.eod = eod, .reset_position_ids = true};
   const auto check = [&](const mc::sample_set& set,
                          const std::vector<std::optional<std::int64_t>>& built,
@@ -561,7 +561,7 @@ BOOST_AUTO_TEST_CASE(a_blend_gives_the_samples_of_its_datasets_in_turn) {
     BOOST_REQUIRE(set.size() == order.size());
     std::vector<std::unique_ptr<mc::gpt_dataset>> sets;
     for (std::size_t i = 0; i < parts.size(); ++i) {
-      gpt_request r = request;
+      gpt_parameters r = request;
       r.samples = built[i];
       sets.push_back(std::make_unique<mc::gpt_dataset>(parts[i].data, parts[i].sequences, r, ends));
     }
@@ -577,7 +577,7 @@ BOOST_AUTO_TEST_CASE(a_blend_gives_the_samples_of_its_datasets_in_turn) {
   check(*mc::blended_samples(parts, weights, request, ends),
         {sizes.built[0], sizes.built[1], sizes.built[2]},
         mc::blend_indices::weighted(shares, sizes.size()));
-  gpt_request epoch = request;
+  gpt_parameters epoch = request;
   epoch.samples.reset();
   numbers all;
   for (const auto& p : parts)
@@ -588,7 +588,7 @@ BOOST_AUTO_TEST_CASE(a_blend_gives_the_samples_of_its_datasets_in_turn) {
   check(*mc::blended_samples(parts, {}, epoch, ends), {{}, {}, {}},
         mc::blend_indices::exhaustive(all));
   for (const std::int64_t n : {std::int64_t{25}, total + 1000}) {
-    gpt_request some = request;
+    gpt_parameters some = request;
     some.samples = n;
     check(*mc::blended_samples(parts, {}, some, ends), {{}, {}, {}},
           mc::blend_indices::weighted(lengths, std::min(n, total)));
@@ -605,14 +605,14 @@ BOOST_AUTO_TEST_CASE(a_blend_gives_the_samples_of_its_datasets_in_turn) {
 BOOST_AUTO_TEST_CASE(what_a_blend_cannot_take_is_refused) {
   const written a(1), b(2);
   const auto one = std::make_shared<const mc::gpt_dataset>(
-      a.data, token_range{0, 60}, gpt_request{.sequence = 8}, mc::document_ends{});
+      a.data, token_range{0, 60}, gpt_parameters{.sequence = 8}, mc::document_ends{});
   CHECK_REFUSED(mc::blended_dataset({one}, mc::blend_indices::exhaustive(numbers{one->size() + 1})),
                 exit_code::data, "samples of " + (a.dir / "p") + " are blended, but it has");
   CHECK_REFUSED(mc::blended_dataset({one}, mc::blend_indices::exhaustive(numbers{1, 1})),
                 exit_code::data, "are none of its own");
   CHECK_REFUSED(mc::gpt_dataset(a.data, {7, 7}, {.sequence = 8}, {}, {}, "validation"),
                 exit_code::data, "the validation part of " + (a.dir / "p") + " has no tokens");
-  const std::vector<mc::dataset_part> parts{{a.data, {0, 60}}, {b.data, {10, 20}}};
+  const std::vector<mc::dataset_range> parts{{a.data, {0, 60}}, {b.data, {10, 20}}};
   CHECK_REFUSED(mc::blended_samples(parts, {}, {.sequence = 100}, {}), exit_code::data,
                 (b.dir / "p") + " holds no sample of 100 tokens");
 }

@@ -29,7 +29,7 @@ template <class Model> std::string said_of(const Model& m, part_kind part, bool 
   std::string all;
   for (const layout& l : {layout{}, layout{.tp = 2}, layout{.tp = 2, .sequence_parallel = true},
                           layout{.cp = 2}, layout{.tp = 2, .cp = 2, .sequence_parallel = true}}) {
-    setup s{.ranks = l, .batch = {2, 24, packed}, .again = recompute::full};
+    setup s{.ranks = l, .batch = {2, 24, packed}, .recompute_policy = recompute::full};
     graph g = forward_graph(m, s, part, 0);
     if (part != part_kind::logits) g = derived_graph(g);
     std::string said;
@@ -275,16 +275,16 @@ BOOST_AUTO_TEST_CASE(experts_rows_and_counts_are_not_exchanged) {
     const var x = b.input(feed::stream, "x", dtype::f32, {B, S, H}, {});
     const var experts = b.integers(feed::tokens, integer_kind::experts, "experts",
                                    {B, S, {dim::choices, 2}}, {}, E.n);
-    expert_plan p = expert_rows(experts, 64, E.n, 0, 1);
+    expert_assignment p = expert_rows(experts, 64, E.n, 0, 1);
     change(p);
     dispatch(x, p, 2);
     return std::string(code_of(b.g.wrong.code)) + " " + b.g.wrong.what.c_str();
   };
-  BOOST_TEST(mixed([](expert_plan&) {}) == " ");
-  BOOST_TEST(mixed([](expert_plan& p) { p.row = p.experts; }) ==
+  BOOST_TEST(mixed([](expert_assignment&) {}) == " ");
+  BOOST_TEST(mixed([](expert_assignment& p) { p.row = p.experts; }) ==
              "MEGA-S010 dispatch(experts): experts holds numbers of experts below 4, not rows of "
              "experts");
-  BOOST_TEST(mixed([](expert_plan& p) {
+  BOOST_TEST(mixed([](expert_assignment& p) {
                p.experts = p.row;
              }).find("holds rows of experts below 2147483647, not numbers of experts below 4") !=
              std::string::npos);

@@ -307,7 +307,7 @@ BOOST_AUTO_TEST_CASE(sums_of_squares) {
     const auto x = terms(kind, n);
     long_sum want;
     for (float v : x) want.add(wide(v) * wide(v));
-    std::vector<double> parts(static_cast<std::size_t>(rows::sum_squares_parts(n)));
+    std::vector<double> parts(static_cast<std::size_t>(rows::sum_squares_partials(n)));
     double sum = 0;
     rows::sum_squares(host, n, x.data(), parts.data(), &sum);
     BOOST_TEST(want.off(sum) <= 1e-5);
@@ -386,7 +386,7 @@ BOOST_AUTO_TEST_CASE(statistics_of_a_router) {
     mc::for_rows(
         host, blocks,
         block{experts, tokens, blocks, 1, logits.data(), chosen.data(), parts.data(), nullptr});
-    const auto got = [&](int64_t i) { return rows::sum_of_parts(&parts[0] + i, blocks, width); };
+    const auto got = [&](int64_t i) { return rows::sum_of_partials(&parts[0] + i, blocks, width); };
     constexpr double a_term = 8; // roundings of a probability, and of the square of a logarithm
     for (int64_t e = 0; e < experts; ++e) {
       BOOST_TEST(probability[e].off(got(e)) <= 128 + a_term);

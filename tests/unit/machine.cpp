@@ -156,7 +156,7 @@ BOOST_AUTO_TEST_CASE(the_least_memory_that_anything_leaves_counts) {
   const mc::memory_files files{.machine = folder / "meminfo",
                                .process = folder / "statm",
                                .memberships = folder / "cgroup",
-                               .groups = folder / "groups"};
+                               .cgroups = folder / "groups"};
   const auto left = [&] {
     const auto room = mc::room_on_machine(files);
     return room ? room->bytes : -1;

@@ -57,7 +57,7 @@ private:
 mc::setup numbers(mc::layout ranks, int sequence, mc::dtype type = mc::dtype::bf16,
                   mc::recompute again = mc::recompute::none, int micro = 1) {
   mc::setup s;
-  s.ranks = ranks, s.batch = {micro, sequence}, s.precision = type, s.again = again;
+  s.ranks = ranks, s.batch = {micro, sequence}, s.precision = type, s.recompute_policy = again;
   return s;
 }
 

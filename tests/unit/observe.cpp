@@ -58,7 +58,7 @@ const mc::step_report report{.step = 100,
                              .tokens_per_second = 12345,
                              .step_seconds = 0.010369,
                              .mfu = 0.3817,
-                             .ceiling_share = 0.451,
+                             .ceiling_fraction = 0.451,
                              .memory = 327155712,
                              .seconds_left = 80};
 
@@ -106,7 +106,7 @@ BOOST_AUTO_TEST_CASE(the_progress_line_is_stable_and_searchable) {
     BOOST_TEST(mc::progress_line(bare).view().find(text) != std::string_view::npos);
   }
   bare.step_seconds = bare.mfu = 0;
-  bare.ceiling_share = 0;
+  bare.ceiling_fraction = 0;
   bare.memory = 0;
   bare.seconds_left = std::nan("");
   BOOST_TEST(mc::progress_line(bare).view() ==
@@ -128,18 +128,18 @@ BOOST_AUTO_TEST_CASE(the_progress_line_is_stable_and_searchable) {
 
 BOOST_AUTO_TEST_CASE(a_ceiling_is_told_where_two_measurements_agree) {
   mc::speed_ceiling c;
-  BOOST_TEST((!c.known() && c.share_of(50) == 0));
+  BOOST_TEST((!c.known() && c.fraction_of(50) == 0));
   c.measured(100); // of an idle machine; nothing is known of the steps that follow
-  BOOST_TEST((!c.known() && c.share_of(50) == 0));
+  BOOST_TEST((!c.known() && c.fraction_of(50) == 0));
   c.measured(91);
-  BOOST_TEST((c.known() && c.share_of(50) == 0.5 && c.share_of(100) == 1));
-  BOOST_TEST(c.share_of(101) == 0); // more than all is no share
-  c.measured(60);                   // beside other work
-  BOOST_TEST((!c.known() && c.share_of(50) == 0));
+  BOOST_TEST((c.known() && c.fraction_of(50) == 0.5 && c.fraction_of(100) == 1));
+  BOOST_TEST(c.fraction_of(101) == 0); // more than all is no share
+  c.measured(60);                      // beside other work
+  BOOST_TEST((!c.known() && c.fraction_of(50) == 0));
   c.measured(61);
-  BOOST_TEST((c.known() && c.share_of(61) == 1));
+  BOOST_TEST((c.known() && c.fraction_of(61) == 1));
   c.measured(100); // which has gone
-  BOOST_TEST(c.share_of(90) == 0);
+  BOOST_TEST(c.fraction_of(90) == 0);
 }
 
 BOOST_AUTO_TEST_CASE(the_rank_that_computes_longest_is_named) {

@@ -210,7 +210,7 @@ BOOST_AUTO_TEST_CASE(a_tied_use_says_what_the_declaration_says) {
 }
 
 // The numbers of the sentences are those of the arrays.
-static_assert(max_entries == 160 && max_groups == 24 && max_slots == 8);
+static_assert(max_entries == 160 && max_buckets == 24 && max_feed_inputs == 8);
 BOOST_AUTO_TEST_CASE(what_there_is_too_much_of_is_named) {
   const parameter_info normal = normal_weights(0.02);
   const auto uses = [&](int n) {
@@ -223,10 +223,10 @@ BOOST_AUTO_TEST_CASE(what_there_is_too_much_of_is_named) {
     }
     return said(fault_of(stem, {}, {}, head));
   };
-  BOOST_TEST(uses(max_slots) == " ");
-  BOOST_TEST(uses(max_slots + 1) == "MEGA-S004 tied(t8.weight): more than 8 tied uses");
+  BOOST_TEST(uses(max_feed_inputs) == " ");
+  BOOST_TEST(uses(max_feed_inputs + 1) == "MEGA-S004 tied(t8.weight): more than 8 tied uses");
   part rates;
-  for (int i = 0; i <= max_groups; ++i) {
+  for (int i = 0; i <= max_buckets; ++i) {
     static const char* const names[] = {"0",  "1",  "2",  "3",  "4",  "5",  "6",  "7",  "8",
                                         "9",  "10", "11", "12", "13", "14", "15", "16", "17",
                                         "18", "19", "20", "21", "22", "23", "24"};
@@ -273,7 +273,7 @@ BOOST_AUTO_TEST_CASE(every_parameter_has_a_place_and_a_gradient_of_its_own) {
     const auto part_index = static_cast<unsigned>(e.part);
     const declared& d = parts[part_index][static_cast<unsigned>(e.parameter)];
     if (!e.tied) {
-      const registry::group& g = r.groups[static_cast<unsigned>(e.group)];
+      const registry::bucket& g = r.buckets[static_cast<unsigned>(e.bucket)];
       BOOST_TEST(g.frozen == d.info.frozen, d.scope);
       BOOST_TEST((g.frozen ||
                   (g.decay == d.info.decay && g.update == d.info.update && g.rate == d.info.rate)),

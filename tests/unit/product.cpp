@@ -169,8 +169,8 @@ std::string name(const product_shape& s) {
          mc::name_of(s.out) + (s.scaled ? " scaled" : "") + (s.bias ? " bias" : "") +
          (s.accumulate ? " accumulate" : "") + (s.dynamic_rows ? " dynamic" : "") + " strides " +
          std::to_string(s.x_stride) + "," + std::to_string(s.y_stride) + " chunk " +
-         std::to_string(s.chunk) + " panel " + std::to_string(s.panel) + " part " +
-         std::to_string(s.part) + " " + mc::name_of(s.sums);
+         std::to_string(s.sum_block) + " panel " + std::to_string(s.panel) + " part " +
+         std::to_string(s.segment) + " " + mc::name_of(s.sums);
 }
 
 constexpr product_kind kinds[] = {product_kind::forward, product_kind::input_gradient,
@@ -190,8 +190,8 @@ std::vector<product_shape> every_shape(dtype type) {
         if (variant & 2) s.x_stride = s.K + 3, s.y_stride = s.N + 5;
         if (kind == product_kind::forward) s.bias = odd;
         if (kind == product_kind::input_gradient) s.accumulate = odd;
-        if (variant & 4) s.chunk = 32, s.panel = 48;
-        if (variant >= 5 && s.M % 5 == 0) s.part = s.M / 5;
+        if (variant & 4) s.sum_block = 32, s.panel = 48;
+        if (variant >= 5 && s.M % 5 == 0) s.segment = s.M / 5;
         all.push_back(s);
         if (type == dtype::bf16 && kind != product_kind::weight_gradient) {
           s.out = dtype::f32;
@@ -231,7 +231,7 @@ BOOST_AUTO_TEST_CASE(every_kind_agrees_with_plain_loops) {
     check_all(library, t);
     check_all(eigen, t);
   }
-  BOOST_TEST(library.checks().plans > 100);
+  BOOST_TEST(library.checks().prepared > 100);
   BOOST_TEST(library.checks().refused.empty());
 }
 
@@ -360,7 +360,7 @@ BOOST_AUTO_TEST_CASE(rows_computed_apart_depend_on_nothing_but_themselves) {
   mc::product_engine alone(o);
   for (const dtype type : {dtype::f32, dtype::bf16, dtype::f64})
     for (const product_shape& all : every_shape(type)) {
-      if (all.kind != product_kind::forward || all.chunk != 0) continue;
+      if (all.kind != product_kind::forward || all.sum_block != 0) continue;
       for (const bool dynamic : {false, true}) {
         auto s = all;
         s.dynamic_rows = dynamic;
@@ -422,7 +422,7 @@ BOOST_AUTO_TEST_CASE(parts_have_the_bits_of_products_of_their_own) {
           for (const auto& w : widths) {
             const std::int64_t parts = part <= 24 ? 9 : 3;
             auto s = mc::make_product_shape(kind, type, parts * part, w[0], w[1]);
-            s.part = part;
+            s.segment = part;
             s.bias = kind == product_kind::forward;
             problem together(s), apart(s);
             together.run(engine);
@@ -457,7 +457,7 @@ BOOST_AUTO_TEST_CASE(parts_of_any_rows_have_the_bits_of_products_of_their_own) {
             auto s = mc::make_product_shape(kind, type, 400, w[0], w[1]);
             problem together(s), apart(s);
             s.M = 100, s.dynamic_rows = true;
-            engine.prepare(s).execute_parts(
+            engine.prepare(s).execute_segments(
                 call_of(engine, together.a.bytes.data(), together.b.bytes.data(), nullptr,
                         together.out.bytes.data()),
                 rows);
@@ -483,7 +483,7 @@ BOOST_AUTO_TEST_CASE(canonical_panels_leave_every_bit_when_rows_or_panels_are_cu
     for (const dtype type : {dtype::f32, dtype::bf16}) {
       for (const product_kind kind : kinds) {
         auto s = mc::make_product_shape(kind, type, M, N, K);
-        s.chunk = chunk;
+        s.sum_block = chunk;
         s.panel = panel;
         problem whole(s);
         whole.run(engine);
@@ -575,8 +575,8 @@ BOOST_AUTO_TEST_CASE(no_product_needs_more_workspace_than_is_planned) {
             auto s = mc::make_product_shape(kind, type, n[0], n[1], n[2]);
             s.bias = kind == product_kind::forward;
             s.sums = how == 1 ? mc::numerics::fast : mc::numerics::batch_invariant;
-            if (how == 2 && s.M % 4 == 0) s.part = s.M / 4;
-            if (how == 4 && s.M % 2 == 0) s.part = s.M / 2;
+            if (how == 2 && s.M % 4 == 0) s.segment = s.M / 4;
+            if (how == 4 && s.M % 2 == 0) s.segment = s.M / 2;
             s.dynamic_rows = how == 3, s.scaled = how == 5;
             if (kind == product_kind::input_gradient) s.accumulate = how == 1;
             for (const int threads : {1, 2}) {
@@ -682,8 +682,8 @@ public:
     right_ = mc::eigen_products().make(right);
   }
   std::size_t scratch_bytes() const override { return right_->scratch_bytes(); }
-  mc::product_status run(int slot, const void* a, const void* b, const void* bias, void* c,
-                         void* scratch) const override {
+  mc::product_status execute(int slot, const void* a, const void* b, const void* bias, void* c,
+                             void* scratch) const override {
     const std::int64_t size = mc::size_of(s_.output), middle = s_.m / 2 * s_.ldc + s_.n / 2;
     auto* const to = static_cast<std::byte*>(c);
     const auto at = [&](std::int64_t i) { return to + i * size; };
@@ -698,7 +698,7 @@ public:
       for (float& x : coarse) x = static_cast<float>(bf16(x));
       a = coarse.data();
     }
-    const mc::product_status status = right_->run(slot, a, b, bias, c, scratch);
+    const mc::product_status status = right_->execute(slot, a, b, bias, c, scratch);
     switch (wrong_) {
     case mistake::element: spoil(at(middle), s_.output); break;
     case mistake::row:
@@ -777,7 +777,7 @@ BOOST_AUTO_TEST_CASE(a_library_that_computes_a_product_wrong_is_not_asked_for_it
             s.x_stride = s.K + 3, s.y_stride = s.N + 5;
             if (kind == product_kind::forward) s.bias = added;
             else if (kind == product_kind::input_gradient) s.accumulate = added;
-            else if (added) s.part = s.M;
+            else if (added) s.segment = s.M;
             auto o = make_options(product_type::widened, 2, false);
             if (type == dtype::bf16) o.type = product_type::bf16;
             o.library = std::make_shared<faulty_library>(wrong);
@@ -816,8 +816,8 @@ BOOST_AUTO_TEST_CASE(one_wrong_element_is_seen_wherever_it_is) {
       for (std::int64_t i = -1; i < s.m * s.n; ++i) {
         const std::string fault =
             check.fault(room.data(), [&](const mc::product_check::operands& o) {
-              const bool done =
-                  right->run(0, o.a, o.b, o.bias, o.c, scratch.data()) == mc::product_status::done;
+              const bool done = right->execute(0, o.a, o.b, o.bias, o.c, scratch.data()) ==
+                                mc::product_status::done;
               auto* const to = static_cast<std::byte*>(o.c);
               if (i >= 0) spoil(to + (i / s.n * s.ldc + i % s.n) * mc::size_of(output), output);
               return done;
@@ -893,7 +893,7 @@ BOOST_AUTO_TEST_CASE(what_a_product_ends_in_is_checked) {
           if (what == slip::z_exchanged && end != product_end::gelu_kept) continue;
           const std::string fault =
               check.fault(room.data(), [&](const mc::product_check::operands& o) {
-                const bool done = right->run(0, o.a, o.b, o.bias, o.c, scratch.data()) ==
+                const bool done = right->execute(0, o.a, o.b, o.bias, o.c, scratch.data()) ==
                                   mc::product_status::done;
                 mc::with_float_type(type, [&]<class T>(T) { go_on<T>(s, what, o); });
                 return done;
@@ -921,7 +921,7 @@ BOOST_AUTO_TEST_CASE(products_are_checked_in_memory_that_is_lent) {
   owns.prepare(s);
   BOOST_TEST(owns.take_back() == 0);
   BOOST_TEST(owns.workspace_bytes() == borrows.workspace_bytes());
-  BOOST_TEST(owns.checks().plans == borrows.checks().plans);
+  BOOST_TEST(owns.checks().prepared == borrows.checks().prepared);
   problem p(s);
   one.execute(call_of(borrows, p.a.bytes.data(), p.b.bytes.data(), nullptr, p.out.bytes.data()));
   BOOST_TEST(excess(p) == 0.0);

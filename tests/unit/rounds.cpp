@@ -22,7 +22,7 @@ std::unique_ptr<graph> rows_summed(bool of_replicas) {
   const var x = b.input(feed::stream, "x", dtype::f32, {B, Sq, H}, tokens);
   const var experts = b.integers(feed::tokens, integer_kind::experts, "experts",
                                  {B, Sq, {dim::choices, 2}}, tokens, E.n);
-  const expert_plan p = expert_rows(experts, 64, E.n, 0);
+  const expert_assignment p = expert_rows(experts, 64, E.n, 0);
   const var rows = dispatch(x, p);
   b.g.outputs[0] = combine(rows, p).id;
   const var sum =

@@ -143,7 +143,7 @@ outputs everything(int64_t r, Extent width, Half half) {
   out.add("silu", y);
   rows::activation_dx<rows::gelu_exact>(host, n, dy.data(), x.data(), y.data());
   out.add("gelu_exact", y);
-  std::vector<double> parts(static_cast<std::size_t>(rows::sum_squares_parts(n)) + 1);
+  std::vector<double> parts(static_cast<std::size_t>(rows::sum_squares_partials(n)) + 1);
   rows::sum_squares(host, n, x.data(), parts.data(), &parts.back());
   out.add("sum_squares", parts);
   auto master = from.of<G>(n), m = from.of<G>(n), grad = from.of<G>(n);

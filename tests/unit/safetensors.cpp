@@ -37,7 +37,7 @@ std::string file_of(const std::string& header, const std::string& data = "") {
   return file + header + data;
 }
 
-mc::safetensors_view parse(const std::string& file) {
+mc::safetensors_reader parse(const std::string& file) {
   return {bytes_of(file), "model.safetensors"};
 }
 
@@ -70,7 +70,7 @@ BOOST_AUTO_TEST_CASE(files_of_the_reference_writer_are_read_and_written_back_byt
       std::vector<mc::tensor_spec> specs;
       std::map<std::string, std::string, std::less<>> data;
       for (std::size_t i = file->size(); i-- > 0;) { // backwards: the writer sorts
-        const mc::tensor_view t = file.tensors()[i];
+        const mc::file_tensor t = file.tensors()[i];
         BOOST_TEST((file->find(t.name)->bytes.data() == t.bytes.data()));
         specs.push_back({std::string(t.name), t.type, {t.shape.begin(), t.shape.end()}});
         data.emplace(t.name,
@@ -86,7 +86,7 @@ BOOST_AUTO_TEST_CASE(files_of_the_reference_writer_are_read_and_written_back_byt
   BOOST_TEST(files >= 3);
   const mc::safetensors_file gpt2((root / "hf/gpt2/model/model.safetensors").string());
   BOOST_TEST(gpt2->metadata().at("format") == "pt");
-  const mc::tensor_view wte = gpt2->at("transformer.wte.weight");
+  const mc::file_tensor wte = gpt2->at("transformer.wte.weight");
   std::vector<float> values(static_cast<std::size_t>(wte.elements()));
   mc::read_values(wte, std::span(values));
   BOOST_TEST(std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); }));
@@ -318,7 +318,7 @@ BOOST_AUTO_TEST_CASE(elements_convert_between_types) {
         one(storage_type::bf16, 5, raw(narrow)), one(storage_type::f16, 5, raw(halves))}) {
     // Also from an address that no type is aligned to.
     const std::string shifted = "x" + file;
-    const mc::safetensors_view view(bytes_of(shifted).subspan(1), "shifted");
+    const mc::safetensors_reader view(bytes_of(shifted).subspan(1), "shifted");
     std::vector<float> f(5);
     std::vector<double> d(5);
     std::vector<mc::bf16> b(5);

@@ -121,7 +121,7 @@ BOOST_AUTO_TEST_CASE(two_caches_of_one_slot_are_refused) {
   BOOST_TEST(with(6, 5, 7) == " ");
   BOOST_TEST(with(0, 0, 1) == "MEGA-C006 input(another)" + taken);
   BOOST_TEST(with(0, 1, 0) == "MEGA-C006 input(key_cache)" + taken);
-  for (const int slot : {-1, max_slots})
+  for (const int slot : {-1, max_feed_inputs})
     BOOST_TEST(with(0, slot, 1) == "MEGA-C006 input(another): there is none in generation");
 }
 
@@ -156,7 +156,7 @@ BOOST_AUTO_TEST_CASE(what_an_op_writes_into_is_a_cache_of_its_own) {
     constexpr auto rule = [](inference& r) {
       r.declare(r.in(0)), place_output(r, 0, algebra::product, {0});
     };
-    static constexpr op_info keep{.name = "keep", .rule = rule, .changes = 1};
+    static constexpr op_info keep{.name = "keep", .rule = rule, .writes_operands = 1};
     return gelu(var{x.b, x.b->emit(keep, {x.id}, 0)});
   };
   BOOST_TEST(said_of(written) ==
@@ -546,7 +546,7 @@ BOOST_AUTO_TEST_CASE(a_value_beyond_counting_is_refused) {
 BOOST_AUTO_TEST_CASE(what_a_rule_declares_is_held_to_what_inputs_are) {
   using declares = void (*)(inference&);
   const auto with = [](declares rule, layout ranks = {.tp = 2}) {
-    const op_info info{.name = "own", .rule = rule, .constants = 1};
+    const op_info info{.name = "own", .rule = rule, .outputs_without_gradient = 1};
     const auto block = [&](context& c, var x) {
       c.b->emit(info, {x.id}, 7);
       return gelu(x);
@@ -669,10 +669,10 @@ BOOST_AUTO_TEST_CASE(what_reads_rows_runs_in_rounds) {
       const extent E{dim::expert, 4}, F{dim::ffn, 8}, H = x.type().back();
       const var router = weight(c, "r", "weight", {E, H}, {}, normal_weights(0.1));
       const routing r = route(linear(x, router), {}, 2, true);
-      const expert_plan p = expert_rows(r.experts, 5, 4, 0);
+      const expert_assignment p = expert_rows(r.experts, 5, 4, 0);
       const var u = expert_weight(c, "u", {E, F, H}, 0.1),
                 d = expert_weight(c, "d", {E, H, F}, 0.1);
-      const auto expert = [=](const expert_plan& q) {
+      const auto expert = [=](const expert_assignment& q) {
         const var rows = gelu(grouped_linear(dispatch(x, q), u, q));
         return combine(grouped_linear(rows, d, q), q);
       };
@@ -681,7 +681,7 @@ BOOST_AUTO_TEST_CASE(what_reads_rows_runs_in_rounds) {
     return forward_graph(with_block<decltype(block)>(block), {.batch = {2, 16}}, part_kind::block,
                          0);
   };
-  const graph whole = built([=](context&, var x, const expert_plan& p, auto expert) {
+  const graph whole = built([=](context&, var x, const expert_assignment& p, auto expert) {
     const graph& g = x.b->g;
     BOOST_TEST(g.region_count == 0);
     const var y = expert(p);
@@ -698,16 +698,16 @@ BOOST_AUTO_TEST_CASE(what_reads_rows_runs_in_rounds) {
     if (given.at_node(i).op == &op::gelu) given.side_loss = given.at_node(i).out[0];
   given.wrong = verify_nodes(given);
   BOOST_TEST(said(given.wrong).find("MEGA-P016 gelu(") == 0u, said(given.wrong));
-  const graph two = built([=](context&, var x, const expert_plan& p, auto expert) {
-    const expert_plan other = expert_rows(p.experts, 7, 4, 0);
+  const graph two = built([=](context&, var x, const expert_assignment& p, auto expert) {
+    const expert_assignment other = expert_rows(p.experts, 7, 4, 0);
     return combine(dispatch(x, other), other) + expert(p);
   });
   BOOST_TEST((two.wrong.code == fault::none), said(two.wrong));
   BOOST_TEST(two.region_count == 2);
   const auto of_others = [&](bool rows) { // which rows of which experts these are says their plan
-    return built([=](context& c, var x, const expert_plan& p, auto) {
+    return built([=](context& c, var x, const expert_assignment& p, auto) {
       const extent E{dim::expert, 4}, F{dim::ffn, 8}, H = x.type().back();
-      const expert_plan other = expert_rows(p.experts, 7, 4, 0);
+      const expert_assignment other = expert_rows(p.experts, 7, 4, 0);
       const var d = dispatch(x, other);
       if (rows) return combine(d, p);
       const var up = expert_weight(c, "up", {E, F, H}, 0.1),
@@ -737,7 +737,7 @@ BOOST_AUTO_TEST_CASE(regions_are_counted_and_end_before_their_sums_are_read) {
     return passed(dtype::f32, [=](context&, var x, var router) {
       const routing r = route(linear(x, router), {}, 2, true);
       for (int i = 0; i < mixtures; ++i) {
-        const expert_plan p = expert_rows(r.experts, 5, 4, 0);
+        const expert_assignment p = expert_rows(r.experts, 5, 4, 0);
         x = combine(scale_rows(dispatch(x, p), dispatch(r.weights, p)), p);
       }
       return x;
@@ -751,7 +751,7 @@ BOOST_AUTO_TEST_CASE(regions_are_counted_and_end_before_their_sums_are_read) {
     const auto computed = [](context& c, var x, var router) {
       const extent E{dim::expert, 4}, H = x.type().back(), F{dim::ffn, 8};
       const routing r = route(linear(x, router), {}, 2, true);
-      const expert_plan p = expert_rows(r.experts, 5, 4, 0);
+      const expert_assignment p = expert_rows(r.experts, 5, 4, 0);
       const var rows = scale_rows(dispatch(x, p), dispatch(r.weights, p));
       const var u = expert_weight(c, "u", {E, F, H}, 0.1),
                 d = expert_weight(c, "d", {E, H, F}, 0.1);
@@ -795,7 +795,7 @@ BOOST_AUTO_TEST_CASE(nodes_of_regions_are_not_hoisted) {
   const var x = b.parameter("", "x", dtype::f32, {B, Sq, H}, {}, {}),
             router = b.parameter("", "router", dtype::f32, {E, H}, {}, {});
   const routing r = route(linear(x, router), {}, 1, true);
-  const expert_plan p = expert_rows(r.experts, 5, E.n, 0);
+  const expert_assignment p = expert_rows(r.experts, 5, E.n, 0);
   b.g.outputs[0] = combine(scale_rows(dispatch(x, p), dispatch(r.weights, p)), p).id;
   hoist(b.g);
   for (int i = 0; i < b.g.node_count; ++i) {
@@ -814,7 +814,7 @@ BOOST_AUTO_TEST_CASE(rounds_of_two_mixtures_do_not_mix) {
       const var router =
           weight(c, "r", "weight", {{dim::expert, 4}, x.type().back()}, {}, normal_weights(0.1));
       const routing r = route(linear(x, router), {}, 2, true);
-      const auto rows = [=](var y, const expert_plan& p) {
+      const auto rows = [=](var y, const expert_assignment& p) {
         return scale_rows(dispatch(y, p), dispatch(r.weights, p));
       };
       return x + f(x, expert_rows(r.experts, 5, 4, 0), expert_rows(r.experts, 5, 4, 0), rows);
@@ -823,32 +823,33 @@ BOOST_AUTO_TEST_CASE(rounds_of_two_mixtures_do_not_mix) {
         forward_graph(with_block<decltype(block)>(block), {.batch = {2, 16}}, part_kind::block, 0));
     return said(after_passes(d, {.backward = true}, deriving_passes).wrong);
   };
-  const std::string behind = passed([](var x, expert_plan p, expert_plan q, auto rows) {
+  const std::string behind = passed([](var x, expert_assignment p, expert_assignment q, auto rows) {
     return combine(rows(combine(rows(x, p), p), q), q);
   });
   BOOST_TEST(behind == " ");
-  const std::string beside = passed([](var x, expert_plan p, expert_plan q, auto rows) {
+  const std::string beside = passed([](var x, expert_assignment p, expert_assignment q, auto rows) {
     const var a = rows(x, p), b = rows(x, q);
     return combine(a, p) + combine(b, q);
   });
   BOOST_TEST(beside == " ");
-  const std::string of_both = passed([](var x, expert_plan p, expert_plan q, auto rows) {
-    return combine(rows(x, p) + rows(x, q), p);
-  });
+  const std::string of_both = passed([](var x, expert_assignment p, expert_assignment q,
+                                        auto rows) { return combine(rows(x, p) + rows(x, q), p); });
   BOOST_TEST(of_both.find("MEGA-P016 +(") == 0u, of_both);
-  const std::string inside = passed([](var x, expert_plan p, expert_plan q, auto rows) {
+  const std::string inside = passed([](var x, expert_assignment p, expert_assignment q, auto rows) {
     const var a = rows(x, p), b = dispatch(combine(rows(x, q), q), p);
     return combine(a + b, p);
   });
   BOOST_TEST(inside == " "); // the rounds of q are done before those of p begin
-  const std::string of_itself = passed([](var x, expert_plan p, expert_plan, auto rows) {
-    return combine(rows(x, p) + dispatch(combine(rows(x, p), p), p), p);
-  });
+  const std::string of_itself =
+      passed([](var x, expert_assignment p, expert_assignment, auto rows) {
+        return combine(rows(x, p) + dispatch(combine(rows(x, p), p), p), p);
+      });
   BOOST_TEST(of_itself.find("MEGA-P016 dispatch(combine") == 0u, of_itself);
-  const std::string of_each_other = passed([](var x, expert_plan p, expert_plan q, auto rows) {
-    const var a = rows(x, p), b = rows(x, q);
-    const var c = dispatch(combine(a, p), q), d = dispatch(combine(b, q), p);
-    return combine(c, q) + combine(d, p);
-  });
+  const std::string of_each_other =
+      passed([](var x, expert_assignment p, expert_assignment q, auto rows) {
+        const var a = rows(x, p), b = rows(x, q);
+        const var c = dispatch(combine(a, p), q), d = dispatch(combine(b, q), p);
+        return combine(c, q) + combine(d, p);
+      });
   BOOST_TEST(of_each_other.find("MEGA-P016 ") == 0u, of_each_other);
 }

@@ -172,7 +172,7 @@ BOOST_AUTO_TEST_CASE(names_and_shapes_do_not_know_the_layout) {
   std::size_t tensors = 0;
   for_each_parameter(s.model.view(), [&](const parameter_ref& r) {
     for (const char* prefix : {"optim.exp_avg.", "optim.exp_avg_sq."}) {
-      const tensor_view t = file->at(prefix + r.name);
+      const file_tensor t = file->at(prefix + r.name);
       BOOST_TEST(t.elements() == r.count.n);
       BOOST_TEST(t.shape.size() == static_cast<std::size_t>(r.v->rank));
       ++tensors;
@@ -257,7 +257,7 @@ BOOST_AUTO_TEST_CASE(tensors_are_exactly_those_of_the_program) {
   {
     const safetensors_file file(s.newer + "/" + optimizer_file_name);
     for (std::size_t i = 0; i < file->size(); ++i) {
-      const tensor_view t = file.tensors()[i];
+      const file_tensor t = file.tensors()[i];
       tensors[std::string(t.name)] = {
           {t.shape.begin(), t.shape.end()},
           {reinterpret_cast<const char*>(t.bytes.data()), t.bytes.size()}};

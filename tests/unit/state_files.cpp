@@ -163,9 +163,9 @@ BOOST_AUTO_TEST_CASE(a_state_that_is_not_finite_is_none) {
   std::size_t turn = 0;
   for (const char* name : {"model.safetensors", optimizer_file_name}) {
     const std::string whole = read_text(s.newer + "/" + name);
-    const safetensors_view view(std::as_bytes(std::span(whole)), name);
+    const safetensors_reader view(std::as_bytes(std::span(whole)), name);
     for (std::size_t i = 0; i < view.size(); ++i) {
-      const tensor_view t = view[i];
+      const file_tensor t = view[i];
       const auto start =
           static_cast<std::size_t>(reinterpret_cast<const char*>(t.bytes.data()) - whole.data());
       for (const std::int64_t element : {std::int64_t{0}, t.elements() / 2, t.elements() - 1}) {
@@ -262,9 +262,9 @@ BOOST_AUTO_TEST_CASE(damage_is_found_in_every_chunk_of_a_file) {
   }
   const std::string path = dir / "root/iter_0000001/" + optimizer_file_name;
   const std::size_t size = fs::file_size(path);
-  BOOST_REQUIRE(size > checksum_chunk);
+  BOOST_REQUIRE(size > bytes_per_checksum);
   BOOST_TEST(newest_step(dir / "root") == 1);
-  for (const std::size_t at : {checksum_chunk - 1, checksum_chunk, size - 1}) {
+  for (const std::size_t at : {bytes_per_checksum - 1, bytes_per_checksum, size - 1}) {
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
     const auto place = static_cast<std::streamoff>(at);
     const int byte = file.seekg(place).get();

@@ -50,7 +50,7 @@ struct end {
 
   told run(double loss, double tokens, float slope) {
     interpreted_part<cpu> part(update_graph(stores, mesh{}, dtype::f32), 0, kernels);
-    std::vector<node_slot> slots(static_cast<std::size_t>(part.g.node_count));
+    std::vector<prepared_node> slots(static_cast<std::size_t>(part.g.node_count));
     part.view().prepare(part.view(), device, slots.data(), true);
     double totals[step_totals]{};
     totals[static_cast<int>(step_total::whole_loss)] = loss;
@@ -63,8 +63,8 @@ struct end {
     input_addresses in(part.g);
     in.set(feed::step, &steps), in.set(feed::learning_rate, &rate);
     for (int t = 0; t < step_totals; ++t) in.set(feed::total, totals + t, t);
-    for (int k = 0; k < stores.group_count; ++k) {
-      const std::int64_t at = stores.groups[static_cast<unsigned>(k)].offset;
+    for (int k = 0; k < stores.bucket_count; ++k) {
+      const std::int64_t at = stores.buckets[static_cast<unsigned>(k)].offset;
       in.set(feed::gradient, gradient.data() + at, k), in.set(feed::master, master.data() + at, k);
       in.set(feed::weight, master.data() + at, k);
       in.set(feed::first_moment, first.data() + at, k);
@@ -95,8 +95,9 @@ BOOST_AUTO_TEST_CASE(a_step_is_applied_where_loss_and_norm_are_finite) {
   end e;
   const auto elements = [&] {
     std::int64_t n = 0; // of what has a gradient, not a load
-    for (int k = 0; k < e.stores.group_count; ++k)
-      if (const auto& g = e.stores.groups[static_cast<unsigned>(k)]; g.update == update_rule::adamw)
+    for (int k = 0; k < e.stores.bucket_count; ++k)
+      if (const auto& g = e.stores.buckets[static_cast<unsigned>(k)];
+          g.update == update_rule::adamw)
         n += g.count;
     return static_cast<double>(n);
   };

@@ -126,8 +126,8 @@ public:
                       .out = out_.data(),
                       .rows = made_->shape().dynamic_rows ? made_->shape().M - 1 : -1});
     else
-      made_->execute_parts({.on = *lane_, .a = a_.data(), .b = b_.data(), .out = out_.data()},
-                           rows_);
+      made_->execute_segments({.on = *lane_, .a = a_.data(), .b = b_.data(), .out = out_.data()},
+                              rows_);
     return out_;
   }
 
@@ -143,7 +143,7 @@ bool every_piece_once(int regions) {
   std::vector<std::atomic<int>> times(70);
   for (int r = 0; r < regions; ++r) {
     const int pieces = r * 7 % 71;
-    on_slots(pieces, [&](int piece) { times[static_cast<std::size_t>(piece)] += r + 1; });
+    parallel_pieces(pieces, [&](int piece) { times[static_cast<std::size_t>(piece)] += r + 1; });
     for (int i = 0; i < 70; ++i)
       if (times[static_cast<std::size_t>(i)].exchange(0) != (i < pieces ? r + 1 : 0)) return false;
   }
@@ -179,7 +179,7 @@ BOOST_AUTO_TEST_CASE(workers_take_part) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1)); // they sleep by now
     std::atomic<int> begun{0}, met{0};
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-    on_slots(2, [&](int) { // each waits for the other
+    parallel_pieces(2, [&](int) { // each waits for the other
       ++begun;
       while (begun != 2 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
       met += begun == 2;
@@ -196,7 +196,7 @@ BOOST_AUTO_TEST_CASE(idle_workers_sleep) {
     return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
   };
   set_thread_count(2);
-  on_slots(2, [](int) {});
+  parallel_pieces(2, [](int) {});
   std::this_thread::sleep_for(std::chrono::milliseconds(5)); // they look for more for a while
   const auto before = used();
   std::this_thread::sleep_for(std::chrono::milliseconds(60));
@@ -255,7 +255,7 @@ BOOST_AUTO_TEST_CASE(regions_of_any_number_of_pieces) {
     set_thread_count(threads);
     for (const int pieces : {65534, 65535, 65536, 65537, 131070, 200'001}) {
       std::vector<std::atomic<int>> times(static_cast<std::size_t>(pieces));
-      on_slots(pieces, [&](int piece) { ++times[static_cast<std::size_t>(piece)]; });
+      parallel_pieces(pieces, [&](int piece) { ++times[static_cast<std::size_t>(piece)]; });
       BOOST_TEST(std::all_of(times.begin(), times.end(), [](const auto& n) { return n == 1; }),
                  pieces << " pieces, " << threads << " threads");
     }
@@ -276,7 +276,7 @@ BOOST_AUTO_TEST_CASE(a_region_keeps_the_threads_that_it_began_with) {
   std::atomic<int> begun{0}, own_pools{0}, inner{0}, elsewhere{0};
   std::vector<std::atomic<int>> times(40);
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  on_slots(40, [&](int piece) {
+  parallel_pieces(40, [&](int piece) {
     ++times[static_cast<std::size_t>(piece)];
     if (++begun <= 2) // both threads come to this
       while (begun < 2 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
@@ -284,7 +284,7 @@ BOOST_AUTO_TEST_CASE(a_region_keeps_the_threads_that_it_began_with) {
     else const cpu device(product_type::widened, 3);
     own_pools += thread_count() != (::pthread_equal(caller, ::pthread_self()) != 0 ? 2 : 1);
     const pthread_t mine = ::pthread_self();
-    on_slots(8, [&](int) {
+    parallel_pieces(8, [&](int) {
       ++inner;
       if (::pthread_equal(mine, ::pthread_self()) == 0) ++elsewhere;
     });
@@ -309,7 +309,7 @@ BOOST_AUTO_TEST_CASE(no_region_waits_for_a_thread_that_does_not_run) {
   const pthread_t caller = ::pthread_self();
   std::atomic<int> begun{0};
   pthread_t worker{};
-  on_slots(2, [&](int) { // each waits for the other
+  parallel_pieces(2, [&](int) { // each waits for the other
     if (::pthread_equal(caller, ::pthread_self()) == 0) {
       worker = ::pthread_self();
       sigset_t one;
@@ -360,7 +360,7 @@ BOOST_AUTO_TEST_CASE(signals_leave_every_bit_of_every_kind_of_product) {
             auto s = make_product_shape(kind, type, variant == 0 ? 48 : 192, 160,
                                         variant == 1 ? 1024 : 96);
             s.bias = kind == product_kind::forward && variant < 4;
-            if (variant == 2) s.part = 64;
+            if (variant == 2) s.segment = 64;
             s.dynamic_rows = variant >= 3;
             try {
               products.emplace_back(devices.back()->products(), s,

@@ -28,11 +28,11 @@
 
 namespace mc {
 
-/// chat_turn is where an assistant's turn stands in a text. Bytes [begin, words) are the turn's
-/// header. Bytes [words, end) are learned: what the assistant says, and the token that ends the
+/// chat_turn is where an assistant's turn stands in a text. Bytes [begin, content) are the turn's
+/// header. Bytes [content, end) are learned: what the assistant says, and the token that ends the
 /// turn. A special token begins at `begin`, and another one ends at `end`.
 struct chat_turn {
-  std::size_t begin, words, end;
+  std::size_t begin, content, end;
   bool operator==(const chat_turn&) const = default;
 };
 
@@ -104,8 +104,8 @@ public:
   void answer(std::string_view content, bool trained) {
     chat_turn turn{};
     turn.begin = out_.text.size();
-    open(name_of(chat_role::assistant));
-    turn.words = out_.text.size();
+    open(name_of(chat_speaker::assistant));
+    turn.content = out_.text.size();
     say(content);
     turn.end = out_.text.size() + f_.end.size();
     close();
@@ -185,7 +185,7 @@ public:
   std::string prompt(const conversation& chat, bool thinking = true) const {
     detail::chat_writer out(format().turn);
     write(chat, out);
-    out.open(name_of(chat_role::assistant));
+    out.open(name_of(chat_speaker::assistant));
     out.say(format().after_prompt);
     if (!thinking) out.say(format().without_thinking);
     return out.take().text;
@@ -217,8 +217,9 @@ private:
     const std::size_t query = last_query(chat.messages);
     for (; i < chat.messages.size(); ++i) {
       const chat_message& m = chat.messages[i];
-      if (m.role == chat_role::tool) write_result(chat.messages, i, out);
-      else if (m.role != chat_role::assistant) out.turn(name_of(m.role), stripped(m.content));
+      if (m.speaker == chat_speaker::tool) write_result(chat.messages, i, out);
+      else if (m.speaker != chat_speaker::assistant)
+        out.turn(name_of(m.speaker), stripped(m.content));
       else out.answer(answer(chat, i, query), m.trained);
     }
   }
@@ -252,11 +253,11 @@ private:
   /// Writes the system's turn, if there is one, and returns how many messages it has written.
   std::size_t write_system(const conversation& chat, bool tools, detail::chat_writer& out) const {
     const detail::chat_format& f = format();
-    const bool own = chat.messages[0].role == chat_role::system,
+    const bool own = chat.messages[0].speaker == chat_speaker::system,
                lists = tools && f.tools.place == detail::tools_format::places::system_turn,
                speaks = own || f.always_system || !default_system_.empty();
     if (!speaks && !lists) return 0;
-    out.open(name_of(chat_role::system));
+    out.open(name_of(chat_speaker::system));
     if (tools) out.say(f.tools_note);
     if (!f.before_date.empty()) out.say(fmt::format("{}{}\n\n", f.before_date, date));
     out.say(stripped(own ? std::string_view(chat.messages[0].content) : default_system_));
@@ -268,10 +269,10 @@ private:
 
   /// Writes message i, which must be the user's, with the list of tools in front of its content.
   void write_first_query(const conversation& chat, std::size_t i, detail::chat_writer& out) const {
-    if (i == chat.messages.size() || chat.messages[i].role != chat_role::user)
+    if (i == chat.messages.size() || chat.messages[i].speaker != chat_speaker::user)
       throw fault(chat,
                   "tells of tools in the first turn of the user, but another turn stands there");
-    out.open(name_of(chat_role::user));
+    out.open(name_of(chat_speaker::user));
     list_tools(chat, out);
     out.say(stripped(chat.messages[i].content));
     out.close();
@@ -282,7 +283,7 @@ private:
                     detail::chat_writer& out) const {
     const detail::result_format& f = format().result;
     const auto joins = [&](std::size_t other) {
-      return f.joins && other < messages.size() && messages[other].role == chat_role::tool;
+      return f.joins && other < messages.size() && messages[other].speaker == chat_speaker::tool;
     };
     if (i > 0 && joins(i - 1)) out.say("\n");
     else out.open(f.speaker);
@@ -299,7 +300,7 @@ private:
   static std::size_t last_query(const std::vector<chat_message>& messages) {
     for (std::size_t i = messages.size(); i-- > 0;) {
       const std::string_view content = messages[i].content;
-      if (messages[i].role == chat_role::user &&
+      if (messages[i].speaker == chat_speaker::user &&
           !(content.starts_with("<tool_response>") && content.ends_with("</tool_response>")))
         return i;
     }
@@ -455,7 +456,7 @@ inline chat_tokens encode_chat(const rendered_chat& chat, const text_encoder& en
       add(before, before.size());
     }
     const std::vector<std::int32_t> header =
-        encode(text.substr(turn.begin, turn.words - turn.begin));
+        encode(text.substr(turn.begin, turn.content - turn.begin));
     const std::vector<std::int32_t> whole = encode(text.substr(turn.begin, turn.end - turn.begin));
     const bool leads =
         whole.size() > header.size() && std::equal(header.begin(), header.end(), whole.begin());

@@ -33,9 +33,9 @@
 
 namespace mc {
 
-enum class chat_role { system, user, assistant, tool };
+enum class chat_speaker { system, user, assistant, tool };
 
-inline std::string_view name_of(chat_role role) {
+inline std::string_view name_of(chat_speaker role) {
   constexpr std::array<std::string_view, 4> names{"system", "user", "assistant", "tool"};
   return names[static_cast<std::size_t>(role)];
 }
@@ -48,7 +48,7 @@ struct tool_call {
 };
 
 struct chat_message {
-  chat_role role{chat_role::user};
+  chat_speaker speaker{chat_speaker::user};
   std::string content; ///< The text; empty only beside calls, or as the result of a tool.
   std::optional<std::string> reasoning; ///< The assistant's thoughts, where they stand apart.
   std::vector<tool_call> calls;         ///< The calls of tools that the assistant asks for.
@@ -133,7 +133,7 @@ private:
       throw fault("has a \"system\" and another \"system_prompt\"; leave one of them out");
     }
     has_system_ = true;
-    read_.messages.push_back({chat_role::system, system->text, {}, {}});
+    read_.messages.push_back({chat_speaker::system, system->text, {}, {}});
   }
 
   void read_list(const ordered_json& list, std::string_view name) {
@@ -153,8 +153,8 @@ private:
         if (text->empty())
           throw fault(
               fmt::format("has an empty \"{}\", and a turn is not empty; leave it out", name));
-      read_.messages.push_back({chat_role::user, prompt->text, {}, {}});
-      read_.messages.push_back({chat_role::assistant, completion->text, {}, {}});
+      read_.messages.push_back({chat_speaker::user, prompt->text, {}, {}});
+      read_.messages.push_back({chat_speaker::assistant, completion->text, {}, {}});
       return;
     }
     if (!prompt->is_list() || !completion->is_list())
@@ -166,16 +166,16 @@ private:
     read_list(*completion, "completion");
   }
 
-  std::optional<chat_role> role_of(std::string_view name, bool share_gpt) const {
-    using entry = std::pair<std::string_view, chat_role>;
-    constexpr std::array<entry, 4> roles{{{"system", chat_role::system},
-                                          {"user", chat_role::user},
-                                          {"assistant", chat_role::assistant},
-                                          {"tool", chat_role::tool}}};
-    constexpr std::array<entry, 4> share_gpt_roles{{{"human", chat_role::user},
-                                                    {"gpt", chat_role::assistant},
-                                                    {"observation", chat_role::tool},
-                                                    {"function_call", chat_role::assistant}}};
+  std::optional<chat_speaker> speaker_named(std::string_view name, bool share_gpt) const {
+    using entry = std::pair<std::string_view, chat_speaker>;
+    constexpr std::array<entry, 4> roles{{{"system", chat_speaker::system},
+                                          {"user", chat_speaker::user},
+                                          {"assistant", chat_speaker::assistant},
+                                          {"tool", chat_speaker::tool}}};
+    constexpr std::array<entry, 4> share_gpt_roles{{{"human", chat_speaker::user},
+                                                    {"gpt", chat_speaker::assistant},
+                                                    {"observation", chat_speaker::tool},
+                                                    {"function_call", chat_speaker::assistant}}};
     for (const entry& e : roles)
       if (e.first == name) return e.second;
     if (share_gpt)
@@ -186,10 +186,10 @@ private:
 
   /// Throws where a message has both spellings, {"role", "content"} and {"from", "value"}, and they
   /// differ: other programs read the one or the other.
-  void require_one_spelling(const ordered_json& message, chat_role role) const {
+  void require_one_spelling(const ordered_json& message, chat_speaker role) const {
     const ordered_json* const from = message.find("from");
     if (!from || !from->is_string() || !message.find("role")) return;
-    const std::optional<chat_role> other = role_of(from->text, true);
+    const std::optional<chat_speaker> other = speaker_named(from->text, true);
     if (!other) return; // "from" is no role, but may be somebody's name.
     const ordered_json* const content = message.find("content");
     const ordered_json* const value = message.find("value");
@@ -206,7 +206,7 @@ private:
     const ordered_json* const role = message.find(share_gpt ? "from" : "role");
     if (!role || !role->is_string())
       throw message_fault("has no \"role\" (or \"from\"); say whose turn it is");
-    const std::optional<chat_role> known = role_of(role->text, share_gpt);
+    const std::optional<chat_speaker> known = speaker_named(role->text, share_gpt);
     if (!known)
       throw message_fault(fmt::format(
           "the role \"{}\" is not one of system, user, assistant, "
@@ -214,7 +214,7 @@ private:
           printable(role->text), share_gpt ? ", human, gpt, observation, function_call" : ""));
     require_one_spelling(message, *known);
     chat_message read;
-    read.role = *known;
+    read.speaker = *known;
     refuse_fields(message, foreign_to_turns,
                   [this](const std::string& words) { return message_fault(words); });
     const std::string_view words = share_gpt ? "value" : "content";
@@ -231,12 +231,12 @@ private:
       read_old_call(message, *call, read);
     read_reasoning(message, read);
     read_weight(message, read);
-    if (!content && read.role == chat_role::tool)
+    if (!content && read.speaker == chat_speaker::tool)
       throw message_fault(
           fmt::format("has no \"{}\"; give what the tool has answered, \"\" where "
                       "that is nothing",
                       words));
-    if (read.content.empty() && read.calls.empty() && read.role != chat_role::tool)
+    if (read.content.empty() && read.calls.empty() && read.speaker != chat_speaker::tool)
       throw message_fault("the turn is empty; leave it out, or the conversation");
     read_.messages.push_back(std::move(read));
   }
@@ -247,7 +247,7 @@ private:
     if (!reasoning->is_string())
       throw message_fault(
           "its \"reasoning_content\" is not a string; make it one, or leave it out");
-    if (read.role != chat_role::assistant)
+    if (read.speaker != chat_speaker::assistant)
       throw message_fault("has a \"reasoning_content\", which only an assistant has; leave it out");
     read.reasoning = reasoning->text;
   }
@@ -266,11 +266,11 @@ private:
         throw message_fault(fmt::format(
             "its \"{}\" is neither 0 nor 1, false nor true; give 1 where the turn is learned",
             name));
-      if (read.role != chat_role::assistant && !is_no && name != "weight")
+      if (read.speaker != chat_speaker::assistant && !is_no && name != "weight")
         throw message_fault(fmt::format(
             "its \"{}\" asks to learn a turn of the {}, and what the assistant says is "
             "learned alone; leave it out (data_request::learned all learns every token)",
-            name, name_of(read.role)));
+            name, name_of(read.speaker)));
       if (!said_by.empty() && read.trained == is_no)
         throw message_fault(
             fmt::format("its \"{}\" and its \"{}\" contradict each other; leave one of them out",
@@ -287,14 +287,14 @@ private:
     if (!calls) return;
     if (!calls->is_list())
       throw message_fault("its \"tool_calls\" are not a list; make them one, or leave them out");
-    if (read.role != chat_role::assistant && !calls->items.empty())
+    if (read.speaker != chat_speaker::assistant && !calls->items.empty())
       throw message_fault("has \"tool_calls\", which only an assistant has; leave them out");
     for (const ordered_json& call : calls->items) read_call(call, read);
   }
 
   /// Reads "function_call", OpenAI's older field, which holds the one call of a turn.
   void read_old_call(const ordered_json& message, const ordered_json& call, chat_message& read) {
-    if (read.role != chat_role::assistant)
+    if (read.speaker != chat_speaker::assistant)
       throw message_fault("has a \"function_call\", which only an assistant has; leave it out");
     if (message.find("tool_calls"))
       throw message_fault("has \"tool_calls\" and a \"function_call\"; leave one of them out");
@@ -347,14 +347,15 @@ private:
       return error(exit_code::data, fmt::format("{}, message {}: {}", place_, i + 1, sentence));
     };
     bool answered = false;
-    if (has_system_ && read_.messages.size() > 1 && read_.messages[1].role == chat_role::system)
+    if (has_system_ && read_.messages.size() > 1 &&
+        read_.messages[1].speaker == chat_speaker::system)
       throw fault("has a \"system\" beside a turn of the system; leave one of them out");
     for (std::size_t i = 0; i < read_.messages.size(); ++i) {
-      const chat_role role = read_.messages[i].role;
-      answered = answered || role == chat_role::assistant;
-      if (role != chat_role::tool) continue;
-      const bool called = i > 0 && (read_.messages[i - 1].role == chat_role::assistant ||
-                                    read_.messages[i - 1].role == chat_role::tool);
+      const chat_speaker role = read_.messages[i].speaker;
+      answered = answered || role == chat_speaker::assistant;
+      if (role != chat_speaker::tool) continue;
+      const bool called = i > 0 && (read_.messages[i - 1].speaker == chat_speaker::assistant ||
+                                    read_.messages[i - 1].speaker == chat_speaker::tool);
       if (!called)
         throw at_message(i,
                          "the result of a tool follows no turn of an assistant; add it, or leave "

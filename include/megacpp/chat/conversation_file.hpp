@@ -33,14 +33,14 @@ inline text_encoder encoder_of(const tokenizer& t) {
   };
 }
 
-/// conversation_form has what a reader needs to turn lines of conversations into token ids.
-struct conversation_form {
+/// conversation_rules has what a reader needs to turn lines of conversations into token ids.
+struct conversation_rules {
   std::int64_t vocabulary = 0;
   /// `style` is the chat template. Without a template and a tokenizer, a reader accepts only lines
   /// of {"ids", "mask"}.
   std::optional<chat_template> style = {};
   std::optional<error> no_style = {}; ///< The reason why the folder's template cannot be used.
-  const mc::tokenizer* words{};       ///< The tokenizer, which must outlive every reader.
+  const mc::tokenizer* tokenizer{};   ///< The tokenizer, which must outlive every reader.
   trained_on trained = trained_on::assistant;
 
   /// Takes the template of a folder. Where the template is missing or not known, the error is kept,
@@ -59,19 +59,19 @@ class conversation_encoder {
 public:
   /// Throws mc::error(exit_code::model) where the vocabulary has no single token for the text that
   /// ends the template's turns: the template and the tokenizer do not belong together.
-  explicit conversation_encoder(conversation_form form) : form_(std::move(form)) {
-    if (!form_.style) return;
-    encode_ = encoder_of(*form_.words);
-    const std::string_view end = form_.style->end_of_turn();
+  explicit conversation_encoder(conversation_rules rules) : rules_(std::move(rules)) {
+    if (!rules_.style) return;
+    encode_ = encoder_of(*rules_.tokenizer);
+    const std::string_view end = rules_.style->end_of_turn();
     if (encode_(end).size() != 1)
       throw error(exit_code::model,
                   fmt::format("the chat template of {} ends turns by {}, which is no token of this "
                               "tokenizer; give the folder whose template and tokenizer belong "
                               "together",
-                              form_.style->name(), end));
+                              rules_.style->name(), end));
     // Each turn is encoded alone. The text between two turns must have the same ids so as it has
     // when both turns are encoded at once.
-    const auto [between, start] = form_.style->before_turn();
+    const auto [between, start] = rules_.style->before_turn();
     const auto encode_both = [this](const std::string& a, const std::string& b) {
       std::vector<std::int32_t> ids = encode_(a);
       const std::vector<std::int32_t> more = encode_(b);
@@ -82,13 +82,13 @@ public:
     const std::vector<std::int32_t> whole = encode_(ended + between + start);
     if (whole != encode_both(ended, between + start) ||
         whole != encode_both(ended + between, start))
-      form_.no_style = error(
+      rules_.no_style = error(
           exit_code::model,
           fmt::format("the ids of a turn depend on its neighbours by {}, of which {} takes blanks "
                       "beside it away (\"rstrip\" or \"lstrip\" of an added token); write the "
                       "conversations beforehand as lines of \"ids\" and \"mask\", by "
                       "examples/render_conversations.py",
-                      form_.words->file(), end));
+                      rules_.tokenizer->file(), end));
   }
 
   /// Returns the token ids of a line. Throws mc::error(exit_code::data) that names the file and the
@@ -99,25 +99,25 @@ public:
       return error(exit_code::data, fmt::format("{}: line {} {}", file, number, sentence));
     };
     if (const conversation* const chat = std::get_if<conversation>(&read)) {
-      if (form_.no_style) throw *form_.no_style;
-      if (!form_.style)
+      if (rules_.no_style) throw *rules_.no_style;
+      if (!rules_.style)
         throw fault(
             "is a conversation in words, but no tokenizer is given; give one, or lines of "
             "\"ids\" and \"mask\"");
-      read = encode_chat(form_.style->render(*chat), encode_, form_.trained);
+      read = encode_chat(rules_.style->render(*chat), encode_, rules_.trained);
     }
     chat_tokens tokens = std::get<chat_tokens>(std::move(read));
     for (std::size_t i = 0; i < tokens.ids.size(); ++i)
-      if (tokens.ids[i] < 0 || tokens.ids[i] >= form_.vocabulary)
+      if (tokens.ids[i] < 0 || tokens.ids[i] >= rules_.vocabulary)
         throw fault(
             fmt::format("has the token {} at {}, but the vocabulary has {}; use the "
                         "tokenizer of the model",
-                        tokens.ids[i], i, form_.vocabulary));
+                        tokens.ids[i], i, rules_.vocabulary));
     return tokens;
   }
 
 private:
-  conversation_form form_;
+  conversation_rules rules_;
   text_encoder encode_;
 };
 
@@ -125,7 +125,7 @@ private:
 /// order. Without a path it reads the standard input. Blank lines are skipped. Throws
 /// mc::error(exit_code::data) for the first line that is wrong.
 template <class To> void read_conversations(const std::vector<std::string>& paths,
-                                            const conversation_form& form, int threads,
+                                            const conversation_rules& rules, int threads,
                                             const To& to) {
   struct piece {
     line_batch lines;
@@ -133,7 +133,7 @@ template <class To> void read_conversations(const std::vector<std::string>& path
   };
   std::vector<conversation_encoder> encoders;
   encoders.reserve(static_cast<std::size_t>(threads));
-  for (int thread = 0; thread < threads; ++thread) encoders.emplace_back(form);
+  for (int thread = 0; thread < threads; ++thread) encoders.emplace_back(rules);
   line_reader lines(paths);
   in_order<piece>(
       threads, [&](piece& p) { return lines.next(p.lines); },
@@ -152,10 +152,10 @@ template <class To> void read_conversations(const std::vector<std::string>& path
 
 /// Returns all conversations of files as token ids. Throws mc::error(exit_code::data) for the first
 /// line that is wrong, and where the files have no conversation.
-inline std::shared_ptr<const conversation_store> conversations_of(
-    const std::vector<std::string>& paths, const conversation_form& form, int threads) {
-  const auto store = std::make_shared<conversation_store>();
-  read_conversations(paths, form, threads, [&](const chat_tokens& t) { store->add(t); });
+inline std::shared_ptr<const tokenized_conversations> conversations_of(
+    const std::vector<std::string>& paths, const conversation_rules& rules, int threads) {
+  const auto store = std::make_shared<tokenized_conversations>();
+  read_conversations(paths, rules, threads, [&](const chat_tokens& t) { store->add(t); });
   if (store->size() == 0)
     throw error(exit_code::data,
                 fmt::format("{} has no conversation: it is empty, or all its lines "

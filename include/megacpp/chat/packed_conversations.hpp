@@ -27,8 +27,8 @@
 
 namespace mc {
 
-/// conversation_store holds many conversations as token ids, in four bytes a token.
-class conversation_store {
+/// tokenized_conversations holds many conversations as token ids, in four bytes a token.
+class tokenized_conversations {
 public:
   void add(const chat_tokens& tokens) {
     for (std::size_t i = 0; i < tokens.ids.size(); ++i)
@@ -147,7 +147,8 @@ class packed_conversations final : public sample_set {
 public:
   /// Packs the conversations of the range `range`. `epochs` 0 means epochs without end. Throws
   /// mc::error(exit_code::data) where no conversation is left to train on.
-  packed_conversations(std::string name, std::shared_ptr<const conversation_store> conversations,
+  packed_conversations(std::string name,
+                       std::shared_ptr<const tokenized_conversations> conversations,
                        token_range range, std::int64_t sequence, std::optional<std::uint64_t> seed,
                        std::int64_t epochs = 0, std::int32_t padding = 0)
       : name_(std::move(name)),
@@ -226,7 +227,7 @@ private:
       const auto kept = all.first(static_cast<std::size_t>(length));
       std::int64_t labels = 0;
       for (std::size_t t = 1; t < kept.size(); ++t)
-        labels += (kept[t] & conversation_store::learned) != 0;
+        labels += (kept[t] & tokenized_conversations::learned) != 0;
       if (labels == 0) {
         ++counts_.nothing_to_learn;
         continue;
@@ -263,11 +264,11 @@ private:
                             std::size_t at, const sample_row& out) const {
     const auto words = all.first(std::min(all.size(), static_cast<std::size_t>(sequence_)));
     const auto id = [](std::uint32_t word) {
-      return static_cast<std::int32_t>(word & ~conversation_store::learned);
+      return static_cast<std::int32_t>(word & ~tokenized_conversations::learned);
     };
     for (std::size_t t = 0; t < words.size(); ++t, ++at) {
       const bool counted =
-          t + 1 < words.size() && (words[t + 1] & conversation_store::learned) != 0;
+          t + 1 < words.size() && (words[t + 1] & tokenized_conversations::learned) != 0;
       out.tokens[at] = id(words[t]);
       out.labels[at] = counted ? id(words[t + 1]) : ignored_label;
       out.positions[at] = static_cast<std::int32_t>(t);
@@ -277,7 +278,7 @@ private:
   }
 
   std::string name_;
-  std::shared_ptr<const conversation_store> conversations_;
+  std::shared_ptr<const tokenized_conversations> conversations_;
   token_range range_; ///< The range of conversations that is packed, by number.
   std::int64_t sequence_, epochs_;
   std::int32_t padding_;

@@ -12,7 +12,7 @@ namespace mc {
 
 /// Throws mc::error of the file's class that names tensor and element where a tensor is not finite.
 /// `part` holds the bytes of the tensor that are checked: all of them, or a range.
-inline void require_finite(const safetensors_file& file, const tensor_view& t,
+inline void require_finite(const safetensors_file& file, const file_tensor& t,
                            std::span<const std::byte> part) {
   file.check_unchanged();
   const auto wrong = first_nonfinite_in_parallel(part, t.type);
@@ -21,7 +21,7 @@ inline void require_finite(const safetensors_file& file, const tensor_view& t,
   const std::int64_t element = *wrong + (part.data() - t.bytes.data()) / size;
   const std::int64_t one = 1;
   double value = 0;
-  read_values(tensor_view{t.name, t.type, std::span(&one, 1),
+  read_values(file_tensor{t.name, t.type, std::span(&one, 1),
                           t.bytes.subspan(static_cast<std::size_t>(element * size),
                                           static_cast<std::size_t>(size))},
               std::span(&value, 1));

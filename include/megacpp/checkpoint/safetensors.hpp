@@ -32,9 +32,9 @@ namespace mc {
 
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
 
-/// tensor_view is one tensor of a file, whose bytes it does not own. `bytes` may have any
+/// file_tensor is one tensor of a file, whose bytes it does not own. `bytes` may have any
 /// alignment.
-struct tensor_view {
+struct file_tensor {
   std::string_view name;
   storage_type type;
   std::span<const std::int64_t> shape;
@@ -45,15 +45,15 @@ struct tensor_view {
   }
 };
 
-/// safetensors_view gives access to the tensors of a safetensors file in memory, whose bytes must
+/// safetensors_reader gives access to the tensors of a safetensors file in memory, whose bytes must
 /// outlive it. It verifies the header against the bytes: names are unique, a tensor's extents times
 /// its element size is the size of its range, and ranges follow one another from the first data
 /// byte to the last byte of the file.
-class safetensors_view {
+class safetensors_reader {
 public:
   /// Reads the header. Throws mc::error(code) that names `path`, the tensor and its fault.
-  safetensors_view(std::span<const std::byte> file, std::string_view path,
-                   exit_code code = exit_code::model)
+  safetensors_reader(std::span<const std::byte> file, std::string_view path,
+                     exit_code code = exit_code::model)
       : path_(path), code_(code) {
     const std::span<const std::byte> header = cut_header(file);
     const std::string_view text(reinterpret_cast<const char*>(header.data()), header.size());
@@ -69,12 +69,12 @@ public:
 
   std::size_t size() const { return tensors_.size(); }
   /// Returns tensor i, in the order of the file.
-  tensor_view operator[](std::size_t i) const {
+  file_tensor operator[](std::size_t i) const {
     const detail::tensor_record& e = tensors_[i];
     return {e.name, e.type, e.shape, data_.subspan(e.begin, e.end - e.begin)};
   }
   bool contains(std::string_view name) const { return find(name).has_value(); }
-  std::optional<tensor_view> find(std::string_view name) const {
+  std::optional<file_tensor> find(std::string_view name) const {
     const auto at = std::lower_bound(
         by_name_.begin(), by_name_.end(), name,
         [this](std::uint32_t i, std::string_view wanted) { return tensors_[i].name < wanted; });
@@ -82,7 +82,7 @@ public:
     return (*this)[*at];
   }
   /// Returns the tensor of a name. Throws mc::error(code()) where the file has none.
-  tensor_view at(std::string_view name) const {
+  file_tensor at(std::string_view name) const {
     if (const auto t = find(name)) return *t;
     throw error(code_,
                 fmt::format("{} has no tensor \"{}\"; it is a file of another model", path_, name));
@@ -184,8 +184,8 @@ public:
   explicit safetensors_file(const std::string& path, exit_code code = exit_code::model)
       : safetensors_file(mapped_file(path, code)) {}
 
-  const safetensors_view& tensors() const { return reader_; }
-  const safetensors_view* operator->() const { return &reader_; }
+  const safetensors_reader& tensors() const { return reader_; }
+  const safetensors_reader* operator->() const { return &reader_; }
   /// Throws if the file was cut or has grown since it was opened. Callers that read bytes long
   /// after opening the file call this first.
   void check_unchanged() const { file_.check_unchanged(); }
@@ -193,7 +193,7 @@ public:
 private:
   mapped_file
       file_; ///< Moving a mapped file leaves its bytes in place, so that reader_ stays valid.
-  safetensors_view reader_;
+  safetensors_reader reader_;
 };
 
 namespace detail {
@@ -214,7 +214,7 @@ template <class Stored, class T> void widen(std::span<const std::byte> bytes, st
 /// Throws mc::error(code) that names the tensor if `out` has another number of elements, the type
 /// cannot be converted, or an integer does not fit.
 template <class T>
-void read_values(const tensor_view& tensor, std::span<T> out, exit_code code = exit_code::model) {
+void read_values(const file_tensor& tensor, std::span<T> out, exit_code code = exit_code::model) {
   const auto refuse = [&](std::string_view why) {
     return error(code, fmt::format("tensor \"{}\" ({} {}): {}", printable(tensor.name),
                                    name_of(tensor.type), shape_text(tensor.shape), why));

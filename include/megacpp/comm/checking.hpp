@@ -10,7 +10,7 @@
 // exchanges of both planes in one common order.
 #pragma once
 
-#include <megacpp/comm/wish.hpp>
+#include <megacpp/comm/exchange_description.hpp>
 
 #include <algorithm>
 #include <map>
@@ -76,7 +76,7 @@ private:
     exchange x;
     /// The descriptions of this rank and of the others: one for each rank of the group, or one for
     /// the other rank of a pair.
-    std::vector<wish> mine, theirs;
+    std::vector<exchange_description> mine, theirs;
     ticket tells, data;
     bool agreed = false; ///< descriptions of the other ranks match
   };
@@ -94,7 +94,7 @@ private:
     a->x = x;
     a->mine.clear();
     for (int q = 0; q < (pair ? 1 : g.size()); ++q)
-      a->mine.push_back(wish_of(x, moves(), before, rank(), q));
+      a->mine.push_back(description_of(x, moves(), before, rank(), q));
     a->x.gives = a->x.takes = {};
     a->theirs.resize(a->mine.size());
     started_.push_back(std::move(a));
@@ -148,7 +148,7 @@ private:
   /// Returns the exchange that sends this rank's descriptions to the others and receives theirs.
   exchange telling(asked& a) const {
     const exchange& x = a.x;
-    constexpr std::int64_t bytes = sizeof(wish);
+    constexpr std::int64_t bytes = sizeof(exchange_description);
     exchange e =
         x.what == collective::send
             ? exchange::send(x.over, dtype::u8, a.mine.data(), bytes, x.peer, x.line, x.channel)

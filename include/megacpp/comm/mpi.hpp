@@ -182,8 +182,8 @@ private:
       group g{mesh::one_rank(), axis_set{}, 0};
       std::int64_t of_group = 0; ///< number of exchanges before it over its group
       int tag = 0;
-      enum : std::uint8_t { moves, heads, parts, sums, done } stage = moves;
-      std::vector<MPI_Request> requests;
+      enum : std::uint8_t { moves, heads, shards, sums, done } progress = moves;
+      std::vector<MPI_Request> pending;
       std::vector<message> messages;
       arena memory;
       std::vector<int> holders;        ///< ranks with elements to add, by number in the group
@@ -199,7 +199,7 @@ private:
       case collective::reduce_scatter:
         r.holders.resize(static_cast<std::size_t>(g.size()));
         for (int q = 0; q < g.size(); ++q) r.holders[static_cast<std::size_t>(q)] = q;
-        start_round(r, 0);
+        start_slice(r, 0);
         break;
       default: start_moves(r, x);
       }
@@ -217,7 +217,7 @@ private:
         bool moved = false;
         for (auto& s : started_) moved |= go_on(*s);
         for (std::size_t i = 0; i < any.size(); ++i)
-          if (record& r = find(any[i]); r.stage == record::done) {
+          if (record& r = find(any[i]); r.progress == record::done) {
             waited_for_ = nullptr;
             if (r.wrong != nullptr) std::rethrow_exception(r.wrong);
             close(r);
@@ -245,12 +245,12 @@ private:
     void give_up() noexcept {
       const time until = steady::now() + std::chrono::milliseconds(100);
       for (auto& r : started_) {
-        for (std::size_t i = 0; i < r->requests.size(); ++i)
-          if (r->messages[i].bytes >= 0 && r->requests[i] != MPI_REQUEST_NULL)
-            MPI_Cancel(&r->requests[i]);
-        int all = r->requests.empty();
+        for (std::size_t i = 0; i < r->pending.size(); ++i)
+          if (r->messages[i].bytes >= 0 && r->pending[i] != MPI_REQUEST_NULL)
+            MPI_Cancel(&r->pending[i]);
+        int all = r->pending.empty();
         while (all == 0 && steady::now() < until)
-          if (MPI_Testall(static_cast<int>(r->requests.size()), r->requests.data(), &all,
+          if (MPI_Testall(static_cast<int>(r->pending.size()), r->pending.data(), &all,
                           MPI_STATUSES_IGNORE) != MPI_SUCCESS)
             break;
       }
@@ -265,8 +265,8 @@ private:
       r.number = ++number_, r.of_plane = moves, r.wrong = nullptr;
       r.x = x, r.x.gives = r.x.takes = {};
       r.g = g;
-      r.stage = record::moves;
-      r.requests.clear(), r.messages.clear(), r.holders.clear();
+      r.progress = record::moves;
+      r.pending.clear(), r.messages.clear(), r.holders.clear();
       const bool sends = x.what == collective::send, pair = sends || x.what == collective::receive;
       const int bits =
           static_cast<int>(std::bit_width(static_cast<unsigned>(of_.highest_tag_))) - 1 - axes;
@@ -286,7 +286,7 @@ private:
       std::int64_t left = bytes;
       do {
         const std::int64_t n = std::min(left, of_.sizes_.message);
-        MPI_Request& q = r.requests.emplace_back(MPI_REQUEST_NULL);
+        MPI_Request& q = r.pending.emplace_back(MPI_REQUEST_NULL);
         r.messages.push_back({r.g[to], -1});
         detail::require_mpi(
             MPI_Isend(at, static_cast<int>(n), MPI_BYTE, r.g[to], r.tag, of_.of(r.of_plane), &q),
@@ -301,7 +301,7 @@ private:
       std::int64_t left = bytes;
       do {
         const std::int64_t n = up_to ? left : std::min(left, of_.sizes_.message);
-        MPI_Request& q = r.requests.emplace_back(MPI_REQUEST_NULL);
+        MPI_Request& q = r.pending.emplace_back(MPI_REQUEST_NULL);
         r.messages.push_back({r.g[from], n, up_to});
         detail::require_mpi(
             MPI_Irecv(at, static_cast<int>(n), MPI_BYTE, r.g[from], r.tag, of_.of(r.of_plane), &q),
@@ -373,7 +373,7 @@ private:
       const exchange& x = r.x;
       const int n = r.g.size(), me = r.g.rank();
       const std::int64_t bytes = short_sum(r) ? x.count * size_of(x.type) : 0;
-      r.stage = record::heads;
+      r.progress = record::heads;
       r.memory =
           of_.memory_.take(n * (static_cast<std::int64_t>(sizeof(head)) + of_.sizes_.at_once));
       const head mine{head::all_reduces, x.count, static_cast<std::int16_t>(x.type),
@@ -405,24 +405,24 @@ private:
                   std::to_string(theirs.count) + " " + name_of(static_cast<dtype>(theirs.type)) +
                   (theirs.line > 0 ? " at line " + std::to_string(theirs.line) : std::string()));
       }
-      if (x.count == 0) r.stage = record::done;
+      if (x.count == 0) r.progress = record::done;
       else if (short_sum(r)) {
-        parts_.clear();
-        for (int q : r.holders) parts_.push_back(head_of(r, q) + sizeof(head));
-        reduce_in_rank_order(x.by, x.type, parts_, x.out, x.count);
-        r.stage = record::done;
+        addends_.clear();
+        for (int q : r.holders) addends_.push_back(head_of(r, q) + sizeof(head));
+        reduce_in_rank_order(x.by, x.type, addends_, x.out, x.count);
+        r.progress = record::done;
       } else if (r.holders.size() == 1) {
         copy(x.out, x.in, x.count * size_of(x.type));
-        r.stage = record::done;
+        r.progress = record::done;
       } else {
         of_.memory_.give_back(std::exchange(r.memory, {}));
-        start_round(r, 0);
+        start_slice(r, 0);
       }
     }
 
     /// Returns the first element of holder i's shard of a slice of an all-reduce. Shards are whole
     /// cache lines, except the last.
-    static std::int64_t part(const record& r, std::int64_t i) {
+    static std::int64_t shard_begin(const record& r, std::int64_t i) {
       const std::int64_t n = r.end - r.begin, all = std::ssize(r.holders);
       return r.begin + (i == all ? n : n * i / all / 64 * 64);
     }
@@ -434,17 +434,17 @@ private:
     /// number.
     static std::pair<std::int64_t, std::int64_t> summed_by(const record& r, std::int64_t i) {
       if (r.x.what == collective::reduce_scatter) return {i * r.x.count + r.begin, r.end - r.begin};
-      return {part(r, i), part(r, i + 1) - part(r, i)};
+      return {shard_begin(r, i), shard_begin(r, i + 1) - shard_begin(r, i)};
     }
     /// Starts the slice from element `begin` on: every rank receives its shards from the
     /// others.
-    void start_round(record& r, std::int64_t begin) {
+    void start_slice(record& r, std::int64_t begin) {
       const exchange& x = r.x;
       const std::int64_t size = size_of(x.type), all = std::ssize(r.holders), me = place(r);
       const bool reduces = x.what == collective::all_reduce;
       const std::int64_t most = std::max<std::int64_t>(
           64, of_.sizes_.staging / size / (reduces ? 1 : std::max<std::int64_t>(1, all - 1)));
-      r.stage = record::parts, r.begin = begin, r.end = std::min(x.count, begin + most);
+      r.progress = record::shards, r.begin = begin, r.end = std::min(x.count, begin + most);
       const auto [first, count] = summed_by(r, me);
       if (r.memory.data() == nullptr) {
         const std::int64_t longest = reduces ? most / all + 128 : std::min(most, x.count);
@@ -465,25 +465,25 @@ private:
       }
     }
     /// Adds the shards of a slice, which have all arrived, and sends everyone the sum.
-    void sum_round(record& r) {
+    void sum_slice(record& r) {
       const exchange& x = r.x;
       const std::int64_t size = size_of(x.type), all = std::ssize(r.holders), me = place(r);
       const auto [first, count] = summed_by(r, me);
       const bool reduces = x.what == collective::all_reduce;
       std::byte* const out = static_cast<std::byte*>(x.out) + (reduces ? first : r.begin) * size;
-      parts_.clear();
+      addends_.clear();
       const std::byte* from = r.memory.data();
       for (std::int64_t i = 0; i < all; ++i) {
         if (i == me) {
-          parts_.push_back(static_cast<const std::byte*>(x.in) + first * size);
+          addends_.push_back(static_cast<const std::byte*>(x.in) + first * size);
         } else {
-          parts_.push_back(from);
+          addends_.push_back(from);
           from += count * size;
         }
       }
-      if (count > 0) reduce_in_rank_order(x.by, x.type, parts_, out, count);
-      if (!reduces) return end_round(r);
-      r.stage = record::sums;
+      if (count > 0) reduce_in_rank_order(x.by, x.type, addends_, out, count);
+      if (!reduces) return end_slice(r);
+      r.progress = record::sums;
       for (std::int64_t i = 0; i < all; ++i)
         if (const auto [theirs, n] = summed_by(r, i); i != me && n > 0)
           receive(r, r.holders[static_cast<std::size_t>(i)],
@@ -491,25 +491,25 @@ private:
       for (std::int64_t k = 1; k < all && count > 0; ++k)
         send(r, r.holders[static_cast<std::size_t>((me + k) % all)], out, count * size);
     }
-    void end_round(record& r) {
-      if (r.end == r.x.count) r.stage = record::done;
-      else start_round(r, r.end);
+    void end_slice(record& r) {
+      if (r.end == r.x.count) r.progress = record::done;
+      else start_slice(r, r.end);
     }
 
     /// Advances an exchange as far as possible now. An error is kept for the rank's wait.
     bool go_on(record& r) {
-      if (r.stage == record::done) return false;
+      if (r.progress == record::done) return false;
       try {
         if (!all_here(r)) return false;
-        switch (r.stage) {
+        switch (r.progress) {
         case record::heads: read_heads(r); break;
-        case record::parts: sum_round(r); break;
-        case record::sums: end_round(r); break;
-        default: r.stage = record::done;
+        case record::shards: sum_slice(r); break;
+        case record::sums: end_slice(r); break;
+        default: r.progress = record::done;
         }
       } catch (const error&) {
         r.wrong = std::current_exception();
-        r.stage = record::done;
+        r.progress = record::done;
       }
       r.waited = {};
       return true;
@@ -517,11 +517,11 @@ private:
     /// Returns whether all messages of an exchange have been received and sent. Throws
     /// mc::error(exit_code::internal) for a message of another length.
     bool all_here(record& r) {
-      if (r.requests.empty()) return true;
-      states_.resize(std::max(states_.size(), r.requests.size()));
+      if (r.pending.empty()) return true;
+      states_.resize(std::max(states_.size(), r.pending.size()));
       int all = 0;
       const int result =
-          MPI_Testall(static_cast<int>(r.requests.size()), r.requests.data(), &all, states_.data());
+          MPI_Testall(static_cast<int>(r.pending.size()), r.pending.data(), &all, states_.data());
       if (result != MPI_SUCCESS) refuse_failed(r, result);
       if (all == 0) return false;
       for (std::size_t i = 0; i < r.messages.size(); ++i) {
@@ -532,7 +532,7 @@ private:
         if (m.up_to ? bytes < static_cast<int>(sizeof(head)) : bytes != m.bytes)
           refuse_other(r, m.peer, std::to_string(bytes) + " bytes, not " + std::to_string(m.bytes));
       }
-      r.requests.clear(), r.messages.clear();
+      r.pending.clear(), r.messages.clear();
       return true;
     }
     [[noreturn]] void refuse_failed(const record& r, int result) const {
@@ -591,11 +591,11 @@ private:
     /// none.
     int lacking(const record& r) const {
       for (const bool sent : {false, true})
-        for (std::size_t i = 0; i < r.requests.size(); ++i) {
+        for (std::size_t i = 0; i < r.pending.size(); ++i) {
           if ((r.messages[i].bytes < 0) != sent) continue;
           int here = 0;
           MPI_Status state;
-          if (MPI_Request_get_status(r.requests[i], &here, &state) == MPI_SUCCESS && here == 0)
+          if (MPI_Request_get_status(r.pending[i], &here, &state) == MPI_SUCCESS && here == 0)
             return r.messages[i].peer;
         }
       return -1;
@@ -607,7 +607,7 @@ private:
     std::vector<std::unique_ptr<record>> started_, unused_; ///< in the order of their starts; for
                                                             ///< reuse
     std::vector<MPI_Status> states_;
-    std::vector<const void*> parts_;
+    std::vector<const void*> addends_;
     std::int64_t number_ = 0;
     record* waited_for_ = nullptr;
     bool left_ = false;

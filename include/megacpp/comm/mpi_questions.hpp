@@ -61,7 +61,7 @@ public:
     MPI_Cancel(&heard_);
     MPI_Wait(&heard_, MPI_STATUS_IGNORE);
     for (sent_note& s : sent_) // notes are short enough to be gone already
-      if (s.request != MPI_REQUEST_NULL) MPI_Wait(&s.request, MPI_STATUS_IGNORE);
+      if (s.pending != MPI_REQUEST_NULL) MPI_Wait(&s.pending, MPI_STATUS_IGNORE);
     MPI_Comm_free(&among_);
   }
 
@@ -122,7 +122,7 @@ private:
   };
   struct sent_note {
     note text;
-    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_Request pending = MPI_REQUEST_NULL;
   };
   /// A rank that others wait for, as far as this process knows.
   struct suspect {
@@ -148,10 +148,10 @@ private:
   void tell(int other, const note& n) {
     for (sent_note& s : sent_) {
       int gone = 1;
-      if (s.request != MPI_REQUEST_NULL) MPI_Test(&s.request, &gone, MPI_STATUS_IGNORE);
+      if (s.pending != MPI_REQUEST_NULL) MPI_Test(&s.pending, &gone, MPI_STATUS_IGNORE);
       if (gone == 0) continue;
       s.text = n;
-      detail::require_mpi(MPI_Isend(&s.text, sizeof s.text, MPI_BYTE, other, 0, among_, &s.request),
+      detail::require_mpi(MPI_Isend(&s.text, sizeof s.text, MPI_BYTE, other, 0, among_, &s.pending),
                           "ask rank ", other);
       return;
     }

@@ -2,8 +2,8 @@
 // without a launcher.
 #pragma once
 
-#include <megacpp/comm/launch.hpp>
 #include <megacpp/comm/mpi.hpp>
+#include <megacpp/comm/process_start.hpp>
 #include <megacpp/comm/self.hpp>
 
 #include <array>
@@ -19,17 +19,17 @@ namespace mc {
 class process_ranks {
 public:
   /// Joins the other processes. Throws mc::error(exit_code::mismatch) if they cannot be reached.
-  process_ranks() : launch_(launch_of_process()) {
+  process_ranks() : start_(start_of_process()) {
     if (!several()) return;
     const std::string started =
-        std::string(launch_.by) + " has started " + std::to_string(launch_.size) + " processes";
+        std::string(start_.by) + " has started " + std::to_string(start_.size) + " processes";
 #if defined(MEGACPP_WITH_MPI)
-    if (!launch_.connected)
+    if (!start_.connected)
       refuse(started +
              ", which do not know of each other: start them by srun --mpi=pmix where Slurm "
              "has it (srun --mpi=list), or by mpirun");
     mpi_.emplace();
-    if (mpi_->size() != launch_.size)
+    if (mpi_->size() != start_.size)
       refuse(started + ", and MPI knows of " + std::to_string(mpi_->size()) +
              ": start them by the mpirun of the MPI that this program is built with, or by srun "
              "--mpi=pmix");
@@ -37,20 +37,20 @@ public:
     refuse(started +
            ", and this program is built without MPI: build it where MPI is (on Debian or "
            "Ubuntu, apt install libopenmpi-dev), or start one process with --ranks " +
-           std::to_string(launch_.size));
+           std::to_string(start_.size));
 #endif
   }
   process_ranks(const process_ranks&) = delete;
   process_ranks& operator=(const process_ranks&) = delete;
 
-  bool several() const { return launch_.size > 1; }
-  bool first() const { return launch_.rank == 0; }
-  int size() const { return launch_.size; }
+  bool several() const { return start_.size > 1; }
+  bool first() const { return start_.rank == 0; }
+  int size() const { return start_.size; }
   /// Returns "rank 3: ", with which the messages of a process other than the first begin; "" for
   /// the first.
   static std::string who() {
-    const launch l = launch_of_process();
-    return l.rank > 0 ? "rank " + std::to_string(l.rank) + ": " : "";
+    const process_start start = start_of_process();
+    return start.rank > 0 ? "rank " + std::to_string(start.rank) + ": " : "";
   }
   /// Returns the number of processes of this run on this machine.
   int here() const {
@@ -75,17 +75,17 @@ public:
     return asked;
   }
 
-  /// Longest `word` that the first process sends to the others, in bytes.
+  /// Longest `message` that the first process sends to the others, in bytes.
   static constexpr std::size_t most_bytes = 256;
   /// The first process calls the others, which do the same work from here on, and sends them a
-  /// word.
-  void call(const std::string& word) { tell(true, word); }
+  /// message.
+  void call(const std::string& message) { tell(true, message); }
   /// The first process tells the others that there is nothing to do.
   void dismiss() {
     if (!told_) tell(false, "");
   }
-  /// Another process waits for the first, and returns the word that it is called with; nothing if
-  /// it is dismissed.
+  /// Another process waits for the first, and returns the message that it is called with; nothing
+  /// if it is dismissed.
   std::optional<std::string> called() { return tell(false, ""); }
 
   /// Calls f(hosts) on this process's rank of a mesh of all processes.
@@ -118,14 +118,14 @@ private:
     throw error(exit_code::mismatch, sentence);
   }
   mesh replicas() const { return mesh({size(), 1, 1, 1, size(), 1, 1}); }
-  std::optional<std::string> tell(bool take_part, const std::string& word) {
+  std::optional<std::string> tell(bool others_work, const std::string& message) {
     if (std::exchange(told_, true) || !several()) return std::nullopt;
     std::array<char, most_bytes + 1> text{};
-    if (word.size() >= most_bytes)
+    if (message.size() >= most_bytes)
       throw error(exit_code::internal,
-                  "ranks cannot be told of " + word + ": its name is too long");
-    text[0] = take_part ? 'y' : 'n';
-    word.copy(text.data() + 1, most_bytes - 1);
+                  "ranks cannot be told of " + message + ": its name is too long");
+    text[0] = others_work ? 'y' : 'n';
+    message.copy(text.data() + 1, most_bytes - 1);
     // The first process may have a large state to verify.
     run(replicas(), std::chrono::hours(1), [&](communicator& c) {
       c.run(
@@ -135,7 +135,7 @@ private:
     return std::string(text.data() + 1);
   }
 
-  launch launch_;
+  process_start start_;
   bool told_ = false;
 #if defined(MEGACPP_WITH_MPI)
   std::optional<mpi_ranks> mpi_;

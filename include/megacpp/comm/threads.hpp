@@ -18,9 +18,9 @@
 // without them.
 #pragma once
 
+#include <megacpp/comm/exchange_description.hpp>
 #include <megacpp/comm/host_plane.hpp>
 #include <megacpp/comm/missing_rank.hpp>
-#include <megacpp/comm/wish.hpp>
 #include <megacpp/exec/rank_order.hpp>
 #include <megacpp/io/clock.hpp>
 #include <megacpp/threads/own_thread.hpp>
@@ -111,10 +111,10 @@ private:
       std::vector<std::int64_t> gives, takes;
       /// The moments when the guest's memory may be read, when it has taken its elements, and when
       /// it has gathered the shards of the others.
-      moment ready{}, shared{}, gathered{};
+      moment ready{}, taken{}, gathered{};
     };
     std::vector<guest> guests;
-    std::atomic<int> came{0}, shared{0}, gathered{0};
+    std::atomic<int> came{0}, taken{0}, gathered{0};
     std::atomic<bool> differs{false}; ///< guests ask for different exchanges: see `wrong`
     std::exception_ptr wrong{};
     int left = 0;
@@ -144,10 +144,10 @@ private:
       else
         beside->on().copy(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
     }
-    void reduce(reduction by, dtype t, std::span<const void* const> parts, void* out,
+    void reduce(reduction by, dtype t, std::span<const void* const> addends, void* out,
                 std::int64_t n) const {
-      if (beside == nullptr) reduce_in_rank_order(by, t, parts, out, n);
-      else beside->on().reduce(by, t, parts, out, n);
+      if (beside == nullptr) reduce_in_rank_order(by, t, addends, out, n);
+      else beside->on().reduce(by, t, addends, out, n);
     }
     /// Lets the lane beside go on behind this moment of all guests.
     void follow(const meeting& m, moment meeting::guest::*until) const {
@@ -180,7 +180,7 @@ private:
       meeting* m;
       int place;
       mover by;
-      enum : std::uint8_t { waits, has_shared, has_gathered } stage = waits;
+      enum : std::uint8_t { waits, has_taken, has_gathered } progress = waits;
       std::exception_ptr wrong{}; ///< error that another rank asks for something else
 
       meeting::guest& mine() const { return m->guests[static_cast<std::size_t>(place)]; }
@@ -188,14 +188,14 @@ private:
       bool done() const {
         if (wrong != nullptr) return true;
         // No rank reads from a receiver.
-        if (mine().x.what == collective::receive) return stage == has_shared;
-        return reduces() ? stage == has_gathered && m->all(m->gathered)
-                         : stage == has_shared && m->all(m->shared);
+        if (mine().x.what == collective::receive) return progress == has_taken;
+        return reduces() ? progress == has_gathered && m->all(m->gathered)
+                         : progress == has_taken && m->all(m->taken);
       }
       /// Lets a lane go on behind the exchange.
       void before(lane& on) const {
-        if (mine().x.what == collective::receive) on.wait(*mine().shared);
-        else m->before(on, reduces() ? &meeting::guest::gathered : &meeting::guest::shared);
+        if (mine().x.what == collective::receive) on.wait(*mine().taken);
+        else m->before(on, reduces() ? &meeting::guest::gathered : &meeting::guest::taken);
       }
     };
 
@@ -286,7 +286,7 @@ private:
         r.wrong = m.wrong;
         return true;
       }
-      if (r.stage == record::waits && m.all(m.came)) {
+      if (r.progress == record::waits && m.all(m.came)) {
         try {
           require_agreement(r);
         } catch (const error&) {
@@ -295,17 +295,17 @@ private:
           return true;
         }
         r.by.follow(m, &meeting::guest::ready);
-        share(r);
-        r.mine().shared = r.by.mark();
-        r.stage = record::has_shared;
-        of_.count(m, m.shared);
+        take(r);
+        r.mine().taken = r.by.mark();
+        r.progress = record::has_taken;
+        of_.count(m, m.taken);
         return true;
       }
-      if (r.stage == record::has_shared && r.reduces() && m.all(m.shared)) {
-        r.by.follow(m, &meeting::guest::shared);
+      if (r.progress == record::has_taken && r.reduces() && m.all(m.taken)) {
+        r.by.follow(m, &meeting::guest::taken);
         gather(r);
         r.mine().gathered = r.by.mark();
-        r.stage = record::has_gathered;
+        r.progress = record::has_gathered;
         of_.count(m, m.gathered);
         return true;
       }
@@ -314,10 +314,10 @@ private:
 
     /// Returns the first element of a rank's shard of n elements. Shards are whole cache lines,
     /// except the last.
-    static std::int64_t part(std::int64_t n, int rank, int ranks) {
+    static std::int64_t shard_begin(std::int64_t n, int rank, int ranks) {
       return rank == ranks ? n : n * rank / ranks / 64 * 64;
     }
-    void share(const record& r) {
+    void take(const record& r) {
       const meeting& m = *r.m;
       const exchange& x = r.mine().x;
       const int n = m.size(), me = r.place;
@@ -329,17 +329,17 @@ private:
       };
       const auto sum = [&](std::int64_t first, std::byte* to, std::int64_t count) {
         if (count == 0) return;
-        parts_.clear();
+        addends_.clear();
         for (int q = 0; q < n; ++q)
-          if (m.guests[static_cast<std::size_t>(q)].x.count > 0) parts_.push_back(in(q, first));
-        r.by.reduce(x.by, x.type, parts_, to, count);
+          if (m.guests[static_cast<std::size_t>(q)].x.count > 0) addends_.push_back(in(q, first));
+        r.by.reduce(x.by, x.type, addends_, to, count);
       };
       switch (x.what) {
       case collective::all_reduce: {
         if (x.count == 0) return;
         const auto [mine, all] = among_holders(m, me);
-        const std::int64_t first = part(x.count, mine, all);
-        return sum(first, out + first * size, part(x.count, mine + 1, all) - first);
+        const std::int64_t first = shard_begin(x.count, mine, all);
+        return sum(first, out + first * size, shard_begin(x.count, mine + 1, all) - first);
       }
       case collective::reduce_scatter: return sum(me * x.count, out, x.count);
       case collective::all_gather:
@@ -379,8 +379,8 @@ private:
       for (int q = 0; q < r.m->size() && x.count > 0; ++q) {
         const auto [theirs, all] = among_holders(*r.m, q);
         if (q == r.place || r.m->guests[static_cast<std::size_t>(q)].x.count == 0) continue;
-        const std::int64_t first = part(x.count, theirs, all),
-                           count = part(x.count, theirs + 1, all) - first;
+        const std::int64_t first = shard_begin(x.count, theirs, all),
+                           count = shard_begin(x.count, theirs + 1, all) - first;
         r.by.copy(static_cast<std::byte*>(x.out) + first * size,
                   static_cast<const std::byte*>(r.m->guests[static_cast<std::size_t>(q)].x.out) +
                       first * size,
@@ -397,8 +397,8 @@ private:
       for (int q = 0; q < r.m->size(); ++q) {
         if (q == r.place) continue;
         const meeting::guest& o = r.m->guests[static_cast<std::size_t>(q)];
-        mc::require_agreement(wish_of(mine.x, moves, number, mine.rank, q),
-                              wish_of(o.x, moves, number, o.rank, r.place));
+        mc::require_agreement(description_of(mine.x, moves, number, mine.rank, q),
+                              description_of(o.x, moves, number, o.rank, r.place));
       }
     }
 
@@ -406,7 +406,7 @@ private:
     int rank_;
     std::map<key, std::int64_t> met_; ///< meetings of this rank so far, by keys without a number
     std::vector<record> started_;     ///< exchanges in the order of their starts
-    std::vector<const void*> parts_;
+    std::vector<const void*> addends_;
     std::int64_t number_ = 0;
   };
 
@@ -448,7 +448,7 @@ private:
     meeting& m = *node.mapped();
     m.guests.resize(static_cast<std::size_t>(size));
     for (meeting::guest& g : m.guests) g.rank = -1;
-    m.came = 0, m.shared = 0, m.gathered = 0, m.left = 0;
+    m.came = 0, m.taken = 0, m.gathered = 0, m.left = 0;
     m.since = awake_;
     node.key() = k;
     return meetings_.insert(std::move(node)).position;
@@ -458,7 +458,7 @@ private:
     const auto at = meetings_.find(k);
     meeting& m = *at->second;
     if (++m.left < m.size()) return;
-    for (meeting::guest& g : m.guests) g.ready = g.shared = g.gathered = nullptr;
+    for (meeting::guest& g : m.guests) g.ready = g.taken = g.gathered = nullptr;
     unused_.insert(meetings_.extract(at));
   }
   /// A bell wakes a rank that sleeps. It counts its rings, by which the rank sees that there is

@@ -47,16 +47,16 @@ public:
   void copy(std::byte* to, const std::byte* from, std::int64_t bytes) override {
     host_memory::of_process().read(to, from, bytes);
   }
-  void reduce(reduction by, dtype t, std::span<const void* const> parts, void* out,
+  void reduce(reduction by, dtype t, std::span<const void* const> arrays, void* out,
               std::int64_t n) override {
-    reduce_in_rank_order(by, t, parts, out, n);
+    reduce_in_rank_order(by, t, arrays, out, n);
   }
   void record(event& e) override { static_cast<cpu_event&>(e).record(); }
   void wait(event& /*e*/) override {} // the event has come
   void finish() override {}           // all work is done
 };
 
-/// The limits that product/plan.hpp keeps: bytes of an operand that is copied whole, and bytes of
+/// The limits that product/tiling.hpp keeps: bytes of an operand that is copied whole, and bytes of
 /// all copies of segments together; extents of a tile of the output (rows, columns) and of a block
 /// of the sum.
 struct cpu_product_limits {
@@ -119,7 +119,7 @@ public:
     constexpr std::int64_t library = 2 << 20;
     const bool forward = s.kind == product_kind::forward,
                gradient = s.kind == product_kind::weight_gradient;
-    const std::int64_t rows = s.part != 0 ? s.part : s.M, wide = size_of(accumulator_of(s.a)),
+    const std::int64_t rows = s.segment != 0 ? s.segment : s.M, wide = size_of(accumulator_of(s.a)),
                        m = gradient ? s.N : rows, n = forward ? s.N : s.K,
                        k = gradient  ? rows
                            : forward ? s.K
@@ -128,9 +128,10 @@ public:
     const auto copy = [&](std::int64_t lines, std::int64_t columns) {
       return pages(lines * (columns + 32) * wide); // rows have an odd number of cache lines
     };
-    const auto copies = [&](std::int64_t lines, std::int64_t columns, bool of_each_part) {
+    const auto copies = [&](std::int64_t lines, std::int64_t columns, bool of_each_segment) {
       if (lines * columns * wide > limits::whole_copy) return std::int64_t{0}; // copied by blocks
-      const std::int64_t one = copy(lines, columns), all = one * (of_each_part ? s.parts() : 1),
+      const std::int64_t one = copy(lines, columns),
+                         all = one * (of_each_segment ? s.segments() : 1),
                          most = one < limits::large_copy ? limits::large_copy : one;
       return all < most ? all : most;
     };

@@ -10,7 +10,7 @@
 //                             themselves before. `room` has D::sort_bytes(n) bytes
 //     l.slabs()               the best number of slabs of columns into which to cut a sum over
 //                             rows
-//     l.sums_by_parts      true where partial sums over rows are best made by bodies of their
+//     l.sums_by_partials      true where partial sums over rows are best made by bodies of their
 //                             own; left out, one body sums a slab (kernel/rows/columns.hpp)
 //     l.threads()             the number of threads of the host that work for the lane
 //   D::sort_bytes(n)        bytes of room that a lane needs to sort n numbers
@@ -72,19 +72,19 @@ public:
 };
 
 /// The access of the host to bytes of a memory space, while this object lives.
-class host_view {
+class host_accessor {
 public:
-  host_view(memory_space& in, std::byte* p, std::int64_t bytes, bool changing = false)
+  host_accessor(memory_space& in, std::byte* p, std::int64_t bytes, bool changing = false)
       : in_(in),
         p_(p),
         bytes_(bytes),
         seen_(p != nullptr ? in.open(p, bytes) : nullptr),
         changing_(changing) {}
-  host_view(const host_view&) = delete;
-  host_view& operator=(const host_view&) = delete;
+  host_accessor(const host_accessor&) = delete;
+  host_accessor& operator=(const host_accessor&) = delete;
   /// Throws what writing the bytes back throws, unless another exception is on its way.
-  ~host_view() noexcept(false) {
-    if (p_ != nullptr) ending_.run([this] { in_.close(p_, bytes_, seen_, changing_); });
+  ~host_accessor() noexcept(false) {
+    if (p_ != nullptr) ending_.call([this] { in_.close(p_, bytes_, seen_, changing_); });
   }
   std::byte* data() const { return seen_; }
 
@@ -167,7 +167,7 @@ public:
   virtual void copy(std::byte* to, const std::byte* from, std::int64_t bytes) = 0;
   /// Adds up arrays of n elements of the device, or takes their maximum. `out` gets the bits of
   /// reduce_in_rank_order (exec/rank_order.hpp).
-  virtual void reduce(reduction by, dtype t, std::span<const void* const> parts, void* out,
+  virtual void reduce(reduction by, dtype t, std::span<const void* const> arrays, void* out,
                       std::int64_t n) = 0;
   virtual void record(event& e) = 0;
   /// Orders the work that is started from here on behind the event, which may be another lane's.

@@ -10,7 +10,7 @@ class ending {
 public:
   /// Calls f(); to be called in that destructor. Throws what f throws, unless another exception is
   /// on its way.
-  template <class F> void run(F f) const {
+  template <class F> void call(F f) const {
     if (std::uncaught_exceptions() == thrown_) {
       f();
       return;

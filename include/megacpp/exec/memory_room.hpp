@@ -23,7 +23,7 @@ namespace mc {
 /// The files in which the kernel reports memory.
 struct memory_files {
   std::string machine = "/proc/meminfo", process = "/proc/self/statm",
-              memberships = "/proc/self/cgroup", groups = "/sys/fs/cgroup";
+              memberships = "/proc/self/cgroup", cgroups = "/sys/fs/cgroup";
 };
 
 namespace detail {
@@ -45,7 +45,7 @@ inline std::optional<std::int64_t> number_behind(std::string_view text, std::str
 
 /// Returns the memory that a cgroup of version 2 or 1 leaves. Pages of files do not count as used,
 /// since the kernel takes them back. Returns nothing where the cgroup has no limit.
-inline std::optional<std::int64_t> room_of_group(const std::string& folder) {
+inline std::optional<std::int64_t> room_of_cgroup(const std::string& folder) {
   std::optional<std::int64_t> least;
   for (const auto& [limit, used, prefix] :
        {std::array{"/memory.max", "/memory.current", ""},
@@ -76,11 +76,11 @@ inline std::optional<memory_room> room_on_machine(const memory_files& from = {})
   if (const auto kibibytes =
           detail::number_behind(detail::kernel_text(from.machine), "MemAvailable:"))
     add(*kibibytes * 1024, "the machine (MemAvailable)");
-  detail::for_each_group(detail::kernel_text(from.memberships), from.groups, "memory",
-                         [&](const std::string& folder) {
-                           if (const auto left = detail::room_of_group(folder))
-                             add(*left, "the limit of the control group " + folder);
-                         });
+  detail::for_each_cgroup(detail::kernel_text(from.memberships), from.cgroups, "memory",
+                          [&](const std::string& folder) {
+                            if (const auto left = detail::room_of_cgroup(folder))
+                              add(*left, "the limit of the control group " + folder);
+                          });
   return least;
 }
 

@@ -115,13 +115,13 @@ public:
     void *z = nullptr, *c = nullptr; ///< z: written by gelu_kept, read by gelu_gradient
   };
   /// A function that computes the checked product. It returns false if it could not.
-  using run_product = std::function<bool(const operands&)>;
+  using product_function = std::function<bool(const operands&)>;
   /// Returns what the library does wrong, as a verb with an object; "" if the product may be
   /// trusted. `room` is aligned as vectors are.
-  std::string fault(std::byte* room, const run_product& run) const {
+  std::string fault(std::byte* room, const product_function& run) const {
     fill(room, true);
     const std::vector<double> r = signs(), want = expected(room, r);
-    if (std::string wrong = fault_of_run(room, run); !wrong.empty()) return wrong;
+    if (std::string wrong = fault_of_call(room, run); !wrong.empty()) return wrong;
     std::vector<double> got(want.size());
     multiply(room, c_, r.data(), got.data());
     for (std::size_t i = 0; i < want.size(); ++i)
@@ -147,7 +147,7 @@ private:
     return reinterpret_cast<T*>(room + m.begin) + i * m.stride;
   }
 
-  std::string fault_of_run(std::byte* room, const run_product& run) const {
+  std::string fault_of_call(std::byte* room, const product_function& run) const {
     const std::uint64_t before = outside(room);
     if (!run({.a = room + a_.begin,
               .b = room + b_.begin,
@@ -177,7 +177,7 @@ private:
     return all;
   }
   /// Makes the second run of a product whose first result was correct. Returns what is wrong.
-  std::string fault_of_end(std::byte* room, const run_product& run) const {
+  std::string fault_of_end(std::byte* room, const product_function& run) const {
     std::string wrong;
     const auto go_on = [&]<class T>(T) {
       const auto columns = static_cast<std::size_t>(c_.columns);
@@ -192,7 +192,7 @@ private:
       }
       if (s_.bias) bias.assign(row<T>(room, bias_, 0), row<T>(room, bias_, 0) + columns);
       fill(room, false);
-      wrong = fault_of_run(room, run);
+      wrong = fault_of_call(room, run);
       const std::vector<curve> table = sizeof(T) == 2 ? curves() : std::vector<curve>();
       for (std::int64_t i = 0; i < c_.rows && wrong.empty(); ++i)
         wrong = fault_of_row(room, i, first.data() + i * c_.columns, bias, table);
@@ -406,15 +406,16 @@ private:
     for (const std::int64_t n : groups_) {
       const std::int64_t of_b = s_.a_transposed ? n : s_.b_transposed ? s_.n : s_.k;
       std::vector<double> w(static_cast<std::size_t>(s_.a_transposed ? n : s_.k));
-      multiply(room, part(b_, s_.a_transposed ? row : matrix * of_b, of_b), r.data(), w.data());
-      multiply(room, part(a_, row, n), w.data(),
+      multiply(room, some_rows(b_, s_.a_transposed ? row : matrix * of_b, of_b), r.data(),
+               w.data());
+      multiply(room, some_rows(a_, row, n), w.data(),
                y.data() + (s_.a_transposed ? matrix * s_.m : row));
       row += n, ++matrix;
     }
     return y;
   }
   /// Returns some of the stored rows of a matrix.
-  static stored part(stored m, std::int64_t first, std::int64_t rows) {
+  static stored some_rows(stored m, std::int64_t first, std::int64_t rows) {
     m.begin += static_cast<std::size_t>(first * m.stride * size_of(m.type)), m.rows = rows;
     return m;
   }

@@ -85,23 +85,23 @@ struct product_shape {
   // product of its own: tiles, copies and library calls follow from a segment's shape and end at
   // its borders, and a weight gradient adds up its segments in order. So the bits of a sequence do
   // not depend on the number of sequences that are computed with it.
-  std::int64_t part = 0;
+  std::int64_t segment = 0;
   // The numerics of sums. numerics::fast: the copies of operands, and the tiles and sum blocks of a
   // weight gradient, are those that measure fastest for M rows. The shape fixes them, but M decides
   // bits.
   numerics sums = numerics::batch_invariant;
   // Canonical panels, for numerics that do not depend on the layout (0: the library's choice):
   // the output is computed in blocks of `canonical_rows` by `panel`, and each sum in blocks of
-  // `chunk` terms, first to last, accumulated in fp32. Cutting rows or columns at these
+  // `sum_block` terms, first to last, accumulated in fp32. Cutting rows or columns at these
   // borders leaves every bit, since the same library calls are made; oneDNN on AVX-512 allows
   // rows to be cut anywhere.
-  std::int64_t chunk = 0;
+  std::int64_t sum_block = 0;
   std::int64_t panel = 0;
   static constexpr std::int64_t canonical_rows = 64;
 
   constexpr std::int64_t x_row() const { return x_stride ? x_stride : K; }
   constexpr std::int64_t y_row() const { return y_stride ? y_stride : N; }
-  constexpr std::int64_t parts() const { return part ? M / part : 1; }
+  constexpr std::int64_t segments() const { return segment ? M / segment : 1; }
   constexpr double flops() const {
     return 2.0 * static_cast<double>(M) * static_cast<double>(N) * static_cast<double>(K);
   }
@@ -155,14 +155,14 @@ struct product_cell_shape {
 /// The outcome of computing a tile; the library may lack memory for it.
 enum class product_status { done, no_memory, failed };
 
-/// A prepared tile. `slot` is the number of the calling thread: two threads never use one at a
+/// A prepared tile. `thread` is the number of the calling thread: two threads never use one at a
 /// time.
 class product_cell {
 public:
   virtual ~product_cell() = default;
   virtual std::size_t scratch_bytes() const { return 0; }
-  virtual product_status run(int slot, const void* a, const void* b, const void* bias, void* c,
-                             void* scratch) const = 0;
+  virtual product_status execute(int thread, const void* a, const void* b, const void* bias,
+                                 void* c, void* scratch) const = 0;
 };
 
 /// A library that computes tiles of matrix products.

@@ -45,14 +45,15 @@ public:
   /// Executes consecutive segments of rows[0], rows[1], ... rows (0 ... shape().M each) of a shape
   /// with dynamic rows, without bias and scales. Every segment has the bits of an execute of its
   /// own.
-  virtual void execute_parts(const product_call& c, std::span<const std::int32_t> rows) const = 0;
+  virtual void execute_segments(const product_call& c,
+                                std::span<const std::int32_t> rows) const = 0;
   /// Executes products with several matrices, for a shape with groups. `rows` has the segments of
   /// the first group, then as many of the next group, and so on; segments follow each other. Group
   /// g multiplies by matrix g of b, or is added to matrix g of out. Every segment has the bits that
   /// it has alone, except under numerics::fast.
   virtual void execute_groups(const product_call& c, std::span<const std::int32_t> rows) const {
-    for_groups(c, rows, [this](const product_call& of, std::span<const std::int32_t> parts) {
-      execute_parts(of, parts);
+    for_groups(c, rows, [this](const product_call& of, std::span<const std::int32_t> segments) {
+      execute_segments(of, segments);
     });
   }
 
@@ -70,9 +71,9 @@ protected:
                        of_y = s.y_row() * size_of(forward ? s.out : s.a),
                        matrix = s.N * s.K * size_of(summed ? s.out : s.b);
     const auto of_a = forward ? of_x : of_y;
-    const std::size_t parts = rows.size() / static_cast<std::size_t>(s.groups);
+    const std::size_t segments = rows.size() / static_cast<std::size_t>(s.groups);
     for (std::int64_t g = 0; g < s.groups; ++g) {
-      const auto here = rows.subspan(static_cast<std::size_t>(g) * parts, parts);
+      const auto here = rows.subspan(static_cast<std::size_t>(g) * segments, segments);
       std::int64_t n = 0;
       for (const std::int32_t k : here) n += k;
       if (n > 0) f(static_cast<const product_call&>(c), here);
@@ -92,9 +93,9 @@ protected:
                                            " rows at most was given " + what + ".");
     };
     if (s.groups <= 0 || std::ssize(rows) % s.groups != 0)
-      refuse(std::to_string(rows.size()) + " parts");
+      refuse(std::to_string(rows.size()) + " segments");
     for (const std::int32_t n : rows)
-      if (n < 0 || n > s.M) refuse("a part of " + std::to_string(n));
+      if (n < 0 || n > s.M) refuse("a segment of " + std::to_string(n));
   }
 
   product_shape shape_;
@@ -103,7 +104,7 @@ protected:
 /// The checks (exec/product_check.hpp) that a source has made of the products that its libraries
 /// prepared.
 struct product_checks {
-  int plans = 0;
+  int prepared = 0;
   double seconds = 0;         ///< seconds of the checks without the time in the libraries
   double library_seconds = 0; ///< seconds in the libraries, with what the first check prepares
   std::vector<std::string>

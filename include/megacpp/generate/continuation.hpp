@@ -187,13 +187,13 @@ template <class Make, class Tell> void talk(const chat_prompts& chat, agreement&
     line.erase(0, 1);
     while (line.ends_with('\n') || line.ends_with('\r')) line.pop_back();
     if (line.find_first_not_of(" \t") == std::string::npos) continue;
-    chat_prompts::say(c, chat_role::user, as_utf8(line));
+    chat_prompts::say(c, chat_speaker::user, as_utf8(line));
     continued_text t = chat.asking(c, "the conversation", exit_code::data);
     t.number = turn++;
     generator g = make(std::span(&t, 1));
     answers.run(std::span(&t, 1), g, all.first());
     if (all.first()) tell(t);
-    chat_prompts::say(c, chat_role::assistant, as_utf8(t.written));
+    chat_prompts::say(c, chat_speaker::assistant, as_utf8(t.written));
   }
 }
 

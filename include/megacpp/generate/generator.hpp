@@ -162,7 +162,8 @@ private:
     const int stage = std::max(p_.stage, 0), first = uses_.size();
     a.shape.first = first, a.shape.of = p_.numbers.ranks, a.shape.stage = stage;
     a.shape.order = [](const pipeline& p, int, int i, int) {
-      return slot{false, i / p.chunks, i % p.chunks}; // one pass of new tokens follows the other
+      return chunk_pass{false, i / p.chunks,
+                        i % p.chunks}; // one pass of new tokens follows the other
     };
     for_each_use(
         p_.layers, p_.kinds(), p_.numbers.ranks, stage,

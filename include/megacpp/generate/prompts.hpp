@@ -64,12 +64,12 @@ public:
   /// Returns a conversation that has the system's message, if there is one.
   conversation begun() const {
     conversation c;
-    if (!system_.empty()) say(c, chat_role::system, system_);
+    if (!system_.empty()) say(c, chat_speaker::system, system_);
     return c;
   }
-  static void say(conversation& c, chat_role role, std::string words) {
+  static void say(conversation& c, chat_speaker speaker, std::string words) {
     c.messages.emplace_back();
-    c.messages.back().role = role, c.messages.back().content = std::move(words);
+    c.messages.back().speaker = speaker, c.messages.back().content = std::move(words);
   }
   /// Returns the prompt that asks for the assistant's next message. Throws mc::error(code) for one
   /// that is too long.
@@ -99,7 +99,7 @@ inline std::vector<continued_text> read_prompts(const sampling_request& asked,
       if (prompt.find_first_not_of(" \t") == std::string_view::npos)
         throw error(code, fmt::format("{}: the question is empty; leave it out", where));
       conversation c = chat->begun();
-      chat_prompts::say(c, chat_role::user, std::string(prompt));
+      chat_prompts::say(c, chat_speaker::user, std::string(prompt));
       list.push_back(chat->asking(c, where, code));
       list.back().prompt = prompt;
       return;

@@ -48,7 +48,7 @@ private:
                   "of this run are conversations");
     const detail::chat_prompts chat({}, r.data.tokenizer, tokens_, folder);
     conversation c = chat.begun();
-    detail::chat_prompts::say(c, chat_role::user, *prompt);
+    detail::chat_prompts::say(c, chat_speaker::user, *prompt);
     end_.add(chat.end_of_turn(), false);
     return chat.asking(c, "loop_request::sample_prompt", exit_code::usage);
   }

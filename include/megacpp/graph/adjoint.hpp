@@ -53,9 +53,9 @@ template <const op_info& Op, int D> constexpr op_info sums_into(const char* name
   op_info f{.name = name, .rule = &sum_into_rule<Op, D>, .in_place = in_place};
   f.attributes = Op.attributes, f.operands = Op.operands;
   if (Op.cost != nullptr) f.cost = &sum_into_cost<Op, D>;
-  f.form.parts[0].op = &Op, f.form.parts[1].op = &sum;
-  for (int k = 0; k < D; ++k) f.form.parts[0].in[k] = k;
-  f.form.parts[1].in[0] = out_of(0), f.form.parts[1].in[1] = D;
+  f.form.ops[0].op = &Op, f.form.ops[1].op = &sum;
+  for (int k = 0; k < D; ++k) f.form.ops[0].in[k] = k;
+  f.form.ops[1].in[0] = out_of(0), f.form.ops[1].in[1] = D;
   f.form.outputs[0] = out_of(1);
   return f;
 }
@@ -188,7 +188,7 @@ struct backward {
 
   /// Runs the adjoint of node i. Records MEGA-P017 where a gradient would be lost silently: the
   /// adjoint did not read a cotangent that came, or gave none to an operand that wants one.
-  [[gnu::cold]] constexpr void run_adjoint(int i, const node& n) {
+  [[gnu::cold]] constexpr void apply_adjoint(int i, const node& n) {
     bool came = false;
     for (value_id v : n.out) came = came || (v >= 0 && ct[v] >= 0);
     at = i;

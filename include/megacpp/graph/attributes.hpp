@@ -31,19 +31,19 @@ enum class attribute_kind : std::uint8_t { real, integer, named };
 
 namespace detail {
 
-constexpr std::int64_t word_of(double x) { return std::bit_cast<std::int64_t>(x); }
-constexpr std::int64_t word_of(axis_set s) { return s.bits; }
-constexpr std::int64_t word_of(place p) {
+constexpr std::int64_t bits_of(double x) { return std::bit_cast<std::int64_t>(x); }
+constexpr std::int64_t bits_of(axis_set s) { return s.bits; }
+constexpr std::int64_t bits_of(place p) {
   return static_cast<int>(p.s) | static_cast<int>(p.d) << 8 | p.level << 16 |
          static_cast<int>(p.by) << 24;
 }
 template <class T>
 requires std::integral<T> || std::is_enum_v<T>
-constexpr std::int64_t word_of(T x) { return static_cast<std::int64_t>(x); }
+constexpr std::int64_t bits_of(T x) { return static_cast<std::int64_t>(x); }
 
 /// The stored bits of an attribute, which convert to the type of the member that they initialise.
 /// The conversion makes few calls, since each is a step of a constant evaluation.
-struct attribute_word {
+struct attribute_bits {
   std::int64_t bits = 0;
 
   template <class T> constexpr operator T() const {
@@ -63,13 +63,13 @@ struct attribute_word {
   }
 };
 
-template <int> using any_word = attribute_word;
+template <int> using any_bits = attribute_bits;
 template <class A, int... K> consteval bool has_members(std::integer_sequence<int, K...>) {
-  return requires { A{any_word<K>{}...}; };
+  return requires { A{any_bits<K>{}...}; };
 }
 template <class A, int... K>
-constexpr A from_words(const std::int64_t* w, std::integer_sequence<int, K...>) {
-  return A{attribute_word{w[K]}...};
+constexpr A from_bits(const std::int64_t* w, std::integer_sequence<int, K...>) {
+  return A{attribute_bits{w[K]}...};
 }
 template <class A, int N = max_attributes + 1> consteval int count_members() {
   if constexpr (N == 0 || has_members<A>(std::make_integer_sequence<int, N>{})) return N;
@@ -81,37 +81,37 @@ template <class M> inline constexpr attribute_kind kind_of =
                            : attribute_kind::named;
 /// The members of a struct of attributes: the bits and the kind of each.
 struct attribute_members {
-  std::int64_t word[max_attributes];
+  std::int64_t bits[max_attributes];
   attribute_kind kind[max_attributes];
 };
-template <class... M> constexpr attribute_members words_of(const M&... m) {
+template <class... M> constexpr attribute_members bits_of_members(const M&... m) {
   static_assert(sizeof...(M) <= max_attributes, "an op has at most six attributes");
-  return {{word_of(m)...}, {kind_of<M>...}};
+  return {{bits_of(m)...}, {kind_of<M>...}};
 }
 template <int N> using members = std::integral_constant<int, N>;
 template <class A> constexpr attribute_members take(const A& a, members<1>) {
   const auto& [p] = a;
-  return words_of(p);
+  return bits_of_members(p);
 }
 template <class A> constexpr attribute_members take(const A& a, members<2>) {
   const auto& [p, q] = a;
-  return words_of(p, q);
+  return bits_of_members(p, q);
 }
 template <class A> constexpr attribute_members take(const A& a, members<3>) {
   const auto& [p, q, r] = a;
-  return words_of(p, q, r);
+  return bits_of_members(p, q, r);
 }
 template <class A> constexpr attribute_members take(const A& a, members<4>) {
   const auto& [p, q, r, s] = a;
-  return words_of(p, q, r, s);
+  return bits_of_members(p, q, r, s);
 }
 template <class A> constexpr attribute_members take(const A& a, members<5>) {
   const auto& [p, q, r, s, t] = a;
-  return words_of(p, q, r, s, t);
+  return bits_of_members(p, q, r, s, t);
 }
 template <class A> constexpr attribute_members take(const A& a, members<6>) {
   const auto& [p, q, r, s, t, u] = a;
-  return words_of(p, q, r, s, t, u);
+  return bits_of_members(p, q, r, s, t, u);
 }
 template <class A> constexpr attribute_members take(const A& a) {
   static_assert(count_members<A>() >= 1 && count_members<A>() <= max_attributes,
@@ -144,14 +144,14 @@ template <class A> inline constexpr const attribute_type* attributes_of =
 /// The attributes of a node; by default it has none.
 struct attributes {
   const attribute_type* type = nullptr;
-  std::int64_t word[max_attributes]{};
+  std::int64_t bits[max_attributes]{};
 
   constexpr attributes() = default;
   template <class A>
   requires std::is_aggregate_v<A>
   constexpr attributes(const A& a) : type(attributes_of<A>) {
     const auto members = detail::take(a);
-    for (int k = 0; k < type->count; ++k) word[k] = members.word[k];
+    for (int k = 0; k < type->count; ++k) bits[k] = members.bits[k];
   }
 
   template <class A> constexpr bool are() const { return type == attributes_of<A>; }
@@ -159,13 +159,13 @@ struct attributes {
   /// no constant expression, and at run time it throws std::logic_error.
   template <class A> constexpr A as() const {
     if (!are<A>()) throw std::logic_error("attributes are read as another type than they have");
-    return detail::from_words<A>(word,
-                                 std::make_integer_sequence<int, detail::count_members<A>()>{});
+    return detail::from_bits<A>(bits,
+                                std::make_integer_sequence<int, detail::count_members<A>()>{});
   }
   constexpr int count() const { return type == nullptr ? 0 : type->count; }
   constexpr bool operator==(const attributes& o) const {
     bool same = type == o.type;
-    for (int k = 0; same && k < count(); ++k) same = word[k] == o.word[k];
+    for (int k = 0; same && k < count(); ++k) same = bits[k] == o.bits[k];
     return same;
   }
 };

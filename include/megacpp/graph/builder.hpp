@@ -136,10 +136,10 @@ struct builder {
   /// dims, P013 over both meshes.
   [[gnu::cold]] constexpr var input(feed from, const char* name, dtype t,
                                     std::initializer_list<extent> dims, placement at,
-                                    source_line line = here(), int slot = 0) {
+                                    source_line line = here(), int feed_index = 0) {
     value v;
     v.name = name, v.type = t, v.is = role::input, v.from = from, v.at = at;
-    v.slot = static_cast<std::int8_t>(slot), v.counts = counts_tokens(from);
+    v.feed_index = static_cast<std::int8_t>(feed_index), v.counts = counts_tokens(from);
     take(v, dims, line, "input");
     normalise(v, line, "input");
     return {this, add(v, line)};
@@ -191,11 +191,11 @@ struct builder {
   /// in place of the parameter. Faults: MEGA-S001 where a shard would cut a block of the encoding,
   /// MEGA-C001 for an encoding beyond the limits.
   [[gnu::cold]] constexpr std::array<var, max_arrays> parameter(const char* scope, const char* name,
-                                                                const stored_form& form,
+                                                                const parameter_encoding& encoding,
                                                                 std::initializer_list<extent> dims,
                                                                 placement at, parameter_info info,
                                                                 source_line line = here()) {
-    info.frozen = true, info.form = &form;
+    info.frozen = true, info.encoding = &encoding;
     const var whole = parameter(scope, name, dtype::u8, dims, at, info, line);
     std::array<var, max_arrays> arrays;
     const value box = whole.type();
@@ -206,21 +206,21 @@ struct builder {
     const extent& last = box.dims[box.rank - 1];
     in_range(info.valid_rows == 0, line, "parameter", whole.id, "valid_rows",
              static_cast<double>(info.valid_rows), "0 for what is stored in several arrays");
-    in_range(form.block >= 1 && form.block <= most_in_block, line, "parameter", whole.id, "block",
-             static_cast<double>(form.block), "1 to 512");
-    in_range(form.count >= 1 && form.count <= max_arrays, line, "parameter", whole.id, "count",
-             form.count, "1 to 3");
-    if (g.wrong.code == fault::none && last.n % (form.block * ranks_of(box, last.d)) != 0)
+    in_range(encoding.block >= 1 && encoding.block <= most_in_block, line, "parameter", whole.id,
+             "block", static_cast<double>(encoding.block), "1 to 512");
+    in_range(encoding.count >= 1 && encoding.count <= max_arrays, line, "parameter", whole.id,
+             "count", encoding.count, "1 to 3");
+    if (g.wrong.code == fault::none && last.n % (encoding.block * ranks_of(box, last.d)) != 0)
       fail(fault::S001, line, "parameter", whole.id);
     if (g.wrong.code != fault::none) return arrays.fill(whole), arrays;
     parameter_info& kept = g.parameters[g.parameter_count - 1];
-    for (int k = 0; k < form.count; ++k) {
+    for (int k = 0; k < encoding.count; ++k) {
       value v = box;
-      form.arrays[k].shape(v);
-      v.name = form.arrays[k].name, v.type = form.arrays[k].type;
+      encoding.arrays[k].shape(v);
+      v.name = encoding.arrays[k].name, v.type = encoding.arrays[k].type;
       // The array has as many elements for each block as for any other, in the order of the blocks.
       bool of_blocks = v.rank == box.rank && v.dims[v.rank - 1].n > 0 &&
-                       v.dims[v.rank - 1].n % (last.n / form.block) == 0;
+                       v.dims[v.rank - 1].n % (last.n / encoding.block) == 0;
       for (int i = 0; of_blocks && i < v.rank; ++i)
         of_blocks = v.dims[i].d == box.dims[i].d && (i + 1 == v.rank || v.dims[i] == box.dims[i]);
       if (!of_blocks) fail(fault::S003, line, "parameter", whole.id);
@@ -256,13 +256,14 @@ struct builder {
       n.region = of;
     }
     for (value_id v : n.in)
-      if (v >= 0 && of_another_plan(n, g.at(v))) fail(fault::P016, n.line, n.op->name, v);
+      if (v >= 0 && of_another_assignment(n, g.at(v))) fail(fault::P016, n.line, n.op->name, v);
     inference c{g, n};
     infer(c);
     const bool first = g.wrong.code == fault::none;
     if (c.wrong != fault::none)
-      fail(c.wrong, n.line, n.op->name, operand(n, c.first), operand(n, c.second), c.over);
-    if (first && *c.range != 0) append_range(c.number, c.is, c.range);
+      fail(c.wrong, n.line, n.op->name, operand(n, c.first), operand(n, c.second), c.blamed_axis);
+    if (first && *c.legal_values != 0)
+      append_range(c.blamed_attribute, c.attribute_value, c.legal_values);
     if (first && c.misread >= 0) tell_integers(c);
     for (int k = 0; k < c.outs; ++k) {
       value& v = c.out[k];
@@ -308,7 +309,7 @@ struct builder {
 private:
   /// Returns whether v holds rows or counts of another assignment to experts than the one whose
   /// rounds n runs in.
-  constexpr bool of_another_plan(const node& n, const value& v) const {
+  constexpr bool of_another_assignment(const node& n, const value& v) const {
     if (v.holds != integer_kind::expert_rows && v.holds != integer_kind::expert_counts)
       return false;
     if (n.region < 0 || n.region >= g.region_count) return false;
@@ -403,9 +404,9 @@ private:
     spell(g, operand(c.n, c.misread), out);
     out << " holds " << name_of(v.holds);
     if (v.below > 0) out << " below " << v.below;
-    else if (serves(v.holds, c.need)) out << " without a bound";
-    out << ", not " << name_of(c.need);
-    if (c.most > 0) out << " below " << c.most;
+    else if (serves(v.holds, c.needed_kind)) out << " without a bound";
+    out << ", not " << name_of(c.needed_kind);
+    if (c.needed_bound > 0) out << " below " << c.needed_bound;
   }
 
   static constexpr value_id operand(const node& n, int k) { return k < 0 ? value_id{-1} : n.in[k]; }

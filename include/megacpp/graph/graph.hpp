@@ -68,11 +68,11 @@ enum class feed : std::uint8_t {
   d_output,
   declared_gradient, ///< update graph: gradient of a tied parameter from the part that declares it
   tied_gradient,     ///< update graph: gradient of a tied parameter from its other use
-  gradient,          ///< update graph: gradients of a group of parameters
+  gradient,          ///< update graph: gradients of a bucket of parameters
   master,
   first_moment,
   second_moment,
-  origin, ///< table that says which elements of which parameters a group has
+  origin, ///< table that says which elements of which parameters a bucket has
   weight,
   total, ///< sums of a step (op/totals.hpp)
   seed,  ///< numbers of a step (op/numbers.hpp)
@@ -133,7 +133,7 @@ constexpr bool serves(integer_kind have, integer_kind need) {
   return have == need || (have > need && (need == labels || need == indices));
 }
 
-inline constexpr int max_slots = 8; ///< most inputs of one feed
+inline constexpr int max_feed_inputs = 8; ///< most inputs of one feed
 
 struct value {
   const char* scope = ""; ///< scope of a parameter, whose full name is "scope.name"; else empty
@@ -141,7 +141,7 @@ struct value {
   dtype type = dtype::f32;
   role is = role::intermediate;
   feed from = feed::none;
-  std::int8_t slot = 0; ///< number among the inputs of one feed
+  std::int8_t feed_index = 0; ///< number among the inputs of one feed
   std::int8_t rank = 0;
   integer_kind holds = integer_kind::unknown; ///< meaning of i32 integers
   extent dims[max_rank]{};
@@ -270,7 +270,7 @@ struct stored_array {
 };
 /// The way in which a frozen parameter is stored in several arrays: codes, and the numbers by which
 /// its op decodes them.
-struct stored_form {
+struct parameter_encoding {
   const char* name = "";
   /// Elements along the last dim that are encoded together, at most 512. No shard cuts them.
   std::int64_t block = 1;
@@ -298,14 +298,15 @@ struct parameter_info {
   std::int64_t valid_rows = 0;
   source_line line{}; ///< line of the parameter's declaration
   update_rule update = update_rule::adamw;
-  double rate = 0;                         ///< size of a step of update_rule::balance
-  const stored_form* form = nullptr;       ///< how it is stored; null: as one array
-  value_id arrays[max_arrays]{-1, -1, -1}; ///< arrays of `form`, which ops read instead of `v`
+  double rate = 0;                              ///< size of a step of update_rule::balance
+  const parameter_encoding* encoding = nullptr; ///< how it is stored; null: as one array
+  value_id arrays[max_arrays]{-1, -1, -1}; ///< arrays of `encoding`, which ops read instead of `v`
 
   /// Returns whether a tied use describes its parameter as the declaration does.
   constexpr bool declares_alike(const parameter_info& o) const {
     return how == o.how && std == o.std && decay == o.decay && frozen == o.frozen &&
-           valid_rows == o.valid_rows && update == o.update && rate == o.rate && form == o.form;
+           valid_rows == o.valid_rows && update == o.update && rate == o.rate &&
+           encoding == o.encoding;
   }
 };
 
@@ -388,7 +389,7 @@ constexpr int range_axis(const mesh& m, const value& v) {
 }
 
 /// Returns the extent on one of n ranks: that of a range is rounded up, any other extent divides.
-constexpr std::int64_t share_of(const extent& e, std::int64_t whole, std::int64_t n) {
+constexpr std::int64_t sharded_extent(const extent& e, std::int64_t whole, std::int64_t n) {
   return e.d == dim::elements ? (whole + n - 1) / n : whole / n;
 }
 
@@ -398,7 +399,7 @@ constexpr std::int64_t local_extent(const mesh& m, const value& v, int i) {
   std::int64_t n = e.n;
   for (int a = 0; a < axes; ++a)
     if (v.at.at[a].is_shard(e.d) && m.sized(static_cast<axis>(a)))
-      n = share_of(e, n, m.of(static_cast<axis>(a)));
+      n = sharded_extent(e, n, m.of(static_cast<axis>(a)));
   return n;
 }
 

@@ -14,11 +14,11 @@ namespace mc {
 struct backward;
 
 /// The work of one node on one rank: floating-point operations, bytes that must be read and
-/// written, and in `again` the operations that only repeat what another node has computed.
+/// written, and in `repeated` the operations that only repeat what another node has computed.
 struct work {
-  std::int64_t flops = 0, read = 0, written = 0, again = 0;
+  std::int64_t flops = 0, read = 0, written = 0, repeated = 0;
   constexpr work& operator+=(const work& o) {
-    flops += o.flops, read += o.read, written += o.written, again += o.again;
+    flops += o.flops, read += o.read, written += o.written, repeated += o.repeated;
     return *this;
   }
 };
@@ -31,16 +31,16 @@ struct inference {
   value out[max_outputs]{};
   int outs = 0;
   fault wrong = fault::none;
-  int first = -1, second = -1; ///< operands that a fault blames
-  int looking = -1;            ///< axis whose places are being joined; -1: none
-  int over = -1;               ///< axis that a fault blames
-  const char* number = "";     ///< attribute that a fault blames
-  double is = 0;               ///< value of the blamed attribute
-  const char* range = "";      ///< values that the blamed attribute may have
-  int misread = -1;            ///< operand whose integers are of another kind than the op reads
-  integer_kind need{};         ///< kind of integers that the op reads
-  std::int64_t most = 0;       ///< bound below which these integers must be; 0: any
-  unsigned tables = 0;         ///< bit k: of operand k, the op reads only table_rows(k) rows
+  int first = -1, second = -1;       ///< operands that a fault blames
+  int looking = -1;                  ///< axis whose places are being joined; -1: none
+  int blamed_axis = -1;              ///< axis that a fault blames
+  const char* blamed_attribute = ""; ///< attribute that a fault blames
+  double attribute_value = 0;        ///< value of the blamed attribute
+  const char* legal_values = "";     ///< values that the blamed attribute may have
+  int misread = -1;              ///< operand whose integers are of another kind than the op reads
+  integer_kind needed_kind{};    ///< kind of integers that the op reads
+  std::int64_t needed_bound = 0; ///< bound below which these integers must be; 0: any
+  unsigned tables = 0;           ///< bit k: of operand k, the op reads only table_rows(k) rows
 
   static constexpr value absent{};
 
@@ -50,7 +50,7 @@ struct inference {
   constexpr const value& in(int k) const { return n.in[k] < 0 ? absent : g.values[n.in[k]]; }
   [[gnu::cold]] constexpr void fail(fault f, int a = -1, int b = -1) {
     if (wrong != fault::none) return;
-    wrong = f, first = a, second = b, over = looking;
+    wrong = f, first = a, second = b, blamed_axis = looking;
   }
 
   // The functions below check one property of operands each, on which the kernel relies, and record
@@ -62,7 +62,8 @@ struct inference {
   }
   /// Checks that an attribute, which the model calls `name`, is what `must` says (MEGA-C001).
   [[gnu::cold]] constexpr void in_range(bool holds, const char* name, double x, const char* must) {
-    if (!holds && wrong == fault::none) number = name, is = x, range = must;
+    if (!holds && wrong == fault::none)
+      blamed_attribute = name, attribute_value = x, legal_values = must;
     require(holds, fault::C001, 0);
   }
   /// Checks that these operands are there (MEGA-S008) and of type t (S007).
@@ -143,7 +144,7 @@ struct inference {
   }
 
   [[gnu::cold]] constexpr void misreads(int k, integer_kind kind, std::int64_t rows, int x) {
-    if (wrong == fault::none) misread = k, need = kind, most = rows;
+    if (wrong == fault::none) misread = k, needed_kind = kind, needed_bound = rows;
     fail(fault::S010, k < x ? k : x, k < x ? x : k);
   }
 
@@ -190,9 +191,9 @@ struct op_info {
   int in_place = -1;                  ///< input whose memory the first output may take over
   bool cheap = false;                 ///< bound by bandwidth: selective recomputation runs it
   bool linear = false;                ///< the adjoint reads the cotangent alone, in any type
-  bool crosses = false;               ///< the op takes values from one mesh to the other
-  unsigned constants = 0;             ///< bit k: output k has no gradient
-  unsigned changes = 0;               ///< bit k: the op writes its operand k
+  bool changes_mesh = false;          ///< the op takes values from one mesh to the other
+  unsigned outputs_without_gradient = 0; ///< bit k: output k has no gradient
+  unsigned writes_operands = 0;          ///< bit k: the op writes its operand k
   /// The result of such an op is larger than the parameters that it reads. The op runs where the
   /// result is read, again in the backward pass, and the result is never kept.
   bool decodes = false;
@@ -260,9 +261,10 @@ requires requires { sizeof(kernel_of<Op>); }
 struct kernel_on<Op, Device> : kernel_of<Op> {};
 
 /// Infers the outputs of c's node by its op's rule. The dense and the expert mesh arrange the same
-/// ranks, so a value lies on one of them, and only an op with `crosses` may see both (MEGA-P013).
+/// ranks, so a value lies on one of them, and only an op with `changes_mesh` may see both
+/// (MEGA-P013).
 [[gnu::cold]] constexpr void infer(inference& c) {
-  if (!c.n.op->crosses) {
+  if (!c.n.op->changes_mesh) {
     unsigned seen = 0;
     int last = -1, k = -1;
     for (const value_id v : c.n.in) {
@@ -281,7 +283,7 @@ struct kernel_on<Op, Device> : kernel_of<Op> {};
   if (op.typed_by < 0 || op.typed_by >= max_inputs || !c.has(op.typed_by)) c.fail(fault::S008);
   if (c.n.attr.type != op.attributes) c.fail(fault::S012, 0);
   else if (op.rule != nullptr) op.rule(c);
-  if (c.outs == 0 && op.changes == 0) c.fail(fault::S008), c.declare(c.in(0));
+  if (c.outs == 0 && op.writes_operands == 0) c.fail(fault::S008), c.declare(c.in(0));
   for (int k = 0; k < c.outs; ++k)
     if (spread(c.out[k].at) == 3) c.fail(fault::P013, 0);
 }

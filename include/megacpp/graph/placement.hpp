@@ -37,7 +37,7 @@ enum class dim : std::uint8_t {
   choices,   ///< experts that a token goes to
   sequences, ///< sequences of all ranks whose tokens go to the experts of one rank
   replicas,  ///< one element for each rank of an axis of unknown size
-  layers     ///< layers in a group of the stores, each with as many elements
+  layers     ///< layers in a bucket of the stores, each with as many elements
 };
 
 constexpr const char* name_of(dim d) {

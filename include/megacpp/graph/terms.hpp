@@ -37,7 +37,7 @@ constexpr term mixed(term h, const value& v) { // the type, integers, dims and p
 /// The ops that were met, with the hashes of their names. A constant evaluation can compare two
 /// addresses but not hash one, so ops of one name are numbered in the order in which they are met.
 struct met_ops {
-  struct entry {
+  struct met_op {
     const op_info* op;
     term name;
   } at[2 * max_nodes]{};
@@ -46,7 +46,7 @@ struct met_ops {
   constexpr term others(const op_info& op, term name) {
     term n = 0;
     for (term k = name, end = name + std::size(at); k != end; ++k) {
-      entry& e = at[k % std::size(at)];
+      met_op& e = at[k % std::size(at)];
       if (e.op == nullptr) e = {&op, name};
       if (e.op == &op) break;
       n += e.name == name;
@@ -56,13 +56,13 @@ struct met_ops {
 };
 
 struct terms {
-  static constexpr int outputs_of_parts = max_parts * max_outputs, nested = 3;
+  static constexpr int outputs_of_form = max_form_ops * max_outputs, nested = 3;
 
   const graph& g;
   met_ops& met; // shared by all graphs whose terms are compared
   // Each value's term, and behind these, the outputs of ops of forms. A plain array costs an
   // evaluation fewer calls.
-  term of[max_values + nested * outputs_of_parts]{};
+  term of[max_values + nested * outputs_of_form]{};
   term written = 0; // sum of the terms of all operands that ops wrote, which has no order
   int inside = 0;   // depth of the fused op that is being read: one in another
 
@@ -76,44 +76,45 @@ struct terms {
   constexpr term head(const op_info& op, const attributes& a) {
     term h = mixed(0x1234u, op.name);
     h += met.others(op, h);
-    for (int k = 0, n = a.count(); k < n; ++k) h = mixed(h, static_cast<term>(a.word[k]));
+    for (int k = 0, n = a.count(); k < n; ++k) h = mixed(h, static_cast<term>(a.bits[k]));
     return h;
   }
   static constexpr term output(term h, int k) { return mixed(h, static_cast<term>(k) + 1); }
 
   /// Computes the terms of a node's outputs from the terms of its inputs.
   constexpr void read(const node& n) {
-    if (inside < nested && n.op->form.holds_for(n)) return read_parts(n);
+    if (inside < nested && n.op->form.holds_for(n)) return read_form(n);
     term h = head(*n.op, n.attr), k = 1;
     const value_id* v = n.in;
     if (n.op->commutes) h = mixed(h, mixed(1, at(v[0])) + mixed(1, at(v[1]))), v += 2, k = 3;
     for (; k <= max_inputs; ++k, ++v)
       if (*v >= 0) h = mixed(h, of[*v] + k);
-    if (n.op->crosses) h = mixed(h, n.region < 0 ? 0 : at(g.regions[n.region].trips) + 1);
+    if (n.op->changes_mesh) h = mixed(h, n.region < 0 ? 0 : at(g.regions[n.region].trips) + 1);
     for (int i = 0; i < max_outputs; ++i) out(n, i, output(h, i));
-    if (n.op->changes == 0) return;
+    if (n.op->writes_operands == 0) return;
     for (int i = 0; i < max_inputs; ++i)
-      if ((n.op->changes >> i & 1) != 0 && n.in[i] >= 0) written += of[n.in[i]] = output(h, 64 + i);
+      if ((n.op->writes_operands >> i & 1) != 0 && n.in[i] >= 0)
+        written += of[n.in[i]] = output(h, 64 + i);
   }
   /// Computes the terms of a fused node's outputs as the ops that it replaces would give them.
-  constexpr void read_parts(const node& n) {
+  constexpr void read_form(const node& n) {
     const fused_form& form = n.op->form;
-    const int room = max_values + outputs_of_parts * inside++;
-    const auto id_of = [&](part_operand p) {
+    const int room = max_values + outputs_of_form * inside++;
+    const auto id_of = [&](form_operand p) {
       return p.absent()  ? value_id{-1}
              : p.outer() ? n.in[p.at]
                          : static_cast<value_id>(room + p.at - max_inputs);
     };
-    for (int i = 0; i < max_parts && form.parts[i].op != nullptr; ++i) {
+    for (int i = 0; i < max_form_ops && form.ops[i].op != nullptr; ++i) {
       node part;
-      part.op = form.parts[i].op, part.attr = form.attributes_of_part(n.attr, i);
+      part.op = form.ops[i].op, part.attr = form.attributes_of_op(n.attr, i);
       part.region = n.region;
-      for (int k = 0; k < max_inputs; ++k) part.in[k] = id_of(form.parts[i].in[k]);
+      for (int k = 0; k < max_inputs; ++k) part.in[k] = id_of(form.ops[i].in[k]);
       for (int k = 0; k < max_outputs; ++k) part.out[k] = id_of(out_of(i, k));
       read(part);
     }
     for (int k = 0; k < max_outputs; ++k) { // an output of no op of the form is the fused op's own
-      const part_operand p = form.outputs[k];
+      const form_operand p = form.outputs[k];
       out(n, k, p.absent() ? output(head(*n.op, n.attr), k) : at(id_of(p)));
     }
     --inside;

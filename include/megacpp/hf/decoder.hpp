@@ -34,7 +34,7 @@ inline std::string full_name(std::string_view stored) {
 
 /// Returns the tensors of tensors() that a stored tensor holds. Files of the first Llamas also
 /// store the inverse frequencies of RoPE, which are no weights.
-inline std::vector<hf_slice> slices(const tensor_view& stored) {
+inline std::vector<hf_slice> slices(const file_tensor& stored) {
   if (stored.name.ends_with(".self_attn.rotary_emb.inv_freq")) return {};
   return {hf_whole(full_name(stored.name), stored)};
 }

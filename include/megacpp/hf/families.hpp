@@ -27,7 +27,7 @@ struct hf_family {
   std::vector<hf_tensor> (*tensors)(const program_view&);
   /// Returns the tensors of that list that a tensor of a file holds, in any spelling known from
   /// published files; none if the tensor is no weight.
-  std::vector<hf_slice> (*slices)(const tensor_view&);
+  std::vector<hf_slice> (*slices)(const file_tensor&);
   const char* embedding; ///< The name of the table of embeddings, which a tied head shares.
   nlohmann::json (*config)(const program_view&); ///< Returns the config.json of a program.
   /// Returns the fields in which a model of the family differs from the program's, or "".

@@ -93,7 +93,7 @@ inline std::vector<hf_tensor> tensors(const program_view& p) {
 
 /// Returns the tensors of tensors() that a stored tensor holds. Files of the first release lack the
 /// prefix "transformer." and store the causal mask of every layer, which is no weight.
-inline std::vector<hf_slice> slices(const tensor_view& stored) {
+inline std::vector<hf_slice> slices(const file_tensor& stored) {
   std::string full(stored.name);
   if (!full.starts_with("transformer.") && full != "lm_head.weight") full = "transformer." + full;
   const bool mask = full.ends_with(".attn.bias") || full.ends_with(".attn.masked_bias");

@@ -4,7 +4,7 @@
 #pragma once
 
 #include <megacpp/checkpoint/finite_file.hpp>
-#include <megacpp/checkpoint/join_block.hpp>
+#include <megacpp/checkpoint/join_bytes.hpp>
 #include <megacpp/hf/weights.hpp>
 #include <megacpp/io/folder_writer.hpp>
 
@@ -137,14 +137,14 @@ template <class T> void write_tensor(const hf_tensor& t, const mc::stores& s, co
   struct held {
     store_source of;
     std::pair<std::int64_t, std::int64_t> range;
-    host_view seen;
+    host_accessor seen;
     held(const hf_tensor& tensor, const mc::stores& in, const store_source& from)
         : of(from),
           range(tensor.range(in, from.what)),
           seen(in.seen(from.data, from.type, range.first, range.second)) {}
   };
   std::deque<held>
-      all_held; // A deque does not move its elements, and a host_view must stay in place.
+      all_held; // A deque does not move its elements, and a host_accessor must stay in place.
   for (const store_source& k : s.kept()) all_held.emplace_back(t, s, k);
   write_stretches<T>(t, buffer, sink, [&](T* to, std::int64_t first, auto count) {
     for (const held& p : all_held)
@@ -154,7 +154,7 @@ template <class T> void write_tensor(const hf_tensor& t, const mc::stores& s, co
           to[i - first] = convert<T>(from[at - p.range.first]);
         });
       });
-    join_block(hosts, buffer);
+    join_bytes(hosts, buffer);
   });
 }
 
@@ -204,7 +204,7 @@ private:
   const mc::stores& stores_;
   store_side what_;
   std::pair<std::int64_t, std::int64_t> range_;
-  host_view seen_;
+  host_accessor seen_;
 };
 
 /// Fills a tensor's weights of T and their masters, as far as this rank's stores hold them, from a
@@ -232,11 +232,11 @@ namespace detail {
 /// Throws mc::error(exit_code::mismatch) where a program has parameters that Hugging Face folders
 /// have no tensors for.
 inline void require_tensors(const program_view& p) {
-  if (const parameter_info* const found = stored_in_form(p); found != nullptr)
+  if (const parameter_info* const found = encoded_parameter(p); found != nullptr)
     throw error(exit_code::mismatch,
                 fmt::format("{} stores a parameter as {}, for which Hugging Face folders have no "
                             "tensors: use the folder of a state",
-                            p.name, found->form->name));
+                            p.name, found->encoding->name));
 }
 } // namespace detail
 

@@ -67,7 +67,7 @@ inline std::vector<hf_tensor> tensors(const program_view& p) {
 }
 
 /// Returns the tensors of tensors() that a stored tensor holds: one, or those of all experts.
-inline std::vector<hf_slice> slices(const tensor_view& stored) {
+inline std::vector<hf_slice> slices(const file_tensor& stored) {
   constexpr std::string_view both = ".mlp.experts.gate_up_proj", down = ".mlp.experts.down_proj";
   const bool fused = stored.name.ends_with(both);
   const bool sized = stored.shape.size() == 3 && stored.shape[0] > 0 &&

@@ -57,20 +57,21 @@ struct hf_tensor {
     const std::int64_t low = rows == 1 ? first : 0, high = rows == 1 ? first + count : width;
     std::int64_t start = 0;
     for (const source& p : sources) {
-      const stores::held_part held = s.part_of(p.of, what);
+      const stores::held_elements held = s.held(p.of, what);
       const std::int64_t begin = std::max(low, start), end = std::min(high, start + p.columns);
       // The elements of a column lie side by side in a parameter. If there is one row, so do those
       // of all columns.
       const std::int64_t together = rows == 1 ? std::max<std::int64_t>(1, end - begin) : 1;
       for (std::int64_t c = begin; c < end; c += together) {
         const std::int64_t from = p.first.n + (c - start) * rows + row;
-        held.each_run({from}, {from + together * (last_row - row)},
-                      [&](global_count of, std::int64_t at, std::int64_t n) {
-                        const std::int64_t i = of.n - from;
-                        std::int64_t element = rows == 1 ? c + i : (row + i) * width + c;
-                        for (std::int64_t k = 0; k < n; ++k, element += rows == 1 ? 1 : width)
-                          f(element, at + k);
-                      });
+        held.each_contiguous({from}, {from + together * (last_row - row)},
+                             [&](global_count of, std::int64_t at, std::int64_t n) {
+                               const std::int64_t i = of.n - from;
+                               std::int64_t element = rows == 1 ? c + i : (row + i) * width + c;
+                               for (std::int64_t k = 0; k < n;
+                                    ++k, element += rows == 1 ? 1 : width)
+                                 f(element, at + k);
+                             });
       }
       start += p.columns;
     }
@@ -82,12 +83,13 @@ struct hf_tensor {
     std::pair<std::int64_t, std::int64_t> r{0, 0};
     bool none = true;
     for (const source& p : sources)
-      s.part_of(p.of, what)
-          .each_run(p.first, {p.first.n + p.columns * rows},
-                    [&](global_count, std::int64_t begin, std::int64_t n) {
-                      r = {none ? begin : std::min(r.first, begin), std::max(r.second, begin + n)};
-                      none = false;
-                    });
+      s.held(p.of, what)
+          .each_contiguous(
+              p.first, {p.first.n + p.columns * rows},
+              [&](global_count, std::int64_t begin, std::int64_t n) {
+                r = {none ? begin : std::min(r.first, begin), std::max(r.second, begin + n)};
+                none = false;
+              });
     return r;
   }
 
@@ -96,7 +98,7 @@ struct hf_tensor {
   std::vector<double> values(const stores& of, std::byte* store, dtype t) const {
     std::vector<double> out(static_cast<std::size_t>(elements()));
     const auto [begin, end] = range(of, {});
-    const host_view seen = of.seen(store, t, begin, end);
+    const host_accessor seen = of.seen(store, t, begin, end);
     each(of, {}, 0, elements(), [&, first = begin](std::int64_t i, std::int64_t at) {
       out[static_cast<std::size_t>(i)] = stores::get(seen.data(), t, at - first);
     });
@@ -151,7 +153,7 @@ struct hf_slice {
 };
 
 /// Returns a whole tensor of a file as the tensor `name` of the family's list.
-inline hf_slice hf_whole(std::string name, const tensor_view& t) {
+inline hf_slice hf_whole(std::string name, const file_tensor& t) {
   return {std::move(name), t.name, t.type, {t.shape.begin(), t.shape.end()}, t.bytes};
 }
 

@@ -104,7 +104,7 @@ private:
                        count = std::min(m.ours.stretch(), m.ours.elements() - first);
     const auto size = static_cast<std::size_t>(bits_of(stored.type) / 8);
     const auto values = buffer.first(static_cast<std::size_t>(count));
-    const tensor_view part{
+    const file_tensor part{
         stored.stored_name, stored.type, std::span(&count, 1),
         stored.bytes.subspan(static_cast<std::size_t>(first) * size, values.size() * size)};
     read_values(part, values);

@@ -46,7 +46,7 @@ inline std::string chat_folder(const tokenizer_request& r, const std::string& fo
 struct chat_encoding {
   std::string folder; ///< "" is none
   std::shared_ptr<const mc::tokenizer> tokenizer;
-  conversation_form schema;
+  conversation_rules schema;
 };
 inline chat_encoding encoding_of_chat(const data_request& d, const std::string& folder,
                                       std::int64_t vocabulary) {
@@ -57,13 +57,13 @@ inline chat_encoding encoding_of_chat(const data_request& d, const std::string& 
   if (!e.folder.empty()) {
     e.tokenizer = open_tokenizer(e.folder);
     e.schema.take_template(e.folder);
-    e.schema.words = e.tokenizer.get();
+    e.schema.tokenizer = e.tokenizer.get();
   }
   return e;
 }
 
 inline std::shared_ptr<const packed_conversations> packed(
-    const std::string& name, std::shared_ptr<const conversation_store> all, token_range range,
+    const std::string& name, std::shared_ptr<const tokenized_conversations> all, token_range range,
     std::int64_t sequence, std::optional<std::uint64_t> seed) {
   return std::make_shared<const packed_conversations>(name, std::move(all), range, sequence, seed,
                                                       seed ? 0 : 1);
@@ -108,7 +108,8 @@ inline run_data open_conversations(const program_view& p, const data_request& d,
         fmt::format("; the run is {:.1f} epochs (loop_request::epochs asks for some)",
                     static_cast<double>(t.samples()) / static_cast<double>(training->per_epoch()));
   const auto measure = [&](const std::string& name,
-                           const std::shared_ptr<const conversation_store>& of, token_range range) {
+                           const std::shared_ptr<const tokenized_conversations>& of,
+                           token_range range) {
     return measured_set{name, packed(name, of, range, s, std::nullopt)};
   };
   if (!ranges.valid.empty()) data.validation.push_back(measure(data.name, all, ranges.valid));

@@ -137,9 +137,9 @@ struct measured_samples {
 
 /// Returns the sets that evaluations measure: each set of a split, or the blend of all.
 inline std::vector<measured_set> measured_sets(const sets_of_split& of, data_split which,
-                                               const measured_samples& taken, gpt_request request,
-                                               const document_ends& ends, const index_cache& cache,
-                                               const std::string& name) {
+                                               const measured_samples& taken,
+                                               gpt_parameters request, const document_ends& ends,
+                                               const index_cache& cache, const std::string& name) {
   std::vector<measured_set> sets;
   if (of.sets.empty()) return sets;
   const std::int64_t n = taken.per_evaluation;
@@ -153,9 +153,9 @@ inline std::vector<measured_set> measured_sets(const sets_of_split& of, data_spl
     sets.push_back({name, samples_of(of.sets, of.weights), n});
     return sets;
   }
-  for (const dataset_part& one : of.sets)
+  for (const dataset_range& one : of.sets)
     sets.push_back(
-        {one.data->name(), samples_of(std::vector<dataset_part>{one}, std::vector<double>()), n});
+        {one.data->name(), samples_of(std::vector<dataset_range>{one}, std::vector<double>()), n});
   return sets;
 }
 
@@ -267,8 +267,8 @@ inline run_data open_sets(const program_view& p, const data_request& d, const lo
   const ends_of_run of_run = ends_of(p, d, folder);
   const document_ends& ends = of_run.ends;
   const index_cache cache(d.cache);
-  gpt_request request{.sequence = p.numbers.batch.sequence,
-                      .seed = static_cast<std::uint32_t>(d.seed)};
+  gpt_parameters request{.sequence = p.numbers.batch.sequence,
+                         .seed = static_cast<std::uint32_t>(d.seed)};
   run_data data;
   data.type = "indexed";
   if (t.sample_interval > 0) data.tokenizer = run_tokenizer(d.tokenizer, folder);

@@ -103,7 +103,7 @@ inline std::string collectives_title(const program_view& p, const mesh& ranks) {
 /// then the bytes for each set of axes.
 inline void describe_communication(std::string& out, const program_view& p, const mesh& ranks) {
   out += collectives_title(p, ranks);
-  const std::vector<collective_entry> list = collectives_of(p, ranks);
+  const std::vector<collective_row> list = collectives_of(p, ranks);
   if (list.empty()) out += "  none\n";
   struct kind {
     collective what;
@@ -111,7 +111,7 @@ inline void describe_communication(std::string& out, const program_view& p, cons
     std::int64_t times = 0, sent = 0;
   };
   std::vector<kind> kinds;
-  for (const collective_entry& e : list) {
+  for (const collective_row& e : list) {
     auto at = std::ranges::find_if(
         kinds, [&](const kind& k) { return k.what == e.call.what && k.over == e.call.over; });
     if (at == kinds.end()) at = kinds.insert(at, {e.call.what, e.call.over});
@@ -128,9 +128,9 @@ inline void describe_communication(std::string& out, const program_view& p, cons
 
 inline void describe_collectives(std::string& out, const program_view& p, const mesh& ranks) {
   out += collectives_title(p, ranks);
-  const std::vector<collective_entry> list = collectives_of(p, ranks);
+  const std::vector<collective_row> list = collectives_of(p, ranks);
   if (list.empty()) out += "  none\n";
-  for (const collective_entry& e : list) {
+  for (const collective_row& e : list) {
     fmt::format_to(std::back_inserter(out),
                    "  {:<8} {:<9} {:<14} over {:<8} {}  {} ({} x {}, {} sent by a rank)  {}\n",
                    e.part, phase_text(e.when), name_of(e.call.what), name_of(e.call.over), e.cause,
@@ -166,7 +166,7 @@ inline void describe_parameters(std::string& out, const program_view& p) {
       fmt::format_to(std::back_inserter(out), "  {:<8}{:>4} x {:<36} ({}) {}{}{}{}\n",
                      name_of_part(p, i), layers[static_cast<unsigned>(i)],
                      fmt::format("{}.{}", v.scope, v.name), dims_text(v),
-                     info.form != nullptr ? info.form->name : name_of(v.type),
+                     info.encoding != nullptr ? info.encoding->name : name_of(v.type),
                      info.frozen  ? ", frozen"
                      : info.decay ? ", decays"
                                   : "",
@@ -229,21 +229,21 @@ inline std::string describe_text(const program_view& p, device& on, const mesh& 
                  p.numbers.batch.sequence);
   fmt::format_to(at, "  precision             {}, sums and masters {}\n",
                  name_of(p.numbers.precision.weight), name_of(p.numbers.precision.master));
-  if (const precision_policy& of = p.numbers.precision; of.rounds_moments())
+  if (const precision_policy& of = p.numbers.precision; of.narrows_moments())
     fmt::format_to(at, "  moments               {}, rounded by chance\n", name_of(of.moment));
   if (const precision_policy& of = p.numbers.precision; of.wire != of.main_gradient)
     fmt::format_to(at, "  gradients sent in     {}\n", name_of(of.wire));
-  fmt::format_to(at, "  recomputation         {}\n", name_of(p.numbers.again));
+  fmt::format_to(at, "  recomputation         {}\n", name_of(p.numbers.recompute_policy));
   fmt::format_to(at, "  numerics              {}\n", name_of(p.numbers.sums));
   fmt::format_to(at, "  products              {}, {} threads\n",
                  on.products().describe(p.numbers.precision.weight), on.threads());
   const product_checks& checks = on.products().checks();
-  if (checks.plans > 0)
+  if (checks.prepared > 0)
     fmt::format_to(
         at,
         "  checked               {} kinds of tiles in {:.1f} ms, beside {:.1f} ms in the "
         "library, its first product included; {} wrong\n",
-        checks.plans, 1e3 * checks.seconds, 1e3 * checks.library_seconds, checks.refused.size());
+        checks.prepared, 1e3 * checks.seconds, 1e3 * checks.library_seconds, checks.refused.size());
   for (const std::string& line : checks.refused) fmt::format_to(at, "    {}\n", line);
   if (const attention_source* const of = on.attention()) {
     fmt::format_to(at, "  attention             {}\n", of->describe());
@@ -382,7 +382,7 @@ inline json_output work_json(const step_work& w) {
 
 inline json_output collectives_json(const program_view& p, const mesh& ranks) {
   json_output list = json_output::array();
-  for (const collective_entry& e : collectives_of(p, ranks)) {
+  for (const collective_row& e : collectives_of(p, ranks)) {
     json_output over = json_output::array();
     for (int a = 0; a < axes; ++a)
       if (e.call.over.has(static_cast<axis>(a))) over.push_back(name_of(static_cast<axis>(a)));
@@ -427,9 +427,9 @@ template <class F> void for_each_decoding_part(const program_view& p, std::int64
 /// sizes.
 inline void prepare_decoding(const program_view& p, device& on) {
   for_each_decoding_part(p, 2 * p.numbers.ranks.tp, [&](const planned_part& part, int) {
-    std::vector<node_slot> slots(static_cast<std::size_t>(part.g.node_count));
+    std::vector<prepared_node> prepared(static_cast<std::size_t>(part.g.node_count));
     const part_view view = part.view();
-    view.prepare(view, on, slots.data(), false);
+    view.prepare(view, on, prepared.data(), false);
   });
 }
 /// Returns the bytes that one rank of each stage reads and writes for the last token of a sequence
@@ -459,7 +459,7 @@ inline json_output shapes_json(const program_view& p, device& on, bool generates
     prepare_decoding(p, on);
     all = on.products().shapes();
     for (std::size_t i = before; i < all.size(); ++i)
-      if (all[i].kind == product_kind::forward) all[i].part = 1;
+      if (all[i].kind == product_kind::forward) all[i].segment = 1;
   }
   all.push_back(product_speed::shape_of(p.numbers.precision.weight));
   json_output list = json_output::array();
@@ -513,13 +513,13 @@ inline std::string describe_json(const program_view& p, const std::vector<model_
       {"micro_batch", p.numbers.batch.micro},
       {"sequence", p.numbers.batch.sequence},
       {"precision", name_of(p.numbers.precision.weight)},
-      {"recompute", name_of(p.numbers.again)},
+      {"recompute", name_of(p.numbers.recompute_policy)},
       {"numerics", name_of(p.numbers.sums)},
       {"products", on.products().describe(p.numbers.precision.weight)},
       {"attention", on.attention() == nullptr ? "by tiles" : on.attention()->describe()},
       {"threads", on.threads()},
       {"product_checks",
-       {{"tiles", checks.plans},
+       {{"tiles", checks.prepared},
         {"seconds", json_number(checks.seconds)},
         {"library_seconds", json_number(checks.library_seconds)},
         {"wrong", checks.refused}}},

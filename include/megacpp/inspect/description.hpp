@@ -190,7 +190,7 @@ template <class F> void for_each_call(const graph& g, const running_order& order
     // A forward node that runs in the backward pass runs again.
     const phase runs = when.holds(n.when) ? n.when : phase::input_gradient;
     for (transfer call : node_wire(g, n, ranks)) {
-      if (rows != nullptr && n.op->crosses) { // the bytes of `call` are those of all rounds
+      if (rows != nullptr && n.op->changes_mesh) { // the bytes of `call` are those of all rounds
         call.bytes = call.bytes / rows->all * rows->in(round);
         call.sent = bytes_sent(call.what, call.bytes, ranks_of(ranks, call.over));
       }
@@ -246,7 +246,7 @@ inline std::vector<step_call> calls_of(const program_view& p, const mesh& ranks,
 }
 
 /// Calls of a training step that are the same, over all stages.
-struct collective_entry {
+struct collective_row {
   std::string part, cause, value;
   source_line line{}; ///< line of the model; none for the update and the totals
   phase when = phase::forward;
@@ -272,7 +272,7 @@ inline std::vector<int> layers_of_parts(const program_view& p) {
 }
 
 /// Returns every collective of a training step on these ranks, by part and node.
-inline std::vector<collective_entry> collectives_of(const program_view& p, const mesh& ranks) {
+inline std::vector<collective_row> collectives_of(const program_view& p, const mesh& ranks) {
   std::map<std::tuple<int, const node*, phase, collective, std::int64_t, std::int64_t>,
            std::pair<step_call, std::int64_t>>
       calls; // calls of a node differ in kind or in bytes; those with more bytes come first
@@ -284,10 +284,10 @@ inline std::vector<collective_entry> collectives_of(const program_view& p, const
           calls[{c.part, c.by, c.when, c.call.what, c.call.over.bits, -c.call.bytes}];
       call = c, ++times;
     }
-  std::vector<collective_entry> list;
+  std::vector<collective_row> list;
   for (const auto& [key, made] : calls) {
     const auto& [c, times] = made;
-    collective_entry e;
+    collective_row e;
     e.when = c.when, e.by = c.by, e.call = c.call;
     e.line = c.line, e.ranks = ranks_of(ranks, c.call.over), e.per_step = times;
     if (c.by == nullptr) {
@@ -304,16 +304,16 @@ inline std::vector<collective_entry> collectives_of(const program_view& p, const
 }
 
 /// Returns every collective of a training step on the fewest ranks that the layout allows.
-inline std::vector<collective_entry> collectives_of(const program_view& p) {
+inline std::vector<collective_row> collectives_of(const program_view& p) {
   return collectives_of(p, smallest_mesh(p.numbers.ranks));
 }
 
 /// Returns the bytes that one rank sends in a step over each set of axes. With several pipeline
 /// stages it is the sum over one rank of each.
 inline std::vector<std::pair<axis_set, std::int64_t>> bytes_by_group(
-    const std::vector<collective_entry>& list) {
+    const std::vector<collective_row>& list) {
   std::vector<std::pair<axis_set, std::int64_t>> sums;
-  for (const collective_entry& e : list) {
+  for (const collective_row& e : list) {
     const auto at = std::find_if(sums.begin(), sums.end(),
                                  [&](const auto& s) { return s.first == e.call.over; });
     const std::int64_t sent = e.call.sent * e.per_step;

@@ -34,7 +34,7 @@ inline std::int64_t room_of_checks(device& on, bool generates, std::int64_t lent
   const attention_source* const attention = on.attention();
   std::int64_t most = attention == nullptr || generates ? 0 : attention->check_bytes();
   for (product_shape s : on.products().shapes()) {
-    if (generates) s.M = 1, s.part = 0;
+    if (generates) s.M = 1, s.segment = 0;
     most = std::max(most, on.products().check_bytes(s));
   }
   return most > lent ? most : 0; // what does not fit what is lent has memory of its own

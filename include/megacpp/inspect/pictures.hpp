@@ -47,7 +47,7 @@ inline void add_text(std::string& svg, int x, int y, std::string_view text,
                  css_class.empty() ? "" : fmt::format(" class=\"{}\"", css_class), x, y,
                  xml_text(text));
 }
-inline void add_box(std::string& svg, char colour, int x, int y, int width, int height) {
+inline void add_rectangle(std::string& svg, char colour, int x, int y, int width, int height) {
   fmt::format_to(std::back_inserter(svg),
                  "<rect class=\"{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/>\n", colour, x,
                  y, width, height);
@@ -92,7 +92,7 @@ inline std::string mesh_picture(const mesh& m) {
       const group g(m, together, r);
       int before = 0; // number of groups whose first rank comes before this group's
       for (int q = 0; q < g[0]; ++q) before += group(m, together, q)[0] == q;
-      detail::add_box(svg, static_cast<char>('a' + before % colours), x, y, width, height);
+      detail::add_rectangle(svg, static_cast<char>('a' + before % colours), x, y, width, height);
       detail::add_text(svg, x + width / 2, y + 18, fmt::format("rank {}", r));
       std::string where;
       for (const axis a : axes_by_rank[p])
@@ -162,7 +162,7 @@ inline timed_schedule timed(pipeline_schedule order, const pipeline& of, int mic
   timed_schedule passes(static_cast<std::size_t>(of.stages));
   for (int stage = 0; stage < of.stages; ++stage)
     for (int i = 0; i < 2 * micros * of.chunks; ++i) {
-      const slot s = slot_at(order, of, stage, i, micros);
+      const chunk_pass s = pass_at(order, of, stage, i, micros);
       passes[static_cast<std::size_t>(stage)].push_back({s.backward, s.micro, s.chunk});
     }
   return timed(std::move(passes), of.chunks);
@@ -202,7 +202,7 @@ inline std::string schedule_picture(const timed_schedule& s, std::string_view ti
     for (const timed_pass& p : s[stage]) {
       const int w = (p.end() - p.begin) * width, x = left + p.begin * width;
       const auto chunk = static_cast<std::size_t>(p.chunk) % forward.size();
-      detail::add_box(svg, p.backward ? backward[chunk] : forward[chunk], x, y, w, height);
+      detail::add_rectangle(svg, p.backward ? backward[chunk] : forward[chunk], x, y, w, height);
       const std::string number = fmt::format("{}", p.micro);
       if (w > 6 * static_cast<int>(number.size())) detail::add_text(svg, x + w / 2, y + 17, number);
     }
@@ -211,7 +211,7 @@ inline std::string schedule_picture(const timed_schedule& s, std::string_view ti
   for (int chunk = 0; chunk < std::min(chunks, 4); ++chunk)
     for (const bool back : {false, true}) {
       const auto c = static_cast<std::size_t>(chunk);
-      detail::add_box(svg, back ? backward[c] : forward[c], x, bottom + 12, 12, 12);
+      detail::add_rectangle(svg, back ? backward[c] : forward[c], x, bottom + 12, 12, 12);
       const std::string name = fmt::format("{}{}", back ? "backward" : "forward",
                                            chunks > 1 ? fmt::format(", chunk {}", chunk) : "");
       detail::add_text(svg, x + 18, bottom + 22, name, "left");

@@ -40,7 +40,7 @@ public:
   /// Returns the fraction of the speed of products that a step of `seconds` reaches, where the step
   /// is `fraction` of a whole step; 0 if it is not known.
   double fraction_of_ceiling(double seconds, double fraction = 1) const {
-    return ceiling_.share_of(fraction * flops_ / seconds);
+    return ceiling_.fraction_of(fraction * flops_ / seconds);
   }
   /// Returns the fraction of the stated peak that a rank needs to compute the model in whole steps
   /// of `seconds`; 0 if no peak is stated.

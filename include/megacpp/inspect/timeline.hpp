@@ -146,9 +146,10 @@ public:
   /// Returns the trace as text, with events in the order of their beginning. Times count from the
   /// first event.
   std::string text(const mesh& m, std::string_view program) {
-    std::stable_sort(events_.begin(), events_.end(), [](const entry& a, const entry& b) {
-      return std::tie(a.begin, a.rank, a.on) < std::tie(b.begin, b.rank, b.on);
-    });
+    std::stable_sort(events_.begin(), events_.end(),
+                     [](const timed_event& a, const timed_event& b) {
+                       return std::tie(a.begin, a.rank, a.on) < std::tie(b.begin, b.rank, b.on);
+                     });
     std::string out(trace_begin);
     const auto at = std::back_inserter(out);
     const char* before = "";
@@ -168,7 +169,7 @@ public:
                        r, t + 1, track_names[t]);
     }
     const std::int64_t origin = events_.empty() ? 0 : events_.front().begin;
-    for (const entry& e : events_)
+    for (const timed_event& e : events_)
       fmt::format_to(at, ",\n{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{},\"dur\":{},{}}}",
                      e.rank, static_cast<int>(e.on), microseconds(e.begin - origin),
                      microseconds(e.length), e.what);
@@ -179,7 +180,7 @@ public:
   }
 
 private:
-  struct entry {
+  struct timed_event {
     std::int64_t begin, length;
     int rank;
     track on;
@@ -188,7 +189,7 @@ private:
   static std::string microseconds(std::int64_t ns) {
     return fmt::format("{}.{:03}", ns / 1000, ns % 1000);
   }
-  std::vector<entry> events_;
+  std::vector<timed_event> events_;
 };
 
 } // namespace detail

@@ -43,7 +43,7 @@ inline work work_of(const graph& g, phases when) {
 }
 
 inline work times(work w, std::int64_t n) {
-  return {w.flops * n, w.read * n, w.written * n, w.again * n};
+  return {w.flops * n, w.read * n, w.written * n, w.repeated * n};
 }
 
 /// The work of one rank of a pipeline stage in one optimizer step.
@@ -130,7 +130,7 @@ inline std::int64_t flops_needed_of(const graph& g, bool below) {
       if (v >= 0) needed[static_cast<unsigned>(v)] = true;
     if (n.when != phase::forward && (!backward || repeated[static_cast<std::size_t>(i)])) continue;
     const work w = node_work(g, n);
-    flops += w.flops - w.again;
+    flops += w.flops - w.repeated;
   }
   return flops;
 }

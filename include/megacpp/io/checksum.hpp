@@ -1,4 +1,4 @@
-// The checksums of files: XXH64 of every stretch of checksum_chunk bytes.
+// The checksums of files: XXH64 of every stretch of bytes_per_checksum bytes.
 //
 // XXH64 (Y. Collet, "xxHash fast digest algorithm", specification 0.2.0, seed 0). Four sums of 64
 // bits go over stripes of 32 bytes,
@@ -45,16 +45,17 @@ public:
   std::uint64_t value() const {
     std::uint64_t h = p5;
     if (length_ >= stripe) {
-      h = std::rotl(lanes_[0], 1) + std::rotl(lanes_[1], 7) + std::rotl(lanes_[2], 12) +
-          std::rotl(lanes_[3], 18);
-      for (const std::uint64_t lane : lanes_) h = (h ^ mixed(0, lane)) * p1 + p4;
+      h = std::rotl(sums_[0], 1) + std::rotl(sums_[1], 7) + std::rotl(sums_[2], 12) +
+          std::rotl(sums_[3], 18);
+      for (const std::uint64_t sum : sums_) h = (h ^ mixed(0, sum)) * p1 + p4;
     }
     h += length_;
     std::size_t i = 0;
     for (; i + 8 <= held_; i += 8)
-      h = std::rotl(h ^ mixed(0, word<std::uint64_t>(i)), 27) * p1 + p4;
-    for (; i + 4 <= held_; i += 4) h = std::rotl(h ^ (word<std::uint32_t>(i) * p1), 23) * p2 + p3;
-    for (; i < held_; ++i) h = std::rotl(h ^ (word<std::uint8_t>(i) * p5), 11) * p1;
+      h = std::rotl(h ^ mixed(0, rest_at<std::uint64_t>(i)), 27) * p1 + p4;
+    for (; i + 4 <= held_; i += 4)
+      h = std::rotl(h ^ (rest_at<std::uint32_t>(i) * p1), 23) * p2 + p3;
+    for (; i < held_; ++i) h = std::rotl(h ^ (rest_at<std::uint8_t>(i) * p5), 11) * p1;
     h = (h ^ (h >> 33)) * p2;
     h = (h ^ (h >> 29)) * p3;
     return h ^ (h >> 32);
@@ -72,21 +73,21 @@ private:
                                  p3 = 0x165667B19E3779F9u, p4 = 0x85EBCA77C2B2AE63u,
                                  p5 = 0x27D4EB2F165667C5u;
 
-  static std::uint64_t mixed(std::uint64_t lane, std::uint64_t word) {
-    return std::rotl(lane + word * p2, 31) * p1;
+  static std::uint64_t mixed(std::uint64_t sum, std::uint64_t number) {
+    return std::rotl(sum + number * p2, 31) * p1;
   }
   void take(const std::byte* from) {
-    std::array<std::uint64_t, 4> words;
-    std::memcpy(words.data(), from, stripe);
-    for (std::size_t i = 0; i < 4; ++i) lanes_[i] = mixed(lanes_[i], words[i]);
+    std::array<std::uint64_t, 4> numbers;
+    std::memcpy(numbers.data(), from, stripe);
+    for (std::size_t i = 0; i < 4; ++i) sums_[i] = mixed(sums_[i], numbers[i]);
   }
-  template <class Word> std::uint64_t word(std::size_t at) const {
-    Word w;
+  template <class Number> std::uint64_t rest_at(std::size_t at) const {
+    Number w;
     std::memcpy(&w, rest_.data() + at, sizeof w);
     return w;
   }
 
-  std::array<std::uint64_t, 4> lanes_{p1 + p2, p2, 0, 0 - p1};
+  std::array<std::uint64_t, 4> sums_{p1 + p2, p2, 0, 0 - p1};
   std::array<std::byte, stripe> rest_{};
   std::size_t held_ = 0;
   std::uint64_t length_ = 0;
@@ -94,19 +95,19 @@ private:
 
 /// Bytes under one checksum. A fault is located to within so many bytes, and threads share the work
 /// on a file.
-inline constexpr std::uint64_t checksum_chunk = 4u << 20;
+inline constexpr std::uint64_t bytes_per_checksum = 4u << 20;
 
 /// The checksums of a file that is written from beginning to end.
-class chunk_checksums {
+class file_checksums {
 public:
   void add(std::span<const std::byte> bytes) {
     while (!bytes.empty()) {
-      const std::size_t n = std::min<std::uint64_t>(bytes.size(), checksum_chunk - filled_);
+      const std::size_t n = std::min<std::uint64_t>(bytes.size(), bytes_per_checksum - filled_);
       current_.add(bytes.first(n));
       bytes = bytes.subspan(n);
       size_ += n;
       filled_ += n;
-      if (filled_ == checksum_chunk) close();
+      if (filled_ == bytes_per_checksum) close();
     }
   }
   std::uint64_t size() const { return size_; }
@@ -133,7 +134,7 @@ private:
 struct file_record {
   std::string name;
   std::uint64_t bytes = 0;
-  std::vector<std::uint64_t> checksums; ///< one for each stretch of checksum_chunk bytes
+  std::vector<std::uint64_t> checksums; ///< one for each stretch of bytes_per_checksum bytes
 };
 
 } // namespace mc

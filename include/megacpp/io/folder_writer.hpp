@@ -6,7 +6,7 @@
 #include <megacpp/io/descriptor.hpp>
 #include <megacpp/io/error.hpp>
 #include <megacpp/io/folder.hpp>
-#include <megacpp/io/folder_place.hpp>
+#include <megacpp/io/folder_target.hpp>
 #include <megacpp/io/leftovers.hpp>
 
 #include <algorithm>
@@ -42,12 +42,12 @@ namespace mc {
 class folder_writer {
 public:
   /// Checks the target and creates the temporary folder. Throws mc::error(exit_code::output).
-  explicit folder_writer(folder_place target, const folder_kind& kind = model_kind)
-      : kind_(&kind), place_(std::move(target)) {
-    detail::tidy(parent(), place_.name, *kind_);
+  explicit folder_writer(folder_target target, const folder_kind& kind = model_kind)
+      : kind_(&kind), target_(std::move(target)) {
+    detail::tidy(parent(), target_.name, *kind_);
     check_replaceable();
     for (int attempt = 0; !folder_; ++attempt) {
-      temporary_ = detail::temporary_of(place_.name);
+      temporary_ = detail::temporary_of(target_.name);
       if (attempt != 0) temporary_ += fmt::format("-{}", attempt);
       if (::mkdirat(parent(), temporary_.c_str(), 0777) != 0) {
         const int problem = errno;
@@ -75,14 +75,14 @@ public:
   /// save does. `fill` is the save's own function; its files get their names, sizes and space, are
   /// synced, and renamed with their folder. So a refusal of names, sizes or space is thrown here,
   /// unless its reason arises later. Returns the space that the save takes. Throws mc::error.
-  static detail::disk_room rehearse(folder_place target, const folder_kind& kind,
+  static detail::disk_room rehearse(folder_target target, const folder_kind& kind,
                                     const std::function<void(folder_writer&)>& fill) {
     folder_writer probe(std::move(target), kind);
     probe.rehearsal_ = true;
     fill(probe);
     probe.require_space(probe.untaken_);
     if (!detail::sync_folder(probe.folder_.get()))
-      throw detail::output_error("make durable", probe.place_.path, errno);
+      throw detail::output_error("make durable", probe.target_.path, errno);
     std::string renamed = probe.temporary_ + "-renamed";
     if (!probe.rename(probe.temporary_, renamed, RENAME_NOREPLACE)) {
       const int problem = errno;
@@ -90,24 +90,24 @@ public:
     }
     probe.temporary_.swap(renamed);
     if (!probe.sync_parent())
-      throw detail::output_error("make durable", probe.place_.folder, errno);
+      throw detail::output_error("make durable", probe.target_.folder, errno);
     return {probe.promised_, probe.begun_.size() + 1};
   }
   /// Rehearses a save of which nothing but the target is known.
-  static void check_target(folder_place target, const folder_kind& kind = model_kind) {
+  static void check_target(folder_target target, const folder_kind& kind = model_kind) {
     rehearse(std::move(target), kind, [](folder_writer&) {});
   }
 
   /// Throws mc::error(exit_code::output) unless the file system has space for so many bytes.
   void require_space(std::uint64_t bytes) const {
     if (!folder_) return;
-    const std::uint64_t available = detail::room_left(folder_.get(), place_.folder).bytes;
+    const std::uint64_t available = detail::room_left(folder_.get(), target_.folder).bytes;
     if (available < bytes)
       throw error(
           exit_code::output,
           fmt::format(
               "{} needs {} bytes, but {} has {} left; free some space or choose another folder",
-              place_.path, bytes, place_.folder, available));
+              target_.path, bytes, target_.folder, available));
   }
 
   /// Writes one file of `size` bytes: `fill(sink)` passes them to the sink in any number of pieces.
@@ -115,7 +115,7 @@ public:
   void write(const std::string& name, std::uint64_t size,
              const std::function<void(const byte_sink&)>& fill) {
     if (!folder_) return fill([](std::span<const std::byte>) {});
-    const std::string full = place_.path + '/' + name;
+    const std::string full = target_.path + '/' + name;
     if (!is_bare_name(name))
       throw error(exit_code::internal, fmt::format("\"{}\" is not a plain file name", name));
     begun_.push_back(name);
@@ -128,7 +128,7 @@ public:
           (size + detail::page_bytes - 1) / detail::page_bytes * detail::page_bytes;
       if (!detail::take_room(file.get(), size, full, kept())) untaken_ += room;
       promised_ += room;
-      record.checksums.resize((size + checksum_chunk - 1) / checksum_chunk);
+      record.checksums.resize((size + bytes_per_checksum - 1) / bytes_per_checksum);
     } else {
       record.checksums = checksums_of(file, full, size, fill);
     }
@@ -148,20 +148,20 @@ public:
   void commit() {
     if (!folder_) return;
     put_in_place();
-    place_.made->keep();
+    target_.made->keep();
   }
 
 private:
   folder_writer() = default;
-  int parent() const { return place_.parent->get(); }
-  std::string beside(const std::string& name) const { return place_.folder + '/' + name; }
+  int parent() const { return target_.parent->get(); }
+  std::string beside(const std::string& name) const { return target_.folder + '/' + name; }
   static std::string_view kept() { return "; what was there before is unchanged"; }
 
   /// Writes the bytes of a file, and returns their checksums.
   static std::vector<std::uint64_t> checksums_of(
       const descriptor& file, const std::string& full, std::uint64_t size,
       const std::function<void(const byte_sink&)>& fill) {
-    chunk_checksums sums; // checksums of the bytes in memory, to find a disk that changes them
+    file_checksums sums; // checksums of the bytes in memory, to find a disk that changes them
     const auto put = [&](std::span<const std::byte> bytes) {
       while (!bytes.empty()) {
         const ::ssize_t n = ::write(file.get(), bytes.data(), bytes.size());
@@ -196,18 +196,18 @@ private:
     const auto refuse = [this](std::string_view why) {
       return error(exit_code::output,
                    fmt::format("{} {}; it is left as it is: choose another folder to save to",
-                               place_.path, why));
+                               target_.path, why));
     };
-    detail::flat_folder old(parent(), place_.name, *kind_);
+    detail::flat_folder old(parent(), target_.name, *kind_);
     if (old.get() < 0) {
       if (old.problem() == ENOENT) return old;
       if (old.problem() == ENOTDIR || old.problem() == ELOOP) throw refuse("is not a folder");
-      throw detail::output_error("open", place_.path, old.problem());
+      throw detail::output_error("open", target_.path, old.problem());
     }
     if (is_mount_point(old.get()))
       throw refuse(
           "is a mount point, which cannot be replaced as a whole (a folder inside it can)");
-    if (old.problem() != 0) throw detail::output_error("list", place_.path, old.problem());
+    if (old.problem() != 0) throw detail::output_error("list", target_.path, old.problem());
     if (!old.foreign().empty())
       throw refuse(
           fmt::format("holds {}, which is not a file of a saved {}", old.foreign(), kind_->name));
@@ -247,21 +247,21 @@ private:
   bool sync_parent() const { return detail::sync_folder(parent()); }
 
   bool rename(const std::string& from, const std::string& to, unsigned flags) const {
-    return detail::rename_entry(parent(), from, to, flags);
+    return detail::rename_in_folder(parent(), from, to, flags);
   }
 
   void put_in_place() {
     if (!detail::sync_folder(folder_.get()))
-      throw detail::output_error("make durable", place_.path, errno, kept());
-    if (!rename(temporary_, place_.name, RENAME_NOREPLACE)) {
+      throw detail::output_error("make durable", target_.path, errno, kept());
+    if (!rename(temporary_, target_.name, RENAME_NOREPLACE)) {
       if (errno != EEXIST)
-        throw detail::output_error("rename a folder to", place_.path, errno, kept());
+        throw detail::output_error("rename a folder to", target_.path, errno, kept());
       replace();
     } else if (!sync_parent()) {
       const int problem = errno;
-      if (::renameat(parent(), place_.name.c_str(), parent(), temporary_.c_str()) != 0)
+      if (::renameat(parent(), target_.name.c_str(), parent(), temporary_.c_str()) != 0)
         temporary_.clear();
-      throw detail::output_error("make durable", place_.path, problem);
+      throw detail::output_error("make durable", target_.path, problem);
     } else {
       temporary_.clear();
     }
@@ -269,29 +269,29 @@ private:
 
   void replace() {
     const detail::flat_folder old = check_replaceable(); // again: a run may have lasted days
-    if (rename(temporary_, place_.name, RENAME_EXCHANGE)) {
+    if (rename(temporary_, target_.name, RENAME_EXCHANGE)) {
       std::string left = std::exchange(temporary_, {}); // this is the name of the old folder now
       if (!sync_parent()) {
         const int problem = errno;
-        if (rename(left, place_.name, RENAME_EXCHANGE)) temporary_.swap(left);
-        throw detail::output_error("make durable", place_.path, problem, kept());
+        if (rename(left, target_.name, RENAME_EXCHANGE)) temporary_.swap(left);
+        throw detail::output_error("make durable", target_.path, problem, kept());
       }
       old.remove(parent(), left);
       return;
     }
     if (errno == EXDEV) return replace_what_cannot_move(old);
     if (errno != EINVAL && errno != ENOSYS)
-      throw detail::output_error("replace", place_.path, errno, kept());
-    const std::string aside = detail::beside_of(place_.name, detail::aside_mark);
-    if (!rename(place_.name, aside, RENAME_NOREPLACE))
-      throw detail::output_error("rename", place_.path, errno, kept());
-    if (!rename(temporary_, place_.name, RENAME_NOREPLACE)) {
+      throw detail::output_error("replace", target_.path, errno, kept());
+    const std::string aside = detail::beside_of(target_.name, detail::aside_mark);
+    if (!rename(target_.name, aside, RENAME_NOREPLACE))
+      throw detail::output_error("rename", target_.path, errno, kept());
+    if (!rename(temporary_, target_.name, RENAME_NOREPLACE)) {
       const int problem = errno;
-      rename(aside, place_.name, RENAME_NOREPLACE);
-      throw detail::output_error("replace", place_.path, problem, kept());
+      rename(aside, target_.name, RENAME_NOREPLACE);
+      throw detail::output_error("replace", target_.path, problem, kept());
     }
     temporary_.clear();
-    if (!sync_parent()) throw detail::output_error("make durable", place_.path, errno);
+    if (!sync_parent()) throw detail::output_error("make durable", target_.path, errno);
     old.remove(parent(), aside);
   }
 
@@ -300,26 +300,26 @@ private:
   /// folder lacks the file that is removed first, the new one takes its place: here, or in the next
   /// save to the target.
   void replace_what_cannot_move(const detail::flat_folder& old) {
-    std::string whole = detail::beside_of(place_.name, detail::whole_mark);
+    std::string whole = detail::beside_of(target_.name, detail::whole_mark);
     if (!rename(temporary_, whole, RENAME_NOREPLACE))
-      throw detail::output_error("rename", place_.path, errno, kept());
+      throw detail::output_error("rename", target_.path, errno, kept());
     temporary_.swap(whole);
-    if (!sync_parent()) throw detail::output_error("make durable", place_.path, errno, kept());
+    if (!sync_parent()) throw detail::output_error("make durable", target_.path, errno, kept());
     if (const int problem = old.unmark())
-      throw detail::output_error("replace", place_.path, problem, kept());
+      throw detail::output_error("replace", target_.path, problem, kept());
     whole = std::exchange(temporary_, {});
     const auto fail = [&](const char* what, int problem) {
-      return detail::output_error(what, place_.path, problem,
+      return detail::output_error(what, target_.path, problem,
                                   fmt::format("; what was to replace it is in {}", beside(whole)));
     };
     if (!detail::sync_folder(old.get())) throw fail("make durable", errno);
-    if (const int problem = old.remove(parent(), place_.name)) throw fail("remove", problem);
-    if (!rename(whole, place_.name, RENAME_NOREPLACE)) throw fail("replace", errno);
-    if (!sync_parent()) throw detail::output_error("make durable", place_.path, errno);
+    if (const int problem = old.remove(parent(), target_.name)) throw fail("remove", problem);
+    if (!rename(whole, target_.name, RENAME_NOREPLACE)) throw fail("replace", errno);
+    if (!sync_parent()) throw detail::output_error("make durable", target_.path, errno);
   }
 
   const folder_kind* kind_ = nullptr; // the kind of folder that may be replaced
-  folder_place place_;
+  folder_target target_;
   std::vector<file_record> written_;
   std::vector<std::string> begun_; // names of files
   std::string temporary_;          // name of the temporary folder; empty once committed

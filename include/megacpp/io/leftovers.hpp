@@ -23,8 +23,8 @@ namespace mc::detail {
 
 /// Renames an entry of a folder by renameat2, or by plain rename if the file system lacks its
 /// flags: plain rename replaces only an empty folder, and cannot exchange.
-inline bool rename_entry(int folder, const std::string& from, const std::string& to,
-                         unsigned flags) {
+inline bool rename_in_folder(int folder, const std::string& from, const std::string& to,
+                             unsigned flags) {
   if (::renameat2(folder, from.c_str(), folder, to.c_str(), flags) == 0) return true;
   if (flags != RENAME_NOREPLACE || (errno != EINVAL && errno != ENOSYS)) return false;
   if (::faccessat(folder, to.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0) return errno = EEXIST, false;
@@ -152,14 +152,14 @@ inline void tidy(int parent, std::string_view target, const folder_kind& kind) {
     if (!left.lock()) continue;
     if (old.marked()) left.remove(parent, name);
     else if (old.problem() == ENOENT || old.remove(parent, at) == 0)
-      rename_entry(parent, name, at, RENAME_NOREPLACE);
+      rename_in_folder(parent, name, at, RENAME_NOREPLACE);
   }
   const flat_folder there(parent, at, kind);
   const bool replaced = there.problem() == 0 && there.foreign().empty() && !there.names().empty();
   for (const std::string& name : *names) {
     if (const leftover l = leftover_of(name); l.target != target || !l.aside) continue;
     if (replaced) flat_folder(parent, name, kind).remove(parent, name);
-    else if (rename_entry(parent, name, at, RENAME_NOREPLACE)) break;
+    else if (rename_in_folder(parent, name, at, RENAME_NOREPLACE)) break;
   }
   for (const std::string& name : *names) {
     if (const leftover l = leftover_of(name); l.target != target || l.aside || l.whole) continue;

@@ -103,14 +103,14 @@ constexpr std::int64_t fused_scratch(const Call& c, bool gradient) {
 /// Prepares a library's attention for a node; fused_here() returns it to run().
 template <class T, class In, class Call> void prepare_fused(Call& c, bool gradient) {
   attention_source* const of = c.device().attention();
-  c.slot().plan[0] = nullptr;
+  c.prepared().plan[0] = nullptr;
   if (of == nullptr) return;
   if (const char* const why = why_not_fused<T, In>(c)) of->leave(why, false);
-  else c.slot().plan[0] = of->prepare(fused_shape<In>(c, gradient));
+  else c.prepared().plan[0] = of->prepare(fused_shape<In>(c, gradient));
 }
 template <class T, class In, class Call> const fused_attention* fused_here(const Call& c) {
   if (!is_fused<T, In>(c)) return nullptr;
-  return static_cast<const fused_attention*>(c.slot().plan[0]);
+  return static_cast<const fused_attention*>(c.prepared().plan[0]);
 }
 template <class In, class Call> attention_documents documents_of(const Call& c) {
   return {c.in(In::q_document), c.in(In::k_document)};

@@ -1,12 +1,12 @@
-// The backward pass of causal attention. With p_ij = exp(s_ij - lse_i) recomputed from lse:
+// The backward sweep of causal attention. With p_ij = exp(s_ij - lse_i) recomputed from lse:
 //
 //   delta_i = sum_d do_id o_id
 //   dv_j = sum_i p_ij do_i
 //   ds_ij = p_ij (do_i . v_j - delta_i)
 //   dq_i = scale sum_j ds_ij k_j        dk_j = scale sum_i ds_ij q_i
 //
-// One pass computes all three (five products a tile), one task for each kv head. Where there are
-// too few kv heads for the threads, or the sums of dk and dv would not stay in cache, two passes
+// One sweep computes all three (five products a tile), one item for each kv head. Where there are
+// too few kv heads for the threads, or the sums of dk and dv would not stay in cache, two sweeps
 // compute them: dq by query tiles, then dk and dv by key tiles (seven products). Every element is
 // the same chain of additions either way: dq over ascending keys, dk and dv over the query heads of
 // the kv head and ascending queries; so both ways give the same bits.
@@ -20,36 +20,36 @@ namespace mc {
 
 namespace tiled {
 
-// Two passes compute the gradient if the sums of dk and dv of a thread take more bytes than this.
-inline constexpr std::int64_t one_pass_limit = 8 << 20;
+// Two sweeps compute the gradient if the sums of dk and dv of a thread take more bytes than this.
+inline constexpr std::int64_t one_sweep_limit = 8 << 20;
 
-template <class T> constexpr bool one_pass_fits(const shape& s) {
+template <class T> constexpr bool one_sweep_fits(const shape& s) {
   using G = accumulator_t<T>;
   return 2 * s.keys * padded<G>(s.head_dim) * static_cast<std::int64_t>(sizeof(G)) <=
-         one_pass_limit;
+         one_sweep_limit;
 }
-/// Returns true for one pass, unless its idle threads would cost more than the two products
+/// Returns true for one sweep, unless its idle threads would cost more than the two products
 /// that it saves.
-template <class T> constexpr bool one_pass(const shape& s, int threads) {
-  const std::int64_t tasks = s.batch * s.kv_heads;
-  const std::int64_t slots = ceil_to(tasks, threads);
-  return one_pass_fits<T>(s) && slots * 5 <= tasks * 7;
+template <class T> constexpr bool one_sweep(const shape& s, int threads) {
+  const std::int64_t items = s.batch * s.kv_heads;
+  const std::int64_t items_of_thread = ceil_to(items, threads);
+  return one_sweep_fits<T>(s) && items_of_thread * 5 <= items * 7;
 }
 
-template <class T> struct backward_buffers {
+template <class T> struct backward_scratch {
   using G = accumulator_t<T>;
   G *query, *dout;           // (D, query_tile); query times scale * log2(e)
   G *query_rows, *dout_rows; // (query_tile, padded D)
   G* dquery;                 // (D, query_tile)
   G *score, *dscore;         // (key_tile, query_tile)
-  G *dkey, *dvalue;          // (Sk in one pass, key_tile in two; padded D)
+  G *dkey, *dvalue;          // (Sk in one sweep, key_tile in two; padded D)
   G *key, *value;            // the same extents, where T is narrower than G
 
   std::int64_t bytes; // bytes of one thread
 
-  constexpr backward_buffers(carver c, const shape& s) {
+  constexpr backward_scratch(carver c, const shape& s) {
     const std::int64_t kept =
-        one_pass_fits<T>(s) ? std::max<std::int64_t>(s.keys, key_tile) : key_tile;
+        one_sweep_fits<T>(s) ? std::max<std::int64_t>(s.keys, key_tile) : key_tile;
     const std::int64_t room = kept * padded<G>(s.head_dim);
     const std::int64_t columns = s.head_dim * query_tile<G>;
     const std::int64_t rows = padded<G>(s.head_dim) * query_tile<G>;
@@ -68,7 +68,7 @@ template <class T> struct backward_buffers {
   }
 };
 
-/// The operands and results of a call of attention's backward pass, which all of its tasks use.
+/// The operands and results of a call of attention's backward sweep, which all of its items use.
 template <class T> struct backward_call {
   using G = accumulator_t<T>;
   shape s;
@@ -99,7 +99,7 @@ template <class T> struct query_side {
   alignas(64) G delta[query_tile<G>];
 
   void set(const backward_call<T>& x, std::int64_t b, std::int64_t h, std::int64_t at,
-           const backward_buffers<T>& buffer) {
+           const backward_scratch<T>& buffer) {
     constexpr int w = register_lanes<G>;
     const std::int64_t dim = x.s.head_dim;
     head = h;
@@ -165,15 +165,15 @@ void soften_backward(const query_side<T>& q, const key_marks& k, std::int64_t ti
 /// Computes one tile: adds to dq of the query side (if asked) and to dk and dv (key_tile, padded D;
 /// if not null). key and value start at the tile's first key.
 template <class T, class G = accumulator_t<T>>
-void backward_tile(const query_side<T>& q, const key_marks& marks, const tile_plan& plan,
+void backward_tile(const query_side<T>& q, const key_marks& marks, const tile_segments& segments,
                    std::int64_t tile_first, rows_of<G> key, rows_of<G> value, std::int64_t dim,
-                   bool dquery, G* dkey, G* dvalue, const backward_buffers<T>& buffer) {
+                   bool dquery, G* dkey, G* dvalue, const backward_scratch<T>& buffer) {
   constexpr int w = register_lanes<G>;
   constexpr int row = query_tile<G>;
   constexpr auto depth = tile::contiguous::depth;
   const std::int64_t width = padded<G>(dim);
   using operands = tile::operands<G>;
-  for (const segment& p : plan) {
+  for (const segment& p : segments) {
     const int at = p.first * row + p.from * w, keys = p.last - p.first, seen = (p.to - p.from) * w;
     G* const score = buffer.score + at;
     G* const dscore = buffer.dscore + at;
@@ -200,7 +200,7 @@ void backward_tile(const query_side<T>& q, const key_marks& marks, const tile_pl
 }
 
 template <class T> void store_dquery(const backward_call<T>& x, const query_side<T>& q,
-                                     const backward_buffers<T>& buffer) {
+                                     const backward_scratch<T>& buffer) {
   using G = accumulator_t<T>;
   alignas(64) G factor[query_tile<G>];
   std::fill(factor, factor + query_tile<G>, static_cast<G>(x.options.scale));
@@ -225,14 +225,14 @@ template <class T, class Tile> void for_key_tiles(const backward_call<T>& x, con
   for (std::int64_t at = q.marks.first_key / key_tile * key_tile; at < q.marks.last_key;
        at += key_tile) {
     const int count = static_cast<int>(std::min<std::int64_t>(key_tile, x.s.keys - at));
-    const tile_plan plan = plan_tile(q.marks, keys, at, count);
-    if (plan.parts > 0) f(at, count, plan);
+    const tile_segments segments = segments_of_tile(q.marks, keys, at, count);
+    if (segments.size > 0) f(at, count, segments);
   }
 }
 
 /// Computes dq, dk and dv of attention for one kv head and its query heads.
 template <class T> void backward_kv_head(const backward_call<T>& x, std::int64_t b,
-                                         std::int64_t kv_head, const backward_buffers<T>& buffer) {
+                                         std::int64_t kv_head, const backward_scratch<T>& buffer) {
   using G = accumulator_t<T>;
   const shape& s = x.s;
   const std::int64_t dim = s.head_dim, width = padded<G>(dim), group = s.heads / s.kv_heads;
@@ -249,8 +249,8 @@ template <class T> void backward_kv_head(const backward_call<T>& x, std::int64_t
     for (std::int64_t first = 0; first < s.queries; first += query_tile<G>) {
       q.set(x, b, head, first, buffer);
       std::fill(buffer.dquery, buffer.dquery + dim * query_tile<G>, G(0));
-      for_key_tiles(x, q, marks, [&](std::int64_t at, int, const tile_plan& plan) {
-        backward_tile<T>(q, marks, plan, at, {key.data + at * key.stride, key.stride},
+      for_key_tiles(x, q, marks, [&](std::int64_t at, int, const tile_segments& segments) {
+        backward_tile<T>(q, marks, segments, at, {key.data + at * key.stride, key.stride},
                          {value.data + at * value.stride, value.stride}, dim, true,
                          buffer.dkey + at * width, buffer.dvalue + at * width, buffer);
       });
@@ -260,33 +260,33 @@ template <class T> void backward_kv_head(const backward_call<T>& x, std::int64_t
   store_rows(buffer.dvalue, G(1), s, token, kv_head, s.keys, x.dv);
 }
 
-/// Computes dq of one query tile: the first of two passes.
+/// Computes dq of one query tile: the first of two sweeps.
 template <class T> void backward_queries(const backward_call<T>& x, std::int64_t b,
                                          std::int64_t head, std::int64_t first,
-                                         const backward_buffers<T>& buffer) {
+                                         const backward_scratch<T>& buffer) {
   using G = accumulator_t<T>;
   const std::int64_t dim = x.s.head_dim, kv_head = head / (x.s.heads / x.s.kv_heads);
   const key_marks marks(x.s, x.options, b);
   query_side<T> q;
   q.set(x, b, head, first, buffer);
   std::fill(buffer.dquery, buffer.dquery + dim * query_tile<G>, G(0));
-  for_key_tiles(x, q, marks, [&](std::int64_t at, int count, const tile_plan& plan) {
+  for_key_tiles(x, q, marks, [&](std::int64_t at, int count, const tile_segments& segments) {
     const std::int64_t token = b * x.s.keys + at;
     const auto key = widened<G>(x.k.data + token * x.k.stride + kv_head * dim, x.k.stride, count,
                                 dim, buffer.key);
     const auto value = widened<G>(x.v.data + token * x.v.stride + kv_head * dim, x.v.stride, count,
                                   dim, buffer.value);
-    backward_tile<T>(q, marks, plan, at, key, value, dim, true, static_cast<G*>(nullptr),
+    backward_tile<T>(q, marks, segments, at, key, value, dim, true, static_cast<G*>(nullptr),
                      static_cast<G*>(nullptr), buffer);
   });
   store_dquery(x, q, buffer);
 }
 
 /// Computes dk and dv of one key tile over the kv head's query heads and ascending queries: the
-/// second of two passes.
+/// second of two sweeps.
 template <class T> void backward_keys(const backward_call<T>& x, std::int64_t b,
                                       std::int64_t kv_head, std::int64_t at,
-                                      const backward_buffers<T>& buffer) {
+                                      const backward_scratch<T>& buffer) {
   using G = accumulator_t<T>;
   const shape& s = x.s;
   const std::int64_t dim = s.head_dim, width = padded<G>(dim), group = s.heads / s.kv_heads;
@@ -305,10 +305,10 @@ template <class T> void backward_keys(const backward_call<T>& x, std::int64_t b,
       // This test of the key tile's visibility costs little beside packing the tile of queries.
       q.marks.set(s, x.options, b, first, std::min<std::int64_t>(query_tile<G>, s.queries - first));
       if (at >= q.marks.last_key || at + count <= q.marks.first_key) continue;
-      const tile_plan plan = plan_tile(q.marks, marks, at, count);
-      if (plan.parts == 0) continue;
+      const tile_segments segments = segments_of_tile(q.marks, marks, at, count);
+      if (segments.size == 0) continue;
       q.set(x, b, head, first, buffer);
-      backward_tile<T>(q, marks, plan, at, key, value, dim, false, buffer.dkey, buffer.dvalue,
+      backward_tile<T>(q, marks, segments, at, key, value, dim, false, buffer.dkey, buffer.dvalue,
                        buffer);
     }
   store_rows(buffer.dkey, static_cast<G>(x.options.scale), s, token, kv_head, count, x.dk);
@@ -320,7 +320,7 @@ template <class T> void backward_keys(const backward_call<T>& x, std::int64_t b,
 /// Returns the bytes of scratch of attention_backward on this many threads.
 template <class T, class... E>
 constexpr std::int64_t attention_backward_bytes(const attention_shape<E...>& s, int threads) {
-  return 64 + threads * tiled::backward_buffers<T>({}, tiled::run_time(s)).bytes;
+  return 64 + threads * tiled::backward_scratch<T>({}, tiled::run_time(s)).bytes;
 }
 
 /// Computes dq (B, Sq, A, D) and dk and dv (B, Sk, K, D), which it overwrites, from do (B, Sq, A,
@@ -334,14 +334,14 @@ template <class T, class... E> void attention_backward(
     std::type_identity_t<head_rows<const T>> o, const accumulator_t<T>* lse, head_rows<T> dq,
     head_rows<T> dk, head_rows<T> dv, attention_scratch scratch) {
   using G = accumulator_t<T>;
-  using buffers = tiled::backward_buffers<T>;
+  using buffers = tiled::backward_scratch<T>;
   const tiled::shape s = tiled::run_time(extents);
   const tiled::backward_call<T> call{s, options, dout, q, k, v, o, lse, dq, dk, dv};
   std::byte* const memory = tiled::aligned(scratch.data);
   const std::int64_t each = buffers({}, s).bytes;
   const auto buffer = [&](int thread) { return buffers({memory + thread * each}, s); };
-  if (tiled::one_pass<T>(s, scratch.threads)) {
-    tiled::for_tasks(s.batch * s.kv_heads, scratch, [&](std::int64_t t, int thread) {
+  if (tiled::one_sweep<T>(s, scratch.threads)) {
+    tiled::for_items(s.batch * s.kv_heads, scratch, [&](std::int64_t t, int thread) {
       tiled::backward_kv_head(call, t / s.kv_heads, t % s.kv_heads, buffer(thread));
     });
     return;
@@ -350,11 +350,11 @@ template <class T, class... E> void attention_backward(
   const std::int64_t q_tiles = (s.queries + q_tile - 1) / q_tile;
   const std::int64_t k_tiles = (s.keys + k_tile - 1) / k_tile;
   // The tiles with the most work under a causal mask go first: late queries, early keys.
-  tiled::for_tasks(s.batch * s.heads * q_tiles, scratch, [&](std::int64_t t, int thread) {
+  tiled::for_items(s.batch * s.heads * q_tiles, scratch, [&](std::int64_t t, int thread) {
     tiled::backward_queries(call, t / q_tiles / s.heads, t / q_tiles % s.heads,
                             (q_tiles - 1 - t % q_tiles) * q_tile, buffer(thread));
   });
-  tiled::for_tasks(s.batch * s.kv_heads * k_tiles, scratch, [&](std::int64_t t, int thread) {
+  tiled::for_items(s.batch * s.kv_heads * k_tiles, scratch, [&](std::int64_t t, int thread) {
     tiled::backward_keys(call, t / k_tiles / s.kv_heads, t / k_tiles % s.kv_heads,
                          t % k_tiles * k_tile, buffer(thread));
   });

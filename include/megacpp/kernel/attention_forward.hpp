@@ -17,7 +17,7 @@ namespace mc {
 
 namespace tiled {
 
-template <class T> struct forward_buffers {
+template <class T> struct forward_scratch {
   using G = accumulator_t<T>;
   G *query, *out; // (D, query_tile)
   G* score;       // (key_tile, query_tile)
@@ -25,7 +25,7 @@ template <class T> struct forward_buffers {
 
   std::int64_t bytes; // bytes of one thread
 
-  constexpr forward_buffers(carver c, const shape& s) {
+  constexpr forward_scratch(carver c, const shape& s) {
     const std::int64_t room = std::is_same_v<G, T> ? 0 : key_tile * padded<G>(s.head_dim);
     query = c.take<G>(s.head_dim * query_tile<G>);
     out = c.take<G>(s.head_dim * query_tile<G>);
@@ -37,7 +37,7 @@ template <class T> struct forward_buffers {
 };
 
 // Four independent chains hide the latency of max and of the polynomial. Row j belongs to chain j %
-// 4 (segments begin at multiples of key_group), however many rows there are: the sum of a query
+// 4 (segments begin at multiples of keys_per_mask), however many rows there are: the sum of a query
 // does not depend on keys that only other queries of its tile see.
 template <class G, class F> MEGACPP_HD void each_row(int first, int last, F f) {
   int j = first;
@@ -63,7 +63,7 @@ template <class G> void hide(const query_marks<G>& q, const key_marks& k, std::i
 /// Turns the scores of one tile into exp(s - m), updating m and l. alpha gets the factors that
 /// bring earlier sums to the new m. Returns true if a factor differs from 1.
 template <class G>
-bool soften(const tile_plan& plan, int registers, G* score, G* m, G* l, G* alpha) {
+bool soften(const tile_segments& segments, int registers, G* score, G* m, G* l, G* alpha) {
   constexpr int w = register_lanes<G>;
   using V = register_of<G>;
   const V none(-std::numeric_limits<G>::infinity());
@@ -71,7 +71,7 @@ bool soften(const tile_plan& plan, int registers, G* score, G* m, G* l, G* alpha
   for (int g = 0; g < registers; ++g) {
     const V before = load<V>(m + g * w);
     V top[4] = {before, before, before, before};
-    for (const segment& s : plan)
+    for (const segment& s : segments)
       if (s.from <= g && g < s.to)
         each_row<G>(
             s.first, s.last, [&](int j, auto c) __attribute__((always_inline)) {
@@ -81,7 +81,7 @@ bool soften(const tile_plan& plan, int registers, G* score, G* m, G* l, G* alpha
     const V base = select(now == none, V(G(0)), now); // none: the row has seen no key yet
     const V factor = exp2(before - base);
     V sum[4] = {};
-    for (const segment& s : plan)
+    for (const segment& s : segments)
       if (s.from <= g && g < s.to)
         each_row<G>(
             s.first, s.last, [&](int j, auto c) __attribute__((always_inline)) {
@@ -103,7 +103,7 @@ template <class T, class G = accumulator_t<T>>
 void forward_tile(const shape& s, const attention_visibility& o, head_rows<const T> q,
                   head_rows<const T> k, head_rows<const T> v, head_rows<T> out, G* lse,
                   std::int64_t b, std::int64_t head, std::int64_t first, std::int64_t n,
-                  const forward_buffers<T>& buffer) {
+                  const forward_scratch<T>& buffer) {
   constexpr int w = register_lanes<G>;
   constexpr int row = query_tile<G>;
   const std::int64_t dim = s.head_dim;
@@ -122,20 +122,21 @@ void forward_tile(const shape& s, const attention_visibility& o, head_rows<const
   for (std::int64_t at = marks.first_key / key_tile * key_tile; at < marks.last_key;
        at += key_tile) {
     const int count = static_cast<int>(std::min<std::int64_t>(key_tile, marks.last_key - at));
-    const tile_plan plan = plan_tile(marks, keys, at, count);
-    if (plan.parts == 0) continue;
+    const tile_segments segments = segments_of_tile(marks, keys, at, count);
+    if (segments.size == 0) continue;
     const std::int64_t token = b * s.keys + at;
     const rows_of<G> key =
         widened<G>(k.data + token * k.stride + kv_head * dim, k.stride, count, dim, buffer.key);
-    for (const segment& p : plan) {
+    for (const segment& p : segments) {
       tile::multiply<tile::contiguous::depth>(
           tile::operands<G>{key.data + p.first * key.stride, key.stride, buffer.query + p.from * w,
                             row, buffer.score + p.first * row + p.from * w, row},
           p.last - p.first, (p.to - p.from) * w, dim, tile::start::zero);
       if (p.masked) hide(marks, keys, at, p, buffer.score);
     }
-    const bool rescale = soften(plan, marks.used, buffer.score, m, l, alpha);
-    const bool whole = plan.parts == 1 && plan.part[0].from == 0 && plan.part[0].to == marks.used;
+    const bool rescale = soften(segments, marks.used, buffer.score, m, l, alpha);
+    const bool whole =
+        segments.size == 1 && segments.list[0].from == 0 && segments.list[0].to == marks.used;
     if (!begun && !whole) std::fill(buffer.out, buffer.out + dim * row, G(0));
     if (begun && rescale)
       for (std::int64_t d = 0; d < dim; ++d)
@@ -145,7 +146,7 @@ void forward_tile(const shape& s, const attention_visibility& o, head_rows<const
         }
     const rows_of<G> value =
         widened<G>(v.data + token * v.stride + kv_head * dim, v.stride, count, dim, buffer.value);
-    for (const segment& p : plan)
+    for (const segment& p : segments)
       tile::multiply<tile::contiguous::row>(
           tile::operands<G>{value.data + p.first * value.stride, value.stride,
                             buffer.score + p.first * row + p.from * w, row, buffer.out + p.from * w,
@@ -170,7 +171,7 @@ void forward_tile(const shape& s, const attention_visibility& o, head_rows<const
 /// Returns the bytes of scratch of attention_forward on this many threads.
 template <class T, class... E>
 constexpr std::int64_t attention_forward_bytes(const attention_shape<E...>& s, int threads) {
-  return 64 + threads * tiled::forward_buffers<T>({}, tiled::run_time(s)).bytes;
+  return 64 + threads * tiled::forward_scratch<T>({}, tiled::run_time(s)).bytes;
 }
 
 /// Computes o (B, Sq, A, D) and, unless lse is null, lse (B, A, Sq) from q (B, Sq, A, D), k and v
@@ -190,12 +191,12 @@ void attention_forward(const attention_shape<E...>& extents, const attention_vis
   constexpr std::int64_t tile = tiled::query_tile<G>;
   const std::int64_t tiles = (s.queries + tile - 1) / tile;
   std::byte* const memory = tiled::aligned(scratch.data);
-  const std::int64_t each = tiled::forward_buffers<T>({}, s).bytes;
-  tiled::for_tasks(s.batch * s.heads * tiles, scratch, [&](std::int64_t t, int thread) {
+  const std::int64_t each = tiled::forward_scratch<T>({}, s).bytes;
+  tiled::for_items(s.batch * s.heads * tiles, scratch, [&](std::int64_t t, int thread) {
     // The last query tile of a head, which has the most work under a causal mask, goes first.
     const std::int64_t first = (tiles - 1 - t % tiles) * tile;
     const std::int64_t head = t / tiles % s.heads, b = t / tiles / s.heads;
-    const tiled::forward_buffers<T> buffer({memory + thread * each}, s);
+    const tiled::forward_scratch<T> buffer({memory + thread * each}, s);
     tiled::forward_tile<T>(s, options, q, k, v, o, lse, b, head, first,
                            std::min(tile, s.queries - first), buffer);
   });

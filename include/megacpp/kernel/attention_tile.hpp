@@ -38,14 +38,14 @@ template <class... Extents> attention_shape(Extents...) -> attention_shape<Exten
 struct attention_scratch {
   std::byte* data;
   int threads;
-  const host_slots& on;
+  const host_pool& on;
 };
 
 namespace tiled {
 
 template <class G> inline constexpr int query_tile = 256 / static_cast<int>(sizeof(G));
 inline constexpr int key_tile = 64;
-inline constexpr int key_group = 16; // number of keys by which visibility is decided
+inline constexpr int keys_per_mask = 16; // number of keys by which visibility is decided
 
 using shape = attention_shape<>;
 template <class... E> constexpr shape run_time(const attention_shape<E...>& s) {
@@ -72,12 +72,12 @@ inline std::byte* aligned(std::byte* p) {
   return p + (64 - (reinterpret_cast<std::uintptr_t>(p) & 63)) % 64;
 }
 
-/// Calls f(task, slot) for every task, each once, on up to so many threads. The tasks
+/// Calls f(item, thread) for every item, each once, on up to so many threads. The items
 /// are independent.
-template <class F> void for_tasks(std::int64_t tasks, const attention_scratch& of, F f) {
+template <class F> void for_items(std::int64_t items, const attention_scratch& of, F f) {
   std::atomic<std::int64_t> next{0};
-  of.on.run_slots(static_cast<int>(std::min<std::int64_t>(tasks, of.threads)), [&](int slot) {
-    for (std::int64_t t = next++; t < tasks; t = next++) f(t, slot);
+  of.on.for_pieces(static_cast<int>(std::min<std::int64_t>(items, of.threads)), [&](int thread) {
+    for (std::int64_t t = next++; t < items; t = next++) f(t, thread);
   });
 }
 
@@ -97,12 +97,12 @@ struct range {
 /// The queries of a tile, as lanes: query i sees position p of document d if lower[i] < p <=
 /// upper[i] and d == document[i].
 template <class G> struct query_marks {
-  static constexpr int groups = query_tile<G> / register_lanes<G>;
+  static constexpr int registers = query_tile<G> / register_lanes<G>;
   alignas(64) int_like<G> upper[query_tile<G>];
   alignas(64) int_like<G> lower[query_tile<G>];
   alignas(64) int_like<G> document[query_tile<G>];
-  range uppers[groups], lowers[groups], documents[groups]; // ranges of each register
-  int used;                                                // number of registers with queries
+  range uppers[registers], lowers[registers], documents[registers]; // ranges of each register
+  int used;                         // number of registers with queries
   std::int64_t first_key, last_key; // no query of the tile sees a key outside of these
 
   /// Sets queries [first, first + n) of sequence b. Lanes beyond n repeat the last query: their
@@ -170,18 +170,18 @@ struct segment {
 };
 
 /// The segments of a tile of queries and keys, keys ascending; a tile that no query sees has none.
-struct tile_plan {
-  segment part[key_tile / key_group];
-  int parts = 0;
-  const segment* begin() const { return part; }
-  const segment* end() const { return part + parts; }
+struct tile_segments {
+  segment list[key_tile / keys_per_mask];
+  int size = 0;
+  const segment* begin() const { return list; }
+  const segment* end() const { return list + size; }
 };
 
-template <class G>
-tile_plan plan_tile(const query_marks<G>& q, const key_marks& k, std::int64_t tile_first, int n) {
-  tile_plan plan;
-  for (int first = 0; first < n; first += key_group) {
-    const int last = std::min(first + key_group, n);
+template <class G> tile_segments segments_of_tile(const query_marks<G>& q, const key_marks& k,
+                                                  std::int64_t tile_first, int n) {
+  tile_segments segments;
+  for (int first = 0; first < n; first += keys_per_mask) {
+    const int last = std::min(first + keys_per_mask, n);
     const range p = k.positions(tile_first + first, tile_first + last);
     const range d = k.documents(tile_first + first, tile_first + last);
     segment s{first, last, q.used, 0, 0};
@@ -201,15 +201,15 @@ tile_plan plan_tile(const query_marks<G>& q, const key_marks& k, std::int64_t ti
                        e.low == e.high && d.low == e.low;
       if (!all) s.masked |= 1u << g;
     }
-    segment* before = plan.parts > 0 ? &plan.part[plan.parts - 1] : nullptr;
+    segment* before = segments.size > 0 ? &segments.list[segments.size - 1] : nullptr;
     if (before && before->last == s.first && before->from == s.from && before->to == s.to) {
       before->last = s.last;
       before->masked |= s.masked;
     } else {
-      plan.part[plan.parts++] = s;
+      segments.list[segments.size++] = s;
     }
   }
-  return plan;
+  return segments;
 }
 
 /// Returns the mask of the queries of register g that do not see key j of the sequence.

@@ -29,8 +29,8 @@ template <> struct kernel_of<&op::embedding_grad> { // dy, ids, table
                   "the gradient of an embedding cannot number the tokens of a micro-batch in 64 "
                   "bits, since tokens, sequences and rows of the table are too many together: use "
                   "a smaller micro-batch, or NUMERICS fast");
-    return bytes_before_parts<Call>(n) +
-           rows::bytes_of_token_parts<lane_of<Call>, accumulator_t<T>>(
+    return bytes_before_partials<Call>(n) +
+           rows::bytes_of_token_partials<lane_of<Call>, accumulator_t<T>>(
                n, c.span(in::table, dims<1, 2>));
   }
   template <class T, class Call> static void run(Call& c) {
@@ -39,10 +39,11 @@ template <> struct kernel_of<&op::embedding_grad> { // dy, ids, table
     const rows::token_order order = order_of(c);
     auto* const numbers = reinterpret_cast<std::uint64_t*>(c.scratch());
     rows::number_of_tokens(c.lane(), tokens, order, first, c.in(in::ids), numbers);
-    c.lane().sort(numbers, n, order.token_bits, order.group_bits(), c.scratch() + numbers_bytes(n));
+    c.lane().sort(numbers, n, order.token_bits, order.bucket_bits(),
+                  c.scratch() + numbers_bytes(n));
     rows::embedding_gradient(c.lane(), tokens, order, c.span(in::table, dims<1, 2>), c.in(in::dy),
                              numbers, c.out(out::dtable),
-                             c.scratch() + bytes_before_parts<Call>(n));
+                             c.scratch() + bytes_before_partials<Call>(n));
   }
 
 private:
@@ -53,7 +54,7 @@ private:
   template <class Call> static constexpr rows::token_order order_of(const Call& c) {
     return {tokens_of(c), c.span(in::table, dims<0, 1>)};
   }
-  template <class Call> static constexpr std::int64_t bytes_before_parts(std::int64_t n) {
+  template <class Call> static constexpr std::int64_t bytes_before_partials(std::int64_t n) {
     return (numbers_bytes(n) + Call::device_type::sort_bytes(n) + 255) / 256 * 256;
   }
   static constexpr std::int64_t numbers_bytes(std::int64_t n) {

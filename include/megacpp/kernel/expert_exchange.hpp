@@ -94,10 +94,10 @@ public:
     gives_ = reinterpret_cast<std::int64_t*>(c.host_room()), takes_ = gives_ + ranks_;
     std::byte* const tables = reinterpret_cast<std::byte*>(takes_ + ranks_);
     pieces_ = counts.mine() * ranks_;
-    make_tables(counts, r, reinterpret_cast<rows::piece_of_rows*>(tables + lies.of_pieces),
+    make_tables(counts, r, reinterpret_cast<rows::piece_of_rows*>(tables + lies.of_senders),
                 reinterpret_cast<std::int64_t*>(tables + lies.of_experts));
     c.lane().write(at, tables, lies.tables);
-    piece_ = reinterpret_cast<const rows::piece_of_rows*>(at + lies.of_pieces);
+    piece_ = reinterpret_cast<const rows::piece_of_rows*>(at + lies.of_senders);
     place_ = reinterpret_cast<std::int32_t*>(at + lies.of_choices);
     chosen_ = reinterpret_cast<T*>(at + lies.chosen), rows_ = reinterpret_cast<T*>(at + lies.rows);
     for_blocks(

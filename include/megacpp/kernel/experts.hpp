@@ -85,25 +85,26 @@ template <> struct kernel_of<&op::expert_rows> { // experts, [all] -> row, count
     auto* const row = c.out(out::row);
     auto* const counts = c.out(out::counts);
     auto* const begin = reinterpret_cast<std::int32_t*>(c.scratch());
-    auto* const of_parts = begin + s.experts;
-    auto* const own = of_parts + s.parts.count() * s.experts;
+    auto* const of_ranges = begin + s.experts;
+    auto* const own = of_ranges + s.ranges.count() * s.experts;
     auto* const all = own + s.experts * s.apart;
     const rows::taken_choices taken = take(c, s, begin, all + s.ranks * s.experts * s.apart);
-    for_rows(on, s.parts.count(), rows::count_choices{s.parts, s.experts, taken, chosen, of_parts});
-    for_rows(on, s.experts, rows::add_counts{s.parts, s.experts, of_parts, own});
+    for_rows(on, s.ranges.count(),
+             rows::count_choices{s.ranges, s.experts, taken, chosen, of_ranges});
+    for_rows(on, s.experts, rows::add_counts{s.ranges, s.experts, of_ranges, own});
     c.comm().run(c.lane(), exchange::all_gather(op::expert_group, dtype::i32, own, all,
                                                 s.experts * s.apart, c.described().line));
     for_rows(on, s.ep,
              rows::place_experts{s.experts / s.ep, s.ranks, c.comm().over(op::expert_group).rank(),
                                  s.apart, s.experts, all, counts, begin});
-    for_rows(on, s.parts.count(),
-             rows::number_choices{s.parts, s.experts, taken, chosen, begin, of_parts, row});
+    for_rows(on, s.ranges.count(),
+             rows::number_choices{s.ranges, s.experts, taken, chosen, begin, of_ranges, row});
     for_one(on, rows::count_rounds{a.rows, s.ep, s.experts / s.ep * s.ranks * s.apart, counts,
                                    c.out(out::rounds)});
   }
   template <class, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
     const shape s(c);
-    return s.experts * (1 + s.parts.count() + (1 + s.ranks) * s.apart) *
+    return s.experts * (1 + s.ranges.count() + (1 + s.ranks) * s.apart) *
                std::int64_t{sizeof(std::int32_t)} +
            (c.has(in::all) ? c.size(in::all) : 0);
   }
@@ -113,7 +114,7 @@ private:
     std::int64_t experts, ep;
     std::int64_t ranks, apart; ///< ranks that share experts; sequences of each, counted apart
     std::int64_t own, whole;   ///< choices of a sequence: this rank's choices, and all of them
-    rows::parts_of_choices parts;
+    rows::choice_ranges ranges;
 
     template <class Call> constexpr explicit shape(const Call& c)
         : experts(c.attr(of_type<op::expert_rows_attributes>).experts),
@@ -122,7 +123,7 @@ private:
           apart(c.span(out::counts, dims<-1>) / ranks),
           own(c.span(in::experts, dims<1>)),
           whole(c.value_of(in::experts).dims[1].n * c.value_of(in::experts).back().n),
-          parts{apart, c.size(in::experts) / apart} {}
+          ranges{apart, c.size(in::experts) / apart} {}
   };
 
   /// Takes the first choices of each expert, up to its capacity, in the order of the micro-batch's
@@ -137,11 +138,12 @@ private:
     const value& v = c.value_of(in::all);
     bool begins = true;
     boxes(c.ranks(), v, c.comm().coordinate())
-        .each_run_within({0}, global_size(v), [&](local_count first, global_count, std::int64_t n) {
-          for_rows(c.lane(), s.experts,
-                   rows::take_choices{first.n, n, a.capacity, begins, all, count, taken});
-          begins = false;
-        });
+        .each_contiguous_within(
+            {0}, global_size(v), [&](local_count first, global_count, std::int64_t n) {
+              for_rows(c.lane(), s.experts,
+                       rows::take_choices{first.n, n, a.capacity, begins, all, count, taken});
+              begins = false;
+            });
     return {taken, s.own, s.whole,
             c.origin(c.value_of(in::experts), 1) * c.value_of(in::experts).back().n};
   }

@@ -11,7 +11,7 @@
 //   template <class T, class Call> static constexpr std::int64_t scratch_bytes(const Call& c);
 //                                   bytes of c.scratch(), for c.threads() threads
 //   template <class T, class Call> static void prepare(Call& c);
-//                                   called before the first step: makes a table, in c.slot()
+//                                   called before the first step: makes a table, in c.prepared()
 //   template <class T, class Call> static constexpr table_room table(const Call& c);
 //                                   bytes of that table, and a key that tells it from others
 //
@@ -30,7 +30,7 @@
 //   c.described()               the node itself
 //   c.lane()                    the lane on which the node's work is started
 //   c.product(k)                the node's product k
-//   c.device(), c.slot()        the device; the node's prepared state
+//   c.device(), c.prepared()        the device; the node's prepared state
 //   c.threads()                 number of threads of the host that work for the device
 //   c.attention_scratch(s)      bytes of scratch for a fused attention of the device's library
 //   c.layer(), c.coordinate()   the node's layer; this rank's coordinate on every axis
@@ -113,15 +113,15 @@ template <class Kernel, class T, class Call> constexpr table_room table_of_node(
 /// Prepares everything that the kernel of a node uses in every step.
 template <class Kernel, class T, class Call>
 void prepare_kernel(Call& c, const product_list& products) {
-  prepare_products(c.device().products(), products, c.slot().plan.data());
+  prepare_products(c.device().products(), products, c.prepared().plan.data());
   if constexpr (requires { Kernel::template prepare<T>(c); }) Kernel::template prepare<T>(c);
 }
 
 /// on_host: a call on a device of the host, whose memory the host's code computes with by
-/// run_slots. A kernel with such code says so by this concept: other devices have no kernel of its
+/// for_pieces. A kernel with such code says so by this concept: other devices have no kernel of its
 /// op, or their own (kernel_on).
 template <class Call>
 concept on_host =
-    std::derived_from<std::remove_reference_t<decltype(std::declval<Call&>().lane())>, host_slots>;
+    std::derived_from<std::remove_reference_t<decltype(std::declval<Call&>().lane())>, host_pool>;
 
 } // namespace mc

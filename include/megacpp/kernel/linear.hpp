@@ -14,10 +14,10 @@ namespace mc {
 
 namespace detail {
 
-/// Returns the rows of a segment of a product with `rows` rows of a value (product_shape::part):
+/// Returns the rows of a segment of a product with `rows` rows of a value (product_shape::segment):
 /// the rows of a sequence, or 0 where all rows are computed together.
 template <class Call>
-constexpr std::int64_t part_rows(const Call& c, const value& v, std::int64_t rows) {
+constexpr std::int64_t segment_rows(const Call& c, const value& v, std::int64_t rows) {
   if (c.sums() == numerics::fast) return 0;
   return rows_at_once(c.sums(), c.ranks(), v, rows);
 }
@@ -27,7 +27,7 @@ template <class T, class Call> constexpr product_shape forward_product(const Cal
   const auto e = op::extents_of_product(c.ranks(), c.value_of(in::x), c.value_of(in::w),
                                         c.attr(of_type<op::product_attributes>).summed);
   product_shape s = make_product_shape(product_kind::forward, dtype_of<T>, e.m, e.n, e.k);
-  s.part = part_rows(c, c.value_of(in::x), e.m);
+  s.segment = segment_rows(c, c.value_of(in::x), e.m);
   s.bias = c.has(in::bias);
   return s;
 }
@@ -85,7 +85,7 @@ template <class T, class In, class Call> constexpr product_shape input_product(c
   for (int i = w.rank - summed; i < w.rank; ++i) k *= local_extent(c.ranks(), w, i);
   const std::int64_t m = local_size(c.ranks(), dy).n / n;
   product_shape s = make_product_shape(product_kind::input_gradient, dtype_of<T>, m, n, k);
-  s.part = part_rows(c, dy, m);
+  s.segment = segment_rows(c, dy, m);
   return s;
 }
 /// dx = dy w, or with Add, for an operand d, dx = d + dy w.
@@ -138,7 +138,7 @@ template <> struct kernel_of<&op::linear_weight_grad> { // dy, x
     for (int i = x.rank - summed; i < x.rank; ++i) k *= local_extent(c.ranks(), x, i);
     const std::int64_t m = local_size(c.ranks(), x).n / k, n = local_size(c.ranks(), dy).n / m;
     product_shape s = make_product_shape(product_kind::weight_gradient, dtype_of<T>, m, n, k);
-    s.part = detail::part_rows(c, x, m);
+    s.segment = detail::segment_rows(c, x, m);
     return s;
   }
   template <class T, class Call> static void run(Call& c) {
@@ -162,8 +162,8 @@ template <> struct kernel_of<&op::bias_grad> {
   using in = op::bias_grad_in;
   using out = op::bias_grad_out;
   template <class T, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
-    return rows::bytes_of_parts<lane_of<Call>, accumulator_t<T>>(summed(c),
-                                                                 c.span(out::dbias, dims<0>));
+    return rows::bytes_of_partials<lane_of<Call>, accumulator_t<T>>(summed(c),
+                                                                    c.span(out::dbias, dims<0>));
   }
   template <class T, class Call> static void run(Call& c) {
     rows::bias_gradient(c.lane(), summed(c), c.span(out::dbias, dims<0>), c.in(in::dy),

@@ -14,7 +14,7 @@ namespace detail {
 /// The chunks of rows of a vocabulary projection on one rank.
 struct chunking {
   std::int64_t rows = 0, at_once = 0, width = 0, hidden = 0, valid = 0, first = 0;
-  constexpr std::int64_t chunk() const { return std::min(at_once, op::loss_chunk_rows); }
+  constexpr std::int64_t chunk() const { return std::min(at_once, op::max_logit_rows); }
   /// Calls f(first row, rows) for every chunk; no chunk is in two sums.
   template <class F> void each(F f) const {
     for (std::int64_t start = 0; start < rows; start += at_once)
@@ -78,7 +78,8 @@ void run_backward(Call& c, const chunking& k, const T* x, const T* w, accumulato
 
 } // namespace detail
 
-template <> struct kernel_of<&op::vocabulary_partial> { // x, w, labels -> lse_part, target, scratch
+template <>
+struct kernel_of<&op::vocabulary_partial> { // x, w, labels -> local_lse, target, scratch
   using in = op::vocabulary_partial_in;
   using out = op::vocabulary_partial_out;
   template <class T, class Call> static constexpr product_list products(const Call& c) {
@@ -86,7 +87,7 @@ template <> struct kernel_of<&op::vocabulary_partial> { // x, w, labels -> lse_p
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
-    const auto k = detail::placed<in>(c, c.attr(of_type<op::vocabulary_attributes>).words);
+    const auto k = detail::placed<in>(c, c.attr(of_type<op::vocabulary_attributes>).vocabulary);
     const prepared_product& project = c.product(0);
     G* logits = reinterpret_cast<G*>(c.declared_scratch());
     k.each([&](std::int64_t at, std::int64_t n) {
@@ -103,7 +104,7 @@ template <> struct kernel_of<&op::vocabulary_partial> { // x, w, labels -> lse_p
 };
 
 template <> struct kernel_of<&op::vocabulary_partial_grad> { // dlse, dtarget, x, w, labels,
-                                                             // lse_part -> dx, [dw], scratch
+                                                             // local_lse -> dx, [dw], scratch
   using in = op::vocabulary_partial_grad_in;
   using out = op::vocabulary_partial_grad_out;
   template <class T, class Call> static constexpr product_list products(const Call& c) {
@@ -131,7 +132,7 @@ template <> struct kernel_of<&op::vocabulary_partial_grad> { // dlse, dtarget, x
   }
 };
 
-template <> struct kernel_of<&op::cross_entropy> { // lse_part, target, labels -> loss, count
+template <> struct kernel_of<&op::cross_entropy> { // local_lse, target, labels -> loss, count
   using elements = accumulators;
   using in = op::cross_entropy_in;
   using out = op::cross_entropy_out;
@@ -153,7 +154,7 @@ template <> struct kernel_of<&op::cross_entropy> { // lse_part, target, labels -
 };
 
 template <>
-struct kernel_of<&op::cross_entropy_grad> { // dloss, lse_part, target, labels -> dlse_part, dtarget
+struct kernel_of<&op::cross_entropy_grad> { // dloss, local_lse, target, labels -> dlse, dtarget
   using elements = accumulators;
   using in = op::cross_entropy_grad_in;
   using out = op::cross_entropy_grad_out;
@@ -177,7 +178,7 @@ struct kernel_of<&op::vocabulary_loss> { // x, w, labels, dloss -> loss, count, 
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
     const auto a = c.attr(of_type<op::vocabulary_loss_attributes>);
-    const auto k = detail::placed<in>(c, a.words);
+    const auto k = detail::placed<in>(c, a.vocabulary);
     const std::int32_t* labels = c.in(in::labels);
     double* losses = reinterpret_cast<double*>(c.declared_scratch());
     G* logits = reinterpret_cast<G*>(c.declared_scratch() + op::losses_bytes(k.rows));

@@ -11,14 +11,14 @@ namespace mc {
 namespace detail {
 
 /// rows_of_gain returns the rows over which the gradient of a gain is a sum, and
-/// bytes_of_gain_parts the bytes of its partial sums.
+/// bytes_of_gain_partials the bytes of its partial sums.
 template <class Call, class In> constexpr rows::summed_rows rows_of_gain(const Call& c, In dy) {
   return {c.rows(dy), rows_at_once(c.sums(), c.ranks(), c.value_of(dy), c.rows(dy))};
 }
 template <class T, class Call, class In>
-constexpr std::int64_t bytes_of_gain_parts(const Call& c, In dy) {
-  return rows::bytes_of_parts<lane_of<Call>, accumulator_t<T>>(rows_of_gain(c, dy),
-                                                               c.span(dy, dims<-1>));
+constexpr std::int64_t bytes_of_gain_partials(const Call& c, In dy) {
+  return rows::bytes_of_partials<lane_of<Call>, accumulator_t<T>>(rows_of_gain(c, dy),
+                                                                  c.span(dy, dims<-1>));
 }
 
 } // namespace detail
@@ -45,7 +45,7 @@ template <> struct kernel_of<&op::rms_norm_gain_grad> { // dy, x, rstd
   using in = op::rms_norm_gain_grad_in;
   using out = op::rms_norm_gain_grad_out;
   template <class T, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
-    return detail::bytes_of_gain_parts<T>(c, in::dy);
+    return detail::bytes_of_gain_partials<T>(c, in::dy);
   }
   template <class T, class Call> static void run(Call& c) {
     rows::rms_norm_dgain(c.lane(), detail::rows_of_gain(c, in::dy), c.span(in::dy, dims<-1>),
@@ -76,7 +76,7 @@ template <> struct kernel_of<&op::layer_norm_gain_grad> { // dy, x, mean, rstd
   using in = op::layer_norm_gain_grad_in;
   using out = op::layer_norm_gain_grad_out;
   template <class T, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
-    return detail::bytes_of_gain_parts<T>(c, in::dy);
+    return detail::bytes_of_gain_partials<T>(c, in::dy);
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;

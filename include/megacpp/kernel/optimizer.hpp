@@ -126,20 +126,20 @@ template <> struct kernel_of<&op::sum_of_squares> {
   using in = op::sum_of_squares_in;
   using out = op::sum_of_squares_out;
   template <class G, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
-    return (rows::sum_squares_parts(c.size(in::x)) + most_pieces(c, in::x)) *
+    return (rows::sum_squares_partials(c.size(in::x)) + most_pieces(c, in::x)) *
            std::int64_t{sizeof(double)};
   }
   template <class G, class Call> static void run(Call& c) {
     const share_pieces pieces(c, in::x, c.attr(of_type<op::share_attributes>).over);
     const G* const x = c.in(in::x);
-    auto* const parts = reinterpret_cast<double*>(c.scratch());
-    const std::int64_t each = rows::sum_squares_parts(pieces.elements);
+    auto* const partials = reinterpret_cast<double*>(c.scratch());
+    const std::int64_t each = rows::sum_squares_partials(pieces.elements);
     std::int64_t made = 0;
     pieces.each([&](std::int64_t, std::int64_t at) {
-      rows::squares(c.lane(), pieces.elements, x + at, parts + made);
+      rows::squares(c.lane(), pieces.elements, x + at, partials + made);
       made += each;
     });
-    for_one(c.lane(), rows::sum_in_order{made, parts, c.out(out::sum)});
+    for_one(c.lane(), rows::sum_in_order{made, partials, c.out(out::sum)});
   }
 };
 
@@ -149,11 +149,11 @@ struct kernel_of<&op::clip_factor> { // token count, summed loss, sums of square
   using in = op::clip_factor_in;
   using out = op::clip_factor_out;
   template <class T, class Call> static void run(Call& c) {
-    static_assert(max_inputs - 2 <= rows::clip_factor::most_parts);
+    static_assert(max_inputs - 2 <= rows::clip_factor::most_terms);
     rows::clip_factor f{};
     f.clip = c.constants().clip;
     f.count = c.in(in::count), f.loss = c.in(in::loss);
-    c.each_from(in::squares, [&f](const double* x) { f.squares[f.parts++] = x; });
+    c.each_from(in::squares, [&f](const double* x) { f.squares[f.terms++] = x; });
     f.factor = c.out(out::factor), f.norm = c.out(out::norm);
     for_one(c.lane(), f);
   }
@@ -187,7 +187,7 @@ template <> struct kernel_of<&op::adamw> {
     with_float_type(c.value_of(in::first).type, [&]<class M>(M) {
       constexpr bool rounds = std::is_same_v<M, bf16>;
       if constexpr (std::is_same_v<M, G> || rounds) {
-        static_assert(sizeof(rows::rounded_moments::origin) == words_of_origin * 8 &&
+        static_assert(sizeof(rows::rounded_moments::origin) == numbers_of_origin * 8 &&
                       rows::rounded_moments::dims == max_rank);
         using moments = std::conditional_t<rounds, rows::rounded_moments, rows::kept_moments>;
         M *const first = reinterpret_cast<M*>(c.in_out(in::first)), *const second =

@@ -32,48 +32,48 @@ template <> struct kernel_of<&op::redistribute> {
       return c.comm().run(c.lane(),
                           exchange::all_reduce(over, dtype_of<T>, x, y, count, line, from.by));
     const std::int64_t ranks = g.size(), me = g.rank();
-    if (!c.ranks().sized(over)) require_equal_parts(c.value_of(in::x).dims[0].n, over, ranks);
-    const parts_along given = to.s == state::shard
-                                  ? parts_of(c.ranks(), c.value_of(in::x), to.d, ranks)
-                                  : parts_along{},
-                      taken = from.s == state::shard
-                                  ? parts_of(c.ranks(), c.value_of(out::y), from.d, ranks)
-                                  : parts_along{};
+    if (!c.ranks().sized(over)) require_equal_shards(c.value_of(in::x).dims[0].n, over, ranks);
+    const shards_along given = to.s == state::shard
+                                   ? shards_of(c.ranks(), c.value_of(in::x), to.d, ranks)
+                                   : shards_along{},
+                       taken = from.s == state::shard
+                                   ? shards_of(c.ranks(), c.value_of(out::y), from.d, ranks)
+                                   : shards_along{};
     if (what == collective::slice)
-      return rows::slice(c.lane(), given.outer, ranks, given.run, me, x, y);
+      return rows::slice(c.lane(), given.outer, ranks, given.inner, me, x, y);
     if (what == collective::zero_pad)
-      return rows::zero_pad(c.lane(), taken.outer, ranks, taken.run, me, x, y);
+      return rows::zero_pad(c.lane(), taken.outer, ranks, taken.inner, me, x, y);
     // Shards are packed in scratch, or in y where the collective writes into scratch.
     const bool packs = given.outer > 1, unpacks = taken.outer > 1;
     T* const scratch = packs || unpacks ? reinterpret_cast<T*>(c.declared_scratch()) : nullptr;
     T* const packed = unpacks ? y : scratch;
     T* const arrives = unpacks ? scratch : y;
-    if (packs) rows::pack(c.lane(), given.outer, ranks, given.run, x, packed);
+    if (packs) rows::pack(c.lane(), given.outer, ranks, given.inner, x, packed);
     const T* const sent = packs ? packed : x;
-    const std::int64_t part =
-        what == collective::all_gather ? taken.outer * taken.run : count / ranks;
+    const std::int64_t shard =
+        what == collective::all_gather ? taken.outer * taken.inner : count / ranks;
     c.comm().run(c.lane(),
-                 exchange_of(what, over, dtype_of<T>, sent, arrives, part, line, from.by));
-    if (unpacks) rows::unpack(c.lane(), taken.outer, ranks, taken.run, arrives, y);
+                 exchange_of(what, over, dtype_of<T>, sent, arrives, shard, line, from.by));
+    if (unpacks) rows::unpack(c.lane(), taken.outer, ranks, taken.inner, arrives, y);
   }
 
 private:
   /// Throws mc::error unless the range divides evenly: the padding behind the last element of a
   /// range (graph/graph.hpp) has no memory here.
-  static void require_equal_parts(std::int64_t elements, axis over, std::int64_t ranks) {
+  static void require_equal_shards(std::int64_t elements, axis over, std::int64_t ranks) {
     if (elements % ranks != 0)
       throw error(exit_code::mismatch, "a range of " + std::to_string(elements) +
                                            " elements does not divide over " +
                                            std::to_string(ranks) + " ranks of " + name_of(over) +
                                            ": use a number of ranks that divides it");
   }
-  /// Returns the exchange of shards that are one piece of `part` elements each.
+  /// Returns the exchange of shards that are one piece of `shard` elements each.
   static exchange exchange_of(collective what, axis over, dtype t, const void* x, void* y,
-                              std::int64_t part, source_line line, reduction by) {
-    if (what == collective::all_gather) return exchange::all_gather(over, t, x, y, part, line);
+                              std::int64_t shard, source_line line, reduction by) {
+    if (what == collective::all_gather) return exchange::all_gather(over, t, x, y, shard, line);
     if (what == collective::reduce_scatter)
-      return exchange::reduce_scatter(over, t, x, y, part, line, by);
-    return exchange::all_to_all(over, t, x, y, part, line);
+      return exchange::reduce_scatter(over, t, x, y, shard, line, by);
+    return exchange::all_to_all(over, t, x, y, shard, line);
   }
 };
 

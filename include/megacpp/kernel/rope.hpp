@@ -42,16 +42,16 @@ template <> struct kernel_of<&op::rope> { // x (..., D), positions
     for (std::int64_t i = 0; i < half; ++i) w.push_back(op::inverse_frequency(angles, i, half));
     std::vector<double> key = w;
     key.push_back(static_cast<double>(count));
-    c.slot().plan[0] = c.device().table(of_type<G>, std::move(key), 2 * count * half, [&](G* t) {
-      build_rope_table<G>(count, w, nullptr, t, t + count * half);
-    });
+    c.prepared().plan[0] = c.device().table(
+        of_type<G>, std::move(key), 2 * count * half,
+        [&](G* t) { build_rope_table<G>(count, w, nullptr, t, t + count * half); });
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
     const auto half = detail::half_of(c.span(in::x, dims<-1>));
     const std::int64_t tokens = c.size(in::positions), stride = c.size(in::x) / tokens,
                        heads = stride / (2 * half), count = detail::positions_of(c);
-    const G* table = static_cast<const G*>(c.slot().plan[0]);
+    const G* table = static_cast<const G*>(c.prepared().plan[0]);
     rows::rope(c.lane(), tokens, heads, half, stride, stride, c.in(in::x), c.in(in::positions),
                table, table + count * half,
                static_cast<int>(c.attr(of_type<op::rope_attributes>).direction), c.out(out::y));

@@ -53,12 +53,12 @@ template <> struct kernel_of<&op::router_statistics> { // l, experts -> s, c, z
   /// logsumexps_in_scratch: blocks of threads run the body and read a token's logsumexp from
   /// scratch.
   template <class Call>
-  static constexpr bool logsumexps_in_scratch = rows::detail::sums_by_parts<lane_of<Call>>();
+  static constexpr bool logsumexps_in_scratch = rows::detail::sums_by_partials<lane_of<Call>>();
 
   template <class T, class Call> static constexpr block<T> shape(const Call& c) {
     const std::int64_t experts = c.span(in::logits, dims<-1>);
-    const std::int64_t groups = local_size(c.ranks(), c.value_of(out::probabilities)).n / experts;
-    const std::int64_t tokens = c.rows(in::logits) / groups;
+    const std::int64_t scopes = local_size(c.ranks(), c.value_of(out::probabilities)).n / experts;
+    const std::int64_t tokens = c.rows(in::logits) / scopes;
     return {experts,
             tokens,
             (tokens + block<T>::tokens_of_block - 1) / block<T>::tokens_of_block,
@@ -71,26 +71,26 @@ template <> struct kernel_of<&op::router_statistics> { // l, experts -> s, c, z
   template <class T, class Call> static constexpr std::int64_t scratch_bytes(const Call& c) {
     const block<T> b = shape<T>(c);
     const std::int64_t tokens = c.rows(in::logits),
-                       parts = tokens / b.tokens * b.blocks * (2 * b.experts + 1);
-    return (parts + (logsumexps_in_scratch<Call> ? tokens : 0)) *
+                       partials = tokens / b.tokens * b.blocks * (2 * b.experts + 1);
+    return (partials + (logsumexps_in_scratch<Call> ? tokens : 0)) *
            std::int64_t{sizeof(accumulator_t<T>)};
   }
   template <class T, class Call> static void run(Call& c) {
     using G = accumulator_t<T>;
     block<T> b = shape<T>(c);
-    const std::int64_t groups = c.rows(in::logits) / b.tokens, width = 2 * b.experts + 1;
+    const std::int64_t scopes = c.rows(in::logits) / b.tokens, width = 2 * b.experts + 1;
     b.logits = c.in(in::logits), b.chosen = c.in(in::experts);
-    b.parts = reinterpret_cast<G*>(c.scratch());
+    b.partials = reinterpret_cast<G*>(c.scratch());
     if constexpr (logsumexps_in_scratch<Call>) {
-      G* const lse = b.parts + groups * b.blocks * width;
+      G* const lse = b.partials + scopes * b.blocks * width;
       for_rows(c.lane(), c.rows(in::logits), rows::router_lse_row<T>{b.experts, b.logits, lse});
       b.lse = lse;
     }
-    for_rows(c.lane(), groups * b.blocks, b);
-    for_rows(c.lane(), groups,
-             rows::router_sums<G>{b.experts, b.blocks, b.parts, c.out(out::probabilities),
+    for_rows(c.lane(), scopes * b.blocks, b);
+    for_rows(c.lane(), scopes,
+             rows::router_sums<G>{b.experts, b.blocks, b.partials, c.out(out::probabilities),
                                   c.out(out::choices)});
-    for_one(c.lane(), rows::router_square_sum<G>{width, groups * b.blocks, b.blocks, b.parts,
+    for_one(c.lane(), rows::router_square_sum<G>{width, scopes * b.blocks, b.blocks, b.partials,
                                                  c.out(out::squares)});
   }
 };

@@ -22,7 +22,7 @@ namespace mc::laws {
 struct trial {
   layout ranks{};
   int dp = 1;
-  recompute again = recompute::none;
+  recompute recompute_policy = recompute::none;
 
   /// Returns the case in words: "tp 2, cp 2, sequence parallel, recompute full".
   std::string name() const {
@@ -36,7 +36,7 @@ struct trial {
     number("tp", ranks.tp), number("pp", ranks.pp), number("virtual stages", ranks.virtual_stages);
     number("cp", ranks.cp), number("ep", ranks.ep), number("etp", ranks.etp), number("dp", dp);
     add(ranks.sequence_parallel, "sequence parallel"), add(ranks.zero > 0, "zero 1");
-    add(again != recompute::none, std::string("recompute ") + name_of(again));
+    add(recompute_policy != recompute::none, std::string("recompute ") + name_of(recompute_policy));
     return text.empty() ? "one rank" : text;
   }
 };
@@ -141,8 +141,8 @@ template <class Model, class Device> step_record two_steps(const Model& m, const
         if (gradient && p.info->update != update_rule::adamw) return;
         auto& x = record[(gradient ? "the gradient of " : "the update of ") + p.name];
         x.resize(static_cast<std::size_t>(global_size(*p.v).n), NAN);
-        store.part_of(p, {.states = gradient})
-            .each_run(
+        store.held(p, {.states = gradient})
+            .each_contiguous(
                 {}, global_size(*p.v), [&](global_count at, std::int64_t from, std::int64_t n) {
                   for (std::int64_t k = 0; k < n; ++k)
                     x[static_cast<std::size_t>(at.n + k)] =
@@ -246,7 +246,7 @@ template <class Model> bool has_experts(const Model& m, const setup& s) {
   for (int kind = 0; kind < Model::kinds; ++kind) {
     const graph g = forward_graph(m, s, part_kind::block, kind);
     for (int i = 0; i < g.node_count; ++i)
-      if (g.at_node(i).op->crosses) return true;
+      if (g.at_node(i).op->changes_mesh) return true;
   }
   return false;
 }
@@ -297,7 +297,7 @@ template <class Model, class Device> verdict soundness(const Model& m, const bat
     if (t.dp < 1 || detail::random_batches::count % t.dp != 0)
       throw error(exit_code::usage, name + ": 1, 2 or 4 replicas can divide the micro-batches");
     setup s = one;
-    s.ranks = detail::cut_evenly(t.ranks, m.layers), s.again = t.again;
+    s.ranks = detail::cut_evenly(t.ranks, m.layers), s.recompute_policy = t.recompute_policy;
     try {
       const auto [what, apart] =
           detail::difference(detail::two_steps(m, s, t.dp, kernels, data, same), want);

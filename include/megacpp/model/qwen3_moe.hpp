@@ -111,9 +111,9 @@ struct qwen3_moe {
   constexpr var head_table(context& c) const { return decoder_table(c, *this, false); }
 
 private:
-  constexpr balance_group balanced_over() const {
-    if (aux_per_sequence) return balance_group::sequence;
-    return aux_global ? balance_group::replicas : balance_group::micro_batch;
+  constexpr balance_scope balanced_over() const {
+    if (aux_per_sequence) return balance_scope::sequence;
+    return aux_global ? balance_scope::replicas : balance_scope::micro_batch;
   }
   constexpr var sparse_mlp(context& c, var h) const {
     const var n = rms_norm(c, "post_attention_layernorm", h, eps);

@@ -48,7 +48,7 @@ constexpr var context_parallel_attention(context& c, var q, var k, var v, attent
       c.b->fail(fault::C006, line, "attention", q.id, "it sees later tokens, which nobody has yet");
     const var keys = cache_like(c, feed::key_cache, "key_cache", k, line),
               values = cache_like(c, feed::value_cache, "value_cache", v, line);
-    if (++c.caches > max_slots)
+    if (++c.caches > max_feed_inputs)
       c.b->fail(fault::C006, line, "attention", q.id, "a part has caches for eight of them");
     return cached_attention(q, k, v, keys, values, c.slots, o, line);
   }

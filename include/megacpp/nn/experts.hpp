@@ -21,7 +21,7 @@ struct expert_sizes {
   bool normalise = true; ///< the k weights of a token add up to 1
   double balance = 0;    ///< coefficient of the load-balancing loss
   double z_loss = 0;     ///< coefficient of the router's z-loss
-  balance_group balanced_over = balance_group::micro_batch; ///< tokens of that loss's sums
+  balance_scope balanced_over = balance_scope::micro_batch; ///< tokens of that loss's sums
   double bias_rate = 0; ///< step of the bias that balances the load without a loss; 0: no bias
   double capacity = 0;  ///< most rows of an expert, in averages of a micro-batch; 0: no limit
 };
@@ -89,7 +89,7 @@ constexpr std::int64_t rows_of_round(const context& c, const expert_sizes& s, st
 /// Returns the losses of the router, summed over the tokens.
 constexpr var router_losses(var logits, var experts, const expert_sizes& s, source_line line) {
   const router_statistics_of r = router_statistics(logits, experts, s.balanced_over, line);
-  const bool of_replicas = s.balanced_over == balance_group::replicas;
+  const bool of_replicas = s.balanced_over == balance_scope::replicas;
   const var own = of_replicas ? to(r.counts, axis::dp, replicate, line) : r.counts;
   const var counts =
       to(to(own, axis::tp, beside(logits.at(axis::tp)), line), axis::cp, replicate, line);
@@ -134,7 +134,7 @@ constexpr var mixture_of_experts(context& c, const expert_scopes& names, var x, 
   const value& chosen = r.experts.type();
   const std::int64_t choices = op::local_choices(c.ranks(), chosen),
                      capacity = detail::expert_capacity(s, global_size(chosen).n);
-  const expert_plan p =
+  const expert_assignment p =
       expert_rows(r.experts, static_cast<int>(detail::rows_of_round(c, s, choices, capacity)), E.n,
                   capacity, line);
   const var rows = dispatch(t, p, line), w = dispatch(r.weights, p, line);

@@ -50,7 +50,7 @@ constexpr summed_loss vocabulary_loss(var x, var table, var labels, std::int64_t
   const auto part =
       vocabulary_partial(to(x, axis::tp, replicate, line), table, labels, vocabulary, line);
   return cross_entropy(
-      {to(part.lse_part, axis::tp, invariant, line), to(part.target, axis::tp, invariant, line)},
+      {to(part.local_lse, axis::tp, invariant, line), to(part.target, axis::tp, invariant, line)},
       labels, z, line);
 }
 

@@ -11,16 +11,16 @@ namespace mc {
 
 /// The result of one call of the generator. It is no std::array, whose header is as long as those
 /// of five row bodies.
-struct philox_words {
-  std::uint32_t word[4];
-  MEGACPP_HD constexpr std::uint32_t operator[](std::size_t i) const { return word[i]; }
-  friend constexpr bool operator==(const philox_words&, const philox_words&) = default;
+struct philox_numbers {
+  std::uint32_t bits[4];
+  MEGACPP_HD constexpr std::uint32_t operator[](std::size_t i) const { return bits[i]; }
+  friend constexpr bool operator==(const philox_numbers&, const philox_numbers&) = default;
 };
 
 /// Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC11).
-/// Returns four 32-bit words for a 64-bit key and a 128-bit counter.
-MEGACPP_HD constexpr philox_words philox(std::uint64_t key, std::uint64_t low,
-                                         std::uint64_t high = 0) {
+/// Returns four 32-bit numbers for a 64-bit key and a 128-bit counter.
+MEGACPP_HD constexpr philox_numbers philox(std::uint64_t key, std::uint64_t low,
+                                           std::uint64_t high = 0) {
   auto k0 = static_cast<std::uint32_t>(key), k1 = static_cast<std::uint32_t>(key >> 32);
   std::uint32_t c0 = static_cast<std::uint32_t>(low), c1 = static_cast<std::uint32_t>(low >> 32);
   std::uint32_t c2 = static_cast<std::uint32_t>(high), c3 = static_cast<std::uint32_t>(high >> 32);
@@ -44,13 +44,13 @@ MEGACPP_HD constexpr std::uint64_t random_key(std::uint64_t seed, std::uint64_t 
 }
 
 /// Returns a number that is uniform in [0, 1), with 24 random bits.
-MEGACPP_HD constexpr float uniform(std::uint32_t word) {
-  return static_cast<float>(word >> 8) * 0x1p-24f;
+MEGACPP_HD constexpr float uniform(std::uint32_t bits) {
+  return static_cast<float>(bits >> 8) * 0x1p-24f;
 }
 
 /// Returns a number in [0, n) for n <= 2^32, by multiplication (bias below 2^-32 n).
-MEGACPP_HD constexpr std::uint64_t below(std::uint64_t n, std::uint32_t word) {
-  return (n * word) >> 32;
+MEGACPP_HD constexpr std::uint64_t below(std::uint64_t n, std::uint32_t bits) {
+  return (n * bits) >> 32;
 }
 
 } // namespace mc

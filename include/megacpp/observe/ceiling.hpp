@@ -27,10 +27,10 @@ public:
   }
   /// Returns the fraction of the ceiling that `speed` reaches; 0 if the ceiling is not known, or if
   /// the fraction would be above 1.
-  double share_of(double speed) const {
+  double fraction_of(double speed) const {
     if (!known()) return 0;
-    const double share = speed / std::max(before_, behind_);
-    return share <= 1 ? share : 0;
+    const double fraction = speed / std::max(before_, behind_);
+    return fraction <= 1 ? fraction : 0;
   }
 
 private:

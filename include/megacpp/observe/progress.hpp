@@ -1,7 +1,7 @@
 // The line that shows the progress of training.
 #pragma once
 
-#include <megacpp/comm/launch.hpp>
+#include <megacpp/comm/process_start.hpp>
 #include <megacpp/io/clock.hpp>
 #include <megacpp/observe/reader.hpp>
 #include <megacpp/observe/text.hpp>
@@ -31,7 +31,7 @@ struct step_report {
   double tokens_per_second = 0;     // computed tokens a second
   double step_seconds = 0;          // mean seconds of such a step; 0 if unknown
   double mfu = 0;                   // model FLOPs as a fraction of the peak; 0 if no peak was given
-  double ceiling_share = 0;         // fraction of the product ceiling; 0 if unknown
+  double ceiling_fraction = 0;      // fraction of the product ceiling; 0 if unknown
   std::int64_t consumed_tokens = 0; // tokens of the run so far
   std::uint64_t memory = 0;         // resident memory in bytes; 0 if unknown
   int slowest_rank = -1;            // rank that computed longest since the last line; -1: one rank
@@ -64,7 +64,8 @@ inline progress_text progress_line(const step_report& r) {
   if (const double ms = 1e3 * r.step_seconds; ms > 0)
     line.append(" | {:.{}f} ms/step", ms, ms < 9.995 ? 2 : ms < 99.95 ? 1 : 0);
   if (r.mfu > 0) line.append(" | MFU {:.1f}%", 100 * r.mfu);
-  if (r.ceiling_share > 0) line.append(" | {:.0f}% of product ceiling", 100 * r.ceiling_share);
+  if (r.ceiling_fraction > 0)
+    line.append(" | {:.0f}% of product ceiling", 100 * r.ceiling_fraction);
   if (r.memory > 0) line.append(" | {}", bytes_text(r.memory).view());
   if (r.slowest_rank >= 0)
     line.append(" | rank {} slowest by {:.0f}%", r.slowest_rank, 100 * r.slower_by);
@@ -118,7 +119,7 @@ public:
   /// `file`: a descriptor, 1 for the standard output. A terminal that mpirun gives to ranks does
   /// not count as one.
   explicit progress(std::int64_t interval, int file = STDOUT_FILENO)
-      : progress(interval, file, ::isatty(file) == 1 && launch_of_process().size == 1) {}
+      : progress(interval, file, ::isatty(file) == 1 && start_of_process().size == 1) {}
   progress(std::int64_t interval, int file, bool terminal)
       : interval_(interval > 0 ? interval : 1), file_(file), terminal_(terminal) {}
   progress(const progress&) = delete;

@@ -205,7 +205,7 @@ constexpr std::int64_t visible_pairs(std::int64_t s, std::int64_t keys, bool cau
 /// Returns the work of the backward op: four products, and the product for the scores again.
 [[gnu::cold]] constexpr work attention_grad_cost(const graph& g, const node& n) {
   work w = attention_work(g, n, attention_grad_in::q, attention_grad_in::k, 5);
-  w.again = w.flops / 5;
+  w.repeated = w.flops / 5;
   return w;
 }
 

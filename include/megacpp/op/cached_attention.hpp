@@ -73,7 +73,7 @@ inline constexpr op_info cached_attention{
     .name = "cached_attention",
     .rule = &cached_attention_rule,
     .cost = &cached_attention_cost,
-    .changes = mask_of(cached_attention_in::keys, cached_attention_in::values),
+    .writes_operands = mask_of(cached_attention_in::keys, cached_attention_in::values),
     .attributes = attributes_of<attention_options>,
     .operands = named<cached_attention_in, cached_attention_out>};
 

@@ -165,7 +165,7 @@ struct even_rows {
 /// and of experts.
 struct exchange_scratch {
   /// The table of senders: three i64 for the rows that an expert of this rank has from one rank.
-  std::int64_t of_pieces = 0;
+  std::int64_t of_senders = 0;
   std::int64_t of_experts = 0; ///< the table of experts: one i64 for each
   std::int64_t tables = 0;     ///< bytes of both tables
   std::int64_t of_choices = 0; ///< one i32 for each choice
@@ -179,7 +179,7 @@ struct exchange_scratch {
                              std::int64_t rows_of_round, std::int64_t row_bytes) {
     const std::int64_t ep = m.of(axis::ep), etp = m.of(axis::etp), all = local_choices(m, experts),
                        most = all < ep * rows_of_round ? all : ep * rows_of_round;
-    of_pieces = take(3 * count * etp * size_of(dtype::i64));
+    of_senders = take(3 * count * etp * size_of(dtype::i64));
     of_experts = take(count * size_of(dtype::i64));
     tables = bytes;
     of_choices = take(all * size_of(dtype::i32));
@@ -304,7 +304,7 @@ struct grouped_attributes {
 inline constexpr op_info expert_rows{.name = "expert_rows",
                                      .rule = &expert_rows_rule,
                                      .wire = &expert_rows_wire,
-                                     .crosses = true,
+                                     .changes_mesh = true,
                                      .attributes = attributes_of<expert_rows_attributes>,
                                      .operands = named<expert_rows_in, expert_rows_out>};
 
@@ -319,7 +319,7 @@ inline constexpr op_info expert_rows{.name = "expert_rows",
 }
 /// Checks the operands of dispatch and combine beside x: experts (B, S, k), row with the same dims,
 /// and counts. Returns the number of rows of a round.
-template <class In> [[gnu::cold]] constexpr std::int64_t plan_of_experts(inference& c, int x) {
+template <class In> [[gnu::cold]] constexpr std::int64_t assignment_operands(inference& c, int x) {
   const value &experts = c.in(In::experts), &counts = c.in(In::counts);
   chosen_experts(c, In::experts, counts.dims[1].n),
       c.indexes(In::row, integer_kind::expert_rows, 0);
@@ -335,7 +335,7 @@ template <class In> [[gnu::cold]] constexpr std::int64_t plan_of_experts(inferen
   // The operands are x (B, S, H) or (B, S, k), experts, row, counts.
   const value &x = c.in(in::x), &experts = c.in(in::experts);
   c.floats({in::x});
-  const std::int64_t count = plan_of_experts<in>(c, in::x);
+  const std::int64_t count = assignment_operands<in>(c, in::x);
   c.rank(in::x, 3);
   c.agree(x.dims[0], experts.dims[0], in::x, in::experts),
       c.agree(x.dims[1], experts.dims[1], in::x, in::experts);
@@ -356,7 +356,7 @@ template <class In> [[gnu::cold]] constexpr std::int64_t plan_of_experts(inferen
   // The operands are rows (R, H) or (R), experts, row, counts.
   const value &rows = c.in(in::rows), &experts = c.in(in::experts);
   c.floats({in::rows});
-  const std::int64_t count = plan_of_experts<in>(c, in::rows);
+  const std::int64_t count = assignment_operands<in>(c, in::rows);
   c.require(rows.rank == 1 || (rows.rank == 2 && rows.dims[1].d != dim::choices), fault::S003,
             in::rows);
   c.agree(rows.dims[0], {dim::rows, count * c.g.ranks.of(axis::ep)}, in::rows, in::experts);
@@ -391,7 +391,7 @@ inline constexpr op_info dispatch{.name = "dispatch",
                                   .adjoint = &dispatch_adjoint,
                                   .wire = &dispatch_wire,
                                   .linear = true,
-                                  .crosses = true,
+                                  .changes_mesh = true,
                                   .seen = dispatch_in::counts,
                                   .host_room = &room_of_exchange<dispatch_in>,
                                   .attributes = attributes_of<crossing_attributes>,
@@ -402,7 +402,7 @@ inline constexpr op_info combine{.name = "combine",
                                  .wire = &combine_wire,
                                  .accumulates = true,
                                  .linear = true,
-                                 .crosses = true,
+                                 .changes_mesh = true,
                                  .seen = combine_in::counts,
                                  .host_room = &room_of_exchange<combine_in>,
                                  .attributes = attributes_of<crossing_attributes>,
@@ -589,7 +589,7 @@ inline constexpr op_info scale_rows{.name = "scale_rows",
 } // namespace op
 
 /// The assignment of tokens to experts: it says which row each choice of an expert has.
-struct expert_plan {
+struct expert_assignment {
   var experts; ///< chosen experts, (B, S, k) i32
   var row;     ///< number of each choice's row, (B, S, k) i32
   var counts;  ///< rows of each expert, (1, E, sequences) i32, on each rank of edp
@@ -613,8 +613,8 @@ private:
 
 /// Assigns the tokens of a micro-batch to experts. A round has `rows` rows on each rank, and each
 /// expert takes `capacity` rows from one micro-batch; 0: all (dropless).
-constexpr expert_plan expert_rows(var experts, int rows, std::int64_t count, std::int64_t capacity,
-                                  source_line line = here()) {
+constexpr expert_assignment expert_rows(var experts, int rows, std::int64_t count,
+                                        std::int64_t capacity, source_line line = here()) {
   builder& b = *experts.b;
   var all;
   if (capacity > 0) all = to(to(experts, axis::tp, replicate, line), axis::cp, replicate, line);
@@ -627,7 +627,7 @@ constexpr expert_plan expert_rows(var experts, int rows, std::int64_t count, std
 /// Returns rows (R, H), a token for each choice, from x (B, S, H); or rows (R) from x (B, S, k).
 /// The rows and all that is computed from them, up to combine, are a region: it runs once for each
 /// round of the assignment.
-constexpr var dispatch(var x, const expert_plan& p, source_line line = here()) {
+constexpr var dispatch(var x, const expert_assignment& p, source_line line = here()) {
   builder& b = *x.b;
   const region_id around = b.region;
   b.region = b.region_of_trips(p.made().out[op::expert_rows_out::rounds], line);
@@ -637,12 +637,12 @@ constexpr var dispatch(var x, const expert_plan& p, source_line line = here()) {
   return {&b, rows};
 }
 /// Returns (B, S, H), the sum of each token's rows, from rows (R, H); or (B, S, k) from rows (R).
-constexpr var combine(var rows, const expert_plan& p, source_line line = here()) {
+constexpr var combine(var rows, const expert_assignment& p, source_line line = here()) {
   return {rows.b, rows.b->emit(op::combine, {rows.id, p.experts.id, p.row.id, p.counts.id}, line,
                                p.crossing())};
 }
 /// Returns (R, N): each row of x (R, K) times the matrix of its expert in w (E, N, K).
-constexpr var grouped_linear(var x, var w, const expert_plan& p, source_line line = here()) {
+constexpr var grouped_linear(var x, var w, const expert_assignment& p, source_line line = here()) {
   const graph& g = x.b->g;
   const value& experts = p.experts.type();
   const std::int64_t tokens = local_extent(g.ranks, experts, 0) * local_extent(g.ranks, experts, 1);

@@ -250,8 +250,8 @@ inline constexpr op_info linear_input_grad_add =
                                                           linear_input_grad_in::d);
 
 /// Returns the attributes of an op of the form: of the product (number 0) or of the GELU behind it.
-constexpr attributes of_product_and_gelu(const attributes& whole, int part) {
-  return part == 0 ? whole : attributes(gelu_attributes{gelu_form::tanh});
+constexpr attributes of_product_and_gelu(const attributes& whole, int op_index) {
+  return op_index == 0 ? whole : attributes(gelu_attributes{gelu_form::tanh});
 }
 [[gnu::cold]] constexpr void linear_input_grad_gelu_rule(inference& c) {
   using in = linear_input_grad_gelu_in;
@@ -283,11 +283,11 @@ inline constexpr op_info linear_input_grad_gelu{
     .cost = &linear_input_grad_gelu_cost,
     .attributes = attributes_of<product_attributes>,
     .operands = named<linear_input_grad_gelu_in, linear_input_grad_out>,
-    .form = {.parts = {{&linear_input_grad,
-                        {linear_input_grad_gelu_in::dy, linear_input_grad_gelu_in::w}},
-                       {&gelu_grad, {out_of(0), linear_input_grad_gelu_in::z}}},
-             .outputs = {out_of(1)},
-             .of_part = &of_product_and_gelu}};
+    .form = {
+        .ops = {{&linear_input_grad, {linear_input_grad_gelu_in::dy, linear_input_grad_gelu_in::w}},
+                {&gelu_grad, {out_of(0), linear_input_grad_gelu_in::z}}},
+        .outputs = {out_of(1)},
+        .of_op = &of_product_and_gelu}};
 
 inline constexpr op_info linear_weight_grad{
     .name = "linear_weight_grad",
@@ -344,8 +344,8 @@ inline constexpr op_info linear{.name = "linear",
                                 .cost = &linear_cost,
                                 .attributes = attributes_of<product_attributes>,
                                 .operands = named<linear_in, linear_out>,
-                                .form = {.parts = {{&linear, {linear_in::x, linear_in::w}},
-                                                   {&add_bias, {out_of(0), linear_in::bias}}},
+                                .form = {.ops = {{&linear, {linear_in::x, linear_in::w}},
+                                                 {&add_bias, {out_of(0), linear_in::bias}}},
                                          .outputs = {out_of(1)},
                                          .with = linear_in::bias},
                                 .fuses = {&linear, &linear_gelu, &linear_gelu_kept}};
@@ -372,10 +372,10 @@ template <bool Kept> constexpr op_info gelu_behind_linear(const char* name) {
   op_info f{.name = name, .rule = &linear_gelu_rule<Kept>, .cost = &linear_gelu_cost<Kept>};
   f.attributes = attributes_of<product_attributes>;
   f.operands = Kept ? named<linear_in, linear_gelu_kept_out> : named<linear_in, linear_out>;
-  f.form = {.parts = {{&linear, {in::x, in::w, in::bias}}, {&gelu, {out_of(0)}}},
+  f.form = {.ops = {{&linear, {in::x, in::w, in::bias}}, {&gelu, {out_of(0)}}},
             .outputs = {out_of(Kept ? 0 : 1), out_of(1)},
-            .again = 1,
-            .of_part = &of_product_and_gelu};
+            .rerun = 1,
+            .of_op = &of_product_and_gelu};
   if (!Kept) f.form.outputs[1] = {};
   return f;
 }

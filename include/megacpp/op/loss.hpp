@@ -2,22 +2,22 @@
 // exist.
 //
 // vocabulary_partial: logits l_v = x . w_v over this rank's part of the vocabulary
-//   lse_part (B, S, parts) f64 = log sum_v e^(l_v)
+//   local_lse (B, S, shards) f64 = log sum_v e^(l_v)
 //   target (B, S) = l_label (0 where the label is elsewhere)
-//   adjoint: dl_v = dlse e^(l_v - lse_part) + dtarget [v = label],  dx = dl w,  dw += dl^T x
-// cross_entropy: lse = log sum_parts e^(lse_part), over rows whose label is not negative:
+//   adjoint: dl_v = dlse e^(l_v - local_lse) + dtarget [v = label],  dx = dl w,  dw += dl^T x
+// cross_entropy: lse = log sum_shards e^(local_lse), over rows whose label is not negative:
 //   loss = sum (lse - target + z lse^2),   count = number of such rows
-//   adjoint: dlse_part = dloss (1 + 2 z lse) e^(lse_part - lse),  dtarget = -dloss
+//   adjoint: dlse = dloss (1 + 2 z lse) e^(local_lse - lse),  dtarget = -dloss
 //
 // x (B, S, H), w (V, H), labels (B, S) i32. The z-loss keeps log-sum-exps near 0 (Chowdhery et al.
 // 2022). Loss and count are sums, both reduced over ranks before one is divided by the other. The
 // loss of a confident model is the difference of two logits and less than a step of either in
 // single precision, so log-sum-exps and their cotangents are doubles whatever the type of x; a
-// target is one of the logits, as it is. Rows of w at or beyond `words` (vocabulary padding) are
-// not read. Saved: x, lse_part, target; the backward pass computes logits again.
-// Placement: w sharded along V gives parts sharded alike and a pending sum of targets. So the
-// vocabulary-parallel loss is one gather of (B, S, parts) and one reduction of (B, S). FLOPs: 2 T V
-// H forward, 6 T V H backward.
+// target is one of the logits, as it is. Rows of w at or beyond `vocabulary` (vocabulary padding)
+// are not read. Saved: x, local_lse, target; the backward pass computes logits again.
+// Placement: w sharded along V gives log-sum-exps sharded alike and a pending sum of targets. So
+// the vocabulary-parallel loss is one gather of (B, S, shards) and one reduction of (B, S). FLOPs:
+// 2 T V H forward, 6 T V H backward.
 #pragma once
 
 #include <megacpp/op/linear.hpp>
@@ -79,7 +79,7 @@ struct vocabulary_loss_out : output_names<vocabulary_loss_out> {
 };
 
 /// The number of rows of logits that exist at a time.
-inline constexpr std::int64_t loss_chunk_rows = 128;
+inline constexpr std::int64_t max_logit_rows = 128;
 
 /// Returns the number of rows of x (..., H) on one rank.
 constexpr std::int64_t local_rows(const mesh& r, const value& x) {
@@ -87,14 +87,14 @@ constexpr std::int64_t local_rows(const mesh& r, const value& x) {
   for (int i = 0; i + 1 < x.rank; ++i) n *= local_extent(r, x, i);
   return n;
 }
-[[gnu::cold]] constexpr std::int64_t chunk_bytes(const graph& g, const value& x, const value& w) {
+[[gnu::cold]] constexpr std::int64_t logits_bytes(const graph& g, const value& x, const value& w) {
   const std::int64_t rows = rows_at_once(g.sums, g.ranks, x, local_rows(g.ranks, x));
   const std::int64_t element =
       size_of(accumulator_of(x.type)) + (x.type == dtype::bf16 ? size_of(x.type) : 0);
-  return (rows < loss_chunk_rows ? rows : loss_chunk_rows) * local_extent(g.ranks, w, 0) * element;
+  return (rows < max_logit_rows ? rows : max_logit_rows) * local_extent(g.ranks, w, 0) * element;
 }
 
-constexpr std::int64_t vocabulary_parts(const mesh& r, const value& w) {
+constexpr std::int64_t vocabulary_shards(const mesh& r, const value& w) {
   std::int64_t n = 1;
   for (int a = 0; a < axes; ++a)
     if (w.at.at[a].is_shard(dim::vocabulary) && r.sized(static_cast<axis>(a)))
@@ -103,29 +103,29 @@ constexpr std::int64_t vocabulary_parts(const mesh& r, const value& w) {
 }
 
 struct vocabulary_attributes {
-  std::int64_t words;   ///< size of the vocabulary: the rows of w without those that pad it
-  bool weights = false; ///< whether a gradient of w is wanted
+  std::int64_t vocabulary; ///< size of the vocabulary: the rows of w without those that pad it
+  bool weights = false;    ///< whether a gradient of w is wanted
 };
 struct cross_entropy_attributes {
   double z; ///< coefficient of lse^2
 };
 struct vocabulary_loss_attributes {
   double z;
-  std::int64_t words;
+  std::int64_t vocabulary;
   bool weights;
 };
 
-/// Checks x (..., H), w (V, H) and labels (...) i32. The first `words` of the V rows are no
+/// Checks x (..., H), w (V, H) and labels (...) i32. The first `vocabulary` of the V rows are no
 /// padding.
 [[gnu::cold]] constexpr void vocabulary_operands(inference& c, int x, int w, int labels,
-                                                 std::int64_t words) {
+                                                 std::int64_t vocabulary) {
   const value &vx = c.in(x), &vw = c.in(w);
   c.floats({x, w}), c.ints({labels});
   c.rank(w, 2), c.leads(labels, x, 1);
   c.agree(vx.back(), vw.dims[1], x, w);
-  c.in_range(words > 0 && words <= c.table_rows(w), "the vocabulary", static_cast<double>(words),
-             "positive and within the rows of the table");
-  c.indexes(labels, integer_kind::labels, words, x);
+  c.in_range(vocabulary > 0 && vocabulary <= c.table_rows(w), "the vocabulary",
+             static_cast<double>(vocabulary), "positive and within the rows of the table");
+  c.indexes(labels, integer_kind::labels, vocabulary, x);
 }
 [[gnu::cold]] constexpr void z_of_loss(inference& c, double z) {
   c.in_range(z >= 0 && z < 1e30, "z_loss", z, "at least 0 and below 1e30");
@@ -134,11 +134,11 @@ struct vocabulary_loss_attributes {
 [[gnu::cold]] constexpr void vocabulary_partial_rule(inference& c) {
   using in = vocabulary_partial_in;
   const value &x = c.in(in::x), &w = c.in(in::w), &labels = c.in(in::labels);
-  vocabulary_operands(c, in::x, in::w, in::labels, c.n.attr.as<vocabulary_attributes>().words);
+  vocabulary_operands(c, in::x, in::w, in::labels, c.n.attr.as<vocabulary_attributes>().vocabulary);
   value& lse = c.declare(labels);
   if (lse.rank == max_rank) --lse.rank;
   lse.type = dtype::f64;
-  lse.dims[lse.rank++] = extent(dim::vocabulary_part, vocabulary_parts(c.g.ranks, w));
+  lse.dims[lse.rank++] = extent(dim::vocabulary_part, vocabulary_shards(c.g.ranks, w));
   value& target = c.declare(labels);
   target.type = accumulator_of(x.type);
   for (int i = 0; i < axes; ++i) {
@@ -158,18 +158,18 @@ struct vocabulary_loss_attributes {
           join(c, a, algebra::nonlinear, target, {in::x, in::w, in::labels}, {x.back().d});
     }
   }
-  c.declare_scratch(chunk_bytes(c.g, x, w));
+  c.declare_scratch(logits_bytes(c.g, x, w));
 }
 
 [[gnu::cold]] constexpr void vocabulary_partial_grad_rule(inference& c) {
   using in = vocabulary_partial_grad_in;
   using out = vocabulary_partial_grad_out;
   const value &dlse = c.in(in::dlse), &x = c.in(in::x), &w = c.in(in::w);
-  const auto [words, weights] = c.n.attr.as<vocabulary_attributes>();
-  vocabulary_operands(c, in::x, in::w, in::labels, words);
+  const auto [vocabulary, weights] = c.n.attr.as<vocabulary_attributes>();
+  vocabulary_operands(c, in::x, in::w, in::labels, vocabulary);
   c.typed({in::dlse, in::lse}, dtype::f64), c.sums({in::dtarget}, in::x),
       c.alike(in::dlse, in::lse), c.alike(in::dtarget, in::labels), c.leads(in::labels, in::lse, 1);
-  c.require(dlse.back() == extent(dim::vocabulary_part, vocabulary_parts(c.g.ranks, w)),
+  c.require(dlse.back() == extent(dim::vocabulary_part, vocabulary_shards(c.g.ranks, w)),
             fault::S003, in::dlse, in::w);
   c.declare(x);
   if (weights) c.declare(w).type = accumulator_of(x.type);
@@ -188,7 +188,7 @@ struct vocabulary_loss_attributes {
       if (weights) dw.at[a] = join(c, a, algebra::product, dw, {in::dlse, in::x}, {x.back().d});
     }
   }
-  c.declare_scratch(chunk_bytes(c.g, x, w));
+  c.declare_scratch(logits_bytes(c.g, x, w));
 }
 
 [[gnu::cold]] constexpr work vocabulary_work(const graph& g, const node& n, const value& x,
@@ -209,7 +209,7 @@ struct vocabulary_loss_attributes {
   using in = vocabulary_partial_grad_in;
   const int products = n.attr.as<vocabulary_attributes>().weights ? 3 : 2; // one: the logits again
   work k = vocabulary_work(g, n, g.at(n.in[in::x]), g.at(n.in[in::w]), products);
-  k.again = k.flops / products;
+  k.repeated = k.flops / products;
   return k;
 }
 
@@ -246,7 +246,7 @@ inline constexpr op_info vocabulary_partial{
     .attributes = attributes_of<vocabulary_attributes>,
     .operands = named<vocabulary_partial_in, vocabulary_partial_out>};
 
-/// Checks lse_part (..., parts) f64, target (...) of the type of a sum, and labels (...) i32.
+/// Checks local_lse (..., shards) f64, target (...) of the type of a sum, and labels (...) i32.
 [[gnu::cold]] constexpr void cross_entropy_operands(inference& c, int lse, int target, int labels) {
   const value& part = c.in(lse);
   c.typed({lse}, dtype::f64), c.floats({target}), c.sums({target}, target);
@@ -314,14 +314,14 @@ constexpr std::int64_t losses_bytes(std::int64_t rows) {
 }
 [[gnu::cold]] constexpr std::int64_t loss_scratch_bytes(const graph& g, const value& x,
                                                         const value& w) {
-  return chunk_bytes(g, x, w) + losses_bytes(local_rows(g.ranks, x));
+  return logits_bytes(g, x, w) + losses_bytes(local_rows(g.ranks, x));
 }
 constexpr void vocabulary_loss_rule(inference& c) {
   using in = vocabulary_loss_in;
   using out = vocabulary_loss_out;
   const value &x = c.in(in::x), &w = c.in(in::w);
-  const auto [z, words, weights] = c.n.attr.as<vocabulary_loss_attributes>();
-  vocabulary_operands(c, in::x, in::w, in::labels, words);
+  const auto [z, vocabulary, weights] = c.n.attr.as<vocabulary_loss_attributes>();
+  vocabulary_operands(c, in::x, in::w, in::labels, vocabulary);
   c.sums({in::dloss}, in::x), c.rank(in::dloss, 0);
   z_of_loss(c, z);
   for (int i = 0; i < axes; ++i)
@@ -345,18 +345,18 @@ constexpr void vocabulary_loss_rule(inference& c) {
                          n.attr.as<vocabulary_loss_attributes>().weights ? 3 : 2);
 }
 
-/// Returns the attributes of the op number `part` that vocabulary_loss replaces.
-constexpr attributes attributes_in_loss(const attributes& whole, int part) {
-  const auto [z, words, weights] = whole.as<vocabulary_loss_attributes>();
-  switch (part) {
-  case 0: return vocabulary_attributes{words};
-  case 3: return vocabulary_attributes{words, weights};
+/// Returns the attributes of the op number `op_index` that vocabulary_loss replaces.
+constexpr attributes attributes_in_loss(const attributes& whole, int op_index) {
+  const auto [z, vocabulary, weights] = whole.as<vocabulary_loss_attributes>();
+  switch (op_index) {
+  case 0: return vocabulary_attributes{vocabulary};
+  case 3: return vocabulary_attributes{vocabulary, weights};
   default: return cross_entropy_attributes{z};
   }
 }
-constexpr attributes attributes_of_loss(const attributes (&parts)[max_parts]) {
-  const auto [words, weights] = parts[3].as<vocabulary_attributes>();
-  return vocabulary_loss_attributes{parts[1].as<cross_entropy_attributes>().z, words, weights};
+constexpr attributes attributes_of_loss(const attributes (&ops)[max_form_ops]) {
+  const auto [vocabulary, weights] = ops[3].as<vocabulary_attributes>();
+  return vocabulary_loss_attributes{ops[1].as<cross_entropy_attributes>().z, vocabulary, weights};
 }
 constexpr fused_form form_of_loss() {
   using in = vocabulary_loss_in;
@@ -364,16 +364,16 @@ constexpr fused_form form_of_loss() {
                  target = out_of(0, vocabulary_partial_out::target),
                  dlse = out_of(2, cross_entropy_grad_out::dlse),
                  dtarget = out_of(2, cross_entropy_grad_out::dtarget);
-  return {.parts = {{&vocabulary_partial, {in::x, in::w, in::labels}},
-                    {&cross_entropy, {lse, target, in::labels}},
-                    {&cross_entropy_grad, {in::dloss, lse, target, in::labels}},
-                    {&vocabulary_partial_grad, {dlse, dtarget, in::x, in::w, in::labels, lse}}},
+  return {.ops = {{&vocabulary_partial, {in::x, in::w, in::labels}},
+                  {&cross_entropy, {lse, target, in::labels}},
+                  {&cross_entropy_grad, {in::dloss, lse, target, in::labels}},
+                  {&vocabulary_partial_grad, {dlse, dtarget, in::x, in::w, in::labels, lse}}},
           .outputs = {out_of(1, cross_entropy_out::loss), out_of(1, cross_entropy_out::count),
                       out_of(3, vocabulary_partial_grad_out::dx),
                       out_of(3, vocabulary_partial_grad_out::dw)},
           .main = 1,
           .place = 1,
-          .of_part = &attributes_in_loss,
+          .of_op = &attributes_in_loss,
           .joined = &attributes_of_loss};
 }
 inline constexpr op_info vocabulary_loss{.name = "vocabulary_loss",
@@ -387,8 +387,8 @@ inline constexpr op_info vocabulary_loss{.name = "vocabulary_loss",
 } // namespace op
 
 struct vocabulary_statistics {
-  var lse_part; ///< log-sum-exp of a row over each rank's vocabulary, (B, S, parts) f64
-  var target;   ///< logit of the label, (B, S)
+  var local_lse; ///< log-sum-exp of a row over each rank's vocabulary, (B, S, shards) f64
+  var target;    ///< logit of the label, (B, S)
 };
 
 /// Returns, for x (B, S, H), w (V, H) and labels (B, S), the log-sum-exp of each row's logits over
@@ -415,7 +415,7 @@ struct summed_loss {
 constexpr summed_loss cross_entropy(vocabulary_statistics s, var labels, double z,
                                     source_line line = here()) {
   builder& b = *labels.b;
-  const value_id sum = b.emit(op::cross_entropy, {s.lse_part.id, s.target.id, labels.id}, line,
+  const value_id sum = b.emit(op::cross_entropy, {s.local_lse.id, s.target.id, labels.id}, line,
                               op::cross_entropy_attributes{z});
   return {{&b, sum}, {&b, b.g.at_node(b.g.at(sum).producer).out[op::cross_entropy_out::count]}};
 }

@@ -260,7 +260,7 @@ template <const op_info& Norm, class In, class Out> constexpr op_info add_before
           .attributes = Norm.attributes,
           .operands = named<In, Out>,
           .form = {
-              .parts = {{&add, {in::x, in::a}}, {&Norm, {out_of(0), in::gain, in::bias}}},
+              .ops = {{&add, {in::x, in::a}}, {&Norm, {out_of(0), in::gain, in::bias}}},
               .outputs = {out_of(0), out_of(1, out::y), out_of(1, out::mean), out_of(1, out::rstd)},
               .main = 1}};
 }

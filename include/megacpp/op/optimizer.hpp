@@ -102,12 +102,13 @@ struct balance_step_in : input_names<balance_step_in> {
   const std::int64_t bytes = local_bytes(g.ranks, g.at(n.in[in::g]));
   return {local_size(g.ranks, g.at(n.in[in::g])).n, 2 * bytes, 2 * bytes};
 }
-inline constexpr op_info add_gradient{.name = "add_gradient",
-                                      .rule = &add_gradient_rule,
-                                      .cost = &add_gradient_cost,
-                                      .changes = mask_of(add_gradient_in::g, add_gradient_in::h),
-                                      .takes_ranges = true,
-                                      .operands = named<add_gradient_in>};
+inline constexpr op_info add_gradient{
+    .name = "add_gradient",
+    .rule = &add_gradient_rule,
+    .cost = &add_gradient_cost,
+    .writes_operands = mask_of(add_gradient_in::g, add_gradient_in::h),
+    .takes_ranges = true,
+    .operands = named<add_gradient_in>};
 
 /// The attributes of an exchange of a range of the stores, of which each rank may have a share. A
 /// range of several layers is exchanged one layer at a time.
@@ -174,7 +175,7 @@ inline constexpr op_info reduce_gradient{
     .rule = &reduce_gradient_rule,
     .cost = &over_ranks_cost<reduce_gradient_in::g, reduce_gradient_in::g>,
     .wire = &over_ranks_wire<collective::all_reduce, reduce_gradient_in::g>,
-    .changes = mask_of(reduce_gradient_in::g),
+    .writes_operands = mask_of(reduce_gradient_in::g),
     .takes_ranges = true,
     .attributes = attributes_of<exchange_attributes>,
     .operands = named<reduce_gradient_in>};
@@ -191,7 +192,7 @@ inline constexpr op_info scatter_gradient{
     .rule = &scatter_gradient_rule,
     .cost = &over_ranks_cost<scatter_gradient_in::g, scatter_gradient_in::share>,
     .wire = &over_ranks_wire<collective::reduce_scatter, scatter_gradient_in::g>,
-    .changes = mask_of(scatter_gradient_in::g, scatter_gradient_in::share),
+    .writes_operands = mask_of(scatter_gradient_in::g, scatter_gradient_in::share),
     .takes_ranges = true,
     .attributes = attributes_of<exchange_attributes>,
     .operands = named<scatter_gradient_in>};
@@ -208,7 +209,7 @@ inline constexpr op_info gather_weight{
     .rule = &gather_weight_rule,
     .cost = &over_ranks_cost<gather_weight_in::share, gather_weight_in::w>,
     .wire = &over_ranks_wire<collective::all_gather, gather_weight_in::share>,
-    .changes = mask_of(gather_weight_in::w),
+    .writes_operands = mask_of(gather_weight_in::w),
     .takes_ranges = true,
     .attributes = attributes_of<exchange_attributes>,
     .operands = named<gather_weight_in>};
@@ -246,9 +247,9 @@ inline constexpr op_info clip_factor{.name = "clip_factor",
                                      .operands = named<clip_factor_in, clip_factor_out>};
 
 struct adamw_attributes {
-  bool decay;         ///< weight decay applies to the group
-  std::int64_t count; ///< number of elements of the group
-  axis_set over;      ///< axes over which ranks share the group
+  bool decay;         ///< weight decay applies to the bucket
+  std::int64_t count; ///< number of elements of the bucket
+  axis_set over;      ///< axes over which ranks share the bucket
 };
 // The op maps gradient, master, first moment, second moment, weight, factor, learning rate, step to
 // broken.
@@ -283,15 +284,15 @@ struct adamw_attributes {
   }
   return w;
 }
-inline constexpr op_info adamw{
-    .name = "adamw",
-    .rule = &adamw_rule,
-    .cost = &adamw_cost,
-    .typed_by = adamw_in::weight,
-    .changes = mask_of(adamw_in::master, adamw_in::first, adamw_in::second, adamw_in::weight),
-    .takes_ranges = true,
-    .attributes = attributes_of<adamw_attributes>,
-    .operands = named<adamw_in, adamw_out>};
+inline constexpr op_info adamw{.name = "adamw",
+                               .rule = &adamw_rule,
+                               .cost = &adamw_cost,
+                               .typed_by = adamw_in::weight,
+                               .writes_operands = mask_of(adamw_in::master, adamw_in::first,
+                                                          adamw_in::second, adamw_in::weight),
+                               .takes_ranges = true,
+                               .attributes = attributes_of<adamw_attributes>,
+                               .operands = named<adamw_in, adamw_out>};
 
 struct balance_attributes {
   double rate; ///< size of the step
@@ -308,7 +309,7 @@ inline constexpr op_info balance_step{
     .name = "balance_step",
     .rule = &balance_step_rule,
     .typed_by = balance_step_in::weight,
-    .changes = mask_of(balance_step_in::master, balance_step_in::weight),
+    .writes_operands = mask_of(balance_step_in::master, balance_step_in::weight),
     .attributes = attributes_of<balance_attributes>,
     .operands = named<balance_step_in>};
 

@@ -52,18 +52,18 @@ struct transition {
 
 } // namespace op
 
-/// The shape of a value that n ranks share along a dim: (outer, n, run), in the order of its
+/// The shape of a value that n ranks share along a dim: (outer, n, inner), in the order of its
 /// memory.
-struct parts_along {
+struct shards_along {
   std::int64_t outer = 1; ///< elements of the dims before the shared dim
-  std::int64_t run = 1;   ///< elements of one rank's shard, with the dims behind the shared dim
+  std::int64_t inner = 1; ///< elements of one rank's shard, with the dims behind the shared dim
 };
 /// Returns the shape of `whole`, a value that the n ranks do not cut along d yet.
-constexpr parts_along parts_of(const mesh& m, const value& whole, dim d, std::int64_t n) {
-  parts_along p;
+constexpr shards_along shards_of(const mesh& m, const value& whole, dim d, std::int64_t n) {
+  shards_along p;
   const int at = whole.find(d);
-  for (int i = 0; i < whole.rank; ++i) (i < at ? p.outer : p.run) *= local_extent(m, whole, i);
-  p.run /= n;
+  for (int i = 0; i < whole.rank; ++i) (i < at ? p.outer : p.inner) *= local_extent(m, whole, i);
+  p.inner /= n;
   return p;
 }
 
@@ -74,8 +74,8 @@ constexpr std::int64_t pack_bytes(const mesh& m, const value& x, const value& y,
                                   const op::transition& t) {
   const std::int64_t ranks = m.of(t.over);
   if (!m.sized(t.over)) return 0; // a range has no dims around the one that is cut
-  const bool packs = t.to.s == state::shard && parts_of(m, x, t.to.d, ranks).outer > 1,
-             unpacks = t.from.s == state::shard && parts_of(m, y, t.from.d, ranks).outer > 1;
+  const bool packs = t.to.s == state::shard && shards_of(m, x, t.to.d, ranks).outer > 1,
+             unpacks = t.from.s == state::shard && shards_of(m, y, t.from.d, ranks).outer > 1;
   switch (t.by()) {
   case collective::all_gather: return unpacks ? local_bytes(m, y) : 0;
   case collective::reduce_scatter: return packs ? local_bytes(m, x) : 0;

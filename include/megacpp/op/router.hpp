@@ -9,20 +9,20 @@
 //   b only decides which experts are chosen (Wang et al. 2024, "auxiliary-loss-free load
 //   balancing"; DeepSeek-V3). In place of its gradient the load count_e - T k / E is collected, and
 //   once a step update_rule::balance changes b by a fixed step against the sign of that.
-// router_statistics: over the tokens of a group (a micro-batch, one sequence, or the micro-batches
+// router_statistics: over the tokens of a scope (a micro-batch, one sequence, or the micro-batches
 // of all replicas)
 //   s_e = sum_t p_te,  c_e = how many choices fell on e;  over all z = sum_t logsumexp(l_t)^2
 //   adjoint: dl_te = p_te (ds_e - sum_f p_tf ds_f) + 2 dz logsumexp(l_t) p_te;  c is a count
-// router_loss: L = a sum_groups E sum_e s_e c_e / sum_e c_e + b z
-//   The c_e of a group add up to k T, T its tokens. So this is T times the load-balancing loss
+// router_loss: L = a sum_scopes E sum_e s_e c_e / sum_e c_e + b z
+//   The c_e of a scope add up to k T, T its tokens. So this is T times the load-balancing loss
 //   a E sum_e (c_e / T k) (s_e / T) of Switch Transformers and Megatron; divided by the tokens of
 //   the batch, it is that loss's mean. b is the coefficient of the z-loss (Zoph et al. 2022).
 //   adjoint: ds = a dL E c / sum_e c_e,  dz = b dL
 //
-// l (B, S, E), w (B, S, k), experts (B, S, k) i32, s and c (groups, E). Saved: l, experts, c.
+// l (B, S, E), w (B, S, k), experts (B, S, k) i32, s and c (scopes, E). Saved: l, experts, c.
 // Placement: the router needs all experts of a token; statistics over shards of the tokens are
 // pending sums, and counts must be finished (replicated) where they meet pending probabilities.
-// Over an axis of unknown size (dp) a micro-batch is a group of its own, unless the group is that
+// Over an axis of unknown size (dp) a micro-batch is a scope of its own, unless the scope is that
 // of all replicas, whose counts are a pending sum over dp, too. Memory bandwidth bounds these ops.
 #pragma once
 
@@ -32,7 +32,7 @@ namespace mc {
 
 /// The tokens over which a router's load is balanced: those of a micro-batch, of each sequence, or
 /// of the micro-batches that all replicas have at the same time.
-enum class balance_group : std::uint8_t { micro_batch, sequence, replicas };
+enum class balance_scope : std::uint8_t { micro_batch, sequence, replicas };
 
 namespace op {
 
@@ -115,7 +115,7 @@ struct route_attributes {
   bool normalise = false; ///< the weights of a token's experts are divided by their sum
 };
 struct statistics_attributes {
-  balance_group over;
+  balance_scope over;
 };
 struct router_loss_attributes {
   double balance, z; ///< coefficients of the balancing loss and of the z-loss
@@ -188,13 +188,13 @@ inline constexpr op_info route{.name = "route",
                                .attributes = attributes_of<route_attributes>,
                                .operands = named<route_in, route_out>};
 
-/// Returns the place of a sum over the tokens of a group: pending where ranks shard a group's
+/// Returns the place of a sum over the tokens of a scope: pending where ranks shard a scope's
 /// tokens.
-constexpr place place_of_group(const inference& c, axis a, place tokens, balance_group over) {
+constexpr place place_in_scope(const inference& c, axis a, place tokens, balance_scope over) {
   if (tokens.s != state::shard) return tokens;
   if (tokens.d != dim::batch) return partial;
-  if (over == balance_group::sequence) return tokens;
-  return over == balance_group::replicas || c.g.ranks.sized(a) ? partial : shard(dim::replicas);
+  if (over == balance_scope::sequence) return tokens;
+  return over == balance_scope::replicas || c.g.ranks.sized(a) ? partial : shard(dim::replicas);
 }
 [[gnu::cold]] constexpr void router_statistics_rule(inference& c) {
   using in = router_statistics_in;
@@ -203,9 +203,9 @@ constexpr place place_of_group(const inference& c, axis a, place tokens, balance
   const auto over = c.n.attr.as<statistics_attributes>().over;
   logits_of_router(c, in::logits), choices_of_router(c, in::experts, in::logits);
   c.dims(in::logits, {dim::batch, dim::sequence, dim::expert});
-  const extent group = over == balance_group::sequence ? l.dims[0] : extent{dim::replicas, 1};
+  const extent scope = over == balance_scope::sequence ? l.dims[0] : extent{dim::replicas, 1};
   for (int k = out::probabilities; k <= out::choices; ++k)
-    c.declare(accumulator_of(l.type), {group, l.back()});
+    c.declare(accumulator_of(l.type), {scope, l.back()});
   c.declare(accumulator_of(l.type), {});
   for (c.looking = 0; c.looking < axes; ++c.looking) {
     const auto a = static_cast<axis>(c.looking);
@@ -214,7 +214,7 @@ constexpr place place_of_group(const inference& c, axis a, place tokens, balance
     if (at.s == state::partial) c.fail(fault::P005, in::logits);
     if (at.is_shard(dim::expert)) c.fail(fault::P007, in::logits);
     if (c.in(in::experts).at[a] != at) c.fail(fault::P002, in::logits, in::experts);
-    c.out[out::probabilities].at[a] = c.out[out::choices].at[a] = place_of_group(c, a, at, over);
+    c.out[out::probabilities].at[a] = c.out[out::choices].at[a] = place_in_scope(c, a, at, over);
     c.out[out::squares].at[a] = at.s == state::shard ? partial : at;
   }
   c.looking = -1;
@@ -222,10 +222,10 @@ constexpr place place_of_group(const inference& c, axis a, place tokens, balance
 [[gnu::cold]] constexpr void router_statistics_grad_rule(inference& c) {
   using in = router_statistics_grad_in;
   using out = router_statistics_grad_out;
-  // The operands are ds (groups, E), dz (), l (B, S, E).
+  // The operands are ds (scopes, E), dz (), l (B, S, E).
   const value &ds = c.in(in::dprobabilities), &l = c.in(in::logits);
   const auto over = c.n.attr.as<statistics_attributes>().over;
-  const bool per_sequence = over == balance_group::sequence;
+  const bool per_sequence = over == balance_scope::sequence;
   logits_of_router(c, in::logits), c.sums({in::dprobabilities, in::dsquares}, in::logits);
   c.dims(in::dprobabilities, {per_sequence ? dim::batch : dim::replicas, dim::expert}),
       c.rank(in::dsquares, 0);
@@ -236,8 +236,8 @@ constexpr place place_of_group(const inference& c, axis a, place tokens, balance
   for (c.looking = 0; c.looking < axes; ++c.looking) {
     const auto a = static_cast<axis>(c.looking);
     if (c.g.ranks.trivial(a)) continue;
-    const place of_group = cotangent(place_of_group(c, a, l.at[a], over));
-    if (c.in(in::dprobabilities).at[a].s != of_group.s)
+    const place of_scope = cotangent(place_in_scope(c, a, l.at[a], over));
+    if (c.in(in::dprobabilities).at[a].s != of_scope.s)
       c.fail(fault::P002, in::dprobabilities, in::logits);
     if (l.at[a].s == state::shard && c.in(in::dsquares).at[a].s != state::replicate)
       c.fail(fault::P002, in::dsquares, in::logits);
@@ -263,7 +263,7 @@ inline constexpr op_info router_statistics{
     .name = "router_statistics",
     .rule = &router_statistics_rule,
     .adjoint = &router_statistics_adjoint,
-    .constants = mask_of(router_statistics_out::choices), // counts have no gradient
+    .outputs_without_gradient = mask_of(router_statistics_out::choices), // counts have no gradient
     .attributes = attributes_of<statistics_attributes>,
     .operands = named<router_statistics_in, router_statistics_out>};
 
@@ -276,7 +276,7 @@ inline constexpr op_info router_statistics{
 [[gnu::cold]] constexpr void router_loss_rule(inference& c) {
   using in = router_loss_in;
   using out = router_loss_out;
-  // The operands are s (groups, E), c (groups, E), z ().
+  // The operands are s (scopes, E), c (scopes, E), z ().
   c.floats({in::probabilities, in::choices, in::squares}),
       c.sums({in::probabilities}, in::probabilities), c.alike(in::choices, in::probabilities),
       c.rank(in::squares, 0);
@@ -290,7 +290,7 @@ inline constexpr op_info router_statistics{
 [[gnu::cold]] constexpr void router_loss_grad_rule(inference& c) {
   using in = router_loss_grad_in;
   using out = router_loss_grad_out;
-  // The operands are dL (), c (groups, E).
+  // The operands are dL (), c (scopes, E).
   c.floats({in::dloss, in::choices}), c.sums({in::dloss}, in::dloss), c.rank(in::dloss, 0);
   coefficients_of_router(c);
   c.declare(c.in(in::choices));
@@ -336,12 +336,12 @@ constexpr routing route(var logits, var bias, int k, bool normalise, source_line
 }
 
 struct router_statistics_of {
-  var probabilities; ///< sums of probabilities, (groups, E)
-  var counts;        ///< numbers of choices, (groups, E)
+  var probabilities; ///< sums of probabilities, (scopes, E)
+  var counts;        ///< numbers of choices, (scopes, E)
   var z;             ///< sum of the squares of logsumexp, ()
 };
 /// Returns the sums that the losses of a router need.
-constexpr router_statistics_of router_statistics(var logits, var experts, balance_group over,
+constexpr router_statistics_of router_statistics(var logits, var experts, balance_scope over,
                                                  source_line line = here()) {
   using out = op::router_statistics_out;
   builder& b = *logits.b;

@@ -59,7 +59,7 @@ struct add_total_in : input_names<add_total_in> {
 inline constexpr op_info add_total{.name = "add_total",
                                    .rule = &add_total_rule,
                                    .typed_by = add_total_in::x,
-                                   .changes = mask_of(add_total_in::total),
+                                   .writes_operands = mask_of(add_total_in::total),
                                    .operands = named<add_total_in>};
 
 } // namespace op

@@ -43,7 +43,7 @@ namespace detail {
 
 inline double half_cosine(double r) { return 0.5 * (std::cos(std::numbers::pi * r) + 1); }
 
-inline double wsd_share(wsd_style how, double s) {
+inline double wsd_factor(wsd_style how, double s) {
   switch (how) {
   case wsd_style::linear: return 1 - s;
   case wsd_style::cosine: return half_cosine(s);
@@ -53,7 +53,7 @@ inline double wsd_share(wsd_style how, double s) {
   return 0;
 }
 
-inline double decay_share(const schedule& s, std::int64_t k) {
+inline double decay_factor(const schedule& s, std::int64_t k) {
   const auto ratio = [](std::int64_t n, std::int64_t d) {
     return static_cast<double>(n) / static_cast<double>(d);
   };
@@ -67,7 +67,7 @@ inline double decay_share(const schedule& s, std::int64_t k) {
   case decay_style::wsd: break;
   }
   const std::int64_t begin = s.decay - s.wsd_decay;
-  return k <= begin ? 1 : wsd_share(s.wsd, ratio(k - begin, s.wsd_decay));
+  return k <= begin ? 1 : wsd_factor(s.wsd, ratio(k - begin, s.wsd_decay));
 }
 
 } // namespace detail
@@ -93,7 +93,7 @@ inline double learning_rate(const schedule& s, std::int64_t done) {
     return s.lr * static_cast<double>(done) / s.warmup;
   if (s.style == decay_style::constant) return s.lr;
   if (done > s.decay) return s.min_lr;
-  return s.min_lr + detail::decay_share(s, done) * (s.lr - s.min_lr);
+  return s.min_lr + detail::decay_factor(s, done) * (s.lr - s.min_lr);
 }
 
 } // namespace mc

@@ -100,9 +100,9 @@ struct key_flags {
   }
 };
 
-/// The values that are compiled in. They are accepted so that a Megatron command line can be reused,
-/// and refused where it asks for something else. The program fills in its own values; a value that
-/// it does not fill in is the same in every program.
+/// The values that are compiled in. They are accepted so that a Megatron command line can be
+/// reused, and refused where it asks for something else. The program fills in its own values; a
+/// value that it does not fill in is the same in every program.
 struct compiled_flags {
   BOOST_HANA_DEFINE_STRUCT(compiled_flags, (whole_flag, num_layers_per_virtual_pipeline_stage),
                            (switch_flag, accumulate_allreduce_grads_in_fp32),

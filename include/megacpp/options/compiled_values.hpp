@@ -40,9 +40,9 @@ inline void set_compiled(options& o, const program_view& p) {
   set(e.moe_expert_capacity_factor, model.capacity);
   set(e.moe_shared_expert_intermediate_size, model.shared_ffn);
   set(c.vocab_size, p.vocabulary);
-  set(c.recompute_activations, p.numbers.again == recompute::selective);
-  set(c.recompute_method, p.numbers.again == recompute::full ? "uniform" : "none");
-  set(c.recompute_num_layers, p.numbers.again == recompute::full ? 1 : 0);
+  set(c.recompute_activations, p.numbers.recompute_policy == recompute::selective);
+  set(c.recompute_method, p.numbers.recompute_policy == recompute::full ? "uniform" : "none");
+  set(c.recompute_num_layers, p.numbers.recompute_policy == recompute::full ? 1 : 0);
   // Megatron-LM does without sequence parallelism where nothing is shared over tp.
   o.keys.of<switch_flag>("SEQUENCE_PARALLEL").idles(l.tp == 1);
   e.moe_token_drop_policy.idles(model.capacity == 0);
@@ -50,8 +50,8 @@ inline void set_compiled(options& o, const program_view& p) {
 }
 
 namespace detail {
-/// Returns whether flags ask for linear layers without biases, where Megatron-LM fuses no GELU and so
-/// computes the exact one, of a model that has the one by tanh.
+/// Returns whether flags ask for linear layers without biases, where Megatron-LM fuses no GELU and
+/// so computes the exact one, of a model that has the one by tanh.
 inline bool asks_for_exact_gelu(const std::vector<named_flag>& asked,
                                 const compiled_model_flags& real) {
   const auto is_on = [&](const char* name) {

@@ -41,7 +41,7 @@ constexpr gradients differentiate(builder& b) {
     for (unsigned k = 0; any && k < max_outputs; ++k)
       if (const value_id v = n.out[k]; v >= 0)
         d.wanted[v] = g.at(v).differentiable() && g.at(v).is != role::scratch &&
-                      (n.op->constants >> k & 1u) == 0;
+                      (n.op->outputs_without_gradient >> k & 1u) == 0;
   }
   value seed = cotangent(g.at(g.outputs[0]), g.outputs[0]);
   seed.is = role::input;
@@ -50,7 +50,8 @@ constexpr gradients differentiate(builder& b) {
   d.ct[g.outputs[0]] = b.add(seed, 0);
   if (g.side_loss >= 0) {
     seed = cotangent(g.at(g.side_loss), g.side_loss);
-    seed.is = role::input, seed.from = feed::d_output, seed.slot = 1, seed.name = "d_side_loss";
+    seed.is = role::input, seed.from = feed::d_output, seed.feed_index = 1,
+    seed.name = "d_side_loss";
     d.ct[g.side_loss] = b.add(seed, 0);
   }
   b.derived = true;
@@ -88,7 +89,7 @@ constexpr gradients differentiate(builder& b) {
             value_id& ct = d.ct[v];
             ct = d.typed(ct, g.at(v).type, n.line);
           }
-      d.run_adjoint(i, n);
+      d.apply_adjoint(i, n);
     }
     if (pass == 0) d.own_stream();
     else d.own_gradients();

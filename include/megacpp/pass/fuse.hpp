@@ -25,7 +25,7 @@ struct fuser {
   // The form that is being looked for, and the nodes and operands that were found of it.
   const op_info* fused = nullptr;
   struct found {
-    node_id part[max_parts]{-1, -1, -1, -1};
+    node_id nodes[max_form_ops]{-1, -1, -1, -1};
     value_id in[max_inputs]{unknown, unknown, unknown, unknown, unknown,
                             unknown, unknown, unknown, unknown, unknown};
   };
@@ -46,12 +46,12 @@ struct fuser {
   /// With `swapped`, its first two operands, whose order does not matter, are exchanged.
   constexpr bool takes(found& f, int j, int i, bool swapped) const {
     const fused_form& form = fused->form;
-    const op_part& p = form.parts[j];
+    const form_op& p = form.ops[j];
     const node& n = g.at_node(i);
     if (dead[i] || n.op != p.op) return false;
-    f.part[j] = static_cast<node_id>(i);
+    f.nodes[j] = static_cast<node_id>(i);
     for (int k = 0; k < max_inputs; ++k) {
-      const part_operand want = p.in[swapped && k < 2 ? 1 - k : k];
+      const form_operand want = p.in[swapped && k < 2 ? 1 - k : k];
       const value_id v = n.in[k];
       if (want.absent()) {
         if (v >= 0) return false;
@@ -61,7 +61,7 @@ struct fuser {
         known = v;
       } else {
         const node_id made = v < 0 ? node_id{-1} : g.at(v).producer;
-        node_id& known = f.part[want.part()];
+        node_id& known = f.nodes[want.index()];
         if (made < 0 || (known >= 0 && known != made) || g.at_node(made).out[want.output()] != v)
           return false;
         known = made;
@@ -73,7 +73,7 @@ struct fuser {
   constexpr bool takes(found& f, int j, int i) const {
     found swapped = f;
     if (takes(f, j, i, false)) return true;
-    if (!fused->form.parts[j].op->commutes || !takes(swapped, j, i, true)) return false;
+    if (!fused->form.ops[j].op->commutes || !takes(swapped, j, i, true)) return false;
     f = swapped;
     return true;
   }
@@ -81,13 +81,13 @@ struct fuser {
   /// whose results none of them reads, by its own operands.
   constexpr bool finds(found& f, int last) const {
     for (int j = last - 1; j >= 0; --j) {
-      if (f.part[j] >= 0) {
-        if (!takes(f, j, f.part[j])) return false;
+      if (f.nodes[j] >= 0) {
+        if (!takes(f, j, f.nodes[j])) return false;
         continue;
       }
       bool there = false;
       for (int i = 0; i < g.node_count && !there; ++i) {
-        if (g.at_node(i).op != fused->form.parts[j].op) continue;
+        if (g.at_node(i).op != fused->form.ops[j].op) continue;
         found with = f;
         there = takes(with, j, i);
         if (there) f = with;
@@ -98,16 +98,16 @@ struct fuser {
   }
 
   /// Returns how often the nodes of the form read v.
-  constexpr int reads_of_parts(const found& f, value_id v) const {
+  constexpr int reads_of_form(const found& f, value_id v) const {
     int n = 0;
-    for (int j : f.part)
+    for (int j : f.nodes)
       if (j >= 0)
         for (value_id x : g.at_node(j).in) n += x == v;
     return n;
   }
-  constexpr bool is_part(const found& f, int i) const {
+  constexpr bool is_found(const found& f, int i) const {
     bool is = false;
-    for (int j : f.part) is = is || j == i;
+    for (int j : f.nodes) is = is || j == i;
     return is;
   }
   static constexpr bool lists(const auto& ids, value_id v) {
@@ -117,22 +117,22 @@ struct fuser {
   }
   /// Returns whether node i may run at the place of node `at`, within the fused node n.
   constexpr bool moves(const found& f, int i, int at, const node& n) const {
-    const node &part = g.at_node(i), &there = g.at_node(at);
-    if (part.region != there.region) return false;
-    const bool forward = i > at && part.when > there.when;
-    if (part.when != there.when && !(forward && lists(n.out, g.outputs[0]))) return false;
+    const node &moved = g.at_node(i), &there = g.at_node(at);
+    if (moved.region != there.region) return false;
+    const bool forward = i > at && moved.when > there.when;
+    if (moved.when != there.when && !(forward && lists(n.out, g.outputs[0]))) return false;
     if (i > at) // the operands of n must be made before node `at`
       for (value_id v : n.in)
-        if (lists(part.in, v) && g.at(v).producer >= at) return false;
+        if (lists(moved.in, v) && g.at(v).producer >= at) return false;
     for (int k = (i < at ? i : at) + 1; k < (i < at ? at : i); ++k) {
       const node& other = g.at_node(k);
-      if (dead[k] || is_part(f, k)) continue;
+      if (dead[k] || is_found(f, k)) continue;
       for (int x = 0; x < max_inputs; ++x) {
         const value_id v = other.in[x];
-        if (i < at && lists(part.out, v)) return false;
-        const bool written = (other.op->changes >> x & 1u) != 0;
-        if (written && (lists(part.in, v) || lists(part.out, v))) return false;
-        if (part.op->changes != 0 && lists(part.in, v)) return false;
+        if (i < at && lists(moved.out, v)) return false;
+        const bool written = (other.op->writes_operands >> x & 1u) != 0;
+        if (written && (lists(moved.in, v) || lists(moved.out, v))) return false;
+        if (moved.op->writes_operands != 0 && lists(moved.in, v)) return false;
       }
     }
     return true;
@@ -149,9 +149,9 @@ struct fuser {
         n.out[k] = unknown;
         continue;
       }
-      const part_operand p = fused->form.outputs[k];
+      const form_operand p = fused->form.outputs[k];
       if (p.absent()) return false;
-      n.out[k] = g.at_node(f.part[p.part()]).out[p.output()];
+      n.out[k] = g.at_node(f.nodes[p.index()]).out[p.output()];
       if (n.out[k] < 0) return false;
       const value& was = g.at(n.out[k]);
       if (was.type != said.type || was.at != said.at || !was.same_dims(said)) return false;
@@ -161,11 +161,11 @@ struct fuser {
   /// Returns whether no other node reads a value that the fused node does not give, and no gradient
   /// would be lost.
   constexpr bool hides(const found& f, const node& n) const {
-    for (int j : f.part)
+    for (int j : f.nodes)
       if (j >= 0)
         for (value_id v : g.at_node(j).out)
           if (v >= 0 && !lists(n.out, v) &&
-              (g.at(v).is == role::gradient || uses[v] != reads_of_parts(f, v)))
+              (g.at(v).is == role::gradient || uses[v] != reads_of_form(f, v)))
             return false;
     return true;
   }
@@ -193,23 +193,23 @@ struct fuser {
   /// Replaces the nodes found by a fused node, if all conditions hold.
   constexpr bool replace(const found& f, int last) {
     const fused_form& form = fused->form;
-    const int at = f.part[form.place < 0 ? last : form.place];
-    const node &there = g.at_node(at), &main = g.at_node(f.part[form.main]);
+    const int at = f.nodes[form.place < 0 ? last : form.place];
+    const node &there = g.at_node(at), &main = g.at_node(f.nodes[form.main]);
     node n;
     n.op = fused, n.line = main.line;
     n.when = there.when, n.derived = there.derived, n.region = there.region;
     for (int k = 0; k < max_inputs; ++k) n.in[k] = f.in[k] == unknown ? value_id{-1} : f.in[k];
     if (!form.holds_for(n)) return false;
-    attributes of[max_parts]{};
-    for (int j = 0; j <= last; ++j) of[j] = g.at_node(f.part[j]).attr;
-    n.attr = form.attributes_of_parts(of);
+    attributes of[max_form_ops]{};
+    for (int j = 0; j <= last; ++j) of[j] = g.at_node(f.nodes[j]).attr;
+    n.attr = form.attributes_of_ops(of);
     for (int j = 0; j <= last; ++j)
-      if (form.attributes_of_part(n.attr, j) != of[j]) return false;
+      if (form.attributes_of_op(n.attr, j) != of[j]) return false;
     if (!gives(f, n) || !hides(f, n)) return false;
     for (int j = 0; j <= last; ++j)
-      if (f.part[j] != at && !moves(f, f.part[j], at, n)) return false;
+      if (f.nodes[j] != at && !moves(f, f.nodes[j], at, n)) return false;
     if (!names_scratch(n)) return false;
-    for (int j : f.part)
+    for (int j : f.nodes)
       if (j >= 0) dead[j] = j != at;
     put(at, n);
     return true;
@@ -220,7 +220,7 @@ struct fuser {
       if (form == nullptr) return false;
       fused = form;
       const int last = form->form.count() - 1;
-      if (last < 1 || form->form.parts[last].op != g.at_node(i).op) continue;
+      if (last < 1 || form->form.ops[last].op != g.at_node(i).op) continue;
       for (const bool swapped : {false, true}) {
         if (swapped && !g.at_node(i).op->commutes) continue;
         found f;

@@ -23,7 +23,7 @@ constexpr value_id renamed_parameter(const graph& g, value_id v) {
 /// operands, or convert one parameter to the same placement.
 constexpr bool same_work(const graph& g, const node& n, const node& o) {
   if (n.op != o.op) return false;
-  bool same = n.attr == o.attr && n.op->changes == 0;
+  bool same = n.attr == o.attr && n.op->writes_operands == 0;
   for (int k = 0; same && k < max_inputs; ++k) same = n.in[k] == o.in[k];
   if (same || !n.op->redistributes) return same;
   const value_id y = n.out[op::redistribute_out::y], other = o.out[op::redistribute_out::y];

@@ -57,8 +57,8 @@ struct meaning {
   for (int i = 0; i < g.value_count; ++i) {
     const value& v = g.at(static_cast<value_id>(i));
     if (v.is == role::input)
-      t.of[i] =
-          mixed(mixed(static_cast<term>(v.from) << 8 | static_cast<term>(v.slot), "input"), v);
+      t.of[i] = mixed(
+          mixed(static_cast<term>(v.from) << 8 | static_cast<term>(v.feed_index), "input"), v);
   }
   for (int i = 0; i < g.parameter_count; ++i) {
     const value_id id = g.parameters[i].v;
@@ -66,8 +66,8 @@ struct meaning {
     t.of[id] = m.names[i] =
         mixed(mixed(mixed(static_cast<term>(i) << 8 | term(v.is), v.scope), v.name), v);
     const parameter_info& p = g.parameters[i];
-    for (int k = 0; p.form != nullptr && k < p.form->count; ++k)
-      t.of[p.arrays[k]] = mixed(mixed(m.names[i], p.form->arrays[k].name), g.at(p.arrays[k]));
+    for (int k = 0; p.encoding != nullptr && k < p.encoding->count; ++k)
+      t.of[p.arrays[k]] = mixed(mixed(m.names[i], p.encoding->arrays[k].name), g.at(p.arrays[k]));
   }
   const auto run = [&](phase first, phase last) {
     for (int i = 0; i < g.node_count; ++i) {

@@ -15,13 +15,13 @@ namespace mc {
 /// The options of the passes over one graph.
 struct pass_options {
   bool backward = false; ///< derive the backward pass, for training
-  recompute again = recompute::none;
+  recompute recompute_policy = recompute::none;
 };
 
 /// A function from graph to graph with a name. It is skipped for graphs to which it does not apply.
 struct pass {
   const char* name;
-  graph (*run)(const graph&, const pass_options&);
+  graph (*apply)(const graph&, const pass_options&);
   bool (*applies)(const graph&, const pass_options&);
 };
 
@@ -33,8 +33,11 @@ inline constexpr pass all_passes[] = {
      [](const graph&, const pass_options& o) { return o.backward; }},
     {"fuse", [](const graph& g, const pass_options&) { return fused(g); },
      [](const graph&, const pass_options&) { return true; }},
-    {"recompute", [](const graph& g, const pass_options& o) { return recomputed(g, o.again); },
-     [](const graph& g, const pass_options& o) { return o.backward && recomputes(g, o.again); }},
+    {"recompute",
+     [](const graph& g, const pass_options& o) { return recomputed(g, o.recompute_policy); },
+     [](const graph& g, const pass_options& o) {
+       return o.backward && recomputes(g, o.recompute_policy);
+     }},
     {"split", [](const graph& g, const pass_options&) { return halved(g); },
      [](const graph&, const pass_options& o) { return o.backward; }},
     {"regions", [](const graph& g, const pass_options&) { return in_regions(g); },
@@ -83,7 +86,7 @@ constexpr graph after_passes(const graph& before, const pass_options& o, int fro
   meaning owes = meaning_of(g);
   for (int i = from; i < to && g.wrong.code == fault::none; ++i) {
     if (!all_passes[i].applies(g, o)) continue;
-    g = all_passes[i].run(g, o);
+    g = all_passes[i].apply(g, o);
     const bool derived = i < deriving_passes;
     g.wrong = verify(g, owes, o.backward, derived);
     if (derived && g.wrong.code == fault::none) owes = meaning_of(g);
@@ -101,7 +104,7 @@ constexpr graph after_passes(const graph& before, const pass_options& o, int fro
 constexpr graph unverified(const graph& forward, const pass_options& o) {
   graph g = forward;
   for (const pass& p : all_passes)
-    if (g.wrong.code == fault::none && p.applies(g, o)) g = p.run(g, o);
+    if (g.wrong.code == fault::none && p.applies(g, o)) g = p.apply(g, o);
   return g;
 }
 

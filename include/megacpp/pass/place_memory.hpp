@@ -112,28 +112,28 @@ constexpr int reads_of_place(const graph& g, value_id v) {
   return reads;
 }
 
-struct placed_value {
+struct storage {
   value_id v = -1;
   int first = 0, last = 0; ///< indices of the nodes that make it and read it last
   std::int64_t bytes = 0, offset = -1;
 };
 
-struct placer {
+struct memory_planner {
   const graph& g;
   memory_plan plan{};
   int last_use[max_values]{};
   bool read_in_backward[max_values]{};
-  std::int16_t buffer_of[max_values]{};
-  placed_value buffers[max_values]{};
+  std::int16_t storage_of[max_values]{};
+  storage storages[max_values]{};
   address leaf_gradient[max_values]{};
   bool aliases[max_nodes]{}; ///< aliases[i]: output and input of node i have the same memory
   const running_order& order;
   seen_values seen;
   int count = 0;
 
-  constexpr placer(const graph& graph, const running_order& runs)
+  constexpr memory_planner(const graph& graph, const running_order& runs)
       : g(graph), order(runs), seen(graph) {
-    for (auto& b : buffer_of) b = -1;
+    for (auto& b : storage_of) b = -1;
     for (auto& l : last_use) l = -1;
     for (int i = 0; i < g.node_count; ++i) {
       const node& n = g.nodes[i];
@@ -183,7 +183,7 @@ struct placer {
     for (int i = 0; i < g.node_count; ++i) {
       const node& n = g.at_node(i);
       const bool runs = i >= s.first && i < s.last && in_backward(n.when) == backward,
-                 again = n.region == s.region && order.again.has(i);
+                 again = n.region == s.region && order.rerun.has(i);
       if (!runs && !(backward && again)) continue;
       for (value_id v : n.in)
         if (v >= 0 && (g.at(v).producer < s.first || (backward && again))) use(v, s.last, backward);
@@ -201,7 +201,7 @@ struct placer {
     for (int i = 0; i < g.parameter_count; ++i) {
       const parameter_info& p = g.parameters[i];
       at(p.v) = {space::weights, i};
-      for (int k = 0; p.form != nullptr && k < p.form->count; ++k)
+      for (int k = 0; p.encoding != nullptr && k < p.encoding->count; ++k)
         at(p.arrays[k]) = {space::weights, i + k * max_parameters};
     }
   }
@@ -217,7 +217,7 @@ struct placer {
       if (!leaves(to) &&
           (n.when != phase::epilogue || finishes(to) < 0 || at(from).in == space::gradients)) {
         at(to) = at(from);
-        buffer_of[to] = buffer_of[from];
+        storage_of[to] = storage_of[from];
         return;
       }
     }
@@ -272,25 +272,25 @@ struct placer {
     const int last = last_use[v] < i ? i : last_use[v]; // an unread value lives during its node
     if (k == 0 && n.op->in_place >= 0) {
       const value_id from = n.in[n.op->in_place];
-      const std::int16_t b = from < 0 ? std::int16_t{-1} : buffer_of[from];
-      if (b >= 0 && at(from).in == space::working && buffers[b].last == i &&
-          buffers[b].bytes == bytes && read_once(n, b)) {
-        buffers[b].last = last;
-        buffer_of[v] = b;
+      const std::int16_t b = from < 0 ? std::int16_t{-1} : storage_of[from];
+      if (b >= 0 && at(from).in == space::working && storages[b].last == i &&
+          storages[b].bytes == bytes && read_once(n, b)) {
+        storages[b].last = last;
+        storage_of[v] = b;
         return;
       }
     }
-    buffer_of[v] = static_cast<std::int16_t>(count);
+    storage_of[v] = static_cast<std::int16_t>(count);
     // A sum over trips has its memory from the first node of the first trip.
     const stretches& runs = in_backward(n.when) ? order.backward : order.forward;
     const int first = n.region >= 0 && n.op->accumulates ? runs.first_of(n.region) : i;
-    buffers[count++] = {v, first, last, bytes, -1};
+    storages[count++] = {v, first, last, bytes, -1};
   }
-  /// Returns whether only one operand of n lies in this buffer. A kernel that overwrites one
+  /// Returns whether only one operand of n lies in this storage. A kernel that overwrites one
   /// operand may still read another.
   constexpr bool read_once(const node& n, std::int16_t b) const {
     int readers = 0;
-    for (value_id v : n.in) readers += v >= 0 && buffer_of[v] == b;
+    for (value_id v : n.in) readers += v >= 0 && storage_of[v] == b;
     return readers == 1;
   }
   /// Returns the value whose collected gradient becomes the finished gradient of parameter i, as it
@@ -325,15 +325,15 @@ struct placer {
     return -1;
   }
 
-  /// The property by which buffers are ordered before they are placed.
-  enum class rank : std::uint8_t { size, breadth, area, time };
+  /// The property by which storages are ordered before they are placed.
+  enum class placing_order : std::uint8_t { size, breadth, area, time };
 
-  constexpr std::int64_t key(const placed_value& b, rank how, const std::int64_t* live) const {
+  constexpr std::int64_t key(const storage& b, placing_order how, const std::int64_t* live) const {
     switch (how) {
-    case rank::size: return b.bytes;
-    case rank::area: return b.bytes * (b.last - b.first + 1);
-    case rank::time: return max_nodes - b.first;
-    case rank::breadth: break;
+    case placing_order::size: return b.bytes;
+    case placing_order::area: return b.bytes * (b.last - b.first + 1);
+    case placing_order::time: return max_nodes - b.first;
+    case placing_order::breadth: break;
     }
     std::int64_t most = 0;
     for (int i = b.first; i <= b.last && i < g.node_count; ++i)
@@ -341,7 +341,7 @@ struct placer {
     return most;
   }
 
-  /// The buffers in the order in which they are placed.
+  /// The storages in the order in which they are placed.
   struct sequence {
     std::int16_t at[max_values]{};
   };
@@ -349,13 +349,13 @@ struct placer {
     std::int64_t at[max_values]{};
   };
 
-  /// Returns the buffers by falling keys, larger ones first among equals, else in the order of the
+  /// Returns the storages by falling keys, larger ones first among equals, else in the order of the
   /// nodes that make them. It is a merge sort.
-  constexpr sequence sorted(rank how, const std::int64_t* live) const {
+  constexpr sequence sorted(placing_order how, const std::int64_t* live) const {
     std::int64_t keys[max_values]{};
     sequence order, merged;
     for (int i = 0; i < count; ++i)
-      keys[i] = key(buffers[i], how, live), order.at[i] = std::int16_t(i);
+      keys[i] = key(storages[i], how, live), order.at[i] = std::int16_t(i);
     for (int width = 1; width < count; width *= 2) {
       for (int from = 0, k = 0; from < count; from += 2 * width) {
         const int middle = from + width < count ? from + width : count,
@@ -363,18 +363,18 @@ struct placer {
         const std::int16_t *a = order.at + from, *b = order.at + middle;
         const std::int16_t *const a_end = b, *const b_end = order.at + end;
         for (; k < end; ++k)
-          merged.at[k] =
-              b == b_end || (a != a_end && keys[*a] > keys[*b]) ||
-                      (a != a_end && keys[*a] == keys[*b] && buffers[*a].bytes >= buffers[*b].bytes)
-                  ? *a++
-                  : *b++;
+          merged.at[k] = b == b_end || (a != a_end && keys[*a] > keys[*b]) ||
+                                 (a != a_end && keys[*a] == keys[*b] &&
+                                  storages[*a].bytes >= storages[*b].bytes)
+                             ? *a++
+                             : *b++;
       }
       order = merged;
     }
     return order;
   }
 
-  /// Places all buffers in this order. Returns the bytes that they need, and their offsets in
+  /// Places all storages in this order. Returns the bytes that they need, and their offsets in
   /// `offset`.
   constexpr std::int64_t pack(const sequence& order, offsets& offset) const {
     struct placed {
@@ -384,7 +384,7 @@ struct placer {
     std::int64_t needed = 0;
     for (int i = 0; i < count; ++i) {
       const int id = order.at[i];
-      const placed_value& b = buffers[id];
+      const storage& b = storages[id];
       const int first = b.first, last = b.last;
       const std::int64_t bytes = b.bytes;
       std::int64_t at_offset = 0;
@@ -403,37 +403,38 @@ struct placer {
   }
 
   /// Returns how many orders are tried. The steps of one attempt grow with the square of the number
-  /// of buffers, and compilers limit the steps of a constant evaluation.
+  /// of storages, and compilers limit the steps of a constant evaluation.
   constexpr int attempts() const { return count > 64 ? 1 : 4; }
 
   /// Tries several orders, improves each a few times, and keeps the best. The search ends when the
-  /// buffers need no more than what lives at once.
+  /// storages need no more than what lives at once.
   constexpr void pack() {
     std::int64_t live[max_nodes]{};
     for (int j = 0; j < count; ++j) {
-      const placed_value& b = buffers[j];
+      const storage& b = storages[j];
       for (int i = b.first; i <= b.last && i < g.node_count; ++i) live[i] += b.bytes;
     }
     for (int i = 0; i < g.node_count; ++i)
       if (live[i] > plan.largest_live) plan.largest_live = live[i];
     offsets best;
     plan.working = -1;
-    for (rank how : {rank::size, rank::breadth, rank::area, rank::time}) {
+    for (placing_order how :
+         {placing_order::size, placing_order::breadth, placing_order::area, placing_order::time}) {
       sequence order = sorted(how, live);
       for (int round = 0; round < attempts() && plan.working != plan.largest_live; ++round) {
         offsets offset;
         const std::int64_t needed = pack(order, offset);
         if (plan.working < 0 || needed < plan.working) plan.working = needed, best = offset;
         if (needed == plan.largest_live) break;
-        int top = count - 1; // the buffer that reaches highest goes first in the next attempt
-        while (top > 0 && offset.at[order.at[top]] + buffers[order.at[top]].bytes != needed) --top;
+        int top = count - 1; // the storage that reaches highest goes first in the next attempt
+        while (top > 0 && offset.at[order.at[top]] + storages[order.at[top]].bytes != needed) --top;
         const std::int16_t moved = order.at[top];
         for (; top > 0; --top) order.at[top] = order.at[top - 1];
         order.at[0] = moved;
       }
     }
     for (int i = 0; i < g.value_count; ++i) {
-      const std::int16_t b = buffer_of[i];
+      const std::int16_t b = storage_of[i];
       if (b >= 0 && plan.at[i].in == space::working) plan.at[i].offset = best.at[b];
     }
   }
@@ -443,7 +444,7 @@ struct placer {
 
 /// Plans the memory of g, whose nodes run in this `order`.
 constexpr memory_plan place_memory(const graph& g, const running_order& order) {
-  detail::placer p(g, order);
+  detail::memory_planner p(g, order);
   p.find_uses();
   p.place_parameters();
   int inputs = 0;

@@ -46,7 +46,7 @@ constexpr bool decoded(const graph& g, value_id v) {
 
 struct rewriter {
   graph out{};
-  value_id again[max_values]{}; ///< emitted again: the copy of a forward value, or -1
+  value_id twins[max_values]{}; ///< emitted again: the copy of a forward value, or -1
   bool kept[max_nodes]{};       ///< the node makes a value that the host reads
   const graph& g;
   recompute policy;
@@ -54,7 +54,7 @@ struct rewriter {
   constexpr rewriter(const graph& graph, recompute p) : g(graph), policy(p) {
     out = graph;
     out.node_count = 0;
-    for (value_id& v : again) v = -1;
+    for (value_id& v : twins) v = -1;
     const seen_values seen(g);
     for (int i = 0; i < g.value_count; ++i)
       if (seen.has[i] && g.values[i].producer >= 0) kept[g.values[i].producer] = true;
@@ -65,18 +65,18 @@ struct rewriter {
   constexpr node maker(value_id v) const {
     const node& n = g.at_node(g.at(v).producer);
     const fused_form& form = n.op->form;
-    if (policy != recompute::selective || form.again < 0 || !form.holds_for(n)) return n;
+    if (policy != recompute::selective || form.rerun < 0 || !form.holds_for(n)) return n;
     node part;
-    part.op = form.parts[form.again].op, part.line = n.line, part.region = n.region;
-    part.attr = form.attributes_of_part(n.attr, form.again), part.when = n.when;
-    const auto given = [&](part_operand p) {
+    part.op = form.ops[form.rerun].op, part.line = n.line, part.region = n.region;
+    part.attr = form.attributes_of_op(n.attr, form.rerun), part.when = n.when;
+    const auto given = [&](form_operand p) {
       for (int k = 0; k < max_outputs; ++k)
         if (n.out[k] >= 0 && form.outputs[k].at == p.at) return n.out[k];
       return value_id{-1};
     };
-    for (int k = 0; k < max_outputs; ++k) part.out[k] = given(out_of(form.again, k));
+    for (int k = 0; k < max_outputs; ++k) part.out[k] = given(out_of(form.rerun, k));
     for (int k = 0; k < max_inputs; ++k) {
-      const part_operand p = form.parts[form.again].in[k];
+      const form_operand p = form.ops[form.rerun].in[k];
       if (p.absent()) continue;
       part.in[k] = p.outer() ? n.in[p.at] : given(p);
       if (part.in[k] < 0) return n; // the fused node does not give an operand of this op
@@ -97,7 +97,7 @@ struct rewriter {
   }
   constexpr value_id twin(value_id v) {
     if (v < 0 || !replayed(v)) return v;
-    if (again[v] >= 0) return again[v];
+    if (twins[v] >= 0) return twins[v];
     node n = maker(v);
     for (value_id& x : n.in) x = twin(x);
     n.when = phase::input_gradient;
@@ -110,12 +110,12 @@ struct rewriter {
         out.wrong.code = fault::S004;
         return v;
       }
-      again[x] = static_cast<value_id>(out.value_count);
+      twins[x] = static_cast<value_id>(out.value_count);
       out.at(static_cast<value_id>(out.value_count++)) = copy;
-      x = again[x];
+      x = twins[x];
     }
     push(n);
-    return again[v];
+    return twins[v];
   }
   constexpr void push(const node& n) {
     if (out.node_count == max_nodes) {

@@ -80,16 +80,16 @@ struct stretches {
 /// The order in which the nodes of a graph run.
 struct running_order {
   stretches forward, backward, once; ///< once: nodes of prologue and epilogue
-  node_set again; ///< forward nodes that backward trips run again, if there are several
+  node_set rerun; ///< forward nodes that backward trips run again, if there are several
 
   constexpr running_order() = default;
   constexpr explicit running_order(const graph& g) : forward(g, false), backward(g, true) {
     once.push({0, g.node_count});
     for (int i = g.region_count == 0 ? -1 : g.node_count - 1; i >= 0; --i) {
       const node& n = g.at_node(i);
-      if (n.region < 0 || !(in_backward(n.when) || again.has(i))) continue;
+      if (n.region < 0 || !(in_backward(n.when) || rerun.has(i))) continue;
       for (value_id v : n.in)
-        if (const node_id p = forward_in_trips(g, v); p >= 0) again.add(p);
+        if (const node_id p = forward_in_trips(g, v); p >= 0) rerun.add(p);
     }
   }
 
@@ -106,7 +106,7 @@ struct running_order {
   template <class F>
   constexpr void trip(const graph& g, const stretch& s, phases when, bool several, F&& f) const {
     for (int i = 0; several && when == backward_pass && i < g.node_count; ++i)
-      if (g.at_node(i).region == s.region && again.has(i)) f(i);
+      if (g.at_node(i).region == s.region && rerun.has(i)) f(i);
     for (int i = s.first; i < s.last; ++i)
       if (when.holds(g.at_node(i).when)) f(i);
   }

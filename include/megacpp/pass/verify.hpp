@@ -26,7 +26,8 @@ constexpr bool finds(const graph& g, phase when, const value& v, bool step) {
   if (v.is == role::gradient) return when == epilogue;
   if (v.is == role::input) {
     if (once_a_step(v.from)) return true;
-    if (v.from == feed::d_output && (v.rank > 0 || v.slot > 0) && when == forward) return false;
+    if (v.from == feed::d_output && (v.rank > 0 || v.feed_index > 0) && when == forward)
+      return false;
     return when != prologue && when != epilogue;
   }
   const phase made = g.at_node(v.producer).when;
@@ -98,7 +99,7 @@ constexpr int unagreed_axis(const graph& g, const node& n) {
     infer(c);
     if (c.wrong != fault::none)
       refuse(c.wrong, n, c.first < 0 ? value_id{-1} : n.in[c.first],
-             c.second < 0 ? value_id{-1} : n.in[c.second], c.over);
+             c.second < 0 ? value_id{-1} : n.in[c.second], c.blamed_axis);
     for (int k = 0; k < c.outs; ++k) {
       const value_id v = n.out[k];
       if (v < 0 || g.values[v].producer != i || !detail::is_output(g.values[v], c.out[k], n))
@@ -166,7 +167,7 @@ struct reached {
   constexpr int lost(const graph& g, int first) {
     for (int i = g.node_count - 1; i >= first; --i) {
       const node& n = g.at_node(i);
-      bool any = n.op->changes != 0;
+      bool any = n.op->writes_operands != 0;
       for (value_id v : n.out) any = any || (v >= 0 && needed[v]);
       if (!any) return i;
       for (value_id v : n.in) need(v);

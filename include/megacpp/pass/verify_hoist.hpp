@@ -25,14 +25,14 @@ struct parameter_terms {
       const value_id v = g.parameters[i].v;
       t.of[v] = mixed(static_cast<term>(v) + 1, "parameter"), renamed[v] = v;
       const parameter_info& p = g.parameters[i];
-      for (int k = 0; p.form != nullptr && k < p.form->count; ++k)
+      for (int k = 0; p.encoding != nullptr && k < p.encoding->count; ++k)
         t.of[p.arrays[k]] = mixed(static_cast<term>(p.arrays[k]) + 1, "parameter");
     }
     for (int i = 0; i < g.node_count; ++i)
       if (const node& n = g.at_node(i); is_of_parameters(n)) read(g, n);
   }
   constexpr bool is_of_parameters(const node& n) const {
-    bool all = n.region < 0 && n.op->changes == 0 && !n.op->decodes;
+    bool all = n.region < 0 && n.op->writes_operands == 0 && !n.op->decodes;
     for (value_id v : n.in) all = all && (v < 0 || t.of[v] != 0);
     return all;
   }

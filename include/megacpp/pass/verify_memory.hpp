@@ -20,11 +20,11 @@ struct memory_walk {
   const memory_plan& plan;
   const running_order& order;
   fault_record wrong{};
-  struct piece {
+  struct byte_range {
     value_id v = -1;
     space in = space::none;
     std::int64_t first = 0, end = 0;
-  } pieces[max_values]; // values in the arenas; a plain array: each call is a step
+  } occupied[max_values]; // values in the arenas; a plain array: each call is a step
   int count = 0;
   bool living[max_values]{};
   bool visited[max_nodes]{};
@@ -77,7 +77,7 @@ struct memory_walk {
     }
   }
   /// Returns whether a node of a region has run in an earlier trip already.
-  constexpr bool was_run(const node& n) {
+  constexpr bool ran_before(const node& n) {
     bool& ran = visited[g.at(n.out[0]).producer];
     const bool before = ran;
     ran = true;
@@ -105,7 +105,7 @@ struct memory_walk {
     for (int i = 0; i < g.parameter_count; ++i) {
       const parameter_info& p = g.parameters[i];
       lies(p.v, space::weights, i, "parameter", p.v);
-      for (int k = 0; p.form != nullptr && k < p.form->count; ++k)
+      for (int k = 0; p.encoding != nullptr && k < p.encoding->count; ++k)
         lies(p.arrays[k], space::weights, i + k * max_parameters, "parameter", p.arrays[k]);
       if (!p.frozen) lies(p.gradient, space::gradients, i, "gradient", p.v);
     }
@@ -120,7 +120,7 @@ struct memory_walk {
   constexpr void outlives(int i, value_id v) {
     if (v < 0 || at(v).in != space::working || g.at(v).producer < 0) return;
     const node &n = g.at_node(i), &made = g.at_node(g.at(v).producer);
-    const bool again = order.again.has(i) && !order.again.has(g.at(v).producer);
+    const bool again = order.rerun.has(i) && !order.rerun.has(g.at(v).producer);
     const bool apart = made.when == phase::prologue
                            ? n.when != phase::prologue
                            : made.when == phase::forward && (in_backward(n.when) || again);
@@ -173,11 +173,11 @@ struct memory_walk {
   /// of the step, and no other gradient in that place. It is the place of a parameter's gradient,
   /// if the value is that parameter in another state, or lies among the derived gradients.
   constexpr void check_gradients() {
-    struct slot {
+    struct collected {
       value_id leaf;
       space in;
       std::int64_t first, end;
-    } slots[max_values]{};
+    } all_collected[max_values]{};
     int n = 0;
     for (int i = 0; i < g.value_count; ++i) {
       const auto v = static_cast<value_id>(i);
@@ -185,16 +185,16 @@ struct memory_walk {
       const node& by = g.at_node(g.at(v).producer);
       if (g.at(v).grad_of < 0) return fail(by, v);
       const address &a = at(v), &leaf = at(g.at(v).grad_of);
-      const piece lies = piece_of(v);
+      const byte_range lies = range_of(v);
       if (a.in == space::gradients ? leaf.in != space::weights || a.offset != leaf.offset
                                    : a.in != space::derived_gradients || !fits(lies))
         fail(by, v);
-      const slot mine{g.at(v).grad_of, a.in, lies.first, lies.end};
-      for (const slot *o = slots, *end = slots + n; o != end; ++o)
+      const collected mine{g.at(v).grad_of, a.in, lies.first, lies.end};
+      for (const collected *o = all_collected, *end = all_collected + n; o != end; ++o)
         if (o->leaf == mine.leaf ? o->in != mine.in || o->first != mine.first
                                  : o->in == mine.in && o->first < mine.end && mine.first < o->end)
           fail(by, v, o->leaf);
-      slots[n++] = mine;
+      all_collected[n++] = mine;
     }
   }
   /// Checks that the values that others read after the part are there.
@@ -213,11 +213,11 @@ struct memory_walk {
   }
   /// Returns the memory in which v lies: its bytes, or the number of its gradient among those of a
   /// layer.
-  constexpr piece piece_of(value_id v) const {
+  constexpr byte_range range_of(value_id v) const {
     const std::int64_t first = at(v).offset;
     return {v, at(v).in, first, first + (at(v).in == space::gradients ? 1 : bytes(v))};
   }
-  constexpr bool fits(const piece& p) const {
+  constexpr bool fits(const byte_range& p) const {
     return p.first >= 0 && p.end <= size_of_space(p.in) &&
            (p.in == space::gradients || p.first % memory_alignment == 0);
   }
@@ -236,10 +236,10 @@ struct memory_walk {
     const bool outside = size < 0 || in == space::gradients || in == space::derived_gradients;
     if (outside && !alias && !in_place && !may_lie_outside(v)) fail(n, v);
     if (size < 0) return;
-    const piece mine = piece_of(v);
+    const byte_range mine = range_of(v);
     if (!fits(mine)) return fail(n, v);
-    piece* kept = pieces;
-    for (const piece *o = pieces, *end = pieces + count; o != end; ++o) {
+    byte_range* kept = occupied;
+    for (const byte_range *o = occupied, *end = occupied + count; o != end; ++o) {
       const bool meets = o->in == mine.in && o->first < mine.end && mine.first < o->end;
       if (o->v == v) continue; // v itself, of the trip before
       const bool gone = meets && !alias && !collect_together(o->v, v);
@@ -251,13 +251,14 @@ struct memory_walk {
       *kept++ = *o;
     }
     *kept++ = mine;
-    count = static_cast<int>(kept - pieces);
+    count = static_cast<int>(kept - occupied);
     living[v] = true;
     if (last_use[v] < when) last_use[v] = static_cast<std::int16_t>(when);
   }
   /// Checks that a node overwrites only one operand, and only where its op works in place. A node
   /// never overwrites another output of its own.
-  constexpr void overwrite(const node& n, const piece& old, const piece& mine, bool in_place) {
+  constexpr void overwrite(const node& n, const byte_range& old, const byte_range& mine,
+                           bool in_place) {
     const bool takes_over = mine.v == n.out[0] && old.first == mine.first;
     const int operand = in_place ? 0 : n.op->in_place;
     for (int k = 0; k < max_inputs; ++k)
@@ -269,7 +270,7 @@ struct memory_walk {
     for (value_id v : n.in)
       if (v >= 0) read(n, v);
     if (n.region >= 0) read(n, g.regions[n.region].trips);
-    if (n.region >= 0 && n.op->accumulates && was_run(n))
+    if (n.region >= 0 && n.op->accumulates && ran_before(n))
       read(n, n.out[0]); // the node adds to the sum of the trip before
     const bool renames = may_alias(n) && plan.renames(n), alias = renames && leaves_as_is(n);
     for (value_id v : n.out)

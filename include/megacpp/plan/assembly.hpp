@@ -57,7 +57,8 @@ template <class Model> struct assembling {
   constexpr pass_options options(int number) const {
     if (!is_part(number)) return {};
     return {.backward = true,
-            .again = number == 0 || number == head() ? recompute::none : numbers->again};
+            .recompute_policy =
+                number == 0 || number == head() ? recompute::none : numbers->recompute_policy};
   }
   constexpr int kind_of(int layer) const { return used.index(model->kind_of(layer)); }
   /// Returns the number of layers that run each part; that of the stem and of the head is one.
@@ -294,7 +295,7 @@ private:
                return (a.is_part(i) || a.is_evaluation(i)) &&
                       all_passes[P].applies(a.g(i), a.options(i));
              },
-         .make = [](const state& a, int i) { return all_passes[P].run(a.g(i), a.options(i)); }});
+         .make = [](const state& a, int i) { return all_passes[P].apply(a.g(i), a.options(i)); }});
     [this]<int... C>(std::integer_sequence<int, C...>) {
       (this->check_made(pass_checks[C].name,
                         [](const state& a, int i) {

@@ -27,7 +27,7 @@ constexpr stretch_of_dim stretch_of(const mesh& m, const value& v, int i, const 
     for (int a = 0; a < axes; ++a) {
       const place& p = v.at.at[a];
       if (!p.is_shard(e.d) || p.level != level || !m.sized(static_cast<axis>(a))) continue;
-      n = share_of(e, n, m.of(static_cast<axis>(a)));
+      n = sharded_extent(e, n, m.of(static_cast<axis>(a)));
       const std::int64_t before = rank[static_cast<unsigned>(a)] * n;
       at += before;
       left = left <= before ? 0 : left - before < n ? left - before : n;
@@ -49,10 +49,10 @@ public:
   constexpr boxes(const mesh& m, const value& v, const coordinates& rank) : rank_(v.rank) {
     for (int i = 0; i < rank_; ++i) {
       const extent& e = v.dims[i];
-      const std::int64_t chunks =
+      const std::int64_t slices =
           e.o == order::balanced && m.of(axis::cp) > 1 ? 2 * m.of(axis::cp) : 1;
       const auto [first, count] = stretch_of(m, v, i, rank);
-      dims_[i] = {e.n, first, count, chunks};
+      dims_[i] = {e.n, first, count, slices};
     }
   }
 
@@ -79,7 +79,7 @@ public:
 
   /// Calls f(i, at, n), in order, for contiguous ranges of the rank's elements from, ..., to - 1:
   /// its n elements from i on are the logical elements from `at` on.
-  template <class F> constexpr void each_run(local_count from, local_count to, F f) const {
+  template <class F> constexpr void each_contiguous(local_count from, local_count to, F f) const {
     const int k = cut();
     std::int64_t inner = 1; // number of elements in the dims behind the cut one
     for (int i = k + 1; i < rank_; ++i) inner *= dims_[i].local;
@@ -87,7 +87,7 @@ public:
       std::int64_t n = to.n - i;
       if (k >= 0) {
         const along& d = dims_[k];
-        const std::int64_t run = d.run(i / inner % d.local) * inner - i % inner;
+        const std::int64_t run = d.contiguous(i / inner % d.local) * inner - i % inner;
         n = run < n ? run : n;
       }
       f(local_count{i}, (*this)[{i}], n);
@@ -97,7 +97,8 @@ public:
 
   /// Calls f(i, at, n), in order, for contiguous ranges of the logical elements from, ..., to - 1
   /// that the rank holds: its n elements from i on are the logical elements from `at` on.
-  template <class F> constexpr void each_run_within(global_count from, global_count to, F f) const {
+  template <class F>
+  constexpr void each_contiguous_within(global_count from, global_count to, F f) const {
     const int k = cut();
     for (std::int64_t at = from.n, n = 0; at < to.n; at += n) {
       std::int64_t first = 0, left = at, stride = 1, inner = 1; // inner: elements behind i
@@ -122,30 +123,30 @@ private:
   /// One dim: its logical extent, and the range of the stored order that the rank has.
   struct along {
     std::int64_t whole = 1, first = 0, local = 1;
-    std::int64_t chunks = 1; ///< slices of the dim that are out of their natural order
+    std::int64_t slices = 1; ///< slices of the dim that are out of their natural order
 
-    constexpr bool natural() const { return local == whole && chunks == 1; }
+    constexpr bool natural() const { return local == whole && slices == 1; }
     /// Returns the logical index of an index in the stored order. Of the slices c = 0, 1, 2 ... in
     /// that order, even ones are c / 2 from the beginning and odd ones c / 2 from the end.
     constexpr std::int64_t logical(std::int64_t stored) const {
-      if (chunks == 1) return stored;
-      const std::int64_t size = whole / chunks, c = stored / size;
-      return (c % 2 == 0 ? c / 2 : chunks - 1 - c / 2) * size + stored % size;
+      if (slices == 1) return stored;
+      const std::int64_t size = whole / slices, c = stored / size;
+      return (c % 2 == 0 ? c / 2 : slices - 1 - c / 2) * size + stored % size;
     }
     /// Returns the rank's index of a logical index, or -1 if the rank does not have it, and the
     /// number of logical indices from there on for which this goes on.
     constexpr std::pair<std::int64_t, std::int64_t> find(std::int64_t index) const {
-      const std::int64_t size = whole / chunks, c = index / size, of_chunk = size - index % size;
-      const std::int64_t order = 2 * c < chunks ? 2 * c : 2 * (chunks - 1 - c) + 1;
-      const std::int64_t j = (chunks == 1 ? index : order * size + index % size) - first;
-      if (j < 0) return {-1, -j < of_chunk ? -j : of_chunk};
-      if (j >= local) return {-1, of_chunk};
-      return {j, local - j < of_chunk ? local - j : of_chunk};
+      const std::int64_t size = whole / slices, c = index / size, of_slice = size - index % size;
+      const std::int64_t order = 2 * c < slices ? 2 * c : 2 * (slices - 1 - c) + 1;
+      const std::int64_t j = (slices == 1 ? index : order * size + index % size) - first;
+      if (j < 0) return {-1, -j < of_slice ? -j : of_slice};
+      if (j >= local) return {-1, of_slice};
+      return {j, local - j < of_slice ? local - j : of_slice};
     }
     /// Returns how many of the rank's elements from j on have neighbouring logical indices.
-    constexpr std::int64_t run(std::int64_t j) const {
-      const std::int64_t size = whole / chunks, of_chunk = size - (first + j) % size;
-      return of_chunk < local - j ? of_chunk : local - j;
+    constexpr std::int64_t contiguous(std::int64_t j) const {
+      const std::int64_t size = whole / slices, of_slice = size - (first + j) % size;
+      return of_slice < local - j ? of_slice : local - j;
     }
   };
   /// Returns the last dim that the rank does not hold whole and in order; -1: there is none.

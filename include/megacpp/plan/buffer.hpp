@@ -50,7 +50,7 @@ constexpr int batch_feed(feed f) {
 /// Returns whether an input is the cotangent of a loss, which is the seed. The cotangent of a
 /// stream comes from the part behind.
 constexpr bool is_seed(const value& v) {
-  return v.is == role::input && v.from == feed::d_output && (v.rank == 0 || v.slot > 0);
+  return v.is == role::input && v.from == feed::d_output && (v.rank == 0 || v.feed_index > 0);
 }
 /// The arenas of a step. Buffers of different arenas lie apart.
 enum class arena_of : std::uint8_t { saved, streams, working, derived, fed, caches, host };

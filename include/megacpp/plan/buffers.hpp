@@ -27,7 +27,7 @@ struct touched {
                     phases when) {
     for (int i = 0; i < g.node_count; ++i) {
       const node& n = g.nodes[i];
-      if (!when.holds(n.when) && !(when == backward_pass && order.again.has(i))) continue;
+      if (!when.holds(n.when) && !(when == backward_pass && order.rerun.has(i))) continue;
       for (value_id v : n.in)
         if (v >= 0) read(g, plan, v);
       if (n.region >= 0) read(g, plan, g.regions[n.region].trips);
@@ -75,7 +75,7 @@ private:
   }
   /// Returns where an input begins in the buffer of its feed, which several inputs may share.
   static constexpr std::int64_t first_byte(const graph& g, const value& x) {
-    if (x.from == feed::total) return x.slot * size_of(x.type);
+    if (x.from == feed::total) return x.feed_index * size_of(x.type);
     std::int64_t begin = 0;
     for (const value* o = g.values; is_cache(x.from) && o != &x; ++o)
       if (o->is == role::input && is_cache(o->from))
@@ -369,12 +369,12 @@ private:
         for_each_operand(t, [&](int number, const operand&) { live_through(all_[number]); });
     const auto pass_of = [&](int i) {
       const task& t = alone[i];
-      return slot{t.when == backward_pass, 0, t.use < 0 ? 0 : uses_[t.use].chunk};
+      return chunk_pass{t.when == backward_pass, 0, t.use < 0 ? 0 : uses_[t.use].chunk};
     };
     for (int i = 0; i < all_.size(); ++i) {
       buffer& b = all_[i];
       if (first[i] < 0 || lives_on(b.what) || b.what == content::working) continue;
-      const slot from = pass_of(first[i]), to = pass_of(last[i]);
+      const chunk_pass from = pass_of(first[i]), to = pass_of(last[i]);
       if (from.backward == to.backward && from.chunk == to.chunk) continue; // both are in one pass
       const int most =
           in_flight(step.order, step.of, step.stage, from, to, micros, step.update >= 0 ? 2 : 1);

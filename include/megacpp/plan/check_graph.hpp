@@ -68,10 +68,10 @@ constexpr int uses_of(const graph& g, value_id v) {
 constexpr void check_changes(builder& b, bool generating) {
   for (int i = 0; i < b.g.node_count; ++i) {
     const node& n = b.g.at_node(i);
-    if (n.op->changes == 0) continue;
+    if (n.op->writes_operands == 0) continue;
     for (int k = 0; k < max_inputs; ++k) {
       const value_id v = n.in[k];
-      if (v < 0 || (n.op->changes >> k & 1) == 0) continue;
+      if (v < 0 || (n.op->writes_operands >> k & 1) == 0) continue;
       const value& x = b.g.at(v);
       const bool cache = x.is == role::input && is_cache(x.from);
       if (cache && uses_of(b.g, v) == 1) continue;
@@ -83,11 +83,11 @@ constexpr void check_changes(builder& b, bool generating) {
 }
 
 /// Returns whether an earlier input has the feed and the number of value i.
-constexpr bool slot_taken(const graph& g, int i) {
+constexpr bool feed_taken(const graph& g, int i) {
   const value& v = g.at(static_cast<value_id>(i));
   for (int k = 0; k < i; ++k)
     if (const value& o = g.at(static_cast<value_id>(k));
-        o.is == role::input && o.from == v.from && o.slot == v.slot)
+        o.is == role::input && o.from == v.from && o.feed_index == v.feed_index)
       return true;
   return false;
 }
@@ -104,7 +104,8 @@ constexpr void check_inputs(builder& b, part_kind part, const setup& s, const va
     if (v.is != role::input) continue;
     const bool cache = is_cache(v.from);
     const bool floats = v.from == feed::stream;
-    const bool slot = cache ? v.slot >= 0 && v.slot < max_slots : v.slot == 0;
+    const bool slot =
+        cache ? v.feed_index >= 0 && v.feed_index < max_feed_inputs : v.feed_index == 0;
     const bool there = fed(part, v.from, s) && slot && (!floats || ++streams == 1);
     const fed_integers is = integers_of(v.from, s, vocabulary);
     value like = floats ? stream : is_of_all(v.from) ? all_tokens : tokens;
@@ -115,7 +116,7 @@ constexpr void check_inputs(builder& b, part_kind part, const setup& s, const va
     alike = alike && (v.below == 0 || (is.below > 0 && v.below >= is.below));
     if (is_number(v.from))
       alike = v.type == type_of_number(v.from) && v.rank == 0 && v.at == placement{};
-    const bool taken = cache && slot_taken(b.g, i);
+    const bool taken = cache && feed_taken(b.g, i);
     if (there && (cache ? !taken : alike)) continue;
     source_line line; // line of the node that reads it first
     for (int k = b.g.node_count - 1; k >= 0; --k)

@@ -116,7 +116,7 @@ template <class Model> constexpr fault_record check(const Model& m, const setup&
 /// Returns a fault with a line of the run: the line of its batch (MEGA-C003) or of its layout,
 /// where the fault names no line of the model; for an extent that does not divide, the line of the
 /// layout, too.
-constexpr fault_record in_run(fault_record r, const setup& s) {
+constexpr fault_record with_line(fault_record r, const setup& s) {
   if (r.code == fault::none) return r;
   const source_line line = r.code == fault::C003 ? s.batch.line() : s.ranks.line();
   if (r.line.number == 0) r.line = line;
@@ -132,7 +132,7 @@ constexpr fault_record fault_of_experts(std::span<const graph* const> parts, con
   for (const graph* g : parts)
     for (int i = 0; i < g->node_count; ++i) {
       const node& n = g->at_node(i);
-      experts = experts || n.op->crosses;
+      experts = experts || n.op->changes_mesh;
       capacity =
           capacity || (n.op == &op::expert_rows && n.attr.are<op::expert_rows_attributes>() &&
                        n.attr.as<op::expert_rows_attributes>().capacity > 0);

@@ -90,28 +90,28 @@ constexpr int held_layers(const registry& r, std::span<const int> layers, int i)
   const registry::entry& e = r.entries[i];
   if (e.tied) return 0;
   int uses = layers[static_cast<unsigned>(e.part)];
-  for (int j = 0; uses == 0 && r.groups[e.group].shared && j < r.entry_count; ++j)
+  for (int j = 0; uses == 0 && r.buckets[e.bucket].shared && j < r.entry_count; ++j)
     if (const registry::entry& o = r.entries[j]; o.declared == i)
       uses = layers[static_cast<unsigned>(o.part)] > 0 ? 1 : 0;
   return uses;
 }
 
-/// Returns the elements of the parameters of a group, or of all, in the flat stores of a stage's
+/// Returns the elements of the parameters of a bucket, or of all, in the flat stores of a stage's
 /// rank.
 constexpr std::int64_t stored_elements(const registry& r, std::span<const int> layers,
-                                       int group = -1) {
+                                       int bucket = -1) {
   std::int64_t n = 0;
   for (int i = 0; i < r.entry_count; ++i)
-    if (group < 0 || r.entries[i].group == group)
+    if (bucket < 0 || r.entries[i].bucket == bucket)
       n += registry::taken(r.entries[i]) * held_layers(r, layers, i);
   return n;
 }
-/// Returns the number of a group's parameters on a stage, one for each layer.
+/// Returns the number of a bucket's parameters on a stage, one for each layer.
 constexpr std::int64_t stored_parameters(const registry& r, std::span<const int> layers,
-                                         int group) {
+                                         int bucket) {
   std::int64_t n = 0;
   for (int i = 0; i < r.entry_count; ++i)
-    if (r.entries[i].group == group) n += held_layers(r, layers, i);
+    if (r.entries[i].bucket == bucket) n += held_layers(r, layers, i);
   return n;
 }
 
@@ -128,25 +128,26 @@ constexpr std::int64_t tied_elements(const registry& r, std::span<const int> lay
 /// The elements of the flat stores of one rank; `states` are those of the masters, and of each
 /// moment. Behind the weights lie the bytes of encoded ones.
 struct store_sizes {
-  std::int64_t weights = 0, gradients = 0, states = 0, forms = 0, origins = 0;
+  std::int64_t weights = 0, gradients = 0, states = 0, encoded = 0, origins = 0;
 };
 /// Returns the sizes of the stores of a registry.
 constexpr store_sizes sizes_of(const registry& r) {
-  store_sizes s{r.total, r.gradients, r.states, r.forms};
-  for (int k = 0; k < r.group_count; ++k) s.origins += r.groups[k].frozen ? 0 : r.groups[k].origins;
+  store_sizes s{r.total, r.gradients, r.states, r.encoded};
+  for (int k = 0; k < r.bucket_count; ++k)
+    s.origins += r.buckets[k].frozen ? 0 : r.buckets[k].origins;
   return s;
 }
 /// Returns the sizes of the stores of one stage, from the model's registry, on a mesh.
 constexpr store_sizes sizes_of(const registry& r, std::span<const int> layers, const mesh& ranks) {
   store_sizes s;
-  for (int k = 0; k < r.group_count; ++k) {
-    const int shares = shares_of(ranks, r.groups[k].scattered);
-    const int part = r.groups[k].part;
+  for (int k = 0; k < r.bucket_count; ++k) {
+    const int shares = shares_of(ranks, r.buckets[k].scattered);
+    const int part = r.buckets[k].part;
     const std::int64_t held = stored_elements(r, layers, k),
                        many = part < 0 ? 1 : layers[static_cast<unsigned>(part)],
                        n = many == 0 ? 0 : padded_to_shares(held / many, shares) * many;
-    (r.groups[k].of_bytes ? s.forms : s.weights) += n;
-    if (r.groups[k].frozen) continue;
+    (r.buckets[k].of_bytes ? s.encoded : s.weights) += n;
+    if (r.buckets[k].frozen) continue;
     s.gradients += n, s.states += n / shares;
     s.origins += stored_parameters(r, layers, k);
   }
@@ -227,11 +228,11 @@ constexpr buffers buffers_of(std::span<const planned_graph> graphs, const stage_
 constexpr memory_items memory_of_stores(const store_sizes& s, const precision_policy& of) {
   memory_items m;
   m.weights = s.weights * size_of(of.weight);
-  if (s.forms > 0) m.weights = aligned_elements(s.weights) * size_of(of.weight) + s.forms;
+  if (s.encoded > 0) m.weights = aligned_elements(s.weights) * size_of(of.weight) + s.encoded;
   m.gradients = s.gradients * size_of(of.main_gradient);
   m.masters = of.updates_weights() ? 0 : s.states * size_of(of.master);
   m.moments = 2 * s.states * size_of(of.moment);
-  if (of.rounds_moments()) m.moments += s.origins * words_of_origin * size_of(dtype::i64);
+  if (of.narrows_moments()) m.moments += s.origins * numbers_of_origin * size_of(dtype::i64);
   return m;
 }
 /// Returns the bytes of the buffers alone.

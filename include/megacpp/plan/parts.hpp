@@ -105,7 +105,7 @@ template <class Model> [[gnu::cold]] constexpr graph written_graph(const Model& 
   if (b.g.side_loss >= 0) verify_output(b, b.g.side_loss, as_loss, "side loss");
   for (int i = 0; i < b.g.parameter_count; ++i) {
     parameter_info& p = b.g.parameters[i];
-    if (p.form == nullptr && b.g.at(p.v).type != s.precision.weight)
+    if (p.encoding == nullptr && b.g.at(p.v).type != s.precision.weight)
       b.fail(fault::S006, p.line, "parameter", p.v);
     p.frozen = p.frozen || freezes(s.frozen, b.g.at(p.v), p.tied,
                                    part == part_kind::stem    ? declared_in::stem

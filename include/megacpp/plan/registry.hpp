@@ -1,16 +1,16 @@
 // The registry has every parameter of a run once, with its place in the flat stores. Weights, main
-// gradients, masters and moments have the same offsets. A group of parameters has the same
+// gradients, masters and moments have the same offsets. A bucket of parameters has the same
 // placement and is updated alike. It is contiguous over all layers, so that reductions, norms, ZeRO
 // shards and the optimizer work on ranges of one array.
 //
 // ZeRO 1 (Rajbhandari et al. 2020): ranks that have the same weights and read other tokens share
-// the masters and moments of a group, and each keeps those of its share alone. Such a group has
+// the masters and moments of a bucket, and each keeps those of its share alone. Such a bucket has
 // parameters of one part, unless stages share it. The share is cut from each of its layers, so that
 // the weights of a layer can be gathered alone. Layers are padded to equal shares when the number
 // of ranks is known.
 //
-// Frozen groups lie behind all others. They have weights alone: no main gradients, no masters and
-// no moments. Behind them lie groups of parameters that are stored in several arrays, whose
+// Frozen buckets lie behind all others. They have weights alone: no main gradients, no masters and
+// no moments. Behind them lie buckets of parameters that are stored in several arrays, whose
 // elements are bytes.
 //
 // All uses of a parameter add to one gradient where these gradients are sums over the same ranks
@@ -23,7 +23,7 @@
 // Pipeline stages hold different layers, so ranges are shards over pp, except for tied parameters,
 // which several stages hold. Each stage whose parts use one holds it, and its uses collect a
 // gradient there; the gradient is a pending sum over pp. Parameters that the same parts use are one
-// group, so a stage holds all of the group or nothing.
+// bucket, so a stage holds all of the bucket or nothing.
 #pragma once
 
 #include <megacpp/plan/names.hpp>
@@ -34,11 +34,11 @@
 
 namespace mc {
 
-inline constexpr int max_entries = 160, max_groups = 24;
+inline constexpr int max_entries = 160, max_buckets = 24;
 /// The number of 64-bit integers in an origin. The origin of a parameter of a layer has its offset
-/// in the group, its number of elements and its key, and for each of four dims the extent of the
+/// in the bucket, its number of elements and its key, and for each of four dims the extent of the
 /// whole, the extent of the rank's box, and the first element of that.
-inline constexpr std::int64_t words_of_origin = 3 + 3 * max_rank;
+inline constexpr std::int64_t numbers_of_origin = 3 + 3 * max_rank;
 /// The alignment of entries in elements: 256 bytes of f32. Arrays of an encoded parameter are
 /// aligned to as many bytes.
 inline constexpr std::int64_t entry_alignment = 64;
@@ -53,28 +53,28 @@ struct registry {
     std::int64_t offset = 0; ///< offset of the first layer, in elements
     std::int64_t stride = 0; ///< elements from one layer of the kind to the next
     local_count count;
-    const stored_form* form = nullptr; ///< its encoding; null: one array of `count`
+    const parameter_encoding* encoding = nullptr; ///< its encoding; null: one array of `count`
     /// The offset of each array of the encoding, and behind the last one the end.
     std::int64_t arrays[max_arrays + 1]{};
-    int group = 0;
+    int bucket = 0;
     bool tied = false;         ///< shares the offset of another entry
     int declared = -1;         ///< for a tied one: the entry of the declaration
     std::int64_t gradient = 0; ///< elements, in the main gradients: `offset`, or its own
     axis_set apart{}; ///< axes over which this gradient is a sum, and those of other uses are not
   };
-  struct group {
+  struct bucket {
     placement at{};
     bool decay = false;
-    bool frozen = false; ///< training never updates the group
+    bool frozen = false; ///< training never updates the bucket
     update_rule update = update_rule::adamw;
     double rate = 0;                    ///< size of a step of update_rule::balance
-    bool shared = false;                ///< several stages hold the group
+    bool shared = false;                ///< several stages hold the bucket
     axis_set pending{};                 ///< axes over which gradients are pending sums
     axis_set scattered{};               ///< of these: axes over which masters are shared
     std::int64_t offset = 0, count = 0; ///< range in elements, padding between entries included
     std::int64_t share = 0;             ///< elements whose masters a rank has
     std::int64_t states = 0;            ///< offset of its masters and moments, in elements
-    bool counted = true;                ///< this stage counts the group in the norm
+    bool counted = true;                ///< this stage counts the bucket in the norm
     bool of_bytes = false;              ///< its parameters are encoded, as bytes
     std::int64_t origins = 0;           ///< number of its parameters, one for each layer
     int part = -1;                      ///< only part whose parameters are in it; -1: any part
@@ -82,13 +82,13 @@ struct registry {
 
     /// Returns the number of stripes of the range: stretches of one length, in each of which a rank
     /// has a share.
-    constexpr std::int64_t runs() const { return part < 0 || layers == 0 ? 1 : layers; }
+    constexpr std::int64_t stripes() const { return part < 0 || layers == 0 ? 1 : layers; }
   };
   entry entries[max_entries]{};
-  group groups[max_groups]{};
-  int entry_count = 0, group_count = 0;
+  bucket buckets[max_buckets]{};
+  int entry_count = 0, bucket_count = 0;
   std::int64_t total = 0;     ///< elements of the weights, without encoded ones
-  std::int64_t forms = 0;     ///< bytes of encoded weights, behind the others
+  std::int64_t encoded = 0;   ///< bytes of encoded weights, behind the others
   dtype type = dtype::f32;    ///< element type of the weights
   std::int64_t trained = 0;   ///< elements of the weights that training updates, which come first
   std::int64_t gradients = 0; ///< elements of main gradients: `trained`, and those of tied uses
@@ -106,11 +106,12 @@ struct registry {
   }
   /// Returns the bytes of the weights.
   constexpr std::int64_t weight_bytes() const {
-    return forms == 0 ? total * size_of(type) : aligned_elements(total) * size_of(type) + forms;
+    return encoded == 0 ? total * size_of(type) : aligned_elements(total) * size_of(type) + encoded;
   }
-  /// Returns the elements of its group that a layer of an entry takes; if it is encoded, the bytes.
+  /// Returns the elements of its bucket that a layer of an entry takes; if it is encoded, the
+  /// bytes.
   static constexpr std::int64_t taken(const entry& e) {
-    return e.form != nullptr ? e.arrays[e.form->count] : aligned_elements(e.count.n);
+    return e.encoding != nullptr ? e.arrays[e.encoding->count] : aligned_elements(e.count.n);
   }
 
   /// Returns the entry of a parameter of a part. Throws std::out_of_range if there is none.
@@ -168,14 +169,14 @@ constexpr bool is_shared(std::span<const graph* const> parts, std::size_t part,
     if (p != part && uses(parts, part, v) && uses(parts, p, v)) return true;
   return false;
 }
-/// Returns whether a parameter belongs to group x. The sharded axes count, and levels do not, since
-/// they do not change what is reduced. Decay and the rule of update do not count for a frozen
-/// group.
-constexpr bool same_group(const registry::group& x, const placement& at, const parameter_info& p,
-                          bool shared, axis_set pending) {
+/// Returns whether a parameter belongs to bucket x. The sharded axes count, and levels do not,
+/// since they do not change what is reduced. Decay and the rule of update do not count for a frozen
+/// bucket.
+constexpr bool same_bucket(const registry::bucket& x, const placement& at, const parameter_info& p,
+                           bool shared, axis_set pending) {
   const bool updated_alike = x.decay == p.decay && x.update == p.update && x.rate == p.rate;
   bool same = x.frozen == p.frozen && (p.frozen || updated_alike) && x.shared == shared &&
-              x.pending == pending && x.of_bytes == (p.form != nullptr);
+              x.pending == pending && x.of_bytes == (p.encoding != nullptr);
   for (unsigned a = 0; a < static_cast<unsigned>(axes); ++a)
     same = same && (x.at.at[a].s == state::shard) == (at.at[a].s == state::shard);
   return same;
@@ -236,7 +237,7 @@ constexpr void refuse_unknown_tie(registry& r, std::span<const graph* const> par
 /// kinds and head, of training after its passes. `layers[i]` is the number of layers of part i, in
 /// the model or on the stage, and `before[i]` their number on earlier stages. A stage has a copy of
 /// a parameter that it uses and another stage declares, in the order of the declarations. All
-/// stages have the same groups, whose ranges may be empty. `ranks` is the mesh; axes of unknown
+/// stages have the same buckets, whose ranges may be empty. `ranks` is the mesh; axes of unknown
 /// size count as one rank.
 constexpr registry make_registry(std::span<const graph* const> parts, std::span<const int> layers,
                                  int zero = 0, const mesh& ranks = {},
@@ -247,9 +248,9 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
     r.wrong.code = fault::S004, r.wrong.what << "more than 160 parts";
   if (parts.size() > max_entries) return r;
   r.part_count = static_cast<int>(parts.size());
-  const value* named[max_groups]{}; // one parameter of each group
+  const value* named[max_buckets]{}; // one parameter of each bucket
   const bool staged = !parts.empty() && !parts.front()->ranks.trivial(axis::pp);
-  // Finds or makes the group of an entry. Returns false where there are too many groups.
+  // Finds or makes the bucket of an entry. Returns false where there are too many buckets.
   const auto assign = [&](registry::entry& e) {
     const auto p = static_cast<unsigned>(e.part);
     const graph& g = *parts[p];
@@ -263,35 +264,35 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
         detail::is_shared(parts, p, info, v) ? detail::pending_axes(parts, info, v, own) : own;
     e.apart = own.without(pending);
     if (shared && !info.frozen) pending = pending.with(axis::pp);
-    const auto of_another_part = [&](const registry::group& x) {
+    const auto of_another_part = [&](const registry::bucket& x) {
       return x.part >= 0 && x.part != e.part && !e.tied; // a tied one lies where it is declared
     };
     int k = 0;
-    while (k < r.group_count &&
-           !(detail::same_group(r.groups[k], at, info, shared, pending) &&
-             !of_another_part(r.groups[k]) && (!shared || detail::used_alike(parts, *named[k], v))))
+    while (k < r.bucket_count && !(detail::same_bucket(r.buckets[k], at, info, shared, pending) &&
+                                   !of_another_part(r.buckets[k]) &&
+                                   (!shared || detail::used_alike(parts, *named[k], v))))
       ++k;
-    if (k == max_groups) {
+    if (k == max_buckets) {
       detail::refuse(r, fault::S004, v, info, -1,
                      ": more than 24 ways of storing and updating parameters, under ZeRO those of "
                      "each part");
       return false;
     }
-    if (k == r.group_count) {
-      r.groups[k] = {at, info.decay, info.frozen, info.update, info.rate, shared, pending};
+    if (k == r.bucket_count) {
+      r.buckets[k] = {at, info.decay, info.frozen, info.update, info.rate, shared, pending};
       if (info.frozen)
-        r.groups[k] = {
-            .at = at, .frozen = true, .shared = shared, .of_bytes = info.form != nullptr};
+        r.buckets[k] = {
+            .at = at, .frozen = true, .shared = shared, .of_bytes = info.encoding != nullptr};
       if (zero > 0 && info.update == update_rule::adamw && !info.frozen)
-        r.groups[k].scattered = pending.also_in(replica_axes);
-      if (!r.groups[k].scattered.empty() && !shared) {
-        r.groups[k].part = e.part;
-        r.groups[k].layers = layers[p];
+        r.buckets[k].scattered = pending.also_in(replica_axes);
+      if (!r.buckets[k].scattered.empty() && !shared) {
+        r.buckets[k].part = e.part;
+        r.buckets[k].layers = layers[p];
       }
       named[k] = &v;
-      ++r.group_count;
+      ++r.bucket_count;
     }
-    e.group = k;
+    e.bucket = k;
     return true;
   };
   for (unsigned p = 0; p < parts.size(); ++p) {
@@ -305,9 +306,9 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
       }
       registry::entry& e = r.entries[r.entry_count++];
       e.part = static_cast<int>(p), e.parameter = i, e.tied = info.tied;
-      e.count = local_size(g.ranks, v), e.form = info.form;
-      if (e.form == nullptr) r.type = v.type;
-      for (int k = 0; e.form != nullptr && k < e.form->count; ++k)
+      e.count = local_size(g.ranks, v), e.encoding = info.encoding;
+      if (e.encoding == nullptr) r.type = v.type;
+      for (int k = 0; e.encoding != nullptr && k < e.encoding->count; ++k)
         e.arrays[k + 1] =
             e.arrays[k] + aligned_elements(local_bytes(g.ranks, g.at(info.arrays[k])));
       if (!e.tied && !assign(e)) return r;
@@ -316,39 +317,39 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
   }
   for (int i = 0; i < r.entry_count; ++i)
     if (r.entries[i].tied && !assign(r.entries[i])) return r;
-  for (int step = 0; step < 3 * r.group_count;
-       ++step) { // trained groups, frozen ones, those of bytes
-    const int k = step % r.group_count;
-    registry::group& group = r.groups[k];
-    if (group.frozen + group.of_bytes != step / r.group_count) continue;
-    std::int64_t& end = group.of_bytes ? r.forms : r.total;
-    const int shares = shares_of(ranks, group.scattered);
-    group.offset = end;
+  for (int step = 0; step < 3 * r.bucket_count;
+       ++step) { // trained buckets, frozen ones, those of bytes
+    const int k = step % r.bucket_count;
+    registry::bucket& bucket = r.buckets[k];
+    if (bucket.frozen + bucket.of_bytes != step / r.bucket_count) continue;
+    std::int64_t& end = bucket.of_bytes ? r.encoded : r.total;
+    const int shares = shares_of(ranks, bucket.scattered);
+    bucket.offset = end;
     for (unsigned p = 0; p < parts.size(); ++p) {
       std::int64_t within = 0;
       for (int i = 0; i < r.entry_count; ++i) {
         registry::entry& e = r.entries[i];
-        if (e.part != static_cast<int>(p) || e.group != k || e.tied) continue;
+        if (e.part != static_cast<int>(p) || e.bucket != k || e.tied) continue;
         e.offset = end + within;
         within += registry::taken(e);
       }
-      if (group.part >= 0) within = padded_to_shares(within, shares);
+      if (bucket.part >= 0) within = padded_to_shares(within, shares);
       for (int i = 0; i < r.entry_count; ++i) {
         registry::entry& e = r.entries[i];
-        if (e.part != static_cast<int>(p) || e.group != k || e.tied) continue;
+        if (e.part != static_cast<int>(p) || e.bucket != k || e.tied) continue;
         e.stride = within;
-        group.origins += group.shared ? detail::held(parts, layers, *named[k]) : layers[p];
+        bucket.origins += bucket.shared ? detail::held(parts, layers, *named[k]) : layers[p];
       }
-      end += within * (group.shared ? detail::held(parts, layers, *named[k]) : layers[p]);
+      end += within * (bucket.shared ? detail::held(parts, layers, *named[k]) : layers[p]);
     }
-    group.count = padded_to_shares(end - group.offset, shares);
-    end = group.offset + group.count;
-    group.states = r.states;
-    if (!group.frozen) {
-      group.share = group.count / shares;
-      r.states += group.share, r.trained = r.total;
+    bucket.count = padded_to_shares(end - bucket.offset, shares);
+    end = bucket.offset + bucket.count;
+    bucket.states = r.states;
+    if (!bucket.frozen) {
+      bucket.share = bucket.count / shares;
+      r.states += bucket.share, r.trained = r.total;
     }
-    group.counted = !group.shared || !detail::held(parts, before, *named[k]);
+    bucket.counted = !bucket.shared || !detail::held(parts, before, *named[k]);
   }
   r.gradients = r.trained;
   int ties = 0;
@@ -376,18 +377,18 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
       if (!info.frozen && own && layers[static_cast<unsigned>(e.part)] > 0) {
         e.gradient = r.gradients;
         r.gradients += aligned_elements(e.count.n);
-        if (++ties > max_slots)
+        if (++ties > max_feed_inputs)
           detail::refuse(r, fault::S004, v, info, -1, ": more than 8 tied uses");
       }
       if (!v.same_dims(w)) detail::refuse(r, fault::S003, v, info);
       for (int a = 0; a < axes; ++a)
         if (const auto one = static_cast<axis>(a);
             v.at.at[a] != w.at.at[a] ||
-            r.groups[e.group].pending.has(one) != r.groups[o.group].pending.has(one))
+            r.buckets[e.bucket].pending.has(one) != r.buckets[o.bucket].pending.has(one))
           detail::refuse(r, fault::P002, v, info, a);
       if (v.type != w.type || !info.declares_alike(declared))
         detail::refuse(r, fault::C004, v, info);
-      e.group = o.group;
+      e.bucket = o.bucket;
     }
     if (!found) detail::refuse_unknown_tie(r, parts, v, info);
   }
@@ -395,7 +396,7 @@ constexpr registry make_registry(std::span<const graph* const> parts, std::span<
     const registry::entry& e = r.entries[i];
     const graph& g = *parts[static_cast<unsigned>(e.part)];
     const parameter_info& info = g.parameters[e.parameter];
-    if (!e.tied && !e.apart.empty() && ++ties > max_slots)
+    if (!e.tied && !e.apart.empty() && ++ties > max_feed_inputs)
       detail::refuse(r, fault::S004, g.at(info.v), info, -1, ": more than 8 tied uses");
   }
   return r;
@@ -416,7 +417,7 @@ template <class F> constexpr void for_each_apart(const registry& r, F f) {
   for_each_tie(r, [&](const registry::entry&, int) { ++k; });
   for (int i = 0; i < r.entry_count; ++i)
     if (const registry::entry& e = r.entries[i];
-        !e.tied && !e.apart.empty() && r.groups[e.group].count > 0)
+        !e.tied && !e.apart.empty() && r.buckets[e.bucket].count > 0)
       f(e, k++);
 }
 

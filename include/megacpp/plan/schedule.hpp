@@ -26,7 +26,7 @@ struct pipeline {
 
 /// The work of a stage at one position of its schedule: the forward or the backward pass of a
 /// micro-batch through the layers of a chunk.
-struct slot {
+struct chunk_pass {
   bool backward = false;
   int micro = 0;
   int chunk = 0;
@@ -36,19 +36,19 @@ inline constexpr int no_such_step = -1;
 
 /// Returns the k-th pass where all micro-batches go forward: the chunks one after another, for as
 /// many micro-batches at a time as there are stages.
-constexpr slot forward_only(const pipeline& p, int /*stage*/, int k, int micros) {
+constexpr chunk_pass forward_only(const pipeline& p, int /*stage*/, int k, int micros) {
   const int round = k / p.virtual_stages(), first = round * p.stages, left = micros - first,
             n = left < p.stages ? left : p.stages, at = k - round * p.virtual_stages();
   return {false, first + at % n, at / n};
 }
 /// Returns the k-th pass where all micro-batches go back, with the last chunk first.
-constexpr slot backward_only(const pipeline& p, int stage, int k, int micros) {
-  const slot s = forward_only(p, stage, k, micros);
+constexpr chunk_pass backward_only(const pipeline& p, int stage, int k, int micros) {
+  const chunk_pass s = forward_only(p, stage, k, micros);
   return {true, s.micro, p.chunks - 1 - s.chunk};
 }
 
 /// GPipe (Huang et al. 2019): all micro-batches go forward, then all go back.
-constexpr slot gpipe(const pipeline& p, int stage, int i, int micros) {
+constexpr chunk_pass gpipe(const pipeline& p, int stage, int i, int micros) {
   const int passes = micros * p.chunks;
   return i < passes ? forward_only(p, stage, i, micros)
                     : backward_only(p, stage, i - passes, micros);
@@ -57,7 +57,7 @@ constexpr slot gpipe(const pipeline& p, int stage, int i, int micros) {
 /// 1F1B (Narayanan et al. 2021), with several chunks interleaved: as many forward passes as fill
 /// the pipeline, then one backward pass for each further forward pass. With several chunks the
 /// number of micro-batches is a multiple of the stages.
-constexpr slot one_forward_one_backward(const pipeline& p, int stage, int i, int micros) {
+constexpr chunk_pass one_forward_one_backward(const pipeline& p, int stage, int i, int micros) {
   if (p.chunks > 1 && micros % p.stages != 0) return {false, no_such_step};
   const int passes = micros * p.chunks, behind = p.stages - stage - 1;
   const int fill = p.chunks == 1 ? behind : 2 * behind + (p.chunks - 1) * p.stages,
@@ -82,17 +82,18 @@ constexpr const char* name_of_schedule(const layout& l) {
 
 /// Returns the pass at a position of a step. One micro-batch alone goes through all chunks, and
 /// back, whatever the schedule is.
-constexpr slot slot_at(pipeline_schedule order, const pipeline& p, int stage, int i, int micros) {
+constexpr chunk_pass pass_at(pipeline_schedule order, const pipeline& p, int stage, int i,
+                             int micros) {
   return micros == 1 ? gpipe(p, stage, i, 1) : order(p, stage, i, micros);
 }
 
 /// Returns the most micro-batches that are between two of their passes on a stage, both included.
 /// `ways`: 1 for a step that only goes forward.
-constexpr int in_flight(pipeline_schedule order, const pipeline& p, int stage, const slot& from,
-                        const slot& to, int micros, int ways = 2) {
+constexpr int in_flight(pipeline_schedule order, const pipeline& p, int stage,
+                        const chunk_pass& from, const chunk_pass& to, int micros, int ways = 2) {
   int most = 0, now = 0;
   for (int i = 0; i < ways * micros * p.chunks; ++i) {
-    const slot s = slot_at(order, p, stage, i, micros);
+    const chunk_pass s = pass_at(order, p, stage, i, micros);
     now += s.backward == from.backward && s.chunk == from.chunk;
     if (now > most) most = now;
     now -= s.backward == to.backward && s.chunk == to.chunk;
@@ -110,17 +111,17 @@ constexpr fault_record verify_schedule(pipeline_schedule order, const pipeline& 
                                        int ways = 2) {
   fault_record wrong;
   const int n = ways * micros * p.chunks, all = p.virtual_stages();
-  list<slot> slots(p.stages * n);
+  list<chunk_pass> passes(p.stages * n);
   for (int stage = 0; stage < p.stages; ++stage)
-    for (int i = 0; i < n; ++i) slots[stage * n + i] = order(p, stage, i, micros);
+    for (int i = 0; i < n; ++i) passes[stage * n + i] = order(p, stage, i, micros);
   const auto refuse = [&](int stage, int i, const char* why) {
-    const slot& s = slots[stage * n + i];
+    const chunk_pass& s = passes[stage * n + i];
     wrong.code = fault::T003;
     if (s.micro == no_such_step) {
       wrong.what << "it does not run " << micros << " micro-batches";
       return wrong;
     }
-    wrong.what << "slot " << i << " of stage " << stage << ", the "
+    wrong.what << "position " << i << " of stage " << stage << ", the "
                << (s.backward ? "backward" : "forward") << " pass of micro-batch " << s.micro;
     if (p.chunks > 1) wrong.what << " through chunk " << s.chunk;
     wrong.what << " of " << micros << " micro-batches: " << why;
@@ -137,7 +138,7 @@ constexpr fault_record verify_schedule(pipeline_schedule order, const pipeline& 
     moved = false;
     for (int stage = 0; stage < p.stages; ++stage)
       for (; at[stage] < n; ++at[stage], moved = true) {
-        const slot& s = slots[stage * n + at[stage]];
+        const chunk_pass& s = passes[stage * n + at[stage]];
         if (s.micro < 0 || s.micro >= micros || s.chunk < 0 || s.chunk >= p.chunks)
           return refuse(stage, at[stage], "the step has no such pass");
         const int v = p.number(stage, s.chunk);
@@ -162,15 +163,15 @@ constexpr fault_record verify_schedule(pipeline_schedule order, const pipeline& 
       const int other = (stage + (backward ? p.stages - 1 : 1)) % p.stages;
       int j = 0; // next position of the other stage
       for (int i = 0; i < n; ++i) {
-        const slot& s = slots[stage * n + i];
+        const chunk_pass& s = passes[stage * n + i];
         const int to = p.number(stage, s.chunk) + (backward ? -1 : 1);
         if (s.backward != backward || to < 0 || to >= all) continue;
-        const auto receives = [&](const slot& o) {
+        const auto receives = [&](const chunk_pass& o) {
           const int w = p.number(other, o.chunk);
           return o.backward == backward && (backward ? w + 1 < all : w > 0);
         };
-        while (!receives(slots[other * n + j])) ++j; // all passes have run
-        const slot& o = slots[other * n + j++];
+        while (!receives(passes[other * n + j])) ++j; // all passes have run
+        const chunk_pass& o = passes[other * n + j++];
         if (o.micro != s.micro || p.number(other, o.chunk) != to)
           return refuse(stage, i, "the neighbour takes another one first");
       }

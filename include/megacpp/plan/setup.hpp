@@ -19,7 +19,7 @@ struct setup {
   layout ranks{.at = {}}; // these braces are no line of a run
   batching batch{.at = {}};
   precision_policy precision = dtype::f32;
-  recompute again = recompute::none;
+  recompute recompute_policy = recompute::none;
   numerics sums = numerics::fast;
   bool generating = false; ///< nothing is dropped, by chance or for want of room
   std::int64_t room = 0;   ///< tokens of a sequence in the caches of keys and values; 0: no caches

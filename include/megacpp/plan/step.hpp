@@ -87,7 +87,7 @@ struct step_shape {
   constexpr int begin(int chunk) const { return chunk < of.chunks ? begins[chunk] : uses; }
   /// Returns the number of positions of the schedule; at() returns the pass at one.
   constexpr int positions(int micros) const { return (update >= 0 ? 2 : 1) * micros * of.chunks; }
-  constexpr slot at(int i, int micros) const { return slot_at(order, of, stage, i, micros); }
+  constexpr chunk_pass at(int i, int micros) const { return pass_at(order, of, stage, i, micros); }
 };
 
 /// Writes a task: "backward(layer 3) of micro-batch 1". `uses` are those of the step.
@@ -108,7 +108,7 @@ constexpr void spell(Text& out, const task& t, std::span<const part_use> uses) {
 }
 
 /// Makes a task that runs a graph's nodes of some phases.
-constexpr task run_task(int use, phases when, int micro = -1) {
+constexpr task graph_task(int use, phases when, int micro = -1) {
   return {action::run, when, static_cast<std::int16_t>(use), micro};
 }
 /// Makes any other task. `use` reads the value that is received, or makes the value that is sent.
@@ -129,7 +129,7 @@ constexpr void for_each_forward_task(const step_shape& s, int micro, int chunk, 
   const bool sends = v + 1 < s.of.virtual_stages();
   for (int u = begin; u < end; ++u) {
     if (sends && u + 1 == end) f(other_task(action::wait, phase::forward, micro, s.use(u)));
-    f(run_task(s.use(u), phase::forward, micro));
+    f(graph_task(s.use(u), phase::forward, micro));
   }
   if (sends) f(other_task(action::send, phase::forward, micro, s.use(end - 1)));
 }
@@ -140,7 +140,7 @@ constexpr void for_each_backward_task(const step_shape& s, int micro, int chunk,
     f(other_task(action::receive, backward_pass, micro, s.use(end - 1)));
   for (int u = end - 1; u >= begin; --u) {
     if (v > 0 && u == begin) f(other_task(action::wait, backward_pass, micro, s.use(u)));
-    f(run_task(s.use(u), backward_pass, micro));
+    f(graph_task(s.use(u), backward_pass, micro));
   }
   if (v > 0) f(other_task(action::send, backward_pass, micro, s.use(begin)));
 }
@@ -162,16 +162,16 @@ template <class F> constexpr void for_each_first_task(const step_shape& s, F f) 
     f(clear_task(backward_pass));
     for (int u = 0; u < s.uses; ++u) f(clear_task(phase::epilogue, s.use(u)));
   }
-  for (int u = 0; u < s.uses; ++u) f(run_task(s.use(u), phase::prologue));
+  for (int u = 0; u < s.uses; ++u) f(graph_task(s.use(u), phase::prologue));
 }
 /// Calls f(task) for the task behind the last micro-batch, which makes the totals whole.
 template <class F> constexpr void for_each_last_task(const step_shape& s, F f) {
-  if (s.totals >= 0) f(run_task(s.totals, phase::forward));
+  if (s.totals >= 0) f(graph_task(s.totals, phase::forward));
 }
 /// Calls f(task) for the passes of so many micro-batches.
 template <class F> constexpr void for_each_pass_task(const step_shape& s, int micros, const F& f) {
   for (int i = 0; i < s.positions(micros); ++i) {
-    const slot at = s.at(i, micros);
+    const chunk_pass at = s.at(i, micros);
     if (at.backward) for_each_backward_task(s, at.micro, at.chunk, f);
     else for_each_forward_task(s, at.micro, at.chunk, f);
   }
@@ -184,14 +184,14 @@ constexpr void for_each_gradient_task(const step_shape& s, int micros, const F& 
   for_each_first_task(s, f);
   for_each_pass_task(s, micros, f);
   for_each_last_task(s, f);
-  for (int u = 0; u < s.uses; ++u) f(run_task(s.use(u), phase::epilogue));
-  f(run_task(s.update, phase::prologue));
+  for (int u = 0; u < s.uses; ++u) f(graph_task(s.use(u), phase::epilogue));
+  f(graph_task(s.update, phase::prologue));
   for_each_final_wait(s, f);
 }
 /// Calls f(task) for the tasks that apply the gradients: the norm, then the update.
 template <class F> constexpr void for_each_updating_task(const step_shape& s, F f) {
-  f(run_task(s.update, phase::forward));
-  f(run_task(s.update, phase::epilogue));
+  f(graph_task(s.update, phase::forward));
+  f(graph_task(s.update, phase::epilogue));
 }
 /// Calls f(task) for an evaluation of so many micro-batches.
 template <class F>

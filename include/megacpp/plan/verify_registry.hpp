@@ -30,8 +30,8 @@ struct registry_verifier {
   constexpr const value& value_of(const registry::entry& e) const {
     return graph_of(e).at(info_of(e).v);
   }
-  constexpr const registry::group& group_of(const registry::entry& e) const {
-    return r.groups[e.group];
+  constexpr const registry::bucket& bucket_of(const registry::entry& e) const {
+    return r.buckets[e.bucket];
   }
   constexpr bool staged() const { return !parts.front()->ranks.trivial(axis::pp); }
   constexpr int layers_of(const registry::entry& e) const {
@@ -86,19 +86,20 @@ struct registry_verifier {
   /// Returns whether the arrays of an encoded parameter lie in their order, each with room for the
   /// array that the part declares.
   constexpr bool has_arrays(const registry::entry& e) const {
-    if (e.form != info_of(e).form) return false;
-    for (int k = 0; e.form != nullptr && k < e.form->count; ++k) {
+    if (e.encoding != info_of(e).encoding) return false;
+    for (int k = 0; e.encoding != nullptr && k < e.encoding->count; ++k) {
       const value& v = graph_of(e).at(info_of(e).arrays[k]);
       const std::int64_t bytes = local_size(graph_of(e).ranks, v).n * size_of(v.type);
-      if (v.type != e.form->arrays[k].type || e.arrays[k] % entry_alignment != 0 ||
+      if (v.type != e.encoding->arrays[k].type || e.arrays[k] % entry_alignment != 0 ||
           e.arrays[k + 1] < e.arrays[k] + bytes || (k == 0 && e.arrays[k] != 0))
         return false;
     }
     return true;
   }
-  /// Returns the elements of its group that a layer of an entry takes; if it is encoded, the bytes.
+  /// Returns the elements of its bucket that a layer of an entry takes; if it is encoded, the
+  /// bytes.
   static constexpr std::int64_t room_of(const registry::entry& e) {
-    return e.form != nullptr ? e.arrays[e.form->count] : aligned_elements(e.count.n);
+    return e.encoding != nullptr ? e.arrays[e.encoding->count] : aligned_elements(e.count.n);
   }
 
   /// Checks that there is one entry for each parameter of each part, in their order, which agrees
@@ -112,7 +113,7 @@ struct registry_verifier {
         const bool there =
             e.part == static_cast<int>(p) && e.parameter == i && at == r.first[p] + i;
         if (!there) return fail("parameters of parts are missing"), false;
-        if (e.group < 0 || e.group >= r.group_count) return fail("no such group", &e), false;
+        if (e.bucket < 0 || e.bucket >= r.bucket_count) return fail("no such bucket", &e), false;
         if (e.count != local_size(parts[p]->ranks, value_of(e)) || e.tied != info_of(e).tied ||
             !has_arrays(e))
           return fail("not what the part declares", &e), false;
@@ -127,14 +128,14 @@ struct registry_verifier {
     const value_id v = info_of(e).gradient;
     return v >= 0 && graph_of(e).at(v).at[a] == partial;
   }
-  /// Checks that the group of a parameter is updated and placed as the parameter is, and has the
+  /// Checks that the bucket of a parameter is updated and placed as the parameter is, and has the
   /// same pending sums as its gradient when the part is done.
   constexpr void belongs(const registry::entry& e) {
     const parameter_info& p = info_of(e);
-    const registry::group& k = group_of(e);
+    const registry::bucket& k = bucket_of(e);
     const bool alike = k.decay == p.decay && k.update == p.update && k.rate == p.rate;
     if (k.frozen != p.frozen || (!p.frozen && !alike)) fail("updated as another one", &e);
-    if (k.of_bytes != (e.form != nullptr) || (k.of_bytes && !k.frozen))
+    if (k.of_bytes != (e.encoding != nullptr) || (k.of_bytes && !k.frozen))
       fail("stored as another one", &e);
     const bool shared = staged() && of_several_parts(e);
     const bool by_layers = !k.scattered.empty() && !shared;
@@ -160,26 +161,26 @@ struct registry_verifier {
     if (k.counted != !(shared && used_in(e, before) > 0))
       fail("counted on another stage than the first that has it", &e);
   }
-  /// Checks that every layer's parameter lies in the group, in its own place, and a tied one where
+  /// Checks that every layer's parameter lies in the bucket, in its own place, and a tied one where
   /// it is declared.
   constexpr void lies(const registry::entry& e) {
-    const registry::group& k = group_of(e);
+    const registry::bucket& k = bucket_of(e);
     const int n = copies_of(e);
     const std::int64_t size = room_of(e);
-    if (e.form == nullptr && value_of(e).type != r.type) fail("of another type", &e);
+    if (e.encoding == nullptr && value_of(e).type != r.type) fail("of another type", &e);
     if (k.part >= 0 && n > 0 && !e.tied) {
       const std::int64_t layer = k.count / k.layers;
       if (e.stride != layer || e.offset - k.offset + size > layer)
-        fail("its layer is no piece of the group", &e);
+        fail("its layer is no piece of the bucket", &e);
     }
     if (e.offset % entry_alignment != 0 || e.stride % entry_alignment != 0) fail("not aligned", &e);
     if (n > 0 && (e.offset < k.offset || e.stride < 0 || (n > 1 && e.stride < size) ||
                   e.offset + (n - 1) * e.stride + size > k.offset + k.count))
-      fail("beyond its group", &e);
+      fail("beyond its bucket", &e);
     if (e.tied) {
       bool found = false;
       each_use(e, [&](const registry::entry& o) {
-        if (o.group != e.group || o.offset != e.offset)
+        if (o.bucket != e.bucket || o.offset != e.offset)
           fail("tied to another place than it is declared in", &e);
         found = found || !o.tied;
       });
@@ -187,13 +188,13 @@ struct registry_verifier {
     }
     for (int i = 0; i < r.entry_count && n > 0; ++i) {
       const registry::entry& o = r.entries[i];
-      if (&o == &e || o.group != e.group || copies_of(o) == 0) continue; // groups do not overlap
+      if (&o == &e || o.bucket != e.bucket || copies_of(o) == 0) continue; // buckets do not overlap
       if (overlap(e, n, o, copies_of(o))) fail("where another parameter lies", &e);
     }
     if (!k.shared || e.tied) return;
     std::int64_t first = k.offset; // the offset is the same on every stage
     for (const registry::entry* o = r.entries; o != &e; ++o)
-      if (!o->tied && o->group == e.group) first += room_of(*o);
+      if (!o->tied && o->bucket == e.bucket) first += room_of(*o);
     if (n > 0 && e.offset != first) fail("elsewhere than on other stages", &e);
   }
   /// Returns whether two entries overlap. Entries of one part lie side by side in each layer; those
@@ -239,19 +240,19 @@ struct registry_verifier {
         fail("its gradient is where another one's is", &e);
     }
   }
-  /// Checks the sizes of groups and stores. A group is as long as the stage's parameters of it,
+  /// Checks the sizes of buckets and stores. A bucket is as long as the stage's parameters of it,
   /// with the padding that equal shares need. Groups lie one behind the other: first the trained
   /// ones, then the frozen ones, which have weights alone, then those of encoded parameters.
   constexpr void sizes() {
-    std::int64_t total = 0, forms = 0, trained = 0, states = 0, gradients = 0;
-    for (int i = 0; i < 3 * r.group_count; ++i) {
-      const registry::group& g = r.groups[i % r.group_count];
-      if (i / r.group_count != (g.of_bytes ? 2 : g.frozen ? 1 : 0)) continue;
-      const int k = i % r.group_count;
+    std::int64_t total = 0, encoded = 0, trained = 0, states = 0, gradients = 0;
+    for (int i = 0; i < 3 * r.bucket_count; ++i) {
+      const registry::bucket& g = r.buckets[i % r.bucket_count];
+      if (i / r.bucket_count != (g.of_bytes ? 2 : g.frozen ? 1 : 0)) continue;
+      const int k = i % r.bucket_count;
       std::int64_t n = 0, held = 0;
       int shares = 1;
       for (int j = 0; j < r.entry_count; ++j)
-        if (const registry::entry& e = r.entries[j]; e.group == k)
+        if (const registry::entry& e = r.entries[j]; e.bucket == k)
           n += room_of(e) * copies_of(e), held += copies_of(e);
       for (int a = 0; a < axes; ++a)
         if (const auto one = static_cast<axis>(a); g.scattered.has(one) && ranks.sized(one))
@@ -260,19 +261,19 @@ struct registry_verifier {
                          each = runs == 0 ? 0 : (n / runs + line - 1) / line * line;
       if ((runs > 0 && n % runs != 0) || g.count != each * runs ||
           g.share * shares != (g.frozen ? 0 : g.count))
-        fail("a group has another size than its parameters");
-      if (g.origins != held) fail("a group counts other parameters than it has");
-      std::int64_t& end = g.of_bytes ? forms : total;
-      if (g.offset != end || g.states != states) fail("groups lie in each other");
+        fail("a bucket has another size than its parameters");
+      if (g.origins != held) fail("a bucket counts other parameters than it has");
+      std::int64_t& end = g.of_bytes ? encoded : total;
+      if (g.offset != end || g.states != states) fail("buckets lie in each other");
       end += g.count, states += g.share;
       if (!g.frozen) trained = total;
     }
     for (int i = 0; i < r.entry_count; ++i)
       if (const registry::entry& e = r.entries[i]; e.gradient != e.offset)
         gradients += aligned_elements(e.count.n);
-    if (r.total != total || r.forms != forms || r.trained != trained || r.states != states ||
+    if (r.total != total || r.encoded != encoded || r.trained != trained || r.states != states ||
         r.gradients != trained + gradients)
-      fail("stores have another size than the groups");
+      fail("stores have another size than the buckets");
   }
   constexpr void verify() {
     if (!is_complete()) return;
@@ -288,7 +289,7 @@ struct registry_verifier {
 } // namespace detail
 
 /// Returns MEGA-P019 unless the registry agrees with the graphs: it has all parameters once, each
-/// in its own place within a group of its kind, tied ones where they are declared, on every stage
+/// in its own place within a bucket of its kind, tied ones where they are declared, on every stage
 /// that uses them, and each counts on the first of these stages. The arguments are those of
 /// make_registry.
 constexpr fault_record verify_registry(const registry& r, std::span<const graph* const> parts,

@@ -23,17 +23,17 @@ struct step_walk {
   const task* now = nullptr; // task that runs now
   int tasks = 0;             // number of tasks that have run
   /// A copy of a buffer for one micro-batch.
-  struct place {
+  struct buffer_copy {
     int holds = nothing; ///< micro-batch that it holds; `once`; `before`: an earlier step
     int touched = -1;    ///< task that touched it last
     bool flying = false; ///< whether the copy is being sent
   };
-  list<place> places;
-  list<int> copy_of; // index in `places` of the first copy of each buffer
+  list<buffer_copy> copies;
+  list<int> copy_of; // index in `copies` of the first copy of each buffer
   /// The bytes of an arena that were written last as one copy of a buffer.
   struct owned {
     std::int64_t first = 0, end = 0;
-    int number = -1, by = -1; ///< number of the buffer, and of its copy in `places`
+    int number = -1, by = -1; ///< number of the buffer, and of its copy in `copies`
   };
   list<list<owned>> owners{list<list<owned>>(arenas)}; // of each arena, by rising offset
   list<char> ran;                                      // number of runs, by use, phase and
@@ -54,9 +54,9 @@ struct step_walk {
   /// Checks that every buffer lies within its arena, and that buffers that live on do not overlap.
   constexpr void begin() {
     for (const buffer& x : b.all()) {
-      copy_of.push(places.size());
+      copy_of.push(copies.size());
       if (x.copies < 1) return misplaced(x);
-      places.resize(places.size() + x.copies);
+      copies.resize(copies.size() + x.copies);
     }
     for (int i = 0; i < copy_of.size(); ++i) {
       const buffer& x = at[i];
@@ -65,7 +65,7 @@ struct step_walk {
       if (lives_on(x.what)) write(i, before);
     }
     for (const content what : {content::seed, content::numbers}) // the host has written them
-      if (at[b.of(what)].first >= 0) places[copy_of[b.of(what)]].holds = once;
+      if (at[b.of(what)].first >= 0) copies[copy_of[b.of(what)]].holds = once;
   }
   constexpr bool lies_within(const buffer& x) const {
     return x.offset >= 0 && x.offset + x.size() <= b.bytes(arena_for(x.what)) &&
@@ -89,7 +89,7 @@ struct step_walk {
       else low = middle + 1;
     }
     for (high = low; high < all.size() && all[high].first < end; ++high) {
-      place& gone = places[all[high].by];
+      buffer_copy& gone = copies[all[high].by];
       const content what = at[all[high].number].what;
       if (gone.flying) fail(fault::T005, "writes over ", what, ", still being sent");
       if (lives_on(what)) fail(fault::T001, "writes over ", what, ", kept for other steps");
@@ -100,7 +100,7 @@ struct step_walk {
     all.erase(low + 1, high);
     all[low] = {first, end, number, by};
   }
-  constexpr int place_of(int number, int micro) const {
+  constexpr int copy_at(int number, int micro) const {
     const int copies = at[number].copies;
     return copy_of[number] + (copies == 1 || micro < 0 ? 0 : micro % copies);
   }
@@ -120,10 +120,10 @@ struct step_walk {
   }
 
   constexpr void write(int number, int micro) {
-    const int by = place_of(number, micro);
-    if (places[by].flying) fail(fault::T005, "writes over ", at[number].what, ", still being sent");
-    if (at[number].bytes > 0 && places[by].holds == nothing) own(number, by, micro);
-    places[by].holds = micro;
+    const int by = copy_at(number, micro);
+    if (copies[by].flying) fail(fault::T005, "writes over ", at[number].what, ", still being sent");
+    if (at[number].bytes > 0 && copies[by].holds == nothing) own(number, by, micro);
+    copies[by].holds = micro;
   }
   constexpr void operands(const task& t) {
     b.for_each_operand(t, [&](int number, const buffers::operand& o) {
@@ -134,7 +134,7 @@ struct step_walk {
       if (x.bytes == 0 && x.what != content::main_gradients) return;
       const int micro = lives_on(x.what) ? once : t.micro;
       if (t.what == action::wait) return landed(number, micro);
-      place& here = places[place_of(number, micro)];
+      buffer_copy& here = copies[copy_at(number, micro)];
       const int held = here.holds;
       here.touched = tasks;
       const bool again =
@@ -149,9 +149,9 @@ struct step_walk {
   }
   /// Marks values that were sent as landed: those of a micro-batch, or with -1 those of all.
   constexpr void landed(int number, int micro) {
-    if (micro >= 0) places[place_of(number, micro)].flying = false;
+    if (micro >= 0) copies[copy_at(number, micro)].flying = false;
     for (int k = 0; micro < 0 && k < at[number].copies; ++k)
-      places[copy_of[number] + k].flying = false;
+      copies[copy_of[number] + k].flying = false;
   }
 
   /// Lists the exchanges of the schedule: a pass receives its input; before it writes its output,
@@ -159,7 +159,7 @@ struct step_walk {
   constexpr void find_exchanges() {
     const int all = shape.of.virtual_stages();
     for (int i = 0; i < shape.positions(micros); ++i) {
-      const slot x = shape.at(i, micros);
+      const chunk_pass x = shape.at(i, micros);
       const int v = shape.of.number(shape.stage, x.chunk);
       const bool from = x.backward ? v + 1 < all : v > 0, to = x.backward ? v > 0 : v + 1 < all;
       const int low = shape.use(shape.begin(x.chunk)),
@@ -181,7 +181,7 @@ struct step_walk {
     if (!follows) fail(fault::T005, "the schedule has another exchange next");
   }
 
-  constexpr char& has_run(int use, int phase, int micro) {
+  constexpr char& executed(int use, int phase, int micro) {
     return ran[(use * step_phases + phase) * micros + (micro < 0 ? 0 : micro)];
   }
   /// Returns whether every use of the step has run a phase for so many micro-batches.
@@ -192,25 +192,25 @@ struct step_walk {
   }
   constexpr bool all_ran(int use, int phase, int times) {
     for (int m = 0; m < times; ++m)
-      if (has_run(use, phase, m) == 0) return false;
+      if (executed(use, phase, m) == 0) return false;
     return true;
   }
-  constexpr bool totalled() { return shape.totals < 0 || has_run(shape.totals, 1, -1) != 0; }
+  constexpr bool totalled() { return shape.totals < 0 || executed(shape.totals, 1, -1) != 0; }
   constexpr void order(const task& t) {
     if (t.what == action::receive || t.what == action::send || t.what == action::wait)
       return exchange(t);
     if (t.what == action::feed && fed[t.micro]++ != 0) fail(fault::T002, "it ran before");
     if (t.what != action::run) return;
     const int phase = number_of(t.when);
-    if (has_run(t.use, phase, t.micro)++ != 0) fail(fault::T002, "it ran before");
+    if (executed(t.use, phase, t.micro)++ != 0) fail(fault::T002, "it ran before");
     if (t.use == shape.totals && !all_ran(1, micros)) fail(fault::T002, "totals are not complete");
     if (shape.update < 0) return;
     if (t.use == shape.update) {
       if (phase == 0 && !all_ran(3, 1)) fail(fault::T002, "gradients are not complete");
-      if (phase == 1 && has_run(t.use, 0, -1) == 0) fail(fault::T002, "gradients are not reduced");
+      if (phase == 1 && executed(t.use, 0, -1) == 0) fail(fault::T002, "gradients are not reduced");
       if (phase == 1 && !totalled()) fail(fault::T002, "the totals are not whole");
-      if (phase == 3 && has_run(t.use, 1, -1) == 0) fail(fault::T002, "the norm is not known");
-    } else if (phase == 2 && has_run(t.use, 3, -1) != 0) {
+      if (phase == 3 && executed(t.use, 1, -1) == 0) fail(fault::T002, "the norm is not known");
+    } else if (phase == 2 && executed(t.use, 3, -1) != 0) {
       fail(fault::T002, "gradients of derived values have gone back already");
     } else if (phase == 3 && !all_ran(t.use, 2, micros)) {
       fail(fault::T002, "gradients of derived values are not complete");
@@ -224,7 +224,7 @@ struct step_walk {
            t.use < static_cast<int>(b.uses().size()) && t.micro >= (by_micro ? 0 : -1) &&
            t.micro < micros;
   }
-  constexpr void run(const task& t) {
+  constexpr void check(const task& t) {
     now = &t;
     if (!has(t)) {
       wrong.code = fault::T002;
@@ -241,10 +241,10 @@ struct step_walk {
     const bool trains = shape.update >= 0;
     bool all = all_ran(0, 1) && all_ran(1, micros) && totalled();
     for (const char one : fed) all = all && one != 0;
-    if (!all || (trains && has_run(shape.update, 3, -1) == 0))
+    if (!all || (trains && executed(shape.update, 3, -1) == 0))
       fail(fault::T002, "something has not run");
     if (exchanged < exchanges.size()) fail(fault::T005, "the schedule has another exchange");
-    for (const place& p : places)
+    for (const buffer_copy& p : copies)
       if (p.flying) fail(fault::T005, "nobody waits for what was sent");
   }
 };
@@ -258,7 +258,7 @@ constexpr fault_record verify_step(std::span<const task> tasks, const step_shape
                                    const buffers& b, int micros) {
   detail::step_walk walk(b, s, micros);
   for (const task& t : tasks)
-    if (walk.wrong.code == fault::none) walk.run(t);
+    if (walk.wrong.code == fault::none) walk.check(t);
   if (walk.wrong.code == fault::none) walk.ended();
   return walk.wrong;
 }

@@ -35,8 +35,8 @@ template <class T> class eigen_cell final : public product_cell {
 public:
   explicit eigen_cell(const product_cell_shape& s) : s_(s) {}
 
-  product_status run(int, const void* a, const void* b, const void* bias, void* c,
-                     void*) const override try {
+  product_status execute(int, const void* a, const void* b, const void* bias, void* c,
+                         void*) const override try {
     const source A(static_cast<const T*>(a), s_.m, s_.k, Eigen::OuterStride<>(s_.lda));
     const source B(static_cast<const T*>(b), s_.k, s_.n, Eigen::OuterStride<>(s_.ldb));
     target C(static_cast<T*>(c), s_.m, s_.n, Eigen::OuterStride<>(s_.ldc));
@@ -63,16 +63,16 @@ public:
                                 (widens() && s_.bias ? s_.n : 0) + (rounds() ? s_.m * s_.n : 0);
     return static_cast<std::size_t>(floats) * sizeof(float);
   }
-  product_status run(int slot, const void* a, const void* b, const void* bias, void* c,
-                     void* scratch) const override {
+  product_status execute(int thread, const void* a, const void* b, const void* bias, void* c,
+                         void* scratch) const override {
     auto* free = static_cast<float*>(scratch);
     const auto take = [&](std::int64_t n) { return std::exchange(free, free + n); };
     if (copies_a()) a = copy(a, s_.lda, s_.a_transposed, s_.m, s_.k, take(s_.m * s_.k));
     if (copies_b()) b = copy(b, s_.ldb, s_.b_transposed, s_.k, s_.n, take(s_.k * s_.n));
     if (widens() && s_.bias) bias = copy(bias, s_.n, false, 1, s_.n, take(s_.n));
-    if (!rounds()) return plain_.run(slot, a, b, bias, c, nullptr);
+    if (!rounds()) return plain_.execute(thread, a, b, bias, c, nullptr);
     float* const tile = take(s_.m * s_.n);
-    const product_status status = plain_.run(slot, a, b, bias, tile, nullptr);
+    const product_status status = plain_.execute(thread, a, b, bias, tile, nullptr);
     if (status == product_status::done)
       detail::round_tile<float, bf16, float>(tile, s_.n, static_cast<bf16*>(c), s_.ldc, s_.m, s_.n,
                                              s_.accumulate);

@@ -86,13 +86,13 @@ public:
   /// Executes the product. It allocates nothing itself; each of its `cell_calls(rows)` library
   /// calls may make a few small allocations.
   void execute(const product_call& c) const override;
-  void execute_parts(const product_call& c, std::span<const std::int32_t> rows) const override;
+  void execute_segments(const product_call& c, std::span<const std::int32_t> rows) const override;
 
   /// Returns the number of library calls of one execute.
   std::int64_t cell_calls(std::int64_t rows = -1) const {
-    const auto e = part_extents(rows);
+    const auto e = segment_extents(rows);
     if (apart(e.m)) return 0;
-    return shape_.parts() * rows_.count(e.m) * columns_.count(e.n) * chunks_.count(e.k);
+    return shape_.segments() * rows_.count(e.m) * columns_.count(e.n) * sum_blocks_.count(e.k);
   }
   /// Returns the bytes of workspace that the product's copies of operands and tiles take.
   std::int64_t workspace_bytes() const;
@@ -128,55 +128,56 @@ private:
   }
   /// Consecutive segments: the addresses of their operands and output, and their numbers of rows;
   /// null: the shape has the number of rows.
-  struct part_range {
+  struct segment_range {
     const std::byte *a = nullptr, *b = nullptr, *bias = nullptr;
     std::byte *out = nullptr, *workspace = nullptr;
     const std::int32_t* rows = nullptr;
-    std::int64_t parts = 0;
+    std::int64_t segments = 0;
     product_scales scales{};
   };
   /// Returns the factor by which a sum is multiplied: the product of its operands' scales.
   template <class A> A factor_of(const product_scales& s) const {
     return shape_.scaled ? static_cast<A>(*s.a) * static_cast<A>(*s.b) : A(1);
   }
-  part_range range_of(const product_call& c) const;
+  segment_range range_of(const product_call& c) const;
   /// The place of one segment: its number, its first row among all rows, its extents.
-  struct part_place {
+  struct segment_place {
     std::int64_t index = 0, begin = 0;
     extent3 e;
   };
   extent3 extents(std::int64_t rows) const;
   /// Returns the extents of the product of one segment; a shape without segments is one.
-  extent3 part_extents(std::int64_t rows) const {
-    return extents(shape_.part ? shape_.part : rows);
+  extent3 segment_extents(std::int64_t rows) const {
+    return extents(shape_.segment ? shape_.segment : rows);
   }
   /// Returns true if rows are computed apart (detail::dot_rows): few rows, whose time is that of
   /// reading W once, or all rows, if the engine was asked for it.
   bool apart(std::int64_t rows) const;
-  void run_apart(const extent3& e, const part_range& from, int most) const;
+  void compute_apart(const extent3& e, const segment_range& from, int most) const;
   void round(const std::byte* tile, std::byte* target, std::int64_t m, std::int64_t n,
              const product_scales& scales, const std::byte* bias) const;
   void copy(const operand& o, const std::byte* from, std::byte* copied, std::int64_t rows,
-            std::int64_t columns, int slot, int slots) const;
+            std::int64_t columns, int thread, int threads) const;
   const std::byte* block(const operand& o, const std::byte* from, std::byte* copied,
                          std::int64_t row, std::int64_t column, std::int64_t rows,
                          std::int64_t columns) const;
-  part_place place_of(const part_range& from, std::int64_t index, std::int64_t begin) const {
-    return {index, begin, part_extents(from.rows ? from.rows[index] : -1)};
+  segment_place place_of(const segment_range& from, std::int64_t index, std::int64_t begin) const {
+    return {index, begin, segment_extents(from.rows ? from.rows[index] : -1)};
   }
   /// Returns true if the sum is over rows; else rows are rows of the output.
   bool summed() const { return shape_.kind == product_kind::weight_gradient; }
   std::int64_t rows_of(const extent3& e) const { return summed() ? e.k : e.m; }
-  const std::byte* part_of(const operand& o, const std::byte* first, const part_range& from,
-                           const part_place& p) const;
-  product_status run_tile(std::int64_t index, int slot, std::int64_t row_tiles,
-                          const part_range& from) const;
-  product_status run_tile(std::int64_t row_tile, std::int64_t column_tile, const part_place& p,
-                          int slot, const part_range& from) const;
-  void run_parts(part_range& from, bool first, int threads) const;
-  const product_cell& cell_of(std::size_t row, std::size_t column, std::size_t chunk,
+  const std::byte* segment_start(const operand& o, const std::byte* first,
+                                 const segment_range& from, const segment_place& p) const;
+  product_status compute_tile(std::int64_t index, int thread, std::int64_t row_tiles,
+                              const segment_range& from) const;
+  product_status compute_tile(std::int64_t row_tile, std::int64_t column_tile,
+                              const segment_place& p, int thread, const segment_range& from) const;
+  void compute_segments(segment_range& from, bool first, int threads) const;
+  const product_cell& cell_of(std::size_t row, std::size_t column, std::size_t sum_block,
                               bool later) const {
-    const std::size_t i = (row * columns_.sizes.size() + column) * chunks_.sizes.size() + chunk;
+    const std::size_t i =
+        (row * columns_.sizes.size() + column) * sum_blocks_.sizes.size() + sum_block;
     return *cells_[2 * i + (later ? 1 : 0)];
   }
 
@@ -186,11 +187,11 @@ private:
   bool widened_ = false;
   bool tiled_ = false; // a tile's sum is kept apart, then scaled and rounded into the output
   dtype cell_type_ = dtype::f32;
-  detail::cut rows_, columns_, chunks_;
+  detail::cut rows_, columns_, sum_blocks_;
   std::vector<const product_cell*> cells_;
-  // Workspace: per slot [tile][block of A][block of B][scratch], then the copies of A, B and
+  // Workspace: per thread [tile][block of A][block of B][scratch], then the copies of A, B and
   // bias.
-  std::size_t tile_bytes_ = 0, slot_bytes_ = 0, bias_bytes_ = 0;
+  std::size_t tile_bytes_ = 0, thread_bytes_ = 0, bias_bytes_ = 0;
   std::int64_t at_once_ = 1; // number of segments whose copies are in the workspace together
 };
 
@@ -277,7 +278,7 @@ public:
       }
     }
     if (const std::size_t n = checks_.refused.size(); n > 0)
-      text += ", but for " + std::to_string(n) + " of " + std::to_string(checks_.plans) +
+      text += ", but for " + std::to_string(n) + " of " + std::to_string(checks_.prepared) +
               " kinds of tiles, which it computes wrong, by " + eigen_.name();
     return text;
   }
@@ -320,11 +321,11 @@ private:
 };
 
 inline std::int64_t product::workspace_bytes() const {
-  return static_cast<std::int64_t>(static_cast<std::size_t>(engine_->threads_) * slot_bytes_ +
+  return static_cast<std::int64_t>(static_cast<std::size_t>(engine_->threads_) * thread_bytes_ +
                                    copies_of(a_) + copies_of(b_) + bias_bytes_);
 }
 inline bool product::apart(std::int64_t rows) const {
-  return shape_.kind == product_kind::forward && !shape_.chunk && !shape_.panel &&
+  return shape_.kind == product_kind::forward && !shape_.sum_block && !shape_.panel &&
          (rows <= 4 || engine_->rows_ == product_rows::apart);
 }
 

@@ -156,20 +156,20 @@ public:
       check(dnnl_memory_create(&m, md, engine, DNNL_MEMORY_NONE), "a memory object");
       return handle<dnnl_memory_t>(m);
     };
-    slots_.reserve(streams.size());
+    threads_.reserve(streams.size());
     for (std::size_t i = 0; i < streams.size(); ++i) {
-      slots_.push_back({memory(a.get()), memory(b.get()), memory(c.get()),
-                        s.bias ? memory(bias.get()) : nullptr,
-                        scratch_bytes_ ? memory(scratch) : nullptr});
+      threads_.push_back({memory(a.get()), memory(b.get()), memory(c.get()),
+                          s.bias ? memory(bias.get()) : nullptr,
+                          scratch_bytes_ ? memory(scratch) : nullptr});
     }
   }
 
   bool valid() const { return primitive_ != nullptr; }
   std::size_t scratch_bytes() const override { return scratch_bytes_; }
 
-  product_status run(int slot, const void* a, const void* b, const void* bias, void* c,
-                     void* scratch) const override {
-    const auto& s = slots_[static_cast<std::size_t>(slot)];
+  product_status execute(int thread, const void* a, const void* b, const void* bias, void* c,
+                         void* scratch) const override {
+    const auto& s = threads_[static_cast<std::size_t>(thread)];
     dnnl_exec_arg_t args[5];
     int count = 0;
     dnnl_status_t status = dnnl_success;
@@ -185,7 +185,7 @@ public:
       add(DNNL_ARG_DST, s.c, c);
       add(DNNL_ARG_BIAS, s.bias, bias);
       add(DNNL_ARG_SCRATCHPAD, s.scratch, scratch);
-      const dnnl_stream_t stream = (*streams_)[static_cast<std::size_t>(slot)].get();
+      const dnnl_stream_t stream = (*streams_)[static_cast<std::size_t>(thread)].get();
       if (status == dnnl_success)
         status = dnnl_primitive_execute(primitive_.get(), stream, count, args);
     } catch (const std::bad_alloc&) {
@@ -197,13 +197,13 @@ public:
   }
 
 private:
-  struct slot_memory {
+  struct memory_of_thread {
     handle<dnnl_memory_t> a, b, c, bias, scratch;
   };
   const std::vector<handle<dnnl_stream_t>>* streams_;
   handle<dnnl_primitive_t> primitive_;
   std::size_t scratch_bytes_ = 0;
-  std::vector<slot_memory> slots_;
+  std::vector<memory_of_thread> threads_;
 };
 
 } // namespace onednn
@@ -212,11 +212,11 @@ private:
 /// processor.
 class onednn_products final : public product_library {
 public:
-  explicit onednn_products(int slots) {
+  explicit onednn_products(int threads) {
     dnnl_engine_t e = nullptr;
     onednn::check(dnnl_engine_create(&e, dnnl_cpu, 0), "the creation of its engine");
     engine_.reset(e);
-    for (int i = 0; i < slots; ++i) {
+    for (int i = 0; i < threads; ++i) {
       dnnl_stream_t s = nullptr;
       onednn::check(dnnl_stream_create(&s, e, dnnl_stream_default_flags),
                     "the creation of a stream");

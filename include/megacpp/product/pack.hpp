@@ -11,13 +11,13 @@
 
 namespace mc::detail {
 
-/// Copies this slot's range of to(rows, columns) = from(rows, columns), as A.
+/// Copies this thread's range of to(rows, columns) = from(rows, columns), as A.
 template <class A, class T> void copy_rows(const T* from, std::int64_t from_stride, A* to,
                                            std::int64_t to_stride, std::int64_t rows,
-                                           std::int64_t columns, int slot, int slots) {
-  const bool by_rows = rows >= slots;
-  const share r(by_rows ? rows : 1, by_rows ? slot : 0, by_rows ? slots : 1);
-  const share c(by_rows ? 1 : columns, by_rows ? 0 : slot, by_rows ? 1 : slots);
+                                           std::int64_t columns, int thread, int threads) {
+  const bool by_rows = rows >= threads;
+  const piece_range r(by_rows ? rows : 1, by_rows ? thread : 0, by_rows ? threads : 1);
+  const piece_range c(by_rows ? 1 : columns, by_rows ? 0 : thread, by_rows ? 1 : threads);
   const std::int64_t first = by_rows ? 0 : c.begin, count = by_rows ? columns : c.end - c.begin;
   for (std::int64_t i = by_rows ? r.begin : 0; i < (by_rows ? r.end : rows); ++i) {
     const T* const in = from + i * from_stride + first;
@@ -70,14 +70,14 @@ template <class A, class T> void transpose_tile(const T* from, std::int64_t from
   rest(0, full_rows, full_columns, columns);
 }
 
-/// Transposes this slot's range of to(columns, rows) = from(rows, columns)^T, by tiles of 64 x
+/// Transposes this thread's range of to(columns, rows) = from(rows, columns)^T, by tiles of 64 x
 /// 64: the first-level TLB holds 64 pages, and a tile reads and writes whole cache lines.
 template <class A, class T> void transpose(const T* from, std::int64_t from_stride, A* to,
                                            std::int64_t to_stride, std::int64_t rows,
-                                           std::int64_t columns, int slot, int slots) {
+                                           std::int64_t columns, int thread, int threads) {
   constexpr std::int64_t side = 64;
   const std::int64_t down = (rows + side - 1) / side, across = (columns + side - 1) / side;
-  const share mine(down * across, slot, slots);
+  const piece_range mine(down * across, thread, threads);
   for (std::int64_t t = mine.begin; t < mine.end; ++t) {
     const std::int64_t i = t % down * side, j = t / down * side;
     transpose_tile(from + i * from_stride + j, from_stride, to + j * to_stride + i, to_stride,
@@ -143,18 +143,18 @@ MEGACPP_HD void dot_tile(const T* x, std::int64_t x_stride, const T* w, const T*
   });
 }
 
-/// Computes this slot's range of Y(M,N) = factor X(M,K) W(N,K)^T + bias, every element by itself:
+/// Computes this thread's range of Y(M,N) = factor X(M,K) W(N,K)^T + bias, every element by itself:
 /// its bits depend only on its row of X and its row of W. W is read once, in blocks that stay in
 /// the core's cache for all rows of X.
 template <class T, class Out> void dot_rows(const T* x, std::int64_t x_stride, const T* w,
                                             const T* bias, Out* y, std::int64_t y_stride,
                                             std::int64_t M, std::int64_t N, std::int64_t K,
-                                            accumulator_t<T> factor, int slot, int slots) {
+                                            accumulator_t<T> factor, int thread, int threads) {
   constexpr int side = register_bytes >= 64 ? 4 : 2; // side * side sums fit in the registers
   constexpr std::int64_t block_bytes = 256 << 10;
   const std::int64_t block = std::max<std::int64_t>(
       block_bytes / (K * static_cast<std::int64_t>(sizeof(T))) / side * side, side);
-  const share mine(N, slot, slots);
+  const piece_range mine(N, thread, threads);
   for (std::int64_t from = mine.begin; from < mine.end; from += block) {
     const std::int64_t to = std::min(from + block, mine.end);
     const auto columns = [&](auto rows, std::int64_t m) {

@@ -23,12 +23,12 @@ namespace detail {
 /// named here does not compile, so that two different shapes never have the same JSON.
 template <class Shape, class F> void each_shape_field(Shape& s, F f) {
   auto& [kind, M, N, K, x_stride, y_stride, a, b, out, scaled, bias, ends_in, accumulate,
-         dynamic_rows, groups, group_rows, part, sums, chunk, panel] = s;
+         dynamic_rows, groups, group_rows, segment, sums, sum_block, panel] = s;
   f("kind", kind), f("M", M), f("N", N), f("K", K);
   f("x_stride", x_stride), f("y_stride", y_stride), f("a", a), f("b", b), f("out", out);
   f("scaled", scaled), f("bias", bias), f("ends_in", ends_in), f("accumulate", accumulate);
   f("dynamic_rows", dynamic_rows), f("groups", groups);
-  f("group_rows", group_rows), f("part", part), f("sums", sums), f("chunk", chunk),
+  f("group_rows", group_rows), f("part", segment), f("sums", sums), f("chunk", sum_block),
       f("panel", panel);
 }
 
@@ -107,7 +107,7 @@ inline product_shape product_shape_of(const json_value& of) {
     require(known.contains(name), name.c_str(), "is none that this version of megacpp knows");
   require(s.x_row() >= s.K, "x_stride", "is less than a row has elements");
   require(s.y_row() >= s.N, "y_stride", "is less than a row has elements");
-  require(s.part == 0 || s.M % s.part == 0, "part", "does not divide the rows");
+  require(s.segment == 0 || s.M % s.segment == 0, "part", "does not divide the rows");
   return s;
 }
 

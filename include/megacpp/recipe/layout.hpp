@@ -12,10 +12,10 @@ namespace mc {
 inline constexpr int max_chunks = 16; ///< chunks that a pipeline stage may have
 
 struct pipeline;
-struct slot;
+struct chunk_pass;
 /// A function that says what a pipeline stage does at position i of a step of `micros`
 /// micro-batches (plan/schedule.hpp has schedules, and the proof that one runs).
-using pipeline_schedule = slot (*)(const pipeline& of, int stage, int i, int micros);
+using pipeline_schedule = chunk_pass (*)(const pipeline& of, int stage, int i, int micros);
 
 /// The way in which layers are cut into pipeline stages; by default all have as many layers.
 struct stage_cut {

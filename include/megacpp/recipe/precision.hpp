@@ -39,7 +39,7 @@ struct precision_policy {
         wire(accumulator_of(values)) {}
 
   /// Returns whether moments are narrower than the type in which they are computed.
-  constexpr bool rounds_moments() const { return size_of(moment) < size_of(main_gradient); }
+  constexpr bool narrows_moments() const { return size_of(moment) < size_of(main_gradient); }
   /// Returns whether masters are the weights themselves.
   constexpr bool updates_weights() const { return weight == master; }
   friend constexpr bool operator==(const precision_policy&, const precision_policy&) = default;

@@ -68,10 +68,10 @@ template <class Device> struct call_state {
   using lane_type = typename Device::lane_type;
   Device* dev = nullptr;
   frame* f = nullptr;
-  node_slot* prepared = nullptr;
+  prepared_node* node_state = nullptr;
 
   Device& device() const { return *dev; }
-  node_slot& slot() const { return *prepared; }
+  prepared_node& prepared() const { return *node_state; }
   /// Returns the number of the device's threads; without a device, as in a plan, the largest
   /// number.
   constexpr int threads() const { return dev != nullptr ? dev->threads() : most_threads; }
@@ -83,7 +83,7 @@ template <class Device> struct call_state {
     return of == nullptr ? 0 : of->scratch(s);
   }
   const prepared_product& product(int k) const {
-    return *static_cast<const prepared_product*>(prepared->plan[static_cast<unsigned>(k)]);
+    return *static_cast<const prepared_product*>(node_state->plan[static_cast<unsigned>(k)]);
   }
   lane_type& lane() const { return *static_cast<lane_type*>(f->on); }
   std::byte* scratch() const { return f->on->scratch(); }

@@ -105,12 +105,12 @@ template <class Program, class Device> struct kernels_found {
 };
 
 template <class Part, int N, class Device>
-void run_node(Device& device, frame& f, node_slot* slots) {
+void run_node(Device& device, frame& f, prepared_node* prepared) {
   constexpr const node& n = Part::g.nodes[static_cast<unsigned>(N)];
   if constexpr (!is_alias(Part::plan, n) && has_kernel<Part, N, Device>) {
     using T = element_of<Part, N>;
     compiled_call<Part, N, Device> c;
-    c.dev = &device, c.f = &f, c.prepared = slots + N;
+    c.dev = &device, c.f = &f, c.node_state = prepared + N;
     if constexpr (n.op->accumulates) clear_sums(f, Part::g, Part::plan, Part::index, n);
     if constexpr (n.op->seen >= 0) await_seen(f, Part::plan, n);
     launch_node(c.lane(), f, Part::g, N, [&] { kernel_on<n.op, Device>::template run<T>(c); });
@@ -119,7 +119,8 @@ void run_node(Device& device, frame& f, node_slot* slots) {
   }
 }
 
-template <class Part, int N, class Device> void prepare_node(Device& device, node_slot* slots) {
+template <class Part, int N, class Device>
+void prepare_node(Device& device, prepared_node* prepared) {
   constexpr const node& n = Part::g.nodes[static_cast<unsigned>(N)];
   if constexpr (!is_alias(Part::plan, n) && has_kernel<Part, N, Device>) {
     using kernel = kernel_on<n.op, Device>;
@@ -128,7 +129,7 @@ template <class Part, int N, class Device> void prepare_node(Device& device, nod
     constexpr const product_list& products = products_of_node<Part, N, Device>;
     if constexpr (products.count > 0 || requires(call & c) { kernel::template prepare<T>(c); }) {
       call c;
-      c.dev = &device, c.prepared = slots + N;
+      c.dev = &device, c.node_state = prepared + N;
       prepare_kernel<kernel, T>(c, products);
     }
   }
@@ -148,12 +149,12 @@ template <class Part, int N, class Device> std::int64_t scratch_of_node(Device& 
 
 /// Runs those of the nodes From ... To-1 that belong to phases First to Last.
 template <class Part, int From, int To, phase First, phase Last, class Device>
-void run_nodes(Device& device, frame& f, node_slot* slots) {
+void run_nodes(Device& device, frame& f, prepared_node* prepared) {
   [&]<int... N>(std::integer_sequence<int, N...>) {
     (
         [&] {
           if constexpr (phases(First, Last).holds(Part::g.nodes[From + N].when))
-            run_node<Part, From + N>(device, f, slots);
+            run_node<Part, From + N>(device, f, prepared);
         }(),
         ...);
   }
@@ -161,12 +162,12 @@ void run_nodes(Device& device, frame& f, node_slot* slots) {
 }
 /// Runs the forward nodes of a region that must run again before each of several backward trips.
 template <class Part, int Region, class Device>
-void run_again(Device& device, frame& f, node_slot* slots) {
+void run_again(Device& device, frame& f, prepared_node* prepared) {
   [&]<int... N>(std::integer_sequence<int, N...>) {
     (
         [&] {
-          if constexpr (Part::g.nodes[N].region == Region && Part::order.again.has(N))
-            run_node<Part, N>(device, f, slots);
+          if constexpr (Part::g.nodes[N].region == Region && Part::order.rerun.has(N))
+            run_node<Part, N>(device, f, prepared);
         }(),
         ...);
   }
@@ -175,33 +176,33 @@ void run_again(Device& device, frame& f, node_slot* slots) {
 
 /// Runs stretch S, and the ones behind it, of the nodes that belong to phases First to Last.
 template <class Part, phase First, phase Last, int S, class Device>
-void run_phases(Device& device, frame& f, node_slot* slots) {
+void run_phases(Device& device, frame& f, prepared_node* prepared) {
   constexpr phases when(First, Last);
   if constexpr (S < Part::order.of(when).count) {
     constexpr stretch s = Part::order.of(when).at[S];
     if constexpr (s.region < 0) {
-      run_nodes<Part, s.first, s.last, First, Last>(device, f, slots);
+      run_nodes<Part, s.first, s.last, First, Last>(device, f, prepared);
     } else {
       for_trips(Part::g, Part::plan, f, s.region, [&](bool several) {
         if constexpr (when == backward_pass)
-          if (several) run_again<Part, s.region>(device, f, slots);
-        run_nodes<Part, s.first, s.last, First, Last>(device, f, slots);
+          if (several) run_again<Part, s.region>(device, f, prepared);
+        run_nodes<Part, s.first, s.last, First, Last>(device, f, prepared);
       });
     }
-    run_phases<Part, First, Last, S + 1>(device, f, slots);
+    run_phases<Part, First, Last, S + 1>(device, f, prepared);
   }
 }
 
 template <class Part, class Device>
-void run_part(const part_view&, phases when, device& on, frame& f, node_slot* slots) {
+void run_part(const part_view&, phases when, device& on, frame& f, prepared_node* prepared) {
   using enum phase;
   auto& d = static_cast<Device&>(on);
   switch (when.first) {
-  case prologue: return run_phases<Part, prologue, prologue, 0>(d, f, slots);
-  case forward: return run_phases<Part, forward, forward, 0>(d, f, slots);
+  case prologue: return run_phases<Part, prologue, prologue, 0>(d, f, prepared);
+  case forward: return run_phases<Part, forward, forward, 0>(d, f, prepared);
   case input_gradient:
-  case weight_gradient: return run_phases<Part, input_gradient, weight_gradient, 0>(d, f, slots);
-  case epilogue: return run_phases<Part, epilogue, epilogue, 0>(d, f, slots);
+  case weight_gradient: return run_phases<Part, input_gradient, weight_gradient, 0>(d, f, prepared);
+  case epilogue: return run_phases<Part, epilogue, epilogue, 0>(d, f, prepared);
   }
 }
 
@@ -210,10 +211,10 @@ template <class Part, int N> constexpr bool runs(bool backward) {
   return backward || !backward_pass.holds(Part::g.nodes[static_cast<unsigned>(N)].when);
 }
 template <class Part, class Device>
-void prepare_part(const part_view&, device& on, node_slot* slots, bool backward) {
+void prepare_part(const part_view&, device& on, prepared_node* prepared, bool backward) {
   auto& d = static_cast<Device&>(on);
   [&]<int... N>(std::integer_sequence<int, N...>) {
-    ((runs<Part, N>(backward) ? prepare_node<Part, N>(d, slots) : void()), ...);
+    ((runs<Part, N>(backward) ? prepare_node<Part, N>(d, prepared) : void()), ...);
   }
   (std::make_integer_sequence<int, Part::g.node_count>{});
 }

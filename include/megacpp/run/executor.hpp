@@ -36,7 +36,7 @@ public:
         weights_(weights),
         remedy_(remedy),
         backward_(backward),
-        slots_(parts_.size()) {
+        prepared_(parts_.size()) {
     if (ranks_.moves() != plane::ranks)
       throw error(exit_code::internal,
                   "a program was given a communicator of hosts: give it that of ranks, which moves "
@@ -85,9 +85,9 @@ public:
     for (const task& t : step) {
       if (t.what != action::run) continue;
       const auto k = static_cast<unsigned>(use_of(t).part);
-      if (!slots_[k].empty()) continue;
-      slots_[k].resize(static_cast<unsigned>(parts_[k].g->node_count));
-      parts_[k].prepare(parts_[k], device_, slots_[k].data(), backward_);
+      if (!prepared_[k].empty()) continue;
+      prepared_[k].resize(static_cast<unsigned>(parts_[k].g->node_count));
+      parts_[k].prepare(parts_[k], device_, prepared_[k].data(), backward_);
     }
     lent.take_back();
     lane_.reserve({.workspace = device_.products().workspace_bytes()}, remedy_);
@@ -288,7 +288,7 @@ private:
     }
     frame f = frame_of(t);
     const auto k = static_cast<unsigned>(use_of(t).part);
-    parts_[k].run(parts_[k], t.when, device_, f, slots_[k].data());
+    parts_[k].run(parts_[k], t.when, device_, f, prepared_[k].data());
   }
   const part_use& use_of(const task& t) const { return b_.uses()[static_cast<unsigned>(t.use)]; }
   /// Returns the stage that a task sends to or receives from. Streams go to the next stage and
@@ -400,7 +400,7 @@ private:
   }
   static void set_totals(input_addresses& in, std::byte* totals) {
     in.each([&](const value& v, std::byte*& at) {
-      if (v.from == feed::total) at = totals + v.slot * size_of(v.type);
+      if (v.from == feed::total) at = totals + v.feed_index * size_of(v.type);
     });
   }
 
@@ -413,8 +413,8 @@ private:
   const stores& weights_;
   const char* remedy_;
   bool backward_;
-  std::vector<std::vector<node_slot>> slots_; ///< prepared nodes of each part
-  std::vector<stage_stream> streams_;         ///< stream that each part sends to the next stage
+  std::vector<std::vector<prepared_node>> prepared_; ///< prepared nodes of each part
+  std::vector<stage_stream> streams_; ///< stream that each part sends to the next stage
   struct sent {
     const std::byte* at;
     ticket gone;

@@ -59,9 +59,10 @@ public:
       for (const feed f : as) {
         const boxes& held = held_[batch_feed(f)];
         const auto n = static_cast<std::size_t>(held.count().n);
-        held.each_run({}, held.count(), [&](local_count to, global_count from, std::int64_t run) {
-          std::copy_n(ids + from.n, run, local_.begin() + to.n);
-        });
+        held.each_contiguous({}, held.count(),
+                             [&](local_count to, global_count from, std::int64_t run) {
+                               std::copy_n(ids + from.n, run, local_.begin() + to.n);
+                             });
         write(f, std::span<const std::int32_t>(local_).first(n));
       }
     };

@@ -49,7 +49,8 @@ public:
   /// input only where their ops change it.
   void set(feed from, const void* p, int slot = 0) {
     each([&](const value& v, std::byte*& at) {
-      if (v.from == from && v.slot == slot) at = static_cast<std::byte*>(const_cast<void*>(p));
+      if (v.from == from && v.feed_index == slot)
+        at = static_cast<std::byte*>(const_cast<void*>(p));
     });
   }
   std::byte* const* data() const { return at_.data(); }
@@ -100,7 +101,7 @@ struct frame {
 };
 
 /// The state that a node's kernel has prepared once.
-struct node_slot {
+struct prepared_node {
   std::array<const void*, 3> plan{};
 };
 
@@ -112,7 +113,7 @@ inline std::byte* resolve(const address& a, const frame& f, int part, std::int64
   case space::gradients: {
     const registry::entry& e = f.stores->find(part, static_cast<int>(a.offset % max_parameters));
     std::byte* const base = f.base[static_cast<unsigned>(a.in)];
-    if (e.form != nullptr)
+    if (e.encoding != nullptr)
       return base + f.stores->address(e, static_cast<int>(a.offset / max_parameters), f.index);
     const std::int64_t first = a.in == space::gradients ? e.gradient : e.offset;
     return base + (first + f.index * e.stride) * element_bytes;

@@ -20,8 +20,8 @@ inline int trained_parameter(const program_view& p, int i, const graph& g, int k
   for (int t = 0; t < trained.parameter_count; ++t)
     if (const value& w = trained.at(trained.parameters[static_cast<unsigned>(t)].v);
         same_name(v, w) && v.same_dims(w) &&
-        g.parameters[static_cast<unsigned>(k)].form ==
-            trained.parameters[static_cast<unsigned>(t)].form)
+        g.parameters[static_cast<unsigned>(k)].encoding ==
+            trained.parameters[static_cast<unsigned>(t)].encoding)
       return t;
   return -1;
 }
@@ -68,7 +68,8 @@ inline fault_record compare_caches(const graph& a, const graph& b) {
     const value& v = b.at(of_b[i]);
     if (i == of_a.size()) return differs(b, of_b[i]);
     const value& u = a.at(of_a[i]);
-    if (u.from != v.from || u.slot != v.slot || u.type != v.type || !u.same_dims(v) || u.at != v.at)
+    if (u.from != v.from || u.feed_index != v.feed_index || u.type != v.type || !u.same_dims(v) ||
+        u.at != v.at)
       return differs(b, of_b[i]);
   }
   return of_a.size() > of_b.size() ? differs(a, of_a[of_b.size()]) : wrong;

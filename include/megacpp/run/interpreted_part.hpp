@@ -97,7 +97,7 @@ private:
 };
 
 /// A graph with its memory plan. `index` is the number of its part in the registry.
-struct placed_graph {
+struct graph_with_plan {
   graph g{};
   memory_plan plan{};
   running_order order;
@@ -105,8 +105,8 @@ struct placed_graph {
 };
 /// Places the values of a graph in memory after its passes. Throws mc::error(exit_code::mismatch)
 /// with the fault that the compiler would report.
-inline std::unique_ptr<placed_graph> placed(const graph& passed, int part) {
-  auto made = std::make_unique<placed_graph>();
+inline std::unique_ptr<graph_with_plan> with_plan(const graph& passed, int part) {
+  auto made = std::make_unique<graph_with_plan>();
   made->index = part;
   graph& g = made->g = passed;
   if (g.wrong.code == fault::none) g.wrong = verify_nodes(g);
@@ -118,8 +118,8 @@ inline std::unique_ptr<placed_graph> placed(const graph& passed, int part) {
 }
 
 /// A placed graph that can be run.
-struct planned_part : placed_graph {
-  explicit planned_part(const placed_graph& of) : placed_graph(of) {}
+struct planned_part : graph_with_plan {
+  explicit planned_part(const graph_with_plan& of) : graph_with_plan(of) {}
   planned_part(const planned_part&) = default;
   planned_part& operator=(const planned_part&) = default;
   virtual ~planned_part() = default;
@@ -128,7 +128,7 @@ struct planned_part : placed_graph {
 };
 
 inline std::unique_ptr<planned_part> generation_view::part(const graph& passed, int number) const {
-  return make(*placed(passed, number), kernels);
+  return make(*with_plan(passed, number), kernels);
 }
 
 /// A planned part with kernels of a device.
@@ -139,15 +139,16 @@ template <class Device> struct interpreted_part final : planned_part {
   part_view view() const override {
     part_view v;
     v.g = &g, v.plan = &plan, v.index = index, v.self = this, v.device_type = &typeid(Device);
-    v.run = [](const part_view& p, phases when, device& on, frame& f, node_slot* slots) {
-      static_cast<const interpreted_part*>(p.self)->run(when, static_cast<Device&>(on), f, slots);
+    v.run = [](const part_view& p, phases when, device& on, frame& f, prepared_node* prepared) {
+      static_cast<const interpreted_part*>(p.self)->run(when, static_cast<Device&>(on), f,
+                                                        prepared);
     };
-    v.prepare = [](const part_view& p, device& on, node_slot* slots, bool backward) {
+    v.prepare = [](const part_view& p, device& on, prepared_node* prepared, bool backward) {
       const auto& part = *static_cast<const interpreted_part*>(p.self);
       for (int i = 0; i < part.g.node_count; ++i) {
         if (!backward && backward_pass.holds(part.g.at_node(i).when)) continue;
-        dynamic_node<Device> c({&static_cast<Device&>(on), nullptr, slots + i}, part.g, part.plan,
-                               part.index, part.g.at_node(i));
+        dynamic_node<Device> c({&static_cast<Device&>(on), nullptr, prepared + i}, part.g,
+                               part.plan, part.index, part.g.at_node(i));
         if (part.kernels[static_cast<unsigned>(i)].prepare != nullptr)
           part.kernels[static_cast<unsigned>(i)].prepare(c);
       }
@@ -168,7 +169,8 @@ template <class Device> struct interpreted_part final : planned_part {
   }
 
   /// Finds the kernels of a graph.
-  interpreted_part(const placed_graph& of, const kernel_table<Device>& table) : planned_part(of) {
+  interpreted_part(const graph_with_plan& of, const kernel_table<Device>& table)
+      : planned_part(of) {
     for (int i = 0; i < g.node_count; ++i) {
       const node& n = g.at_node(i);
       kernels.push_back(is_alias(plan, n) ? functions{} : table.find(n.op, type_of_node(g, n)));
@@ -176,22 +178,22 @@ template <class Device> struct interpreted_part final : planned_part {
   }
   /// Makes a plan of the memory of the graph first.
   interpreted_part(const graph& passed, int part, const kernel_table<Device>& table)
-      : interpreted_part(*placed(passed, part), table) {}
+      : interpreted_part(*with_plan(passed, part), table) {}
 
 private:
-  void run(phases when, Device& device, frame& f, node_slot* slots) const {
+  void run(phases when, Device& device, frame& f, prepared_node* prepared) const {
     order.each(when, [&](const stretch& s) {
       const auto trip = [&](bool several) {
-        order.trip(g, s, when, several, [&](int i) { run_node(i, device, f, slots); });
+        order.trip(g, s, when, several, [&](int i) { run_node(i, device, f, prepared); });
       };
       if (s.region < 0) trip(false);
       else for_trips(g, plan, f, s.region, trip);
     });
   }
-  void run_node(int i, Device& device, frame& f, node_slot* slots) const {
+  void run_node(int i, Device& device, frame& f, prepared_node* prepared) const {
     if (kernels[static_cast<unsigned>(i)].run == nullptr) return;
     const node& n = g.at_node(i);
-    dynamic_node<Device> c({&device, &f, slots + i}, g, plan, index, n);
+    dynamic_node<Device> c({&device, &f, prepared + i}, g, plan, index, n);
     if (n.op->accumulates) clear_sums(f, g, plan, index, n);
     await_seen(f, plan, n);
     launch_node(c.lane(), f, g, i, [&] { kernels[static_cast<unsigned>(i)].run(c); });
@@ -201,7 +203,7 @@ private:
 
 /// Returns a part with the kernels of a kernel_table<Device>.
 template <class Device>
-std::unique_ptr<planned_part> interpreted(const placed_graph& of, const void* kernels) {
+std::unique_ptr<planned_part> interpreted(const graph_with_plan& of, const void* kernels) {
   return std::make_unique<interpreted_part<Device>>(
       of, *static_cast<const kernel_table<Device>*>(kernels));
 }

@@ -61,7 +61,7 @@ public:
 
 private:
   void take(const step& s) {
-    const auto refuse = [&](const fault_record& r) { mc::refuse(in_run(r, *now_.numbers)); };
+    const auto refuse = [&](const fault_record& r) { mc::refuse(with_line(r, *now_.numbers)); };
     const auto works_on = [&](int i) {
       if (s.of_made) return bool{made_[static_cast<std::size_t>(i)]};
       return s.of == nullptr || s.of(now_, i);
@@ -140,7 +140,7 @@ public:
     for (int i = 0; i < a.count(); ++i) {
       const auto k = static_cast<std::size_t>(i);
       const int index = a.is_part(i) ? i : a.is_evaluation(i) ? a.head() : 0;
-      const auto of = std::make_unique<placed_graph>();
+      const auto of = std::make_unique<graph_with_plan>();
       of->g = a.g(i), of->plan = *a.plans[k], of->order = *a.orders[k], of->index = index;
       parts_.push_back(std::make_unique<interpreted_part<Device>>(*of, table));
       view_.parts.push_back(parts_.back()->view());

@@ -110,7 +110,7 @@ concept has_kinds = requires(const Model& m) {
   { m.kind_of(0) } -> std::convertible_to<int>;
 };
 template <class Model>
-concept has_words = requires(const Model& m) {
+concept has_texts = requires(const Model& m) {
   { m.contradiction() } -> std::convertible_to<const char*>;
   requires std::same_as<std::remove_const_t<decltype(Model::family)>,
                         family_name<typename decltype(Model::family)::model>>;
@@ -139,7 +139,7 @@ template <class Model> constexpr bool lists_members() {
 template <class Run>
 concept has_family = has_model<Run> && has_numbers<std::remove_cvref_t<decltype(Run::model)>> &&
     has_kinds<std::remove_cvref_t<decltype(Run::model)>> &&
-    has_words<std::remove_cvref_t<decltype(Run::model)>> &&
+    has_texts<std::remove_cvref_t<decltype(Run::model)>> &&
     has_ends<std::remove_cvref_t<decltype(Run::model)>> &&
     has_block<std::remove_cvref_t<decltype(Run::model)>>;
 
@@ -152,7 +152,7 @@ template <class Run> constexpr setup numbers_of_run() {
   if constexpr (has_layout<Run> && has_batch<Run> && has_family<Run>) s.ranks = Run::layout;
   if constexpr (has_precision<Run>) s.precision = Run::precision::policy;
   if constexpr (has_frozen<Run>) s.frozen = Run::frozen;
-  if constexpr (has_recompute<Run>) s.again = Run::recompute;
+  if constexpr (has_recompute<Run>) s.recompute_policy = Run::recompute;
   if constexpr (has_numerics<Run>) s.sums = Run::numerics;
   return s;
 }
@@ -220,7 +220,7 @@ enum class run_member {
   model,
   numbers,
   kinds,
-  words,
+  texts,
   ends,
   block,
   members,
@@ -250,7 +250,7 @@ template <class Run> constexpr run_member wrong_member() {
     using model = std::remove_cvref_t<decltype(Run::model)>;
     if (!has_numbers<model>) return m::numbers;
     if (!has_kinds<model>) return m::kinds;
-    if (!has_words<model>) return m::words;
+    if (!has_texts<model>) return m::texts;
     return has_ends<model> ? m::block : m::ends;
   } else if constexpr (!has_layout<Run>) return m::layout;
   else if constexpr (!has_batch<Run>) return m::batch;
@@ -300,7 +300,7 @@ template <class Run, run_member Wrong> constexpr bool report_member() {
   static_assert(Wrong != run_member::kinds,
                 "MEGA-C005 the run's model is no family: it needs static constexpr int kinds and "
                 "kind_of(int layer)");
-  static_assert(Wrong != run_member::words,
+  static_assert(Wrong != run_member::texts,
                 "MEGA-C005 the run's model is no family: it needs static constexpr "
                 "mc::family_name<your_family> family, made of its name, and contradiction(), a "
                 "sentence or null");

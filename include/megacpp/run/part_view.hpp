@@ -20,9 +20,9 @@ struct part_view {
   int index = 0; ///< number of the part in the registry
   const void* self = nullptr;
   const std::type_info* device_type = &typeid(void); ///< type of device that run and prepare take
-  void (*run)(const part_view&, phases, device&, frame&, node_slot*) = nullptr;
+  void (*run)(const part_view&, phases, device&, frame&, prepared_node*) = nullptr;
   /// Prepares the kernels of all nodes; without `backward`, only those outside the backward pass.
-  void (*prepare)(const part_view&, device&, node_slot*, bool backward) = nullptr;
+  void (*prepare)(const part_view&, device&, prepared_node*, bool backward) = nullptr;
   /// Returns the scratch of these nodes on the device: that of the node that needs most, since they
   /// use it in turn.
   std::int64_t (*scratch_bytes)(const part_view&, device&, bool backward) = nullptr;
@@ -40,8 +40,8 @@ inline std::int64_t scratch_bytes_of(std::span<const part_view> parts, device& o
 /// none of it.
 inline kernel_room room_of(std::span<const part_view> parts, device& on, bool backward) {
   for (const part_view& part : parts) {
-    std::vector<node_slot> slots(static_cast<std::size_t>(part.g->node_count));
-    part.prepare(part, on, slots.data(), backward);
+    std::vector<prepared_node> prepared(static_cast<std::size_t>(part.g->node_count));
+    part.prepare(part, on, prepared.data(), backward);
   }
   return {scratch_bytes_of(parts, on, backward), on.products().workspace_bytes(), on.table_bytes()};
 }

@@ -267,16 +267,16 @@ template <class Run> struct program {
 
   /// A graph after all passes, by its number (plan/memory.hpp), with its plan. Its parameters are
   /// those of the registry's part Index.
-  template <int Number, int Index> struct finished {
+  template <int Number, int Index> struct passed_graph {
     static constexpr int index = Index;
     static constexpr auto& g = *detail::last_graph<assembled_of, steps, Number>();
     static constexpr auto& order = *detail::last_order<assembled_of, steps, Number>();
     static constexpr auto& plan = *detail::last_plan<assembled_of, steps, Number>();
   };
-  template <int Index> using part = finished<Index, Index>;
-  using evaluation = finished<part_of_evaluation(kinds), last>;
-  using update = finished<part_of_update(kinds), 0>;
-  using totals = finished<part_of_totals(kinds), 0>;
+  template <int Index> using part = passed_graph<Index, Index>;
+  using evaluation = passed_graph<part_of_evaluation(kinds), last>;
+  using update = passed_graph<part_of_update(kinds), 0>;
+  using totals = passed_graph<part_of_totals(kinds), 0>;
   /// A part of generation in the smallest shape: a token for each rank of tp, since tp may cut a
   /// sequence. It gives the ops and element types of the nodes that run, but not their shapes,
   /// which come with the prompts: run/generation.hpp makes and verifies the graphs then, and
@@ -339,7 +339,7 @@ template <class Run> struct program {
     }
     return {};
   }
-  static constexpr fault_record wrong = in_run(in_all(), numbers);
+  static constexpr fault_record wrong = with_line(in_all(), numbers);
   /// The one assertion of a run.
   static constexpr bool ok = members::reported && reported<Run, program>;
 };

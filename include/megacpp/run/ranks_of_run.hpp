@@ -1,7 +1,7 @@
 // The ranks of a run: how many there are, and how they are laid out.
 #pragma once
 
-#include <megacpp/comm/launch.hpp>
+#include <megacpp/comm/process_start.hpp>
 #include <megacpp/graph/mesh.hpp>
 #include <megacpp/io/error.hpp>
 #include <megacpp/run/view.hpp>

@@ -11,15 +11,15 @@
 namespace mc {
 
 #if MEGACPP_PRINTS_TEXT
-template <unsigned N> struct words {
+template <unsigned N> struct fixed_string {
   char c[N]{};
-  constexpr explicit words(const char* from) {
+  constexpr explicit fixed_string(const char* from) {
     for (unsigned i = 0; i + 1 < N; ++i) c[i] = from[i];
   }
 };
 /// The faulty operation.
-template <words Operation> struct in;
-template <int Line, words File> struct at_line;
+template <fixed_string Operation> struct in;
+template <int Line, fixed_string File> struct at_line;
 #else
 /// The faulty operation as a pack of characters, which every compiler prints whole. at_line spells
 /// the file so.
@@ -51,9 +51,9 @@ template <class Source> struct spelled {
   static constexpr const char* operation = Source::wrong.what.c_str();
   static constexpr const char* file = Source::wrong.line.file_name();
 #if MEGACPP_PRINTS_TEXT
-  using where = in<words<static_cast<unsigned>(length_of(operation) + 1)>(operation)>;
-  using written =
-      at_line<Source::wrong.line.number, words<static_cast<unsigned>(length_of(file) + 1)>(file)>;
+  using where = in<fixed_string<static_cast<unsigned>(length_of(operation) + 1)>(operation)>;
+  using written = at_line<Source::wrong.line.number,
+                          fixed_string<static_cast<unsigned>(length_of(file) + 1)>(file)>;
 #else
   template <int... At> static in<operation[At]...> characters(std::integer_sequence<int, At...>);
   using where = decltype(characters(std::make_integer_sequence<int, length_of(operation)>{}));

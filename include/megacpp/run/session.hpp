@@ -79,7 +79,7 @@ public:
     run_.prepare(evaluation_step(stage_.evaluation, 1));
     planned_.kernels = {run_.room().scratch, run_.room().workspace, on.table_bytes()};
     run_.begin();
-    if (training_) stores_.give(run_.inputs_of(part_of_update(p_.kinds())));
+    if (training_) stores_.set_addresses(run_.inputs_of(part_of_update(p_.kinds())));
     require_room("the first step");
   }
   session(const session&) = delete;

@@ -33,7 +33,7 @@ struct parameter_ref {
   const mesh* ranks = nullptr; ///< mesh over which v is placed
   std::int64_t offset = 0;     ///< first element, in weights and main grads
   local_count count;           ///< number of elements of this rank
-  int group = 0;               ///< bucket of parameters that are updated alike, by its
+  int bucket = 0;              ///< bucket of parameters that are updated alike, by its
                                ///< number in the registry
   bool copied = false;         ///< an earlier stage has the parameter, too
   const part_view* part = nullptr;
@@ -48,14 +48,14 @@ template <class F> void for_each_parameter(const program_view& p, F f) {
     for (int i = 0; i < part.g->parameter_count; ++i) {
       const parameter_info& info = part.g->parameters[static_cast<unsigned>(i)];
       const registry::entry& e = p.stores->find(part.index, i);
-      const registry::group& group = p.stores->groups[static_cast<unsigned>(e.group)];
-      if (info.tied || (copies && (!group.shared || group.count == 0))) continue;
+      const registry::bucket& bucket = p.stores->buckets[static_cast<unsigned>(e.bucket)];
+      if (info.tied || (copies && (!bucket.shared || bucket.count == 0))) continue;
       parameter_ref r;
       r.v = &part.g->at(info.v), r.info = &info, r.ranks = &part.g->ranks, r.layer = layer;
       r.local_name = std::string(r.v->scope) + "." + r.v->name;
       r.name = layer < 0 ? r.local_name : "layers." + std::to_string(layer) + "." + r.local_name;
-      r.offset = e.offset + index * e.stride, r.count = e.count, r.group = e.group;
-      r.copied = !group.counted, r.part = &part, r.index = index;
+      r.offset = e.offset + index * e.stride, r.count = e.count, r.bucket = e.bucket;
+      r.copied = !bucket.counted, r.part = &part, r.index = index;
       f(r);
     }
   };
@@ -75,13 +75,13 @@ template <class F> void for_each_parameter(const program_view& p, F f) {
 /// elements of the array's own type from the beginning of the weights.
 template <class F> void for_each_array(const program_view& p, F f) {
   for_each_parameter(p, [&](const parameter_ref& r) {
-    const stored_form* const form = r.info->form;
-    if (form == nullptr) return f(r, p.numbers.precision.weight);
+    const parameter_encoding* const encoding = r.info->encoding;
+    if (encoding == nullptr) return f(r, p.numbers.precision.weight);
     const int number = static_cast<int>(r.info - r.part->g->parameters);
     const registry::entry& e = p.stores->find(r.part->index, number);
-    for (int k = 0; k < form->count; ++k) {
+    for (int k = 0; k < encoding->count; ++k) {
       parameter_ref a = r;
-      const stored_array& array = form->arrays[k];
+      const stored_array& array = encoding->arrays[k];
       a.name += std::string(".") + array.name, a.local_name += std::string(".") + array.name;
       a.v = &r.part->g->at(r.info->arrays[k]);
       a.offset = p.stores->address(e, k, r.index) / size_of(array.type);
@@ -92,11 +92,11 @@ template <class F> void for_each_array(const program_view& p, F f) {
 }
 
 /// Returns the first parameter of a model that is encoded, on any rank; null: there is none.
-inline const parameter_info* stored_in_form(const program_view& p) {
+inline const parameter_info* encoded_parameter(const program_view& p) {
   for (int i = 0; i <= p.kinds() + 1; ++i)
     for (int k = 0; k < p.part(i).g->parameter_count; ++k)
       if (const parameter_info& info = p.part(i).g->parameters[static_cast<unsigned>(k)];
-          info.form != nullptr)
+          info.encoding != nullptr)
         return &info;
   return nullptr;
 }
@@ -124,10 +124,10 @@ public:
     for_each_array(p, [&](const parameter_ref& r, dtype) { held_.emplace(r.name, r); });
     constexpr const char* smaller = "a smaller model";
     const std::int64_t states = p.stores->states;
-    for (int k = 0; k < p.stores->group_count; ++k) {
-      const registry::group& group = p.stores->groups[static_cast<unsigned>(k)];
-      if (group.share < group.count)
-        number_[static_cast<unsigned>(k)] = number_in_group(ranks, group.scattered, at);
+    for (int k = 0; k < p.stores->bucket_count; ++k) {
+      const registry::bucket& bucket = p.stores->buckets[static_cast<unsigned>(k)];
+      if (bucket.share < bucket.count)
+        number_[static_cast<unsigned>(k)] = number_in_group(ranks, bucket.scattered, at);
     }
     const auto reserve = [&](std::int64_t elements, dtype t, const char* what) {
       return arena(in, elements * size_of(t), what, smaller);
@@ -139,7 +139,7 @@ public:
     if (mastered_) masters_ = reserve(states, precision_.master, "master weights");
     first_ = reserve(states, precision_.moment, "first moments");
     second_ = reserve(states, precision_.moment, "second moments");
-    if (precision_.rounds_moments()) make_origins(p, smaller);
+    if (precision_.narrows_moments()) make_origins(p, smaller);
   }
 
   const program_view& program() const { return *program_; }
@@ -164,7 +164,7 @@ public:
   }
 
   /// Gives the update graph the addresses of the values that it reads and writes in these stores.
-  void give(input_addresses& update) const {
+  void set_addresses(input_addresses& update) const {
     const std::int64_t main = size_of(precision_.main_gradient);
     const registry& r = entries();
     for_each_tie(r, [&](const registry::entry& e, int k) {
@@ -176,37 +176,39 @@ public:
     });
     update.each([&](const value& v, std::byte*& at) {
       if (!is_store(v.from)) return;
-      const auto k = static_cast<unsigned>(v.slot);
-      const registry::group& group = r.groups[k];
+      const auto k = static_cast<unsigned>(v.feed_index);
+      const registry::bucket& bucket = r.buckets[k];
       bool share = false; // the input is this rank's share, not the whole range
       for (int a = 0; a < axes; ++a)
-        share = share || (group.scattered.has(static_cast<axis>(a)) &&
+        share = share || (bucket.scattered.has(static_cast<axis>(a)) &&
                           v.at.at[static_cast<unsigned>(a)].s == state::shard);
       const std::int64_t begin =
-          group.offset + (share ? number_[k] * group.share / group.runs() : 0);
+          bucket.offset + (share ? number_[k] * bucket.share / bucket.stripes() : 0);
       const std::int64_t size = size_of(type_of_store(precision_, v.from));
       switch (v.from) {
       case feed::gradient: at = gradients() + begin * size; return;
       case feed::weight: at = weights() + begin * size; return;
       case feed::master:
-        at = mastered_ ? masters_.data() + group.states * size : weights() + begin * size;
+        at = mastered_ ? masters_.data() + bucket.states * size : weights() + begin * size;
         return;
-      case feed::first_moment: at = first_moments() + group.states * size; return;
-      case feed::second_moment: at = second_moments() + group.states * size; return;
-      case feed::origin: at = origins_.data() + origins_begin_[k] * words_of_origin * size; return;
+      case feed::first_moment: at = first_moments() + bucket.states * size; return;
+      case feed::second_moment: at = second_moments() + bucket.states * size; return;
+      case feed::origin:
+        at = origins_.data() + origins_begin_[k] * numbers_of_origin * size;
+        return;
       default: return;
       }
     });
   }
   /// The elements of a parameter that this rank holds. The parameter may come from another rank's
   /// program, or from that of all stages.
-  class held_part {
+  class held_elements {
   public:
     /// Calls f(at, i, n) for each stretch of the logical elements [from, to) that this rank holds:
     /// the n elements from `at` on are the elements from i on of the store.
-    template <class F> void each_run(global_count from, global_count to, F f) const {
+    template <class F> void each_contiguous(global_count from, global_count to, F f) const {
       if (mine_ == nullptr) return;
-      held_.each_run_within(from, to, [&](local_count i, global_count at, std::int64_t n) {
+      held_.each_contiguous_within(from, to, [&](local_count i, global_count at, std::int64_t n) {
         const std::int64_t begin = mine_->offset + i.n;
         if (!states_) return f(at, begin, n);
         of_->each_state(begin, n, [&](std::int64_t first, std::int64_t state, std::int64_t count) {
@@ -222,8 +224,8 @@ public:
     boxes held_;
     bool states_ = false;
   };
-  held_part part_of(const parameter_ref& of, store_side what) const {
-    held_part part;
+  held_elements held(const parameter_ref& of, store_side what) const {
+    held_elements part;
     const auto mine = held_.find(of.name);
     if (mine == held_.end() || (what.own && !answers_for(mine->second, what.states)) ||
         (what.frozen && !mine->second.info->frozen))
@@ -245,26 +247,27 @@ public:
   /// holds: the n weights from i on have their masters and moments at `at`.
   template <class F> void each_state(std::int64_t first, std::int64_t n, F f) const {
     const registry& r = entries();
-    for (int k = 0; k < r.group_count; ++k) {
-      const registry::group& group = r.groups[static_cast<unsigned>(k)];
-      if (group.share == 0 || first + n <= group.offset || first >= group.offset + group.count)
+    for (int k = 0; k < r.bucket_count; ++k) {
+      const registry::bucket& bucket = r.buckets[static_cast<unsigned>(k)];
+      if (bucket.share == 0 || first + n <= bucket.offset || first >= bucket.offset + bucket.count)
         continue;
       // Each layer has a stretch of the share.
-      const std::int64_t run = group.share / group.runs(), layer = group.count / group.runs();
-      std::int64_t i = std::max<std::int64_t>(0, (first - group.offset) / layer);
-      for (; i < group.runs() && group.offset + i * layer < first + n; ++i) {
+      const std::int64_t run = bucket.share / bucket.stripes(),
+                         layer = bucket.count / bucket.stripes();
+      std::int64_t i = std::max<std::int64_t>(0, (first - bucket.offset) / layer);
+      for (; i < bucket.stripes() && bucket.offset + i * layer < first + n; ++i) {
         const std::int64_t begin =
-                               group.offset + i * layer + number_[static_cast<unsigned>(k)] * run,
+                               bucket.offset + i * layer + number_[static_cast<unsigned>(k)] * run,
                            from = std::max(first, begin), to = std::min(first + n, begin + run);
-        if (from < to) f(from, group.states + i * run + from - begin, to - from);
+        if (from < to) f(from, bucket.states + i * run + from - begin, to - from);
       }
     }
   }
 
   /// Returns elements [first, end) of a store of type t, in memory that the host sees; nothing if
   /// there is no such store.
-  host_view seen(std::byte* store, dtype t, std::int64_t first, std::int64_t end,
-                 bool changing = false) const {
+  host_accessor seen(std::byte* store, dtype t, std::int64_t first, std::int64_t end,
+                     bool changing = false) const {
     const std::int64_t size = size_of(t);
     return {*in_, store == nullptr ? nullptr : store + first * size, (end - first) * size,
             changing};
@@ -343,22 +346,24 @@ public:
       const std::uint64_t key = random_key(seed, hash(r.name));
       const global_count valid = unpadded_size(*r.v, *r.info);
       const boxes held = boxes_of(r);
-      const std::int64_t piece =
-          r.info->form != nullptr ? block / r.info->form->block * r.info->form->block : block;
+      const std::int64_t piece = r.info->encoding != nullptr
+                                     ? block / r.info->encoding->block * r.info->encoding->block
+                                     : block;
       parallel_for((r.count.n + piece - 1) / piece, [&](std::int64_t b) {
         double x[block]{};
         const std::int64_t begin = b * piece, end = std::min(r.count.n, begin + piece);
-        held.each_run({begin}, {end}, [&](local_count first, global_count at, std::int64_t n) {
-          for (std::int64_t i = 0; i < n; ++i) {
-            double& y = x[first.n - begin + i];
-            y = r.info->how == init::ones ? 1.0 : 0.0;
-            if (r.info->how == init::normal)
-              y = r.info->std * gaussian(key, static_cast<std::uint64_t>(at.n + i));
-            if (at.n + i >= valid.n) y = 0;
-          }
-        });
+        held.each_contiguous(
+            {begin}, {end}, [&](local_count first, global_count at, std::int64_t n) {
+              for (std::int64_t i = 0; i < n; ++i) {
+                double& y = x[first.n - begin + i];
+                y = r.info->how == init::ones ? 1.0 : 0.0;
+                if (r.info->how == init::normal)
+                  y = r.info->std * gaussian(key, static_cast<std::uint64_t>(at.n + i));
+                if (at.n + i >= valid.n) y = 0;
+              }
+            });
         const std::span<const double> made(x, static_cast<std::size_t>(end - begin));
-        if (r.info->form != nullptr) encode(r, begin, made);
+        if (r.info->encoding != nullptr) encode(r, begin, made);
         else set_weights(r.offset + begin, made);
       });
     });
@@ -367,16 +372,18 @@ public:
   void clear_padding() {
     for_each_parameter(*program_, [&](const parameter_ref& r) {
       const global_count valid = unpadded_size(*r.v, *r.info);
-      if (valid == global_size(*r.v) || r.info->form != nullptr) return;
-      boxes_of(r).each_run({}, r.count, [&](local_count first, global_count at, std::int64_t n) {
-        const std::int64_t padding = std::clamp<std::int64_t>(valid.n - at.n, 0, n),
-                           begin = r.offset + first.n + padding;
-        clear(weights(), precision_.weight, begin, n - padding);
-        if (!mastered_) return;
-        each_state(begin, n - padding, [&](std::int64_t, std::int64_t state, std::int64_t count) {
-          clear(masters(), precision_.master, state, count);
-        });
-      });
+      if (valid == global_size(*r.v) || r.info->encoding != nullptr) return;
+      boxes_of(r).each_contiguous(
+          {}, r.count, [&](local_count first, global_count at, std::int64_t n) {
+            const std::int64_t padding = std::clamp<std::int64_t>(valid.n - at.n, 0, n),
+                               begin = r.offset + first.n + padding;
+            clear(weights(), precision_.weight, begin, n - padding);
+            if (!mastered_) return;
+            each_state(begin, n - padding,
+                       [&](std::int64_t, std::int64_t state, std::int64_t count) {
+                         clear(masters(), precision_.master, state, count);
+                       });
+          });
     });
   }
 
@@ -389,18 +396,18 @@ private:
   void make_origins(const program_view& p, const char* remedy) {
     const registry& r = entries();
     std::int64_t all = 0;
-    for (int k = 0; k < r.group_count; ++k) {
+    for (int k = 0; k < r.bucket_count; ++k) {
       origins_begin_[static_cast<unsigned>(k)] = all;
-      if (!r.groups[static_cast<unsigned>(k)].frozen)
-        all += r.groups[static_cast<unsigned>(k)].origins;
+      if (!r.buckets[static_cast<unsigned>(k)].frozen)
+        all += r.buckets[static_cast<unsigned>(k)].origins;
     }
-    std::vector<std::array<std::int64_t, words_of_origin>> made(static_cast<std::size_t>(all));
-    std::array<std::int64_t, max_groups> next = origins_begin_;
+    std::vector<std::array<std::int64_t, numbers_of_origin>> made(static_cast<std::size_t>(all));
+    std::array<std::int64_t, max_buckets> next = origins_begin_;
     for_each_parameter(p, [&](const parameter_ref& of) {
-      const registry::group& group = r.groups[static_cast<unsigned>(of.group)];
-      if (group.frozen) return;
-      auto& row = made.at(static_cast<std::size_t>(next[static_cast<unsigned>(of.group)]++));
-      row[0] = of.offset - group.offset, row[1] = of.count.n;
+      const registry::bucket& bucket = r.buckets[static_cast<unsigned>(of.bucket)];
+      if (bucket.frozen) return;
+      auto& row = made.at(static_cast<std::size_t>(next[static_cast<unsigned>(of.bucket)]++));
+      row[0] = of.offset - bucket.offset, row[1] = of.count.n;
       row[2] = static_cast<std::int64_t>(hash(of.name));
       for (int d = 0; d < max_rank; ++d) { // the last dims; missing ones have one element
         const int i = d - (max_rank - of.v->rank);
@@ -410,14 +417,14 @@ private:
         row[at] = i < 0 ? 1 : of.v->dims[i].n, row[at + 1] = s.count, row[at + 2] = s.first;
       }
     });
-    for (int k = 0; k < r.group_count; ++k) {
-      const registry::group& group = r.groups[static_cast<unsigned>(k)];
+    for (int k = 0; k < r.bucket_count; ++k) {
+      const registry::bucket& bucket = r.buckets[static_cast<unsigned>(k)];
       const std::int64_t begin = origins_begin_[static_cast<unsigned>(k)],
                          end = next[static_cast<unsigned>(k)];
-      if (end - begin != (group.frozen ? 0 : group.origins))
-        throw error(exit_code::internal, "a group of the registry has " +
+      if (end - begin != (bucket.frozen ? 0 : bucket.origins))
+        throw error(exit_code::internal, "a bucket of the registry has " +
                                              std::to_string(end - begin) + " parameters, not " +
-                                             std::to_string(group.origins));
+                                             std::to_string(bucket.origins));
       std::sort(made.begin() + begin, made.begin() + end);
     }
     const auto bytes = static_cast<std::int64_t>(made.size() * sizeof made[0]);
@@ -428,23 +435,23 @@ private:
   /// Encodes x as the elements from `first` on of this rank's part of a parameter. x is whole
   /// blocks of the encoding.
   void encode(const parameter_ref& r, std::int64_t first, std::span<const double> x) {
-    const stored_form& form = *r.info->form;
+    const parameter_encoding& encoding = *r.info->encoding;
     const graph& g = *r.part->g;
     const registry::entry& e =
         entries().find(r.part->index, static_cast<int>(r.info - g.parameters));
-    const std::int64_t blocks = std::ssize(x) / form.block, begin = first / form.block;
+    const std::int64_t blocks = std::ssize(x) / encoding.block, begin = first / encoding.block;
     std::vector<std::byte> made[max_arrays];
     std::int64_t each[max_arrays]{};
-    for (int k = 0; k < form.count; ++k) {
-      each[k] = local_bytes(g.ranks, g.at(r.info->arrays[k])) / (r.count.n / form.block);
+    for (int k = 0; k < encoding.count; ++k) {
+      each[k] = local_bytes(g.ranks, g.at(r.info->arrays[k])) / (r.count.n / encoding.block);
       made[k].resize(static_cast<std::size_t>(blocks * each[k]));
     }
     for (std::int64_t b = 0; b < blocks; ++b) {
       std::byte* to[max_arrays]{};
-      for (int k = 0; k < form.count; ++k) to[k] = made[k].data() + b * each[k];
-      form.encode(x.data() + b * form.block, to);
+      for (int k = 0; k < encoding.count; ++k) to[k] = made[k].data() + b * each[k];
+      encoding.encode(x.data() + b * encoding.block, to);
     }
-    for (int k = 0; k < form.count; ++k)
+    for (int k = 0; k < encoding.count; ++k)
       in_->write(weights() + entries().address(e, k, r.index) + begin * each[k], made[k].data(),
                  blocks * each[k]);
   }
@@ -457,9 +464,9 @@ private:
     for (int a = 0; a < axes; ++a)
       if (const auto one = static_cast<axis>(a); r.v->at[one].s == state::shard)
         cut = cut.with(one);
-    const registry::group& group = entries().groups[static_cast<unsigned>(r.group)];
-    if (states && group.share < group.count)
-      cut = axis_set::of_bits(cut.bits | group.scattered.bits);
+    const registry::bucket& bucket = entries().buckets[static_cast<unsigned>(r.bucket)];
+    if (states && bucket.share < bucket.count)
+      cut = axis_set::of_bits(cut.bits | bucket.scattered.bits);
     const axis_set all = cut.meets(expert_axes) ? expert_axes : dense_axes;
     for (int a = 0; a < axes; ++a)
       if (const auto one = static_cast<axis>(a);
@@ -490,13 +497,13 @@ private:
     std::string found;
     for_each_array(*program_, [&](const parameter_ref& r, dtype type) {
       for (named_store s : list) {
-        if (r.info->form != nullptr) { // encoded: its arrays of numbers lie beside the weights
+        if (r.info->encoding != nullptr) { // encoded: its arrays of numbers lie beside the weights
           if (s.data != weights() || !value{.type = type}.differentiable()) continue;
           s.type = type;
         }
         if (s.data == nullptr || !found.empty()) continue;
         const auto look = [&](std::int64_t first, std::int64_t begin, std::int64_t n) {
-          const host_view here = seen(s.data, s.type, begin, begin + n);
+          const host_accessor here = seen(s.data, s.type, begin, begin + n);
           const auto wrong = first_nonfinite_in_parallel(
               {here.data(), static_cast<std::size_t>(n * size_of(s.type))}, storage_of(s.type));
           if (!wrong || !found.empty()) return;
@@ -535,12 +542,12 @@ private:
   precision_policy precision_;
   bool mastered_ = false; ///< masters lie apart from weights; a rank may hold none
   std::int64_t total_;
-  std::map<std::string, parameter_ref> held_;     ///< parameters that this rank holds, by name
-  std::array<std::int64_t, max_groups> number_{}; ///< this rank's number among those that share a
-                                                  ///< bucket
+  std::map<std::string, parameter_ref> held_;      ///< parameters that this rank holds, by name
+  std::array<std::int64_t, max_buckets> number_{}; ///< this rank's number among those that share a
+                                                   ///< bucket
   arena weights_, gradients_, masters_, first_, second_, origins_;
-  std::array<std::int64_t, max_groups> origins_begin_{}; ///< index of the first origin of each
-                                                         ///< bucket
+  std::array<std::int64_t, max_buckets> origins_begin_{}; ///< index of the first origin of each
+                                                          ///< bucket
 };
 
 } // namespace mc

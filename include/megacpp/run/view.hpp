@@ -24,7 +24,7 @@ inline std::string sentence_about(const fault_record& wrong) {
   return code_of(wrong.code) + at + ", " + wrong.what.c_str() + ": " + sentence_of(wrong.code);
 }
 
-struct placed_graph;
+struct graph_with_plan;
 struct planned_part;
 
 /// The means to make parts whose shapes become known only at run time, such as those of generation,
@@ -33,7 +33,7 @@ struct planned_part;
 struct generation_view {
   graph (*forward)(const void* model, const setup&, part_kind, int kind) = nullptr;
   const void* kernels = nullptr; ///< kernel_table of the device
-  std::unique_ptr<planned_part> (*make)(const placed_graph& of, const void* kernels) = nullptr;
+  std::unique_ptr<planned_part> (*make)(const graph_with_plan& of, const void* kernels) = nullptr;
 
   /// Returns a part with its kernels, made of a graph whose passes are done.
   std::unique_ptr<planned_part> part(const graph& passed, int number) const;

@@ -61,13 +61,13 @@ public:
   /// Makes samples of a range of sequences. `part_name`, such as "training", names the range in
   /// messages. Throws mc::error(exit_code::data) for a range without tokens.
   gpt_dataset(std::shared_ptr<const indexed_dataset> data, token_range sequences,
-              const gpt_request& request, const document_ends& ends, const index_cache& cache = {},
-              std::string_view part_name = "training")
+              const gpt_parameters& parameters, const document_ends& ends,
+              const index_cache& cache = {}, std::string_view part_name = "training")
       : data_(std::move(data)),
-        request_(request),
+        parameters_(parameters),
         ends_(ends),
         cached_(static_cast<bool>(cache)),
-        indices_([this](std::int64_t i) { return data_->length(i); }, sequences, request,
+        indices_([this](std::int64_t i) { return data_->length(i); }, sequences, parameters,
                  fmt::format("the {} part of {}", part_name, data_->name()), cache,
                  cache ? key_of(*data_) : "") {}
 
@@ -86,7 +86,7 @@ public:
     // A row holds L tokens, and L + 1 are needed to fill it, so they are read to memory of their
     // own.
     thread_local std::vector<std::int32_t> tokens;
-    tokens.resize(row.tokens.size() + static_cast<std::size_t>(request_.extra));
+    tokens.resize(row.tokens.size() + static_cast<std::size_t>(parameters_.extra));
     const std::size_t held = gather(indices_.shuffled(sample), tokens);
     fill_row(tokens, held, ends_, row);
   }
@@ -113,7 +113,7 @@ private:
       // An empty last sequence ends at -1.
       const std::int64_t begin = d == from.document ? std::max<std::int64_t>(from.offset, 0) : 0;
       const std::int64_t end =
-          d == to.document ? to.offset + request_.extra : data_->length(sequence);
+          d == to.document ? to.offset + parameters_.extra : data_->length(sequence);
       const std::int64_t n = std::max<std::int64_t>(end - begin, 0);
       check(begin <= data_->length(sequence) && end <= data_->length(sequence) &&
             n <= static_cast<std::int64_t>(out.size() - held));
@@ -139,7 +139,7 @@ private:
   }
 
   std::shared_ptr<const indexed_dataset> data_;
-  gpt_request request_;
+  gpt_parameters parameters_;
   document_ends ends_;
   bool cached_; ///< The indices may have been read from a folder.
   gpt_indices indices_;
@@ -197,46 +197,46 @@ private:
   std::string name_;
 };
 
-/// dataset_part is one dataset of a blend, with the range of sequences that are for training,
+/// dataset_range is one dataset of a blend, with the range of sequences that are for training,
 /// validation or test.
-struct dataset_part {
+struct dataset_range {
   std::shared_ptr<const indexed_dataset> data;
   token_range sequences;
 };
 
 /// Returns the samples of a blend, as Megatron's BlendedMegatronDatasetBuilder makes them.
 ///
-/// With weights, each dataset gives its fraction of request.samples, which must be set. Without
-/// weights, each dataset gives one epoch, and the blend has request.samples of these samples, or
+/// With weights, each dataset gives its fraction of parameters.samples, which must be set. Without
+/// weights, each dataset gives one epoch, and the blend has parameters.samples of these samples, or
 /// all. One dataset without a weight is not blended. `part_name` names the samples in messages.
 /// Throws mc::error.
-inline std::shared_ptr<const sample_set> blended_samples(const std::vector<dataset_part>& parts,
+inline std::shared_ptr<const sample_set> blended_samples(const std::vector<dataset_range>& parts,
                                                          std::span<const double> weights,
-                                                         const gpt_request& request,
+                                                         const gpt_parameters& parameters,
                                                          const document_ends& ends,
                                                          const index_cache& cache = {},
                                                          std::string_view part_name = "training") {
-  const auto one = [&](const dataset_part& p, std::optional<std::int64_t> samples) {
-    gpt_request r = request;
+  const auto one = [&](const dataset_range& p, std::optional<std::int64_t> samples) {
+    gpt_parameters r = parameters;
     r.samples = samples;
     return std::make_shared<const gpt_dataset>(p.data, p.sequences, r, ends, cache, part_name);
   };
-  if (parts.size() == 1 && weights.empty()) return one(parts[0], request.samples);
+  if (parts.size() == 1 && weights.empty()) return one(parts[0], parameters.samples);
   std::vector<std::shared_ptr<const sample_set>> sets;
   if (!weights.empty()) {
-    if (!request.samples)
+    if (!parameters.samples)
       throw error(exit_code::usage,
                   fmt::format("the {} samples of a blend with weights have no number; give the "
                               "prefixes without weights",
                               part_name));
     const std::vector<double> shares = normalized(weights);
-    const blend_sizes sizes = sizes_of_blend(shares, *request.samples);
+    const blend_sizes sizes = sizes_of_blend(shares, *parameters.samples);
     for (std::size_t i = 0; i < parts.size(); ++i) sets.push_back(one(parts[i], sizes.built[i]));
     return std::make_shared<const blended_dataset>(
         std::move(sets), blend_indices::weighted(shares, sizes.size(), cache));
   }
   std::vector<std::int64_t> sizes;
-  for (const dataset_part& p : parts) {
+  for (const dataset_range& p : parts) {
     sets.push_back(one(p, std::nullopt));
     sizes.push_back(sets.back()->size());
   }
@@ -245,14 +245,14 @@ inline std::shared_ptr<const sample_set> blended_samples(const std::vector<datas
       throw error(exit_code::data,
                   fmt::format("the {} part of {} holds no sample of {} tokens; leave it out, give "
                               "it more data, or another data_request::split",
-                              part_name, sets[i]->name(), request.sequence));
+                              part_name, sets[i]->name(), parameters.sequence));
   const std::int64_t all = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
-  if (!request.samples)
+  if (!parameters.samples)
     return std::make_shared<const blended_dataset>(std::move(sets),
                                                    blend_indices::exhaustive(sizes, cache));
   return std::make_shared<const blended_dataset>(
       std::move(sets), blend_indices::weighted(std::vector<double>(sizes.begin(), sizes.end()),
-                                               std::min(*request.samples, all), cache));
+                                               std::min(*parameters.samples, all), cache));
 }
 
 } // namespace mc

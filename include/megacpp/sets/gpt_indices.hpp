@@ -29,8 +29,8 @@
 
 namespace mc {
 
-/// gpt_request says how many samples are wanted, of how many tokens, and in which order.
-struct gpt_request {
+/// gpt_parameters says how many samples are wanted, of how many tokens, and in which order.
+struct gpt_parameters {
   std::int64_t sequence = 0;                ///< L, the tokens of a sample.
   std::optional<std::int64_t> samples = {}; ///< The least number of samples; none means one epoch.
   std::uint32_t seed = 1234;                ///< The seed of the shuffled orders.
@@ -56,20 +56,20 @@ struct gpt_epochs {
 /// Returns how many epochs are needed of a range with so many sequences and tokens. `what`
 /// names the range in messages. Throws mc::error(exit_code::data) for a range without tokens, or
 /// for more samples than can be numbered.
-inline gpt_epochs plan_epochs(std::int64_t sequences, std::int64_t tokens,
-                              const gpt_request& request, std::string_view what) {
-  const std::int64_t l = request.sequence, most = std::int64_t{1} << 56;
+inline gpt_epochs count_epochs(std::int64_t sequences, std::int64_t tokens,
+                               const gpt_parameters& parameters, std::string_view what) {
+  const std::int64_t l = parameters.sequence, most = std::int64_t{1} << 56;
   if (sequences <= 0 || tokens <= 0)
     throw error(
         exit_code::data,
         fmt::format("{} has no tokens; give more data or another data_request::split", what));
   gpt_epochs e{.sequences = sequences, .tokens = tokens};
-  if (request.samples) {
-    if (*request.samples > most / l)
+  if (parameters.samples) {
+    if (*parameters.samples > most / l)
       throw error(exit_code::data,
                   fmt::format("{} cannot give {} samples of {} tokens; train on fewer", what,
-                              *request.samples, l));
-    const std::int64_t wanted = *request.samples * l + request.extra;
+                              *parameters.samples, l));
+    const std::int64_t wanted = *parameters.samples * l + parameters.extra;
     e.epochs = std::max<std::int64_t>(1, (wanted + tokens - 1) / tokens);
   }
   if (e.epochs > most / std::max(sequences, tokens) || e.epochs > (std::int64_t{1} << 31) - 1 ||
@@ -78,16 +78,16 @@ inline gpt_epochs plan_epochs(std::int64_t sequences, std::int64_t tokens,
                 fmt::format("{} has {} tokens in {} sequences, of which {} epochs are more than "
                             "can be numbered; give more data, or fewer samples",
                             what, tokens, sequences, e.epochs));
-  const std::int64_t all = e.epochs * tokens - request.extra;
+  const std::int64_t all = e.epochs * tokens - parameters.extra;
   // Megatron takes the ceil of a binary32 quotient, which is some samples off where there are many.
   e.samples =
-      request.drop_last
+      parameters.drop_last
           ? all / l
           : static_cast<std::int64_t>(std::ceil(static_cast<float>(all) / static_cast<float>(l)));
   if (e.epochs > 1) {
-    e.apart = ((e.epochs - 1) * tokens - request.extra) / l;
-    const std::int64_t an_epoch = (tokens - request.extra) / l;
-    e.separate = *request.samples - e.apart <
+    e.apart = ((e.epochs - 1) * tokens - parameters.extra) / l;
+    const std::int64_t an_epoch = (tokens - parameters.extra) / l;
+    e.separate = *parameters.samples - e.apart <
                  static_cast<std::int64_t>(0.80 * static_cast<double>(an_epoch));
   }
   return e;
@@ -107,10 +107,10 @@ public:
   /// length of sequence i, and `key` is a text that tells this data from other data. Throws
   /// mc::error.
   template <class Length>
-  gpt_indices(const Length& length, token_range part, const gpt_request& request,
+  gpt_indices(const Length& length, token_range part, const gpt_parameters& parameters,
               std::string_view what, const index_cache& cache = {}, std::string_view key = "")
-      : request_(request),
-        epochs_(plan_epochs(part.size(), tokens_of(length, part), request, what)),
+      : parameters_(parameters),
+        epochs_(count_epochs(part.size(), tokens_of(length, part), parameters, what)),
         table_(cache.get("gpt", whole_key(part, key), bytes(), what,
                          [&](index_table& table) { fill(length, part, table); })) {}
 
@@ -159,13 +159,13 @@ private:
     return fmt::format(
         "gpt indices 1: sequence {}, samples {}, seed {}, drop_last {}, extra {}, "
         "sequences {} to {} of {}",
-        request_.sequence, request_.samples.value_or(-1), request_.seed, request_.drop_last,
-        request_.extra, part.begin, part.end, key);
+        parameters_.sequence, parameters_.samples.value_or(-1), parameters_.seed,
+        parameters_.drop_last, parameters_.extra, part.begin, part.end, key);
   }
 
   template <class Length>
   void fill(const Length& length, token_range part, index_table& table) const {
-    numpy_random random(request_.seed);
+    numpy_random random(parameters_.seed);
     const auto documents = table.values<std::int32_t>(documents_begin(), epochs_.documents());
     fill_documents(random, part, documents);
     if (epochs_.wide_places()) fill_places<std::int64_t>(length, documents, table);
@@ -211,15 +211,15 @@ private:
     };
     put();
     for (std::int64_t s = 0; s < samples(); ++s) {
-      for (std::int64_t left = request_.sequence + request_.extra;;) {
+      for (std::int64_t left = parameters_.sequence + parameters_.extra;;) {
         const std::int64_t rest = length_at(d) - offset;
         left -= rest;
         if (left <= 0) { // The sample ends within this document.
-          offset += left + rest - request_.extra;
+          offset += left + rest - parameters_.extra;
           break;
         }
         if (d + 1 == documents.size()) { // There are no more tokens, so the sample is short.
-          offset = length_at(d) - request_.extra;
+          offset = length_at(d) - parameters_.extra;
           break;
         }
         ++d;
@@ -237,7 +237,7 @@ private:
     random.shuffle(out.subspan(together));
   }
 
-  gpt_request request_;
+  gpt_parameters parameters_;
   gpt_epochs epochs_;
   index_table table_;
 };

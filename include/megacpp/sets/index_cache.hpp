@@ -16,7 +16,7 @@
 #include <megacpp/io/descriptor.hpp>
 #include <megacpp/io/error.hpp>
 #include <megacpp/io/folder.hpp>
-#include <megacpp/io/folder_place.hpp>
+#include <megacpp/io/folder_target.hpp>
 #include <megacpp/io/leftovers.hpp>
 #include <megacpp/io/mapped_file.hpp>
 
@@ -124,11 +124,11 @@ public:
   index_cache() = default;
   /// Opens a folder of tables, and makes it if it is missing. Throws mc::error(exit_code::output).
   explicit index_cache(const std::string& folder) {
-    if (!folder.empty()) place_.emplace(folder + "/table");
+    if (!folder.empty()) target_.emplace(folder + "/table");
   }
 
   /// Returns whether tables are kept in a folder.
-  explicit operator bool() const { return place_.has_value(); }
+  explicit operator bool() const { return target_.has_value(); }
 
   /// Returns the table of `bytes` bytes that `key` determines; `fill` builds it where no file has
   /// it. `kind` begins the name of its file, and `what` names it in messages. Throws
@@ -137,11 +137,11 @@ public:
                   std::string_view what, const std::function<void(index_table&)>& fill) const {
     const auto hash = xxh64::of(std::as_bytes(std::span(key)));
     const std::string name = fmt::format("{}-{:016x}.index", kind, hash);
-    if (place_)
+    if (target_)
       if (auto there = open(name, key, bytes)) return *std::move(there);
     index_table table(bytes, what);
     fill(table);
-    if (!place_) return table;
+    if (!target_) return table;
     write(name, key, table);
     auto written = open(name, key, bytes); // Processes share the pages of a file.
     return written ? *std::move(written) : std::move(table);
@@ -150,9 +150,9 @@ public:
 private:
   std::optional<index_table> open(const std::string& name, const std::string& key,
                                   std::uint64_t bytes) const {
-    const std::string path = place_->folder + '/' + name;
+    const std::string path = target_->folder + '/' + name;
     struct stat s {};
-    descriptor file(::openat(place_->parent->get(), name.c_str(),
+    descriptor file(::openat(target_->parent->get(), name.c_str(),
                              O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
     if (!file || ::fstat(file.get(), &s) != 0 || !S_ISREG(s.st_mode) || s.st_size == 0)
       return std::nullopt;
@@ -160,8 +160,8 @@ private:
   }
 
   void write(const std::string& name, const std::string& key, const index_table& table) const {
-    const int folder = place_->parent->get();
-    const std::string path = place_->folder + '/' + name;
+    const int folder = target_->parent->get();
+    const std::string path = target_->folder + '/' + name;
     remove_leftovers(name);
     // Ranks of one process count together, so that no two of them have one file name.
     static std::atomic<unsigned> made = 0;
@@ -192,14 +192,14 @@ private:
       }
     if (::fsync(file.get()) != 0) throw fail("make durable");
     if (::renameat(folder, temporary.c_str(), folder, name.c_str()) != 0) throw fail("rename");
-    place_->made->keep();
+    target_->made->keep();
     if (!detail::sync_folder(folder)) throw detail::output_error("make durable", path, errno);
   }
 
   /// Removes files that killed runs left. A file that is being written is locked and stays. On file
   /// systems without locks, all leftovers stay.
   void remove_leftovers(std::string_view name) const {
-    const int folder = place_->parent->get();
+    const int folder = target_->parent->get();
     for (const std::string& entry :
          detail::list_folder(folder).value_or(std::vector<std::string>())) {
       if (detail::leftover_of(entry).target != name) continue;
@@ -209,7 +209,7 @@ private:
     }
   }
 
-  std::optional<folder_place> place_; ///< The folder, as the place of a file in it.
+  std::optional<folder_target> target_; ///< The folder, as the place of a file in it.
 };
 
 } // namespace mc

@@ -4,7 +4,7 @@
 
 #include <megacpp/io/descriptor.hpp>
 #include <megacpp/io/error.hpp>
-#include <megacpp/io/folder_place.hpp>
+#include <megacpp/io/folder_target.hpp>
 #include <megacpp/sets/indexed_dataset.hpp>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ public:
   growing_file() = default;
   /// Opens a file, and makes it if it is missing. `size` is where bytes are to be added; cut() cuts
   /// the file there.
-  growing_file(const folder_place& place, std::string name, std::int64_t size)
+  growing_file(const folder_target& place, std::string name, std::int64_t size)
       : name_(std::move(name)), path_(place.folder + '/' + name_) {
     const int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
     file_ = descriptor(::openat(place.parent->get(), name_.c_str(), flags, 0666));
@@ -149,7 +149,7 @@ public:
   /// Opens the files of a dataset, and makes missing folders above them. `from` is the progress of
   /// another writer of the same prefix and type that kept its files.
   indexed_writer(const std::string& prefix, token_type type, const indexed_progress& from = {})
-      : place_(checked(prefix)), type_(type), done_(from) {
+      : target_(checked(prefix)), type_(type), done_(from) {
     do { // Another writer may have removed the file between its opening and the lock: try again.
       partial_[bin] = open(".bin.partial", from.tokens * size_of(type));
       if (!partial_[bin].lock())
@@ -252,7 +252,7 @@ public:
   /// Keeps the files without a commit, for another writer.
   void keep() {
     remove_ = false;
-    place_.made->keep();
+    target_.made->keep();
   }
 
   /// Makes the dataset durable, under the names P.bin and P.idx. An older P.idx is removed first,
@@ -261,23 +261,23 @@ public:
   void commit() {
     if (ended_ != done_.sequences)
       throw error(exit_code::internal, fmt::format("{} sequences of {} are of no document",
-                                                   done_.sequences - ended_, place_.path));
+                                                   done_.sequences - ended_, target_.path));
     detail::growing_file idx = open(idx_suffix, 0);
     idx.cut();
     write_idx(idx);
     idx.sync();
     partial_[bin].sync();
-    const int folder = place_.parent->get();
+    const int folder = target_.parent->get();
     for (const char* suffix : {".xxh64", ".idx"}) {
-      const std::string name = place_.name + suffix;
+      const std::string name = target_.name + suffix;
       if (::unlinkat(folder, name.c_str(), 0) != 0 && errno != ENOENT)
-        throw detail::output_error("replace", place_.path + suffix, errno);
+        throw detail::output_error("replace", target_.path + suffix, errno);
     }
     if (!detail::sync_folder(folder))
-      throw detail::output_error("make durable", place_.folder, errno);
+      throw detail::output_error("make durable", target_.folder, errno);
     rename(partial_[bin].name(), ".bin");
     rename(idx.name(), ".idx");
-    place_.made->keep();
+    target_.made->keep();
     remove_ = true; // The files of an earlier keep() are of no use any more.
     remove_partial();
   }
@@ -286,16 +286,16 @@ private:
   enum partial_file : std::size_t { bin, lengths, ends };
   static constexpr const char* idx_suffix = ".idx.partial";
 
-  static folder_place checked(const std::string& prefix) {
+  static folder_target checked(const std::string& prefix) {
     if (prefix.empty() || prefix.ends_with('/'))
       throw error(exit_code::output,
                   fmt::format("\"{}\" is no prefix of files to write; give one such as "
                               "data/books_text_document",
                               prefix));
-    return folder_place(prefix);
+    return folder_target(prefix);
   }
   detail::growing_file open(std::string_view suffix, std::int64_t size) const {
-    return {place_, place_.name + std::string(suffix), size};
+    return {target_, target_.name + std::string(suffix), size};
   }
   void end_sequence(std::int32_t length) {
     partial_[lengths].add_value(length);
@@ -312,7 +312,7 @@ private:
                 fmt::format("the token id {} of document {} of {} is none that type {} can hold; "
                             "check the vocabulary",
                             *std::find_if_not(ids.begin(), ids.end(), fits), done_.documents,
-                            place_.path, name_of(type_)));
+                            target_.path, name_of(type_)));
   }
 
   void write_idx(detail::growing_file& idx) {
@@ -335,23 +335,23 @@ private:
   }
 
   void rename(const std::string& from, const char* suffix) const {
-    const int folder = place_.parent->get();
-    const std::string to = place_.name + suffix;
+    const int folder = target_.parent->get();
+    const std::string to = target_.name + suffix;
     if (::renameat(folder, from.c_str(), folder, to.c_str()) != 0)
-      throw detail::output_error("rename a file to", place_.path + suffix, errno);
+      throw detail::output_error("rename a file to", target_.path + suffix, errno);
     if (!detail::sync_folder(folder))
-      throw detail::output_error("make durable", place_.path + suffix, errno);
+      throw detail::output_error("make durable", target_.path + suffix, errno);
   }
   /// Removes the files that were not committed. It needs memory for names alone, since the writer
   /// may have given up for lack of memory.
   void remove_partial() {
     if (!std::exchange(remove_, false)) return;
     for (const auto& file : partial_)
-      if (!file.name().empty()) ::unlinkat(place_.parent->get(), file.name().c_str(), 0);
-    ::unlinkat(place_.parent->get(), (place_.name + idx_suffix).c_str(), 0);
+      if (!file.name().empty()) ::unlinkat(target_.parent->get(), file.name().c_str(), 0);
+    ::unlinkat(target_.parent->get(), (target_.name + idx_suffix).c_str(), 0);
   }
 
-  folder_place place_;
+  folder_target target_;
   token_type type_;
   std::array<detail::growing_file, 3> partial_;
   indexed_progress done_;

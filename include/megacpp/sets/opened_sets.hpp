@@ -106,7 +106,7 @@ inline std::string_view name_of(data_split s) {
 
 /// The sets of a blend that have documents of one split, and these documents.
 struct sets_of_split {
-  std::vector<dataset_part> sets;
+  std::vector<dataset_range> sets;
   std::vector<double> weights;
   std::int64_t sequences = 0;
 };
@@ -134,7 +134,7 @@ inline sets_of_split sets_of(const blend& b, data_split which, std::string_view 
 inline std::optional<std::int32_t> other_end(const sets_of_split& of, std::int32_t end) {
   constexpr std::int64_t most = 64;
   std::optional<std::int32_t> last;
-  for (const dataset_part& one : of.sets)
+  for (const dataset_range& one : of.sets)
     for (std::int64_t d = 0; d < std::min(one.data->documents(), most); ++d) {
       const std::int64_t s = one.data->first_of(d + 1) - 1;
       if (s < one.data->first_of(d) || one.data->length(s) == 0) continue;

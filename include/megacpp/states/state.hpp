@@ -70,7 +70,7 @@ struct stored_array {
 /// several arrays of their own types, the one among the weights.
 inline stored_array array_of_file(const stored_array& usual, const stored_tensor& t,
                                   const mc::stores& s) {
-  if (t.of.info->form == nullptr) return usual;
+  if (t.of.info->encoding == nullptr) return usual;
   return {usual.prefix, t.type, {{s.weights(), t.type, {.own = true}}}};
 }
 /// Returns the arrays of both moments. With `own` they are those that a rank saves, so that ranks
@@ -110,13 +110,13 @@ inline void write_stores(folder_writer& out, const char* file, std::span<const s
         const std::int64_t end = std::min(at.n + most, tensor.count.n);
         block.assign(static_cast<std::size_t>((end - at.n) * size_of(array.type)), std::byte{});
         for (const store_source& k : array.from)
-          s.part_of(tensor.of, k.what)
-              .each_run(at, {end}, [&](global_count first, std::int64_t i, std::int64_t n) {
-                const host_view seen = s.seen(k.data, k.type, i, i + n);
+          s.held(tensor.of, k.what)
+              .each_contiguous(at, {end}, [&](global_count first, std::int64_t i, std::int64_t n) {
+                const host_accessor seen = s.seen(k.data, k.type, i, i + n);
                 stores::convert_run(seen.data(), k.type, block.data(), array.type, first.n - at.n,
                                     n);
               });
-        join_block(hosts, block);
+        join_bytes(hosts, block);
         data(block);
       }
     });
@@ -143,7 +143,7 @@ template <class F> void read_stores(const model_folder& folder, const char* name
       const std::string full = array.prefix + t.of.name;
       const auto found = file->find(full);
       if (!found) throw refuse(full, "is missing");
-      const storage_type needed = storage_of(t.of.info->form != nullptr ? t.type : array.type);
+      const storage_type needed = storage_of(t.of.info->encoding != nullptr ? t.type : array.type);
       if (!std::ranges::equal(found->shape, t.shape) || found->type != needed)
         throw refuse(full,
                      fmt::format("is {} {}, but {} {} is needed", name_of(found->type),
@@ -164,7 +164,7 @@ template <class F> void read_stores(const model_folder& folder, const char* name
 /// its parameters and numbers.
 inline bool is_hugging_face_model(const program_view& p) {
   const hf_family* f = find_hf_family(p);
-  if (f == nullptr || stored_in_form(p) != nullptr) return false;
+  if (f == nullptr || encoded_parameter(p) != nullptr) return false;
   try {
     static_cast<void>(f->tensors(p));
     static_cast<void>(f->config(p));
@@ -209,9 +209,9 @@ inline void write_state(folder_writer& out, const program_view& p, const mc::sto
   std::uint64_t bytes = 0;
   for (const bool moments : {false, true})
     for (const detail::stored_tensor& t : detail::stored_tensors(p, moments)) {
-      const dtype type = moments                      ? s.precision().moment
-                         : t.of.info->form != nullptr ? t.type
-                                                      : s.kept().front().type;
+      const dtype type = moments                          ? s.precision().moment
+                         : t.of.info->encoding != nullptr ? t.type
+                                                          : s.kept().front().type;
       bytes += static_cast<std::uint64_t>((moments ? 2 : 1) * t.count.n * size_of(type));
     }
   out.require_space(bytes);
@@ -271,12 +271,12 @@ inline void load_registry_weights(const model_folder& folder, const json_value& 
   const detail::stored_array weights[] = {{"", type, {}}};
   detail::read_stores(
       folder, hf_weights_name, p, detail::stored_tensors(p, false), weights,
-      [&](const detail::stored_tensor& t, const tensor_view& stored, const detail::stored_array&) {
+      [&](const detail::stored_tensor& t, const file_tensor& stored, const detail::stored_array&) {
         constexpr std::int64_t at_once = 512;
-        const auto held = s.part_of(t.of, {});
-        if (t.of.info->form != nullptr) {
+        const auto held = s.held(t.of, {});
+        if (t.of.info->encoding != nullptr) {
           const std::int64_t each = size_of(t.type);
-          return held.each_run(
+          return held.each_contiguous(
               {}, t.count, [&](global_count from, std::int64_t to, std::int64_t n) {
                 s.put_bytes(s.weights(), t.type, to,
                             stored.bytes.subspan(static_cast<std::size_t>(from.n * each),
@@ -290,7 +290,7 @@ inline void load_registry_weights(const model_folder& folder, const json_value& 
           s.set_weights(to, {x, static_cast<std::size_t>(n)});
         };
         parallel_for((t.count.n + at_once - 1) / at_once, [&](std::int64_t b) {
-          held.each_run({b * at_once}, {std::min(t.count.n, (b + 1) * at_once)}, load);
+          held.each_contiguous({b * at_once}, {std::min(t.count.n, (b + 1) * at_once)}, load);
         });
       });
   s.clear_padding();
@@ -331,16 +331,17 @@ inline run_position load_moments(const model_folder& folder, const json_value& s
   if (state.has("empty_steps")) at.empty = state.field<std::int64_t>("empty_steps", 0, at.step);
   detail::read_stores(
       folder, optimizer_file_name, p, detail::stored_tensors(p, true), detail::moments_of(s, false),
-      [&](const detail::stored_tensor& t, const tensor_view& stored,
+      [&](const detail::stored_tensor& t, const file_tensor& stored,
           const detail::stored_array& array) {
         const auto bytes = [&](std::int64_t n) {
           return static_cast<std::size_t>(n * size_of(array.type));
         };
         for (const store_source& k : array.from)
-          s.part_of(t.of, k.what)
-              .each_run({}, t.count, [&](global_count from, std::int64_t to, std::int64_t n) {
-                s.put_bytes(k.data, k.type, to, stored.bytes.subspan(bytes(from.n), bytes(n)));
-              });
+          s.held(t.of, k.what)
+              .each_contiguous(
+                  {}, t.count, [&](global_count from, std::int64_t to, std::int64_t n) {
+                    s.put_bytes(k.data, k.type, to, stored.bytes.subspan(bytes(from.n), bytes(n)));
+                  });
       });
   return at;
 }

@@ -61,7 +61,7 @@ inline std::uint64_t checksum_of(const json_value& file, std::string_view text) 
 
 /// The text of a state file. `state` gets its field "files" from the records.
 inline std::string state_text(nlohmann::json state, std::span<const file_record> files) {
-  state["chunk_bytes"] = checksum_chunk;
+  state["chunk_bytes"] = bytes_per_checksum;
   nlohmann::json& list = state["files"] = nlohmann::json::object();
   for (const file_record& f : files) {
     nlohmann::json sums = nlohmann::json::array();

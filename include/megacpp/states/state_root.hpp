@@ -136,7 +136,7 @@ private:
     if (!list) throw detail::output_error("list", path_, errno);
     return *std::move(list);
   }
-  folder_place place_of(const std::string& name) const { return {path_, folder_, name}; }
+  folder_target place_of(const std::string& name) const { return {path_, folder_, name}; }
   void write(const std::string& name, const std::function<void(folder_writer&)>& fill) {
     if (!in_place()) take_anew();
     require_own(name);
@@ -343,7 +343,7 @@ private:
     if (!state.foreign().empty()) return kept("it holds " + printable(state.foreign()));
     if (const int problem = state.obstacle()) return kept(reason_of(problem));
     const std::string aside = detail::temporary_of(name) + "-old";
-    const bool moved = detail::rename_entry(folder(), name, aside, RENAME_NOREPLACE);
+    const bool moved = detail::rename_in_folder(folder(), name, aside, RENAME_NOREPLACE);
     if (!moved && errno != EXDEV) return kept(reason_of(errno));
     if (!moved) // a folder of a lower layer of overlayfs: it stops being a state otherwise
       if (const int problem = state.unmark()) return kept(reason_of(problem));

@@ -17,7 +17,7 @@ namespace {
 /// The processors that a thread may run on, in the format of the kernel: a bit for each of up to
 /// 8192.
 struct processor_mask {
-  unsigned long words[128];
+  unsigned long bits[128];
   long bytes; ///< bytes of the mask that the kernel filled in; 0 or less: the call failed
 };
 processor_mask mask_at_start;
@@ -26,7 +26,7 @@ processor_mask mask_at_start;
 // are not initialised yet, and the instructions of the processor are not checked.
 __attribute__((no_sanitize("address", "undefined", "thread"))) void note_mask_at_start() {
   mask_at_start.bytes =
-      ::syscall(SYS_sched_getaffinity, 0, sizeof mask_at_start.words, mask_at_start.words);
+      ::syscall(SYS_sched_getaffinity, 0, sizeof mask_at_start.bits, mask_at_start.bits);
 }
 // The program calls functions of .preinit_array before the constructors of its libraries.
 __attribute__((section(".preinit_array"),
@@ -36,11 +36,11 @@ __attribute__((section(".preinit_array"),
 __attribute__((constructor, used)) void restore_mask_at_start() {
   const processor_mask& then = mask_at_start;
   processor_mask now{};
-  now.bytes = ::syscall(SYS_sched_getaffinity, 0, sizeof now.words, now.words);
+  now.bytes = ::syscall(SYS_sched_getaffinity, 0, sizeof now.bits, now.bits);
   if (then.bytes <= 0 || now.bytes != then.bytes ||
-      std::memcmp(now.words, then.words, static_cast<std::size_t>(then.bytes)) == 0)
+      std::memcmp(now.bits, then.bits, static_cast<std::size_t>(then.bytes)) == 0)
     return;
-  ::syscall(SYS_sched_setaffinity, 0, then.bytes, then.words);
+  ::syscall(SYS_sched_setaffinity, 0, then.bytes, then.bits);
 }
 
 } // namespace

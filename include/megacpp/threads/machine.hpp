@@ -20,11 +20,11 @@ using instruction_mask = std::uint64_t;
 namespace detail {
 
 /// One extension and the cpuid bit that reports it. leaf: 0 = cpuid 1, 1 = 7.0, 2 = 7.1, 3 =
-/// 0x80000001; word: 0 to 3 = eax, ebx, ecx, edx; state: the bits of XCR0 that the operating system
+/// 0x80000001; reg: 0 to 3 = eax, ebx, ecx, edx; state: the bits of XCR0 that the operating system
 /// must have set, because it saves those registers.
 struct instruction_set {
   const char* name;
-  std::uint8_t leaf, word, bit, state;
+  std::uint8_t leaf, reg, bit, state;
   bool compiled; // the compiler defines the macro as 1: this unit may use the extension
 };
 
@@ -84,27 +84,27 @@ constexpr instruction_mask compiled_instruction_sets = detail::compiled_mask();
 namespace detail {
 
 __attribute__((target("no-sse3,no-bmi,no-bmi2,no-lzcnt,no-movbe,no-popcnt,no-adx"))) inline void
-cpuid(std::uint32_t leaf, std::uint32_t subleaf, std::uint32_t* words) {
+cpuid(std::uint32_t leaf, std::uint32_t subleaf, std::uint32_t* regs) {
   std::uint32_t a, b, c, d;
   __asm__ volatile("cpuid" : "=a"(a), "=b"(b), "=c"(c), "=d"(d) : "a"(leaf), "c"(subleaf));
-  words[0] = a;
-  words[1] = b;
-  words[2] = c;
-  words[3] = d;
+  regs[0] = a;
+  regs[1] = b;
+  regs[2] = c;
+  regs[3] = d;
 }
 
 /// Writes the 48 characters of the processor's brand string and a terminating zero; an empty string
 /// if the processor has none.
 __attribute__((target("no-sse3,no-bmi,no-bmi2,no-lzcnt,no-movbe,no-popcnt,no-adx"))) inline void
 processor_brand(char* text) {
-  std::uint32_t words[4];
+  std::uint32_t regs[4];
   for (int i = 0; i < 49; ++i) text[i] = '\0';
-  cpuid(0x80000000u, 0, words);
-  if (words[0] < 0x80000004u) return;
+  cpuid(0x80000000u, 0, regs);
+  if (regs[0] < 0x80000004u) return;
   for (std::uint32_t leaf = 0; leaf < 3; ++leaf) {
-    cpuid(0x80000002u + leaf, 0, words);
+    cpuid(0x80000002u + leaf, 0, regs);
     for (std::uint32_t i = 0; i < 16; ++i)
-      text[16 * leaf + i] = static_cast<char>(words[i / 4] >> (8 * (i % 4)));
+      text[16 * leaf + i] = static_cast<char>(regs[i / 4] >> (8 * (i % 4)));
   }
 }
 
@@ -114,23 +114,23 @@ processor_brand(char* text) {
 __attribute__((
     target("no-sse3,no-bmi,no-bmi2,no-lzcnt,no-movbe,no-popcnt,no-adx"))) inline instruction_mask
 available_instruction_sets() {
-  std::uint32_t leaves[4][4] = {}, words[4];
-  detail::cpuid(0, 0, words);
-  const std::uint32_t highest = words[0];
+  std::uint32_t leaves[4][4] = {}, regs[4];
+  detail::cpuid(0, 0, regs);
+  const std::uint32_t highest = regs[0];
   detail::cpuid(1, 0, leaves[0]);
   if (highest >= 7) {
     detail::cpuid(7, 0, leaves[1]);
     if (leaves[1][0] >= 1) detail::cpuid(7, 1, leaves[2]);
   }
-  detail::cpuid(0x80000000u, 0, words);
-  if (words[0] >= 0x80000001u) detail::cpuid(0x80000001u, 0, leaves[3]);
+  detail::cpuid(0x80000000u, 0, regs);
+  if (regs[0] >= 0x80000001u) detail::cpuid(0x80000001u, 0, leaves[3]);
   std::uint32_t state = 0, state_high = 0;
   if ((leaves[0][2] >> 27) & 1u) // OSXSAVE: the program may execute xgetbv
     __asm__ volatile("xgetbv" : "=a"(state), "=d"(state_high) : "c"(0));
   instruction_mask mask = 0;
   for (int i = 0; i < detail::instruction_set_count; ++i) {
     const detail::instruction_set& s = detail::instruction_sets[i];
-    if (((leaves[s.leaf][s.word] >> s.bit) & 1u) && (state & s.state) == s.state)
+    if (((leaves[s.leaf][s.reg] >> s.bit) & 1u) && (state & s.state) == s.state)
       mask |= instruction_mask{1} << i;
   }
   return mask;

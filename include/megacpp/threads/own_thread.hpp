@@ -27,14 +27,14 @@ public:
 
   /// Throws mc::error(exit_code::memory) when the system cannot start another thread. `instead` is
   /// the first part of the advice in the message: another remedy than raising limits.
-  explicit own_thread(std::function<void()> body, const char* instead = "")
-      : body_(std::make_unique<std::function<void()>>(std::move(body))) {
+  explicit own_thread(std::function<void()> function, const char* instead = "")
+      : function_(std::make_unique<std::function<void()>>(std::move(function))) {
     pthread_attr_t attributes;
     int failed = ::pthread_attr_init(&attributes);
     if (failed == 0) {
       failed = ::pthread_attr_setstacksize(&attributes, stack_bytes);
       const signals_held inherited;
-      if (failed == 0) failed = ::pthread_create(&thread_, &attributes, &call, body_.get());
+      if (failed == 0) failed = ::pthread_create(&thread_, &attributes, &call, function_.get());
       ::pthread_attr_destroy(&attributes);
     }
     if (failed != 0)
@@ -49,20 +49,20 @@ public:
   own_thread(own_thread&&) = default;
   own_thread& operator=(own_thread&&) = delete;
   ~own_thread() {
-    if (body_) ::pthread_join(thread_, nullptr);
+    if (function_) ::pthread_join(thread_, nullptr);
   }
 
   /// Gives up the thread without waiting for it: after a fork the child has no threads but the one
   /// that called fork.
-  void forget() { body_.release(); } // NOLINT(bugprone-unused-return-value)
+  void forget() { function_.release(); } // NOLINT(bugprone-unused-return-value)
 
 private:
-  static void* call(void* body) {
-    (*static_cast<std::function<void()>*>(body))();
+  static void* call(void* function) {
+    (*static_cast<std::function<void()>*>(function))();
     return nullptr;
   }
 
-  std::unique_ptr<std::function<void()>> body_;
+  std::unique_ptr<std::function<void()>> function_;
   pthread_t thread_{};
 };
 

@@ -11,8 +11,8 @@
 
 namespace mc {
 
-/// Functions of a slot, and of a range of items begin ... end-1.
-using function_of_slot = function_ref<int>;
+/// Functions of a piece, and of a range of items begin ... end-1.
+using function_of_piece = function_ref<int>;
 using function_of_range = function_ref<std::int64_t, std::int64_t>;
 
 /// The threads of the host that work for the calling thread. It is a template without a use of its
@@ -21,8 +21,8 @@ using function_of_range = function_ref<std::int64_t, std::int64_t>;
 template <class = void> struct host_threads {
   static int count();
   static void set_count(int n);
-  static void run(int slots, function_of_slot f);
-  static void run_in_pieces(std::int64_t n, function_of_range f);
+  static void for_pieces(int pieces, function_of_piece f);
+  static void for_ranges(std::int64_t n, function_of_range f);
   static void sort(std::uint64_t* numbers, std::int64_t n);
 };
 
@@ -41,67 +41,69 @@ inline int threads_for(std::int64_t multiplications, int most) {
   return static_cast<int>(std::clamp<std::int64_t>(multiplications >> 13, 1, most));
 }
 
-/// The range of items, of n, that belong to slot `slot` of `slots`.
-struct share {
+/// The range of items, of n, that belong to piece `piece` of `pieces`.
+struct piece_range {
   std::int64_t begin, end;
-  share(std::int64_t n, int slot, int slots)
-      : begin(n * slot / slots), end(n * (slot + 1) / slots) {}
+  piece_range(std::int64_t n, int piece, int pieces)
+      : begin(n * piece / pieces), end(n * (piece + 1) / pieces) {}
 };
 
-/// Calls f(slot) for slots 0, 1, ... below `slots`, each once and on one thread. f must not
+/// Calls f(piece) for pieces 0, 1, ... below `pieces`, each once and on one thread. f must not
 /// throw.
-inline void on_slots(int slots, function_of_slot f) { host_threads<>::run(slots, f); }
+inline void parallel_pieces(int pieces, function_of_piece f) {
+  host_threads<>::for_pieces(pieces, f);
+}
 
 /// Calls f(i) for i in [0, n), in contiguous pieces of equal size, and returns when all calls have.
 /// f must not throw. A single piece runs on the calling thread and wakes no others.
 template <class F> void parallel_for(std::int64_t n, F f) {
-  host_threads<>::run_in_pieces(n, [&f](std::int64_t begin, std::int64_t end) {
+  host_threads<>::for_ranges(n, [&f](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) f(i);
   });
 }
 
 template <class T> int host_threads<T>::count() { return workers::mine().threads(); }
 template <class T> void host_threads<T>::set_count(int n) { workers::mine().resize(n); }
-template <class T> void host_threads<T>::run(int slots, function_of_slot f) {
-  workers::mine().run(slots, f);
+template <class T> void host_threads<T>::for_pieces(int pieces, function_of_piece f) {
+  workers::mine().for_pieces(pieces, f);
 }
-template <class T> void host_threads<T>::run_in_pieces(std::int64_t n, function_of_range f) {
+template <class T> void host_threads<T>::for_ranges(std::int64_t n, function_of_range f) {
   constexpr int pieces_of_a_thread = 2; // two pieces a thread, so that a faster thread can do more
   const int threads = n > 1 ? count() : 1;
   const auto pieces =
       static_cast<int>(threads == 1 ? 1 : std::min<std::int64_t>(n, threads * pieces_of_a_thread));
-  run(pieces, [n, pieces, &f](int piece) {
-    const share mine(n, piece, pieces);
+  for_pieces(pieces, [n, pieces, &f](int piece) {
+    const piece_range mine(n, piece, pieces);
     f(mine.begin, mine.end);
   });
 }
 
 /// One thread sorts: the sums over tokens that need the order take longer than the sort.
 template <class T> void host_threads<T>::sort(std::uint64_t* numbers, std::int64_t n) {
-  run(1, [numbers, n](int) { std::sort(numbers, numbers + n); });
+  for_pieces(1, [numbers, n](int) { std::sort(numbers, numbers + n); });
 }
 
 /// The host's threads, seen by kernels that exist only for devices of the host.
-class host_slots {
+class host_pool {
 public:
-  host_slots() = default;
-  host_slots(const host_slots&) = delete;
-  host_slots& operator=(const host_slots&) = delete;
-  /// Calls f(slot) for slots 0, 1, ... below `slots`, each once and on one thread. f must not
+  host_pool() = default;
+  host_pool(const host_pool&) = delete;
+  host_pool& operator=(const host_pool&) = delete;
+  /// Calls f(piece) for pieces 0, 1, ... below `pieces`, each once and on one thread. f must not
   /// throw.
-  virtual void run_slots(int slots, function_of_slot f) const = 0;
+  virtual void for_pieces(int pieces, function_of_piece f) const = 0;
 
 protected:
-  ~host_slots() = default;
+  ~host_pool() = default;
 };
 
 /// The calling thread and its workers, as bodies are started on them.
-class cores : public host_slots {
+class cores : public host_pool {
 public:
   int threads() const { return thread_count(); }
   int slabs() const { return thread_count(); }
   template <class Body> void for_rows(std::int64_t rows, Body body) const;
-  void run_slots(int slots, function_of_slot f) const override { on_slots(slots, f); }
+  void for_pieces(int pieces, function_of_piece f) const override { parallel_pieces(pieces, f); }
   void sort(std::uint64_t* numbers, std::int64_t n, int /*first*/, int /*bits*/,
             std::byte* /*room*/) const {
     host_threads<>::sort(numbers, n);

@@ -47,7 +47,7 @@ inline int quota_in(std::string_view text) {
 }
 
 /// Returns the quota of one control group, of version 2 or 1, as a number of processors.
-inline int quota_of_group(const std::string& folder) {
+inline int quota_of_cgroup(const std::string& folder) {
   return std::min(quota_in(kernel_text(folder + "/cpu.max")),
                   quota_in(kernel_text(folder + "/cpu.cfs_quota_us") +
                            kernel_text(folder + "/cpu.cfs_period_us")));
@@ -57,8 +57,8 @@ inline int quota_of_group(const std::string& folder) {
 /// above them. `memberships` has the lines of /proc/self/cgroup; `mounts` is the folder of the
 /// hierarchies. A container may see its own group at the root of a hierarchy although the group's
 /// path is longer: a folder that does not exist sets no limit.
-template <class F> void for_each_group(std::string_view memberships, const std::string& mounts,
-                                       const std::string& controller, const F& f) {
+template <class F> void for_each_cgroup(std::string_view memberships, const std::string& mounts,
+                                        const std::string& controller, const F& f) {
   while (!memberships.empty()) {
     const std::string line(memberships.substr(0, memberships.find('\n')));
     memberships.remove_prefix(std::min(line.size() + 1, memberships.size()));
@@ -82,8 +82,8 @@ template <class F> void for_each_group(std::string_view memberships, const std::
 /// Returns the least quota of the control groups of a process and of the groups above them.
 inline int quota_of(std::string_view memberships, const std::string& mounts) {
   int least = all_processors;
-  for_each_group(memberships, mounts, "cpu", [&](const std::string& folder) {
-    least = std::min(least, quota_of_group(folder));
+  for_each_cgroup(memberships, mounts, "cpu", [&](const std::string& folder) {
+    least = std::min(least, quota_of_cgroup(folder));
   });
   return least;
 }

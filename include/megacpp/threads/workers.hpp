@@ -55,13 +55,13 @@ public:
 
   /// Calls f(piece) for pieces 0, 1, ... below `pieces`, each once. f must not throw. A loop within
   /// a loop runs on the one thread that comes to it.
-  [[gnu::noinline]] void run(int pieces, function_ref<int> f) {
+  [[gnu::noinline]] void for_pieces(int pieces, function_ref<int> f) {
     if (pieces <= 1 || inside_ || threads() == 1) {
       for (int i = 0; i < pieces; ++i) f(i);
       return;
     }
     inside_ = true;
-    body_ = f;
+    function_ = f;
     for (int n = 0; pieces != 0; first_ += n, pieces -= n)
       finish(n = std::min(pieces, most_pieces));
     first_ = 0;
@@ -100,7 +100,7 @@ private:
     else
       for (int i = 0; i < std::max(1, processors_ - 1); ++i) open_.notify_one();
     int done = 0;
-    for (int piece; (piece = take(true)) >= 0; ++done) body_(first_ + piece);
+    for (int piece; (piece = take(true)) >= 0; ++done) function_(first_ + piece);
     int left = unfinished_.fetch_sub(done) - done;
     while (left != 0) {
       if (!soon([&] { return (left = unfinished_.load(std::memory_order_acquire)) == 0; }))
@@ -109,7 +109,7 @@ private:
   }
 
   /// Takes the next piece from the front or from the back; returns -1 if all are taken. The taken
-  /// piece keeps its loop open until it is done, so body_ and first_ stay those of that loop.
+  /// piece keeps its loop open until it is done, so function_ and first_ stay those of that loop.
   int take(bool front) {
     std::uint32_t open = open_.load(std::memory_order_relaxed);
     for (;;) {
@@ -131,7 +131,7 @@ private:
     started_.notify_one();
     for (;;) {
       int done = 0;
-      for (int piece; (piece = take(false)) >= 0; ++done) body_(first_ + piece);
+      for (int piece; (piece = take(false)) >= 0; ++done) function_(first_ + piece);
       if (done != 0 && unfinished_.fetch_sub(done) == done) unfinished_.notify_one();
       const std::uint32_t seen = open_.load(std::memory_order_acquire);
       if (seen == leave) return;
@@ -180,7 +180,7 @@ private:
   // half. The function of the loop lies beside it, since the caller's stack is in another core's
   // cache.
   alignas(64) std::atomic<std::uint32_t> open_{0};
-  function_ref<int> body_{nothing};
+  function_ref<int> function_{nothing};
   int first_ = 0; // number of the first open piece
   alignas(64) std::atomic<int> unfinished_{0};
   alignas(64) std::atomic<int> started_{0};

@@ -137,10 +137,10 @@ inline tiktoken_rules tiktoken_rules_by(std::string_view flag, std::string_view 
 /// rank first. So each way to cut a token into two tokens is a merge of the token's rank. `special`
 /// names special tokens in place of those of the rules; their ids follow those of the file. Throws
 /// mc::error(exit_code::data).
-inline tokenizer_parts read_tiktoken(const std::string& path, tiktoken_rules rules,
-                                     std::optional<std::vector<std::string>> special = {}) {
+inline tokenizer_data read_tiktoken(const std::string& path, tiktoken_rules rules,
+                                    std::optional<std::vector<std::string>> special = {}) {
   const mapped_file file(path, exit_code::data);
-  tokenizer_parts p;
+  tokenizer_data p;
   p.file = path;
   std::unordered_map<std::string, std::int32_t> ids;
   detail::each_line(written_text(file), [&](std::string_view line, std::size_t number) {

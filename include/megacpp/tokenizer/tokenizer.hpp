@@ -8,7 +8,7 @@
 
 #include <megacpp/io/json_file.hpp>
 #include <megacpp/io/utf8.hpp>
-#include <megacpp/tokenizer/normal_form.hpp>
+#include <megacpp/tokenizer/nfc.hpp>
 #include <megacpp/tokenizer/pair_merges.hpp>
 #include <megacpp/tokenizer/split_expression.hpp>
 
@@ -32,9 +32,9 @@ struct added_token {
   bool rstrip = false;     ///< The token takes the white space behind it.
 };
 
-/// split_step is one rule that cuts texts into words. Its names and their meaning are those of
+/// split_rule is one rule that cuts texts into words. Its names and their meaning are those of
 /// Split in tokenizer.json.
-struct split_step {
+struct split_rule {
   enum class behavior : std::uint8_t {
     removed,
     isolated,
@@ -47,14 +47,14 @@ struct split_step {
   bool invert = false; ///< a match is what the pattern does not match
 };
 
-/// tokenizer_parts has a tokenizer as its file describes it; tokenizer/tokenizer_file.hpp reads it.
-struct tokenizer_parts {
+/// tokenizer_data has a tokenizer as its file describes it; tokenizer/tokenizer_file.hpp reads it.
+struct tokenizer_data {
   std::string file;
   std::vector<std::string> tokens;     ///< The bytes of each id; empty for an id that is not used.
   std::vector<std::int32_t> unspelled; ///< Ids of tokens that are decoded, and never encoded.
   merge_table merges;
   std::vector<added_token> added;
-  std::vector<split_step> splits;
+  std::vector<split_rule> splits;
   bool composes = false;      ///< Texts are brought into normal form C.
   bool ignore_merges = false; ///< A word that is a token is not made by merges.
   bool prefix_space = false;  ///< A space is put before each text that does not begin with one.
@@ -67,7 +67,7 @@ class tokenizer {
 public:
   /// Prepares a tokenizer. Throws mc::error(exit_code::data) for an id around texts that is no
   /// token, and mc::error(exit_code::machine) for libraries that are too old.
-  explicit tokenizer(tokenizer_parts parts) : p_(std::move(parts)) {
+  explicit tokenizer(tokenizer_data parts) : p_(std::move(parts)) {
     require_unicode();
     const std::size_t own = p_.tokens.size();
     for (const added_token& a : p_.added) add(a);
@@ -188,7 +188,7 @@ private:
     p_.tokens[id] = a.content;
     by_content_[a.content] = a.id;
     finder& f = a.normalized ? normalized_ : raw_;
-    f.add(a, a.normalized && p_.composes ? normal_form_c(a.content) : a.content);
+    f.add(a, a.normalized && p_.composes ? nfc(a.content) : a.content);
   }
 
   static bool is_white_space(std::string_view code_point) {
@@ -232,7 +232,7 @@ private:
                         library, version, library));
   }
 
-  tokenizer_parts p_;
+  tokenizer_data p_;
   std::unordered_map<std::string_view, std::int32_t>
       ids_; ///< The ids of tokens that are not added.
   std::unordered_map<std::string, std::int32_t> by_content_;
@@ -248,7 +248,7 @@ class token_encoder {
 public:
   /// Prepares to encode with a tokenizer, which must outlive the encoder.
   explicit token_encoder(const tokenizer& t) : t_(&t), known_(known_words) {
-    for (const split_step& s : t.p_.splits) searches_.emplace_back(*s.pattern);
+    for (const split_rule& s : t.p_.splits) searches_.emplace_back(*s.pattern);
   }
 
   /// Appends the ids of a text. With `around`, ids are put around the text as the tokenizer's file
@@ -261,11 +261,11 @@ public:
                       "the text to UTF-8",
                       static_cast<unsigned char>(text[at]), at));
     to_ = &to;
-    const tokenizer_parts& p = t_->p_;
+    const tokenizer_data& p = t_->p_;
     if (around) to.insert(to.end(), p.before.begin(), p.before.end());
     cut_at(t_->raw_, text, [&](std::string_view between) {
       if (p.composes && !is_below_marks(between)) {
-        const std::string composed = normal_form_c(between);
+        const std::string composed = nfc(between);
         cut_at(t_->normalized_, composed, [&](std::string_view rest) { words_of(rest); });
       } else {
         cut_at(t_->normalized_, between, [&](std::string_view rest) { words_of(rest); });
@@ -307,7 +307,7 @@ private:
 
   void cut(std::size_t i, std::string_view text) {
     if (i == searches_.size()) return word(text);
-    const split_step& s = t_->p_.splits[i];
+    const split_rule& s = t_->p_.splits[i];
     std::size_t begin = 0, end = 0; // The range of a word that may still grow.
     bool matched = false;
     const auto flush = [&] {
@@ -315,7 +315,7 @@ private:
       begin = end;
     };
     const auto piece = [&](std::size_t from, std::size_t to, bool match) {
-      using enum split_step::behavior;
+      using enum split_rule::behavior;
       match = match != s.invert;
       const bool joins = (s.as == contiguous && match == matched) ||
                          (s.as == merged_with_previous && match && !matched) ||
@@ -359,7 +359,7 @@ private:
   }
 
   void merged(std::string_view w, std::vector<std::int32_t>& to) {
-    const tokenizer_parts& p = t_->p_;
+    const tokenizer_data& p = t_->p_;
     if (p.ignore_merges)
       if (const auto at = t_->ids_.find(w); at != t_->ids_.end()) return to.push_back(at->second);
     symbols_.resize(w.size());

@@ -122,8 +122,8 @@ private:
       throw unsupported_type(c);
     }
   }
-  split_step::behavior behavior(const json_value& c) const {
-    using enum split_step::behavior;
+  split_rule::behavior behavior(const json_value& c) const {
+    using enum split_rule::behavior;
     const auto name = c.field<std::string>("behavior");
     for (const auto& [spelled, is] :
          {std::pair{"Removed", removed}, std::pair{"Isolated", isolated},
@@ -220,8 +220,7 @@ private:
 
 /// Reads a tokenizer.json, and the rules of its folder; "" means no folder. Throws
 /// mc::error(exit_code::data).
-inline tokenizer_parts read_tokenizer_json(const std::string& path,
-                                           const std::string& folder = "") {
+inline tokenizer_data read_tokenizer_json(const std::string& path, const std::string& folder = "") {
   const json_value file = read_json(mapped_file(path, exit_code::data), tokenizer_size_limit);
   return detail::tokenizer_json_reader(file, folder).take();
 }
@@ -274,9 +273,9 @@ inline void apply_rules(tokenizer_reader& reader, const nlohmann::json& vocabula
 /// Texts are cut by the rules of the class that the folder names, and the folder's other files may
 /// name more tokens. Without a folder (""), the two files are taken for GPT-2's, and a token
 /// <|endoftext|> is special. Throws mc::error(exit_code::data).
-inline tokenizer_parts read_vocabulary_and_merges(const std::string& vocabulary,
-                                                  const std::string& merges,
-                                                  const std::string& folder = "") {
+inline tokenizer_data read_vocabulary_and_merges(const std::string& vocabulary,
+                                                 const std::string& merges,
+                                                 const std::string& folder = "") {
   const json_value list = read_json(mapped_file(vocabulary, exit_code::data), tokenizer_size_limit);
   const mapped_file file(merges, exit_code::data);
   detail::tokenizer_reader reader(vocabulary);

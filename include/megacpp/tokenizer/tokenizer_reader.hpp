@@ -34,7 +34,7 @@ inline constexpr std::string_view o200k_expression =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
     R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-inline split_step isolated_by(std::string_view expression, std::string where) {
+inline split_rule isolated_by(std::string_view expression, std::string where) {
   return {std::make_shared<const split_expression>(expression, std::move(where))};
 }
 
@@ -78,7 +78,7 @@ inline std::optional<std::string> bytes_of_token(std::string_view spelled) {
 class tokenizer_reader {
 public:
   explicit tokenizer_reader(std::string file) { p_.file = std::move(file); }
-  tokenizer_parts take() { return std::move(p_); }
+  tokenizer_data take() { return std::move(p_); }
 
   error fault(std::string_view sentence) const {
     return error(exit_code::data, fmt::format("{}: {}", p_.file, sentence));
@@ -212,8 +212,8 @@ public:
                         t.place, printable(t.token.content), p_.file));
   }
 
-  void split_by(split_step step) { p_.splits.push_back(std::move(step)); }
-  void cut_by(split_step step, bool composes, bool prefix_space = false) {
+  void split_by(split_rule step) { p_.splits.push_back(std::move(step)); }
+  void cut_by(split_rule step, bool composes, bool prefix_space = false) {
     split_by(std::move(step));
     p_.composes = composes, p_.prefix_space = prefix_space;
   }
@@ -271,7 +271,7 @@ private:
   }
 
 protected:
-  tokenizer_parts p_;
+  tokenizer_data p_;
   std::size_t last_ = 0; ///< One more than the largest id of the vocabulary.
   std::set<std::string> contents_;
   std::set<std::int32_t> added_;

@@ -253,7 +253,7 @@ private:
   /// Removes the record of an earlier call, which says nothing of the files that this one begins.
   void forget() const {
     if (::unlink(journal_.c_str()) == 0) {
-      if (!sync_folder(folder_place(journal_).parent->get()))
+      if (!sync_folder(folder_target(journal_).parent->get()))
         throw output_error("make durable", journal_, errno);
     } else if (errno != ENOENT) {
       throw output_error("remove", journal_, errno);

@@ -305,9 +305,9 @@ inline void run_count(const data_program_flags& f) {
 /// Prints a line {"ids": [...], "mask": [...]} for each conversation.
 inline void run_chat(const data_program_flags& f) {
   const auto t = detail::tokenizer_of(f);
-  conversation_form form{
+  conversation_rules form{
       .vocabulary = t->vocabulary(),
-      .words = t.get(),
+      .tokenizer = t.get(),
       .trained = f.chat_loss() == "all" ? trained_on::all : trained_on::assistant};
   form.take_template(f.tokenizer());
   const stop_signals signals;

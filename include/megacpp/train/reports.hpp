@@ -297,7 +297,7 @@ private:
     // The first step is not typical. Later ones lie between two measurements.
     if (!benchmark_ && told_.steps == 2) gauge_->measure();
     if (!benchmark_ && told_.steps > 2) gauge_->measure_at(now);
-    r.ceiling_share = gauge_->fraction_of_ceiling(a_step);
+    r.ceiling_fraction = gauge_->fraction_of_ceiling(a_step);
     r.step_seconds = s.fraction * a_step;
     r.mfu = gauge_->mfu(a_step);
     if (r.mfu > 1 && !benchmark_ && !std::exchange(told_.low_peak, true))

@@ -51,7 +51,7 @@ template <class V> struct vec_arithmetic {
 
 /// N lanes of float, double, std::int32_t, std::uint32_t or a 64-bit integer. A default-constructed
 /// vec is uninitialised; a scalar converts to N equal lanes.
-template <class A, int N> struct vec<A, N, detail::form::array>
+template <class A, int N> struct vec<A, N, detail::representation::array>
     : detail::vec_arithmetic<vec<A, N>> {
   using value_type = A;
   static constexpr int count = N;
@@ -63,7 +63,7 @@ template <class A, int N> struct vec<A, N, detail::form::array>
 };
 
 #if !defined(__CUDACC__)
-template <class A, int N> struct vec<A, N, detail::form::native>
+template <class A, int N> struct vec<A, N, detail::representation::native>
     : detail::vec_arithmetic<vec<A, N>> {
   using value_type = A;
   static constexpr int count = N;
@@ -75,7 +75,7 @@ template <class A, int N> struct vec<A, N, detail::form::native>
   MEGACPP_HD vec(A x) : v(x - type{}) {}
 };
 
-template <class A, int N> struct vec<A, N, detail::form::halves>
+template <class A, int N> struct vec<A, N, detail::representation::halves>
     : detail::vec_arithmetic<vec<A, N>> {
   using value_type = A;
   static constexpr int count = N;
@@ -93,7 +93,7 @@ template <class A> using register_of = vec<A, register_lanes<A>>;
 
 /// Returns the lanes first, first + 1, ..., first + N - 1.
 template <class A, int N> MEGACPP_HD vec<A, N> counting(A first) {
-  if constexpr (detail::form_of<A, N> == detail::form::halves) {
+  if constexpr (detail::representation_of<A, N> == detail::representation::halves) {
     return vec<A, N>(counting<A, N / 2>(first), counting<A, N / 2>(first + A(N / 2)));
   } else {
     vec<A, N> r;
@@ -146,7 +146,7 @@ template <int From, class A, int N, int... I>
 MEGACPP_HD vec<A, N / 2> half(vec<A, N> a, std::integer_sequence<int, I...>) {
   static_assert(N % 2 == 0);
   vec<A, N / 2> r;
-  if constexpr (form_of<A, N> == form::halves) {
+  if constexpr (representation_of<A, N> == representation::halves) {
     r = From == 0 ? a.low : a.high;
 #if !defined(__CUDACC__)
   } else if constexpr (N > 2) {
@@ -168,7 +168,7 @@ template <class A, int N> MEGACPP_HD vec<A, N / 2> upper(vec<A, N> a) {
 }
 
 template <class A, int N> MEGACPP_HD vec<A, 2 * N> join(vec<A, N> l, vec<A, N> h) {
-  if constexpr (detail::form_of<A, 2 * N> == detail::form::halves) {
+  if constexpr (detail::representation_of<A, 2 * N> == detail::representation::halves) {
     return vec<A, 2 * N>(l, h);
   } else {
     vec<A, 2 * N> r;
@@ -200,7 +200,8 @@ MEGACPP_HD void exchange(vec<A, N>& a, vec<A, N>& b, std::integer_sequence<int, 
 
 /// Transposes a square of N x N elements: v[0..N), each a register, are its rows.
 template <class A, int N> MEGACPP_HD void transpose(vec<A, N> (&v)[N]) {
-  static_assert(detail::form_of<A, N> == detail::form::native && (N & (N - 1)) == 0);
+  static_assert(detail::representation_of<A, N> == detail::representation::native &&
+                (N & (N - 1)) == 0);
   unroll<5>([&](auto stage) __attribute__((always_inline)) {
     constexpr int s = 1 << stage;
     if constexpr (s < N)
@@ -229,9 +230,9 @@ MEGACPP_HD vec<A, N> alternating(vec<A, N> a, vec<A, N> b, std::integer_sequence
 
 /// Returns the lanes a0, b0, a1, b1, ...
 template <class A, int N> MEGACPP_HD vec<A, 2 * N> interleave(vec<A, N> a, vec<A, N> b) {
-  if constexpr (detail::form_of<A, N> == detail::form::halves) {
+  if constexpr (detail::representation_of<A, N> == detail::representation::halves) {
     return join(interleave(a.low, b.low), interleave(a.high, b.high));
-  } else if constexpr (detail::form_of<A, N> == detail::form::native) {
+  } else if constexpr (detail::representation_of<A, N> == detail::representation::native) {
     constexpr auto all = std::make_integer_sequence<int, N>{};
     return join(detail::alternating<0>(a, b, all), detail::alternating<N>(a, b, all));
   } else {
@@ -284,15 +285,16 @@ template <class Into, class X> MEGACPP_HD Into converted(X x) {
 
 /// Converts every lane to another arithmetic type, rounding to nearest.
 template <class B, class A, int N> MEGACPP_HD vec<B, N> to(vec<A, N> a) {
-  constexpr auto from = detail::form_of<A, N>, into = detail::form_of<B, N>;
+  constexpr auto from = detail::representation_of<A, N>, into = detail::representation_of<B, N>;
   if constexpr (std::is_same_v<A, B>) {
     return a;
-  } else if constexpr (from == detail::form::array) {
+  } else if constexpr (from == detail::representation::array) {
     vec<B, N> r;
     for (int i = 0; i < N; ++i) r.v[i] = static_cast<B>(a.v[i]);
     return r;
 #if !defined(__CUDACC__)
-  } else if constexpr (from == detail::form::native && into == detail::form::native) {
+  } else if constexpr (from == detail::representation::native &&
+                       into == detail::representation::native) {
     return vec<B, N>(detail::converted<typename vec<B, N>::type>(a.v));
 #endif
   } else {

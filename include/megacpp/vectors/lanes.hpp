@@ -58,11 +58,11 @@ inline constexpr bool fused = true;
 inline constexpr bool fused = false;
 #endif
 
-enum class form { array, native, halves };
-template <class A, int N>
-inline constexpr form form_of = N == 1 || register_bytes == 0                     ? form::array
-                                : N* static_cast<int>(sizeof(A)) > register_bytes ? form::halves
-                                                                                  : form::native;
+enum class representation { array, native, halves };
+template <class A, int N> inline constexpr representation representation_of =
+    N == 1 || register_bytes == 0                     ? representation::array
+    : N* static_cast<int>(sizeof(A)) > register_bytes ? representation::halves
+                                                      : representation::native;
 
 #if !defined(__CUDACC__)
 // native_of is a struct because g++ 12 takes a dependent vector type for its element type in
@@ -80,15 +80,15 @@ template <> struct int_of<8> { using type = std::int64_t; };
 /// true.
 template <class A> using int_like = typename detail::int_of<sizeof(A)>::type;
 
-template <class A, int N, detail::form = detail::form_of<A, N>> struct vec;
+template <class A, int N, detail::representation = detail::representation_of<A, N>> struct vec;
 
 namespace detail {
 
 // Applies f to every lane of one, two or three vectors. f accepts scalars and compiler vectors.
 template <class R, class F, class A, int N> MEGACPP_HD vec<R, N> map(F f, vec<A, N> a) {
-  if constexpr (form_of<A, N> == form::halves) {
+  if constexpr (representation_of<A, N> == representation::halves) {
     return vec<R, N>(map<R>(f, a.low), map<R>(f, a.high));
-  } else if constexpr (form_of<A, N> == form::native) {
+  } else if constexpr (representation_of<A, N> == representation::native) {
     return vec<R, N>(f(a.v));
   } else {
     vec<R, N> r;
@@ -99,9 +99,9 @@ template <class R, class F, class A, int N> MEGACPP_HD vec<R, N> map(F f, vec<A,
 
 template <class R, class F, class A, int N>
 MEGACPP_HD vec<R, N> map(F f, vec<A, N> a, vec<A, N> b) {
-  if constexpr (form_of<A, N> == form::halves) {
+  if constexpr (representation_of<A, N> == representation::halves) {
     return vec<R, N>(map<R>(f, a.low, b.low), map<R>(f, a.high, b.high));
-  } else if constexpr (form_of<A, N> == form::native) {
+  } else if constexpr (representation_of<A, N> == representation::native) {
     return vec<R, N>(f(a.v, b.v));
   } else {
     vec<R, N> r;
@@ -112,9 +112,9 @@ MEGACPP_HD vec<R, N> map(F f, vec<A, N> a, vec<A, N> b) {
 
 template <class R, class F, class B, class A, int N>
 MEGACPP_HD vec<R, N> map(F f, vec<B, N> a, vec<A, N> b, vec<A, N> c) {
-  if constexpr (form_of<A, N> == form::halves) {
+  if constexpr (representation_of<A, N> == representation::halves) {
     return vec<R, N>(map<R>(f, a.low, b.low, c.low), map<R>(f, a.high, b.high, c.high));
-  } else if constexpr (form_of<A, N> == form::native) {
+  } else if constexpr (representation_of<A, N> == representation::native) {
     return vec<R, N>(f(a.v, b.v, c.v));
   } else {
     vec<R, N> r;

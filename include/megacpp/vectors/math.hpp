@@ -34,10 +34,10 @@ inline constexpr float shifter = 0x1.8p23f;
 template <int N>
 MEGACPP_HD vec<float, N> times_power_of_two(vec<float, N> p, vec<float, N> shifted) {
 #if !defined(__CUDACC__) && defined(__AVX512F__)
-  if constexpr (form_of<float, N> == form::native && N == 16) {
+  if constexpr (representation_of<float, N> == representation::native && N == 16) {
     const auto n = shifted - vec<float, N>(shifter);
     return vec<float, N>(_mm512_maskz_scalef_ps(0xffff, p.v, n.v));
-  } else if constexpr (form_of<float, N> == form::halves) {
+  } else if constexpr (representation_of<float, N> == representation::halves) {
     return vec<float, N>(times_power_of_two(p.low, shifted.low),
                          times_power_of_two(p.high, shifted.high));
   }

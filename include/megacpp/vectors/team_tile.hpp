@@ -46,7 +46,7 @@ public:
 
   MEGACPP_HD explicit plain_tile(const Team& team)
       : first_(team.index() / across),
-        step_(team.count() / across),
+        stride_(team.count() / across),
         column_(team.index() % across) {}
 
   template <class F> MEGACPP_HD void each(F f) {
@@ -76,7 +76,7 @@ public:
   }
 
 private:
-  // The threads of a team stand in rows of 16. A thread holds every step_-th row of the tile from
+  // The threads of a team stand in rows of 16. A thread holds every stride_-th row of the tile from
   // first_ on, and of these every 16th number.
   static constexpr int across = Team::threads == 1 ? 1 : 16;
   static constexpr int least = Team::least_threads < across ? across : Team::least_threads;
@@ -84,7 +84,7 @@ private:
   static constexpr bool all_held = Team::threads == Team::least_threads;
   static_assert(N % across == 0 && M * across % least == 0);
 
-  MEGACPP_HD int row(int i) const { return first_ + i * step_; }
+  MEGACPP_HD int row(int i) const { return first_ + i * stride_; }
   MEGACPP_HD int column(int j) const { return column_ + j * across; }
   /// Reads elements k, k + 1, ... of row i of a matrix; zeros where there is no row i.
   template <int W, class X, bool Turned>
@@ -112,7 +112,7 @@ private:
   }
 
   G x_[rows][columns] = {};
-  int first_, step_, column_;
+  int first_, stride_, column_;
 };
 
 /// A tile computed by tensor cores, which round numbers of other types to bf16 first. Each of four

@@ -122,10 +122,10 @@ template <bool Aligned, int N, class T> MEGACPP_HD void copy_out(T* to, const T 
 }
 
 template <class A, int N, bool Aligned = false, class T> MEGACPP_HD vec<A, N> read(const T* p) {
-  constexpr form f = form_of<A, N>;
-  if constexpr (f == form::halves) {
+  constexpr representation f = representation_of<A, N>;
+  if constexpr (f == representation::halves) {
     return vec<A, N>(read<A, N / 2>(p), read<A, N / 2>(p + N / 2));
-  } else if constexpr (f == form::array) {
+  } else if constexpr (f == representation::array) {
     T raw[N];
     copy_in<Aligned>(raw, p);
     vec<A, N> r;
@@ -151,11 +151,11 @@ template <class A, int N, bool Aligned = false, class T> MEGACPP_HD vec<A, N> re
 }
 
 template <bool Aligned = false, class T, class A, int N> MEGACPP_HD void write(T* p, vec<A, N> x) {
-  constexpr form f = form_of<A, N>;
-  if constexpr (f == form::halves) {
+  constexpr representation f = representation_of<A, N>;
+  if constexpr (f == representation::halves) {
     write(p, x.low);
     write(p + N / 2, x.high);
-  } else if constexpr (f == form::array) {
+  } else if constexpr (f == representation::array) {
     T raw[N];
     for (int i = 0; i < N; ++i) raw[i] = convert<T>(x.v[i]);
     copy_out<Aligned>(p, raw);
@@ -241,11 +241,11 @@ template <class T, class A, int N> MEGACPP_HD vec<A, N> round_to(vec<A, N> x) {
       x.v[i] = __uint_as_float(i % 2 == 0 ? raw[i / 2] << 16 : raw[i / 2] & 0xffff0000u);
     return x;
 #endif
-  } else if constexpr (detail::form_of<A, N> == detail::form::array) {
+  } else if constexpr (detail::representation_of<A, N> == detail::representation::array) {
     for (int i = 0; i < N; ++i) x.v[i] = convert<A>(convert<T>(x.v[i]));
     return x;
 #if !defined(__CUDACC__)
-  } else if constexpr (detail::form_of<A, N> == detail::form::halves) {
+  } else if constexpr (detail::representation_of<A, N> == detail::representation::halves) {
     return vec<A, N>(round_to<T>(x.low), round_to<T>(x.high));
   } else if constexpr (std::is_same_v<T, bf16> && std::is_same_v<A, float>) {
     using U = vec<std::uint32_t, N>;

@@ -9,6 +9,6 @@ int main() {
                                       mc::product_kind::weight_gradient}) {
     std::int64_t needed = 0;
     std::printf("%s: %d\n", mc::name_of(kind),
-                mc::cutlass_grouped(nullptr, {.kind = kind, .parts = 1}, &needed));
+                mc::cutlass_grouped(nullptr, {.kind = kind, .segments = 1}, &needed));
   }
 }

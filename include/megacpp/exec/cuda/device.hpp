@@ -191,8 +191,8 @@ public:
   struct attention_places {
     std::int64_t accumulator, workspace, end; ///< offsets in bytes from the scratch's beginning
   };
-  static constexpr attention_places attention_parts(const fused_attention_shape& s,
-                                                    bool deterministic) {
+  static constexpr attention_places ranges_of_attention(const fused_attention_shape& s,
+                                                        bool deterministic) {
     const auto up = [](std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; };
     constexpr std::int64_t beside = 512;
     if (!s.gradient) return {0, 0, beside};
@@ -211,8 +211,8 @@ public:
                                                   std::int64_t room = attention_room) {
     fused_attention_shape some = s;
     if (s.apart) some.sequences = 1;
-    while (some.sequences > 1 &&
-           (s.sequences % some.sequences != 0 || attention_parts(some, deterministic).end > room))
+    while (some.sequences > 1 && (s.sequences % some.sequences != 0 ||
+                                  ranges_of_attention(some, deterministic).end > room))
       --some.sequences;
     return some.sequences;
   }
@@ -222,7 +222,7 @@ public:
                                                   std::int64_t room = attention_room) {
     fused_attention_shape some = s;
     some.sequences = sequences_at_once(s, deterministic, room);
-    return attention_parts(some, deterministic).end;
+    return ranges_of_attention(some, deterministic).end;
   }
   static constexpr std::int64_t most_attention_scratch(const fused_attention_shape& s) {
     return std::max(attention_scratch(s, true), attention_scratch(s, false));

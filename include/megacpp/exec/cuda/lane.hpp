@@ -63,7 +63,7 @@ public:
   }
   int threads() const;
   int slabs() const { return most_slabs; }
-  static constexpr bool sums_by_parts = true;
+  static constexpr bool sums_by_partials = true;
 
   /// Branches: a product of one expert is too small for a device, so several run side by side
   /// (side_by_side.hpp), on streams beside the lane's and in equal ranges of its workspace. From
@@ -140,14 +140,15 @@ public:
                               stream()),
               "cudaMemcpyAsync within the device");
   }
-  void reduce(reduction by, dtype t, std::span<const void* const> parts, void* out,
+  void reduce(reduction by, dtype t, std::span<const void* const> arrays, void* out,
               std::int64_t n) override {
     if (n <= 0) return;
-    if (std::ssize(parts) > most_reduced)
-      throw error(exit_code::mismatch,
-                  std::to_string(parts.size()) + " ranks add up on one device, which does so for " +
-                      std::to_string(most_reduced) + " at most: use fewer ranks");
-    require(static_cast<cudaError_t>(reduce_on_cuda(stream(), by, t, parts, out, n)),
+    if (std::ssize(arrays) > most_reduced)
+      throw error(exit_code::mismatch, std::to_string(arrays.size()) +
+                                           " ranks add up on one device, which does so for " +
+                                           std::to_string(most_reduced) +
+                                           " at most: use fewer ranks");
+    require(static_cast<cudaError_t>(reduce_on_cuda(stream(), by, t, arrays, out, n)),
             "the start of a sum over ranks");
   }
   void record(event& e) override {
@@ -230,9 +231,9 @@ public:
   cuda_graph(const cuda_graph&) = delete;
   cuda_graph& operator=(const cuda_graph&) = delete;
   ~cuda_graph() override {
-    if (runs_ != nullptr) (void)cudaGraphExecDestroy(runs_);
+    if (executable_ != nullptr) (void)cudaGraphExecDestroy(executable_);
   }
-  bool made() const { return runs_ != nullptr; }
+  bool made() const { return executable_ != nullptr; }
   bool refused() const { return refused_; }
 
   /// Records what f() starts on a stream, unless the graph would have too many nodes, or the work
@@ -251,12 +252,12 @@ public:
     std::size_t nodes = 0;
     whole = whole && ended == cudaSuccess &&
             cudaGraphGetNodes(taken, nullptr, &nodes) == cudaSuccess && nodes <= most_nodes &&
-            cudaGraphInstantiate(&runs_, taken, 0) == cudaSuccess &&
-            cudaGraphUpload(runs_, on) == cudaSuccess; // takes memory for the graph
+            cudaGraphInstantiate(&executable_, taken, 0) == cudaSuccess &&
+            cudaGraphUpload(executable_, on) == cudaSuccess; // takes memory for the graph
     if (taken != nullptr) (void)cudaGraphDestroy(taken);
     if (!whole) refuse();
   }
-  cudaGraphExec_t get() const { return runs_; }
+  cudaGraphExec_t get() const { return executable_; }
 
 private:
   /// Gives up: the caller then starts the work without a graph, which shows what is wrong with it.
@@ -267,7 +268,7 @@ private:
   /// The most nodes of a graph. Prompts whose products are computed apart have many more, and a
   /// graph of so many costs more than it saves.
   static constexpr std::size_t most_nodes = 16384;
-  cudaGraphExec_t runs_ = nullptr;
+  cudaGraphExec_t executable_ = nullptr;
   bool refused_ = false;
 };
 

@@ -2,7 +2,7 @@
 // header; its units instantiate launch_on_cuda for all bodies (kernel/rows/bodies.inc).
 #pragma once
 
-#include <megacpp/exec/cuda/group_team.cuh>
+#include <megacpp/exec/cuda/cuda_team.cuh>
 #include <megacpp/exec/cuda/launch.hpp>
 
 #include <cuda_runtime.h>
@@ -18,31 +18,31 @@ template <int Threads, class Body> constexpr int least_blocks() {
   return Threads < threads ? threads / Threads : 1;
 }
 
-/// The kernel of a body. Each of the `Groups` teams of a block takes one row after another. The
+/// The kernel of a body. Each of the `Teams` teams of a block takes one row after another. The
 /// grid has as many blocks as the rows need, up to the most that a grid can have.
-template <int Lanes, int Groups, bool Aligned, int Kept, class Body>
-__global__ void __launch_bounds__(Lanes* Groups, (least_blocks<Lanes * Groups, Body>()))
+template <int Lanes, int Teams, bool Aligned, int Kept, class Body>
+__global__ void __launch_bounds__(Lanes* Teams, (least_blocks<Lanes * Teams, Body>()))
     rows_kernel(std::int64_t rows, const __grid_constant__ Body body) {
-  const std::int64_t group = Groups == 1 ? 0 : threadIdx.x / Lanes;
-  for (std::int64_t row = std::int64_t{blockIdx.x} * Groups + group; row < rows;
-       row += std::int64_t{gridDim.x} * Groups)
-    body(group_team<Lanes, Groups, Aligned, Kept>{}, row);
+  const std::int64_t team = Teams == 1 ? 0 : threadIdx.x / Lanes;
+  for (std::int64_t row = std::int64_t{blockIdx.x} * Teams + team; row < rows;
+       row += std::int64_t{gridDim.x} * Teams)
+    body(cuda_team<Lanes, Teams, Aligned, Kept>{}, row);
 }
 
 /// Starts body(team, row) for every row on a stream, with teams of so many threads. A team goes
 /// from row to row without a barrier: a body must not write what it reads for another row.
-template <int Lanes, int Groups, bool Aligned, int Kept, class Body>
+template <int Lanes, int Teams, bool Aligned, int Kept, class Body>
 int launch_teams(CUstream_st* on, std::int64_t rows, const Body& body) {
   constexpr std::int64_t most = 2147483647; // the most blocks of a grid
-  const std::int64_t needed = (rows + Groups - 1) / Groups;
+  const std::int64_t needed = (rows + Teams - 1) / Teams;
   const auto blocks = static_cast<unsigned>(needed < most ? needed : most);
-  rows_kernel<Lanes, Groups, Aligned, Kept><<<blocks, Lanes * Groups, 0, on>>>(rows, body);
+  rows_kernel<Lanes, Teams, Aligned, Kept><<<blocks, Lanes * Teams, 0, on>>>(rows, body);
   return cudaGetLastError();
 }
 
 template <class Body> int launch_on_cuda(CUstream_st* on, std::int64_t rows, const Body& body) {
   if (rows <= 0) return cudaSuccess;
-  constexpr int keeps = groups_to_keep<Body>();
+  constexpr int keeps = vectors_to_keep<Body>();
   if constexpr (chooses_lanes<Body> && keeps > 0) {
     const auto [lanes, kept] = team_for(body);
     if (lanes == 16) return launch_teams<16, 8, true, 1>(on, rows, body);

@@ -18,7 +18,7 @@ namespace mc {
 
 /// The number of threads of a team where the body does not say how long its rows are.
 inline constexpr int usual_lanes = 128;
-/// The number of threads of a team for a row, and how many groups of 16 bytes of the row each
+/// The number of threads of a team for a row, and how many vectors of 16 bytes of the row each
 /// thread can keep in registers (team.keep); 0: none.
 struct row_team {
   int lanes, kept;
@@ -29,11 +29,11 @@ struct row_team {
 /// the shortest. For a row that is too long to be kept, it gets 128 threads, which load the row at
 /// each visit.
 constexpr row_team team_of_row(std::int64_t bytes, int keeps = 0) {
-  const std::int64_t groups = bytes / 16;
-  if (keeps == 0) return {groups <= 256 ? 32 : groups <= 4096 ? usual_lanes : 1024, 0};
-  if (groups <= 16) return {16, 1};
+  const std::int64_t vectors = bytes / 16;
+  if (keeps == 0) return {vectors <= 256 ? 32 : vectors <= 4096 ? usual_lanes : 1024, 0};
+  if (vectors <= 16) return {16, 1};
   for (const int lanes : {32, usual_lanes})
-    if (groups <= lanes * keeps) return {lanes, keeps};
+    if (vectors <= lanes * keeps) return {lanes, keeps};
   return {usual_lanes, 0};
 }
 /// sums_doubles: the sums of a body are doubles, which only tests use.
@@ -46,15 +46,15 @@ template <class Body> inline constexpr bool chooses_lanes = requires(const Body&
   body.aligned();
   requires(!sums_doubles<Body>());
 };
-/// The number of groups of a row that a body asks each thread to keep (exec/launch.hpp).
-template <class Body> constexpr int groups_to_keep() {
+/// The number of vectors of a row that a body asks each thread to keep (exec/launch.hpp).
+template <class Body> constexpr int vectors_to_keep() {
   if constexpr (requires { Body::keeps; }) return Body::keeps;
   else return 0;
 }
 /// Returns the team for a body (exec/launch.hpp): the usual one, unless its rows are aligned.
 template <class Body> row_team team_for(const Body& body) {
   if constexpr (chooses_lanes<Body>)
-    if (body.aligned()) return team_of_row(body.row_bytes(), groups_to_keep<Body>());
+    if (body.aligned()) return team_of_row(body.row_bytes(), vectors_to_keep<Body>());
   return {usual_lanes, 0};
 }
 
@@ -82,6 +82,6 @@ constexpr std::int64_t sort_bytes_on_cuda(std::int64_t n) {
 
 /// Starts lane::reduce of at most most_reduced arrays on a stream. Returns the cudaError_t.
 [[nodiscard]] int reduce_on_cuda(CUstream_st* on, reduction by, dtype t,
-                                 std::span<const void* const> parts, void* out, std::int64_t n);
+                                 std::span<const void* const> arrays, void* out, std::int64_t n);
 
 } // namespace mc

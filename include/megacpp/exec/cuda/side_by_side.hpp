@@ -16,7 +16,7 @@ public:
   side_by_side& operator=(const side_by_side&) = delete;
   /// Throws what joining throws, unless another exception is on its way.
   ~side_by_side() noexcept(false) {
-    ending_.run([this] { on_.join(); });
+    ending_.call([this] { on_.join(); });
   }
   void next() { on_.next_branch(); }
 
@@ -36,7 +36,7 @@ public:
   back_in_order& operator=(const back_in_order&) = delete;
   /// Throws what branching out throws, unless another exception is on its way.
   ~back_in_order() noexcept(false) {
-    if (branched_) ending_.run([this] { on_.branch_out(), on_.next_branch(); });
+    if (branched_) ending_.call([this] { on_.branch_out(), on_.next_branch(); });
   }
 
 private:

@@ -127,7 +127,9 @@ private:
     std::vector<std::int64_t> names_;
     std::vector<const void*> pointers_;
   };
-  cuda::attention_places places() const { return cuda::attention_parts(shape_, deterministic_); }
+  cuda::attention_places places() const {
+    return cuda::ranges_of_attention(shape_, deterministic_);
+  }
 
   fused_attention_shape shape_;
   bool deterministic_;

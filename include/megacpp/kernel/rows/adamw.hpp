@@ -112,19 +112,20 @@ struct rounded_moments {
     std::int64_t logical = 0, left = 0; // the next element's place; elements that follow there
     std::uint64_t key = 0, counter = 0;
     bool drawn = false;
-    philox_words words{};
+    philox_numbers numbers{};
 
     MEGACPP_HD explicit state(const rounded_moments& r) : of(r) {}
     /// Returns the random number of an element's moments; 0 for padding.
-    MEGACPP_HD std::uint32_t word(std::int64_t element) {
+    MEGACPP_HD std::uint32_t number(std::int64_t element) {
       if (element != next || element >= behind) find(element);
       next = element + 1;
       if (left == 0) place(element);
       if (left == 0) return 0;
       --left;
       const auto fourth = static_cast<std::uint64_t>(logical) / 4;
-      if (!drawn || fourth != counter) counter = fourth, words = philox(key, counter), drawn = true;
-      return words[static_cast<std::size_t>(logical++ % 4)];
+      if (!drawn || fourth != counter)
+        counter = fourth, numbers = philox(key, counter), drawn = true;
+      return numbers[static_cast<std::size_t>(logical++ % 4)];
     }
     /// Finds the last row that begins at or before an element, and the row's key.
     MEGACPP_HD void find(std::int64_t element) {
@@ -158,7 +159,7 @@ struct rounded_moments {
     G of_m[N], of_v[N];
     mc::store(of_m, lanes<N>{0}, m1), mc::store(of_v, lanes<N>{0}, v1);
     for (int k = 0; k < N; ++k) {
-      const std::uint32_t w = noise.word(first + i.first + k);
+      const std::uint32_t w = noise.number(first + i.first + k);
       m[i.first + k] = rounded(static_cast<float>(of_m[k]), w & 0xffff);
       v[i.first + k] = rounded(static_cast<float>(of_v[k]), w >> 16);
     }

@@ -173,21 +173,21 @@ template <int N, class Team>
 MEGACPP_HD tile_sight sight_of(const Team& team, const attention_visibility& see,
                                const attention_extents& s, const tile_place& at,
                                const token_bounds& looking, std::int64_t key) {
-  const int n = width_of_part<N>(s.keys, key);
+  const int n = width_of_section<N>(s.keys, key);
   const pairs seen = pairs_seen(see, looking, bounds_of_keys(team, see, s, at.sequence, key, n));
   return {see, s, at.sequence, at.first, key, at.count, n, seen};
 }
 
 /// rows_of returns heads of tokens, from one token on, as rows of a matrix; turned returns them
-/// with each element of a head as a row, from element `part` on.
+/// with each element of a head as a row, from element `section` on.
 template <class T> MEGACPP_HD tile_rows<T> rows_of(const head_rows<const T>& x, std::int64_t token,
                                                    std::int64_t head, int count) {
   return {x.data + token * x.stride + head, x.stride, count};
 }
 template <class T> MEGACPP_HD tile_rows<T, true> turned(const head_rows<const T>& x,
                                                         std::int64_t token, std::int64_t head,
-                                                        std::int64_t part, int width) {
-  return {x.data + token * x.stride + head + part, x.stride, width};
+                                                        std::int64_t section, int width) {
+  return {x.data + token * x.stride + head + section, x.stride, width};
 }
 /// The mark in place of the probability of a key that is not seen: no probability is negative.
 inline constexpr int unseen = -1;
@@ -208,7 +208,8 @@ template <class T> struct attention_tile {
   static std::int64_t tiles(std::int64_t tokens) { return detail::tile_place::tiles_of(tokens); }
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
-    constexpr int M = attention_tokens, N = attention_tokens, W = attention_part<T>, stride = N + 2;
+    constexpr int M = attention_tokens, N = attention_tokens, W = attention_section<T>,
+                  stride = N + 2;
     constexpr G none = -std::numeric_limits<G>::infinity();
     G* const score = team.template shared<G, M * stride, 0>();
     G* const top = team.template shared<G, M, 1>();    // greatest score of a query
@@ -223,8 +224,8 @@ template <class T> struct attention_tile {
     const std::int64_t until = detail::keys_until(see, s, looking);
     const G scale = static_cast<G>(see.scale);
     const int depth = static_cast<int>(s.width);
-    for (std::int64_t part = 0; part < s.width; part += W) {
-      const int width = detail::width_of_part<W>(s.width, part);
+    for (std::int64_t section = 0; section < s.width; section += W) {
+      const int width = detail::width_of_section<W>(s.width, section);
       team_tile<T, M, W, Team> out(team);
       for (int i = team.index(); i < M; i += team.count()) top[i] = none, sum[i] = 0;
       for (std::int64_t key = 0; key < until; key += N) {
@@ -261,16 +262,16 @@ template <class T> struct attention_tile {
           sum[i] = sum[i] * factor[i] + more;
         }
         out.add_product(tile_rows<G>{score, stride, at.count},
-                        detail::turned(v, at.sequence * s.keys + key, kv, part, width), n);
+                        detail::turned(v, at.sequence * s.keys + key, kv, section, width), n);
         team.sync(); // the next tile writes score again
       }
       team.sync();
       out.each([&](int i, int d, G& e) {
         if (i < at.count && d < width)
-          o.data[(token + i) * o.stride + head + part + d] =
+          o.data[(token + i) * o.stride + head + section + d] =
               convert<T>(sum[i] == 0 ? G(0) : e / sum[i]);
       });
-      if (part == 0) {
+      if (section == 0) {
         G* const to = lse + (at.sequence * s.heads + at.head) * s.queries + at.first;
         for (int i = team.index(); i < at.count; i += team.count())
           to[i] = sum[i] == 0 ? none : top[i] + log(vec<G, 1>(sum[i])).v[0];
@@ -293,7 +294,8 @@ template <class T> struct attention_query_grad_tile {
   head_rows<T> dq;
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
-    constexpr int M = attention_tokens, N = attention_tokens, W = attention_part<T>, stride = N + 2;
+    constexpr int M = attention_tokens, N = attention_tokens, W = attention_section<T>,
+                  stride = N + 2;
     G* const ds = team.template shared<G, M * stride, 0>();
     G* const all = team.template shared<G, M, 1>();   // lse of a query
     G* const inner = team.template shared<G, M, 2>(); // delta of a query
@@ -316,8 +318,8 @@ template <class T> struct attention_query_grad_tile {
     const G scale = static_cast<G>(see.scale);
     const int depth = static_cast<int>(s.width);
     team.sync();
-    for (std::int64_t part = 0; part < s.width; part += W) {
-      const int width = detail::width_of_part<W>(s.width, part);
+    for (std::int64_t section = 0; section < s.width; section += W) {
+      const int width = detail::width_of_section<W>(s.width, section);
       team_tile<T, M, W, Team> out(team);
       for (std::int64_t key = 0; key < until; key += N) {
         const detail::tile_sight sees = detail::sight_of<N>(team, see, s, at, looking, key);
@@ -337,12 +339,12 @@ template <class T> struct attention_query_grad_tile {
         });
         team.sync();
         out.add_product(tile_rows<G>{ds, stride, at.count},
-                        detail::turned(k, keys, kv, part, width), n);
+                        detail::turned(k, keys, kv, section, width), n);
         team.sync(); // the next tile writes ds again
       }
       out.each([&](int i, int d, G& e) {
         if (i < at.count && d < width)
-          dq.data[(token + i) * dq.stride + head + part + d] = convert<T>(e);
+          dq.data[(token + i) * dq.stride + head + section + d] = convert<T>(e);
       });
     }
   }
@@ -361,7 +363,7 @@ template <class T> struct attention_key_grad_tile {
   head_rows<T> dk, dv;
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
-    constexpr int M = attention_tokens, N = attention_tokens / 2, W = attention_part<T> / 2,
+    constexpr int M = attention_tokens, N = attention_tokens / 2, W = attention_section<T> / 2,
                   stride = N + 2;
     G* const ds = team.template shared<G, M * stride, 0>();
     G* const p = team.template shared<G, M * stride, 1>();
@@ -374,8 +376,8 @@ template <class T> struct attention_key_grad_tile {
         detail::bounds_of_keys(team, see, s, at.sequence, at.first, at.count);
     const G scale = static_cast<G>(see.scale);
     const int depth = static_cast<int>(s.width);
-    for (std::int64_t part = 0; part < s.width; part += W) {
-      const int width = detail::width_of_part<W>(s.width, part);
+    for (std::int64_t section = 0; section < s.width; section += W) {
+      const int width = detail::width_of_section<W>(s.width, section);
       team_tile<T, M, W, Team> of_key(team), of_value(team);
       for (std::int64_t head = at.head * group; head < (at.head + 1) * group; ++head)
         for (std::int64_t query = 0; query < s.queries; query += N) {
@@ -402,15 +404,15 @@ template <class T> struct attention_key_grad_tile {
           });
           team.sync();
           of_key.add_product(tile_rows<G>{ds, stride, at.count},
-                             detail::turned(q, queries, head * s.width, part, width), n);
+                             detail::turned(q, queries, head * s.width, section, width), n);
           of_value.add_product(tile_rows<G>{p, stride, at.count},
-                               detail::turned(dy, queries, head * s.width, part, width), n);
+                               detail::turned(dy, queries, head * s.width, section, width), n);
           team.sync(); // the next tile writes ds and p again
         }
       const auto keep = [&](team_tile<T, M, W, Team>& of, const head_rows<T>& to) {
         of.each([&](int j, int d, G& e) {
           if (j < at.count && d < width)
-            to.data[(token + j) * to.stride + kv + part + d] = convert<T>(e);
+            to.data[(token + j) * to.stride + kv + section + d] = convert<T>(e);
         });
       };
       keep(of_key, dk), keep(of_value, dv);

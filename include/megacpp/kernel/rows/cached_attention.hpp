@@ -110,7 +110,7 @@ template <class T> struct cached_attention_tile {
   }
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
-    constexpr int M = cached_queries, N = cached_keys<T>, W = attention_part<T>, stride = N + 2;
+    constexpr int M = cached_queries, N = cached_keys<T>, W = attention_section<T>, stride = N + 2;
     constexpr G none = seen_keys::none;
     using raw = std::conditional_t<sizeof(T) == 2, std::uint16_t, T>; // a type without constructors
     constexpr int apart = carried_stride<T, W>;
@@ -118,8 +118,8 @@ template <class T> struct cached_attention_tile {
     T* const of_k = reinterpret_cast<T*>(team.template shared<raw, N * apart, 1>());
     T* const of_v = reinterpret_cast<T*>(team.template shared<raw, N * apart, 2>());
     G* const score = team.template shared<G, M * stride, 3>();
-    G* const top = team.template shared<G, M * groups, 4>();
-    G* const sum = team.template shared<G, M * groups, 5>();
+    G* const top = team.template shared<G, M * ranges, 4>();
+    G* const sum = team.template shared<G, M * ranges, 5>();
     G* const before = team.template shared<G, M, 6>();
     G* const now = team.template shared<G, M, 7>();
     G* const seen_top = team.template shared<G, M, 8>();
@@ -133,7 +133,7 @@ template <class T> struct cached_attention_tile {
                        head = row / pieces / of_sequence % s.kv_heads,
                        sequence = row / pieces / of_sequence / s.kv_heads,
                        first = row / pieces % of_sequence * M;
-    const int count = detail::width_of_part<M>(queries, first);
+    const int count = detail::width_of_section<M>(queries, first);
     const auto token = [&](int i) { return sequence * s.queries + (first + i) / of_one; };
     const auto head_of = [&](int i) { return head * of_one + (first + i) % of_one; };
 
@@ -154,8 +154,8 @@ template <class T> struct cached_attention_tile {
     for (int i = team.index(); i < count; i += team.count()) slot[i] = see.slots[token(i)];
 
     const G scale = static_cast<G>(see.scale);
-    for (std::int64_t part = 0; part < s.width; part += W) {
-      const int width = detail::width_of_part<W>(s.width, part);
+    for (std::int64_t section = 0; section < s.width; section += W) {
+      const int width = detail::width_of_section<W>(s.width, section);
       team_tile<T, M, W, Team> out(team);
       for (int i = team.index(); i < M; i += team.count()) seen_top[i] = none, seen_sum[i] = 0;
       for (std::int64_t t = tile; t < until; ++t) {
@@ -168,7 +168,7 @@ template <class T> struct cached_attention_tile {
         };
         team_tile<T, M, N, Team> x(team);
         for (std::int64_t d = 0; d < s.width; d += W) {
-          const int depth = detail::width_of_part<W>(s.width, d);
+          const int depth = detail::width_of_section<W>(s.width, d);
           if (d > 0) team.sync(); // of_q and of_k are written again
           carry_rows<W>(team, n, depth, whole, row_of(k, d), of_k);
           if (t == tile || s.width > W)
@@ -176,7 +176,7 @@ template <class T> struct cached_attention_tile {
                 team, count, depth, whole,
                 [&](int i) { return q.data + token(i) * q.stride + head_of(i) * s.width + d; },
                 of_q);
-          if (d == 0) carry_rows<W>(team, n, width, whole, row_of(v, part), of_v);
+          if (d == 0) carry_rows<W>(team, n, width, whole, row_of(v, section), of_v);
           team.carried();
           team.sync();
           x.add_product(tile_rows<T>{of_q, apart, count}, tile_rows<T>{of_k, apart, n}, depth);
@@ -185,16 +185,16 @@ template <class T> struct cached_attention_tile {
           score[i * stride + j] = i < count && j < n && see(slot[i], key + j) ? scale * e : none;
         });
         team.sync();
-        for (int u = team.index(); u < M * groups; u += team.count()) {
-          const G* const at = score + u / groups * stride + u % groups * of_group;
-          top[u] = greatest<of_group>(at);
+        for (int u = team.index(); u < M * ranges; u += team.count()) {
+          const G* const at = score + u / ranges * stride + u % ranges * of_range;
+          top[u] = greatest<of_range>(at);
         }
         team.sync();
-        for (int u = team.index(); u < M * groups; u += team.count()) {
-          const G most = greatest<groups>(top + u / groups * groups);
-          G* const at = score + u / groups * stride + u % groups * of_group;
+        for (int u = team.index(); u < M * ranges; u += team.count()) {
+          const G most = greatest<ranges>(top + u / ranges * ranges);
+          G* const at = score + u / ranges * stride + u % ranges * of_range;
           G all = 0;
-          for (int j = 0; j < of_group; ++j) {
+          for (int j = 0; j < of_range; ++j) {
             at[j] = at[j] == none ? G(0) : detail::exp_of(at[j] - most);
             all += at[j];
           }
@@ -203,9 +203,9 @@ template <class T> struct cached_attention_tile {
         team.sync();
         for (int i = team.index(); i < count; i += team.count()) {
           G all = 0;
-          for (int g = 0; g < groups; ++g) all += sum[i * groups + g];
+          for (int g = 0; g < ranges; ++g) all += sum[i * ranges + g];
           seen_keys seen{seen_top[i], seen_sum[i]};
-          const auto shares = seen.add(greatest<groups>(top + i * groups), all);
+          const auto shares = seen.add(greatest<ranges>(top + i * ranges), all);
           before[i] = shares.before, now[i] = shares.now;
           seen_top[i] = seen.top, seen_sum[i] = seen.sum;
         }
@@ -221,12 +221,12 @@ template <class T> struct cached_attention_tile {
       out.each([&](int i, int d, G& e) {
         if (i >= count || d >= width) return;
         const std::int64_t at = token(i) * s.heads + head_of(i);
-        if (splits) sums.o[(at * all_tiles + piece) * s.width + part + d] = e;
+        if (splits) sums.o[(at * all_tiles + piece) * s.width + section + d] = e;
         else
-          o.data[token(i) * o.stride + head_of(i) * s.width + part + d] =
+          o.data[token(i) * o.stride + head_of(i) * s.width + section + d] =
               convert<T>(seen_sum[i] == 0 ? G(0) : e / seen_sum[i]);
       });
-      for (int i = team.index(); splits && part == 0 && i < count; i += team.count()) {
+      for (int i = team.index(); splits && section == 0 && i < count; i += team.count()) {
         const std::int64_t at = (token(i) * s.heads + head_of(i)) * all_tiles + piece;
         sums.top[at] = seen_top[i], sums.sum[at] = seen_sum[i];
       }
@@ -236,7 +236,7 @@ template <class T> struct cached_attention_tile {
 
 private:
   // The scores of a query are split into ranges, and one thread looks at each range.
-  static constexpr int groups = 8, of_group = cached_keys<T> / groups;
+  static constexpr int ranges = 8, of_range = cached_keys<T> / ranges;
 
   template <int N> MEGACPP_HD static G greatest(const G* x) {
     G most = x[0];

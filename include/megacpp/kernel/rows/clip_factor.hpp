@@ -14,19 +14,19 @@
 namespace mc::rows {
 
 struct clip_factor {
-  static constexpr int most_parts = 16;
+  static constexpr int most_terms = 16;
   double clip;
   const double* count; // (): number of tokens
   const double* loss;  // (): sum of the losses
-  const double* squares[most_parts];
-  int parts;      // number of terms of the sum of squares
+  const double* squares[most_terms];
+  int terms;      // number of terms of the sum of squares
   double* factor; // ()
   double* norm;   // ()
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t) const {
     if (!team.leader()) return;
     double sum = 0;
-    for (int k = 0; k < parts; ++k) sum += *squares[k];
+    for (int k = 0; k < terms; ++k) sum += *squares[k];
     const double n = std::sqrt(sum) / *count, limit = clip / (n + 1e-6);
     const bool finite = n - n == 0 && *loss - *loss == 0;
     *factor = !finite ? std::numeric_limits<double>::quiet_NaN()

@@ -50,12 +50,12 @@ template <class T, class V, class G> MEGACPP_HD V scaled(V x, two<G> by) {
 }
 
 // Returns the log-sum-exp of a row from those of the vocabulary's shards.
-MEGACPP_HD double log_sum_exp(const double* part, std::int64_t parts) {
-  if (parts == 1) return part[0];
-  double top = part[0], sum = 0;
-  for (std::int64_t i = 1; i < parts; ++i)
-    if (top < part[i]) top = part[i];
-  for (std::int64_t i = 0; i < parts; ++i) sum += exponential(part[i] - top);
+MEGACPP_HD double log_sum_exp(const double* lse_of_shard, std::int64_t shards) {
+  if (shards == 1) return lse_of_shard[0];
+  double top = lse_of_shard[0], sum = 0;
+  for (std::int64_t i = 1; i < shards; ++i)
+    if (top < lse_of_shard[i]) top = lse_of_shard[i];
+  for (std::int64_t i = 0; i < shards; ++i) sum += exponential(lse_of_shard[i] - top);
   return top + log_of_terms(sum);
 }
 
@@ -178,16 +178,16 @@ private:
 /// Computes the loss of a row whose vocabulary is in shards: lse - target + z lse^2, 0 where its
 /// label is negative.
 template <class G> struct cross_entropy_row {
-  std::int64_t parts;
-  const double* lse_part;     // (rows, parts)
-  const G* target;            // (rows)
-  const std::int32_t* labels; // (rows)
+  std::int64_t shards;
+  const double* lse_of_shards; // (rows, shards)
+  const G* target;             // (rows)
+  const std::int32_t* labels;  // (rows)
   double z;
   double* loss; // (rows)
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     if (!team.leader()) return;
-    const double lse = detail::log_sum_exp(lse_part + row * parts, parts);
+    const double lse = detail::log_sum_exp(lse_of_shards + row * shards, shards);
     loss[row] = labels[row] < 0 ? 0 : lse - static_cast<double>(target[row]) + z * lse * lse;
   }
 };
@@ -195,21 +195,22 @@ template <class G> struct cross_entropy_row {
 /// Computes the adjoint of cross_entropy_row, for the cotangent `seed` of the sum of losses:
 ///   dlse_i = seed (1 + 2 z lse) e^(lse_i - lse),  dtarget = -seed
 template <class G> struct cross_entropy_grad_row {
-  std::int64_t parts;
-  const G* seed;              // ()
-  const double* lse_part;     // (rows, parts)
-  const std::int32_t* labels; // (rows)
+  std::int64_t shards;
+  const G* seed;               // ()
+  const double* lse_of_shards; // (rows, shards)
+  const std::int32_t* labels;  // (rows)
   double z;
-  double* dlse; // (rows, parts)
+  double* dlse; // (rows, shards)
   G* dtarget;   // (rows)
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     if (!team.leader()) return;
     const bool seen = labels[row] >= 0;
-    const double *part = lse_part + row * parts, lse = detail::log_sum_exp(part, parts),
-                 d = static_cast<double>(*seed);
-    for (std::int64_t i = 0; i < parts; ++i)
-      dlse[row * parts + i] = seen ? d * (1 + 2 * z * lse) * exponential(part[i] - lse) : 0;
+    const double *lse_of_shard = lse_of_shards + row * shards,
+                 lse = detail::log_sum_exp(lse_of_shard, shards), d = static_cast<double>(*seed);
+    for (std::int64_t i = 0; i < shards; ++i)
+      dlse[row * shards + i] =
+          seen ? d * (1 + 2 * z * lse) * exponential(lse_of_shard[i] - lse) : 0;
     dtarget[row] = seen ? static_cast<G>(-d) : G(0);
   }
 };

@@ -34,7 +34,8 @@ template <int Calls> struct philox_calls {
 
   /// Returns the random words of all calls in order.
   MEGACPP_HD vec<std::uint32_t, 4 * Calls> words() const {
-    if constexpr (mc::detail::form_of<std::uint64_t, Calls> == mc::detail::form::array) {
+    if constexpr (mc::detail::representation_of<std::uint64_t, Calls> ==
+                  mc::detail::representation::array) {
       vec<std::uint32_t, 4 * Calls> r;
       for (int k = 0; k < Calls; ++k) {
         r.v[4 * k] = static_cast<std::uint32_t>(w0.v[k]);

@@ -36,15 +36,16 @@ template <class T, class Extent> struct embedding_row {
 };
 
 /// The order in which the gradient of a table adds up tokens. Each token has a number, which sorts
-/// by sequence, then by row of the table, and then by token. A group is the tokens of one row in
-/// one sequence; tokens without a row are one group behind all others.
+/// by sequence, then by row of the table, and then by token. A bucket is the tokens of one row in
+/// one sequence; tokens without a row are one bucket behind all others.
 struct token_order {
-  std::int64_t rows, groups; ///< number of rows of the table; number of groups of tokens with a row
-  int token_bits;            ///< bits of a number for the token, below the bits of the group
+  std::int64_t rows,
+      buckets;    ///< number of rows of the table; number of buckets of tokens with a row
+  int token_bits; ///< bits of a number for the token, below the bits of the bucket
 
   MEGACPP_HD constexpr token_order(const summed_rows& tokens, std::int64_t rows_of_table)
       : rows(rows_of_table),
-        groups((tokens.count + tokens.sequence - 1) / tokens.sequence * rows_of_table),
+        buckets((tokens.count + tokens.sequence - 1) / tokens.sequence * rows_of_table),
         token_bits(bits_of(tokens.count)) {}
 
   MEGACPP_HD static constexpr int bits_of(std::int64_t numbers) {
@@ -52,15 +53,15 @@ struct token_order {
     while (bits < 63 && (std::int64_t{1} << bits) < numbers) ++bits;
     return bits;
   }
-  /// Returns the bits of a token's number for its group: all groups, and the one without a row.
-  MEGACPP_HD constexpr int group_bits() const { return bits_of(groups + 1); }
-  /// Returns true if the 64 bits of a number are enough for group and token.
-  MEGACPP_HD constexpr bool fits() const { return token_bits + group_bits() <= 64; }
+  /// Returns the bits of a token's number for its bucket: all buckets, and the one without a row.
+  MEGACPP_HD constexpr int bucket_bits() const { return bits_of(buckets + 1); }
+  /// Returns true if the 64 bits of a number are enough for bucket and token.
+  MEGACPP_HD constexpr bool fits() const { return token_bits + bucket_bits() <= 64; }
 
-  MEGACPP_HD std::uint64_t number(std::int64_t group, std::int64_t token) const {
-    return static_cast<std::uint64_t>(group) << token_bits | static_cast<std::uint64_t>(token);
+  MEGACPP_HD std::uint64_t number(std::int64_t bucket, std::int64_t token) const {
+    return static_cast<std::uint64_t>(bucket) << token_bits | static_cast<std::uint64_t>(token);
   }
-  MEGACPP_HD std::int64_t group_of(std::uint64_t number) const {
+  MEGACPP_HD std::int64_t bucket_of(std::uint64_t number) const {
     return static_cast<std::int64_t>(number >> token_bits);
   }
   MEGACPP_HD std::int64_t token_of(std::uint64_t number) const {
@@ -82,7 +83,7 @@ struct number_tokens {
         const std::int64_t row = ids[t] - first;
         const bool has_one = row >= 0 && row < order.rows;
         numbers[t] =
-            order.number(has_one ? t / tokens.sequence * order.rows + row : order.groups, t);
+            order.number(has_one ? t / tokens.sequence * order.rows + row : order.buckets, t);
       }
     });
   }
@@ -100,10 +101,10 @@ template <class T> struct embedding_gradient_slab {
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t index) const {
     const slab s(index, columns, width);
     for (std::int64_t k = 0; k < tokens;) {
-      const std::int64_t begin = k, group = order.group_of(numbers[k]);
-      if (group == order.groups) return;
-      while (k < tokens && order.group_of(numbers[k]) == group) ++k;
-      add_rows_of<T>(team, s, begin, k, dtable + group % order.rows * width,
+      const std::int64_t begin = k, bucket = order.bucket_of(numbers[k]);
+      if (bucket == order.buckets) return;
+      while (k < tokens && order.bucket_of(numbers[k]) == bucket) ++k;
+      add_rows_of<T>(team, s, begin, k, dtable + bucket % order.rows * width,
                      [&](std::int64_t r, auto i) {
                        return load<G>(dy + order.token_of(numbers[r]) * width, i);
                      });
@@ -111,49 +112,50 @@ template <class T> struct embedding_gradient_slab {
   }
 };
 
-/// The places of partial sums among the sorted tokens: 64 tokens each, from a group's first token
+/// The places of partial sums among the sorted tokens: 64 tokens each, from a bucket's first token
 /// on.
-struct token_parts {
+struct token_partials {
   std::int64_t tokens;
   token_order order;
   const std::uint64_t* numbers; // (T): sorted
 
-  MEGACPP_HD std::int64_t group_at(std::int64_t k) const { return order.group_of(numbers[k]); }
-  /// Returns true if a group of tokens is of this sequence and has a row of the table.
-  MEGACPP_HD bool is_in(std::int64_t sequence, std::int64_t group) const {
-    return group != order.groups && group / order.rows == sequence;
+  MEGACPP_HD std::int64_t bucket_at(std::int64_t k) const { return order.bucket_of(numbers[k]); }
+  /// Returns true if a bucket of tokens is of this sequence and has a row of the table.
+  MEGACPP_HD bool is_in(std::int64_t sequence, std::int64_t bucket) const {
+    return bucket != order.buckets && bucket / order.rows == sequence;
   }
-  /// Returns the first place from `low` on whose token is of the group `key` or a later one;
+  /// Returns the first place from `low` on whose token is of the bucket `key` or a later one;
   /// `high`, where there is none before it.
   MEGACPP_HD std::int64_t first_from(std::int64_t low, std::int64_t high, std::int64_t key) const {
     while (low < high) {
       const std::int64_t middle = low + (high - low) / 2;
-      if (group_at(middle) < key) low = middle + 1;
+      if (bucket_at(middle) < key) low = middle + 1;
       else high = middle;
     }
     return low;
   }
-  /// Returns true if the group of tokens that begins there has more than one partial sum.
+  /// Returns true if the bucket of tokens that begins there has more than one partial sum.
   MEGACPP_HD bool is_long(std::int64_t begin) const {
-    return begin + rows_per_part < tokens && group_at(begin + rows_per_part) == group_at(begin);
+    return begin + rows_per_partial < tokens &&
+           bucket_at(begin + rows_per_partial) == bucket_at(begin);
   }
-  /// Returns the number, among partial sums of long groups, of the one that begins at k: within 64
-  /// tokens one partial sum of the group before may begin, and one may begin with its group.
+  /// Returns the number, among partial sums of long buckets, of the one that begins at k: within 64
+  /// tokens one partial sum of the bucket before may begin, and one may begin with its bucket.
   MEGACPP_HD static std::int64_t number(std::int64_t k, std::int64_t begin) {
-    return k / rows_per_part * 2 + (k == begin ? 1 : 0);
+    return k / rows_per_partial * 2 + (k == begin ? 1 : 0);
   }
   MEGACPP_HD static constexpr std::int64_t windows(std::int64_t of_tokens) {
-    return (of_tokens + rows_per_part - 1) / rows_per_part;
+    return (of_tokens + rows_per_partial - 1) / rows_per_partial;
   }
 };
 
 /// Computes the partial sum that begins at a token of a sequence, if one does, and adds it to the
-/// table if the group has no other. A launch is for one sequence: the table has one row for the
-/// groups of an id in several sequences, which are added one after the other.
-template <class T> struct embedding_gradient_part {
+/// table if the bucket has no other. A launch is for one sequence: the table has one row for the
+/// buckets of an id in several sequences, which are added one after the other.
+template <class T> struct embedding_gradient_partial {
   using G = accumulator_t<T>;
   std::int64_t width, sequence;
-  token_parts of;
+  token_partials of;
   const T* dy; // (T, width)
   G* dtable;   // (rows of the table, width)
   G* sums;     // (2 windows, width)
@@ -161,15 +163,15 @@ template <class T> struct embedding_gradient_part {
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t token) const {
     const std::int64_t k = of.first_from(0, of.tokens, sequence * of.order.rows) + token;
     if (k >= of.tokens) return;
-    const std::int64_t group = of.group_at(k);
-    if (!of.is_in(sequence, group)) return;
-    const std::int64_t begin = of.first_from(0, k, group);
-    if ((k - begin) % rows_per_part != 0) return;
-    const std::int64_t last = k + rows_per_part < of.tokens ? k + rows_per_part : of.tokens,
-                       end = of.first_from(k + 1, last, group + 1);
+    const std::int64_t bucket = of.bucket_at(k);
+    if (!of.is_in(sequence, bucket)) return;
+    const std::int64_t begin = of.first_from(0, k, bucket);
+    if ((k - begin) % rows_per_partial != 0) return;
+    const std::int64_t last = k + rows_per_partial < of.tokens ? k + rows_per_partial : of.tokens,
+                       end = of.first_from(k + 1, last, bucket + 1);
     const bool whole = !of.is_long(begin);
-    G* const row = dtable + group % of.order.rows * width;
-    G* const sum = sums + token_parts::number(k, begin) * width;
+    G* const row = dtable + bucket % of.order.rows * width;
+    G* const sum = sums + token_partials::number(k, begin) * width;
     team.template each<T>(width, [&](auto i) {
       auto p = load<G>(dy + of.order.token_of(of.numbers[k]) * width, i);
       for (std::int64_t r = k + 1; r < end; ++r)
@@ -179,34 +181,35 @@ template <class T> struct embedding_gradient_part {
     });
   }
 };
-/// Adds up the partial sums of the long group that begins within 64 tokens of a sequence, if one
+/// Adds up the partial sums of the long bucket that begins within 64 tokens of a sequence, if one
 /// does.
 template <class G> struct embedding_gradient_total {
   std::int64_t width, sequence;
-  token_parts of;
+  token_partials of;
   const G* sums; // (2 windows, width)
   G* dtable;     // (rows of the table, width)
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t window) const {
-    const std::int64_t first = window * rows_per_part,
-                       end = first + rows_per_part < of.tokens ? first + rows_per_part : of.tokens;
+    const std::int64_t first = window * rows_per_partial, end = first + rows_per_partial < of.tokens
+                                                                    ? first + rows_per_partial
+                                                                    : of.tokens;
     for (std::int64_t begin = first; begin < end; ++begin) {
-      const std::int64_t group = of.group_at(begin);
-      if (!of.is_in(sequence, group) || (begin > 0 && of.group_at(begin - 1) == group) ||
+      const std::int64_t bucket = of.bucket_at(begin);
+      if (!of.is_in(sequence, bucket) || (begin > 0 && of.bucket_at(begin - 1) == bucket) ||
           !of.is_long(begin))
         continue;
-      G* const row = dtable + group % of.order.rows * width;
+      G* const row = dtable + bucket % of.order.rows * width;
       team.template each<G>(width, [&](auto i) {
-        const auto part = [&](std::int64_t k) {
-          return to<double>(load<G>(sums + token_parts::number(k, begin) * width, i));
+        const auto partial = [&](std::int64_t k) {
+          return to<double>(load<G>(sums + token_partials::number(k, begin) * width, i));
         };
-        auto all = part(begin);
-        for (std::int64_t k = begin + rows_per_part; k < of.tokens && of.group_at(k) == group;
-             k += rows_per_part)
-          all = all + part(k);
+        auto all = partial(begin);
+        for (std::int64_t k = begin + rows_per_partial; k < of.tokens && of.bucket_at(k) == bucket;
+             k += rows_per_partial)
+          all = all + partial(k);
         store(row, i, load<G>(row, i) + to<G>(all));
       });
-      return; // no other long group begins in the window
+      return; // no other long bucket begins in the window
     }
   }
 };
@@ -228,24 +231,25 @@ template <class Device> void number_of_tokens(Device& on, const summed_rows& tok
 
 /// Returns the bytes that embedding_gradient needs on a lane for partial sums.
 template <class Lane, class G>
-constexpr std::int64_t bytes_of_token_parts(std::int64_t tokens, std::int64_t width) {
-  if (!detail::sums_by_parts<Lane>()) return 0;
-  return 2 * token_parts::windows(tokens) * width * std::int64_t{sizeof(G)};
+constexpr std::int64_t bytes_of_token_partials(std::int64_t tokens, std::int64_t width) {
+  if (!detail::sums_by_partials<Lane>()) return 0;
+  return 2 * token_partials::windows(tokens) * width * std::int64_t{sizeof(G)};
 }
 /// Adds up the gradient of a table; the `numbers` of tokens are sorted. `sums` is memory for
-/// partial sums (bytes_of_token_parts), on a lane with sums_by_parts.
+/// partial sums (bytes_of_token_partials), on a lane with sums_by_partials.
 template <class T, class Device>
 void embedding_gradient(Device& on, const summed_rows& tokens, const token_order& order,
                         std::int64_t width, const T* dy, const std::uint64_t* numbers,
                         accumulator_t<T>* dtable, [[maybe_unused]] std::byte* sums = nullptr) {
-  if constexpr (detail::sums_by_parts<Device>()) {
+  if constexpr (detail::sums_by_partials<Device>()) {
     using G = accumulator_t<T>;
-    const token_parts of{tokens.count, order, numbers};
-    auto* const parts = reinterpret_cast<G*>(sums);
+    const token_partials of{tokens.count, order, numbers};
+    auto* const partials = reinterpret_cast<G*>(sums);
     for (std::int64_t s = 0; s * tokens.sequence < tokens.count; ++s) {
-      for_rows(on, tokens.sequence, embedding_gradient_part<T>{width, s, of, dy, dtable, parts});
-      for_rows(on, token_parts::windows(tokens.count),
-               embedding_gradient_total<G>{width, s, of, parts, dtable});
+      for_rows(on, tokens.sequence,
+               embedding_gradient_partial<T>{width, s, of, dy, dtable, partials});
+      for_rows(on, token_partials::windows(tokens.count),
+               embedding_gradient_total<G>{width, s, of, partials, dtable});
     }
   } else {
     for_slabs(on, embedding_gradient_slab<T>{width, tokens.count, order, 0, dy, numbers, dtable});

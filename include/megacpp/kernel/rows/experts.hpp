@@ -89,19 +89,20 @@ template <class T> struct combine_numbers {
 // -----------------------------------------------------------------------
 
 /// Ranges of choices. Choices are numbered range by range; no range has choices of two sequences.
-struct parts_of_choices {
-  static constexpr std::int64_t of_part = 1024;
+struct choice_ranges {
+  static constexpr std::int64_t in_range = 1024;
   std::int64_t sequences, of_sequence; // number of choices of each sequence
 
   MEGACPP_HD constexpr std::int64_t in_sequence() const {
-    return (of_sequence + of_part - 1) / of_part;
+    return (of_sequence + in_range - 1) / in_range;
   }
   MEGACPP_HD constexpr std::int64_t count() const { return sequences * in_sequence(); }
-  MEGACPP_HD constexpr std::int64_t begin(std::int64_t part) const {
-    return part / in_sequence() * of_sequence + part % in_sequence() * of_part;
+  MEGACPP_HD constexpr std::int64_t begin(std::int64_t range) const {
+    return range / in_sequence() * of_sequence + range % in_sequence() * in_range;
   }
-  MEGACPP_HD constexpr std::int64_t end(std::int64_t part) const {
-    const std::int64_t last = (part / in_sequence() + 1) * of_sequence, to = begin(part) + of_part;
+  MEGACPP_HD constexpr std::int64_t end(std::int64_t range) const {
+    const std::int64_t last = (range / in_sequence() + 1) * of_sequence,
+                       to = begin(range) + in_range;
     return to < last ? to : last;
   }
 };
@@ -137,37 +138,37 @@ struct taken_choices {
 
 /// Counts how often each range of choices has chosen each expert.
 struct count_choices {
-  parts_of_choices parts;
+  choice_ranges ranges;
   std::int64_t experts;
   taken_choices taken;
   const std::int32_t* chosen; // (choices)
-  std::int32_t* count;        // (parts, E)
+  std::int32_t* count;        // (ranges, E)
 
-  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t part) const {
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t range) const {
     if (!team.leader()) return;
-    std::int32_t* const n = count + part * experts;
+    std::int32_t* const n = count + range * experts;
     for (std::int64_t e = 0; e < experts; ++e) n[e] = 0;
-    for (std::int64_t i = parts.begin(part); i < parts.end(part); ++i)
+    for (std::int64_t i = ranges.begin(range); i < ranges.end(range); ++i)
       if (taken(i)) ++n[chosen[i]];
   }
 };
 
 /// Adds up the counts of one expert: its choices in each sequence, and before each range.
 struct add_counts {
-  parts_of_choices parts;
+  choice_ranges ranges;
   std::int64_t experts;
-  std::int32_t* count; // (parts, E): becomes the number of choices before the range
+  std::int32_t* count; // (ranges, E): becomes the number of choices before the range
   std::int32_t* own;   // (E, sequences)
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t expert) const {
     if (!team.leader()) return;
     std::int32_t before = 0, begin = 0;
-    for (std::int64_t p = 0; p < parts.count(); ++p) {
+    for (std::int64_t p = 0; p < ranges.count(); ++p) {
       std::int32_t& n = count[p * experts + expert];
-      const std::int32_t of_part = n;
-      n = before, before += of_part;
-      if ((p + 1) % parts.in_sequence() != 0) continue;
-      own[expert * parts.sequences + p / parts.in_sequence()] = before - begin;
+      const std::int32_t in_range = n;
+      n = before, before += in_range;
+      if ((p + 1) % ranges.in_sequence() != 0) continue;
+      own[expert * ranges.sequences + p / ranges.in_sequence()] = before - begin;
       begin = before;
     }
   }
@@ -197,18 +198,18 @@ struct place_experts {
 
 /// Computes the row of each choice of a range; -1: the choice is dropped.
 struct number_choices {
-  parts_of_choices parts;
+  choice_ranges ranges;
   std::int64_t experts;
   taken_choices taken;
   const std::int32_t* chosen; // (choices)
   const std::int32_t* begin;  // (E): first row of an expert
-  std::int32_t* count;        // (parts, E): number of choices before the range; it is overwritten
+  std::int32_t* count;        // (ranges, E): number of choices before the range; it is overwritten
   std::int32_t* row;          // (choices)
 
-  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t part) const {
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t range) const {
     if (!team.leader()) return;
-    std::int32_t* const n = count + part * experts;
-    for (std::int64_t i = parts.begin(part); i < parts.end(part); ++i)
+    std::int32_t* const n = count + range * experts;
+    for (std::int64_t i = ranges.begin(range); i < ranges.end(range); ++i)
       row[i] = taken(i) ? begin[chosen[i]] + n[chosen[i]]++ : -1;
   }
 };

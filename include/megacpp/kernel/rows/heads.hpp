@@ -21,7 +21,7 @@ template <class T> struct head_rows {
 namespace rows {
 
 /// The number of elements of a head for which a team holds a tile of sums: a section of the head.
-template <class T> inline constexpr int attention_part = sizeof(T) == 8 ? 64 : 128;
+template <class T> inline constexpr int attention_section = sizeof(T) == 8 ? 64 : 128;
 
 /// The extents of an attention except the number of sequences, which follows from its rows.
 struct attention_extents {
@@ -34,9 +34,9 @@ struct attention_extents {
 
 namespace detail {
 
-/// Returns the number of elements of a head that a tile computes from `part` on.
-template <int W> MEGACPP_HD int width_of_part(std::int64_t width, std::int64_t part) {
-  return static_cast<int>(width - part < W ? width - part : W);
+/// Returns the number of elements of a head that a tile computes from `section` on.
+template <int W> MEGACPP_HD int width_of_section(std::int64_t width, std::int64_t section) {
+  return static_cast<int>(width - section < W ? width - section : W);
 }
 /// Returns e^x of one number.
 template <class G> MEGACPP_HD G exp_of(G x) { return exp(vec<G, 1>(x)).v[0]; }

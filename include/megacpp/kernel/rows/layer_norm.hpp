@@ -52,7 +52,7 @@ template <class T, class Extent> struct layer_norm_row {
   G* mean;       // (rows)
   G* rstd;       // (rows)
 
-  static constexpr int keeps = detail::groups_of_norm;
+  static constexpr int keeps = detail::vectors_of_norm;
   std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
   bool aligned() const { return rows_aligned<T>(width, x, gain, bias, y); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
@@ -77,7 +77,7 @@ template <class T, class Extent> struct add_layer_norm_row {
   G* mean;       // (rows)
   G* rstd;       // (rows)
 
-  static constexpr int keeps = detail::groups_of_norm;
+  static constexpr int keeps = detail::vectors_of_norm;
   std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
   bool aligned() const { return rows_aligned<T>(width, x, a, gain, bias, s, y); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
@@ -106,7 +106,7 @@ template <class T, class Extent, bool Add> struct layer_norm_dx_row {
   const T* ds;   // (rows, width), only if Add
   T* dx;         // (rows, width)
 
-  static constexpr int keeps = detail::groups_of_norm;
+  static constexpr int keeps = detail::vectors_of_norm;
   std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
   bool aligned() const { return rows_aligned<T>(width, dy, x, gain, ds, dx); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {

@@ -7,15 +7,15 @@
 
 namespace mc::rows {
 
-/// The order of the pieces of an array: piece (o, p) begins at o * outer + p * part.
+/// The order of the pieces of an array: piece (o, p) begins at o * outer + p * shard.
 struct piece_order {
-  std::int64_t outer, part;
+  std::int64_t outer, shard;
 };
 
 /// Copies to(o, p) = from(o, p) for every piece, bit for bit. With `only` >= 0 it copies that p
 /// alone, and the others become zero. One row of the launch is a block of one piece.
 template <class T> struct piece_block {
-  std::int64_t parts, run;
+  std::int64_t shards, run;
   piece_order from_at, to_at;
   const T* from;
   T* to;
@@ -24,9 +24,9 @@ template <class T> struct piece_block {
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
     const std::int64_t blocks = blocks_of(run), piece = row / blocks,
                        first = row % blocks * flat_block;
-    const std::int64_t o = piece / parts, p = piece % parts, left = run - first;
-    const T* const in = from + o * from_at.outer + p * from_at.part + first;
-    T* const out = to + o * to_at.outer + p * to_at.part + first;
+    const std::int64_t o = piece / shards, p = piece % shards, left = run - first;
+    const T* const in = from + o * from_at.outer + p * from_at.shard + first;
+    T* const out = to + o * to_at.outer + p * to_at.shard + first;
     const bool zero = only >= 0 && p != only;
     team.template each<T>(left < flat_block ? left : flat_block, [&](auto i) {
       if (zero) store(out, i, vec<accumulator_t<T>, decltype(i)::count>(0));

@@ -21,7 +21,7 @@ namespace detail {
 /// The number of 16-byte vectors of a norm's row that a thread keeps: a warp keeps 4 KiB, and
 /// 128 threads keep 16 KiB. Three rows take 96 registers, so that a multiprocessor has 384 threads,
 /// each with all its loads on their way.
-inline constexpr int groups_of_norm = 8;
+inline constexpr int vectors_of_norm = 8;
 
 template <class G> MEGACPP_HD G reciprocal_root(G x) { return G(1) / mc::detail::root_of(x); }
 
@@ -46,7 +46,7 @@ template <class T, class Extent> struct rms_norm_row {
   T* y;          // (rows, width)
   G* rstd;       // (rows)
 
-  static constexpr int keeps = detail::groups_of_norm;
+  static constexpr int keeps = detail::vectors_of_norm;
   std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
   bool aligned() const { return rows_aligned<T>(width, x, gain, y); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
@@ -71,7 +71,7 @@ template <class T, class Extent> struct add_rms_norm_row {
   T* y;          // (rows, width)
   G* rstd;       // (rows)
 
-  static constexpr int keeps = detail::groups_of_norm;
+  static constexpr int keeps = detail::vectors_of_norm;
   std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
   bool aligned() const { return rows_aligned<T>(width, x, a, gain, s, y); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
@@ -99,7 +99,7 @@ template <class T, class Extent, bool Add> struct rms_norm_dx_row {
   const T* ds;   // (rows, width), only if Add
   T* dx;         // (rows, width)
 
-  static constexpr int keeps = detail::groups_of_norm;
+  static constexpr int keeps = detail::vectors_of_norm;
   std::int64_t row_bytes() const { return std::int64_t{width} * std::int64_t{sizeof(T)}; }
   bool aligned() const { return rows_aligned<T>(width, dy, x, gain, ds, dx); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {

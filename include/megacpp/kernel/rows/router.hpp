@@ -12,7 +12,7 @@ namespace mc::rows {
 
 /// The number of 16-byte vectors of a router's row that a thread keeps: a warp keeps 512 logits in
 /// fp32.
-inline constexpr int groups_of_router = 4;
+inline constexpr int vectors_of_router = 4;
 
 /// Returns the logsumexp of a row of logits that the team keeps. The greatest logit is subtracted
 /// first.
@@ -51,7 +51,7 @@ template <class T> struct route_row {
   G* weights;           // (rows, k)
   std::int32_t* chosen; // (rows, k)
 
-  static constexpr int keeps = groups_of_router;
+  static constexpr int keeps = vectors_of_router;
   std::int64_t row_bytes() const { return std::int64_t{experts} * std::int64_t{sizeof(T)}; }
   bool aligned() const { return rows_aligned<T>(experts, logits, bias); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
@@ -94,7 +94,7 @@ template <class T> struct route_grad_row {
   const std::int32_t* chosen; // (rows, k)
   T* dlogits;                 // (rows, E)
 
-  static constexpr int keeps = groups_of_router;
+  static constexpr int keeps = vectors_of_router;
   std::int64_t row_bytes() const { return std::int64_t{experts} * std::int64_t{sizeof(T)}; }
   bool aligned() const { return rows_aligned<T>(experts, logits, dlogits); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
@@ -138,7 +138,7 @@ template <class T> struct router_lse_row {
   const T* logits; // (tokens, E)
   G* lse;          // (tokens)
 
-  static constexpr int keeps = groups_of_router;
+  static constexpr int keeps = vectors_of_router;
   std::int64_t row_bytes() const { return std::int64_t{experts} * std::int64_t{sizeof(T)}; }
   bool aligned() const { return rows_aligned<T>(experts, logits); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {
@@ -148,25 +148,25 @@ template <class T> struct router_lse_row {
   }
 };
 
-/// Sums up a block of tokens of one group: probabilities, choices, squares of logsumexp. The
-/// sums of blocks are added up in order and in double (sum_of_parts), whatever the number of
+/// Sums up a block of tokens of one scope: probabilities, choices, squares of logsumexp. The
+/// sums of blocks are added up in order and in double (sum_of_partials), whatever the number of
 /// threads. A core may compute the logsumexp of a token here. Threads of a GPU read it
 /// (router_lse_row), and each thread adds up columns of its own, in the order of a core.
 template <class T> struct router_statistics_block {
   using G = accumulator_t<T>;
   static constexpr std::int64_t tokens_of_block = 128;
-  std::int64_t experts, tokens, blocks; // experts; tokens and blocks of a group
+  std::int64_t experts, tokens, blocks; // experts; tokens and blocks of a scope
   int k;
-  const T* logits;            // (groups, tokens, E)
-  const std::int32_t* chosen; // (groups, tokens, k)
-  G* parts;                   // (groups, blocks, 2 E + 1)
-  const G* lse;               // (groups, tokens); null: a core computes it here
+  const T* logits;            // (scopes, tokens, E)
+  const std::int32_t* chosen; // (scopes, tokens, k)
+  G* partials;                // (scopes, blocks, 2 E + 1)
+  const G* lse;               // (scopes, tokens); null: a core computes it here
 
-  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t part) const {
-    const std::int64_t first = part % blocks * tokens_of_block, left = tokens - first;
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t partial) const {
+    const std::int64_t first = partial % blocks * tokens_of_block, left = tokens - first;
     const std::int64_t n = left < tokens_of_block ? left : tokens_of_block;
-    const std::int64_t begin = part / blocks * tokens + first;
-    G *p = parts + part * (2 * experts + 1), *c = p + experts, z = 0;
+    const std::int64_t begin = partial / blocks * tokens + first;
+    G *p = partials + partial * (2 * experts + 1), *c = p + experts, z = 0;
     const auto probability = [&](std::int64_t t, auto i, G of_token) {
       const auto x = load<G>(logits + t * experts, i);
       return portable_exp(x - decltype(x)(of_token));
@@ -219,49 +219,50 @@ private:
   }
 };
 
-/// Returns the sum of one number over the blocks of a group; the numbers are `width` apart.
+/// Returns the sum of one number over the blocks of a scope; the numbers are `width` apart.
 template <class G>
-MEGACPP_HD double sum_of_parts(const G* part, std::int64_t blocks, std::int64_t width) {
+MEGACPP_HD double sum_of_partials(const G* partial, std::int64_t blocks, std::int64_t width) {
   double sum = 0;
-  for (std::int64_t k = 0; k < blocks; ++k) sum += static_cast<double>(part[k * width]);
+  for (std::int64_t k = 0; k < blocks; ++k) sum += static_cast<double>(partial[k * width]);
   return sum;
 }
 
-/// Adds up the router's probabilities and choices of one group over its blocks.
+/// Adds up the router's probabilities and choices of one scope over its blocks.
 template <class G> struct router_sums {
   std::int64_t experts, blocks;
-  const G* parts;   // (groups, blocks, 2 E + 1)
-  G* probabilities; // (groups, E)
-  G* choices;       // (groups, E)
+  const G* partials; // (scopes, blocks, 2 E + 1)
+  G* probabilities;  // (scopes, E)
+  G* choices;        // (scopes, E)
 
-  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t group) const {
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t scope) const {
     const std::int64_t width = 2 * experts + 1;
-    const G* const p = parts + group * blocks * width;
+    const G* const p = partials + scope * blocks * width;
     team.template each<double>(experts, [&](auto i) {
       for (std::int64_t e = i.first; e < i.first + decltype(i)::count; ++e) {
-        probabilities[group * experts + e] = static_cast<G>(sum_of_parts(p + e, blocks, width));
-        choices[group * experts + e] = static_cast<G>(sum_of_parts(p + experts + e, blocks, width));
+        probabilities[scope * experts + e] = static_cast<G>(sum_of_partials(p + e, blocks, width));
+        choices[scope * experts + e] =
+            static_cast<G>(sum_of_partials(p + experts + e, blocks, width));
       }
     });
   }
 };
 
-/// Adds up the squares of the router's logsumexp of all groups, each over its blocks.
+/// Adds up the squares of the router's logsumexp of all scopes, each over its blocks.
 template <class G> struct router_square_sum {
-  std::int64_t width, parts_of_all, blocks;
-  const G* parts; // (groups, blocks, width); the last number of each block is a sum of squares
-  G* z;           // ()
+  std::int64_t width, all_partials, blocks;
+  const G* partials; // (scopes, blocks, width); the last number of each block is a sum of squares
+  G* z;              // ()
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t) const {
     if (!team.leader()) return;
     double sum = 0;
-    for (std::int64_t k = 0; k < parts_of_all; k += blocks)
-      sum += sum_of_parts(parts + k * width + width - 1, blocks, width);
+    for (std::int64_t k = 0; k < all_partials; k += blocks)
+      sum += sum_of_partials(partials + k * width + width - 1, blocks, width);
     *z = static_cast<G>(sum);
   }
 };
 
-/// Adds the number of an expert's choices above its fair share to its load, group by group of
+/// Adds the number of an expert's choices above its fair share to its load, scope by scope of
 /// `each` choices.
 template <class G> struct expert_load {
   std::int64_t experts, choices, each;
@@ -282,66 +283,66 @@ template <class G> struct expert_load {
   }
 };
 
-/// Returns E / sum_e c_e, the number of experts for each choice of one group.
+/// Returns E / sum_e c_e, the number of experts for each choice of one scope.
 template <class G> MEGACPP_HD double experts_a_choice(const G* count, std::int64_t experts) {
   double choices = 0;
   for (std::int64_t e = 0; e < experts; ++e) choices += static_cast<double>(count[e]);
   return static_cast<double>(experts) / choices;
 }
 
-/// L = balance sum over groups of E / sum_e c_e sum_e s_e c_e + z Z.
+/// L = balance sum over scopes of E / sum_e c_e sum_e s_e c_e + z Z.
 template <class G> struct router_loss {
-  std::int64_t experts, groups;
+  std::int64_t experts, scopes;
   double balance, z;
-  const G* probabilities; // (groups, E)
-  const G* choices;       // (groups, E)
+  const G* probabilities; // (scopes, E)
+  const G* choices;       // (scopes, E)
   const G* squares;       // ()
   G* loss;                // ()
 
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t) const {
     if (!team.leader()) return;
     double sum = 0;
-    for (std::int64_t g = 0; g < groups; ++g) {
+    for (std::int64_t g = 0; g < scopes; ++g) {
       const G *const s = probabilities + g * experts, *const c = choices + g * experts;
-      double of_group = 0;
+      double of_scope = 0;
       for (std::int64_t e = 0; e < experts; ++e)
-        of_group += static_cast<double>(s[e]) * static_cast<double>(c[e]);
-      sum += of_group * experts_a_choice(c, experts);
+        of_scope += static_cast<double>(s[e]) * static_cast<double>(c[e]);
+      sum += of_scope * experts_a_choice(c, experts);
     }
     *loss = static_cast<G>(balance * sum + z * static_cast<double>(*squares));
   }
 };
 
-/// Computes the adjoint of router_loss for one group: ds_e = balance dL E / sum_e c_e c_e, dZ = z
+/// Computes the adjoint of router_loss for one scope: ds_e = balance dL E / sum_e c_e c_e, dZ = z
 /// dL.
 template <class G> struct router_loss_grad {
   std::int64_t experts;
   double balance, z;
   const G* dloss;    // ()
-  const G* choices;  // (groups, E)
-  G* dprobabilities; // (groups, E)
+  const G* choices;  // (scopes, E)
+  G* dprobabilities; // (scopes, E)
   G* dsquares;       // ()
 
-  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t group) const {
+  template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t scope) const {
     if (!team.leader()) return;
     const double d = static_cast<double>(*dloss);
-    const G* const c = choices + group * experts;
+    const G* const c = choices + scope * experts;
     const double share = balance * d * experts_a_choice(c, experts);
     for (std::int64_t e = 0; e < experts; ++e)
-      dprobabilities[group * experts + e] = static_cast<G>(share * static_cast<double>(c[e]));
-    if (group == 0) *dsquares = static_cast<G>(z * d);
+      dprobabilities[scope * experts + e] = static_cast<G>(share * static_cast<double>(c[e]));
+    if (scope == 0) *dsquares = static_cast<G>(z * d);
   }
 };
 
 template <class T> struct router_statistics_grad_row {
   using G = accumulator_t<T>;
-  std::int64_t experts, tokens; // experts; tokens of a group
-  const G* dprobabilities;      // (groups, E)
+  std::int64_t experts, tokens; // experts; tokens of a scope
+  const G* dprobabilities;      // (scopes, E)
   const G* dz;                  // ()
-  const T* logits;              // (groups, tokens, E)
-  T* dlogits;                   // (groups, tokens, E)
+  const T* logits;              // (scopes, tokens, E)
+  T* dlogits;                   // (scopes, tokens, E)
 
-  static constexpr int keeps = groups_of_router;
+  static constexpr int keeps = vectors_of_router;
   std::int64_t row_bytes() const { return std::int64_t{experts} * std::int64_t{sizeof(T)}; }
   bool aligned() const { return rows_aligned<T>(experts, logits, dlogits, dprobabilities); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t row) const {

@@ -10,14 +10,14 @@ inline constexpr std::int64_t sum_squares_elements = 65536;
 
 /// Returns the number of blocks of a range of n elements: the number of doubles that sum_squares
 /// needs.
-constexpr std::int64_t sum_squares_parts(std::int64_t n) {
+constexpr std::int64_t sum_squares_partials(std::int64_t n) {
   return (n + sum_squares_elements - 1) / sum_squares_elements;
 }
 
 template <class T> struct sum_squares_block {
   std::int64_t n;
-  const T* x;    // (n)
-  double* parts; // (sum_squares_parts(n))
+  const T* x;       // (n)
+  double* partials; // (sum_squares_partials(n))
 
   std::int64_t row_bytes() const {
     return std::int64_t{sum_squares_elements} * std::int64_t{sizeof(T)};
@@ -25,12 +25,12 @@ template <class T> struct sum_squares_block {
   bool aligned() const { return rows_aligned<T>(sum_squares_elements, x); }
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t block) const {
     const std::int64_t first = block * sum_squares_elements, left = n - first;
-    const double part = team.template sum<T>(
+    const double partial = team.template sum<T>(
         left < sum_squares_elements ? left : sum_squares_elements, [&](auto i) {
           const auto v = load<double>(x + first, i);
           return v * v;
         });
-    if (team.leader()) parts[block] = part;
+    if (team.leader()) partials[block] = partial;
   }
 };
 
@@ -48,16 +48,16 @@ struct sum_in_order {
   }
 };
 
-/// Computes the sums of squares of all blocks. `parts` is memory for sum_squares_parts(n)
+/// Computes the sums of squares of all blocks. `partials` is memory for sum_squares_partials(n)
 /// doubles.
 template <class T, class Device>
-void squares(Device& on, std::int64_t n, const T* x, double* parts) {
-  for_rows(on, sum_squares_parts(n), sum_squares_block<T>{n, x, parts});
+void squares(Device& on, std::int64_t n, const T* x, double* partials) {
+  for_rows(on, sum_squares_partials(n), sum_squares_block<T>{n, x, partials});
 }
 template <class T, class Device>
-void sum_squares(Device& on, std::int64_t n, const T* x, double* parts, double* sum) {
-  squares(on, n, x, parts);
-  for_one(on, sum_in_order{sum_squares_parts(n), parts, sum});
+void sum_squares(Device& on, std::int64_t n, const T* x, double* partials, double* sum) {
+  squares(on, n, x, partials);
+  for_one(on, sum_in_order{sum_squares_partials(n), partials, sum});
 }
 
 } // namespace mc::rows

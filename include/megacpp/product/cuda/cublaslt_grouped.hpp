@@ -41,14 +41,14 @@ constexpr auto average_sum = static_cast<cublasLtMatmulPreferenceAttributes_t>(1
 
 /// Makes the layout of several matrices that are stored by columns. Arrays in the device's memory
 /// have the rows and columns of each, and the elements from one column to the next.
-inline cublaslt_layout make_grouped_cublaslt_layout(cudaDataType_t type, std::int64_t parts,
+inline cublaslt_layout make_grouped_cublaslt_layout(cudaDataType_t type, std::int64_t segments,
                                                     const std::int32_t* rows,
                                                     const std::int32_t* columns,
                                                     const std::int64_t* strides) {
   using namespace cublaslt_13;
   cublaslt_layout all = make_cublaslt_layout(type, 0, 0, 0);
   set_cublaslt(all, batch_mode, batch_mode_grouped, "CUBLASLT_MATRIX_LAYOUT_BATCH_MODE");
-  set_cublaslt(all, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(parts),
+  set_cublaslt(all, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(segments),
                "CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT");
   set_cublaslt(all, rows_array, rows, "CUBLASLT_GROUPED_MATRIX_LAYOUT_ROWS_ARRAY");
   set_cublaslt(all, columns_array, columns, "CUBLASLT_GROUPED_MATRIX_LAYOUT_COLS_ARRAY");
@@ -88,7 +88,7 @@ public:
                  "CUBLASLT_MATMUL_PREF_GROUPED_DESC_D_AVERAGE_ROWS");
     set_cublaslt(wish, cublaslt_13::average_columns, usual.m,
                  "CUBLASLT_MATMUL_PREF_GROUPED_DESC_D_AVERAGE_COLS");
-    const matrices of = matrices_of({.kind = s.kind, .parts = s.groups, .arrays = arrays});
+    const matrices of = matrices_of({.kind = s.kind, .segments = s.groups, .arrays = arrays});
     for (const auto& one : cublaslt_proposals(handle, description_, of.a, of.b, of.d, wish, 1))
       way_ = one.algo, workspace_ = static_cast<std::int64_t>(one.workspaceSize), found_ = true;
   }
@@ -118,7 +118,7 @@ private:
                a_transposed = c.kind == product_kind::weight_gradient;
     const auto by_columns = [&](cudaDataType_t type, const std::int32_t* rows,
                                 const std::int32_t* columns, const std::int64_t* strides) {
-      return make_grouped_cublaslt_layout(type, c.parts, rows, columns, strides);
+      return make_grouped_cublaslt_layout(type, c.segments, rows, columns, strides);
     };
     return {by_columns(CUDA_R_16BF, b_transposed ? of.k : of.n, b_transposed ? of.n : of.k,
                        of.b_stride),
@@ -137,7 +137,7 @@ private:
 
 /// Returns true if this program asks the loaded cuBLASLt for grouped products on this GPU.
 inline bool has_grouped_cublaslt(const cuda& on) {
-  return cublasLtGetVersion() >= cublaslt_13::first_asked && runs_kernels_of_hopper(on);
+  return cublasLtGetVersion() >= cublaslt_13::first_asked && is_hopper(on);
 }
 /// Returns cuBLASLt as a library of grouped products. NVIDIA does not promise that a segment has
 /// the bits that it has alone: the library is asked only under numerics::fast, and not for rows

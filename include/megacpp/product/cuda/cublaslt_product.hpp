@@ -16,7 +16,7 @@
 // product table is tried first, where there is one, then the library's proposals in their order.
 // For dynamic rows, a way is checked with the most rows, with one row and with an odd number of
 // rows. It computes other numbers of rows, too, where the library says that it can. A segment of a
-// shape (product_shape::part) is a product of its own.
+// shape (product_shape::segment) is a product of its own.
 //
 // A product may end in GELU in its tanh form, or in GELU's slope (product_end). The library
 // computes the end from the sum before the sum is rounded. Where no way with the end passes its
@@ -78,7 +78,7 @@ public:
       refuse(
           "has types that cuBLASLt does not multiply: give both operands one type, and the "
           "output that type or the type of its sums");
-    if (s.scaled || s.chunk != 0 || s.panel != 0)
+    if (s.scaled || s.sum_block != 0 || s.panel != 0)
       refuse("has scales or panels, which are not asked of cuBLASLt: compute it on the CPU");
     const bool wide = s.a == dtype::f64;
     cublasLtMatmulDesc_t made = nullptr;
@@ -131,7 +131,7 @@ public:
   /// Chooses the way for the most rows and, where rows are dynamic, checks it with one row and with
   /// an odd number of rows, too. Returns why there is no way; "" if there is one.
   std::string prepare() {
-    const std::int64_t most = rows_of_part();
+    const std::int64_t most = rows_of_segment();
     const std::scoped_lock lock(mutex_);
     std::string why;
     const way* const first = choose(most, layouts_of(most), why);
@@ -157,18 +157,18 @@ public:
   // Returns the ways in which the library proposes to compute the most rows: at most `most`, best
   // guess first.
   std::vector<cublasLtMatmulAlgo_t> proposals(int most) const {
-    return proposals(layouts_of(rows_of_part()), most);
+    return proposals(layouts_of(rows_of_segment()), most);
   }
   /// Sets the algorithm by which the most rows of the product are computed, checked or not.
   void take(const cublasLtMatmulAlgo_t& algorithm) {
     const std::scoped_lock lock(mutex_);
-    const std::int64_t rows = rows_of_part();
+    const std::int64_t rows = rows_of_segment();
     way w = layouts_of(rows);
     w.algorithm = chosen_ = algorithm;
     ways_.clear(), ways_.emplace(rows, std::move(w));
   }
   /// Returns what the algorithm that was set does wrong, as way_check does.
-  std::string fault(const product_way& of) const { return check_(*this, rows_of_part(), of); }
+  std::string fault(const product_way& of) const { return check_(*this, rows_of_segment(), of); }
 
   /// Returns the shape of the product that a check with so many rows computes.
   product_cell_shape checked(std::int64_t rows) const {
@@ -185,29 +185,29 @@ public:
   /// Executes at most so many segments of the product, from the first on.
   void execute(const product_call& c, std::int64_t most) const {
     const std::int64_t rows = shape_.dynamic_rows ? c.rows : shape_.M,
-                       part = apart_ || shape_.part != 0 ? rows_of_part() : rows;
+                       segment = apart_ || shape_.segment != 0 ? rows_of_segment() : rows;
     require_rows(rows);
-    if (part > 0 && rows % part != 0)
-      refuse("has parts of " + std::to_string(part) + " rows, and was given " +
+    if (segment > 0 && rows % segment != 0)
+      refuse("has segments of " + std::to_string(segment) + " rows, and was given " +
              std::to_string(rows));
     place at(c);
-    for (std::int64_t i = 0; part > 0 && i < std::min(most, rows / part); ++i)
-      run(c, at, part), advance(at, part);
+    for (std::int64_t i = 0; segment > 0 && i < std::min(most, rows / segment); ++i)
+      execute_rows(c, at, segment), advance(at, segment);
   }
-  void execute_parts(const product_call& c, std::span<const std::int32_t> rows) const override {
+  void execute_segments(const product_call& c, std::span<const std::int32_t> rows) const override {
     if (!shape_.dynamic_rows || shape_.bias)
-      refuse("was prepared for a fixed number of rows, or with a bias, and was given parts");
+      refuse("was prepared for a fixed number of rows, or with a bias, and was given segments");
     place at(c);
     for (const std::int32_t n : rows) {
       require_rows(n);
-      if (n > 0) run(c, at, n), advance(at, n);
+      if (n > 0) execute_rows(c, at, n), advance(at, n);
     }
   }
   /// Executes the products of all groups, on streams side by side.
   void execute_groups(const product_call& c, std::span<const std::int32_t> rows) const override {
     side_by_side together(static_cast<cuda_lane&>(c.on));
-    for_groups(c, rows, [&](const product_call& of, std::span<const std::int32_t> parts) {
-      together.next(), execute_parts(of, parts);
+    for_groups(c, rows, [&](const product_call& of, std::span<const std::int32_t> segments) {
+      together.next(), execute_segments(of, segments);
     });
   }
 
@@ -235,8 +235,8 @@ private:
   }
   bool forward() const { return shape_.kind == product_kind::forward; }
   bool summed() const { return shape_.kind == product_kind::weight_gradient; }
-  std::int64_t rows_of_part() const {
-    return apart_ ? 1 : shape_.part != 0 ? shape_.part : shape_.M;
+  std::int64_t rows_of_segment() const {
+    return apart_ ? 1 : shape_.segment != 0 ? shape_.segment : shape_.M;
   }
 
   template <class V>
@@ -361,7 +361,7 @@ private:
     return ways_.emplace(rows, std::move(w)).first->second;
   }
 
-  void run(const product_call& c, const place& at, std::int64_t rows) const {
+  void execute_rows(const product_call& c, const place& at, std::int64_t rows) const {
     auto& on = static_cast<cuda_lane&>(c.on);
     const auto begins = [](const void* p, std::uint32_t bytes) {
       return reinterpret_cast<std::uintptr_t>(p) % bytes == 0;

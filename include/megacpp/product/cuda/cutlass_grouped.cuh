@@ -81,7 +81,7 @@ template <class LayoutA, class LayoutB, class Out, bool Adds, bool InTurn> struc
     const grouped_arrays& to = c.arrays;
     typename device::Arguments how{
         cutlass::gemm::GemmUniversalMode::kGrouped,
-        {static_cast<int>(c.parts), reinterpret_cast<shape*>(to.extents), nullptr},
+        {static_cast<int>(c.segments), reinterpret_cast<shape*>(to.extents), nullptr},
         {reinterpret_cast<const element**>(to.a), reinterpret_cast<stride_a*>(to.a_stride),
          reinterpret_cast<const element**>(to.b), reinterpret_cast<stride_b*>(to.b_stride)},
         {{},
@@ -97,11 +97,11 @@ template <class LayoutA, class LayoutB, class Out, bool Adds, bool InTurn> struc
     }
     *needed = static_cast<std::int64_t>(device::get_workspace_size(how));
     if (*needed > c.bytes) return cudaSuccess; // the caller reports it
-    device of_parts;
+    device of_segments;
     using cutlass::Status;
-    const bool started = of_parts.can_implement(how) == Status::kSuccess &&
-                         of_parts.initialize(how, c.workspace, on) == Status::kSuccess &&
-                         of_parts.run(on) == Status::kSuccess;
+    const bool started = of_segments.can_implement(how) == Status::kSuccess &&
+                         of_segments.initialize(how, c.workspace, on) == Status::kSuccess &&
+                         of_segments.run(on) == Status::kSuccess;
     const cudaError_t e = cudaGetLastError();
     return e != cudaSuccess || started ? e : cudaErrorNotSupported;
   }

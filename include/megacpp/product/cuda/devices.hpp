@@ -39,7 +39,7 @@ public:
   /// Returns the bytes of a product's check. The check of groups is that of one group's product, or
   /// that of a kernel for all groups.
   std::int64_t check_bytes(const product_shape& s) const override {
-    const product_check one(checked_cell(s, s.part != 0 ? s.part : s.M));
+    const product_check one(checked_cell(s, s.segment != 0 ? s.segment : s.M));
     std::int64_t most = device_check::bytes_of(one);
     if (grouped_product::computes(s))
       for (const auto& [with, rows] : grouped_choice::checks_of(s)) {
@@ -66,8 +66,8 @@ private:
   public:
     explicit counted(const product_shape& s) { shape_ = s; }
     void execute(const product_call& /*c*/) const override { refuse(); }
-    void execute_parts(const product_call& /*c*/,
-                       std::span<const std::int32_t> /*rows*/) const override {
+    void execute_segments(const product_call& /*c*/,
+                          std::span<const std::int32_t> /*rows*/) const override {
       refuse();
     }
 

@@ -25,15 +25,15 @@ struct grouped_arrays {
   sizes* extents = nullptr;
   std::int32_t *m = nullptr, *n = nullptr, *k = nullptr;
 
-  static constexpr std::int64_t bytes(std::int64_t parts) {
-    return room(parts) * std::int64_t{6 * sizeof(std::int64_t) + 2 * sizeof(sizes)};
+  static constexpr std::int64_t bytes(std::int64_t segments) {
+    return room(segments) * std::int64_t{6 * sizeof(std::int64_t) + 2 * sizeof(sizes)};
   }
   /// Returns the arrays of so many segments in memory from `first` on, one behind the other. Each
   /// begins at a multiple of 16, as `first` does: CUTLASS takes the address of an array for that of
   /// a matrix before it reads the array.
-  static grouped_arrays at(std::byte* first, std::int64_t parts) {
-    const auto next = [&first, parts]<class T>(T*& array) {
-      array = reinterpret_cast<T*>(first), first += room(parts) * std::int64_t{sizeof(T)};
+  static grouped_arrays at(std::byte* first, std::int64_t segments) {
+    const auto next = [&first, segments]<class T>(T*& array) {
+      array = reinterpret_cast<T*>(first), first += room(segments) * std::int64_t{sizeof(T)};
     };
     grouped_arrays all;
     next(all.a), next(all.b), next(all.d);
@@ -43,7 +43,7 @@ struct grouped_arrays {
   }
 
 private:
-  static constexpr std::int64_t room(std::int64_t parts) { return (parts + 3) / 4 * 4; }
+  static constexpr std::int64_t room(std::int64_t segments) { return (segments + 3) / 4 * 4; }
 };
 static_assert(sizeof(void*) == sizeof(std::int64_t));
 
@@ -53,7 +53,7 @@ static_assert(sizeof(void*) == sizeof(std::int64_t));
 ///   weight_gradient:  D += A B, of fp32; A (m, k) transposed, B row-major
 struct grouped_product_call {
   product_kind kind = product_kind::forward;
-  std::int64_t parts = 0;         ///< number of segments, at least one; none has an extent of 0
+  std::int64_t segments = 0;      ///< number of segments, at least one; none has an extent of 0
   grouped_arrays arrays{};        ///< arrays in memory of the device when the stream comes to them
   std::byte* workspace = nullptr; ///< memory that begins at a multiple of 256 bytes
   std::int64_t bytes = 0;         ///< bytes of the workspace

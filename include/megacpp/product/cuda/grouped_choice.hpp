@@ -88,17 +88,17 @@ private:
       kernel = by.is.kernel_for(s);
     } catch (const error& e) {
       if (e.code() == exit_code::memory) throw; // bits do not depend on others' memory
-      ++checks_.found.plans;
+      ++checks_.found.prepared;
       return fails("plans nothing (" + std::string(e.what()) + ")", detail::text_of(s));
     }
     if (kernel == nullptr) return nullptr;
     for (const auto& [with, rows] : checks_of(s)) {
-      ++checks_.found.plans;
+      ++checks_.found.prepared;
       const grouped_product p(kernel, with);
-      const std::vector<std::int32_t> parts(rows.begin(), rows.end());
+      const std::vector<std::int32_t> segments(rows.begin(), rows.end());
       const std::string how =
           checks_.fault_of(product_check(detail::checked_cell(with, std::ranges::max(rows)), rows),
-                           [&](const product_call& c) { p.execute_groups(c, parts); });
+                           [&](const product_call& c) { p.execute_groups(c, segments); });
       if (!how.empty())
         return fails(how, detail::text_of(with) + ", checked with " + std::to_string(with.groups) +
                               " groups");

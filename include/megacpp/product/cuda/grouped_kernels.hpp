@@ -9,7 +9,7 @@ namespace mc {
 #if defined(MEGACPP_WITH_CUTLASS)
 /// Returns CUTLASS's kernels, on a GPU that runs them. The macro is the version of CUTLASS.
 inline grouped_library grouped_kernels(const cuda& on) {
-  return runs_kernels_of_hopper(on) ? cutlass_library(MEGACPP_WITH_CUTLASS) : grouped_library{};
+  return is_hopper(on) ? cutlass_library(MEGACPP_WITH_CUTLASS) : grouped_library{};
 }
 #else
 /// Returns a library without kernels: the program was built without CUTLASS.

@@ -34,7 +34,7 @@ struct grouped_library {
 
 /// Returns true if the GPU is an H100 or H200: the kernels of grouped products are compiled for its
 /// compute capability.
-inline bool runs_kernels_of_hopper(const cuda& on) {
+inline bool is_hopper(const cuda& on) {
   cudaDeviceProp facts{};
   require_cuda(cudaGetDeviceProperties(&facts, on.ordinal()), "cudaGetDeviceProperties");
   return facts.major == 9 && facts.minor == 0;

@@ -35,8 +35,8 @@ public:
     const auto aligned = [](std::int64_t elements) { return elements % 8 == 0; };
     return s.groups > 0 && s.dynamic_rows && s.a == dtype::bf16 && s.b == dtype::bf16 &&
            s.out == (summed ? dtype::f32 : dtype::bf16) && !s.scaled && !s.bias &&
-           s.ends_in == product_end::sum && (summed || !s.accumulate) && s.part == 0 &&
-           s.chunk == 0 && s.panel == 0 && aligned(s.N) && aligned(s.K) && aligned(s.x_row()) &&
+           s.ends_in == product_end::sum && (summed || !s.accumulate) && s.segment == 0 &&
+           s.sum_block == 0 && s.panel == 0 && aligned(s.N) && aligned(s.K) && aligned(s.x_row()) &&
            aligned(s.y_row());
   }
 
@@ -44,12 +44,12 @@ public:
   /// as its shape has, if these are more.
   static constexpr std::int64_t least_checked = 65;
   /// Returns the bytes at the beginning of a workspace that the arrays of so many segments take.
-  static std::int64_t before_workspace(std::int64_t parts) {
-    return (grouped_arrays::bytes(parts) + 255) / 256 * 256;
+  static std::int64_t before_workspace(std::int64_t segments) {
+    return (grouped_arrays::bytes(segments) + 255) / 256 * 256;
   }
 
   void execute(const product_call& c) const override { refuse(c); }
-  void execute_parts(const product_call& c, std::span<const std::int32_t>) const override {
+  void execute_segments(const product_call& c, std::span<const std::int32_t>) const override {
     refuse(c);
   }
   void execute_groups(const product_call& c, std::span<const std::int32_t> rows) const override {
@@ -62,7 +62,7 @@ private:
     throw error(exit_code::internal, static_cast<cuda_lane&>(c.on).behind("a product was started") +
                                          " that is of groups: start it by execute_groups");
   }
-  struct part {
+  struct segment {
     std::int64_t group, first; ///< number of the segment's first row among all rows
     std::int32_t rows;
   };
@@ -76,16 +76,16 @@ private:
     }
     const std::size_t turns = shape_.kind == product_kind::weight_gradient ? each : 1;
     for (std::size_t turn = 0; turn < turns; ++turn) {
-      std::vector<part> parts;
+      std::vector<segment> segments;
       std::int64_t first = 0;
       for (std::size_t i = 0; i < rows.size(); first += rows[i++]) {
         if (rows[i] > 0 && i % turns == turn)
-          parts.push_back({static_cast<std::int64_t>(i / each), first, rows[i]});
+          segments.push_back({static_cast<std::int64_t>(i / each), first, rows[i]});
       }
-      if (!parts.empty()) start(c, parts);
+      if (!segments.empty()) start(c, segments);
     }
   }
-  void start(const product_call& c, std::span<const part> parts) const {
+  void start(const product_call& c, std::span<const segment> segments) const {
     auto& on = static_cast<cuda_lane&>(c.on);
     for (const void* const p : {c.a, c.b, static_cast<const void*>(c.out)})
       if (reinterpret_cast<std::uintptr_t>(p) % 16 != 0)
@@ -93,16 +93,16 @@ private:
                     on.behind("a grouped product was started") +
                         " with an operand that begins elsewhere than a planned buffer: give it "
                         "such memory");
-    const std::int64_t n = std::ssize(parts), bytes = grouped_arrays::bytes(n),
+    const std::int64_t n = std::ssize(segments), bytes = grouped_arrays::bytes(n),
                        behind = before_workspace(n);
     const cuda_lane::product_place place = on.for_product();
     if (behind > place.bytes) throw too_small(on, behind, place.bytes);
     std::vector<std::byte> image(static_cast<std::size_t>(bytes));
-    fill(c, parts, grouped_arrays::at(image.data(), n));
+    fill(c, segments, grouped_arrays::at(image.data(), n));
     on.write(place.workspace, image.data(), bytes);
     const std::int64_t needed = by_->start(on, place.on,
                                            {.kind = shape_.kind,
-                                            .parts = n,
+                                            .segments = n,
                                             .arrays = grouped_arrays::at(place.workspace, n),
                                             .workspace = place.workspace + behind,
                                             .bytes = place.bytes - behind});
@@ -113,15 +113,16 @@ private:
                                           std::to_string(needed) + " bytes of workspace, and has " +
                                           std::to_string(bytes));
   }
-  void fill(const product_call& c, std::span<const part> parts, const grouped_arrays& to) const {
+  void fill(const product_call& c, std::span<const segment> segments,
+            const grouped_arrays& to) const {
     const product_shape& s = shape_;
     const bool forward = s.kind == product_kind::forward,
                summed = s.kind == product_kind::weight_gradient;
     const auto at = [](const void* p, std::int64_t elements, dtype t) {
       return static_cast<const std::byte*>(p) + elements * size_of(t);
     };
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      const part& p = parts[i];
+    for (std::size_t i = 0; i < segments.size(); ++i) {
+      const segment& p = segments[i];
       const std::int64_t x = p.first * s.x_row(), y = p.first * s.y_row(), w = p.group * s.N * s.K;
       to.a[i] = at(c.a, forward ? x : y, s.a);
       to.b[i] = at(c.b, summed ? x : w, s.b);

@@ -35,12 +35,12 @@ constexpr product_shape call_of(const product_shape& s, std::int64_t rows) {
   c.M = rows, c.x_stride = s.x_row(), c.y_stride = s.y_row();
   c.accumulate = s.accumulate || s.kind == product_kind::weight_gradient;
   c.groups = s.groups > 0 ? 1 : 0; // one group is computed in a fraction of a lane's workspace
-  c.dynamic_rows = false, c.group_rows = c.part = 0, c.sums = product_shape{}.sums;
+  c.dynamic_rows = false, c.group_rows = c.segment = 0, c.sums = product_shape{}.sums;
   return c;
 }
 /// Returns the call of a product with as many rows as its shape, or as a segment of it, has.
 constexpr product_shape call_of(const product_shape& s) {
-  return call_of(s, s.part != 0 ? s.part : s.M);
+  return call_of(s, s.segment != 0 ? s.segment : s.M);
 }
 
 /// The machine for which the ways of a table hold.

@@ -74,9 +74,9 @@ inline tuned_product tuned_product_of(const json_value& of) {
   const auto call = of.field<json_value>("product");
   const product_shape s = product_shape_of(call);
   t.call = call_of(s);
-  if (s.dynamic_rows || s.part != 0)
+  if (s.dynamic_rows || s.segment != 0)
     throw of.fault(
-        fmt::format("field \"{}\" has parts or rows that vary, and is no call of the "
+        fmt::format("field \"{}\" has segments or rows that vary, and is no call of the "
                     "library; make the table anew by megacpp_gpu --tune",
                     call.path()));
   t.tf32 = of.field<bool>("tf32");

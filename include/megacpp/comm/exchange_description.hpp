@@ -11,7 +11,7 @@
 namespace mc {
 
 /// The description is plain bytes, so that it can be sent.
-struct wish {
+struct exchange_description {
   std::int64_t number = 0;           ///< number of exchanges before it over its group and plane
   std::int64_t gives = 0, takes = 0; ///< elements: `count`, or those to and from the other rank
   std::int32_t rank = 0;             ///< number of the rank in the run
@@ -27,24 +27,25 @@ struct wish {
 };
 
 /// Describes an exchange of rank `rank` to the group's rank `other`, on the plane `moves`.
-inline wish wish_of(const exchange& x, plane moves, std::int64_t number, int rank, int other) {
-  wish w;
-  w.moves = moves, w.number = number, w.rank = rank, w.what = x.what, w.type = x.type,
-  w.over = x.over.bits;
-  w.by = x.by;
-  w.by_counts = x.by_counts();
-  w.gives = w.by_counts ? x.gives[static_cast<std::size_t>(other)] : x.count;
-  w.takes = w.by_counts ? x.takes[static_cast<std::size_t>(other)] : x.count;
-  if (x.what == collective::broadcast) w.root = x.peer;
-  if (x.before != collective::none) return w; // a description of a description has no line
-  w.line = x.line.number;
+inline exchange_description description_of(const exchange& x, plane moves, std::int64_t number,
+                                           int rank, int other) {
+  exchange_description d;
+  d.moves = moves, d.number = number, d.rank = rank, d.what = x.what, d.type = x.type,
+  d.over = x.over.bits;
+  d.by = x.by;
+  d.by_counts = x.by_counts();
+  d.gives = d.by_counts ? x.gives[static_cast<std::size_t>(other)] : x.count;
+  d.takes = d.by_counts ? x.takes[static_cast<std::size_t>(other)] : x.count;
+  if (x.what == collective::broadcast) d.root = x.peer;
+  if (x.before != collective::none) return d; // a description of a description has no line
+  d.line = x.line.number;
   const char* const file = x.line.file_name();
-  std::memcpy(w.file, file, std::min(std::strlen(file), sizeof w.file - 1));
-  return w;
+  std::memcpy(d.file, file, std::min(std::strlen(file), sizeof d.file - 1));
+  return d;
 }
 
 /// Returns whether two descriptions match. In an all-reduce one rank may have no elements.
-inline bool agree(const wish& a, const wish& b) {
+inline bool agree(const exchange_description& a, const exchange_description& b) {
   using enum collective;
   const collective met = a.what == send ? receive : a.what == receive ? send : a.what;
   const bool nothing = a.what == all_reduce && (a.gives == 0 || b.gives == 0);
@@ -56,21 +57,22 @@ inline bool agree(const wish& a, const wish& b) {
 
 /// Returns a description as text: "rank 3 for all-reduce of 12 f32 over tp at qwen3.hpp:41
 /// (exchange 5 of its group)".
-inline std::string text_of(const wish& w) {
-  std::string text = "rank " + std::to_string(w.rank) + " for " + name_of(w.what) + " of ";
-  if (w.by == reduction::maximum) text += "the maximum of ";
-  text += w.by_counts ? std::to_string(w.gives) + " to and " + std::to_string(w.takes) +
+inline std::string text_of(const exchange_description& d) {
+  std::string text = "rank " + std::to_string(d.rank) + " for " + name_of(d.what) + " of ";
+  if (d.by == reduction::maximum) text += "the maximum of ";
+  text += d.by_counts ? std::to_string(d.gives) + " to and " + std::to_string(d.takes) +
                             " from the other, of"
-                      : std::to_string(w.gives);
-  text += std::string(" ") + name_of(w.type) + " over " + name_of(axis_set::of_bits(w.over));
-  if (w.root >= 0) text += " from its rank " + std::to_string(w.root);
-  if (w.line > 0) text += std::string(" at ") + text_of(source_line(w.line, w.file)).c_str();
-  return text + " (exchange " + std::to_string(w.number) +
-         (w.moves == plane::hosts ? " of its group of hosts)" : " of its group)");
+                      : std::to_string(d.gives);
+  text += std::string(" ") + name_of(d.type) + " over " + name_of(axis_set::of_bits(d.over));
+  if (d.root >= 0) text += " from its rank " + std::to_string(d.root);
+  if (d.line > 0) text += std::string(" at ") + text_of(source_line(d.line, d.file)).c_str();
+  return text + " (exchange " + std::to_string(d.number) +
+         (d.moves == plane::hosts ? " of its group of hosts)" : " of its group)");
 }
 
 /// Throws mc::error(exit_code::internal) if two descriptions do not match.
-inline void require_agreement(const wish& mine, const wish& theirs) {
+inline void require_agreement(const exchange_description& mine,
+                              const exchange_description& theirs) {
   if (!agree(mine, theirs))
     throw error(exit_code::internal, "ranks ask for different exchanges: " + text_of(mine) + ", " +
                                          text_of(theirs) +

@@ -112,11 +112,11 @@ private:
 } // namespace detail
 
 /// The place where a folder is to appear: a path, or a name in an open folder.
-struct folder_place {
-  folder_place() = default;
+struct folder_target {
+  folder_target() = default;
   /// Follows links in the part of the path that exists, so that a link to a folder stays a link,
   /// and makes the missing folders above the target. Throws mc::error(exit_code::output).
-  folder_place(const std::string& target) {
+  folder_target(const std::string& target) {
     namespace fs = std::filesystem;
     if (target.empty())
       throw error(exit_code::output, "the folder to save to has an empty name; give one");
@@ -137,7 +137,7 @@ struct folder_place {
     parent = std::move(open);
   }
   /// `above`: the path of the open folder, for messages only.
-  folder_place(std::string above, std::shared_ptr<const descriptor> open, std::string entry)
+  folder_target(std::string above, std::shared_ptr<const descriptor> open, std::string entry)
       : path(above + '/' + entry),
         folder(std::move(above)),
         name(std::move(entry)),

@@ -22,7 +22,7 @@ inline bool is_below_marks(std::string_view utf8) {
 }
 
 /// Returns the normal form C of a text in UTF-8.
-inline std::string normal_form_c(std::string_view utf8) {
+inline std::string nfc(std::string_view utf8) {
   utf8proc_uint8_t* made = nullptr;
   const utf8proc_ssize_t n =
       utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(utf8.data()),

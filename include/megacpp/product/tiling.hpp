@@ -99,7 +99,7 @@ inline std::string product_engine::fault_of(const product_cell& c, const product
     const signals_held held;
     const one_openmp_thread library;
     const stopwatch call;
-    const product_status status = c.run(0, o.a, o.b, o.bias, o.c, memory + room);
+    const product_status status = c.execute(0, o.a, o.b, o.bias, o.c, memory + room);
     in_library = call.seconds();
     if (status == product_status::no_memory)
       throw error(exit_code::memory,
@@ -142,7 +142,7 @@ inline const product_cell* product_engine::cell(const product_cell_shape& s) {
                                           ", and no other library computes it: another version "
                                           "of the library, or another machine, is needed");
   }
-  ++checks_.plans;
+  ++checks_.prepared;
   cells_.emplace_back(s, std::move(made));
   return cells_.back().second.get();
 }
@@ -150,9 +150,9 @@ inline const product_cell* product_engine::cell(const product_cell_shape& s) {
 inline bool product_engine::make_cells(product& p) {
   const product_shape& s = p.shape_;
   const std::size_t nr = p.rows_.sizes.size(), nc = p.columns_.sizes.size();
-  const std::size_t nk = p.chunks_.sizes.size();
-  const auto e = p.part_extents(-1);
-  const bool many = p.chunks_.count(e.k) > 1 || nk > 1;
+  const std::size_t nk = p.sum_blocks_.sizes.size();
+  const auto e = p.segment_extents(-1);
+  const bool many = p.sum_blocks_.count(e.k) > 1 || nk > 1;
   const bool adds = s.accumulate && !p.tiled_;
   std::size_t scratch = 0;
   p.cells_.assign(2 * nr * nc * nk, nullptr);
@@ -163,7 +163,7 @@ inline bool product_engine::make_cells(product& p) {
     product_cell_shape cs;
     cs.m = p.rows_.sizes[r];
     cs.n = p.columns_.sizes[c];
-    cs.k = p.chunks_.sizes[k];
+    cs.k = p.sum_blocks_.sizes[k];
     cs.lda = p.a_.cell_stride();
     cs.ldb = p.b_.cell_stride();
     cs.ldc = p.tiled_ ? p.columns_.sizes[0] : p.ldc_;
@@ -178,7 +178,7 @@ inline bool product_engine::make_cells(product& p) {
     p.cells_[i] = made;
     scratch = std::max(scratch, made->scratch_bytes());
   }
-  p.slot_bytes_ += detail::aligned(scratch);
+  p.thread_bytes_ += detail::aligned(scratch);
   return true;
 }
 
@@ -198,14 +198,14 @@ inline void product_engine::make_copies(product& p) const {
   using copying = product::copying;
   constexpr std::int64_t large = cpu_product_limits::large_copy;
   const product_shape& s = p.shape_;
-  const auto e = p.part_extents(-1);
+  const auto e = p.segment_extents(-1);
   const bool eigen = eigen_only_ || p.cell_type_ == dtype::f64;
-  const bool canonical = s.chunk || s.panel;
+  const bool canonical = s.sum_block || s.panel;
   const bool fast = s.sums == numerics::fast && !eigen && !canonical && p.cell_type_ == dtype::f32;
   const bool is_w = s.kind != product_kind::weight_gradient; // B is W, which all segments read
   const auto choose = [&](product::operand& o, std::int64_t elements, bool is_b,
                           std::int64_t readers) {
-    if (is_b && is_w && (s.part != 0 || s.dynamic_rows)) readers = 3;
+    if (is_b && is_w && (s.segment != 0 || s.dynamic_rows)) readers = 3;
     const std::int64_t bytes = elements * size_of(p.cell_type_);
     const bool fits = bytes <= cpu_product_limits::whole_copy,
                in_two_sets = fast && is_b && !o.transposed && o.stride % 512 == 0 && fits,
@@ -226,11 +226,11 @@ inline void product_engine::make_copies(product& p) const {
   const bool blocks = p.a_.copied == copying::block || p.b_.copied == copying::block;
   const std::int64_t longest = fast && !is_w ? 256 : cpu_product_limits::block;
   const std::int64_t pieces = (e.k + longest - 1) / longest;
-  const std::int64_t chunk = s.chunk       ? s.chunk
-                             : dynamic_sum ? 256
-                             : blocks      ? ((e.k + pieces - 1) / pieces + 15) / 16 * 16
-                                           : e.k;
-  p.chunks_ = detail::cut(e.k, chunk, dynamic_sum);
+  const std::int64_t sum_block = s.sum_block   ? s.sum_block
+                                 : dynamic_sum ? 256
+                                 : blocks      ? ((e.k + pieces - 1) / pieces + 15) / 16 * 16
+                                               : e.k;
+  p.sum_blocks_ = detail::cut(e.k, sum_block, dynamic_sum);
 
   const auto size = [&](product::operand& o, std::int64_t rows, std::int64_t columns,
                         std::int64_t block_rows, std::int64_t block_columns) {
@@ -240,8 +240,8 @@ inline void product_engine::make_copies(product& p) const {
     o.copy_bytes = detail::aligned(static_cast<std::size_t>((whole ? rows : block_rows) *
                                                             o.copy_stride * size_of(p.cell_type_)));
   };
-  size(p.a_, e.m, e.k, p.rows_.sizes[0], p.chunks_.sizes[0]);
-  size(p.b_, e.k, e.n, p.chunks_.sizes[0], p.columns_.sizes[0]);
+  size(p.a_, e.m, e.k, p.rows_.sizes[0], p.sum_blocks_.sizes[0]);
+  size(p.b_, e.k, e.n, p.sum_blocks_.sizes[0], p.columns_.sizes[0]);
 
   for (product::operand* o : {&p.a_, &p.b_})
     o->read_bytes = o->copied != copying::whole ? o->row_bytes
@@ -249,7 +249,8 @@ inline void product_engine::make_copies(product& p) const {
                                                 : o->copy_stride * size_of(p.cell_type_);
   const auto copied =
       static_cast<std::int64_t>(p.a_.whole_bytes() + (is_w ? 0 : p.b_.whole_bytes()));
-  p.at_once_ = copied == 0 ? s.parts() : std::clamp<std::int64_t>(large / copied, 1, s.parts());
+  p.at_once_ =
+      copied == 0 ? s.segments() : std::clamp<std::int64_t>(large / copied, 1, s.segments());
   if (p.widened_ && s.bias) {
     p.bias_bytes_ = detail::aligned(static_cast<std::size_t>(e.n) * sizeof(float));
   }
@@ -262,11 +263,11 @@ inline std::unique_ptr<product> product_engine::make(const product_shape& s) {
   const bool gradient = s.kind == product_kind::weight_gradient;
   if (s.M < 1 || s.N < 1 || s.K < 1) refuse("its extents must be at least 1");
   if (s.x_row() < s.K || s.y_row() < s.N) refuse("a row stride is shorter than its row");
-  if (s.chunk < 0 || s.panel < 0) refuse("its panels must not be negative");
+  if (s.sum_block < 0 || s.panel < 0) refuse("its panels must not be negative");
   if (s.dynamic_rows && s.M > std::numeric_limits<std::int32_t>::max())
     refuse("rows that vary must be fewer than 2^31");
-  if (s.part < 0 || (s.part > 0 && (s.M % s.part != 0 || s.dynamic_rows)))
-    refuse("its parts must divide its rows, which must not vary");
+  if (s.segment < 0 || (s.segment > 0 && (s.M % s.segment != 0 || s.dynamic_rows)))
+    refuse("its segments must divide its rows, which must not vary");
   if (s.a != s.b)
     refuse(std::string("its operands are ") + name_of(s.a) + " and " + name_of(s.b) +
            ", and the CPU multiplies operands of one type: give both the same");
@@ -290,7 +291,7 @@ inline std::unique_ptr<product> product_engine::make(const product_shape& s) {
   p.ldc_ = s.kind == product_kind::forward ? s.y_row() : gradient ? s.K : s.x_row();
   p.a_.row_bytes = p.a_.stride * size_of(s.a);
   p.b_.row_bytes = gradient ? p.b_.stride * size_of(s.b) : 0;
-  const auto e = p.part_extents(-1);
+  const auto e = p.segment_extents(-1);
   if (p.apart(e.m)) return made;
   p.widened_ = s.a == dtype::bf16 && type() == product_type::widened;
   p.cell_type_ = p.widened_ ? dtype::f32 : s.a;
@@ -300,16 +301,16 @@ inline std::unique_ptr<product> product_engine::make(const product_shape& s) {
   if (gradient && s.sums == numerics::fast && !eigen_only_ && p.cell_type_ == dtype::f32)
     tile = detail::gradient_tile(e.m, e.n, std::max<std::int64_t>(e.k, 512));
   // All layouts have one row panel, so that rows cut at its borders take the same library calls.
-  if (s.chunk || s.panel) tile.m = product_shape::canonical_rows;
+  if (s.sum_block || s.panel) tile.m = product_shape::canonical_rows;
   p.rows_ = detail::cut(e.m, tile.m, s.dynamic_rows && !gradient);
   p.columns_ = detail::cut(e.n, s.panel ? s.panel : tile.n, false);
   make_copies(p);
-  p.tiled_ = s.scaled || (s.out == dtype::bf16 && (p.widened_ || p.chunks_.count(e.k) > 1));
+  p.tiled_ = s.scaled || (s.out == dtype::bf16 && (p.widened_ || p.sum_blocks_.count(e.k) > 1));
   if (p.tiled_) {
     p.tile_bytes_ = detail::aligned(static_cast<std::size_t>(
         p.rows_.sizes[0] * p.columns_.sizes[0] * size_of(accumulator_of(p.cell_type_))));
   }
-  p.slot_bytes_ = p.tile_bytes_ + p.a_.block_bytes() + p.b_.block_bytes();
+  p.thread_bytes_ = p.tile_bytes_ + p.a_.block_bytes() + p.b_.block_bytes();
   if (!sizes_alone_ && !make_cells(p)) {
     throw error(exit_code::machine, std::string("This processor has no ") + name_of(p.cell_type_) +
                                         " products in " + library() +

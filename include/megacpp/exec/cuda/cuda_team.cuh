@@ -9,75 +9,75 @@
 
 namespace mc {
 
-/// Lanes of one group of a row that a thread keeps: the thread's group number `slot`.
-template <int N> struct kept_lanes : aligned_lanes<N> { int slot; };
+/// Lanes of one vector of a row that a thread keeps: the thread's vector number `kept_index`.
+template <int N> struct kept_lanes : aligned_lanes<N> { int kept_index; };
 
-/// The groups of a row that a thread keeps in registers. Loops over them are unrolled, so that
-/// each slot is a constant. `row` is the row in memory.
+/// The vectors of a row that a thread keeps in registers. Loops over them are unrolled, so that
+/// each kept_index is a constant. `row` is the row in memory.
 template <class T, class Row, int Kept> struct kept_row {
   Row* row;
-  uint4 groups[Kept];
+  uint4 vectors[Kept];
 };
 template <class A, class T, class Row, int Kept, int N>
 __device__ __forceinline__ vec<A, N> load(const kept_row<T, Row, Kept>& from, kept_lanes<N> i) {
   static_assert(N * sizeof(T) == sizeof(uint4), "a row is kept for lanes of its own type");
   T raw[N];
-  std::memcpy(raw, &from.groups[i.slot], sizeof raw);
+  std::memcpy(raw, &from.vectors[i.kept_index], sizeof raw);
   vec<A, N> x;
   for (int l = 0; l < N; ++l) x.v[l] = convert<A>(raw[l]);
   return x;
 }
-/// Returns a group as memory holds it. fp32 is rounded to bf16 in pairs.
-template <class T, class A, int N> __device__ __forceinline__ uint4 group_of(vec<A, N> x) {
-  static_assert(N * sizeof(T) == sizeof(uint4), "a group has 16 bytes");
-  uint4 group;
+/// Returns a vector as memory holds it. fp32 is rounded to bf16 in pairs.
+template <class T, class A, int N> __device__ __forceinline__ uint4 vector_of(vec<A, N> x) {
+  static_assert(N * sizeof(T) == sizeof(uint4), "a vector has 16 bytes");
+  uint4 vector;
   if constexpr (std::is_same_v<T, bf16> && std::is_same_v<A, float>) {
     std::uint32_t raw[N / 2];
     detail::bf16_pairs<N>(raw, x);
-    std::memcpy(&group, raw, sizeof group);
+    std::memcpy(&vector, raw, sizeof vector);
   } else {
     T raw[N];
     for (int l = 0; l < N; ++l) raw[l] = convert<T>(x.v[l]);
-    std::memcpy(&group, raw, sizeof group);
+    std::memcpy(&vector, raw, sizeof vector);
   }
-  return group;
+  return vector;
 }
 template <class T, class A, int N>
 __device__ __forceinline__ void store(T* to, kept_lanes<N> i, vec<A, N> x) {
   if constexpr (N * sizeof(T) == sizeof(uint4))
-    *reinterpret_cast<uint4*>(to + i.first) = group_of<T>(x);
+    *reinterpret_cast<uint4*>(to + i.first) = vector_of<T>(x);
   else store(to, static_cast<const aligned_lanes<N>&>(i), x);
 }
 template <class T, int Kept, class A, int N>
 __device__ __forceinline__ void store(kept_row<T, T, Kept>& to, kept_lanes<N> i, vec<A, N> x) {
-  to.groups[i.slot] = group_of<T>(x);
-  *reinterpret_cast<uint4*>(to.row + i.first) = to.groups[i.slot];
+  to.vectors[i.kept_index] = vector_of<T>(x);
+  *reinterpret_cast<uint4*>(to.row + i.first) = to.vectors[i.kept_index];
 }
 
-/// The results of a function for each of a thread's groups, in registers.
+/// The results of a function for each of a thread's vectors, in registers.
 template <class V, int Kept> struct kept_values {
   V values[Kept];
   template <int N> __device__ __forceinline__ V operator()(kept_lanes<N> i) const {
     static_assert(N == V::count, "values are kept for lanes of their own type");
-    return values[i.slot];
+    return values[i.kept_index];
   }
 };
 
 /// A team of threads of a CUDA block: all threads of the block, a multiple of 32; or one of its
-/// `Groups` warps or halves of warps, each of which has a row of its own. Sums: each thread adds
-/// its groups of elements in order, then the lanes of a thread are added, then the threads of a
+/// `Teams` warps or halves of warps, each of which has a row of its own. Sums: each thread adds
+/// its vectors of elements in order, then the lanes of a thread are added, then the threads of a
 /// warp by shuffles, and the warps in order through shared memory. All threads get the result.
 /// Aligned: rows are aligned (exec/launch.hpp), and lanes are aligned_lanes, by which loads and
-/// stores know it. Kept: the team keeps aligned rows of at most `Kept` groups of 16 bytes a thread
-/// in registers, by unrolled loops; a longer row, or one of not whole groups, ends the kernel.
-template <int Lanes, int Groups = 1, bool Aligned = false, int Kept = 0> struct group_team {
+/// stores know it. Kept: the team keeps aligned rows of at most `Kept` vectors of 16 bytes a thread
+/// in registers, by unrolled loops; a longer row, or one of not whole vectors, ends the kernel.
+template <int Lanes, int Teams = 1, bool Aligned = false, int Kept = 0> struct cuda_team {
   static_assert(Lanes == 16 || (Lanes % 32 == 0 && Lanes <= 1024));
-  static_assert((Groups == 1 || Lanes <= 32) && Lanes * Groups % 32 == 0);
+  static_assert((Teams == 1 || Lanes <= 32) && Lanes * Teams % 32 == 0);
   static_assert(Kept == 0 || Aligned);
   static constexpr int threads = Lanes, least_threads = Lanes;
   static constexpr bool multiplies = Lanes == 128; // the four warps have the rows of a tile
   template <class T> static constexpr int width = 16 / static_cast<int>(sizeof(T));
-  template <int N> using group =
+  template <int N> using vector =
       std::conditional_t<(Kept > 0), kept_lanes<N>,
                          std::conditional_t<Aligned, aligned_lanes<N>, lanes<N>>>;
 
@@ -106,8 +106,8 @@ template <int Lanes, int Groups = 1, bool Aligned = false, int Kept = 0> struct 
     asm volatile("cp.async.wait_all;" ::: "memory");
   }
   template <class X, int N, int I> __device__ __forceinline__ X* shared() const {
-    __shared__ alignas(16) X array[Groups][N];
-    return array[Groups == 1 ? 0 : threadIdx.x / Lanes];
+    __shared__ alignas(16) X array[Teams][N];
+    return array[Teams == 1 ? 0 : threadIdx.x / Lanes];
   }
 
   template <class T, class Extent, class F>
@@ -117,7 +117,7 @@ template <int Lanes, int Groups = 1, bool Aligned = false, int Kept = 0> struct 
     if constexpr (Kept > 0) {
       each_kept<N>(n, f);
     } else {
-      for (std::int64_t i = me() * N; i < full; i += Lanes * N) f(group_at<N>(i));
+      for (std::int64_t i = me() * N; i < full; i += Lanes * N) f(lanes_at<N>(i));
       for (std::int64_t i = full + me(); i < n; i += Lanes) f(lanes<1>{i});
     }
   }
@@ -131,23 +131,23 @@ template <int Lanes, int Groups = 1, bool Aligned = false, int Kept = 0> struct 
   __device__ __forceinline__ void each_of(Outer outer, Extent extent, F f) const {
     constexpr int N = width<T>;
     const auto m = static_cast<unsigned>(std::int64_t{outer}),
-               n = static_cast<unsigned>(std::int64_t{extent}), groups = n / N, rest = n % N;
-    const unsigned of = groups > 0 ? groups : 1, by = rest > 0 ? rest : 1, first = me();
-    for (unsigned k = first; k < m * groups; k += Lanes)
-      f(std::int64_t{k / of}, group_at<N>(std::int64_t{k % of} * N));
+               n = static_cast<unsigned>(std::int64_t{extent}), vectors = n / N, rest = n % N;
+    const unsigned of = vectors > 0 ? vectors : 1, by = rest > 0 ? rest : 1, first = me();
+    for (unsigned k = first; k < m * vectors; k += Lanes)
+      f(std::int64_t{k / of}, lanes_at<N>(std::int64_t{k % of} * N));
     for (unsigned k = first; k < m * rest; k += Lanes)
-      f(std::int64_t{k / by}, lanes<1>{std::int64_t{groups} * N + k % by});
+      f(std::int64_t{k / by}, lanes<1>{std::int64_t{vectors} * N + k % by});
   }
 
   template <class T, class Extent, class F>
   __device__ __forceinline__ auto sum(Extent extent, F f) const {
-    using V = decltype(f(group<width<T>>{}));
-    return over_group(fold<T>(extent, V(0), f, detail::plus{}), detail::plus{});
+    using V = decltype(f(vector<width<T>>{}));
+    return over_team(fold<T>(extent, V(0), f, detail::plus{}), detail::plus{});
   }
 
   template <class T, class Extent, class F>
   __device__ __forceinline__ auto sum_two(Extent extent, F f) const {
-    using V = decltype(f(group<width<T>>{}).first);
+    using V = decltype(f(vector<width<T>>{}).first);
     using A = typename V::value_type;
     V a(0), b(0);
     each<T>(extent, [&](auto i) {
@@ -158,22 +158,22 @@ template <int Lanes, int Groups = 1, bool Aligned = false, int Kept = 0> struct 
         a = a + x.first, b = b + x.second;
       }
     });
-    const A first = over_group(a, detail::plus{});
-    return two<A>{first, over_group(b, detail::plus{})};
+    const A first = over_team(a, detail::plus{});
+    return two<A>{first, over_team(b, detail::plus{})};
   }
 
   template <class T, class Extent, class F>
   __device__ __forceinline__ auto max(Extent extent, F f) const {
-    using V = decltype(f(group<width<T>>{}));
+    using V = decltype(f(vector<width<T>>{}));
     using A = typename V::value_type;
     const V least(-std::numeric_limits<A>::infinity());
-    return over_group(fold<T>(extent, least, f, detail::greater_of{}), detail::greater_of{});
+    return over_team(fold<T>(extent, least, f, detail::greater_of{}), detail::greater_of{});
   }
 
   /// Threads of a warp compare integers that have the order of the numbers (redux.sync).
   template <class T, class Extent, class F>
   __device__ __forceinline__ auto first_greatest(Extent extent, F f) const {
-    using A = typename decltype(f(group<width<T>>{}).value)::value_type;
+    using A = typename decltype(f(vector<width<T>>{}).value)::value_type;
     detail::running_first<A> mine;
     each<T>(extent, [&](auto i) {
       const auto x = f(i);
@@ -186,8 +186,8 @@ template <int Lanes, int Groups = 1, bool Aligned = false, int Kept = 0> struct 
       __syncwarp(of_team()); // the barrier also orders stores
       return detail::running_first<A>::from_bits(top, at);
     } else {
-      const A top = over_group(vec<A, 1>(mine.greatest), detail::greater_of{});
-      return two<A>{top, over_group(vec<A, 1>(mine.index_of(top)), detail::smaller_of{})};
+      const A top = over_team(vec<A, 1>(mine.greatest), detail::greater_of{});
+      return two<A>{top, over_team(vec<A, 1>(mine.index_of(top)), detail::smaller_of{})};
     }
   }
 
@@ -199,7 +199,7 @@ template <int Lanes, int Groups = 1, bool Aligned = false, int Kept = 0> struct 
       kept_row<T, const T, Kept> kept;
       kept.row = row;
       each<T>(extent, [&](auto i) {
-        kept.groups[i.slot] = *reinterpret_cast<const uint4*>(row + i.first);
+        kept.vectors[i.kept_index] = *reinterpret_cast<const uint4*>(row + i.first);
       });
       return kept;
     }
@@ -219,8 +219,8 @@ template <int Lanes, int Groups = 1, bool Aligned = false, int Kept = 0> struct 
     if constexpr (Kept == 0) {
       return f;
     } else {
-      kept_values<decltype(f(group<width<T>>{})), Kept> kept;
-      each<T>(extent, [&](auto i) { kept.values[i.slot] = f(i); });
+      kept_values<decltype(f(vector<width<T>>{})), Kept> kept;
+      each<T>(extent, [&](auto i) { kept.values[i.kept_index] = f(i); });
       return kept;
     }
   }
@@ -229,17 +229,17 @@ template <int Lanes, int Groups = 1, bool Aligned = false, int Kept = 0> struct 
   /// Gimelshein 2018).
   template <class T, class Extent, class F>
   __device__ __forceinline__ auto max_and_sum_exp(Extent extent, F f) const {
-    using A = typename decltype(f(group<width<T>>{}))::value_type;
+    using A = typename decltype(f(vector<width<T>>{}))::value_type;
     detail::running_sum<A> mine;
     each<T>(extent, [&](auto i) { mine.add(f(i)); });
-    const A top = over_group(vec<A, 1>(mine.maximum), detail::greater_of{});
-    const double all = over_group(vec<double, 1>(mine.below(top)), detail::plus{});
+    const A top = over_team(vec<A, 1>(mine.maximum), detail::greater_of{});
+    const double all = over_team(vec<double, 1>(mine.below(top)), detail::plus{});
     return maximum_and_sum<A>{top, all};
   }
 
 private:
   static __device__ __forceinline__ int me() {
-    return static_cast<int>(Groups == 1 ? threadIdx.x : threadIdx.x % Lanes);
+    return static_cast<int>(Teams == 1 ? threadIdx.x : threadIdx.x % Lanes);
   }
   /// Returns the mask of the threads of a warp that are in the team.
   static __device__ __forceinline__ unsigned of_team() {
@@ -255,12 +255,12 @@ private:
       const int first = (me() + k * Lanes) * N;
       if (first >= end) break;
       kept_lanes<N> i;
-      i.first = first, i.slot = k;
+      i.first = first, i.kept_index = k;
       f(i);
     }
   }
-  template <int N> static __device__ __forceinline__ group<N> group_at(std::int64_t first) {
-    group<N> i;
+  template <int N> static __device__ __forceinline__ vector<N> lanes_at(std::int64_t first) {
+    vector<N> i;
     i.first = first;
     return i;
   }
@@ -276,7 +276,7 @@ private:
   }
 
   template <class V, class Op>
-  __device__ __forceinline__ typename V::value_type over_group(V lanes_of_thread, Op op) const {
+  __device__ __forceinline__ typename V::value_type over_team(V lanes_of_thread, Op op) const {
     using A = typename V::value_type;
     constexpr int warps = Lanes / 32, of_warp = Lanes < 32 ? Lanes : 32;
     A a = across(op, lanes_of_thread);

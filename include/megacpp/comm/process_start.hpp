@@ -11,7 +11,7 @@
 namespace mc {
 
 /// A start of one process of several. `size` is 1 for a process that starts its ranks itself.
-struct launch {
+struct process_start {
   const char* by = ""; ///< the launcher; "" if there is none
   int rank = 0, size = 1;
   bool connected = true; ///< the launcher speaks to MPI; without it each process would be alone
@@ -32,7 +32,7 @@ inline int number_of_environment(const char* name) {
 /// Reads how this process was started. OpenMPI tells a process its rank in variables that begin
 /// with OMPI_, and MPICH with PMI_. Slurm always tells tasks their numbers, and sets PMIX_
 /// variables if the tasks can find each other.
-inline launch launch_of_process() {
+inline process_start start_of_process() {
   struct source {
     const char *by, *rank, *size;
   };
@@ -62,7 +62,7 @@ struct promised_world {
 /// mpirun starts as many processes as it was asked for; but a task of Slurm may have the variables
 /// of an MPI.
 inline promised_world unconnected_world() {
-  const std::string_view by = launch_of_process().by;
+  const std::string_view by = start_of_process().by;
   const bool task_of_slurm = by == "mpirun" && detail::number_of_environment("SLURM_PROCID") >= 0 &&
                              detail::number_of_environment("OMPI_COMM_WORLD_RANK") < 0;
   if (by == "mpirun" && !task_of_slurm) return {};
