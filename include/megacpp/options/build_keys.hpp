@@ -230,7 +230,9 @@ inline constexpr std::array build_keys{
               .initial = "none",
               .always = true,
               .declared = "static constexpr auto recompute = mc::recompute::{};",
-              .value = [](const setup& s) -> std::int64_t { return static_cast<int>(s.recompute_policy); },
+              .value = [](const setup& s) -> std::int64_t {
+                return static_cast<int>(s.recompute_policy);
+              },
               .before = "none"},
     build_key{.member = "numerics",
               .cmake = "NUMERICS",
