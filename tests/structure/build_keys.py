@@ -144,11 +144,12 @@ def tool_problems(tool):
 
 
 def all_keys(cmake):
-    """Words that give every key of CMake's list a value."""
+    """Words that give every key of CMake's list a value; the device is one whose headers every machine has."""
     words = []
     for key, value in re.findall(r"^#   ([A-Z_]+) ?(.*?)(?:  |$)", cmake, re.MULTILINE):
         if key not in ("HF_CONFIG", "INCLUDE", "BODIES"):
             given = {"N": "1", "N N ...": "1", "name": "gpt2_124m"}.get(value.strip(), value.split("|")[-1].strip())
+            given = "cpu" if key == "DEVICE" else given
             words += [key] + [given] * bool(given)
     return words
 
