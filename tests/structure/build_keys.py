@@ -107,6 +107,20 @@ def list_problems(root, program):
             yield f"examples/build_preset.sh --help lacks: {line[2:]}"
 
 
+def page_problems(root):
+    """Keys in columns of tables that are headed by megacpp_add_preset are keys of CMake's list."""
+    keys = set(re.findall(r"^  ([A-Z_]+)$", (root / CMAKE).read_text(encoding="utf-8"), re.MULTILINE))
+    for page in sorted((root / "docs").glob("*.md")):
+        column = None
+        for line in page.read_text(encoding="utf-8").splitlines():
+            cells = line.strip("|").split("|") if line.startswith("|") else []
+            heads = [at for at, cell in enumerate(cells) if "`megacpp_add_preset`" in cell]
+            column = heads[0] if heads else column if cells else None
+            for word in re.findall(r"`([A-Z_]+)\b", cells[column]) if column is not None and not heads else ():
+                if word not in keys:
+                    yield f"{page.name} has the key {word} in a table, which is none: {line}"
+
+
 def tool_problems(tool):
     """What megacpp_write_run writes and refuses."""
     with tempfile.TemporaryDirectory() as folder:
@@ -239,7 +253,7 @@ def main(root, *words):
         problems = list(added_problems(root, words[1], words[2:]))
     else:
         program, tool, *compiler = words
-        problems = [*list_problems(root, program), *tool_problems(tool),
+        problems = [*list_problems(root, program), *page_problems(root), *tool_problems(tool),
                     *order_problems(tool, program, compiler)]
     print("\n".join(problems + [f"build keys: {len(WRITES)} runs, {len(REFUSES)} refusals, {len(problems)} problems"]))
     return bool(problems)
