@@ -3,11 +3,11 @@
 //   megacpp_write_run OUT.hpp STRUCT FOLDER WORD...
 //
 // A word is a key as CMake spells it (TP), before its value or values, or a key with its value as
-// examples/build_preset.sh spells it (tp=2); @FILE stands for the words of a file, one a line. Which
-// keys there are says options/build_keys.hpp. Paths are relative to FOLDER. OUT.hpp then has STRUCT;
-// the model of a config.json stands before it. Lines that begin with "note: " tell a reader what
-// else there is to know. What is wrong is one sentence behind the exit code (docs/errors.md), which
-// megacpp's scripts read, and no change of OUT.hpp.
+// examples/build_preset.sh spells it (tp=2). @FILE stands for the words of a file, one a line. Paths
+// are relative to FOLDER. options/build_keys.hpp lists the keys. OUT.hpp then has STRUCT, and before
+// it the model of a config.json. Lines that begin with "note: " tell a reader what else there is to
+// know. A refusal is one line with the exit code (docs/errors.md) and a sentence, which scripts of
+// megacpp read, and leaves OUT.hpp as it is.
 #include <megacpp/hf/models.hpp>
 #include <megacpp/options/build_keys.hpp>
 
