@@ -132,6 +132,13 @@ struct whole_state {
 };
 
 namespace detail {
+/// A folder of a root that may hold a state.
+struct listed_folder {
+  std::int64_t step;
+  std::string name;
+  std::uint64_t number; ///< as number_of has it
+};
+
 /// Opens the state of a step in a folder of the root. Throws mc::error(exit_code::model) if it is
 /// not whole.
 template <class Needed> whole_state read_state(const model_folder& root, const std::string& name,
@@ -151,19 +158,14 @@ template <class Needed> whole_state read_state(const model_folder& root, const s
 /// be examined, since a run that went on from an older one would replace it.
 template <class Needed>
 std::optional<whole_state> newest_state(const model_folder& root, Needed needed) {
-  struct listed {
-    std::int64_t step;
-    std::string name;
-    std::uint64_t number;
-  };
   std::vector<std::int64_t> damaged;
   std::vector<std::string> notes;
   std::string first_fault;
   std::int64_t faults = 0;
   // Notes that a state cannot be used. Returns false if a run that saves here has removed or
   // replaced it, so that the list is old.
-  const auto is_skipped = [&](const error& e, const listed& s, const std::string& what,
-                              const char* then) {
+  const auto is_skipped = [&](const error& e, const detail::listed_folder& s,
+                              const std::string& what, const char* then) {
     if (e.code() != exit_code::model) throw;
     if (detail::number_of(root.get(), s.name) != s.number) return false;
     if (dynamic_cast<const unexamined*>(&e) != nullptr)
@@ -175,27 +177,27 @@ std::optional<whole_state> newest_state(const model_folder& root, Needed needed)
     if (faults++ == 0) first_fault = e.what();
     return true;
   };
-  std::vector<listed> states;
   const auto list = [&](std::int64_t step, std::string name) {
     const std::uint64_t number = detail::number_of(root.get(), name);
-    states.push_back({step, std::move(name), number});
+    return detail::listed_folder{step, std::move(name), number};
   };
-  for (const std::int64_t step : saved_steps(root)) list(step, step_folder_name(step));
-  list(-1, best_folder_name);
-  listed best = std::move(states.back());
-  states.pop_back();
+  std::vector<detail::listed_folder> states;
+  for (const std::int64_t step : saved_steps(root))
+    states.push_back(list(step, step_folder_name(step)));
+  detail::listed_folder best = list(-1, best_folder_name);
   try {
     if (const auto found = best_state_of(root, [](const std::string&) { return false; })) {
       best.step = found->step;
       // The state of the same step comes first.
-      states.insert(std::find_if(states.begin(), states.end(),
-                                 [&](const listed& s) { return s.step < best.step; }),
-                    best);
+      states.insert(
+          std::find_if(states.begin(), states.end(),
+                       [&](const detail::listed_folder& s) { return s.step < best.step; }),
+          best);
     }
   } catch (const error& e) {
     if (!is_skipped(e, best, "the best state", "")) return newest_state(root, needed);
   }
-  for (const listed& s : states) {
+  for (const detail::listed_folder& s : states) {
     const bool is_best = s.name == best_folder_name;
     try {
       whole_state found = detail::read_state(root, s.name, s.step, needed);
