@@ -203,9 +203,10 @@ BOOST_AUTO_TEST_CASE(a_small_file_is_replaced_and_a_rehearsal_leaves_none) {
   const mc::detail::small_file file(folder.get(), dir.path(), "newest");
   file.rehearse("1\n");
   BOOST_TEST(!file.read());
+  BOOST_TEST(mc::detail::list_folder(folder.get())->empty());
   file.replace("1\n");
   BOOST_TEST(file.read().value_or("") == "1\n");
   file.replace("22\n");
   BOOST_TEST(file.read().value_or("") == "22\n");
-  BOOST_TEST(mc::detail::list_folder(folder.get())->size() == 1u); // and no temporary one
+  BOOST_TEST(mc::detail::list_folder(folder.get())->size() == 1u);
 }
