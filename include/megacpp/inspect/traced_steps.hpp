@@ -32,7 +32,7 @@ inline traced_steps traced_steps_of(const report_request& r, std::int64_t done,
         exit_code::usage,
         fmt::format(
             "report_request::trace is to show the steps behind {} up to {}, but this run takes "
-            "those behind {} up to {}, of which it shows 1 to {}: give other "
+            "the steps behind {} up to {}, and a trace shows at most {} of them: give other "
             "numbers to report_request::trace_after and report_request::trace_last",
             t.after, t.last, done, steps, most));
   return t;

@@ -149,9 +149,9 @@ public:
         save(s, progress);
         return fmt::format("; the state of step {} was saved to {}", step, root_->folder_of(step));
       } catch (const error& e) {
-        tried = fmt::format("; that of step {} could not be saved: {}", step, e.what());
+        tried = fmt::format("; the state of step {} could not be saved: {}", step, e.what());
       } catch (const std::bad_alloc&) {
-        tried = fmt::format("; that of step {} could not be saved for lack of memory", step);
+        tried = fmt::format("; the state of step {} could not be saved: memory ran out", step);
       }
     }
     return tried + what_is_saved(progress);

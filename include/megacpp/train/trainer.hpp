@@ -126,7 +126,7 @@ public:
       throw error(
           exit_code::memory,
           fmt::format("memory ran out after step {} of {}{}; use a machine with more, or end "
-                      "what else runs on it",
+                      "other programs on it",
                       step(), request_.loop.steps, rescue(true)));
     }
     try {
