@@ -6,7 +6,7 @@
 // behind the first check is reached.
 //
 // clang++ -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Iinclude
-//   tests/fuzz/tokenizer.cpp -lfmt -lpcre2-8 -lutf8proc
+//   tests/fuzz/tokenizer.cpp -lfmt -lpcre2-8 -lutf8proc -lxxhash
 #include <megacpp/tokenizer/tokenizer_file.hpp>
 
 #include <algorithm>
