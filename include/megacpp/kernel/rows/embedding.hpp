@@ -39,9 +39,8 @@ template <class T, class Extent> struct embedding_row {
 /// by sequence, then by row of the table, and then by token. A bucket is the tokens of one row in
 /// one sequence; tokens without a row are one bucket behind all others.
 struct token_order {
-  std::int64_t rows,
-      buckets;    ///< number of rows of the table; number of buckets of tokens with a row
-  int token_bits; ///< bits of a number for the token, below the bits of the bucket
+  std::int64_t rows, buckets; ///< rows of the table; buckets of tokens that have a row
+  int token_bits;             ///< bits of a number for the token, below the bits of the bucket
 
   MEGACPP_HD constexpr token_order(const summed_rows& tokens, std::int64_t rows_of_table)
       : rows(rows_of_table),
@@ -139,8 +138,9 @@ struct token_partials {
     return begin + rows_per_partial < tokens &&
            bucket_at(begin + rows_per_partial) == bucket_at(begin);
   }
-  /// Returns the number, among partial sums of long buckets, of the one that begins at k: within 64
-  /// tokens one partial sum of the bucket before may begin, and one may begin with its bucket.
+  /// Returns the number, among the partial sums of long buckets, of the one that begins at k.
+  /// Within 64 tokens one partial sum of the bucket before may begin, and one may begin with its
+  /// bucket.
   MEGACPP_HD static std::int64_t number(std::int64_t k, std::int64_t begin) {
     return k / rows_per_partial * 2 + (k == begin ? 1 : 0);
   }
