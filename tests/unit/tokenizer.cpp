@@ -177,11 +177,11 @@ BOOST_AUTO_TEST_SUITE(laws)
 ids merged_plainly(const mc::merge_table& table, ids word) {
   while (true) {
     std::size_t best = word.size();
-    std::uint32_t rank = 0;
+    std::uint32_t number = 0;
     for (std::size_t i = 0; i + 1 < word.size(); ++i)
       if (const auto* m = table.find(word[i], word[i + 1]);
-          m != nullptr && (best == word.size() || m->rank < rank))
-        best = i, rank = m->rank;
+          m != nullptr && (best == word.size() || m->number < number))
+        best = i, number = m->number;
     if (best == word.size()) return word;
     word[best] = table.find(word[best], word[best + 1])->into;
     word.erase(word.begin() + static_cast<std::ptrdiff_t>(best) + 1);
