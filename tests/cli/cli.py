@@ -201,7 +201,7 @@ class Help(Case):
         # No command is sent to a flag that it does not have.
         hint = self.refused(USAGE, "export", "--batch-size", "4", says="or the struct of megacpp_add_run")
         self.assertNotIn("--global-batch-size", hint)
-        self.refused(USAGE, "eval", "--num-epochs", "4", says="for train, a run is counted in steps: --train")
+        self.refused(USAGE, "eval", "--num-epochs", "4", says="for train, --train-iters gives the steps of a run")
         self.refused(USAGE, "train", "-lr", "3", says="unknown flag -lr; did you mean --lr?")
         self.refused(USAGE, "train", "--seed", 10**30, says="at most 9223372036854775807")
         self.refused(USAGE, "train", "--seed", -10**30, says="at least 0")

@@ -651,7 +651,7 @@ BOOST_AUTO_TEST_CASE(arguments_that_follow_a_flag) {
     BOOST_TEST(sentences.find(says) != std::string::npos, text << ": " << sentences);
   }
   BOOST_TEST(line<mc::options>("train --foo --help", mc::commands).request.help);
-  BOOST_TEST(line<mc::options>("--help eval", mc::commands).request.what->which == command::eval);
+  BOOST_TEST((line<mc::options>("--help eval", mc::commands).request.what->which == command::eval));
   BOOST_TEST(line<mc::options>("-V", mc::commands).request.version);
 }
 

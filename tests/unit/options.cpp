@@ -308,8 +308,8 @@ BOOST_AUTO_TEST_CASE(the_help_names_every_flag_of_its_command_in_80_columns) {
   for (const mc::command_text& c : mc::commands) {
     const std::string help = mc::command_help("gpt", "A model.", c, list);
     for (const mc::named_flag& e : list)
-      BOOST_TEST((help.find("  --" + e.name + " ") != std::string::npos ||
-                  help.find("  --" + e.name + "\n") != std::string::npos) ==
+      BOOST_TEST((help.find("\n  --" + e.name + " ") != std::string::npos ||
+                  help.find("\n  --" + e.name + "\n") != std::string::npos) ==
                      mc::overlaps(e.flag->commands(), c.which),
                  c.name << " " << e.name);
     std::size_t begin = 0;
