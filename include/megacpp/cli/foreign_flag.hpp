@@ -1,6 +1,7 @@
 // A row of the table of other programs' flags (cli/foreign_flags.hpp).
 #pragma once
 
+#include <megacpp/options/build_keys.hpp>
 #include <megacpp/options/flag.hpp>
 
 #include <string>
@@ -16,11 +17,10 @@ struct foreign_row {
   /// The names, with blanks between them. One that ends in * stands for all names that begin so
   /// and have no row of their own.
   std::string_view names;
-  int values = 1;          ///< that follow such a flag, at most
-  std::string_view ours{}; ///< the flag of this program that means the same; "" is none
-  std::string_view
-      reason{}; ///< why it is refused, or, beside `ours`, for commands without that flag
-  std::string_view build{}; ///< argument of megacpp_add_preset and key of build_preset.sh, if any
+  int values = 1;            ///< that follow such a flag, at most
+  std::string_view ours{};   ///< the flag of this program that means the same; "" is none
+  std::string_view reason{}; ///< why it is refused; beside `ours`, in commands that lack it
+  std::string_view build{};  ///< key of a build that decides it, with a value, if one is meant
   /// The values, with | between them, with which it changes nothing here, so that it is taken:
   /// "*" is any, "" is none.
   std::string_view idle{};
@@ -37,13 +37,19 @@ struct foreign_row {
                ? std::string(reason)
                : (reason.empty() ? "a build decides it" : std::string(reason)) + how_built();
   }
+  /// Returns the row of `build` in the table of keys; nullptr: there is none.
+  constexpr const build_key* key() const {
+    return find_build_key(build.substr(0, build.find(' ')));
+  }
   /// Returns how a program is built that decides about the flags otherwise.
   std::string how_built() const {
-    const std::size_t blank = build.find(' ');
+    std::string_view value = key()->kind == key_kind::on_or_off ? "1" : "";
+    if (const std::size_t blank = build.find(' '); blank != build.npos)
+      value = build.substr(blank + 1);
     return fmt::format(
-        ": {} of megacpp_add_preset, {} of examples/build_preset.sh, or the struct of "
-        "megacpp_add_run",
-        build.substr(0, blank), build.substr(blank + 1));
+        ": {} of megacpp_add_preset, {}={} of examples/build_preset.sh, or the struct "
+        "of megacpp_add_run",
+        build, key()->script, value);
   }
 };
 

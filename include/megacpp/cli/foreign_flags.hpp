@@ -162,7 +162,7 @@ inline constexpr auto foreign_flags = [] {
               "does"),
       refused("skip-train eval-only", "the command eval measures a model, and train always trains"),
       means("global-batch-size", "training.global-batch-size"),
-      built_by("MICRO_BATCH micro-batch=",
+      built_by("MICRO_BATCH",
                "batch-size per-device-train-batch-size per-device-eval-batch-size train-batch-size "
                "micro-batch local-batch-size training.local-batch-size training.batch-size",
                "--global-batch-size gives the sequences of a step, and a build those of a "
@@ -246,50 +246,50 @@ inline constexpr auto foreign_flags = [] {
       means("stop-tokens", "eos-token-id"),
       means("stop", "stop-strings"),
       // Decided by a build.
-      built_by("SEQUENCE sequence=",
+      built_by("SEQUENCE",
                "block-size sequence-length seq-len max-seq-length training.seq-len sequence"),
-      built_by("TP tp=",
+      built_by("TP",
                "tp tp-size tensor-parallel-size tensor-parallel-degree "
                "parallelism.tensor-parallel-degree tensor-parallel-num-weight-shards "
                "expert-tensor-parallel-num-weight-shards gtp-*"),
-      built_by("PP pp=",
+      built_by("PP",
                "pp pp-size pipeline-parallel-size pipeline-parallel-degree "
                "parallelism.pipeline-parallel-degree pipeline-model-parallel-layout mtp-standalone "
                "microbatch-group-size-per-virtual-pipeline-stage"),
-      built_by("CP cp=",
+      built_by("CP",
                "cp context-parallel-degree parallelism.context-parallel-degree "
                "hierarchical-context-parallel-sizes hybrid-context-parallel "
                "max-seqlen-per-dp-cp-rank"),
-      built_by("EP ep=",
+      built_by("EP",
                "ep expert-parallel-size expert-parallel-degree parallelism.expert-parallel-degree"),
-      built_by("ETP etp=",
+      built_by("ETP",
                "etp expert-tensor-parallel-degree parallelism.expert-tensor-parallel-degree"),
       refused("dp data-parallel-size data-parallel-shard-degree "
               "parallelism.data-parallel-shard-degree parallelism.data-parallel-replicate-degree",
               "ranks that nothing else uses are data parallel, without a flag"),
-      built_by("SEQUENCE_PARALLEL sp=1", "sp distribute-saved-activations"),
-      built_by("ZERO zero=",
+      built_by("SEQUENCE_PARALLEL", "sp distribute-saved-activations"),
+      built_by("ZERO",
                "data-parallel-sharding-strategy outer-dp-sharding-strategy "
                "enable-full-sharding-in-hsdp use-megatron-fsdp use-custom-fsdp use-torch-fsdp2 "
                "torch-fsdp2-* megatron-fsdp-* fsdp-* keep-fp8-transpose-cache",
                "replicas share nothing, or the optimizer's state, as a build decides"),
-      built_by("PRECISION precision=",
+      built_by("PRECISION",
                "precision dtype mixed-precision fp32 fp8-* fp4-* first-last-layers-bf16"),
-      {.names = "torch-dtype", .ours = "dtype", .build = "PRECISION precision="},
-      built_by("PRECISION precision=bf16_mixed", "fp16 fp16-lm-cross-entropy",
+      {.names = "torch-dtype", .ours = "dtype", .build = "PRECISION"},
+      built_by("PRECISION bf16_mixed", "fp16 fp16-lm-cross-entropy",
                "no program computes in fp16; bf16 has its width and the range of fp32"),
-      built_by("NUMERICS numerics=", "batch-invariant-mode"),
-      built_by("RECOMPUTE recompute=",
+      built_by("NUMERICS", "batch-invariant-mode"),
+      built_by("RECOMPUTE",
                "recompute gradient-checkpointing activation-checkpoint.mode moe-layer-recompute "
                "mhc-recompute-layer-num recompute-modules"),
-      built_by("RECOMPUTE recompute=",
+      built_by("RECOMPUTE",
                "moe-paged-stash* cpu-offloading* fine-grained-* offload-modules "
                "activation-offload-fraction delay-offload-until-cuda-graph "
                "delta-offload-bytes-across-pp-ranks min-offloaded-tensor-size "
                "optimizer-cpu-offload optimizer-offload-fraction overlap-cpu-optimizer-d2h-h2d "
                "use-torch-optimizer-for-cpu-offload no-pin-cpu-*",
                "nothing moves to the memory of another device; recomputation saves memory"),
-      built_by("DEVICE device=", "no-cuda use-cpu"),
+      built_by("DEVICE", "no-cuda use-cpu"),
       refused("n-layer n-head n-embd n-layers n-heads dim d-model layers heads dropout bias "
               "config-name window-size window-attn-skip-freq rotary-interleaved "
               "rotary-scaling-factor yarn-* mscale*",
@@ -314,6 +314,10 @@ inline constexpr auto foreign_flags = [] {
               "the command describe plans the memory and communication of all ranks on one"),
   });
 }();
+
+static_assert(std::ranges::all_of(foreign_flags, [](const foreign_row& row) {
+  return row.build.empty() || row.key() != nullptr;
+}));
 
 /// The flags of Megatron-LM's tools/preprocess_data.py, for megacpp-data.
 inline constexpr auto preprocess_flags = [] {
