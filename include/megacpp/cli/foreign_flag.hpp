@@ -31,7 +31,8 @@ struct foreign_row {
   constexpr bool is_honoured() const { return times > 0 || !fixed.empty(); }
   /// Tells whether a command line may have the flags.
   constexpr bool is_taken() const { return is_honoured() || !idle.empty() || !beside.empty(); }
-  /// Returns the sentence that refuses the flags; "" where a flag of this program means the same.
+  /// Returns the sentence that refuses these flags of another program; "" where this program has a
+  /// flag with the same meaning.
   std::string sentence() const {
     return build.empty()
                ? std::string(reason)

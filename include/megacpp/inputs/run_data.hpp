@@ -31,7 +31,9 @@ struct run_data {
   std::optional<std::int64_t> steps = {}; ///< of a run of as many epochs as were asked for
   std::shared_ptr<const mc::tokenizer> tokenizer = {}; ///< that made the tokens, where it is known
   std::string template_folder = {};                    ///< has the chat template of conversations
-  std::function<nlohmann::json()> identity; ///< tells the data from others; a state has it
+  /// Returns what identifies the data, such as names and counts. A state keeps it, so that a run
+  /// that goes on notices other data.
+  std::function<nlohmann::json()> identity;
   std::function<std::uint64_t()> hash; ///< follows from the tokens, and not from names of files
   /// Returns the name of a file with samples that was written to since it was opened; "" if there
   /// is none. The function itself is empty where all samples were read at the start.

@@ -170,9 +170,9 @@ inline void require_learned(const sample_set& s, std::string_view to, std::int64
     throw error(
         exit_code::data,
         fmt::format(
-            "{} has no token to learn in what there is to {}: each stands behind "
-            "the end of a document, where data_request::eod_mask_loss leaves it out, or is the "
-            "pad_token of the tokenizer; give other documents or another data_request::split",
+            "{} has no token to learn in what there is to {}: every token follows the end of a "
+            "document, so that data_request::eod_mask_loss leaves it out, or is the pad_token of "
+            "the tokenizer; give other documents or another data_request::split",
             s.name(), to));
 }
 

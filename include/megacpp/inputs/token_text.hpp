@@ -33,13 +33,12 @@ public:
     if (ids_ || tokenizer_) return;
     if (r.kind() == "NullTokenizer")
       throw error(exit_code::usage,
-                  "the tokens of NullTokenizer are ids that stand for no text; give "
-                  "sampling_request::ids, or what "
-                  "they are tokens of by tokenizer_request::model");
+                  "NullTokenizer has ids and no text; give prompts as sampling_request::ids, or "
+                  "name the tokenizer that made the ids in tokenizer_request::model");
     detail::require_tokenizer_of(folder, r, characters_.has_value());
     if (!characters_)
       detail::require_byte_vocabulary(
-          p, r, "the tokenizer by tokenizer_request::model, token ids by sampling_request::ids");
+          p, r, "a tokenizer in tokenizer_request::model, or token ids with sampling_request::ids");
   }
 
   bool ids() const { return ids_; }

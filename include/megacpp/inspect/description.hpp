@@ -253,7 +253,7 @@ struct collective_row {
   const node* by = nullptr; ///< node of the part's graph; null: between stages
   transfer call;            ///< the call; bytes of one call, with ring algorithms
   int ranks = 0;
-  std::int64_t per_step = 0; ///< number of calls in a step of one micro-batch
+  std::int64_t per_step = 0; ///< number of such calls in a step that has one micro-batch
 };
 
 /// Returns the number of layers that run each part in a training step; 1 for a part that runs once

@@ -1,4 +1,4 @@
-// The positions that a run does not train.
+// Positions of a model behind the longest sequence of a run: their learned vectors are not trained.
 #pragma once
 
 #include <megacpp/run/view.hpp>

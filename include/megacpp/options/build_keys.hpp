@@ -44,9 +44,10 @@ struct build_key {
   /// Returns the value that a program has: a number, 0 or 1, or which choice it is.
   std::int64_t (*value)(const setup& run) = nullptr;
   bool stays = false; ///< a run cannot go on from a state that has another value
-  /// The choices that a flag asks for which is a switch, when on and when off.
+  /// Some keys with choices have a flag that is a switch: the choice that it asks for when it is
+  /// on, the one when it is off, and an explanation of the flag; "": `sentence` explains it, too.
   std::string_view on{}, off{};
-  const char* switch_sentence = ""; ///< explains that switch; "": `sentence` does
+  const char* switch_sentence = "";
   /// The value of programs from before the key was there; "": that of a number 0.
   const char* before = "";
 };

@@ -20,8 +20,9 @@ using pipeline_schedule = chunk_pass (*)(const pipeline& of, int stage, int i, i
 /// The way in which layers are cut into pipeline stages; by default all have as many layers.
 struct stage_cut {
   int first = 0, last = 0; ///< layers of the first and of the last stage; 0: as on the others
-  bool embedding = false, loss = false;  ///< the stem, and the head, count as one layer each
-  std::array<std::int16_t, 64> layers{}; ///< layers of each virtual stage; all 0: as above
+  bool embedding = false, loss = false; ///< the stem, and the head, count as one layer each
+  std::array<std::int16_t, 64>
+      layers{}; ///< layers of each virtual stage; all 0: stages are not listed
 
   constexpr bool listed() const {
     for (int n : layers)

@@ -57,8 +57,8 @@ inline fault_record fault_of_micros(const program_view& p, int micros) {
              << " (batching{.micro_batches})";
   return wrong;
 }
-/// Returns the nearest number of micro-batches for which there is no fault. If there is none near,
-/// it returns 1, which always runs.
+/// Returns the valid number of micro-batches that is nearest to `micros`. If none is near, it
+/// returns 1, which is always valid.
 inline int nearest_micros(const program_view& p, int micros) {
   const auto legal = [&](int n) { return n > 0 && fault_of_micros(p, n).code == fault::none; };
   const int most = p.numbers.batch.micro_batches;
