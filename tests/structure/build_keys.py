@@ -203,12 +203,13 @@ def added_problems(root, fmt, compiler):
 
         def insert(path, before, text):
             whole = (copy / path).read_text(encoding="utf-8")
-            if whole.count(before) != 1:
-                raise SystemExit(f"{path} has not one '{before}'")
-            (copy / path).write_text(whole.replace(before, text + before), encoding="utf-8")
+            places = [match.start() for match in re.finditer(before, whole)]
+            if len(places) != 1:
+                raise SystemExit(f"{path} has {len(places)} places for the key, '{before}'")
+            (copy / path).write_text(whole[:places[0]] + text + whole[places[0]:], encoding="utf-8")
 
-        insert("include/megacpp/options/build_keys.hpp", '    build_key{.member = "precision",', ROW)
-        insert("include/megacpp/recipe/batching.hpp", "  written_at at = here();\n", "  int lora = 0;\n")
+        insert("include/megacpp/options/build_keys.hpp", r' +build_key\{\s*\.member = "precision"', ROW)
+        insert("include/megacpp/recipe/batching.hpp", r" +written_at at = here\(\);", "  int lora = 0;\n")
         program, tool, out = copy / "lists", copy / "tool", copy / "run.hpp"
         builds = [subprocess.Popen([str(w) for w in [compiler[0], f"-I{copy}/include", *compiler[1:], "-O0", "-o", to, copy / source, fmt]])
                   for to, source in ((program, "tests/structure/build_key_lists.cpp"), (tool, "src/write_run.cpp"))]
