@@ -97,7 +97,7 @@ void print_docs() {
 
 void print_flags() {
   mc::options o;
-  for (const mc::flag_entry& e : mc::flags_of(o))
+  for (const mc::named_flag& e : mc::flags_of(o))
     if (e.compiled)
       print(fmt::format("--{}: {}: {}\n", e.name, e.flag->help(), e.flag->otherwise()));
 }
