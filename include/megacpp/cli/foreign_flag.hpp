@@ -31,8 +31,8 @@ struct foreign_row {
   constexpr bool is_honoured() const { return times > 0 || !fixed.empty(); }
   /// Tells whether a command line may have the flags.
   constexpr bool is_taken() const { return is_honoured() || !idle.empty() || !beside.empty(); }
-  /// Returns the sentence that refuses these flags of another program; "" where this program has a
-  /// flag with the same meaning.
+  /// Returns why these flags of another program are refused, and how a build decides them; "" if no
+  /// reason is given.
   std::string sentence() const {
     return build.empty()
                ? std::string(reason)

@@ -231,9 +231,9 @@ inline constexpr auto foreign_flags = [] {
       means("threads", "nthreads num-threads"),
       refused("no-check-for-nan-in-loss-and-grad",
               "a loss or a gradient that is not finite ends a run: leave it out"),
-      refused("flight-recorder-* no-flight-recorder-* disable-flight-recorder-*",
-              "a rank that waits too long names the rank that it waits for, and the line of the "
-              "model"),
+      refused(
+          "flight-recorder-* no-flight-recorder-* disable-flight-recorder-*",
+          "a rank that waits too long names the other, and the line of the model: leave it out"),
       // Texts.
       means("max-new-tokens", "max-tokens out-seq-length"),
       refused("max-length", "--max-new-tokens counts new tokens, without those of the prompt"),

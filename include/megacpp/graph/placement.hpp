@@ -35,7 +35,7 @@ enum class dim : std::uint8_t {
   elements,
   copies,
   choices,   ///< experts that a token goes to
-  sequences, ///< sequences of all ranks whose tokens go to the experts of one rank
+  sequences, ///< sequences of any rank that send tokens to the experts of one rank
   replicas,  ///< one element for each rank of an axis of unknown size
   layers     ///< layers in a bucket of the stores, each with as many elements
 };

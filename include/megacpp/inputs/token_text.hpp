@@ -33,8 +33,8 @@ public:
     if (ids_ || tokenizer_) return;
     if (r.kind() == "NullTokenizer")
       throw error(exit_code::usage,
-                  "NullTokenizer has ids and no text; give prompts as sampling_request::ids, or "
-                  "name the tokenizer that made the ids in tokenizer_request::model");
+                  "NullTokenizer has ids and no text; give the ids with sampling_request::ids, or "
+                  "name their tokenizer in tokenizer_request::model");
     detail::require_tokenizer_of(folder, r, characters_.has_value());
     if (!characters_)
       detail::require_byte_vocabulary(

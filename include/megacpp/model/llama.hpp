@@ -15,7 +15,7 @@ struct llama {
   int kv_heads = 8;            ///< heads of keys and values; they divide heads
   int head_dim = 128;          ///< width of a head, even
   int ffn = 14336;             ///< width inside the MLP
-  int vocabulary = 128256;     ///< number of tokens
+  int vocabulary = 128256;     ///< distinct tokens
   int positions = 8192;        ///< tokens of the longest sequence
   bool tied = false;           ///< head and token embedding are one table
   bool attention_bias = false; ///< the four linear layers of attention have biases

@@ -15,7 +15,7 @@ struct qwen2 {
   int kv_heads = 2;            ///< heads of keys and values; they divide heads
   int head_dim = 64;           ///< width of a head, even
   int ffn = 4864;              ///< width inside the MLP
-  int vocabulary = 151936;     ///< number of tokens
+  int vocabulary = 151936;     ///< distinct tokens
   int positions = 32768;       ///< tokens of the longest sequence
   bool tied = true;            ///< head and token embedding are one table
   double eps = 1e-6;           ///< small number added to the mean square in norms

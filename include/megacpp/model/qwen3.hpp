@@ -15,7 +15,7 @@ struct qwen3 {
   int kv_heads = 8;            ///< heads of keys and values; they divide heads
   int head_dim = 128;          ///< width of a head, even
   int ffn = 3072;              ///< width inside the MLP
-  int vocabulary = 151936;     ///< number of tokens
+  int vocabulary = 151936;     ///< distinct tokens
   int positions = 40960;       ///< tokens of the longest sequence
   bool tied = true;            ///< head and token embedding are one table
   double eps = 1e-6;           ///< small number added to the mean square in norms

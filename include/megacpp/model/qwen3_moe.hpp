@@ -43,7 +43,7 @@ struct qwen3_moe {
   int expert_ffn = 768;          ///< width inside an expert
   int experts = 128;             ///< experts in a layer
   int experts_per_token = 8;     ///< experts that a token goes to
-  int vocabulary = 151936;       ///< number of tokens
+  int vocabulary = 151936;       ///< distinct tokens
   int positions = 40960;         ///< tokens of the longest sequence
   bool norm_topk = true;         ///< the weights of a token's experts add up to 1
   int sparse_step = 1;           ///< every sparse_step-th layer has experts

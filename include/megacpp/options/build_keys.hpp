@@ -44,10 +44,9 @@ struct build_key {
   /// Returns the value that a program has: a number, 0 or 1, or which choice it is.
   std::int64_t (*value)(const setup& run) = nullptr;
   bool stays = false; ///< a run cannot go on from a state that has another value
-  /// Some keys with choices have a flag that is a switch: the choice that it asks for when it is
-  /// on, the one when it is off, and an explanation of the flag; "": `sentence` explains it, too.
+  /// For a flag that is a switch: the choice when it is on, and the one when it is off.
   std::string_view on{}, off{};
-  const char* switch_sentence = "";
+  const char* switch_sentence = ""; ///< explains that flag in help; "": `sentence` explains it
   /// The value of programs from before the key was there; "": that of a number 0.
   const char* before = "";
 };

@@ -21,8 +21,8 @@ using pipeline_schedule = chunk_pass (*)(const pipeline& of, int stage, int i, i
 struct stage_cut {
   int first = 0, last = 0; ///< layers of the first and of the last stage; 0: as on the others
   bool embedding = false, loss = false; ///< the stem, and the head, count as one layer each
-  std::array<std::int16_t, 64>
-      layers{}; ///< layers of each virtual stage; all 0: stages are not listed
+  /// Layers of each virtual stage; all 0: the members above decide.
+  std::array<std::int16_t, 64> layers{};
 
   constexpr bool listed() const {
     for (int n : layers)

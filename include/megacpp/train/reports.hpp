@@ -218,7 +218,7 @@ public:
     c.title = run_.program.name;
     write_text_file(*run_.asked.curve, loss_curve(training, validation, c));
   }
-  /// Writes the trace of so many steps.
+  /// Writes the text of a trace of `steps` steps to its file.
   void trace(const std::string& text, int steps) {
     write_text_file(*run_.asked.trace, text);
     note(fmt::format("the trace of {} step{} is in {}", steps, steps == 1 ? "" : "s",
