@@ -103,5 +103,35 @@ set(megacpp_build_keys
   NUMERICS
   BODIES
   CACHE INTERNAL "Keys of megacpp_add_preset")
+# These take no value.
+set(megacpp_keys_alone SEQUENCE_PARALLEL COUNT_EMBEDDING COUNT_LOSS PACKED CACHE INTERNAL "Keys without a value")
+# Keys as examples/build_preset.sh has them.
+set(megacpp_script_keys
+  tp
+  pp
+  cp
+  ep
+  etp
+  sp
+  virtual-stages
+  first-stage-layers
+  last-stage-layers
+  count-embedding
+  count-loss
+  stage-layers
+  schedule
+  zero
+  micro-batch
+  sequence
+  packed
+  micro-batches
+  precision
+  device
+  recompute
+  numerics
+  CACHE INTERNAL "Keys before =")
 # CMake reads the values of these, since sources or libraries depend on them.
 set(megacpp_keys_for_cmake HF_CONFIG DEVICE BODIES CACHE INTERNAL "Keys that CMake reads")
+set(megacpp_script_of_HF_CONFIG "" CACHE INTERNAL "")
+set(megacpp_script_of_DEVICE "device" CACHE INTERNAL "")
+set(megacpp_script_of_BODIES "" CACHE INTERNAL "")

@@ -9,6 +9,8 @@
 // know. A refusal is one line with the exit code (docs/errors.md) and a sentence, which scripts of
 // megacpp read, and leaves OUT.hpp as it is.
 #include <megacpp/hf/models.hpp>
+#include <megacpp/io/error.hpp>
+#include <megacpp/io/json_file.hpp>
 #include <megacpp/options/build_keys.hpp>
 
 #include <algorithm>
@@ -20,6 +22,7 @@
 #include <string_view>
 #include <vector>
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 namespace {
@@ -38,19 +41,27 @@ text joined(const std::vector<text>& parts, const char* between = ", ") {
 text whole_file(const text& path) {
   std::FILE* const file = std::fopen(path.c_str(), "rb");
   text all;
-  if (file != nullptr)
+  int problem = file == nullptr ? errno : 0;
+  if (file != nullptr) {
     for (int c; (c = std::fgetc(file)) != EOF;) all += static_cast<char>(c);
-  if (file == nullptr || std::ferror(file) != 0 || std::fclose(file) != 0)
-    throw wrong(fmt::format("cannot read {}: {}", path, mc::reason_of(errno)));
+    if (std::ferror(file) != 0) problem = errno;
+    std::fclose(file);
+  }
+  if (problem != 0) throw wrong(fmt::format("cannot read {}: {}", path, mc::reason_of(problem)));
   return all;
 }
+/// Writes a file beside its place, and moves it there once it is whole.
 void write_text(const text& path, const text& all) {
-  std::FILE* const file = std::fopen(path.c_str(), "wb");
+  const text beside = path + ".new";
+  std::FILE* const file = std::fopen(beside.c_str(), "wb");
   bool whole = file != nullptr && std::fwrite(all.data(), 1, all.size(), file) == all.size();
-  if (file != nullptr) whole = std::fclose(file) == 0 && whole;
-  if (!whole)
-    throw mc::error(mc::exit_code::output,
-                    fmt::format("cannot write {}: {}", path, mc::reason_of(errno)));
+  int problem = whole ? 0 : errno;
+  if (file != nullptr && std::fclose(file) != 0 && whole) whole = false, problem = errno;
+  if (whole && std::rename(beside.c_str(), path.c_str()) == 0) return;
+  if (whole) problem = errno;
+  std::remove(beside.c_str());
+  throw mc::error(mc::exit_code::output,
+                  fmt::format("cannot write {}: {}", path, mc::reason_of(problem)));
 }
 
 /// A key as the words give it.
@@ -94,7 +105,9 @@ given_keys sorted(const std::vector<text>& words) {
     return all[i];
   };
   const auto take = [&](const text& word) {
-    const std::size_t equals = word.find('=');
+    // A word with = that follows a key in need of a value is that value, such as a path.
+    const bool needed = reading != nullptr && of(all, reading->cmake).values.empty();
+    const std::size_t equals = needed ? text::npos : word.find('=');
     for (std::size_t i = 0; i < build_keys.size(); ++i) {
       const build_key& k = build_keys[i];
       if (word == k.cmake) {

@@ -360,7 +360,7 @@ BOOST_AUTO_TEST_CASE(a_way_is_chosen_between_products_that_run_side_by_side) {
       for (std::size_t i = 0; i < rows.size(); ++i)
         out.push_back(std::make_unique<matrix<float>>(on, summed ? n : m, forward ? n : k,
                                                       forward ? n : k, 3 + i));
-      const int before = on.products().checks().prepared;
+      const int before = on.products().checks().checked;
       const auto execute = [&](std::size_t i) {
         p.execute_segments({.on = l, .a = a.data(), .b = b.data(), .out = out[i]->data()},
                            std::span(&rows[i], 1));
@@ -374,7 +374,7 @@ BOOST_AUTO_TEST_CASE(a_way_is_chosen_between_products_that_run_side_by_side) {
       } else {
         for (std::size_t i = 0; i < rows.size(); ++i) execute(i);
       }
-      BOOST_TEST(on.products().checks().prepared > before); // some ways were chosen here
+      BOOST_TEST(on.products().checks().checked > before); // some ways were chosen here
       for (const auto& o : out) got[beside].push_back(o->read());
     }
     BOOST_TEST((got[false] == got[true]));

@@ -175,7 +175,7 @@ BOOST_AUTO_TEST_CASE(a_way_of_the_table_is_taken_first) {
   {
     machine m({100, 1}, {tuned});
     BOOST_TEST(m.seconds(forward) == 1);
-    BOOST_TEST(m.products().checks().prepared == 1); // it is checked, and no other is
+    BOOST_TEST(m.products().checks().checked == 1); // it is checked, and no other is
     BOOST_TEST(
         contains(m.products().describe(dtype::f32), ", 1 of 1 products by the product table"));
     // The same call of other shapes; rows that vary are checked in its way, too.

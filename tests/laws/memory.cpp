@@ -631,9 +631,9 @@ BOOST_AUTO_TEST_CASE(what_evaluation_needs_is_known_before_it_starts) {
     BOOST_TEST((evaluates.scratch > 0 && evaluates.scratch < trains.scratch));
     cpu prepares(product_type::widened, threads);
     (void)room_of(p.parts, prepares, false);
-    const int plans = prepares.products().checks().plans;
+    const int plans = prepares.products().checks().checked;
     (void)room_of(p.parts, prepares, true);
-    BOOST_TEST((plans > 0 && plans < prepares.products().checks().plans));
+    BOOST_TEST((plans > 0 && plans < prepares.products().checks().checked));
     const batching& b = p.numbers.batch;
     const std::int64_t apart = evaluates.workspace + std::int64_t{b.micro} * b.sequence * 16;
     std::vector<memory_items> held(static_cast<std::size_t>(ranks_of(ranks)));
@@ -643,7 +643,7 @@ BOOST_AUTO_TEST_CASE(what_evaluation_needs_is_known_before_it_starts) {
       const auto others = c.make_ranks(device);
       session run(p, device, purpose::inference, *others);
       held[static_cast<std::size_t>(c.rank())] = run.planned();
-      prepared[static_cast<std::size_t>(c.rank())] = device.products().checks().plans;
+      prepared[static_cast<std::size_t>(c.rank())] = device.products().checks().checked;
     });
     BOOST_TEST(*std::ranges::max_element(prepared) <= plans);
     std::int64_t all = 0, largest = 0;

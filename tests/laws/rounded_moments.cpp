@@ -152,15 +152,15 @@ BOOST_AUTO_TEST_CASE(noise_is_of_the_logical_element) {
   const auto words = [&] {
     std::vector<std::uint32_t> w;
     rounded_moments::state in_order(all);
-    for (std::int64_t i = 0; i < 24; ++i) w.push_back(in_order.word(i));
+    for (std::int64_t i = 0; i < 24; ++i) w.push_back(in_order.number(i));
     return w;
   };
   const std::vector<std::uint32_t> want = words();
   rounded_moments::state back(all), of_part(some);
   for (std::int64_t i = 23; i >= 0; --i)
-    BOOST_TEST(back.word(i) == want[static_cast<std::size_t>(i)]);
+    BOOST_TEST(back.number(i) == want[static_cast<std::size_t>(i)]);
   for (std::int64_t i = 0; i < 80; ++i) {
-    const std::uint32_t w = of_part.word(i);
+    const std::uint32_t w = of_part.number(i);
     if (i >= 64 && i < 76) {
       const std::int64_t row = (i - 64) / 3, column = 3 + (i - 64) % 3;
       BOOST_TEST(w == want[static_cast<std::size_t>(row * 6 + column)]);

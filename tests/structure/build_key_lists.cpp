@@ -5,9 +5,12 @@
 //   build_key_lists flags   the flags of every program that say what was compiled in
 #include <megacpp/options/options.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <string_view>
+
+#include <fmt/format.h>
 
 namespace {
 
@@ -69,12 +72,26 @@ void print_cmake() {
   print("#\nset(megacpp_build_keys");
   for (const build_key& k : build_keys) print(fmt::format("\n  {}", k.cmake));
   print(
-      "\n  CACHE INTERNAL \"Keys of megacpp_add_preset\")\n"
+      "\n  CACHE INTERNAL \"Keys of megacpp_add_preset\")\n# These take no value.\n"
+      "set(megacpp_keys_alone");
+  for (const build_key& k : build_keys)
+    if (k.kind == key_kind::on_or_off) print(fmt::format(" {}", k.cmake));
+  print(
+      " CACHE INTERNAL \"Keys without a value\")\n# Keys as examples/build_preset.sh has them.\n");
+  print("set(megacpp_script_keys");
+  for (const build_key& k : build_keys)
+    if (!k.script.empty()) print(fmt::format("\n  {}", k.script));
+  print(
+      "\n  CACHE INTERNAL \"Keys before =\")\n"
       "# CMake reads the values of these, since sources or libraries depend on them.\n"
       "set(megacpp_keys_for_cmake");
   for (const build_key& k : build_keys)
     if (k.for_cmake) print(fmt::format(" {}", k.cmake));
   print(" CACHE INTERNAL \"Keys that CMake reads\")\n");
+  for (const build_key& k : build_keys)
+    if (k.for_cmake)
+      print(
+          fmt::format("set(megacpp_script_of_{} \"{}\" CACHE INTERNAL \"\")\n", k.cmake, k.script));
 }
 
 void print_docs() {

@@ -35,9 +35,9 @@ namespace mc {
 
 enum class chat_speaker { system, user, assistant, tool };
 
-inline std::string_view name_of(chat_speaker role) {
+inline std::string_view name_of(chat_speaker speaker) {
   constexpr std::array<std::string_view, 4> names{"system", "user", "assistant", "tool"};
-  return names[static_cast<std::size_t>(role)];
+  return names[static_cast<std::size_t>(speaker)];
 }
 
 /// tool_call is a function that an assistant asks to be called, such as a search, and its
@@ -186,7 +186,7 @@ private:
 
   /// Throws where a message has both spellings, {"role", "content"} and {"from", "value"}, and they
   /// differ: other programs read the one or the other.
-  void require_one_spelling(const ordered_json& message, chat_speaker role) const {
+  void require_one_spelling(const ordered_json& message, chat_speaker speaker) const {
     const ordered_json* const from = message.find("from");
     if (!from || !from->is_string() || !message.find("role")) return;
     const std::optional<chat_speaker> other = speaker_named(from->text, true);
@@ -194,7 +194,7 @@ private:
     const ordered_json* const content = message.find("content");
     const ordered_json* const value = message.find("value");
     const bool same = !value || (content && value->is_string() && value->text == content->text);
-    if (*other != role || !same)
+    if (*other != speaker || !same)
       throw message_fault(
           "has \"role\" and \"content\", and another \"from\" or \"value\"; leave two of them out");
   }
@@ -351,9 +351,9 @@ private:
         read_.messages[1].speaker == chat_speaker::system)
       throw fault("has a \"system\" beside a turn of the system; leave one of them out");
     for (std::size_t i = 0; i < read_.messages.size(); ++i) {
-      const chat_speaker role = read_.messages[i].speaker;
-      answered = answered || role == chat_speaker::assistant;
-      if (role != chat_speaker::tool) continue;
+      const chat_speaker speaker = read_.messages[i].speaker;
+      answered = answered || speaker == chat_speaker::assistant;
+      if (speaker != chat_speaker::tool) continue;
       const bool called = i > 0 && (read_.messages[i - 1].speaker == chat_speaker::assistant ||
                                     read_.messages[i - 1].speaker == chat_speaker::tool);
       if (!called)

@@ -14,6 +14,7 @@
 #include <megacpp/inspect/picture_files.hpp>
 #include <megacpp/io/checksum.hpp>
 #include <megacpp/io/mapped_file.hpp>
+#include <megacpp/options/refusals.hpp>
 #include <megacpp/options/requests.hpp>
 #include <megacpp/options/rules.hpp>
 #include <megacpp/run/program_source.hpp>
@@ -25,15 +26,20 @@
 #include <megacpp/train/evaluate.hpp>
 #include <megacpp/train/trainer.hpp>
 
+#include <algorithm>
 #include <chrono>
-#include <filesystem>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include <fmt/format.h>
 
 namespace mc {
 

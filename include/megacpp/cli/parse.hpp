@@ -195,7 +195,8 @@ inline void read_given(const std::vector<given_flag>& given, parsed_line& r, ref
     const bool list = g.own != nullptr && g.own->flag->is_list();
     if (list && &*first == &g) g.own->flag->forget(); // texts of a file
     if (list)
-      for (const std::string& text : g.values) g.own->flag->ask(text, where);
+      for (const std::string& text : g.values)
+        r.whole &= refused.collect([&] { g.own->flag->ask(text, where); });
     if (!last) continue;
     const std::string value = fmt::format("{}", fmt::join(g.values, " "));
     if (list && g.most() > 1 && &*first != &g) r.added_up.push_back(name);

@@ -104,7 +104,7 @@ protected:
 /// The checks (exec/product_check.hpp) that a source has made of the products that its libraries
 /// prepared.
 struct product_checks {
-  int prepared = 0;
+  int checked = 0;            ///< number of preparations that were checked
   double seconds = 0;         ///< seconds of the checks without the time in the libraries
   double library_seconds = 0; ///< seconds in the libraries, with what the first check prepares
   std::vector<std::string>

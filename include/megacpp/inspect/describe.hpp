@@ -238,12 +238,12 @@ inline std::string describe_text(const program_view& p, device& on, const mesh& 
   fmt::format_to(at, "  products              {}, {} threads\n",
                  on.products().describe(p.numbers.precision.weight), on.threads());
   const product_checks& checks = on.products().checks();
-  if (checks.prepared > 0)
+  if (checks.checked > 0)
     fmt::format_to(
         at,
         "  checked               {} kinds of tiles in {:.1f} ms, beside {:.1f} ms in the "
         "library, its first product included; {} wrong\n",
-        checks.prepared, 1e3 * checks.seconds, 1e3 * checks.library_seconds, checks.refused.size());
+        checks.checked, 1e3 * checks.seconds, 1e3 * checks.library_seconds, checks.refused.size());
   for (const std::string& line : checks.refused) fmt::format_to(at, "    {}\n", line);
   if (const attention_source* const of = on.attention()) {
     fmt::format_to(at, "  attention             {}\n", of->describe());
@@ -519,7 +519,7 @@ inline std::string describe_json(const program_view& p, const std::vector<model_
       {"attention", on.attention() == nullptr ? "by tiles" : on.attention()->describe()},
       {"threads", on.threads()},
       {"product_checks",
-       {{"tiles", checks.prepared},
+       {{"tiles", checks.checked},
         {"seconds", json_number(checks.seconds)},
         {"library_seconds", json_number(checks.library_seconds)},
         {"wrong", checks.refused}}},

@@ -39,8 +39,7 @@ template <> struct kernel_of<&op::embedding_grad> { // dy, ids, table
     const rows::token_order order = order_of(c);
     auto* const numbers = reinterpret_cast<std::uint64_t*>(c.scratch());
     rows::number_of_tokens(c.lane(), tokens, order, first, c.in(in::ids), numbers);
-    c.lane().sort(numbers, n, order.token_bits, order.bucket_bits(),
-                  c.scratch() + numbers_bytes(n));
+    c.lane().sort(numbers, n, order.token_bits, order.bin_bits(), c.scratch() + numbers_bytes(n));
     rows::embedding_gradient(c.lane(), tokens, order, c.span(in::table, dims<1, 2>), c.in(in::dy),
                              numbers, c.out(out::dtable),
                              c.scratch() + bytes_before_partials<Call>(n));

@@ -44,7 +44,7 @@ struct build_key {
   /// Returns the value that a program has: a number, 0 or 1, or which choice it is.
   std::int64_t (*value)(const setup& run) = nullptr;
   bool stays = false; ///< a run cannot go on from a state that has another value
-  /// For a flag that is a switch: the choice when it is on, and the one when it is off.
+  /// The choice of a flag that is a switch when it is on, and when it is off.
   std::string_view on{}, off{};
   const char* switch_sentence = ""; ///< explains that flag in help; "": `sentence` explains it
   /// The value of programs from before the key was there; "": that of a number 0.

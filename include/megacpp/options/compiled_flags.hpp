@@ -2,6 +2,7 @@
 // are accepted where they agree with it. What another value needs is a build.
 #pragma once
 
+#include <megacpp/io/error.hpp>
 #include <megacpp/options/build_keys.hpp>
 #include <megacpp/options/flag.hpp>
 
@@ -42,6 +43,12 @@ inline constexpr const char* another_model =
     "build another model: MODEL or HF_CONFIG of megacpp_add_preset, the config.json of "
     "examples/build_preset.sh, or the struct of megacpp_add_run";
 } // namespace detail
+
+/// A flag takes the choices of its key as they are written, so C++ may not spell one otherwise.
+static_assert(std::ranges::none_of(build_keys, [](const build_key& k) {
+  return !k.flag.empty() && k.on.empty() &&
+         std::string_view(k.choices).find('=') != std::string_view::npos;
+}));
 
 /// The flag of a build key.
 struct key_flag {
@@ -91,12 +98,15 @@ struct key_flags {
       if (!k.flag.empty()) all.emplace_back(k);
   }
   /// Returns the flag of a key, as megacpp_add_preset spells it.
-  template <class Flag> Flag& of(std::string_view key) {
+  template <class Flag> Flag& of(std::string_view key) { return of<Flag>(all, key); }
+  template <class Flag> const Flag& of(std::string_view key) const { return of<Flag>(all, key); }
+
+private:
+  template <class Flag, class Flags> static auto& of(Flags& all, std::string_view key) {
     const auto at = std::ranges::find(all, key, [](const key_flag& f) { return f.key->cmake; });
+    if (at == all.end())
+      throw error(exit_code::internal, fmt::format("no flag says what {} is", key));
     return std::get<Flag>(at->flag);
-  }
-  template <class Flag> const Flag& of(std::string_view key) const {
-    return const_cast<key_flags*>(this)->of<Flag>(key); // NOLINT: it changes nothing
   }
 };
 

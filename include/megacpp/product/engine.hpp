@@ -278,7 +278,7 @@ public:
       }
     }
     if (const std::size_t n = checks_.refused.size(); n > 0)
-      text += ", but for " + std::to_string(n) + " of " + std::to_string(checks_.prepared) +
+      text += ", but for " + std::to_string(n) + " of " + std::to_string(checks_.checked) +
               " kinds of tiles, which it computes wrong, by " + eigen_.name();
     return text;
   }

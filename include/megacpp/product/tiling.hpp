@@ -142,7 +142,7 @@ inline const product_cell* product_engine::cell(const product_cell_shape& s) {
                                           ", and no other library computes it: another version "
                                           "of the library, or another machine, is needed");
   }
-  ++checks_.prepared;
+  ++checks_.checked;
   cells_.emplace_back(s, std::move(made));
   return cells_.back().second.get();
 }

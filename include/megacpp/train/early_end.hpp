@@ -30,7 +30,7 @@ public:
   /// nullptr.
   const stop_signals* signals_if_alone() const { return all_.alone() ? signals() : nullptr; }
   /// Returns the name of the signal that a rank has taken. All ranks call it.
-  std::string name_of_signal() {
+  std::string agree_on_signal() {
     return all_.any(signals_ ? std::string(signals_->name()) : std::string());
   }
 

@@ -101,13 +101,13 @@ public:
     reports_->prepare(session_->planned());
     progress_.samples_left = loop.batches.samples_of(loop.steps - step(), progress_.at.samples);
     reader_.emplace(p, *inputs_.data->training, loop.batches, hosts());
-    if (step() < loop.steps) reader_->begin(progress_.at.samples);
   }
 
   /// Takes the steps that are left. Throws mc::error: nonfinite, data, output, memory, or
   /// interrupted once a signal has ended the run.
   void run() {
     agree_on_end();
+    if (step() < request_.loop.steps) reader_->begin(progress_.at.samples);
     introduce();
     const stopwatch clock;
     const run_position begun = progress_.at;
@@ -382,7 +382,7 @@ private:
   [[noreturn]] void interrupt() {
     const bool begun = progress_.steps_taken > 0 || !saver_->lacks(step());
     if (begun && saver_->lacks(step())) saver_->save(*session_, progress_);
-    const std::string name = end_.name_of_signal();
+    const std::string name = end_.agree_on_signal();
     const std::string lost =
         training_reports::despite([&] { trace_.write(inputs_.program, ranks_, *reports_); });
     ranks_.all().wait_for_end();

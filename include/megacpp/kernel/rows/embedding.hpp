@@ -36,15 +36,15 @@ template <class T, class Extent> struct embedding_row {
 };
 
 /// The order in which the gradient of a table adds up tokens. Each token has a number, which sorts
-/// by sequence, then by row of the table, and then by token. A bucket is the tokens of one row in
-/// one sequence; tokens without a row are one bucket behind all others.
+/// by sequence, then by row of the table, and then by token. A bin is the tokens of one row in
+/// one sequence; tokens without a row are one bin behind all others.
 struct token_order {
-  std::int64_t rows, buckets; ///< rows of the table; buckets of tokens that have a row
-  int token_bits;             ///< bits of a number for the token, below the bits of the bucket
+  std::int64_t rows, bins; ///< rows of the table; bins of tokens that have a row
+  int token_bits;          ///< bits of a number for the token, below the bits of the bin
 
   MEGACPP_HD constexpr token_order(const summed_rows& tokens, std::int64_t rows_of_table)
       : rows(rows_of_table),
-        buckets((tokens.count + tokens.sequence - 1) / tokens.sequence * rows_of_table),
+        bins((tokens.count + tokens.sequence - 1) / tokens.sequence * rows_of_table),
         token_bits(bits_of(tokens.count)) {}
 
   MEGACPP_HD static constexpr int bits_of(std::int64_t numbers) {
@@ -52,15 +52,15 @@ struct token_order {
     while (bits < 63 && (std::int64_t{1} << bits) < numbers) ++bits;
     return bits;
   }
-  /// Returns the bits of a token's number for its bucket: all buckets, and the one without a row.
-  MEGACPP_HD constexpr int bucket_bits() const { return bits_of(buckets + 1); }
-  /// Returns true if the 64 bits of a number are enough for bucket and token.
-  MEGACPP_HD constexpr bool fits() const { return token_bits + bucket_bits() <= 64; }
+  /// Returns the bits of a token's number for its bin: all bins, and the one without a row.
+  MEGACPP_HD constexpr int bin_bits() const { return bits_of(bins + 1); }
+  /// Returns true if the 64 bits of a number are enough for bin and token.
+  MEGACPP_HD constexpr bool fits() const { return token_bits + bin_bits() <= 64; }
 
-  MEGACPP_HD std::uint64_t number(std::int64_t bucket, std::int64_t token) const {
-    return static_cast<std::uint64_t>(bucket) << token_bits | static_cast<std::uint64_t>(token);
+  MEGACPP_HD std::uint64_t number(std::int64_t bin, std::int64_t token) const {
+    return static_cast<std::uint64_t>(bin) << token_bits | static_cast<std::uint64_t>(token);
   }
-  MEGACPP_HD std::int64_t bucket_of(std::uint64_t number) const {
+  MEGACPP_HD std::int64_t bin_of(std::uint64_t number) const {
     return static_cast<std::int64_t>(number >> token_bits);
   }
   MEGACPP_HD std::int64_t token_of(std::uint64_t number) const {
@@ -81,8 +81,7 @@ struct number_tokens {
       for (std::int64_t t = i.first; t < i.first + decltype(i)::count; ++t) {
         const std::int64_t row = ids[t] - first;
         const bool has_one = row >= 0 && row < order.rows;
-        numbers[t] =
-            order.number(has_one ? t / tokens.sequence * order.rows + row : order.buckets, t);
+        numbers[t] = order.number(has_one ? t / tokens.sequence * order.rows + row : order.bins, t);
       }
     });
   }
@@ -100,10 +99,10 @@ template <class T> struct embedding_gradient_slab {
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t index) const {
     const slab s(index, columns, width);
     for (std::int64_t k = 0; k < tokens;) {
-      const std::int64_t begin = k, bucket = order.bucket_of(numbers[k]);
-      if (bucket == order.buckets) return;
-      while (k < tokens && order.bucket_of(numbers[k]) == bucket) ++k;
-      add_rows_of<T>(team, s, begin, k, dtable + bucket % order.rows * width,
+      const std::int64_t begin = k, bin = order.bin_of(numbers[k]);
+      if (bin == order.bins) return;
+      while (k < tokens && order.bin_of(numbers[k]) == bin) ++k;
+      add_rows_of<T>(team, s, begin, k, dtable + bin % order.rows * width,
                      [&](std::int64_t r, auto i) {
                        return load<G>(dy + order.token_of(numbers[r]) * width, i);
                      });
@@ -111,36 +110,35 @@ template <class T> struct embedding_gradient_slab {
   }
 };
 
-/// The places of partial sums among the sorted tokens: 64 tokens each, from a bucket's first token
+/// The places of partial sums among the sorted tokens: 64 tokens each, from a bin's first token
 /// on.
 struct token_partials {
   std::int64_t tokens;
   token_order order;
   const std::uint64_t* numbers; // (T): sorted
 
-  MEGACPP_HD std::int64_t bucket_at(std::int64_t k) const { return order.bucket_of(numbers[k]); }
-  /// Returns true if a bucket of tokens is of this sequence and has a row of the table.
-  MEGACPP_HD bool is_in(std::int64_t sequence, std::int64_t bucket) const {
-    return bucket != order.buckets && bucket / order.rows == sequence;
+  MEGACPP_HD std::int64_t bin_at(std::int64_t k) const { return order.bin_of(numbers[k]); }
+  /// Returns true if a bin of tokens is of this sequence and has a row of the table.
+  MEGACPP_HD bool is_in(std::int64_t sequence, std::int64_t bin) const {
+    return bin != order.bins && bin / order.rows == sequence;
   }
-  /// Returns the first place from `low` on whose token is of the bucket `key` or a later one;
+  /// Returns the first place from `low` on whose token is of the bin `key` or a later one;
   /// `high`, where there is none before it.
   MEGACPP_HD std::int64_t first_from(std::int64_t low, std::int64_t high, std::int64_t key) const {
     while (low < high) {
       const std::int64_t middle = low + (high - low) / 2;
-      if (bucket_at(middle) < key) low = middle + 1;
+      if (bin_at(middle) < key) low = middle + 1;
       else high = middle;
     }
     return low;
   }
-  /// Returns true if the bucket of tokens that begins there has more than one partial sum.
+  /// Returns true if the bin of tokens that begins there has more than one partial sum.
   MEGACPP_HD bool is_long(std::int64_t begin) const {
-    return begin + rows_per_partial < tokens &&
-           bucket_at(begin + rows_per_partial) == bucket_at(begin);
+    return begin + rows_per_partial < tokens && bin_at(begin + rows_per_partial) == bin_at(begin);
   }
-  /// Returns the number, among the partial sums of long buckets, of the one that begins at k.
-  /// Within 64 tokens one partial sum of the bucket before may begin, and one may begin with its
-  /// bucket.
+  /// Returns the number, among the partial sums of long bins, of the one that begins at k.
+  /// Within 64 tokens one partial sum of the bin before may begin, and one may begin with its
+  /// bin.
   MEGACPP_HD static std::int64_t number(std::int64_t k, std::int64_t begin) {
     return k / rows_per_partial * 2 + (k == begin ? 1 : 0);
   }
@@ -150,8 +148,8 @@ struct token_partials {
 };
 
 /// Computes the partial sum that begins at a token of a sequence, if one does, and adds it to the
-/// table if the bucket has no other. A launch is for one sequence: the table has one row for the
-/// buckets of an id in several sequences, which are added one after the other.
+/// table if the bin has no other. A launch is for one sequence: the table has one row for the
+/// bins of an id in several sequences, which are added one after the other.
 template <class T> struct embedding_gradient_partial {
   using G = accumulator_t<T>;
   std::int64_t width, sequence;
@@ -163,14 +161,14 @@ template <class T> struct embedding_gradient_partial {
   template <class Team> MEGACPP_HD void operator()(const Team& team, std::int64_t token) const {
     const std::int64_t k = of.first_from(0, of.tokens, sequence * of.order.rows) + token;
     if (k >= of.tokens) return;
-    const std::int64_t bucket = of.bucket_at(k);
-    if (!of.is_in(sequence, bucket)) return;
-    const std::int64_t begin = of.first_from(0, k, bucket);
+    const std::int64_t bin = of.bin_at(k);
+    if (!of.is_in(sequence, bin)) return;
+    const std::int64_t begin = of.first_from(0, k, bin);
     if ((k - begin) % rows_per_partial != 0) return;
     const std::int64_t last = k + rows_per_partial < of.tokens ? k + rows_per_partial : of.tokens,
-                       end = of.first_from(k + 1, last, bucket + 1);
+                       end = of.first_from(k + 1, last, bin + 1);
     const bool whole = !of.is_long(begin);
-    G* const row = dtable + bucket % of.order.rows * width;
+    G* const row = dtable + bin % of.order.rows * width;
     G* const sum = sums + token_partials::number(k, begin) * width;
     team.template each<T>(width, [&](auto i) {
       auto p = load<G>(dy + of.order.token_of(of.numbers[k]) * width, i);
@@ -181,7 +179,7 @@ template <class T> struct embedding_gradient_partial {
     });
   }
 };
-/// Adds up the partial sums of the long bucket that begins within 64 tokens of a sequence, if one
+/// Adds up the partial sums of the long bin that begins within 64 tokens of a sequence, if one
 /// does.
 template <class G> struct embedding_gradient_total {
   std::int64_t width, sequence;
@@ -194,22 +192,22 @@ template <class G> struct embedding_gradient_total {
                                                                     ? first + rows_per_partial
                                                                     : of.tokens;
     for (std::int64_t begin = first; begin < end; ++begin) {
-      const std::int64_t bucket = of.bucket_at(begin);
-      if (!of.is_in(sequence, bucket) || (begin > 0 && of.bucket_at(begin - 1) == bucket) ||
+      const std::int64_t bin = of.bin_at(begin);
+      if (!of.is_in(sequence, bin) || (begin > 0 && of.bin_at(begin - 1) == bin) ||
           !of.is_long(begin))
         continue;
-      G* const row = dtable + bucket % of.order.rows * width;
+      G* const row = dtable + bin % of.order.rows * width;
       team.template each<G>(width, [&](auto i) {
         const auto partial = [&](std::int64_t k) {
           return to<double>(load<G>(sums + token_partials::number(k, begin) * width, i));
         };
         auto all = partial(begin);
-        for (std::int64_t k = begin + rows_per_partial; k < of.tokens && of.bucket_at(k) == bucket;
+        for (std::int64_t k = begin + rows_per_partial; k < of.tokens && of.bin_at(k) == bin;
              k += rows_per_partial)
           all = all + partial(k);
         store(row, i, load<G>(row, i) + to<G>(all));
       });
-      return; // no other long bucket begins in the window
+      return; // no other long bin begins in the window
     }
   }
 };

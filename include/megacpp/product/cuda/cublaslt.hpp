@@ -103,7 +103,7 @@ public:
       text += ", " + std::to_string(of_table_) + " of " + std::to_string(products_.size()) +
               " products by the product table";
     if (const std::size_t n = checks_.found.refused.size(); n > 0)
-      text += ", but for " + std::to_string(n) + " of " + std::to_string(checks_.found.prepared) +
+      text += ", but for " + std::to_string(n) + " of " + std::to_string(checks_.found.checked) +
               " ways, which fail their check";
     if (const std::size_t n = without_end_.size(); n > 0)
       text += ", with a kernel for GELU behind " + std::to_string(n) +
@@ -116,7 +116,7 @@ public:
 
 private:
   std::string fault_of(const cublaslt_product& p, std::int64_t rows, const product_way& way) {
-    ++checks_.found.prepared;
+    ++checks_.found.checked;
     std::string fault = way.known ? fault_of(p, rows) : "refuses to compute";
     if (!fault.empty()) {
       const std::string& text = checks_.found.refused.emplace_back(

@@ -88,12 +88,12 @@ private:
       kernel = by.is.kernel_for(s);
     } catch (const error& e) {
       if (e.code() == exit_code::memory) throw; // bits do not depend on others' memory
-      ++checks_.found.prepared;
+      ++checks_.found.checked;
       return fails("plans nothing (" + std::string(e.what()) + ")", detail::text_of(s));
     }
     if (kernel == nullptr) return nullptr;
     for (const auto& [with, rows] : checks_of(s)) {
-      ++checks_.found.prepared;
+      ++checks_.found.checked;
       const grouped_product p(kernel, with);
       const std::vector<std::int32_t> segments(rows.begin(), rows.end());
       const std::string how =

@@ -76,7 +76,7 @@ inline tuned_product tuned_product_of(const json_value& of) {
   t.call = call_of(s);
   if (s.dynamic_rows || s.segment != 0)
     throw of.fault(
-        fmt::format("field \"{}\" has segments or rows that vary, and is no call of the "
+        fmt::format("field \"{}\" has \"part\" or \"dynamic_rows\", and is no call of the "
                     "library; make the table anew by megacpp_gpu --tune",
                     call.path()));
   t.tf32 = of.field<bool>("tf32");
