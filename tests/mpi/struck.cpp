@@ -11,6 +11,7 @@
 #include <megacpp/options/requests.hpp>
 #include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/interpreter.hpp>
+#include <megacpp/train/evaluate.hpp>
 #include <megacpp/train/trainer.hpp>
 
 #include <algorithm>
