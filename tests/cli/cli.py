@@ -2473,7 +2473,7 @@ class IndexedSets(Case):
             ends, pads = tokens.count(self.END) - 1, tokens.count(ord("!"))
             self.assertEqual(seen[0]["tokens"], len(tokens) - 1 - ends - (pads if more else 0))
         self.refused(USAGE, "generate", "--load", self.folder / "NullTokenizer", "--prompt", "#",
-                     says="the tokens of NullTokenizer are ids that stand for no text; give --ids")
+                     says="NullTokenizer has ids and no text; give the ids with --ids")
         run("generate", "--load", self.folder / "NullTokenizer", "--prompt", 35, "--ids", "--max-new-tokens", 1)
         # GPT-2's files are in the state.
         (words / "merges.txt").write_text("#version: 0.2\n")
