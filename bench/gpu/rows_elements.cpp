@@ -284,7 +284,7 @@ template <class T> void embedding(report& r, const sizes& m) {
     std::vector<std::uint64_t> ordered(ids.size());
     const mc::cores host;
     rows::number_of_tokens(host, m.tokens, order, first_id, ids.data(), ordered.data());
-    host.sort(ordered.data(), m.tokens, order.token_bits, order.bucket_bits(), nullptr);
+    host.sort(ordered.data(), m.tokens, order.token_bits, order.bin_bits(), nullptr);
     const auto numbers = a.numbered<std::uint64_t>(m.tokens, [ordered](int64_t k) {
       return static_cast<int64_t>(ordered[static_cast<std::size_t>(k)]);
     });

@@ -338,7 +338,7 @@ BOOST_AUTO_TEST_CASE(order_of_tokens) {
   for (std::size_t k = 0; k < want.size(); ++k) {
     const std::uint64_t number = in_order.numbers[k];
     BOOST_TEST(in_order.order.token_of(number) == want[k]);
-    BOOST_TEST((in_order.order.bucket_of(number) < in_order.order.buckets) == has_row(want[k]));
+    BOOST_TEST((in_order.order.bin_of(number) < in_order.order.bins) == has_row(want[k]));
   }
   const auto fits = [](int64_t n, int64_t of_sequence, int64_t of_table) {
     return rows::token_order({n, of_sequence}, of_table).fits();

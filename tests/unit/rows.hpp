@@ -48,7 +48,7 @@ struct ordered_tokens {
                  int64_t rows)
       : order(tokens, rows), numbers(ids.size()) {
     mc::rows::number_of_tokens(host, tokens, order, first, ids.data(), numbers.data());
-    host.sort(numbers.data(), tokens.count, order.token_bits, order.bucket_bits(), nullptr);
+    host.sort(numbers.data(), tokens.count, order.token_bits, order.bin_bits(), nullptr);
   }
 };
 
