@@ -114,7 +114,7 @@ BOOST_AUTO_TEST_CASE(one_rank_knows_of_a_signal_at_once) {
   std::raise(SIGTERM);
   BOOST_TEST(end.stops());
   BOOST_TEST(end.signals_if_alone() == end.signals());
-  BOOST_TEST(end.name_of_signal() == "SIGTERM");
+  BOOST_TEST(end.agree_on_signal() == "SIGTERM");
   end.release_signals();
   BOOST_TEST(!end.stops());
 }
@@ -128,7 +128,7 @@ BOOST_AUTO_TEST_CASE(several_ranks_stop_once_they_have_agreed_on_it) {
     early += end.stops();
     static_cast<void>(end.confer());
     stopped += end.stops();
-    named += end.name_of_signal() == "SIGUSR1";
+    named += end.agree_on_signal() == "SIGUSR1";
     waits_for_others += end.signals_if_alone() == nullptr;
   });
   BOOST_TEST(waits_for_others == 2);
