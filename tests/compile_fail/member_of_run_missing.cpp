@@ -59,15 +59,15 @@ static_assert(wrong<run_of<one_kind>> == found::kinds);
 struct no_contradiction : mc::gpt {
   constexpr bool contradiction() const { return false; }
 };
-static_assert(wrong<run_of<no_contradiction>> == found::words);
+static_assert(wrong<run_of<no_contradiction>> == found::texts);
 struct no_name : mc::gpt {
   static constexpr mc::family_name<no_name> family{};
 };
-static_assert(wrong<run_of<no_name>> == found::words);
+static_assert(wrong<run_of<no_name>> == found::texts);
 struct name_at_run_time : mc::gpt {
   static mc::family_name<name_at_run_time> family;
 };
-static_assert(wrong<run_of<name_at_run_time>> == found::words);
+static_assert(wrong<run_of<name_at_run_time>> == found::texts);
 struct name_of_its_own : mc::gpt {
   static constexpr mc::family_name<name_of_its_own> family{"own"};
 };
@@ -75,7 +75,7 @@ static_assert(wrong<run_of<name_of_its_own>> == found::none);
 struct name_alone : mc::gpt { // a struct that derives from it would bear it too
   static constexpr const char* family = "own";
 };
-static_assert(wrong<run_of<name_alone>> == found::words);
+static_assert(wrong<run_of<name_alone>> == found::texts);
 struct name_of_the_base : name_of_its_own {};
 static_assert(wrong<run_of<name_of_the_base>> == found::none);
 struct number_of_its_own : mc::gpt {

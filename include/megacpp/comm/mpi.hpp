@@ -647,7 +647,7 @@ private:
   MPI_Comm planes_[2]{MPI_COMM_NULL, MPI_COMM_NULL}; ///< MPI's communicators for hosts and for
                                                      ///< ranks
   std::optional<mpi_questions> questions_;
-  int highest_tag_ = 32767; ///< highest tag; MPI guarantees this
+  int highest_tag_ = 32767; ///< highest tag of the MPI library; each has 32767
   staging_memory memory_{host_memory::of_process()};
 };
 

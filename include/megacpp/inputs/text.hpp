@@ -36,8 +36,9 @@ inline mapped_file open_text(const data_request& d, const char* command, std::si
   return mapped_file(d.paths[which], exit_code::data);
 }
 
-/// Throws mc::error(exit_code::usage) where bytes would be taken for the tokens of a tokenizer: a
-/// vocabulary above 256 has one, and its ids below 256 are other tokens. `ids` says what to give.
+/// Throws mc::error(exit_code::usage) if the request has no type and the vocabulary is above 256:
+/// the tokens of such a model come from a tokenizer, so the bytes of a text must not be taken for
+/// them. `ids` is what the message advises to give instead.
 inline void require_byte_vocabulary(const program_view& p, const tokenizer_request& r,
                                     const char* ids) {
   constexpr int bytes = 256;

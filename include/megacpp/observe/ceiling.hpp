@@ -10,8 +10,8 @@ namespace mc {
 /// ended between the two measurements, they differ, and then nothing is known about the steps.
 class speed_ceiling {
 public:
-  static constexpr double tolerance = 0.1; ///< largest difference, as a fraction of the larger
-                                           ///< measurement
+  static constexpr double tolerance = 0.1; ///< the measurements agree within this fraction
+                                           ///< of the larger one
 
   /// Adds a measurement, in floating-point operations a second.
   void measured(double speed) {

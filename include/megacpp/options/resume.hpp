@@ -115,9 +115,9 @@ inline void save_flags(nlohmann::json& state, options o) {
 }
 
 /// Prepares `o` for a run that goes on from a state: flags that were left out take their saved
-/// values. Returns one line for each flag that changes, and one where that changes the bits of sums
-/// over tokens. Throws mc::error: mismatch naming every flag that must match and does not, model
-/// for a flag that this program does not know.
+/// values. Returns one line for each flag that changes, and one more if sums over tokens then have
+/// other bits. Throws mc::error(exit_code::mismatch), which names every flag that must match and
+/// does not, and mc::error(exit_code::model) for a flag that this program does not know.
 inline std::vector<std::string> resume_flags(const json_value& state, options& o,
                                              std::string_view program) {
   const json_value flags = state.field<json_value>("flags");

@@ -22,7 +22,7 @@ enum class content : std::uint8_t {
   fed,               ///< integers of the batch
   totals,            ///< sums of the step (op/totals.hpp)
   numbers,           ///< seed, step and learning rate of the step (op/numbers.hpp)
-  main_gradients     ///< no bytes of a step: they lie in a store
+  main_gradients     ///< gradients of parameters, which lie in a store and not in an arena
 };
 inline constexpr int contents = 13;
 constexpr const char* name_of(content c) {

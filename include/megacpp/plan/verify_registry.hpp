@@ -19,7 +19,7 @@ struct registry_verifier {
   int zero;
   const mesh& ranks;
   fault_record wrong{};
-  int copies[max_entries]{}; ///< copies of each entry's parameter in the stores
+  int copies[max_entries]{}; ///< how often the stores hold an entry: once a layer; tied: 0
 
   constexpr const graph& graph_of(const registry::entry& e) const {
     return *parts[static_cast<unsigned>(e.part)];

@@ -85,9 +85,6 @@ template <class T> struct combine_numbers {
   }
 };
 
-// --- the row of each choice
-// -----------------------------------------------------------------------
-
 /// Ranges of choices. Choices are numbered range by range; no range has choices of two sequences.
 struct choice_ranges {
   static constexpr std::int64_t in_range = 1024;
@@ -231,9 +228,6 @@ struct count_rounds {
     *rounds = static_cast<std::int32_t>((most + rows - 1) / rows);
   }
 };
-
-// --- rows on their way between ranks
-// ---------------------------------------------------------------
 
 /// The rows of one expert from one rank: n rows from `row` of the round, which are on the way from
 /// element `at` on.

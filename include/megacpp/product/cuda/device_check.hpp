@@ -1,4 +1,5 @@
-// Checks of prepared products (exec/product_check.hpp) on a CUDA device.
+// The check of exec/product_check.hpp on a CUDA device: it computes a prepared product there and
+// compares the result, before a run trusts that product.
 #pragma once
 
 #include <megacpp/exec/cuda/device.hpp>
@@ -36,7 +37,7 @@ inline std::string text_of(const product_shape& s) {
          " (" + name_of(s.a) + " x " + name_of(s.b) + " to " + name_of(s.out) + ")" +
          end(s.ends_in);
 }
-/// Returns the tile that a check of a product of so many rows computes.
+/// Returns the shape of what a check computes: the product `s`, but with so many rows.
 inline product_cell_shape checked_cell(const product_shape& s, std::int64_t rows) {
   const bool forward = s.kind == product_kind::forward,
              summed = s.kind == product_kind::weight_gradient;
