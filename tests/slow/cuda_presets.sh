@@ -20,8 +20,8 @@ if [ "$1" = --half ]; then
 fi
 root=$1 build=$2
 shift 2
-library='80;90a' told='80, 90a'
-[ "$half" != 2 ] || library=90a told=90a
+architectures='80;90a' told='80, 90a'
+[ "$half" != 2 ] || architectures=90a told=90a
 fail() {
   echo "cuda_presets: $1" >&2
   exit 1
@@ -35,7 +35,7 @@ if [ -z "$cuda" ]; then
 fi
 
 cmake -S "$root" -B "$build/library" "${arguments[@]}" -DMEGACPP_BUILD_TESTS=OFF -DMEGACPP_BUILD_EXAMPLES=OFF \
-  -DMEGACPP_INSTALL_PRECOMPILED=cuda "-DMEGACPP_CUDA_ARCHITECTURES=$library"
+  -DMEGACPP_INSTALL_PRECOMPILED=cuda "-DMEGACPP_CUDA_ARCHITECTURES=$architectures"
 cmake --build "$build/library" -j 1
 install() { cmake --install "$build/library" --prefix "$build/prefix" >"$build/installed"; }
 install
@@ -73,7 +73,7 @@ noted() { grep -c "$1" "$build/noted" || true; }
 configure() { # CMAKE-ARGUMENT...
   rm -f -- "$build/project/CMakeCache.txt"
   cmake -S "$root/tests/slow/cuda_presets" -B "$build/project" "${arguments[@]}" -DMEGACPP_SOURCE="$root" \
-    "-DCMAKE_IGNORE_PATH=$with" -Dmegacpp_ROOT="$build/prefix" -DCUDAToolkit_ROOT="$toolkit" "-DMEGACPP_CUDA_ARCHITECTURES=$library" "$@" 2>&1 |
+    "-DCMAKE_IGNORE_PATH=$with" -Dmegacpp_ROOT="$build/prefix" -DCUDAToolkit_ROOT="$toolkit" "-DMEGACPP_CUDA_ARCHITECTURES=$architectures" "$@" 2>&1 |
     tr -s ' \n' ' '
 }
 make() { cmake --build "$build/project" -j 1 --target "$@" 2>&1 | tr -s ' \n' ' '; }
@@ -118,9 +118,9 @@ needs_no_nvcc() {
   install
 
   # A program for one of the library's GPUs tells of all of them, and its own bodies are for these.
+  with_nvcc
   said=$(configure -DMEGACPP_CUDA_ARCHITECTURES=90a)
   [[ $said == *"$served"* ]] || fail "for 90a CMake says: $said"
-  with_nvcc
   said=$(make own-run-on-gpu) || fail "for 90a: $said"
   [ "$(noted 'code=sm_80 .*code=sm_90a .*own_bodies.cu')" = 1 ] || fail "bodies of a run's own are compiled for others: $(cat "$build/noted")"
 }
@@ -182,7 +182,7 @@ needs_nvcc() {
   for program in dense experts own-run-on-gpu own-preset; do describes "$program"; done
 
   # nvcc compiles all bodies where the library does not serve, or is not wanted.
-  said=$(configure "-DMEGACPP_CUDA_ARCHITECTURES=$library;100")
+  said=$(configure "-DMEGACPP_CUDA_ARCHITECTURES=$architectures;100")
   [[ $said == *"nvcc compiles row bodies for GPUs: the library that is installed with megacpp is for GPUs of architecture $told, and not for 100"* ]] ||
     fail "of another architecture CMake says: $said"
   said=$(configure -DMEGACPP_PRECOMPILED=OFF)
