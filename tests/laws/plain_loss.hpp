@@ -25,7 +25,7 @@ inline array logits_of(const node_task& t, int x, int w, int64_t words, int64_t 
   return out;
 }
 inline void vocabulary_partial(
-    node_task& t) { // x, w, labels -> local_lse (B, S, parts), target (B, S)
+    node_task& t) { // x, w, labels -> local_lse (B, S, shards), target (B, S)
   const int64_t rows = t.in_block(0).rows(), first = t.in_block(1).first[0],
                 words = t.attr<op::vocabulary_attributes>().vocabulary;
   need(length(t.in(2)) == rows && length(t.out(0)) == rows && length(t.out(1)) == rows,
@@ -62,31 +62,31 @@ inline void vocabulary_partial_grad(
     }
   }
 }
-inline double total_lse(const array& parts, int64_t row, int64_t n) {
+inline double total_lse(const array& shards, int64_t row, int64_t n) {
   double top = -std::numeric_limits<double>::infinity(), sum = 0;
-  for (int64_t i = 0; i < n; ++i) top = std::max(top, parts[at(row * n + i)]);
-  for (int64_t i = 0; i < n; ++i) sum += std::exp(parts[at(row * n + i)] - top);
+  for (int64_t i = 0; i < n; ++i) top = std::max(top, shards[at(row * n + i)]);
+  for (int64_t i = 0; i < n; ++i) sum += std::exp(shards[at(row * n + i)] - top);
   return top + std::log(sum);
 }
 inline void cross_entropy(node_task& t) { // local_lse, target, labels -> loss, count
-  const int64_t parts = t.in_block(0).last(), rows = t.in_block(0).rows();
+  const int64_t shards = t.in_block(0).last(), rows = t.in_block(0).rows();
   need(length(t.in(1)) == rows && length(t.in(2)) == rows, "cross_entropy");
   for (int64_t m = 0; m < rows; ++m) {
     if (t.in(2)[at(m)] < 0) continue;
-    const double lse = total_lse(t.in(0), m, parts);
+    const double lse = total_lse(t.in(0), m, shards);
     t.out(0)[0] += lse - t.in(1)[at(m)] + t.attr<op::cross_entropy_attributes>().z * lse * lse;
     t.out(1)[0] += 1;
   }
 }
 inline void cross_entropy_grad(node_task& t) { // dloss, local_lse, target, labels -> dlse, dtarget
-  const int64_t parts = t.in_block(1).last(), rows = t.in_block(1).rows();
+  const int64_t shards = t.in_block(1).last(), rows = t.in_block(1).rows();
   need(length(t.in(2)) == rows && length(t.in(3)) == rows, "cross_entropy_grad");
   for (int64_t m = 0; m < rows; ++m) {
     if (t.in(3)[at(m)] < 0) continue;
-    const double lse = total_lse(t.in(1), m, parts), d = t.in(0)[0];
-    for (int64_t i = 0; i < parts; ++i)
-      t.out(0)[at(m * parts + i)] = d * (1 + 2 * t.attr<op::cross_entropy_attributes>().z * lse) *
-                                    std::exp(t.in(1)[at(m * parts + i)] - lse);
+    const double lse = total_lse(t.in(1), m, shards), d = t.in(0)[0];
+    for (int64_t i = 0; i < shards; ++i)
+      t.out(0)[at(m * shards + i)] = d * (1 + 2 * t.attr<op::cross_entropy_attributes>().z * lse) *
+                                     std::exp(t.in(1)[at(m * shards + i)] - lse);
     t.out(1)[at(m)] = -d;
   }
 }

@@ -60,7 +60,7 @@ struct scaled_gpt : mc::gpt {
   // [cache]
   const mc::var keys = cache_like(c, feed::key_cache, "keys", k, line), // (B, C, K, D)
       values = cache_like(c, feed::value_cache, "values", v, line);
-  ++c.caches; // the next ones have a slot of their own, up to mc::max_feed_inputs of them a part
+  ++c.caches; // the next ones have a number of their own, up to mc::max_feed_inputs of them a part
   return cached_attention(q, k, v, keys, values, c.slots, {}, line);
   // [/cache]
 }

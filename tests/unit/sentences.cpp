@@ -116,7 +116,7 @@ BOOST_AUTO_TEST_CASE(two_caches_of_one_slot_are_refused) {
     const setup s = for_generation({}, 2, 1, 16);
     return said(forward_graph(with_block<decltype(block)>(block), s, part_kind::block, 0).wrong);
   };
-  const std::string taken = ": another cache has its slot: give it c.caches and add one to that";
+  const std::string taken = ": another cache has its number: give it c.caches and add one to that";
   BOOST_TEST(with(0, 1, 2) == " ");
   BOOST_TEST(with(6, 5, 7) == " ");
   BOOST_TEST(with(0, 0, 1) == "MEGA-C006 input(another)" + taken);

@@ -262,15 +262,15 @@ private:
 
   std::size_t fill_document(std::span<const std::uint32_t> all, std::int32_t document,
                             std::size_t at, const sample_row& out) const {
-    const auto words = all.first(std::min(all.size(), static_cast<std::size_t>(sequence_)));
-    const auto id = [](std::uint32_t word) {
-      return static_cast<std::int32_t>(word & ~tokenized_conversations::learned);
+    const auto tokens = all.first(std::min(all.size(), static_cast<std::size_t>(sequence_)));
+    const auto id = [](std::uint32_t token) {
+      return static_cast<std::int32_t>(token & ~tokenized_conversations::learned);
     };
-    for (std::size_t t = 0; t < words.size(); ++t, ++at) {
+    for (std::size_t t = 0; t < tokens.size(); ++t, ++at) {
       const bool counted =
-          t + 1 < words.size() && (words[t + 1] & tokenized_conversations::learned) != 0;
-      out.tokens[at] = id(words[t]);
-      out.labels[at] = counted ? id(words[t + 1]) : ignored_label;
+          t + 1 < tokens.size() && (tokens[t + 1] & tokenized_conversations::learned) != 0;
+      out.tokens[at] = id(tokens[t]);
+      out.labels[at] = counted ? id(tokens[t + 1]) : ignored_label;
       out.positions[at] = static_cast<std::int32_t>(t);
       out.documents[at] = document;
     }

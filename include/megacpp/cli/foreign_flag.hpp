@@ -56,7 +56,6 @@ struct foreign_row {
 
 namespace detail {
 
-constexpr int no_value = 0; ///< follows a switch
 constexpr foreign_row idle(int values, std::string_view names) {
   return {.names = names, .values = values, .idle = "*"};
 }

@@ -9,6 +9,9 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
 namespace mc {
 
 namespace detail {
@@ -56,7 +59,7 @@ inline void read_option_file(const std::string& path, const std::vector<named_fl
     if (f.row == nullptr || !f.row->is_taken() || f.name != key)
       throw file.fault(fmt::format("there is no option \"{}\"; {}", printable(key),
                                    advice_for(list, "", key, all, among)));
-    if (f.row->values == detail::no_value && value.is_boolean() && !value.get<bool>())
+    if (f.row->values == no_value && value.is_boolean() && !value.get<bool>())
       return; // it is left out
     foreign.push_back({f, detail::foreign_value(file, key, f.row->values), where, false});
   };

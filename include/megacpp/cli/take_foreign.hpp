@@ -60,7 +60,7 @@ inline void take_foreign(const given_foreign& given, const std::vector<named_fla
   const std::string& where = given.where;
   std::string value = given.value;
   const auto usage = [](const std::string& sentence) { return error(exit_code::usage, sentence); };
-  if (row.values == detail::no_value && value != "true" && row.beside.empty())
+  if (row.values == no_value && value != "true" && row.beside.empty())
     throw usage(fmt::format("{} takes no value, but is given \"{}\"; leave one of them out", where,
                             printable(value)));
   if (!row.is_honoured()) {
@@ -70,8 +70,7 @@ inline void take_foreign(const given_foreign& given, const std::vector<named_fla
     if (detail::changes_nothing(row, value) && !alone)
       return idle.emplace_back(given.flag.name), void();
     throw usage(fmt::format("{}{} is not taken; {}", where,
-                            row.values == detail::no_value ? "" : " " + printable(value),
-                            row.sentence()));
+                            row.values == no_value ? "" : " " + printable(value), row.sentence()));
   }
   const named_flag& ours = *find_flag(list, row.ours);
   if (!overlaps(ours.flag->commands(), c)) return idle.emplace_back(given.flag.name), void();

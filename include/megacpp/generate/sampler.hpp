@@ -53,8 +53,8 @@ public:
     }
     double sum = weigh(logits);
     if (s_.top_p < 1) sum = keep_likeliest(s_.top_p * sum, likelier);
-    // The same additions lead to sum, and random * sum < sum since random < 1. So some token is
-    // drawn, and none of weight 0.
+    // These additions are those that gave `sum`, in the same order, and random * sum < sum since
+    // random < 1: so some token is drawn, and no token of weight 0.
     double below = 0;
     for (const std::int32_t t : order_)
       if ((below += weight(t)) > random * sum) return t;

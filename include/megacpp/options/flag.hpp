@@ -63,8 +63,8 @@ constexpr bool overlaps(command a, command b) { return (a & b) != command{}; }
 /// One of the first two that is left out keeps its saved value.
 enum class on_resume : std::uint8_t { undecided, must_match, may_change, derived, unsaved };
 
-/// The number of values of a flag that takes as many as follow.
-inline constexpr int several_values = 1 << 20;
+/// The number of values of a switch, and of a flag that takes as many as follow.
+inline constexpr int no_value = 0, several_values = 1 << 20;
 
 /// A flag without the type of its value, as the command line, files of flags, states and the help
 /// see it.

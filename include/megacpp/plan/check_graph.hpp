@@ -104,9 +104,9 @@ constexpr void check_inputs(builder& b, part_kind part, const setup& s, const va
     if (v.is != role::input) continue;
     const bool cache = is_cache(v.from);
     const bool floats = v.from == feed::stream;
-    const bool slot =
+    const bool index =
         cache ? v.feed_index >= 0 && v.feed_index < max_feed_inputs : v.feed_index == 0;
-    const bool there = fed(part, v.from, s) && slot && (!floats || ++streams == 1);
+    const bool there = fed(part, v.from, s) && index && (!floats || ++streams == 1);
     const fed_integers is = integers_of(v.from, s, vocabulary);
     value like = floats ? stream : is_of_all(v.from) ? all_tokens : tokens;
     if (v.from == feed::last) like.rank = 1;
@@ -123,7 +123,7 @@ constexpr void check_inputs(builder& b, part_kind part, const setup& s, const va
       for (value_id in : b.g.at_node(k).in)
         if (in == id) line = b.g.at_node(k).line;
     b.fail(s.generating ? fault::C006 : fault::S011, line, "input", id,
-           taken          ? "another cache has its slot: give it c.caches and add one to that"
+           taken          ? "another cache has its number: give it c.caches and add one to that"
            : s.generating ? "there is none in generation"
            : there        ? "what is fed has other dims, places, elements or bounds"
                           : "nothing feeds it to this part");

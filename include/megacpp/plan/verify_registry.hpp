@@ -171,7 +171,7 @@ struct registry_verifier {
     if (k.part >= 0 && n > 0 && !e.tied) {
       const std::int64_t layer = k.count / k.layers;
       if (e.stride != layer || e.offset - k.offset + size > layer)
-        fail("its layer is no piece of the bucket", &e);
+        fail("its layer lies outside of the bucket's layers", &e);
     }
     if (e.offset % entry_alignment != 0 || e.stride % entry_alignment != 0) fail("not aligned", &e);
     if (n > 0 && (e.offset < k.offset || e.stride < 0 || (n > 1 && e.stride < size) ||

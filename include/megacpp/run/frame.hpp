@@ -45,11 +45,11 @@ public:
   template <class F> void each(F f) {
     for (std::size_t i = 0; i < inputs_.size(); ++i) f(*inputs_[i], at_[i]);
   }
-  /// Sets the address of the inputs that read feed `from` with index `slot`. Kernels write to an
+  /// Sets the address of the inputs that read feed `from` with index `index`. Kernels write to an
   /// input only where their ops change it.
-  void set(feed from, const void* p, int slot = 0) {
+  void set(feed from, const void* p, int index = 0) {
     each([&](const value& v, std::byte*& at) {
-      if (v.from == from && v.feed_index == slot)
+      if (v.from == from && v.feed_index == index)
         at = static_cast<std::byte*>(const_cast<void*>(p));
     });
   }

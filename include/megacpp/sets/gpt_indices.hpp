@@ -1,11 +1,11 @@
 // gpt_indices says which tokens each sample has, as Megatron's GPTDataset does (Megatron-LM,
 // megatron/core/datasets/gpt_dataset.py and helpers.cpp).
 //
-// E epochs of a range of sequences are laid end to end in a shuffled order (the document index).
-// That stream is cut into samples of L + 1 tokens, of which the last is the next sample's first;
-// the sample index says where each sample begins. Then the samples are shuffled (the shuffle
-// index). If less than 0.8 of the last epoch is needed, that epoch is shuffled alone, behind the
-// others. So the run sees all tokens of the other epochs before it begins the last.
+// The document index lays E epochs of a range of sequences end to end in a shuffled order. The
+// sample index says where each sample begins in the tokens of these sequences: a sample has L + 1
+// tokens, and its last token is the first one of the next sample. Then the shuffle index shuffles
+// the samples. If less than 0.8 of the last epoch is needed, that epoch is shuffled alone, behind
+// the others. So the run sees all tokens of the other epochs before it begins the last.
 #pragma once
 
 #include <megacpp/data/split.hpp>

@@ -75,6 +75,7 @@ public:
   }
 
   /// Returns what tells the data of the run from other data. The first call looks at the data.
+  /// The rank that writes states calls it before the first one.
   const nlohmann::json& identity_of_data() {
     if (identity_.is_null()) identity_ = data_->identity();
     return identity_;
