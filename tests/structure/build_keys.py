@@ -11,6 +11,7 @@ read megacpp's headers, and FMT the library of fmt.
 """
 
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -155,6 +156,18 @@ def tool_problems(tool):
         done = run([tool, folder, "my_run", folder, "MODEL", "gpt2_124m"])
         if done.returncode != 6 or "cannot write" not in done.stderr:
             yield f"a folder is written: {done.returncode}, {done.stderr}"
+        # A run that cannot be written whole, as on a full disk, leaves the one before.
+        done = run([tool, out, "my_run", folder, "MODEL", "gpt2_124m"], restore_signals=False,
+                   preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64)))
+        if done.returncode != 6 or "cannot write" not in done.stderr or out.read_bytes() != before or \
+                (folder / "run.hpp.new").exists():
+            yield f"a run is cut off: {done.returncode}, {done.stderr}"
+        # A word with = is a path, where a key needs one.
+        (folder / "tp=2").mkdir()
+        (folder / "tp=2/config.json").write_text(CONFIG, encoding="utf-8")
+        done = call(["HF_CONFIG", "tp=2/config.json", "pp=2"])
+        if done.returncode or "layout{.pp = 2};" not in out.read_text(encoding="utf-8"):
+            yield f"a path is taken for a key: {done.stderr}"
 
 
 def all_keys(cmake):

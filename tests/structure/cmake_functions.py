@@ -32,6 +32,8 @@ CASES = {
         "BODIES BODIES a.hpp b.hpp TP 2": "a.hpp;b.hpp", "BODIES BODIES a.hpp tp=2 BODIES b.hpp": "a.hpp;b.hpp",
         "BODIES BODIES a.hpp tp=2 b.hpp": "a.hpp",
         "HF_CONFIG HF_CONFIG /a=b/config.json sp=1": "/a=b/config.json", "HF_CONFIG hf-config=a": "",
+        "HF_CONFIG HF_CONFIG tp=2/config.json sp=1": "tp=2/config.json", "DEVICE PACKED device=cuda": "cuda",
+        "BODIES BODIES a.hpp sub-dir=b/c.hpp device=cuda d.hpp": "a.hpp;sub-dir=b/c.hpp",
     }.items()},
 }
 
