@@ -155,6 +155,9 @@ text in_cpp(const build_key& k, const given_key& g) {
   case key_kind::number:
     if (is_number(value, 9) && value[0] != '0') return value;
     throw must_be("a positive integer below 1000000000");
+  case key_kind::whole:
+    if (is_number(value, 9) && (value[0] != '0' || value == "0")) return value;
+    throw must_be("an integer from 0 to 999999999");
   case key_kind::on_or_off:
     if (value == "0" || value == "1") return value == "1" ? "true" : "";
     throw must_be("0 or 1");

@@ -227,7 +227,8 @@ def check(arguments):
             used.add(mutant.key)
             continue
         findings += 1
-        print(f"{mutant.header}:{mutant.line}: {mutant.key}: {found}")
+        why = ": no layout of the probe refuses it; is its model there?" if found == "survived" else ""
+        print(f"{mutant.header}:{mutant.line}: {mutant.key}: {found}{why}")
     for key in sorted(set(allowed) - used):
         findings += 1
         print(f"{arguments.allow}: no survivor matches '{key}'")

@@ -21,7 +21,8 @@ void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 /// The value of a key as help and docs show it, in which | separates choices.
 std::string value_of(const build_key& k, bool in_script) {
   switch (k.kind) {
-  case key_kind::number: return "N";
+  case key_kind::number:
+  case key_kind::whole: return "N";
   case key_kind::on_or_off: return in_script ? "1" : "";
   case key_kind::layers: return in_script ? "N,N,..." : "N N ...";
   case key_kind::name: return "name";

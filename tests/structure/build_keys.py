@@ -2,7 +2,8 @@
 """The keys of a build are one table: CMake's list, help, docs, flags, and what megacpp_write_run takes and writes.
 
     build_keys.py ROOT LISTS TOOL COMPILER...     checks all of these in ROOT
-    build_keys.py ROOT LISTS --write              writes CMake's list and the table of docs anew
+    build_keys.py ROOT LISTS --write              writes CMake's list and the table of docs anew, as the target
+                                                  write_build_keys does
     build_keys.py ROOT --added FMT COMPILER...    adds a key to a copy of ROOT, as one row and a member, and checks
                                                   that it is in all places
 
@@ -101,7 +102,7 @@ def written(root, program):
 def list_problems(root, program):
     for path, text in written(root, program).items():
         if not (root / path).is_file() or (root / path).read_text(encoding="utf-8") != text:
-            yield f"{path} is not what the table of build keys says: python3 tests/structure/build_keys.py . LISTS --write"
+            yield f"{path} is not what the table of build keys says: build the target write_build_keys"
     helped = run(["bash", root / "examples/build_preset.sh", "--help"]).stdout
     for line in lists(program, "cmake").splitlines():
         if re.match(r"#   [a-z-]+=", line) and line[2:] not in helped:
@@ -201,8 +202,9 @@ ROW = """    build_key{.member = "batch.lora",
               .cmake = "LORA",
               .script = "lora",
               .flag = "lora-rank",
-              .sentence = "the rank of adapters",
-              .initial = "none",
+              .sentence = "the rank of adapters, or 0 for none",
+              .kind = key_kind::whole,
+              .initial = "0",
               .value = [](const setup& s) -> std::int64_t { return s.batch.lora; }},
 """
 
@@ -235,17 +237,17 @@ def added_problems(root, fmt, compiler):
         yield from list_problems(copy, program)
         places = {
             "help": (run(["bash", copy / "examples/build_preset.sh", "--help"]).stdout,
-                     r"\n  lora=N +the rank of adapters; by default none\n"),
+                     r"\n  lora=N +the rank of adapters, or 0 for none; by default 0\n"),
             "CMake's list": ((copy / CMAKE).read_text(encoding="utf-8"), r"\n  LORA\n"),
             "docs": ((copy / DOCS).read_text(encoding="utf-8"),
-                     r"\n\| `LORA N` \| `lora=` \| the rank of adapters \| none \| `--lora-rank` \|\n"),
-            "flags": (lists(program, "flags"), r"--lora-rank: the rank of adapters: build it with LORA 0 of megacpp_add_"),
+                     r"\n\| `LORA N` \| `lora=` \| the rank of adapters, or 0 for none \| 0 \| `--lora-rank` \|\n"),
+            "flags": (lists(program, "flags"), r"--lora-rank: the rank of adapters, or 0 for none: build it with LORA 0 of megacpp_add_"),
         }
-        for words in ("LORA 8", "lora=8"):
+        for words, value in (("LORA 8", 8), ("lora=8", 8), ("lora=0", 0)):
             done = run([tool, out, "my_run", copy, "MODEL", "gpt2_124m", *words.split()])
-            places[words] = (done.stderr + out.read_text(encoding="utf-8"), r"\.lora = 8\}")
+            places[words] = (done.stderr + out.read_text(encoding="utf-8"), rf"\.lora = {value}\}}")
         places["a refusal"] = (run([tool, out, "my_run", copy, "MODEL", "gpt2_124m", "lora=x"]).stderr,
-                               "lora " + POSITIVE + "'x'")
+                               "lora must be an integer from 0 to 999999999, not 'x'")
         places["unknown keys"] = (run([tool, out, "my_run", copy, "x=1"]).stderr, "lora=, ")
         for place, (text, pattern) in places.items():
             if not re.search(pattern, text):

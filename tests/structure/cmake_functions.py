@@ -183,4 +183,6 @@ def main(root, cmake):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
     sys.exit(main(Path(sys.argv[1]).resolve(), sys.argv[2]))

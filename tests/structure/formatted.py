@@ -36,7 +36,7 @@ def main():
     done = subprocess.run([tool, style, "--dry-run", "-Werror", *files], stderr=subprocess.PIPE,
                           text=True, check=False)
     sys.stdout.write(done.stderr)
-    print(f"{len(files)} files, {'not all' if done.returncode else 'all'} formatted")
+    print(f"{len(files)} files, {'not all formatted: clang-format -i FILE mends one' if done.returncode else 'all formatted'}")
     return 1 if done.returncode or not files else 0
 
 

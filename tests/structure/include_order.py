@@ -129,9 +129,10 @@ def text_problems(lines, code_lines):
             yield number, f"{len(line)} columns, more than {COLUMNS}"
         if "\t" in line or line != line.rstrip():
             yield number, "a tab or a trailing blank"
-        for found in (UNFINISHED.search(line), MACHINE.search(line), NAME.search(code)):
+        for found, why in ((UNFINISHED.search(line), "finish it"), (MACHINE.search(line), "name no machine's path"),
+                           (NAME.search(code), "name what it is, and not that it is new, fast or the second")):
             if found:
-                yield number, f"'{found.group(0)}' has no place here"
+                yield number, f"'{found.group(0)}' has no place here: {why}"
 
 
 def problems(root):

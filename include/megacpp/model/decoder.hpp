@@ -1,6 +1,6 @@
 // The layers that Llama, Qwen2, Qwen3 and Qwen3-MoE share: RMSNorm, grouped-query attention with
-// RoPE and, depending on the family, norms of queries and keys or biases; SwiGLU. They are
-// functions of any model that has the members read here.
+// RoPE and, depending on the family, norms of queries and keys or biases; SwiGLU. A model that
+// uses them has the members of mc::llama (model/llama.hpp), qk_norm and biases() among them.
 #pragma once
 
 #include <megacpp/model/description.hpp>

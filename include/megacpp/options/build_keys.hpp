@@ -15,7 +15,8 @@ namespace mc {
 
 /// The kind of value that a key takes.
 enum class key_kind : std::uint8_t {
-  number,    ///< a positive integer
+  number,    ///< an integer from 1
+  whole,     ///< an integer from 0
   on_or_off, ///< KEY alone, or key=1 and key=0
   choice,    ///< one of several values
   layers,    ///< numbers of layers: KEY 3 4 4 1, or key=3,4,4,1
@@ -30,7 +31,8 @@ struct build_key {
   std::string_view member{}; ///< the member of the run, as `batch.micro`; "": the key makes none
   std::string_view cmake{};  ///< the key as megacpp_add_preset has it
   std::string_view script{}; ///< the key before = of examples/build_preset.sh; "": it takes none
-  std::string_view flag{};   ///< the flag of Megatron-LM, without dashes; "": there is none
+  std::string_view flag{};   ///< the flag of Megatron-LM, or where it has none the flag of this
+                             ///< name, without dashes; "": there is none
   const char* sentence;      ///< an explanation of the value, for help and docs
   key_kind kind = key_kind::number;
   /// The choices, with | between. Where C++ spells one otherwise, that follows =.
@@ -47,7 +49,7 @@ struct build_key {
   /// The choice of a flag that is a switch when it is on, and when it is off.
   std::string_view on{}, off{};
   const char* switch_sentence = ""; ///< explains that flag in help; "": `sentence` explains it
-  /// The value of programs from before the key was there; "": that of a number 0.
+  /// The value of programs that were built before this key was in the table; "": 0.
   const char* before = "";
 };
 
