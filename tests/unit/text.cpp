@@ -44,8 +44,8 @@ mc::options with(std::initializer_list<std::pair<const char*, std::string>> flag
 /// What `eval` measures with these flags, of a model in a folder.
 mc::text_data evaluated(const mc::program_view& p, const mc::options& o,
                         std::optional<mc::character_set> characters) {
-  return mc::open_evaluation_text(p, mc::data_request_of(o, mc::command::eval), "folder",
-                                  std::move(characters));
+  return mc::open_text(p, mc::data_request_of(o, mc::command::eval), "folder",
+                       std::move(characters), 0);
 }
 /// How `generate` reads the texts of such a model.
 mc::token_text tokens_of(const mc::program_view& p, const mc::options& o,
@@ -84,8 +84,8 @@ BOOST_AUTO_TEST_CASE(bytes_stand_in_for_the_tokens_of_a_tokenizer_only_where_ask
   const mc::character_set set({'a', 'b'});
   const auto train = [](const mc::program_view& p, const mc::options& o, bool loaded = false,
                         std::optional<mc::character_set> saved = std::nullopt) {
-    return mc::open_training_text(p, mc::data_request_of(o, mc::command::train),
-                                  loaded ? "folder" : "", std::move(saved))
+    return mc::open_text(p, mc::data_request_of(o, mc::command::train), loaded ? "folder" : "",
+                         std::move(saved))
         .source->size();
   };
   const mc::program_view large = program_of(151936), small = program_of(256);
@@ -122,9 +122,8 @@ BOOST_AUTO_TEST_CASE(the_tokenizer_is_that_of_the_model) {
   const auto byte = with({{"data-path", path}, {"load", "folder"}, {"tokenizer-type", "byte"}}),
              character =
                  with({{"data-path", path}, {"load", "folder"}, {"tokenizer-type", "char"}});
-  CHECK_REFUSED(
-      mc::open_training_text(p, mc::data_request_of(byte, mc::command::train), "folder", set),
-      exit_code::mismatch, "folder was saved with char");
+  CHECK_REFUSED(mc::open_text(p, mc::data_request_of(byte, mc::command::train), "folder", set),
+                exit_code::mismatch, "folder was saved with char");
   CHECK_REFUSED(evaluated(p, byte, set), exit_code::mismatch, "saved with char");
   CHECK_REFUSED(tokens_of(p, byte, set), exit_code::mismatch, "saved with char");
   CHECK_REFUSED(evaluated(p, character, std::nullopt), exit_code::mismatch, "saved with byte");
@@ -142,8 +141,8 @@ BOOST_AUTO_TEST_CASE(both_parts_of_a_run_are_read_at_its_start) {
     std::string data(2000, '\1');
     data[at] = '\2';
     write_text(path, data);
-    mc::open_training_text(program_of(o.data.data_type() == "u16" ? 0x102 : 2),
-                           mc::data_request_of(o, mc::command::train), "", std::nullopt);
+    mc::open_text(program_of(o.data.data_type() == "u16" ? 0x102 : 2),
+                  mc::data_request_of(o, mc::command::train), "", std::nullopt);
   };
   for (const std::size_t at : {3u, 999u, 1001u, 1499u}) {
     CHECK_REFUSED(opened(u16, at), exit_code::data, "at offset " + std::to_string(at - 1) + " is");

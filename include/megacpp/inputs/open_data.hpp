@@ -28,50 +28,19 @@ inline int reading_threads(const device& on, const communicator& hosts) {
   return on.threads() * (hosts.in_one_process() ? ranks_of(hosts.ranks()) : 1);
 }
 
-/// Cuts a text into windows to train on and to validate.
-inline run_data of_text(text_data text, std::int64_t sequence, std::uint64_t seed) {
+/// Returns the data of a text: windows to validate, and what tells it from others.
+inline run_data of_text(text_data text, std::int64_t sequence) {
   run_data data;
-  data.text = std::move(text);
-  const std::shared_ptr<token_source> source = data.text.source;
-  const split_ranges splits = data.text.splits;
+  const std::shared_ptr<token_source> source = text.source;
   data.name = source->name();
-  data.training = std::make_shared<training_windows>(*source, splits.train, sequence, seed);
-  if (!splits.valid.empty())
+  if (!text.splits.valid.empty())
     data.validation.push_back(
-        {data.name, std::make_shared<evaluation_windows>(*source, splits.valid, sequence)});
-  data.summary = fmt::format("{} tokens to train on, {} to validate", splits.train.size(),
-                             splits.valid.size());
-  const text_data same{source, splits, data.text.characters};
-  data.identity = [same] { return identity_of(same); };
-  data.hash = [same] { return hash_of(same); };
+        {data.name, std::make_shared<evaluation_windows>(*source, text.splits.valid, sequence)});
+  data.identity = [text] { return identity_of(text); };
+  data.hash = [text] { return hash_of(text); };
   data.written = [source] { return source->written() ? source->name() : std::string(); };
+  data.text = std::move(text);
   return data;
-}
-
-/// Opens the texts or files of ids that `eval` measures. Throws mc::error.
-inline std::vector<run_data> measure_texts(const program_view& p, const data_request& d,
-                                           const std::string& folder,
-                                           const std::optional<character_set>& characters) {
-  require_files(d.paths);
-  std::vector<run_data> all;
-  const std::size_t files = std::max<std::size_t>(d.paths.size(), 1); // none of them is refused
-  for (std::size_t i = 0; i < files; ++i) {
-    text_data text = open_evaluation_text(p, d, folder, characters, i);
-    require_prediction(*text.source, text.splits.valid, "validation");
-    run_data data;
-    data.name = text.source->name();
-    data.text = std::move(text);
-    const text_data same{data.text.source, data.text.splits, data.text.characters};
-    data.validation.push_back(
-        {data.name, std::make_shared<evaluation_windows>(*same.source, same.splits.valid,
-                                                         p.numbers.batch.sequence)});
-    data.hash = [same] { return hash_of(same); };
-    data.written = [source = same.source] {
-      return source->written() ? source->name() : std::string();
-    };
-    all.push_back(std::move(data));
-  }
-  return all;
 }
 
 } // namespace detail
@@ -87,8 +56,16 @@ inline run_data open_training_data(const program_view& p, const data_request& d,
     return detail::open_sets(p, d, t, folder);
   }
   if (d.kind != data_kind::random) detail::require_files(d.paths);
-  return detail::of_text(open_training_text(p, d, folder, std::move(saved)),
-                         p.numbers.batch.sequence, t.numbers.seed);
+  const std::int64_t sequence = p.numbers.batch.sequence;
+  const text_data text = open_text(p, d, folder, std::move(saved));
+  const split_ranges& of = text.splits;
+  const auto training =
+      std::make_shared<training_windows>(*text.source, of.train, sequence, t.numbers.seed);
+  run_data data = detail::of_text(text, sequence);
+  data.training = training;
+  data.summary =
+      fmt::format("{} tokens to train on, {} to validate", of.train.size(), of.valid.size());
+  return data;
 }
 
 /// Opens the data on which `eval` measures a model in `folder`: each data set or file, or the
@@ -100,9 +77,18 @@ inline std::vector<run_data> open_evaluation_data(const program_view& p, const d
                                                   int threads,
                                                   const detail::measured_samples& taken = {}) {
   if (d.kind == data_kind::chat) return detail::measure_conversations(p, d, folder, threads);
-  if (d.kind != data_kind::indexed) return detail::measure_texts(p, d, folder, characters);
-  detail::require_no_characters(folder, d, characters.has_value());
-  return detail::measure_sets(p, d, folder, taken);
+  if (d.kind == data_kind::indexed) {
+    detail::require_no_characters(folder, d, characters.has_value());
+    return detail::measure_sets(p, d, folder, taken);
+  }
+  detail::require_files(d.paths);
+  std::vector<run_data> all;
+  for (std::size_t i = 0; i < std::max<std::size_t>(d.paths.size(), 1); ++i) { // none is refused
+    text_data text = open_text(p, d, folder, characters, i);
+    require_prediction(*text.source, text.splits.valid, "validation");
+    all.push_back(detail::of_text(std::move(text), p.numbers.batch.sequence));
+  }
+  return all;
 }
 
 } // namespace mc

@@ -28,14 +28,6 @@ struct text_data {
 
 namespace detail {
 
-/// Opens file number `which` of the data for a command, such as "train". Throws mc::error.
-inline mapped_file open_text(const data_request& d, const char* command, std::size_t which) {
-  if (which >= d.paths.size())
-    throw error(exit_code::usage,
-                fmt::format("{} needs data_request::paths FILE, the text to read", command));
-  return mapped_file(d.paths[which], exit_code::data);
-}
-
 /// Throws mc::error(exit_code::usage) if the request has no type and the vocabulary is above 256:
 /// the tokens of such a model come from a tokenizer, so the bytes of a text must not be taken for
 /// them. `ids` is what the message advises to give instead.
@@ -61,27 +53,10 @@ inline void require_tokenizer_of(const std::string& folder, const tokenizer_requ
             *r.type, folder, characters ? "char" : "byte"));
 }
 
-inline constexpr const char* ids_as_data =
-    "by data_request::paths a data set that megacpp-data prepare has made of the text, token ids "
-    "by "
-    "data_request::kind u16 or i32, conversations by data_request::kind chat";
-
-/// Opens a file of token ids. Throws mc::error.
-inline std::unique_ptr<token_source> id_source(const program_view& p, const data_request& d,
-                                               const char* command, std::size_t which) {
-  mapped_file file = open_text(d, command, which);
-  if (d.kind == data_kind::u16)
-    return std::make_unique<id_tokens<std::uint16_t>>(std::move(file), p.vocabulary);
-  return std::make_unique<id_tokens<std::int32_t>>(std::move(file), p.vocabulary);
-}
-
-/// Names, for a message, the data whose tokens are stored as ids.
-inline std::string name_of_ids(const data_request& d) {
-  return d.of_ids() ? fmt::format("data_request::kind {}", name_of(d.kind)) : "indexed data sets";
-}
-
-/// Throws mc::error(exit_code::usage) for a tokenizer: a text is read as bytes or characters.
-inline void require_no_tokenizer(const tokenizer_request& r) {
+/// Throws mc::error unless a text is read as bytes, or as the characters of the model in `folder`,
+/// "" being none.
+inline void require_readable(const program_view& p, const tokenizer_request& r,
+                             const std::string& folder, bool characters) {
   const std::string_view type = r.kind();
   if (type != "byte" && type != "char")
     throw error(
@@ -95,88 +70,68 @@ inline void require_no_tokenizer(const tokenizer_request& r) {
         exit_code::usage,
         "a tokenizer does not read texts here: turn the text into a data set by megacpp-data "
         "prepare, and give that as data_request::paths");
+  if (!folder.empty()) require_tokenizer_of(folder, r, characters);
+  if (!characters)
+    require_byte_vocabulary(
+        p, r,
+        "by data_request::paths a data set that megacpp-data prepare has made of the text, token "
+        "ids by data_request::kind u16 or i32, conversations by data_request::kind chat");
 }
 
 /// Throws mc::error where data that are ids stand beside characters, which the request or the model
 /// in `folder` has.
 inline void require_no_characters(const std::string& folder, const data_request& d,
                                   bool characters) {
+  const std::string ids =
+      d.of_ids() ? fmt::format("data_request::kind {}", name_of(d.kind)) : "indexed data sets";
   if (d.tokenizer.kind() == "char")
     throw error(exit_code::usage,
                 fmt::format("{} and tokenizer_request::type char contradict each other: token ids "
                             "need no tokenizer; give one of them",
-                            name_of_ids(d)));
+                            ids));
   if (characters)
     throw error(exit_code::mismatch,
                 fmt::format("{} and the characters that the model in {} was trained on contradict "
                             "each other; give a text",
-                            name_of_ids(d), folder));
+                            ids, folder));
 }
 
 } // namespace detail
 
-/// Opens file number `which` of the data that `eval` measures. `characters`: those of the model in
-/// `folder`, if it has any. Throws mc::error.
-inline text_data open_evaluation_text(const program_view& p, const data_request& r,
-                                      const std::string& folder,
-                                      std::optional<character_set> characters,
-                                      std::size_t which = 0) {
+/// Opens the text or the ids of `train`, or file number `measured` of those of `eval`. `saved`: the
+/// characters of the model in `folder`, "" being none. Throws mc::error.
+inline text_data open_text(const program_view& p, const data_request& r, const std::string& folder,
+                           std::optional<character_set> saved,
+                           std::optional<std::size_t> measured = {}) {
+  const std::string shares = measured ? r.split.value_or("0,100,0") : r.training_split();
   text_data d;
-  if (r.of_ids()) {
-    detail::require_no_characters(folder, r, characters.has_value());
-    d.source = detail::id_source(p, r, "eval", which);
-    d.splits = split(r.split.value_or("0,100,0"), d.source->size());
-    return d;
-  }
-  detail::require_no_tokenizer(r.tokenizer);
-  detail::require_tokenizer_of(folder, r.tokenizer, characters.has_value());
-  if (!characters) detail::require_byte_vocabulary(p, r.tokenizer, detail::ids_as_data);
-  mapped_file file = detail::open_text(r, "eval", which);
-  if (characters)
-    d.source = std::make_unique<character_tokens>(std::move(file), *characters, p.vocabulary);
-  else d.source = std::make_unique<byte_tokens>(std::move(file), p.vocabulary);
-  d.characters = std::move(characters);
-  d.splits = split(r.split.value_or("0,100,0"), d.source->size());
-  return d;
-}
-
-/// Opens the data of `train`. `saved`: the characters of the model in `folder` that training starts
-/// from, "" being none. Throws mc::error.
-inline text_data open_training_text(const program_view& p, const data_request& r,
-                                    const std::string& folder, std::optional<character_set> saved) {
-  text_data d;
-  if (r.kind == data_kind::random) {
+  if (r.kind == data_kind::random && !measured) {
     const std::int64_t tokens = std::max<std::int64_t>(1 << 20, 4 * p.numbers.batch.sequence);
     d.source = std::make_unique<random_tokens>(tokens, p.vocabulary, r.seed);
-    d.splits = split(r.training_split(), tokens);
+    d.splits = split(shares, tokens);
     return d;
   }
+  if (r.of_ids()) detail::require_no_characters(folder, r, saved.has_value());
+  else detail::require_readable(p, r.tokenizer, folder, saved.has_value());
+  if (measured.value_or(0) >= r.paths.size())
+    throw error(exit_code::usage, fmt::format("{} needs data_request::paths FILE, the text to read",
+                                              measured ? "eval" : "train"));
+  mapped_file file(r.paths[measured.value_or(0)], exit_code::data);
+  bool checked = saved || p.vocabulary < 256; // else each byte or character is a token
   if (r.of_ids()) {
-    detail::require_no_characters(folder, r, saved.has_value());
-    d.source = detail::id_source(p, r, "train", 0);
-    d.splits = split(r.training_split(), d.source->size());
-    if (p.vocabulary <= 0xffff || r.kind == data_kind::i32) {
-      detail::check_tokens(*d.source, d.splits.train);
-      detail::check_tokens(*d.source, d.splits.valid);
-    }
-    return d;
-  }
-  detail::require_no_tokenizer(r.tokenizer);
-  const bool by_characters = r.tokenizer.kind() == "char";
-  if (!folder.empty()) detail::require_tokenizer_of(folder, r.tokenizer, saved.has_value());
-  if (!saved) detail::require_byte_vocabulary(p, r.tokenizer, detail::ids_as_data);
-  mapped_file file = detail::open_text(r, "train", 0);
-  if (saved || by_characters) {
-    d.characters = saved ? *saved : character_set::of(file.bytes());
+    checked = p.vocabulary <= 0xffff || r.kind == data_kind::i32;
+    if (r.kind == data_kind::u16)
+      d.source = std::make_unique<id_tokens<std::uint16_t>>(std::move(file), p.vocabulary);
+    else d.source = std::make_unique<id_tokens<std::int32_t>>(std::move(file), p.vocabulary);
+  } else if (saved || r.tokenizer.kind() == "char") {
+    d.characters = saved ? *std::move(saved) : character_set::of(file.bytes());
     d.source = std::make_unique<character_tokens>(std::move(file), *d.characters, p.vocabulary);
   } else {
     d.source = std::make_unique<byte_tokens>(std::move(file), p.vocabulary);
   }
-  d.splits = split(r.training_split(), d.source->size());
-  if (saved || p.vocabulary < 256) {
-    detail::check_tokens(*d.source, d.splits.train);
-    detail::check_tokens(*d.source, d.splits.valid);
-  }
+  d.splits = split(shares, d.source->size());
+  for (const token_range range : {d.splits.train, d.splits.valid})
+    if (checked && !measured) detail::check_tokens(*d.source, range);
   return d;
 }
 
@@ -194,12 +149,10 @@ inline nlohmann::json identity_of(const text_data& text) {
 inline std::uint64_t hash_of(const text_data& text) {
   nlohmann::json all = identity_of(text);
   all.erase("name");
-  xxh64 hash;
   const token_range valid = text.splits.valid;
   const std::string bytes = fmt::format("{} {} {} {:016x}", all.dump(), valid.begin, valid.end,
                                         fingerprint(*text.source, valid));
-  hash.add(std::as_bytes(std::span(bytes)));
-  return hash.value();
+  return xxh64::of(std::as_bytes(std::span(bytes)));
 }
 
 /// Returns a line that says that the samples come in another order than before, since a run that
