@@ -35,32 +35,26 @@ inline std::vector<std::string> files_of_chat(std::vector<std::string> paths) {
   return paths;
 }
 
-/// Returns the folder with the tokenizer and the template of conversations; "" if there is none.
-inline std::string chat_folder(const tokenizer_request& r, const std::string& folder) {
-  if (r.model) return *r.model;
-  return !folder.empty() && has_tokenizer(folder) ? folder : "";
-}
-
-/// The rules by which conversations become tokens: those of the template in a folder, or, without a
-/// folder, none, where conversations are token ids.
+/// The rules by which conversations become tokens: those of the tokenizer and the template in a
+/// folder, or, without a folder, none, where conversations are token ids.
 struct chat_encoding {
   std::string folder; ///< "" is none
   std::shared_ptr<const mc::tokenizer> tokenizer;
   conversation_rules schema;
-};
-inline chat_encoding encoding_of_chat(const data_request& d, const std::string& folder,
-                                      std::int64_t vocabulary) {
-  chat_encoding e;
-  e.schema.vocabulary = vocabulary;
-  e.schema.trained = d.learned;
-  e.folder = chat_folder(d.tokenizer, folder);
-  if (!e.folder.empty()) {
-    e.tokenizer = open_tokenizer(e.folder);
-    e.schema.take_template(e.folder);
-    e.schema.tokenizer = e.tokenizer.get();
+
+  /// The request names the folder, or else it is that of a model, `saved`, "" being none.
+  chat_encoding(const data_request& d, const std::string& saved, std::int64_t vocabulary)
+      : folder(d.tokenizer.model                        ? *d.tokenizer.model
+               : !saved.empty() && has_tokenizer(saved) ? saved
+                                                        : "") {
+    schema.vocabulary = vocabulary;
+    schema.trained = d.learned;
+    if (folder.empty()) return;
+    tokenizer = open_tokenizer(folder);
+    schema.take_template(folder);
+    schema.tokenizer = tokenizer.get();
   }
-  return e;
-}
+};
 
 inline std::shared_ptr<const packed_conversations> packed(
     const std::string& name, std::shared_ptr<const tokenized_conversations> all, token_range range,
@@ -85,7 +79,7 @@ inline run_data open_conversations(const program_view& p, const data_request& d,
   if (paths.empty())
     throw error(exit_code::usage,
                 "train needs data_request::paths FILE, conversations as JSON lines");
-  const chat_encoding encoding = encoding_of_chat(d, folder, p.vocabulary);
+  const chat_encoding encoding(d, folder, p.vocabulary);
   const std::int64_t s = p.numbers.batch.sequence;
   const auto all = conversations_of(paths, encoding.schema, threads);
   const split_ranges ranges =
@@ -95,38 +89,27 @@ inline run_data open_conversations(const program_view& p, const data_request& d,
                 fmt::format("data_request::split {} leaves no conversation of {} to train on",
                             d.training_split(), paths[0]));
   run_data data;
-  data.name =
-      paths.size() == 1 ? paths[0] : fmt::format("{} and {} more", paths[0], paths.size() - 1);
+  data.name = name_of_all(paths);
   const auto training = packed(data.name, all, ranges.train, s, t.numbers.seed);
   data.training = training;
   data.unlearned = unlearned_of_chat(d);
   data.tokenizer = encoding.tokenizer;
   if (encoding.schema.style) data.template_folder = encoding.folder;
   data.summary = sentence_of(training->counts(), s);
-  if (!t.epochs)
+  if (t.epochs) data.steps = steps_for_samples(t.batches, *t.epochs * training->per_epoch());
+  else
     data.summary +=
         fmt::format("; the run is {:.1f} epochs (loop_request::epochs asks for some)",
                     static_cast<double>(t.samples()) / static_cast<double>(training->per_epoch()));
-  const auto measure = [&](const std::string& name,
-                           const std::shared_ptr<const tokenized_conversations>& of,
-                           token_range range) {
-    return measured_set{name, packed(name, of, range, s, std::nullopt)};
+  if (!ranges.valid.empty())
+    data.validation.push_back({data.name, packed(data.name, all, ranges.valid, s, std::nullopt)});
+  const auto measure = [&](std::vector<measured_set>& sets, const std::vector<std::string>& own) {
+    for (const std::string& path : files_of_chat(own)) {
+      const auto of = conversations_of({path}, encoding.schema, threads);
+      sets.push_back({path, packed(path, of, {0, of->size()}, s, std::nullopt)});
+    }
   };
-  if (!ranges.valid.empty()) data.validation.push_back(measure(data.name, all, ranges.valid));
-  if (by_split) {
-    for (const std::string& path : files_of_chat(by_split->valid)) {
-      const auto of = conversations_of({path}, encoding.schema, threads);
-      data.validation.push_back(measure(path, of, {0, of->size()}));
-    }
-    for (const std::string& path : files_of_chat(by_split->test)) {
-      const auto of = conversations_of({path}, encoding.schema, threads);
-      data.test.push_back(measure(path, of, {0, of->size()}));
-    }
-  }
-  if (t.epochs) {
-    const std::int64_t samples = *t.epochs * training->per_epoch();
-    data.steps = steps_for_samples(t.batches, samples);
-  }
+  if (by_split) measure(data.validation, by_split->valid), measure(data.test, by_split->test);
   data.identity = [all, name = data.name, range = ranges.train] {
     return nlohmann::json{{"name", name},
                           {"tokens", all->tokens()},
@@ -141,7 +124,7 @@ inline run_data open_conversations(const program_view& p, const data_request& d,
 inline std::vector<run_data> measure_conversations(const program_view& p, const data_request& d,
                                                    const std::string& folder, int threads) {
   require_packed(p, "conversations");
-  const chat_encoding encoding = encoding_of_chat(d, folder, p.vocabulary);
+  const chat_encoding encoding(d, folder, p.vocabulary);
   const std::vector<std::string> paths = files_of_chat(d.paths);
   if (paths.empty())
     throw error(exit_code::usage,

@@ -24,6 +24,11 @@ inline std::string nothing_to_validate(const data_request& d) {
                    d.training_split());
 }
 
+/// Returns the name of data of several files or sets.
+inline std::string name_of_all(const std::vector<std::string>& paths) {
+  return paths.size() == 1 ? paths[0] : fmt::format("{} and {} more", paths[0], paths.size() - 1);
+}
+
 /// Throws mc::error(exit_code::mismatch) unless the program keeps attention within documents, which
 /// `what` needs.
 inline void require_packed(const program_view& p, const char* what) {

@@ -135,30 +135,6 @@ struct measured_samples {
   std::uint32_t seed = 1234;       ///< draws the order of samples
 };
 
-/// Returns the sets that evaluations measure: each set of a split, or the blend of all.
-inline std::vector<measured_set> measured_sets(const sets_of_split& of, data_split which,
-                                               const measured_samples& taken,
-                                               gpt_parameters request, const document_ends& ends,
-                                               const index_cache& cache, const std::string& name) {
-  std::vector<measured_set> sets;
-  if (of.sets.empty()) return sets;
-  const std::int64_t n = taken.per_evaluation;
-  request.samples.reset();
-  if (n > 0) request.samples = taken.evaluations * n;
-  else request.drop_last = false; // each token is predicted
-  const auto samples_of = [&](const auto& some, const auto& weights) {
-    return blended_samples(some, weights, request, ends, cache, name_of(which));
-  };
-  if (of.sets.size() > 1 && n > 0 && !taken.by_set) {
-    sets.push_back({name, samples_of(of.sets, of.weights), n});
-    return sets;
-  }
-  for (const dataset_range& one : of.sets)
-    sets.push_back(
-        {one.data->name(), samples_of(std::vector<dataset_range>{one}, std::vector<double>()), n});
-  return sets;
-}
-
 /// Throws mc::error(exit_code::data) for a set without a token that is learned: the mean loss over
 /// such tokens would be of none. `to` says what the set is for.
 inline void require_learned(const sample_set& s, std::string_view to, std::int64_t sequence) {
@@ -174,6 +150,29 @@ inline void require_learned(const sample_set& s, std::string_view to, std::int64
             "document, so that data_request::eod_mask_loss leaves it out, or is the pad_token of "
             "the tokenizer; give other documents or another data_request::split",
             s.name(), to));
+}
+
+/// Returns the sets that evaluations measure: each set of a split, or the blend of all. `to` says
+/// what they are for. Throws mc::error.
+inline std::vector<measured_set> measured_sets(const sets_of_split& of, data_split which,
+                                               std::string_view to, const measured_samples& taken,
+                                               gpt_parameters request, const document_ends& ends,
+                                               const index_cache& cache, const std::string& name) {
+  std::vector<measured_set> sets;
+  const std::int64_t n = taken.per_evaluation;
+  request.samples.reset();
+  if (n > 0) request.samples = taken.evaluations * n;
+  else request.drop_last = false; // each token is predicted
+  const auto add = [&](const std::string& called, const std::vector<dataset_range>& some,
+                       const std::vector<double>& weights) {
+    sets.push_back(
+        {called, blended_samples(some, weights, request, ends, cache, name_of(which)), n});
+  };
+  if (of.sets.size() > 1 && n > 0 && !taken.by_set) add(name, of.sets, of.weights);
+  else
+    for (const dataset_range& one : of.sets) add(one.data->name(), {one}, {});
+  for (const measured_set& s : sets) require_learned(*s.samples, to, request.sequence);
+  return sets;
 }
 
 /// Returns the error of a run that takes more samples than sets without weights have, which are
@@ -192,49 +191,36 @@ inline error beyond_one_epoch(const loop_request& t, const sample_set& all) {
           t.samples_asked ? all.size() : most)};
 }
 
-/// The documents that a run has for training, validation and test.
-class run_sets {
-public:
-  run_sets(const data_request& d, std::int64_t vocabulary)
-      : request_(d), open_(std::make_shared<opened_sets>(vocabulary)) {
-    const std::optional<split_paths>& by_split = d.by_split;
-    const std::vector<std::string>& paths = by_split ? by_split->train : d.paths;
-    if (paths.empty())
-      throw error(exit_code::usage,
-                  "train needs data_request::paths PREFIX, the name of a data set without .bin "
-                  "and .idx, or split_paths::train");
-    trained_ = parse_blend(paths, by_split ? "split_paths::train" : "data_request::paths");
-    // A split with one set gives it no weight, whatever was given, as in Megatron-LM.
-    if (by_split && trained_.prefixes.size() == 1) trained_.weights.clear();
-  }
+/// Returns the data sets that a run trains on. Throws mc::error(exit_code::usage).
+inline blend trained_blend(const data_request& d) {
+  const std::vector<std::string>& paths = d.by_split ? d.by_split->train : d.paths;
+  if (paths.empty())
+    throw error(exit_code::usage,
+                "train needs data_request::paths PREFIX, the name of a data set without .bin and "
+                ".idx, or split_paths::train");
+  blend b = parse_blend(paths, d.by_split ? "split_paths::train" : "data_request::paths");
+  // A split with one set gives it no weight, whatever was given, as in Megatron-LM.
+  if (d.by_split && b.prefixes.size() == 1) b.weights.clear();
+  return b;
+}
 
-  const blend& trained() const { return trained_; }
-  const std::shared_ptr<opened_sets>& open() const { return open_; }
-  /// Opens the sets that have documents for a use. Throws mc::error.
-  sets_of_split of(data_split which) const {
-    const std::string shares = request_.training_split();
-    if (!request_.by_split) return sets_of(trained_, which, shares, *open_);
-    const split_paths& own = *request_.by_split;
-    if (which == data_split::training) return sets_of(trained_, data_split::all, shares, *open_);
-    const bool validation = which == data_split::validation;
-    const std::vector<std::string>& paths = validation ? own.valid : own.test;
-    if (paths.empty()) return {};
-    return sets_of(parse_blend(paths, validation ? "split_paths::valid" : "split_paths::test"),
-                   data_split::all, shares, *open_);
-  }
+/// Opens the sets of a run that have documents for a use. Throws mc::error.
+inline sets_of_split sets_for(data_split use, const data_request& d, const blend& trained,
+                              opened_sets& open) {
+  const std::string shares = d.training_split();
+  if (!d.by_split) return sets_of(trained, use, shares, open);
+  if (use == data_split::training) return sets_of(trained, data_split::all, shares, open);
+  const bool validation = use == data_split::validation;
+  const std::vector<std::string>& paths = validation ? d.by_split->valid : d.by_split->test;
+  if (paths.empty()) return {};
+  return sets_of(parse_blend(paths, validation ? "split_paths::valid" : "split_paths::test"),
+                 data_split::all, shares, open);
+}
 
-private:
-  const data_request& request_;
-  std::shared_ptr<opened_sets> open_;
-  blend trained_;
-};
-
-/// Gives the data of a run what tells them from others: all sets, and how they are blended.
-inline void identify(run_data& data, const run_sets& sets) {
-  const std::vector<std::ptrdiff_t> numbers = sets.open()->numbers_of(sets.trained().prefixes);
-  const std::shared_ptr<opened_sets> open = sets.open();
-  data.identity = [open, name = data.name, weights = sets.trained().weights, numbers,
-                   training = data.training] {
+/// Gives data what tells them from others: all sets, and how those of a blend are put together.
+inline void identify(run_data& data, const std::shared_ptr<opened_sets>& open, const blend& b) {
+  const std::vector<std::ptrdiff_t> numbers = open->numbers_of(b.prefixes);
+  data.identity = [open, name = data.name, weights = b.weights, numbers, training = data.training] {
     nlohmann::json of{{"name", name},
                       {"tokens", open->tokens()},
                       {"sets", open->identity()},
@@ -243,12 +229,10 @@ inline void identify(run_data& data, const run_sets& sets) {
     if (!weights.empty()) of["weights"] = weights;
     return of;
   };
-  data.hash = [open, weights = sets.trained().weights, numbers] {
-    xxh64 hash;
+  data.hash = [open, weights = b.weights, numbers] {
     const std::string text = fmt::format("{} {} {}", open->identity().dump(),
                                          fmt::join(weights, " "), fmt::join(numbers, " "));
-    hash.add(std::as_bytes(std::span(text)));
-    return hash.value();
+    return xxh64::of(std::as_bytes(std::span(text)));
   };
   data.written = [open] { return open->written(); };
 }
@@ -263,7 +247,8 @@ inline run_data open_sets(const program_view& p, const data_request& d, const lo
             "data_request::seed is {}, but the order of indexed data sets is drawn from a seed "
             "below 2^32; give a smaller one",
             d.seed));
-  const run_sets sets(d, p.vocabulary);
+  const blend trained = trained_blend(d);
+  const auto open = std::make_shared<opened_sets>(p.vocabulary);
   const ends_of_run of_run = ends_of(p, d, folder);
   const document_ends& ends = of_run.ends;
   const index_cache cache(d.cache);
@@ -272,14 +257,14 @@ inline run_data open_sets(const program_view& p, const data_request& d, const lo
   run_data data;
   data.type = "indexed";
   if (t.sample_interval > 0) data.tokenizer = run_tokenizer(d.tokenizer, folder);
-  const sets_of_split of_training = sets.of(data_split::training);
+  const sets_of_split of_training = sets_for(data_split::training, d, trained, *open);
   if (of_training.sets.empty())
     throw error(
         exit_code::data,
         fmt::format(
             "data_request::split {} leaves no document of {} to train on; give more data or "
             "another data_request::split",
-            d.training_split(), sets.trained().prefixes[0]));
+            d.training_split(), trained.prefixes[0]));
   // Epochs and shares of a blend follow from the number of samples that is asked for, which need
   // not be that of whole batches, as in Megatron-LM.
   request.samples = t.samples_asked.value_or(t.samples());
@@ -288,17 +273,12 @@ inline run_data open_sets(const program_view& p, const data_request& d, const lo
   if (data.training->size() < t.samples()) throw beyond_one_epoch(t, *data.training);
   require_learned(*data.training, "train on", request.sequence);
 
-  std::int64_t validated = 0;
-  const auto measure = [&](data_split which, std::int64_t evaluations, const char* to) {
-    const bool whole = !t.validates_some();
-    std::vector<measured_set> measured =
-        measured_sets(sets.of(which), which,
-                      {.per_evaluation = whole ? 0 : *t.eval_iters * t.batches.last,
-                       .evaluations = evaluations,
-                       .by_set = t.by_set},
-                      request, ends, cache, data.name);
-    for (const measured_set& s : measured) require_learned(*s.samples, to, request.sequence);
-    return measured;
+  const auto measure = [&](data_split use, std::int64_t evaluations, const char* to) {
+    return measured_sets(sets_for(use, d, trained, *open), use, to,
+                         {.per_evaluation = t.validates_some() ? *t.eval_iters * t.batches.last : 0,
+                          .evaluations = evaluations,
+                          .by_set = t.by_set},
+                         request, ends, cache, data.name);
   };
   if (!t.validates_some() || *t.eval_iters > 0) {
     // All evaluations are of the same samples where the best state is kept.
@@ -307,6 +287,7 @@ inline run_data open_sets(const program_view& p, const data_request& d, const lo
         measure(data_split::validation, same ? 1 : t.steps / t.eval_interval + 1, "validate");
     data.test = measure(data_split::test, 1, "test");
   }
+  std::int64_t validated = 0;
   for (const measured_set& s : data.validation) validated += s.samples->size();
   data.summary = fmt::format("{} samples of {} tokens to train on, {} to validate",
                              data.training->size(), request.sequence, validated);
@@ -314,61 +295,45 @@ inline run_data open_sets(const program_view& p, const data_request& d, const lo
   data.unlearned = unlearned_of(ends);
   if (ends.reset_position_ids || ends.reset_attention_mask || ends.eod_mask_loss)
     data.summary += note_of_ends(of_training, ends, d.tokenizer);
-  identify(data, sets);
-  return data;
-}
-
-/// Opens the samples of a blend that `eval` measures: of all documents, or of those that a split
-/// leaves for validation. Throws mc::error.
-inline run_data measure_blend(const program_view& p, const data_request& d, const blend& b,
-                              const document_ends& ends, const measured_samples& taken) {
-  const auto open = std::make_shared<opened_sets>(p.vocabulary);
-  const data_split which = d.split ? data_split::validation : data_split::all;
-  const sets_of_split of = sets_of(b, which, d.training_split(), *open);
-  if (of.sets.empty())
-    throw error(
-        exit_code::data,
-        fmt::format("data_request::split {} leaves no document of {} to measure; give another",
-                    d.training_split(), b.prefixes[0]));
-  run_data data;
-  data.name = b.prefixes.size() == 1
-                  ? b.prefixes[0]
-                  : fmt::format("{} and {} more", b.prefixes[0], b.prefixes.size() - 1);
-  data.unlearned = unlearned_of(ends);
-  data.validation = measured_sets(of, data_split::validation, taken,
-                                  {.sequence = p.numbers.batch.sequence, .seed = taken.seed}, ends,
-                                  index_cache(d.cache), data.name);
-  for (const measured_set& set : data.validation)
-    require_learned(*set.samples, "measure", p.numbers.batch.sequence);
-  data.hash = [open] {
-    xxh64 hash;
-    const std::string text = open->identity().dump();
-    hash.add(std::as_bytes(std::span(text)));
-    return hash.value();
-  };
-  data.written = [open] { return open->written(); };
+  identify(data, open, trained);
   return data;
 }
 
 /// Opens the data sets that `eval` measures: each whole, whatever its weight, or the samples of
-/// their blend that an evaluation of a run takes. Throws mc::error.
+/// their blend that an evaluation of a run takes. A split leaves the documents of validation.
+/// Throws mc::error.
 inline std::vector<run_data> measure_sets(const program_view& p, const data_request& d,
                                           const std::string& folder,
                                           const measured_samples& taken) {
   const document_ends ends = ends_of(p, d, folder).ends;
   if (d.paths.empty())
     throw error(exit_code::usage, "eval needs data_request::paths PREFIX, the name of a data set");
-  const blend all = parse_blend(d.paths, "data_request::paths");
-  std::vector<run_data> data;
-  if (taken.per_evaluation > 0) {
-    data.push_back(measure_blend(p, d, all, ends, taken));
-    return data;
+  std::vector<blend> blends{parse_blend(d.paths, "data_request::paths")};
+  if (taken.per_evaluation == 0) {
+    const std::vector<std::string> each = blends[0].prefixes;
+    blends.clear();
+    for (const std::string& prefix : each) blends.push_back({{prefix}, {}});
   }
-  data.reserve(all.prefixes.size());
-  for (const std::string& prefix : all.prefixes)
-    data.push_back(measure_blend(p, d, parse_blend(std::span(&prefix, 1), "data_request::paths"),
-                                 ends, taken));
-  return data;
+  std::vector<run_data> all;
+  for (const blend& b : blends) {
+    const auto open = std::make_shared<opened_sets>(p.vocabulary);
+    const sets_of_split of =
+        sets_of(b, d.split ? data_split::validation : data_split::all, d.training_split(), *open);
+    if (of.sets.empty())
+      throw error(
+          exit_code::data,
+          fmt::format("data_request::split {} leaves no document of {} to measure; give another",
+                      d.training_split(), b.prefixes[0]));
+    run_data data;
+    data.name = name_of_all(b.prefixes);
+    data.unlearned = unlearned_of(ends);
+    data.validation = measured_sets(of, data_split::validation, "measure", taken,
+                                    {.sequence = p.numbers.batch.sequence, .seed = taken.seed},
+                                    ends, index_cache(d.cache), data.name);
+    identify(data, open, b);
+    all.push_back(std::move(data));
+  }
+  return all;
 }
 
 } // namespace mc::detail
