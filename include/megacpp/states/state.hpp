@@ -38,83 +38,65 @@ struct run_position {
 
 namespace detail {
 
-/// A parameter, or an array of one that is stored in several, as a file of a state holds it: whole,
-/// without the rows that pad a vocabulary.
+/// A tensor of a file of a state: a parameter, an array of one that is stored in several, or a
+/// moment of one; whole, without the rows that pad a vocabulary.
 struct stored_tensor {
+  std::string name;
   parameter_ref of;
-  dtype type; ///< in which the stores hold weights
+  dtype type; ///< in the file
   std::vector<std::int64_t> shape;
   global_count count;
+  std::vector<store_source> in; ///< the stores that have it
 };
 
-/// Returns all tensors of a program, or those that training updates.
-inline std::vector<stored_tensor> stored_tensors(const program_view& p, bool trained) {
+/// Returns the tensors of the file of weights, or of that of moments, which parameters have that
+/// training updates. With `own` a rank answers for its part of them, so that ranks together save
+/// each once; else for all that it holds.
+inline std::vector<stored_tensor> stored_tensors(const program_view& p, const mc::stores& s,
+                                                 bool moments, bool own) {
   std::vector<stored_tensor> list;
   for_each_array(p, [&](const parameter_ref& r, dtype type) {
-    if (trained && r.info->frozen) return;
-    stored_tensor t{r, type, {}, unpadded_size(*r.v, *r.info)};
+    stored_tensor t{r.name, r, s.precision().master, {}, unpadded_size(*r.v, *r.info), s.kept()};
     for (int i = 0; i < r.v->rank; ++i) t.shape.push_back(r.v->dims[static_cast<unsigned>(i)].n);
     if (r.info->valid_rows > 0) t.shape[0] = r.info->valid_rows;
-    list.push_back(std::move(t));
+    if (!moments) {
+      if (r.info->encoding != nullptr) t.type = type, t.in = {{s.weights(), type, {.own = own}}};
+      return list.push_back(std::move(t));
+    }
+    t.type = s.precision().moment;
+    for (const auto& [prefix, store] : {std::pair("optim.exp_avg.", s.first_moments()),
+                                        std::pair("optim.exp_avg_sq.", s.second_moments())}) {
+      t.name = prefix + r.name, t.in = {{store, t.type, {.states = true, .own = own}}};
+      if (!r.info->frozen) list.push_back(t);
+    }
   });
   return list;
 }
 
-/// An array of the stores that a file has for each tensor, under names that begin with `prefix`.
-struct stored_array {
-  const char* prefix;
-  dtype type;
-  std::vector<store_source> from;
-};
-/// Returns the array that a file has for one tensor: `usual`, or, where a parameter is stored in
-/// several arrays of their own types, the one among the weights.
-inline stored_array array_of_file(const stored_array& usual, const stored_tensor& t,
-                                  const mc::stores& s) {
-  if (t.of.info->encoding == nullptr) return usual;
-  return {usual.prefix, t.type, {{s.weights(), t.type, {.own = true}}}};
-}
-/// Returns the arrays of both moments. With `own` they are those that a rank saves, so that ranks
-/// together save each once; else all that it holds.
-inline std::vector<stored_array> moments_of(const mc::stores& s, bool own) {
-  const dtype type = s.precision().moment;
-  const store_side what{.states = true, .own = own};
-  return {{"optim.exp_avg.", type, {{s.first_moments(), type, what}}},
-          {"optim.exp_avg_sq.", type, {{s.second_moments(), type, what}}}};
-}
-
 /// Writes the tensors of a file, which the ranks have together. All ranks call it.
-inline void write_stores(folder_writer& out, const char* file, std::span<const stored_tensor> list,
-                         const mc::stores& s, std::span<const stored_array> arrays,
+inline void write_stores(folder_writer& out, const char* file,
+                         const std::vector<stored_tensor>& list, const mc::stores& s,
                          communicator& hosts) {
-  struct source {
-    const stored_tensor& tensor;
-    stored_array array;
-  };
-  std::map<std::string, source> sources;
+  std::map<std::string, const stored_tensor*> by_name;
   std::vector<tensor_spec> specs;
-  for (const stored_tensor& t : list)
-    for (const stored_array& array : arrays) {
-      source from{t, array_of_file(array, t, s)};
-      specs.push_back({array.prefix + t.of.name, storage_of(from.array.type), t.shape});
-      sources.emplace(array.prefix + t.of.name, std::move(from));
-    }
+  for (const stored_tensor& t : list) {
+    by_name.emplace(t.name, &t);
+    specs.push_back({t.name, storage_of(t.type), t.shape});
+  }
   const safetensors_layout layout(std::move(specs));
-  out.require_space(layout.file_size());
   constexpr std::int64_t most = 1 << 17; // elements at a time
   std::vector<std::byte> block;
   out.write(file, layout.file_size(), [&](const byte_sink& sink) {
     write_finite(layout, sink, [&](const tensor_spec& spec, const byte_sink& data) {
-      const stored_tensor& tensor = sources.at(spec.name).tensor;
-      const stored_array& array = sources.at(spec.name).array;
-      for (global_count at; at.n < tensor.count.n; at.n += most) {
-        const std::int64_t end = std::min(at.n + most, tensor.count.n);
-        block.assign(static_cast<std::size_t>((end - at.n) * size_of(array.type)), std::byte{});
-        for (const store_source& k : array.from)
-          s.held(tensor.of, k.what)
+      const stored_tensor& t = *by_name.at(spec.name);
+      for (global_count at; at.n < t.count.n; at.n += most) {
+        const std::int64_t end = std::min(at.n + most, t.count.n);
+        block.assign(static_cast<std::size_t>((end - at.n) * size_of(t.type)), std::byte{});
+        for (const store_source& k : t.in)
+          s.held(t.of, k.what)
               .each_contiguous(at, {end}, [&](global_count first, std::int64_t i, std::int64_t n) {
                 const host_accessor seen = s.seen(k.data, k.type, i, i + n);
-                stores::convert_run(seen.data(), k.type, block.data(), array.type, first.n - at.n,
-                                    n);
+                stores::convert_run(seen.data(), k.type, block.data(), t.type, first.n - at.n, n);
               });
         join_bytes(hosts, block);
         data(block);
@@ -123,12 +105,11 @@ inline void write_stores(folder_writer& out, const char* file, std::span<const s
   });
 }
 
-/// Calls f(tensor, its view, array) for every tensor of a file and every array of the stores.
-/// Throws mc::error(exit_code::mismatch), naming the tensor, unless the file has exactly these, in
-/// the types of the arrays.
+/// Calls f(tensor, its view) for every tensor of a file. Throws mc::error(exit_code::mismatch),
+/// naming the tensor, unless the file has exactly these, in their types.
 template <class F> void read_stores(const model_folder& folder, const char* name,
-                                    const program_view& p, std::span<const stored_tensor> ours,
-                                    std::span<const stored_array> arrays, F f) {
+                                    const program_view& p, const std::vector<stored_tensor>& ours,
+                                    F f) {
   const safetensors_file file(folder.open(name));
   const auto refuse = [&](const std::string& tensor, std::string_view why) {
     return error(exit_code::mismatch, fmt::format("{}: tensor \"{}\" {}; the state is of another "
@@ -138,26 +119,33 @@ template <class F> void read_stores(const model_folder& folder, const char* name
                                                   file->path(), printable(tensor), why, p.name));
   };
   std::set<std::string> known;
-  for (const stored_tensor& t : ours)
-    for (const stored_array& array : arrays) {
-      const std::string full = array.prefix + t.of.name;
-      const auto found = file->find(full);
-      if (!found) throw refuse(full, "is missing");
-      const storage_type needed = storage_of(t.of.info->encoding != nullptr ? t.type : array.type);
-      if (!std::ranges::equal(found->shape, t.shape) || found->type != needed)
-        throw refuse(full,
-                     fmt::format("is {} {}, but {} {} is needed", name_of(found->type),
-                                 shape_text(found->shape), name_of(needed), shape_text(t.shape)));
-      known.insert(full);
-    }
+  for (const stored_tensor& t : ours) {
+    const auto found = file->find(t.name);
+    if (!found) throw refuse(t.name, "is missing");
+    const storage_type needed = storage_of(t.type);
+    if (!std::ranges::equal(found->shape, t.shape) || found->type != needed)
+      throw refuse(t.name,
+                   fmt::format("is {} {}, but {} {} is needed", name_of(found->type),
+                               shape_text(found->shape), name_of(needed), shape_text(t.shape)));
+    known.insert(t.name);
+  }
   for (std::size_t i = 0; i < file->size(); ++i)
     if (const std::string stored(file.tensors()[i].name); known.count(stored) == 0)
       throw refuse(stored, "is not one of its tensors");
-  for (const stored_tensor& t : ours)
-    for (const stored_array& array : arrays) {
-      file.check_unchanged();
-      f(t, *file->find(array.prefix + t.of.name), array);
-    }
+  for (const stored_tensor& t : ours) {
+    file.check_unchanged();
+    f(t, *file->find(t.name));
+  }
+}
+
+/// Takes a tensor of a file into the stores that have it, in the same type.
+inline void take_stored(mc::stores& s, const stored_tensor& t, const file_tensor& stored) {
+  const auto bytes = [&](std::int64_t n) { return static_cast<std::size_t>(n * size_of(t.type)); };
+  for (const store_source& k : t.in)
+    s.held(t.of, k.what)
+        .each_contiguous({}, t.count, [&](global_count from, std::int64_t to, std::int64_t n) {
+          s.put_bytes(k.data, k.type, to, stored.bytes.subspan(bytes(from.n), bytes(n)));
+        });
 }
 
 /// Tells whether Hugging Face's transformers has the family of a program, and a name for each of
@@ -206,25 +194,20 @@ inline void write_state(folder_writer& out, const program_view& p, const mc::sto
                         std::uint64_t max_shard = hf_shard_limit,
                         communicator& hosts = self::hosts()) {
   require_ranks(p, hosts);
-  std::uint64_t bytes = 0;
-  for (const bool moments : {false, true})
-    for (const detail::stored_tensor& t : detail::stored_tensors(p, moments)) {
-      const dtype type = moments                          ? s.precision().moment
-                         : t.of.info->encoding != nullptr ? t.type
-                                                          : s.kept().front().type;
-      bytes += static_cast<std::uint64_t>((moments ? 2 : 1) * t.count.n * size_of(type));
-    }
-  out.require_space(bytes);
+  const auto weights = detail::stored_tensors(p, s, false, true),
+             moments = detail::stored_tensors(p, s, true, true);
+  std::int64_t bytes = 0;
+  for (const auto* const list : {&weights, &moments})
+    for (const detail::stored_tensor& t : *list) bytes += t.count.n * size_of(t.type);
+  out.require_space(static_cast<std::uint64_t>(bytes));
   state["weights"] = detail::is_hugging_face_model(p) ? huggingface_files : registry_files;
   if (state["weights"] == huggingface_files) {
     write_model_files(out, p, s, extra_files, max_shard, hosts);
   } else {
     for (const auto& [name, text] : extra_files) out.write(name, text);
-    const detail::stored_array weights[] = {{"", s.kept().front().type, s.kept()}};
-    detail::write_stores(out, hf_weights_name, detail::stored_tensors(p, false), s, weights, hosts);
+    detail::write_stores(out, hf_weights_name, weights, s, hosts);
   }
-  detail::write_stores(out, optimizer_file_name, detail::stored_tensors(p, true), s,
-                       detail::moments_of(s, true), hosts);
+  detail::write_stores(out, optimizer_file_name, moments, s, hosts);
   state["step"] = at.step;
   state["consumed_samples"] = at.samples;
   state["empty_steps"] = at.empty;
@@ -267,32 +250,20 @@ namespace detail {
 inline void load_registry_weights(const model_folder& folder, const json_value& state,
                                   const program_view& p, mc::stores& s) {
   require_same_program(state, p);
-  const dtype type = s.precision().master;
-  const detail::stored_array weights[] = {{"", type, {}}};
-  detail::read_stores(
-      folder, hf_weights_name, p, detail::stored_tensors(p, false), weights,
-      [&](const detail::stored_tensor& t, const file_tensor& stored, const detail::stored_array&) {
-        constexpr std::int64_t at_once = 512;
-        const auto held = s.held(t.of, {});
-        if (t.of.info->encoding != nullptr) {
-          const std::int64_t each = size_of(t.type);
-          return held.each_contiguous(
-              {}, t.count, [&](global_count from, std::int64_t to, std::int64_t n) {
-                s.put_bytes(s.weights(), t.type, to,
-                            stored.bytes.subspan(static_cast<std::size_t>(from.n * each),
-                                                 static_cast<std::size_t>(n * each)));
-              });
-        }
-        const auto load = [&](global_count from, std::int64_t to, std::int64_t n) {
-          double x[at_once];
-          for (std::int64_t i = 0; i < n; ++i)
-            x[i] = stored_element(stored.bytes, type, from.n + i);
-          s.set_weights(to, {x, static_cast<std::size_t>(n)});
-        };
-        parallel_for((t.count.n + at_once - 1) / at_once, [&](std::int64_t b) {
-          held.each_contiguous({b * at_once}, {std::min(t.count.n, (b + 1) * at_once)}, load);
-        });
-      });
+  const auto read = [&](const detail::stored_tensor& t, const file_tensor& stored) {
+    if (t.of.info->encoding != nullptr) return detail::take_stored(s, t, stored);
+    constexpr std::int64_t at_once = 512;
+    const auto held = s.held(t.of, {});
+    const auto load = [&](global_count from, std::int64_t to, std::int64_t n) {
+      double x[at_once];
+      for (std::int64_t i = 0; i < n; ++i) x[i] = stored_element(stored.bytes, t.type, from.n + i);
+      s.set_weights(to, {x, static_cast<std::size_t>(n)});
+    };
+    parallel_for((t.count.n + at_once - 1) / at_once, [&](std::int64_t b) {
+      held.each_contiguous({b * at_once}, {std::min(t.count.n, (b + 1) * at_once)}, load);
+    });
+  };
+  detail::read_stores(folder, hf_weights_name, p, detail::stored_tensors(p, s, false, false), read);
   s.clear_padding();
 }
 
@@ -329,20 +300,10 @@ inline run_position load_moments(const model_folder& folder, const json_value& s
   run_position at{state.field<std::int64_t>("step", 0, most),
                   state.field<std::int64_t>("consumed_samples", 0, most)};
   if (state.has("empty_steps")) at.empty = state.field<std::int64_t>("empty_steps", 0, at.step);
-  detail::read_stores(
-      folder, optimizer_file_name, p, detail::stored_tensors(p, true), detail::moments_of(s, false),
-      [&](const detail::stored_tensor& t, const file_tensor& stored,
-          const detail::stored_array& array) {
-        const auto bytes = [&](std::int64_t n) {
-          return static_cast<std::size_t>(n * size_of(array.type));
-        };
-        for (const store_source& k : array.from)
-          s.held(t.of, k.what)
-              .each_contiguous(
-                  {}, t.count, [&](global_count from, std::int64_t to, std::int64_t n) {
-                    s.put_bytes(k.data, k.type, to, stored.bytes.subspan(bytes(from.n), bytes(n)));
-                  });
-      });
+  detail::read_stores(folder, optimizer_file_name, p, detail::stored_tensors(p, s, true, false),
+                      [&](const detail::stored_tensor& t, const file_tensor& stored) {
+                        detail::take_stored(s, t, stored);
+                      });
   return at;
 }
 
