@@ -344,7 +344,7 @@ template <class Model> void check_states(const Model& m, dtype t, bool deferring
   BOOST_TEST_REQUIRE(found.has_value());
   const auto load = [&](const program_view& p, stores& to) {
     load_weights(found->folder, p, to);
-    BOOST_TEST(load_moments(found->folder, found->file.state(), p, to).samples == 2);
+    BOOST_TEST(load_moments(found->folder, found->state->state(), p, to).samples == 2);
   };
   stores open(plain.view(), true);
   load(plain.view(), open), load(guarded.view(), resumed.weights());

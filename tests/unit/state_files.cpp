@@ -151,7 +151,7 @@ BOOST_AUTO_TEST_CASE(a_state_that_is_removed_while_it_is_read_has_a_newer_one) {
   };
   const auto found = newest_state(model_folder(s.root), meanwhile);
   BOOST_REQUIRE(found);
-  BOOST_TEST(found->file.state().field<std::int64_t>("step") == 5);
+  BOOST_TEST(found->state->state().field<std::int64_t>("step") == 5);
   BOOST_TEST(found->damaged.empty());
   BOOST_TEST(found->notes.empty());
 }

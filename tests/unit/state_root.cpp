@@ -130,7 +130,8 @@ BOOST_AUTO_TEST_CASE(the_best_state_is_a_state_that_is_never_pruned) {
   const std::string moments = read_text(best + "/optimizer.safetensors");
   write_text(best + "/optimizer.safetensors", moments.substr(0, moments.size() - 1) + '~');
   const auto another = newest_state(model_folder(path), [](const std::string&) { return true; });
-  BOOST_TEST((another->file.state().field<std::int64_t>("step") == 5 && another->damaged.empty()));
+  BOOST_TEST(
+      (another->state->state().field<std::int64_t>("step") == 5 && another->damaged.empty()));
   BOOST_TEST(another->notes.size() == 1u);
   {
     const state_root root(path);

@@ -100,7 +100,7 @@ struct two_states {
 
 inline std::int64_t newest_step(const std::string& root) {
   const auto found = newest_state(model_folder(root), [](const std::string&) { return true; });
-  return found ? found->file.state().field<std::int64_t>("step") : -1;
+  return found ? found->state->state().field<std::int64_t>("step") : -1;
 }
 
 } // namespace test::states

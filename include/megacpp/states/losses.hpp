@@ -14,14 +14,6 @@
 
 namespace mc {
 
-/// The loss on validation data behind a step.
-struct validation_result {
-  std::int64_t step = 0;
-  double loss = 0; ///< nats a token
-  std::int64_t tokens = 0;
-  std::string measure = {}; ///< tells the data from others; "" where losses are not compared
-};
-
 /// The losses of all steps of a run, also of those before this process.
 struct run_losses {
   loss_history history, validation;
@@ -39,14 +31,10 @@ struct run_losses {
     state["validation"] = {{"loss", validated->loss}, {"tokens", validated->tokens}};
     if (!validated->measure.empty()) state["validation"]["measure"] = validated->measure;
   }
-  /// Takes the losses from a state of a run at this position. Throws mc::error.
-  void load(const json_value& state, const run_position& at) {
+  /// Takes the losses from a state. Throws mc::error.
+  void load(const json_value& state) {
     if (state.has("loss")) last = state.field<double>("loss");
-    if (state.has("validation")) {
-      const auto v = state.field<json_value>("validation");
-      validated = {at.step, v.field<double>("loss"), v.field<std::int64_t>("tokens"),
-                   v.has("measure") ? v.field<std::string>("measure") : ""};
-    }
+    if (state.has("validation")) validated = validation_of(state);
     if (state.has("history")) {
       const auto h = state.field<json_value>("history");
       history = loss_history::read(h.field<json_value>("training"));
@@ -61,7 +49,7 @@ struct run_losses {
     l.history = loss_history::longest(steps, steps);
     l.validation = loss_history::longest(steps, evaluations);
     l.last = std::numeric_limits<double>::lowest(); // longest as a text
-    l.validated = {steps, *l.last, tokens, measure};
+    l.validated = {steps, *l.last, measure, tokens};
     return l;
   }
 };

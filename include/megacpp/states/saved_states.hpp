@@ -90,24 +90,29 @@ inline std::vector<std::int64_t> saved_steps(const model_folder& root) {
   return steps;
 }
 
-/// The best state of a root, as it is known without its weights.
-struct best_state {
+/// The loss on validation data behind a step.
+struct validation_result {
   std::int64_t step = 0;
-  double loss = 0;     ///< on validation data, in nats a token
-  std::string measure; ///< tells these data from others; "" if it is not known
+  double loss = 0;          ///< nats a token
+  std::string measure = {}; ///< tells the data from others; "" where losses are not compared
+  std::int64_t tokens = 0;
 };
+/// Returns the loss that a state has as "validation". Throws mc::error.
+inline validation_result validation_of(const json_value& state) {
+  const auto v = state.field<json_value>("validation");
+  return {state.field<std::int64_t>("step"), v.field<double>("loss"),
+          v.has("measure") ? v.field<std::string>("measure") : "", v.field<std::int64_t>("tokens")};
+}
 
 /// Returns the best state of a root, if there is one. `needed(name)` is as for newest_state. Throws
 /// mc::error(exit_code::model) if it is damaged or cannot be examined.
 template <class Needed>
-std::optional<best_state> best_state_of(const model_folder& root, Needed needed) {
+std::optional<validation_result> best_state_of(const model_folder& root, Needed needed) {
   if (!detail::has_best(root.get())) return std::nullopt;
   const model_folder folder(root, best_folder_name);
   const state_file file(folder);
   file.verify(folder, needed);
-  const auto validation = file.state().field<json_value>("validation");
-  return best_state{file.state().field<std::int64_t>("step"), validation.field<double>("loss"),
-                    validation.has("measure") ? validation.field<std::string>("measure") : ""};
+  return validation_of(file.state());
 }
 
 /// Tells whether a run has saved to a folder, be it only the beginning of a state.
@@ -123,12 +128,14 @@ inline bool is_state_root(const model_folder& folder) {
          });
 }
 
-/// A state that has its files as they were saved.
-struct whole_state {
-  model_folder folder;
-  state_file file;
-  std::vector<std::int64_t> damaged; ///< newer steps that are not whole
-  std::vector<std::string> notes;    ///< sentences about these
+/// A model or state that was found at a path.
+struct found_model {
+  model_folder folder;                 ///< has the weights
+  std::optional<state_file> state;     ///< none: a model folder, from anywhere
+  std::string root;                    ///< the folder of states, if the path names one
+  std::vector<std::int64_t> damaged{}; ///< newer steps, whose states are not whole
+  std::vector<std::string> notes{};    ///< sentences about these
+  std::vector<std::string> changes{};  ///< lines on changed settings, told once all are accepted
 };
 
 namespace detail {
@@ -138,18 +145,6 @@ struct listed_folder {
   std::string name;
   std::uint64_t number; ///< as number_of has it
 };
-
-/// Opens the state of a step in a folder of the root. Throws mc::error(exit_code::model) if it is
-/// not whole.
-template <class Needed> whole_state read_state(const model_folder& root, const std::string& name,
-                                               std::int64_t step, Needed needed) {
-  model_folder folder(root, name);
-  state_file file(folder);
-  file.verify(folder, needed);
-  if (file.state().field<std::int64_t>("step") != step)
-    throw file.state().fault("is the state of another step than its folder says");
-  return whole_state{std::move(folder), std::move(file), {}, {}};
-}
 } // namespace detail
 
 /// Returns the newest whole state of a root, which may be the best one; nothing if it has no state
@@ -157,11 +152,10 @@ template <class Needed> whole_state read_state(const model_folder& root, const s
 /// Throws mc::error(exit_code::model) if no state is whole, or if a state that may be whole cannot
 /// be examined, since a run that went on from an older one would replace it.
 template <class Needed>
-std::optional<whole_state> newest_state(const model_folder& root, Needed needed) {
+std::optional<found_model> newest_state(const model_folder& root, Needed needed) {
   std::vector<std::int64_t> damaged;
   std::vector<std::string> notes;
   std::string first_fault;
-  std::int64_t faults = 0;
   // Notes that a state cannot be used. Returns false if a run that saves here has removed or
   // replaced it, so that the list is old.
   const auto is_skipped = [&](const error& e, const detail::listed_folder& s,
@@ -173,8 +167,8 @@ std::optional<whole_state> newest_state(const model_folder& root, Needed needed)
                   fmt::format("{}; {} may be whole, so no older one takes its place: move {}/{} "
                               "away if it is not to count",
                               e.what(), what, root.path(), s.name));
+    if (notes.empty()) first_fault = e.what();
     notes.push_back(fmt::format("{} cannot be used{}: {}", what, then, e.what()));
-    if (faults++ == 0) first_fault = e.what();
     return true;
   };
   const auto list = [&](std::int64_t step, std::string name) {
@@ -200,10 +194,13 @@ std::optional<whole_state> newest_state(const model_folder& root, Needed needed)
   for (const detail::listed_folder& s : states) {
     const bool is_best = s.name == best_folder_name;
     try {
-      whole_state found = detail::read_state(root, s.name, s.step, needed);
-      found.damaged = std::move(damaged);
-      found.notes = std::move(notes);
-      return found;
+      model_folder folder(root, s.name);
+      state_file file(folder);
+      file.verify(folder, needed);
+      if (file.state().field<std::int64_t>("step") != s.step)
+        throw file.state().fault("is the state of another step than its folder says");
+      return found_model{std::move(folder), std::move(file), root.path(), std::move(damaged),
+                         std::move(notes)};
     } catch (const error& e) {
       const std::string what =
           is_best ? "the best state" : fmt::format("the state of step {}", s.step);
@@ -211,9 +208,9 @@ std::optional<whole_state> newest_state(const model_folder& root, Needed needed)
       if (!is_best) damaged.push_back(s.step);
     }
   }
-  if (faults == 0) return std::nullopt;
+  if (notes.empty()) return std::nullopt;
   throw error(exit_code::model, fmt::format("none of the {} states in {} is whole; the newest: {}",
-                                            faults, root.path(), first_fault));
+                                            notes.size(), root.path(), first_fault));
 }
 
 } // namespace mc

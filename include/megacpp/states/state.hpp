@@ -326,16 +326,6 @@ inline std::uint64_t hash_of(const model_folder& folder) {
   return hash.value();
 }
 
-/// A model or state that was found at a path.
-struct found_model {
-  model_folder folder;                 ///< has the weights
-  std::optional<state_file> state;     ///< none: a model folder, from anywhere
-  std::string root;                    ///< the folder of states, if the path names one
-  std::vector<std::int64_t> damaged{}; ///< newer steps, whose states are not whole
-  std::vector<std::string> notes{};    ///< sentences about these
-  std::vector<std::string> changes{};  ///< lines on changed settings, told once all are accepted
-};
-
 /// Returns the name of the folder that was found within the path; "." is the path itself.
 inline std::string name_of(const found_model& found) {
   const std::string& path = found.folder.path();
@@ -384,10 +374,7 @@ inline std::optional<found_model> find_saved(const std::string& path, bool all) 
   const std::vector<std::string> names = folder.names();
   if (!is_state_root(folder) && std::any_of(names.begin(), names.end(), is_model_file))
     return found_model{std::move(folder), std::nullopt, ""};
-  auto newest = newest_state(folder, needed);
-  if (!newest) return std::nullopt;
-  return found_model{std::move(newest->folder), std::move(newest->file), path,
-                     std::move(newest->damaged), std::move(newest->notes)};
+  return newest_state(folder, needed);
 }
 
 } // namespace mc

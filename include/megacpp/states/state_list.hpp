@@ -52,8 +52,7 @@ inline listed_state examined(const model_folder& folder, std::string name,
     const json_value& state = file.state();
     const auto own = state.field<std::int64_t>("step");
     if (state.has("loss")) s.loss = state.field<double>("loss");
-    if (state.has("validation"))
-      s.validation_loss = state.field<json_value>("validation").field<double>("loss");
+    if (state.has("validation")) s.validation_loss = validation_of(state).loss;
     if (step.value_or(own) != own)
       throw state.fault("is the state of another step than its folder says");
     s.step = own;

@@ -63,7 +63,7 @@ public:
   }
 
   /// Returns the best state, as this process knows it.
-  const std::optional<best_state>& best() const { return best_; }
+  const std::optional<validation_result>& best() const { return best_; }
   /// Returns why the best state that was there cannot be used; "" if it can, or if there was none.
   const std::string& fault_of_best() const { return fault_of_best_; }
   std::string folder_of_best() const { return path_ + '/' + best_folder_name; }
@@ -123,7 +123,7 @@ public:
   }
 
   /// Replaces the best state, whole or not at all. Throws as save() does.
-  void save_best(const best_state& best, const std::function<void(folder_writer&)>& fill) {
+  void save_best(const validation_result& best, const std::function<void(folder_writer&)>& fill) {
     write(best_folder_name, fill);
     best_ = best;
   }
@@ -196,7 +196,7 @@ private:
   /// whose that would be.
   void take_anew() {
     const std::shared_ptr<const descriptor> before = folder_;
-    const std::optional<best_state> best = best_;
+    const std::optional<validation_result> best = best_;
     try {
       take();
       damaged_.clear();
@@ -356,7 +356,7 @@ private:
 
   std::string path_;
   std::set<std::int64_t> damaged_;
-  std::optional<best_state> best_;
+  std::optional<validation_result> best_;
   std::string fault_of_best_;
   std::shared_ptr<const descriptor> folder_;
   int lock_problem_ = 0;

@@ -73,7 +73,7 @@ public:
   /// Compares the validation text of this run with that of the best state, on the first rank:
   /// losses of different texts say nothing about which state is better. Throws mc::error.
   void require_measure_of_best(const std::string& measure) const {
-    const std::optional<best_state>& best = root_->best();
+    const std::optional<validation_result>& best = root_->best();
     if (!best || best->measure == measure) return;
     throw error(
         exit_code::mismatch,
@@ -128,7 +128,7 @@ public:
     if (ranks_.all().value_of_first(!is_better)) return;
     if (!ranks_.all().first()) return send(s, progress);
     writes_ = true;
-    root_->save_best({now.step, now.loss, now.measure}, [&](folder_writer& out) {
+    root_->save_best(now, [&](folder_writer& out) {
       contents_.fill(out, s.weights(), progress.at, progress.losses);
     });
     writes_ = false;

@@ -203,7 +203,7 @@ private:
       }
       progress_.at = load_moments(from->folder, state, inputs_.program, session_->weights());
       saver_->agree_on_saved(step());
-      progress_.losses.load(state, progress_.at);
+      progress_.losses.load(state);
       session_->numbers().step = progress_.at.updates();
       if (loop.bench && loop.steps - step() <= loop.warmup) {
         ranks_.all().wait_for_end();
@@ -346,8 +346,8 @@ private:
     }
     if (!again) losses.validation.add(step(), loss);
     end_.tell(report);
-    losses.validated = {step(), loss, static_cast<std::int64_t>(total->count),
-                        validation_->measure()};
+    losses.validated = {step(), loss, validation_->measure(),
+                        static_cast<std::int64_t>(total->count)};
     if (saver_->keeps_best()) saver_->save_if_best(*session_, progress_);
     reports_->paused(pace::evaluation, clock.seconds());
   }
