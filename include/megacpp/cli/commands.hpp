@@ -311,7 +311,7 @@ inline void carry_out(const program_source& source, const program_view& p, comma
   const std::string idle = idle_flags{{}, detail::idle_flags_of(what, o)}.note();
   if (processes.first() && !idle.empty()) print_note(idle);
   const detail::computing_request request = detail::request_of(ranks, p, what, o);
-  if (processes.first()) processes.call(name_of_start(start));
+  if (processes.first()) processes.call(start.from ? name_of(*start.from) : "");
   detail::compute(ranks, p, what, o, request, std::move(start), processes, make_device);
 }
 

@@ -117,7 +117,8 @@ inline void run_generation(const program_view& p, generation_request r, device& 
   const std::string named = all.enter_after_first();
   const sampling_request& s = r.sampling;
   const std::optional<found_model> found = detail::model_of_texts(r.start, all, named);
-  if (found) r.tokenizer = with_tokenizer_of_run(std::move(r.tokenizer), *found);
+  if (found && found->state)
+    r.tokenizer = with_tokenizer_of_run(std::move(r.tokenizer), found->state->state());
   const token_text tokens = detail::token_text_of(p, r.tokenizer, s.ids, found);
   std::optional<detail::chat_prompts> chat;
   if (s.chat) chat.emplace(s, r.tokenizer, tokens, found ? found->folder.path() : "");

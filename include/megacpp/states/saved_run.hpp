@@ -19,26 +19,6 @@
 
 namespace mc {
 
-namespace detail {
-
-/// The numbers of the run that saved a state, under the names of docs/state.md. Throws
-/// mc::error(exit_code::model) for a value that no run has.
-class saved_numbers {
-public:
-  explicit saved_numbers(const json_value& state) : flags_(state.field<json_value>("flags")) {}
-
-  bool has(std::string_view name) const { return flags_.has(name); }
-  std::int64_t number(std::string_view name, std::int64_t least) const {
-    return flags_.field<std::int64_t>(name, least, std::numeric_limits<std::int64_t>::max());
-  }
-  bool is_on(std::string_view name) const { return has(name) && flags_.field<bool>(name); }
-
-private:
-  json_value flags_;
-};
-
-} // namespace detail
-
 /// Adds to the request of a command the type of tokenizer that the run of a state was given, unless
 /// the command names a type or files itself. A model of characters needs none, since their list
 /// lies beside its weights. Throws mc::error(exit_code::model).
@@ -54,10 +34,6 @@ inline tokenizer_request with_tokenizer_of_run(tokenizer_request r, const json_v
   if (type != "char") r.type = type;
   return r;
 }
-/// Adds the type of tokenizer, if the model is a state.
-inline tokenizer_request with_tokenizer_of_run(tokenizer_request r, const found_model& found) {
-  return found.state ? with_tokenizer_of_run(std::move(r), found.state->state()) : r;
-}
 
 /// Returns the samples that `eval` measures where a number of global batches is asked for: those
 /// that an evaluation of `train` takes with the same request, at the step of a state and with the
@@ -68,19 +44,25 @@ inline detail::measured_samples samples_of_evaluation(const program_view& p,
   detail::measured_samples taken;
   if (r.eval_iters.value_or(0) == 0) return taken;
   constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+  std::optional<json_value> flags;
+  if (found.state) flags = found.state->state().field<json_value>("flags");
+  const auto number = [&](std::string_view name, std::int64_t least) {
+    return flags->field<std::int64_t>(name, least, std::numeric_limits<std::int64_t>::max());
+  };
+  const auto is_on = [&](std::string_view name) {
+    return flags && flags->has(name) && flags->field<bool>(name);
+  };
   std::int64_t batch = p.numbers.batch.micro;
-  std::optional<detail::saved_numbers> run;
-  if (found.state) run.emplace(found.state->state());
-  if (run && run->has("global-batch-size")) batch = run->number("global-batch-size", 1);
+  if (flags && flags->has("global-batch-size")) batch = number("global-batch-size", 1);
   taken.per_evaluation = r.global_batch.value_or(batch) * std::min(*r.eval_iters, most);
-  taken.by_set = r.by_set || (run && run->is_on("multiple-validation-sets"));
-  if (!run) return taken;
-  taken.seed = static_cast<std::uint32_t>(run->number("seed", 0));
-  if (run->is_on("keep-best")) return taken;
-  const std::int64_t interval = run->number("eval-interval", 1),
+  taken.by_set = r.by_set || is_on("multiple-validation-sets");
+  if (!flags) return taken;
+  taken.seed = static_cast<std::uint32_t>(number("seed", 0));
+  if (is_on("keep-best")) return taken;
+  const std::int64_t interval = number("eval-interval", 1),
                      step =
                          found.state->state().field<std::int64_t>("step", 0, std::int64_t{1} << 62);
-  taken.evaluations = run->number("train-iters", 1) / interval + 1;
+  taken.evaluations = number("train-iters", 1) / interval + 1;
   taken.number = std::max<std::int64_t>(step - 1, 0) / interval;
   return taken;
 }

@@ -56,10 +56,13 @@ inline bool is_model_in(int root, const std::string& name) {
   return there(model_folder_marker) == 0 && there(state_file_name) == ENOENT &&
          there(optimizer_file_name) == ENOENT;
 }
-/// Returns the step of a folder in a root; nothing if it is no state.
-inline std::optional<std::int64_t> step_in(int root, const std::string& name) {
-  const auto step = step_of(name);
-  return step && is_model_in(root, name) ? std::nullopt : step;
+/// Returns the steps of folders in a root that are states, whole or damaged, the newest first.
+inline std::vector<std::int64_t> steps_in(int root, const std::vector<std::string>& names) {
+  std::vector<std::int64_t> steps;
+  for (const std::string& name : names)
+    if (const auto step = step_of(name); step && !is_model_in(root, name)) steps.push_back(*step);
+  std::sort(steps.rbegin(), steps.rend());
+  return steps;
 }
 /// Tells whether a root has a best state, whole or damaged. A folder of its name with other files
 /// is none; a link of that name that leads nowhere may have led to one.
@@ -83,11 +86,7 @@ inline std::uint64_t number_of(int folder, const std::string& name) {
 
 /// Returns the steps that have a folder of their own, whole or damaged, the newest first.
 inline std::vector<std::int64_t> saved_steps(const model_folder& root) {
-  std::vector<std::int64_t> steps;
-  for (const std::string& name : root.names())
-    if (const auto step = detail::step_in(root.get(), name)) steps.push_back(*step);
-  std::sort(steps.rbegin(), steps.rend());
-  return steps;
+  return detail::steps_in(root.get(), root.names());
 }
 
 /// The loss on validation data behind a step.

@@ -53,17 +53,10 @@ inline training_start for_another_rank(const training_start& first) {
   training_start start;
   start.data = first.data;
   if (!first.from) return start;
-  model_folder folder(first.from->folder.path());
-  std::optional<state_file> state;
-  if (first.from->state) state.emplace(folder);
-  start.from = found_model{std::move(folder), std::move(state), first.from->root};
+  const std::string& root = first.from->root;
+  start.from = found_as_named(root.empty() ? first.from->folder.path() : root, name_of(*first.from),
+                              false, false);
   return start;
-}
-
-/// Returns the name of the folder that a run starts from within the path of the request; "." is the
-/// path itself, and "" none.
-inline std::string name_of_start(const training_start& start) {
-  return start.from ? name_of(*start.from) : "";
 }
 
 /// Returns the start of a rank of another process: what the first rank has found and named, opened

@@ -70,19 +70,14 @@ public:
 
   /// Tells whether a step has a folder of its own whose state is not known to be damaged.
   bool has(std::int64_t step) const {
-    const std::string name = step_folder_name(step);
-    return detail::number_of(folder(), name) != 0 && detail::step_in(folder(), name) &&
-           damaged_.count(step) == 0;
+    const std::vector<std::int64_t> steps = undamaged();
+    return std::ranges::find(steps, step) != steps.end();
   }
-
   /// Returns the newest step with a state that is not known to be damaged. It may be the best one.
   std::optional<std::int64_t> newest() const {
-    std::optional<std::int64_t> found;
-    if (best_) found = best_->step;
-    for (const std::string& name : names())
-      if (const auto step = detail::step_in(folder(), name); step && damaged_.count(*step) == 0)
-        found = std::max(found.value_or(*step), *step);
-    return found;
+    std::vector<std::int64_t> steps = undamaged();
+    if (best_) steps.push_back(best_->step);
+    return steps.empty() ? std::nullopt : std::optional(std::ranges::max(steps));
   }
 
   /// Does all that save() does but for writing the bytes (folder_writer::rehearse), and checks that
@@ -135,6 +130,13 @@ private:
     auto list = detail::list_folder(folder());
     if (!list) throw detail::output_error("list", path_, errno);
     return *std::move(list);
+  }
+  /// Returns the steps that have a folder of their own, the newest first, without those whose states
+  /// are known to be damaged.
+  std::vector<std::int64_t> undamaged() const {
+    std::vector<std::int64_t> steps = detail::steps_in(folder(), names());
+    std::erase_if(steps, [&](std::int64_t step) { return damaged_.count(step) > 0; });
+    return steps;
   }
   folder_target place_of(const std::string& name) const { return {path_, folder_, name}; }
   void write(const std::string& name, const std::function<void(folder_writer&)>& fill) {
@@ -244,7 +246,7 @@ private:
   /// room that one state takes.
   void require_space(const detail::disk_room& one, std::int64_t saves, std::int64_t keep,
                      std::int64_t bests) const {
-    const std::int64_t room_to_keep = std::max<std::int64_t>(0, keep - count());
+    const std::int64_t room_to_keep = std::max<std::int64_t>(0, keep - std::ssize(undamaged()));
     const std::int64_t kept = keep > 0 ? std::min(saves, room_to_keep) : saves;
     const std::int64_t best = std::min<std::int64_t>(bests, best_ ? 0 : 1);
     const bool replaces = kept < saves || best < bests; // an old one goes when the new one is there
@@ -265,15 +267,6 @@ private:
     const detail::disk_room left = detail::room_left(folder(), path_);
     require(one.bytes + page, 2 * page, left.bytes, "bytes", "space");
     require(one.inodes, 2, left.inodes, "inodes", "inodes");
-  }
-
-  /// Returns how many steps have states that are not known to be damaged.
-  std::int64_t count() const {
-    const std::vector<std::string> all = names();
-    return std::count_if(all.begin(), all.end(), [&](const std::string& name) {
-      const auto step = detail::step_in(folder(), name);
-      return step && damaged_.count(*step) == 0;
-    });
   }
 
   void tidy() const {
@@ -314,20 +307,12 @@ private:
   /// on those that could not be removed.
   std::vector<std::string> prune(std::int64_t newest, std::int64_t keep) const {
     std::vector<std::string> notes;
-    std::vector<std::int64_t> steps;
     const auto names = detail::list_folder(folder());
     if (!names) return {fmt::format("cannot list {}: old states are kept", path_)};
-    for (const std::string& name : *names)
-      if (const auto step = detail::step_in(folder(), name); step && *step <= newest)
-        steps.push_back(*step);
-    std::sort(steps.rbegin(), steps.rend());
-    for (const std::int64_t step : steps) {
-      const bool counts = damaged_.count(step) == 0;
-      if (keep > 0 || step == newest) {
-        keep -= counts ? 1 : 0;
-        continue;
-      }
-      if (std::string note = remove(step); !note.empty()) notes.push_back(std::move(note));
+    for (const std::int64_t step : detail::steps_in(folder(), *names)) {
+      if (step > newest) continue;
+      if (keep > 0 || step == newest) keep -= damaged_.count(step) == 0 ? 1 : 0;
+      else if (std::string note = remove(step); !note.empty()) notes.push_back(std::move(note));
     }
     return notes;
   }

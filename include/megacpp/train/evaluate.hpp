@@ -58,7 +58,8 @@ inline void run_evaluation(const program_view& p, evaluation_request r, device& 
   const std::string named = all_ranks.enter_after_first();
   const found_model found = detail::required_model(r.start.load, "eval", all_ranks, named);
   const model_folder& folder = found.folder;
-  r.data.tokenizer = with_tokenizer_of_run(std::move(r.data.tokenizer), found);
+  if (found.state)
+    r.data.tokenizer = with_tokenizer_of_run(std::move(r.data.tokenizer), found.state->state());
   const detail::measured_samples taken = samples_of_evaluation(p, r, found);
   const std::optional<character_set> characters = characters_of(folder, p.vocabulary, p.name);
   const auto opened = data([&] {
