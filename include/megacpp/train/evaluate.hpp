@@ -92,9 +92,8 @@ inline void run_evaluation(const program_view& p, evaluation_request r, device& 
   loss_sum all;
   for (const run_data& d : *opened)
     for (const measured_set& set : d.validation) {
-      evaluation e(s, p, set, both.hosts);
-      const loss_sum total =
-          *e.run(taken.per_evaluation > 0 ? taken.per_evaluation : e.samples(), taken.number);
+      const std::int64_t some = taken.per_evaluation, limit = some > 0 ? some : set.samples->size();
+      const loss_sum total = *evaluation(s, p, set, limit, both.hosts).run(taken.number);
       if (const std::string file = d.written ? d.written() : ""; !file.empty())
         throw error(exit_code::data,
                     fmt::format("{} was written to while it was measured; measure it again", file));

@@ -10,13 +10,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 namespace mc {
 
@@ -33,15 +30,16 @@ inline batch_view view_of(micro_batch& b, bool packed, std::int64_t first_sample
           .documents = packed ? b.documents().data() : nullptr};
 }
 
-/// Evaluates one set, again and again. All ranks do it at once, and replicas take turns with the
-/// micro-batches. Memory is reserved once.
+/// Evaluates one set, again and again, over at most `limit` samples. All ranks do it at once, and
+/// replicas take turns with the micro-batches. Memory is reserved once.
 class evaluation {
 public:
   /// The session must outlive this.
-  evaluation(session& s, const program_view& p, measured_set set,
-             const communicator& hosts = self::hosts())
+  evaluation(session& s, const program_view& p, measured_set set, std::int64_t limit,
+             const communicator& hosts)
       : session_(&s),
         set_(std::move(set)),
+        limit_(limit),
         packed_(p.numbers.batch.packed),
         replicas_(hosts.ranks().of(axis::dp)),
         replica_(hosts.coordinate()[static_cast<unsigned>(axis::dp)]),
@@ -49,25 +47,23 @@ public:
         batch_(s.micro_batch(), s.sequence()) {}
 
   const std::string& name() const { return set_.name; }
-  /// Returns the number of samples of the whole set.
-  std::int64_t samples() const { return set_.samples->size(); }
 
-  /// Returns the summed loss of evaluation number `number` over at most `limit` samples
-  /// (measured_set::sample says which). Returns nothing once `stop` asks for an end, which one rank
+  /// Returns the summed loss of evaluation number `number` (measured_set::sample says over which
+  /// samples). Returns nothing once `stop` asks for an end, which one rank
   /// alone may give. A rank that cannot read its data throws, if it is alone or without `problem`;
   /// else it leaves the error there and goes on without its data, so that the other ranks do not
   /// wait for it. Then the sum is of no use.
-  std::optional<loss_sum> run(std::int64_t limit, std::int64_t number = 0,
-                              const stop_signals* stop = nullptr,
+  std::optional<loss_sum> run(std::int64_t number, const stop_signals* stop = nullptr,
                               std::optional<error>* problem = nullptr) {
-    const std::int64_t n = set_.count(limit), micro = session_->micro_batch(),
+    const std::int64_t n = set_.count(limit_), micro = session_->micro_batch(),
                        together = micro * replicas_, micros = (n + together - 1) / together;
     loss_sum total;
     for (std::int64_t begin = 0; begin < micros; begin += max_micros) {
       const auto count = static_cast<int>(std::min<std::int64_t>(max_micros, micros - begin));
       const auto sum = session_->evaluate(count, [&](int m, batch_view& b) {
         if (stop != nullptr && stop->requested()) return false;
-        const std::int64_t first = (begin + m) * together + replica_ * micro, none = samples();
+        const std::int64_t first = (begin + m) * together + replica_ * micro,
+                           none = set_.samples->size();
         try {
           batch_.fill_rows(*set_.samples, [&](std::int64_t row) {
             const std::int64_t i = first + row;
@@ -90,44 +86,11 @@ public:
 private:
   session* session_;
   measured_set set_;
+  std::int64_t limit_;
   bool packed_;
   int replicas_, replica_; ///< their number, and the one that this rank belongs to
   bool alone_;
   micro_batch batch_;
-};
-
-/// Evaluates several sets, each over at most so many samples.
-class evaluations {
-public:
-  /// Adds a set, of which at most `limit` samples are taken.
-  void add(evaluation e, std::int64_t limit) {
-    limits_.push_back(limit);
-    sets_.push_back(std::move(e));
-  }
-  bool empty() const { return sets_.empty(); }
-  /// Returns how many samples one evaluation of all sets takes at most.
-  std::int64_t samples() const {
-    return std::accumulate(limits_.begin(), limits_.end(), std::int64_t{0});
-  }
-
-  /// Returns the summed loss over all sets, as evaluation::run does over one. Where there are
-  /// several sets, it calls each(name, loss) for every one.
-  template <class Each> std::optional<loss_sum> run(std::int64_t number, const stop_signals* stop,
-                                                    std::optional<error>& problem,
-                                                    const Each& each) {
-    loss_sum total;
-    for (std::size_t i = 0; i < sets_.size(); ++i) {
-      const std::optional<loss_sum> one = sets_[i].run(limits_[i], number, stop, &problem);
-      if (!one || (stop != nullptr && stop->requested())) return std::nullopt;
-      if (sets_.size() > 1) each(sets_[i].name(), *one);
-      total.sum += one->sum, total.count += one->count;
-    }
-    return total;
-  }
-
-private:
-  std::vector<evaluation> sets_;
-  std::vector<std::int64_t> limits_;
 };
 
 } // namespace mc

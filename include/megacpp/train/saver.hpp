@@ -88,6 +88,17 @@ public:
                 : "give loop_request::eval_iters, loop_request::batches and the validation data "
                   "as they were, or "));
   }
+  /// Tells what is to be known of the folder at the start of a run that begins `from` something.
+  void introduce(const std::optional<found_model>& from) const {
+    if (!root_)
+      return reports_.note(
+          "nothing will be saved: loop_request::save FOLDER keeps what is learned");
+    if (const std::string note = root_->note(); !note.empty()) reports_.note(note);
+    const std::string& fault = root_->fault_of_best();
+    const auto is_of = [&](const std::string& note) { return note.ends_with(fault); };
+    const bool was_told = from && std::ranges::any_of(from->notes, is_of);
+    if (!fault.empty() && !was_told) reports_.note("the best state cannot be used: " + fault);
+  }
   /// Does all that a save does but for writing the bytes, so that what would be refused at the end
   /// is refused now. `longest`: losses as long as those of the last state may be. `evaluates`: the
   /// run has validation losses, and with them a best state. Throws mc::error.
@@ -114,11 +125,23 @@ public:
     if (loop_.save) data_.begin();
   }
 
-  /// Saves the state, and removes old ones beyond those that the run keeps. Throws mc::error.
-  void save(const session& s, run_progress& progress) { save(s, progress, loop_.keep_latest); }
-  /// Saves the state, and removes none. Throws mc::error.
-  void save_beside_all(const session& s, run_progress& progress) { save(s, progress, 0); }
-
+  /// Saves the state, and removes old ones beyond those that the run keeps, or with `beside_all`
+  /// none. Throws mc::error.
+  void save(const session& s, run_progress& progress, bool beside_all = false) {
+    require_unchanged_data(progress);
+    const std::int64_t step = progress.at.step;
+    const stopwatch clock;
+    std::vector<std::string> notes;
+    write(s, progress, [&](const auto& fill) {
+      notes = root_->save(step, beside_all ? 0 : loop_.keep_latest, fill);
+    });
+    saved_step_ = step;
+    if (!ranks_.all().first()) return;
+    reports_.paused(pace::save, clock.seconds());
+    reports_.note(
+        fmt::format("step {}/{} | saved to {}", step, loop_.steps, root_->folder_of(step)));
+    for (const std::string& note : notes) reports_.note(note);
+  }
   /// Saves the state that was evaluated last, unless the best one has a loss that is as low. Throws
   /// mc::error.
   void save_if_best(const session& s, run_progress& progress) {
@@ -126,14 +149,10 @@ public:
     const validation_result& now = *progress.losses.validated;
     const bool is_better = !root_ || !root_->best() || now.loss < root_->best()->loss;
     if (ranks_.all().value_of_first(!is_better)) return;
-    if (!ranks_.all().first()) return send(s, progress);
-    writes_ = true;
-    root_->save_best(now, [&](folder_writer& out) {
-      contents_.fill(out, s.weights(), progress.at, progress.losses);
-    });
-    writes_ = false;
-    reports_.note(fmt::format("step {}/{} | lowest validation loss so far, saved to {}",
-                              progress.at.step, loop_.steps, root_->folder_of_best()));
+    write(s, progress, [&](const auto& fill) { root_->save_best(now, fill); });
+    if (ranks_.all().first())
+      reports_.note(fmt::format("step {}/{} | lowest validation loss so far, saved to {}",
+                                progress.at.step, loop_.steps, root_->folder_of_best()));
   }
 
   /// Saves what a run of one rank has learned before an error ends it, if the state is of use.
@@ -174,31 +193,16 @@ public:
   }
 
 private:
-  /// Removes states beyond the `keep` newest; with 0, none.
-  void save(const session& s, run_progress& progress, std::int64_t keep) {
-    require_unchanged_data(progress);
-    const std::int64_t step = progress.at.step;
-    if (!ranks_.all().first()) {
-      send(s, progress);
-      saved_step_ = step;
-      return;
-    }
-    const stopwatch clock;
-    writes_ = true;
-    const std::vector<std::string> notes = root_->save(step, keep, [&](folder_writer& out) {
+  /// Writes a state by to(fill) on the first rank, which the other ranks send what they hold.
+  template <class To> void write(const session& s, const run_progress& progress, const To& to) {
+    const auto fill = [&](folder_writer& out) {
       contents_.fill(out, s.weights(), progress.at, progress.losses);
-    });
-    writes_ = false;
-    reports_.paused(pace::save, clock.seconds());
-    saved_step_ = step;
-    reports_.note(
-        fmt::format("step {}/{} | saved to {}", step, loop_.steps, root_->folder_of(step)));
-    for (const std::string& note : notes) reports_.note(note);
-  }
-  /// Sends the first rank what this one holds, while that one writes.
-  void send(const session& s, const run_progress& progress) const {
+    };
     folder_writer nothing = folder_writer::of_another_rank();
-    contents_.fill(nothing, s.weights(), progress.at, progress.losses);
+    if (!ranks_.all().first()) return fill(nothing);
+    writes_ = true;
+    to(fill);
+    writes_ = false;
   }
   /// Throws mc::error on all ranks if data that were learned from have changed.
   void require_unchanged_data(run_progress& progress) {

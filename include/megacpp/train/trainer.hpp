@@ -2,9 +2,12 @@
 #pragma once
 
 #include <megacpp/data/watched_data.hpp>
+#include <megacpp/inputs/named_data.hpp>
 #include <megacpp/inputs/open_data.hpp>
 #include <megacpp/inspect/untrained_positions.hpp>
 #include <megacpp/io/clock.hpp>
+#include <megacpp/io/utf8.hpp>
+#include <megacpp/optim/recurrence.hpp>
 #include <megacpp/request/requests.hpp>
 #include <megacpp/run/session.hpp>
 #include <megacpp/states/contents.hpp>
@@ -12,7 +15,6 @@
 #include <megacpp/states/state.hpp>
 #include <megacpp/train/batch_reader.hpp>
 #include <megacpp/train/early_end.hpp>
-#include <megacpp/train/introduction.hpp>
 #include <megacpp/train/ranks.hpp>
 #include <megacpp/train/report_files.hpp>
 #include <megacpp/train/reports.hpp>
@@ -93,9 +95,7 @@ public:
     load_weights_and_moments();
     saver_->watch_data();
     if (make_samples && loop.sample_interval > 0)
-      samples_ = {make_samples(p, request_, on, session_->weights(), *inputs_.data),
-                  {loop.sample_interval},
-                  loop.steps};
+      samples_ = make_samples(p, request_, on, session_->weights(), *inputs_.data);
     trace_.prepare(request_.reports, p, ranks_, static_cast<int>(loop.micro_batches()), step(),
                    loop.steps);
     reports_->prepare(session_->planned());
@@ -228,8 +228,12 @@ private:
     if (step() < loop.steps) reports_->begin_metrics(inputs_.goes_on && step() > 0);
     if (!tells || loop.bench) return;
     reports_->introduce(session_->planned().total(), ranks_.steps().way());
-    detail::introduce_data(*reports_, request_, *inputs_.data);
-    detail::introduce_saves(*reports_, saver_->root(), from);
+    const run_data& data = *inputs_.data;
+    reports_->note(fmt::format("{}: {}", data.name, data.summary));
+    reports_->tell_unlearned(data.unlearned);
+    if (data.validation.empty() && !loop.eval_iters && request_.data.kind != data_kind::random)
+      reports_->note("nothing is evaluated: " + detail::nothing_to_validate(request_.data));
+    saver_->introduce(from);
     if (!from)
       for (const std::string& line :
            untrained_positions(inputs_.program, inputs_.program.numbers.batch.sequence))
@@ -240,11 +244,19 @@ private:
     for (const std::string& line :
          request_.kept->derived_changes(from->state->state(), saver_->contents().settled()))
       reports_->note(line);
-    if (step() >= loop.steps) detail::introduce_no_step(*reports_, loop);
+    if (step() < loop.steps) return;
+    const std::string asked =
+        loop.epochs          ? fmt::format("loop_request::epochs {}", *loop.epochs)
+        : loop.samples_asked ? fmt::format("loop_request::samples_asked {}", *loop.samples_asked)
+                             : fmt::format("loop_request::steps {}", loop.steps);
+    reports_->note(fmt::format(
+        "nothing is left to train of {}{}: give more", asked,
+        loop.epochs || loop.samples_asked ? fmt::format(", which are {} steps", loop.steps) : ""));
   }
 
   void take_steps() {
     const std::int64_t last = request_.loop.steps;
+    const recurrence texts{request_.loop.sample_interval};
     // The process before may have ended between a step and its evaluation.
     if (step() > 0 && validation_->is_due(step()) && !progress_.losses.has_validated(step()))
       evaluate();
@@ -253,13 +265,13 @@ private:
       agree_on_end();
       if (step() < last && end_.time_is_up()) return end_in_time();
       if (validation_->is_due(step())) evaluate();
-      if (samples_.is_due(step())) samples_.write(step(), end_, *reports_);
+      if (texts.is_due(step(), last)) write_sample();
       if (saver_->is_due(step())) saver_->save(*session_, progress_);
       if (end_.stops()) interrupt(); // several ranks agree behind the next step
     }
     evaluate();
     test();
-    samples_.write(step(), end_, *reports_);
+    write_sample();
     agree_on_end();
     if (saver_->lacks(step())) saver_->save(*session_, progress_);
   }
@@ -293,10 +305,11 @@ private:
     };
     s.fraction = steps_of(batch.size);
     s.tokens = static_cast<double>(batch.size * inputs_.program.numbers.batch.sequence);
-    s.left = {.steps = steps_of(progress_.samples_left),
-              .evaluations = validation_->times_left(step()),
-              .saves = saver_->times_left(step()),
-              .samples = samples_.times_left(step())};
+    s.left = {
+        .steps = steps_of(progress_.samples_left),
+        .evaluations = validation_->times_left(step()),
+        .saves = saver_->times_left(step()),
+        .samples = samples_ ? recurrence{loop.sample_interval}.times_from(step(), loop.steps) : 0};
     end_.tell([&] {
       s.seconds = clock.seconds();
       reports_->step(s);
@@ -341,7 +354,7 @@ private:
     if (total->count == 0) return end_.tell(report);
     if (!std::isfinite(loss)) {
       // The weights are finite: they are kept, and so are all states before them.
-      if (saver_->lacks(step()) && session_->whole()) saver_->save_beside_all(*session_, progress_);
+      if (saver_->lacks(step()) && session_->whole()) saver_->save(*session_, progress_, true);
       fail(fmt::format("the validation loss of step {} is {}", step(), text_of(loss)), {});
     }
     if (!again) losses.validation.add(step(), loss);
@@ -358,6 +371,16 @@ private:
     const std::optional<loss_sum> total = validation_->test(step(), end_, *reports_);
     if (end_.any_pending()) end_with_pending_error();
     if (total) end_.tell([&] { reports_->test(step(), *total); });
+  }
+
+  /// Writes a text of the model as it is, unless a signal ends the run. Throws mc::error.
+  void write_sample() {
+    if (!samples_ || end_.stops()) return;
+    const stopwatch clock;
+    const std::string text = as_utf8(samples_->write(end_.signals()));
+    if (end_.stops()) return;
+    reports_->paused(pace::sample, clock.seconds());
+    reports_->sample(step(), text);
   }
 
   /// Asks all ranks for a reason to end, and ends the run if there is a signal or an error.
@@ -450,7 +473,7 @@ private:
   std::optional<batch_reader> reader_;
   std::optional<session> session_;
   std::optional<validation> validation_;
-  sample_texts samples_;
+  std::unique_ptr<sample_writer> samples_;
   step_trace trace_;
   early_end end_;
 };

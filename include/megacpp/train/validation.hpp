@@ -18,6 +18,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -66,9 +67,9 @@ public:
               detail::nothing_to_validate(asked_)));
     }
     for (const measured_set& set : data_.test)
-      if (measures()) tests_.add(evaluation(on, p, set, hosts), set.samples->size());
+      if (measures()) tests_.emplace_back(on, p, set, set.samples->size(), hosts);
     for (const measured_set& set : data_.validation)
-      if (wanted) sets_.add(evaluation(on, p, set, hosts), samples_of(set));
+      if (wanted) sets_.emplace_back(on, p, set, samples_of(set), hosts);
   }
 
   /// Tells whether there are data that are evaluated.
@@ -82,7 +83,9 @@ public:
   /// Returns losses as long, as a text, as those of a run that ends behind step `last` may be.
   run_losses longest(std::int64_t last) const {
     const std::int64_t evaluations = evaluates() ? last / loop_.eval_interval + 1 : 0;
-    return run_losses::longest(last, evaluations, sequence_ * sets_.samples(), measure_);
+    std::int64_t tokens = 0;
+    for (const measured_set& set : data_.validation) tokens += sequence_ * samples_of(set);
+    return run_losses::longest(last, evaluations, tokens, measure_);
   }
 
   /// Measures the loss on the validation data behind a step. Where there are several sets, the loss
@@ -92,22 +95,35 @@ public:
     // The best state is found by losses on the same samples.
     const bool same_samples = loop_.save && loop_.keep_best;
     const std::int64_t number = same_samples ? 0 : (step - 1) / loop_.eval_interval;
-    return sets_.run(number, end.signals_if_alone(), end.pending_error(),
-                     [&](const std::string& name, const loss_sum& one) {
-                       end.tell([&] { reports.evaluation_of(name, step, one); });
-                     });
+    return run(sets_, number, end, [&](const std::string& name, const loss_sum& one) {
+      reports.evaluation_of(name, step, one);
+    });
   }
   bool tests() const { return !tests_.empty(); }
   /// Measures the loss on the test data as evaluate() does on validation data.
   std::optional<loss_sum> test(std::int64_t step, early_end& end, training_reports& reports) {
-    return tests_.run(0, end.signals_if_alone(), end.pending_error(),
-                      [&](const std::string& name, const loss_sum& one) {
-                        end.tell([&] { reports.test(step, one, name); });
-                      });
+    return run(tests_, 0, end, [&](const std::string& name, const loss_sum& one) {
+      reports.test(step, one, name);
+    });
   }
 
 private:
   recurrence when() const { return {loop_.eval_interval}; }
+  /// Returns the summed loss over all sets. Where there are several, each is told by tell(name,
+  /// loss).
+  template <class Tell> static std::optional<loss_sum> run(std::vector<evaluation>& sets,
+                                                           std::int64_t number, early_end& end,
+                                                           const Tell& tell) {
+    const stop_signals* const stop = end.signals_if_alone();
+    loss_sum total;
+    for (evaluation& e : sets) {
+      const std::optional<loss_sum> one = e.run(number, stop, &end.pending_error());
+      if (!one || (stop != nullptr && stop->requested())) return std::nullopt;
+      if (sets.size() > 1) end.tell([&] { tell(e.name(), *one); });
+      total.sum += one->sum, total.count += one->count;
+    }
+    return total;
+  }
   /// Tells whether the request asks for evaluations, if there are data for them.
   bool measures() const {
     return loop_.validates_some() ? *loop_.eval_iters > 0
@@ -125,7 +141,7 @@ private:
   const run_data& data_;
   std::int64_t sequence_;
   std::string measure_;
-  evaluations sets_, tests_;
+  std::vector<evaluation> sets_, tests_;
 };
 
 } // namespace mc
