@@ -7,7 +7,6 @@
 
 #include <filesystem>
 #include <string>
-#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -33,12 +32,11 @@ inline std::string name_of_all(const std::vector<std::string>& paths) {
 /// `what` needs.
 inline void require_packed(const program_view& p, const char* what) {
   if (!p.numbers.batch.packed)
-    throw error(
-        exit_code::mismatch,
-        fmt::format("attention within documents, as {} needs it, is not built into {}: build "
-                    "it with PACKED of megacpp_add_preset, packed=1 of "
-                    "examples/build_preset.sh, or batch.packed = true",
-                    what, p.name));
+    throw error(exit_code::mismatch,
+                fmt::format("attention within documents, as {} needs it, is not built into {}: "
+                            "build it with PACKED of megacpp_add_preset, packed=1 of "
+                            "examples/build_preset.sh, or batch.packed = true",
+                            what, p.name));
 }
 
 /// Throws mc::error unless each path names a file or a data set.
@@ -59,10 +57,9 @@ inline void require_files(const std::vector<std::string>& paths) {
                       is_set(path + "_text_document") ? fmt::format("{}_text_document is one", path)
                                                       : "check data_request::paths"));
     if (std::filesystem::is_directory(file, ignored))
-      throw error(exit_code::data,
-                  fmt::format("{} is a directory; give a file in it, or the name of a data set "
-                              "without .bin and .idx",
-                              path));
+      throw error(exit_code::data, fmt::format("{} is a directory; give a file in it, or the name "
+                                               "of a data set without .bin and .idx",
+                                               path));
   }
 }
 

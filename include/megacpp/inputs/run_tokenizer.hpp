@@ -32,10 +32,9 @@ inline std::unique_ptr<const tokenizer> run_tokenizer(const tokenizer_request& r
   const bool files = r.vocabulary || r.merges;
   if (r.type && (type == "byte" || type == "char" || type == "NullTokenizer")) {
     if (r.names_files())
-      throw usage(
-          fmt::format("tokenizer_request::type {} and {} contradict each other; leave one of them "
-                      "out",
-                      type, files ? "tokenizer_request::vocabulary" : "tokenizer_request::model"));
+      throw usage(fmt::format(
+          "tokenizer_request::type {} and {} contradict each other; leave one of them out", type,
+          files ? "tokenizer_request::vocabulary" : "tokenizer_request::model"));
     return nullptr;
   }
   if (r.of_sentencepiece())
@@ -53,13 +52,11 @@ inline std::unique_ptr<const tokenizer> run_tokenizer(const tokenizer_request& r
     if (!r.vocabulary || !r.merges)
       throw usage(
           "GPT-2's tokenizer needs tokenizer_request::vocabulary and tokenizer_request::merges; "
-          "give both, or its folder "
-          "as tokenizer_request::model");
+          "give both, or its folder as tokenizer_request::model");
     if (!any && type != "GPT2BPETokenizer")
       throw usage(
           fmt::format("tokenizer_request::vocabulary and tokenizer_request::merges are of "
-                      "GPT2BPETokenizer, and "
-                      "tokenizer_request::type is {}; leave one of them out",
+                      "GPT2BPETokenizer, and tokenizer_request::type is {}; leave one of them out",
                       type));
     return std::make_unique<tokenizer>(read_vocabulary_and_merges(*r.vocabulary, *r.merges));
   }

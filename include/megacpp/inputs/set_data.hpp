@@ -9,16 +9,13 @@
 #include <megacpp/sets/blending.hpp>
 #include <megacpp/sets/opened_sets.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -49,13 +46,12 @@ inline ends_of_run ends_of(const program_view& p, const data_request& d,
   const bool asks = ends.reset_position_ids || ends.reset_attention_mask || ends.eod_mask_loss;
   if (r.of_sentencepiece()) {
     if (asks || d.eod_token)
-      throw error(
-          exit_code::usage,
-          fmt::format("tokenizer_request::type {} is of a file of SentencePiece, which is not read "
-                      "here, so that the token that ends a document is not known; give a "
-                      "folder with a tokenizer.json as tokenizer_request::model, and "
-                      "tokenizer_request::type HuggingFaceTokenizer",
-                      r.kind()));
+      throw error(exit_code::usage,
+                  fmt::format("tokenizer_request::type {} is of a file of SentencePiece, which is "
+                              "not read here, so that the token that ends a document is not known; "
+                              "give a folder with a tokenizer.json as tokenizer_request::model, "
+                              "and tokenizer_request::type HuggingFaceTokenizer",
+                              r.kind()));
     read.note = "; the tokenizer is not read, for ids need none";
     return read;
   }
@@ -69,8 +65,7 @@ inline ends_of_run ends_of(const program_view& p, const data_request& d,
     if (d.eod_token)
       throw error(exit_code::usage,
                   "data_request::eod_token is a token of a tokenizer, and NullTokenizer has none: "
-                  "the last id "
-                  "of the vocabulary ends documents; leave one of them out");
+                  "the last id of the vocabulary ends documents; leave one of them out");
     ends.eod = p.vocabulary - 1;
     return read;
   }
@@ -97,11 +92,10 @@ inline ends_of_run ends_of(const program_view& p, const data_request& d,
   }
   if (asks || ends.pad) ends.eod = end_of_document(*t, end);
   if (asks && ends.eod >= p.vocabulary)
-    throw error(
-        exit_code::mismatch,
-        fmt::format("documents would end by token {}, but the vocabulary of {} has {}; name "
-                    "the tokenizer of the model by tokenizer_request::model",
-                    *ends.eod, p.name, p.vocabulary));
+    throw error(exit_code::mismatch,
+                fmt::format("documents would end by token {}, but the vocabulary of {} has {}; "
+                            "name the tokenizer of the model by tokenizer_request::model",
+                            *ends.eod, p.name, p.vocabulary));
   return read;
 }
 
@@ -120,8 +114,7 @@ inline std::string note_of_ends(const sets_of_split& of, const document_ends& en
   if (!last) return "";
   return fmt::format(
       "; data_request::reset_position_ids and its like look for the token {}, and no document that "
-      "was looked "
-      "at ends with it, but one with {}: let megacpp-data append it{}",
+      "was looked at ends with it, but one with {}: let megacpp-data append it{}",
       *ends.eod, *last,
       r.kind() == "NullTokenizer" ? "" : ", or name by data_request::eod_token what ends them");
 }
@@ -180,15 +173,14 @@ inline std::vector<measured_set> measured_sets(const sets_of_split& of, data_spl
 inline error beyond_one_epoch(const loop_request& t, const sample_set& all) {
   std::int64_t most = steps_of_samples(t.batches, all.size());
   while (most > 0 && t.batches.samples_of(most, 0) > all.size()) --most;
-  return {
-      exit_code::data,
-      fmt::format(
-          "{} have {} samples, for without weights each set is read once, but the run "
-          "takes {}; give {} {} at most, or, to a new run, weights (start_request::finetune begins "
-          "one with what is learned): with these, sets are read again",
-          all.name(), all.size(), t.samples(),
-          t.samples_asked ? "loop_request::samples_asked" : "loop_request::steps",
-          t.samples_asked ? all.size() : most)};
+  return {exit_code::data,
+          fmt::format(
+              "{} have {} samples, for without weights each set is read once, but the run takes "
+              "{}; give {} {} at most, or, to a new run, weights (start_request::finetune begins "
+              "one with what is learned): with these, sets are read again",
+              all.name(), all.size(), t.samples(),
+              t.samples_asked ? "loop_request::samples_asked" : "loop_request::steps",
+              t.samples_asked ? all.size() : most)};
 }
 
 /// Returns the data sets that a run trains on. Throws mc::error(exit_code::usage).
@@ -241,12 +233,10 @@ inline void identify(run_data& data, const std::shared_ptr<opened_sets>& open, c
 inline run_data open_sets(const program_view& p, const data_request& d, const loop_request& t,
                           const std::string& folder) {
   if (d.seed >= std::uint64_t{1} << 32)
-    throw error(
-        exit_code::usage,
-        fmt::format(
-            "data_request::seed is {}, but the order of indexed data sets is drawn from a seed "
-            "below 2^32; give a smaller one",
-            d.seed));
+    throw error(exit_code::usage,
+                fmt::format("data_request::seed is {}, but the order of indexed data sets is drawn "
+                            "from a seed below 2^32; give a smaller one",
+                            d.seed));
   const blend trained = trained_blend(d);
   const auto open = std::make_shared<opened_sets>(p.vocabulary);
   const ends_of_run of_run = ends_of(p, d, folder);
@@ -259,12 +249,10 @@ inline run_data open_sets(const program_view& p, const data_request& d, const lo
   if (t.sample_interval > 0) data.tokenizer = run_tokenizer(d.tokenizer, folder);
   const sets_of_split of_training = sets_for(data_split::training, d, trained, *open);
   if (of_training.sets.empty())
-    throw error(
-        exit_code::data,
-        fmt::format(
-            "data_request::split {} leaves no document of {} to train on; give more data or "
-            "another data_request::split",
-            d.training_split(), trained.prefixes[0]));
+    throw error(exit_code::data,
+                fmt::format("data_request::split {} leaves no document of {} to train on; give "
+                            "more data or another data_request::split",
+                            d.training_split(), trained.prefixes[0]));
   // Epochs and shares of a blend follow from the number of samples that is asked for, which need
   // not be that of whole batches, as in Megatron-LM.
   request.samples = t.samples_asked.value_or(t.samples());

@@ -9,7 +9,6 @@
 #include <megacpp/data/random_tokens.hpp>
 #include <megacpp/data/split.hpp>
 #include <megacpp/io/checksum.hpp>
-#include <megacpp/io/folder.hpp>
 #include <megacpp/io/json_file.hpp>
 #include <megacpp/request/data_request.hpp>
 #include <megacpp/run/view.hpp>
@@ -61,15 +60,13 @@ inline void require_readable(const program_view& p, const tokenizer_request& r,
   if (type != "byte" && type != "char")
     throw error(
         exit_code::usage,
-        fmt::format(
-            "tokenizer_request::type {} does not read texts here: turn the text into a data "
-            "set by megacpp-data prepare, and give that as data_request::paths",
-            type));
+        fmt::format("tokenizer_request::type {} does not read texts here: turn the text into a "
+                    "data set by megacpp-data prepare, and give that as data_request::paths",
+                    type));
   if (r.names_files())
-    throw error(
-        exit_code::usage,
-        "a tokenizer does not read texts here: turn the text into a data set by megacpp-data "
-        "prepare, and give that as data_request::paths");
+    throw error(exit_code::usage,
+                "a tokenizer does not read texts here: turn the text into a data set by "
+                "megacpp-data prepare, and give that as data_request::paths");
   if (!folder.empty()) require_tokenizer_of(folder, r, characters);
   if (!characters)
     require_byte_vocabulary(
@@ -90,10 +87,9 @@ inline void require_no_characters(const std::string& folder, const data_request&
                             "need no tokenizer; give one of them",
                             ids));
   if (characters)
-    throw error(exit_code::mismatch,
-                fmt::format("{} and the characters that the model in {} was trained on contradict "
-                            "each other; give a text",
-                            ids, folder));
+    throw error(exit_code::mismatch, fmt::format("{} and the characters that the model in {} was "
+                                                 "trained on contradict each other; give a text",
+                                                 ids, folder));
 }
 
 } // namespace detail

@@ -74,11 +74,10 @@ public:
       tokens = tokenizer_->encode(text, false);
       for (const std::int32_t t : tokens)
         if (t >= vocabulary_)
-          throw error(code,
-                      fmt::format("{}: \"{}\" is token {} of {}, but the vocabulary of {} has "
-                                  "{}; give the tokenizer of the model",
-                                  where, printable(std::string(tokenizer_->bytes_of(t))), t,
-                                  tokenizer_->file(), name_, vocabulary_));
+          throw error(code, fmt::format("{}: \"{}\" is token {} of {}, but the vocabulary of {} "
+                                        "has {}; give the tokenizer of the model",
+                                        where, printable(std::string(tokenizer_->bytes_of(t))), t,
+                                        tokenizer_->file(), name_, vocabulary_));
       return tokens;
     }
     tokens.reserve(text.size());

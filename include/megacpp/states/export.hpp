@@ -24,10 +24,9 @@ inline void require_no_states(const std::string& path) {
     return; // folder_writer says what else it is
   const model_folder there(path);
   if (is_state_root(there) || there.contains(state_file_name))
-    throw error(exit_code::output,
-                fmt::format("{} holds the state of a run, which export leaves as it is: choose "
-                            "another folder to save to",
-                            path));
+    throw error(exit_code::output, fmt::format("{} holds the state of a run, which export leaves "
+                                               "as it is: choose another folder to save to",
+                                               path));
 }
 
 } // namespace detail

@@ -162,10 +162,9 @@ std::optional<found_model> newest_state(const model_folder& root, Needed needed)
     if (e.code() != exit_code::model) throw;
     if (detail::number_of(root.get(), s.name) != s.number) return false;
     if (dynamic_cast<const unexamined*>(&e) != nullptr)
-      throw error(exit_code::model,
-                  fmt::format("{}; {} may be whole, so no older one takes its place: move {}/{} "
-                              "away if it is not to count",
-                              e.what(), what, root.path(), s.name));
+      throw error(exit_code::model, fmt::format("{}; {} may be whole, so no older one takes its "
+                                                "place: move {}/{} away if it is not to count",
+                                                e.what(), what, root.path(), s.name));
     if (notes.empty()) first_fault = e.what();
     notes.push_back(fmt::format("{} cannot be used{}: {}", what, then, e.what()));
     return true;

@@ -367,10 +367,9 @@ inline std::optional<found_model> find_saved(const std::string& path, bool all) 
     return found_model{std::move(folder), std::move(file), ""};
   }
   if (folder.contains(optimizer_file_name))
-    throw error(exit_code::model,
-                fmt::format("{} holds {} without {}: it is a damaged state; load the folder above, "
-                            "which finds the newest whole one",
-                            path, optimizer_file_name, state_file_name));
+    throw error(exit_code::model, fmt::format("{} holds {} without {}: it is a damaged state; load "
+                                              "the folder above, which finds the newest whole one",
+                                              path, optimizer_file_name, state_file_name));
   const std::vector<std::string> names = folder.names();
   if (!is_state_root(folder) && std::any_of(names.begin(), names.end(), is_model_file))
     return found_model{std::move(folder), std::nullopt, ""};

@@ -118,10 +118,9 @@ private:
       throw whole.fault("is not the state of a megacpp run");
     const int version = whole.field<int>("version");
     if (version > state_version)
-      throw unexamined(exit_code::model,
-                       fmt::format("{} is of version {}, and this program reads version {}; build "
-                                   "it with a newer megacpp",
-                                   whole.file(), version, state_version));
+      throw unexamined(exit_code::model, fmt::format("{} is of version {}, and this program reads "
+                                                     "version {}; build it with a newer megacpp",
+                                                     whole.file(), version, state_version));
     if (version != state_version)
       throw whole.fault(fmt::format("is of version {}, and this program reads version {}", version,
                                     state_version));

@@ -48,8 +48,7 @@ public:
   std::string note() const {
     if (lock_problem_ == 0) return {};
     return fmt::format(
-        "{} cannot be locked ({}), so another run that saves to it will not be "
-        "refused; start none",
+        "{} cannot be locked ({}), so another run that saves to it will not be refused; start none",
         path_, reason_of(lock_problem_));
   }
 
@@ -131,8 +130,8 @@ private:
     if (!list) throw detail::output_error("list", path_, errno);
     return *std::move(list);
   }
-  /// Returns the steps that have a folder of their own, the newest first, without those whose states
-  /// are known to be damaged.
+  /// Returns the steps with a folder of their own whose states are not known to be damaged, the
+  /// newest first.
   std::vector<std::int64_t> undamaged() const {
     std::vector<std::int64_t> steps = detail::steps_in(folder(), names());
     std::erase_if(steps, [&](std::int64_t step) { return damaged_.count(step) > 0; });
@@ -167,10 +166,9 @@ private:
       throw detail::output_error("create", path_, ENOENT);
     }
     if (::faccessat(folder(), model_folder_marker, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
-      throw error(exit_code::output,
-                  fmt::format("{} holds {}: it is a model, not a folder of saved states; choose "
-                              "another folder to save to",
-                              path_, model_folder_marker));
+      throw error(exit_code::output, fmt::format("{} holds {}: it is a model, not a folder of "
+                                                 "saved states; choose another folder to save to",
+                                                 path_, model_folder_marker));
     tidy();
     look_for_best();
   }

@@ -12,7 +12,6 @@
 #include <megacpp/states/state.hpp>
 #include <megacpp/train/evaluation.hpp>
 
-#include <algorithm>
 #include <cstdint>
 #include <numbers>
 #include <optional>

@@ -13,7 +13,6 @@
 #include <string_view>
 #include <vector>
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 namespace mc {
@@ -55,10 +54,9 @@ inline void check_report_files(const report_request& r, const std::optional<std:
                          path, *save));
     for (const int said : {STDOUT_FILENO, STDERR_FILENO})
       if (detail::is_file_of(said, path))
-        refuse(
-            fmt::format("{} names {}, the file of the standard {}; give the report a file of "
-                        "its own",
-                        f.name, path, said == STDOUT_FILENO ? "output" : "error"));
+        refuse(fmt::format(
+            "{} names {}, the file of the standard {}; give the report a file of its own", f.name,
+            path, said == STDOUT_FILENO ? "output" : "error"));
   }
   for (const report_file& f : all) {
     if (!f.path) continue;

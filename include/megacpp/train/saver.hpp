@@ -63,10 +63,9 @@ public:
     if (const auto newest = root_->newest(); newest && (!same || *newest > first_step))
       throw error(
           exit_code::output,
-          fmt::format(
-              "{} holds the state of step {}, and this run begins after step {}; "
-              "go on from it with start_request::load {}, or choose another folder to save to",
-              root_->path(), *newest, first_step, root_->path()));
+          fmt::format("{} holds the state of step {}, and this run begins after step {}; go on "
+                      "from it with start_request::load {}, or choose another folder to save to",
+                      root_->path(), *newest, first_step, root_->path()));
     contents_.identity_of_data();
     if (same && root_->has(first_step)) saved_step_ = first_step;
   }
@@ -77,16 +76,15 @@ public:
     if (!best || best->measure == measure) return;
     throw error(
         exit_code::mismatch,
-        fmt::format(
-            "{} has the lowest validation loss so far, {}, so that the two cannot be "
-            "compared; {}move that folder away",
-            root_->folder_of_best(),
-            best->measure.empty() ? "and does not tell on which text it was measured"
-                                  : "which was measured on other text than this run would measure",
-            best->measure.empty()
-                ? ""
-                : "give loop_request::eval_iters, loop_request::batches and the validation data "
-                  "as they were, or "));
+        fmt::format("{} has the lowest validation loss so far, {}, so that the two cannot be "
+                    "compared; {}move that folder away",
+                    root_->folder_of_best(),
+                    best->measure.empty()
+                        ? "and does not tell on which text it was measured"
+                        : "which was measured on other text than this run would measure",
+                    best->measure.empty() ? ""
+                                          : "give loop_request::eval_iters, loop_request::batches "
+                                            "and the validation data as they were, or "));
   }
   /// Tells what is to be known of the folder at the start of a run that begins `from` something.
   void introduce(const std::optional<found_model>& from) const {

@@ -123,11 +123,9 @@ public:
       if (kept.empty()) throw;
       throw error(e.code(), e.what() + kept);
     } catch (const std::bad_alloc&) {
-      throw error(
-          exit_code::memory,
-          fmt::format("memory ran out after step {} of {}{}; use a machine with more, or end "
-                      "other programs on it",
-                      step(), request_.loop.steps, rescue(true)));
+      throw error(exit_code::memory, fmt::format("memory ran out after step {} of {}{}; use a "
+                                                 "machine with more, or end other programs on it",
+                                                 step(), request_.loop.steps, rescue(true)));
     }
     try {
       reports_->finish(step() - begun.step, progress_.at.empty - begun.empty, clock.seconds());

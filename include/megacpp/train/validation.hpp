@@ -14,7 +14,6 @@
 #include <megacpp/train/reports.hpp>
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -52,10 +51,9 @@ public:
     if (wanted && data_.validation.empty() && !data_.text.source)
       throw error(
           exit_code::data,
-          fmt::format(
-              "loop_request::eval_iters {} asks for evaluations, and nothing of {} is left to "
-              "validate; give another data_request::split, or split_paths::valid",
-              *loop_.eval_iters, data_.name));
+          fmt::format("loop_request::eval_iters {} asks for evaluations, and nothing of {} is left "
+                      "to validate; give another data_request::split, or split_paths::valid",
+                      *loop_.eval_iters, data_.name));
     if (wanted && data_.validation.empty())
       require_prediction(*data_.text.source, data_.text.splits.valid, "validation");
     if (!wanted && loop_.insists_on_best) {
