@@ -251,8 +251,10 @@ inline training_start prepare_start(const program_view& p, options& o) {
 /// Throws mc::error.
 inline training_start prepare_named_start(const std::string& name, options& o,
                                           std::string_view program) {
-  training_start start =
-      start_as_named(name, {.load = o.model.load.if_given(), .finetune = o.model.finetune()});
+  training_start start;
+  if (!name.empty())
+    start.from =
+        found_as_named(o.model.load.if_given().value_or(""), name, !o.model.finetune(), true);
   if (start.from && start.from->state && !o.model.finetune())
     resume_flags(start.from->state->state(), o, program);
   return start;

@@ -59,14 +59,6 @@ inline training_start for_another_rank(const training_start& first) {
   return start;
 }
 
-/// Returns the start of a rank of another process: what the first rank has found and named, opened
-/// by this process. Throws mc::error.
-inline training_start start_as_named(const std::string& name, const start_request& r) {
-  training_start start;
-  if (!name.empty()) start.from = found_as_named(r.load.value_or(""), name, !r.finetune, true);
-  return start;
-}
-
 namespace detail {
 
 /// Throws mc::error unless all processes, each of which has opened the model for itself, have the

@@ -14,7 +14,6 @@
 #include <megacpp/threads/parallel.hpp>
 
 #include <algorithm>
-#include <atomic>
 #include <charconv>
 #include <cstdint>
 #include <span>
@@ -149,18 +148,16 @@ private:
 
   void check_contents(const mapped_file& file, const file_record& f) const {
     file.check_unchanged();
-    const auto n = static_cast<std::int64_t>(f.checksums.size());
-    std::atomic<std::int64_t> wrong{n};
-    parallel_for(n, [&](std::int64_t i) {
+    std::vector<char> wrong(f.checksums.size());
+    parallel_for(std::ssize(wrong), [&](std::int64_t i) {
       const std::uint64_t at = static_cast<std::uint64_t>(i) * bytes_a_checksum_;
       const auto bytes = file.bytes().subspan(at, std::min(bytes_a_checksum_, f.bytes - at));
-      if (xxh64::of(bytes) == f.checksums[static_cast<std::size_t>(i)]) return;
-      std::int64_t first = wrong;
-      while (i < first && !wrong.compare_exchange_weak(first, i)) {
-      }
+      wrong[static_cast<std::size_t>(i)] =
+          xxh64::of(bytes) != f.checksums[static_cast<std::size_t>(i)];
     });
-    if (wrong == n) return;
-    const std::uint64_t at = static_cast<std::uint64_t>(wrong.load()) * bytes_a_checksum_;
+    const auto first = std::ranges::find(wrong, 1);
+    if (first == wrong.end()) return;
+    const std::uint64_t at = static_cast<std::uint64_t>(first - wrong.begin()) * bytes_a_checksum_;
     throw error(exit_code::model,
                 fmt::format("{} is damaged: its bytes {} to {} do not have the checksum with which "
                             "they were saved",

@@ -30,20 +30,14 @@
 
 namespace mc {
 
-/// The work of a run that is left: steps, counted as fractions of a whole batch, and what comes
-/// between them.
-struct work_left {
-  double steps = 0;
-  std::int64_t evaluations = 0, saves = 0, samples = 0;
-};
-
 /// A step, as the loop hands it to the reports. `fraction`: its batch as a fraction of a whole one.
 /// `computing`: the seconds in which each rank did not wait for others; empty if there is one rank.
 struct measured_step {
   step_report report;
   double fraction = 1, tokens = 0, seconds = 0;
-  work_left left;
   std::span<const double> computing;
+  double steps_left = 0; ///< counted as fractions of a whole batch
+  std::int64_t evaluations_left = 0, saves_left = 0, samples_left = 0;
 };
 
 /// The run that is reported on. `losses` are those of all its steps, also of earlier processes.
@@ -149,7 +143,7 @@ public:
     if (benchmark_) benchmark_->add(told_.steps, s.seconds, r.loss);
     add_speed(s);
     r.seconds_left =
-        pace_.seconds_of(s.left.steps, s.left.evaluations, s.left.saves, s.left.samples);
+        pace_.seconds_of(s.steps_left, s.evaluations_left, s.saves_left, s.samples_left);
     if (s.computing.empty()) {
       if (metrics_) write_metrics(s, {});
     } else {

@@ -6,13 +6,15 @@
 #include <megacpp/io/same_place.hpp>
 #include <megacpp/optim/recurrence.hpp>
 #include <megacpp/run/session.hpp>
-#include <megacpp/states/contents.hpp>
-#include <megacpp/states/state_root.hpp>
+#include <megacpp/states/losses.hpp>
+#include <megacpp/states/saved_tokenizer.hpp>
+#include <megacpp/states/state.hpp>
 #include <megacpp/train/ranks.hpp>
 #include <megacpp/train/reports.hpp>
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <new>
 #include <optional>
 #include <string>
@@ -27,16 +29,35 @@ namespace mc {
 /// it what they hold. All ranks call each function that throws on behalf of all.
 class saver {
 public:
-  /// The references must stay valid.
-  saver(training_ranks& ranks, const loop_request& loop, training_reports& reports,
-        state_contents contents, watched_data data)
+  /// A run that saves reads the files of its tokenizer now: those of its request, or of the folder
+  /// that it starts from, "" being none. The references must stay valid. Throws mc::error.
+  saver(training_ranks& ranks, const program_view& p, const training_request& request,
+        training_reports& reports, std::shared_ptr<const run_data> data, device& on,
+        const std::string& starts_from)
       : ranks_(ranks),
-        loop_(loop),
+        program_(p),
+        request_(request),
+        loop_(request.loop),
         reports_(reports),
-        contents_(std::move(contents)),
-        data_(std::move(data)) {}
+        data_(std::move(data)),
+        device_(on),
+        watched_(ranks.all().first() || ranks.all().separate_processes() ? data_->written : nullptr,
+                 data_->hash) {
+    if (loop_.save)
+      tokenizer_ = files_of_run_tokenizer(p, request.data.tokenizer, *data_, starts_from);
+  }
 
-  state_contents& contents() { return contents_; }
+  /// Returns what tells the data of the run from other data. The first call looks at the data.
+  /// The rank that writes states calls it before the first one.
+  const nlohmann::json& identity_of_data() {
+    if (identity_.is_null()) identity_ = data_->identity();
+    return identity_;
+  }
+  /// Returns the values that the request left open, as they have been decided.
+  settled_values settled() const {
+    const bool bf16 = program_.numbers.precision.weight == dtype::bf16;
+    return {loop_, data_->type, bf16 ? device_.products().type() : product_type::automatic};
+  }
   /// Returns the folder of states; nothing if none is saved, and on other ranks than the first.
   const std::optional<state_root>& root() const { return root_; }
   /// Tells whether a save is due behind a step that is not the last.
@@ -66,7 +87,7 @@ public:
           fmt::format("{} holds the state of step {}, and this run begins after step {}; go on "
                       "from it with start_request::load {}, or choose another folder to save to",
                       root_->path(), *newest, first_step, root_->path()));
-    contents_.identity_of_data();
+    identity_of_data();
     if (same && root_->has(first_step)) saved_step_ = first_step;
   }
   /// Compares the validation text of this run with that of the best state, on the first rank:
@@ -110,7 +131,7 @@ public:
     root_->rehearse(
         end, times(loop_.save_interval), loop_.keep_latest,
         [&](folder_writer& out) {
-          contents_.fill(out, s.weights(), {end, 0, end}, longest);
+          fill(out, s, {end, 0, end}, longest);
         },
         evaluates && loop_.keep_best ? times(loop_.eval_interval) : 0);
   }
@@ -120,7 +141,7 @@ public:
   }
   /// Begins to watch the data: what is learned from changed data is not saved.
   void watch_data() {
-    if (loop_.save) data_.begin();
+    if (loop_.save) watched_.begin();
   }
 
   /// Saves the state, and removes old ones beyond those that the run keeps, or with `beside_all`
@@ -191,21 +212,32 @@ public:
   }
 
 private:
+  /// Writes the files of a state: weights and moments, the files of the tokenizer, the position and
+  /// losses of the run, its request, and what its data are. All ranks call it, each with what it
+  /// holds. Throws mc::error, as write_state.
+  void fill(folder_writer& out, const session& s, const run_position& at,
+            const run_losses& losses) const {
+    nlohmann::json state{{"data", identity_}};
+    losses.save(state, at);
+    request_.kept->keep(state, settled());
+    write_state(out, program_, s.weights(), at, std::move(state), tokenizer_,
+                loop_.max_shard.value_or(hf_shard_limit), ranks_.hosts());
+  }
   /// Writes a state by to(fill) on the first rank, which the other ranks send what they hold.
   template <class To> void write(const session& s, const run_progress& progress, const To& to) {
-    const auto fill = [&](folder_writer& out) {
-      contents_.fill(out, s.weights(), progress.at, progress.losses);
+    const auto write_files = [&](folder_writer& out) {
+      fill(out, s, progress.at, progress.losses);
     };
     folder_writer nothing = folder_writer::of_another_rank();
-    if (!ranks_.all().first()) return fill(nothing);
+    if (!ranks_.all().first()) return write_files(nothing);
     writes_ = true;
-    to(fill);
+    to(write_files);
     writes_ = false;
   }
   /// Throws mc::error on all ranks if data that were learned from have changed.
   void require_unchanged_data(run_progress& progress) {
-    const std::string file =
-        ranks_.all().any(data_.changed_file([&](const std::string& line) { reports_.note(line); }));
+    const std::string file = ranks_.all().any(
+        watched_.changed_file([&](const std::string& line) { reports_.note(line); }));
     if (file.empty()) return;
     progress.worth_saving = false;
     ranks_.all().wait_for_end();
@@ -217,10 +249,15 @@ private:
   }
 
   training_ranks& ranks_;
+  const program_view& program_;
+  const training_request& request_;
   const loop_request& loop_;
   training_reports& reports_;
-  state_contents contents_;
-  watched_data data_;
+  std::shared_ptr<const run_data> data_;
+  device& device_;
+  watched_data watched_;
+  std::vector<extra_file> tokenizer_;
+  nlohmann::json identity_; ///< of the data; null on ranks that write no file
   std::optional<state_root> root_;
   std::int64_t saved_step_ = -1; ///< the step whose state was saved last, as this rank knows it
   bool writes_ = false;          ///< a state is being written, or the write has failed

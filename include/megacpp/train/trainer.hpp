@@ -1,7 +1,6 @@
 // The training loop.
 #pragma once
 
-#include <megacpp/data/watched_data.hpp>
 #include <megacpp/inputs/named_data.hpp>
 #include <megacpp/inputs/open_data.hpp>
 #include <megacpp/inspect/untrained_positions.hpp>
@@ -10,7 +9,6 @@
 #include <megacpp/optim/recurrence.hpp>
 #include <megacpp/request/requests.hpp>
 #include <megacpp/run/session.hpp>
-#include <megacpp/states/contents.hpp>
 #include <megacpp/states/start.hpp>
 #include <megacpp/states/state.hpp>
 #include <megacpp/train/batch_reader.hpp>
@@ -74,10 +72,7 @@ public:
     require_consistent();
     open(on, start);
     reports_.emplace(reported_run{p, on, request_.reports, loop, progress_.losses}, hosts());
-    saver_.emplace(
-        ranks_, loop, *reports_,
-        state_contents(p, request_, inputs_.data, on, hosts(), folder_of_start()),
-        watched_data(leads_process ? inputs_.data->written : nullptr, inputs_.data->hash));
+    saver_.emplace(ranks_, p, request_, *reports_, inputs_.data, on, folder_of_start());
     validation_.emplace(request_.data, loop, *inputs_.data, p.numbers.batch.sequence);
     // Signals are taken before there is a folder, which a run that they end would leave behind.
     if (leads_process && loop.takes_signals) end_.take_signals();
@@ -193,7 +188,7 @@ private:
     if (inputs_.goes_on) {
       const json_value& state = from->state->state();
       if (ranks_.all().first()) {
-        const nlohmann::json& now = saver_->contents().identity_of_data();
+        const nlohmann::json& now = saver_->identity_of_data();
         const auto then = state.field<json_value>("data");
         require_same_data(now, then);
         if (std::string line = order_changes(now, then); !line.empty())
@@ -240,7 +235,7 @@ private:
     reports_->note(fmt::format("going on after step {} of {}, at sample {} of the data", step(),
                                from->folder.path(), progress_.at.samples));
     for (const std::string& line :
-         request_.kept->derived_changes(from->state->state(), saver_->contents().settled()))
+         request_.kept->derived_changes(from->state->state(), saver_->settled()))
       reports_->note(line);
     if (step() < loop.steps) return;
     const std::string asked =
@@ -303,11 +298,10 @@ private:
     };
     s.fraction = steps_of(batch.size);
     s.tokens = static_cast<double>(batch.size * inputs_.program.numbers.batch.sequence);
-    s.left = {
-        .steps = steps_of(progress_.samples_left),
-        .evaluations = validation_->times_left(step()),
-        .saves = saver_->times_left(step()),
-        .samples = samples_ ? recurrence{loop.sample_interval}.times_from(step(), loop.steps) : 0};
+    s.steps_left = steps_of(progress_.samples_left);
+    s.evaluations_left = validation_->times_left(step());
+    s.saves_left = saver_->times_left(step());
+    if (samples_) s.samples_left = recurrence{loop.sample_interval}.times_from(step(), loop.steps);
     end_.tell([&] {
       s.seconds = clock.seconds();
       reports_->step(s);
