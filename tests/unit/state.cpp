@@ -11,7 +11,7 @@
 #include <megacpp/options/resume.hpp>
 #include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/session.hpp>
-#include <megacpp/states/saved_run.hpp>
+#include <megacpp/states/start.hpp>
 #include <megacpp/states/state.hpp>
 
 #include <algorithm>

@@ -3,15 +3,20 @@
 
 #include <megacpp/comm/agreement.hpp>
 #include <megacpp/inputs/run_data.hpp>
+#include <megacpp/io/json_file.hpp>
 #include <megacpp/io/same_place.hpp>
 #include <megacpp/observe/print.hpp>
 #include <megacpp/request/start_request.hpp>
+#include <megacpp/request/tokenizer_request.hpp>
 #include <megacpp/states/state.hpp>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -57,6 +62,22 @@ inline training_start for_another_rank(const training_start& first) {
   start.from = found_as_named(root.empty() ? first.from->folder.path() : root, name_of(*first.from),
                               false, false);
   return start;
+}
+
+/// Adds to the request of a command the type of tokenizer that the run of a state was given, unless
+/// the command names a type or files itself. A model of characters needs none, since their list
+/// lies beside its weights. Throws mc::error(exit_code::model).
+inline tokenizer_request with_tokenizer_of_run(tokenizer_request r, const json_value& state) {
+  const auto given = state.field<std::vector<std::string>>("given");
+  constexpr std::string_view name = "tokenizer-type";
+  if (r.type || r.names_files() || std::ranges::find(given, name) == given.end()) return r;
+  const json_value flags = state.field<json_value>("flags");
+  const auto type = flags.field<std::string>(name);
+  if (fmt::format("|{}|", tokenizer_types).find(fmt::format("|{}|", type)) == std::string::npos)
+    throw flags.fault(fmt::format("field \"{}\" is \"{}\", which is no type of a tokenizer", name,
+                                  printable(type)));
+  if (type != "char") r.type = type;
+  return r;
 }
 
 namespace detail {

@@ -7,12 +7,13 @@
 #include <megacpp/observe/print.hpp>
 #include <megacpp/request/requests.hpp>
 #include <megacpp/run/session.hpp>
-#include <megacpp/states/saved_run.hpp>
 #include <megacpp/states/start.hpp>
 #include <megacpp/states/state.hpp>
 #include <megacpp/train/evaluation.hpp>
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <numbers>
 #include <optional>
 #include <string>
@@ -42,6 +43,37 @@ inline json_output evaluation_json(const loss_sum& total) {
           {"bits_per_token", loss / std::numbers::ln2}};
 }
 
+/// Returns the samples that `eval` measures where a number of global batches is asked for: those
+/// that an evaluation of `train` takes with the same request, at the step of a state and with the
+/// numbers of its run. So `eval` comes to the loss that was reported then.
+inline measured_samples samples_of_evaluation(const program_view& p, const evaluation_request& r,
+                                              const found_model& found) {
+  measured_samples taken;
+  if (r.eval_iters.value_or(0) == 0) return taken;
+  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+  std::optional<json_value> flags;
+  if (found.state) flags = found.state->state().field<json_value>("flags");
+  const auto number = [&](std::string_view name, std::int64_t least) {
+    return flags->field<std::int64_t>(name, least, std::numeric_limits<std::int64_t>::max());
+  };
+  const auto is_on = [&](std::string_view name) {
+    return flags && flags->has(name) && flags->field<bool>(name);
+  };
+  std::int64_t batch = p.numbers.batch.micro;
+  if (flags && flags->has("global-batch-size")) batch = number("global-batch-size", 1);
+  taken.per_evaluation = r.global_batch.value_or(batch) * std::min(*r.eval_iters, most);
+  taken.by_set = r.by_set || is_on("multiple-validation-sets");
+  if (!flags) return taken;
+  taken.seed = static_cast<std::uint32_t>(number("seed", 0));
+  if (is_on("keep-best")) return taken;
+  const std::int64_t interval = number("eval-interval", 1),
+                     step =
+                         found.state->state().field<std::int64_t>("step", 0, std::int64_t{1} << 62);
+  taken.evaluations = number("train-iters", 1) / interval + 1;
+  taken.number = std::max<std::int64_t>(step - 1, 0) / interval;
+  return taken;
+}
+
 } // namespace detail
 
 /// Carries out the command `eval`: prints one line, or one JSON object {"loss": nats a token,
@@ -59,7 +91,7 @@ inline void run_evaluation(const program_view& p, evaluation_request r, device& 
   const model_folder& folder = found.folder;
   if (found.state)
     r.data.tokenizer = with_tokenizer_of_run(std::move(r.data.tokenizer), found.state->state());
-  const detail::measured_samples taken = samples_of_evaluation(p, r, found);
+  const detail::measured_samples taken = detail::samples_of_evaluation(p, r, found);
   const std::optional<character_set> characters = characters_of(folder, p.vocabulary, p.name);
   const auto opened = data([&] {
     return open_evaluation_data(p, r.data, folder.path(), characters,
