@@ -208,7 +208,7 @@ mc::run_data opened(const asked_flags& flags) {
   mc::apply_rules(mc::command::train, o, refused);
   refused.raise();
   return mc::open_training_data(p, mc::data_request_of(o, mc::command::train),
-                                mc::loop_request_of(p, o), "", std::nullopt, 2);
+                                mc::loop_request_of(p, o), nullptr, 2);
 }
 
 /// Ten documents of twenty tokens: of document d all are first + d.

@@ -45,11 +45,13 @@ inline run_data of_text(text_data text, std::int64_t sequence) {
 
 } // namespace detail
 
-/// Opens the data of `train`. `saved`: the characters of the model in `folder` that training starts
-/// from, "" being none. So many threads turn texts into tokens. Throws mc::error.
+/// Opens the data of `train`. `model`: the one that training starts from; nullptr is none. So many
+/// threads turn texts into tokens. Throws mc::error.
 inline run_data open_training_data(const program_view& p, const data_request& d,
-                                   const loop_request& t, const std::string& folder,
-                                   std::optional<character_set> saved, int threads) {
+                                   const loop_request& t, const model_folder* model, int threads) {
+  const std::string folder = model != nullptr ? model->path() : "";
+  std::optional<character_set> saved;
+  if (model != nullptr) saved = characters_of(*model, p.vocabulary, p.name);
   if (d.kind == data_kind::chat) return detail::open_conversations(p, d, t, folder, threads);
   if (d.kind == data_kind::indexed) {
     detail::require_no_characters(folder, d, saved.has_value());
@@ -68,14 +70,13 @@ inline run_data open_training_data(const program_view& p, const data_request& d,
   return data;
 }
 
-/// Opens the data on which `eval` measures a model in `folder`: each data set or file, or the
-/// samples of a blend that `taken` counts. So many threads turn texts into tokens. Throws
-/// mc::error.
+/// Opens the data on which `eval` measures a model: each set or file, or the samples of a blend
+/// that `taken` counts. So many threads turn texts into tokens. Throws mc::error.
 inline std::vector<run_data> open_evaluation_data(const program_view& p, const data_request& d,
-                                                  const std::string& folder,
-                                                  const std::optional<character_set>& characters,
-                                                  int threads,
-                                                  const detail::measured_samples& taken = {}) {
+                                                  const model_folder& model, int threads,
+                                                  const detail::measured_samples& taken) {
+  const std::string& folder = model.path();
+  const std::optional<character_set> characters = characters_of(model, p.vocabulary, p.name);
   if (d.kind == data_kind::chat) return detail::measure_conversations(p, d, folder, threads);
   if (d.kind == data_kind::indexed) {
     detail::require_no_characters(folder, d, characters.has_value());

@@ -92,10 +92,8 @@ inline void run_evaluation(const program_view& p, evaluation_request r, device& 
   if (found.state)
     r.data.tokenizer = with_tokenizer_of_run(std::move(r.data.tokenizer), found.state->state());
   const detail::measured_samples taken = detail::samples_of_evaluation(p, r, found);
-  const std::optional<character_set> characters = characters_of(folder, p.vocabulary, p.name);
   const auto opened = data([&] {
-    return open_evaluation_data(p, r.data, folder.path(), characters,
-                                detail::reading_threads(on, both.hosts), taken);
+    return open_evaluation_data(p, r.data, folder, detail::reading_threads(on, both.hosts), taken);
   });
   std::size_t files = 0;
   for (const run_data& d : *opened) files += d.validation.size();

@@ -148,12 +148,9 @@ private:
     inputs_.from = std::move(start.from);
     inputs_.goes_on = inputs_.from && inputs_.from->state && !request_.start.finetune;
     inputs_.data = start.data([&] {
-      std::optional<character_set> characters;
-      if (inputs_.from)
-        characters =
-            characters_of(inputs_.from->folder, inputs_.program.vocabulary, inputs_.program.name);
-      return open_training_data(inputs_.program, request_.data, request_.loop, folder_of_start(),
-                                std::move(characters), detail::reading_threads(on, hosts()));
+      return open_training_data(inputs_.program, request_.data, request_.loop,
+                                inputs_.from ? &inputs_.from->folder : nullptr,
+                                detail::reading_threads(on, hosts()));
     });
     if (inputs_.data->steps) request_.loop = request_.loop.of_steps(*inputs_.data->steps);
   }
