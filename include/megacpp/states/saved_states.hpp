@@ -35,14 +35,10 @@ inline constexpr const char* best_folder_name = "best";
 /// Returns the step that the name of a folder has; nothing for other names.
 inline std::optional<std::int64_t> step_of(std::string_view name) {
   constexpr std::string_view prefix = "iter_";
-  if (!name.starts_with(prefix)) return std::nullopt;
-  const std::string_view digits = name.substr(prefix.size());
   std::int64_t step = 0;
-  const auto [end, problem] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
-  if (problem != std::errc() || end != digits.data() + digits.size() || step < 0 ||
-      name != step_folder_name(step))
-    return std::nullopt;
-  return step;
+  if (name.starts_with(prefix))
+    std::from_chars(name.data() + prefix.size(), name.data() + name.size(), step);
+  return step >= 0 && name == step_folder_name(step) ? std::optional(step) : std::nullopt;
 }
 
 namespace detail {
@@ -64,23 +60,20 @@ inline std::vector<std::int64_t> steps_in(int root, const std::vector<std::strin
   std::sort(steps.rbegin(), steps.rend());
   return steps;
 }
-/// Tells whether a root has a best state, whole or damaged. A folder of its name with other files
-/// is none; a link of that name that leads nowhere may have led to one.
-inline bool has_best(int root) {
-  if (is_link(root, best_folder_name) && ::faccessat(root, best_folder_name, F_OK, 0) != 0)
-    return true;
-  const auto there = [&](const char* file) {
-    struct stat s {};
-    return ::fstatat(root, fmt::format("{}/{}", best_folder_name, file).c_str(), &s,
-                     AT_SYMLINK_NOFOLLOW) == 0;
-  };
-  return there(state_file_name) || there(optimizer_file_name);
-}
 /// Returns the number that tells a file or folder from another one that takes its place; 0 if there
 /// is none of that name.
 inline std::uint64_t number_of(int folder, const std::string& name) {
   struct stat s {};
   return ::fstatat(folder, name.c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 ? s.st_ino : 0;
+}
+/// Tells whether a root has a best state, whole or damaged. A folder of its name with other files
+/// is none; a link of that name that leads nowhere may have led to one.
+inline bool has_best(int root) {
+  if (is_link(root, best_folder_name) && ::faccessat(root, best_folder_name, F_OK, 0) != 0)
+    return true;
+  const std::string name = best_folder_name;
+  return number_of(root, name + '/' + state_file_name) != 0 ||
+         number_of(root, name + '/' + optimizer_file_name) != 0;
 }
 } // namespace detail
 
@@ -116,14 +109,12 @@ std::optional<validation_result> best_state_of(const model_folder& root, Needed 
 
 /// Tells whether a run has saved to a folder, be it only the beginning of a state.
 inline bool is_state_root(const model_folder& folder) {
-  const auto of_a_root = [](std::string_view name) {
-    return name == newest_step_name || step_of(name);
-  };
   const std::vector<std::string> names = folder.names();
   return detail::has_best(folder.get()) ||
-         std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+         std::any_of(names.begin(), names.end(), [](std::string_view name) {
            const std::string_view target = detail::leftover_of(name).target;
-           return of_a_root(name) || of_a_root(target) || target == best_folder_name;
+           return name == newest_step_name || step_of(name) || target == newest_step_name ||
+                  step_of(target) || target == best_folder_name;
          });
 }
 

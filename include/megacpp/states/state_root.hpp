@@ -85,13 +85,12 @@ public:
   /// steps whose names others have taken: such folders must be replaceable. Throws mc::error.
   void rehearse(std::int64_t step, std::int64_t saves, std::int64_t keep,
                 const std::function<void(folder_writer&)>& fill, std::int64_t bests = 0) const {
-    std::set<std::int64_t> again_or_taken = damaged_;
     const std::int64_t present = newest().value_or(-1);
+    std::set<std::string> replaced;
+    for (const std::int64_t again : damaged_) replaced.insert(step_folder_name(again));
     for (const std::string& name : names())
       if (const auto taken = step_of(name); taken && *taken > present && *taken <= step)
-        again_or_taken.insert(*taken);
-    std::set<std::string> replaced;
-    for (const std::int64_t again : again_or_taken) replaced.insert(step_folder_name(again));
+        replaced.insert(name);
     if (bests > 0) replaced.insert(best_folder_name);
     for (const std::string& name : replaced) {
       require_own(name);

@@ -50,9 +50,9 @@ public:
 
   /// Returns the summed loss of evaluation number `number` (measured_set::sample says over which
   /// samples). Returns nothing once `stop` asks for an end, which one rank alone may give. A rank
-  /// that cannot read its data throws, if it is alone or without `problem`; else it leaves the error
-  /// there and goes on without its data, so that the other ranks do not wait for it. Then the sum
-  /// is of no use.
+  /// that cannot read its data throws, if it is alone or without `problem`; else it leaves the
+  /// error there and goes on without its data, so that the other ranks do not wait for it. Then the
+  /// sum is of no use.
   std::optional<loss_sum> run(std::int64_t number, const stop_signals* stop = nullptr,
                               std::optional<error>* problem = nullptr) {
     const std::int64_t n = set_.count(limit_), micro = session_->micro_batch(),
