@@ -81,8 +81,8 @@ inline ends_of_run ends_of(const program_view& p, const data_request& d,
   if (!t)
     throw error(exit_code::usage,
                 "data_request::reset_position_ids, data_request::reset_attention_mask and "
-                "data_request::eod_mask_loss need to know the "
-                "token that ends a document; name the tokenizer by tokenizer_request::model");
+                "data_request::eod_mask_loss need to know the token that ends a document; name "
+                "the tokenizer by tokenizer_request::model");
   std::string end = d.eod_token.value_or("");
   if (configured) {
     const std::string& own = r.model ? *r.model : folder;

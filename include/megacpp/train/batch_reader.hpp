@@ -48,7 +48,6 @@ public:
     seconds_waited_ += waiting.seconds();
     to = view_of(read, packed_, cut_.samples_before(m));
   }
-  /// Returns the seconds that the step has waited for its micro-batches.
   double seconds_waited() const { return seconds_waited_; }
 
 private:
@@ -56,7 +55,7 @@ private:
   batch_cutter cut_;
   std::int64_t micro_, sequence_;
   bool packed_;
-  double seconds_waited_ = 0;
+  double seconds_waited_ = 0; ///< by the step, for its micro-batches
   std::optional<read_ahead> reader_;
 };
 

@@ -22,7 +22,6 @@ public:
 
   /// Notes signals from now on, instead of being ended by them.
   void take_signals() { signals_.emplace(); }
-  /// Lets signals end the process again.
   void release_signals() { signals_.reset(); }
   /// Returns the signals that this rank takes; nullptr if it takes none.
   const stop_signals* signals() const { return signals_ ? &*signals_ : nullptr; }

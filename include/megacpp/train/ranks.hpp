@@ -38,8 +38,8 @@ public:
 
   /// Returns for how many nanoseconds this rank has waited for others.
   std::int64_t nanoseconds_waited() { return timed_ ? timed_->waited() : 0; }
-  /// Hands the seconds that each rank has computed in a step to all ranks, which call this
-  /// together. If there is one rank, nothing is returned.
+  /// Hands the seconds that each rank has computed in a step to all ranks; all call it. Returns
+  /// nothing if there is one rank.
   const std::vector<double>& tell_computing(double seconds) {
     if (timed_) all_.of_each(seconds, computing_);
     return computing_;

@@ -60,12 +60,10 @@ public:
   }
   /// Returns the folder of states; nothing if none is saved, and on other ranks than the first.
   const std::optional<state_root>& root() const { return root_; }
-  /// Tells whether a save is due behind a step that is not the last.
   bool is_due(std::int64_t step) const {
     return loop_.save && recurrence{loop_.save_interval}.is_due(step, loop_.steps);
   }
-  /// Returns how many saves are left once this step has been taken; 0 on other ranks than the
-  /// first.
+  /// Returns how many saves are left once this step was taken; 0 on other ranks than the first.
   std::int64_t times_left(std::int64_t step) const {
     return root_ ? recurrence{loop_.save_interval}.times_from(step, loop_.steps) : 0;
   }

@@ -27,8 +27,7 @@ public:
       timeline_.emplace(p, ranks.timed(), micro_batches,
                         static_cast<int>(steps_.last - steps_.after));
   }
-  /// Returns what records the step that comes once `done` steps have been taken; nullptr if that is
-  /// not traced.
+  /// Returns what records the step that follows step `done`; nullptr if that is not traced.
   timeline* of(std::int64_t done) { return timeline_ && steps_.has(done) ? &*timeline_ : nullptr; }
   bool is_complete_after(std::int64_t step) const { return timeline_ && step == steps_.last; }
 

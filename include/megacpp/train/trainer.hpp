@@ -41,7 +41,6 @@ struct run_inputs {
   bool goes_on = false;                 ///< `from` is the state of a run, which this one continues
   std::shared_ptr<const run_data> data = {};
 
-  /// Returns the step behind which the run begins.
   std::int64_t first_step() const {
     return goes_on ? from->state->state().field<std::int64_t>("step") : 0;
   }

@@ -70,9 +70,7 @@ public:
       if (wanted) sets_.emplace_back(on, p, set, samples_of(set), hosts);
   }
 
-  /// Tells whether there are data that are evaluated.
   bool evaluates() const { return !sets_.empty(); }
-  /// Tells whether an evaluation is due behind a step that is not the last.
   bool is_due(std::int64_t step) const { return when().is_due(step, loop_.steps); }
   /// Returns how many evaluations are left once this step has been taken.
   std::int64_t times_left(std::int64_t step) const {
