@@ -4,23 +4,11 @@
 #include <megacpp/request/tokenizer_request.hpp>
 #include <megacpp/tokenizer/tokenizer_file.hpp>
 
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <system_error>
 
 namespace mc {
-
-/// Tells whether the folder of a model has the files of a tokenizer.
-inline bool has_tokenizer(const std::string& folder) {
-  const auto there = [&](const char* name) {
-    std::error_code ignored;
-    return std::filesystem::exists(std::filesystem::path(folder) / name, ignored);
-  };
-  return there("tokenizer.json") || (there("vocab.json") && there("merges.txt")) ||
-         !tiktoken_in(folder).empty();
-}
 
 /// Opens the tokenizer that a request names, or else the one in the folder of a model, "" being
 /// none. Returns null if there is neither, or if tokens are bytes, characters or ids. Throws

@@ -148,20 +148,6 @@ inline void take_stored(mc::stores& s, const stored_tensor& t, const file_tensor
         });
 }
 
-/// Tells whether Hugging Face's transformers has the family of a program, and a name for each of
-/// its parameters and numbers.
-inline bool is_hugging_face_model(const program_view& p) {
-  const hf_family* f = find_hf_family(p);
-  if (f == nullptr || encoded_parameter(p) != nullptr) return false;
-  try {
-    static_cast<void>(f->tensors(p));
-    static_cast<void>(f->config(p));
-    return true;
-  } catch (const error&) {
-    return false;
-  }
-}
-
 /// Returns the numbers by which the program of a state is known.
 inline nlohmann::json program_json(const program_view& p) {
   nlohmann::json model = nlohmann::json::object();
@@ -200,7 +186,7 @@ inline void write_state(folder_writer& out, const program_view& p, const mc::sto
   for (const auto* const list : {&weights, &moments})
     for (const detail::stored_tensor& t : *list) bytes += t.count.n * size_of(t.type);
   out.require_space(static_cast<std::uint64_t>(bytes));
-  state["weights"] = detail::is_hugging_face_model(p) ? huggingface_files : registry_files;
+  state["weights"] = is_hugging_face_model(p) ? huggingface_files : registry_files;
   if (state["weights"] == huggingface_files) {
     write_model_files(out, p, s, extra_files, max_shard, hosts);
   } else {

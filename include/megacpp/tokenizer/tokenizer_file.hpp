@@ -5,6 +5,7 @@
 #include <megacpp/tokenizer/tokenizer_json.hpp>
 
 #include <filesystem>
+#include <string>
 #include <system_error>
 
 namespace mc {
@@ -56,6 +57,16 @@ inline void refuse_other_formats(const std::string& path) {
 }
 
 } // namespace detail
+
+/// Tells whether the folder of a model has the files of a tokenizer.
+inline bool has_tokenizer(const std::string& folder) {
+  const auto there = [&](const char* name) {
+    std::error_code ignored;
+    return std::filesystem::exists(std::filesystem::path(folder) / name, ignored);
+  };
+  return there("tokenizer.json") || (there("vocab.json") && there("merges.txt")) ||
+         !tiktoken_in(folder).empty();
+}
 
 /// Opens a tokenizer: a folder with a tokenizer.json, with vocab.json and merges.txt, or with a
 /// .tiktoken file; a tokenizer.json of any name; or a .tiktoken file, by the rules of its name.
