@@ -1,9 +1,9 @@
 // What programs read tokens from: which models take bytes for tokens, what a start reads, and what
 // the flags of a run make of data sets and conversations.
 #define BOOST_TEST_MODULE text
+#include <megacpp/generate/token_text.hpp>
 #include <megacpp/hf/model_folder.hpp>
 #include <megacpp/inputs/open_data.hpp>
-#include <megacpp/inputs/token_text.hpp>
 #include <megacpp/options/requests.hpp>
 #include <megacpp/sets/indexed_writer.hpp>
 #include <megacpp/states/start.hpp>

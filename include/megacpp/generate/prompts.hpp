@@ -2,7 +2,7 @@
 #pragma once
 
 #include <megacpp/chat/chat_template.hpp>
-#include <megacpp/inputs/token_text.hpp>
+#include <megacpp/generate/token_text.hpp>
 #include <megacpp/io/mapped_file.hpp>
 #include <megacpp/request/requests.hpp>
 
