@@ -78,7 +78,8 @@ public:
   }
   /// Returns losses as long, as a text, as those of a run that ends behind step `last` may be.
   run_losses longest(std::int64_t last) const {
-    const std::int64_t evaluations = evaluates() ? last / loop_.eval_interval + 1 : 0;
+    if (!evaluates()) return run_losses::longest(last, 0, 0, measure_);
+    const std::int64_t evaluations = last / loop_.eval_interval + 1;
     std::int64_t tokens = 0;
     for (const measured_set& set : data_.validation) tokens += sequence_ * samples_of(set);
     return run_losses::longest(last, evaluations, tokens, measure_);
