@@ -120,7 +120,7 @@ inline std::string layers_with_experts(const program_view& p) {
 inline void set_compiled_model(options& o, const program_view& p) {
   compiled_model_flags& c = o.made_of;
   const auto set = [](auto& flag, const auto& value, bool idle = false) {
-    flag.is(value, flag.help()).idles(idle);
+    flag.set(value), flag.idles(idle);
   };
   detail::model_parts m;
   for (int number = 0; number <= p.kinds() + 1; ++number)

@@ -15,7 +15,7 @@ namespace mc {
 inline void set_compiled(options& o, const program_view& p) {
   compiled_flags& c = o.compiled;
   compiled_expert_flags& e = o.experts;
-  const auto set = [](auto& flag, const auto& value) { flag.is(value, flag.help()); };
+  const auto set = [](auto& flag, const auto& value) { flag.set(value); };
   const model_extents& model = p.model.extents;
   const graph& block = *p.block(0).g;
   const layout& l = p.numbers.ranks;

@@ -6,13 +6,16 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <fmt/format.h>
@@ -29,6 +32,13 @@ template <class F> constexpr void each_between(std::string_view text, char separ
   }
 }
 
+/// Reads a text that is a number as a whole. Returns what is wrong with one that is none.
+template <class T> std::errc read_number(std::string_view text, T& n) {
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), n);
+  return problem == std::errc() && end != text.data() + text.size() ? std::errc::invalid_argument
+                                                                    : problem;
+}
+
 /// The subcommands, as a set of bits: those of a run's program, and those of megacpp-data.
 enum class command : unsigned {
   train = 1,
@@ -37,6 +47,8 @@ enum class command : unsigned {
   describe = 8,
   convert = 16,
   all = 31,
+  reading = train | eval,
+  running = reading | generate,
   encode = 1 << 8,
   decode = 1 << 9,
   count = 1 << 10,
@@ -66,265 +78,262 @@ enum class on_resume : std::uint8_t { undecided, must_match, may_change, derived
 /// The number of values of a switch, and of a flag that takes as many as follow.
 inline constexpr int no_value = 0, several_values = 1 << 20;
 
+/// The values that a flag takes, its commands, and texts about it.
+struct flag_terms {
+  double low = -std::numeric_limits<double>::infinity(), high = -low; ///< bounds of a number
+  bool open = false, zero = false; ///< `low` itself is not allowed; 0 is, too
+  const char* choices = "";        ///< texts that are allowed, with | between them; "": all are
+  const char* names = "";          ///< of the whole numbers above 0 that a text consists of
+  int most_values = 1;             ///< values that may follow on the command line
+  const char* instead = nullptr;   ///< what the help shows in place of the default
+  command commands{};              ///< none: those of the group
+  on_resume resuming = on_resume::undecided; ///< undecided: as the group
+  /// Says of what is compiled in what to do for another value, which stands for {0} (of a switch
+  /// 1 or 0), and for a switch to be off, if that is something else.
+  std::string remedy{}, if_off{};
+};
+
+/// The default of a flag, and its terms.
+template <class T> struct flag_is : flag_terms {
+  T initial;
+
+  explicit flag_is(T value) : initial(value) {}
+  flag_is& within(double a, double b) { return low = a, high = b, *this; }
+  flag_is& above(double a, double b) { return open = true, within(a, b); }
+  flag_is& zero_or_within(double a, double b) { return zero = true, within(a, b); }
+  flag_is& at_least(double a) { return low = a, *this; }
+  flag_is& one_of(const char* all) { return choices = all, *this; }
+  flag_is& whole_numbers(int n, const char* as) { return most_values = n, names = as, *this; }
+  /// Lets several texts follow the flag at once.
+  flag_is& many() { return most_values = several_values, *this; }
+  flag_is& of(command c) { return commands = c, *this; }
+  flag_is& of(command c, on_resume how) { return of(c).resumes(how); }
+  flag_is& resumes(on_resume how) { return resuming = how, *this; }
+  flag_is& shown(const char* text) { return instead = text, *this; }
+  flag_is& otherwise(const std::string& how, const std::string& off = "") {
+    return remedy = how, if_off = off, *this;
+  }
+};
+
+class flag_base;
+
+using text_list = std::vector<std::string>;
+
+/// Flags that are members of one class, which derives from this one. A flag tells its group how far
+/// behind the group's begin it stands, so that a copy of a group has its own.
+class flag_group {
+public:
+  const char* title; ///< in the help
+  bool compiled;     ///< the flags say what is compiled into a program
+
+  /// Calls f for each flag, in the order of their declarations.
+  template <class F> void each(const F& f) {
+    for (const std::ptrdiff_t place : places_)
+      f(*reinterpret_cast<flag_base*>(reinterpret_cast<std::byte*>(this) + place));
+  }
+
+protected:
+  using enum command;
+  using enum on_resume;
+
+  flag_group(const char* name, command c, on_resume how, const char* remedy = nullptr)
+      : title(name), compiled(remedy != nullptr) {
+    terms_.commands = c, terms_.resuming = how, terms_.remedy = compiled ? remedy : "";
+  }
+  template <class T> static flag_is<T> is(T initial) { return flag_is<T>(initial); }
+  static flag_is<text_list> none() { return flag_is<text_list>({}); }
+
+private:
+  friend class flag_base;
+  flag_terms terms_; ///< of flags that have none of their own
+  std::vector<std::ptrdiff_t> places_;
+};
+
 /// A flag without the type of its value, as the command line, files of flags, states and the help
 /// see it.
 class flag_base {
 public:
-  virtual ~flag_base() = default;
+  using value_type = std::variant<bool, std::int64_t, double, std::string, text_list>;
 
+  /// Returns the name as the command line has it, without the dashes before it.
+  const std::string& name() const { return name_; }
   bool given() const { return given_; }
   /// Tells whether the command line itself gave it, not a file of flags nor a state.
   bool asked() const { return asked_; }
   const char* help() const { return help_; }
-  command commands() const { return commands_; }
-  on_resume resuming() const { return resuming_; }
+  command commands() const { return terms_.commands; }
+  on_resume resuming() const { return terms_.resuming; }
   /// Tells whether the flag may stand on the command line without a value.
-  bool is_toggle() const { return kind_ == kinds::toggle; }
-  bool is_text() const { return kind_ == kinds::text || kind_ == kinds::texts; }
+  bool is_toggle() const { return std::holds_alternative<bool>(value_); }
+  bool is_text() const { return std::holds_alternative<std::string>(value_) || is_list(); }
   /// Tells whether each time that the flag is given adds a text.
-  bool is_list() const { return kind_ == kinds::texts; }
+  bool is_list() const { return std::holds_alternative<text_list>(value_); }
   /// Returns how many values may follow the flag on the command line.
-  int most_values() const { return most_values_; }
+  int most_values() const { return terms_.most_values; }
   /// Tells whether nothing of the program depends on a compiled-in value: any value agrees.
   bool is_idle() const { return idle_; }
+  void idles(bool idle) { idle_ = idle; }
   /// Returns what to do where the program was compiled with another value; "" if a user can do
   /// nothing.
-  virtual std::string otherwise() const = 0;
+  std::string otherwise() const {
+    const bool off = text() == "false" && !terms_.if_off.empty();
+    return fmt::format(fmt::runtime(off ? terms_.if_off : terms_.remedy), !is_toggle() ? text()
+                                                                          : text() == "true" ? "1"
+                                                                                             : "0");
+  }
   /// Returns what the help shows in place of a value: N, X, TEXT or a list of choices.
-  virtual std::string argument() const = 0;
+  std::string argument() const {
+    if (is_toggle()) return "";
+    if (!is_text()) return std::holds_alternative<double>(value_) ? "X" : "N";
+    if (is_list()) return most_values() > 1 ? "TEXT..." : "TEXT";
+    if (*terms_.names != 0) return terms_.names;
+    const std::string_view choices = terms_.choices;
+    return std::string(choices.empty() ? "TEXT" : choices.size() > 60 ? "NAME" : choices);
+  }
   /// Returns the present value as the command line would spell it.
-  virtual std::string text() const = 0;
+  std::string text() const {
+    return std::visit(
+        [&](const auto& value) {
+          if constexpr (std::is_same_v<decltype(value), const text_list&>)
+            return fmt::format("{}", fmt::join(value, ", "));
+          else return fmt::format("{}", value);
+        },
+        value_);
+  }
   /// Returns the texts of a list; of another flag the only one.
-  virtual std::vector<std::string> texts() const { return {text()}; }
+  text_list texts() const { return is_list() ? std::get<text_list>(value_) : text_list{text()}; }
   /// Tells whether the flag itself would take its present value, unlike a default that stands for
   /// "not given", such as a count of 0.
-  virtual bool is_value() const = 0;
+  bool is_value() const {
+    if (const auto* whole = std::get_if<std::int64_t>(&value_))
+      return is_within(static_cast<double>(*whole));
+    if (const auto* real = std::get_if<double>(&value_)) return is_within(*real);
+    if (!is_text() || is_list()) return true;
+    return *terms_.names != 0 ? !text().empty() : *terms_.choices == 0 || is_choice(text());
+  }
   /// Returns the default as the help shows it; "" if there is none to show.
-  std::string default_text() const { return shown_ != nullptr ? shown_ : text(); }
+  std::string default_text() const { return terms_.instead != nullptr ? terms_.instead : text(); }
   /// Reads a value. `where` names flag and origin for messages. Throws mc::error(exit_code::usage).
-  void read(std::string_view value, std::string_view where) {
-    assign(value, where);
+  void read(std::string_view text, std::string_view where) {
+    std::visit([&](auto& value) { assign(value, text, where); }, value_);
     given_ = true;
   }
   /// Reads a value of the command line. Throws mc::error(exit_code::usage).
-  void ask(std::string_view value, std::string_view where) {
-    read(value, where);
-    asked_ = true;
-  }
+  void ask(std::string_view text, std::string_view where) { read(text, where), asked_ = true; }
   /// Forgets what was read, so that the command line overrides a file.
-  void forget() { reset(), given_ = false; }
-
-  /// Gives the flag the commands and the way across runs that its group has.
-  void belongs_to(command c, on_resume how) { commands_ = c, resuming_ = how; }
+  void forget() { value_ = initial_, given_ = false; }
 
 protected:
-  enum class kinds : std::uint8_t { toggle, whole, real, text, texts };
-  explicit flag_base(kinds kind) : kind_(kind) {}
+  flag_base(flag_group* group, std::string_view name, const flag_terms& terms, const char* help,
+            value_type value)
+      : value_(std::move(value)),
+        initial_(value_),
+        given_(false),
+        terms_(terms),
+        name_(name),
+        help_(help) {
+    std::ranges::replace(name_, '_', '-');
+    if (group == nullptr) return;
+    group->places_.push_back(reinterpret_cast<std::byte*>(this) -
+                             reinterpret_cast<std::byte*>(group));
+    const flag_terms& other = group->terms_;
+    if (terms.commands == command{}) terms_.commands = other.commands;
+    if (terms.resuming == on_resume::undecided) terms_.resuming = other.resuming;
+    if (terms.remedy.empty() && terms.if_off.empty()) terms_.remedy = other.remedy;
+  }
+  ~flag_base() = default;
   flag_base(const flag_base&) = default;
   flag_base& operator=(const flag_base&) = default;
-  virtual void assign(std::string_view value, std::string_view where) = 0;
-  virtual void reset() = 0;
-  [[noreturn]] static void refuse(std::string_view where, std::string_view value,
+
+  value_type value_, initial_;
+  bool given_;
+
+private:
+  [[noreturn]] static void refuse(std::string_view where, std::string_view text,
                                   std::string_view why) {
     std::string shown;
-    for (const char c : value.substr(0, 80)) shown += c >= ' ' && c <= '~' ? c : '?';
+    for (const char c : text.substr(0, 80)) shown += c >= ' ' && c <= '~' ? c : '?';
     throw error(exit_code::usage, fmt::format("{} is \"{}\", but {}", where, shown, why));
   }
+  template <class T> void assign(T& value, std::string_view text, std::string_view where) const {
+    if constexpr (std::is_same_v<T, bool>) {
+      if (text != "true" && text != "false") refuse(where, text, "must be true or false");
+      value = text == "true";
+    } else if constexpr (std::is_arithmetic_v<T>) {
+      constexpr bool whole = std::is_integral_v<T>;
+      T number{};
+      const std::errc problem = read_number(text, number);
+      if (problem == std::errc::result_out_of_range && whole && std::isinf(terms_.high) &&
+          !text.starts_with('-'))
+        refuse(where, text, fmt::format("must be at most {}", std::numeric_limits<T>::max()));
+      if (problem == std::errc::invalid_argument)
+        refuse(where, text, whole ? "must be a whole number" : "must be a number");
+      if (problem != std::errc() || !is_within(static_cast<double>(number)))
+        refuse(where, text, range(whole));
+      value = number + T{}; // -0 is 0
+    } else {
+      if (text.find('\0') != text.npos) refuse(where, text, "must have no NUL in it");
+      if (*terms_.choices != 0 && !is_choice(text))
+        refuse(where, text, fmt::format("must be one of {}", terms_.choices));
+      if constexpr (std::is_same_v<T, text_list>) value.emplace_back(text);
+      else value = *terms_.names != 0 ? numbers_of(text, where) : std::string(text);
+    }
+  }
+  bool is_within(double n) const {
+    const flag_terms& t = terms_;
+    return std::isfinite(n) && ((t.zero && n == 0) || (t.open ? n > t.low : n >= t.low)) &&
+           n <= t.high;
+  }
+  bool is_choice(std::string_view text) const {
+    return text.find('|') == text.npos &&
+           fmt::format("|{}|", terms_.choices).find(fmt::format("|{}|", text)) != std::string::npos;
+  }
+  /// Says which numbers there may be.
+  std::string range(bool whole) const {
+    const flag_terms& t = terms_;
+    if (std::isinf(t.low) && std::isinf(t.high)) return "must be a finite number";
+    return fmt::format("must be {}{} {}{}{}", t.zero ? "0 or " : "", t.open ? "above" : "at least",
+                       t.low, std::isinf(t.high) ? "" : fmt::format(" and at most {}", t.high),
+                       whole ? "" : ", and finite");
+  }
+  /// Returns the numbers of a text, with one blank between them.
+  std::string numbers_of(std::string_view text, std::string_view where) const {
+    std::vector<std::int64_t> numbers;
+    bool right = true;
+    each_between(text, ' ', [&](std::string_view one) {
+      if (one.empty()) return;
+      right &= read_number(one, numbers.emplace_back()) == std::errc() && numbers.back() > 0;
+    });
+    if (!right || std::ssize(numbers) != most_values())
+      refuse(where, text,
+             fmt::format("must be {} whole numbers above 0: {}", most_values(), terms_.names));
+    return fmt::format("{}", fmt::join(numbers, " "));
+  }
 
-  const char* help_ = "";
-  const char* shown_ = nullptr;
-  command commands_ = command::all;
-  on_resume resuming_ = on_resume::undecided;
-  kinds kind_;
-  int most_values_ = 1;
-  bool given_ = false, asked_ = false, idle_ = false;
+  flag_terms terms_;
+  std::string name_;
+  const char* help_;
+  bool asked_ = false, idle_ = false;
 };
 
 /// A flag of a whole number, a real number, a text, several texts or a switch.
 template <class T> class flag final : public flag_base {
 public:
-  flag() : flag_base(kind_of_value) {}
-  const T& operator()() const { return value_; }
+  /// Makes a flag of a group, or of none. Its name may have _ for -.
+  template <class I>
+  flag(flag_group* group, std::string_view name, const flag_is<I>& terms, const char* help)
+      : flag_base(group, name, terms, help, T(terms.initial)) {}
+  const T& operator()() const { return std::get<T>(value_); }
   /// Returns the value of a flag that was given.
-  std::optional<T> if_given() const { return given_ ? std::optional<T>(value_) : std::nullopt; }
-
-  // The constructors of groups of flags call these.
-  /// Sets the default and the explanation, and a text that the help shows in place of the default.
-  flag& is(T initial, const char* help, const char* shown = nullptr) {
-    value_ = initial_ = std::move(initial);
-    help_ = help, shown_ = shown;
-    return *this;
-  }
-  /// Bounds a number by two that are allowed.
-  flag& within(T low, T high) {
-    low_ = std::move(low), high_ = std::move(high);
-    return *this;
-  }
-  /// Bounds a number, which must be above `low` and at most `high`.
-  flag& above(T low, T high) {
-    open_ = true;
-    return within(std::move(low), std::move(high));
-  }
-  /// Bounds a number, which may also be 0.
-  flag& zero_or_within(T low, T high) {
-    zero_ = true;
-    return within(std::move(low), std::move(high));
-  }
-  flag& at_least(T low) { return within(std::move(low), limits::max()); }
-  /// Makes a text one of some, separated by |.
-  flag& one_of(const char* choices) {
-    choices_ = choices;
-    return *this;
-  }
-  /// Makes a text `count` whole numbers above 0, with blanks between them, under these names.
-  flag& whole_numbers(int count, const char* names) {
-    most_values_ = count, names_ = names;
-    return *this;
-  }
-  /// Lets several texts follow the flag at once.
-  flag& many() {
-    most_values_ = several_values;
-    return *this;
-  }
-  /// Says of what is compiled in what to do for another value, which stands for {0} in the pattern
-  /// (of a switch 1 or 0), or for a switch that is to be off.
-  flag& otherwise(std::string pattern, std::string if_off = "") {
-    otherwise_ = std::move(pattern), if_off_ = std::move(if_off);
-    return *this;
-  }
-  /// Makes the flag one of some commands alone.
-  flag& of(command c) {
-    commands_ = c;
-    return *this;
-  }
-  flag& of(command c, on_resume how) { return of(c).resumes(how); }
-  flag& resumes(on_resume how) {
-    resuming_ = how;
-    return *this;
-  }
-  /// Marks a compiled-in value that nothing of the program depends on.
-  flag& idles(bool idle) {
-    idle_ = idle;
-    return *this;
-  }
-
-  std::string otherwise() const override {
-    if constexpr (std::is_same_v<T, bool>)
-      return fmt::format(fmt::runtime(value_ || if_off_.empty() ? otherwise_ : if_off_),
-                         value_ ? 1 : 0);
-    else return fmt::format(fmt::runtime(otherwise_), text());
-  }
-  std::string argument() const override {
-    if constexpr (kind_of_value == kinds::toggle) return "";
-    else if constexpr (listed) return most_values_ > 1 ? "TEXT..." : "TEXT";
-    else if constexpr (kind_of_value != kinds::text) return std::is_integral_v<T> ? "N" : "X";
-    if (*names_ != 0) return names_;
-    return *choices_ == 0 ? "TEXT" : std::string_view(choices_).size() > 60 ? "NAME" : choices_;
-  }
-  std::string text() const override {
-    if constexpr (listed) return fmt::format("{}", fmt::join(value_, ", "));
-    else return fmt::format("{}", value_);
-  }
-  std::vector<std::string> texts() const override {
-    if constexpr (listed) return value_;
-    else return {text()};
-  }
-  bool is_value() const override {
-    if constexpr (std::is_same_v<T, bool> || listed) return true;
-    else if constexpr (std::is_same_v<T, std::string>)
-      return *names_ != 0 ? !value_.empty() : *choices_ == 0 || is_choice(value_);
-    else return is_within(value_);
-  }
-
-private:
-  static constexpr kinds kind_of_value = std::is_same_v<T, bool>          ? kinds::toggle
-                                         : std::is_integral_v<T>          ? kinds::whole
-                                         : std::is_floating_point_v<T>    ? kinds::real
-                                         : std::is_same_v<T, std::string> ? kinds::text
-                                                                          : kinds::texts;
-  static constexpr bool listed = kind_of_value == kinds::texts;
-
-  void reset() override { value_ = initial_; }
-  void assign(std::string_view value, std::string_view where) override {
-    if constexpr (std::is_same_v<T, bool>) {
-      if (value != "true" && value != "false") refuse(where, value, "must be true or false");
-      value_ = value == "true";
-    } else if constexpr (listed) {
-      require_text(value, where);
-      value_.emplace_back(value);
-    } else if constexpr (std::is_same_v<T, std::string>) {
-      require_text(value, where);
-      if (*choices_ != 0 && !is_choice(value))
-        refuse(where, value, fmt::format("must be one of {}", choices_));
-      value_ = *names_ != 0 ? numbers_of(value, where) : std::string(value);
-    } else {
-      T number{};
-      const auto [end, problem] =
-          std::from_chars(value.data(), value.data() + value.size(), number);
-      if (problem == std::errc::result_out_of_range)
-        refuse(where, value,
-               std::is_integral_v<T> && high_ == limits::max() && !value.starts_with('-')
-                   ? fmt::format("must be at most {}", high_)
-                   : range());
-      if (problem != std::errc() || end != value.data() + value.size())
-        refuse(where, value, std::is_integral_v<T> ? "must be a whole number" : "must be a number");
-      if (!is_within(number)) refuse(where, value, range());
-      value_ = number + T{}; // -0 is 0
-    }
-  }
-  static void require_text(std::string_view value, std::string_view where) {
-    if (value.find('\0') != std::string_view::npos) refuse(where, value, "must have no NUL in it");
-  }
-  bool is_within(T number) const {
-    return ((number >= low_ && number <= high_ && !(open_ && number == low_)) ||
-            (zero_ && number == T{})) &&
-           std::isfinite(static_cast<double>(number));
-  }
-  /// Returns the numbers of a text, with one blank between them.
-  std::string numbers_of(std::string_view value, std::string_view where) const {
-    std::vector<std::int64_t> numbers;
-    bool right = true;
-    each_between(value, ' ', [&](std::string_view one) {
-      if (one.empty()) return;
-      std::int64_t n = 0;
-      const auto [end, problem] = std::from_chars(one.data(), one.data() + one.size(), n);
-      right = right && problem == std::errc() && end == one.data() + one.size() && n > 0;
-      numbers.push_back(n);
-    });
-    if (!right || std::ssize(numbers) != most_values_)
-      refuse(where, value,
-             fmt::format("must be {} whole numbers above 0: {}", most_values_, names_));
-    return fmt::format("{}", fmt::join(numbers, " "));
-  }
-  bool is_choice(std::string_view value) const {
-    return value.find('|') == std::string_view::npos &&
-           fmt::format("|{}|", choices_).find(fmt::format("|{}|", value)) != std::string::npos;
-  }
-  std::string range() const {
-    if constexpr (std::is_arithmetic_v<T>) {
-      const bool bounded = high_ < limits::max();
-      if (low_ == limits::lowest() && !bounded) return "must be a finite number";
-      return fmt::format("must be {}{} {}{}{}", zero_ ? "0 or " : "", open_ ? "above" : "at least",
-                         low_, bounded ? fmt::format(" and at most {}", high_) : "",
-                         std::is_integral_v<T> ? "" : ", and finite");
-    } else {
-      return "";
-    }
-  }
-
-  using limits = std::numeric_limits<T>; // of a text: no bounds
-  T value_{}, initial_{};
-  T low_ = limits::lowest(), high_ = limits::max();
-  bool open_ = false, zero_ = false;
-  const char* choices_ = "";
-  const char* names_ = "";
-  std::string otherwise_, if_off_;
+  std::optional<T> if_given() const { return given_ ? std::optional<T>((*this)()) : std::nullopt; }
+  /// Sets the value that the flag has until one is read.
+  void set(T initial) { value_ = initial_ = std::move(initial); }
 };
 
 using whole_flag = flag<std::int64_t>;
 using real_flag = flag<double>;
 using text_flag = flag<std::string>;
-using texts_flag = flag<std::vector<std::string>>;
+using texts_flag = flag<text_list>;
 using switch_flag = flag<bool>;
 
 } // namespace mc

@@ -222,7 +222,7 @@ public:
 private:
   options settled(const settled_values& v) const {
     options o = flags_;
-    const auto set = [](auto& flag, const auto& value) { flag.is(value, flag.help()); };
+    const auto set = [](auto& flag, const auto& value) { flag.set(value); };
     set(o.training.train_iters, v.loop.steps);
     set(o.training.global_batch_size, v.loop.batches.last);
     if (v.loop.rates_by_samples) set(o.optimizer.lr_decay_samples, v.loop.rates.decay);

@@ -80,8 +80,7 @@ inline constexpr std::string_view
 /// All rules of flags beside flags.
 inline constexpr auto flag_rules = [] {
   using namespace detail;
-  constexpr command train = command::train, eval = command::eval, generate = command::generate,
-                    describe = command::describe;
+  using enum command;
   return std::to_array<flag_rule>({
       // The length of a run.
       {train, "train-iters", "train-samples", "", late},
