@@ -20,7 +20,7 @@ COMMENT = re.compile(r"//[^\n]*")
 VALUE = re.compile(r"\b([a-z]\w*)::([a-z]\w*)")
 FLAG = re.compile(r"--[a-z][a-z0-9-]*")
 STRUCT = re.compile(r"^struct (\w+)[^;{]*\{(.*?)^\};", re.MULTILINE | re.DOTALL)
-ROW = re.compile(r'flag_of_value\{"(\w+)::(\w+)", "([^"]*--[a-z0-9-]+)"\}')
+ROW = re.compile(r'\{"(\w+)",((?:\s*"[^"\n]*")+)\}')
 
 
 def texts_of(path):
@@ -46,7 +46,8 @@ def problems(root):
     for path in sorted((include / "request").glob("*.hpp")):
         requests.update(match.group(1) for match in STRUCT.finditer(path.read_text(encoding="utf-8")))
     table = (include / "options" / "flags_of_values.hpp").read_text(encoding="utf-8")
-    rows = {(owner, member) for owner, member, _ in ROW.findall(table)}
+    rows = {(owner, one.split("=")[0].strip()) for owner, members in ROW.findall(table)
+            for one in "".join(LITERAL.findall(members)).split(",")}
     for owner, member in sorted(rows):
         if member not in known.get(owner, ()):
             yield f"options/flags_of_values.hpp: {owner} has no member {member}"
@@ -74,7 +75,7 @@ def self_test():
         for room in ["request", "options", "train"]:
             (include / room).mkdir(parents=True)
         (include / "request" / "plan.hpp").write_text("struct plan {\n  int save = 0; ///< none\n};\n")
-        row = 'flag_of_value{{"plan::{}", "--save"}},\n'
+        row = '{{"plan",\n "{}=load"}},\n'
 
         def found(train, member="save"):
             (include / "options" / "flags_of_values.hpp").write_text(row.format(member))

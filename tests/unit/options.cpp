@@ -634,11 +634,11 @@ BOOST_AUTO_TEST_CASE(sentences_call_request_values_by_their_flags) {
   mc::options o;
   mc::data_program_flags d;
   const auto list = mc::flags_of(o), list_of_data = mc::flags_of(d);
-  for (const auto& [value, flag] : mc::flags_of_values) {
-    const std::string_view name = flag.substr(flag.find("--") + 2);
+  mc::for_each_flag_of_value([&](const std::string& value, const std::string& flag) {
+    const std::string name = flag.substr(flag.find("--") + 2);
     BOOST_TEST((mc::find_flag(list, name) || mc::find_flag(list_of_data, name)),
                value << " is of " << flag);
-  }
+  });
 }
 
 // A rule is of flags that the command has, and is not said twice; each flag of its condition exists

@@ -67,8 +67,8 @@ inline std::string advice_for(const std::vector<named_flag>& list, std::string_v
                               std::string_view name, command c,
                               std::span<const command_text> among = commands) {
   const foreign_flag foreign = find_foreign(name, c);
-  const named_flag* const ours =
-      find_flag(list, foreign.row != nullptr ? std::string(foreign.row->ours) : dashed(name));
+  const named_flag* const ours = find_flag(
+      list, foreign.row != nullptr ? std::string(foreign.row->ours) : dashed(std::string(name)));
   const bool has = ours != nullptr && overlaps(ours->flag->commands(), c);
   if (foreign.row != nullptr && has)
     return fmt::format("it is {}{} here", dashes, foreign.row->ours);
@@ -85,7 +85,7 @@ inline std::string advice_for(const std::vector<named_flag>& list, std::string_v
   if (ours != nullptr && !has)
     return fmt::format("{}{} is a flag of {}", dashes, ours->name,
                        detail::names_of(ours->flag->commands(), among));
-  std::string typed = dashed(name), best = "help";
+  std::string typed = dashed(std::string(name)), best = "help";
   for (char& letter : typed)
     if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
   for (const named_flag& e : list)

@@ -1,13 +1,11 @@
 // A row of the table of other programs' flags (cli/foreign_flags.hpp).
 #pragma once
 
-#include <megacpp/options/build_keys.hpp>
-#include <megacpp/options/flag.hpp>
+#include <megacpp/options/compiled_flags.hpp>
 
+#include <algorithm>
 #include <string>
 #include <string_view>
-
-#include <fmt/format.h>
 
 namespace mc {
 
@@ -44,13 +42,8 @@ struct foreign_row {
   }
   /// Returns how a program is built that decides about the flags otherwise.
   std::string how_built() const {
-    std::string_view value = key()->kind == key_kind::on_or_off ? "1" : "";
-    if (const std::size_t blank = build.find(' '); blank != build.npos)
-      value = build.substr(blank + 1);
-    return fmt::format(
-        ": {} of megacpp_add_preset, {}={} of examples/build_preset.sh, or the struct "
-        "of megacpp_add_run",
-        build, key()->script, value);
+    const std::size_t key_ends = std::min(build.find(' '), build.size() - 1);
+    return detail::built_with(*key(), build.substr(key_ends + 1), ": ");
   }
 };
 

@@ -18,113 +18,98 @@ namespace mc {
 namespace detail {
 inline constexpr std::string_view
     one_way = "there is one way to do this here, which no flag changes: leave it out",
-    in_fp32 =
-        "gradients, weights that are updated, and their moments are fp32 or wider, so that "
-        "no loss is scaled: leave it out",
+    in_fp32 = "gradients, updated weights and moments are fp32 or wider: leave it out",
     of_model =
         "a build decides the numbers of the model: MODEL or HF_CONFIG of megacpp_add_preset, "
         "the config.json of examples/build_preset.sh, or the struct of megacpp_add_run",
     always_adamw =
-        "the optimizer is AdamW, with the flags --adam-beta1, --adam-beta2, --adam-eps "
-        "and --weight-decay",
+        "the optimizer is AdamW, of --adam-beta1, --adam-beta2, --adam-eps and --weight-decay",
     one_decay = "--weight-decay is the same at each step",
     one_order = "all windows of the data are read once, in an order that --seed draws, then again",
     pairs_of_files = "data sets are pairs of files, .bin and .idx";
+
+/// Flags that are taken, since nothing here depends on them: they choose kernels, communication,
+/// memory, the reading of data, the writing of states, and logs. The first ones take no value.
+inline constexpr std::string_view
+    idle_switches =
+        "align-grad-reduce align-param-gather async-save async-tensor-model-parallel-allreduce "
+        "attention-softmax-in-fp32 auto-detect-ckpt-format calculate-per-token-loss "
+        "ckpt-assume-constant-structure ckpt-fully-parallel-load ckpt-fully-parallel-save "
+        "create-all-gather-group cross-entropy-loss-fusion dataloader-defer-npy-index-mmap "
+        "dataloader-fast-cache-load ddp-average-in-collective ddp-pad-buckets-for-high-nccl-busbw "
+        "ddp-reduce-scatter-with-fp32-accumulation defer-embedding-wgrad-compute delay-grad-reduce "
+        "delay-wgrad-compute deterministic-mode disable-align-grad-reduce "
+        "disable-bf16-reduced-precision-matmul disable-flight-recorder-dump-on-timeout "
+        "disable-flight-recorder-extra-dump-on-exec disable-flight-recorder-include-only-active "
+        "disable-gloo-process-groups disable-jit-fuser disable-straggler-on-startup "
+        "disable-symmetric-registration disable-tp-comm-bulk-dgrad disable-tp-comm-bulk-wgrad "
+        "disable-tp-comm-overlap-ag disable-tp-comm-overlap-rs disable-tp-comm-split-ag "
+        "disable-tp-comm-split-rs dist-ckpt-optim-fully-reshardable enable-cuda-graph "
+        "enable-gloo-process-groups ep-overlap-early-attn-memory-release external-cuda-graph "
+        "flight-recorder-include-stack-trace fused-residual-rmsnorm fused-single-qkv-rope "
+        "high-priority-a2a-comm-stream inference-rng-tracker log-batch-size-to-tensorboard "
+        "log-device-memory-used log-energy log-learning-rate-to-tensorboard "
+        "log-max-attention-logit log-memory-to-tensorboard log-num-zeros-in-grad log-params-norm "
+        "log-progress log-straggler log-throughput log-timers-to-tensorboard "
+        "log-validation-ppl-to-tensorboard log-world-size-to-tensorboard manual-gc "
+        "memory-efficient-layer-norm mmap-warmup moe-enable-deepep "
+        "moe-pad-expert-input-to-capacity moe-per-layer-logging moe-permute-fusion "
+        "moe-router-fusion moe-shared-expert-overlap no-align-grad-reduce no-align-param-gather "
+        "no-async-tensor-model-parallel-allreduce no-barrier-with-level-1-timing "
+        "no-bias-dropout-fusion no-bias-swiglu-fusion no-ckpt-fully-parallel-save "
+        "no-contiguous-buffers-in-local-ddp no-create-attention-mask-in-dataloader "
+        "no-flight-recorder-dump-on-timeout no-flight-recorder-extra-dump-on-exec "
+        "no-flight-recorder-include-only-active no-gradient-accumulation-fusion "
+        "no-gradient-reduce-div-fusion no-load-rng no-log-learnig-rate-to-tensorboard "
+        "no-log-learning-rate-to-tensorboard no-log-loss-scale-to-tensorboard no-manual-gc-eval "
+        "no-masked-softmax-fusion no-mmap-bin-files no-one-logger no-overlap-p2p-communication "
+        "no-pad-vocab-size no-persist-layer-norm no-query-key-layer-scaling no-rope-fusion "
+        "no-save-rng no-scaled-masked-softmax-fusion no-scatter-gather-tensors-in-pipeline "
+        "no-tp-comm-bulk-dgrad no-tp-comm-bulk-wgrad no-tp-comm-overlap-ag no-tp-comm-overlap-rs "
+        "no-tp-comm-split-ag no-tp-comm-split-rs no-use-layer-wise-param-layout "
+        "no-use-tokenizer-model-from-checkpoint-args nvtx-ranges one-logger-async "
+        "overlap-dispatch-backward-with-experts-wgrad overlap-grad-reduce "
+        "overlap-moe-expert-parallel-comm overlap-p2p-communication-warmup-flush "
+        "overlap-param-gather overlap-param-gather-with-optimizer-step override-lr-scheduler "
+        "override-opt-param-scheduler override-opt_param-scheduler "
+        "pytorch-profiler-collect-callstack pytorch-profiler-collect-chakra "
+        "pytorch-profiler-collect-shapes record-memory-history record-shapes te-rng-tracker "
+        "tokenizer-hf-no-use-fast tp-comm-overlap tp-comm-overlap-rs-dgrad trust-remote-code "
+        "use-checkpoint-args use-contiguous-buffers-in-ddp use-contiguous-buffers-in-local-ddp "
+        "use-cpu-initialization use-dist-ckpt use-flash-attn use-mcore-models "
+        "use-mp-args-from-checkpoint-args use-nccl-ub use-persistent-ckpt-worker "
+        "use-precision-aware-optimizer use-pytorch-profiler use-ring-exchange-p2p use-sharp "
+        "use-transformer-engine-op-fuser",
+    idle_values =
+        "app-tag-run-name app-tag-run-version async-strategy attention-backend "
+        "check-weight-hash-across-dp-replicas-interval ckpt-format cross-entropy-fusion-impl "
+        "cuda-graph-impl cuda-graph-warmup-steps ddp-bucket-size DDP-impl ddp-num-buckets "
+        "dist-ckpt-format dist-ckpt-strictness dist-ckpt-workers distributed-backend "
+        "empty-unused-memory-level flash-attention-version flight-recorder-dump-path "
+        "flight-recorder-trace-buffer-size hysteresis initial-loss-scale local-rank local_rank "
+        "log-memory-interval logging-level loss-scale-window make-vocab-size-divisible-by "
+        "manual-gc-interval memory-snapshot-path min-loss-scale moe-deepep-num-sms "
+        "moe-flex-dispatcher-backend moe-hybridep-num-sms moe-token-dispatcher-type "
+        "nccl-communicator-config-path num-dataset-builder-threads "
+        "num-distributed-optimizer-instances num-workers one-logger-project one-logger-run-name "
+        "pipeline-model-parallel-comm-backend rerun-mode sharp-enabled-group straggler-ctrlr-port "
+        "straggler-minmax-count suggested-communication-unit-size tensorboard-dir "
+        "tensorboard-log-interval tensorboard-queue-size timing-log-level timing-log-option "
+        "tp-comm-bootstrap-backend tp-comm-overlap-cfg train-sync-interval transformer-impl "
+        "wandb-entity wandb-exp-name wandb-project wandb-save-dir wgrad-deferral-limit",
+    idle_lists =
+        "cp-comm-type cuda-graph-modules cuda-graph-scope "
+        "ddp-param-name-patterns-for-fp32-local-accumulation high-priority-stream-groups "
+        "profile-ranks";
 } // namespace detail
 
 /// The flags that a program of a run knows.
 inline constexpr auto foreign_flags = [] {
   using namespace detail;
-  constexpr int one = 1, several = several_values;
   return std::to_array<foreign_row>({
-      // Taken, since nothing here depends on them: kernels that a step computes by.
-      idle(no_value,
-           "use-flash-attn no-masked-softmax-fusion no-scaled-masked-softmax-fusion "
-           "no-bias-swiglu-fusion no-bias-dropout-fusion no-rope-fusion no-persist-layer-norm "
-           "memory-efficient-layer-norm no-gradient-accumulation-fusion cross-entropy-loss-fusion "
-           "fused-residual-rmsnorm fused-single-qkv-rope use-transformer-engine-op-fuser "
-           "disable-jit-fuser use-mcore-models attention-softmax-in-fp32 "
-           "no-query-key-layer-scaling disable-bf16-reduced-precision-matmul deterministic-mode "
-           "calculate-per-token-loss no-gradient-reduce-div-fusion ddp-average-in-collective "
-           "ddp-reduce-scatter-with-fp32-accumulation use-precision-aware-optimizer "
-           "moe-router-fusion moe-permute-fusion moe-shared-expert-overlap "
-           "overlap-moe-expert-parallel-comm ep-overlap-early-attn-memory-release "
-           "overlap-dispatch-backward-with-experts-wgrad high-priority-a2a-comm-stream "
-           "moe-per-layer-logging moe-pad-expert-input-to-capacity moe-enable-deepep"),
-      idle(one,
-           "transformer-impl attention-backend flash-attention-version cross-entropy-fusion-impl "
-           "moe-token-dispatcher-type moe-flex-dispatcher-backend moe-deepep-num-sms "
-           "moe-hybridep-num-sms num-distributed-optimizer-instances"),
-      // Communication.
-      idle(no_value,
-           "overlap-grad-reduce overlap-param-gather overlap-param-gather-with-optimizer-step "
-           "overlap-p2p-communication-warmup-flush no-overlap-p2p-communication "
-           "delay-wgrad-compute delay-grad-reduce defer-embedding-wgrad-compute "
-           "no-align-grad-reduce no-align-param-gather align-param-gather align-grad-reduce "
-           "disable-align-grad-reduce create-all-gather-group ddp-pad-buckets-for-high-nccl-busbw "
-           "no-use-layer-wise-param-layout async-tensor-model-parallel-allreduce "
-           "no-async-tensor-model-parallel-allreduce use-contiguous-buffers-in-ddp "
-           "use-contiguous-buffers-in-local-ddp no-contiguous-buffers-in-local-ddp "
-           "no-scatter-gather-tensors-in-pipeline tp-comm-overlap tp-comm-overlap-rs-dgrad "
-           "use-nccl-ub disable-symmetric-registration disable-gloo-process-groups "
-           "enable-gloo-process-groups use-sharp use-ring-exchange-p2p "
-           "flight-recorder-include-stack-trace disable-tp-comm-bulk-dgrad "
-           "disable-tp-comm-bulk-wgrad disable-tp-comm-overlap-ag disable-tp-comm-overlap-rs "
-           "disable-tp-comm-split-ag disable-tp-comm-split-rs no-tp-comm-bulk-dgrad "
-           "no-tp-comm-bulk-wgrad no-tp-comm-overlap-ag no-tp-comm-overlap-rs no-tp-comm-split-ag "
-           "no-tp-comm-split-rs no-flight-recorder-dump-on-timeout "
-           "no-flight-recorder-extra-dump-on-exec no-flight-recorder-include-only-active "
-           "disable-flight-recorder-dump-on-timeout disable-flight-recorder-extra-dump-on-exec "
-           "disable-flight-recorder-include-only-active"),
-      idle(one,
-           "DDP-impl ddp-bucket-size ddp-num-buckets suggested-communication-unit-size "
-           "wgrad-deferral-limit tp-comm-overlap-cfg tp-comm-bootstrap-backend distributed-backend "
-           "local-rank local_rank nccl-communicator-config-path sharp-enabled-group "
-           "pipeline-model-parallel-comm-backend flight-recorder-dump-path "
-           "flight-recorder-trace-buffer-size"),
-      // Data, memory and graphs of CUDA.
-      idle(no_value,
-           "manual-gc no-manual-gc-eval no-mmap-bin-files mmap-warmup "
-           "no-create-attention-mask-in-dataloader dataloader-fast-cache-load "
-           "dataloader-defer-npy-index-mmap enable-cuda-graph external-cuda-graph te-rng-tracker "
-           "inference-rng-tracker use-cpu-initialization trust-remote-code "
-           "tokenizer-hf-no-use-fast no-pad-vocab-size"),
-      idle(one,
-           "num-workers num-dataset-builder-threads manual-gc-interval empty-unused-memory-level "
-           "cuda-graph-impl cuda-graph-warmup-steps make-vocab-size-divisible-by "
-           "train-sync-interval check-weight-hash-across-dp-replicas-interval rerun-mode "
-           "initial-loss-scale min-loss-scale loss-scale-window hysteresis"),
-      // States.
-      idle(no_value,
-           "use-dist-ckpt auto-detect-ckpt-format async-save use-persistent-ckpt-worker "
-           "ckpt-fully-parallel-save no-ckpt-fully-parallel-save ckpt-fully-parallel-load "
-           "ckpt-assume-constant-structure dist-ckpt-optim-fully-reshardable use-checkpoint-args "
-           "use-mp-args-from-checkpoint-args no-use-tokenizer-model-from-checkpoint-args "
-           "no-save-rng no-load-rng override-opt_param-scheduler override-opt-param-scheduler "
-           "override-lr-scheduler"),
-      idle(one,
-           "ckpt-format dist-ckpt-format dist-ckpt-strictness dist-ckpt-workers async-strategy"),
-      // Logs and measurements.
-      idle(no_value,
-           "log-params-norm log-num-zeros-in-grad log-throughput log-progress "
-           "log-timers-to-tensorboard log-batch-size-to-tensorboard "
-           "log-learning-rate-to-tensorboard no-log-learnig-rate-to-tensorboard "
-           "no-log-learning-rate-to-tensorboard no-log-loss-scale-to-tensorboard "
-           "log-validation-ppl-to-tensorboard log-memory-to-tensorboard "
-           "log-world-size-to-tensorboard log-device-memory-used log-energy "
-           "log-max-attention-logit log-straggler disable-straggler-on-startup "
-           "no-barrier-with-level-1-timing use-pytorch-profiler pytorch-profiler-collect-shapes "
-           "pytorch-profiler-collect-callstack pytorch-profiler-collect-chakra "
-           "record-memory-history record-shapes nvtx-ranges no-one-logger one-logger-async"),
-      idle(one,
-           "timing-log-level timing-log-option tensorboard-dir tensorboard-log-interval "
-           "tensorboard-queue-size wandb-project wandb-exp-name wandb-save-dir wandb-entity "
-           "logging-level log-memory-interval straggler-ctrlr-port straggler-minmax-count "
-           "memory-snapshot-path one-logger-project one-logger-run-name app-tag-run-name "
-           "app-tag-run-version"),
-      idle(several,
-           "cp-comm-type ddp-param-name-patterns-for-fp32-local-accumulation "
-           "high-priority-stream-groups cuda-graph-scope cuda-graph-modules profile-ranks"),
+      idle(no_value, idle_switches),
+      idle(1, idle_values),
+      idle(several_values, idle_lists),
       // Taken for a flag of this program.
       same_as("tensor-model-parallel-size", "model-parallel-size"),
       same_as("seq-length", "encoder-seq-length"),
@@ -155,22 +140,18 @@ inline constexpr auto foreign_flags = [] {
       means("train-iters",
             "max-iters max-steps steps num-steps iters iterations training.steps train-steps"),
       refused("num-train-epochs num-epochs max-epochs",
-              "--train-iters gives the steps of a run, of --global-batch-size sequences each; with "
-              "conversations, --epochs gives how often it reads them all"),
+              "--train-iters gives steps, and --epochs how often all conversations are read"),
       refused("exit-interval",
-              "--train-iters says where a run ends, and --lr-decay-iters where its learning rate "
-              "does"),
+              "--train-iters says where a run ends, and --lr-decay-iters where its decay does"),
       refused("skip-train eval-only", "the command eval measures a model, and train always trains"),
       means("global-batch-size", "training.global-batch-size"),
       built_by("MICRO_BATCH",
                "batch-size per-device-train-batch-size per-device-eval-batch-size train-batch-size "
                "micro-batch local-batch-size training.local-batch-size training.batch-size",
-               "--global-batch-size gives the sequences of a step, and a build those of a "
-               "micro-batch"),
+               "--global-batch-size is of a step, and a build decides the micro-batch"),
       refused("total-batch-size", "--global-batch-size counts sequences, not tokens"),
       refused("gradient-accumulation-steps accumulate-grad-batches grad-accum-steps",
-              "--global-batch-size gives the sequences of a step: a step adds up the gradients of "
-              "as many micro-batches as these make"),
+              "a step has as many micro-batches as the sequences of --global-batch-size make"),
       refused("decrease-batch-size-if-needed",
               "--global-batch-size must be a multiple of what all replicas take at once"),
       refused("step-batch-size-schedule",
@@ -181,15 +162,12 @@ inline constexpr auto foreign_flags = [] {
               "--lr and --min-lr are those of all parameters: leave it out"),
       means("lr-warmup-iters",
             "warmup-steps warmup-iters num-warmup-steps lr-scheduler.warmup-steps"),
-      refused(
-          "warmup-ratio",
-          "--lr-warmup-iters gives the warm-up in steps, and --lr-warmup-fraction as a share of "
-          "the decay"),
+      refused("warmup-ratio",
+              "--lr-warmup-iters gives it in steps, --lr-warmup-fraction as a share of the decay"),
       refused("decay-lr", "--lr-decay-style constant keeps the learning rate as it is"),
       means("lr-decay-style", "lr-scheduler-type lr-scheduler scheduler"),
       refused("use-checkpoint-opt-param-scheduler use-checkpoint-lr-scheduler",
-              "a run that goes on keeps the schedule of its state, unless a flag changes it: leave "
-              "it out"),
+              "a run that goes on keeps its schedule, unless a flag changes it: leave it out"),
       means("clip-grad", "max-grad-norm grad-clip gradient-clip-val training.max-norm max-norm"),
       means("adam-beta1", "beta1"),
       means("adam-beta2", "beta2"),
@@ -204,20 +182,16 @@ inline constexpr auto foreign_flags = [] {
       means("keep-latest-k", "save-total-limit checkpoint.keep-latest-k"),
       means("load", "checkpoint model model-name-or-path model-path"),
       refused("resume resume-from-checkpoint init-from always-save-checkpoint",
-              "--load names the folder to go on from, and --save the one to write to; they may be "
-              "the same"),
+              "--load names the folder to go on from, --save the one to write; both may be one"),
       refused("ckpt-step",
               "--load takes the folder of one step, as ROOT/iter_0000400, or ROOT for the newest"),
       refused("exit-on-missing-checkpoint",
-              "train refuses a folder of --load that has no state, unless --save names it, too: "
-              "leave it out"),
+              "a --load without a state is refused, unless --save names it, too: leave it out"),
       refused("no-save-optim",
-              "train saves all that it needs to go on: leave it out, and take the weights alone by "
-              "--finetune or the command export"),
+              "leave it out; --finetune and the command export take the weights alone"),
       means("data-path", "data train-file input"),
       refused("dataset data-dir dataset-name",
-              "--data-path names a file of text, token ids or conversations, or the prefix of a "
-              "data set on disk; no data set is downloaded by its name"),
+              "--data-path names a file, or a data set on disk: none is downloaded by its name"),
       refused("sft", "--data-type chat trains on conversations"),
       means("tokenizer-model", "tokenizer-name"),
       refused("tiktoken-pattern", "the name of a .tiktoken file says its rules: leave it out"),
@@ -225,15 +199,13 @@ inline constexpr auto foreign_flags = [] {
       means("eval-iters", "eval-batches"),
       means("log-interval", "logging-steps log-every log-freq metrics.log-freq"),
       refused("report-to",
-              "--metrics-jsonl writes the numbers of each step to a file, and --loss-curve draws "
-              "the loss"),
+              "--metrics-jsonl writes the numbers of each step, and --loss-curve draws the loss"),
       means("seed", "random-seed training.seed"),
       means("threads", "nthreads num-threads"),
       refused("no-check-for-nan-in-loss-and-grad",
               "a loss or a gradient that is not finite ends a run: leave it out"),
-      refused(
-          "flight-recorder-* no-flight-recorder-* disable-flight-recorder-*",
-          "a rank that waits too long names the other, and the line of the model: leave it out"),
+      refused("flight-recorder-* no-flight-recorder-* disable-flight-recorder-*",
+              "a rank that waits too long names the other, and the line: leave it out"),
       // Texts.
       means("max-new-tokens", "max-tokens out-seq-length"),
       refused("max-length", "--max-new-tokens counts new tokens, without those of the prompt"),
@@ -294,9 +266,9 @@ inline constexpr auto foreign_flags = [] {
               "config-name window-size window-attn-skip-freq rotary-interleaved "
               "rotary-scaling-factor yarn-* mscale*",
               of_model),
-      refused("moe-expert-rank-capacity-factor",
-              "a build decides how many rows go to a rank's experts at once: expert_rows of the "
-              "batch in the struct of megacpp_add_run"),
+      refused(
+          "moe-expert-rank-capacity-factor",
+          "a build decides the rows: expert_rows of the batch in the struct of megacpp_add_run"),
       // Absent from every program, or the same in all.
       refused("apply-residual-connection-post-layernorm squared-relu quick-geglu "
               "multi-latent-attention mtp-num-layers moe-* apply-layernorm-1p moe-use-upcycling "
@@ -336,8 +308,7 @@ inline constexpr auto preprocess_flags = [] {
       refused("split-sentences keep-newlines",
               "a document is one sequence of tokens, not cut into sentences"),
       refused("find-optimal-num-workers workers-to-check max-documents",
-              "--workers gives the threads, by default one a core, and results do not depend on "
-              "it: leave it out"),
+              "--workers gives the threads, on which no result depends: leave it out"),
       refused("tiktoken-num-special-tokens", "--special-tokens names those of a .tiktoken file"),
   });
 }();
@@ -348,16 +319,9 @@ struct foreign_flag {
   const foreign_row* row = nullptr;
 };
 
-/// Returns the name with - for _.
-inline std::string dashed(std::string_view name) {
-  std::string text(name);
-  std::replace(text.begin(), text.end(), '_', '-');
-  return text;
-}
-
 /// Returns the flag of a name, which may have _ for -, that another program has for a command.
 inline foreign_flag find_foreign(std::string_view name, command c = command::all) {
-  const std::string wanted = dashed(name);
+  const std::string wanted = dashed(std::string(name));
   foreign_flag same, begin; // the longest begin counts
   const auto look = [&](std::span<const foreign_row> rows) {
     for (const foreign_row& row : rows)

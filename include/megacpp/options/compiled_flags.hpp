@@ -19,13 +19,14 @@ namespace mc {
 
 namespace detail {
 /// Returns how a program with another value is built: a key as megacpp_add_preset has it and as
-/// examples/build_preset.sh does, both with that value. `with` is what comes before the keys.
+/// examples/build_preset.sh does, both with that value, "" is none. `with` is what comes before.
 inline std::string built_with(const build_key& k, std::string_view value = "{0}",
                               std::string_view with = "build it with ") {
   return fmt::format(
-      "{}{} {} of megacpp_add_preset, {}={} of "
-      "examples/build_preset.sh, or the struct of megacpp_add_run",
-      with, k.cmake, value, k.script, value);
+      "{}{}{}{} of megacpp_add_preset, {}={} of examples/build_preset.sh, or the struct of "
+      "megacpp_add_run",
+      with, k.cmake, value.empty() ? "" : " ", value, k.script,
+      value.empty() && k.kind == key_kind::on_or_off ? "1" : value);
 }
 inline std::string built_with(std::string_view key, std::string_view value,
                               std::string_view with = "build it with ") {

@@ -1,7 +1,7 @@
 // A command-line flag: a value with its default, range and explanation, and how it reads text.
 #pragma once
 
-#include <megacpp/io/error.hpp>
+#include <megacpp/io/json_file.hpp>
 
 #include <algorithm>
 #include <charconv>
@@ -37,6 +37,17 @@ template <class T> std::errc read_number(std::string_view text, T& n) {
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), n);
   return problem == std::errc() && end != text.data() + text.size() ? std::errc::invalid_argument
                                                                     : problem;
+}
+
+/// Returns a name with - for _.
+inline std::string dashed(std::string name) {
+  std::ranges::replace(name, '_', '-');
+  return name;
+}
+
+/// Returns the error for a command line that is refused with this sentence.
+template <class... A> error usage(fmt::format_string<A...> sentence, A&&... arguments) {
+  return {exit_code::usage, fmt::format(sentence, std::forward<A>(arguments)...)};
 }
 
 /// The subcommands, as a set of bits: those of a run's program, and those of megacpp-data.
@@ -218,6 +229,17 @@ public:
     std::visit([&](auto& value) { assign(value, text, where); }, value_);
     given_ = true;
   }
+  /// Tells whether a value of JSON is of the type of the flag. A list may be one text.
+  bool fits(const nlohmann::json& value) const {
+    if (is_list() && value.is_array())
+      return std::ranges::all_of(value, [](const nlohmann::json& one) { return one.is_string(); });
+    return is_text() ? value.is_string() : is_toggle() ? value.is_boolean() : value.is_number();
+  }
+  /// Reads a value that fits. Throws mc::error(exit_code::usage).
+  void read_json(const nlohmann::json& value, std::string_view where) {
+    for (const nlohmann::json& one : value.is_array() ? value : nlohmann::json::array({value}))
+      read(one.is_string() ? one.get<std::string>() : one.dump(), where);
+  }
   /// Reads a value of the command line. Throws mc::error(exit_code::usage).
   void ask(std::string_view text, std::string_view where) { read(text, where), asked_ = true; }
   /// Forgets what was read, so that the command line overrides a file.
@@ -230,9 +252,8 @@ protected:
         initial_(value_),
         given_(false),
         terms_(terms),
-        name_(name),
+        name_(dashed(std::string(name))),
         help_(help) {
-    std::ranges::replace(name_, '_', '-');
     if (group == nullptr) return;
     group->places_.push_back(reinterpret_cast<std::byte*>(this) -
                              reinterpret_cast<std::byte*>(group));
@@ -247,13 +268,12 @@ protected:
 
   value_type value_, initial_;
   bool given_;
+  flag_terms terms_;
 
 private:
   [[noreturn]] static void refuse(std::string_view where, std::string_view text,
                                   std::string_view why) {
-    std::string shown;
-    for (const char c : text.substr(0, 80)) shown += c >= ' ' && c <= '~' ? c : '?';
-    throw error(exit_code::usage, fmt::format("{} is \"{}\", but {}", where, shown, why));
+    throw usage("{} is \"{}\", but {}", where, printable(text), why);
   }
   template <class T> void assign(T& value, std::string_view text, std::string_view where) const {
     if constexpr (std::is_same_v<T, bool>) {
@@ -310,7 +330,6 @@ private:
     return fmt::format("{}", fmt::join(numbers, " "));
   }
 
-  flag_terms terms_;
   std::string name_;
   const char* help_;
   bool asked_ = false, idle_ = false;
@@ -326,6 +345,13 @@ public:
   const T& operator()() const { return std::get<T>(value_); }
   /// Returns the value of a flag that was given.
   std::optional<T> if_given() const { return given_ ? std::optional<T>((*this)()) : std::nullopt; }
+  /// Returns the choice that a text is, as an enumeration that has all of them in the same order.
+  template <class E> E choice() const {
+    int n = 0, at = 0;
+    each_between(terms_.choices, '|',
+                 [&](std::string_view one) { at = one == (*this)() ? n : at, ++n; });
+    return static_cast<E>(at);
+  }
   /// Sets the value that the flag has until one is read.
   void set(T initial) { value_ = initial_ = std::move(initial); }
 };

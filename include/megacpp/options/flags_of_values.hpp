@@ -2,88 +2,64 @@
 // message, report_request::curve for example; a user who gave flags reads the flag.
 #pragma once
 
-#include <array>
-#include <cstddef>
+#include <megacpp/options/flag.hpp>
+
 #include <new>
 #include <string>
 #include <string_view>
 
 namespace mc {
 
-/// A member of a request, and the flag that gives it.
-struct flag_of_value {
-  std::string_view value, flag;
+/// The members of a request that sentences name, with commas between them. The flag of such a value
+/// has the member's name, or stands behind =.
+struct values_of_request {
+  std::string_view request, members;
 };
-inline constexpr std::array flags_of_values{
-    flag_of_value{"batch_schedule::increment", "INCREMENT of --rampup-batch-size"},
-    flag_of_value{"batch_schedule::last", "--global-batch-size"},
-    flag_of_value{"batch_schedule::start", "START of --rampup-batch-size"},
-    flag_of_value{"data_request::cache", "--data-cache-path"},
-    flag_of_value{"data_request::eod_mask_loss", "--eod-mask-loss"},
-    flag_of_value{"data_request::eod_token", "--eod-token"},
-    flag_of_value{"data_request::kind", "--data-type"},
-    flag_of_value{"data_request::learned", "--chat-loss"},
-    flag_of_value{"data_request::paths", "--data-path"},
-    flag_of_value{"data_request::reset_attention_mask", "--reset-attention-mask"},
-    flag_of_value{"data_request::reset_position_ids", "--reset-position-ids"},
-    flag_of_value{"data_request::seed", "--seed"},
-    flag_of_value{"data_request::split", "--split"},
-    flag_of_value{"export_request::load", "--load"},
-    flag_of_value{"export_request::save", "--save"},
-    flag_of_value{"loop_request::batches", "--global-batch-size"},
-    flag_of_value{"loop_request::bench", "--bench-json"},
-    flag_of_value{"loop_request::epochs", "--epochs"},
-    flag_of_value{"loop_request::eval_interval", "--eval-interval"},
-    flag_of_value{"loop_request::eval_iters", "--eval-iters"},
-    flag_of_value{"loop_request::exit_minutes", "--exit-duration-in-mins"},
-    flag_of_value{"loop_request::keep_best", "--keep-best"},
-    flag_of_value{"loop_request::keep_latest", "--keep-latest-k"},
-    flag_of_value{"loop_request::sample_interval", "--sample-interval"},
-    flag_of_value{"loop_request::sample_prompt", "--sample-prompt"},
-    flag_of_value{"loop_request::samples_asked", "--train-samples"},
-    flag_of_value{"loop_request::save", "--save"},
-    flag_of_value{"loop_request::steps", "--train-iters"},
-    flag_of_value{"loop_request::warmup", "--warmup"},
-    flag_of_value{"report_request::curve", "--loss-curve"},
-    flag_of_value{"report_request::metrics", "--metrics-jsonl"},
-    flag_of_value{"report_request::peak_tflops", "--peak-tflops"},
-    flag_of_value{"report_request::profile", "--profile"},
-    flag_of_value{"report_request::trace", "--trace"},
-    flag_of_value{"report_request::trace_after", "--profile-step-start"},
-    flag_of_value{"report_request::trace_last", "--profile-step-end"},
-    flag_of_value{"run_constants::clip", "--clip-grad"},
-    flag_of_value{"sampling_request::chat", "--chat"},
-    flag_of_value{"sampling_request::ids", "--ids"},
-    flag_of_value{"sampling_request::prompts", "--prompt"},
-    flag_of_value{"sampling_request::prompts_file", "--prompts-file"},
-    flag_of_value{"sampling_request::stop_tokens", "--stop-tokens"},
-    flag_of_value{"sampling_request::stops", "--stop"},
-    flag_of_value{"sampling_request::thinks", "--enable-thinking"},
-    flag_of_value{"schedule::decay", "--lr-decay-iters"},
-    flag_of_value{"schedule::lr", "--lr"},
-    flag_of_value{"schedule::min_lr", "--min-lr"},
-    flag_of_value{"schedule::style", "--lr-decay-style"},
-    flag_of_value{"schedule::warmup", "--lr-warmup-iters"},
-    flag_of_value{"schedule::wsd_decay", "--lr-wsd-decay-iters"},
-    flag_of_value{"split_paths::test", "--test-data-path"},
-    flag_of_value{"split_paths::train", "--train-data-path"},
-    flag_of_value{"split_paths::valid", "--valid-data-path"},
-    flag_of_value{"start_request::finetune", "--finetune"},
-    flag_of_value{"start_request::load", "--load"},
-    flag_of_value{"text_rules::invalid", "--invalid-utf8"},
-    flag_of_value{"text_rules::keys", "--json-keys"},
-    flag_of_value{"tiktoken_rules::expression", "megacpp-data's --tiktoken-pattern"},
-    flag_of_value{"tokenizer_request::merges", "--merge-file"},
-    flag_of_value{"tokenizer_request::model", "--tokenizer-model"},
-    flag_of_value{"tokenizer_request::type", "--tokenizer-type"},
-    flag_of_value{"tokenizer_request::vocabulary", "--vocab-file"},
-};
+inline constexpr values_of_request flags_of_values[] = {
+    {"batch_schedule",
+     "increment=INCREMENT of --rampup-batch-size, last=global-batch-size, start=START of "
+     "--rampup-batch-size"},
+    {"data_request",
+     "cache=data-cache-path, eod_mask_loss, eod_token, kind=data-type, learned=chat-loss, "
+     "paths=data-path, reset_attention_mask, reset_position_ids, seed, split"},
+    {"export_request", "load, save"},
+    {"loop_request",
+     "batches=global-batch-size, bench=bench-json, epochs, eval_interval, eval_iters, "
+     "exit_minutes=exit-duration-in-mins, keep_best, keep_latest=keep-latest-k, sample_interval, "
+     "sample_prompt, samples_asked=train-samples, save, steps=train-iters, warmup"},
+    {"report_request",
+     "curve=loss-curve, metrics=metrics-jsonl, peak_tflops, profile, trace, "
+     "trace_after=profile-step-start, trace_last=profile-step-end"},
+    {"run_constants", "clip=clip-grad"},
+    {"sampling_request",
+     "chat, ids, prompts=prompt, prompts_file, stop_tokens, stops=stop, thinks=enable-thinking"},
+    {"schedule",
+     "decay=lr-decay-iters, lr, min_lr, style=lr-decay-style, warmup=lr-warmup-iters, "
+     "wsd_decay=lr-wsd-decay-iters"},
+    {"split_paths", "test=test-data-path, train=train-data-path, valid=valid-data-path"},
+    {"start_request", "finetune, load"},
+    {"text_rules", "invalid=invalid-utf8, keys=json-keys"},
+    {"tiktoken_rules", "expression=megacpp-data's --tiktoken-pattern"},
+    {"tokenizer_request",
+     "merges=merge-file, model=tokenizer-model, type=tokenizer-type, vocabulary=vocab-file"}};
+
+/// Calls f(value, flag) for each: f("schedule::decay", "--lr-decay-iters").
+template <class F> void for_each_flag_of_value(const F& f) {
+  for (const auto& [request, members] : flags_of_values)
+    each_between(members, ',', [&, owner = request](std::string_view one) {
+      one.remove_prefix(one.starts_with(' ') ? 1 : 0);
+      const std::size_t is = std::min(one.find('='), one.size());
+      std::string flag(is < one.size() ? one.substr(is + 1) : dashed(std::string(one)));
+      if (flag.find("--") == flag.npos) flag.insert(0, "--");
+      f(fmt::format("{}::{}", owner, one.substr(0, is)), flag);
+    });
+}
 
 /// Returns a sentence in which each member of a request is called by its flag.
 inline std::string in_flags(std::string sentence) {
   constexpr std::string_view letters =
       "abcdefghijklmnopqrstuvwxyz_:0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
-  for (const auto& [value, flag] : flags_of_values)
+  for_each_flag_of_value([&](const std::string& value, const std::string& flag) {
     for (std::size_t at = 0; (at = sentence.find(value, at)) != std::string::npos; ++at) {
       const std::size_t end = at + value.size();
       std::string_view behind = std::string_view(sentence).substr(end, 2);
@@ -92,6 +68,7 @@ inline std::string in_flags(std::string sentence) {
           (behind.empty() || letters.find(behind[0]) == letters.npos))
         sentence.replace(at, value.size(), flag);
     }
+  });
   return sentence;
 }
 
