@@ -27,11 +27,9 @@ struct model_flags : flag_group {
       "is none and --save names the folder, too, train begins. A Hugging Face model folder: train "
       "begins with its weights. describe lists the states in the folder in place of the model");
   MEGACPP_FLAG(switch, random_weights, is(false).of(generate),
-               "generate with the weights that a new run begins with in place of those of --load, "
-               "to measure speed; needs --ids");
+               "take a new run's weights, not those of --load, to measure speed; needs --ids");
   MEGACPP_FLAG(switch, finetune, is(false),
-               "take the weights of --load alone: a new run, with its own optimizer, schedule, "
-               "data and first step");
+               "take the weights of --load alone: optimizer, schedule, data and steps are new");
   MEGACPP_FLAG(whole, seed, is(1234).at_least(0).of(train | generate, must_match),
                "the seed of initial weights, the order of the data, dropout, and sampling. One "
                "seed gives the same bits, whatever --threads is");
@@ -87,8 +85,7 @@ struct data_flags : flag_group {
       "take the tokenizer of the state. Data sets have their ids already, so that beside them the "
       "names of SentencePiece's tokenizers are taken, too; nothing reads their files");
   MEGACPP_FLAG(text, tokenizer_model, is("").of(reading | generate, may_change),
-               "the folder of a Hugging Face model, or a tokenizer.json, or a .tiktoken file; its "
-               "files are saved with the model");
+               "a Hugging Face folder, a tokenizer.json or a .tiktoken file; a model keeps them");
   MEGACPP_FLAG(text, vocab_file, is("").of(reading | generate, may_change),
                "GPT-2's vocab.json, with --merge-file in place of --tokenizer-model");
   MEGACPP_FLAG(text, merge_file, is("").of(reading | generate, may_change), "GPT-2's merges.txt");
@@ -165,8 +162,7 @@ struct training_flags : flag_group {
       "steps between texts that the model writes as it is by then, each time with the same random "
       "numbers; one more comes at the end. The weights of the run do not depend on it");
   MEGACPP_FLAG(text, sample_prompt, is("").shown("a line end"),
-               "the text that the texts of --sample-interval continue; token ids where the data "
-               "are ids or random");
+               "the text that --sample-interval continues; ids where the data are ids or random");
 };
 
 struct optimizer_flags : flag_group {
@@ -178,15 +174,13 @@ struct optimizer_flags : flag_group {
   MEGACPP_FLAG(real, min_lr, is(0).zero_or_within(least, most),
                "the learning rate at the end of the decay");
   MEGACPP_FLAG(text, lr_decay_style, is("linear").one_of("constant|linear|cosine|WSD"),
-               "how the learning rate falls from --lr to --min-lr; WSD keeps it, and lets it fall "
-               "at the end");
+               "how --lr falls to --min-lr; WSD keeps it, and lets it fall at the end");
   MEGACPP_FLAG(whole, lr_warmup_iters, is(0).at_least(0),
                "steps over which the learning rate first rises from 0 to --lr");
   MEGACPP_FLAG(whole, lr_warmup_samples, is(0).at_least(0),
                "sequences over which it rises, with --train-samples");
   MEGACPP_FLAG(real, lr_warmup_fraction, is(0).within(0, 0.999999).shown(""),
-               "the share of --lr-decay-iters or --lr-decay-samples over which it rises, in place "
-               "of the two flags before");
+               "the share of the decay over which it rises, in place of the two flags before");
   MEGACPP_FLAG(whole, lr_decay_iters, is(0).at_least(1).resumes(derived).shown("--train-iters"),
                "the step at which the decay ends");
   MEGACPP_FLAG(whole, lr_decay_samples, is(0).at_least(1).resumes(derived).shown("--train-samples"),
@@ -220,8 +214,7 @@ struct sampling_flags : flag_group {
   MEGACPP_FLAG(text, system_prompt, is(""),
                "with --chat: the text of the system, which comes first");
   MEGACPP_FLAG(switch, enable_thinking, is(true),
-               "with --chat: whether the model thinks before it answers, if its template has a "
-               "switch for that (Qwen3)");
+               "with --chat: whether the model thinks first, if its template has a switch (Qwen3)");
   MEGACPP_FLAG(switch, ids, is(false),
                "prompts and texts are token ids, separated by blanks or commas");
   MEGACPP_FLAG(whole, num_samples, is(1).within(1, 1 << 20),
@@ -239,8 +232,7 @@ struct sampling_flags : flag_group {
   MEGACPP_FLAG(switch, greedy, is(false),
                "always take the likeliest token, as --temperature 0 does");
   MEGACPP_FLAG(real, temperature, is(1).within(0, 1000),
-               "a number that divides logits: below 1 texts are safer, above 1 bolder; 0 always "
-               "takes the likeliest token");
+               "divides logits: below 1 texts are safer, above bolder; 0 takes the likeliest");
   MEGACPP_FLAG(whole, top_k, is(0).at_least(0), "draw from the k likeliest tokens; 0: from all");
   MEGACPP_FLAG(real, top_p, is(1).above(0, 1),
                "draw from the likeliest tokens that together have this probability");
@@ -277,8 +269,7 @@ struct report_flags : flag_group {
   MEGACPP_FLAG(whole, profile_step_end, is(0).at_least(1).shown("two behind --profile-step-start"),
                "the last step of --trace, at most 64 behind --profile-step-start");
   MEGACPP_FLAG(text, pictures, is("").of(describe),
-               "a folder for SVG pictures of the layout's ranks and its pipeline's schedule, in "
-               "place of the description");
+               "a folder for SVGs of the ranks and the schedule, in place of the description");
   MEGACPP_FLAG(switch, graphs, is(false).of(describe),
                "list the parameters, each collective with its line of the model, and the graph of "
                "each part after each pass, in place of the description");
@@ -302,8 +293,7 @@ struct machine_flags : flag_group {
   static constexpr command computing = running | describe, together = running | convert;
   machine_flags() : flag_group("Machine", running, unsaved) {}
   MEGACPP_FLAG(whole, threads, is(0).within(0, 4096).of(computing),
-               "threads to compute with; 0: one a core, or the quota of a container. Results do "
-               "not depend on it");
+               "threads, on which no result depends; 0: one a core, or the quota of a container");
   MEGACPP_FLAG(
       whole, device, is(0).within(0, 4096),
       "the number of the GPU to compute on, among those that are visible (CUDA_VISIBLE_DEVICES), "
@@ -320,14 +310,12 @@ struct machine_flags : flag_group {
                "ranks tell each other what they are about to exchange; where they differ they end, "
                "and name both ranks and both lines of the model");
   MEGACPP_FLAG(switch, no_memory_check, is(false),
-               "start even if all ranks plan more memory than the machine, its container or ulimit "
-               "-v leaves them");
+               "start though ranks plan more memory than machine, container or ulimit -v leave");
   MEGACPP_FLAG(text, product_type, is("auto").one_of("auto|bf16|widened").of(computing, may_change),
                "how bf16 matrices are multiplied: by bf16 instructions, widened to fp32 first, or "
                "the faster of the two by a measurement at the start");
   MEGACPP_FLAG(switch, tf32, is(false).resumes(may_change),
-               "let a GPU multiply fp32 matrices by TF32, which is faster and rounds their "
-               "elements to 11 significant bits");
+               "let a GPU multiply fp32 by TF32: faster, with elements of 11 significant bits");
   MEGACPP_FLAG(
       text, product_table, is(""),
       "a file with the fastest way to compute each product on this GPU, which megacpp_gpu --tune "
