@@ -300,7 +300,7 @@ class Case(unittest.TestCase):
             self.assertAlmostEqual(loss, rounded[step][0], delta=1e-2 * loss)
             self.assertAlmostEqual(norm, rounded[step][1], delta=2e-2 * norm)
         for program, told in ((CPU, "is for GPUs, and attention on CPUs"),
-                              (CUDA, "is for programs of bf16, and this one computes in f32")):
+                              (CUDA, "is for programs of bf16")):
             said = run(program, *mock, "--no-deterministic-attention", check=USAGE)
             self.assertIn(f"--no-deterministic-attention {told}", said.stderr)
         said = run(CPU, *mock, "--no-cuda-graphs", check=USAGE)

@@ -78,7 +78,7 @@ template <class Flags> struct line {
   std::vector<mc::named_flag> list;
   mc::refusals refused;
   mc::detail::parsed_line request;
-  mc::idle_flags taken;
+  mc::told_flags taken;
 
   line(const std::string& text, std::span<const mc::command_text> among) {
     list = flags_of(flags);
@@ -89,7 +89,7 @@ template <class Flags> struct line {
     refused.collect([&] {
       request = mc::detail::parse(static_cast<int>(argv.size()), argv.data(), list, among, refused);
     });
-    taken.without_effect = request.idle;
+    taken.without_effect = request.told.without_effect;
   }
   /// The sentences of what is refused, the exit code before them.
   std::string sentences() const {
@@ -591,11 +591,11 @@ BOOST_AUTO_TEST_CASE(the_last_of_a_repeated_flag_counts) {
   BOOST_TEST(l.flags.optimizer.lr() == 3.0);
   BOOST_TEST(!l.flags.data.mock_data());
   BOOST_TEST(l.flags.training.rampup_batch_size() == "8 8 32");
-  BOOST_TEST(sorted(l.request.repeated) == "lr mock-data rampup-batch-size");
+  BOOST_TEST(sorted(l.request.told.repeated) == "lr mock-data rampup-batch-size");
   // Lists collect, and those that Megatron-LM's argparse does not collect are told.
   BOOST_TEST(sorted(l.flags.data.data_path()) == "1 2 a b c d");
   BOOST_TEST(
-      l.request.note_of_repeated().ends_with("; given several times, of which all count: "
+      l.request.told.notes().at(0).ends_with("; given several times, of which all count: "
                                              "--data-path"));
   BOOST_TEST(sorted(l.taken.without_effect) == "num-workers");
   // It is told of names that mean a flag of this program, or are taken with some values.
@@ -605,13 +605,13 @@ BOOST_AUTO_TEST_CASE(the_last_of_a_repeated_flag_counts) {
       mc::commands);
   BOOST_TEST(f.sentences() == "");
   BOOST_TEST(f.flags.machine.collective_timeout() == 600);
-  BOOST_TEST(sorted(f.request.repeated) == "distributed-timeout-minutes optimizer");
+  BOOST_TEST(sorted(f.request.told.repeated) == "distributed-timeout-minutes optimizer");
   BOOST_TEST(sorted(f.taken.without_effect) == "optimizer use-flash-attn");
   // Those of which each adds a text are no repetitions.
   line<mc::options> g("generate --prompt a --stop x --prompt b --stop y", mc::commands);
   BOOST_TEST(sorted(g.flags.sampling.prompt()) == "a b");
   BOOST_TEST(sorted(g.flags.sampling.stop()) == "x y");
-  BOOST_TEST(g.request.repeated.empty());
+  BOOST_TEST(g.request.told.repeated.empty());
 }
 
 // Each flag takes as many arguments as it has values, and leaves flags and commands to be read.
@@ -637,7 +637,7 @@ BOOST_AUTO_TEST_CASE(arguments_that_follow_a_flag) {
         {"train --seed --config", "--seed needs one value, but --config follows"},
         {"train --seed", "--seed needs one value"},
         {"train --seed=", "--seed= has no value"},
-        {"train --mock-data=", "give --mock-data, or --mock-data=false"},
+        {"train --mock-data=", "give --mock-data=false"},
         {"train --config", "--config needs one value"},
         {"train --config=a --config=b", "--config is given twice"},
         {"train -- --lr 1", "--lr stands before the command"},
@@ -645,7 +645,7 @@ BOOST_AUTO_TEST_CASE(arguments_that_follow_a_flag) {
         {"train --version", "unknown flag --version"},
         {"train -", "unknown argument \"-\""},
         {"train - --lr", "--lr needs one value"},
-        {"", "give a command: train, eval, generate, export or describe"}}) {
+        {"", "give a command: train, eval, generate, export, describe"}}) {
     const std::string sentences = line<mc::options>(text, mc::commands).sentences();
     BOOST_TEST(sentences.starts_with("2 "), text);
     BOOST_TEST(sentences.find(says) != std::string::npos, text << ": " << sentences);
@@ -726,7 +726,7 @@ BOOST_AUTO_TEST_CASE(all_that_is_refused_is_told_at_once) {
         "option \"lr\" must be a number", "\"dataloader-type\" cyclic is not taken; all windows"})
     BOOST_TEST(says.find(part) != std::string::npos, part << " is not in " << says);
   BOOST_TEST(sorted(l.taken.without_effect) == "num-workers overlap-grad-reduce");
-  BOOST_TEST(l.taken.note().starts_with("without effect here: --"));
+  BOOST_TEST(l.taken.notes().at(0).starts_with("without effect here: --"));
   // So are those that change nothing beside the others.
   line<mc::options> idle("train --mock-data --fp16 --save-interval 5 --finetune --warmup 3",
                          mc::commands);
@@ -738,7 +738,7 @@ BOOST_AUTO_TEST_CASE(all_that_is_refused_is_told_at_once) {
   line<mc::options> two("train --num-layers 3 --hidden-size 5 --seq-length 256", mc::commands);
   mc::check_compiled(two.list, p, two.refused, two.taken);
   BOOST_TEST(two.sentences().starts_with("3 2 things are refused:"));
-  BOOST_TEST(two.taken.note() == "flags that agree with this program: --seq-length");
+  BOOST_TEST(two.taken.notes().at(0) == "flags that agree with this program: --seq-length");
 }
 
 // A file has a switch as true or false, and a list as one.

@@ -467,7 +467,7 @@ BOOST_AUTO_TEST_CASE(what_is_compiled_in_says_how_to_build_another) {
     mc::find_flag(list, name)->flag->read(value, name);
     const auto refused = test::refusal_of([&] {
       mc::refusals all;
-      mc::idle_flags taken;
+      mc::told_flags taken;
       mc::check_compiled(list, p, all, taken);
       all.raise();
     });

@@ -22,10 +22,8 @@ namespace detail {
 
 inline std::string summary_of(const program_view& p) {
   return fmt::format(
-      "{} is a {} with {} parameters, compiled by megacpp {}.{}.{} for {}, micro-batch {} x "
-      "{} tokens.",
-      p.name, p.family.name, count_text(static_cast<double>(p.parameters)).view(),
-      MEGACPP_VERSION_MAJOR, MEGACPP_VERSION_MINOR, MEGACPP_VERSION_PATCH,
+      "{} is a {} with {} parameters, compiled by {} for {}, micro-batch {} x {} tokens.", p.name,
+      p.family.name, count_text(static_cast<double>(p.parameters)).view(), version_text(),
       name_of(p.numbers.precision.weight), p.numbers.batch.micro, p.numbers.batch.sequence);
 }
 
@@ -44,23 +42,14 @@ inline void run_command(const program_source& source, std::string_view program, 
                 fmt::format("this rank was started with --{}, and rank 0 was not: give all of them "
                             "one command line",
                             r.help ? "help" : "version"));
-  if (r.version) {
-    print(fmt::format("{} (megacpp {}.{}.{}, commit {})\n", p.name, MEGACPP_VERSION_MAJOR,
-                      MEGACPP_VERSION_MINOR, MEGACPP_VERSION_PATCH, source.git_hash));
-    return;
-  }
-  if (r.help) {
-    print(r.what != nullptr ? command_help(program, summary_of(p), *r.what, list)
-                            : program_help(program, summary_of(p), commands));
-    return;
-  }
-  idle_flags taken{{}, std::move(r.idle)};
-  check_compiled(list, p, refused, taken);
+  if (r.version || r.help)
+    return print(r.asked_text(program, p.name, source.git_hash, summary_of(p), list, commands));
+  check_compiled(list, p, refused, r.told);
   if (r.whole && !o.model.load.given()) // a state may have further flags
     apply_rules(r.what->which, o, refused, false);
   refused.raise();
-  for (const std::string& note : {r.note_of_repeated(), taken.note()})
-    if (processes.first() && !note.empty()) print_note(note);
+  if (processes.first())
+    for (const std::string& note : r.told.notes()) print_note(note);
   carry_out(source, p, r.what->which, o, processes, *called);
 }
 

@@ -46,9 +46,17 @@ namespace mc {
 namespace detail {
 
 inline int ranks_asked(const options& o) { return static_cast<int>(o.machine.ranks()); }
-/// Returns the number of the device that a user has chosen; -1: none.
-inline int number_of_device(const options& o) {
-  return o.machine.device.given() ? static_cast<int>(o.machine.device()) : -1;
+
+/// Returns what a user has chosen of the device of a rank with so many threads, in the process of
+/// this place on its machine.
+inline device_options device_asked(const options& o, int threads, int place = 0) {
+  const machine_flags& f = o.machine;
+  return {.products = f.product_type.choice<product_type>(),
+          .threads = threads,
+          .tf32 = f.tf32(),
+          .deterministic_attention = !f.no_deterministic_attention(),
+          .number = static_cast<int>(f.device.if_given().value_or(-1)),
+          .place = place};
 }
 
 /// Checks the memory for a command, in the first process. Ranks of other machines do not count.
@@ -58,12 +66,9 @@ inline void require_memory_of(const program_view& p, command what, const options
                               device_maker& make_device) {
   if (o.machine.no_memory_check() || !processes.first()) return;
   const int n = ranks_of(ranks);
-  const auto on = make_device(p.device_type(),
-                              {.threads = threads,
-                               .deterministic_attention = !o.machine.no_deterministic_attention(),
-                               .number = number_of_device(o),
-                               .place = processes.place(),
-                               .sizes_alone = true});
+  device_options asked = device_asked(o, threads, processes.place());
+  asked.sizes_alone = true;
+  const auto on = make_device(p.device_type(), asked);
   const planned_work work = what == command::train  ? planned_work::training
                             : what == command::eval ? planned_work::evaluation
                                                     : planned_work::generation;
@@ -93,17 +98,6 @@ inline mesh check_runnable(const program_view& p, command c, const options& o, i
     throw error(exit_code::mismatch, why);
   if (tells && !why.empty()) print_note(why);
   return ranks;
-}
-
-inline product_type product_type_of(std::string_view name) {
-  return name == "auto"   ? product_type::automatic
-         : name == "bf16" ? product_type::bf16
-                          : product_type::widened;
-}
-
-/// The text that continues a prompt must not depend on the batch, nor on how it was computed.
-inline product_rows rows_of(command what) {
-  return what == command::generate ? product_rows::apart : product_rows::together;
 }
 
 inline void describe_states(const options& o) {
@@ -181,49 +175,28 @@ inline computing_request request_of(const mesh& m, const program_view& p, comman
 inline void compute(const mesh& m, const program_view& p, command what, options& o,
                     const computing_request& request, training_start start,
                     process_ranks& processes, device_maker& make_device) {
-  if (o.machine.tf32() && p.numbers.precision.weight != dtype::f32)
-    throw error(
-        exit_code::usage,
-        fmt::format("--tf32 is for programs of f32, and this one computes in {}: leave it out",
-                    name_of(p.numbers.precision.weight)));
-  if (o.machine.no_deterministic_attention() && p.numbers.precision.weight != dtype::bf16)
-    throw error(exit_code::usage,
-                fmt::format("--no-deterministic-attention is for programs of bf16, and this one "
-                            "computes in {}: leave it out",
-                            name_of(p.numbers.precision.weight)));
   const int n = ranks_of(m), threads = threads_of_rank(o, m, processes);
   std::vector<training_start> starts; // of the ranks of this process
   starts.push_back(std::move(start));
   while (!processes.several() && std::ssize(starts) < n)
     starts.push_back(for_another_rank(starts.front()));
-  const std::string flags =
-      what == command::train ? given_flags(flags_of(o), command::train) : std::string();
+  const std::string flags = given_flags(flags_of(o), what);
   const opened_once<std::vector<run_data>> measured;
   on_ranks(m, what, o, processes, [&](communicator& hosts) {
     agreement all(hosts);
-    product_type products = product_type_of(o.machine.product_type());
-    if (products == product_type::automatic && p.numbers.precision.weight == dtype::bf16 &&
+    device_options asked = device_asked(o, threads, processes.place());
+    if (asked.products == product_type::automatic && p.numbers.precision.weight == dtype::bf16 &&
         !all.alone()) {
-      const bool bf16 = all.first() && make_device(p.device_type(), {.products = products,
-                                                                     .threads = threads,
-                                                                     .tf32 = o.machine.tf32(),
-                                                                     .number = number_of_device(o),
-                                                                     .place = processes.place()})
-                                               ->products()
-                                               .type() == product_type::bf16;
-      products = all.value_of_first(bf16) ? product_type::bf16 : product_type::widened;
+      const bool bf16 = all.first() && make_device(p.device_type(), asked)->products().type() ==
+                                           product_type::bf16;
+      asked.products = all.value_of_first(bf16) ? product_type::bf16 : product_type::widened;
     }
-    const auto device = make_device(
-        p.device_type(), {.products = products,
-                          .threads = threads,
-                          .rows = rows_of(what),
-                          .tf32 = o.machine.tf32(),
-                          .product_table = o.machine.product_table(),
-                          .deterministic_attention = !o.machine.no_deterministic_attention(),
-                          .graphs = !o.machine.no_cuda_graphs(),
-                          .number = number_of_device(o),
-                          .place = processes.place(),
-                          .tell = all.first() ? &print_note : nullptr});
+    // The text that continues a prompt must not depend on the batch, nor on how it was computed.
+    if (what == command::generate) asked.rows = product_rows::apart;
+    asked.product_table = o.machine.product_table();
+    asked.graphs = !o.machine.no_cuda_graphs();
+    asked.tell = all.first() ? &print_note : nullptr;
+    const auto device = make_device(p.device_type(), asked);
     const auto ranks = hosts.make_ranks(*device);
     const planes both{hosts, *ranks};
     if (const auto* evaluation = std::get_if<evaluation_request>(&request))
@@ -244,30 +217,14 @@ inline void describe(const program_source& source, const program_view& p, const 
                      device_maker& make_device) {
   const mesh ranks = o.machine.ranks() > 0 ? ranks_of_run(p, ranks_asked(o)) : mesh();
   if (o.report.graphs()) return print(graphs_text(p, source.model(), ranks));
-  if (o.report.roofline.given() && p.numbers.precision.weight == dtype::f64)
-    throw error(
-        exit_code::usage,
-        "--roofline is for programs of bf16 and f32, and this one computes in f64: leave it "
-        "out");
   if (o.report.roofline.given())
     return print(o.report.json() ? roofline_json(p, source.model(), o.report.roofline())
                                  : roofline_text(p, source.model(), o.report.roofline()));
-  const auto device = make_device(
-      p.device_type(), {.products = product_type_of(o.machine.product_type()),
-                        .threads = static_cast<int>(o.machine.threads()),
-                        .deterministic_attention = !o.machine.no_deterministic_attention(),
-                        .described = true});
+  device_options asked = device_asked(o, static_cast<int>(o.machine.threads()));
+  asked.described = true;
+  const auto device = make_device(p.device_type(), asked);
   print(o.report.json() ? describe_json(p, source.model(), *device, ranks)
                         : describe_text(p, *device, ranks));
-}
-
-/// Returns the names of flags that change nothing and are told. Throws mc::error(exit_code::usage)
-/// for flags that are refused.
-inline std::vector<std::string> idle_flags_of(command what, options& o) {
-  refusals refused;
-  std::vector<std::string> told = apply_rules(what, o, refused);
-  refused.raise();
-  return told;
 }
 
 } // namespace detail
@@ -284,7 +241,7 @@ inline void carry_out(const program_source& source, const program_view& p, comma
                 "of them one command");
   if (what == command::describe) {
     processes.dismiss();
-    detail::idle_flags_of(what, o);
+    apply_all_rules(what, o);
     if (o.model.load.given()) return detail::describe_states(o);
     if (o.report.pictures.given())
       return draw_pictures(p, ranks_of_run(p, detail::ranks_asked(o)), o.report.pictures());
@@ -308,8 +265,9 @@ inline void carry_out(const program_source& source, const program_view& p, comma
                          : processes.first()    ? prepare_start(p, o)
                                                 : prepare_named_start(called, o, p.name);
   // A run that goes on has the other flags of its state.
-  const std::string idle = idle_flags{{}, detail::idle_flags_of(what, o)}.note();
-  if (processes.first() && !idle.empty()) print_note(idle);
+  const told_flags told{.without_effect = apply_all_rules(what, o)};
+  if (processes.first())
+    for (const std::string& note : told.notes()) print_note(note);
   const detail::computing_request request = detail::request_of(ranks, p, what, o);
   if (processes.first()) processes.call(start.from ? name_of(*start.from) : "");
   detail::compute(ranks, p, what, o, request, std::move(start), processes, make_device);

@@ -51,34 +51,32 @@ inline void append_wrapped(std::string& out, std::string_view text, std::size_t 
   out += '\n';
 }
 
-inline void append_flag_help(std::string& out, const named_flag& e) {
-  const std::string initial = e.flag->default_text(), value = e.flag->argument();
-  out += fmt::format("  --{}{}{}\n", e.name, value.empty() ? "" : " ", value);
-  std::string text = e.flag->help();
-  const bool plain_switch = e.flag->is_toggle() && initial == "false" && !e.compiled;
-  if (e.compiled) text += fmt::format(" [compiled in: {}]", initial);
-  else if (!initial.empty() && !plain_switch) text += fmt::format(" [default: {}]", initial);
-  append_wrapped(out, text, help_indent);
+} // namespace detail
+
+/// Returns the set of all commands of the program that has some.
+inline command all_among(std::span<const command_text> among) {
+  return overlaps(among.front().which, command::all) ? command::all : command::all_of_data;
 }
 
-} // namespace detail
+inline std::string version_text() {
+  return fmt::format("megacpp {}.{}.{}", MEGACPP_VERSION_MAJOR, MEGACPP_VERSION_MINOR,
+                     MEGACPP_VERSION_PATCH);
+}
 
 /// Returns the help of the whole program.
 inline std::string program_help(std::string_view program, std::string_view summary,
                                 std::span<const command_text> all) {
-  std::string out;
+  std::string out, examples;
   detail::append_wrapped(out, summary, 0);
   out += fmt::format("\nusage: {} COMMAND [--FLAG VALUE]...\n\ncommands:\n", program);
   for (const command_text& c : all) {
     out += fmt::format("  {:<10}{}\n", c.name, c.what);
+    examples += fmt::format("  {} {}\n", program, c.example);
   }
-  out += fmt::format("\nexamples:\n");
-  for (const command_text& c : all) out += fmt::format("  {} {}\n", program, c.example);
-  out += fmt::format(
-      "\n  {} COMMAND --help   the flags of a command\n  {} --version        version and "
-      "commit\n",
-      program, program);
-  return out;
+  return out + fmt::format(
+                   "\nexamples:\n{1}\n  {0} COMMAND --help   the flags of a command\n  {0} "
+                   "--version        version and commit\n",
+                   program, examples);
 }
 
 /// Returns the help of one subcommand.
@@ -87,21 +85,28 @@ inline std::string command_help(std::string_view program, std::string_view summa
   std::string out;
   detail::append_wrapped(out, fmt::format("{} {}: {}. {}", program, c.name, c.what, summary), 0);
   out += fmt::format("\nexample:\n  {} {}\n", program, c.example);
+  const auto append = [&](std::string_view name, std::string_view value, const std::string& text) {
+    out += fmt::format("  --{}{}{}\n", name, value.empty() ? "" : " ", value);
+    detail::append_wrapped(out, text, detail::help_indent);
+  };
   const char* group = "";
   for (const named_flag& e : list) {
     if (!overlaps(e.flag->commands(), c.which)) continue;
     if (e.group != group) out += fmt::format("\n{}:\n", group = e.group);
-    detail::append_flag_help(out, e);
+    const std::string initial = e.flag->default_text();
+    const bool plain = initial.empty() || (e.flag->is_toggle() && initial == "false");
+    append(e.name, e.flag->argument(),
+           e.flag->help() + (e.compiled ? fmt::format(" [compiled in: {}]", initial)
+                             : plain    ? ""
+                                        : fmt::format(" [default: {}]", initial)));
   }
-  out += "\nOther:\n  --config FILE.json\n";
-  detail::append_wrapped(
-      out,
+  out += "\nOther:\n";
+  append(
+      "config", "FILE.json",
       "a file of flags: one JSON object with the names above without their dashes, for example "
       "{\"lr\": 0.001, \"save\": \"model\"}. Flags of the command line override it, and one file "
-      "may serve all commands",
-      detail::help_indent);
-  out += "  --help\n";
-  detail::append_wrapped(out, "this text", detail::help_indent);
+      "may serve all commands");
+  append("help", "", "this text");
   return out;
 }
 

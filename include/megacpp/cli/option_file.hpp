@@ -2,7 +2,6 @@
 #pragma once
 
 #include <megacpp/cli/take_foreign.hpp>
-#include <megacpp/options/flags_in_json.hpp>
 #include <megacpp/options/refusals.hpp>
 
 #include <span>
@@ -46,14 +45,14 @@ inline void read_option_file(const std::string& path, const std::vector<named_fl
   const auto read = [&](const std::string& key, const nlohmann::json& value) {
     const std::string where = fmt::format("{}: \"{}\"", path, key);
     if (const named_flag* const e = find_flag(list, key)) {
-      if (!fits(value, *e->flag))
+      if (!e->flag->fits(value))
         throw file.fault(fmt::format("option \"{}\" must be {}", key,
                                      e->flag->is_list() && value.is_array()
                                          ? "a list of texts in quotes"
                                      : e->flag->is_text()   ? "a text in quotes"
                                      : e->flag->is_toggle() ? "true or false"
                                                             : "a number"));
-      return read_value(value, *e->flag, where);
+      return e->flag->read_json(value, where);
     }
     const foreign_flag f = find_foreign(key, all);
     if (f.row == nullptr || !f.row->is_taken() || f.name != key)

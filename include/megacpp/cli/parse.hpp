@@ -35,51 +35,81 @@ struct given_flag {
   }
 };
 
-/// The arguments of a command line, sorted.
-struct split_line {
-  const command_text* what = nullptr;  ///< null: no command is named
-  const command_text* other = nullptr; ///< another command, which is one too many
-  bool help = false, version = false;
-  std::vector<std::string> outside; ///< arguments before the command and behind "--"
-  std::vector<std::string> unknown; ///< arguments that no flag takes
-  std::vector<given_flag> given;
-};
-
-inline error usage(const std::string& sentence) { return error(exit_code::usage, sentence); }
-
 /// Tells whether an argument is a flag or looks like one, unlike a number below 0.
 inline bool looks_like_flag(std::string_view s) {
   return s.size() > 1 && s[0] == '-' && s[1] != '.' && !(s[1] >= '0' && s[1] <= '9');
 }
 
-/// Sorts the arguments behind the name of the program. Throws mc::error(exit_code::usage) for a
-/// flag that lacks its value.
-class line_splitter {
-public:
-  line_splitter(std::span<const char* const> arguments, const std::vector<named_flag>& list,
-                std::span<const command_text> among)
-      : arguments_(arguments), list_(list), among_(among), at_(arguments.empty() ? 0 : 1) {}
+/// A command line that was read.
+struct parsed_line {
+  const command_text* what = nullptr; ///< null: the program's own help or version
+  bool help = false, version = false;
+  bool whole = true; ///< every flag of the program has the value that it was given
+  told_flags told{};
 
-  split_line split() {
+  /// Returns what --version or --help asks for.
+  std::string asked_text(std::string_view program, std::string_view name, std::string_view commit,
+                         std::string_view summary, const std::vector<named_flag>& list,
+                         std::span<const command_text> among) const {
+    if (version) return fmt::format("{} ({}, commit {})\n", name, version_text(), commit);
+    return what != nullptr ? command_help(program, summary, *what, list)
+                           : program_help(program, summary, among);
+  }
+};
+
+/// Reads the arguments behind the name of a program into its flags. Adds what is wrong with a flag
+/// to `refused`; throws mc::error(exit_code::usage) where nothing more can be said.
+class line_parser {
+public:
+  line_parser(std::span<const char* const> arguments, const std::vector<named_flag>& list,
+              std::span<const command_text> among, refusals& refused)
+      : arguments_(arguments), list_(list), among_(among), refused_(refused) {}
+
+  parsed_line parse() {
+    split();
+    if (line_.what == nullptr) {
+      outside_.resize(std::min<std::size_t>(outside_.size(), 1));
+      add_outside();
+      refused_.raise();
+    }
+    if (line_.help || line_.version) return line_;
+    if (line_.what == nullptr)
+      throw usage("give a command: {}; see --help", names_of(all_among(among_), among_));
+    if (other_ != nullptr)
+      throw usage("two commands, {} and {}; give one", line_.what->name, other_->name);
+    add_outside();
+    add_unknown(unknown_);
+    read_config();
+    for (std::size_t i = 0; i < given_.size(); ++i) read_given(i);
+    for (const given_foreign& g : foreign_)
+      refused_.collect(
+          [&] { take_foreign(g, list_, line_.what->which, line_.told.without_effect); });
+    for (const named_flag& e : list_) // of a file that serves other commands, too
+      if (!e.compiled && !overlaps(e.flag->commands(), line_.what->which)) e.flag->forget();
+    return line_;
+  }
+
+private:
+  const command_text* command_of(std::string_view name) const {
+    const auto found = std::ranges::find(among_, name, &command_text::name);
+    return found == among_.end() ? nullptr : &*found;
+  }
+  /// Returns the command, or all where none is named.
+  command which() const { return line_.what != nullptr ? line_.what->which : all_among(among_); }
+  /// Sorts the arguments: the command, its flags, what no flag takes, and what stands before the
+  /// command or behind "--".
+  void split() {
     while (at_ < arguments_.size()) {
       const std::string_view one = arguments_[at_++];
       if (one == "--") break;
       const command_text* const named = command_of(one);
       if (one.substr(0, one.find('=')) == "--help" || one == "-h") line_.help = true;
-      else if (line_.what != nullptr && named != nullptr) line_.other = named;
-      else if (line_.what != nullptr) read(one);
+      else if (line_.what != nullptr && named != nullptr) other_ = named;
+      else if (line_.what != nullptr) split_flag(one);
       else if (one == "--version" || one == "-V") line_.version = true;
-      else if (line_.what = named; named == nullptr) line_.outside.emplace_back(one);
+      else if (line_.what = named; named == nullptr) outside_.emplace_back(one);
     }
-    line_.outside.insert(line_.outside.end(), arguments_.begin() + offset(), arguments_.end());
-    return std::move(line_);
-  }
-
-private:
-  std::ptrdiff_t offset() const { return static_cast<std::ptrdiff_t>(at_); }
-  const command_text* command_of(std::string_view name) const {
-    const auto found = std::ranges::find(among_, name, &command_text::name);
-    return found == among_.end() ? nullptr : &*found;
+    while (at_ < arguments_.size()) outside_.emplace_back(arguments_[at_++]);
   }
   /// Returns the flag that an argument names, "--name" or "--name=value", for some commands.
   std::optional<given_flag> flag_of(std::string_view argument, command c) const {
@@ -93,163 +123,112 @@ private:
       return std::nullopt;
     return given_flag{name, nullptr, foreign};
   }
-  /// Reads a flag of the command with its values.
-  void read(std::string_view argument) {
-    std::optional<given_flag> flag = flag_of(argument, line_.what->which);
-    if (!flag) return line_.unknown.emplace_back(argument), void();
+  /// Takes a flag of the command with its values.
+  void split_flag(std::string_view argument) {
+    std::optional<given_flag> flag = flag_of(argument, which());
+    if (!flag) return unknown_.emplace_back(argument), void();
     const auto left = [&] { return at_ < arguments_.size(); };
     if (const std::size_t is = argument.find('='); is != std::string_view::npos) {
       flag->values.emplace_back(argument.substr(is + 1));
       if (flag->values[0].empty())
-        throw usage(fmt::format("--{0}= has no value; give {1}", flag->name,
-                                flag->own != nullptr && flag->own->flag->is_toggle()
-                                    ? fmt::format("--{0}, or --{0}=false", flag->name)
-                                    : fmt::format("--{0}=VALUE, or leave --{0} out", flag->name)));
+        throw usage("--{0}= has no value; give --{0}={1}, or leave --{0} out", flag->name,
+                    flag->least() == 0 ? "false" : "VALUE");
     } else if (flag->least() > 0) {
-      if (!left()) throw usage(fmt::format("--{} needs one value; see --help", flag->name));
+      if (!left()) throw usage("--{} needs one value; see --help", flag->name);
       if (flag_of(arguments_[at_], all_among(among_)))
-        throw usage(fmt::format("--{} needs one value, but {} follows; see --help", flag->name,
-                                arguments_[at_]));
+        throw usage("--{} needs one value, but {} follows; see --help", flag->name,
+                    arguments_[at_]);
       flag->values.emplace_back(arguments_[at_++]);
     }
     while (left() && std::ssize(flag->values) < flag->most() && !looks_like_flag(arguments_[at_]) &&
            command_of(arguments_[at_]) == nullptr)
       flag->values.emplace_back(arguments_[at_++]);
     if (flag->values.empty()) flag->values.emplace_back("true");
-    line_.given.push_back(std::move(*flag));
+    given_.push_back(std::move(*flag));
+  }
+  /// Refuses arguments that no flag takes: flags that are unknown, with the values behind them, and
+  /// others.
+  void add_unknown(const std::vector<std::string>& arguments) {
+    std::vector<std::string> told;
+    for (const std::string& one : arguments) {
+      const std::string name = one.substr(0, one.find('='));
+      if (looks_like_flag(one) && std::ranges::find(told, name) == told.end()) {
+        const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
+        refused_.add(exit_code::usage, fmt::format("unknown flag {}; {}", printable(name),
+                                                   advice_for(list_, "--", bare, which(), among_)));
+        told.push_back(name);
+      } else if (told.empty()) {
+        refused_.add(
+            exit_code::usage,
+            fmt::format("unknown argument \"{}\"; {}", printable(one),
+                        line_.what != nullptr ? "see --help" : advice_for_command(one, among_)));
+      }
+    }
+  }
+  /// Refuses arguments that stand before the command or behind "--".
+  void add_outside() {
+    const std::optional<given_flag> first =
+        outside_.empty() ? std::nullopt : flag_of(outside_[0], which());
+    if (first && first->foreign.row == nullptr)
+      throw usage(
+          "--{} stands before the command or after \"--\", where no flag is read; put it behind "
+          "the "
+          "command",
+          first->name);
+    add_unknown(outside_);
+  }
+  /// Reads the file of --config.
+  void read_config() {
+    const auto is_config = [](const given_flag& g) { return g.name == "config"; };
+    const auto config = std::ranges::find_if(given_, is_config);
+    if (config == given_.end()) return;
+    const std::string path = config->values[0];
+    if (path.empty()) throw usage("--config needs the name of a file");
+    if (std::erase_if(given_, is_config) > 1)
+      throw usage("--config is given twice; give one file of flags");
+    read_option_file(path, list_, refused_, foreign_, among_);
+  }
+  /// Gives a flag its value of the command line, where the last one counts, unless it collects
+  /// texts.
+  void read_given(std::size_t i) {
+    const given_flag& g = given_[i];
+    const std::string name(g.name), where = "--" + name;
+    const auto again = [&](const given_flag& other) { return other.name == name; };
+    const auto begin = given_.begin(), here = begin + static_cast<std::ptrdiff_t>(i);
+    const bool first = std::find_if(begin, here, again) == here,
+               last = std::find_if(here + 1, given_.end(), again) == given_.end(),
+               list = g.own != nullptr && g.own->flag->is_list();
+    const auto ask = [&](const std::string& text) {
+      line_.whole &= refused_.collect([&] { g.own->flag->ask(text, where); });
+    };
+    if (list && first) g.own->flag->forget(); // texts of a file
+    if (list) std::ranges::for_each(g.values, ask);
+    if (!last) return;
+    const std::string value = fmt::format("{}", fmt::join(g.values, " "));
+    if (list && g.most() > 1 && !first) line_.told.added_up.push_back(name);
+    if (!list && (g.own != nullptr || g.foreign.row->idle != "*") &&
+        std::ranges::any_of(given_, [&](const given_flag& o) { return again(o) && o != g; }))
+      line_.told.repeated.push_back(name);
+    if (g.own == nullptr) foreign_.push_back({g.foreign, value, where});
+    else if (!list) ask(value);
   }
 
   std::span<const char* const> arguments_;
   const std::vector<named_flag>& list_;
   std::span<const command_text> among_;
-  std::size_t at_; ///< place of the next argument
-  split_line line_;
+  refusals& refused_;
+  std::size_t at_ = 1; ///< place of the next argument
+  parsed_line line_;
+  const command_text* other_ = nullptr; ///< another command, which is one too many
+  std::vector<std::string> outside_;    ///< arguments before the command and behind "--"
+  std::vector<std::string> unknown_;    ///< arguments that no flag takes
+  std::vector<given_flag> given_;
+  std::vector<given_foreign> foreign_; ///< flags of other programs
 };
 
-/// Refuses arguments that no flag takes: flags that are unknown, with the values behind them, and
-/// others. `what` is null where no command is named.
-inline void add_unknown(const std::vector<std::string>& arguments, const command_text* what,
-                        const std::vector<named_flag>& list, std::span<const command_text> among,
-                        refusals& refused) {
-  std::vector<std::string> told;
-  for (const std::string& one : arguments) {
-    const std::string name = one.substr(0, one.find('='));
-    if (looks_like_flag(one) && std::ranges::find(told, name) == told.end()) {
-      const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
-      const command c = what != nullptr ? what->which : all_among(among);
-      refused.add(exit_code::usage, fmt::format("unknown flag {}; {}", printable(name),
-                                                advice_for(list, "--", bare, c, among)));
-      told.push_back(name);
-    } else if (told.empty()) {
-      refused.add(exit_code::usage,
-                  fmt::format("unknown argument \"{}\"; {}", printable(one),
-                              what != nullptr ? "see --help" : advice_for_command(one, among)));
-    }
-  }
-}
-
-/// Refuses arguments that stand before the command or behind "--". Throws
-/// mc::error(exit_code::usage) for flags that would be read elsewhere.
-inline void add_outside(const std::vector<std::string>& arguments, const command_text* what,
-                        const std::vector<named_flag>& list, std::span<const command_text> among,
-                        refusals& refused) {
-  if (arguments.empty()) return;
-  const std::string name = arguments[0].substr(0, arguments[0].find('='));
-  const named_flag* const e = name.starts_with("--") ? find_flag(list, name.substr(2)) : nullptr;
-  const command c = what != nullptr ? what->which : all_among(among);
-  if (name == "--config" || (e != nullptr && overlaps(e->flag->commands(), c)))
-    throw usage(
-        fmt::format("{} stands before the command or after \"--\", where no flag is read; "
-                    "put it behind the command",
-                    name));
-  add_unknown(arguments, what, list, among, refused);
-}
-
-/// A command line that was read.
-struct parsed_line {
-  const command_text* what = nullptr; ///< null: the program's own help or version
-  bool help = false, version = false;
-  bool whole = true;                 ///< every flag of the program has the value that it was given
-  std::vector<std::string> repeated; ///< flags that were given several times with several values
-  std::vector<std::string> added_up; ///< lists that were given several times, all of which count
-  std::vector<std::string> idle;     ///< flags of other programs that change nothing
-
-  /// Returns the line about flags that were given several times; "" where there are none.
-  std::string note_of_repeated() const {
-    return note_of({{"given several times, of which the last counts", repeated},
-                    {"given several times, of which all count", added_up}});
-  }
-};
-
-/// Gives flags the values of the command line, where the last one counts, unless a flag collects
-/// texts. Adds flags of other programs to `foreign`.
-inline void read_given(const std::vector<given_flag>& given, parsed_line& r, refusals& refused,
-                       std::vector<given_foreign>& foreign) {
-  for (std::size_t i = 0; i < given.size(); ++i) {
-    const given_flag& g = given[i];
-    const std::string name(g.name), where = "--" + name;
-    const auto again = [&](const given_flag& other) { return other.name == name; };
-    const auto first = std::ranges::find_if(given, again);
-    const bool last = std::find_if(given.begin() + static_cast<std::ptrdiff_t>(i) + 1, given.end(),
-                                   again) == given.end();
-    const bool list = g.own != nullptr && g.own->flag->is_list();
-    if (list && &*first == &g) g.own->flag->forget(); // texts of a file
-    if (list)
-      for (const std::string& text : g.values)
-        r.whole &= refused.collect([&] { g.own->flag->ask(text, where); });
-    if (!last) continue;
-    const std::string value = fmt::format("{}", fmt::join(g.values, " "));
-    if (list && g.most() > 1 && &*first != &g) r.added_up.push_back(name);
-    if (!list && (g.own != nullptr || g.foreign.row->idle != "*") &&
-        std::ranges::any_of(given, [&](const given_flag& o) { return again(o) && o != g; }))
-      r.repeated.push_back(name);
-    if (g.own == nullptr) foreign.push_back({g.foreign, value, where});
-    else if (!list) r.whole &= refused.collect([&] { g.own->flag->ask(value, where); });
-  }
-}
-
-/// Reads the arguments into the flags of `list`. Adds what is wrong with a flag to `refused`;
-/// throws mc::error(exit_code::usage) where nothing more can be said.
 inline parsed_line parse(int argc, const char* const* argv, const std::vector<named_flag>& list,
                          std::span<const command_text> among, refusals& refused) {
-  split_line line = line_splitter({argv, static_cast<std::size_t>(argc)}, list, among).split();
-  parsed_line r;
-  r.what = line.what, r.help = line.help, r.version = line.version;
-  if (r.what == nullptr) {
-    line.outside.resize(std::min<std::size_t>(line.outside.size(), 1));
-    add_outside(line.outside, nullptr, list, among, refused);
-    refused.raise();
-    if (r.help || r.version) return r;
-    std::string names;
-    for (const command_text& c : among)
-      names += fmt::format("{}{}",
-                           names.empty()         ? ""
-                           : &c == &among.back() ? " or "
-                                                 : ", ",
-                           c.name);
-    throw usage(fmt::format("give a command: {}; see --help", names));
-  }
-  if (r.help || r.version) return r;
-  if (line.other != nullptr)
-    throw usage(fmt::format("two commands, {} and {}; give one", r.what->name, line.other->name));
-  add_outside(line.outside, r.what, list, among, refused);
-  add_unknown(line.unknown, r.what, list, among, refused);
-  std::vector<given_foreign> foreign;
-  const auto config = std::ranges::find(line.given, "config", &given_flag::name);
-  if (config != line.given.end()) {
-    const std::string path = config->values[0];
-    line.given.erase(config);
-    if (path.empty()) throw usage("--config needs the name of a file");
-    if (std::ranges::find(line.given, "config", &given_flag::name) != line.given.end())
-      throw usage("--config is given twice; give one file of flags");
-    read_option_file(path, list, refused, foreign, among);
-  }
-  read_given(line.given, r, refused, foreign);
-  for (const given_foreign& g : foreign)
-    refused.collect([&] { take_foreign(g, list, r.what->which, r.idle); });
-  for (const named_flag& e : list) // of a file that serves other commands, too
-    if (!e.compiled && !overlaps(e.flag->commands(), r.what->which)) e.flag->forget();
-  return r;
+  return line_parser({argv, static_cast<std::size_t>(argc)}, list, among, refused).parse();
 }
 
 } // namespace detail

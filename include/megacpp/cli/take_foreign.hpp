@@ -4,9 +4,7 @@
 #include <megacpp/cli/advice.hpp>
 #include <megacpp/io/json_file.hpp>
 
-#include <charconv>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,11 +14,6 @@
 #include <fmt/format.h>
 
 namespace mc {
-
-/// Returns the set of all commands of the program that has some.
-inline command all_among(std::span<const command_text> among) {
-  return overlaps(among.front().which, command::all) ? command::all : command::all_of_data;
-}
 
 /// A flag of another program that a command line or a file gives.
 struct given_foreign {
@@ -32,20 +25,14 @@ struct given_foreign {
 
 namespace detail {
 
-template <class T> std::optional<T> number_in(std::string_view text) {
-  T n{};
-  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), n);
-  return problem == std::errc() && end == text.data() + text.size() ? std::optional(n)
-                                                                    : std::nullopt;
-}
-
 /// Tells whether a value is one of those with which a flag changes nothing, as a number or a text.
 inline bool changes_nothing(const foreign_row& row, std::string_view value) {
   if (row.values == no_value) return value == "true";
   bool any = false;
   each_between(row.idle, '|', [&](std::string_view one) {
-    const std::optional<double> number = number_in<double>(one);
-    any = any || one == "*" || one == value || (number && number == number_in<double>(value));
+    double a = 0, b = 0;
+    any = any || one == "*" || one == value ||
+          (read_number(one, a) == std::errc() && read_number(value, b) == std::errc() && a == b);
   });
   return any && !row.idle.empty();
 }
@@ -59,26 +46,25 @@ inline void take_foreign(const given_foreign& given, const std::vector<named_fla
   const foreign_row& row = *given.flag.row;
   const std::string& where = given.where;
   std::string value = given.value;
-  const auto usage = [](const std::string& sentence) { return error(exit_code::usage, sentence); };
   if (row.values == no_value && value != "true" && row.beside.empty())
-    throw usage(fmt::format("{} takes no value, but is given \"{}\"; leave one of them out", where,
-                            printable(value)));
+    throw usage("{} takes no value, but is given \"{}\"; leave one of them out", where,
+                printable(value));
   if (!row.is_honoured()) {
     const named_flag* const beside = find_flag(list, row.beside); // null: the row names none
     const bool alone = beside != nullptr && overlaps(beside->flag->commands(), c) &&
                        beside->flag->text() != "true";
     if (detail::changes_nothing(row, value) && !alone)
       return idle.emplace_back(given.flag.name), void();
-    throw usage(fmt::format("{}{} is not taken; {}", where,
-                            row.values == no_value ? "" : " " + printable(value), row.sentence()));
+    throw usage("{}{} is not taken; {}", where,
+                row.values == no_value ? "" : " " + printable(value), row.sentence());
   }
   const named_flag& ours = *find_flag(list, row.ours);
   if (!overlaps(ours.flag->commands(), c)) return idle.emplace_back(given.flag.name), void();
   if (row.times > 1) {
-    const std::optional<std::int64_t> n = detail::number_in<std::int64_t>(value);
-    if (!n || *n < 0 || *n > std::int64_t{1} << 40)
-      throw usage(fmt::format("{} is \"{}\", but must be a whole number", where, printable(value)));
-    value = std::to_string(*n * row.times);
+    std::int64_t n = 0;
+    if (read_number(value, n) != std::errc() || n < 0 || n > std::int64_t{1} << 40)
+      throw usage("{} is \"{}\", but must be a whole number", where, printable(value));
+    value = std::to_string(n * row.times);
   }
   if (!row.fixed.empty()) value = row.fixed;
   if (!given.asked && ours.flag->asked()) return;
@@ -88,10 +74,8 @@ inline void take_foreign(const given_foreign& given, const std::vector<named_fla
   if (given.asked) ours.flag->ask(value, where);
   else ours.flag->read(value, where);
   if (before && ours.flag->text() != text)
-    throw usage(
-        fmt::format("{} means --{} here, which is given as {}, too, and not as {}; give "
-                    "one of them",
-                    where, ours.name, printable(text), ours.flag->text()));
+    throw usage("{} means --{} here, which is given as {}, too, and not as {}; give one of them",
+                where, ours.name, printable(text), ours.flag->text());
 }
 
 } // namespace mc

@@ -66,7 +66,7 @@ inline bool asks_for_exact_gelu(const std::vector<named_flag>& asked,
 /// Sorts flags that say what was compiled in: into `taken`, or, where they ask for something else,
 /// into what is refused (exit_code::mismatch).
 inline void check_compiled(const std::vector<named_flag>& asked, const program_view& p,
-                           refusals& refused, idle_flags& taken) {
+                           refusals& refused, told_flags& taken) {
   options real;
   set_compiled(real, p);
   for (const named_flag& e : flags_of(real)) {

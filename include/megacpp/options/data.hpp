@@ -40,10 +40,9 @@ inline std::vector<std::string> data_arguments(const data_flags& d) {
 /// from a JSON file {"train": [...], "valid": [...], "test": [...]}, each a list or a text with
 /// blanks. Throws mc::error.
 inline std::optional<split_paths> split_paths_of(const data_flags& d) {
-  const bool flags =
-      d.train_data_path.given() || d.valid_data_path.given() || d.test_data_path.given();
-  if (!flags && !d.per_split_data_args_path.given()) return std::nullopt;
-  if (flags) return split_paths{d.train_data_path(), d.valid_data_path(), d.test_data_path()};
+  if (d.train_data_path.given() || d.valid_data_path.given() || d.test_data_path.given())
+    return split_paths{d.train_data_path(), d.valid_data_path(), d.test_data_path()};
+  if (!d.per_split_data_args_path.given()) return std::nullopt;
   const json_value file = read_json(d.per_split_data_args_path(), exit_code::data);
   const json_value splits = file.as<json_value>();
   for (const auto& [name, arguments] : splits.raw().items())
@@ -58,16 +57,6 @@ inline std::optional<split_paths> split_paths_of(const data_flags& d) {
                                         : file.field<std::vector<std::string>>(name);
   };
   return split_paths{split("train"), split("valid"), split("test")};
-}
-
-/// Throws mc::error(exit_code::usage) for several files, where a run reads one.
-inline void require_one_file(const options& o, data_kind kind) {
-  if (kind == data_kind::indexed || kind == data_kind::chat) return;
-  const std::vector<std::string>& paths = o.data.data_path();
-  if (paths.size() > 1)
-    throw error(exit_code::usage,
-                fmt::format("--data-path takes one value, but is given \"{}\" and \"{}\"; give one",
-                            printable(paths[0]), printable(paths[1])));
 }
 
 } // namespace detail
@@ -86,8 +75,10 @@ inline data_request data_request_of(const options& o, command what) {
   const bool trains = what == command::train;
   data_request r;
   r.kind = kind_of_data(o);
-  if (trains) detail::require_one_file(o, r.kind);
   const bool lists = r.kind == data_kind::indexed || r.kind == data_kind::chat;
+  if (trains && !lists && d.data_path().size() > 1)
+    throw usage("--data-path takes one value, but is given \"{}\" and \"{}\"; give one",
+                printable(d.data_path()[0]), printable(d.data_path()[1]));
   if (trains && lists) r.by_split = detail::split_paths_of(d);
   if (!r.by_split) r.paths = lists ? detail::data_arguments(d) : d.data_path();
   r.split = d.split.if_given();
@@ -96,7 +87,7 @@ inline data_request data_request_of(const options& o, command what) {
   r.reset_position_ids = d.reset_position_ids();
   r.reset_attention_mask = d.reset_attention_mask();
   r.eod_mask_loss = d.eod_mask_loss();
-  r.learned = d.chat_loss() == "all" ? trained_on::all : trained_on::assistant;
+  r.learned = d.chat_loss.choice<trained_on>();
   r.seed = static_cast<std::uint64_t>(o.model.seed());
   // A token that nothing uses is refused if the command line gives it, and left out if a state
   // does.

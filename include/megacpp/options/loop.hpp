@@ -21,19 +21,6 @@ namespace mc {
 
 namespace detail {
 
-inline decay_style decay_style_of(std::string_view name) {
-  return name == "constant" ? decay_style::constant
-         : name == "linear" ? decay_style::linear
-         : name == "cosine" ? decay_style::cosine
-                            : decay_style::wsd;
-}
-inline wsd_style wsd_style_of(std::string_view name) {
-  return name == "linear"        ? wsd_style::linear
-         : name == "cosine"      ? wsd_style::cosine
-         : name == "exponential" ? wsd_style::exponential
-                                 : wsd_style::minus_sqrt;
-}
-
 /// Returns the batches of a run that ends with `global` sequences a step. `rampup` is the text of
 /// --rampup-batch-size.
 inline batch_schedule batches_of(std::string_view rampup, std::int64_t global) {
@@ -52,10 +39,10 @@ inline batch_schedule batches_of(std::string_view rampup, std::int64_t global) {
 inline std::uint64_t shard_limit_of(const model_flags& f) {
   const std::string& text = f.max_shard_size();
   if (const auto size = size_from_text(text)) return *size;
-  throw error(exit_code::usage,
-              fmt::format("--max-shard-size is \"{}\", but must be a number of bytes above 0, or "
-                          "one with KB, MB, GB, TB, KiB, MiB, GiB or TiB, for example 5GB",
-                          printable(text)));
+  throw usage(
+      "--max-shard-size is \"{}\", but must be a number of bytes above 0, or one with KB, MB, GB, "
+      "TB, KiB, MiB, GiB or TiB, for example 5GB",
+      printable(text));
 }
 
 } // namespace detail
@@ -71,52 +58,42 @@ inline loop_request loop_request_of(const program_view& p, const options& o, int
                 ? std::min(t.warmup, highest - measured) + measured
                 : o.training.train_iters();
   if (t.bench && t.warmup >= t.steps)
-    throw error(exit_code::usage,
-                fmt::format("--warmup is {}, but must be less than --train-iters, which is {}",
-                            t.warmup, t.steps));
+    throw usage("--warmup is {}, but must be less than --train-iters, which is {}", t.warmup,
+                t.steps);
   const std::int64_t micro = std::int64_t{p.numbers.batch.micro} * dp; // at once
-  const std::int64_t global =
-      o.training.global_batch_size.given() ? o.training.global_batch_size() : micro;
+  const std::int64_t global = o.training.global_batch_size.if_given().value_or(micro);
   if (global % micro != 0)
-    throw error(exit_code::usage,
-                dp == 1 ? fmt::format("--global-batch-size is {}, but must be a multiple of the "
-                                      "compiled micro-batch, which is {}",
-                                      global, micro)
-                        : fmt::format("--global-batch-size is {}, but must be a multiple of {}: "
-                                      "{} replicas take {} sequences at once each",
-                                      global, micro, dp, p.numbers.batch.micro));
+    throw usage(
+        "--global-batch-size is {}, but must be a multiple of {}: each of {} replicas takes {} at "
+        "once, the compiled micro-batch",
+        global, micro, dp, p.numbers.batch.micro);
   // An int32 numbers the tokens of a step, by which their elements draw dropout.
   const std::int64_t most =
       std::min((std::int64_t{1} << 31) / p.numbers.batch.sequence, max_micros * micro);
   if (global > most)
-    throw error(exit_code::usage,
-                fmt::format("--global-batch-size is {}, but must be at most {}: a step has at most "
-                            "2^31 tokens, and sequences of {}",
-                            global, most, p.numbers.batch.sequence));
+    throw usage(
+        "--global-batch-size is {}, but must be at most {}: a step has at most 2^31 tokens, and "
+        "sequences of {}",
+        global, most, p.numbers.batch.sequence);
   t.sequences_of_all_replicas = micro,
   t.batches = detail::batches_of(o.training.rampup_batch_size(), global);
-  if (const std::string_view why = contradiction(t.batches); !why.empty())
-    throw error(exit_code::usage, std::string(why));
+  if (const std::string_view why = contradiction(t.batches); !why.empty()) throw usage("{}", why);
   t.samples_asked = o.training.train_samples.if_given();
   if (!t.samples_asked && (!t.bench || o.training.train_iters.given()))
     t.epochs = o.training.epochs.if_given();
   if (t.samples_asked) {
     t.steps = steps_of_samples(t.batches, *t.samples_asked);
     if (t.steps < 1)
-      throw error(
-          exit_code::usage,
-          fmt::format("--train-samples is {}, but a step has {} sequences; give at least as "
-                      "many",
-                      *t.samples_asked, t.batches.after(0)));
+      throw usage("--train-samples is {}, but a step has {} sequences; give at least as many",
+                  *t.samples_asked, t.batches.after(0));
   }
   for (const auto& [size, name] :
        {std::pair{t.batches.start, "START"}, std::pair{t.batches.increment, "INCREMENT"}})
     if (t.batches.grows() && size % micro != 0)
-      throw error(exit_code::usage,
-                  fmt::format("{} of --rampup-batch-size is {}, but must be a multiple of {}, the "
-                              "sequences that {} at once",
-                              name, size, micro,
-                              dp == 1 ? "are computed" : fmt::format("{} replicas take", dp)));
+      throw usage(
+          "{} of --rampup-batch-size is {}, but must be a multiple of {}, the sequences that {} "
+          "replicas take at once",
+          name, size, micro, dp);
   std::set<int> proven; // one proof may stand for many numbers
   const auto require_schedule = [&](std::int64_t size, const char* flag) {
     const int micros = static_cast<int>(size / micro), most = p.numbers.batch.micro_batches;
@@ -124,15 +101,13 @@ inline loop_request loop_request_of(const program_view& p, const options& o, int
     if (fits && !proven.insert(micros_to_prove(p.numbers.ranks, micros)).second) return;
     const fault_record wrong = fault_of_micros(p, micros);
     if (wrong.code == fault::none) return;
-    throw error(
-        exit_code::usage,
-        fmt::format(
-            "{}: a batch of {} sequences makes {} micro-batches on each of {} replicas, and "
-            "{} {}; the nearest size is {}",
-            flag, size, micros, dp, p.name,
-            fits ? fmt::format("cannot run them by {}", name_of_schedule(p.numbers.ranks))
-                 : fmt::format("is built for at most {} (MICRO_BATCHES)", most),
-            micro * nearest_micros(p, micros)));
+    throw usage(
+        "{}: a batch of {} sequences makes {} micro-batches on each of {} replicas, and {} {}; the "
+        "nearest size is {}",
+        flag, size, micros, dp, p.name,
+        fits ? fmt::format("cannot run them by {}", name_of_schedule(p.numbers.ranks))
+             : fmt::format("is built for at most {} (MICRO_BATCHES)", most),
+        micro * nearest_micros(p, micros));
   };
   for (std::int64_t size = t.batches.start; t.batches.grows() && size < global;
        size += t.batches.increment)
@@ -141,27 +116,21 @@ inline loop_request loop_request_of(const program_view& p, const options& o, int
 
   const optimizer_flags& f = o.optimizer;
   t.rates.lr = f.lr(), t.rates.min_lr = f.min_lr();
-  t.rates.style = detail::decay_style_of(f.lr_decay_style());
-  t.rates.wsd = detail::wsd_style_of(f.lr_wsd_decay_style());
-  t.rates.warmup = static_cast<double>(f.lr_warmup_iters());
+  t.rates.style = f.lr_decay_style.choice<decay_style>();
+  t.rates.wsd = f.lr_wsd_decay_style.choice<wsd_style>();
   t.decays_to_end = !f.lr_decay_iters.given();
-  t.rates.decay = t.decays_to_end ? t.steps : f.lr_decay_iters();
-  t.rates.wsd_decay = f.lr_wsd_decay_iters();
-  t.rates_by_samples = t.samples_asked.has_value();
-  if (t.rates_by_samples) {
-    t.rates.warmup = static_cast<double>(f.lr_warmup_samples());
-    t.rates.decay = f.lr_decay_samples.given() ? f.lr_decay_samples() : *t.samples_asked;
-    t.rates.wsd_decay *= global;
-  }
+  const bool samples = t.rates_by_samples = t.samples_asked.has_value();
+  t.rates.warmup = static_cast<double>(samples ? f.lr_warmup_samples() : f.lr_warmup_iters());
+  t.rates.decay = samples ? f.lr_decay_samples.if_given().value_or(*t.samples_asked)
+                          : f.lr_decay_iters.if_given().value_or(t.steps);
+  t.rates.wsd_decay = f.lr_wsd_decay_iters() * (samples ? global : 1);
   t.warmup_fraction = f.lr_warmup_fraction.if_given();
   if (t.warmup_fraction) t.rates.warmup = *t.warmup_fraction * static_cast<double>(t.rates.decay);
-  if (const std::string_view why = contradiction(t.rates); !why.empty())
-    throw error(exit_code::usage, std::string(why));
+  if (const std::string_view why = contradiction(t.rates); !why.empty()) throw usage("{}", why);
 
   t.numbers.seed = static_cast<std::uint64_t>(o.model.seed());
   t.numbers.beta1 = f.adam_beta1(), t.numbers.beta2 = f.adam_beta2();
-  t.numbers.epsilon = f.adam_eps();
-  t.numbers.weight_decay = f.weight_decay();
+  t.numbers.epsilon = f.adam_eps(), t.numbers.weight_decay = f.weight_decay();
   t.numbers.clip = f.clip_grad();
 
   const training_flags& r = o.training;

@@ -4,7 +4,6 @@
 
 #include <megacpp/io/error.hpp>
 
-#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,24 +47,27 @@ private:
   std::vector<std::pair<exit_code, std::string>> all_;
 };
 
-/// Returns a line about flags, what is said of each list before its names; "" where there are none.
-inline std::string note_of(
-    std::initializer_list<std::pair<const char*, std::vector<std::string>>> lists) {
-  std::string note;
-  for (const auto& [what, names] : lists)
-    if (!names.empty())
-      note += fmt::format("{}{}: --{}", note.empty() ? "" : "; ", what, fmt::join(names, ", --"));
-  return note;
-}
+/// Flags that are taken and told.
+struct told_flags {
+  std::vector<std::string> agreeing{};       ///< they say what was compiled in
+  std::vector<std::string> without_effect{}; ///< nothing here depends on them
+  std::vector<std::string> repeated{};       ///< they were given several values
+  std::vector<std::string> added_up{};       ///< lists that were given several times
 
-/// Flags of a command line that are taken though they change nothing.
-struct idle_flags {
-  std::vector<std::string> agreeing;       ///< they say what was compiled in
-  std::vector<std::string> without_effect; ///< nothing here depends on them
-
-  std::string note() const {
-    return note_of({{"flags that agree with this program", agreeing},
-                    {"without effect here", without_effect}});
+  /// Returns a line about flags that were given several times, and one about the others.
+  std::vector<std::string> notes() const {
+    std::vector<std::string> lines(2);
+    const auto add = [&](unsigned line, const char* what, const std::vector<std::string>& names) {
+      if (!names.empty())
+        lines[line] += fmt::format("{}{}: --{}", lines[line].empty() ? "" : "; ", what,
+                                   fmt::join(names, ", --"));
+    };
+    add(0, "given several times, of which the last counts", repeated);
+    add(0, "given several times, of which all count", added_up);
+    add(1, "flags that agree with this program", agreeing);
+    add(1, "without effect here", without_effect);
+    std::erase(lines, "");
+    return lines;
   }
 };
 

@@ -16,11 +16,6 @@
 
 namespace mc {
 
-inline start_request start_request_of(const model_flags& f) {
-  return {
-      .load = f.load.if_given(), .finetune = f.finetune(), .random_weights = f.random_weights()};
-}
-
 inline report_request report_request_of(const report_flags& f) {
   return {.log_interval = f.log_interval(),
           .metrics = f.metrics_jsonl.if_given(),

@@ -2,7 +2,7 @@
 // is taken up stands beside it (options.hpp).
 #pragma once
 
-#include <megacpp/options/flags_in_json.hpp>
+#include <megacpp/options/options.hpp>
 #include <megacpp/request/kept_request.hpp>
 #include <megacpp/states/start.hpp>
 
@@ -32,10 +32,10 @@ inline nlohmann::json json_of(const named_flag& e) {
   const std::string text = e.flag->text();
   if (!e.flag->is_text()) return nlohmann::json::parse(text); // numbers, true, false: as in JSON
   if (as_utf8(text) != text)
-    throw error(exit_code::usage,
-                fmt::format("--{} is {}, which is not UTF-8, so that a state cannot name it; give "
-                            "it another name, or a link that has one",
-                            e.name, printable(text)));
+    throw usage(
+        "--{} is {}, which is not UTF-8, so that a state cannot name it; give it another name, or "
+        "a link that has one",
+        e.name, printable(text));
   if (e.flag->is_list()) return e.flag->texts();
   return text;
 }
@@ -45,10 +45,10 @@ inline nlohmann::json json_of(const named_flag& e) {
 /// mc::error(exit_code::model) for other values that the flag does not take.
 inline bool read_saved(const json_value& flags, const named_flag& e, flag_base& into) {
   const nlohmann::json& value = flags.raw().at(e.name);
-  if (!fits(value, into))
+  if (!into.fits(value))
     throw flags.fault(fmt::format("flag \"{}\" has a value of another type", e.name));
   try {
-    read_value(value, into, e.name);
+    into.read_json(value, e.name);
     return true;
   } catch (const error& wrong) {
     const bool may_change = e.flag->resuming() == on_resume::may_change;
@@ -57,6 +57,12 @@ inline bool read_saved(const json_value& flags, const named_flag& e, flag_base& 
         fmt::format("flag {}{}", wrong.what(),
                     may_change ? fmt::format("; give --{} to go on with another", e.name) : ""));
   }
+}
+
+/// Returns a line about a flag whose value a run changes.
+inline std::string change_of(std::string_view name, std::string_view then, std::string_view now,
+                             const char* how = "may change") {
+  return fmt::format("{}: {} -> {} ({})", name, then, now, how);
 }
 
 /// Tells whether a program adds up over tokens in another order than the one before, so that a run
@@ -132,40 +138,31 @@ inline std::vector<std::string> resume_flags(const json_value& state, options& o
           fmt::format("has a flag \"{}\" that this program does not know", printable(item.key())));
   }
   const bool asked = o.data.mock_data.given();
-  std::vector<std::string_view> otherwise(list.size());
-  for (std::size_t i = 0; i < list.size(); ++i)
-    otherwise[i] = detail::said_otherwise(list, list[i].name);
   std::vector<std::string> changes;
   std::string refused;
   for (std::size_t i = 0; i < list.size(); ++i) {
     const named_flag& e = list[i];
     if (!detail::is_saved(e) || !flags.has(e.name)) continue;
-    flag_base& then = *saved[i].flag;
-    if (!detail::read_saved(flags, e, then)) {
-      changes.push_back(fmt::format("{}: {} -> {} (may change)", e.name,
-                                    printable(flags.raw().at(e.name).dump()), e.flag->text()));
-      continue;
-    }
-    const bool was_given = std::find(given.begin(), given.end(), e.name) != given.end();
-    const bool follows = e.flag->resuming() == on_resume::derived && !was_given;
-    if (!otherwise[i].empty() && !e.flag->given()) {
+    flag_base &now = *e.flag, &then = *saved[i].flag;
+    const bool is_read = detail::read_saved(flags, e, then),
+               was_given = std::ranges::find(given, e.name) != given.end();
+    const std::string was = is_read ? then.text() : printable(flags.raw().at(e.name).dump());
+    const std::string_view otherwise = detail::said_otherwise(list, e.name);
+    if (is_read && !now.given() && !otherwise.empty()) {
       if (was_given)
-        changes.push_back(fmt::format("{}: {} -> left out, for --{} is given (may change)", e.name,
-                                      then.text(), otherwise[i]));
+        changes.push_back(
+            detail::change_of(e.name, was, fmt::format("left out, for --{} is given", otherwise)));
+    } else if (is_read && !now.given() && !e.compiled) {
+      if (was_given || (now.resuming() != on_resume::derived && now.text() != was))
+        for (const std::string& one : then.texts()) now.read(one, e.name);
+    } else if (is_read && now.text() == was) {
       continue;
+    } else if (is_read && now.resuming() == on_resume::must_match) {
+      refused += fmt::format("{}{} is {} there and {} {}", refused.empty() ? "" : ", ", e.name, was,
+                             now.text(), e.compiled ? "compiled in here" : "here");
+    } else {
+      changes.push_back(detail::change_of(e.name, was.empty() ? "none" : was, now.text()));
     }
-    if (!e.compiled && !e.flag->given()) {
-      if (!follows && (was_given || e.flag->text() != then.text()))
-        for (const std::string& one : then.texts()) e.flag->read(one, e.name);
-      continue;
-    }
-    if (e.flag->text() == then.text()) continue;
-    if (e.flag->resuming() == on_resume::must_match)
-      refused += fmt::format("{}{} is {} there and {} {}", refused.empty() ? "" : ", ", e.name,
-                             then.text(), e.flag->text(), e.compiled ? "compiled in here" : "here");
-    else
-      changes.push_back(fmt::format("{}: {} -> {} (may change)", e.name,
-                                    then.text().empty() ? "none" : then.text(), e.flag->text()));
   }
   if (!refused.empty())
     throw error(exit_code::mismatch,
@@ -188,23 +185,6 @@ inline std::vector<std::string> resume_flags(const json_value& state, options& o
   return changes;
 }
 
-/// Returns a line for each derived flag that comes to another value than before.
-inline std::vector<std::string> derived_changes(const json_value& state, options effective) {
-  const json_value flags = state.field<json_value>("flags");
-  options before;
-  const std::vector<named_flag> saved = flags_of(before), now = flags_of(effective);
-  std::vector<std::string> changes;
-  for (std::size_t i = 0; i < now.size(); ++i) {
-    const named_flag& e = now[i];
-    if (e.flag->resuming() != on_resume::derived || e.flag->given() || !flags.has(e.name)) continue;
-    detail::read_saved(flags, e, *saved[i].flag);
-    if (saved[i].flag->text() != e.flag->text())
-      changes.push_back(
-          fmt::format("{}: {} -> {} (derived)", e.name, saved[i].flag->text(), e.flag->text()));
-  }
-  return changes;
-}
-
 /// The flags of a training run. Its states keep them, and the values that flags which were left out
 /// have come to.
 class kept_flags final : public kept_request {
@@ -216,31 +196,46 @@ public:
   }
   std::vector<std::string> derived_changes(const json_value& state,
                                            const settled_values& v) const override {
-    return mc::derived_changes(state, settled(v));
+    const json_value flags = state.field<json_value>("flags");
+    options before, effective = settled(v);
+    const std::vector<named_flag> saved = flags_of(before), now = flags_of(effective);
+    std::vector<std::string> changes;
+    for (std::size_t i = 0; i < now.size(); ++i) {
+      const named_flag& e = now[i];
+      flag_base& then = *saved[i].flag;
+      if (e.flag->resuming() != on_resume::derived || e.flag->given() || !flags.has(e.name))
+        continue;
+      detail::read_saved(flags, e, then);
+      if (then.text() != e.flag->text())
+        changes.push_back(detail::change_of(e.name, then.text(), e.flag->text(), "derived"));
+    }
+    return changes;
   }
 
 private:
   options settled(const settled_values& v) const {
     options o = flags_;
-    const auto set = [](auto& flag, const auto& value) { flag.set(value); };
-    set(o.training.train_iters, v.loop.steps);
-    set(o.training.global_batch_size, v.loop.batches.last);
-    if (v.loop.rates_by_samples) set(o.optimizer.lr_decay_samples, v.loop.rates.decay);
-    else set(o.optimizer.lr_decay_iters, v.loop.rates.decay);
+    o.training.train_iters.set(v.loop.steps);
+    o.training.global_batch_size.set(v.loop.batches.last);
+    (v.loop.rates_by_samples ? o.optimizer.lr_decay_samples : o.optimizer.lr_decay_iters)
+        .set(v.loop.rates.decay);
     if (v.products != product_type::automatic)
-      set(o.machine.product_type, v.products == product_type::bf16 ? "bf16" : "widened");
-    if (!v.data_kind.empty()) set(o.data.data_type, v.data_kind);
+      o.machine.product_type.set(v.products == product_type::bf16 ? "bf16" : "widened");
+    if (!v.data_kind.empty()) o.data.data_type.set(v.data_kind);
     return o;
   }
   options flags_;
 };
 
+inline start_request start_request_of(const model_flags& f) {
+  return {
+      .load = f.load.if_given(), .finetune = f.finetune(), .random_weights = f.random_weights()};
+}
+
 /// Finds the start of a training run (find_start). A state fills in the flags that were left out;
 /// the run tells changes once everything is accepted. Throws mc::error.
 inline training_start prepare_start(const program_view& p, options& o) {
-  training_start start =
-      find_start({.load = o.model.load.if_given(), .finetune = o.model.finetune()},
-                 o.training.save.if_given());
+  training_start start = find_start(start_request_of(o.model), o.training.save.if_given());
   if (!start.from || !start.from->state || o.model.finetune()) return start;
   const json_value& state = start.from->state->state();
   require_same_program(state, p);

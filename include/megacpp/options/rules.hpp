@@ -32,9 +32,7 @@ inline data_kind kind_of_data(const options& o) {
                         : lists || std::ranges::any_of(d.data_path(), detail::is_set);
   if (sets) return data_kind::indexed;
   if (o.report.bench_json() && !d.data_path.given()) return data_kind::random;
-  return d.data_type() == "u16"   ? data_kind::u16
-         : d.data_type() == "i32" ? data_kind::i32
-                                  : data_kind::text;
+  return d.data_type.choice<data_kind>();
 }
 
 /// Flags of some commands that are refused, or told and taken, under a condition on other flags.
@@ -54,12 +52,10 @@ struct flag_rule {
 
 namespace detail {
 
-/// The flag is taken and told as one that changes nothing, since lines of Megatron-LM have it.
-inline constexpr unsigned told = 1;
-/// The rule is asked once the state has been read, which has flags of its run.
-inline constexpr unsigned late = 2;
-/// The rule is also for flags of a file, which may serve many commands, or of a state.
-inline constexpr unsigned wherever = 4;
+inline constexpr unsigned
+    told = 1,     ///< the flag changes nothing, and is told, since lines of Megatron-LM have it
+    late = 2,     ///< the rule is asked once the state has been read, which has flags of its run
+    wherever = 4; ///< it is also for flags of a file, which may serve many commands, or of a state
 
 inline constexpr std::string_view
     data_lists =
@@ -69,11 +65,8 @@ inline constexpr std::string_view
     without_data = "changes nothing beside --bench-json without --data-path: tokens are random",
     without_sets = "changes nothing without an indexed data set, which megacpp-data prepares",
     of_folder =
-        "changes nothing for conversations: the folder of --tokenizer-model or --load has "
-        "their tokenizer and template",
-    of_greedy =
-        "changes nothing where the likeliest token is always taken, by --greedy or "
-        "--temperature 0";
+        "changes nothing for conversations, whose tokenizer and template are those of the model",
+    of_greedy = "changes nothing beside --greedy or --temperature 0, which draw no tokens";
 
 } // namespace detail
 
@@ -116,10 +109,14 @@ inline constexpr auto flag_rules = [] {
       {train, "profile-step-start profile-step-end", "!trace profile", "", told},
       {train, "rampup-batch-size", "bench-json",
        "and --bench-json contradict each other: steps that are measured are alike"},
-      {train, "exit-duration-in-mins sample-interval", "bench-json",
-       "and --bench-json contradict each other: --bench-json measures a number of steps"},
+      {train, "exit-duration-in-mins sample-interval", "bench-json"},
       {train, "log-interval", "bench-json",
        "changes nothing beside --bench-json, which shows no progress"},
+      // Devices.
+      {running, "tf32", "tf32 !fp32-residual-connection", "is for programs of f32",
+       late | wherever},
+      {train, "no-deterministic-attention", "no-deterministic-attention !bf16",
+       "is for programs of bf16", late | wherever},
       // Data.
       {train, "tokenizer-type", "mock-data !tokenizer-type=byte !tokenizer-type=char", "", told},
       {train, "tokenizer-type", "mock-data tokenizer-type=byte|tokenizer-type=char", of_random},
@@ -135,9 +132,8 @@ inline constexpr auto flag_rules = [] {
       {reading, "vocab-file merge-file", "data=chat", of_folder, late},
       {reading, "tokenizer-type", "data=chat !tokenizer-type=HuggingFaceTokenizer", of_folder,
        late},
-      {reading, data_lists, "data=text|data=u16|data=i32",
-       "names indexed data sets or conversations, and --data-type says that the data are a file",
-       late, "give the file by --data-path, or another --data-type"},
+      {reading, data_lists, "data=text|data=u16|data=i32", "names no file, as --data-type asks for",
+       late, "give it by --data-path"},
       {train, data_lists, "mock-data", of_random, late},
       {train, data_lists, "data=random !mock-data", without_data, late},
       {train, "data-path data-args-path split per-split-data-args-path",
@@ -155,9 +151,7 @@ inline constexpr auto flag_rules = [] {
       {generate, "top-k top-p", "greedy|temperature=0", of_greedy},
       {generate, "num-samples", "greedy|temperature=0 num-samples=1", of_greedy},
       {generate, "num-samples", "greedy|temperature=0 !num-samples=1 !chat|prompt|prompts-file",
-       "changes nothing where the likeliest token is always taken: all texts of a prompt would be "
-       "one",
-       wherever},
+       "changes nothing beside --greedy or --temperature 0: all would be one text", wherever},
       {generate, "seed", "greedy|temperature=0 !random-weights", of_greedy},
       {generate, "ignore-eos", "random-weights",
        "changes nothing beside --random-weights, with which no token ends a text"},
@@ -174,6 +168,8 @@ inline constexpr auto flag_rules = [] {
       {describe, "graphs", "pictures", "changes nothing beside --pictures"},
       {describe, "graphs pictures threads product-type ranks no-deterministic-attention",
        "roofline", "changes nothing beside --roofline"},
+      {describe, "roofline", "!bf16 !fp32-residual-connection", "is for programs of bf16 and f32",
+       late | wherever},
       {describe, "threads product-type", "graphs",
        "changes nothing beside --graphs, which computes nothing"},
   });
@@ -202,11 +198,6 @@ struct flag_term {
   }
 };
 
-/// Returns the first term of a condition.
-inline flag_term first_term(std::string_view when) {
-  return flag_term(when.substr(0, when.find_first_of(" |")));
-}
-
 inline bool holds(std::string_view when, const options& o, const std::vector<named_flag>& all) {
   bool every = true;
   each_between(when, ' ', [&](std::string_view term) {
@@ -221,11 +212,10 @@ inline bool holds(std::string_view when, const options& o, const std::vector<nam
 /// Returns the fault of a flag by a rule, as "and --save contradict each other".
 inline std::string fault_of(const flag_rule& rule) {
   if (!rule.why.empty()) return std::string(rule.why);
-  const flag_term first = first_term(rule.when);
-  const std::string other =
-      fmt::format("--{}{}{}", first.name, first.has_value ? " " : "", first.value);
-  return first.opposite ? "changes nothing without " + other
-                        : fmt::format("and {} contradict each other", other);
+  const flag_term first(rule.when.substr(0, rule.when.find_first_of(" |")));
+  return fmt::format(fmt::runtime(first.opposite ? "changes nothing without --{}{}{}"
+                                                 : "and --{}{}{} contradict each other"),
+                     first.name, first.has_value ? " " : "", first.value);
 }
 
 } // namespace detail
@@ -246,15 +236,21 @@ inline std::vector<std::string> apply_rules(command c, options& o, refusals& ref
       const bool there = (rule.how & detail::wherever) != 0 ? flag.given() : flag.asked();
       if (!there || !detail::holds(rule.when, o, list)) return;
       if ((rule.how & detail::told) != 0) return told.emplace_back(name), void();
-      const std::string remedy =
-          !rule.remedy.empty()
-              ? std::string(rule.remedy)
-              : fmt::format("leave --{} out{}", name,
-                            flag.asked() ? "" : ", which the state or a file of flags has");
-      refused.add(exit_code::usage,
-                  fmt::format("--{} {}; {}", name, detail::fault_of(rule), remedy));
+      const std::string leave = fmt::format(
+          "leave --{} out{}", name, flag.asked() ? "" : ", which the state or a file of flags has");
+      refused.add(exit_code::usage, fmt::format("--{} {}; {}", name, detail::fault_of(rule),
+                                                rule.remedy.empty() ? leave : rule.remedy));
     });
   }
+  return told;
+}
+
+/// Applies all rules of a command, and returns the names of flags that are told. Throws
+/// mc::error(exit_code::usage) for flags that are refused.
+inline std::vector<std::string> apply_all_rules(command c, options& o) {
+  refusals refused;
+  std::vector<std::string> told = apply_rules(c, o, refused);
+  refused.raise();
   return told;
 }
 

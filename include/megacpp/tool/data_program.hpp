@@ -21,15 +21,10 @@ inline void run_data_command(std::string_view program, int argc, char** argv,
   const std::vector<named_flag> list = flags_of(flags);
   refusals refused;
   const parsed_line r = parse(argc, argv, list, data_commands, refused);
-  if (r.version)
-    return print(fmt::format("megacpp-data (megacpp {}.{}.{}, commit {})\n", MEGACPP_VERSION_MAJOR,
-                             MEGACPP_VERSION_MINOR, MEGACPP_VERSION_PATCH, commit));
-  if (r.help)
-    return print(r.what != nullptr ? command_help(program, data_summary, *r.what, list)
-                                   : program_help(program, data_summary, data_commands));
+  if (r.version || r.help)
+    return print(r.asked_text(program, "megacpp-data", commit, data_summary, list, data_commands));
   refused.raise();
-  for (const std::string& note : {r.note_of_repeated(), idle_flags{{}, r.idle}.note()})
-    if (!note.empty()) print_note(note);
+  for (const std::string& note : r.told.notes()) print_note(note);
   switch (r.what->which) {
   case command::encode: return run_encode(flags);
   case command::decode: return run_decode(flags);
