@@ -81,8 +81,7 @@ inline data_request data_request_of(const options& o, command what) {
                 printable(d.data_path()[0]), printable(d.data_path()[1]));
   if (trains && lists) r.by_split = detail::split_paths_of(d);
   if (!r.by_split) r.paths = lists ? detail::data_arguments(d) : d.data_path();
-  r.split = d.split.if_given();
-  r.cache = d.data_cache_path();
+  r.split = d.split.if_given(), r.cache = d.data_cache_path();
   r.tokenizer = tokenizer_request_of(d);
   r.reset_position_ids = d.reset_position_ids();
   r.reset_attention_mask = d.reset_attention_mask();

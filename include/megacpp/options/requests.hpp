@@ -30,28 +30,17 @@ inline report_request report_request_of(const report_flags& f) {
 
 inline sampling_request sampling_request_of(const options& o) {
   const sampling_flags& f = o.sampling;
-  return {.prompts = f.prompt(),
-          .prompts_file = f.prompts_file.if_given(),
-          .chat = f.chat(),
-          .system_prompt = f.system_prompt(),
-          .thinks = f.enable_thinking(),
-          .insists_on_thinking = f.enable_thinking.asked(),
-          .ids = f.ids(),
-          .samples = f.num_samples(),
-          .numbered = f.num_samples.given(),
-          .most = f.max_new_tokens(),
-          .stop_tokens = f.stop_tokens(),
-          .stops = f.stop(),
-          .ignores_eos = f.ignore_eos(),
-          .temperature = f.greedy() ? 0 : f.temperature(),
-          .top_k = f.top_k(),
-          .top_p = f.top_p(),
-          .seed = static_cast<std::uint64_t>(o.model.seed()),
-          .slides = f.overflow() == "slide",
-          .batch = f.batch_size(),
-          .caches = f.use_cache(),
-          .logprobs = f.logprobs(),
-          .json = o.report.json()};
+  sampling_request r;
+  r.prompts = f.prompt(), r.prompts_file = f.prompts_file.if_given();
+  r.chat = f.chat(), r.system_prompt = f.system_prompt(), r.ids = f.ids();
+  r.thinks = f.enable_thinking(), r.insists_on_thinking = f.enable_thinking.asked();
+  r.samples = f.num_samples(), r.numbered = f.num_samples.given(), r.most = f.max_new_tokens();
+  r.stop_tokens = f.stop_tokens(), r.stops = f.stop(), r.ignores_eos = f.ignore_eos();
+  r.temperature = f.greedy() ? 0 : f.temperature(), r.top_k = f.top_k(), r.top_p = f.top_p();
+  r.seed = static_cast<std::uint64_t>(o.model.seed()), r.slides = f.overflow() == "slide";
+  r.batch = f.batch_size(), r.caches = f.use_cache();
+  r.logprobs = f.logprobs(), r.json = o.report.json();
+  return r;
 }
 
 /// Returns the request of `train` on `dp` replicas. Throws mc::error.
