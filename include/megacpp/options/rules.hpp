@@ -109,7 +109,8 @@ inline constexpr auto flag_rules = [] {
       {train, "profile-step-start profile-step-end", "!trace profile", "", told},
       {train, "rampup-batch-size", "bench-json",
        "and --bench-json contradict each other: steps that are measured are alike"},
-      {train, "exit-duration-in-mins sample-interval", "bench-json"},
+      {train, "exit-duration-in-mins sample-interval", "bench-json",
+       "and --bench-json contradict each other: it measures a number of steps"},
       {train, "log-interval", "bench-json",
        "changes nothing beside --bench-json, which shows no progress"},
       // Devices.
