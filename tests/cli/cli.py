@@ -186,7 +186,7 @@ class Help(Case):
                          r"^tiny_gpt \(megacpp \d+\.\d+\.\d+, commit \w+\)\n$")
 
     def test_usage(self):
-        self.refused(USAGE, says="train, eval, generate, export or describe")
+        self.refused(USAGE, says="train, eval, generate, export, describe")
         self.refused(USAGE, "trian", says='"trian"; did you mean train?')
         self.refused(USAGE, "traim", "--mock-data", says='"traim"; did you mean train?')
         self.refused(USAGE, "serve", says='"serve"; --help shows what there is')
@@ -201,7 +201,7 @@ class Help(Case):
         # No command is sent to a flag that it does not have.
         hint = self.refused(USAGE, "export", "--batch-size", "4", says="or the struct of megacpp_add_run")
         self.assertNotIn("--global-batch-size", hint)
-        self.refused(USAGE, "eval", "--num-epochs", "4", says="for train, --train-iters gives the steps of a run")
+        self.refused(USAGE, "eval", "--num-epochs", "4", says="for train, --train-iters gives steps")
         self.refused(USAGE, "train", "-lr", "3", says="unknown flag -lr; did you mean --lr?")
         self.refused(USAGE, "train", "--seed", 10**30, says="at most 9223372036854775807")
         self.refused(USAGE, "train", "--seed", -10**30, says="at least 0")
@@ -3132,7 +3132,7 @@ class Generation(Case):
         config.write_text('{"num-samples": 2}')
         for greedy in (("--greedy",), ("--temperature", 0)):
             self.refused(USAGE, "generate", "--load", self.model, *greedy, "--num-samples", 2,
-                         says="--num-samples changes nothing where the likeliest token")
+                         says="--num-samples changes nothing beside --greedy")
             self.refused(USAGE, "generate", "--load", self.model, *greedy, "--config", config,
                          says="--num-samples changes nothing beside --greedy")
         self.refused(USAGE, "generate", "--load", self.model, "--num-samples", 0, says="--num-samples")
