@@ -620,6 +620,16 @@ BOOST_AUTO_TEST_CASE(what_is_compiled_in_has_megatrons_meaning) {
        "expert-tensor-parallel-size=1"});
 }
 
+// The advice for a number is one that megacpp_write_run takes: a key of a number from 1 has no 0.
+BOOST_AUTO_TEST_CASE(advice_for_a_number_that_is_0) {
+  mc::options o;
+  auto& first = o.keys.of<mc::whole_flag>("FIRST_STAGE_LAYERS");
+  first.set(3);
+  BOOST_TEST(first.otherwise().find("build it with FIRST_STAGE_LAYERS 3 of") == 0);
+  first.set(0);
+  BOOST_TEST(first.otherwise().find("build it without FIRST_STAGE_LAYERS of") == 0);
+}
+
 // Who gave flags is told flags, and of a value that has none its name.
 BOOST_AUTO_TEST_CASE(sentences_call_request_values_by_their_flags) {
   BOOST_TEST(mc::in_flags("loop_request::save names data_request::paths: give one") ==

@@ -113,15 +113,10 @@ inline void require_same_program(agreement& all, options& o, command what) {
   const mapped_file program("/proc/self/exe", exit_code::internal);
   all.require_same(xxh64::of({program.data(), program.size()}), "another program",
                    "start all of them from copies of one file");
-  constexpr std::string_view places =
-      " data-path train-data-path valid-data-path test-data-path data-args-path "
-      "per-split-data-args-path data-cache-path tokenizer-model vocab-file merge-file load save "
-      "product-table prompts-file loss-curve metrics-jsonl trace ";
   std::string flags = std::to_string(static_cast<int>(what));
-  for (const named_flag& e : flags_of(o)) {
-    const bool place = places.find(fmt::format(" {} ", e.name)) != std::string_view::npos;
-    flags += fmt::format("\n{} {} {}", e.name, e.flag->given(), place ? "" : e.flag->text());
-  }
+  for (const named_flag& e : flags_of(o))
+    flags +=
+        fmt::format("\n{} {} {}", e.name, e.flag->given(), e.flag->is_path() ? "" : e.flag->text());
   all.require_same(xxh64::of(std::as_bytes(std::span(flags))), "other flags",
                    "give all of them the same");
   if (!o.machine.product_table.given()) return; // its ways decide bits

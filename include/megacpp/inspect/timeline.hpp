@@ -15,6 +15,7 @@
 #include <megacpp/comm/timed.hpp>
 #include <megacpp/inspect/description.hpp>
 #include <megacpp/observe/metrics.hpp>
+#include <megacpp/request/report_request.hpp>
 #include <megacpp/run/stage.hpp>
 
 #include <algorithm>
@@ -35,9 +36,6 @@
 #include <fmt/format.h>
 
 namespace mc {
-
-/// The beginning of a trace, by which it is told from other files.
-inline constexpr std::string_view trace_begin = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
 
 namespace detail {
 

@@ -39,6 +39,12 @@ inline std::string built_alone(const build_key& k, std::string_view how, int val
       "examples/build_preset.sh, or the struct of megacpp_add_run",
       how, k.cmake, value == 0 ? "with " : "", k.script, value);
 }
+inline std::string built_without(const build_key& k) {
+  return fmt::format(
+      "build it without {} of megacpp_add_preset, without {}= of "
+      "examples/build_preset.sh, or by the struct of megacpp_add_run",
+      k.cmake, k.script);
+}
 inline constexpr const char* another_model =
     "build another model: MODEL or HF_CONFIG of megacpp_add_preset, the config.json of "
     "examples/build_preset.sh, or the struct of megacpp_add_run";
@@ -72,7 +78,7 @@ struct key_flag {
 
 private:
   static std::variant<whole_flag, switch_flag, text_flag> made(const build_key& k) {
-    using detail::built_alone, detail::built_with;
+    using detail::built_alone, detail::built_with, detail::built_without;
     const on_resume how = k.stays ? on_resume::must_match : on_resume::may_change;
     flag_is on(false);
     on.of(command::all, how).otherwise(built_alone(k, "with", 1), built_alone(k, "without", 0));
@@ -85,7 +91,8 @@ private:
     choice.one_of(k.choices).of(command::all, how).otherwise(built_with(k));
     if (k.kind == key_kind::choice) return text_flag(nullptr, k.flag, choice, k.sentence);
     flag_is number(0);
-    number.of(command::all, how).otherwise(built_with(k));
+    number.of(command::all, how)
+        .otherwise(built_with(k), k.kind == key_kind::number ? built_without(k) : std::string());
     return whole_flag(nullptr, k.flag, number, k.sentence);
   }
 };

@@ -95,12 +95,13 @@ struct flag_terms {
   bool open = false, zero = false; ///< `low` itself is not allowed; 0 is, too
   const char* choices = "";        ///< texts that are allowed, with | between them; "": all are
   const char* names = "";          ///< of the whole numbers above 0 that a text consists of
-  int most_values = 1;             ///< values that may follow on the command line
-  const char* instead = nullptr;   ///< what the help shows in place of the default
-  command commands{};              ///< none: those of the group
+  bool is_path = false;          ///< a text names a file or folder, which ranks may have copies of
+  int most_values = 1;           ///< values that may follow on the command line
+  const char* instead = nullptr; ///< what the help shows in place of the default
+  command commands{};            ///< none: those of the group
   on_resume resuming = on_resume::undecided; ///< undecided: as the group
   /// Says of what is compiled in what to do for another value, which stands for {0} (of a switch
-  /// 1 or 0), and for a switch to be off, if that is something else.
+  /// 1 or 0), and for a switch to be off or a number to be 0, if that is something else.
   std::string remedy{}, if_off{};
 };
 
@@ -115,6 +116,7 @@ template <class T> struct flag_is : flag_terms {
   flag_is& at_least(double a) { return low = a, *this; }
   flag_is& one_of(const char* all) { return choices = all, *this; }
   flag_is& whole_numbers(int n, const char* as) { return most_values = n, names = as, *this; }
+  flag_is& path() { return is_path = true, *this; }
   /// Lets several texts follow the flag at once.
   flag_is& many() { return most_values = several_values, *this; }
   flag_is& of(command c) { return commands = c, *this; }
@@ -177,6 +179,8 @@ public:
   /// Tells whether the flag may stand on the command line without a value.
   bool is_toggle() const { return std::holds_alternative<bool>(value_); }
   bool is_text() const { return std::holds_alternative<std::string>(value_) || is_list(); }
+  /// Tells whether a text names a file or folder, which ranks may have copies of.
+  bool is_path() const { return terms_.is_path; }
   /// Tells whether each time that the flag is given adds a text.
   bool is_list() const { return std::holds_alternative<text_list>(value_); }
   /// Returns how many values may follow the flag on the command line.
@@ -187,7 +191,7 @@ public:
   /// Returns what to do where the program was compiled with another value; "" if a user can do
   /// nothing.
   std::string otherwise() const {
-    const bool off = text() == "false" && !terms_.if_off.empty();
+    const bool off = (text() == "false" || text() == "0") && !terms_.if_off.empty();
     return fmt::format(fmt::runtime(off ? terms_.if_off : terms_.remedy), !is_toggle() ? text()
                                                                           : text() == "true" ? "1"
                                                                                              : "0");

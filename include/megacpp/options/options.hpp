@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include <boost/hana.hpp>
+
 namespace mc {
 
 /// A flag says once its kind, its name, its default with what it takes, and its explanation.
@@ -21,7 +23,7 @@ namespace mc {
 struct model_flags : flag_group {
   model_flags() : flag_group("Model", train, unsaved) {}
   MEGACPP_FLAG(
-      text, load, is("").of(all),
+      text, load, is("").path().of(all),
       "the folder to start from. eval, generate and export need one, unless weights are random. A "
       "folder that train --save wrote: train goes on where its newest whole state ends; if there "
       "is none and --save names the folder, too, train begins. A Hugging Face model folder: train "
@@ -42,7 +44,7 @@ struct model_flags : flag_group {
 
 struct data_flags : flag_group {
   data_flags() : flag_group("Data", reading, must_match) {}
-  MEGACPP_FLAG(texts, data_path, none().many().resumes(may_change),
+  MEGACPP_FLAG(texts, data_path, none().path().many().resumes(may_change),
                "the data to train on or to evaluate: a file, or prefixes of indexed data sets "
                "(Megatron-LM's .bin and .idx). A weight may stand before each prefix; eval ignores "
                "weights, and measures each data set and all of them together");
@@ -57,18 +59,18 @@ struct data_flags : flag_group {
                "the shares of a file's tokens, or of a data set's documents, for training, "
                "validation and test. eval measures the validation share. train measures the test "
                "share of data sets at its end; no command reads that of a file");
-  MEGACPP_FLAG(texts, train_data_path, none().many().of(train, may_change),
+  MEGACPP_FLAG(texts, train_data_path, none().path().many().of(train, may_change),
                "data sets to train on, in place of a share of --data-path");
-  MEGACPP_FLAG(texts, valid_data_path, none().many().of(train, may_change),
+  MEGACPP_FLAG(texts, valid_data_path, none().path().many().of(train, may_change),
                "data sets to validate with, beside --train-data-path");
-  MEGACPP_FLAG(texts, test_data_path, none().many().of(train, may_change),
+  MEGACPP_FLAG(texts, test_data_path, none().path().many().of(train, may_change),
                "data sets to measure at the end, beside --train-data-path");
-  MEGACPP_FLAG(text, data_args_path, is("").resumes(may_change),
+  MEGACPP_FLAG(text, data_args_path, is("").path().resumes(may_change),
                "a file with the arguments of --data-path");
-  MEGACPP_FLAG(text, per_split_data_args_path, is("").of(train, may_change),
+  MEGACPP_FLAG(text, per_split_data_args_path, is("").path().of(train, may_change),
                "a JSON file {\"train\": [...], \"valid\": [...], \"test\": [...]} with the "
                "arguments of --train-data-path, --valid-data-path and --test-data-path");
-  MEGACPP_FLAG(text, data_cache_path, is("").resumes(unsaved),
+  MEGACPP_FLAG(text, data_cache_path, is("").path().resumes(unsaved),
                "a folder that keeps the order of the samples of data sets for the next start");
   MEGACPP_FLAG(
       text, tokenizer_type,
@@ -84,11 +86,12 @@ struct data_flags : flag_group {
       "file; NullTokenizer is for token ids, the last of which ends a document. eval and generate "
       "take the tokenizer of the state. Data sets have their ids already, so that beside them the "
       "names of SentencePiece's tokenizers are taken, too; nothing reads their files");
-  MEGACPP_FLAG(text, tokenizer_model, is("").of(reading | generate, may_change),
+  MEGACPP_FLAG(text, tokenizer_model, is("").path().of(reading | generate, may_change),
                "a Hugging Face folder, a tokenizer.json or a .tiktoken file; a model keeps them");
-  MEGACPP_FLAG(text, vocab_file, is("").of(reading | generate, may_change),
+  MEGACPP_FLAG(text, vocab_file, is("").path().of(reading | generate, may_change),
                "GPT-2's vocab.json, with --merge-file in place of --tokenizer-model");
-  MEGACPP_FLAG(text, merge_file, is("").of(reading | generate, may_change), "GPT-2's merges.txt");
+  MEGACPP_FLAG(text, merge_file, is("").path().of(reading | generate, may_change),
+               "GPT-2's merges.txt");
   MEGACPP_FLAG(switch, reset_position_ids, is(false),
                "positions begin anew behind the end of a document");
   MEGACPP_FLAG(switch, reset_attention_mask, is(false),
@@ -126,7 +129,7 @@ struct training_flags : flag_group {
                    .shown("every step has --global-batch-size"),
                "the sequences of a step grow from START by INCREMENT to --global-batch-size; the "
                "first SAMPLES sequences of the run are shared equally among the smaller sizes");
-  MEGACPP_FLAG(text, save, is("").of(train | convert, unsaved),
+  MEGACPP_FLAG(text, save, is("").path().of(train | convert, unsaved),
                "the folder for the states of the run (weights, optimizer, step, position in the "
                "data, flags), each in a folder of its own: at the end, when a signal ends the run, "
                "and every --save-interval steps. For export, the Hugging Face folder to write");
@@ -207,7 +210,7 @@ struct sampling_flags : flag_group {
   MEGACPP_FLAG(texts, prompt, none().shown("a line end"),
                "a text to continue. Given several times, all texts are continued in one batch, "
                "each with random numbers of its own");
-  MEGACPP_FLAG(text, prompts_file, is(""), "a file with further prompts, one a line");
+  MEGACPP_FLAG(text, prompts_file, is("").path(), "a file with further prompts, one a line");
   MEGACPP_FLAG(switch, chat, is(false),
                "talk to the model: each prompt is a user's turn, and the model writes its answer. "
                "Without a prompt, the lines of the standard input are one conversation");
@@ -254,13 +257,13 @@ struct report_flags : flag_group {
   MEGACPP_FLAG(whole, log_interval, is(100).at_least(1),
                "steps between lines of progress. The first step has one, too, and so has a step "
                "that ends 10 s or more after the last line; a terminal shows every step");
-  MEGACPP_FLAG(text, metrics_jsonl, is(""),
+  MEGACPP_FLAG(text, metrics_jsonl, is("").path(),
                "a file for one JSON object a step: loss, learning rate, gradient norm, speed");
-  MEGACPP_FLAG(text, loss_curve, is(""),
+  MEGACPP_FLAG(text, loss_curve, is("").path(),
                "an SVG file for the curves of training and validation loss");
   MEGACPP_FLAG(switch, profile, is(false),
                "measure the time of every node of the graph, and print a table at the end");
-  MEGACPP_FLAG(text, trace, is(""),
+  MEGACPP_FLAG(text, trace, is("").path(),
                "a file for what each rank did when in a few steps: its tasks, and its exchanges "
                "with other ranks. chrome://tracing and ui.perfetto.dev open it");
   MEGACPP_FLAG(whole, profile_step_start,
@@ -317,7 +320,7 @@ struct machine_flags : flag_group {
   MEGACPP_FLAG(switch, tf32, is(false).resumes(may_change),
                "let a GPU multiply fp32 by TF32: faster, with elements of 11 significant bits");
   MEGACPP_FLAG(
-      text, product_table, is(""),
+      text, product_table, is("").path(),
       "a file with the fastest way to compute each product on this GPU, which megacpp_gpu --tune "
       "measured. A program checks each way before it takes it. Other ways give other bits");
   MEGACPP_FLAG(switch, no_deterministic_attention, is(false).of(train | describe, may_change),
@@ -331,18 +334,13 @@ struct machine_flags : flag_group {
 
 #undef MEGACPP_FLAG
 
+/// All flags, by group, in the order of the help.
 struct options {
-  model_flags model;
-  data_flags data;
-  training_flags training;
-  optimizer_flags optimizer;
-  sampling_flags sampling;
-  report_flags report;
-  machine_flags machine;
-  key_flags keys;
-  compiled_flags compiled;
-  compiled_expert_flags experts;
-  compiled_model_flags made_of;
+  BOOST_HANA_DEFINE_STRUCT(options, (data_flags, data), (model_flags, model),
+                           (training_flags, training), (optimizer_flags, optimizer),
+                           (sampling_flags, sampling), (report_flags, report),
+                           (machine_flags, machine), (key_flags, keys), (compiled_flags, compiled),
+                           (compiled_expert_flags, experts), (compiled_model_flags, made_of));
 };
 
 /// A flag with its name, which has dashes, and the title of its group.
@@ -356,15 +354,17 @@ struct named_flag {
 inline void append_flags(std::vector<named_flag>& list, flag_group& group) {
   group.each([&](flag_base& f) { list.push_back({f.name(), group.title, &f, group.compiled}); });
 }
+inline void append_flags(std::vector<named_flag>& list, key_flags& keys) {
+  for (key_flag& f : keys.all)
+    list.push_back({f.base().name(), detail::compiled_title, &f.base(), true});
+}
 
-/// Returns all flags of `o`, in the order of the help. They point into `o`.
+/// Returns all flags of `o`. They point into `o`.
 inline std::vector<named_flag> flags_of(options& o) {
   std::vector<named_flag> list;
-  const auto append = [&](auto&... groups) { (append_flags(list, groups), ...); };
-  append(o.data, o.model, o.training, o.optimizer, o.sampling, o.report, o.machine);
-  for (key_flag& f : o.keys.all)
-    list.push_back({f.base().name(), o.compiled.title, &f.base(), true});
-  append(o.compiled, o.experts, o.made_of);
+  boost::hana::for_each(boost::hana::accessors<options>(), [&](const auto& member) {
+    append_flags(list, boost::hana::second(member)(o));
+  });
   return list;
 }
 

@@ -1,12 +1,26 @@
 // The request of reports of a training run.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace mc {
+
+/// The beginning of a trace, by which it is told from other files.
+inline constexpr std::string_view trace_begin = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
+
+/// A report that has a file. A file that is there must hold a report of its kind, which begins
+/// alike; it is replaced, or added to.
+struct report_file {
+  const std::optional<std::string>& path;
+  const char *name, *kind; ///< the member of the request, and what people call the report
+  std::string_view begin;  ///< the first characters of such a file
+  bool replaced;
+};
 
 /// The reports of a training run. A message names a member as report_request::member, and `spelled`
 /// puts the name that its reader knows in that place.
@@ -20,6 +34,13 @@ struct report_request {
   std::optional<std::int64_t> trace_last;  ///< the last step of the trace
   double peak_tflops = 0; ///< highest speed of a rank, in 10^12 operations a second; 0: unknown
   std::function<std::string(std::string)> spelled = [](std::string sentence) { return sentence; };
+
+  /// Returns the members that name files.
+  std::array<report_file, 3> files() const {
+    return {{{curve, "report_request::curve", "curve", "<svg ", true},
+             {metrics, "report_request::metrics", "metrics file", "{\"step\":", false},
+             {trace, "report_request::trace", "trace", trace_begin, true}}};
+  }
 };
 
 } // namespace mc

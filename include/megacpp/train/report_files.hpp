@@ -1,7 +1,6 @@
 // The files of reports of a training run, none of which replaces another file.
 #pragma once
 
-#include <megacpp/inspect/timeline.hpp>
 #include <megacpp/io/same_place.hpp>
 #include <megacpp/observe/print.hpp>
 #include <megacpp/request/report_request.hpp>
@@ -36,14 +35,7 @@ inline bool is_taken_by_states(const std::string& path, const std::string& root)
 /// output of the program.
 inline void check_report_files(const report_request& r, const std::optional<std::string>& save,
                                const std::vector<std::string>& data) {
-  const struct report_file {
-    const std::optional<std::string>& path;
-    const char *name, *kind;
-    std::string_view begin;
-    bool replaced; // and not added to
-  } all[] = {{r.curve, "report_request::curve", "curve", "<svg ", true},
-             {r.metrics, "report_request::metrics", "file of metrics", "{\"step\":", false},
-             {r.trace, "report_request::trace", "trace", trace_begin, true}};
+  const auto all = r.files();
   const auto refuse = [](const std::string& why) { throw error(exit_code::usage, why); };
   for (const report_file& f : all) {
     if (!f.path) continue;
@@ -67,7 +59,7 @@ inline void check_report_files(const report_request& r, const std::optional<std:
         refuse(fmt::format(
             "{} and data_request::paths both name {}; give the report a file of its own", f.name,
             *f.path));
-    for (const report_file* other = all; other != &f; ++other)
+    for (const report_file* other = all.data(); other != &f; ++other)
       if (other->path && detail::is_same_place(*f.path, *other->path))
         refuse(fmt::format("{} and {} both name {}; give two files", other->name, f.name,
                            *other->path));

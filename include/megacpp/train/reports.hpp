@@ -62,12 +62,12 @@ public:
         speeds_(stages_of(ranks_)),
         profile_(run.program) {}
 
-  /// Opens the file of metrics. A file that is created here is removed if the run does not begin.
+  /// Opens the metrics file. A file that is created here is removed if the run does not begin.
   /// Throws mc::error.
   void open_metrics() {
     if (tells_ && run_.asked.metrics) metrics_.emplace(*run_.asked.metrics);
   }
-  /// Empties the file of metrics, or goes on behind the lines of the process before. Throws
+  /// Empties the metrics file, or goes on behind the lines of the process before. Throws
   /// mc::error.
   void begin_metrics(bool goes_on) {
     if (!metrics_) return;
