@@ -84,6 +84,7 @@ inline void write_stores(folder_writer& out, const char* file,
     specs.push_back({t.name, storage_of(t.type), t.shape});
   }
   const safetensors_layout layout(std::move(specs));
+  out.require_space(layout.file_size());
   constexpr std::int64_t most = 1 << 17; // elements at a time
   std::vector<std::byte> block;
   out.write(file, layout.file_size(), [&](const byte_sink& sink) {
