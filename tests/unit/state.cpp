@@ -336,6 +336,25 @@ BOOST_AUTO_TEST_CASE(texts_that_reach_positions_a_state_never_trained) {
   BOOST_TEST(mc::detail::untrained_reached(plain, saved.view(), 8).empty());
 }
 
+// Another rank must not take what is left of a state for a model from anywhere.
+BOOST_AUTO_TEST_CASE(another_rank_has_a_state_where_the_first_one_has) {
+  const two_states s;
+  for (const std::string& path : {s.root, s.newer}) {
+    training_start first;
+    first.from = find_saved(path, true);
+    BOOST_TEST(for_another_rank(first).from->state.has_value());
+    const std::string file = s.newer + "/" + state_file_name;
+    fs::rename(file, s.dir / "kept");
+    CHECK_REFUSED(for_another_rank(first), exit_code::model,
+                  "another rank has found a state there");
+    fs::rename(s.dir / "kept", file);
+  }
+  save_model_folder(s.dir / "model", s.model.view(), s.model.stores);
+  training_start first;
+  first.from = find_saved(s.dir / "model", true);
+  BOOST_TEST(!for_another_rank(first).from->state);
+}
+
 BOOST_AUTO_TEST_CASE(the_state_of_another_model_is_refused) {
   const two_states s;
   const auto found = find_saved(s.root, true);

@@ -60,7 +60,7 @@ inline training_start for_another_rank(const training_start& first) {
   if (!first.from) return start;
   const std::string& root = first.from->root;
   start.from = found_as_named(root.empty() ? first.from->folder.path() : root, name_of(*first.from),
-                              false, false);
+                              false, false, first.from->state.has_value());
   return start;
 }
 

@@ -319,12 +319,19 @@ inline std::string name_of(const found_model& found) {
   return found.root.empty() ? "." : path.substr(path.rfind('/') + 1);
 }
 /// Opens what another rank has found at a path, and named. With `apart` this process may see copies
-/// of the files, so they are verified. Throws mc::error(exit_code::model).
+/// of the files, so they are verified. `of_state`: the other rank has found a state, as it has
+/// wherever it names a folder within the path. Throws mc::error(exit_code::model).
 inline found_model found_as_named(const std::string& path, const std::string& name, bool all,
-                                  bool apart) {
+                                  bool apart, bool of_state = false) {
   model_folder folder(name == "." ? path : path + "/" + name);
   std::optional<state_file> state;
-  if (folder.contains(state_file_name)) {
+  const bool is_state = folder.contains(state_file_name);
+  if (!is_state && (of_state || name != "."))
+    throw error(exit_code::model,
+                fmt::format("{} has no {}, but another rank has found a state there; let nobody "
+                            "remove states while a command starts, and start it again",
+                            folder.path(), state_file_name));
+  if (is_state) {
     state.emplace(folder);
     if (apart)
       state->verify(folder,
