@@ -164,6 +164,22 @@ BOOST_AUTO_TEST_CASE(the_best_state_is_a_state_that_is_never_pruned) {
 }
 
 // From when it is saved anew.
+BOOST_AUTO_TEST_CASE(a_best_state_need_not_say_how_many_tokens_its_loss_is_of) {
+  const scratch_folder dir;
+  const trained<gpt> model(small);
+  const std::string path = dir / "root";
+  {
+    state_root root(path);
+    root.save_best({2, 3.5, ""}, [&](folder_writer& out) {
+      write_state(out, model.view(), model.stores, {2, 8}, {{"validation", {{"loss", 3.5}}}});
+    });
+  }
+  BOOST_TEST(newest_step(path) == 2);
+  const state_root root(path);
+  BOOST_REQUIRE(root.best().has_value());
+  BOOST_TEST((root.best()->loss == 3.5 && root.best()->tokens == 0));
+}
+
 BOOST_AUTO_TEST_CASE(a_damaged_step_counts_once_it_is_whole) {
   const two_states s;
   write_text(s.newer + "/config.json", "x");

@@ -87,13 +87,14 @@ struct validation_result {
   std::int64_t step = 0;
   double loss = 0;          ///< nats a token
   std::string measure = {}; ///< tells the data from others; "" where losses are not compared
-  std::int64_t tokens = 0;
+  std::int64_t tokens = 0;  ///< predictions that the loss is of; 0: the state does not say
 };
 /// Returns the loss that a state has as "validation". Throws mc::error.
 inline validation_result validation_of(const json_value& state) {
   const auto v = state.field<json_value>("validation");
   return {state.field<std::int64_t>("step"), v.field<double>("loss"),
-          v.has("measure") ? v.field<std::string>("measure") : "", v.field<std::int64_t>("tokens")};
+          v.has("measure") ? v.field<std::string>("measure") : "",
+          v.has("tokens") ? v.field<std::int64_t>("tokens") : 0};
 }
 
 /// Returns the best state of a root, if there is one. `needed(name)` is as for newest_state. Throws
