@@ -131,8 +131,11 @@ private:
     if (const std::size_t is = argument.find('='); is != std::string_view::npos) {
       flag->values.emplace_back(argument.substr(is + 1));
       if (flag->values[0].empty())
-        throw usage("--{0}= has no value; give --{0}={1}, or leave --{0} out", flag->name,
-                    flag->least() == 0 ? "false" : "VALUE");
+        throw usage("--{0}= has no value; give --{0}{1}, or {2}", flag->name,
+                    flag->least() == 0 ? "" : "=VALUE",
+                    flag->own != nullptr && flag->own->flag->is_toggle()
+                        ? fmt::format("--{}=false", flag->name)
+                        : fmt::format("leave --{} out", flag->name));
     } else if (flag->least() > 0) {
       if (!left()) throw usage("--{} needs one value; see --help", flag->name);
       if (flag_of(arguments_[at_], all_among(among_)))
