@@ -175,8 +175,7 @@ private:
     if (first && first->foreign.row == nullptr)
       throw usage(
           "--{} stands before the command or after \"--\", where no flag is read; put it behind "
-          "the "
-          "command",
+          "the command",
           first->name);
     add_unknown(outside_);
   }
