@@ -113,7 +113,8 @@ inline constexpr auto flag_rules = [] {
        "and --bench-json contradict each other: it measures a number of steps"},
       {train, "log-interval", "bench-json",
        "changes nothing beside --bench-json, which shows no progress"},
-      // Devices.
+      // Devices. fp32-residual-connection is on in programs of f32, and only there, because
+      // options/compiled_model.hpp says so; roofline, below, asks for it, too.
       {running, "tf32", "tf32 !fp32-residual-connection", "is for programs of f32",
        late | wherever},
       {train, "no-deterministic-attention", "no-deterministic-attention !bf16",
