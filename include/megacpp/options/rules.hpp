@@ -65,7 +65,8 @@ inline constexpr std::string_view
     without_data = "changes nothing beside --bench-json without --data-path: tokens are random",
     without_sets = "changes nothing without an indexed data set, which megacpp-data prepares",
     of_folder =
-        "changes nothing for conversations, whose tokenizer and template are those of the model",
+        "changes nothing for conversations: the folder of --tokenizer-model or --load has "
+        "their tokenizer and template",
     of_greedy = "changes nothing beside --greedy or --temperature 0, which draw no tokens";
 
 } // namespace detail
@@ -135,7 +136,7 @@ inline constexpr auto flag_rules = [] {
       {reading, "tokenizer-type", "data=chat !tokenizer-type=HuggingFaceTokenizer", of_folder,
        late},
       {reading, data_lists, "data=text|data=u16|data=i32", "names no file, as --data-type asks for",
-       late, "give it by --data-path"},
+       late, "give it by --data-path, or give another --data-type"},
       {train, data_lists, "mock-data", of_random, late},
       {train, data_lists, "data=random !mock-data", without_data, late},
       {train, "data-path data-args-path split per-split-data-args-path",
