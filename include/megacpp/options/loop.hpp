@@ -61,12 +61,13 @@ inline loop_request loop_request_of(const program_view& p, const options& o, int
     throw usage("--warmup is {}, but must be less than --train-iters, which is {}", t.warmup,
                 t.steps);
   const std::int64_t micro = std::int64_t{p.numbers.batch.micro} * dp; // at once
+  const std::string replica = dp == 1 ? "the one replica" : fmt::format("each of {} replicas", dp);
   const std::int64_t global = o.training.global_batch_size.if_given().value_or(micro);
   if (global % micro != 0)
     throw usage(
-        "--global-batch-size is {}, but must be a multiple of {}: each of {} replicas takes {} at "
-        "once, the compiled micro-batch",
-        global, micro, dp, p.numbers.batch.micro);
+        "--global-batch-size is {}, but must be a multiple of {}: {} takes {} at once, the "
+        "compiled micro-batch",
+        global, micro, replica, p.numbers.batch.micro);
   // An int32 numbers the tokens of a step, by which their elements draw dropout.
   const std::int64_t most =
       std::min((std::int64_t{1} << 31) / p.numbers.batch.sequence, max_micros * micro);
@@ -91,9 +92,9 @@ inline loop_request loop_request_of(const program_view& p, const options& o, int
        {std::pair{t.batches.start, "START"}, std::pair{t.batches.increment, "INCREMENT"}})
     if (t.batches.grows() && size % micro != 0)
       throw usage(
-          "{} of --rampup-batch-size is {}, but must be a multiple of {}, the sequences that {} "
-          "replicas take at once",
-          name, size, micro, dp);
+          "{} of --rampup-batch-size is {}, but must be a multiple of {}, the sequences that {} at "
+          "once",
+          name, size, micro, dp == 1 ? "are computed" : fmt::format("{} replicas take", dp));
   std::set<int> proven; // one proof may stand for many numbers
   const auto require_schedule = [&](std::int64_t size, const char* flag) {
     const int micros = static_cast<int>(size / micro), most = p.numbers.batch.micro_batches;
@@ -102,9 +103,9 @@ inline loop_request loop_request_of(const program_view& p, const options& o, int
     const fault_record wrong = fault_of_micros(p, micros);
     if (wrong.code == fault::none) return;
     throw usage(
-        "{}: a batch of {} sequences makes {} micro-batches on each of {} replicas, and {} {}; the "
-        "nearest size is {}",
-        flag, size, micros, dp, p.name,
+        "{}: a batch of {} sequences makes {} micro-batches on {}, and {} {}; the nearest "
+        "size is {}",
+        flag, size, micros, replica, p.name,
         fits ? fmt::format("cannot run them by {}", name_of_schedule(p.numbers.ranks))
              : fmt::format("is built for at most {} (MICRO_BATCHES)", most),
         micro * nearest_micros(p, micros));
