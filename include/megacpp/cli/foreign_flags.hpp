@@ -186,7 +186,8 @@ inline constexpr auto foreign_flags = [] {
       refused("ckpt-step",
               "--load takes the folder of one step, as ROOT/iter_0000400, or ROOT for the newest"),
       refused("exit-on-missing-checkpoint",
-              "a --load without a state is refused, unless --save names it, too: leave it out"),
+              "a --load without a model or state is refused, unless --save names it, too: leave it "
+              "out"),
       refused("no-save-optim",
               "leave it out; --finetune and the command export take the weights alone"),
       means("data-path", "data train-file input"),
