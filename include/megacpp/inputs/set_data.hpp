@@ -209,10 +209,12 @@ inline sets_of_split sets_for(data_split use, const data_request& d, const blend
                  data_split::all, shares, open);
 }
 
-/// Gives data what tells them from others: all sets, and how those of a blend are put together.
+/// Gives data what tells them from others: all sets, and how those of a blend are put together. The
+/// data of an evaluation have no identity, which states keep.
 inline void identify(run_data& data, const std::shared_ptr<opened_sets>& open, const blend& b) {
   const std::vector<std::ptrdiff_t> numbers = open->numbers_of(b.prefixes);
-  data.identity = [open, name = data.name, weights = b.weights, numbers, training = data.training] {
+  const auto of_training = [open, name = data.name, weights = b.weights, numbers,
+                            training = data.training] {
     nlohmann::json of{{"name", name},
                       {"tokens", open->tokens()},
                       {"sets", open->identity()},
@@ -221,6 +223,7 @@ inline void identify(run_data& data, const std::shared_ptr<opened_sets>& open, c
     if (!weights.empty()) of["weights"] = weights;
     return of;
   };
+  if (data.training) data.identity = of_training;
   data.hash = [open, weights = b.weights, numbers] {
     const std::string text = fmt::format("{} {} {}", open->identity().dump(),
                                          fmt::join(weights, " "), fmt::join(numbers, " "));
