@@ -55,7 +55,7 @@ private:
   batch_cutter cut_;
   std::int64_t micro_, sequence_;
   bool packed_;
-  double seconds_waited_ = 0; ///< by the step, for its micro-batches
+  double seconds_waited_ = 0; ///< time that the step has waited for its micro-batches
   std::optional<read_ahead> reader_;
 };
 

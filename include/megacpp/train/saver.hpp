@@ -221,7 +221,8 @@ private:
     write_state(out, program_, s.weights(), at, std::move(state), tokenizer_,
                 loop_.max_shard.value_or(hf_shard_limit), ranks_.hosts());
   }
-  /// Writes a state by to(fill) on the first rank, which the other ranks send what they hold.
+  /// Writes the files of a state. The first rank calls to(fill), and has the folder in which `fill`
+  /// writes them; the other ranks send what they hold.
   template <class To> void write(const session& s, const run_progress& progress, const To& to) {
     const auto write_files = [&](folder_writer& out) {
       fill(out, s, progress.at, progress.losses);
@@ -255,7 +256,7 @@ private:
   device& device_;
   watched_data watched_;
   std::vector<extra_file> tokenizer_;
-  nlohmann::json identity_; ///< of the data; null on ranks that write no file
+  nlohmann::json identity_; ///< identity of the data; null on ranks that write no file
   std::optional<state_root> root_;
   std::int64_t saved_step_ = -1; ///< the step whose state was saved last, as this rank knows it
   bool writes_ = false;          ///< a state is being written, or the write has failed
