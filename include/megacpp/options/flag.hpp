@@ -100,8 +100,9 @@ struct flag_terms {
   const char* instead = nullptr; ///< what the help shows in place of the default
   command commands{};            ///< none: those of the group
   on_resume resuming = on_resume::undecided; ///< undecided: as the group
-  /// Says of what is compiled in what to do for another value, which stands for {0} (of a switch
-  /// 1 or 0), and for a switch to be off or a number to be 0, if that is something else.
+  /// The advice about a value that is compiled in: what to do for another value, which stands for
+  /// {0} (of a switch 1 or 0), and for a switch to be off or a number to be 0, if that is something
+  /// else.
   std::string remedy{}, if_off{};
 };
 
@@ -162,6 +163,7 @@ private:
   std::vector<std::ptrdiff_t> places_;
 };
 
+  /// Returns the terms of a flag of texts, of which there are none by default.
 /// A flag without the type of its value, as the command line, files of flags, states and the help
 /// see it.
 class flag_base {
