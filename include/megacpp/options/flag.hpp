@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -134,7 +135,9 @@ class flag_base;
 using text_list = std::vector<std::string>;
 
 /// Flags that are members of one class, which derives from this one. A flag tells its group how far
-/// behind the group's begin it stands, so that a copy of a group has its own.
+/// behind the group's begin it stands, so that a copy of a group has its own. C++ promises such a
+/// distance for classes of standard layout alone, as for offsetof; compilers keep it in all classes
+/// without virtual bases.
 class flag_group {
 public:
   const char* title; ///< in the help
@@ -143,7 +146,7 @@ public:
   /// Calls f for each flag, in the order of their declarations.
   template <class F> void each(const F& f) {
     for (const std::ptrdiff_t place : places_)
-      f(*reinterpret_cast<flag_base*>(reinterpret_cast<std::byte*>(this) + place));
+      f(*std::launder(reinterpret_cast<flag_base*>(reinterpret_cast<std::byte*>(this) + place)));
   }
 
 protected:
@@ -154,7 +157,13 @@ protected:
       : title(name), compiled(remedy != nullptr) {
     terms_.commands = c, terms_.resuming = how, terms_.remedy = compiled ? remedy : "";
   }
+  // A group is copied as a part of the class with its flags. By itself it would have none.
+  flag_group(const flag_group&) = default;
+  flag_group& operator=(const flag_group&) = default;
+
+  /// Returns the terms of a flag with a default, to be added to.
   template <class T> static flag_is<T> is(T initial) { return flag_is<T>(initial); }
+  /// Returns the terms of a flag of texts, of which there are none by default.
   static flag_is<text_list> none() { return flag_is<text_list>({}); }
 
 private:
@@ -162,8 +171,8 @@ private:
   flag_terms terms_; ///< of flags that have none of their own
   std::vector<std::ptrdiff_t> places_;
 };
+static_assert(!std::is_copy_constructible_v<flag_group>);
 
-  /// Returns the terms of a flag of texts, of which there are none by default.
 /// A flag without the type of its value, as the command line, files of flags, states and the help
 /// see it.
 class flag_base {
