@@ -1,7 +1,10 @@
 // Flags: one list, complete and consistent; reading values; configuration files; the nearest name.
 #define BOOST_TEST_MODULE options
+#include <megacpp/chat/chat_template.hpp>
 #include <megacpp/cli/advice.hpp>
 #include <megacpp/cli/option_file.hpp>
+#include <megacpp/exec/product_shape.hpp>
+#include <megacpp/optim/schedule.hpp>
 #include <megacpp/options/compiled_values.hpp>
 #include <megacpp/options/flags_of_values.hpp>
 #include <megacpp/options/loop.hpp>
@@ -17,7 +20,9 @@
 #include <sstream>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "scratch.hpp"
 #include "where.hpp"
@@ -531,6 +536,10 @@ BOOST_AUTO_TEST_CASE(batches_that_grow_fit_the_program) {
   BOOST_TEST((s.start == 4 && s.increment == 2 && s.samples == 60 && s.last == 16));
   BOOST_TEST(settings("16", "16 1 1", 4).batches.after(0) == 16);
   CHECK_REFUSED(settings("16", "18 2 60", 1), exit_code::usage, "is above batch_schedule::last");
+  CHECK_REFUSED(settings("15", "4 2 60", 1), exit_code::usage,
+                "must be a multiple of 2: the one replica takes 2 at once");
+  CHECK_REFUSED(settings("15", "4 2 60", 3), exit_code::usage,
+                "must be a multiple of 6: each of 3 replicas takes 2 at once");
   CHECK_REFUSED(settings("16", "4 8 60", 1), exit_code::usage,
                 "must be a multiple of batch_schedule::increment");
   CHECK_REFUSED(settings("16", "3 13 60", 1), exit_code::usage,
@@ -651,6 +660,64 @@ BOOST_AUTO_TEST_CASE(sentences_call_request_values_by_their_flags) {
   });
 }
 
+// The flags of a copy are parts of it, so that what they read stays in it.
+BOOST_AUTO_TEST_CASE(flags_of_a_copy_are_its_own) {
+  mc::options first;
+  mc::options copy = first;
+  const auto read = [](mc::options& o, const std::string& value) {
+    for (const char* name : {"lr", "num-layers", "tensor-model-parallel-size"})
+      mc::find_flag(mc::flags_of(o), name)->flag->read(value, name);
+  };
+  const auto values = [](const mc::options& o) {
+    return std::vector<double>{o.optimizer.lr(), static_cast<double>(o.compiled.num_layers()),
+                               static_cast<double>(o.keys.of<mc::whole_flag>("TP")())};
+  };
+  for (const bool assigned : {false, true}) {
+    if (assigned) copy = first;
+    read(copy, "3"), read(first, "2");
+    BOOST_TEST(values(copy) == (std::vector<double>(3, 3)), boost::test_tools::per_element());
+    BOOST_TEST(values(first) == (std::vector<double>(3, 2)), boost::test_tools::per_element());
+  }
+  const auto in_first = mc::flags_of(first), in_copy = mc::flags_of(copy);
+  BOOST_REQUIRE(in_first.size() == in_copy.size());
+  for (std::size_t i = 0; i < in_first.size(); ++i) {
+    BOOST_TEST(in_first[i].name == in_copy[i].name);
+    BOOST_TEST(in_first[i].flag != in_copy[i].flag);
+  }
+}
+
+// A text that a flag takes is the choice of its name.
+BOOST_AUTO_TEST_CASE(choices_are_enumerators) {
+  mc::options o;
+  const auto are = [](mc::text_flag& flag, const auto&... choices) {
+    std::string all;
+    const auto check = [&](const auto& choice) {
+      flag.read(choice.first, flag.name());
+      using chosen = std::decay_t<decltype(choice.second)>;
+      BOOST_TEST((flag.choice<chosen>() == choice.second), flag.name() << " " << choice.first);
+      all += (all.empty() ? "" : "|") + std::string(choice.first);
+    };
+    (check(choices), ...);
+    BOOST_TEST(flag.argument() == all);
+  };
+  using std::pair;
+  using decay = mc::decay_style;
+  are(o.optimizer.lr_decay_style, pair{"constant", decay::constant}, pair{"linear", decay::linear},
+      pair{"cosine", decay::cosine}, pair{"WSD", decay::wsd});
+  using wsd_of = mc::wsd_style;
+  are(o.optimizer.lr_wsd_decay_style, pair{"linear", wsd_of::linear},
+      pair{"cosine", wsd_of::cosine}, pair{"exponential", wsd_of::exponential},
+      pair{"minus_sqrt", wsd_of::minus_sqrt});
+  using product = mc::product_type;
+  are(o.machine.product_type, pair{"auto", product::automatic}, pair{"bf16", product::bf16},
+      pair{"widened", product::widened});
+  using learned = mc::trained_on;
+  are(o.data.chat_loss, pair{"assistant", learned::assistant}, pair{"all", learned::all});
+  using kind = mc::data_kind;
+  are(o.data.data_type, pair{"text", kind::text}, pair{"u16", kind::u16}, pair{"i32", kind::i32},
+      pair{"indexed", kind::indexed}, pair{"chat", kind::chat});
+}
+
 // A rule is of flags that the command has, and is not said twice; each flag of its condition exists
 // and could have the value that is asked for.
 BOOST_AUTO_TEST_CASE(rules_are_of_flags_that_there_are) {
@@ -752,4 +819,18 @@ BOOST_AUTO_TEST_CASE(flags_beside_flags) {
   BOOST_TEST(said(command::train, {{"data-type", "u16"}, {"eod-mask-loss", "true"}}, true) ==
              "--eod-mask-loss changes nothing without an indexed data set, which megacpp-data "
              "prepares; leave --eod-mask-loss out; ");
+  // What a program of another type refuses.
+  const std::string f32 = "fp32-residual-connection";
+  BOOST_TEST(said(command::train, {{"tf32", "true"}, {"bf16", "true"}}, true) ==
+             "--tf32 is for programs of f32; leave --tf32 out; ");
+  BOOST_TEST(said(command::generate, {{"tf32", "true"}, {f32, "true"}}, true) == "");
+  BOOST_TEST(said(command::train, {{"no-deterministic-attention", "true"}, {f32, "true"}}, true) ==
+             "--no-deterministic-attention is for programs of bf16; leave "
+             "--no-deterministic-attention out; ");
+  BOOST_TEST(
+      said(command::train, {{"no-deterministic-attention", "true"}, {"bf16", "true"}}, true) == "");
+  BOOST_TEST(said(command::describe, {{"roofline", "h100"}}, true) ==
+             "--roofline is for programs of bf16 and f32; leave --roofline out; ");
+  for (const std::string& type : {f32, std::string("bf16")})
+    BOOST_TEST(said(command::describe, {{"roofline", "h100"}, {type, "true"}}, true) == "");
 }
