@@ -258,7 +258,8 @@ struct report_flags : flag_group {
                "steps between lines of progress. The first step has one, too, and so has a step "
                "that ends 10 s or more after the last line; a terminal shows every step");
   MEGACPP_FLAG(text, metrics_jsonl, is("").path(),
-               "a file for one JSON object a step: loss, learning rate, gradient norm, speed");
+               "a file for a line of JSON for each step, evaluation and text: loss, learning rate, "
+               "gradient norm, speed");
   MEGACPP_FLAG(text, loss_curve, is("").path(),
                "an SVG file for the curves of training and validation loss");
   MEGACPP_FLAG(switch, profile, is(false),

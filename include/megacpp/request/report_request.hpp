@@ -26,7 +26,7 @@ struct report_file {
 /// puts the name that its reader knows in that place.
 struct report_request {
   std::int64_t log_interval = 100;         ///< steps between lines of progress, at least 1
-  std::optional<std::string> metrics;      ///< file for one JSON object a step
+  std::optional<std::string> metrics;      ///< file for a line of JSON a step, evaluation and text
   std::optional<std::string> curve;        ///< SVG file for the losses of training and validation
   bool profile = false;                    ///< the time of each node is measured
   std::optional<std::string> trace;        ///< file for what each rank did when in a few steps
