@@ -35,8 +35,9 @@ struct report_request {
   double peak_tflops = 0; ///< highest speed of a rank, in 10^12 operations a second; 0: unknown
   std::function<std::string(std::string)> spelled = [](std::string sentence) { return sentence; };
 
-  /// Returns the members that name files.
-  std::array<report_file, 3> files() const {
+  /// Returns the members that name files, by references to them.
+  std::array<report_file, 3> files() const&& = delete;
+  std::array<report_file, 3> files() const& {
     return {{{curve, "report_request::curve", "curve", "<svg ", true},
              {metrics, "report_request::metrics", "metrics file", "{\"step\":", false},
              {trace, "report_request::trace", "trace", trace_begin, true}}};
