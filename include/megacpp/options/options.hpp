@@ -7,12 +7,17 @@
 #include <megacpp/options/compiled_flags.hpp>
 #include <megacpp/request/tokenizer_request.hpp>
 
-#include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include <boost/hana.hpp>
+#include <fmt/format.h>
+#include <boost/hana/accessors.hpp>
+#include <boost/hana/define_struct.hpp>
+#include <boost/hana/for_each.hpp>
+#include <boost/hana/second.hpp>
 
 namespace mc {
 
