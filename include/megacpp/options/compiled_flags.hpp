@@ -119,6 +119,9 @@ private:
   }
 };
 
+/// The macro says once of a flag its kind, its name, its default with what it takes, and its
+/// explanation. Only config/ may leave a macro to who includes it, so each header with groups of
+/// flags defines this one, alike, and takes it back.
 #define MEGACPP_FLAG(kind, name, ...) \
   kind##_flag name { this, #name, __VA_ARGS__ }
 

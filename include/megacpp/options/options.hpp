@@ -21,7 +21,7 @@
 
 namespace mc {
 
-/// A flag says once its kind, its name, its default with what it takes, and its explanation.
+// The macro is as in options/compiled_flags.hpp.
 #define MEGACPP_FLAG(kind, name, ...) \
   kind##_flag name { this, #name, __VA_ARGS__ }
 

@@ -31,6 +31,7 @@ inline constexpr command_text data_commands[] = {
      "read conversations, one a line, and write their token ids with what is learned of them",
      "chat --tokenizer downloaded --input conversations.jsonl"}};
 
+// The macro is as in options/compiled_flags.hpp.
 #define MEGACPP_FLAG(kind, name, ...) \
   kind##_flag name { this, #name, __VA_ARGS__ }
 
