@@ -16,7 +16,7 @@ namespace mc {
 /// The kind of value that a key takes.
 enum class key_kind : std::uint8_t {
   number,    ///< an integer from 1
-  whole,     ///< an integer from 0
+  whole,     ///< an integer from 0; no key has it yet, but structure_added_build_key tries it
   on_or_off, ///< KEY alone, or key=1 and key=0
   choice,    ///< one of several values
   layers,    ///< numbers of layers: KEY 3 4 4 1, or key=3,4,4,1
