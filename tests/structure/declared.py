@@ -7,6 +7,7 @@ NOT_CODE = re.compile(r'R"(\w*)\((?:.|\n)*?\)\1"|//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\
                       r"'(?:\\.|[^'\\\n])'|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.DOTALL | re.MULTILINE)
 TYPE = re.compile(r"\b(?:struct|class|union|enum(?: class| struct)?)\s+(?:alignas\([^)]*\)\s*)?(\w+)")
 CLASS = re.compile(r"(?:^|\s)(struct|class|union)\b[^()=]*$")
+PAIR = re.compile(r"\((\w+), (\w+)\)")
 
 
 def blank(text):
@@ -49,6 +50,8 @@ def outer(text, marks):
 
 def of_statement(statement):
     """(kind, name) of what one statement declares."""
+    if "BOOST_HANA_DEFINE_STRUCT" in statement:
+        return [("member", name) for _, name in PAIR.findall(statement)]
     if found := re.match(r"\s*MEGACPP_FLAG\(\s*\w+, (\w+),", statement):
         return [("member", found.group(1))]
     s = re.sub(r"\b(?:public|private|protected)\s*:", " ", statement)
