@@ -86,6 +86,7 @@ megacpp_require(nlohmann_json 3.11 nlohmann-json3-dev nlohmann_json::nlohmann_js
 megacpp_require_library(PCRE2 libpcre2-dev pcre2.h pcre2-8) # tokenizers
 megacpp_require_library(utf8proc libutf8proc-dev utf8proc.h utf8proc)
 megacpp_require_library(xxHash libxxhash-dev xxhash.h xxhash) # checksums of files
+megacpp_require_library(OpenSSL libssl-dev openssl/hmac.h crypto) # proofs of ranks that meet
 
 # oneDNN is searched by hand: the CMake package of Debian's libdnnl-dev insists on OpenCL.
 set(megacpp_products "Eigen")

@@ -790,6 +790,24 @@ class Training(Case):
             self.assertEqual(contents(newest(self.folder / "given-up"))[name],
                              contents(newest(self.folder / "taken"))[name])
 
+    def test_a_signal_that_asks_for_a_state(self):
+        root = self.folder / "root"
+        for ranks in (1, 2):
+            process = self.started("--mock-data", "--train-iters", 10**9, "--save", root, "--ranks", ranks,
+                                   "--log-interval", 10**8, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            saved = []
+            for _ in range(2):
+                process.send_signal(signal.SIGUSR2)
+                while b"saved to" not in (line := process.stdout.readline()):
+                    self.assertTrue(line, "the run has ended")
+                saved.append(int(re.search(rb"^step (\d+)/", line).group(1)))
+                time.sleep(0.2)
+            self.assertLess(*saved)  # it goes on
+            process.send_signal(signal.SIGTERM)
+            out, errors = process.communicate(timeout=20)
+            self.assertEqual((process.returncode, out.count(b"saved to")), (INTERRUPTED, 1), errors)
+            shutil.rmtree(root)
+
     def test_signals_that_the_parent_ignores_or_holds(self):
         root, train = self.folder / "root", ("--mock-data", "--train-iters", 10**9)
         # Ignored: nohup, a shell's background job.
@@ -1742,6 +1760,29 @@ class Starts(Case):
         self.assertIn(f"the state of step {int(newest(root).name[5:])} was saved to {root}", sentence)
         self.assertIn(int(newest(root).name[5:]), (steps, steps + 1))
         self.assertIn(b"going on after", run("train", "--load", root, "--train-iters", 1).stdout)
+
+
+class OneCommandLine(Case):
+    """The first start of a run, and every later one."""
+
+    def test_weights_of_another_model_until_there_is_a_state(self):
+        base, out, other = (self.folder / name for name in ("base", "out", "other"))
+        self.train("--save", base, "--train-iters", 3)
+        flags = ("--load", out, "--save", out, "--pretrained-checkpoint", base, "--global-batch-size", 8,
+                 "--train-iters", 6)
+        self.assertIn(f"{out} has no saved state yet: a new run begins with the weights of {base}",
+                      self.train(*flags).stdout.decode())
+        self.train("--load", base, "--finetune", "--save", other, "--global-batch-size", 8, "--train-iters", 6)
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            self.assertEqual(contents(newest(out))[name], contents(newest(other))[name])
+        self.assertIn("nothing is left to train", self.train(*flags).stdout.decode())  # and the exit code is 0
+        self.assertIn("going on after step 6", self.train(*flags[:-1], 8).stdout.decode())
+        self.train(*flags[:-1], 8, "--ranks", 2)
+        self.refused(MODEL, "train", "--data-path", self.line(), "--load", self.folder / "new", "--save", self.folder / "new",
+                     "--pretrained-checkpoint", self.folder, says="has neither a model nor a saved state; check the path of "
+                     "--pretrained-checkpoint")
+        self.refused(USAGE, "train", "--data-path", self.line(), "--pretrained-checkpoint", base,
+                     says="--pretrained-checkpoint changes nothing without --load")
 
 
 class States(Case):

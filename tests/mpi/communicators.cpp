@@ -1,11 +1,13 @@
 // Processes keep the promises of every communicator (tests/communicators.hpp).
 //
-//   mpirun -n N mpi_communicators whole|cut FILE     FILE: memory that all ranks share
-//   mpirun -n 4 mpi_communicators fault NAME         one fault: processes.py looks at what is said
+//   LAUNCHER mpi_communicators whole|cut FILE     FILE: memory that all ranks share
+//   LAUNCHER mpi_communicators fault NAME         one fault of four ranks: processes.py looks at
+//                                                 what is said
 //
+// LAUNCHER: mpirun -n N, or what sets the variables of torchrun, by which TCP connects the ranks.
 // What is wrong stands on the standard error, and the exit code is 1.
 #include <megacpp/comm/checking.hpp>
-#include <megacpp/comm/mpi.hpp>
+#include <megacpp/comm/connect_ranks.hpp>
 #include <megacpp/exec/cpu.hpp>
 #include <megacpp/io/mapped_file.hpp>
 
@@ -60,7 +62,7 @@ std::string no_memory_after_the_first(plane_of_rank& c) {
   return more == 0 ? "" : std::to_string(more) + " allocations after the second step";
 }
 
-int promises(mpi_ranks& ranks, const char* shared) {
+int promises(connected_ranks& ranks, const char* shared) {
   const int file = ::open(shared, O_RDWR | O_CREAT, 0600);
   if (file < 0 || ::ftruncate(file, 4096) != 0) return std::perror(shared), 1;
   void* const memory = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -108,7 +110,7 @@ int promises(mpi_ranks& ranks, const char* shared) {
 }
 
 /// Four ranks, of which one does what the others do not expect. Rank 0 tells, and whoever began it.
-void go_wrong(mpi_ranks& ranks, const std::string& name) {
+void go_wrong(connected_ranks& ranks, const std::string& name) {
   // Groups over tp are ranks 0 and 1, and 2 and 3; over dp, 0 and 2, and 1 and 3.
   const mesh m({2, 1, 2, 1, 4, 1, 1});
   const source_line here(7, "mine.hpp");
@@ -162,16 +164,20 @@ int main(int argc, char** argv) {
   const std::string sizes = argv[1];
   try {
     // As they are, or so small that what is exchanged here takes many messages and rounds.
-    mpi_ranks ranks(sizes == "cut" ? mpi_sizes{.message = 700, .staging = 1024, .at_once = 40}
-                                   : mpi_sizes{});
+    const auto connected =
+        connect_ranks(start_of_this_process(), "communicators", nullptr,
+                      sizes == "cut" ? message_sizes{.message = 700, .staging = 1024, .at_once = 40}
+                                     : message_sizes{});
+    if (connected == nullptr) return 2;
+    connected_ranks& ranks = *connected;
     try {
       if (sizes == "fault") go_wrong(ranks, argv[2]);
-      else if (promises(ranks, argv[2]) != 0) mpi_ranks::end(1);
+      else if (promises(ranks, argv[2]) != 0) ranks.end(1);
       ranks.finish();
       return 0;
     } catch (const error& e) {
       std::fprintf(stderr, "rank %d: %s\n", ranks.rank(), e.what());
-      mpi_ranks::end(static_cast<int>(e.code()));
+      ranks.end(static_cast<int>(e.code()));
     }
   } catch (const error& e) {
     std::fprintf(stderr, "%s\n", e.what());

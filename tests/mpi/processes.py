@@ -2,9 +2,9 @@
 """A program whose ranks are processes: the bits of ranks that are threads, and what happens to all
 when one of them cannot go on.
 
-    processes.py PROGRAM WITHOUT-MPI COMMUNICATORS STRUCK [unittest argument...]
+    processes.py mpirun|tcp PROGRAM WITHOUT-MPI COMMUNICATORS STRUCK [unittest argument...]
 
-PROGRAM is compiled from ../cli/tiny_gpt.hpp; WITHOUT-MPI (without_mpi.cpp) without MPI;
+MPI connects the ranks that mpirun starts, and TCP those of start_ranks.py. PROGRAM is compiled from ../cli/tiny_gpt.hpp; WITHOUT-MPI (without_mpi.cpp) without MPI;
 COMMUNICATORS from communicators.cpp; STRUCK from struck.cpp.
 """
 
@@ -24,6 +24,7 @@ from cli import (DATA, INTERRUPTED, MISMATCH, MODEL, NONFINITE, USAGE,  # noqa: 
                  contents, newest, run)
 
 RANKS = 11
+BY = None  # mpirun or tcp
 WITHOUT_MPI = COMMUNICATORS = STRUCK = None
 # What mpirun says of its own accord, of OpenMPI 4 and 5.
 LAUNCHER = ("MPI_ABORT was invoked", "with errorcode", "NOTE: invoking", "You may or may not see",
@@ -34,8 +35,11 @@ LAUNCHER = ("MPI_ABORT was invoked", "with errorcode", "NOTE: invoking", "You ma
 
 
 def on(ranks, *words, **options):
-    """The same for every rank by mpirun, which may run more ranks than there are processors. A word
-    that is a function is its own for every rank."""
+    """The same for every rank by the launcher, which may run more ranks than there are processors."""
+    if BY == "tcp":
+        return subprocess.Popen([sys.executable, Path(__file__).parent / "start_ranks.py", str(ranks), *map(str, words)],
+                                env={**os.environ, **options.pop("env", {})}, stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
     environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
                    "OMPI_MCA_rmaps_base_oversubscribe": "1",  # OpenMPI 4; 5:
                    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", **options.pop("env", {})}
@@ -57,14 +61,14 @@ def processes(folder):
         try:
             variables = (process / "environ").read_bytes().split(b"\0")
             at = os.readlink(process / "cwd")
-            if (process / "comm").read_text() == "mpirun\n" or not at.startswith(str(folder)):
+            if (process / "comm").read_text() in ("mpirun\n", "python3\n") or not at.startswith(str(folder)):
                 continue
             if (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z":
                 continue
         except (OSError, NotADirectoryError):
             continue
         for v in variables:
-            if v.startswith(b"OMPI_COMM_WORLD_RANK="):
+            if v.startswith(b"OMPI_COMM_WORLD_RANK=" if BY == "mpirun" else b"RANK="):
                 found[int(v.partition(b"=")[2])] = int(process.name)
     return found
 
@@ -119,7 +123,7 @@ class Processes(cli.Case):
     def each(self, script):
         """A program that every rank is started by; $r is its number."""
         path = self.folder / "each"
-        path.write_text(f'#!/bin/sh\nr=$OMPI_COMM_WORLD_RANK\n{script}\nexec "$@"\n')
+        path.write_text(f'#!/bin/sh\nr=${{OMPI_COMM_WORLD_RANK:-$RANK}}\n{script}\nexec "$@"\n')
         path.chmod(0o755)
         return path
 
@@ -144,7 +148,8 @@ class Processes(cli.Case):
         self.assertEqual(*map(self.state, ("threads", "threads-too")))
         # Over sockets, as between machines, each rank in a folder of its own.
         each = self.apart(8)
-        self.done(8, "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo", each, cli.PROGRAM, *train, "--save", "sockets")
+        sockets = ("--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo") if BY == "mpirun" else ()
+        self.done(8, *sockets, each, cli.PROGRAM, *train, "--save", "sockets")
         self.assertEqual(self.losses(self.folder / "of-0/metrics"), of_threads)
         self.assertEqual(self.state("threads"), self.state("of-0/sockets"))
         self.assertEqual(list(self.folder.glob("of-[1-9]/*s")), [])  # the first rank writes
@@ -193,8 +198,8 @@ class Processes(cli.Case):
         with (self.folder / "other").open("a") as program:
             program.write("of another build")
         each = self.each('[ $r != 1 ] || { shift; set -- ./other "$@"; }')
-        self.refused(MISMATCH, ": rank 1: this rank has another program", 3, each, cli.PROGRAM,
-                     *flags)
+        self.refused(MISMATCH, ": rank 1: (this rank has|rank 1 was started from) another program", 3, each,
+                     cli.PROGRAM, *flags)
 
     def test_ranks_that_see_other_files(self):
         flags = (cli.PROGRAM, *self.TRAIN, "--train-iters", 3, "--save", "saved", "--load", "saved")
@@ -236,17 +241,15 @@ class Processes(cli.Case):
         self.assertEqual(self.state("of-0/saved"), before)
 
     def test_a_launcher_of_processes_that_are_alone(self):
-        for variables, says in (({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "3"}, "--mpi=pmix"),
-                                ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "3"},
-                                 "MPI knows of 1")):
-            self.refused_alone(cli.PROGRAM, f"has started 3 processes, .*{says}", variables)
+        three = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "3"}
+        self.refused_alone(cli.PROGRAM, "has started 3 processes, .*MPI knows of 1", three)
         self.refused_alone(WITHOUT_MPI, "mpirun has started 3 processes, and this program is built "
-                           "without MPI", {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "3"})
+                           "without MPI", three)
 
     def test_one_rank_that_is_asked_for_help(self):
         each = self.folder / "each"
         for flag in ("--help", "--version"):
-            each.write_text(f'#!/bin/sh\n[ $OMPI_COMM_WORLD_RANK != 1 ] || set -- {flag}\nexec {cli.PROGRAM} "$@"\n')
+            each.write_text(f'#!/bin/sh\n[ ${{OMPI_COMM_WORLD_RANK:-$RANK}} != 1 ] || set -- {flag}\nexec {cli.PROGRAM} "$@"\n')
             each.chmod(0o755)
             launched = on(3, each, *self.TRAIN, "--train-iters", 2, "--global-batch-size", 12, cwd=self.folder)
             errors = own(launched.communicate(timeout=60)[1])
@@ -256,11 +259,11 @@ class Processes(cli.Case):
     def test_an_environment_of_several_processes_that_nothing_connects(self):
         torch = {"RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
         batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "3"}  # of a script that srun has not started
-        for variable, besides in (("WORLD_SIZE", torch), ("PET_NNODES", {}), ("PMI_SIZE", {}),
-                                  ("SLURM_NTASKS", batch)):
+        for variable, besides in (("WORLD_SIZE", {}), ("PMI_SIZE", {}), ("SLURM_NTASKS", batch)):
             self.refused_alone(cli.PROGRAM, f"{variable} is 3, but no launcher has connected this process with "
-                               "others, .* by mpirun -n 3 or .* by --ranks 3", {**besides, variable: "3"})
-        self.refused_alone(cli.PROGRAM, "WORLD_SIZE is 2", {**torch, "WORLD_SIZE": "2"}, "--ranks", 2)
+                               "others, .* mpirun -n 3 or .* by --ranks 3", {**besides, variable: "3"})
+        self.refused_alone(cli.PROGRAM, "RANK 1 and WORLD_SIZE 2 are there, and LOCAL_RANK not set",
+                           {**torch, "WORLD_SIZE": "2"}, "--ranks", 2)
         one = ("--train-iters", 1, "--ranks", 1)
         for alone in ({**torch, "RANK": "0", "WORLD_SIZE": "1"}, batch):
             run(*self.TRAIN, *one, cwd=self.folder, env={**os.environ, **alone})
@@ -292,7 +295,14 @@ class Processes(cli.Case):
 
     def test_a_rank_that_is_killed(self):
         code, errors = self.struck(lambda _, ranks: os.kill(ranks[1], signal.SIGKILL))
-        self.assertEqual((code, errors), (128 + signal.SIGKILL, []))
+        self.assertEqual(code, 128 + signal.SIGKILL)
+        self.of_a_killed_rank(1, errors)
+
+    def of_a_killed_rank(self, rank, errors):
+        """mpirun ends the others before they miss it; those that TCP connects do so by themselves."""
+        self.assertTrue(bool(errors) <= (BY == "tcp"), errors)
+        for line in errors:
+            self.assertRegex(line, rf"rank {rank} has ended (without exchange|while this one computed)")
 
     def test_a_rank_that_is_stopped(self):
         code, errors = self.struck(lambda _, ranks: os.kill(ranks[1], signal.SIGSTOP),
@@ -328,8 +338,11 @@ class Processes(cli.Case):
                     self.assertEqual(launched.returncode, {
                         "throw": DATA, "kill": 128 + signal.SIGKILL, "stop": RANKS}[how], errors)
                     self.assertEqual(processes(self.folder), {})
-                    self.assertEqual(bool(errors), how != "kill", errors)
-                    for line in errors:
+                    if how == "kill":
+                        self.of_a_killed_rank(rank, errors)
+                    else:
+                        self.assertTrue(errors)
+                    for line in errors if how != "kill" else ():
                         self.assertIn({"throw": f"it has no {place}",
                                        "stop": f"rank {rank} did not come to exchange"}[how], line)
                     is_intact(place)
@@ -390,6 +403,6 @@ class Processes(cli.Case):
 
 
 if __name__ == "__main__":
-    cli.PROGRAM = os.path.abspath(sys.argv[1])
-    WITHOUT_MPI, COMMUNICATORS, STRUCK = map(os.path.abspath, sys.argv[2:5])
-    unittest.main(argv=[sys.argv[0], *sys.argv[5:]])
+    BY = sys.argv[1]
+    cli.PROGRAM, WITHOUT_MPI, COMMUNICATORS, STRUCK = map(os.path.abspath, sys.argv[2:6])
+    unittest.main(argv=[sys.argv[0], *sys.argv[6:]])

@@ -6,7 +6,7 @@
 //
 // PLACE is loader, optimizer or save, HOW is throw, kill or stop; flags are those of train, without
 // dashes. `struck eval - 0 FLAG VALUE...` evaluates.
-#include <megacpp/comm/process_ranks.hpp>
+#include <megacpp/comm/connect_ranks.hpp>
 #include <megacpp/comm/threads.hpp>
 #include <megacpp/options/requests.hpp>
 #include <megacpp/product/cpu_products.hpp>
@@ -124,7 +124,8 @@ int main(int argc, char** argv) {
   if (argc < 4) return 2;
   test::flag_values flags;
   for (int i = 4; i + 1 < argc; i += 2) flags.emplace_back(argv[i], argv[i + 1]);
-  process_ranks processes;
+  const auto joined = join_processes(start_of_this_process(), nullptr);
+  process_ranks& processes = *joined;
   int code = 0;
   try {
     options o = test::options_of(flags);

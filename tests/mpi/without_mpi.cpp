@@ -1,5 +1,5 @@
 // What a program that is built without MPI says when a launcher has started several of it.
-#include <megacpp/comm/process_ranks.hpp>
+#include <megacpp/comm/connect_ranks.hpp>
 
 #include <cstdio>
 
@@ -9,7 +9,7 @@
 
 int main() {
   try {
-    const mc::process_ranks ranks;
+    const auto ranks = mc::join_processes(mc::start_of_this_process(), nullptr);
     return 0;
   } catch (const mc::error& e) {
     std::fprintf(stderr, "%s\n", e.what());

@@ -233,6 +233,22 @@ megacpp_slow_test(build_preset SHARD 9 LABEL package TIMEOUT 2400 ONE_THREAD COS
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/build_preset.sh ${PROJECT_SOURCE_DIR}
     ${CMAKE_CURRENT_BINARY_DIR}/build_preset)
 
+# Launchers that the tests install: PyTorch's torchrun, and Slurm.
+if(TARGET cli_tiny_gpt)
+  set(torchrun ${CMAKE_CURRENT_SOURCE_DIR}/mpi/torchrun.sh $<TARGET_FILE:cli_tiny_gpt>
+      ${CMAKE_CURRENT_BINARY_DIR}/torchrun)
+  megacpp_slow_test(launch_torchrun LABEL mpi TIMEOUT 1200 ONE_THREAD MAY_SKIP COST 60
+    COMMAND ${torchrun} Torchrun.test_a_start_of_two_ranks)
+  megacpp_slow_test(launch_torchrun_restarts SHARD "3;19" LABEL mpi TIMEOUT 1200 ONE_THREAD MAY_SKIP COST 30
+    COMMAND ${torchrun} Torchrun.test_the_bits_of_threads
+      Torchrun.test_a_rank_that_is_killed_and_all_that_start_again)
+  if(TEST launch_torchrun_restarts)
+    set_tests_properties(launch_torchrun_restarts PROPERTIES DEPENDS launch_torchrun)
+  endif()
+  megacpp_slow_test(launch_slurm SHARD "9;25" LABEL mpi TIMEOUT 600 ONE_THREAD MAY_SKIP COST 30
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/mpi/slurm.sh $<TARGET_FILE:cli_tiny_gpt>)
+endif()
+
 # transformers loads what we export, and we what it saves.
 set(MEGACPP_PEER_VENVS ${CMAKE_CURRENT_BINARY_DIR}/venvs CACHE PATH
     "Folder of the virtual environments with transformers, made where they are missing")

@@ -32,9 +32,10 @@ REFUSED = [
     ([WITHOUT + "fmt=ON"], "fmt; on Debian or Ubuntu: apt install libfmt-dev."),
     ([WITHOUT + "fmt=ON", WITHOUT + "Eigen3=ON", WITHOUT + "Boost=ON",
       WITHOUT + "nlohmann_json=ON", "-DMEGACPP_PCRE2_INCLUDE=", "-DMEGACPP_PCRE2_LIBRARY=",
-      "-DMEGACPP_utf8proc_INCLUDE=", "-DMEGACPP_utf8proc_LIBRARY=", "-DMEGACPP_xxHash_INCLUDE=", "-DMEGACPP_xxHash_LIBRARY="],
-     "fmt, Eigen3, Boost, nlohmann_json, PCRE2, utf8proc and xxHash; on Debian or Ubuntu: apt install "
-     "libfmt-dev libeigen3-dev libboost-dev nlohmann-json3-dev libpcre2-dev libutf8proc-dev libxxhash-dev."),
+      "-DMEGACPP_utf8proc_INCLUDE=", "-DMEGACPP_utf8proc_LIBRARY=", "-DMEGACPP_xxHash_INCLUDE=", "-DMEGACPP_xxHash_LIBRARY=",
+      "-DMEGACPP_OpenSSL_INCLUDE=", "-DMEGACPP_OpenSSL_LIBRARY="],
+     "fmt, Eigen3, Boost, nlohmann_json, PCRE2, utf8proc, xxHash and OpenSSL; on Debian or Ubuntu: apt install "
+     "libfmt-dev libeigen3-dev libboost-dev nlohmann-json3-dev libpcre2-dev libutf8proc-dev libxxhash-dev libssl-dev."),
     (OLD + ["-Dfmt_DIR={work}/old/fmt"], "fmt 9 or later (found: 1.0), Eigen3"),
     (OLD + ["-DEigen3_DIR={work}/old/Eigen3"], "fmt, Eigen3 3.4 or later (found: 1.0), "),
     (OLD + ["-Dnlohmann_json_DIR={work}/old/nlohmann_json"], "fmt, Eigen3, Boost, nlohmann_json 3.11 or later (found: 1.0), "),

@@ -25,7 +25,7 @@ import tempfile
 from pathlib import Path
 
 COMPILE_TIME = ["config", "num", "recipe", "graph", "op", "nn", "model", "pass", "plan"]
-RUN_TIME = ["io", "vectors", "threads", "exec", "comm", "kernel", "product", "data", "tokenizer", "sets",
+RUN_TIME = ["io", "vectors", "threads", "join", "exec", "comm", "kernel", "product", "data", "tokenizer", "sets",
             "chat", "checkpoint", "observe"]
 RUN_TIME_SEES = ["config", "num", "recipe", "graph", "op", "plan"]
 BOTH = ["run", "hf", "laws", "optim", "request", "inspect", "inputs", "states", "train", "generate",

@@ -3,7 +3,8 @@
 #pragma once
 
 #include <megacpp/cli/parse.hpp>
-#include <megacpp/comm/process_ranks.hpp>
+#include <megacpp/comm/connect_ranks.hpp>
+#include <megacpp/inspect/start.hpp>
 #include <megacpp/observe/guarded.hpp>
 #include <megacpp/observe/text.hpp>
 #include <megacpp/options/compiled_values.hpp>
@@ -48,7 +49,11 @@ inline void run_command(const program_source& source, std::string_view program, 
   if (r.whole && !o.model.load.given()) // a state may have further flags
     apply_rules(r.what->which, o, refused, false);
   refused.raise();
-  if (processes.first())
+  if (o.report.launch()) {
+    print(o.report.json() ? start_json(processes.start()) : start_text(processes.start()));
+    return require_sound(processes.start());
+  }
+  if (processes.first() && !processes.start().by_node)
     for (const std::string& note : r.told.notes()) print_note(note);
   carry_out(source, p, r.what->which, o, processes, *called);
 }
@@ -60,12 +65,16 @@ inline int run_program(const program_source& source, int argc, char** argv,
                        command_function carry_out) {
   return guarded_main(argc, argv, &process_ranks::who, &spelled_flags,
                       [&](std::string_view program, const auto& attempt) {
-                        std::optional<process_ranks> processes;
+                        std::unique_ptr<process_ranks> processes;
                         const int ended = attempt([&] {
-                          processes.emplace();
+                          const process_start start = start_of_this_process();
+                          processes = asks_for_start(argc, argv)
+                                          ? std::make_unique<process_ranks>(start)
+                                          : join_processes(start, &print_note);
                           detail::run_command(source, program, argc, argv, carry_out, *processes);
                         });
                         const int end = processes ? attempt([&] { processes->end(ended); }) : 0;
+                        if (ended == 0 && end == 0 && processes) return processes->code_of_node();
                         return ended == 0 ? end : ended;
                       });
 }

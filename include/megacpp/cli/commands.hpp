@@ -17,6 +17,7 @@
 #include <megacpp/options/refusals.hpp>
 #include <megacpp/options/requests.hpp>
 #include <megacpp/options/rules.hpp>
+#include <megacpp/run/node_start.hpp>
 #include <megacpp/run/program_source.hpp>
 #include <megacpp/run/ranks_of_run.hpp>
 #include <megacpp/run/stage.hpp>
@@ -139,7 +140,7 @@ void on_ranks(const mesh& m, command what, options& o, process_ranks& processes,
     } catch (const error& e) {
       if (hosts.rank() == 0) throw;
       // The first rank tells what all ranks are refused, and ends the others.
-      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      processes.wait_to_be_ended();
       if (processes.several()) throw; // messages of a process begin with its rank
       throw error(e.code(), fmt::format("rank {}: {}", hosts.rank(), e.what()));
     }
@@ -242,7 +243,9 @@ inline void carry_out(const program_source& source, const program_view& p, comma
       return draw_pictures(p, ranks_of_run(p, detail::ranks_asked(o)), o.report.pictures());
     return detail::describe(source, p, o, make_device);
   }
-  require_connected(o.machine.ranks.given(), processes.several());
+  if (const int ranks = ranks_to_start(processes.start(), p, detail::ranks_asked(o), make_device))
+    return processes.set_code_of_node(start_ranks_of_node(processes.start(), ranks));
+  require_connected(o.machine.ranks.given(), processes.several(), processes.start().by);
   if (what == command::convert) {
     // Files have no layout.
     const int n = number_of_ranks(detail::ranks_asked(o), processes.size(), 1);
@@ -264,7 +267,7 @@ inline void carry_out(const program_source& source, const program_view& p, comma
   if (processes.first())
     for (const std::string& note : told.notes()) print_note(note);
   const detail::computing_request request = detail::request_of(ranks, p, what, o);
-  if (processes.first()) processes.call(start.from ? name_of(*start.from) : "");
+  if (processes.first()) processes.call(text_of(start, start_request_of(o.model)));
   detail::compute(ranks, p, what, o, request, std::move(start), processes, make_device);
 }
 

@@ -1,50 +1,24 @@
-// Ranks as processes, which exchange messages by MPI. Units that are compiled with MEGACPP_WITH_MPI
-// include it.
+// Messages of ranks by MPI. Units that are compiled with MEGACPP_WITH_MPI include it.
 //
-//   mpi_ranks ranks;                                         joins the other processes
-//   ranks.run(m, patience, [&](communicator& hosts) { ... });   runs this process's rank of a mesh
-//   ranks.finish();                                          or end(code), which ends all processes
-//
-// Every exchange consists of messages between two ranks. MPI's own collectives are not used, since
-// they add in an order of their own. A short all-reduce is one message to each other rank, with all
-// elements. A longer one goes in slices of bounded memory: each rank sends the others their shards
-// of a slice, adds its own shard in the order of ranks, and sends the sum to everyone. Elements
-// that are only moved go from `in` to `out` without a further copy.
-//
-// A message is known by its plane, which has an MPI communicator, by its sender and by its tag. The
-// tag holds the axes of the group and the number of exchanges before it over the group; between two
-// ranks it holds the channel. Messages of one exchange between two ranks arrive in the order in
-// which they are sent (MPI 3.1, section 3.5).
-//
-// A rank that waits advances all exchanges that it has started, of both planes, and sleeps briefly
-// between looks, since there may be more ranks than processors. It asks the rank whose message is
-// missing which rank that one waits for, and so on, until a rank does not answer or has ended. The
-// error that ends the wait, when patience is over, names that rank.
+// MPI's own collectives are not used for what ranks compute, since they add in an order of their
+// own. Messages of one communicator, sender and tag do not overtake each other (MPI 3.1, section
+// 3.5).
 #pragma once
 
 #if defined(MEGACPP_WITH_MPI)
 
-#include <megacpp/comm/host_plane.hpp>
-#include <megacpp/comm/mpi_questions.hpp>
-#include <megacpp/comm/staging_memory.hpp>
-#include <megacpp/exec/host_memory.hpp>
-#include <megacpp/exec/rank_order.hpp>
-#include <megacpp/io/clock.hpp>
+#include <megacpp/comm/message_ranks.hpp>
+#include <megacpp/join/process_start.hpp>
 #include <megacpp/threads/processors.hpp>
 
-#include <algorithm>
-#include <bit>
+#include <array>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
-#include <exception>
-#include <map>
-#include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <thread>
-#include <tuple>
-#include <utility>
 #include <vector>
 
 #include <mpi.h>
@@ -52,22 +26,44 @@
 
 namespace mc {
 
-/// The sizes, in bytes, by which exchanges are cut into messages. Tests use others than these.
-struct mpi_sizes {
-  std::int64_t message = std::int64_t{1} << 30;  ///< longest message; MPI counts bytes in int
-  std::int64_t staging = std::int64_t{16} << 20; ///< memory for one slice of a sum
-  std::int64_t at_once = 2048;                   ///< longest all-reduce in which every rank adds
-                                                 ///< everything
-};
+namespace detail {
 
-/// The processes that mpirun or srun has started. A process has one such object, which the thread
-/// that makes it uses alone.
-class mpi_ranks {
+/// Returns MPI's sentence about a call that failed. `rank` is printed behind `what`.
+inline std::string mpi_failure(int result, const char* what, int rank = -1) {
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  MPI_Error_string(result, text.data(), &length);
+  return std::string("MPI cannot ") + what + (rank < 0 ? "" : std::to_string(rank)) + ": " +
+         text.data() + "; see what other ranks say, and whether machines reach each other";
+}
+/// Throws mc::error(exit_code::ranks) for a call of MPI that failed.
+inline void require_mpi(int result, const char* what, int rank = -1) {
+  if (result != MPI_SUCCESS) throw error(exit_code::ranks, mpi_failure(result, what, rank));
+}
+
+} // namespace detail
+
+/// Returns which MPI the program is linked with. MPI need not have been started.
+inline mpi_library library_of_mpi() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);
+  return std::string_view(text.data()).starts_with("Open MPI") ? mpi_library::open_mpi
+                                                               : mpi_library::mpich;
+}
+
+/// The wire of processes that mpirun or srun has started (message_ranks).
+class mpi_wire {
 public:
-  using seconds = std::chrono::duration<double>;
+  /// A message that is sent or received, with its other rank.
+  struct transfer {
+    MPI_Request of_mpi = MPI_REQUEST_NULL;
+    int peer = -1;
+    bool receives = false;
+  };
 
   /// Throws mc::error(exit_code::ranks) if MPI fails or does not allow further threads.
-  explicit mpi_ranks(const mpi_sizes& sizes = {}) : sizes_(sizes) {
+  mpi_wire() {
     int level = 0;
     detail::require_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level), "start");
     detail::require_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "tell errors");
@@ -77,542 +73,134 @@ public:
                       std::to_string(level) + "): take one that is, such as OpenMPI");
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &size_);
-    for (MPI_Comm& c : planes_)
-      detail::require_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &c), "make a communicator");
-    questions_.emplace();
+    for (MPI_Comm* const c : {&planes_[0], &planes_[1], &notes_})
+      detail::require_mpi(MPI_Comm_dup(MPI_COMM_WORLD, c), "make a communicator");
+    listen();
     int* highest = nullptr;
     int has = 0;
     MPI_Comm_get_attr(planes_[0], MPI_TAG_UB, static_cast<void*>(&highest), &has);
     if (has != 0) highest_tag_ = *highest;
     look_at_machine();
   }
-  mpi_ranks(const mpi_ranks&) = delete;
-  mpi_ranks& operator=(const mpi_ranks&) = delete;
+  mpi_wire(const mpi_wire&) = delete;
+  mpi_wire& operator=(const mpi_wire&) = delete;
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// The number of ranks on this machine.
-  int on_machine() const { return on_machine_; }
-  /// The number of this rank among those on its machine.
-  int place_on_machine() const { return place_on_machine_; }
-  /// Returns the threads for this rank, of `asked` threads on this machine. 0 asks for all
-  /// processors that the machine's ranks may run on.
-  int threads(int asked) const {
-    if (asked > 0) return std::max(1, asked / on_machine_);
-    return std::clamp(processors_ / on_machine_, 1, std::max(1, processors()));
+  const machine_of_rank& machine() const { return machine_; }
+  int highest_tag() const { return highest_tag_; }
+
+  transfer send(plane p, int to, int tag, const std::byte* from, std::int64_t bytes) {
+    transfer q{.peer = to};
+    detail::require_mpi(
+        MPI_Isend(from, static_cast<int>(bytes), MPI_BYTE, to, tag, of(p), &q.of_mpi),
+        "send to rank ", to);
+    return q;
+  }
+  transfer receive(plane p, int from, int tag, std::byte* to, std::int64_t bytes) {
+    transfer q{.peer = from, .receives = true};
+    detail::require_mpi(
+        MPI_Irecv(to, static_cast<int>(bytes), MPI_BYTE, from, tag, of(p), &q.of_mpi),
+        "receive from rank ", from);
+    return q;
+  }
+  void hand_over() const {} // MPI has sent what it could
+  moved_messages moved(std::span<transfer> all, std::span<std::int64_t> bytes) {
+    pending_.clear();
+    for (const transfer& q : all) pending_.push_back(q.of_mpi);
+    states_.resize(std::max(states_.size(), all.size()));
+    int done = 0;
+    const int result =
+        MPI_Testall(static_cast<int>(all.size()), pending_.data(), &done, states_.data());
+    for (std::size_t i = 0; i < all.size(); ++i) all[i].of_mpi = pending_[i];
+    if (result != MPI_SUCCESS) return failure(all, result);
+    if (done == 0) return {};
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      int n = 0;
+      if (all[i].receives) MPI_Get_count(&states_[i], MPI_BYTE, &n);
+      bytes[i] = n;
+    }
+    return {.state = moved_messages::all_here};
+  }
+  bool is_done(const transfer& q) const {
+    int here = 0;
+    MPI_Status state;
+    return MPI_Request_get_status(q.of_mpi, &here, &state) != MPI_SUCCESS || here != 0;
+  }
+  bool flush(std::span<transfer> all) noexcept {
+    bool gone = true;
+    for (transfer& q : all) {
+      if (q.of_mpi == MPI_REQUEST_NULL) continue;
+      int done = 0;
+      if (q.receives) MPI_Cancel(&q.of_mpi);
+      gone &= MPI_Test(&q.of_mpi, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done != 0;
+    }
+    return gone;
   }
 
-  /// Calls f(hosts) on this rank, while all other processes do the same. `patience`: how long a
-  /// rank waits for another one. Throws what f throws, mc::error(exit_code::mismatch) for a mesh of
-  /// another number of ranks, and mc::error(exit_code::ranks) for a rank that does not come.
-  template <class F> void run(const mesh& m, seconds patience, F f) {
-    if (ranks_of(m) != size_)
-      throw error(exit_code::mismatch, "there are " + std::to_string(size_) +
-                                           " processes for a mesh of " +
-                                           std::to_string(ranks_of(m)) + " ranks");
-    one_rank me(*this, patience);
-    host_plane hosts(me, m, rank_, plane::hosts);
-    f(static_cast<communicator&>(hosts));
-    me.require_idle();
-    me.leave(hosts);
+  /// Sends a note, or drops it if many are under way: a question without an answer is asked again.
+  void tell(int other, const rank_note& n) {
+    for (sent_note& s : sent_) {
+      int gone = 1;
+      if (s.pending != MPI_REQUEST_NULL) MPI_Test(&s.pending, &gone, MPI_STATUS_IGNORE);
+      if (gone == 0) continue;
+      s.text = n;
+      detail::require_mpi(MPI_Isend(&s.text, sizeof s.text, MPI_BYTE, other, 0, notes_, &s.pending),
+                          "ask rank ", other);
+      return;
+    }
   }
+  bool hear(rank_note& heard, int& from) {
+    int came = 0;
+    MPI_Status state;
+    detail::require_mpi(MPI_Test(&heard_, &came, &state), "listen to other ranks");
+    if (came == 0) return false;
+    heard = note_, from = state.MPI_SOURCE;
+    listen();
+    return true;
+  }
+  void advance() const {} // MPI ends a process by itself
+  void rest(std::chrono::microseconds nap) const { std::this_thread::sleep_for(nap); }
 
-  /// Leaves MPI, after all runs have ended well.
   void finish() {
-    questions_->close();
-    for (MPI_Comm& c : planes_) MPI_Comm_free(&c);
+    MPI_Cancel(&heard_);
+    MPI_Wait(&heard_, MPI_STATUS_IGNORE);
+    for (sent_note& s : sent_) // notes are short enough to be gone already
+      if (s.pending != MPI_REQUEST_NULL) MPI_Wait(&s.pending, MPI_STATUS_IGNORE);
+    for (MPI_Comm* const c : {&notes_, &planes_[0], &planes_[1]}) MPI_Comm_free(c);
     MPI_Finalize();
   }
   /// Ends all processes; the launcher exits with `code`.
-  [[noreturn]] static void end(int code) {
+  [[noreturn]] void end(int code) {
     MPI_Abort(MPI_COMM_WORLD, code);
     std::_Exit(code);
   }
 
 private:
-  /// The engine of this rank knows which exchanges the rank has started on both planes, and how far
-  /// they are.
-  class one_rank {
-  public:
-    static constexpr bool in_one_process = false, has_lanes = false;
-
-    one_rank(mpi_ranks& of, seconds patience)
-        : of_(of),
-          patience_(patience),
-          looks_every_(std::clamp<seconds>(patience / 8, std::chrono::milliseconds(1),
-                                           std::chrono::seconds(1))) {}
-    one_rank(const one_rank&) = delete;
-    one_rank& operator=(const one_rank&) = delete;
-
-    void require_idle() const {
-      if (!started_.empty()) refuse_left(started_[0]->x);
-    }
-    /// Waits until all other ranks have come here, too. This rank starts no further
-    /// exchange.
-    void leave(communicator& hosts) {
-      left_ = true;
-      hosts.run(exchange::barrier(everyone));
-    }
-
-  private:
-    friend class host_plane<one_rank>;
-    using time = steady::time_point;
-
-    /// The message that ranks send each other at the start of an all-reduce. In a short all-reduce
-    /// `count` elements follow.
-    struct head {
-      static constexpr std::int64_t all_reduces =
-          0x6d6567612b2b; ///< marks the head of an all-reduce
-      std::int64_t is = all_reduces;
-      std::int64_t count = 0;
-      std::int16_t type = 0, by = 0;
-      std::int32_t line = 0;
-    };
-    /// A message whose sending or receiving was started.
-    struct message {
-      int peer;           ///< the other rank, by its number in the run
-      std::int64_t bytes; ///< expected bytes; -1 for a message that is sent
-      bool up_to = false; ///< a shorter message may come, too
-    };
-    /// An exchange that was started and not waited for.
-    struct record {
-      std::int64_t number = 0;
-      plane of_plane{};
-      exchange x;
-      group g{mesh::one_rank(), axis_set{}, 0};
-      std::int64_t of_group = 0; ///< number of exchanges before it over its group
-      int tag = 0;
-      enum : std::uint8_t { moves, heads, shards, sums, done } progress = moves;
-      std::vector<MPI_Request> pending;
-      std::vector<message> messages;
-      arena memory;
-      std::vector<int> holders;        ///< ranks with elements to add, by number in the group
-      std::int64_t begin = 0, end = 0; ///< elements of the current slice
-      seconds waited{};                ///< time awake while the next message was missing
-      std::exception_ptr wrong;        ///< error for which the exchange failed
-    };
-
-    ticket begin(plane moves, const exchange& x, const group& g) {
-      record& r = open(moves, x, g);
-      switch (x.what) {
-      case collective::all_reduce: start_all_reduce(r); break;
-      case collective::reduce_scatter:
-        r.holders.resize(static_cast<std::size_t>(g.size()));
-        for (int q = 0; q < g.size(); ++q) r.holders[static_cast<std::size_t>(q)] = q;
-        start_slice(r, 0);
-        break;
-      default: start_moves(r, x);
-      }
-      return {r.number};
-    }
-
-    std::size_t finish(std::span<const ticket> any) {
-      record& first = find(any[0]);
-      waited_for_ = &first;
-      first.waited = {};
-      rested_ = steady::now();
-      looks_at_ = rested_ + std::chrono::duration_cast<time::duration>(looks_every_);
-      of_.questions_->forget();
-      for (int idle = 0;;) {
-        bool moved = false;
-        for (auto& s : started_) moved |= go_on(*s);
-        for (std::size_t i = 0; i < any.size(); ++i)
-          if (record& r = find(any[i]); r.progress == record::done) {
-            waited_for_ = nullptr;
-            if (r.wrong != nullptr) std::rethrow_exception(r.wrong);
-            close(r);
-            return i;
-          }
-        if (moved) idle = 0;
-        else rest(first, idle++);
-      }
-    }
-    record& find(ticket t) const {
-      for (const auto& r : started_)
-        if (r->number == t.number) return *r;
-      refuse_ticket();
-    }
-    void close(record& r) {
-      of_.memory_.give_back(std::exchange(r.memory, {}));
-      const auto at = std::find_if(started_.begin(), started_.end(),
-                                   [&](const auto& s) { return s.get() == &r; });
-      unused_.push_back(std::move(*at));
-      started_.erase(at);
-    }
-
-    /// Cancels what this rank would receive. What it has sent may still be read by other ranks,
-    /// which get a little time for it: MPI ends when this process does.
-    void give_up() noexcept {
-      const time until = steady::now() + std::chrono::milliseconds(100);
-      for (auto& r : started_) {
-        for (std::size_t i = 0; i < r->pending.size(); ++i)
-          if (r->messages[i].bytes >= 0 && r->pending[i] != MPI_REQUEST_NULL)
-            MPI_Cancel(&r->pending[i]);
-        int all = r->pending.empty();
-        while (all == 0 && steady::now() < until)
-          if (MPI_Testall(static_cast<int>(r->pending.size()), r->pending.data(), &all,
-                          MPI_STATUSES_IGNORE) != MPI_SUCCESS)
-            break;
-      }
-      waited_for_ = nullptr;
-    }
-
-    record& open(plane moves, const exchange& x, const group& g) {
-      if (unused_.empty()) unused_.push_back(std::make_unique<record>());
-      started_.push_back(std::move(unused_.back()));
-      unused_.pop_back();
-      record& r = *started_.back();
-      r.number = ++number_, r.of_plane = moves, r.wrong = nullptr;
-      r.x = x, r.x.gives = r.x.takes = {};
-      r.g = g;
-      r.progress = record::moves;
-      r.pending.clear(), r.messages.clear(), r.holders.clear();
-      const bool sends = x.what == collective::send, pair = sends || x.what == collective::receive;
-      const int bits =
-          static_cast<int>(std::bit_width(static_cast<unsigned>(of_.highest_tag_))) - 1 - axes;
-      if (pair) {
-        r.of_group = met_[{moves, -1 - 2 * x.channel - (sends ? 0 : 1), g[x.peer]}]++;
-        r.tag = x.channel << axes; // an empty group sends nothing
-      } else {
-        r.of_group = met_[{moves, x.over.bits, 0}]++;
-        r.tag =
-            static_cast<int>((r.of_group & ((std::int64_t{1} << bits) - 1)) << axes) | x.over.bits;
-      }
-      return r;
-    }
-
-    void send(record& r, int to, const void* from, std::int64_t bytes) {
-      const auto* at = static_cast<const std::byte*>(from);
-      std::int64_t left = bytes;
-      do {
-        const std::int64_t n = std::min(left, of_.sizes_.message);
-        MPI_Request& q = r.pending.emplace_back(MPI_REQUEST_NULL);
-        r.messages.push_back({r.g[to], -1});
-        detail::require_mpi(
-            MPI_Isend(at, static_cast<int>(n), MPI_BYTE, r.g[to], r.tag, of_.of(r.of_plane), &q),
-            "send to rank ", r.g[to]);
-        at += n, left -= n;
-      } while (left > 0);
-    }
-    /// Starts receiving `bytes` bytes, in several messages if they are many. `up_to`: one message
-    /// of at most so many bytes.
-    void receive(record& r, int from, void* to, std::int64_t bytes, bool up_to = false) {
-      auto* at = static_cast<std::byte*>(to);
-      std::int64_t left = bytes;
-      do {
-        const std::int64_t n = up_to ? left : std::min(left, of_.sizes_.message);
-        MPI_Request& q = r.pending.emplace_back(MPI_REQUEST_NULL);
-        r.messages.push_back({r.g[from], n, up_to});
-        detail::require_mpi(
-            MPI_Irecv(at, static_cast<int>(n), MPI_BYTE, r.g[from], r.tag, of_.of(r.of_plane), &q),
-            "receive from rank ", r.g[from]);
-        at += n, left -= n;
-      } while (left > 0);
-    }
-    static void copy(void* to, const void* from, std::int64_t bytes) {
-      if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<std::size_t>(bytes));
-    }
-
-    /// Starts an exchange that adds nothing. Where there are no elements there is no message,
-    /// except in a barrier.
-    void start_moves(record& r, const exchange& x) {
-      const int n = r.g.size(), me = r.g.rank();
-      const std::int64_t size = size_of(x.type), bytes = x.count * size;
-      const auto* in = static_cast<const std::byte*>(x.in);
-      auto* out = static_cast<std::byte*>(x.out);
-      const auto counts = [&](std::span<const std::int64_t> of, int q) {
-        return x.by_counts() ? of[static_cast<std::size_t>(q)] * size : bytes;
-      };
-      const auto each_other = [&](auto f) {
-        for (int k = 1; k < n; ++k) f((me + k) % n);
-      };
-      switch (x.what) {
-      case collective::all_gather:
-        if (bytes == 0) return;
-        each_other([&](int q) { receive(r, q, out + q * bytes, bytes); });
-        each_other([&](int q) { send(r, q, in, bytes); });
-        return copy(out + me * bytes, in, bytes);
-      case collective::all_to_all: {
-        for (int q = 0; q < n; out += counts(x.takes, q++))
-          if (q != me && counts(x.takes, q) > 0) receive(r, q, out, counts(x.takes, q));
-        out = static_cast<std::byte*>(x.out);
-        for (int q = 0; q < me; ++q) out += counts(x.takes, q);
-        for (int q = 0; q < n; in += counts(x.gives, q++)) {
-          if (q == me) copy(out, in, std::min(counts(x.gives, me), counts(x.takes, me)));
-          else if (counts(x.gives, q) > 0) send(r, q, in, counts(x.gives, q));
-        }
-        return;
-      }
-      case collective::broadcast:
-        if (bytes == 0) return;
-        if (me != x.peer) return receive(r, x.peer, out, bytes);
-        each_other([&](int q) { send(r, q, in, bytes); });
-        return copy(out, in, bytes);
-      case collective::send:
-        if (bytes > 0) send(r, x.peer, in, bytes);
-        return;
-      case collective::receive:
-        if (bytes > 0) receive(r, x.peer, out, bytes);
-        return;
-      default: // a barrier
-        each_other([&](int q) { receive(r, q, nullptr, 0); });
-        each_other([&](int q) { send(r, q, nullptr, 0); });
-      }
-    }
-
-    bool short_sum(const record& r) const {
-      return r.x.count * size_of(r.x.type) <= of_.sizes_.at_once;
-    }
-    /// Returns where the head of rank q lies in the record's memory. This rank's own head is the
-    /// last.
-    std::byte* head_of(const record& r, int q) const {
-      const std::int64_t each = std::int64_t{sizeof(head)} + of_.sizes_.at_once;
-      return r.memory.data() + each * (q == r.g.rank() ? r.g.size() - 1 : q - (q > r.g.rank()));
-    }
-    void start_all_reduce(record& r) {
-      const exchange& x = r.x;
-      const int n = r.g.size(), me = r.g.rank();
-      const std::int64_t bytes = short_sum(r) ? x.count * size_of(x.type) : 0;
-      r.progress = record::heads;
-      r.memory =
-          of_.memory_.take(n * (static_cast<std::int64_t>(sizeof(head)) + of_.sizes_.at_once));
-      const head mine{head::all_reduces, x.count, static_cast<std::int16_t>(x.type),
-                      static_cast<std::int16_t>(x.by), x.line.number};
-      std::memcpy(head_of(r, me), &mine, sizeof mine);
-      copy(head_of(r, me) + sizeof mine, x.in, bytes);
-      for (int k = 1; k < n; ++k)
-        receive(r, (me + k) % n, head_of(r, (me + k) % n),
-                static_cast<std::int64_t>(sizeof mine) + of_.sizes_.at_once, true);
-      for (int k = 1; k < n; ++k)
-        send(r, (me + k) % n, head_of(r, me), static_cast<std::int64_t>(sizeof mine) + bytes);
-    }
-    /// Reads the heads of all ranks, which have arrived, and goes on with the all-reduce.
-    void read_heads(record& r) {
-      const exchange& x = r.x;
-      for (int q = 0; q < r.g.size(); ++q) {
-        head theirs;
-        std::memcpy(&theirs, head_of(r, q), sizeof theirs);
-        if (theirs.is != head::all_reduces) refuse_other(r, r.g[q], "what no all-reduce is");
-        if (theirs.count > 0) r.holders.push_back(q);
-        if (theirs.type != static_cast<std::int16_t>(x.type) ||
-            theirs.by != static_cast<std::int16_t>(x.by) ||
-            (theirs.count != x.count && theirs.count != 0 && x.count != 0))
-          refuse_other(
-              r, r.g[q],
-              (static_cast<reduction>(theirs.by) != x.by
-                   ? std::string("the ") + name_of(static_cast<reduction>(theirs.by)) + " of "
-                   : std::string()) +
-                  std::to_string(theirs.count) + " " + name_of(static_cast<dtype>(theirs.type)) +
-                  (theirs.line > 0 ? " at line " + std::to_string(theirs.line) : std::string()));
-      }
-      if (x.count == 0) r.progress = record::done;
-      else if (short_sum(r)) {
-        addends_.clear();
-        for (int q : r.holders) addends_.push_back(head_of(r, q) + sizeof(head));
-        reduce_in_rank_order(x.by, x.type, addends_, x.out, x.count);
-        r.progress = record::done;
-      } else if (r.holders.size() == 1) {
-        copy(x.out, x.in, x.count * size_of(x.type));
-        r.progress = record::done;
-      } else {
-        of_.memory_.give_back(std::exchange(r.memory, {}));
-        start_slice(r, 0);
-      }
-    }
-
-    /// Returns the first element of holder i's shard of a slice of an all-reduce. Shards are whole
-    /// cache lines, except the last.
-    static std::int64_t shard_begin(const record& r, std::int64_t i) {
-      const std::int64_t n = r.end - r.begin, all = std::ssize(r.holders);
-      return r.begin + (i == all ? n : n * i / all / 64 * 64);
-    }
-    /// Returns the number of this rank among the holders.
-    static std::int64_t place(const record& r) {
-      return std::find(r.holders.begin(), r.holders.end(), r.g.rank()) - r.holders.begin();
-    }
-    /// Returns the elements of `in` that holder i adds up in this slice: the first one, and their
-    /// number.
-    static std::pair<std::int64_t, std::int64_t> summed_by(const record& r, std::int64_t i) {
-      if (r.x.what == collective::reduce_scatter) return {i * r.x.count + r.begin, r.end - r.begin};
-      return {shard_begin(r, i), shard_begin(r, i + 1) - shard_begin(r, i)};
-    }
-    /// Starts the slice from element `begin` on: every rank receives its shards from the
-    /// others.
-    void start_slice(record& r, std::int64_t begin) {
-      const exchange& x = r.x;
-      const std::int64_t size = size_of(x.type), all = std::ssize(r.holders), me = place(r);
-      const bool reduces = x.what == collective::all_reduce;
-      const std::int64_t most = std::max<std::int64_t>(
-          64, of_.sizes_.staging / size / (reduces ? 1 : std::max<std::int64_t>(1, all - 1)));
-      r.progress = record::shards, r.begin = begin, r.end = std::min(x.count, begin + most);
-      const auto [first, count] = summed_by(r, me);
-      if (r.memory.data() == nullptr) {
-        const std::int64_t longest = reduces ? most / all + 128 : std::min(most, x.count);
-        r.memory = of_.memory_.take((all - 1) * longest * size);
-      }
-      std::byte* to = r.memory.data();
-      for (std::int64_t i = 0; i < all && count > 0; ++i)
-        if (i != me) {
-          receive(r, r.holders[static_cast<std::size_t>(i)], to, count * size);
-          to += count * size;
-        }
-      for (std::int64_t k = 1; k < all; ++k) {
-        const std::int64_t i = (me + k) % all;
-        const auto [theirs, n] = summed_by(r, i);
-        if (n > 0)
-          send(r, r.holders[static_cast<std::size_t>(i)],
-               static_cast<const std::byte*>(x.in) + theirs * size, n * size);
-      }
-    }
-    /// Adds the shards of a slice, which have all arrived, and sends everyone the sum.
-    void sum_slice(record& r) {
-      const exchange& x = r.x;
-      const std::int64_t size = size_of(x.type), all = std::ssize(r.holders), me = place(r);
-      const auto [first, count] = summed_by(r, me);
-      const bool reduces = x.what == collective::all_reduce;
-      std::byte* const out = static_cast<std::byte*>(x.out) + (reduces ? first : r.begin) * size;
-      addends_.clear();
-      const std::byte* from = r.memory.data();
-      for (std::int64_t i = 0; i < all; ++i) {
-        if (i == me) {
-          addends_.push_back(static_cast<const std::byte*>(x.in) + first * size);
-        } else {
-          addends_.push_back(from);
-          from += count * size;
-        }
-      }
-      if (count > 0) reduce_in_rank_order(x.by, x.type, addends_, out, count);
-      if (!reduces) return end_slice(r);
-      r.progress = record::sums;
-      for (std::int64_t i = 0; i < all; ++i)
-        if (const auto [theirs, n] = summed_by(r, i); i != me && n > 0)
-          receive(r, r.holders[static_cast<std::size_t>(i)],
-                  static_cast<std::byte*>(x.out) + theirs * size, n * size);
-      for (std::int64_t k = 1; k < all && count > 0; ++k)
-        send(r, r.holders[static_cast<std::size_t>((me + k) % all)], out, count * size);
-    }
-    void end_slice(record& r) {
-      if (r.end == r.x.count) r.progress = record::done;
-      else start_slice(r, r.end);
-    }
-
-    /// Advances an exchange as far as possible now. An error is kept for the rank's wait.
-    bool go_on(record& r) {
-      if (r.progress == record::done) return false;
-      try {
-        if (!all_here(r)) return false;
-        switch (r.progress) {
-        case record::heads: read_heads(r); break;
-        case record::shards: sum_slice(r); break;
-        case record::sums: end_slice(r); break;
-        default: r.progress = record::done;
-        }
-      } catch (const error&) {
-        r.wrong = std::current_exception();
-        r.progress = record::done;
-      }
-      r.waited = {};
-      return true;
-    }
-    /// Returns whether all messages of an exchange have been received and sent. Throws
-    /// mc::error(exit_code::internal) for a message of another length.
-    bool all_here(record& r) {
-      if (r.pending.empty()) return true;
-      states_.resize(std::max(states_.size(), r.pending.size()));
-      int all = 0;
-      const int result =
-          MPI_Testall(static_cast<int>(r.pending.size()), r.pending.data(), &all, states_.data());
-      if (result != MPI_SUCCESS) refuse_failed(r, result);
-      if (all == 0) return false;
-      for (std::size_t i = 0; i < r.messages.size(); ++i) {
-        const message& m = r.messages[i];
-        int bytes = 0;
-        if (m.bytes < 0) continue;
-        MPI_Get_count(&states_[i], MPI_BYTE, &bytes);
-        if (m.up_to ? bytes < static_cast<int>(sizeof(head)) : bytes != m.bytes)
-          refuse_other(r, m.peer, std::to_string(bytes) + " bytes, not " + std::to_string(m.bytes));
-      }
-      r.pending.clear(), r.messages.clear();
-      return true;
-    }
-    [[noreturn]] void refuse_failed(const record& r, int result) const {
-      for (std::size_t i = 0; i < r.messages.size() && result == MPI_ERR_IN_STATUS; ++i) {
-        const int wrong = states_[i].MPI_ERROR;
-        if (wrong == MPI_SUCCESS || wrong == MPI_ERR_PENDING) continue;
-        int kind = 0;
-        MPI_Error_class(wrong, &kind);
-        const message& m = r.messages[i];
-        if (kind == MPI_ERR_TRUNCATE)
-          refuse_other(r, m.peer, "more than " + std::to_string(m.bytes) + " bytes");
-        detail::require_mpi(wrong, "reach rank ", m.peer);
-      }
-      detail::require_mpi(result, "move messages");
-      refuse_exchange(r.x, "it failed");
-    }
-    [[noreturn]] void refuse_other(const record& r, int other, const std::string& what) const {
-      std::string here;
-      if (r.x.line.number > 0) here = std::string(" at ") + text_of(r.x.line).c_str();
-      throw error(exit_code::internal, "ranks ask for different exchanges: rank " +
-                                           std::to_string(of_.rank_) + " for " + name_of(r.x.what) +
-                                           " of " + std::to_string(r.x.count) + " " +
-                                           name_of(r.x.type) + " over " + name_of(r.x.over) + here +
-                                           ", where rank " + std::to_string(other) + " gives " +
-                                           what + ": let all ranks of a group ask for the same");
-    }
-
-    /// Passes the time between two looks at messages. It answers other ranks' questions, and asks
-    /// questions itself after a long wait.
-    void rest(record& r, int idle) {
-      constexpr int yields = 16;
-      if (idle < of_.spins_) return;
-      of_.questions_->hear([this] { return now_waits(); });
-      if (idle < of_.spins_ + yields) {
-        ::sched_yield();
-        return;
-      }
-      const int naps = std::min(idle - of_.spins_ - yields, 5);
-      const time now = steady::now();
-      // The time during which this process itself was stopped is not counted.
-      r.waited += std::min<seconds>(now - std::exchange(rested_, now), 2 * looks_every_);
-      if (now >= looks_at_) {
-        looks_at_ = now + std::chrono::duration_cast<time::duration>(looks_every_);
-        if (r.waited >= looks_every_)
-          of_.questions_->look(now_waits(), r.waited, patience_, looks_every_);
-        else of_.questions_->forget();
-      }
-      std::this_thread::sleep_for(std::chrono::microseconds(20 << naps));
-    }
-
-    mpi_wait now_waits() const {
-      if (waited_for_ == nullptr) return {};
-      return {lacking(*waited_for_), text_of(waited_for_->x, waited_for_->of_group), left_};
-    }
-    /// Returns the rank whose message is missing in an exchange, or that has not taken one; -1:
-    /// none.
-    int lacking(const record& r) const {
-      for (const bool sent : {false, true})
-        for (std::size_t i = 0; i < r.pending.size(); ++i) {
-          if ((r.messages[i].bytes < 0) != sent) continue;
-          int here = 0;
-          MPI_Status state;
-          if (MPI_Request_get_status(r.pending[i], &here, &state) == MPI_SUCCESS && here == 0)
-            return r.messages[i].peer;
-        }
-      return -1;
-    }
-
-    mpi_ranks& of_;
-    seconds patience_, looks_every_;
-    std::map<std::tuple<plane, int, int>, std::int64_t> met_;
-    std::vector<std::unique_ptr<record>> started_, unused_; ///< in the order of their starts; for
-                                                            ///< reuse
-    std::vector<MPI_Status> states_;
-    std::vector<const void*> addends_;
-    std::int64_t number_ = 0;
-    record* waited_for_ = nullptr;
-    bool left_ = false;
-    time rested_{}, looks_at_{};
+  struct sent_note {
+    rank_note text;
+    MPI_Request pending = MPI_REQUEST_NULL;
   };
+
+  MPI_Comm of(plane p) const { return planes_[static_cast<unsigned>(p)]; }
+  void listen() {
+    detail::require_mpi(
+        MPI_Irecv(&note_, sizeof note_, MPI_BYTE, MPI_ANY_SOURCE, 0, notes_, &heard_),
+        "listen to other ranks");
+  }
+  moved_messages failure(std::span<const transfer> all, int result) const {
+    for (std::size_t i = 0; i < all.size() && result == MPI_ERR_IN_STATUS; ++i) {
+      const int wrong = states_[i].MPI_ERROR;
+      if (wrong == MPI_SUCCESS || wrong == MPI_ERR_PENDING) continue;
+      int kind = 0;
+      MPI_Error_class(wrong, &kind);
+      return {moved_messages::failed, i,
+              kind == MPI_ERR_TRUNCATE ? moved_messages::too_long : moved_messages::other,
+              detail::mpi_failure(wrong, "reach rank ", all[i].peer)};
+    }
+    return {moved_messages::failed, 0, moved_messages::other,
+            detail::mpi_failure(result, "move messages")};
+  }
 
   /// Finds the ranks of this machine, and the processors that these have together.
   void look_at_machine() {
@@ -620,8 +208,8 @@ private:
     detail::require_mpi(
         MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &machine),
         "find the ranks of a machine");
-    MPI_Comm_size(machine, &on_machine_);
-    MPI_Comm_rank(machine, &place_on_machine_);
+    MPI_Comm_size(machine, &machine_.ranks);
+    MPI_Comm_rank(machine, &machine_.place);
     cpu_set_t mine;
     CPU_ZERO(&mine);
     ::sched_getaffinity(0, sizeof mine, &mine);
@@ -631,25 +219,23 @@ private:
         MPI_Allreduce(&mine, &all, sizeof mine / sizeof(long), MPI_LONG, MPI_BOR, machine),
         "find the processors of a machine");
     MPI_Comm_free(&machine);
-    const int allowed = CPU_COUNT(&mine), quota = processors();
-    processors_ = std::max(1, quota < allowed ? quota : CPU_COUNT(&all));
-    spins_ = on_machine_ <= processors_ ? 1000 : 0;
+    machine_.processors = processors_of(mine, all);
   }
 
-  MPI_Comm of(plane p) const { return planes_[static_cast<unsigned>(p)]; }
-
-  mpi_sizes sizes_;
   int rank_ = 0, size_ = 1;
-  int on_machine_ = 1, processors_ = 1; ///< ranks of this machine, and processors that they may use
-  int place_on_machine_ = 0;
-  int spins_ = 0;                                    ///< times that a rank looks for messages
-                                                     ///< before it sleeps
+  machine_of_rank machine_;
   MPI_Comm planes_[2]{MPI_COMM_NULL, MPI_COMM_NULL}; ///< MPI's communicators for hosts and for
                                                      ///< ranks
-  std::optional<mpi_questions> questions_;
+  MPI_Comm notes_ = MPI_COMM_NULL;
   int highest_tag_ = 32767; ///< highest tag of the MPI library; each has 32767
-  staging_memory memory_{host_memory::of_process()};
+  std::vector<MPI_Request> pending_;
+  std::vector<MPI_Status> states_;
+  rank_note note_;
+  MPI_Request heard_ = MPI_REQUEST_NULL;
+  std::array<sent_note, 16> sent_;
 };
+
+using mpi_ranks = message_ranks<mpi_wire>;
 
 } // namespace mc
 

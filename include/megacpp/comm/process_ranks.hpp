@@ -1,16 +1,20 @@
-// The processes that a launcher has started, as ranks that MPI connects; or a single process
-// without a launcher.
+// The processes that a launcher has started, as ranks that MPI or TCP connects; or a single process
+// without a launcher. connect_ranks.hpp makes one for the process that it is.
 #pragma once
 
-#include <megacpp/comm/mpi.hpp>
-#include <megacpp/comm/process_start.hpp>
+#include <megacpp/comm/connected_ranks.hpp>
 #include <megacpp/comm/self.hpp>
+#include <megacpp/join/process_start.hpp>
+#include <megacpp/threads/processors.hpp>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
 namespace mc {
 
@@ -18,61 +22,35 @@ namespace mc {
 /// ahead and checks what all need; the others wait until it calls them.
 class process_ranks {
 public:
-  /// Joins the other processes. Throws mc::error(exit_code::mismatch) if they cannot be reached.
-  process_ranks() : start_(start_of_process()) {
-    if (!several()) return;
-    const std::string started =
-        std::string(start_.by) + " has started " + std::to_string(start_.size) + " processes";
-#if defined(MEGACPP_WITH_MPI)
-    if (!start_.connected)
-      refuse(started +
-             ", which do not know of each other: start them by srun --mpi=pmix where Slurm "
-             "has it (srun --mpi=list), or by mpirun");
-    mpi_.emplace();
-    if (mpi_->size() != start_.size)
-      refuse(started + ", and MPI knows of " + std::to_string(mpi_->size()) +
-             ": start them by the mpirun of the MPI that this program is built with, or by srun "
-             "--mpi=pmix");
-#else
-    refuse(started +
-           ", and this program is built without MPI: build it where MPI is (on Debian or "
-           "Ubuntu, apt install libopenmpi-dev), or start one process with --ranks " +
-           std::to_string(start_.size));
-#endif
-  }
+  /// `start` is how this process was started, and `others` connects it with the others; nullptr for
+  /// a single process.
+  explicit process_ranks(process_start start = {},
+                         std::unique_ptr<connected_ranks> others = nullptr)
+      : start_(std::move(start)), others_(std::move(others)) {}
   process_ranks(const process_ranks&) = delete;
   process_ranks& operator=(const process_ranks&) = delete;
 
-  bool several() const { return start_.size > 1; }
-  bool first() const { return start_.rank == 0; }
-  int size() const { return start_.size; }
+  const process_start& start() const { return start_; }
+  bool several() const { return others_ != nullptr; }
+  bool first() const { return !others_ || others_->rank() == 0; }
+  int size() const { return others_ ? others_->size() : 1; }
   /// Returns "rank 3: ", with which the messages of a process other than the first begin; "" for
   /// the first.
   static std::string who() {
-    const process_start start = start_of_process();
-    return start.rank > 0 ? "rank " + std::to_string(start.rank) + ": " : "";
+    const int rank = announced_rank().first;
+    return rank > 0 ? "rank " + std::to_string(rank) + ": " : "";
   }
   /// Returns the number of processes of this run on this machine.
-  int here() const {
-#if defined(MEGACPP_WITH_MPI)
-    if (mpi_) return mpi_->on_machine();
-#endif
-    return 1;
-  }
+  int here() const { return others_ ? others_->machine().ranks : 1; }
   /// Returns the number of this process among those on its machine.
-  int place() const {
-#if defined(MEGACPP_WITH_MPI)
-    if (mpi_) return mpi_->place_on_machine();
-#endif
-    return 0;
-  }
+  int place() const { return others_ ? others_->machine().place : 0; }
   /// Returns the threads for each rank, of `asked` threads on this machine. 0 asks for all
-  /// processors.
+  /// processors that the machine's ranks may run on.
   int threads(int asked) const {
-#if defined(MEGACPP_WITH_MPI)
-    if (mpi_) return mpi_->threads(asked);
-#endif
-    return asked;
+    if (!others_) return asked;
+    const machine_of_rank on = others_->machine();
+    if (asked > 0) return std::max(1, asked / on.ranks);
+    return std::clamp(on.processors / on.ranks, 1, std::max(1, processors()));
   }
 
   /// Longest `message` that the first process sends to the others, in bytes.
@@ -89,34 +67,34 @@ public:
   std::optional<std::string> called() { return tell(false, ""); }
 
   /// Calls f(hosts) on this process's rank of a mesh of all processes.
-  template <class F> void run([[maybe_unused]] const mesh& m,
-                              [[maybe_unused]] std::chrono::duration<double> patience, F f) {
-#if defined(MEGACPP_WITH_MPI)
-    if (mpi_) return mpi_->run(m, patience, f);
-#endif
+  template <class F> void run(const mesh& m, std::chrono::duration<double> patience, const F& f) {
+    if (others_) return others_->run(m, patience, [&](communicator& hosts) { f(hosts); });
     f(static_cast<communicator&>(self::hosts()));
+  }
+
+  /// Keeps the exit code of the ranks that this process has started for its node.
+  void set_code_of_node(int code) { code_of_node_ = code; }
+  int code_of_node() const { return code_of_node_; }
+
+  /// Waits half a second for the end of this process by another one.
+  void wait_to_be_ended() {
+    constexpr std::chrono::milliseconds time(500);
+    if (others_) others_->wait_to_be_ended(time);
+    else std::this_thread::sleep_for(time);
   }
 
   /// Ends this process, which has printed all its messages. With code 0 it waits until all others
   /// end, too; another code ends all processes.
-  void end([[maybe_unused]] int code) {
-#if defined(MEGACPP_WITH_MPI)
-    if (!mpi_) return;
-    if (code != 0) mpi_ranks::end(code);
+  void end(int code) {
+    if (!others_) return;
+    if (code != 0) others_->end(code);
     if (first()) dismiss();
     constexpr auto as_long_as_it_takes = std::chrono::hours(24 * 365);
-    mpi_->run(replicas(), as_long_as_it_takes, [](communicator&) {});
-    mpi_->finish();
-#endif
+    others_->run(replicas(), as_long_as_it_takes, [](communicator&) {});
+    others_->finish();
   }
 
 private:
-  /// Throws on every process. The others leave the first one time to print its sentence, which ends
-  /// them.
-  [[noreturn]] void refuse(const std::string& sentence) const {
-    if (!first()) std::this_thread::sleep_for(std::chrono::seconds(2));
-    throw error(exit_code::mismatch, sentence);
-  }
   mesh replicas() const { return mesh({size(), 1, 1, 1, size(), 1, 1}); }
   std::optional<std::string> tell(bool others_work, const std::string& message) {
     if (std::exchange(told_, true) || !several()) return std::nullopt;
@@ -136,10 +114,9 @@ private:
   }
 
   process_start start_;
+  std::unique_ptr<connected_ranks> others_;
   bool told_ = false;
-#if defined(MEGACPP_WITH_MPI)
-  std::optional<mpi_ranks> mpi_;
-#endif
+  int code_of_node_ = 0;
 };
 
 } // namespace mc

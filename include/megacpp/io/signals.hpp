@@ -56,12 +56,16 @@ extern "C" inline void end_by_signal(int number) {
 }
 
 inline std::atomic<int> stop_signal{0};
+inline std::atomic<int> saves_asked{0};        ///< times that SIGUSR2 has come
 inline std::atomic<std::int64_t> stop_time{0}; ///< signal_time() of the first stop signal; 0: none
                                                ///< yet
 static_assert(std::atomic<int>::is_always_lock_free &&
                   std::atomic<std::int64_t>::is_always_lock_free,
               "a signal handler may only touch these");
 
+extern "C" inline void note_save_signal(int /*number*/) {
+  saves_asked.fetch_add(1, std::memory_order_relaxed);
+}
 extern "C" inline void note_stop_signal(int number) {
   constexpr std::int64_t of_another_mind = 1'000'000'000;
   std::int64_t first = 0;
@@ -182,10 +186,10 @@ inline double seconds_since_stop() {
   return since == 0 ? 0 : static_cast<double>(detail::signal_time() - since) * 1e-9;
 }
 
-/// Notes the first SIGINT, SIGTERM, SIGHUP, SIGUSR1 or SIGXCPU while it lives. A SIGINT or SIGTERM
-/// a second or more later ends the process. Signals that were ignored when the program was started
-/// stay ignored. There is one such object at a time; its signal stays known until the next one is
-/// made.
+/// Notes the first SIGINT, SIGTERM, SIGHUP, SIGUSR1 or SIGXCPU, and each SIGUSR2, while it lives. A
+/// SIGINT or SIGTERM a second or more after the first signal ends the process. Signals that were
+/// ignored when the program was started stay ignored. There is one such object at a time; its
+/// signal stays known until the next one is made.
 class stop_signals {
 public:
   stop_signals() {
@@ -200,14 +204,20 @@ public:
       ::sigaction(number, nullptr, &old_[i]);
       if (old_[i].sa_handler != SIG_IGN) ::sigaction(number, &action, nullptr);
     }
+    action.sa_handler = detail::note_save_signal;
+    ::sigaction(SIGUSR2, nullptr, &old_save_);
+    if (old_save_.sa_handler != SIG_IGN) ::sigaction(SIGUSR2, &action, nullptr);
   }
   stop_signals(const stop_signals&) = delete;
   stop_signals& operator=(const stop_signals&) = delete;
   ~stop_signals() {
     for (std::size_t i = 0; i < old_.size(); ++i)
       ::sigaction(detail::stop_signal_names[i].first, &old_[i], nullptr);
+    ::sigaction(SIGUSR2, &old_save_, nullptr);
   }
 
+  /// Returns how often SIGUSR2 has come, which asks for a state to be saved.
+  int saves_asked() const { return detail::saves_asked.load(std::memory_order_relaxed); }
   bool requested() const { return stop_requested(); }
   /// Returns the number of the first signal that came; 0 if none has.
   int number() const { return detail::stop_signal.load(std::memory_order_relaxed); }
@@ -216,6 +226,7 @@ public:
 
 private:
   std::array<struct sigaction, detail::stop_signal_names.size()> old_{};
+  struct sigaction old_save_ {};
 };
 
 } // namespace mc

@@ -1,8 +1,8 @@
 // The line that shows the progress of training.
 #pragma once
 
-#include <megacpp/comm/process_start.hpp>
 #include <megacpp/io/clock.hpp>
+#include <megacpp/join/process_start.hpp>
 #include <megacpp/observe/reader.hpp>
 #include <megacpp/observe/text.hpp>
 
@@ -119,7 +119,7 @@ public:
   /// `file`: a descriptor, 1 for the standard output. A terminal that mpirun gives to ranks does
   /// not count as one.
   explicit progress(std::int64_t interval, int file = STDOUT_FILENO)
-      : progress(interval, file, ::isatty(file) == 1 && start_of_process().size == 1) {}
+      : progress(interval, file, ::isatty(file) == 1 && announced_rank().second == 1) {}
   progress(std::int64_t interval, int file, bool terminal)
       : interval_(interval > 0 ? interval : 1), file_(file), terminal_(terminal) {}
   progress(const progress&) = delete;

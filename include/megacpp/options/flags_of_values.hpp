@@ -37,7 +37,7 @@ inline constexpr values_of_request flags_of_values[] = {
      "decay=lr-decay-iters, lr, min_lr, style=lr-decay-style, warmup=lr-warmup-iters, "
      "wsd_decay=lr-wsd-decay-iters"},
     {"split_paths", "test=test-data-path, train=train-data-path, valid=valid-data-path"},
-    {"start_request", "finetune, load"},
+    {"start_request", "finetune, load, pretrained=pretrained-checkpoint"},
     {"text_rules", "invalid=invalid-utf8, keys=json-keys"},
     {"tiktoken_rules", "expression=megacpp-data's --tiktoken-pattern"},
     {"tokenizer_request",

@@ -33,6 +33,8 @@ struct model_flags : flag_group {
       "folder that train --save wrote: train goes on where its newest whole state ends; if there "
       "is none and --save names the folder, too, train begins. A Hugging Face model folder: train "
       "begins with its weights. describe lists the states in the folder in place of the model");
+  MEGACPP_FLAG(text, pretrained_checkpoint, is("").path(),
+               "the model or state whose weights train takes where --load has no state yet");
   MEGACPP_FLAG(switch, random_weights, is(false).of(generate),
                "take a new run's weights, not those of --load, to measure speed; needs --ids");
   MEGACPP_FLAG(switch, finetune, is(false),
@@ -282,6 +284,8 @@ struct report_flags : flag_group {
   MEGACPP_FLAG(switch, graphs, is(false).of(describe),
                "list the parameters, each collective with its line of the model, and the graph of "
                "each part after each pass, in place of the description");
+  MEGACPP_FLAG(switch, launch, is(false).of(describe),
+               "tell how this process was started, in place of the description");
   MEGACPP_FLAG(text, roofline, is("").one_of("h100|h200").of(describe),
                "estimate the time of each op, and of a step, on such a GPU by arithmetic and "
                "traffic, in place of the description");

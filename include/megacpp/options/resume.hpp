@@ -228,15 +228,17 @@ private:
 };
 
 inline start_request start_request_of(const model_flags& f) {
-  return {
-      .load = f.load.if_given(), .finetune = f.finetune(), .random_weights = f.random_weights()};
+  return {.load = f.load.if_given(),
+          .pretrained = f.pretrained_checkpoint.if_given(),
+          .finetune = f.finetune(),
+          .random_weights = f.random_weights()};
 }
 
 /// Finds the start of a training run (find_start). A state fills in the flags that were left out;
 /// the run tells changes once everything is accepted. Throws mc::error.
 inline training_start prepare_start(const program_view& p, options& o) {
   training_start start = find_start(start_request_of(o.model), o.training.save.if_given());
-  if (!start.from || !start.from->state || o.model.finetune()) return start;
+  if (!start.from || !start.from->state || start.weights_alone) return start;
   const json_value& state = start.from->state->state();
   require_same_program(state, p);
   start.from->changes = resume_flags(state, o, p.name);
@@ -244,13 +246,10 @@ inline training_start prepare_start(const program_view& p, options& o) {
 }
 /// Finds that start on a rank of another process, in the folder that the first rank has named.
 /// Throws mc::error.
-inline training_start prepare_named_start(const std::string& name, options& o,
+inline training_start prepare_named_start(const std::string& told, options& o,
                                           std::string_view program) {
-  training_start start;
-  if (!name.empty())
-    start.from =
-        found_as_named(o.model.load.if_given().value_or(""), name, !o.model.finetune(), true);
-  if (start.from && start.from->state && !o.model.finetune())
+  training_start start = start_of_text(told, start_request_of(o.model));
+  if (start.from && start.from->state && !start.weights_alone)
     resume_flags(start.from->state->state(), o, program);
   return start;
 }

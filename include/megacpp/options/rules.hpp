@@ -92,7 +92,8 @@ inline constexpr auto flag_rules = [] {
       // Folders.
       {train, "save-interval", "!save", "", told},
       {train, "keep-latest-k keep-best max-shard-size", "!save"},
-      {train, "finetune", "!load"},
+      {train, "finetune pretrained-checkpoint", "!load"},
+      {train, "finetune", "pretrained-checkpoint"},
       // Evaluations, and texts on the way.
       {train, "sample-prompt max-new-tokens", "!sample-interval"},
       {train, "multiple-validation-sets", "!eval-iters"},
@@ -167,6 +168,8 @@ inline constexpr auto flag_rules = [] {
       {describe, "ranks threads product-type pictures graphs roofline", "load",
        "is for the description of a program, and describe --load lists states alone", wherever,
        "leave one of them out"},
+      {describe, "ranks threads product-type pictures graphs roofline load", "launch",
+       "changes nothing beside --launch"},
       {describe, "graphs", "json", "changes nothing beside --json, which has the graphs, too"},
       {describe, "graphs", "pictures", "changes nothing beside --pictures"},
       {describe, "graphs pictures threads product-type ranks no-deterministic-attention",

@@ -1,9 +1,9 @@
 // The ranks of a run: how many there are, and how they are laid out.
 #pragma once
 
-#include <megacpp/comm/process_start.hpp>
 #include <megacpp/graph/mesh.hpp>
 #include <megacpp/io/error.hpp>
+#include <megacpp/join/process_start.hpp>
 #include <megacpp/run/view.hpp>
 
 #include <string>
@@ -28,17 +28,17 @@ inline int number_of_ranks(int asked, int processes, int otherwise) {
 /// Throws mc::error(exit_code::mismatch) for a process that was started as one of several and is
 /// connected with none: each of them would do the whole work alone. A script of Slurm has tasks
 /// that it did not start; ranks that are `asked` for say that this process is the only one.
-inline void require_connected(bool asked, bool several) {
-  const promised_world world = unconnected_world();
+inline void require_connected(bool asked, bool several, started_by by) {
+  const promised_world world = unconnected_world(environment(), by);
   const bool of_slurm = std::string_view(world.variable).starts_with("SLURM_");
   if (several || world.size == 1 || (of_slurm && asked)) return;
-  throw error(exit_code::mismatch,
-              fmt::format("{} is {}, but no launcher has connected this process with others, so "
-                          "each would do the whole work alone: start ranks as processes by mpirun "
-                          "-n {} or srun -n {} --mpi=pmix, or as threads of one process by --ranks "
-                          "{}{}",
-                          world.variable, world.size, world.size, world.size, world.size,
-                          of_slurm ? "" : fmt::format(", with {} unset", world.variable)));
+  throw error(
+      exit_code::mismatch,
+      fmt::format("{} is {}, but no launcher has connected this process with others, so "
+                  "each would do the whole work alone: start ranks as processes by torchrun, "
+                  "mpirun -n {} or srun -n {}, or as threads of one process by --ranks {}{}",
+                  world.variable, world.size, world.size, world.size, world.size,
+                  of_slurm ? "" : fmt::format(", with {} unset", world.variable)));
 }
 
 /// Returns the mesh of as many ranks as are `asked` for, or as the program is laid out over at the

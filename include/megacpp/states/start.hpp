@@ -25,23 +25,33 @@ namespace mc {
 /// The model or state that a run starts from, if there is one, and the data that the ranks of a
 /// process share.
 struct training_start {
-  std::optional<state_root> root; ///< the folder to save to, if the run starts from it
-  std::optional<found_model> from;
+  std::optional<state_root> root{}; ///< the folder to save to, if the run starts from it
+  std::optional<found_model> from{};
+  bool weights_alone = false; ///< of `from` alone the weights are taken, and a new run begins
   opened_once<run_data> data = {};
 };
 
 /// Finds the model or state that a training run starts from. `save`: the folder that it saves to.
-/// If the run loads from that folder, which has no state yet, it starts from nothing, so one
-/// request serves the first start and every later one. That folder is locked and tidied first, so
+/// If the run loads from that folder, which has no state yet, it starts from the weights of
+/// start_request::pretrained, or from nothing, so one request serves the first start and every
+/// later one. That folder is locked and tidied first, so
 /// that what is found in it stays the newest while the run lives. Throws mc::error.
 inline training_start find_start(const start_request& r, const std::optional<std::string>& save) {
-  training_start start;
+  training_start start{.weights_alone = r.finetune};
   if (!r.load) return start;
   const bool same = save && detail::is_same_place(*r.load, *save);
   std::error_code ignored;
   if (same && std::filesystem::is_directory(*r.load, ignored)) start.root.emplace(*save);
   std::optional<found_model>& from = start.from;
   if (!same || std::filesystem::exists(*r.load, ignored)) from = find_saved(*r.load, !r.finetune);
+  if (!from && r.pretrained) {
+    from = find_saved(*r.pretrained, false);
+    if (!from) throw nothing_saved(*r.pretrained, "check the path of start_request::pretrained");
+    print_on_the_way(
+        fmt::format("{} has no saved state yet: a new run begins with the weights of {}", *r.load,
+                    *r.pretrained));
+    start.weights_alone = true;
+  }
   if (!from && !same) throw nothing_saved(*r.load, "check the path of start_request::load");
   if (!from) {
     print_on_the_way(fmt::format("{} has no saved state yet: a new run begins", *r.load));
@@ -55,12 +65,30 @@ inline training_start find_start(const start_request& r, const std::optional<std
 /// Returns the start of another rank of this process: the folder that the first rank has examined,
 /// and the same data.
 inline training_start for_another_rank(const training_start& first) {
-  training_start start;
+  training_start start{.weights_alone = first.weights_alone};
   start.data = first.data;
   if (!first.from) return start;
   const std::string& root = first.from->root;
   start.from = found_as_named(root.empty() ? first.from->folder.path() : root, name_of(*first.from),
                               false, false, first.from->state.has_value());
+  return start;
+}
+
+/// Returns a start as another process has to know it: the name of the folder that was found within
+/// the path, and whether that is the path of start_request::pretrained; "" for a new model.
+inline std::string text_of(const training_start& start, const start_request& r) {
+  if (!start.from) return "";
+  return (start.weights_alone && !r.finetune ? "pretrained/" : "load/") + name_of(*start.from);
+}
+/// Returns the start that another process has told by such a text. Throws mc::error.
+inline training_start start_of_text(std::string_view text, const start_request& r) {
+  training_start start{.weights_alone = r.finetune};
+  if (text.empty()) return start;
+  const bool pretrained = text.starts_with("pretrained/");
+  start.weights_alone |= pretrained;
+  start.from =
+      found_as_named((pretrained ? r.pretrained : r.load).value_or(""),
+                     std::string(text.substr(text.find('/') + 1)), !start.weights_alone, true);
   return start;
 }
 

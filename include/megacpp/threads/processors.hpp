@@ -101,4 +101,12 @@ inline int processors() {
                   detail::quota_of(detail::kernel_text("/proc/self/cgroup"), "/sys/fs/cgroup"));
 }
 
+/// Returns the number of processors that processes of one machine may use together: `all` has those
+/// that any of them may run on, and `mine` those of this one. Where a control group leaves this one
+/// fewer than that, all share them.
+inline int processors_of(const cpu_set_t& mine, const cpu_set_t& all) {
+  const int allowed = CPU_COUNT(&mine), quota = processors();
+  return std::max(1, quota < allowed ? quota : CPU_COUNT(&all));
+}
+
 } // namespace mc

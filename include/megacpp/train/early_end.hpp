@@ -1,4 +1,4 @@
-// The reasons for which a run ends before its last step.
+// The reasons for which a run ends before its last step, and the wish that it saves its state now.
 #pragma once
 
 #include <megacpp/comm/agreement.hpp>
@@ -9,6 +9,7 @@
 #include <array>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace mc {
 
@@ -37,13 +38,20 @@ public:
   /// error.
   [[nodiscard]] bool confer() {
     const bool late = all_.first() && minutes_ && started_.seconds() >= 60 * *minutes_;
-    const auto [stop, time, pending] =
-        all_.any(std::array{is_signalled(), late, pending_.has_value()});
-    stop_ = stop, time_is_up_ = time;
+    // Ranks that are threads get their signals together: the first one speaks for them.
+    const int asked = signals_ && (all_.first() || all_.separate_processes())
+                          ? signals_->saves_asked()
+                          : saves_seen_;
+    const bool asks = asked != std::exchange(saves_seen_, asked);
+    const auto [stop, time, pending, save] =
+        all_.any(std::array{is_signalled(), late, pending_.has_value(), asks});
+    stop_ = stop, time_is_up_ = time, saves_ = save;
     return pending;
   }
   /// Tells whether a signal ends the run, as all ranks know it. One rank alone knows it at once.
   bool stops() const { return all_.alone() ? is_signalled() : stop_; }
+  /// Tells whether a signal has asked for a state to be saved, as all ranks know it.
+  bool asks_for_state() const { return saves_; }
   /// Tells whether the time of the run is up, as all ranks know it.
   bool time_is_up() const { return time_is_up_; }
 
@@ -76,7 +84,8 @@ private:
   stopwatch started_;
   std::optional<stop_signals> signals_;
   std::optional<error> pending_;
-  bool stop_ = false, time_is_up_ = false; ///< as all ranks know it
+  int saves_seen_ = 0; ///< signals that have asked for a state, up to now
+  bool stop_ = false, time_is_up_ = false, saves_ = false; ///< as all ranks know it
 };
 
 } // namespace mc

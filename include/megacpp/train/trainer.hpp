@@ -145,7 +145,7 @@ private:
   /// has.
   void open(device& on, training_start& start) {
     inputs_.from = std::move(start.from);
-    inputs_.goes_on = inputs_.from && inputs_.from->state && !request_.start.finetune;
+    inputs_.goes_on = inputs_.from && inputs_.from->state && !start.weights_alone;
     inputs_.data = start.data([&] {
       return open_training_data(inputs_.program, request_.data, request_.loop,
                                 inputs_.from ? &inputs_.from->folder : nullptr,
@@ -255,7 +255,8 @@ private:
       if (step() < last && end_.time_is_up()) return end_in_time();
       if (validation_->is_due(step())) evaluate();
       if (texts.is_due(step(), last)) write_sample();
-      if (saver_->is_due(step())) saver_->save(*session_, progress_);
+      if (saver_->is_due(step()) || (end_.asks_for_state() && saver_->lacks(step())))
+        saver_->save(*session_, progress_);
       if (end_.stops()) interrupt(); // several ranks agree behind the next step
     }
     evaluate();

@@ -1,0 +1,93 @@
+// The meeting of ranks before they are connected: each hands in a card, rank 0 reads the cards of
+// all and answers, and every rank gets the answer.
+#pragma once
+
+#include <megacpp/join/sockets.hpp>
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+namespace mc {
+
+/// Tells a sentence to people, while ranks wait for each other.
+using teller = std::function<void(const std::string&)>;
+
+/// The meeting of all ranks of a start. Rank 0 calls `gather` and `answer`, the others `ask`, once
+/// for each round. An answer that begins with '!' is a refusal, which `ask` throws.
+class rendezvous {
+public:
+  rendezvous() = default;
+  rendezvous(const rendezvous&) = delete;
+  rendezvous& operator=(const rendezvous&) = delete;
+  virtual ~rendezvous() = default;
+
+  /// Returns the cards of all ranks, by rank; of those alone that have come by the deadline, while
+  /// the others' are empty. `examine` returns what is wrong with a card of another rank; "" for
+  /// nothing.
+  virtual std::vector<std::string> gather(
+      const std::string& mine,
+      const std::function<std::string(int, std::string_view)>& examine) = 0;
+  virtual void answer(const std::string& text) = 0;
+  virtual std::string ask(const std::string& mine) = 0;
+  /// Returns the address by which this rank reaches the place of the meeting, or is reached there;
+  /// nothing if no connection tells.
+  virtual std::optional<socket_address> own_address() const { return std::nullopt; }
+  /// Tells whether other ranks prove a secret here, so that a wrong card comes from one of them.
+  virtual bool proves() const = 0;
+};
+
+namespace detail {
+
+inline std::string ranks_text(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size() && i < 8; ++i)
+    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  return ranks.size() > 8 ? text + " and " + std::to_string(ranks.size() - 8) + " more" : text;
+}
+
+/// Says every ten seconds what a rank still waits for.
+class waiting_note {
+public:
+  explicit waiting_note(const teller& tell) : tell_(tell) {}
+  void say(const std::function<std::string()>& what) {
+    if (steady::now() < next_) return;
+    next_ = steady::now() + std::chrono::seconds(10);
+    if (tell_) tell_(what());
+  }
+
+private:
+  const teller& tell_;
+  deadline next_ = steady::now() + std::chrono::seconds(10);
+};
+
+/// Connects to a host, whose name may not be known yet and where nobody may listen yet, and has
+/// `greet` accept the connection. Throws mc::error(exit_code::ranks) at the deadline.
+inline descriptor reach(const std::string& host, int port, deadline until, const teller& tell,
+                        const std::string& what,
+                        const std::function<bool(int, std::string&)>& greet) {
+  waiting_note note(tell);
+  std::string why = "its name is not known";
+  for (;;) {
+    for (const socket_address& at : resolve(host, port)) {
+      descriptor to = connect_to(at, std::min(until, steady::now() + std::chrono::seconds(10)));
+      if (!to) why = reason_of(errno);
+      else if (greet(to.get(), why)) return to;
+    }
+    if (steady::now() + std::chrono::milliseconds(100) >= until)
+      throw error(exit_code::ranks, what + " cannot be reached at " + place_text(host, port) +
+                                        " (" + why +
+                                        "): see whether it runs, and whether this machine reaches "
+                                        "that one");
+    note.say([&] { return "waiting for " + what + " at " + place_text(host, port) + ": " + why; });
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+}
+
+} // namespace detail
+
+} // namespace mc

@@ -1,0 +1,348 @@
+// Ranks that meet before they are connected: secrets, strangers, torchrun's store, wrong cards.
+#define BOOST_TEST_MODULE joining
+#include <megacpp/join/peers.hpp>
+
+#include <boost/test/unit_test.hpp>
+
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <scratch.hpp>
+
+using namespace mc;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+deadline in(milliseconds time) { return steady::now() + time; }
+descriptor loopback() { return listen_at(*socket_address::of_text("127.0.0.1", 0)); }
+socket_address address_of(const descriptor& listener) {
+  return socket_address::of_socket(listener.get());
+}
+descriptor dial(const socket_address& at) { return connect_to(at, in(seconds(5))); }
+
+/// Runs f(rank) on a thread for each rank, and returns what each threw.
+template <class F> std::vector<std::string> on_threads(int n, F f) {
+  std::vector<std::string> said(static_cast<std::size_t>(n));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < n; ++r)
+    threads.emplace_back([&said, &f, r] {
+      try {
+        f(r);
+      } catch (const error& e) {
+        said[static_cast<std::size_t>(r)] =
+            std::to_string(static_cast<int>(e.code())) + " " + e.what();
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  return said;
+}
+
+process_start rank_of(int rank, int size, meeting_place meets, int port,
+                      const std::string& place = "") {
+  return {.by = started_by::torchrun,
+          .rank = rank,
+          .size = size,
+          .local_rank = rank,
+          .over = connected_by::tcp,
+          .meets = meets,
+          .master = "127.0.0.1",
+          .port = port,
+          .place = place,
+          .job = "test"};
+}
+int free_port() { return address_of(loopback()).port(); }
+
+constexpr environment::variable with_secret[] = {{"MEGACPP_RENDEZVOUS_SECRET", "open sesame"},
+                                                 {"MEGACPP_RENDEZVOUS_TIMEOUT", "20"}};
+constexpr environment::variable short_wait[] = {{"MEGACPP_RENDEZVOUS_TIMEOUT", "1"}};
+constexpr environment::variable long_wait[] = {{"MEGACPP_RENDEZVOUS_TIMEOUT", "20"}};
+constexpr environment::variable secret_and_short_wait[] = {
+    {"MEGACPP_RENDEZVOUS_SECRET", "open sesame"}, {"MEGACPP_RENDEZVOUS_TIMEOUT", "2"}};
+constexpr environment::variable two_seconds[] = {{"MEGACPP_RENDEZVOUS_TIMEOUT", "2"}};
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(both_ends_prove_one_secret) {
+  acceptor door(loopback(), "the secret");
+  const socket_address at = socket_address::of_socket(door.number());
+  greeted same{}, other{};
+  std::thread guests([&] {
+    const descriptor a = dial(at);
+    other = greet(a.get(), "another secret", in(seconds(5)));
+    const descriptor b = dial(at);
+    same = greet(b.get(), "the secret", in(seconds(5)));
+    send_text(b.get(), "hello", in(seconds(5)));
+    send_text(b.get(), "and more", in(seconds(5)));
+    std::this_thread::sleep_for(milliseconds(200));
+  });
+  const auto guest = door.next(in(seconds(5)));
+  BOOST_REQUIRE(guest.has_value());
+  BOOST_TEST(guest->says == "hello");
+  BOOST_TEST(receive_text(guest->connection.get(), in(seconds(5))).value_or("") == "and more");
+  guests.join();
+  BOOST_TEST((same == greeted::well));
+  BOOST_TEST((other == greeted::other_secret));
+  BOOST_TEST(door.dropped() == 1);
+}
+
+BOOST_AUTO_TEST_CASE(who_accepts_is_tried_too) {
+  descriptor listener = loopback();
+  const socket_address at = address_of(listener);
+  const auto accepts = [&](const std::string& says) {
+    std::thread server([&] {
+      wait_for_socket(listener.get(), POLLIN, in(seconds(5)));
+      const descriptor c(::accept(listener.get(), nullptr, nullptr));
+      send_all(c.get(), says, in(seconds(1)));
+      char bytes[200];
+      (void)::recv(c.get(), bytes, sizeof bytes, 0);
+      send_all(c.get(), std::string(32, 'x'), in(seconds(1)));
+    });
+    descriptor c = dial(at);
+    const greeted g = greet(c.get(), "s", in(seconds(1)));
+    c.reset();
+    server.join();
+    return g;
+  };
+  BOOST_TEST((accepts("HTTP/1.1 400 Bad Request\r\nServer: x\r\nContent-Length: 0\r\n\r\n") ==
+              greeted::stranger));
+  BOOST_TEST((accepts("megacpp ranks 1\n" + std::string(32, 'n')) == greeted::other_secret));
+  BOOST_TEST((accepts("mega") == greeted::ended)); // it says no more by the deadline
+}
+
+// The bar of 1e4 joins: none is accepted, and a rank that comes behind them is.
+BOOST_AUTO_TEST_CASE(strangers) {
+  acceptor door(loopback(), "the secret");
+  const socket_address at = socket_address::of_socket(door.number());
+  std::atomic<bool> done{false};
+  constexpr int strangers = 10'000;
+  std::thread knocking([&] {
+    std::uint64_t seed = 7;
+    const auto draw = [&](std::uint64_t below) {
+      seed = seed * 6364136223846793005u + 1442695040888963407u;
+      return (seed >> 33) % below;
+    };
+    for (int i = 0; i < strangers; ++i) {
+      const descriptor c = dial(at);
+      std::string says;
+      if (i % 4 != 0) says = "megacpp ranks 1\n"; // a greeting, and then what is no proof
+      const auto length = i % 4 == 3 ? 64 : draw(200);
+      for (std::uint64_t k = 0; k < length; ++k) says += static_cast<char>(draw(256));
+      if (i % 7 != 0) send_all(c.get(), says, in(seconds(1)));
+    }
+    const descriptor c = dial(at);
+    greet(c.get(), "the secret", in(seconds(10)));
+    send_text(c.get(), "rank", in(seconds(10)));
+    while (!done) std::this_thread::sleep_for(milliseconds(10));
+  });
+  const auto guest = door.next(in(seconds(60)));
+  done = true;
+  knocking.join();
+  BOOST_REQUIRE(guest.has_value());
+  BOOST_TEST(guest->says == "rank");
+  BOOST_TEST(door.dropped() > strangers / 2); // the others have not been looked at yet
+}
+
+// A stranger that says nothing holds up nobody.
+BOOST_AUTO_TEST_CASE(silent_strangers) {
+  acceptor door(loopback(), "s");
+  const socket_address at = socket_address::of_socket(door.number());
+  std::vector<descriptor> silent;
+  for (int i = 0; i < 50; ++i) silent.push_back(dial(at));
+  std::thread rank([&] {
+    const descriptor c = dial(at);
+    greet(c.get(), "s", in(seconds(5)));
+    send_text(c.get(), "here", in(seconds(5)));
+    std::this_thread::sleep_for(milliseconds(100));
+  });
+  const stopwatch time;
+  const auto guest = door.next(in(seconds(9)));
+  rank.join();
+  BOOST_REQUIRE(guest.has_value());
+  BOOST_TEST(time.seconds() < 5);
+}
+
+// What a client of PyTorch 2.15 and its servers (libuv and not) send each other for the same calls.
+BOOST_AUTO_TEST_CASE(the_store_of_torchrun) {
+  const auto number = [](std::uint64_t n, int bytes) {
+    std::string s;
+    for (int i = 0; i < bytes; ++i) s += static_cast<char>(n >> (8 * i));
+    return s;
+  };
+  const auto text = [&](const std::string& s) { return number(s.size(), 8) + s; };
+  struct turn {
+    std::string asks, answers;
+  };
+  const std::string one = number(1, 8);
+  const std::vector<turn> turns{{std::string("\0\xce\xf7\x85\x3c", 5), ""},
+                                {"\5" + one + text("/k"), std::string("\1", 1)},
+                                {"\1" + text("/k") + text("value"), ""},
+                                {"\5" + one + text("/k"), std::string("\0", 1)},
+                                {"\3" + text("/k"), text("value")},
+                                {"\4" + text("/n") + one, number(1, 8)},
+                                {"\4" + text("/n") + number(5, 8), number(6, 8)}};
+  descriptor listener = loopback();
+  std::string wrong;
+  std::thread server([&] {
+    wait_for_socket(listener.get(), POLLIN, in(seconds(5)));
+    const descriptor c(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK));
+    for (const turn& t : turns) {
+      std::string asked(t.asks.size(), '\0');
+      if (!receive_all(c.get(), asked.data(), asked.size(), in(seconds(5))) || asked != t.asks)
+        wrong += "another request in turn " + std::to_string(&t - turns.data()) + "\n";
+      send_all(c.get(), t.answers, in(seconds(5)));
+    }
+  });
+  torch_store store(dial(address_of(listener)), "here");
+  BOOST_TEST(!store.get("k").has_value());
+  store.set("k", "value");
+  BOOST_TEST(store.get("k").value_or("") == "value");
+  BOOST_TEST(store.add("n", 1) == 1);
+  BOOST_TEST(store.add("n", 5) == 6);
+  server.join();
+  BOOST_TEST(wrong == "");
+}
+
+BOOST_AUTO_TEST_CASE(a_store_that_is_none) {
+  for (const std::string& says : {std::string("HTTP/1.1 400 Bad Request\r\n\r\n"), std::string()}) {
+    descriptor listener = loopback();
+    std::thread server([&] {
+      wait_for_socket(listener.get(), POLLIN, in(seconds(5)));
+      const descriptor c(::accept(listener.get(), nullptr, nullptr));
+      send_all(c.get(), says, in(seconds(1)));
+    });
+    std::string said;
+    try {
+      torch_store store(dial(address_of(listener)), "here");
+      server.join();
+      store.add("rank", 1);
+      store.get("k");
+    } catch (const error& e) {
+      said = e.what();
+      BOOST_TEST((e.code() == exit_code::ranks));
+    }
+    BOOST_TEST(said.find("the store of torchrun at here") == 0, said);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(ranks_meet) {
+  const test::scratch_folder folder;
+  for (const meeting_place meets : {meeting_place::first_rank, meeting_place::folder})
+    for (const auto& variables : {std::span<const environment::variable>(with_secret),
+                                  std::span<const environment::variable>(long_wait)})
+      for (int again = 0; again < 2; ++again) { // in the same folder
+        constexpr int n = 5;
+        const int port = free_port();
+        std::mutex lock;
+        int connections = 0;
+        const auto said = on_threads(n, [&](int r) {
+          std::this_thread::sleep_for(milliseconds(r == 2 ? 150 : 10 * (n - r)));
+          const auto peers = join_peers(rank_of(r, n, meets, port, folder.path().string()),
+                                        "program", environment(variables), nullptr);
+          const std::lock_guard guard(lock);
+          for (const peer& p : peers) connections += p.connection ? 1 : 0;
+        });
+        for (const std::string& s : said) BOOST_TEST(s == "");
+        BOOST_TEST(connections == n * (n - 1));
+      }
+}
+
+BOOST_AUTO_TEST_CASE(ranks_that_do_not_fit) {
+  const test::scratch_folder folder;
+  struct fault {
+    const char* what;
+    int rank, size;
+    const char* identity;
+    const char* of_rank_0;
+    const char* of_other;
+  };
+  const fault faults[] = {
+      {"another program", 1, 2, "other", "3 rank 1 was started from another program",
+       "3 rank 1 was started from another program"},
+      {"another world", 1, 3, "program", "3 rank 1 was started as one of 3, and rank 0 as one of 2",
+       "3 rank 1 was started as one of 3"},
+  };
+  for (const fault& f : faults)
+    for (const meeting_place meets : {meeting_place::first_rank, meeting_place::folder})
+      BOOST_TEST_CONTEXT(f.what) {
+        const int port = free_port();
+        const auto said = on_threads(2, [&](int r) {
+          (void)join_peers(rank_of(r == 0 ? 0 : f.rank, r == 0 ? 2 : f.size, meets, port,
+                                   folder.path().string()),
+                           r == 0 ? "program" : f.identity, environment(with_secret), nullptr);
+        });
+        BOOST_TEST(said[0].find(f.of_rank_0) == 0, said[0]);
+        BOOST_TEST(said[1].find(f.of_other) == 0, said[1]);
+      }
+}
+
+BOOST_AUTO_TEST_CASE(ranks_that_do_not_come) {
+  const int port = free_port();
+  const auto alone = on_threads(1, [&](int) {
+    (void)join_peers(rank_of(0, 3, meeting_place::first_rank, port), "p", environment(short_wait),
+                     nullptr);
+  });
+  BOOST_TEST(alone[0].find("11 ranks 1, 2 of 3 did not come to rank 0 in time") == 0, alone[0]);
+  const auto no_master = on_threads(1, [&](int) {
+    (void)join_peers(rank_of(1, 3, meeting_place::first_rank, port), "p", environment(short_wait),
+                     nullptr);
+  });
+  BOOST_TEST(no_master[0].find("11 rank 0 cannot be reached at 127.0.0.1:") == 0, no_master[0]);
+  process_start late = rank_of(1, 3, meeting_place::first_rank, port);
+  late.master = "no-such-host.invalid";
+  const auto no_name =
+      on_threads(1, [&](int) { (void)join_peers(late, "p", environment(short_wait), nullptr); });
+  BOOST_TEST(no_name[0].find("(its name is not known)") != std::string::npos, no_name[0]);
+  const descriptor taken = loopback();
+  const auto in_use = on_threads(1, [&](int) {
+    (void)join_peers(rank_of(0, 2, meeting_place::first_rank, address_of(taken).port()), "p",
+                     environment(short_wait), nullptr);
+  });
+  BOOST_TEST(in_use[0].find("11 rank 0 cannot listen at port ") == 0, in_use[0]);
+}
+
+BOOST_AUTO_TEST_CASE(ranks_started_twice) {
+  for (const auto& variables : {std::span<const environment::variable>(secret_and_short_wait),
+                                std::span<const environment::variable>(two_seconds)}) {
+    const int port = free_port();
+    const auto said = on_threads(4, [&](int r) { // ranks 0, 1, 2 and 1 again
+      if (r == 3) std::this_thread::sleep_for(milliseconds(300));
+      if (r == 2) std::this_thread::sleep_for(milliseconds(900));
+      (void)join_peers(rank_of(r == 3 ? 1 : r, 3, meeting_place::first_rank, port), "p",
+                       environment(variables), nullptr);
+    });
+    BOOST_TEST(said[3].find("3 rank 1 was started twice") == 0, said[3]);
+    const bool ends = variables.size() == std::size(secret_and_short_wait);
+    BOOST_TEST((said[0] == "") == !ends, said[0]); // without a secret it may have been a stranger
+  }
+}
+
+BOOST_AUTO_TEST_CASE(secrets_in_files) {
+  const test::scratch_folder folder;
+  const std::string path = folder.path().string() + "/secret";
+  const environment::variable names[] = {{"MEGACPP_RENDEZVOUS_SECRET_FILE", path}};
+  const auto secret = [&](const std::string& text, unsigned rights) -> std::string {
+    ::unlink(path.c_str());
+    const descriptor file(::open(path.c_str(), O_CREAT | O_WRONLY, rights));
+    ::fchmod(file.get(), rights);
+    (void)!::write(file.get(), text.data(), text.size());
+    try {
+      return given_secret(environment(names));
+    } catch (const error& e) {
+      return e.what();
+    }
+  };
+  BOOST_TEST(secret("abc\n", 0600) == "abc");
+  BOOST_TEST(secret("abc", 0640).find("may be read by others") != std::string::npos);
+  BOOST_TEST(secret("\n", 0600).find("is empty") != std::string::npos);
+  BOOST_TEST(secret(std::string(5000, 'x'), 0600).find("too long") != std::string::npos);
+  ::unlink(path.c_str());
+  BOOST_CHECK_THROW((void)given_secret(environment(names)), error);
+  const environment::variable text[] = {{"MEGACPP_RENDEZVOUS_SECRET", "xyz"}};
+  BOOST_TEST(given_secret(environment(text)) == "xyz");
+  BOOST_TEST(given_secret(environment(std::span<const environment::variable>())) == "");
+}
