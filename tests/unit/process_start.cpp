@@ -443,7 +443,7 @@ BOOST_AUTO_TEST_CASE(what_tells_ranks_of_one_run_apart) {
   BOOST_TEST(s.job == "job-1");
   BOOST_TEST(s.restarts == 2);
   BOOST_TEST(s.local_size == 2);
-  BOOST_TEST(start_of_process(environment(step), mpi_library::none, "").run == "77.0");
+  BOOST_TEST(start_of_process(environment(step), mpi_library::none, "").job == "77.0");
   BOOST_TEST(start_of_process(environment(step), mpi_library::none, "").local_size == 2);
 }
 

@@ -78,8 +78,10 @@ struct moved_messages {
 ///                                       tells whether all are done, and the bytes that were
 ///                                       received; they are void when all are done
 ///   bool is_done(transfer)               of one that is not void
-///   bool flush(std::span<transfer>)      of a run that has failed: cancels what is to be received,
-///                                       and returns whether all that is sent has gone
+///   bool are_sent(std::span<transfer>) noexcept
+///                                       whether all that is sent has gone, of a run that has
+///                                       failed; nothing need be received any more
+///   void give_up() noexcept             touches the memory of no message any more
 ///   void tell(int rank, const rank_note&), bool hear(rank_note&, int& from)
 ///                                       notes, beside the messages; one may be dropped
 ///   void advance()                      moves what can be moved now
@@ -111,6 +113,7 @@ public:
   }
   void finish() override { wire_.finish(); }
   void wait_to_be_ended(seconds time) override {
+    wire_.give_up(); // the memory of what was started may be gone
     const auto until = steady::now() + std::chrono::duration_cast<steady::duration>(time);
     while (steady::now() < until) {
       wire_.advance();
@@ -197,7 +200,17 @@ private:
       return {r.number};
     }
 
+    /// An error leaves none of this rank's exchanges under way, since their memory may go with it.
     std::size_t finish(std::span<const ticket> any) {
+      (void)find(any[0]); // a ticket that is none ends nothing
+      try {
+        return finish_one(any);
+      } catch (...) {
+        give_up();
+        throw;
+      }
+    }
+    std::size_t finish_one(std::span<const ticket> any) {
       record& first = find(any[0]);
       waited_for_ = &first;
       first.waited = {};
@@ -231,12 +244,15 @@ private:
       started_.erase(at);
     }
 
-    /// Receives nothing more. What this rank has sent may still be under way, and gets a little
-    /// time for it.
+    /// Gives up all exchanges. The messages that this rank has sent may still be under way, and get
+    /// a little time for it.
     void give_up() noexcept {
       const time until = steady::now() + std::chrono::milliseconds(100);
-      for (auto& r : started_)
-        while (!of_.wire_.flush(r->pending) && steady::now() < until) ::sched_yield();
+      for (auto& r : started_) {
+        while (!of_.wire_.are_sent(r->pending) && steady::now() < until) ::sched_yield();
+        r->pending.clear(), r->messages.clear();
+      }
+      of_.wire_.give_up();
       waited_for_ = nullptr;
     }
 
@@ -503,6 +519,7 @@ private:
           of_.wire_.moved(r.pending, std::span(bytes_).first(r.pending.size()));
       if (moved.state == moved_messages::failed) refuse_failed(r, moved);
       if (moved.state == moved_messages::under_way) return false;
+      r.pending.clear(); // they are void
       for (std::size_t i = 0; i < r.messages.size(); ++i) {
         const message& m = r.messages[i];
         if (m.bytes < 0) continue;
@@ -510,7 +527,7 @@ private:
           refuse_other(r, m.peer,
                        std::to_string(bytes_[i]) + " bytes, not " + std::to_string(m.bytes));
       }
-      r.pending.clear(), r.messages.clear();
+      r.messages.clear();
       return true;
     }
     [[noreturn]] void refuse_failed(const record& r, const moved_messages& moved) const {

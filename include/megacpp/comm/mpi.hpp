@@ -127,7 +127,7 @@ public:
     MPI_Status state;
     return MPI_Request_get_status(q.of_mpi, &here, &state) != MPI_SUCCESS || here != 0;
   }
-  bool flush(std::span<transfer> all) noexcept {
+  bool are_sent(std::span<transfer> all) noexcept {
     bool gone = true;
     for (transfer& q : all) {
       if (q.of_mpi == MPI_REQUEST_NULL) continue;
@@ -137,6 +137,7 @@ public:
     }
     return gone;
   }
+  void give_up() const noexcept {} // MPI ends when this process does
 
   /// Sends a note, or drops it if many are under way: a question without an answer is asked again.
   void tell(int other, const rank_note& n) {

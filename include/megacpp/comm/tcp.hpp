@@ -54,7 +54,15 @@ public:
       CPU_OR(&all, &all, &peers[r].processors);
     }
     machine_.processors = processors_of(mine.processors, all);
-    watcher_.emplace([this] { watch(); }, "");
+    if (!wake_) throw error(exit_code::internal, "no event can be made: " + reason_of(errno));
+    std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}};
+    std::vector<int> ranks{rank_};
+    for (int r = 0; r < size(); ++r) {
+      if (!of(r).open()) continue;
+      polled.push_back({of(r).number(), POLLRDHUP, 0});
+      ranks.push_back(r);
+    }
+    watcher_.emplace([this, polled, ranks] { watch(polled, ranks); }, "");
   }
   tcp_wire(const tcp_wire&) = delete;
   tcp_wire& operator=(const tcp_wire&) = delete;
@@ -100,19 +108,16 @@ public:
     return {.state = moved_messages::all_here};
   }
   bool is_done(const tcp_message* m) const { return m->state == tcp_message::done; }
-  bool flush(std::span<transfer> all) noexcept {
-    bool sent = true;
-    for (tcp_message* const m : all) {
-      if (!m->receives) sent &= m->state == tcp_message::done || of(m->peer).gone();
-      else if (m->state != tcp_message::done) m->state = tcp_message::cancelled;
-    }
-    for (tcp_link& l : links_) l.drop_cancelled();
-    try {
-      advance();
-    } catch (const std::exception&) { // the run has failed already
-      return true;
-    }
-    return sent;
+  bool are_sent(std::span<const transfer> all) noexcept {
+    advance();
+    return std::ranges::all_of(all, [&](const tcp_message* m) {
+      return m->receives || m->state == tcp_message::done || of(m->peer).gone();
+    });
+  }
+  void give_up() noexcept {
+    for (tcp_link& l : links_)
+      if (l.open()) l.give_up();
+    pool_.forget_numbers();
   }
 
   void tell(int to, const rank_note& n) {
@@ -168,6 +173,7 @@ public:
   /// Ends this process, and tells the others to end with the same code.
   [[noreturn]] void end(int code) {
     leaving_ = true;
+    give_up();
     for (tcp_link& l : links_)
       if (l.open()) l.fail(code);
     const deadline until = steady::now() + std::chrono::milliseconds(200);
@@ -194,15 +200,9 @@ private:
         polled_.push_back({l.number(), static_cast<short>(POLLIN | (l.sends() ? POLLOUT : 0)), 0});
   }
 
-  /// Watches for connections that end, until this rank takes leave.
-  void watch() {
-    std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}};
-    std::vector<std::size_t> ranks{0};
-    for (std::size_t r = 0; r < links_.size(); ++r) {
-      if (!links_[r].open()) continue;
-      polled.push_back({links_[r].number(), POLLRDHUP, 0});
-      ranks.push_back(r);
-    }
+  /// Watches for connections that end, until this rank takes leave. `polled` has these connections
+  /// behind the descriptor that ends the watch, and `ranks` their ranks.
+  void watch(std::vector<pollfd> polled, const std::vector<int>& ranks) {
     for (;;) {
       if (::poll(polled.data(), polled.size(), -1) < 0 && errno == EINTR) continue;
       if (polled[0].revents != 0) return;
@@ -216,7 +216,7 @@ private:
       for (std::size_t i = 1; i < polled.size(); ++i) // another one may have told why
         if (const int code = code_told_by(polled[i].fd); code != 0) std::_Exit(code);
       std::fprintf(stderr,
-                   "rank %d: rank %zu has ended while this one computed: see what that rank says\n",
+                   "rank %d: rank %d has ended while this one computed: see what that rank says\n",
                    rank_, ranks[static_cast<std::size_t>(gone - polled.begin())]);
       std::_Exit(static_cast<int>(exit_code::ranks));
     }

@@ -43,7 +43,7 @@ public:
   /// Tells whether the connection has ended, or whether the other rank has taken leave.
   bool gone() const { return gone_; }
   bool left() const { return left_; }
-  bool sends() const { return !leaving_.empty(); }
+  bool sends() const { return !mute_ && !leaving_.empty(); }
   void close() { connection_.reset(); }
 
   /// Puts a message into the queue of what is to be sent.
@@ -62,13 +62,7 @@ public:
       arrival here = std::move(*a);
       arrived_.erase(a);
       if (here.is.kind == tcp_head::announces) return accept(m, here.is);
-      if (here.is.bytes > m->bytes) {
-        m->state = tcp_message::too_long;
-      } else {
-        if (here.is.bytes > 0)
-          std::memcpy(m->to, here.text.data(), static_cast<std::size_t>(here.is.bytes));
-        m->came = here.is.bytes, m->state = tcp_message::done;
-      }
+      deliver(m, here.is, here.text);
       return pool_.give_back(std::move(here.text));
     }
     expected_.push_back(m);
@@ -86,18 +80,27 @@ public:
   }
   /// Tells the other rank to end with a code. All that has not begun to go is left out.
   void fail(int code) {
+    if (mute_) return;
     leaving_.erase(leaving_.begin() + (sent_ > 0 ? 1 : 0), leaving_.end());
     leaving_.push_back(
         {{tcp_head::fails, plane::hosts, code, 0, tcp_head::sign_of_failure}, nullptr, {}});
   }
-  /// Writes nothing more into the place of a message that is cancelled.
-  void drop_cancelled() {
-    if (into_ != nullptr && into_->state == tcp_message::cancelled) gone_ = true;
+  /// Touches the memory of no message any more. A message that has gone in part cannot be finished,
+  /// and nothing can be sent behind it.
+  void give_up() {
+    expected_.clear();
+    if (into_ != nullptr) into_ = nullptr, drops_ = true;
+    if (sent_ > 0 && leaving_.front().of != nullptr) {
+      mute_ = true;
+      leaving_.clear(), sent_ = 0;
+      (void)::shutdown(connection_.get(), SHUT_WR);
+    }
+    std::erase_if(leaving_, [](const departure& d) { return d.of != nullptr; });
   }
 
   /// Sends what a connection takes now, many heads and messages by one call.
   void push() {
-    while (!gone_ && !leaving_.empty()) {
+    while (!gone_ && !mute_ && !leaving_.empty()) {
       std::array<iovec, 64> parts;
       std::size_t n = 0, skip = sent_, all = 0;
       const auto add = [&](const void* from, std::size_t bytes) {
@@ -118,7 +121,11 @@ public:
       const ssize_t sent = ::sendmsg(connection_.get(), &what, MSG_NOSIGNAL);
       if (sent < 0) {
         if (errno == EINTR) continue;
-        if (errno != EAGAIN) gone_ = true;
+        if (errno != EAGAIN) { // what has come before the end may say why
+          mute_ = true;
+          leaving_.clear(), sent_ = 0;
+          pull();
+        }
         return;
       }
       sent_ += static_cast<std::size_t>(sent);
@@ -144,7 +151,8 @@ public:
       while (taken_ < filled_)
         if (!take({inbox_.data() + taken_, filled_ - taken_})) return;
       taken_ = filled_ = 0;
-      const std::span<std::byte> place = have_ < sizeof(tcp_head) ? std::span<std::byte>() : rest();
+      const std::span<std::byte> place =
+          have_ < sizeof(tcp_head) || drops_ ? std::span<std::byte>() : rest();
       iovec parts[2] = {{place.data(), place.size()}, {inbox_.data(), inbox_.size()}};
       const ssize_t n = ::readv(connection_.get(), parts, 2);
       if (n < 0 && errno == EINTR) continue;
@@ -185,11 +193,11 @@ private:
       if (bytes_behind(is_) == 0) end();
       return true;
     }
-    const std::span<std::byte> place = rest();
-    const std::size_t n = std::min(came.size(), place.size());
-    std::memcpy(place.data(), came.data(), n);
+    const std::size_t left = sizeof(tcp_head) + bytes_behind(is_) - have_;
+    const std::size_t n = std::min(came.size(), left);
+    if (!drops_) std::memcpy(rest().data(), came.data(), n);
     have_ += n, taken_ += n;
-    if (n == place.size()) end();
+    if (n == left) end();
     return true;
   }
   /// Returns the place for the bytes behind a head that have not come yet.
@@ -212,20 +220,17 @@ private:
       return !(gone_ = true);
     if (is_.kind == tcp_head::carries) {
       into_ = match(is_);
-      if (into_ != nullptr &&
-          (into_->bytes < is_.bytes || into_->state == tcp_message::cancelled)) {
-        if (into_->state != tcp_message::cancelled) into_->state = tcp_message::too_long;
-        into_ = nullptr;
-        text_ = pool_.take_memory(static_cast<std::size_t>(is_.bytes));
-        drops_ = true;
+      if (into_ != nullptr && into_->bytes < is_.bytes) {
+        into_->state = tcp_message::too_long;
+        into_ = nullptr, drops_ = true;
       } else if (into_ == nullptr) {
         text_ = pool_.take_memory(static_cast<std::size_t>(is_.bytes));
       }
     }
     if (is_.kind == tcp_head::brings) {
       into_ = pool_.named(is_.number);
-      if (into_ == nullptr || into_->bytes < is_.bytes || into_->state == tcp_message::cancelled)
-        return !(gone_ = true);
+      if (into_ == nullptr) drops_ = true; // it was given up
+      else if (into_->bytes < is_.bytes) return !(gone_ = true);
     }
     if (is_.kind == tcp_head::notes) text_ = pool_.take_memory(sizeof(rank_note));
     return true;
@@ -236,9 +241,10 @@ private:
     case tcp_head::carries:
       if (into_ != nullptr) {
         into_->came = is.bytes, into_->state = tcp_message::done;
-      } else if (std::exchange(drops_, false)) {
+      } else if (tcp_message* const m = drops_ ? nullptr : match(is)) { // asked for meanwhile
+        deliver(m, is, text_);
         pool_.give_back(std::move(text_));
-      } else {
+      } else if (!drops_) {
         arrived_.push_back({is, std::move(text_)});
       }
       break;
@@ -251,7 +257,9 @@ private:
         leaving_.push_back({{tcp_head::brings, is.of, 0, m->bytes, is.tag}, m, {}});
       }
       break;
-    case tcp_head::brings: into_->came = is.bytes, into_->state = tcp_message::done; break;
+    case tcp_head::brings:
+      if (!drops_) into_->came = is.bytes, into_->state = tcp_message::done;
+      break;
     case tcp_head::notes: {
       rank_note n;
       std::memcpy(&n, text_.data(), sizeof n);
@@ -263,8 +271,17 @@ private:
     case tcp_head::leaves: left_ = true; break;
     case tcp_head::fails: std::fflush(nullptr); std::_Exit(is.tag == 0 ? 1 : is.tag);
     }
-    into_ = nullptr;
+    into_ = nullptr, drops_ = false;
     have_ = 0;
+  }
+  /// Gives a message the bytes that came before it was asked for.
+  static void deliver(tcp_message* m, const tcp_head& is, const std::vector<std::byte>& text) {
+    if (is.bytes > m->bytes) {
+      m->state = tcp_message::too_long;
+      return;
+    }
+    if (is.bytes > 0) std::memcpy(m->to, text.data(), static_cast<std::size_t>(is.bytes));
+    m->came = is.bytes, m->state = tcp_message::done;
   }
   /// Returns the first message that this rank expects of this plane and tag, and expects it no
   /// longer; nullptr if it expects none.
@@ -291,6 +308,7 @@ private:
   int other_;
   tcp_pool& pool_;
   bool gone_ = false, left_ = false;
+  bool mute_ = false; ///< nothing can be sent any more
   std::vector<departure> leaving_;
   std::size_t sent_ = 0; ///< bytes of the first departure that are sent
   int notes_leaving_ = 0;

@@ -32,7 +32,7 @@ struct tcp_head {
 };
 /// A message of this rank.
 struct tcp_message {
-  enum : std::uint8_t { under_way, done, too_long, cancelled };
+  enum : std::uint8_t { under_way, done, too_long };
   int peer = -1;
   bool receives = false;
   const std::byte* from = nullptr;
@@ -80,6 +80,8 @@ public:
     numbered_.push_back(m);
     return static_cast<std::int64_t>(numbered_.size()) - 1;
   }
+  /// Forgets all numbers that other ranks have.
+  void forget_numbers() { std::fill(numbered_.begin(), numbered_.end(), nullptr); }
   tcp_message* named(std::int64_t number) {
     const auto i = static_cast<std::size_t>(number);
     if (number < 0 || i >= numbered_.size() || numbered_[i] == nullptr) return nullptr;

@@ -195,6 +195,7 @@ public:
   stop_signals() {
     detail::stop_signal = 0;
     detail::stop_time = 0;
+    detail::saves_asked = 0;
     struct sigaction action {};
     action.sa_handler = detail::note_stop_signal;
     action.sa_flags = SA_RESTART; // reads and writes under way continue

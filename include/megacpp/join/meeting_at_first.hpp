@@ -52,6 +52,11 @@ public:
       const int r = whole_number(guest->says.substr(0, end)).value_or(-1);
       std::string why;
       if (end == std::string::npos || r < 1) continue;
+      if (r < start_.size && guests_[static_cast<std::size_t>(r)] &&
+          has_ended(guests_[static_cast<std::size_t>(r)].get())) { // it was started again
+        guests_[static_cast<std::size_t>(r)].reset();
+        ++left;
+      }
       if (r < start_.size && guests_[static_cast<std::size_t>(r)])
         why = "rank " + std::to_string(r) + " was started twice: start each rank once";
       const std::string card = guest->says.substr(end + 1);
@@ -100,6 +105,7 @@ public:
 private:
   descriptor reach_first() const {
     const std::string place = place_text(start_.master, start_.port);
+    int refused = 0;
     return reach(
         start_.master, start_.port, until_, tell_, "rank 0", [&](int to, std::string& why) {
           switch (greet(to, secret_, std::min(until_, steady::now() + std::chrono::seconds(10)))) {
@@ -109,6 +115,8 @@ private:
                                               " is no rank of this program: give the job another "
                                               "MASTER_PORT");
           case greeted::other_secret:
+            why = "it does not take this rank's secret";
+            if (++refused < 5) return false; // it may only be short of connections
             throw error(exit_code::mismatch,
                         "rank 0 at " + place +
                             " does not take this rank's secret: give all ranks one "
@@ -128,16 +136,19 @@ private:
       acceptor_ = std::make_unique<acceptor>(descriptor(start_.listener), secret_);
       return;
     }
-    bool loopback = true, v6 = false;
-    for (const socket_address& a : resolve(start_.master, start_.port))
-      loopback &= a.is_loopback(), v6 |= a.family() == AF_INET6;
-    const char* const any = loopback ? (v6 ? "::1" : "127.0.0.1") : "::";
-    waiting_note note(tell_);
+    // A name may not be known yet, or stand for loopback on its own machine alone (127.0.1.1).
+    std::string literal = start_.master;
+    if (literal.starts_with('[') && literal.ends_with(']'))
+      literal = literal.substr(1, literal.size() - 2);
+    if (literal == "localhost") literal = "127.0.0.1";
+    const auto given = socket_address::of_text(literal, start_.port);
+    std::vector<std::string> places{"::", "0.0.0.0"};
+    if (given && given->is_loopback()) places = {literal};
+    if (start_.master == "localhost") places.emplace_back("::1");
     for (;;) {
       descriptor listener;
-      for (const char* const address : {any, loopback ? "127.0.0.1" : "0.0.0.0"}) {
-        if (const auto at = socket_address::of_text(address, start_.port))
-          listener = listen_at(*at);
+      for (const std::string& place : places) {
+        if (const auto at = socket_address::of_text(place, start_.port)) listener = listen_at(*at);
         if (listener) break;
       }
       if (listener) {
@@ -152,6 +163,10 @@ private:
                                           "; give the job another MASTER_PORT");
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
+  }
+  static bool has_ended(int connection) {
+    pollfd one{connection, POLLRDHUP, 0};
+    return ::poll(&one, 1, 0) > 0 && one.revents != 0;
   }
   std::vector<int> missing() const {
     std::vector<int> ranks;

@@ -18,7 +18,6 @@
 #include <utility>
 #include <vector>
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -26,12 +25,12 @@ namespace mc {
 
 namespace detail {
 
-/// Ranks meet through keys and values that all of them see. Each rank draws a number, which its
-/// cards and all answers have: so what an earlier start has left at the same place misleads nobody.
+/// Ranks meet through keys and values that all of them see, and that outlive the ranks: what an
+/// earlier start has left must mislead nobody. So rank 0 draws a number for its start, the epoch.
+/// The others write a card for each epoch that they see, with a number of their own, and take an
+/// answer that has it.
 ///
 /// Store has set(key, value) and get(key), which returns nothing for a key that is not there.
-/// `claim` sets the value of a key that no other rank may use, and is called again and again: it
-/// returns false if another rank does. clear() removes what is there.
 template <class Store> class meeting_in_store final : public rendezvous {
 public:
   meeting_in_store(const process_start& start, Store store, deadline until, teller tell)
@@ -40,7 +39,7 @@ public:
         until_(until),
         tell_(std::move(tell)),
         drawn_(hexadecimal(drawn_bytes(16))) {
-    if (start.rank == 0) store_.clear();
+    if (start.rank == 0) store_.set("epoch", drawn_);
   }
 
   std::vector<std::string> gather(
@@ -51,19 +50,18 @@ public:
     numbers_.assign(cards.size(), drawn_);
     waiting_note note(tell_);
     for (;;) {
-      claim(mine);
+      if (store_.get("epoch") != drawn_) throw started_twice();
       std::vector<int> missing;
       for (int r = 1; r < start_.size; ++r) {
         std::string& card = cards[static_cast<std::size_t>(r)];
         if (!card.empty()) continue;
-        const std::optional<std::string> text = store_.get(key(r));
-        const std::size_t end = text ? text->find('\n') : std::string::npos;
-        if (end == std::string::npos) {
+        const std::vector<std::string> lines = lines_of(store_.get(key(r)).value_or(""), 3);
+        if (lines.size() < 3 || lines[0] != drawn_) {
           missing.push_back(r);
           continue;
         }
-        numbers_[static_cast<std::size_t>(r)] = text->substr(0, end);
-        card = text->substr(end + 1);
+        numbers_[static_cast<std::size_t>(r)] = lines[1];
+        card = lines[2];
         const std::string why = turn_ == 0 ? examine(r, card) : "";
         if (why.empty()) continue;
         answer("!" + why);
@@ -81,15 +79,29 @@ public:
   }
   std::string ask(const std::string& mine) override {
     waiting_note note(tell_);
+    bool written = false;
     for (;;) {
-      claim(mine);
-      if (const auto text = store_.get("answer-" + std::to_string(turn_))) {
-        const std::size_t end = text->find('\n');
-        if (end != std::string::npos && text->substr(0, end).find(drawn_) != std::string::npos) {
+      const std::optional<std::string> epoch = store_.get("epoch");
+      if (epoch && *epoch != epoch_) {
+        if (turn_ > 0)
+          throw error(exit_code::ranks,
+                      "rank 0 was started again while ranks met: start all of them again");
+        epoch_ = *epoch, written = false;
+      }
+      if (epoch && !written) {
+        store_.set(key(start_.rank), epoch_ + "\n" + drawn_ + "\n" + mine);
+        written = true;
+      }
+      if (written) {
+        const std::vector<std::string> card =
+            lines_of(store_.get(key(start_.rank)).value_or(""), 3);
+        if (card.size() == 3 && card[0] == epoch_ && card[1] != drawn_) throw started_twice();
+        const std::vector<std::string> said =
+            lines_of(store_.get("answer-" + std::to_string(turn_)).value_or(""), 2);
+        if (said.size() == 2 && said[0].find(drawn_) != std::string::npos) {
           ++turn_;
-          if (text->substr(end + 1).starts_with('!'))
-            throw error(exit_code::mismatch, text->substr(end + 2));
-          return text->substr(end + 1);
+          if (said[1].starts_with('!')) throw error(exit_code::mismatch, said[1].substr(1));
+          return said[1];
         }
       }
       if (steady::now() > until_ + std::chrono::seconds(2))
@@ -104,31 +116,43 @@ public:
 
 private:
   static std::string hexadecimal(std::string_view bytes) {
+    constexpr std::string_view digits = "0123456789abcdef";
     std::string text;
-    for (const unsigned char c : bytes)
-      (text += "0123456789abcdef"[c >> 4]) += "0123456789abcdef"[c & 15];
+    for (const unsigned char c : bytes) (text += digits[c >> 4]) += digits[c & 15];
     return text;
+  }
+  /// Returns the first lines of a text, and as the last one all that follows; fewer if it has not
+  /// as many.
+  static std::vector<std::string> lines_of(std::string_view text, std::size_t most) {
+    std::vector<std::string> lines;
+    while (lines.size() + 1 < most) {
+      const std::size_t end = text.find('\n');
+      if (end == std::string_view::npos) return {};
+      lines.emplace_back(text.substr(0, end));
+      text.remove_prefix(end + 1);
+    }
+    lines.emplace_back(text);
+    return lines;
   }
   std::string key(int rank) const {
     return "card-" + std::to_string(turn_) + "-" + std::to_string(rank);
   }
-  void claim(const std::string& mine) {
-    if (!store_.claim(key(start_.rank), drawn_ + "\n" + mine))
-      throw error(exit_code::mismatch, "rank " + std::to_string(start_.rank) +
-                                           " was started twice: start each rank once");
+  error started_twice() const {
+    return {exit_code::mismatch,
+            "rank " + std::to_string(start_.rank) + " was started twice: start each rank once"};
   }
 
   process_start start_;
   Store store_;
   deadline until_;
   teller tell_;
-  std::string drawn_;
+  std::string drawn_, epoch_{};
   std::vector<std::string> numbers_; ///< of all ranks, on rank 0
   int turn_ = 0;
 };
 
-/// The store of torchrun's agent, for meetings. It outlives the ranks, so `prefix` tells their
-/// starts apart.
+/// The store of torchrun's agent, for meetings. Other jobs may use it, so keys begin with `prefix`.
+/// The number of restarts is not in it, since agents of several nodes count by themselves.
 class agent_store {
 public:
   agent_store(descriptor connection, const std::string& place, std::string prefix)
@@ -138,20 +162,13 @@ public:
         prefix_(std::move(prefix)) {}
   void set(const std::string& key, const std::string& value) { store_.set(prefix_ + key, value); }
   std::optional<std::string> get(const std::string& key) { return store_.get(prefix_ + key); }
-  bool claim(const std::string& key, const std::string& value) {
-    if (std::exchange(claimed_, key) == key) return true;
-    if (store_.add(prefix_ + "owners-" + key, 1) != 1) return false;
-    set(key, value);
-    return true;
-  }
-  void clear() {}
   const std::string& place() const { return place_; }
   std::optional<socket_address> own_address() const { return address_; }
 
 private:
   socket_address address_;
   torch_store store_;
-  std::string place_, prefix_, claimed_{};
+  std::string place_, prefix_;
 };
 
 /// A folder that all ranks see, for meetings. A value is a file that is complete once it has its
@@ -170,7 +187,7 @@ public:
     if (::rename(unfinished.c_str(), name.c_str()) != 0) refuse("be written", errno);
   }
   std::optional<std::string> get(const std::string& key) {
-    const descriptor file(::open((folder_ + "/" + key).c_str(), O_RDONLY | O_CLOEXEC));
+    const descriptor file(::open((folder_ + "/" + key).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     if (!file) {
       if (errno == ENOENT || errno == ESTALE) return std::nullopt;
       refuse("be read", errno);
@@ -181,21 +198,6 @@ public:
     text.resize(static_cast<std::size_t>(n));
     return text;
   }
-  /// The file stays, unless rank 0 has removed what an earlier start has left, and this with it.
-  bool claim(const std::string& key, const std::string& value) {
-    const std::optional<std::string> there = get(key);
-    const bool anew = std::exchange(claimed_, key) != key;
-    if (!anew && there && *there != value) return false;
-    if (anew || !there) set(key, value);
-    return true;
-  }
-  void clear() {
-    const std::unique_ptr<DIR, int (*)(DIR*)> list(::opendir(folder_.c_str()), ::closedir);
-    while (const dirent* const one = list ? ::readdir(list.get()) : nullptr)
-      if (const std::string_view name = one->d_name;
-          name.starts_with("card-") || name.starts_with("answer-"))
-        (void)::unlink((folder_ + "/" + one->d_name).c_str());
-  }
   const std::string& place() const { return folder_; }
   std::optional<socket_address> own_address() const { return std::nullopt; }
 
@@ -204,7 +206,7 @@ private:
     throw error(exit_code::ranks, "the folder " + folder_ + ", where ranks meet, cannot " + what +
                                       ": " + reason_of(why) + "; see MEGACPP_RENDEZVOUS_FOLDER");
   }
-  std::string folder_, claimed_{};
+  std::string folder_;
 };
 
 } // namespace detail

@@ -28,12 +28,14 @@ namespace detail {
 
 /// A card says what a rank tells at the meeting. Fields are lines of a text.
 struct rank_card {
-  std::string size{}, identity{}, machine{}, processors{};
+  std::string size{}, job{}, identity{}, machine{}, processors{};
 
-  std::string text() const { return size + "\n" + identity + "\n" + machine + "\n" + processors; }
+  std::string text() const {
+    return size + "\n" + job + "\n" + identity + "\n" + machine + "\n" + processors;
+  }
   static rank_card of_text(std::string_view text) {
     rank_card c;
-    for (std::string* const field : {&c.size, &c.identity, &c.machine, &c.processors}) {
+    for (std::string* const field : {&c.size, &c.job, &c.identity, &c.machine, &c.processors}) {
       *field = text.substr(0, text.find('\n'));
       text.remove_prefix(std::min(text.size(), field->size() + 1));
     }
@@ -101,7 +103,8 @@ public:
     cpu_set_t mine;
     CPU_ZERO(&mine);
     (void)::sched_getaffinity(0, sizeof mine, &mine);
-    const rank_card card{std::to_string(start_.size), identity_, name_of_network(), text_of(mine)};
+    const rank_card card{std::to_string(start_.size), start_.job, identity_, name_of_network(),
+                         text_of(mine)};
     // Each answer has the cards of all ranks, and the first one the secret besides.
     std::vector<std::string> all = in_turn(*meeting, card.text(), secret_.empty());
     if (secret_.empty() && !all.empty()) {
@@ -174,6 +177,9 @@ private:
     else if (rank >= start_.size)
       why =
           "there is no " + who + " of " + std::to_string(start_.size) + ": number ranks from 0 on";
+    else if (card.job != start_.job)
+      why = who + " is of job " + card.job + ", and rank 0 of job " + start_.job +
+            ": give each job a MASTER_PORT of its own";
     else if (card.identity != identity_)
       why = who +
             " was started from another program than rank 0: start all of them from copies "
@@ -195,11 +201,11 @@ private:
     return listener;
   }
   socket_address own_address(const std::optional<socket_address>& met) const {
-    if (interface_.empty() && met && !met->is_loopback()) return *met;
+    if (interface_.empty() && met && !met->is_loopback() && !met->is_of_link()) return *met;
     std::vector<std::pair<std::string, socket_address>> here = interface_addresses(interface_);
     const auto is_ipv4 = [](const auto& a) { return a.second.family() == AF_INET; };
     std::erase_if(here, [&](const auto& a) {
-      return (interface_.empty() && a.second.is_loopback()) || a.second.host().starts_with("fe80");
+      return (interface_.empty() && a.second.is_loopback()) || a.second.is_of_link();
     });
     if (std::ranges::any_of(here, is_ipv4))
       std::erase_if(here, [&](const auto& a) { return !is_ipv4(a); });

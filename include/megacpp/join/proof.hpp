@@ -48,7 +48,7 @@ inline std::string given_secret(const environment& of) {
   const auto refuse = [&](const std::string& why) {
     throw error(exit_code::usage, name + ", which MEGACPP_RENDEZVOUS_SECRET_FILE names, " + why);
   };
-  const descriptor file(::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  const descriptor file(::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   struct stat about {};
   if (!file || ::fstat(file.get(), &about) != 0)
     refuse("cannot be read: " + reason_not_to_read(errno));
@@ -68,7 +68,7 @@ namespace detail {
 
 inline constexpr std::string_view greeting = "megacpp ranks 1\n";
 inline constexpr std::size_t number_size = 32, signature_size = 32;
-inline constexpr std::size_t longest_text = std::size_t{1} << 20;
+inline constexpr std::size_t longest_text = std::size_t{16} << 20;
 
 /// Returns the signature of one end of a connection, under the numbers of both.
 inline std::string signature(const std::string& secret, std::string_view end,
@@ -120,7 +120,8 @@ inline greeted greet(int number, const std::string& secret, deadline until) {
   (says += mine) += detail::signature(secret, "connects", theirs, mine);
   std::string proof(detail::signature_size, '\0');
   if (!send_all(number, says, until)) return greeted::ended;
-  if (!receive_all(number, proof.data(), proof.size(), until)) return greeted::other_secret;
+  if (!receive_all(number, proof.data(), proof.size(), until))
+    return steady::now() < until ? greeted::other_secret : greeted::ended;
   return detail::same_bytes(proof, detail::signature(secret, "accepts", theirs, mine))
              ? greeted::well
              : greeted::other_secret;
@@ -135,8 +136,9 @@ inline bool send_text(int number, std::string_view text, deadline until) {
 inline std::optional<std::string> receive_text(int number, deadline until) {
   char length[4];
   if (!receive_all(number, length, sizeof length, until)) return std::nullopt;
-  std::string text(detail::length_in({length, sizeof length}), '\0');
-  if (text.size() > detail::longest_text) return std::nullopt;
+  const std::size_t size = detail::length_in({length, sizeof length});
+  if (size > detail::longest_text) return std::nullopt;
+  std::string text(size, '\0');
   if (!receive_all(number, text.data(), text.size(), until)) return std::nullopt;
   return text;
 }
@@ -206,8 +208,9 @@ private:
   };
   static constexpr std::size_t most_visitors = 1024;
 
+  /// Accepts some of the connections that wait; the others do so until those here were heard.
   void admit() {
-    for (;;) {
+    for (int i = 0; i < 64; ++i) {
       descriptor c(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!c) {
         if (errno == EINTR || errno == ECONNABORTED) continue;

@@ -19,7 +19,7 @@ inline std::unique_ptr<rendezvous> open_rendezvous(const process_start& start,
   std::string run = start.job.empty() ? "run" : start.job;
   for (char& c : run)
     if (c == '/' || c == '\n') c = '_';
-  const std::string job = "megacpp-" + run + "-" + std::to_string(start.restarts);
+  const std::string job = "megacpp-" + run;
   switch (start.meets) {
   case meeting_place::agent_store: {
     const std::string place = place_text(start.master, start.port);

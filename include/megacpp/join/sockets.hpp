@@ -56,7 +56,17 @@ public:
     socket_address a;
     a.size_ = sizeof a.at_;
     if (::getsockname(number, a.get(), &a.size_) != 0) a.size_ = 0;
-    return a;
+    return a.unmapped();
+  }
+
+  /// Returns an address of IPv4 that is written as one of IPv6 (::ffff:10.0.0.1) as what it is.
+  socket_address unmapped() const {
+    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(at_);
+    if (family() != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) return *this;
+    sockaddr_in v4{};
+    v4.sin_family = AF_INET, v4.sin_port = v6.sin6_port;
+    std::memcpy(&v4.sin_addr, v6.sin6_addr.s6_addr + 12, 4);
+    return {reinterpret_cast<const sockaddr*>(&v4), sizeof v4};
   }
 
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&at_); }
@@ -77,6 +87,12 @@ public:
       return (ntohl(reinterpret_cast<const sockaddr_in&>(at_).sin_addr.s_addr) >> 24) == 127;
     const in6_addr& a = reinterpret_cast<const sockaddr_in6&>(at_).sin6_addr;
     return IN6_IS_ADDR_LOOPBACK(&a) || (IN6_IS_ADDR_V4MAPPED(&a) && a.s6_addr[12] == 127);
+  }
+  /// Tells whether the address means something on its link alone.
+  bool is_of_link() const {
+    if (family() != AF_INET6) return false;
+    const in6_addr& a = reinterpret_cast<const sockaddr_in6&>(at_).sin6_addr;
+    return IN6_IS_ADDR_LINKLOCAL(&a);
   }
   /// Returns the host alone, as `10.0.0.1`.
   std::string host() const {
@@ -149,8 +165,8 @@ inline void prepare_connection(int number) {
   set_option(number, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(number, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(number, IPPROTO_TCP, TCP_KEEPIDLE, 10);
-  set_option(number, IPPROTO_TCP, TCP_KEEPINTVL, 5);
-  set_option(number, IPPROTO_TCP, TCP_KEEPCNT, 4);
+  set_option(number, IPPROTO_TCP, TCP_KEEPINTVL, 10);
+  set_option(number, IPPROTO_TCP, TCP_KEEPCNT, 60); // ten minutes, as ranks wait for each other
 }
 } // namespace detail
 
