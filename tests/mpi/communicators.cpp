@@ -41,8 +41,9 @@ const mesh meshes[] = {mesh({1, 1, 2, 1, 2, 1, 1}), mesh({2, 1, 2, 2, 1, 2, 2}),
                        mesh({3, 1, 2, 1, 1, 3, 2}), mesh({2, 2, 2, 1, 2, 4, 1}),
                        mesh({2, 2, 2, 1, 8, 1, 1})};
 
-/// A step's exchanges, again and again: the first time reserves what the later ones use.
-std::string no_memory_after_the_first(plane_of_rank& c) {
+/// A step's exchanges, again and again: the first time reserves what the later ones use. TCP may take
+/// a little more where a rank is later than ever before, and more has come that nobody asked for.
+std::string no_memory_after_the_first(plane_of_rank& c, std::int64_t allowed) {
   constexpr std::int64_t n = 5000;
   const auto ranks = static_cast<std::size_t>(ranks_of(c.ranks()));
   std::vector<float> x(n * ranks), y(n * ranks), z(n), one(1);
@@ -59,10 +60,10 @@ std::string no_memory_after_the_first(plane_of_rank& c) {
     c.run(exchange::all_to_all(axis::tp, dtype::f32, x.data(), y.data(), n));
   }
   const std::int64_t more = allocations - before;
-  return more == 0 ? "" : std::to_string(more) + " allocations after the second step";
+  return more <= allowed ? "" : std::to_string(more) + " allocations after the second step";
 }
 
-int promises(connected_ranks& ranks, const char* shared) {
+int promises(connected_ranks& ranks, const char* shared, bool by_tcp) {
   const int file = ::open(shared, O_RDWR | O_CREAT, 0600);
   if (file < 0 || ::ftruncate(file, 4096) != 0) return std::perror(shared), 1;
   void* const memory = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -90,7 +91,7 @@ int promises(connected_ranks& ranks, const char* shared) {
         check("any order", waited_for_in_any_order(*p));
         check("written over", written_over(*p));
         check("refusals", refusals_of(*p));
-        check("memory", no_memory_after_the_first(*p));
+        check("memory", no_memory_after_the_first(*p, by_tcp ? 8 : 0));
         hosts.run(exchange::barrier(everyone));
         came[c.rank()].store(0);
         hosts.run(exchange::barrier(everyone));
@@ -164,15 +165,17 @@ int main(int argc, char** argv) {
   const std::string sizes = argv[1];
   try {
     // As they are, or so small that what is exchanged here takes many messages and rounds.
+    const process_start start = start_of_this_process();
+    const bool by_tcp = start.over == connected_by::tcp;
     const auto connected =
-        connect_ranks(start_of_this_process(), "communicators", nullptr,
+        connect_ranks(start, "communicators", nullptr,
                       sizes == "cut" ? message_sizes{.message = 700, .staging = 1024, .at_once = 40}
                                      : message_sizes{});
     if (connected == nullptr) return 2;
     connected_ranks& ranks = *connected;
     try {
       if (sizes == "fault") go_wrong(ranks, argv[2]);
-      else if (promises(ranks, argv[2]) != 0) ranks.end(1);
+      else if (promises(ranks, argv[2], by_tcp) != 0) ranks.end(1);
       ranks.finish();
       return 0;
     } catch (const error& e) {

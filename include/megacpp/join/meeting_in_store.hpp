@@ -115,12 +115,6 @@ public:
   bool proves() const override { return false; }
 
 private:
-  static std::string hexadecimal(std::string_view bytes) {
-    constexpr std::string_view digits = "0123456789abcdef";
-    std::string text;
-    for (const unsigned char c : bytes) (text += digits[c >> 4]) += digits[c & 15];
-    return text;
-  }
   /// Returns the first lines of a text, and as the last one all that follows; fewer if it has not
   /// as many.
   static std::vector<std::string> lines_of(std::string_view text, std::size_t most) {

@@ -148,8 +148,7 @@ inline int start_ranks_of_node(const process_start& start, int ranks) {
       throw error(exit_code::ranks,
                   "the ranks of this node cannot meet on loopback: " + reason_of(errno));
     port = socket_address::of_socket(listener.get()).port();
-    for (const unsigned char c : drawn_bytes(32))
-      (secret += "0123456789abcdef"[c >> 4]) += "0123456789abcdef"[c & 15];
+    secret = hexadecimal(drawn_bytes(32));
   }
   std::vector<std::string> words = detail::own_arguments();
   const std::vector<char*> arguments = detail::pointers_to(words);

@@ -38,6 +38,17 @@ inline std::string drawn_bytes(std::size_t size) {
   return bytes;
 }
 
+/// Returns bytes as text, two digits for each.
+inline std::string hexadecimal(std::string_view bytes) {
+  constexpr std::string_view digits = "0123456789abcdef";
+  std::string text;
+  for (const char c : bytes) {
+    const auto n = static_cast<unsigned char>(c);
+    (text += digits[n >> 4]) += digits[n & 15];
+  }
+  return text;
+}
+
 /// Returns the secret of the job that the environment gives: the text of MEGACPP_RENDEZVOUS_SECRET,
 /// or of the file that MEGACPP_RENDEZVOUS_SECRET_FILE names; "" if it gives none. Throws
 /// mc::error(exit_code::usage) for a file that others may read, or that cannot be read.

@@ -144,10 +144,7 @@ public:
   bool compiled;     ///< the flags say what is compiled into a program
 
   /// Calls f for each flag, in the order of their declarations.
-  template <class F> void each(const F& f) {
-    for (const std::ptrdiff_t place : places_)
-      f(*std::launder(reinterpret_cast<flag_base*>(reinterpret_cast<std::byte*>(this) + place)));
-  }
+  template <class F> void each(const F& f);
 
 protected:
   using enum command;
@@ -349,6 +346,11 @@ private:
   const char* help_;
   bool asked_ = false, idle_ = false;
 };
+
+template <class F> void flag_group::each(const F& f) {
+  for (const std::ptrdiff_t place : places_)
+    f(*std::launder(reinterpret_cast<flag_base*>(reinterpret_cast<std::byte*>(this) + place)));
+}
 
 /// A flag of a whole number, a real number, a text, several texts or a switch.
 template <class T> class flag final : public flag_base {
