@@ -72,18 +72,21 @@ inline descriptor reach(const std::string& host, int port, deadline until, const
                         const std::function<bool(int, std::string&)>& greet) {
   waiting_note note(tell);
   std::string why = "its name is not known";
+  const std::string place = what + " at " + place_text(host, port);
+  const auto refuse = [&] {
+    throw error(exit_code::ranks, place + " cannot be reached (" + why +
+                                      "): see whether it runs, and whether this machine reaches "
+                                      "that one");
+  };
+  const auto waits = [&] { return "waiting for " + place + ": " + why; };
   for (;;) {
     for (const socket_address& at : resolve(host, port)) {
       descriptor to = connect_to(at, std::min(until, steady::now() + std::chrono::seconds(10)));
       if (!to) why = reason_of(errno);
       else if (greet(to.get(), why)) return to;
     }
-    if (steady::now() + std::chrono::milliseconds(100) >= until)
-      throw error(exit_code::ranks, what + " cannot be reached at " + place_text(host, port) +
-                                        " (" + why +
-                                        "): see whether it runs, and whether this machine reaches "
-                                        "that one");
-    note.say([&] { return "waiting for " + what + " at " + place_text(host, port) + ": " + why; });
+    if (steady::now() + std::chrono::milliseconds(100) >= until) refuse();
+    note.say(waits);
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
 }

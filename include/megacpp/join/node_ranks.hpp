@@ -117,13 +117,18 @@ inline std::vector<std::string> environment_of_rank(const process_start& start, 
       replaced |= name == key && (key != "MEGACPP_RENDEZVOUS_SECRET" || !value.empty());
     if (!replaced) all.emplace_back(one);
   }
-  for (const auto& [key, value] : own)
-    if (!value.empty()) all.push_back(key + "=" + value);
+  for (const auto& [key, value] : own) {
+    if (value.empty()) continue;
+    std::string variable = key;
+    (variable += '=') += value;
+    all.push_back(std::move(variable));
+  }
   return all;
 }
 
 inline std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   std::vector<char*> all;
+  all.reserve(texts.size() + 1);
   for (std::string& t : texts) all.push_back(t.data());
   all.push_back(nullptr);
   return all;

@@ -236,8 +236,7 @@ inline bool receive_all(int number, void* to, std::size_t size, deadline until) 
   while (size > 0) {
     const ssize_t n = ::recv(number, at, size, 0);
     if (n > 0) at += n, size -= static_cast<std::size_t>(n);
-    else if (n == 0) return false;
-    else if (errno == EAGAIN ? !wait_for_socket(number, POLLIN, until) : errno != EINTR)
+    else if (n == 0 || (errno == EAGAIN ? !wait_for_socket(number, POLLIN, until) : errno != EINTR))
       return false;
   }
   return true;
