@@ -73,7 +73,7 @@ inline std::string advice_for(const std::vector<named_flag>& list, std::string_v
   if (foreign.row != nullptr && has)
     return fmt::format("it is {}{} here", dashes, foreign.row->ours);
   if (foreign.row != nullptr) {
-    const std::string says = foreign.row->sentence();
+    std::string says = foreign.row->sentence();
     const command some = detail::having_flags_of(list, says);
     if (!overlaps(some, c))
       return !foreign.row->build.empty()

@@ -267,8 +267,8 @@ template <class F> constexpr void for_each_choice(const build_key& k, F f) {
     const std::size_t bar = rest.find('|');
     const std::string_view one = rest.substr(0, bar);
     const std::size_t equals = one.find('=');
-    f(one.substr(0, equals), equals == one.npos ? one : one.substr(equals + 1));
-    rest = bar == rest.npos ? std::string_view() : rest.substr(bar + 1);
+    f(one.substr(0, equals), equals == std::string_view::npos ? one : one.substr(equals + 1));
+    rest = bar == std::string_view::npos ? std::string_view() : rest.substr(bar + 1);
   }
 }
 

@@ -304,7 +304,7 @@ private:
         refuse(where, text, range(whole));
       value = number + T{}; // -0 is 0
     } else {
-      if (text.find('\0') != text.npos) refuse(where, text, "must have no NUL in it");
+      if (text.find('\0') != std::string_view::npos) refuse(where, text, "must have no NUL in it");
       if (*terms_.choices != 0 && !is_choice(text))
         refuse(where, text, fmt::format("must be one of {}", terms_.choices));
       if constexpr (std::is_same_v<T, text_list>) value.emplace_back(text);
@@ -317,7 +317,7 @@ private:
            n <= t.high;
   }
   bool is_choice(std::string_view text) const {
-    return text.find('|') == text.npos &&
+    return text.find('|') == std::string_view::npos &&
            fmt::format("|{}|", terms_.choices).find(fmt::format("|{}|", text)) != std::string::npos;
   }
   /// Says which numbers there may be.

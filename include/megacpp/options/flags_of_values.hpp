@@ -50,7 +50,7 @@ template <class F> void for_each_flag_of_value(const F& f) {
       one.remove_prefix(one.starts_with(' ') ? 1 : 0);
       const std::size_t is = std::min(one.find('='), one.size());
       std::string flag(is < one.size() ? one.substr(is + 1) : dashed(std::string(one)));
-      if (flag.find("--") == flag.npos) flag.insert(0, "--");
+      if (flag.find("--") == std::string::npos) flag.insert(0, "--");
       f(fmt::format("{}::{}", owner, one.substr(0, is)), flag);
     });
 }
@@ -64,8 +64,8 @@ inline std::string in_flags(std::string sentence) {
       const std::size_t end = at + value.size();
       std::string_view behind = std::string_view(sentence).substr(end, 2);
       if (behind.starts_with(':') && behind != "::") behind.remove_prefix(1); // punctuation
-      if ((at == 0 || letters.find(sentence[at - 1]) == letters.npos) &&
-          (behind.empty() || letters.find(behind[0]) == letters.npos))
+      if ((at == 0 || letters.find(sentence[at - 1]) == std::string_view::npos) &&
+          (behind.empty() || letters.find(behind[0]) == std::string_view::npos))
         sentence.replace(at, value.size(), flag);
     }
   });
