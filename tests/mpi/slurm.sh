@@ -20,16 +20,16 @@ end() {
 }
 trap end EXIT
 cd "$folder"
-mkdir root state spool log
+mkdir tree state spool log
 if ! (mkdir packages && cd packages && apt-get download -q slurmctld slurmd slurm-client slurm-wlm-basic-plugins \
   munge libmunge2 libpmix2) > log/download 2>&1; then
   echo "slurm.sh: the packages of Slurm cannot be fetched:" && tail -n 3 log/download
   exit 77
 fi
 for package in packages/*.deb; do
-  dpkg-deb -x "$package" root
+  dpkg-deb -x "$package" tree
 done
-libraries=$folder/root/usr/lib/x86_64-linux-gnu
+libraries=$folder/tree/usr/lib/x86_64-linux-gnu
 cat > slurm.conf << EOF
 ClusterName=test
 SlurmctldHost=$(hostname)(127.0.0.1)
@@ -58,7 +58,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=
 EOF
 daemon() { # the daemon of one package or of the other
   for name in "$1" "$1-wlm"; do
-    [ ! -x "root/usr/sbin/$name" ] || echo "$folder/root/usr/sbin/$name"
+    [ ! -x "tree/usr/sbin/$name" ] || echo "$folder/tree/usr/sbin/$name"
   done
 }
 export SLURM_CONF=$folder/slurm.conf
@@ -68,7 +68,7 @@ daemons+=($!)
 "${slurm[@]}" "$(daemon slurmd)" -D -d "$(daemon slurmstepd)" > log/slurmd.out 2>&1 &
 daemons+=($!)
 for _ in $(seq 100); do
-  state=$("${slurm[@]}" root/usr/bin/sinfo -h -o %T 2> /dev/null || true)
+  state=$("${slurm[@]}" tree/usr/bin/sinfo -h -o %T 2> /dev/null || true)
   [ "$state" != idle ] || break
   sleep 0.2
 done
@@ -76,4 +76,4 @@ if [ "${state:-}" != idle ]; then
   echo "slurm.sh: the daemons do not serve (${state:-no answer}):" && tail -n 5 log/*
   exit 1
 fi
-python3 "$here/slurm.py" "$program" "$folder/root/usr/bin" "$libraries:$libraries/slurm-wlm" "$@"
+python3 "$here/slurm.py" "$program" "$folder/tree/usr/bin" "$libraries:$libraries/slurm-wlm" "$@"

@@ -178,13 +178,10 @@ BOOST_AUTO_TEST_CASE(the_store_of_torchrun) {
     std::string asks, answers;
   };
   const std::string one = number(1, 8);
-  const std::vector<turn> turns{{std::string("\0\xce\xf7\x85\x3c", 5), ""},
-                                {"\5" + one + text("/k"), std::string("\1", 1)},
-                                {"\1" + text("/k") + text("value"), ""},
-                                {"\5" + one + text("/k"), std::string("\0", 1)},
-                                {"\3" + text("/k"), text("value")},
-                                {"\4" + text("/n") + one, number(1, 8)},
-                                {"\4" + text("/n") + number(5, 8), number(6, 8)}};
+  const std::vector<turn> turns{
+      {std::string("\0\xce\xf7\x85\x3c", 5), ""}, {"\5" + one + text("/k"), std::string("\1", 1)},
+      {"\1" + text("/k") + text("value"), ""},    {"\5" + one + text("/k"), std::string("\0", 1)},
+      {"\3" + text("/k"), text("value")},         {"\5" + one + text("/n"), std::string("\1", 1)}};
   descriptor listener = loopback();
   std::string wrong;
   std::thread server([&] {
@@ -201,8 +198,7 @@ BOOST_AUTO_TEST_CASE(the_store_of_torchrun) {
   BOOST_TEST(!store.get("k").has_value());
   store.set("k", "value");
   BOOST_TEST(store.get("k").value_or("") == "value");
-  BOOST_TEST(store.add("n", 1) == 1);
-  BOOST_TEST(store.add("n", 5) == 6);
+  BOOST_TEST(!store.has("n"));
   server.join();
   BOOST_TEST(wrong == "");
 }
@@ -219,7 +215,7 @@ BOOST_AUTO_TEST_CASE(a_store_that_is_none) {
     try {
       torch_store store(dial(address_of(listener)), "here");
       server.join();
-      store.add("rank", 1);
+      store.get("k");
       store.get("k");
     } catch (const error& e) {
       said = e.what();
@@ -278,6 +274,65 @@ BOOST_AUTO_TEST_CASE(ranks_that_do_not_fit) {
         BOOST_TEST(said[0].find(f.of_rank_0) == 0, said[0]);
         BOOST_TEST(said[1].find(f.of_other) == 0, said[1]);
       }
+}
+
+// A secret that some of the ranks have says so, wherever they meet.
+BOOST_AUTO_TEST_CASE(secrets_that_not_all_have) {
+  const test::scratch_folder folder;
+  for (const int has : {0, 1}) {
+    const auto said = on_threads(2, [&](int r) {
+      (void)join_peers(
+          rank_of(r, 2, meeting_place::folder, 0, folder.path().string()), "p",
+          environment(r == has ? std::span<const environment::variable>(secret_and_short_wait)
+                               : std::span<const environment::variable>(two_seconds)),
+          nullptr);
+    });
+    BOOST_TEST(
+        said[1].find(has == 1 ? "3 this rank has a secret, and rank 0 has none: give all"
+                              : "3 rank 0 has a secret, and this rank has none: give all") == 0,
+        said[1]);
+    BOOST_TEST(said[0].find("11 rank 1 of 2 did not come") == 0, said[0]);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(ranks_of_two_jobs) {
+  const int port = free_port();
+  const auto said = on_threads(2, [&](int r) {
+    process_start start = rank_of(r, 2, meeting_place::first_rank, port);
+    start.job = r == 0 ? "77.0" : "77.1"; // two steps of a script of Slurm
+    (void)join_peers(start, "p", environment(two_seconds), nullptr);
+  });
+  BOOST_TEST(said[1].find("3 rank 1 is of job 77.1, and rank 0 of job 77.0: give each") == 0,
+             said[1]);
+}
+
+// A rank that dies while the others connect is not waited for.
+BOOST_AUTO_TEST_CASE(a_rank_that_ends_while_ranks_connect) {
+  const int port = free_port();
+  const stopwatch time;
+  const auto said = on_threads(3, [&](int r) {
+    const process_start start = rank_of(r, 3, meeting_place::first_rank, port);
+    if (r != 2) return (void)join_peers(start, "p", environment(long_wait), nullptr);
+    // Rank 2 meets the others, connects with rank 0 alone, and ends.
+    const std::string secret;
+    const deadline soon = in(seconds(10));
+    std::vector<std::string> addresses;
+    {
+      detail::meeting_at_first meeting(start, secret, soon, nullptr);
+      const detail::rank_card card{"3", "test", "p", detail::name_of_network(), "0"};
+      std::vector<std::string> all = detail::separated(meeting.ask(card.text()));
+      addresses = detail::separated(meeting.ask("127.0.0.1:1"));
+      const descriptor first = dial(*socket_address::of_text(
+          "127.0.0.1", std::stoi(addresses[0].substr(addresses[0].rfind(':') + 1))));
+      if (greet(first.get(), all.back(), soon) != greeted::well)
+        throw error(exit_code::internal, "rank 0 is not well greeted");
+      send_text(first.get(), "2", soon);
+      std::this_thread::sleep_for(milliseconds(300));
+    }
+  });
+  BOOST_TEST(time.seconds() < 10);
+  BOOST_TEST(said[1].find("11 rank 0 has ended while ranks connected") == 0, said[1]);
+  BOOST_TEST(said[2] == "");
 }
 
 BOOST_AUTO_TEST_CASE(ranks_that_do_not_come) {

@@ -185,7 +185,6 @@ public:
       }
       if (!all_told) ::sched_yield();
     }
-    std::fflush(nullptr);
     std::_Exit(code);
   }
 

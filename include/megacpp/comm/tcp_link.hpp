@@ -25,6 +25,7 @@
 
 namespace mc {
 
+/// The connection of this rank with another one.
 class tcp_link {
 public:
   /// `connection` is to rank `other`; the link of a rank with itself has none. `pool` must outlive
@@ -269,7 +270,7 @@ private:
       break;
     }
     case tcp_head::leaves: left_ = true; break;
-    case tcp_head::fails: std::fflush(nullptr); std::_Exit(is.tag == 0 ? 1 : is.tag);
+    case tcp_head::fails: std::_Exit(is.tag == 0 ? 1 : is.tag);
     }
     into_ = nullptr, drops_ = false;
     have_ = 0;

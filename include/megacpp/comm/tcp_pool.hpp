@@ -30,6 +30,7 @@ struct tcp_head {
   std::int32_t tag = 0;
   std::int64_t bytes = 0, number = 0;
 };
+
 /// A message of this rank.
 struct tcp_message {
   enum : std::uint8_t { under_way, done, too_long };
@@ -44,6 +45,7 @@ struct tcp_message {
   std::int32_t tag = 0;
   std::uint8_t state = under_way;
 };
+
 /// The messages of a rank and memory for those that nobody has asked for yet, for reuse, and the
 /// notes that have come. All of its connections share one.
 class tcp_pool {
@@ -62,6 +64,7 @@ public:
     }
   }
 
+  /// The bytes of the longest message that is not announced.
   std::int64_t at_once() const { return at_once_; }
   tcp_message* take() {
     if (unused_.empty()) {
@@ -75,17 +78,21 @@ public:
   void release(tcp_message* m) { unused_.push_back(m); }
   /// Gives a message a number by which the other rank names it.
   std::int64_t keep(tcp_message* m) {
-    for (std::size_t i = 0; i < numbered_.size(); ++i)
-      if (numbered_[i] == nullptr) return numbered_[i] = m, static_cast<std::int64_t>(i);
-    numbered_.push_back(m);
-    return static_cast<std::int64_t>(numbered_.size()) - 1;
+    auto free = std::find(numbered_.begin(), numbered_.end(), nullptr);
+    if (free == numbered_.end()) free = numbered_.insert(free, nullptr);
+    *free = m;
+    return first_number_ + (free - numbered_.begin());
   }
-  /// Forgets all numbers that other ranks have.
-  void forget_numbers() { std::fill(numbered_.begin(), numbered_.end(), nullptr); }
+  /// Returns the message of a number, which is free again; nullptr if there is none.
   tcp_message* named(std::int64_t number) {
-    const auto i = static_cast<std::size_t>(number);
-    if (number < 0 || i >= numbered_.size() || numbered_[i] == nullptr) return nullptr;
-    return std::exchange(numbered_[i], nullptr);
+    const std::int64_t i = number - first_number_;
+    if (i < 0 || i >= std::ssize(numbered_)) return nullptr;
+    return std::exchange(numbered_[static_cast<std::size_t>(i)], nullptr);
+  }
+  /// Forgets all numbers that other ranks have, and gives none of them to another message.
+  void forget_numbers() {
+    first_number_ += std::ssize(numbered_);
+    numbered_.clear();
   }
   std::vector<std::byte> take_memory(std::size_t bytes) {
     std::vector<std::byte> text;
@@ -111,7 +118,8 @@ private:
   std::int64_t at_once_;
   std::vector<std::unique_ptr<tcp_message>> messages_;
   std::vector<tcp_message*> unused_, numbered_; ///< for reuse; by the numbers that others have
-  std::vector<std::vector<std::byte>> texts_;   ///< memory for reuse
+  std::int64_t first_number_ = 0;
+  std::vector<std::vector<std::byte>> texts_; ///< memory for reuse
 };
 
 } // namespace mc

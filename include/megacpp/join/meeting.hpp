@@ -18,7 +18,7 @@ namespace mc {
 using teller = std::function<void(const std::string&)>;
 
 /// The meeting of all ranks of a start. Rank 0 calls `gather` and `answer`, the others `ask`, once
-/// for each round. An answer that begins with '!' is a refusal, which `ask` throws.
+/// for each turn. An answer that begins with '!' is a refusal, which `ask` throws.
 class rendezvous {
 public:
   rendezvous() = default;
@@ -66,10 +66,12 @@ private:
 };
 
 /// Connects to a host, whose name may not be known yet and where nobody may listen yet, and has
-/// `greet` accept the connection. Throws mc::error(exit_code::ranks) at the deadline.
-inline descriptor reach(const std::string& host, int port, deadline until, const teller& tell,
-                        const std::string& what,
-                        const std::function<bool(int, std::string&)>& greet) {
+/// `greet` accept the connection. `check` is called between tries, and may throw. Throws
+/// mc::error(exit_code::ranks) at the deadline.
+inline descriptor reach(
+    const std::string& host, int port, deadline until, const teller& tell, const std::string& what,
+    const std::function<bool(int, std::string&)>& greet,
+    const std::function<void()>& check = [] {}) {
   waiting_note note(tell);
   std::string why = "its name is not known";
   const std::string place = what + " at " + place_text(host, port);
@@ -86,6 +88,7 @@ inline descriptor reach(const std::string& host, int port, deadline until, const
       else if (greet(to.get(), why)) return to;
     }
     if (steady::now() + std::chrono::milliseconds(100) >= until) refuse();
+    check();
     note.say(waits);
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }

@@ -21,7 +21,7 @@ namespace mc {
 
 namespace detail {
 
-/// Ranks meet at a port of rank 0, over connections that stay for all rounds.
+/// Ranks meet at a port of rank 0, over connections that stay for all turns.
 class meeting_at_first final : public rendezvous {
 public:
   meeting_at_first(const process_start& start, std::string secret, deadline until, teller tell)
@@ -29,6 +29,7 @@ public:
     if (start.rank == 0) open();
     else to_first_ = reach_first();
   }
+
   std::vector<std::string> gather(
       const std::string& mine,
       const std::function<std::string(int, std::string_view)>& examine) override {
@@ -164,10 +165,6 @@ private:
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
   }
-  static bool has_ended(int connection) {
-    pollfd one{connection, POLLRDHUP, 0};
-    return ::poll(&one, 1, 0) > 0 && one.revents != 0;
-  }
   std::vector<int> missing() const {
     std::vector<int> ranks;
     for (int r = 1; r < start_.size; ++r)
@@ -180,9 +177,9 @@ private:
   deadline until_, opened_ = steady::now();
   teller tell_;
   int turn_ = 0;
-  std::unique_ptr<acceptor> acceptor_; ///< of rank 0
+  std::unique_ptr<acceptor> acceptor_; ///< rank 0 alone has it
   std::vector<descriptor> guests_;     ///< connections of rank 0, by rank
-  descriptor to_first_;                ///< of another rank
+  descriptor to_first_;                ///< the connection of another rank
 };
 
 } // namespace detail

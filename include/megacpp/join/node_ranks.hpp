@@ -94,7 +94,7 @@ inline std::vector<std::string> own_arguments() {
 inline std::vector<std::string> environment_of_rank(const process_start& start, int ranks, int rank,
                                                     int port, int listener,
                                                     const std::string& secret) {
-  const std::vector<std::pair<std::string, std::string>> own{
+  std::vector<std::pair<std::string, std::string>> own{
       {"RANK", std::to_string(start.node * ranks + rank)},
       {"WORLD_SIZE", std::to_string(start.nodes * ranks)},
       {"LOCAL_RANK", std::to_string(rank)},
@@ -108,6 +108,7 @@ inline std::vector<std::string> environment_of_rank(const process_start& start, 
       {"MEGACPP_STARTED_BY_NODE", "1"},
       {"MEGACPP_RENDEZVOUS_LISTENER", listener < 0 ? "" : std::to_string(listener)},
       {"MEGACPP_RENDEZVOUS_SECRET", secret}};
+  if (start.nodes == 1) own.emplace_back("MEGACPP_RENDEZVOUS_FOLDER", ""); // they have a port
   std::vector<std::string> all;
   for (char** v = environ; *v != nullptr; ++v) {
     const std::string_view one = *v;
@@ -141,8 +142,8 @@ inline std::vector<char*> pointers_to(std::vector<std::string>& texts) {
 /// has ended, 128 and the signal's number. Throws mc::error if they cannot be started.
 inline int start_ranks_of_node(const process_start& start, int ranks) {
   const detail::node_signals signals;
-  // Node 0 opens the port of the meeting for rank 0, which takes the open socket over. The ranks of
-  // one node meet at a port that nobody else uses, by a secret that nobody else has.
+  // The ranks of the only node meet at a port that nobody else uses, by a secret that nobody else
+  // has. The port is open before they start, and rank 0 takes it over.
   std::string secret;
   descriptor listener;
   int port = start.port;

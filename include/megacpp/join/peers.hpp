@@ -105,13 +105,17 @@ public:
     (void)::sched_getaffinity(0, sizeof mine, &mine);
     const rank_card card{std::to_string(start_.size), start_.job, identity_, name_of_network(),
                          text_of(mine)};
-    // Each answer has the cards of all ranks, and the first one the secret besides.
-    std::vector<std::string> all = in_turn(*meeting, card.text(), secret_.empty());
-    if (secret_.empty() && !all.empty()) {
-      secret_ = all.back();
-      all.pop_back();
-    }
-    if (all.size() != size) refuse("rank 0 has answered for another number of ranks");
+    // The answer has the cards of all ranks, and the secret that rank 0 has drawn if it has none.
+    std::vector<std::string> all = in_turn(*meeting, card.text(), true);
+    if (all.size() != size + 1) refuse("rank 0 has answered for another number of ranks");
+    const bool drawn = !all.back().empty();
+    if (drawn != secret_.empty())
+      throw error(exit_code::mismatch,
+                  std::string(drawn ? "this rank has a secret, and rank 0 has none"
+                                    : "rank 0 has a secret, and this rank has none") +
+                      ": give all ranks one MEGACPP_RENDEZVOUS_SECRET, or none of them any");
+    if (drawn) secret_ = all.back();
+    all.pop_back();
     std::vector<peer> peers(size);
     bool one_machine = true;
     for (std::size_t r = 0; r < size; ++r) {
@@ -131,7 +135,7 @@ public:
     if (addresses.size() != size) refuse("rank 0 has answered for other ranks");
     for (int r = 0; r < start_.rank; ++r)
       peers[static_cast<std::size_t>(r)].connection =
-          connect(r, addresses[static_cast<std::size_t>(r)]);
+          connect(r, addresses[static_cast<std::size_t>(r)], peers);
     accept(others, peers);
     return peers;
   }
@@ -146,8 +150,9 @@ private:
                 "ranks do not meet: " + why + ": start all of them anew, from one program");
   }
 
-  /// Hands in a text and returns those of all ranks, with a secret that rank 0 draws if it is to.
-  std::vector<std::string> in_turn(rendezvous& meeting, const std::string& mine, bool draw) const {
+  /// Hands in a text and returns those of all ranks, with one more in the first turn: the secret
+  /// that rank 0 has drawn, or "".
+  std::vector<std::string> in_turn(rendezvous& meeting, const std::string& mine, bool first) const {
     if (start_.rank != 0) return separated(meeting.ask(mine));
     std::vector<std::string> all = meeting.gather(
         mine, [&](int rank, std::string_view card) { return wrong_with(rank, card); });
@@ -163,7 +168,7 @@ private:
       throw error(refused_.empty() ? exit_code::ranks : exit_code::mismatch,
                   why + ": see whether they run, and what they say");
     }
-    if (draw) all.push_back(drawn_bytes(32));
+    if (first) all.push_back(secret_.empty() ? drawn_bytes(32) : "");
     meeting.answer(joined(all));
     return all;
   }
@@ -227,16 +232,25 @@ private:
     return here.front().second;
   }
 
-  descriptor connect(int rank, const std::string& address) const {
+  /// Throws for a rank that has connected and ended: others need not wait for the rest.
+  static void require_all_there(const std::vector<peer>& peers) {
+    for (std::size_t r = 0; r < peers.size(); ++r)
+      if (peers[r].connection && has_ended(peers[r].connection.get()))
+        throw error(exit_code::ranks, "rank " + std::to_string(r) +
+                                          " has ended while ranks connected: see what it says");
+  }
+  descriptor connect(int rank, const std::string& address, const std::vector<peer>& others) const {
     const std::size_t end = address.rfind(':');
     const int port = whole_number(address.substr(end + 1)).value_or(0);
     const std::string who = "rank " + std::to_string(rank);
-    descriptor to =
-        reach(address.substr(0, end), port, until_, tell_, who, [&](int number, std::string& why) {
+    descriptor to = reach(
+        address.substr(0, end), port, until_, tell_, who,
+        [&](int number, std::string& why) {
           if (greet(number, secret_, until_) == greeted::well) return true;
           why = "it does not prove the job's secret";
           return false;
-        });
+        },
+        [&] { require_all_there(others); });
     if (!send_text(to.get(), std::to_string(start_.rank), until_))
       refuse(who + " has ended the connection");
     return to;
@@ -244,7 +258,9 @@ private:
   /// Accepts the connections of higher ranks.
   void accept(acceptor& others, std::vector<peer>& peers) const {
     for (int left = start_.size - 1 - start_.rank; left > 0;) {
-      auto guest = others.next(until_);
+      auto guest = others.next(std::min(until_, steady::now() + std::chrono::milliseconds(500)));
+      if (!guest) require_all_there(peers);
+      if (!guest && steady::now() < until_) continue;
       if (!guest) {
         std::vector<int> missing;
         for (int r = start_.rank + 1; r < start_.size; ++r)

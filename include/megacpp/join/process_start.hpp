@@ -271,13 +271,22 @@ private:
     const std::string_view endpoint = of_.text("PET_RDZV_ENDPOINT");
     for (const char* const name : {"PET_MASTER_ADDR", "MASTER_ADDR"})
       if (s.master.empty()) s.master = of_.text(name);
-    if (s.master.empty()) s.master = endpoint.substr(0, endpoint.rfind(':'));
+    if (s.master.empty()) s.master = host_of(endpoint);
+    s.port = port_of(endpoint).value_or(s.port);
     s.port = number_or("PET_MASTER_PORT", number_or("MASTER_PORT", s.port));
     if (s.master.empty())
       refuse_start(
           said("PET_NNODES") +
           " nodes are to meet, and nothing tells where: set PET_MASTER_ADDR to the host of "
           "node 0, as PyTorchJob and TrainJob do");
+  }
+  /// Returns the host and the port of an endpoint such as `node-0:29400` or `[fd00::1]:29400`.
+  static std::string_view host_of(std::string_view endpoint) {
+    return endpoint.substr(0, endpoint.ends_with(']') ? endpoint.size() : endpoint.rfind(':'));
+  }
+  static std::optional<int> port_of(std::string_view endpoint) {
+    const std::size_t host = host_of(endpoint).size();
+    return host < endpoint.size() ? whole_number(endpoint.substr(host + 1)) : std::nullopt;
   }
   /// Returns the number of this node, of so many: of a variable, or the number at the end of the
   /// host's name, as pods have it.

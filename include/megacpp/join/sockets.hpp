@@ -182,6 +182,12 @@ inline bool wait_for_socket(int number, short events, deadline until) {
   }
 }
 
+/// Tells whether the other end of a connection has closed it, or is gone.
+inline bool has_ended(int number) {
+  pollfd one{number, POLLRDHUP, 0};
+  return ::poll(&one, 1, 0) > 0 && one.revents != 0;
+}
+
 /// Listens at an address; a port of 0 stands for any. The result is empty, and errno set, where the
 /// system refuses.
 inline descriptor listen_at(const socket_address& at) {

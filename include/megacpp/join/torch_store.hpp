@@ -7,12 +7,12 @@
 //   0 validate  a number of 4 bytes, 0x3C85F7CE           no answer
 //   1 set       key, value                                no answer
 //   3 get       key                                       its value; the key has to be there
-//   4 add       key, a number of 8 bytes                  the sum, 8 bytes
 //   5 check     how many keys in 8 bytes, the keys        1 byte, 0 if all are there
 //   6 wait      like check                                1 byte, 0 once all are there
 //
-// A wait by `wait` could end at a deadline only by a further request, whose answer may cross the
-// first one's. So this client asks by `check`, again and again.
+// PyTorch has others, of which nobody here has need. A wait by `wait` could end at a deadline only
+// by a further request, whose answer may cross the first one's. So ranks ask by `check`, again and
+// again.
 #pragma once
 
 #include <megacpp/join/sockets.hpp>
@@ -24,6 +24,7 @@
 
 namespace mc {
 
+/// A connection to such a store.
 class torch_store {
 public:
   /// `place` names the store in sentences.
@@ -38,13 +39,6 @@ public:
     std::string request(1, '\1');
     add_key(request, key), add_text(request, value);
     send(request);
-  }
-  /// Adds to the number of a key, which is 0 at first, and returns the sum.
-  std::int64_t add(std::string_view key, std::int64_t n) {
-    std::string request(1, '\4');
-    add_key(request, key), add_number(request, static_cast<std::uint64_t>(n), 8);
-    send(request);
-    return static_cast<std::int64_t>(receive_number());
   }
   bool has(std::string_view key) {
     std::string request(1, '\5');
