@@ -5,15 +5,16 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
-import time
 import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "cli"))
 import cli  # noqa: E402
 from cli import DATA, INTERRUPTED, contents, newest, run  # noqa: E402
+from every_start import EveryStart, processes_in, until  # noqa: E402
 
 BIN = LIBRARIES = None
 TRAIN = ("train", "--data-path", "text", "--eval-iters", 1, "--eval-interval", 3)
@@ -51,47 +52,59 @@ class Slurm(cli.Case):
     def test_exit_codes(self):
         self.srun("none", "train", "--data-path", "nowhere", check=DATA)
 
-    def script(self, *flags, **options):
-        words = " ".join(f"--{k}={v}" for k, v in options.items())
-        (self.folder / "job").write_text(f"""#!/bin/bash
-#SBATCH --ntasks=2 --requeue --open-mode=append --output=said {words}
-srun env -u LD_LIBRARY_PATH {cli.PROGRAM} {' '.join(map(str, flags))} --save saved --load saved
-code=$?
-echo "exit code $code, restart ${{SLURM_RESTART_COUNT:-0}}"
-case $code in
-  10|11) scontrol requeue $SLURM_JOB_ID ;;
-esac
-exit $code
-""")
-        environment = f"ALL,PATH={BIN}:{os.environ['PATH']},LD_LIBRARY_PATH={LIBRARIES}"
-        return re.search(r"\d+", self.slurm("sbatch", f"--export={environment}", "job")[0]).group(0)
+    def queue(self, *flags, env=()):
+        """Gives sbatch the script of docs/launching.md, for two ranks of this program; returns the job's number."""
+        docs = (Path(__file__).parents[2] / "docs" / "launching.md").read_text()
+        script = re.search(r"(?s)\n(#!/bin/bash\n.*?)```", docs).group(1)
+        own = (("--nodes=2 --ntasks-per-node=8 --time=4:00:00 --signal=USR1@120", "--ntasks=2"), ("run.log", "said"),
+               ("srun ./my-run train --data-path book.txt --exit-duration-in-mins 230 --save out --load out",
+                shlex.join(["srun", "env", "-u", "LD_LIBRARY_PATH", cli.PROGRAM, *map(str, flags)])),
+               ("./my-run", f"env -u LD_LIBRARY_PATH {cli.PROGRAM}"))
+        for there, here in own:
+            self.assertIn(there, script)
+            script = script.replace(there, here)
+        (self.folder / "job").write_text(script)
+        self.environment = ",".join(["ALL", f"PATH={BIN}:{os.environ['PATH']}", f"LD_LIBRARY_PATH={LIBRARIES}",
+                                     *(f"{k}={v}" for k, v in dict(env).items())])
+        return re.search(r"\d+", self.slurm("sbatch", f"--export={self.environment}", "job")[0]).group(0)
 
-    def said(self):
-        return (self.folder / "said").read_text() if (self.folder / "said").exists() else ""
 
-    def until(self, pattern, seconds=60):
-        ends = time.monotonic() + seconds
-        while not re.search(pattern, self.said()):
-            self.assertLess(time.monotonic(), ends, f"{pattern} is not in\n{self.said()}")
-            time.sleep(0.2)
+class Queued(EveryStart, Slurm):
+    """The script of docs/launching.md."""
 
-    def test_a_script_that_goes_on(self):
+    ENDED = r"exit code (\d+) after (\d+) restarts; again: (yes|no)"
+
+    def begin(self, *words, env=()):
+        job = self.queue(*words, env=env)
+
+        def end():
+            self.until_said(self.ENDED)
+            code, _, again = re.search(self.ENDED, self.said()).groups()
+            if again == "yes":  # it waits in the queue
+                self.slurm("scancel", job)
+            until(lambda: not processes_in(self.folder), "a process is left")
+            return int(code)
+        return end
+
+    def test_a_signal_and_a_time_that_is_up(self):
         flags = (*TRAIN, "--train-iters", 1500, "--save-interval", 100, "--eval-interval", 10**6)
         run(*flags, "--save", "undisturbed", "--ranks", 2, cwd=self.folder)
-        job = self.script(*flags)
-        self.until("saved to saved/iter_0000100")
-        self.slurm("scancel", "--signal=USR1", job)  # as sbatch --signal=USR1@60 does before the end of its time
-        self.until(f"exit code {INTERRUPTED}, restart 0")
-        self.until("exit code 0, restart 1", 200)
+        job = self.queue(*flags, "--exit-duration-in-mins", 0.03, "--save", "out", "--load", "out")
+        self.until_said("saved to out/iter_0000100")
+        self.slurm("scancel", "--signal=USR1", job)  # as sbatch --signal=USR1@120 does before the end of its time
+        self.until_said(f"exit code {INTERRUPTED} after 0 restarts; again: yes")
+        self.until_said("exit code 0 after 1 restarts; again: yes")
+        self.assertRegex(self.said(), "--exit-duration-in-mins 0.03 ends the run")
+        self.until_said("again: no")
         self.assertIn("going on after step", self.said())
         for name in ("model.safetensors", "optimizer.safetensors"):
-            self.assertEqual(*(contents(newest(self.folder / folder))[name] for folder in ("saved", "undisturbed")))
+            self.assertEqual(*(contents(newest(self.folder / folder))[name] for folder in ("out", "undisturbed")))
 
     def test_a_job_that_is_cancelled(self):
-        job = self.script(*TRAIN, "--train-iters", 10**6, "--save-interval", 100, "--eval-interval", 10**6)
-        self.until("saved to saved/iter_0000100")
+        job = self.queue(*TRAIN, "--train-iters", 10**6, "--save-interval", 100, "--eval-interval", 10**6, "--save", "saved")
+        self.until_said("saved to saved/iter_0000100")
         self.slurm("scancel", job)
-        self.until("SIGTERM ended the run after step .* saved to saved")
+        self.until_said("SIGTERM ended the run after step .* saved to saved")
 
 
 if __name__ == "__main__":

@@ -42,6 +42,12 @@ inline constexpr std::uint64_t page_bytes = 4096;
 struct disk_room {
   std::uint64_t bytes = 0, inodes = 0;
 };
+/// What a save takes of a file system. Its seconds are those of one that was rehearsed, a part of
+/// whose bytes were written.
+struct save_cost {
+  disk_room room;
+  double seconds = 0;
+};
 
 /// Returns the space that is left to this user in the file system of an open folder. A number that
 /// the file system does not limit, such as the bytes of ramfs, is the largest number. Throws

@@ -3,6 +3,7 @@
 
 #include <megacpp/io/byte_sink.hpp>
 #include <megacpp/io/checksum.hpp>
+#include <megacpp/io/clock.hpp>
 #include <megacpp/io/descriptor.hpp>
 #include <megacpp/io/error.hpp>
 #include <megacpp/io/folder.hpp>
@@ -74,9 +75,10 @@ public:
   /// save will do, without the bytes, and undoes it. It tidies what a killed save has left, as a
   /// save does. `fill` is the save's own function; its files get their names, sizes and space, are
   /// synced, and renamed with their folder. So a refusal of names, sizes or space is thrown here,
-  /// unless its reason arises later. Returns the space that the save takes. Throws mc::error.
-  static detail::disk_room rehearse(folder_target target, const folder_kind& kind,
-                                    const std::function<void(folder_writer&)>& fill) {
+  /// unless its reason arises later. Returns what the save takes. Throws mc::error.
+  static detail::save_cost rehearse(folder_target target, const folder_kind& kind,
+                            const std::function<void(folder_writer&)>& fill) {
+    const stopwatch clock;
     folder_writer probe(std::move(target), kind);
     probe.rehearsal_ = true;
     fill(probe);
@@ -91,7 +93,10 @@ public:
     probe.temporary_.swap(renamed);
     if (!probe.sync_parent())
       throw detail::output_error("make durable", probe.target_.folder, errno);
-    return {probe.promised_, probe.begun_.size() + 1};
+    const double rest = static_cast<double>(probe.promised_ - probe.tried_bytes_);
+    const double a_byte =
+        probe.tried_bytes_ == 0 ? 0 : probe.tried_seconds_ / static_cast<double>(probe.tried_bytes_);
+    return {{probe.promised_, probe.begun_.size() + 1}, clock.seconds() + rest * a_byte};
   }
   /// Rehearses a save of which nothing but the target is known.
   static void check_target(folder_target target, const folder_kind& kind = model_kind) {
@@ -126,8 +131,10 @@ public:
     if (rehearsal_) {
       const std::uint64_t room =
           (size + detail::page_bytes - 1) / detail::page_bytes * detail::page_bytes;
-      if (!detail::take_room(file.get(), size, full, kept())) untaken_ += room;
+      const bool taken = detail::take_room(file.get(), size, full, kept());
       promised_ += room;
+      const std::uint64_t tried = try_writing(file, full, size);
+      if (!taken) untaken_ += room - std::min(room, tried);
       record.checksums.resize((size + bytes_per_checksum - 1) / bytes_per_checksum);
     } else {
       record.checksums = checksums_of(file, full, size, fill);
@@ -157,6 +164,25 @@ private:
   std::string beside(const std::string& name) const { return target_.folder + '/' + name; }
   static std::string_view kept() { return "; what was there before is unchanged"; }
 
+  /// Writes the beginning of a rehearsed file, so that the speed of the file system is known.
+  /// Returns how many bytes it wrote.
+  std::uint64_t try_writing(const descriptor& file, const std::string& full, std::uint64_t size) {
+    constexpr std::uint64_t most = std::uint64_t{32} << 20, block = 1 << 16;
+    const std::uint64_t bytes = std::min(size, most - tried_bytes_);
+    if (bytes == 0) return 0;
+    std::vector<std::byte> some(std::min(bytes, block));
+    std::uint64_t random = 1; // file systems may compress what repeats
+    for (std::byte& b : some)
+      b = static_cast<std::byte>((random = random * 6364136223846793005 + 1442695040888963407) >> 56);
+    const stopwatch clock;
+    static_cast<void>(checksums_of(file, full, bytes, [&](const byte_sink& sink) {
+      for (std::uint64_t left = bytes, n = 0; left > 0; left -= n)
+        sink(std::span(some).first(n = std::min<std::uint64_t>(left, some.size())));
+    }));
+    if (::fsync(file.get()) != 0) throw detail::output_error("make durable", full, errno, kept());
+    tried_seconds_ += clock.seconds(), tried_bytes_ += bytes;
+    return bytes;
+  }
   /// Writes the bytes of a file, and returns their checksums.
   static std::vector<std::uint64_t> checksums_of(
       const descriptor& file, const std::string& full, std::uint64_t size,
@@ -326,6 +352,8 @@ private:
   bool rehearsal_ = false;
   std::uint64_t promised_ = 0; // bytes that a rehearsal has counted
   std::uint64_t untaken_ = 0;  // bytes of these that the file system has not allocated
+  std::uint64_t tried_bytes_ = 0; // bytes that a rehearsal has written
+  double tried_seconds_ = 0;      // and how long that took
   descriptor folder_;
 };
 

@@ -21,17 +21,26 @@ namespace mc {
 /// A state as it lies on the disk.
 struct listed_state {
   std::string folder; ///< its name in the root
-  std::optional<std::int64_t> step;
-  std::optional<double> loss, validation_loss; ///< nats a token
-  std::optional<std::int64_t> committed;       ///< seconds since 1970, UTC
-  std::uint64_t bytes = 0;                     ///< of all that the folder holds
-  std::string damage;                          ///< why it is not whole; "" if it is
+  std::optional<std::int64_t> step = {};
+  std::optional<std::int64_t> steps = {};                ///< those of the run that saved it
+  std::optional<double> loss = {}, validation_loss = {}; ///< nats a token
+  std::optional<std::int64_t> committed = {};            ///< seconds since 1970, UTC
+  std::uint64_t bytes = 0;                               ///< of all that the folder holds
+  std::string damage = {};                               ///< why it is not whole; "" if it is
 };
 
 struct state_list {
   std::vector<listed_state> states;   ///< newest first, the best one last
   std::optional<std::string> resumed; ///< the folder of the state that a training run goes on from
   std::string refusal;                ///< why it goes on from none of them; "" if it does
+
+  /// Tells whether the run whose state is `resumed` has taken all of its steps; nothing if that is
+  /// not known.
+  std::optional<bool> finished() const {
+    for (const listed_state& s : states)
+      if (resumed && s.folder == *resumed && s.step && s.steps) return *s.step >= *s.steps;
+    return std::nullopt;
+  }
 };
 
 namespace detail {
@@ -39,7 +48,7 @@ namespace detail {
 /// Reads all files of a state. `step`: the one that the name of the folder has, if it has one.
 inline listed_state examined(const model_folder& folder, std::string name,
                              std::optional<std::int64_t> step) {
-  listed_state s{std::move(name), step, {}, {}, {}, 0, {}};
+  listed_state s{.folder = std::move(name), .step = step};
   try {
     for (const std::string& file : folder.names()) {
       struct stat f {};
@@ -55,6 +64,7 @@ inline listed_state examined(const model_folder& folder, std::string name,
     if (step.value_or(own) != own)
       throw state.fault("is the state of another step than its folder says");
     s.step = own;
+    if (state.has("steps")) s.steps = state.field<std::int64_t>("steps");
     file.verify(folder, [](const std::string&) { return true; });
   } catch (const error& e) {
     if (e.code() != exit_code::model) throw;
@@ -82,7 +92,7 @@ inline state_list list_states(const std::string& path) {
     } catch (const error& e) {
       if (e.code() != exit_code::model) throw;
       if (root.lacks(name)) return; // a run that saves here has removed it
-      list.states.push_back({name, step, {}, {}, {}, 0, e.what()});
+      list.states.push_back({.folder = name, .step = step, .damage = e.what()});
     }
   };
   for (const std::int64_t step : saved_steps(root)) examine(step_folder_name(step), step);
@@ -109,28 +119,33 @@ inline std::vector<std::string> states_lines(const state_list& list) {
   const auto known = [](const std::optional<double>& x) {
     return x ? fmt::format("{:.4f}", *x) : std::string("-");
   };
-  std::vector<std::string> lines{fmt::format("{:<{}} {:>10} {:>10} {:>11} {:>14}  {}", "state",
+  std::vector<std::string> lines{fmt::format("{:<{}} {:>13} {:>10} {:>11} {:>14}  {}", "state",
                                              width, "step", "loss", "validation", "bytes",
                                              "committed")};
   for (const listed_state& s : list.states)
-    lines.push_back(fmt::format("{:<{}} {:>10} {:>10} {:>11} {:>14}  {:<20}  {}", s.folder, width,
-                                s.step ? fmt::format("{}", *s.step) : "-", known(s.loss),
+    lines.push_back(fmt::format("{:<{}} {:>13} {:>10} {:>11} {:>14}  {:<20}  {}", s.folder, width,
+                                s.steps  ? fmt::format("{}/{}", *s.step, *s.steps)
+                                : s.step ? fmt::format("{}", *s.step)
+                                         : "-",
+                                known(s.loss),
                                 known(s.validation_loss), s.bytes,
                                 s.committed ? utc_text(*s.committed) : "-",
                                 s.damage.empty() ? "whole" : "damaged: " + s.damage));
   lines.push_back(
-      list.resumed ? fmt::format("train start_request::load goes on from {}", *list.resumed)
+      list.resumed ? fmt::format("train start_request::load goes on from {}{}", *list.resumed,
+                                 list.finished() == true ? ", whose run has finished" : "")
                    : fmt::format("train start_request::load takes none of them: {}", list.refusal));
   return lines;
 }
 
-/// {"states": [{"folder", "step", "loss", "validation_loss", "committed", "bytes", "whole",
-/// "damage"}], "train": folder or "refused": why, "best": folder}. Unknown fields are left out.
+/// {"states": [{"folder", "step", "steps", "loss", "validation_loss", "committed", "bytes", "whole",
+/// "damage"}], "train": folder or "refused": why, "finished", "best": folder}. Unknown fields are left out.
 inline std::string states_json(const state_list& list) {
   json_output states = json_output::array();
   for (const listed_state& s : list.states) {
     json_output one{{"folder", s.folder}};
     if (s.step) one["step"] = *s.step;
+    if (s.steps) one["steps"] = *s.steps;
     if (s.loss) one["loss"] = *s.loss;
     if (s.validation_loss) one["validation_loss"] = *s.validation_loss;
     if (s.committed) one["committed"] = utc_text(*s.committed);
@@ -141,6 +156,7 @@ inline std::string states_json(const state_list& list) {
   json_output all{{"states", std::move(states)}};
   if (list.resumed) all["train"] = *list.resumed;
   else all["refused"] = list.refusal;
+  if (const std::optional<bool> finished = list.finished()) all["finished"] = *finished;
   for (const listed_state& s : list.states)
     if (s.folder == best_folder_name) all["best"] = s.folder;
   return json_line(all);

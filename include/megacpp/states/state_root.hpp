@@ -82,8 +82,9 @@ public:
   /// Does all that save() does but for writing the bytes (folder_writer::rehearse), and checks that
   /// there is room for all states that are there at once after `saves` calls of save() up to this
   /// step, the last, and `bests` calls of save_best(). The run may reach damaged steps again, and
-  /// steps whose names others have taken: such folders must be replaceable. Throws mc::error.
-  void rehearse(std::int64_t step, std::int64_t saves, std::int64_t keep,
+  /// steps whose names others have taken: such folders must be replaceable. Returns what one
+  /// save takes. Throws mc::error.
+  detail::save_cost rehearse(std::int64_t step, std::int64_t saves, std::int64_t keep,
                 const std::function<void(folder_writer&)>& fill, std::int64_t bests = 0) const {
     const std::int64_t present = newest().value_or(-1);
     std::set<std::string> replaced;
@@ -97,10 +98,11 @@ public:
       folder_writer::check_target(place_of(name), state_kind);
     }
     require_own(step_folder_name(step));
-    const detail::disk_room one =
+    const detail::save_cost one =
         folder_writer::rehearse(place_of(step_folder_name(step)), state_kind, fill);
     point_to(step, true);
-    require_space(one, saves, keep, bests);
+    require_space(one.room, saves, keep, bests);
+    return one;
   }
 
   /// Writes the state of a step, whole or not at all, and removes old ones beyond the `keep`

@@ -52,6 +52,12 @@ public:
   bool stops() const { return all_.alone() ? is_signalled() : stop_; }
   /// Tells whether a signal has asked for a state to be saved, as all ranks know it.
   bool asks_for_state() const { return saves_; }
+  /// Returns the wall clock's seconds (wall_seconds) at which the time of the run is up; nothing
+  /// for a run without such a time.
+  std::optional<double> wall_deadline() const {
+    if (!minutes_) return std::nullopt;
+    return wall_seconds() + 60 * *minutes_ - started_.seconds();
+  }
   /// Tells whether the time of the run is up, as all ranks know it.
   bool time_is_up() const { return time_is_up_; }
 

@@ -4,6 +4,7 @@
 #include <megacpp/data/watched_data.hpp>
 #include <megacpp/io/clock.hpp>
 #include <megacpp/io/same_place.hpp>
+#include <megacpp/observe/text.hpp>
 #include <megacpp/optim/recurrence.hpp>
 #include <megacpp/run/session.hpp>
 #include <megacpp/states/losses.hpp>
@@ -111,6 +112,10 @@ public:
       return reports_.note(
           "nothing will be saved: loop_request::save FOLDER keeps what is learned");
     if (const std::string note = root_->note(); !note.empty()) reports_.note(note);
+    reports_.note(fmt::format(
+        "a state is {} and takes about {:.1f} s to write; between a signal and SIGKILL this run needs "
+        "that and the time of a step",
+        bytes_text(one_save_.room.bytes).view(), std::max(0.1, one_save_.seconds)));
     const std::string& fault = root_->fault_of_best();
     const auto is_of = [&](const std::string& note) { return note.ends_with(fault); };
     const bool was_told = from && std::ranges::any_of(from->notes, is_of);
@@ -120,13 +125,13 @@ public:
   /// is refused now. `longest`: losses as long as those of the last state may be. `evaluates`: the
   /// run has validation losses, and with them a best state. Throws mc::error.
   void rehearse(const session& s, std::int64_t first_step, const run_losses& longest,
-                bool evaluates) const {
+                bool evaluates) {
     if (!root_) return;
     const std::int64_t end = std::max(first_step + 1, loop_.steps);
     const auto times = [&](std::int64_t interval) {
       return recurrence{interval}.times_from(first_step + 1, end);
     };
-    root_->rehearse(
+    one_save_ = root_->rehearse(
         end, times(loop_.save_interval), loop_.keep_latest,
         [&](folder_writer& out) {
           fill(out, s, {end, 0, end}, longest);
@@ -217,6 +222,7 @@ private:
             const run_losses& losses) const {
     nlohmann::json state{{"data", identity_}};
     losses.save(state, at);
+    state["steps"] = loop_.steps;
     request_.kept->keep(state, settled());
     write_state(out, program_, s.weights(), at, std::move(state), tokenizer_,
                 loop_.max_shard.value_or(hf_shard_limit), ranks_.hosts());
@@ -258,6 +264,7 @@ private:
   std::vector<extra_file> tokenizer_;
   nlohmann::json identity_; ///< identity of the data; null on ranks that write no file
   std::optional<state_root> root_;
+  detail::save_cost one_save_;       ///< as it was rehearsed
   std::int64_t saved_step_ = -1; ///< the step whose state was saved last, as this rank knows it
   bool writes_ = false;          ///< a state is being written, or the write has failed
 };
