@@ -167,10 +167,10 @@ int main(int argc, char** argv) {
     // As they are, or so small that what is exchanged here takes many messages and rounds.
     const process_start start = start_of_this_process();
     const bool by_tcp = start.over == connected_by::tcp;
-    const auto connected =
-        connect_ranks(start, "communicators", nullptr,
-                      sizes == "cut" ? message_sizes{.message = 700, .staging = 1024, .at_once = 40}
-                                     : message_sizes{});
+    const auto connected = connect_ranks(
+        start, "communicators", nullptr,
+        sizes == "cut" ? message_sizes{.message = 700, .staging = 1024, .shard = 400, .at_once = 40}
+                       : message_sizes{});
     if (connected == nullptr) return 2;
     connected_ranks& ranks = *connected;
     try {

@@ -57,8 +57,8 @@ class Slurm(cli.Case):
         docs = (Path(__file__).parents[2] / "docs" / "launching.md").read_text()
         script = re.search(r"(?s)\n(#!/bin/bash\n.*?)```", docs).group(1)
         own = (("--nodes=2 --ntasks-per-node=8 --time=4:00:00 --signal=USR1@120", "--ntasks=2"), ("run.log", "said"),
-               ("srun ./my-run train --data-path book.txt --exit-duration-in-mins 230 --save out --load out",
-                shlex.join(["srun", "env", "-u", "LD_LIBRARY_PATH", cli.PROGRAM, *map(str, flags)])),
+               ("srun --wait=60 ./my-run train --data-path book.txt --exit-duration-in-mins 230 --save out --load out",
+                shlex.join(["srun", "--wait=3", "env", "-u", "LD_LIBRARY_PATH", cli.PROGRAM, *map(str, flags)])),
                ("./my-run", f"env -u LD_LIBRARY_PATH {cli.PROGRAM}"))
         for there, here in own:
             self.assertIn(there, script)
@@ -87,14 +87,14 @@ class Queued(EveryStart, Slurm):
         return end
 
     def test_a_signal_and_a_time_that_is_up(self):
-        flags = (*TRAIN, "--train-iters", 1500, "--save-interval", 100, "--eval-interval", 10**6)
+        flags = (*TRAIN, "--train-iters", 8000, "--save-interval", 1000, "--eval-interval", 10**6)
         run(*flags, "--save", "undisturbed", "--ranks", 2, cwd=self.folder)
-        job = self.queue(*flags, "--exit-duration-in-mins", 0.03, "--save", "out", "--load", "out")
-        self.until_said("saved to out/iter_0000100")
+        job = self.queue(*flags, "--exit-duration-in-mins", 0.05, "--save", "out", "--load", "out")
+        self.until_said("saved to out/iter_0001000")
         self.slurm("scancel", "--signal=USR1", job)  # as sbatch --signal=USR1@120 does before the end of its time
         self.until_said(f"exit code {INTERRUPTED} after 0 restarts; again: yes")
         self.until_said("exit code 0 after 1 restarts; again: yes")
-        self.assertRegex(self.said(), "--exit-duration-in-mins 0.03 ends the run")
+        self.assertRegex(self.said(), "--exit-duration-in-mins 0.05 ends the run")
         self.until_said("again: no")
         self.assertIn("going on after step", self.said())
         for name in ("model.safetensors", "optimizer.safetensors"):

@@ -52,6 +52,8 @@ namespace mc {
 struct message_sizes {
   std::int64_t message = std::int64_t{1} << 30;  ///< longest message; MPI counts bytes in int
   std::int64_t staging = std::int64_t{16} << 20; ///< memory for one slice of a sum
+  std::int64_t shard = std::int64_t{512} << 10;  ///< longest shard of a slice; it stays in caches
+                                                 ///< until it is added
   std::int64_t at_once = 2048;                   ///< longest all-reduce in which every rank adds
                                                  ///< everything
 };
@@ -437,7 +439,7 @@ private:
       const std::int64_t size = size_of(x.type), all = std::ssize(r.holders), me = place(r);
       const bool reduces = x.what == collective::all_reduce;
       const std::int64_t most = std::max<std::int64_t>(
-          64, of_.sizes_.staging / size / (reduces ? 1 : std::max<std::int64_t>(1, all - 1)));
+          64, std::min(of_.sizes_.shard, of_.sizes_.staging / all) / size * (reduces ? all : 1));
       r.progress = record::shards, r.begin = begin, r.end = std::min(x.count, begin + most);
       const auto [first, count] = summed_by(r, me);
       if (r.memory.data() == nullptr) {
@@ -553,7 +555,10 @@ private:
     /// questions itself after a long wait.
     void rest(record& r, int idle) {
       constexpr int yields = 16;
-      if (idle < of_.spins_) return;
+      if (idle < of_.spins_) {
+        if (idle % 8 == 7) ::sched_yield(); // the system's own threads may have the messages
+        return;
+      }
       of_.questions_.hear([this] { return now_waits(); });
       if (idle < of_.spins_ + yields) {
         ::sched_yield();
