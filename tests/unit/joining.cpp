@@ -335,6 +335,23 @@ BOOST_AUTO_TEST_CASE(a_rank_that_ends_while_ranks_connect) {
   BOOST_TEST(said[2] == "");
 }
 
+// The bytes of a length are no sign of anything: one of them is '!' in every 256th card.
+BOOST_AUTO_TEST_CASE(cards_of_any_length) {
+  cpu_set_t mine;
+  CPU_ZERO(&mine);
+  (void)::sched_getaffinity(0, sizeof mine, &mine);
+  const detail::rank_card card{"2", "test", "", detail::name_of_network(), detail::text_of(mine)};
+  for (const unsigned byte : {'!', '=', '?', '\0'}) {
+    const std::string identity((byte - card.text().size()) % 256, 'p');
+    const int port = free_port();
+    const auto said = on_threads(2, [&](int r) {
+      (void)join_peers(rank_of(r, 2, meeting_place::first_rank, port), identity,
+                       environment(long_wait), nullptr);
+    });
+    BOOST_TEST(said[1] == "");
+  }
+}
+
 BOOST_AUTO_TEST_CASE(ranks_that_do_not_come) {
   const int port = free_port();
   const auto alone = on_threads(1, [&](int) {
@@ -342,6 +359,12 @@ BOOST_AUTO_TEST_CASE(ranks_that_do_not_come) {
                      nullptr);
   });
   BOOST_TEST(alone[0].find("11 ranks 1, 2 of 3 did not come to rank 0 in time") == 0, alone[0]);
+  const auto two_of_three = on_threads(2, [&](int r) {
+    (void)join_peers(rank_of(r, 3, meeting_place::first_rank, port), "p", environment(short_wait),
+                     nullptr);
+  });
+  for (const std::string& one : two_of_three)
+    BOOST_TEST(one.find("11 rank 2 of 3 did not come to rank 0 in time") == 0, one);
   const auto no_master = on_threads(1, [&](int) {
     (void)join_peers(rank_of(1, 3, meeting_place::first_rank, port), "p", environment(short_wait),
                      nullptr);

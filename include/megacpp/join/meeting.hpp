@@ -17,8 +17,8 @@ namespace mc {
 /// Tells a sentence to people, while ranks wait for each other.
 using teller = std::function<void(const std::string&)>;
 
-/// The meeting of all ranks of a start. Rank 0 calls `gather` and `answer`, the others `ask`, once
-/// for each turn. An answer that begins with '!' is a refusal, which `ask` throws.
+/// The meeting of all ranks of a start. Rank 0 calls `gather`, and `answer` or `refuse`, the others
+/// `ask`, once for each turn.
 class rendezvous {
 public:
   rendezvous() = default;
@@ -32,13 +32,34 @@ public:
   virtual std::vector<std::string> gather(
       const std::string& mine,
       const std::function<std::string(int, std::string_view)>& examine) = 0;
-  virtual void answer(const std::string& text) = 0;
-  virtual std::string ask(const std::string& mine) = 0;
+  void answer(const std::string& text) { say(taken + text); }
+  /// Has `ask` throw an error with this code and sentence, on all other ranks.
+  void refuse(exit_code code, const std::string& why) { say(refusal(code, why)); }
+  /// Hands in this rank's text, and returns the answer. Throws mc::error.
+  std::string ask(const std::string& mine) {
+    const std::string said = hear(mine);
+    if (said.starts_with(taken)) return said.substr(1);
+    if (said.starts_with(wrong)) throw error(exit_code::mismatch, said.substr(1));
+    throw error(exit_code::ranks, said.starts_with(missing)
+                                      ? said.substr(1)
+                                      : "rank 0 does not answer as a rank of this program: start "
+                                        "all of them anew, from one program");
+  }
   /// Returns the address by which this rank reaches the place of the meeting, or is reached there;
   /// nothing if no connection tells.
   virtual std::optional<socket_address> own_address() const { return std::nullopt; }
   /// Tells whether other ranks prove a secret here, so that a wrong card comes from one of them.
   virtual bool proves() const = 0;
+
+protected:
+  /// What rank 0 says begins with a letter for its kind.
+  static constexpr char taken = '=', wrong = '!', missing = '?';
+  static std::string refusal(exit_code code, const std::string& why) {
+    return (code == exit_code::ranks ? missing : wrong) + why;
+  }
+  virtual void say(const std::string& text) = 0;
+  /// Hands in this rank's text, and returns what rank 0 says.
+  virtual std::string hear(const std::string& mine) = 0;
 };
 
 namespace detail {

@@ -63,10 +63,10 @@ public:
       const std::string card = guest->says.substr(end + 1);
       if (why.empty()) why = examine(r, card);
       if (!why.empty()) {
-        (void)send_text(guest->connection.get(), "!" + why,
+        (void)send_text(guest->connection.get(), refusal(exit_code::mismatch, why),
                         steady::now() + std::chrono::seconds(1));
         if (!proves()) continue; // it may be a stranger, who must not end rank 0
-        answer("!" + why);
+        refuse(exit_code::mismatch, why);
         throw error(exit_code::mismatch, why);
       }
       guests_[static_cast<std::size_t>(r)] = std::move(guest->connection);
@@ -75,12 +75,12 @@ public:
     }
     return cards;
   }
-  void answer(const std::string& text) override {
+  void say(const std::string& text) override {
     for (const descriptor& g : guests_)
       if (g)
         (void)send_text(g.get(), text, std::max(until_, steady::now() + std::chrono::seconds(2)));
   }
-  std::string ask(const std::string& mine) override {
+  std::string hear(const std::string& mine) override {
     const std::string number =
         std::exchange(turn_, turn_ + 1) == 0 ? std::to_string(start_.rank) + "\n" : std::string();
     std::optional<std::string> text;
@@ -90,7 +90,6 @@ public:
       throw error(exit_code::ranks, "rank 0 at " + place_text(start_.master, start_.port) +
                                         " has ended while ranks met, or other ranks did not come: "
                                         "see what it says");
-    if (text->starts_with('!')) throw error(exit_code::mismatch, text->substr(1));
     return *text;
   }
   std::optional<socket_address> own_address() const override {

@@ -64,7 +64,7 @@ public:
         card = lines[2];
         const std::string why = turn_ == 0 ? examine(r, card) : "";
         if (why.empty()) continue;
-        answer("!" + why);
+        refuse(exit_code::mismatch, why);
         throw error(exit_code::mismatch, why);
       }
       if (missing.empty() || steady::now() > until_) return cards;
@@ -72,12 +72,12 @@ public:
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
   }
-  void answer(const std::string& text) override {
+  void say(const std::string& text) override {
     std::string all;
     for (const std::string& n : numbers_) (all += n) += ' ';
     store_.set("answer-" + std::to_string(turn_++), (all += '\n') += text);
   }
-  std::string ask(const std::string& mine) override {
+  std::string hear(const std::string& mine) override {
     waiting_note note(tell_);
     bool written = false;
     for (;;) {
@@ -100,7 +100,6 @@ public:
             lines_of(store_.get("answer-" + std::to_string(turn_)).value_or(""), 2);
         if (said.size() == 2 && said[0].find(drawn_) != std::string::npos) {
           ++turn_;
-          if (said[1].starts_with('!')) throw error(exit_code::mismatch, said[1].substr(1));
           return said[1];
         }
       }

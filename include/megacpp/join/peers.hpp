@@ -164,9 +164,9 @@ private:
           ranks_text(missing) + " of " + std::to_string(start_.size) +
           " did not come to rank 0 in time" +
           (refused_.empty() ? "" : ", and another one was refused: " + refused_);
-      meeting.answer("!" + why + ": see whether they run");
-      throw error(refused_.empty() ? exit_code::ranks : exit_code::mismatch,
-                  why + ": see whether they run, and what they say");
+      const exit_code code = refused_.empty() ? exit_code::ranks : exit_code::mismatch;
+      meeting.refuse(code, why + ": see whether they run");
+      throw error(code, why + ": see whether they run, and what they say");
     }
     if (first) all.push_back(secret_.empty() ? drawn_bytes(32) : "");
     meeting.answer(joined(all));
