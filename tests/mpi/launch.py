@@ -1,17 +1,14 @@
 #!/usr/bin/env python3
-"""A program that is started in the ways of docs/launching.md but mpirun: the bits of threads, and what is said.
+"""A program that is started in ways of docs/launching.md: the bits of threads, and what is said.
 
-    launch.py PROGRAM [--torchrun TORCHRUN] [--mpich MPIEXEC] [unittest argument...]
+    launch.py PROGRAM [unittest argument...]
 
-PROGRAM is compiled from ../cli/tiny_gpt.hpp. TORCHRUN is that of a torch which pip has installed, and MPIEXEC that of
-MPICH, which PROGRAM is not built with.
+PROGRAM is compiled from ../cli/tiny_gpt.hpp. launchers.py has the launchers of other projects, networks.py several nodes.
 """
 
 import contextlib
 import json
 import os
-import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -28,7 +25,6 @@ from cli import DATA, INTERRUPTED, MISMATCH, USAGE, contents, newest, run  # noq
 from every_start import RANKS, EveryStart, processes_in, until  # noqa: E402
 from start_ranks import free_port, variables  # noqa: E402
 
-TORCHRUN = MPICH = None
 BARE = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "SLURM_", "OMPI_", "PMI"))}
 TRAIN = ("train", "--data-path", "text", "--eval-iters", 1, "--eval-interval", 3)
 LONG = ("train", "--mock-data", "--train-iters", 10**6, "--save-interval", 10, "--log-interval", 1)
@@ -230,139 +226,6 @@ class Meeting(Case):
         done(other), done(first)
 
 
-@unittest.skipUnless("--mpich" in sys.argv, "no mpiexec of MPICH was named")
-class OfMpich(Case):
-    """Another MPI's launcher than that of the MPI which the program is built with."""
-
-    def test_the_bits_of_threads(self):
-        of_threads = self.of_threads()
-        launch = (MPICH, "-launcher", "fork", "-n", 4)
-        done(started(*launch, "-genv", "MASTER_ADDR", "127.0.0.1", "-genv", "MASTER_PORT", free_port(), cli.PROGRAM, *TRAIN,
-                     "--train-iters", 6, "--save", "mpich", env={}, folder=self.folder))
-        self.assertEqual(self.state("mpich"), of_threads)
-        errors = done(started(*launch, cli.PROGRAM, *TRAIN, env={}, folder=self.folder), MISMATCH)[1]
-        self.assertIn("MASTER_ADDR", errors)
-
-
-@unittest.skipUnless(os.geteuid() == 0 and shutil.which("ip"), "only root may make networks, by ip of iproute2")
-class Networks(Case):
-    """Two nodes, each in a network of its own, with a cable between them."""
-
-    def setUp(self):
-        super().setUp()
-        self.names = [f"megacpp-{os.getpid()}-{n}" for n in range(2)]
-        for name in self.names:
-            made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
-            if made.returncode:
-                self.skipTest("ip can make no network: " + made.stderr)
-            self.addCleanup(self.ip, "netns", "delete", name)
-        self.ip("link", "add", "megacpp0", "netns", self.names[0], "type", "veth", "peer", "name", "megacpp0", "netns",
-                self.names[1])
-        for n, name in enumerate(self.names):
-            self.ip("-n", name, "address", "add", f"10.77.0.{n + 1}/24", "dev", "megacpp0")
-            self.ip("-n", name, "address", "add", f"fd77::{n + 1}/64", "dev", "megacpp0", "nodad")
-            for link in ("lo", "megacpp0"):
-                self.ip("-n", name, "link", "set", link, "up")
-
-    def ip(self, *words):
-        subprocess.run(["ip", *words], check=True)
-
-    def nodes(self, each, env, *words):
-        launched = [started("ip", "netns", "exec", name, *each(n), *words, env=env(n), folder=self.folder)
-                    for n, name in enumerate(self.names)]
-        return [done(one)[0] for one in launched]
-
-    def test_nodes_that_start_their_ranks(self):
-        of_threads = self.of_threads()
-        for master in ("10.77.0.1", "fd77::1"):
-            self.nodes(lambda _: (cli.PROGRAM,), lambda n, master=master: {
-                "PET_NNODES": "2", "PET_NPROC_PER_NODE": "2", "PET_NODE_RANK": str(n), "PET_MASTER_ADDR": master,
-                "PET_MASTER_PORT": "29500", "MEGACPP_RENDEZVOUS_SECRET": "of both"}, *TRAIN, "--train-iters", 6, "--save", master)
-            self.assertEqual(self.state(master), of_threads)
-
-    @unittest.skipUnless("--torchrun" in sys.argv, "no torchrun was named")
-    def test_torchrun(self):
-        of_threads = self.of_threads()
-        self.nodes(lambda n: (TORCHRUN, "--no-python", "--nnodes", 2, "--nproc-per-node", 2, "--node-rank", n, "--master-addr",
-                              "10.77.0.1", "--master-port", 29501, cli.PROGRAM), lambda _: {"OMP_NUM_THREADS": "1"}, *TRAIN, "--train-iters", 6, "--save",
-                   "torchrun")
-        self.assertEqual(self.state("torchrun"), of_threads)
-
-
-@unittest.skipUnless("--torchrun" in sys.argv, "no torchrun was named")
-class UnderTorchrun(EveryStart, cli.Case):
-    def begin(self, *words, env=()):
-        with (self.folder / "said").open("w") as said:
-            launched = subprocess.Popen([TORCHRUN, "--no-python", "--nproc-per-node", "2", "--master-port", str(free_port()),
-                                         cli.PROGRAM, *map(str, words)], env={**BARE, **dict(env)}, cwd=self.folder,
-                                        stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT)
-
-        def end():
-            code = launched.wait(120)
-            # torchrun itself ends with 1, and says which rank was the first with which code.
-            first = re.search(r"(?s)Root Cause.*?exitcode *: (-?\d+)", self.said())
-            return int(first.group(1)) if code == 1 and first else code
-        return end
-
-
-@unittest.skipUnless("--torchrun" in sys.argv, "no torchrun was named")
-class Torchrun(Case):
-    def torchrun(self, *words, env=(), **options):
-        return started(TORCHRUN, "--no-python", *words, env=dict(env), folder=self.folder, **options)
-
-    def test_the_bits_of_threads(self):
-        of_threads = self.of_threads()
-        done(self.torchrun("--nproc-per-node", 4, cli.PROGRAM, *TRAIN, "--train-iters", 6, "--save", "torchrun"))
-        self.assertEqual(self.state("torchrun"), of_threads)
-
-    def test_a_start_of_two_ranks(self):
-        of_threads = self.of_threads(2)
-        out, _ = done(self.torchrun("--nproc-per-node", 2, cli.PROGRAM, *TRAIN, "--train-iters", 6, "--save", "torchrun"))
-        self.assertIn("2 ranks", out)
-        self.assertEqual(self.state("torchrun"), of_threads)
-
-    def test_a_rank_that_is_killed_and_all_that_start_again(self):
-        flags = (*TRAIN, "--train-iters", 3000, "--save-interval", 100, "--eval-interval", 10**6)
-        run(*flags, "--save", "undisturbed", "--ranks", 4, cwd=self.folder)
-        port = free_port()
-        launched = self.torchrun("--nproc-per-node", 4, "--max-restarts", 3, "--master-port", port, cli.PROGRAM, *flags,
-                                 "--save", "saved", "--load", "saved")
-        until_saved(launched)
-        found = subprocess.run(["pgrep", "-P", str(launched.pid)], capture_output=True, text=True, check=True)
-        os.kill(int(found.stdout.split()[2]), signal.SIGKILL)
-        out, _ = done(launched)
-        self.assertRegex(out, "going on after step")
-        for name in ("model.safetensors", "optimizer.safetensors"):
-            self.assertEqual(self.state("saved")[name], self.state("undisturbed")[name])
-
-    def test_a_node_that_is_lost_and_ranks_that_go_on_without_it(self):
-        flags = (*TRAIN, "--train-iters", 2500, "--save-interval", 250, "--eval-interval", 10**6)
-        place = f"127.0.0.1:{free_port()}"
-        nodes = [self.torchrun("--nproc-per-node", 2, "--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", place,
-                               "--rdzv-id", "elastic", "--max-restarts", 3, "--local-addr", "127.0.0.1",
-                               "--rdzv-conf", f"is_host={int(n == 0)},last_call_timeout=2,keep_alive_interval=1",
-                               cli.PROGRAM, *flags, "--save", "saved", "--load", "saved") for n in range(2)]
-        self.assertIn("4 ranks", until_saved(nodes[0]))
-        ranks = subprocess.run(["pgrep", "-P", str(nodes[1].pid)], capture_output=True, text=True, check=True).stdout.split()
-        for process in (nodes[1].pid, *map(int, ranks)):
-            os.kill(process, signal.SIGKILL)
-        out, _ = done(nodes[0])
-        went_on = re.search(r"going on after step \d+ of (saved/iter_\d+)", out)
-        self.assertIsNotNone(went_on, out)
-        run(*flags, "--load", went_on.group(1), "--save", "two", "--ranks", 2, cwd=self.folder)
-        two, elastic = self.state("two"), self.state("saved")
-        for name in ("model.safetensors", "optimizer.safetensors"):
-            self.assertEqual(elastic[name], two[name])
-        losses = [json.loads((newest(self.folder / name) / "megacpp_state.json").read_text())["state"]["history"]
-                  for name in ("two", "saved")]
-        self.assertEqual(*losses)
-
-
 if __name__ == "__main__":
     cli.PROGRAM = os.path.abspath(sys.argv[1])
-    rest = sys.argv[2:]
-    if rest[:1] == ["--torchrun"]:
-        TORCHRUN, rest = os.path.abspath(rest[1]), rest[2:]
-    if rest[:1] == ["--mpich"]:
-        MPICH, rest = os.path.abspath(rest[1]), rest[2:]
-    unittest.main(argv=[sys.argv[0], *rest])
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])

@@ -25,4 +25,4 @@ cat > mpiexec << EOF
 LD_LIBRARY_PATH=$folder/tree/usr/lib/x86_64-linux-gnu exec $folder/tree/usr/bin/mpiexec.hydra -genv LD_LIBRARY_PATH "" "\$@"
 EOF
 chmod +x mpiexec
-python3 "$here/launch.py" "$program" --mpich "$folder/mpiexec" "${@:-OfMpich}"
+python3 "$here/launchers.py" "$program" mpich "$folder/mpiexec" "$@"

@@ -16,4 +16,4 @@ if [ ! -x "$folder/bin/torchrun" ]; then
     exit 77
   fi
 fi
-exec python3 "$here/launch.py" "$program" --torchrun "$folder/bin/torchrun" "$@"
+exec python3 "$here/launchers.py" "$program" torchrun "$folder/bin/torchrun" "$@"

@@ -233,20 +233,28 @@ megacpp_slow_test(build_preset SHARD 9 LABEL package TIMEOUT 2400 ONE_THREAD COS
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/build_preset.sh ${PROJECT_SOURCE_DIR}
     ${CMAKE_CURRENT_BINARY_DIR}/build_preset)
 
-# Launchers that the tests install: PyTorch's torchrun, and Slurm.
+# Launchers that the tests install: PyTorch's torchrun, MPICH's mpiexec, and Slurm; and nodes that are namespaces.
 if(TARGET cli_tiny_gpt)
-  set(torchrun ${CMAKE_CURRENT_SOURCE_DIR}/mpi/torchrun.sh $<TARGET_FILE:cli_tiny_gpt>
-      ${CMAKE_CURRENT_BINARY_DIR}/torchrun)
+  set(mpi ${CMAKE_CURRENT_SOURCE_DIR}/mpi)
+  set(torchrun ${CMAKE_CURRENT_BINARY_DIR}/torchrun)
   megacpp_slow_test(launch_torchrun LABEL mpi TIMEOUT 1200 ONE_THREAD MAY_SKIP COST 60
-    COMMAND ${torchrun} Torchrun.test_a_start_of_two_ranks)
-  megacpp_slow_test(launch_torchrun_restarts SHARD "3;19" LABEL mpi TIMEOUT 1200 ONE_THREAD MAY_SKIP COST 30
-    COMMAND ${torchrun} Torchrun.test_the_bits_of_threads
-      Torchrun.test_a_rank_that_is_killed_and_all_that_start_again)
-  if(TEST launch_torchrun_restarts)
-    set_tests_properties(launch_torchrun_restarts PROPERTIES DEPENDS launch_torchrun)
-  endif()
-  megacpp_slow_test(launch_slurm SHARD "9;25" LABEL mpi TIMEOUT 600 ONE_THREAD MAY_SKIP COST 30
-    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/mpi/slurm.sh $<TARGET_FILE:cli_tiny_gpt>)
+    COMMAND ${mpi}/torchrun.sh $<TARGET_FILE:cli_tiny_gpt> ${torchrun} Torchrun.test_a_start_of_two_ranks)
+  megacpp_slow_test(launch_torchrun_restarts SHARD "3;19" LABEL mpi TIMEOUT 1200 ONE_THREAD MAY_SKIP COST 90
+    COMMAND ${mpi}/torchrun.sh $<TARGET_FILE:cli_tiny_gpt> ${torchrun})
+  megacpp_slow_test(launch_soak SHARD "11;27" LABEL mpi TIMEOUT 1200 ONE_THREAD MAY_SKIP COST 60
+    COMMAND ${PROJECT_SOURCE_DIR}/bench/soak/soak.py $<TARGET_FILE:cli_tiny_gpt> --torchrun ${torchrun}/bin/torchrun
+      --faults 10 --seed 0 --no-result)
+  foreach(one launch_torchrun_restarts launch_soak)
+    if(TEST ${one})
+      set_tests_properties(${one} PROPERTIES DEPENDS launch_torchrun)
+    endif()
+  endforeach()
+  megacpp_slow_test(launch_networks SHARD "5;21" LABEL mpi TIMEOUT 600 ONE_THREAD MAY_SKIP COST 10
+    COMMAND ${mpi}/networks.py $<TARGET_FILE:cli_tiny_gpt>)
+  megacpp_slow_test(launch_mpich SHARD "7;23" LABEL mpi TIMEOUT 600 ONE_THREAD MAY_SKIP COST 10
+    COMMAND ${mpi}/mpich.sh $<TARGET_FILE:cli_tiny_gpt>)
+  megacpp_slow_test(launch_slurm SHARD "9;25" LABEL mpi TIMEOUT 900 ONE_THREAD MAY_SKIP COST 90
+    COMMAND ${mpi}/slurm.sh $<TARGET_FILE:cli_tiny_gpt>)
 endif()
 
 # transformers loads what we export, and we what it saves.

@@ -77,7 +77,7 @@ public:
   /// synced, and renamed with their folder. So a refusal of names, sizes or space is thrown here,
   /// unless its reason arises later. Returns what the save takes. Throws mc::error.
   static detail::save_cost rehearse(folder_target target, const folder_kind& kind,
-                            const std::function<void(folder_writer&)>& fill) {
+                                    const std::function<void(folder_writer&)>& fill) {
     const stopwatch clock;
     folder_writer probe(std::move(target), kind);
     probe.rehearsal_ = true;
@@ -94,8 +94,9 @@ public:
     if (!probe.sync_parent())
       throw detail::output_error("make durable", probe.target_.folder, errno);
     const double rest = static_cast<double>(probe.promised_ - probe.tried_bytes_);
-    const double a_byte =
-        probe.tried_bytes_ == 0 ? 0 : probe.tried_seconds_ / static_cast<double>(probe.tried_bytes_);
+    const double a_byte = probe.tried_bytes_ == 0
+                              ? 0
+                              : probe.tried_seconds_ / static_cast<double>(probe.tried_bytes_);
     return {{probe.promised_, probe.begun_.size() + 1}, clock.seconds() + rest * a_byte};
   }
   /// Rehearses a save of which nothing but the target is known.
@@ -173,7 +174,8 @@ private:
     std::vector<std::byte> some(std::min(bytes, block));
     std::uint64_t random = 1; // file systems may compress what repeats
     for (std::byte& b : some)
-      b = static_cast<std::byte>((random = random * 6364136223846793005 + 1442695040888963407) >> 56);
+      b = static_cast<std::byte>((random = random * 6364136223846793005 + 1442695040888963407) >>
+                                 56);
     const stopwatch clock;
     static_cast<void>(checksums_of(file, full, bytes, [&](const byte_sink& sink) {
       for (std::uint64_t left = bytes, n = 0; left > 0; left -= n)
@@ -350,8 +352,8 @@ private:
   std::vector<std::string> begun_; // names of files
   std::string temporary_;          // name of the temporary folder; empty once committed
   bool rehearsal_ = false;
-  std::uint64_t promised_ = 0; // bytes that a rehearsal has counted
-  std::uint64_t untaken_ = 0;  // bytes of these that the file system has not allocated
+  std::uint64_t promised_ = 0;    // bytes that a rehearsal has counted
+  std::uint64_t untaken_ = 0;     // bytes of these that the file system has not allocated
   std::uint64_t tried_bytes_ = 0; // bytes that a rehearsal has written
   double tried_seconds_ = 0;      // and how long that took
   descriptor folder_;

@@ -127,8 +127,7 @@ inline std::vector<std::string> states_lines(const state_list& list) {
                                 s.steps  ? fmt::format("{}/{}", *s.step, *s.steps)
                                 : s.step ? fmt::format("{}", *s.step)
                                          : "-",
-                                known(s.loss),
-                                known(s.validation_loss), s.bytes,
+                                known(s.loss), known(s.validation_loss), s.bytes,
                                 s.committed ? utc_text(*s.committed) : "-",
                                 s.damage.empty() ? "whole" : "damaged: " + s.damage));
   lines.push_back(
@@ -139,7 +138,8 @@ inline std::vector<std::string> states_lines(const state_list& list) {
 }
 
 /// {"states": [{"folder", "step", "steps", "loss", "validation_loss", "committed", "bytes", "whole",
-/// "damage"}], "train": folder or "refused": why, "finished", "best": folder}. Unknown fields are left out.
+/// "damage"}], "train": folder or "refused": why, "finished", "best": folder}. Unknown fields are
+/// left out.
 inline std::string states_json(const state_list& list) {
   json_output states = json_output::array();
   for (const listed_state& s : list.states) {

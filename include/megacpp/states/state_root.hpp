@@ -85,7 +85,8 @@ public:
   /// steps whose names others have taken: such folders must be replaceable. Returns what one
   /// save takes. Throws mc::error.
   detail::save_cost rehearse(std::int64_t step, std::int64_t saves, std::int64_t keep,
-                const std::function<void(folder_writer&)>& fill, std::int64_t bests = 0) const {
+                             const std::function<void(folder_writer&)>& fill,
+                             std::int64_t bests = 0) const {
     const std::int64_t present = newest().value_or(-1);
     std::set<std::string> replaced;
     for (const std::int64_t again : damaged_) replaced.insert(step_folder_name(again));

@@ -112,10 +112,11 @@ public:
       return reports_.note(
           "nothing will be saved: loop_request::save FOLDER keeps what is learned");
     if (const std::string note = root_->note(); !note.empty()) reports_.note(note);
-    reports_.note(fmt::format(
-        "a state is {} and takes about {:.1f} s to write; between a signal and SIGKILL this run needs "
-        "that and the time of a step",
-        bytes_text(one_save_.room.bytes).view(), std::max(0.1, one_save_.seconds)));
+    reports_.note(
+        fmt::format("a state is {} and takes about {:.1f} s to write; between a signal and SIGKILL "
+                    "this run needs "
+                    "that and the time of a step",
+                    bytes_text(one_save_.room.bytes).view(), std::max(0.1, one_save_.seconds)));
     const std::string& fault = root_->fault_of_best();
     const auto is_of = [&](const std::string& note) { return note.ends_with(fault); };
     const bool was_told = from && std::ranges::any_of(from->notes, is_of);
@@ -264,7 +265,7 @@ private:
   std::vector<extra_file> tokenizer_;
   nlohmann::json identity_; ///< identity of the data; null on ranks that write no file
   std::optional<state_root> root_;
-  detail::save_cost one_save_;       ///< as it was rehearsed
+  detail::save_cost one_save_;   ///< as it was rehearsed
   std::int64_t saved_step_ = -1; ///< the step whose state was saved last, as this rank knows it
   bool writes_ = false;          ///< a state is being written, or the write has failed
 };

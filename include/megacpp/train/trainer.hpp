@@ -224,9 +224,10 @@ private:
       reports_->note("nothing is evaluated: " + detail::nothing_to_validate(request_.data));
     saver_->introduce(from);
     if (const std::optional<double> deadline = end_.wall_deadline())
-      reports_->note(fmt::format("loop_request::exit_minutes {} ends the run behind the first step "
-                                 "after {}",
-                                 *loop.exit_minutes, utc_text(static_cast<std::int64_t>(*deadline))));
+      reports_->note(
+          fmt::format("loop_request::exit_minutes {} ends the run behind the first step "
+                      "after {}",
+                      *loop.exit_minutes, utc_text(static_cast<std::int64_t>(*deadline))));
     if (!from)
       for (const std::string& line :
            untrained_positions(inputs_.program, inputs_.program.numbers.batch.sequence))
