@@ -137,9 +137,9 @@ inline std::vector<std::string> states_lines(const state_list& list) {
   return lines;
 }
 
-/// {"states": [{"folder", "step", "steps", "loss", "validation_loss", "committed", "bytes", "whole",
-/// "damage"}], "train": folder or "refused": why, "finished", "best": folder}. Unknown fields are
-/// left out.
+/// {"states": [{"folder", "step", "steps", "loss", "validation_loss", "committed", "bytes",
+/// "whole", "damage"}], "train": folder or "refused": why, "finished", "best": folder}. Unknown
+/// fields are left out.
 inline std::string states_json(const state_list& list) {
   json_output states = json_output::array();
   for (const listed_state& s : list.states) {
