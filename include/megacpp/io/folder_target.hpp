@@ -42,8 +42,8 @@ inline constexpr std::uint64_t page_bytes = 4096;
 struct disk_room {
   std::uint64_t bytes = 0, inodes = 0;
 };
-/// What a save takes of a file system. Its seconds are those of one that was rehearsed, a part of
-/// whose bytes were written.
+/// The room and the time that a save takes. The seconds are those of a rehearsal, which writes a
+/// part of the bytes.
 struct save_cost {
   disk_room room;
   double seconds = 0;

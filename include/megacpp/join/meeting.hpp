@@ -52,7 +52,7 @@ public:
   virtual bool proves() const = 0;
 
 protected:
-  /// What rank 0 says begins with a letter for its kind.
+  /// Each answer of rank 0 begins with a letter for its kind.
   static constexpr char taken = '=', wrong = '!', missing = '?';
   static std::string refusal(exit_code code, const std::string& why) {
     return (code == exit_code::ranks ? missing : wrong) + why;
