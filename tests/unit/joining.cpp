@@ -12,6 +12,8 @@
 
 #include <scratch.hpp>
 
+#include <sys/resource.h>
+
 using namespace mc;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -397,6 +399,22 @@ BOOST_AUTO_TEST_CASE(ranks_started_twice) {
     const bool ends = variables.size() == std::size(secret_and_short_wait);
     BOOST_TEST((said[0] == "") == !ends, said[0]); // without a secret it may have been a stranger
   }
+}
+
+BOOST_AUTO_TEST_CASE(open_files_of_many_ranks) {
+  rlimit before{};
+  BOOST_REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  rlimit files{300, before.rlim_max};
+  BOOST_REQUIRE(::setrlimit(RLIMIT_NOFILE, &files) == 0);
+  allow_connections(2);
+  BOOST_REQUIRE(::getrlimit(RLIMIT_NOFILE, &files) == 0);
+  BOOST_TEST(files.rlim_cur == 300);
+  allow_connections(100);
+  BOOST_REQUIRE(::getrlimit(RLIMIT_NOFILE, &files) == 0);
+  BOOST_TEST(files.rlim_cur == 328);
+  if (before.rlim_max < 1'000'000'000)
+    CHECK_REFUSED(allow_connections(1'000'000'000), exit_code::memory, "ulimit -Hn");
+  BOOST_REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
 }
 
 BOOST_AUTO_TEST_CASE(secrets_in_files) {

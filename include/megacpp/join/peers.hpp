@@ -98,6 +98,7 @@ public:
         until_(steady::now() + patience(of)) {}
 
   std::vector<peer> join() {
+    allow_connections(start_.size);
     const auto meeting = open_rendezvous(start_, secret_, until_, tell_);
     const auto size = static_cast<std::size_t>(start_.size);
     cpu_set_t mine;

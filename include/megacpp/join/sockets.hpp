@@ -27,6 +27,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 namespace mc {
@@ -169,6 +170,21 @@ inline void prepare_connection(int number) {
   set_option(number, IPPROTO_TCP, TCP_KEEPCNT, 60); // ten minutes, as ranks wait for each other
 }
 } // namespace detail
+
+/// Raises this process's limit on open files for the connections of so many ranks, as far as the
+/// system allows. Throws mc::error(exit_code::memory) if that does not suffice.
+inline void allow_connections(int ranks) {
+  constexpr rlim_t others = 128; // files of data, of a state, of libraries
+  const rlim_t wanted = 2 * static_cast<rlim_t>(ranks) + others; // to meet, and to exchange
+  rlimit files{};
+  if (::getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= wanted) return;
+  const rlim_t most = files.rlim_max;
+  files.rlim_cur = std::min(wanted, most);
+  if (::setrlimit(RLIMIT_NOFILE, &files) == 0 && wanted <= most) return;
+  throw error(exit_code::memory, std::to_string(ranks) + " ranks need " + std::to_string(wanted) +
+                                     " open files each, and this process may have " +
+                                     std::to_string(most) + ": raise the hard limit (ulimit -Hn)");
+}
 
 /// Waits until a socket can be read or written, as `events` of poll(2) say; false at the deadline.
 inline bool wait_for_socket(int number, short events, deadline until) {
