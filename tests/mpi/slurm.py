@@ -52,11 +52,11 @@ class Slurm(cli.Case):
     def test_exit_codes(self):
         self.srun("none", "train", "--data-path", "nowhere", check=DATA)
 
-    def queue(self, *flags, env=()):
+    def queue(self, *flags, env=(), limits=""):
         """Gives sbatch the script of docs/launching.md, for two ranks of this program; returns the job's number."""
         docs = (Path(__file__).parents[2] / "docs" / "launching.md").read_text()
         script = re.search(r"(?s)\n(#!/bin/bash\n.*?)```", docs).group(1)
-        own = (("--nodes=2 --ntasks-per-node=8 --time=4:00:00 --signal=USR1@120", "--ntasks=2"), ("run.log", "said"),
+        own = (("--nodes=2 --ntasks-per-node=8 --time=4:00:00 --signal=USR1@120", f"--ntasks=2 {limits}"), ("run.log", "said"),
                ("srun --wait=60 ./my-run train --data-path book.txt --exit-duration-in-mins 230 --save out --load out",
                 shlex.join(["srun", "--wait=3", "env", "-u", "LD_LIBRARY_PATH", cli.PROGRAM, *map(str, flags)])),
                ("./my-run", f"env -u LD_LIBRARY_PATH {cli.PROGRAM}"))
@@ -99,6 +99,12 @@ class Queued(EveryStart, Slurm):
         self.assertIn("going on after step", self.said())
         for name in ("model.safetensors", "optimizer.safetensors"):
             self.assertEqual(*(contents(newest(self.folder / folder))[name] for folder in ("out", "undisturbed")))
+
+    def test_the_signal_before_the_end_of_its_time(self):
+        job = self.queue(*TRAIN, "--train-iters", 10**7, "--save-interval", 10**6, "--eval-interval", 10**6, "--save", "out",
+                         limits="--time=0:02:00 --signal=USR1@60")
+        self.until_said(f"(?s)SIGUSR1 ended the run after step .* saved to out.*exit code {INTERRUPTED} after 0 restarts; again: yes")
+        self.slurm("scancel", job)
 
     def test_a_job_that_is_cancelled(self):
         job = self.queue(*TRAIN, "--train-iters", 10**6, "--save-interval", 100, "--eval-interval", 10**6, "--save", "saved")
