@@ -92,6 +92,7 @@ inline const implementations& dense() {
                                      {&op::sum, &add},
                                      {&op::accumulate, &accumulate},
                                      {&op::cast, &cast},
+                                     {&op::scale, &scale},
                                      {&op::gelu, &gelu},
                                      {&op::gelu_grad, &gelu_grad},
                                      {&op::swiglu, &swiglu},

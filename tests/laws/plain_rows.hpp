@@ -38,6 +38,11 @@ inline void cast(node_task& t) { // integers have one type here
   t.out(0) = t.in(0);
 }
 
+inline void scale(node_task& t) {
+  need(t.in(0).size() == t.out(0).size(), "scale");
+  for (std::size_t i = 0; i < t.out(0).size(); ++i)
+    t.out(0)[i] = t.in(0)[i] * t.attr<op::scale_attributes>().factor;
+}
 inline void gelu(node_task& t) {
   need(t.in(0).size() == t.out(0).size(), "gelu");
   for (std::size_t i = 0; i < t.out(0).size(); ++i) {

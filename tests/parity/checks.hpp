@@ -169,15 +169,15 @@ struct steps_taken {
   std::vector<double> losses, norms;
   double rates = 0;
 };
-inline steps_taken take_ten_steps(mc::session& s, const std::string& family,
+inline steps_taken take_ten_steps(mc::session& s, const std::filesystem::path& folder,
                                   std::size_t replica = 0, std::size_t dp = 1) {
-  const mc::json_value train = mc::read_json((fixtures(family) / "train.json").string());
+  const mc::json_value train = mc::read_json((folder / "train.json").string());
   const auto adamw = train.field<mc::json_value>("adamw");
   mc::step_numbers& n = s.numbers();
   const auto betas = adamw.field<std::vector<double>>("betas");
   n.beta1 = betas.at(0), n.beta2 = betas.at(1), n.epsilon = adamw.field<double>("eps");
   n.weight_decay = adamw.field<double>("weight_decay"), n.clip = adamw.field<double>("clip");
-  const mc::safetensors_file ids_file((fixtures(family) / "train_ids.safetensors").string());
+  const mc::safetensors_file ids_file((folder / "train_ids.safetensors").string());
   const auto ids = read<std::int32_t>(ids_file, "ids");
   constexpr std::size_t width = 25, sequences = 4;
   steps_taken taken;
@@ -206,13 +206,9 @@ inline steps_taken take_ten_steps(mc::session& s, const std::string& family,
   return taken;
 }
 
-/// What ten steps tell and leave, values(t) of each tensor, against transformers'.
-template <class Values> void check_after_ten_steps(const mc::program_view& p,
-                                                   const std::string& family,
-                                                   const steps_taken& taken, Values values) {
-  const mc::json_value train = mc::read_json((fixtures(family) / "train.json").string());
-  BOOST_TEST(train.field<mc::json_value>("adamw").field<std::string>("decay_on") ==
-             "dim >= 2"); // as the registry's flags
+/// Checks the losses and norms that ten steps tell.
+inline void check_told(const std::filesystem::path& folder, const steps_taken& taken) {
+  const mc::json_value train = mc::read_json((folder / "train.json").string());
   double worst_loss = 0, worst_norm = 0;
   std::size_t at = 0;
   for (const auto& step : train.field<std::vector<mc::json_value>>("steps")) {
@@ -225,7 +221,18 @@ template <class Values> void check_after_ten_steps(const mc::program_view& p,
     worst_loss = std::max(worst_loss, loss_error), worst_norm = std::max(worst_norm, norm_error);
   }
   BOOST_TEST(at == 10u);
-  BOOST_TEST_MESSAGE(family << " losses: " << worst_loss << ", gradient norms: " << worst_norm);
+  BOOST_TEST_MESSAGE(folder.filename().string()
+                     << " losses: " << worst_loss << ", gradient norms: " << worst_norm);
+}
+
+/// What ten steps tell and leave, values(t) of each tensor, against transformers'.
+template <class Values> void check_after_ten_steps(const mc::program_view& p,
+                                                   const std::string& family,
+                                                   const steps_taken& taken, Values values) {
+  const mc::json_value train = mc::read_json((fixtures(family) / "train.json").string());
+  BOOST_TEST(train.field<mc::json_value>("adamw").field<std::string>("decay_on") ==
+             "dim >= 2"); // as the registry's flags
+  check_told(fixtures(family), taken);
 
   const mc::safetensors_file after((fixtures(family) / "after10.safetensors").string());
   worst errors;
@@ -264,7 +271,7 @@ inline void check_ten_steps(const mc::program_view& p, mc::device& device,
                             const std::string& family) {
   mc::session s(p, device, mc::purpose::training);
   mc::load_model_folder(fixtures(family) / "model", p, s.weights());
-  const steps_taken taken = take_ten_steps(s, family);
+  const steps_taken taken = take_ten_steps(s, fixtures(family));
   check_after_ten_steps(p, family, taken, [&](const mc::hf_tensor& t) {
     return t.values(s.weights(), s.weights().weights(), s.weights().precision().weight);
   });

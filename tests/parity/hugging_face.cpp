@@ -74,7 +74,8 @@ void check_ten_steps_of_ranks(const std::string& family, const mc::layout& l, in
     mc::session s(p.view(), device, mc::purpose::training, *others);
     mc::load_model_folder(test::fixtures(family) / "model", p.view(), s.weights());
     all[static_cast<std::size_t>(c.rank())] = test::take_ten_steps(
-        s, family, static_cast<std::size_t>(c.coordinate()[static_cast<unsigned>(mc::axis::dp)]),
+        s, test::fixtures(family),
+        static_cast<std::size_t>(c.coordinate()[static_cast<unsigned>(mc::axis::dp)]),
         static_cast<std::size_t>(dp));
     const auto write = [&](mc::folder_writer&& out) {
       mc::write_state(out, p.view(), s.weights(), {10, 40}, nlohmann::json::object(), {},

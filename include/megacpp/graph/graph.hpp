@@ -252,7 +252,7 @@ struct region {
   value_id trips = -1; ///< number of trips: one i32, made before the first trip
 };
 
-enum class init : std::uint8_t { zeros, ones, normal };
+enum class init : std::uint8_t { zeros, ones, normal, uniform };
 
 /// The way in which a step changes a parameter: AdamW with its gradient, or a step of fixed size
 /// against the sign of the collected sum (the bias that balances experts, op/router.hpp).
@@ -284,9 +284,10 @@ struct parameter_encoding {
 struct parameter_info {
   value_id v = -1;
   init how = init::zeros;
-  double std = 0;         ///< standard deviation of a normal initialisation
+  double std = 0;         ///< standard deviation of a normal or uniform initialisation
   bool decay = false;     ///< weight decay applies to the parameter
   bool frozen = false;    ///< no gradient is derived for the parameter
+  bool added = false;     ///< a factor of an adapter, which the model does not declare
   value_id gradient = -1; ///< finished gradient, which the pass `differentiate` sets
   /// Axes over which `gradient` is a pending sum that the end of the step reduces
   /// (pass/pending.hpp).

@@ -37,14 +37,15 @@ enum class dim : std::uint8_t {
   choices,   ///< experts that a token goes to
   sequences, ///< sequences of any rank that send tokens to the experts of one rank
   replicas,  ///< one element for each rank of an axis of unknown size
-  layers     ///< layers in a bucket of the stores, each with as many elements
+  layers,    ///< layers in a bucket of the stores, each with as many elements
+  adapter    ///< columns of an adapter's first factor (recipe/lora.hpp)
 };
 
 constexpr const char* name_of(dim d) {
   constexpr const char* names[] = {
       "-",      "batch",      "sequence",        "hidden",   "heads",  "kv_heads", "head_dim",
       "ffn",    "vocabulary", "vocabulary_part", "position", "expert", "rows",     "elements",
-      "copies", "choices",    "sequences",       "replicas", "layers"};
+      "copies", "choices",    "sequences",       "replicas", "layers", "adapter"};
   return names[static_cast<int>(d)];
 }
 

@@ -27,8 +27,7 @@ namespace mc {
 /// hf_shard_limit is the most bytes of tensors in one file of a model: 5 GB, as in huggingface_hub.
 inline constexpr std::uint64_t hf_shard_limit = 5'000'000'000;
 
-/// extra_file is the name and the contents of a file that is written beside the weights. A later
-/// save does not replace a folder with a file whose name is_model_file() does not know.
+/// extra_file is the name and contents of a file beside the weights, of a name for is_model_file().
 using extra_file = std::pair<std::string, std::string>;
 
 /// saved_model counts the tensors, files and bytes of a model that was saved.
@@ -57,7 +56,8 @@ struct outgoing_model {
     std::function<void(const byte_sink&)> write;
   };
   std::vector<tensor> tensors;
-  std::map<std::string, std::string> texts; ///< The contents of all other files, by their names.
+  const char* weights_name = hf_weights_name; ///< The file of the tensors, if it is one.
+  std::map<std::string, std::string> texts;   ///< The contents of all other files, by their names.
 };
 
 /// Returns the text of the index that says which of these files holds which tensor.
@@ -89,7 +89,6 @@ inline saved_model write_model(folder_writer& out, outgoing_model m, std::uint64
     shards.emplace_back(std::move(specs));
   }
   if (shards.size() > 1) m.texts[hf_index_name] = index_text(shards);
-
   saved_model saved{m.tensors.size(), shards.size()};
   std::uint64_t bytes = 0;
   for (const safetensors_layout& s : shards) bytes += s.file_size(), saved.bytes += s.data_size();
@@ -97,7 +96,7 @@ inline saved_model write_model(folder_writer& out, outgoing_model m, std::uint64
   out.require_space(bytes);
   for (const auto& [name, text] : m.texts) out.write(name, text);
   for (std::size_t i = 0; i < shards.size(); ++i)
-    out.write(shards.size() == 1 ? hf_weights_name : shard_name(i, shards.size()),
+    out.write(shards.size() == 1 ? m.weights_name : shard_name(i, shards.size()),
               shards[i].file_size(), [&](const byte_sink& sink) {
                 write_finite(shards[i], sink, [&](const tensor_spec& t, const byte_sink& data) {
                   by_name.at(t.name)->write(data);
@@ -156,6 +155,17 @@ template <class T> void write_tensor(const hf_tensor& t, const mc::stores& s, co
       });
     join_bytes(hosts, buffer);
   });
+}
+
+/// Adds tensors of the ranks' stores to a model that is about to be written. `buffer` must stay.
+inline void add_tensors(outgoing_model& m, const std::vector<hf_tensor>& tensors,
+                        const mc::stores& s, communicator& hosts, std::vector<std::byte>& buffer) {
+  const dtype type = s.kept().front().type;
+  for (const hf_tensor& t : tensors)
+    m.tensors.push_back(
+        {t.name, storage_of(type), t.shape, [t, type, &s, &hosts, &buffer](const byte_sink& data) {
+           with_float_type(type, [&]<class T>(T) { write_tensor<T>(t, s, hosts, buffer, data); });
+         }});
 }
 
 /// Writes a tensor of a folder, converted to T; zeros where the folder does not have it. Each rank
@@ -219,6 +229,17 @@ void load_tensor(const weights_in_folder::match& m, std::vector<double>& values,
       m, values, [&](auto first, auto x) { weights.fill(first, x), masters.fill(first, x); });
 }
 
+/// Fills the weights of tensors that were found, and their masters.
+inline void load_tensors(std::span<const weights_in_folder::match> all, mc::stores& s) {
+  std::vector<double> values;
+  for (const weights_in_folder::match& m : all)
+    if (!m.ours.sources.empty())
+      with_float_type(s.precision().weight, [&]<class T>(T) {
+        with_float_type(s.precision().master,
+                        [&]<class Master>(Master) { load_tensor<T, Master>(m, values, s); });
+      });
+}
+
 /// Returns the text of a JSON file of a folder. Throws mc::error where it is not sound JSON.
 inline std::string text_of(const model_folder& folder, const std::string& name) {
   const mapped_file file = folder.open(name);
@@ -244,7 +265,7 @@ inline void require_tensors(const program_view& p) {
 /// its parameters and numbers.
 inline bool is_hugging_face_model(const program_view& p) {
   const hf_family* f = find_hf_family(p);
-  if (f == nullptr || encoded_parameter(p) != nullptr) return false;
+  if (f == nullptr || encoded_parameter(p) != nullptr || p.numbers.adapter.rank > 0) return false;
   try {
     static_cast<void>(f->tensors(p));
     static_cast<void>(f->config(p));
@@ -275,17 +296,11 @@ inline saved_model write_model_files(folder_writer& out, const program_view& p, 
   const hf_family& family = hf_family_of(p);
   require_ranks(p, hosts);
   detail::require_tensors(p);
-  const dtype type = s.kept().front().type;
-  std::vector<std::byte> buffer;
   detail::outgoing_model m;
-  m.texts = detail::config_texts(family.config(p), storage_of(type));
+  m.texts = detail::config_texts(family.config(p), storage_of(s.kept().front().type));
   for (const auto& [name, text] : extra_files) m.texts[name] = text;
-  const auto write = [&s, &buffer, &hosts, type](const hf_tensor& t, const byte_sink& data) {
-    with_float_type(type, [&]<class T>(T) { detail::write_tensor<T>(t, s, hosts, buffer, data); });
-  };
-  for (const hf_tensor& t : family.tensors(p))
-    m.tensors.push_back(
-        {t.name, storage_of(type), t.shape, [t, write](const byte_sink& data) { write(t, data); }});
+  std::vector<std::byte> buffer;
+  detail::add_tensors(m, family.tensors(p), s, hosts, buffer);
   return detail::write_model(out, std::move(m), max_shard);
 }
 
@@ -318,14 +333,7 @@ inline void load_model_folder(const model_folder& in, const program_view& p, mc:
   require_same_model(read_json(in.open("config.json")), p);
   const weights_in_folder weights(in, p);
   s.clear_padding();
-  std::vector<double> values;
-  for (const auto& m : weights.matches()) {
-    if (m.ours.sources.empty()) continue;
-    with_float_type(s.precision().weight, [&]<class T>(T) {
-      with_float_type(s.precision().master,
-                      [&]<class Master>(Master) { detail::load_tensor<T, Master>(m, values, s); });
-    });
-  }
+  detail::load_tensors(weights.matches(), s);
 }
 
 inline void load_model_folder(const std::filesystem::path& folder, const program_view& p,

@@ -106,12 +106,13 @@ struct hf_tensor {
   }
 };
 
-/// hf_parameters has the parameters of a program by name. A family takes each of them once to name
-/// and lay out its tensors.
+/// hf_parameters has the parameters of a program's model by name, without the factors of an
+/// adapter. A family takes each of them once to name and lay out its tensors.
 class hf_parameters {
 public:
   explicit hf_parameters(const program_view& p) : program_(p.name) {
     for_each_parameter(p, [&](const parameter_ref& r) {
+      if (r.info->added) return;
       by_name_.emplace(r.name, r);
       order_.push_back(r.name);
     });
@@ -169,7 +170,7 @@ inline hf_tensor hf_as_stored(std::string name, const parameter_ref& r) {
   else if (v.rank == 2 && v.back().d == dim::head_dim)
     t.shape = {all}; // A bias of heads has one dim.
   else if (v.rank == 2) t.shape = {valid, last};
-  else if (v.back().d == dim::hidden) t.shape = {all / last, last};
+  else if (v.back().d == dim::hidden || v.back().d == dim::adapter) t.shape = {all / last, last};
   else t.shape = {first, all / first};
   t.sources = {{r, {}, t.elements()}};
   return t;

@@ -40,6 +40,16 @@ template <> struct kernel_of<&op::cast> {
   }
 };
 
+template <> struct kernel_of<&op::scale> {
+  using in = op::scale_in;
+  using out = op::scale_out;
+  template <class T, class Call> static void run(Call& c) {
+    const double factor = c.attr(of_type<op::scale_attributes>).factor;
+    rows::scale(c.lane(), c.size(in::x), static_cast<accumulator_t<T>>(factor), c.in(in::x),
+                c.out(out::y));
+  }
+};
+
 template <> struct kernel_of<&op::gelu> {
   using in = op::gelu_in;
   using out = op::gelu_out;

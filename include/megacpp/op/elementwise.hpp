@@ -2,16 +2,17 @@
 //
 //   add      y = a + b
 //            da = db = dy
+//   scale    y = factor x
+//            dx = factor dy
 //   gelu     y = x Phi(x), or with tanh x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
 //            dx = dy gelu'(x)
 //   swiglu   y = silu(gate) up,  silu(z) = z sigmoid(z)
 //            dgate = dy up silu'(gate),  dup = dy silu(gate)
 //
-// (GELU: Hendrycks, Gimpel 2016; SwiGLU: Shazeer 2020.)
-// All operands have the dims (..., F) of the result. Saved: the inputs of gelu and swiglu.
-// Placement: add takes operands placed alike, pending sums included; gelu and swiglu are not linear
-// and take no pending sums. FLOPs are not counted: memory bandwidth bounds these ops, which read
-// and write each operand once.
+// (GELU: Hendrycks, Gimpel 2016; SwiGLU: Shazeer 2020.) All operands have the dims (..., F) of the
+// result. Saved: the inputs of gelu and swiglu. Placement: add takes operands placed alike, and add
+// and scale take pending sums; gelu and swiglu are not linear and take no pending sums. FLOPs are
+// not counted: memory bandwidth bounds these ops, which read and write each operand once.
 #pragma once
 
 #include <megacpp/graph/adjoint.hpp>
@@ -22,6 +23,12 @@ enum class gelu_form : std::uint8_t { tanh, exact };
 
 namespace op {
 
+struct scale_in : input_names<scale_in> {
+  static constexpr name<0> x{};
+};
+struct scale_out : output_names<scale_out> {
+  static constexpr name<0> y{};
+};
 struct gelu_in : input_names<gelu_in> {
   static constexpr name<0> x{};
 };
@@ -73,6 +80,28 @@ inline constexpr op_info add{.name = "+",
                              .in_place = sum_in::b,
                              .commutes = true,
                              .operands = named<sum_in, sum_out>};
+
+struct scale_attributes {
+  double factor;
+};
+[[gnu::cold]] constexpr void scale_rule(inference& c) {
+  c.floats({scale_in::x});
+  c.declare(c.in(scale_in::x));
+  place_output(c, scale_out::y, algebra::sum, {scale_in::x});
+}
+[[gnu::cold]] constexpr void scale_adjoint(backward& d, const node& n);
+inline constexpr op_info scale{.name = "scale",
+                               .rule = &scale_rule,
+                               .adjoint = &scale_adjoint,
+                               .in_place = scale_in::x,
+                               .cheap = true,
+                               .linear = true,
+                               .attributes = attributes_of<scale_attributes>,
+                               .operands = named<scale_in, scale_out>};
+constexpr void scale_adjoint(backward& d, const node& n) {
+  const value_id dy = d.of(n.out[scale_out::y]), x = n.in[scale_in::x];
+  if (dy >= 0 && d.wants(x)) d.give(x, d.b.emit(scale, {dy}, n.line, n.attr), n.line);
+}
 
 struct gelu_attributes {
   gelu_form form;

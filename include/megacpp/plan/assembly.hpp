@@ -7,6 +7,7 @@
 // head, and the totals.
 #pragma once
 
+#include <megacpp/pass/adapt.hpp>
 #include <megacpp/pass/pipeline.hpp>
 #include <megacpp/pass/verify_memory.hpp>
 #include <megacpp/plan/memory.hpp>
@@ -185,6 +186,11 @@ public:
          .make = [](const state& a, int i) {
            return written_graph(*a.model, *a.numbers, a.what(i), a.used.kind(i - 1));
          }});
+    add({.name = "adapt",
+         .is = step::graphs,
+         .alone = true,
+         .of = [](const state& a, int i) { return a.is_part(i) && a.numbers->adapter.rank > 0; },
+         .make = [](const state& a, int i) { return adapted(a.g(i), a.numbers->adapter); }});
     add({.name = "hoist",
          .is = step::graphs,
          .alone = true,
@@ -195,6 +201,9 @@ public:
           [](const state& a, int) { return fault_of_computed_ties(a.of_training()); });
     check("experts",
           [](const state& a, int) { return fault_of_experts(a.of_training(), *a.numbers); });
+    check("adapter", [](const state& a, int) {
+      return fault_of_adapter(a.of_training(), a.numbers->adapter);
+    });
     check("frozen",
           [](const state& a, int) { return fault_of_frozen(a.of_training(), a.numbers->frozen); });
     add({.name = "evaluate",

@@ -7,6 +7,7 @@
 #include <megacpp/op/numbers.hpp>
 #include <megacpp/op/select.hpp>
 #include <megacpp/op/totals.hpp>
+#include <megacpp/pass/adapt.hpp>
 #include <megacpp/pass/hoist.hpp>
 #include <megacpp/pass/pipeline.hpp>
 #include <megacpp/pass/place_memory.hpp>
@@ -136,7 +137,7 @@ template <class Model> [[gnu::cold]] constexpr graph written_graph(const Model& 
 /// Returns the forward graph of one part with a prologue, verified.
 template <class Model>
 constexpr graph forward_graph(const Model& m, const setup& s, part_kind part, int kind) {
-  return hoisted_graph(written_graph(m, s, part, kind));
+  return hoisted_graph(adapted(written_graph(m, s, part, kind), s.adapter));
 }
 
 } // namespace mc

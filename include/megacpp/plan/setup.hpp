@@ -5,6 +5,7 @@
 #include <megacpp/graph/graph.hpp>
 #include <megacpp/recipe/batching.hpp>
 #include <megacpp/recipe/frozen.hpp>
+#include <megacpp/recipe/lora.hpp>
 #include <megacpp/recipe/numerics.hpp>
 #include <megacpp/recipe/precision.hpp>
 #include <megacpp/recipe/recompute.hpp>
@@ -24,6 +25,7 @@ struct setup {
   bool generating = false; ///< nothing is dropped, by chance or for want of room
   std::int64_t room = 0;   ///< tokens of a sequence in the caches of keys and values; 0: no caches
   mc::frozen frozen{};     ///< parameters that training does not change
+  lora adapter{};          ///< factors beside linear layers, which alone are trained then
 
   constexpr place stream() const {
     return ranks.sequence_parallel ? shard(dim::sequence) : invariant;

@@ -83,15 +83,28 @@ concept has_frozen = requires {
   typename std::bool_constant<(mc::frozen(Run::frozen), true)>;
 };
 
+template <class Run>
+concept names_adapter = requires {
+  Run::adapter;
+}
+|| requires { typename Run::adapter; };
+template <class Run>
+concept has_adapter = requires {
+  requires std::same_as<decltype(&Run::adapter), const lora*>;
+  typename std::bool_constant<(mc::lora(Run::adapter), true)>;
+};
+
 /// The concepts that find a member under another name than ours: a constant of the type of
-/// device_memory, recompute or frozen. Functions, and numbers that are no constants, may have any
-/// name.
+/// device_memory, recompute, frozen or adapter. Functions, and numbers that are no constants, may
+/// have any name.
 template <class Member>
 concept says_memory = std::is_const_v<Member> && std::integral<std::remove_const_t<Member>>;
 template <class Member>
 concept says_recompute = says_memory<Member> || std::same_as<Member, const recompute>;
 template <class Member>
 concept says_frozen = std::same_as<Member, const frozen>;
+template <class Member>
+concept says_adapter = std::same_as<Member, const lora>;
 
 /// The concepts of the members that a model family has (docs/writing-a-model.md).
 template <class Model>
@@ -152,6 +165,7 @@ template <class Run> constexpr setup numbers_of_run() {
   if constexpr (has_layout<Run> && has_batch<Run> && has_family<Run>) s.ranks = Run::layout;
   if constexpr (has_precision<Run>) s.precision = Run::precision::policy;
   if constexpr (has_frozen<Run>) s.frozen = Run::frozen;
+  if constexpr (has_adapter<Run>) s.adapter = Run::adapter;
   if constexpr (has_recompute<Run>) s.recompute_policy = Run::recompute;
   if constexpr (has_numerics<Run>) s.sums = Run::numerics;
   return s;
@@ -232,9 +246,11 @@ enum class run_member {
   numerics,
   device_memory,
   frozen,
+  adapter,
   other_recompute,
   other_memory,
   other_frozen,
+  other_adapter,
   constant_numbers,
   constant_stem,
   constant_block,
@@ -261,6 +277,7 @@ template <class Run> constexpr run_member wrong_member() {
   else if constexpr (names_numerics<Run> && !has_numerics<Run>) return m::numerics;
   else if constexpr (names_memory<Run> && !has_memory<Run>) return m::device_memory;
   else if constexpr (names_frozen<Run> && !has_frozen<Run>) return m::frozen;
+  else if constexpr (names_adapter<Run> && !has_adapter<Run>) return m::adapter;
   else if constexpr (
       requires { requires says_recompute<decltype(Run::recomputation)>; } ||
       requires { requires says_recompute<decltype(Run::recomputing)>; } ||
@@ -278,6 +295,11 @@ template <class Run> constexpr run_member wrong_member() {
       requires { requires says_frozen<decltype(Run::frozen_parts)>; } ||
       requires { requires says_frozen<decltype(Run::frozen_parameters)>; })
     return m::other_frozen;
+  else if constexpr (
+      requires { requires says_adapter<decltype(Run::lora)>; } ||
+      requires { requires says_adapter<decltype(Run::adapters)>; } ||
+      requires { requires says_adapter<decltype(Run::peft)>; })
+    return m::other_adapter;
   else if constexpr (!constant_numbers<Run>) return m::constant_numbers;
   else if constexpr (!constant_part<Run, part_kind::stem>) return m::constant_stem;
   else if constexpr (!constant_blocks<Run>()) return m::constant_block;
@@ -340,6 +362,13 @@ template <class Run, run_member Wrong> constexpr bool report_member() {
   static_assert(Wrong != run_member::frozen,
                 "MEGA-C005 the run's frozen is no public constant of type mc::frozen: say static "
                 "constexpr mc::frozen frozen{\"blocks\"};");
+  static_assert(
+      Wrong != run_member::adapter,
+      "MEGA-C005 the run's adapter is no public constant of type mc::lora: say static "
+      "constexpr mc::lora adapter{.rank = 16, .alpha = 32, .targets = {\"all-linear\"}};");
+  static_assert(
+      Wrong != run_member::other_adapter,
+      "MEGA-C005 the run has an adapter under a name that nothing reads: call it adapter");
   static_assert(Wrong != run_member::other_frozen,
                 "MEGA-C005 the run says what is frozen under a name that nothing reads: call it "
                 "frozen");

@@ -341,33 +341,9 @@ public:
 
   /// Initialises the weights: each is a function of (seed, parameter name, logical element),
   /// independent of the layout. Normal values come by Box and Muller from 53-bit uniforms.
-  void initialise(std::uint64_t seed) {
-    for_each_parameter(*program_, [&](const parameter_ref& r) {
-      const std::uint64_t key = random_key(seed, hash(r.name));
-      const global_count valid = unpadded_size(*r.v, *r.info);
-      const boxes held = boxes_of(r);
-      const std::int64_t piece = r.info->encoding != nullptr
-                                     ? block / r.info->encoding->block * r.info->encoding->block
-                                     : block;
-      parallel_for((r.count.n + piece - 1) / piece, [&](std::int64_t b) {
-        double x[block]{};
-        const std::int64_t begin = b * piece, end = std::min(r.count.n, begin + piece);
-        held.each_contiguous(
-            {begin}, {end}, [&](local_count first, global_count at, std::int64_t n) {
-              for (std::int64_t i = 0; i < n; ++i) {
-                double& y = x[first.n - begin + i];
-                y = r.info->how == init::ones ? 1.0 : 0.0;
-                if (r.info->how == init::normal)
-                  y = r.info->std * gaussian(key, static_cast<std::uint64_t>(at.n + i));
-                if (at.n + i >= valid.n) y = 0;
-              }
-            });
-        const std::span<const double> made(x, static_cast<std::size_t>(end - begin));
-        if (r.info->encoding != nullptr) encode(r, begin, made);
-        else set_weights(r.offset + begin, made);
-      });
-    });
-  }
+  void initialise(std::uint64_t seed) { initialise(seed, false); }
+  /// Initialises the factors of an adapter alone, whose model is loaded.
+  void initialise_added(std::uint64_t seed) { initialise(seed, true); }
   /// Sets the rows that pad a parameter to zero.
   void clear_padding() {
     for_each_parameter(*program_, [&](const parameter_ref& r) {
@@ -525,6 +501,37 @@ private:
     for (const char c : s) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
     return h;
   }
+  void initialise(std::uint64_t seed, bool added_alone) {
+    for_each_parameter(*program_, [&](const parameter_ref& r) {
+      if (added_alone && !r.info->added) return;
+      const std::uint64_t key = random_key(seed, hash(r.name));
+      const global_count valid = unpadded_size(*r.v, *r.info);
+      const boxes held = boxes_of(r);
+      const std::int64_t piece = r.info->encoding != nullptr
+                                     ? block / r.info->encoding->block * r.info->encoding->block
+                                     : block;
+      parallel_for((r.count.n + piece - 1) / piece, [&](std::int64_t b) {
+        double x[block]{};
+        const std::int64_t begin = b * piece, end = std::min(r.count.n, begin + piece);
+        held.each_contiguous(
+            {begin}, {end}, [&](local_count first, global_count at, std::int64_t n) {
+              for (std::int64_t i = 0; i < n; ++i) {
+                double& y = x[first.n - begin + i];
+                y = r.info->how == init::ones ? 1.0 : 0.0;
+                if (r.info->how == init::normal)
+                  y = r.info->std * gaussian(key, static_cast<std::uint64_t>(at.n + i));
+                if (r.info->how == init::uniform)
+                  y = r.info->std * uniform_number(key, static_cast<std::uint64_t>(at.n + i));
+                if (at.n + i >= valid.n) y = 0;
+              }
+            });
+        const std::span<const double> made(x, static_cast<std::size_t>(end - begin));
+        if (r.info->encoding != nullptr) encode(r, begin, made);
+        else set_weights(r.offset + begin, made);
+      });
+    });
+  }
+
   /// Returns standard normal number i of a key; a pair of uniforms gives two of them.
   static double gaussian(std::uint64_t key, std::uint64_t i) {
     const auto w = philox(key, i / 2);
@@ -534,6 +541,14 @@ private:
     const double r = std::sqrt(-2 * std::log(uniform53(w[0], w[1]))),
                  a = 2 * std::numbers::pi * uniform53(w[2], w[3]);
     return i % 2 == 0 ? r * std::cos(a) : r * std::sin(a);
+  }
+
+  /// Returns uniform number i of a key, whose mean is 0 and whose variance is 1.
+  static double uniform_number(std::uint64_t key, std::uint64_t i) {
+    const auto w = philox(key, i / 2);
+    const std::uint32_t hi = w[i % 2 * 2], lo = w[i % 2 * 2 + 1];
+    const double u = (static_cast<double>((std::uint64_t{hi} << 21) | (lo >> 11)) + 0.5) * 0x1p-53;
+    return std::numbers::sqrt3 * (2 * u - 1);
   }
 
   const program_view* program_;

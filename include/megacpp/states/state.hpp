@@ -8,7 +8,7 @@
 // they are the weights of the program.
 #pragma once
 
-#include <megacpp/hf/model_folder.hpp>
+#include <megacpp/hf/adapter.hpp>
 #include <megacpp/states/state_file.hpp>
 #include <megacpp/states/state_root.hpp>
 
@@ -153,6 +153,11 @@ inline void take_stored(mc::stores& s, const stored_tensor& t, const file_tensor
 inline nlohmann::json program_json(const program_view& p) {
   nlohmann::json model = nlohmann::json::object();
   for (const model_number& n : p.model.numbers) model[n.name] = n.value;
+  if (const lora& a = p.numbers.adapter; a.rank > 0) {
+    model["adapter.rank"] = a.rank, model["adapter.scale"] = a.scale();
+    model["adapter.targets"] =
+        std::vector<std::string>(a.targets.names, a.targets.names + a.targets.count);
+  }
   return {{"name", p.name},
           {"family", p.family.name},
           {"precision", name_of(p.numbers.precision.weight)},
@@ -192,6 +197,7 @@ inline void write_state(folder_writer& out, const program_view& p, const mc::sto
     write_model_files(out, p, s, extra_files, max_shard, hosts);
   } else {
     for (const auto& [name, text] : extra_files) out.write(name, text);
+    if (peft_reads_adapter(p)) write_adapter_files(out, p, s, hosts);
     detail::write_stores(out, hf_weights_name, weights, s, hosts);
   }
   detail::write_stores(out, optimizer_file_name, moments, s, hosts);
@@ -256,9 +262,12 @@ inline void load_registry_weights(const model_folder& folder, const json_value& 
 
 } // namespace detail
 
-/// Loads the weights of a folder, which is a state or a model from anywhere. Throws
+/// Loads the weights of a folder, which is a state or a model from anywhere. Factors of an adapter
+/// that the folder does not have begin anew, by a seed: they add nothing yet. Throws
 /// mc::error(exit_code::model), also for a weight that the program's precision cannot hold.
-inline void load_weights(const model_folder& folder, const program_view& p, mc::stores& s) {
+inline void load_weights(const model_folder& folder, const program_view& p, mc::stores& s,
+                         std::uint64_t seed = 0) {
+  s.initialise_added(seed);
   if (!folder.contains(state_file_name)) {
     load_model_folder(folder, p, s);
   } else {

@@ -180,7 +180,7 @@ private:
     std::optional<found_model>& from = inputs_.from;
     session_->numbers() = loop.numbers;
     if (!from) return session_->weights().initialise(loop.numbers.seed);
-    load_weights(from->folder, inputs_.program, session_->weights());
+    load_weights(from->folder, inputs_.program, session_->weights(), loop.numbers.seed);
     if (inputs_.goes_on) {
       const json_value& state = from->state->state();
       if (ranks_.all().first()) {
