@@ -27,7 +27,7 @@ namespace mc {
 /// hf_shard_limit is the most bytes of tensors in one file of a model: 5 GB, as in huggingface_hub.
 inline constexpr std::uint64_t hf_shard_limit = 5'000'000'000;
 
-/// extra_file is the name and contents of a file beside the weights, of a name for is_model_file().
+/// extra_file is a file beside the weights: its name, which is_model_file() knows, and contents.
 using extra_file = std::pair<std::string, std::string>;
 
 /// saved_model counts the tensors, files and bytes of a model that was saved.
