@@ -215,6 +215,20 @@ class Meeting(Case):
             launched = started(cli.PROGRAM, *TRAIN, env=variables(0, 2, port), folder=self.folder)
             self.assertIn(f"rank 0 cannot listen at port {port}: Address already in use", done(launched, RANKS)[1])
 
+    def test_signals_before_all_ranks_have_come(self):
+        waits = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "2", "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "127.0.0.1"}
+        for env, ranks in ((variables(0, 2, free_port()), 1), ({**waits, "PET_MASTER_PORT": str(free_port())}, 2)):
+            for number in (signal.SIGTERM, signal.SIGUSR1):
+                launched = started(cli.PROGRAM, *TRAIN, env=env, folder=self.folder)
+                until(lambda: len(processes_in(self.folder)) == (1 if ranks == 1 else 3), "the ranks were not started")
+                time.sleep(0.3)
+                launched.send_signal(signal.SIGUSR2)  # there is nothing to save
+                time.sleep(0.2)
+                self.assertIsNone(launched.poll())
+                launched.send_signal(number)
+                _, errors = done(launched, INTERRUPTED)
+                self.assertIn(f"{number.name} ended this rank while it took no step", errors)
+
     def test_a_stranger_at_the_port_of_a_run(self):
         (first, other), port = self.ranks(lambda r: {}, "--train-iters", 2, ranks=2)
         for _ in range(200):

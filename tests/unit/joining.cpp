@@ -4,6 +4,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include <array>
 #include <atomic>
 #include <mutex>
 #include <string>
@@ -335,6 +336,40 @@ BOOST_AUTO_TEST_CASE(a_rank_that_ends_while_ranks_connect) {
   BOOST_TEST(time.seconds() < 10);
   BOOST_TEST(said[1].find("11 rank 0 has ended while ranks connected") == 0, said[1]);
   BOOST_TEST(said[2] == "");
+}
+
+// HMAC fills keys up with zeros, and hashes long ones: no two secrets may be one for that.
+BOOST_AUTO_TEST_CASE(secrets_that_hmac_takes_for_one) {
+  const std::string long_one(100, 'x');
+  std::array<unsigned char, 32> hash{};
+  unsigned size = 0;
+  BOOST_REQUIRE(::EVP_Digest(long_one.data(), long_one.size(), hash.data(), &size, EVP_sha256(),
+                             nullptr) == 1);
+  const std::string of_hash(hash.begin(), hash.end());
+  const auto sign = [](const std::string& secret) {
+    return detail::signature(secret, "connects", "1", "2");
+  };
+  using namespace std::string_literals;
+  BOOST_TEST(sign("abc") != sign("abc\0\0"s));
+  BOOST_TEST(sign("") != sign("\0\0\0"s));
+  BOOST_TEST(sign(long_one) != sign(of_hash));
+}
+
+// Where nobody listens, Linux may give the port to the end that connects, which then holds it.
+BOOST_AUTO_TEST_CASE(a_connection_with_itself) {
+  int own = 0;
+  for (int i = 0; i < 200'000 && own == 0; ++i) {
+    descriptor end = detail::stream_socket(AF_INET);
+    const socket_address any = *socket_address::of_text("127.0.0.1", 0);
+    BOOST_REQUIRE(::bind(end.get(), any.get(), any.size()) == 0);
+    const socket_address mine = socket_address::of_socket(end.get());
+    if (::connect(end.get(), mine.get(), mine.size()) != 0 && errno != EINPROGRESS) continue;
+    own = mine.port();
+    BOOST_TEST(detail::is_own_end(end.get()));
+    end.reset();
+    BOOST_TEST(bool(listen_at(mine)));
+  }
+  BOOST_TEST(own != 0);
 }
 
 // The bytes of a length are no sign of anything: one of them is '!' in every 256th card.

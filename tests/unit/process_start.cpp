@@ -186,6 +186,12 @@ const std::vector<row> rows{
      "refused: PET_NODE_RANK 2 is not below PET_NNODES 2", mpi_library::open_mpi, "host"},
     {"nodes without a master", v("PET_NNODES=2 PET_NODE_RANK=1"), "refused: nothing tells where",
      mpi_library::open_mpi, "host"},
+    {"more ranks than a node may have", v("PET_NPROC_PER_NODE=65536"),
+     "refused: PET_NPROC_PER_NODE 65536 is no number of ranks", mpi_library::open_mpi, "host"},
+    {"more nodes than there may be", v("PET_NNODES=2147483647 PET_NODE_RANK=1"),
+     "refused: PET_NNODES 2147483647 is no number of nodes", mpi_library::open_mpi, "host"},
+    {"a rank on each GPU", with(v("PET_NPROC_PER_NODE=gpu"), trainjob),
+     "node 1 of 2 starts gpu at job-node-0-0.job:29500", mpi_library::open_mpi, "host"},
     {"no ranks on a node", v("PET_NPROC_PER_NODE=0"),
      "refused: PET_NPROC_PER_NODE 0 is no number of ranks", mpi_library::open_mpi, "host"},
 };

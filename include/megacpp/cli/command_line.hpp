@@ -5,6 +5,7 @@
 #include <megacpp/cli/parse.hpp>
 #include <megacpp/comm/connect_ranks.hpp>
 #include <megacpp/inspect/start.hpp>
+#include <megacpp/io/signals.hpp>
 #include <megacpp/observe/guarded.hpp>
 #include <megacpp/observe/text.hpp>
 #include <megacpp/options/compiled_values.hpp>
@@ -66,8 +67,11 @@ inline int run_program(const program_source& source, int argc, char** argv,
   return guarded_main(argc, argv, &process_ranks::who, &spelled_flags,
                       [&](std::string_view program, const auto& attempt) {
                         std::unique_ptr<process_ranks> processes;
+                        std::optional<ends_idle_rank> signals;
                         const int ended = attempt([&] {
                           const process_start start = start_of_this_process();
+                          if (start.size > 1 || start.by == started_by::node)
+                            signals.emplace(static_cast<int>(exit_code::interrupted));
                           processes = asks_for_start(argc, argv)
                                           ? std::make_unique<process_ranks>(start)
                                           : join_processes(start, &print_note);

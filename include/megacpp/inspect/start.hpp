@@ -38,8 +38,9 @@ inline std::string start_text(const process_start& s) {
   line("rank", rank);
   if (s.node >= 0 && s.nodes > 0) line("node", fmt::format("{} of {}", s.node, s.nodes));
   if (!s.per_node.empty())
-    line("starts", s.per_node == "auto" ? "as many ranks as the node's GPUs or the layout ask for"
-                                        : s.per_node + " ranks of this node");
+    line("starts", s.per_node == "auto" || s.per_node == "gpu"
+                       ? "as many ranks as the node's GPUs or the layout ask for"
+                       : s.per_node + " ranks of this node");
   line("connected by", s.over == connected_by::mpi   ? "MPI"
                        : s.over == connected_by::tcp ? "TCP"
                                                      : "");
@@ -68,7 +69,7 @@ inline std::string start_json(const process_start& s) {
                               {"restarts", s.restarts},
                               {"within", s.outer}};
   if (!s.refused.empty()) j["refused"] = s.refused;
-  return j.dump(2) + "\n";
+  return j.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 /// Tells whether a command line asks how this process was started (describe --launch). The answer

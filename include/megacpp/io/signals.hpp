@@ -172,6 +172,51 @@ private:
   std::array<struct sigaction, detail::stop_signal_names.size()> old_{};
 };
 
+namespace detail {
+inline int code_of_interrupted = 10;
+extern "C" inline void ignore_signal(int /*number*/) {}
+extern "C" inline void end_idle_rank(int number) {
+  constexpr std::string_view says =
+      " ended this rank while it took no step; what was saved before "
+      "is there: start it again\n";
+  for (const auto& s : stop_signal_names)
+    if (s.first == number) (void)!::write(2, s.second.data(), s.second.size());
+  (void)!::write(2, says.data(), says.size());
+  ::_exit(code_of_interrupted);
+}
+} // namespace detail
+
+/// Ends a rank by a sentence and a code when a stop signal comes while no run takes signals: before
+/// all ranks have met, and behind the last save. SIGUSR2 asks for nothing then. It gets a handler
+/// in place of SIG_IGN, which programs that are started would inherit. main has one at a time.
+class ends_idle_rank {
+public:
+  /// `code`: the exit code.
+  explicit ends_idle_rank(int code) {
+    detail::code_of_interrupted = code;
+    struct sigaction action {};
+    sigemptyset(&action.sa_mask);
+    for (std::size_t i = 0; i <= detail::stop_signal_names.size(); ++i) {
+      const bool stops = i < detail::stop_signal_names.size();
+      const int number = stops ? detail::stop_signal_names[i].first : SIGUSR2;
+      action.sa_handler = stops ? detail::end_idle_rank : detail::ignore_signal;
+      action.sa_flags = SA_RESTART;
+      ::sigaction(number, nullptr, &old_[i]);
+      if (old_[i].sa_handler != SIG_IGN) ::sigaction(number, &action, nullptr);
+    }
+  }
+  ends_idle_rank(const ends_idle_rank&) = delete;
+  ends_idle_rank& operator=(const ends_idle_rank&) = delete;
+  ~ends_idle_rank() {
+    for (std::size_t i = 0; i < detail::stop_signal_names.size(); ++i)
+      ::sigaction(detail::stop_signal_names[i].first, &old_[i], nullptr);
+    ::sigaction(SIGUSR2, &old_.back(), nullptr);
+  }
+
+private:
+  std::array<struct sigaction, detail::stop_signal_names.size() + 1> old_{};
+};
+
 /// Returns whether a signal of stop_signals has come. It is cheap enough for every micro-batch.
 inline bool stop_requested() { return detail::stop_signal.load(std::memory_order_relaxed) != 0; }
 /// Returns the name of the first signal that came; "" if none has.

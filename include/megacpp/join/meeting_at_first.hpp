@@ -46,7 +46,10 @@ public:
     for (int left = start_.size - 1; left > 0 && steady::now() < until_;) {
       auto guest = acceptor_->next(std::min(until_, steady::now() + std::chrono::seconds(1)));
       if (!guest) {
-        note.say([&] { return "waiting for " + ranks_text(missing()); });
+        note.say([&] {
+          return "rank 0 listens at " + place_text(start_.master, start_.port) + " and waits for " +
+                 ranks_text(missing());
+        });
         continue;
       }
       const std::size_t end = guest->says.find('\n');
@@ -148,8 +151,9 @@ private:
     for (;;) {
       descriptor listener;
       for (const std::string& place : places) {
+        errno = 0;
         if (const auto at = socket_address::of_text(place, start_.port)) listener = listen_at(*at);
-        if (listener) break;
+        if (listener || errno == EADDRINUSE) break; // another program has the port
       }
       if (listener) {
         acceptor_ = std::make_unique<acceptor>(std::move(listener), secret_);

@@ -131,8 +131,10 @@ private:
     return "card-" + std::to_string(turn_) + "-" + std::to_string(rank);
   }
   error started_twice() const {
-    return {exit_code::mismatch,
-            "rank " + std::to_string(start_.rank) + " was started twice: start each rank once"};
+    return {exit_code::mismatch, "rank " + std::to_string(start_.rank) +
+                                     " was started twice, or another job meets in the same place: "
+                                     "start each rank once, and give "
+                                     "each job a folder of its own"};
   }
 
   process_start start_;

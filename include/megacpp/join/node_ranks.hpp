@@ -10,6 +10,8 @@
 
 #include <array>
 #include <csignal>
+#include <cstdio>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -78,6 +80,11 @@ private:
 /// Returns the words that this process was started with.
 inline std::vector<std::string> own_arguments() {
   const descriptor file(::open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC));
+  if (!file)
+    throw error(exit_code::memory,
+                "the words of this command line cannot be read for the ranks of "
+                "the node: " +
+                    reason_of(errno));
   std::string all;
   std::array<char, 4096> block;
   for (ssize_t n; (n = ::read(file.get(), block.data(), block.size())) > 0;)
@@ -160,7 +167,7 @@ inline int start_ranks_of_node(const process_start& start, int ranks) {
   const std::vector<char*> arguments = detail::pointers_to(words);
   const pid_t parent = ::getpid();
   std::vector<pid_t> children;
-  int failed = 0;
+  int failed = 0, passed = 0; // the code of the first, and a signal that all have got
   const auto signal_all = [&](int number) {
     for (const pid_t child : children)
       if (child > 0) ::kill(child, number);
@@ -195,14 +202,19 @@ inline int start_ranks_of_node(const process_start& start, int ranks) {
   deadline ends{};
   for (int left = ranks; left > 0;) {
     const int came = signals.next(failed == 0 ? 500 : 50);
-    if (came != 0 && came != SIGCHLD) signal_all(came);
+    if (came != 0 && came != SIGCHLD) signal_all(passed = came);
     int status = 0;
     for (pid_t gone; (gone = ::waitpid(-1, &status, WNOHANG)) > 0;) {
       const auto at = std::find(children.begin(), children.end(), gone);
       if (at == children.end()) continue; // another process of the container
       *at = -1;
       --left;
-      const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+      int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+      if (WIFSIGNALED(status) && WTERMSIG(status) == passed) // it had not begun to take signals
+        code = static_cast<int>(exit_code::interrupted);
+      else if (WIFSIGNALED(status) && failed == 0) // it could not say so itself
+        std::fprintf(stderr, "rank %td of this node was ended by signal %d (%s)\n",
+                     at - children.begin(), WTERMSIG(status), ::strsignal(WTERMSIG(status)));
       // Ranks that only miss another one are not the first, though they may be seen first.
       constexpr int misses = static_cast<int>(exit_code::ranks);
       if (code != 0 && (failed == 0 || (failed == misses && steady::now() < ends))) {

@@ -244,11 +244,18 @@ private:
     const std::size_t end = address.rfind(':');
     const int port = whole_number(address.substr(end + 1)).value_or(0);
     const std::string who = "rank " + std::to_string(rank);
+    int refused = 0;
     descriptor to = reach(
         address.substr(0, end), port, until_, tell_, who,
         [&](int number, std::string& why) {
-          if (greet(number, secret_, until_) == greeted::well) return true;
+          const greeted is = greet(number, secret_, until_);
+          if (is == greeted::well) return true;
           why = "it does not prove the job's secret";
+          if (is == greeted::other_secret && ++refused == 3) // the connection may just have broken
+            throw error(exit_code::mismatch,
+                        who +
+                            " does not take this rank's secret: give all ranks the same "
+                            "MEGACPP_RENDEZVOUS_SECRET");
           return false;
         },
         [&] { require_all_there(others); });

@@ -252,15 +252,16 @@ private:
     s.nodes = 1;
     if (!nodes.empty()) {
       s.nodes = whole_number(nodes.substr(0, range)).value_or(0);
-      if (s.nodes < 1) refuse_start(said("PET_NNODES") + " is no number of nodes: give one");
+      if (s.nodes < 1 || s.nodes > 1 << 16)
+        refuse_start(said("PET_NNODES") + " is no number of nodes: give one, up to 65536");
     }
     s.node = s.nodes == 1 ? 0 : node_number(s.nodes);
     s.per_node = of_.has("PET_NPROC_PER_NODE") ? of_.text("PET_NPROC_PER_NODE") : "1";
-    for (const char* const name : {"auto", "gpu", "cpu"})
-      if (s.per_node == name) s.per_node = "auto";
-    if (s.per_node != "auto" && whole_number(s.per_node).value_or(0) < 1)
+    if (s.per_node == "cpu") s.per_node = "auto";
+    const int ranks = whole_number(s.per_node).value_or(0);
+    if (s.per_node != "auto" && s.per_node != "gpu" && (ranks < 1 || ranks > 4096))
       refuse_start(said("PET_NPROC_PER_NODE") +
-                   " is no number of ranks: give one of at least 1, or auto");
+                   " is no number of ranks: give one from 1 to 4096, or auto");
     s.job = of_.text("PET_RDZV_ID");
     s.meets = meeting_place::first_rank;
     s.port = 29500;
@@ -278,7 +279,7 @@ private:
       refuse_start(
           said("PET_NNODES") +
           " nodes are to meet, and nothing tells where: set PET_MASTER_ADDR to the host of "
-          "node 0, as PyTorchJob and TrainJob do");
+          "node 0, as TrainJob does, and PyTorchJob where it has a Master");
   }
   /// Returns the host and the port of an endpoint such as `node-0:29400` or `[fd00::1]:29400`.
   static std::string_view host_of(std::string_view endpoint) {

@@ -79,16 +79,29 @@ namespace detail {
 
 inline constexpr std::string_view greeting = "megacpp ranks 1\n";
 inline constexpr std::size_t number_size = 32, signature_size = 32;
-inline constexpr std::size_t longest_text = std::size_t{16} << 20;
+inline constexpr std::size_t longest_text = std::size_t{16} << 20; ///< cards of all ranks
+inline constexpr std::size_t longest_card = std::size_t{1} << 16;  ///< of one rank
 
+/// Returns the key of a secret. HMAC fills a key up with zeros, so secrets that differ by zeros at
+/// their ends would be one; the keys of all secrets have one length.
+inline std::array<unsigned char, signature_size> key_of(const std::string& secret) {
+  const std::string text = "megacpp secret\n" + secret;
+  std::array<unsigned char, signature_size> key{};
+  unsigned size = 0;
+  if (::EVP_Digest(text.data(), text.size(), key.data(), &size, EVP_sha256(), nullptr) != 1 ||
+      size != key.size())
+    throw error(exit_code::internal, "OpenSSL computes no SHA-256");
+  return key;
+}
 /// Returns the signature of one end of a connection, under the numbers of both.
 inline std::string signature(const std::string& secret, std::string_view end,
                              std::string_view of_accepting, std::string_view of_connecting) {
+  const auto key = key_of(secret);
   std::string text(end);
   (text += of_accepting) += of_connecting;
   std::array<unsigned char, EVP_MAX_MD_SIZE> out{};
   unsigned size = 0;
-  if (::HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()),
+  if (::HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
              reinterpret_cast<const unsigned char*>(text.data()), text.size(), out.data(),
              &size) == nullptr ||
       size != signature_size)
@@ -276,7 +289,7 @@ private:
           return visitor::is_no_rank;
         v.proved = true;
         v.heard.clear();
-      } else if (length_in(heard) > longest_text) {
+      } else if (length_in(heard) > longest_card) {
         return visitor::is_no_rank;
       } else if (heard.size() == 4 + length_in(heard)) {
         v.text = heard.substr(4);

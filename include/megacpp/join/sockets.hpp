@@ -169,6 +169,20 @@ inline void prepare_connection(int number) {
   set_option(number, IPPROTO_TCP, TCP_KEEPINTVL, 10);
   set_option(number, IPPROTO_TCP, TCP_KEEPCNT, 60); // ten minutes, as ranks wait for each other
 }
+/// Tells whether a connection is with itself: where nobody listens at a port of this machine, the
+/// system may give that port to the end that connects. Such an end would keep the port from the
+/// rank that is to listen there.
+inline bool is_own_end(int number) {
+  sockaddr_storage mine{}, theirs{};
+  socklen_t a = sizeof mine, b = sizeof theirs;
+  if (::getsockname(number, reinterpret_cast<sockaddr*>(&mine), &a) != 0 ||
+      ::getpeername(number, reinterpret_cast<sockaddr*>(&theirs), &b) != 0 || a != b ||
+      std::memcmp(&mine, &theirs, a) != 0)
+    return false;
+  const linger at_once{1, 0}; // the port is free as soon as this end is closed
+  (void)::setsockopt(number, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  return true;
+}
 } // namespace detail
 
 /// Raises this process's limit on open files for the connections of so many ranks, as far as the
@@ -233,10 +247,11 @@ inline descriptor connect_to(const socket_address& at, deadline until) {
       else if (::getsockopt(to.get(), SOL_SOCKET, SO_ERROR, &why, &size) != 0) why = errno;
     }
   }
-  if (why == 0) {
+  if (why == 0 && !detail::is_own_end(to.get())) {
     detail::prepare_connection(to.get());
     return to;
   }
+  if (why == 0) why = ECONNREFUSED;
   to.reset();
   errno = why;
   return to;

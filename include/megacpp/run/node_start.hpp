@@ -16,8 +16,12 @@ namespace mc {
 /// variables say how many, or leave it open. Then they are as many as the node's GPUs (`gpus`; 0
 /// for a program that computes on the processor), or as the layout needs over all nodes.
 inline int ranks_of_node(const process_start& start, const program_view& p, int gpus) {
+  if (gpus > 0 && (start.per_node == "auto" || start.per_node == "gpu")) return gpus;
+  if (start.per_node == "gpu")
+    throw error(exit_code::mismatch,
+                "PET_NPROC_PER_NODE asks for a rank on each GPU, and this program computes on "
+                "processors: give a number of ranks, or auto");
   if (start.per_node != "auto") return whole_number(start.per_node).value_or(1);
-  if (gpus > 0) return gpus;
   const int least = ranks_of(smallest_mesh(p.numbers.ranks));
   return (least + start.nodes - 1) / start.nodes;
 }

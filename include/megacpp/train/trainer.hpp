@@ -244,7 +244,7 @@ private:
         : loop.samples_asked ? fmt::format("loop_request::samples_asked {}", *loop.samples_asked)
                              : fmt::format("loop_request::steps {}", loop.steps);
     reports_->note(fmt::format(
-        "nothing is left to train of {}{}: give more", asked,
+        "nothing is left to train of {}{}: give more to go on", asked,
         loop.epochs || loop.samples_asked ? fmt::format(", which are {} steps", loop.steps) : ""));
   }
 
