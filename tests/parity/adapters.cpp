@@ -5,11 +5,17 @@
 
 #include <megacpp/comm/threads.hpp>
 #include <megacpp/hf/adapter.hpp>
+#include <megacpp/inspect/describe.hpp>
 #include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/interpreter.hpp>
 #include <megacpp/run/session.hpp>
+#include <megacpp/states/state.hpp>
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -115,4 +121,76 @@ BOOST_AUTO_TEST_CASE(ten_steps_under_layouts) {
     }
     BOOST_TEST_MESSAGE("layout " << k << ", adapter after ten steps: " << worst);
   }
+}
+
+// A model without an adapter begins one that changes nothing, and a state goes on with its own.
+BOOST_AUTO_TEST_CASE(states_of_adapters) {
+  const auto p = program_of({}, 4);
+  mc::interpreted_program<mc::qwen3> of_base(
+      test::tiny_qwen3, {.ranks = {}, .batch = {.micro = 4, .sequence = 24}}, "tiny");
+  mc::cpu device(mc::product_type::widened, 1);
+  const mc::model_folder base((test::fixtures("qwen3") / "model").string());
+  const mc::safetensors_file forward((test::fixtures("qwen3") / "forward.safetensors").string());
+  const auto tokens = test::read<std::int32_t>(forward, "input_ids"),
+             labels = test::read<std::int32_t>(forward, "labels");
+  mc::batch_view batch;
+  batch.tokens = tokens.data(), batch.labels = labels.data();
+  mc::session plain(of_base.view(), device, mc::purpose::inference),
+      adapted(p.view(), device, mc::purpose::training),
+      again(p.view(), device, mc::purpose::training);
+  mc::load_weights(base, of_base.view(), plain.weights());
+  mc::load_weights(base, p.view(), adapted.weights(), 7);
+  const double before = plain.evaluate(batch).mean();
+  BOOST_TEST(adapted.evaluate(batch).mean() == before);
+  const auto factors = mc::adapter_tensors(p.view());
+  const auto values = [&](mc::session& s, const mc::hf_tensor& t) {
+    return t.values(s.weights(), s.weights().weights(), mc::dtype::f32);
+  };
+  // A is uniform between -1 / sqrt(in) and 1 / sqrt(in), and B is zeros.
+  double most = 0;
+  for (const double x : values(adapted, factors[0])) most = std::max(most, std::abs(x));
+  BOOST_TEST((most <= 1 / std::sqrt(64.0) && most > 0.9 / std::sqrt(64.0)), most);
+  for (const double x : values(adapted, factors[1])) BOOST_TEST(x == 0);
+
+  test::take_ten_steps(adapted, of_peft(""));
+  BOOST_TEST(adapted.evaluate(batch).mean() != before);
+  const test::scratch_folder dir;
+  {
+    mc::folder_writer out(dir / "state", mc::state_kind);
+    mc::write_state(out, p.view(), adapted.weights(), {10, 40}, nlohmann::json::object());
+    out.commit();
+  }
+  mc::load_weights(mc::model_folder(dir / "state"), p.view(), again.weights(), 8);
+  BOOST_TEST(again.evaluate(batch).mean() == adapted.evaluate(batch).mean());
+  mc::load_weights(base, p.view(), again.weights(), 8);
+  mc::load_adapter(mc::model_folder(dir / "state"), p.view(), again.weights());
+  BOOST_TEST(again.evaluate(batch).mean() == adapted.evaluate(batch).mean());
+  CHECK_REFUSED(mc::load_weights(mc::model_folder(dir / "state"), of_base.view(), plain.weights()),
+                mc::exit_code::mismatch, "adapter.rank is 4 there");
+  BOOST_TEST(mc::describe_text(p.view(), device).find("rank 4, scale 2, all-linear") !=
+             std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(adapters_that_are_refused) {
+  const auto p = program_of({}, 4);
+  mc::cpu device(mc::product_type::widened, 1);
+  mc::session s(p.view(), device, mc::purpose::inference);
+  const test::scratch_folder dir;
+  const auto refused = [&](const char* field, const nlohmann::json& value, const char* says) {
+    std::filesystem::copy(of_peft("adapter"), dir / "other",
+                          std::filesystem::copy_options::recursive |
+                              std::filesystem::copy_options::overwrite_existing);
+    std::ifstream in(of_peft("adapter/adapter_config.json"));
+    nlohmann::json config = nlohmann::json::parse(in);
+    config[field] = value;
+    std::ofstream(dir / "other/adapter_config.json") << config;
+    CHECK_REFUSED(mc::load_adapter(mc::model_folder(dir / "other"), p.view(), s.weights()),
+                  mc::exit_code::model, says);
+  };
+  refused("r", 8, "r is 8 there and 4 in the program");
+  refused("lora_alpha", 16, "lora_alpha is 16 there and 8 in the program");
+  refused("use_rslora", true, "use_rslora is true there");
+  refused("use_dora", true, "use_dora is true, which megacpp does not have");
+  refused("rank_pattern", {{"q_proj", 2}}, "rank_pattern is");
+  refused("peft_type", "LOHA", "peft_type is LOHA");
 }
