@@ -105,6 +105,9 @@ const std::vector<row> rows{
      "torchrun 0 of 2, local 0 by TCP at ::1:29500"},
     {"a folder to meet in", v("RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MEGACPP_RENDEZVOUS_FOLDER=/fsx/m"),
      "torchrun 0 of 2, local 0 by TCP in a folder"},
+    {"a folder to meet in, and an agent with a store",
+     with(v("MEGACPP_RENDEZVOUS_FOLDER=/fsx/m"), of_torchrun),
+     "torchrun 3 of 4, local 1 by TCP in a folder"},
     {"enroot's hook in a step of srun",
      with(pmix_step, v("MASTER_ADDR=gpu03 MASTER_PORT=61077 WORLD_SIZE=4 RANK=2 LOCAL_RANK=0")),
      "torchrun 2 of 4, local 0 by TCP at gpu03:61077, within 1"},
@@ -129,6 +132,8 @@ const std::vector<row> rows{
      "open_mpi 1 of 2, local 1 by TCP at 10.1.2.3:29500", mpi_library::none},
     {"mpirun of MPICH, and a program with it", hydra, "mpich 1 of 3, local 1 by MPI",
      mpi_library::mpich},
+    {"mpirun of MPICH whose daemons srun has started", with(v("PMI_RANK=2 PMI_SIZE=8"), step),
+     "mpich 2 of 8 by MPI, within 1", mpi_library::mpich},
     {"mpirun of MPICH, and a program of OpenMPI, with a master",
      with(hydra, v("MASTER_ADDR=h MASTER_PORT=1234")), "mpich 1 of 3, local 1 by TCP at h:1234"},
     {"srun with PMIx", pmix_step, "srun 2 of 4, local 0 by MPI"},
@@ -147,6 +152,9 @@ const std::vector<row> rows{
      mpi_library::open_mpi, "job-worker-0"},
     {"TrainJob without torchrun", trainjob, "node 1 of 2 starts 8 at job-node-0-0.job:29500",
      mpi_library::open_mpi, "job-node-0-1"},
+    {"TrainJob, in an indexed job and with a master of the image's own",
+     with(v("JOB_COMPLETION_INDEX=0 MASTER_ADDR=m MASTER_PORT=1"), trainjob),
+     "node 1 of 2 starts 8 at job-node-0-0.job:29500"},
     {"a node by its index in an indexed job",
      v("PET_NNODES=3 PET_NPROC_PER_NODE=2 JOB_COMPLETION_INDEX=2 PET_MASTER_ADDR=m"),
      "node 2 of 3 starts 2 at m:29500", mpi_library::open_mpi, "x-0"},
@@ -170,6 +178,8 @@ const std::vector<row> rows{
      "refused: nothing tells them where rank 0 is"},
     {"a port that is none", with(v("MASTER_PORT=70000 TORCHELASTIC_USE_AGENT_STORE="), of_torchrun),
      "refused: MASTER_PORT 70000 is no port"},
+    {"port 0", with(v("MASTER_PORT=0 TORCHELASTIC_USE_AGENT_STORE="), of_torchrun),
+     "refused: MASTER_PORT 0 is no port"},
     {"mpirun, and a program without MPI", of_open_mpi, "refused: this program is built without MPI",
      mpi_library::none},
     {"mpirun of MPICH, and a program of OpenMPI", hydra, "refused: is built with another MPI"},
@@ -182,6 +192,8 @@ const std::vector<row> rows{
      "refused: PET_NNODES 2:4 lets the number of nodes change"},
     {"a node that nothing numbers", v("PET_NNODES=2 PET_MASTER_ADDR=m"),
      "refused: does not end in - and a number below 2", mpi_library::open_mpi, "host"},
+    {"a node whose host's name has a number beyond the nodes", v("PET_NNODES=2 PET_MASTER_ADDR=m"),
+     "refused: does not end in - and a number below 2", mpi_library::open_mpi, "job-worker-2"},
     {"a node beyond the nodes", v("PET_NNODES=2 PET_NODE_RANK=2"),
      "refused: PET_NODE_RANK 2 is not below PET_NNODES 2", mpi_library::open_mpi, "host"},
     {"nodes without a master", v("PET_NNODES=2 PET_NODE_RANK=1"), "refused: nothing tells where",
@@ -217,6 +229,11 @@ BOOST_AUTO_TEST_CASE(what_tells_ranks_of_one_run_apart) {
   BOOST_TEST(s.local_size == 2);
   BOOST_TEST(start_of_process(environment(step), mpi_library::none, "").job == "77.0");
   BOOST_TEST(start_of_process(environment(step), mpi_library::none, "").local_size == 2);
+  const variables uneven =
+      with(v("SLURM_STEP_TASKS_PER_NODE=3,1 SLURM_RESTART_COUNT=4"), step); // it is on node 1
+  const process_start task = start_of_process(environment(uneven), mpi_library::none, "");
+  BOOST_TEST(task.local_size == 1);
+  BOOST_TEST(task.restarts == 4);
 }
 
 BOOST_AUTO_TEST_CASE(worlds_that_nobody_connects) {
@@ -228,6 +245,7 @@ BOOST_AUTO_TEST_CASE(worlds_that_nobody_connects) {
   BOOST_TEST(world(v("WORLD_SIZE=1"), started_by::nobody) == 1);
   BOOST_TEST(world(v("JAX_NUM_PROCESSES=3"), started_by::nobody) == 3);
   BOOST_TEST(world(of_open_mpi, started_by::open_mpi) == 1);
+  BOOST_TEST(world(step, started_by::srun) == 1); // a step of one task, of a job of four
   // A rank of one, which torchrun has started in each of four processes of mpirun.
   BOOST_TEST(world(with(v("WORLD_SIZE=1"), of_open_mpi), started_by::torchrun) == 2);
 }
@@ -249,5 +267,6 @@ BOOST_AUTO_TEST_CASE(lists_of_slurm) {
   BOOST_TEST(tasks("1", 0) == 1);
   BOOST_TEST(tasks("x", 0) == 0);
   BOOST_TEST(tasks("8(x", 0) == 0);
+  BOOST_TEST(tasks("8(x23", 0) == 0);
   BOOST_TEST(tasks("", 0) == 0);
 }
