@@ -76,6 +76,11 @@ int promises(connected_ranks& ranks, const char* shared, bool by_tcp) {
                  w.substr(0, 400).c_str());
     ++wrong;
   };
+  const machine_of_rank machine = ranks.machine();
+  check("machine",
+        machine.place == ranks.rank() && machine.ranks == ranks.size()
+            ? ""
+            : "place " + std::to_string(machine.place) + " of " + std::to_string(machine.ranks));
   for (const mesh& m : meshes) {
     ++run;
     if (ranks_of(m) != ranks.size()) continue;
@@ -139,6 +144,13 @@ void go_wrong(connected_ranks& ranks, const std::string& name) {
     } else if (name == "type") {
       c.run(
           exchange::all_reduce(axis::tp, r == 0 ? dtype::f32 : dtype::i32, x.data(), y.data(), 3));
+    } else if (name == "reduction") {
+      auto of_three = exchange::all_reduce(axis::tp, dtype::f32, x.data(), y.data(), 3, here);
+      if (r == 1) of_three.by = reduction::maximum;
+      c.run(of_three);
+    } else if (name == "vanished") {
+      if (r == 2) std::_Exit(0);
+      c.run(over_dp);
     } else if (name == "longer" || name == "shorter") {
       c.run(exchange::all_gather(axis::tp, dtype::f32, x.data(), y.data(),
                                  (r == 0) == (name == "shorter") ? 7 : 3, here));
@@ -156,6 +168,7 @@ void go_wrong(connected_ranks& ranks, const std::string& name) {
     if (ranks.rank() == 0 || e.code() == exit_code::data) throw;
     later(60'000); // until rank 0 has ended all
   }
+  if (name == "slow" && ranks.rank() == 1) later(3000);
 }
 
 } // namespace

@@ -86,6 +86,8 @@ class Faults(unittest.TestCase):
                 ("count", 1, "ranks ask for different exchanges: rank 0 for all-reduce of 3 f32 over tp "
                              "at mine.hpp:7, where rank 1 gives 4 f32 at line 7: let all"),
                 ("type", 1, "rank 0 for all-reduce of 3 f32 over tp, where rank 1 gives 3 i32"),
+                ("reduction", 1, "rank 0 for all-reduce of 3 f32 over tp at mine.hpp:7, where rank 1 gives the maximum of 3 "
+                              "f32 at line 7"),
                 ("longer", 1, "all-gather of 3 f32 over tp at mine.hpp:7, where rank 1 gives more than 12 "
                               "bytes"),
                 ("shorter", 1, "all-gather of 7 f32 over tp at mine.hpp:7, where rank 1 gives 12 bytes, not "
@@ -98,6 +100,20 @@ class Faults(unittest.TestCase):
                 self.assertEqual(launched.returncode, code, errors)
                 self.assertEqual(len(own(errors)), 1, errors)
                 self.assertIn(says, own(errors)[0])
+
+    def test_a_rank_that_vanishes(self):
+        if BY == "mpirun":
+            self.skipTest("mpirun itself ends the other ranks")
+        launched = on(4, COMMUNICATORS, "fault", "vanished")
+        errors = own(launched.communicate(timeout=60)[1])
+        self.assertEqual(launched.returncode, RANKS, errors)
+        self.assertIn("rank 0: rank 2 has ended without exchange 0 of its group, barrier over dp", "\n".join(errors))
+
+    def test_a_rank_that_is_last(self):
+        """The others wait for it when all is done, since it would miss them."""
+        launched = on(4, COMMUNICATORS, "fault", "slow")
+        errors = own(launched.communicate(timeout=60)[1])
+        self.assertEqual((launched.returncode, errors), (0, []))
 
 
 class Processes(cli.Case):
