@@ -278,15 +278,22 @@ BOOST_AUTO_TEST_CASE(what_no_rank_says) {
   acceptor door(loopback(), "s");
   const socket_address at = socket_address::of_socket(door.number());
   std::atomic<bool> done{false};
-  bool is_dropped = false;
+  bool http_is_dropped = false, long_text_is_dropped = false;
   std::thread outside([&] {
     std::string greeting(48, '\0');
+    const auto is_dropped = [](int connection) {
+      char byte = 0;
+      const stopwatch time;
+      return !receive_all(connection, &byte, 1, in(seconds(5))) && time.seconds() < 4;
+    };
     const descriptor http = dial(at);
     receive_all(http.get(), greeting.data(), greeting.size(), in(seconds(5)));
     send_all(http.get(), "GET / HTTP/1.1\r\n", in(seconds(5)));
-    char byte = 0;
-    const stopwatch time;
-    is_dropped = !receive_all(http.get(), &byte, 1, in(seconds(5))) && time.seconds() < 4;
+    http_is_dropped = is_dropped(http.get());
+    const descriptor longer = dial(at);
+    greet(longer.get(), "s", in(seconds(5)));
+    send_all(longer.get(), "\xff\xff\xff\x7f.", in(seconds(5)));
+    long_text_is_dropped = is_dropped(longer.get());
     const descriptor c = dial(at);
     greet(c.get(), "s", in(seconds(5)));
     send_text(c.get(), "rank", in(seconds(5)));
@@ -296,7 +303,8 @@ BOOST_AUTO_TEST_CASE(what_no_rank_says) {
   done = true;
   outside.join();
   BOOST_TEST(guest.has_value());
-  BOOST_TEST(is_dropped);
+  BOOST_TEST(http_is_dropped);
+  BOOST_TEST(long_text_is_dropped);
   // On a connection that is greeted a text that is too long does so.
   const descriptor listener = loopback();
   const descriptor one = dial(address_of(listener));

@@ -278,6 +278,8 @@ private:
       const std::string_view heard = v.heard;
       if (!v.proved && !heard.starts_with(greeting.substr(0, heard.size())))
         return visitor::is_no_rank;
+      if (v.proved && heard.size() >= 4 && length_in(heard) > longest_card)
+        return visitor::is_no_rank;
       if (heard.size() < wanted(v)) continue;
       if (!v.proved) {
         const std::string_view theirs = heard.substr(greeting.size(), number_size);
@@ -289,8 +291,6 @@ private:
           return visitor::is_no_rank;
         v.proved = true;
         v.heard.clear();
-      } else if (length_in(heard) > longest_card) {
-        return visitor::is_no_rank;
       } else if (heard.size() == 4 + length_in(heard)) {
         v.text = heard.substr(4);
         return visitor::is_guest;
