@@ -410,6 +410,31 @@ inline std::string exchanges_in_flight(plane_of_rank& c) {
   }
   return wrong;
 }
+/// Many sums over one group at once, of different lengths, so that parts of a later one may come
+/// before those of an earlier one.
+inline std::string many_in_flight_over_one_group(plane_of_rank& c) {
+  const plain_groups plain(c.ranks());
+  constexpr std::size_t many = 7;
+  std::vector<landing<float>> out;
+  std::vector<std::vector<float>> in;
+  std::vector<mc::ticket> tickets;
+  const auto count = [](std::size_t k) { return k % 2 == 0 ? 2000 : std::int64_t{5}; };
+  const auto first = [](std::size_t k) { return static_cast<std::int64_t>(k) * 2000; };
+  for (std::size_t k = 0; k < many; ++k)
+    out.emplace_back(count(k)), in.push_back(given<float>(c.rank(), first(k), count(k)));
+  for (std::size_t k = 0; k < many; ++k)
+    tickets.push_back(c.start(mc::exchange::all_reduce(mc::everyone, mc::dtype::f32, in[k].data(),
+                                                       out[k].data(), count(k))));
+  std::string wrong;
+  for (std::size_t i = 0; i < many; ++i) {
+    const std::size_t k = (i * 5 + static_cast<std::size_t>(c.rank())) % many; // each has an order
+    c.wait(tickets[k]);
+    const std::string w =
+        out[k].difference(summed<float>(plain.of(mc::everyone, c.rank()), first(k), count(k)));
+    if (!w.empty()) wrong += "all-reduce " + std::to_string(k) + " of many: " + w + "; ";
+  }
+  return wrong;
+}
 
 /// Tests ranks that wait in different orders: a rank that waits advances all exchanges that it has
 /// started.

@@ -92,6 +92,7 @@ int promises(connected_ranks& ranks, const char* shared, bool by_tcp) {
       for (plane_of_rank* const p : {&hosts, &on_lane}) {
         check("exchanges", every_exchange(*p));
         check("in flight", exchanges_in_flight(*p));
+        check("many in flight", many_in_flight_over_one_group(*p));
         check("channels", channels(*p));
         check("any order", waited_for_in_any_order(*p));
         check("written over", written_over(*p));
