@@ -38,6 +38,12 @@
 #   NUMERICS fast|batch_invariant
 #                           how sums over tokens are taken: fast, all of a micro-batch at once, or
 #                           batch_invariant, so that their bits do not depend on it; by default fast
+#   LORA N                  the rank of an adapter (LoRA), beside which the model is frozen
+#   LORA_ALPHA N            the adapter's alpha, whose scale is alpha / rank; by default 16
+#   RSLORA                  the adapter's scale is alpha over the root of its rank
+#   LORA_TARGETS name name ...
+#                           the linear layers that have an adapter, by the ends of their names; by
+#                           default all-linear
 #   BODIES header...        headers of the model's own row bodies, which nvcc compiles for a GPU
 #
 # and examples/build_preset.sh, whose --help prints these lines:
@@ -74,6 +80,12 @@
 #   numerics=fast|batch_invariant
 #                           how sums over tokens are taken: fast, all of a micro-batch at once, or
 #                           batch_invariant, so that their bits do not depend on it; by default fast
+#   lora=N                  the rank of an adapter (LoRA), beside which the model is frozen
+#   lora-alpha=N            the adapter's alpha, whose scale is alpha / rank; by default 16
+#   rslora=1                the adapter's scale is alpha over the root of its rank
+#   lora-targets=name,name,...
+#                           the linear layers that have an adapter, by the ends of their names; by
+#                           default all-linear
 #
 set(megacpp_build_keys
   MODEL
@@ -101,10 +113,14 @@ set(megacpp_build_keys
   DEVICE
   RECOMPUTE
   NUMERICS
+  LORA
+  LORA_ALPHA
+  RSLORA
+  LORA_TARGETS
   BODIES
   CACHE INTERNAL "Keys of megacpp_add_preset")
 # These take no value.
-set(megacpp_keys_alone SEQUENCE_PARALLEL COUNT_EMBEDDING COUNT_LOSS PACKED CACHE INTERNAL "Keys without a value")
+set(megacpp_keys_alone SEQUENCE_PARALLEL COUNT_EMBEDDING COUNT_LOSS PACKED RSLORA CACHE INTERNAL "Keys without a value")
 # Keys as examples/build_preset.sh has them.
 set(megacpp_script_keys
   tp
@@ -129,6 +145,10 @@ set(megacpp_script_keys
   device
   recompute
   numerics
+  lora
+  lora-alpha
+  rslora
+  lora-targets
   CACHE INTERNAL "Keys before =")
 # CMake reads the values of these, since sources or libraries depend on them.
 set(megacpp_keys_for_cmake HF_CONFIG DEVICE BODIES CACHE INTERNAL "Keys that CMake reads")

@@ -124,7 +124,9 @@ given_keys sorted(const std::vector<text>& words) {
     }
     if (reading == nullptr) throw unknown(word);
     of(all, reading->cmake).values.push_back(word);
-    if (reading->kind != key_kind::layers && reading->kind != key_kind::headers) reading = nullptr;
+    if (reading->kind != key_kind::layers && reading->kind != key_kind::headers &&
+        reading->kind != key_kind::names)
+      reading = nullptr;
   };
   for (const text& word : words) take(word);
   return all;
@@ -141,6 +143,13 @@ bool is_model(std::string_view name) {
   };
   return !name.empty() && std::all_of(name.begin(), name.end(), fits) && name[0] > '9' &&
          name[0] != ':';
+}
+
+bool is_layer(std::string_view name) {
+  return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '.' || c == '-';
+  });
 }
 
 /// Returns the value of a key as C++ has it; "" is none. Throws mc::error for a value that it cannot
@@ -186,6 +195,21 @@ text in_cpp(const build_key& k, const given_key& g) {
     }
     return "{" + numbers + "}";
   }
+  case key_kind::names: {
+    const text list = joined(g.values, ",");
+    text names;
+    for (std::size_t at = 0; at <= list.size();) {
+      const text one = list.substr(at, std::min(list.find(',', at), list.size()) - at);
+      if (!is_layer(one))
+        throw wrong(
+            fmt::format("{} must be ends of layers' names, as q_proj,v_proj, or "
+                        "all-linear, not '{}'",
+                        g.spelled, list));
+      names += fmt::format("{}\"{}\"", at == 0 ? "" : ", ", one);
+      at += one.size() + 1;
+    }
+    return "{" + names + "}";
+  }
   case key_kind::file:
   case key_kind::headers: break;
   }
@@ -200,6 +224,10 @@ void agree(given_keys& all) {
     throw wrong(
         "no key names the model: give MODEL a model of namespace mc::preset, for example "
         "gpt2_124m, or HF_CONFIG a config.json");
+  if (!of(all, "LORA").given)
+    for (const char* const key : {"LORA_ALPHA", "RSLORA", "LORA_TARGETS"})
+      if (const given_key& g = of(all, key); g.given && g.values.front() != "0")
+        throw wrong(g.spelled + " is of an adapter, and there is none: give its rank by LORA");
   const given_key& layers = of(all, "STAGE_LAYERS");
   if (!layers.given) return;
   const auto number = [&](std::string_view cmake) {
@@ -249,7 +277,10 @@ private:
 
 /// Returns the members of the run.
 text members_of(given_keys& all, const text& name) {
-  initial_values layout, batch;
+  initial_values layout, batch, adapter;
+  if (of(all, "LORA").given)
+    if (given_key& targets = of(all, "LORA_TARGETS"); !targets.given)
+      targets = {true, "LORA_TARGETS", {"all-linear"}};
   std::vector<text> before, after;
   for (std::size_t i = 0; i < build_keys.size(); ++i) {
     const build_key& k = build_keys[i];
@@ -260,11 +291,16 @@ text members_of(given_keys& all, const text& name) {
     if (k.kind == key_kind::file) value = name + "_from_config";
     if (value.empty() || k.member.empty()) continue;
     if (k.declared.empty())
-      (k.member.starts_with("batch.") ? batch : layout).add(text(k.member), value);
+      (k.member.starts_with("batch.")     ? batch
+       : k.member.starts_with("adapter.") ? adapter
+                                          : layout)
+          .add(text(k.member), value);
     else
       (k.member == "model" ? before : after)
           .push_back(fmt::format("  {}\n", fmt::format(fmt::runtime(k.declared), value)));
   }
+  if (of(all, "LORA").given)
+    after.push_back(fmt::format("  static constexpr mc::lora adapter{{{}}};\n", adapter.done()));
   return fmt::format(
       "{}  static constexpr mc::layout layout{{{}}};\n"
       "  static constexpr mc::batching batch{{{}}};\n{}",

@@ -43,18 +43,24 @@ WRITES = {
     "DEVICE cuda PRECISION fp64 RECOMPUTE full NUMERICS batch_invariant":
         ["#include <megacpp/exec/cuda/device.hpp>", "using device = mc::cuda;", "using precision = mc::fp64;",
          "mc::recompute::full;", "mc::numerics::batch_invariant;"],
+    "lora=16 lora-alpha=32 lora-targets=q_proj,self_attn.v_proj rslora=1":
+        ['mc::lora adapter{.rank = 16, .alpha = 32, .rslora = true, .targets = {"q_proj", "self_attn.v_proj"}};'],
+    "LORA 4 LORA_TARGETS q_proj down_proj TP 2": ['mc::lora adapter{.rank = 4, .targets = {"q_proj", "down_proj"}};', "{.tp = 2}"],
+    "LORA 4": ['mc::lora adapter{.rank = 4, .targets = {"all-linear"}};'],
     "INCLUDE here.hpp <not/here.hpp BODIES a.hpp b.hpp": ['#include "@/here.hpp"', '#include "<not/here.hpp"'],
 }
 # What a preset may not say, and the one sentence about it.
 REFUSES = {
     "MODEL gpt2_124m MICROBATCH 4": (2, "unknown argument 'MICROBATCH'; there are MODEL, HF_CONFIG, INCLUDE, TP, "),
-    "MODEL gpt2_124m 4": (2, "NUMERICS, BODIES, each with a value, and SEQUENCE_PARALLEL, COUNT_EMBEDDING, COUNT_LOSS, "),
+    "MODEL gpt2_124m 4": (2, "LORA_TARGETS, BODIES, each with a value, and SEQUENCE_PARALLEL, COUNT_EMBEDDING, COUNT_LOSS, "),
     "MODEL gpt2_124m micro=2": (2, "unknown key micro; there are tp=, pp=, "),
     "MODEL gpt2_124m TP=2": (2, "unknown key TP; "),
     "MODEL gpt2_124m dp=2": (2, "dp is not compiled in: it is the number of ranks at start over tp x pp x cp"),
     "MODEL gpt2_124m tp=two": (2, "tp " + POSITIVE + "'two'"),
     "MODEL gpt2_124m TP 0": (2, "TP " + POSITIVE + "'0'"),
     "MODEL gpt2_124m tp=9999999999": (2, "tp " + POSITIVE + "'9999999999'"),
+    "MODEL gpt2_124m lora-alpha=32": (2, "lora-alpha is of an adapter, and there is none: give its rank by LORA"),
+    "MODEL gpt2_124m lora=4 lora-targets=q_proj,,x": (2, "lora-targets must be ends of layers' names, as q_proj,v_proj, or "),
     "MODEL gpt2_124m tp=": (2, "tp " + POSITIVE + "''"),
     "MODEL gpt2_124m MICRO_BATCH": (2, "MICRO_BATCH has no value"),
     "MODEL gpt2_124m MICRO_BATCH SEQUENCE 4": (2, "MICRO_BATCH has no value"),
@@ -176,7 +182,7 @@ def all_keys(cmake):
     words = []
     for key, value in re.findall(r"^#   ([A-Z_]+) ?(.*?)(?:  |$)", cmake, re.MULTILINE):
         if key not in ("HF_CONFIG", "INCLUDE", "BODIES"):
-            given = {"N": "1", "N N ...": "1", "name": "gpt2_124m"}.get(value.strip(), value.split("|")[-1].strip())
+            given = {"N": "1", "N N ...": "1", "name": "gpt2_124m", "name name ...": "all-linear"}.get(value.strip(), value.split("|")[-1].strip())
             given = "cpu" if key == "DEVICE" else given
             words += [key] + [given] * bool(given)
     return words

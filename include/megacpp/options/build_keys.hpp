@@ -20,6 +20,7 @@ enum class key_kind : std::uint8_t {
   on_or_off, ///< KEY alone, or key=1 and key=0
   choice,    ///< one of several values
   layers,    ///< numbers of layers: KEY 3 4 4 1, or key=3,4,4,1
+  names,     ///< ends of layers' names: KEY q_proj v_proj, or key=q_proj,v_proj
   name,      ///< the name of a model in C++
   file,      ///< a path, relative to the folder of the CMakeLists.txt
   headers    ///< several headers
@@ -249,6 +250,26 @@ inline constexpr std::array build_keys{
               .declared = "static constexpr auto numerics = mc::numerics::{};",
               .value = [](const setup& s) -> std::int64_t { return static_cast<int>(s.sums); },
               .before = "batch_invariant"},
+    build_key{.member = "adapter.rank",
+              .cmake = "LORA",
+              .script = "lora",
+              .sentence = "the rank of an adapter (LoRA), beside which the model is frozen"},
+    build_key{.member = "adapter.alpha",
+              .cmake = "LORA_ALPHA",
+              .script = "lora-alpha",
+              .sentence = "the adapter's alpha, whose scale is alpha / rank",
+              .initial = "16"},
+    build_key{.member = "adapter.rslora",
+              .cmake = "RSLORA",
+              .script = "rslora",
+              .sentence = "the adapter's scale is alpha over the root of its rank",
+              .kind = key_kind::on_or_off},
+    build_key{.member = "adapter.targets",
+              .cmake = "LORA_TARGETS",
+              .script = "lora-targets",
+              .sentence = "the linear layers that have an adapter, by the ends of their names",
+              .kind = key_kind::names,
+              .initial = "all-linear"},
     build_key{.cmake = "BODIES",
               .sentence = "headers of the model's own row bodies, which nvcc compiles for a GPU",
               .kind = key_kind::headers,
