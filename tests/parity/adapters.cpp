@@ -7,6 +7,7 @@
 #include <megacpp/hf/adapter.hpp>
 #include <megacpp/inspect/describe.hpp>
 #include <megacpp/product/cpu_products.hpp>
+#include <megacpp/run/compiled.hpp>
 #include <megacpp/run/interpreter.hpp>
 #include <megacpp/run/session.hpp>
 #include <megacpp/states/state.hpp>
@@ -26,6 +27,14 @@
 namespace {
 
 constexpr mc::lora all_linears{.rank = 4, .alpha = 8, .targets = {"all-linear"}};
+
+struct adapted_run { // its head is frozen, too
+  static constexpr auto model = test::tiny_qwen3;
+  static constexpr mc::layout layout{};
+  static constexpr mc::batching batch = test::tiny_batch;
+  using precision = mc::fp32;
+  static constexpr mc::lora adapter = all_linears;
+};
 
 std::filesystem::path of_peft(const char* what) {
   return test::fixtures("qwen3").parent_path().parent_path() / "lora" / "qwen3" / what;
@@ -76,6 +85,14 @@ BOOST_AUTO_TEST_CASE(loss_and_gradients) {
   }
   BOOST_TEST_MESSAGE("gradients: " << worst);
   BOOST_TEST(elements == test::elements_of(gradients));
+}
+
+BOOST_AUTO_TEST_CASE(ten_steps_of_a_compiled_program) {
+  const mc::program_view p = mc::compiled_program<adapted_run>("tiny");
+  mc::cpu device(mc::product_type::widened, 1);
+  mc::session s(p, device, mc::purpose::training);
+  load(p, s);
+  test::check_told(of_peft(""), test::take_ten_steps(s, of_peft("")));
 }
 
 BOOST_AUTO_TEST_CASE(ten_steps_under_layouts) {

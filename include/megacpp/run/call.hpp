@@ -121,7 +121,10 @@ protected:
     static_assert(own,
                   "MEGA-B003 a kernel asks for an operand by the name of another op's: name it as "
                   "op_info::operands does");
-    constexpr value_id v = Name::output ? n.out[Name::at] : n.in[Name::at];
+    constexpr value_id there = Name::output ? n.out[Name::at] : n.in[Name::at];
+    // Scratch lies where an output is that the node lacks, as the gradient of a frozen table.
+    constexpr value_id v =
+        there >= 0 && Part::g.at(there).is == role::scratch ? value_id{-1} : there;
     static_assert(
         !own || v < 0 || is_named<Name, type>(Part::g.at(v)),
         "MEGA-B003 a kernel's operand has other elements than its name says: give the name "
