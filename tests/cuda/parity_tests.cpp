@@ -47,7 +47,7 @@ test::steps_taken steps_in_bf16(const Model& m, Device& device, const std::strin
       m, {.batch = test::tiny_batch, .precision = mc::dtype::bf16}, "tiny");
   mc::session s(p.view(), device, mc::purpose::training);
   mc::load_model_folder(test::fixtures(family) / "model", p.view(), s.weights());
-  return test::take_ten_steps(s, family);
+  return test::take_ten_steps(s, test::fixtures(family));
 }
 /// Values that bf16 holds are rounded at the same places as on a CPU, but of sums in another order:
 /// by a step of bf16, 2^-8, here and there, which averages out over the 96 tokens of a loss. A token

@@ -278,7 +278,15 @@ private:
     default: return place_.wander(place_.wander(cur));
     }
   }
-  int residual(int y) { return y >= 0 && random.chance(0.8) ? add_(cur, y) : y; }
+  int residual(int y) {
+    if (y >= 0 && random.chance(0.2)) {
+      const double factor = random.chance(0.5) ? 0.5 : -1.25;
+      y = apply({old(y)}, [factor](const std::vector<var>& v) {
+        return std::vector<var>{scale(v[0], factor)};
+      });
+    }
+    return y >= 0 && random.chance(0.8) ? add_(cur, y) : y;
+  }
 
   int mlp() {
     const int x = random.chance(0.4) ? norm_(cur, H) : cur;

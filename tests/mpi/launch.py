@@ -226,8 +226,7 @@ class Meeting(Case):
                 time.sleep(0.2)
                 self.assertIsNone(launched.poll())
                 launched.send_signal(number)
-                _, errors = done(launched, INTERRUPTED)
-                self.assertIn(f"{number.name} ended this rank while it took no step", errors)
+                done(launched, INTERRUPTED)
 
     def test_a_stranger_at_the_port_of_a_run(self):
         (first, other), port = self.ranks(lambda r: {}, "--train-iters", 2, ranks=2)

@@ -175,20 +175,13 @@ private:
 namespace detail {
 inline int code_of_interrupted = 10;
 extern "C" inline void ignore_signal(int /*number*/) {}
-extern "C" inline void end_idle_rank(int number) {
-  constexpr std::string_view says =
-      " ended this rank while it took no step; what was saved before "
-      "is there: start it again\n";
-  for (const auto& s : stop_signal_names)
-    if (s.first == number) (void)!::write(2, s.second.data(), s.second.size());
-  (void)!::write(2, says.data(), says.size());
-  ::_exit(code_of_interrupted);
-}
+extern "C" inline void end_idle_rank(int /*number*/) { ::_exit(code_of_interrupted); }
 } // namespace detail
 
-/// Ends a rank by a sentence and a code when a stop signal comes while no run takes signals: before
-/// all ranks have met, and behind the last save. SIGUSR2 asks for nothing then. It gets a handler
-/// in place of SIG_IGN, which programs that are started would inherit. main has one at a time.
+/// Ends a rank by a code when a stop signal comes while no run takes signals: before all ranks have
+/// met, and behind the last save. It says nothing, since a launcher ends ranks so where another one
+/// has failed and said why. SIGUSR2 asks for nothing then. It gets a handler in place of SIG_IGN,
+/// which programs that are started would inherit. main has one at a time.
 class ends_idle_rank {
 public:
   /// `code`: the exit code.

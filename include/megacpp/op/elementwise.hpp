@@ -205,6 +205,10 @@ constexpr var operator+(double /*a*/, located b) { return detail::no_such_operat
 constexpr var operator-(double /*a*/, located b) { return detail::no_such_operator("-", b); }
 constexpr var operator-(located a) { return detail::no_such_operator("-", a); }
 
+/// Returns factor x, for x of any dims.
+constexpr var scale(var x, double factor, source_line line = here()) {
+  return {x.b, x.b->emit(op::scale, {x.id}, line, op::scale_attributes{factor})};
+}
 /// Returns x Phi(x), exact or by the tanh approximation, for x of any dims.
 constexpr var gelu(var x, gelu_form form = gelu_form::tanh, source_line line = here()) {
   return {x.b, x.b->emit(op::gelu, {x.id}, line, op::gelu_attributes{form})};

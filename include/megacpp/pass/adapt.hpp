@@ -129,8 +129,7 @@ private:
     for (int i = 0; i < axes; ++i)
       if (const place p = x.type().at.at[i]; p.s != state::invariant && !is_shard_of(p, a))
         first = to(first, static_cast<axis>(i), replicate, n.line);
-    const var narrow{&b_, b_.emit(op::scale, {linear(x, first, n.line).id}, n.line,
-                                  op::scale_attributes{with_.scale()})};
+    const var narrow = mc::scale(linear(x, first, n.line), with_.scale(), n.line);
     var second = parameter(b, second_factor_name, {.how = init::zeros}, n.line);
     second = {&b_, as_weight(n.in[op::linear_in::w], second.id)};
     for (int i = 0; i < axes; ++i)
