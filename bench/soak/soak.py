@@ -385,7 +385,7 @@ def main():
     parser.add_argument("program", type=Path)
     parser.add_argument("--torchrun", type=Path, required=True)
     parser.add_argument("--faults", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=1, help="0 draws one, which is printed")
+    parser.add_argument("--seed", type=int, default=1, help="0: that of the tree of the commit")
     parser.add_argument("--only", help="a kind of fault, by its function's name")
     parser.add_argument("--no-result", action="store_true", help="writes nothing to bench/results/")
     arguments = parser.parse_args()
@@ -393,7 +393,8 @@ def main():
     if not arguments.torchrun.exists():
         print(f"{arguments.torchrun} is not there")
         return 77
-    arguments.seed = arguments.seed or random.SystemRandom().randrange(1, 10**6)
+    tree = subprocess.run(["git", "rev-parse", "HEAD^{tree}"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    arguments.seed = arguments.seed or int(tree[:8] or "1", 16)
     print(f"seed {arguments.seed}", flush=True)
     kinds = [f for f in FAULTS if arguments.only in (None, f.__name__)]
     came, wrong = collections.defaultdict(collections.Counter), []

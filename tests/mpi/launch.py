@@ -9,6 +9,7 @@ PROGRAM is compiled from ../cli/tiny_gpt.hpp. launchers.py has the launchers of 
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -51,6 +52,16 @@ def until_saved(launched):
         if not line:
             raise AssertionError("the run has ended\n" + said + launched.stderr.read())
     return said
+
+
+def takers(folder):
+    """The processes in a folder that have a handler of SIGUSR2."""
+    found = []
+    for number in processes_in(folder):
+        with contextlib.suppress(OSError):
+            caught = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{number}/status").read_text()).group(1)
+            found += [number] * (int(caught, 16) >> signal.SIGUSR2 - 1 & 1)
+    return found
 
 
 class Case(cli.Case):
@@ -220,8 +231,7 @@ class Meeting(Case):
         for env, ranks in ((variables(0, 2, free_port()), 1), ({**waits, "PET_MASTER_PORT": str(free_port())}, 2)):
             for number in (signal.SIGTERM, signal.SIGUSR1):
                 launched = started(cli.PROGRAM, *TRAIN, env=env, folder=self.folder)
-                until(lambda: len(processes_in(self.folder)) == (1 if ranks == 1 else 3), "the ranks were not started")
-                time.sleep(0.3)
+                until(lambda: len(takers(self.folder)) == (1 if ranks == 1 else 3), "the ranks were not started")
                 launched.send_signal(signal.SIGUSR2)  # there is nothing to save
                 time.sleep(0.2)
                 self.assertIsNone(launched.poll())

@@ -184,6 +184,8 @@ BOOST_AUTO_TEST_CASE(states_of_adapters) {
   BOOST_TEST(again.evaluate(batch).mean() == adapted.evaluate(batch).mean());
   CHECK_REFUSED(mc::load_weights(mc::model_folder(dir / "state"), of_base.view(), plain.weights()),
                 mc::exit_code::mismatch, "adapter.rank is 4 there");
+  CHECK_REFUSED(mc::save_model_folder(dir / "model", p.view(), adapted.weights()),
+                mc::exit_code::mismatch, "has an adapter");
   BOOST_TEST(mc::describe_text(p.view(), device).find("rank 4, scale 2, all-linear") !=
              std::string::npos);
 }
@@ -208,6 +210,33 @@ BOOST_AUTO_TEST_CASE(adapters_that_are_refused) {
   refused("lora_alpha", 16, "lora_alpha is 16 there and 8 in the program");
   refused("use_rslora", true, "use_rslora is true there");
   refused("use_dora", true, "use_dora is true, which megacpp does not have");
+  refused("init_lora_weights", "pissa", "init_lora_weights is");
+  refused("a_later_variant", true, "a_later_variant is true");
   refused("rank_pattern", {{"q_proj", 2}}, "rank_pattern is");
   refused("peft_type", "LOHA", "peft_type is LOHA");
+}
+
+// The head's product in generation is none that training has, so an adapter of all layers has none there.
+BOOST_AUTO_TEST_CASE(texts_of_an_adapter) {
+  const auto p = program_of({}, 4);
+  mc::cpu device(mc::product_type::widened, 1);
+  mc::session s(p.view(), device, mc::purpose::inference);
+  load(p.view(), s);
+  const mc::safetensors_file ids(of_peft("train_ids.safetensors").string()),
+      forward(of_peft("forward.safetensors").string());
+  const auto all = test::read<std::int32_t>(ids, "ids");
+  const auto expected = test::read<double>(forward, "logits");
+  mc::generator g(p.view(), device, s.weights(), {.sequences = 4, .tokens = 24, .prompt = 24});
+  std::vector<std::span<const std::int32_t>> prompts(4);
+  for (std::size_t b = 0; b < 4; ++b) prompts[b] = std::span(all).subspan(b * 25, 24);
+  g.append(prompts);
+  double largest = 0, error = 0;
+  for (std::size_t b = 0; b < 4; ++b)
+    for (std::size_t v = 0; v < 160; ++v) {
+      const double logit = expected[(b * 24 + 23) * 160 + v];
+      largest = std::max(largest, std::abs(logit));
+      error = std::max(
+          error, std::abs(g.logit(static_cast<int>(b), static_cast<std::int32_t>(v)) - logit));
+    }
+  BOOST_TEST(error <= 2e-5 * largest);
 }

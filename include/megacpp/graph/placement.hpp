@@ -38,7 +38,7 @@ enum class dim : std::uint8_t {
   sequences, ///< sequences of any rank that send tokens to the experts of one rank
   replicas,  ///< one element for each rank of an axis of unknown size
   layers,    ///< layers in a bucket of the stores, each with as many elements
-  adapter    ///< columns of an adapter's first factor (recipe/lora.hpp)
+  adapter    ///< columns of A x, in the factors of an adapter (recipe/lora.hpp)
 };
 
 constexpr const char* name_of(dim d) {

@@ -5,7 +5,6 @@
 
 #include <megacpp/hf/model_folder.hpp>
 
-#include <list>
 #include <set>
 #include <string>
 #include <string_view>
@@ -97,29 +96,30 @@ inline void require_same_adapter(const json_value& config, const program_view& p
   differ("use_rslora",
          fmt::format("{}", config.has("use_rslora") && config.field<bool>("use_rslora")),
          fmt::format("{}", a.rslora));
-  // A field that changes numbers must be as PEFT has it where nobody asks for it.
+  // PEFT adds fields that change what an adapter computes. A field is taken if it is one of these,
+  // which change no weight, or has the value of nothing asked for.
+  static const std::set<std::string_view> harmless{"peft_type",
+                                                   "r",
+                                                   "lora_alpha",
+                                                   "use_rslora",
+                                                   "target_modules",
+                                                   "task_type",
+                                                   "auto_mapping",
+                                                   "base_model_name_or_path",
+                                                   "revision",
+                                                   "inference_mode",
+                                                   "lora_dropout",
+                                                   "peft_version",
+                                                   "ensure_weight_tying",
+                                                   "qalora_group_size",
+                                                   "megatron_core"};
   for (const auto& [name, value] : config.raw().items()) {
-    static const std::map<std::string_view, nlohmann::json> plain{
-        {"use_dora", false},
-        {"bias", "none"},
-        {"lora_bias", false},
-        {"use_qalora", false},
-        {"rank_pattern", nlohmann::json::object()},
-        {"alpha_pattern", nlohmann::json::object()},
-        {"modules_to_save", nullptr},
-        {"layers_to_transform", nullptr},
-        {"exclude_modules", nullptr},
-        {"target_parameters", nullptr},
-        {"layer_replication", nullptr},
-        {"trainable_token_indices", nullptr},
-        {"megatron_config", nullptr},
-        {"alora_invocation_tokens", nullptr},
-        {"use_bdlora", nullptr},
-        {"fan_in_fan_out", false}};
-    if (const auto at = plain.find(name);
-        at != plain.end() && !value.is_null() && value != at->second)
+    const bool plain = value.is_null() || value == false || value.empty() ||
+                       (name == "bias" && value == "none") ||
+                       (name == "init_lora_weights" && (value == true || value == "gaussian"));
+    if (!plain && !harmless.contains(name))
       found += fmt::format("{}{} is {}, which megacpp does not have", found.empty() ? "" : ", ",
-                           name, printable(value.dump()));
+                           printable(name), printable(value.dump()));
   }
   if (!found.empty())
     throw config.fault(

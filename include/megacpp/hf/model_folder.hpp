@@ -247,17 +247,17 @@ inline std::string text_of(const model_folder& folder, const std::string& name) 
   return std::string(file.text());
 }
 
-} // namespace detail
-
-namespace detail {
-/// Throws mc::error(exit_code::mismatch) where a program has parameters that Hugging Face folders
-/// have no tensors for.
-inline void require_tensors(const program_view& p) {
-  if (const parameter_info* const found = encoded_parameter(p); found != nullptr)
-    throw error(exit_code::mismatch,
-                fmt::format("{} stores a parameter as {}, for which Hugging Face folders have no "
-                            "tensors: use the folder of a state",
-                            p.name, found->encoding->name));
+/// Throws mc::error(exit_code::mismatch) for parameters that Hugging Face folders do not have.
+inline void require_tensors(const program_view& p, bool writes = false) {
+  const bool lacks = writes && p.numbers.adapter.rank > 0;
+  if (const parameter_info* const found = encoded_parameter(p); found != nullptr || lacks)
+    throw error(
+        exit_code::mismatch,
+        fmt::format("{} {}, for which Hugging Face folders of models have no tensors: use "
+                    "the folder of a state",
+                    p.name,
+                    lacks ? std::string("has an adapter")
+                          : fmt::format("stores a parameter as {}", found->encoding->name)));
 }
 } // namespace detail
 
@@ -295,7 +295,7 @@ inline saved_model write_model_files(folder_writer& out, const program_view& p, 
                                      communicator& hosts = self::hosts()) {
   const hf_family& family = hf_family_of(p);
   require_ranks(p, hosts);
-  detail::require_tensors(p);
+  detail::require_tensors(p, true);
   detail::outgoing_model m;
   m.texts = detail::config_texts(family.config(p), storage_of(s.kept().front().type));
   for (const auto& [name, text] : extra_files) m.texts[name] = text;

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <span>
 #include <string>
@@ -72,10 +73,10 @@ public:
   }
 
   /// Rehearses a save to `target` at the start of a run that saves at its end: it does all that the
-  /// save will do, without the bytes, and undoes it. It tidies what a killed save has left, as a
-  /// save does. `fill` is the save's own function; its files get their names, sizes and space, are
-  /// synced, and renamed with their folder. So a refusal of names, sizes or space is thrown here,
-  /// unless its reason arises later. Returns what the save takes. Throws mc::error.
+  /// save will do, but for most of the bytes, and undoes it. It tidies what a killed save has left,
+  /// as a save does. `fill` is the save's own function; its files get their names, sizes and space,
+  /// are synced, and renamed with their folder. So a refusal of names, sizes or space is thrown
+  /// here, unless its reason arises later. Returns what the save takes. Throws mc::error.
   static detail::save_cost rehearse(folder_target target, const folder_kind& kind,
                                     const std::function<void(folder_writer&)>& fill) {
     const stopwatch clock;
@@ -170,16 +171,17 @@ private:
   std::uint64_t try_writing(const descriptor& file, const std::string& full, std::uint64_t size) {
     constexpr std::uint64_t most = std::uint64_t{32} << 20, block = 1 << 16;
     const std::uint64_t bytes = std::min(size, most - tried_bytes_);
-    if (bytes == 0) return 0;
-    std::vector<std::byte> some(std::min(bytes, block));
+    if (bytes < block) return 0; // the sync of a short file says nothing of the speed
+    std::vector<std::byte> some(block);
     std::uint64_t random = 1; // file systems may compress what repeats
-    for (std::byte& b : some)
-      b = static_cast<std::byte>((random = random * 6364136223846793005 + 1442695040888963407) >>
-                                 56);
     const stopwatch clock;
     static_cast<void>(checksums_of(file, full, bytes, [&](const byte_sink& sink) {
-      for (std::uint64_t left = bytes, n = 0; left > 0; left -= n)
+      for (std::uint64_t left = bytes, n = 0; left > 0; left -= n) {
+        for (std::size_t i = 0; i < some.size(); i += sizeof random)
+          random = random * 6364136223846793005 + 1442695040888963407,
+          std::memcpy(&some[i], &random, sizeof random);
         sink(std::span(some).first(n = std::min<std::uint64_t>(left, some.size())));
+      }
     }));
     if (::fsync(file.get()) != 0) throw detail::output_error("make durable", full, errno, kept());
     tried_seconds_ += clock.seconds(), tried_bytes_ += bytes;

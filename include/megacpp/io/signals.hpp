@@ -173,7 +173,7 @@ private:
 };
 
 namespace detail {
-inline int code_of_interrupted = 10;
+inline std::atomic<int> code_of_interrupted{10};
 extern "C" inline void ignore_signal(int /*number*/) {}
 extern "C" inline void end_idle_rank(int /*number*/) { ::_exit(code_of_interrupted); }
 } // namespace detail

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -167,7 +168,8 @@ inline int start_ranks_of_node(const process_start& start, int ranks) {
   const std::vector<char*> arguments = detail::pointers_to(words);
   const pid_t parent = ::getpid();
   std::vector<pid_t> children;
-  int failed = 0, passed = 0; // the code of the first, and a signal that all have got
+  int failed = 0;           // the code of the first
+  std::uint64_t passed = 0; // stop signals that all have got, a bit each
   const auto signal_all = [&](int number) {
     for (const pid_t child : children)
       if (child > 0) ::kill(child, number);
@@ -202,7 +204,8 @@ inline int start_ranks_of_node(const process_start& start, int ranks) {
   deadline ends{};
   for (int left = ranks; left > 0;) {
     const int came = signals.next(failed == 0 ? 500 : 50);
-    if (came != 0 && came != SIGCHLD) signal_all(passed = came);
+    if (came != 0 && came != SIGCHLD) signal_all(came);
+    if (came != 0 && came != SIGUSR2) passed |= std::uint64_t{1} << came;
     int status = 0;
     for (pid_t gone; (gone = ::waitpid(-1, &status, WNOHANG)) > 0;) {
       const auto at = std::find(children.begin(), children.end(), gone);
@@ -210,7 +213,8 @@ inline int start_ranks_of_node(const process_start& start, int ranks) {
       *at = -1;
       --left;
       int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-      if (WIFSIGNALED(status) && WTERMSIG(status) == passed) // it had not begun to take signals
+      if (WIFSIGNALED(status) &&
+          (passed >> WTERMSIG(status) & 1) != 0) // it had not begun to take signals
         code = static_cast<int>(exit_code::interrupted);
       else if (WIFSIGNALED(status) && failed == 0) // it could not say so itself
         std::fprintf(stderr, "rank %td of this node was ended by signal %d (%s)\n",

@@ -261,7 +261,7 @@ private:
     const int ranks = whole_number(s.per_node).value_or(0);
     if (s.per_node != "auto" && s.per_node != "gpu" && (ranks < 1 || ranks > 4096))
       refuse_start(said("PET_NPROC_PER_NODE") +
-                   " is no number of ranks: give one from 1 to 4096, or auto");
+                   " is no number of ranks: give one from 1 to 4096, auto, or gpu");
     s.job = of_.text("PET_RDZV_ID");
     s.meets = meeting_place::first_rank;
     s.port = 29500;

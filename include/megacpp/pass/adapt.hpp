@@ -18,9 +18,12 @@
 // share, is the way of B, too.
 #pragma once
 
+#include <megacpp/num/elementary.hpp>
 #include <megacpp/op/elementwise.hpp>
+#include <megacpp/op/experts.hpp>
 #include <megacpp/op/linear.hpp>
 #include <megacpp/op/redistribute.hpp>
+#include <megacpp/op/select.hpp>
 #include <megacpp/recipe/lora.hpp>
 
 #include <span>
@@ -44,7 +47,7 @@ namespace detail {
 constexpr value_id moved_parameter(const graph& g, value_id v) {
   while (v >= 0 && g.at(v).producer >= 0) {
     const node& n = g.at_node(g.at(v).producer);
-    if (!n.op->linear || n.in[1] >= 0) return -1;
+    if (!n.op->redistributes && n.op != &op::repeat) return -1;
     v = n.in[0];
   }
   return v >= 0 && g.at(v).is == role::parameter ? v : value_id{-1};
@@ -123,9 +126,8 @@ private:
     }
     // Kaiming's uniform numbers with a slope of sqrt(5), as PEFT draws them: between -1 / sqrt(in)
     // and 1 / sqrt(in).
-    double root = 3 * static_cast<double>(in), of_in = root;
-    for (int i = 0; i < 64; ++i) root = (root + of_in / root) / 2;
-    var first = parameter(a, first_factor_name, {.how = init::uniform, .std = 1 / root}, n.line);
+    const double std = 1 / mc::square_root(3 * static_cast<double>(in));
+    var first = parameter(a, first_factor_name, {.how = init::uniform, .std = std}, n.line);
     for (int i = 0; i < axes; ++i)
       if (const place p = x.type().at.at[i]; p.s != state::invariant && !is_shard_of(p, a))
         first = to(first, static_cast<axis>(i), replicate, n.line);
@@ -170,14 +172,18 @@ private:
 
 } // namespace detail
 
-/// Returns a part's forward graph with the factors of an adapter, and all other parameters frozen.
-[[gnu::cold]] constexpr graph adapted(const graph& written, const lora& with) {
+/// Returns a part's forward graph as an adapter leaves it: every parameter of the model is frozen,
+/// and the linear layers of a block have factors. Those of the stem and of the head have none: the
+/// head's product is the loss in training.
+[[gnu::cold]] constexpr graph adapted(const graph& written, const lora& with, bool is_block) {
   if (with.rank == 0 || written.wrong.code != fault::none) return written;
-  return detail::adapting(written, with).result();
+  lora of_part = with;
+  if (!is_block) of_part.targets = {};
+  return detail::adapting(written, of_part).result();
 }
 
-/// Returns MEGA-C010 for an adapter whose numbers are out of range, and for a target that means no
-/// linear layer of the parts.
+/// Returns MEGA-C010 for an adapter whose numbers are out of range, for a target that means no
+/// linear layer of the parts, and for all layers of a model whose experts would have none.
 constexpr fault_record fault_of_adapter(std::span<const graph* const> parts, const lora& with) {
   fault_record wrong;
   if (with.rank == 0) return wrong;
@@ -193,6 +199,10 @@ constexpr fault_record fault_of_adapter(std::span<const graph* const> parts, con
     bool found = false;
     for (const graph* g : parts) {
       if (g->wrong.code != fault::none) return wrong; // the graph's fault is told first
+      for (int i = 0; i < g->node_count; ++i)
+        if (g->nodes[i].op == &op::grouped_linear &&
+            std::string_view(with.targets.names[k]) == "all-linear")
+          return refuse("all-linear, whose experts have no adapter: name layers");
       for (int i = 0; i < g->parameter_count; ++i) {
         const value& v = g->at(g->parameters[i].v);
         found = found || (std::string_view(v.name) == first_factor_name &&

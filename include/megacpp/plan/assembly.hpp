@@ -190,7 +190,10 @@ public:
          .is = step::graphs,
          .alone = true,
          .of = [](const state& a, int i) { return a.is_part(i) && a.numbers->adapter.rank > 0; },
-         .make = [](const state& a, int i) { return adapted(a.g(i), a.numbers->adapter); }});
+         .make =
+             [](const state& a, int i) {
+               return adapted(a.g(i), a.numbers->adapter, a.what(i) == part_kind::block);
+             }});
     add({.name = "hoist",
          .is = step::graphs,
          .alone = true,

@@ -3,6 +3,8 @@
 // and B (out, r) are trained.
 #pragma once
 
+#include <megacpp/num/elementary.hpp>
+
 #include <concepts>
 
 namespace mc {
@@ -33,12 +35,7 @@ struct lora {
   lora_targets targets{};
 
   /// Returns the factor of B A x.
-  constexpr double scale() const {
-    if (!rslora) return alpha / rank;
-    double root = rank; // by Newton's method, since std::sqrt is not constexpr
-    for (int i = 0; i < 64; ++i) root = (root + rank / root) / 2;
-    return alpha / root;
-  }
+  constexpr double scale() const { return alpha / (rslora ? square_root(rank) : rank); }
 };
 
 } // namespace mc

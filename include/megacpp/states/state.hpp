@@ -262,9 +262,9 @@ inline void load_registry_weights(const model_folder& folder, const json_value& 
 
 } // namespace detail
 
-/// Loads the weights of a folder, which is a state or a model from anywhere. Factors of an adapter
-/// that the folder does not have begin anew, by a seed: they add nothing yet. Throws
-/// mc::error(exit_code::model), also for a weight that the program's precision cannot hold.
+/// Loads the weights of a folder, which is a state or a model from anywhere. A model from anywhere
+/// has no factors of the program's adapter: these begin anew, by a seed, and add nothing yet.
+/// Throws mc::error(exit_code::model), also for a weight that the program's precision cannot hold.
 inline void load_weights(const model_folder& folder, const program_view& p, mc::stores& s,
                          std::uint64_t seed = 0) {
   s.initialise_added(seed);

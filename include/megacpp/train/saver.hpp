@@ -113,9 +113,9 @@ public:
           "nothing will be saved: loop_request::save FOLDER keeps what is learned");
     if (const std::string note = root_->note(); !note.empty()) reports_.note(note);
     reports_.note(
-        fmt::format("a state is {} and takes about {:.1f} s to write; between a signal and SIGKILL "
-                    "this run needs "
-                    "that and the time of a step",
+        fmt::format("a state is {} and takes at least {:.1f} s to write, as a rehearsal of 32 MiB "
+                    "had it; between "
+                    "a signal and SIGKILL this run needs a step's time and some times that",
                     bytes_text(one_save_.room.bytes).view(), std::max(0.1, one_save_.seconds)));
     const std::string& fault = root_->fault_of_best();
     const auto is_of = [&](const std::string& note) { return note.ends_with(fault); };

@@ -146,6 +146,11 @@ private:
   void open(device& on, training_start& start) {
     inputs_.from = std::move(start.from);
     inputs_.goes_on = inputs_.from && inputs_.from->state && !start.weights_alone;
+    if (inputs_.program.numbers.adapter.rank > 0 && !inputs_.from && !request_.loop.bench)
+      throw error(exit_code::usage,
+                  "an adapter would be trained beside random weights: give the "
+                  "model that it adapts by start_request::load, or by "
+                  "start_request::pretrained");
     inputs_.data = start.data([&] {
       return open_training_data(inputs_.program, request_.data, request_.loop,
                                 inputs_.from ? &inputs_.from->folder : nullptr,
@@ -223,7 +228,7 @@ private:
     if (data.validation.empty() && !loop.eval_iters && request_.data.kind != data_kind::random)
       reports_->note("nothing is evaluated: " + detail::nothing_to_validate(request_.data));
     saver_->introduce(from);
-    if (const std::optional<double> deadline = end_.wall_deadline())
+    if (const auto deadline = end_.wall_deadline(); deadline && step() < loop.steps)
       reports_->note(
           fmt::format("loop_request::exit_minutes {} ends the run behind the first step "
                       "after {}",
