@@ -3435,10 +3435,11 @@ class Describe(Case):
                                                  for p in (root / state["folder"]).iterdir()))
             committed = time.strptime(state["committed"], "%Y-%m-%dT%H:%M:%SZ")
             self.assertTrue(begin <= calendar.timegm(committed) <= time.time())
-        self.assertEqual((result["train"], result["best"]), ("iter_0000010", "best"))
+        self.assertEqual((result["train"], result["best"], result["finished"]), ("iter_0000010", "best", True))
+        self.assertEqual([s["steps"] for s in result["states"]], [10] * 4)
         self.assertEqual([line.split()[0] for line in lines],
                          ["state", "iter_0000010", "iter_0000008", "iter_0000004", "best", "train"])
-        self.assertIn("train --load goes on from iter_0000010", lines)
+        self.assertIn("train --load goes on from iter_0000010, whose run has finished", lines)
         # What is listed as damaged is what a run passes over, for the same reason.
         before = contents(root)
         for name, folder in (("optimizer.safetensors", "iter_0000010"), ("config.json", "best")):
@@ -3448,7 +3449,7 @@ class Describe(Case):
             path.write_bytes(data)
         result, lines = listed()
         self.assertEqual([s["whole"] for s in result["states"]], [False, True, True, False])
-        self.assertEqual(result["train"], "iter_0000008")
+        self.assertEqual((result["train"], result["finished"]), ("iter_0000008", False))
         for state, line in zip(result["states"], lines[1:]):
             self.assertEqual(line.endswith("Z  whole"), state["whole"])
             self.assertEqual(f"  damaged: {state.get('damage')}" in line, not state["whole"])
