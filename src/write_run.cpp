@@ -124,9 +124,7 @@ given_keys sorted(const std::vector<text>& words) {
     }
     if (reading == nullptr) throw unknown(word);
     of(all, reading->cmake).values.push_back(word);
-    if (reading->kind != key_kind::layers && reading->kind != key_kind::headers &&
-        reading->kind != key_kind::names)
-      reading = nullptr;
+    if (!mc::takes_several(reading->kind)) reading = nullptr;
   };
   for (const text& word : words) take(word);
   return all;
@@ -150,6 +148,21 @@ bool is_layer(std::string_view name) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
            c == '.' || c == '-';
   });
+}
+
+/// Returns a list of values, which are given one by one or with commas between, as C++ has it.
+/// one_in_cpp(value) returns "" for a value that the key cannot take; then throws mc::error.
+template <class F> text listed(const given_key& g, const char* what, F one_in_cpp) {
+  const text list = joined(g.values, ",");
+  text all;
+  for (std::size_t at = 0; at <= list.size();) {
+    const text one = list.substr(at, std::min(list.find(',', at), list.size()) - at);
+    const text spelled = one_in_cpp(one);
+    if (spelled.empty()) throw wrong(fmt::format("{} must be {}, not '{}'", g.spelled, what, list));
+    all += fmt::format("{}{}", at == 0 ? "" : ", ", spelled);
+    at += one.size() + 1;
+  }
+  return "{" + all + "}";
 }
 
 /// Returns the value of a key as C++ has it; "" is none. Throws mc::error for a value that it cannot
@@ -182,34 +195,13 @@ text in_cpp(const build_key& k, const given_key& g) {
     if (!found.empty()) return found;
     throw must_be(names);
   }
-  case key_kind::layers: {
-    const text list = joined(g.values, ",");
-    text numbers;
-    for (std::size_t at = 0; at <= list.size();) {
-      const text one = list.substr(at, std::min(list.find(',', at), list.size()) - at);
-      if (!is_number(one, 3))
-        throw wrong(fmt::format("{} must be numbers of layers below 1000, as 3,4,4,1, not '{}'",
-                                g.spelled, list));
-      numbers += fmt::format("{}{}", at == 0 ? "" : ", ", std::stoi(one)); // 08 is no number of C++
-      at += one.size() + 1;
-    }
-    return "{" + numbers + "}";
-  }
-  case key_kind::names: {
-    const text list = joined(g.values, ",");
-    text names;
-    for (std::size_t at = 0; at <= list.size();) {
-      const text one = list.substr(at, std::min(list.find(',', at), list.size()) - at);
-      if (!is_layer(one))
-        throw wrong(
-            fmt::format("{} must be ends of layers' names, as q_proj,v_proj, or "
-                        "all-linear, not '{}'",
-                        g.spelled, list));
-      names += fmt::format("{}\"{}\"", at == 0 ? "" : ", ", one);
-      at += one.size() + 1;
-    }
-    return "{" + names + "}";
-  }
+  case key_kind::layers:
+    return listed(g, "numbers of layers below 1000, as 3,4,4,1", [](const text& one) {
+      return is_number(one, 3) ? fmt::format("{}", std::stoi(one)) : ""; // 08 is no number of C++
+    });
+  case key_kind::names:
+    return listed(g, "ends of layers' names, as q_proj,v_proj, or all-linear",
+                  [](const text& one) { return is_layer(one) ? fmt::format("\"{}\"", one) : ""; });
   case key_kind::file:
   case key_kind::headers: break;
   }
@@ -278,9 +270,6 @@ private:
 /// Returns the members of the run.
 text members_of(given_keys& all, const text& name) {
   initial_values layout, batch, adapter;
-  if (of(all, "LORA").given)
-    if (given_key& targets = of(all, "LORA_TARGETS"); !targets.given)
-      targets = {true, "LORA_TARGETS", {"all-linear"}};
   std::vector<text> before, after;
   for (std::size_t i = 0; i < build_keys.size(); ++i) {
     const build_key& k = build_keys[i];

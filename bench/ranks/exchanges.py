@@ -9,7 +9,6 @@ written to bench/results/ with the CPU model, the command and the commit.
 """
 
 import argparse
-import os
 import statistics
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import machine  # noqa: E402
-from programs import run, spread  # noqa: E402
+from programs import compiled, rates, run, spread  # noqa: E402
 
 
 def main():
@@ -25,18 +24,11 @@ def main():
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=20)
     arguments = parser.parse_args()
-    root = Path(__file__).resolve().parents[2]
     result = machine.facts()
     result["command"] = " ".join(["exchanges.py", *sys.argv[1:]])
     with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "exchanges"
-        run([os.environ.get("CXX", "c++"), "-std=c++20", "-O3", "-DNDEBUG", "-march=native",
-             f"-I{root / 'include'}", Path(__file__).with_suffix(".cpp"), "-o", program, "-lfmt",
-             "-pthread"])
-        taken = {}
-        for line in run([program, arguments.ranks, arguments.rounds]).splitlines():
-            name, bytes_a_second = line.split()
-            taken.setdefault(name, []).append(float(bytes_a_second))
+        program = compiled(Path(__file__).with_suffix(".cpp"), folder, "-lfmt")
+        taken = rates(run([program, arguments.ranks, arguments.rounds]))
     copy = statistics.median(taken["copy"])
     result["ranks"] = arguments.ranks
     result["bytes_per_s"] = {name: spread(values) for name, values in taken.items()}

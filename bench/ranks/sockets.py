@@ -10,7 +10,6 @@ the command and the commit.
 """
 
 import argparse
-import os
 import statistics
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import machine  # noqa: E402
-from programs import run, spread  # noqa: E402
+from programs import compiled, rates, run, spread  # noqa: E402
 
 
 def main():
@@ -29,13 +28,8 @@ def main():
     result = machine.facts()
     result["command"] = " ".join(["sockets.py", *sys.argv[1:]])
     with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "sockets"
-        run([os.environ.get("CXX", "c++"), "-std=c++20", "-O3", "-DNDEBUG", "-march=native",
-             f"-I{root / 'include'}", Path(__file__).with_suffix(".cpp"), "-o", program, "-lfmt", "-lxxhash", "-lcrypto", "-pthread"])
-        taken = {}
-        for line in run([sys.executable, root / "tests" / "mpi" / "start_ranks.py", 2, program, arguments.rounds]).splitlines():
-            name, bytes_a_second = line.split()
-            taken.setdefault(name, []).append(float(bytes_a_second))
+        program = compiled(Path(__file__).with_suffix(".cpp"), folder, "-lfmt", "-lxxhash", "-lcrypto")
+        taken = rates(run([sys.executable, root / "tests" / "mpi" / "start_ranks.py", 2, program, arguments.rounds]))
     copy = statistics.median(taken["copy"])
     result["bytes_per_s"] = {name: spread(values) for name, values in taken.items()}
     ratio = result["all-reduce/copy"] = spread([value / copy for value in taken["all-reduce"]])

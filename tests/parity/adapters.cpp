@@ -211,6 +211,7 @@ BOOST_AUTO_TEST_CASE(adapters_that_are_refused) {
   refused("use_rslora", true, "use_rslora is true there");
   refused("use_dora", true, "use_dora is true, which megacpp does not have");
   refused("init_lora_weights", "pissa", "init_lora_weights is");
+  refused("lora_dropout", 0.05, "lora_dropout is 0.05");
   refused("a_later_variant", true, "a_later_variant is true");
   refused("rank_pattern", {{"q_proj", 2}}, "rank_pattern is");
   refused("peft_type", "LOHA", "peft_type is LOHA");

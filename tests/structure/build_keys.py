@@ -46,7 +46,7 @@ WRITES = {
     "lora=16 lora-alpha=32 lora-targets=q_proj,self_attn.v_proj rslora=1":
         ['mc::lora adapter{.rank = 16, .alpha = 32, .rslora = true, .targets = {"q_proj", "self_attn.v_proj"}};'],
     "LORA 4 LORA_TARGETS q_proj down_proj TP 2": ['mc::lora adapter{.rank = 4, .targets = {"q_proj", "down_proj"}};', "{.tp = 2}"],
-    "LORA 4": ['mc::lora adapter{.rank = 4, .targets = {"all-linear"}};'],
+    "LORA 4": ["mc::lora adapter{.rank = 4};"],
     "INCLUDE here.hpp <not/here.hpp BODIES a.hpp b.hpp": ['#include "@/here.hpp"', '#include "<not/here.hpp"'],
 }
 # What a preset may not say, and the one sentence about it.

@@ -15,9 +15,6 @@
 
 namespace mc {
 
-inline constexpr const char *adapter_config_name = "adapter_config.json",
-                            *adapter_weights_name = "adapter_model.safetensors";
-
 /// Returns the tensors of a program's adapter, as PEFT names and lays them out. Throws
 /// mc::error(exit_code::mismatch) for a family whose layers PEFT adapts under other names.
 inline std::vector<hf_tensor> adapter_tensors(const program_view& p) {
@@ -98,23 +95,15 @@ inline void require_same_adapter(const json_value& config, const program_view& p
          fmt::format("{}", a.rslora));
   // PEFT adds fields that change what an adapter computes. A field is taken if it is one of these,
   // which change no weight, or has the value of nothing asked for.
-  static const std::set<std::string_view> harmless{"peft_type",
-                                                   "r",
-                                                   "lora_alpha",
-                                                   "use_rslora",
-                                                   "target_modules",
-                                                   "task_type",
-                                                   "auto_mapping",
-                                                   "base_model_name_or_path",
-                                                   "revision",
-                                                   "inference_mode",
-                                                   "lora_dropout",
-                                                   "peft_version",
-                                                   "ensure_weight_tying",
-                                                   "qalora_group_size",
-                                                   "megatron_core"};
+  static const std::set<std::string_view> harmless{"peft_type",         "r",
+                                                   "lora_alpha",        "use_rslora",
+                                                   "target_modules",    "task_type",
+                                                   "auto_mapping",      "base_model_name_or_path",
+                                                   "revision",          "inference_mode",
+                                                   "peft_version",      "ensure_weight_tying",
+                                                   "qalora_group_size", "megatron_core"};
   for (const auto& [name, value] : config.raw().items()) {
-    const bool plain = value.is_null() || value == false || value.empty() ||
+    const bool plain = value.is_null() || value == false || value == 0 || value.empty() ||
                        (name == "bias" && value == "none") ||
                        (name == "init_lora_weights" && (value == true || value == "gaussian"));
     if (!plain && !harmless.contains(name))
@@ -135,8 +124,7 @@ inline void load_adapter(const model_folder& in, const program_view& p, mc::stor
   require_same_adapter(read_json(in.open(adapter_config_name)), p);
   const safetensors_file file(in.open(adapter_weights_name));
   const auto about = [&](std::string_view name, const std::string& what) {
-    return error(exit_code::model,
-                 fmt::format("{}: tensor \"{}\" {}", file->path(), printable(name), what));
+    return weights_in_folder::about(file, name, what);
   };
   std::vector<weights_in_folder::match> all;
   std::set<std::string> known;
@@ -146,14 +134,7 @@ inline void load_adapter(const model_folder& in, const program_view& p, mc::stor
       throw about(t.name, fmt::format("is missing; {} needs it, with the shape {}", p.name,
                                       shape_text(t.shape)));
     hf_slice slice = hf_whole(t.name, *stored);
-    if (slice.shape != t.shape)
-      throw about(t.name, fmt::format("has the shape {}, but {} needs {}", shape_text(slice.shape),
-                                      p.name, shape_text(t.shape)));
-    if (slice.type != storage_type::f32 && slice.type != storage_type::bf16 &&
-        slice.type != storage_type::f16 && slice.type != storage_type::f64)
-      throw about(t.name,
-                  fmt::format("is of type {}, but weights are read from F64, F32, BF16 and F16",
-                              name_of(slice.type)));
+    weights_in_folder::require_readable(file, slice, t, p.name);
     require_finite(file, *stored, slice.bytes);
     known.insert(t.name);
     all.push_back({std::move(t), std::move(slice), &file});

@@ -58,6 +58,27 @@ public:
   const std::vector<match>& matches() const { return matches_; }
   std::size_t files() const { return files_.size(); }
 
+  static error about(const safetensors_file& file, std::string_view name, std::string_view what) {
+    return error(exit_code::model,
+                 fmt::format("{}: tensor \"{}\" {}", file->path(), printable(name), what));
+  }
+  /// Throws mc::error for a tensor of a file that cannot be read as one of a program: it has
+  /// another shape, or a type that weights do not have.
+  static void require_readable(const safetensors_file& file, const hf_slice& stored,
+                               const hf_tensor& ours, const std::string& program) {
+    if (stored.shape != ours.shape)
+      throw about(file, stored.stored_name,
+                  fmt::format("has the shape {}, but {} needs {}", shape_text(stored.shape),
+                              program, shape_text(ours.shape)));
+    const storage_type t = stored.type;
+    if (t != storage_type::f32 && t != storage_type::bf16 && t != storage_type::f16 &&
+        t != storage_type::f64)
+      throw about(file, stored.stored_name,
+                  fmt::format("is of type {}, but weights are read from F64, F32, BF16 and F16; "
+                              "convert the model first",
+                              name_of(t)));
+  }
+
   /// Calls f(first, values) for each stretch of a tensor, in double. `buffer` becomes about half a
   /// MiB.
   template <class F> static void read(const match& m, std::vector<double>& buffer, F f) {
@@ -114,7 +135,7 @@ private:
   /// Opens model.safetensors, or the files of an index where there is no such file. transformers
   /// prefers model.safetensors, too.
   void open(const model_folder& folder) {
-    if (folder.contains("adapter_config.json"))
+    if (folder.contains(adapter_config_name))
       throw error(exit_code::model,
                   fmt::format("the model folder {} has an adapter_config.json beside its weights, "
                               "which transformers would load with that adapter (PEFT); merge it "
@@ -150,11 +171,6 @@ private:
                                   "model or a leftover",
                                   hf_index_name));
       }
-  }
-
-  static error about(const safetensors_file& file, std::string_view name, std::string_view what) {
-    return error(exit_code::model,
-                 fmt::format("{}: tensor \"{}\" {}", file->path(), printable(name), what));
   }
 
   /// Returns a sentence about the PyTorch wrapper, such as DistributedDataParallel, that left its
@@ -197,17 +213,7 @@ private:
       throw about(file, stored.stored_name,
                   fmt::format("is the same weight as tensor \"{}\"; remove one",
                               printable(m.theirs.stored_name)));
-    if (stored.shape != m.ours.shape)
-      throw about(file, stored.stored_name,
-                  fmt::format("has the shape {}, but {} needs {}", shape_text(stored.shape),
-                              program_, shape_text(m.ours.shape)));
-    const storage_type t = stored.type;
-    if (t != storage_type::f32 && t != storage_type::bf16 && t != storage_type::f16 &&
-        t != storage_type::f64)
-      throw about(file, stored.stored_name,
-                  fmt::format("is of type {}, but weights are read from F64, F32, "
-                              "BF16 and F16; convert the model first",
-                              name_of(t)));
+    require_readable(file, stored, m.ours, program_);
     m.theirs = std::move(stored), m.file = &file;
   }
 

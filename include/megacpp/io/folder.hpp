@@ -39,6 +39,10 @@ inline constexpr std::string_view tokenizer_file_names[] = {
     "merges.txt",          "added_tokens.json",     "special_tokens_map.json",
     "chat_template.jinja", "generation_config.json"};
 
+/// The files of an adapter in a folder of PEFT.
+inline constexpr const char *adapter_config_name = "adapter_config.json",
+                            *adapter_weights_name = "adapter_model.safetensors";
+
 /// Returns whether megacpp writes files of this name into a model folder. A folder that holds any
 /// other file is never replaced.
 inline bool is_model_file(std::string_view name) {

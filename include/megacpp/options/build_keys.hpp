@@ -26,6 +26,11 @@ enum class key_kind : std::uint8_t {
   headers    ///< several headers
 };
 
+/// Tells whether a key takes several values.
+constexpr bool takes_several(key_kind k) {
+  return k == key_kind::layers || k == key_kind::names || k == key_kind::headers;
+}
+
 /// A row of the table. Keys whose members belong to one struct stand in the order of its members,
 /// which C++ wants of their initial values.
 struct build_key {

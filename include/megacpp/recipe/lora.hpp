@@ -32,7 +32,7 @@ struct lora {
   int rank = 0;        ///< r, columns of A x; 0: the run has no adapter
   double alpha = 16;   ///< the scale is alpha / r
   bool rslora = false; ///< the scale is alpha / sqrt(r) (Kalajdzievski 2023)
-  lora_targets targets{};
+  lora_targets targets{"all-linear"};
 
   /// Returns the factor of B A x.
   constexpr double scale() const { return alpha / (rslora ? square_root(rank) : rank); }

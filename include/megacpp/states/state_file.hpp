@@ -35,7 +35,7 @@ inline constexpr int state_version = 1;
 /// Tells whether a name is that of a file that megacpp writes into the folder of a state.
 inline bool is_state_file(std::string_view name) {
   return is_model_file(name) || name == state_file_name || name == optimizer_file_name ||
-         name == "adapter_config.json" || name == "adapter_model.safetensors"; // hf/adapter.hpp
+         name == adapter_config_name || name == adapter_weights_name;
 }
 /// The kind of folder that a state is. A damaged state may lack any file, so it is replaced
 /// whatever it lacks.

@@ -79,7 +79,7 @@ public:
     return steps.empty() ? std::nullopt : std::optional(std::ranges::max(steps));
   }
 
-  /// Does all that save() does but for writing the bytes (folder_writer::rehearse), and checks that
+  /// Does all that save() does but for most of the bytes (folder_writer::rehearse), and checks that
   /// there is room for all states that are there at once after `saves` calls of save() up to this
   /// step, the last, and `bests` calls of save_best(). The run may reach damaged steps again, and
   /// steps whose names others have taken: such folders must be replaceable. Returns what one

@@ -112,19 +112,18 @@ public:
       return reports_.note(
           "nothing will be saved: loop_request::save FOLDER keeps what is learned");
     if (const std::string note = root_->note(); !note.empty()) reports_.note(note);
-    reports_.note(
-        fmt::format("a state is {} and takes at least {:.1f} s to write, as a rehearsal of 32 MiB "
-                    "had it; between "
-                    "a signal and SIGKILL this run needs a step's time and some times that",
-                    bytes_text(one_save_.room.bytes).view(), std::max(0.1, one_save_.seconds)));
+    reports_.note(fmt::format(
+        "a state is {} and takes at least {:.1f} s to write, as a rehearsal had it; between a "
+        "signal and SIGKILL this run needs a step's time and some times that",
+        bytes_text(one_save_.room.bytes).view(), std::max(0.1, one_save_.seconds)));
     const std::string& fault = root_->fault_of_best();
     const auto is_of = [&](const std::string& note) { return note.ends_with(fault); };
     const bool was_told = from && std::ranges::any_of(from->notes, is_of);
     if (!fault.empty() && !was_told) reports_.note("the best state cannot be used: " + fault);
   }
-  /// Does all that a save does but for writing the bytes, so that what would be refused at the end
-  /// is refused now. `longest`: losses as long as those of the last state may be. `evaluates`: the
-  /// run has validation losses, and with them a best state. Throws mc::error.
+  /// Does all that a save does but for writing most of the bytes, so that what would be refused at
+  /// the end is refused now. `longest`: losses as long as those of the last state may be.
+  /// `evaluates`: the run has validation losses, and with them a best state. Throws mc::error.
   void rehearse(const session& s, std::int64_t first_step, const run_losses& longest,
                 bool evaluates) {
     if (!root_) return;

@@ -148,9 +148,8 @@ private:
     inputs_.goes_on = inputs_.from && inputs_.from->state && !start.weights_alone;
     if (inputs_.program.numbers.adapter.rank > 0 && !inputs_.from && !request_.loop.bench)
       throw error(exit_code::usage,
-                  "an adapter would be trained beside random weights: give the "
-                  "model that it adapts by start_request::load, or by "
-                  "start_request::pretrained");
+                  "an adapter would be trained beside random weights: give the model that it "
+                  "adapts by start_request::load, or by start_request::pretrained");
     inputs_.data = start.data([&] {
       return open_training_data(inputs_.program, request_.data, request_.loop,
                                 inputs_.from ? &inputs_.from->folder : nullptr,
