@@ -1793,6 +1793,8 @@ class States(Case):
         whole, parts = self.folder / "whole", self.folder / "parts"
         self.train("--save", whole, steps=6)
         first = self.train("--load", parts, "--save", parts, "--exit-duration-in-mins", 1e-6, steps=6)
+        self.assertRegex(first.stdout, rb"\na state is [\d.]+ [KM]iB and takes at least \d+\.\d s to write, .*\n"
+                         rb"--exit-duration-in-mins 1e-06 ends the run behind the first step after 20\d\d-\d\d-\d\dT")
         self.assertIn(b"--exit-duration-in-mins 1e-06 ends the run after step 1 of 6; --load",
                       first.stdout)
         self.assertEqual(self.steps(parts), [1])

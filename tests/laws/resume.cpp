@@ -300,6 +300,11 @@ BOOST_AUTO_TEST_CASE(a_run_needs_no_flags) {
           "batch_schedule::increment is 1");
   refused([](loop_request& l) { l.eval_interval = 0; }, "loop_request::eval_interval is 0");
   refused([](loop_request& l) { l.rates.min_lr = 1; }, "schedule::min_lr is above");
+  setup adapted{.batch = {.micro = 2, .sequence = sequence}, .precision = dtype::f32};
+  adapted.adapter.rank = 2;
+  const interpreted_program<gpt> of_adapter(dropping, adapted, "adapted");
+  CHECK_REFUSED(trainer(of_adapter.view(), r, device), exit_code::usage,
+                "an adapter would be trained beside random weights");
   trainer(p, r, device).run();
   check_same_state(dir / "flags", dir / "request", 3);
 }
