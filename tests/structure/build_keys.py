@@ -204,14 +204,14 @@ def order_problems(tool, program, compiler):
             yield f"a run with all keys does not compile: {done.stderr[:2000]}\n{out.read_text(encoding='utf-8')}"
 
 
-ROW = """    build_key{.member = "batch.lora",
-              .cmake = "LORA",
-              .script = "lora",
-              .flag = "lora-rank",
-              .sentence = "the rank of adapters, or 0 for none",
+ROW = """    build_key{.member = "batch.drafts",
+              .cmake = "DRAFTS",
+              .script = "drafts",
+              .flag = "draft-tokens",
+              .sentence = "drafts of a token, or 0 for none",
               .kind = key_kind::whole,
               .initial = "0",
-              .value = [](const setup& s) -> std::int64_t { return s.batch.lora; }},
+              .value = [](const setup& s) -> std::int64_t { return s.batch.drafts; }},
 """
 
 
@@ -230,7 +230,7 @@ def added_problems(root, fmt, compiler):
             (copy / path).write_text(whole[:places[0]] + text + whole[places[0]:], encoding="utf-8")
 
         insert("include/megacpp/options/build_keys.hpp", r' +build_key\{\s*\.member = "precision"', ROW)
-        insert("include/megacpp/recipe/batching.hpp", r" +written_at at = here\(\);", "  int lora = 0;\n")
+        insert("include/megacpp/recipe/batching.hpp", r" +written_at at = here\(\);", "  int drafts = 0;\n")
         program, tool, out = copy / "lists", copy / "tool", copy / "run.hpp"
         builds = [subprocess.Popen([str(w) for w in [compiler[0], f"-I{copy}/include", *compiler[1:], "-O0", "-o", to, copy / source, fmt]])
                   for to, source in ((program, "tests/structure/build_key_lists.cpp"), (tool, "src/write_run.cpp"))]
@@ -243,18 +243,18 @@ def added_problems(root, fmt, compiler):
         yield from list_problems(copy, program)
         places = {
             "help": (run(["bash", copy / "examples/build_preset.sh", "--help"]).stdout,
-                     r"\n  lora=N +the rank of adapters, or 0 for none; by default 0\n"),
-            "CMake's list": ((copy / CMAKE).read_text(encoding="utf-8"), r"\n  LORA\n"),
+                     r"\n  drafts=N +drafts of a token, or 0 for none; by default 0\n"),
+            "CMake's list": ((copy / CMAKE).read_text(encoding="utf-8"), r"\n  DRAFTS\n"),
             "docs": ((copy / DOCS).read_text(encoding="utf-8"),
-                     r"\n\| `LORA N` \| `lora=` \| the rank of adapters, or 0 for none \| 0 \| `--lora-rank` \|\n"),
-            "flags": (lists(program, "flags"), r"--lora-rank: the rank of adapters, or 0 for none: build it with LORA 0 of megacpp_add_"),
+                     r"\n\| `DRAFTS N` \| `drafts=` \| drafts of a token, or 0 for none \| 0 \| `--draft-tokens` \|\n"),
+            "flags": (lists(program, "flags"), r"--draft-tokens: drafts of a token, or 0 for none: build it with DRAFTS 0 of megacpp_add_"),
         }
-        for words, value in (("LORA 8", 8), ("lora=8", 8), ("lora=0", 0)):
+        for words, value in (("DRAFTS 8", 8), ("drafts=8", 8), ("drafts=0", 0)):
             done = run([tool, out, "my_run", copy, "MODEL", "gpt2_124m", *words.split()])
-            places[words] = (done.stderr + out.read_text(encoding="utf-8"), rf"\.lora = {value}\}}")
-        places["a refusal"] = (run([tool, out, "my_run", copy, "MODEL", "gpt2_124m", "lora=x"]).stderr,
-                               "lora must be an integer from 0 to 999999999, not 'x'")
-        places["unknown keys"] = (run([tool, out, "my_run", copy, "x=1"]).stderr, "lora=, ")
+            places[words] = (done.stderr + out.read_text(encoding="utf-8"), rf"\.drafts = {value}\}}")
+        places["a refusal"] = (run([tool, out, "my_run", copy, "MODEL", "gpt2_124m", "drafts=x"]).stderr,
+                               "drafts must be an integer from 0 to 999999999, not 'x'")
+        places["unknown keys"] = (run([tool, out, "my_run", copy, "x=1"]).stderr, "drafts=, ")
         for place, (text, pattern) in places.items():
             if not re.search(pattern, text):
                 yield f"{place}: no {pattern} in\n{text}"
