@@ -204,9 +204,9 @@ template <const op_info&... Ops> substitution copies() { return {{&Ops, &broken:
 breakage nothing_broken() {
   return {
       "nothing",
-      copies<op::linear, op::add, op::add_bias, op::gelu, op::swiglu, op::rms_norm, op::layer_norm,
-             op::embedding, op::rope, op::dropout, op::attention, op::vocabulary_partial,
-             op::cross_entropy, op::repeat, op::select, op::redistribute>(),
+      copies<op::linear, op::add, op::add_bias, op::scale, op::gelu, op::swiglu, op::rms_norm,
+             op::layer_norm, op::embedding, op::rope, op::dropout, op::attention,
+             op::vocabulary_partial, op::cross_entropy, op::repeat, op::select, op::redistribute>(),
       {},
       {},
       &broken::copy<op::sum_of_squares>};

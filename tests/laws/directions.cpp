@@ -112,6 +112,7 @@ BOOST_AUTO_TEST_CASE(elementwise) {
     const var x = parameter(b, "x", {B, Sq, H});
     return x + x;
   });
+  check("scale", [](builder& b) { return scale(parameter(b, "x", {B, Sq, H}), -1.7); });
   check("gelu tanh", [](builder& b) { return gelu(parameter(b, "x", {B, Sq, H})); });
   check("gelu exact", [](builder& b) {
     return gelu(parameter(b, "x", {B, Sq, H}), gelu_form::exact);

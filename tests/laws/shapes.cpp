@@ -101,7 +101,7 @@ private:
     };
     derive([&](builder& b) {
       const var x = parameter(b, "x", {B, S, H}), w = parameter(b, "w", {F, H});
-      return linear(gelu(x, gelu_form::exact), repeat(w + gelu(w), 3));
+      return linear(gelu(scale(x, 0.7), gelu_form::exact), repeat(w + gelu(scale(w, -1.5)), 3));
     });
     derive([&](builder& b) {
       attention_options o;
