@@ -13,7 +13,7 @@ struct run : small_run {
 #ifdef MEGACPP_EXPECT_ERROR
   static constexpr mc::lora adapter{.rank = 2, .alpha = 4, .targets = { "q_proj", "c_fc" }};
 #else
-  static constexpr mc::lora adapter{.rank = 2, .alpha = 4, .targets = {"mlp.fc", "mlp.proj"}};
+  static constexpr mc::lora adapter{.rank = 2, .alpha = 4, .targets = {"mlp.c_fc", "c_proj"}};
 #endif
 };
 static_assert(program<run>::ok);

@@ -1,5 +1,6 @@
-// An adapter of a tiny Qwen3 against what PEFT computed for it in fp32: loss and logits, every gradient,
-// ten steps of AdamW, and the adapter after them, on many ranks, too.
+// Adapters of tiny models against what PEFT computed for them in fp32: loss and logits, every gradient,
+// ten steps of AdamW, and the adapter after them, on many ranks, too. GPT-2's c_attn is one layer there
+// and three here, and the experts' gate_up_proj is one there and two here.
 #define BOOST_TEST_MODULE adapters
 #include <boost/test/unit_test.hpp>
 
@@ -26,43 +27,70 @@
 
 namespace {
 
-constexpr mc::lora all_linears{.rank = 4, .alpha = 8, .targets = {"all-linear"}};
+/// One of the fixtures: an adapter of a tiny model.
+template <class Model> struct adapter_case {
+  const char *folder, *base;
+  Model model;
+  mc::lora adapter;
+
+  std::filesystem::path of_peft(const char* what) const {
+    return test::fixtures(base).parent_path().parent_path() / "lora" / folder / what;
+  }
+  mc::interpreted_program<Model> program(const mc::layout& l, int micro) const {
+    mc::setup s{
+        .ranks = l,
+        .batch = {
+            .micro = micro, .sequence = test::tiny_batch.sequence, .micro_batches = 4 / micro}};
+    s.adapter = adapter;
+    return {model, s, "tiny"};
+  }
+  void load(const mc::program_view& p, mc::session& s) const {
+    mc::load_model_folder(test::fixtures(base) / "model", p, s.weights());
+    mc::load_adapter(mc::model_folder(of_peft("adapter").string()), p, s.weights());
+  }
+};
+
+constexpr adapter_case<mc::qwen3> of_qwen3{
+    "qwen3", "qwen3", test::tiny_qwen3, {.rank = 4, .alpha = 8, .targets = {"all-linear"}}};
+constexpr adapter_case<mc::gpt> of_gpt2{
+    "gpt2",
+    "gpt2",
+    test::tiny_gpt2,
+    {.rank = 4, .alpha = 16, .rslora = true, .targets = {"c_attn", "c_fc", "c_proj"}}};
+constexpr adapter_case<mc::qwen3_moe> of_moe{
+    "qwen3_moe",
+    "qwen3_moe",
+    test::tiny_qwen3_moe_unbalanced,
+    {.rank = 3, .alpha = 6, .targets = {"q_proj", "k_proj", "v_proj", "o_proj"}}};
+constexpr adapter_case<mc::qwen3_moe> of_experts{
+    "qwen3_moe_experts",
+    "qwen3_moe",
+    test::tiny_qwen3_moe_unbalanced,
+    {.rank = 2, .alpha = 4, .targets = {"q_proj", "v_proj", "experts"}}};
 
 struct adapted_run { // its head is frozen, too
   static constexpr auto model = test::tiny_qwen3;
   static constexpr mc::layout layout{};
   static constexpr mc::batching batch = test::tiny_batch;
   using precision = mc::fp32;
-  static constexpr mc::lora adapter = all_linears;
+  static constexpr mc::lora adapter = of_qwen3.adapter;
 };
 
-std::filesystem::path of_peft(const char* what) {
-  return test::fixtures("qwen3").parent_path().parent_path() / "lora" / "qwen3" / what;
-}
+std::filesystem::path of_peft(const char* what) { return of_qwen3.of_peft(what); }
 mc::interpreted_program<mc::qwen3> program_of(const mc::layout& l, int micro) {
-  mc::setup s{
-      .ranks = l,
-      .batch = {.micro = micro, .sequence = test::tiny_batch.sequence, .micro_batches = 4 / micro}};
-  s.adapter = all_linears;
-  return {test::tiny_qwen3, s, "tiny"};
-}
-void load(const mc::program_view& p, mc::session& s) {
-  mc::load_model_folder(test::fixtures("qwen3") / "model", p, s.weights());
-  mc::load_adapter(mc::model_folder(of_peft("adapter").string()), p, s.weights());
+  return of_qwen3.program(l, micro);
 }
 /// PEFT names a tensor in memory by the adapter's name, too.
 std::string in_memory(std::string name) { return name.insert(name.rfind(".weight"), ".default"); }
 
-} // namespace
-
-BOOST_AUTO_TEST_CASE(loss_and_gradients) {
-  const auto p = program_of({}, 4);
+template <class Model> void check_loss_and_gradients(const adapter_case<Model>& of) {
+  const auto p = of.program({}, 4);
   mc::cpu device(mc::product_type::widened, 1);
   mc::session s(p.view(), device, mc::purpose::training);
-  load(p.view(), s);
-  const mc::safetensors_file ids(of_peft("train_ids.safetensors").string()),
-      forward(of_peft("forward.safetensors").string()),
-      gradients(of_peft("grads.safetensors").string());
+  of.load(p.view(), s);
+  const mc::safetensors_file ids(of.of_peft("train_ids.safetensors").string()),
+      forward(of.of_peft("forward.safetensors").string()),
+      gradients(of.of_peft("grads.safetensors").string());
   const auto all = test::read<std::int32_t>(ids, "ids");
   std::vector<std::int32_t> tokens, labels;
   for (std::size_t b = 0; b < 4; ++b)
@@ -74,7 +102,7 @@ BOOST_AUTO_TEST_CASE(loss_and_gradients) {
   BOOST_TEST(std::abs(sum.mean() - test::read<double>(forward, "loss")[0]) <= 1e-5);
   std::int64_t elements = 0;
   double worst = 0;
-  for (const mc::hf_tensor& t : mc::adapter_tensors(p.view())) {
+  for (const auto& [t, layer, number, experts, scaled] : mc::adapter_tensors(p.view())) {
     const auto expected = test::read<double>(gradients, in_memory(t.name));
     auto ours = t.values(s.weights(), s.weights().gradients(), s.weights().precision().master);
     for (double& x : ours) x /= sum.count;
@@ -83,29 +111,19 @@ BOOST_AUTO_TEST_CASE(loss_and_gradients) {
     worst = std::max(worst, error);
     elements += t.elements();
   }
-  BOOST_TEST_MESSAGE("gradients: " << worst);
+  BOOST_TEST_MESSAGE(of.folder << ", gradients: " << worst);
   BOOST_TEST(elements == test::elements_of(gradients));
 }
 
-BOOST_AUTO_TEST_CASE(ten_steps_of_a_compiled_program) {
-  const mc::program_view p = mc::compiled_program<adapted_run>("tiny");
-  mc::cpu device(mc::product_type::widened, 1);
-  mc::session s(p, device, mc::purpose::training);
-  load(p, s);
-  test::check_told(of_peft(""), test::take_ten_steps(s, of_peft("")));
-}
-
-BOOST_AUTO_TEST_CASE(ten_steps_under_layouts) {
-  const mc::layout layouts[] = {{},
-                                {.tp = 2},
-                                {.tp = 4, .sequence_parallel = true}, // two ranks share a kv head
-                                {.pp = 2, .schedule = &mc::gpipe},
-                                {.tp = 2, .pp = 2, .cp = 2, .sequence_parallel = true, .zero = 1}};
-  const int replicas[] = {1, 1, 1, 1, 2};
-  for (std::size_t k = 0; k < std::size(layouts); ++k) {
-    const mc::layout& l = layouts[k];
-    const int dp = replicas[k], micro = dp > 1 ? 2 : 4;
-    const auto p = program_of(l, l.pp > 1 ? 2 : micro);
+/// What a layout needs: replicas, and micro-batches of one sequence or two.
+struct tried_layout {
+  mc::layout l;
+  int replicas = 1, micro = 4;
+};
+template <class Model>
+void check_ten_steps(const adapter_case<Model>& of, const std::vector<tried_layout>& layouts) {
+  for (const auto& [l, dp, micro] : layouts) {
+    const auto p = of.program(l, micro);
     const mc::mesh ranks = mc::mesh_of(l, dp);
     const auto count = static_cast<std::size_t>(mc::ranks_of(ranks));
     std::vector<test::steps_taken> taken(count);
@@ -114,9 +132,9 @@ BOOST_AUTO_TEST_CASE(ten_steps_under_layouts) {
       mc::cpu device(mc::product_type::widened, 1);
       const auto others = c.make_ranks(device);
       mc::session s(p.view(), device, mc::purpose::training, *others);
-      load(p.view(), s);
+      of.load(p.view(), s);
       taken[static_cast<std::size_t>(c.rank())] = test::take_ten_steps(
-          s, of_peft(""),
+          s, of.of_peft(""),
           static_cast<std::size_t>(c.coordinate()[static_cast<unsigned>(mc::axis::dp)]),
           static_cast<std::size_t>(dp));
       mc::folder_writer out = c.rank() == 0 ? mc::folder_writer((dir / "adapter"))
@@ -124,9 +142,9 @@ BOOST_AUTO_TEST_CASE(ten_steps_under_layouts) {
       mc::write_adapter_files(out, p.view(), s.weights(), c);
       out.commit();
     });
-    test::check_told(of_peft(""), taken[0]);
+    test::check_told(of.of_peft(""), taken[0]);
     const mc::safetensors_file ours(dir / "adapter/adapter_model.safetensors"),
-        expected((of_peft("adapter_after10") / "adapter_model.safetensors").string());
+        expected((of.of_peft("adapter_after10") / "adapter_model.safetensors").string());
     BOOST_TEST(ours->size() == expected->size());
     double worst = 0;
     for (std::size_t i = 0; i < expected->size(); ++i) {
@@ -136,8 +154,47 @@ BOOST_AUTO_TEST_CASE(ten_steps_under_layouts) {
       BOOST_TEST(error <= 1e-4, name << ": " << error);
       worst = std::max(worst, error);
     }
-    BOOST_TEST_MESSAGE("layout " << k << ", adapter after ten steps: " << worst);
+    BOOST_TEST_MESSAGE(of.folder << ", layout " << mc::detail::layout_text(l)
+                                 << ", adapter after ten steps: " << worst);
   }
+}
+
+} // namespace
+
+BOOST_AUTO_TEST_CASE(loss_and_gradients) {
+  check_loss_and_gradients(of_qwen3), check_loss_and_gradients(of_gpt2);
+  check_loss_and_gradients(of_moe), check_loss_and_gradients(of_experts);
+}
+
+BOOST_AUTO_TEST_CASE(ten_steps_of_a_compiled_program) {
+  const mc::program_view p = mc::compiled_program<adapted_run>("tiny");
+  mc::cpu device(mc::product_type::widened, 1);
+  mc::session s(p, device, mc::purpose::training);
+  of_qwen3.load(p, s);
+  test::check_told(of_peft(""), test::take_ten_steps(s, of_peft("")));
+}
+
+BOOST_AUTO_TEST_CASE(ten_steps_of_qwen3) {
+  check_ten_steps(of_qwen3,
+                  {{},
+                   {{.tp = 2}},
+                   {{.tp = 4, .sequence_parallel = true}}, // two ranks share a kv head
+                   {{.pp = 2, .schedule = &mc::gpipe}, 1, 2},
+                   {{.tp = 2, .pp = 2, .cp = 2, .sequence_parallel = true, .zero = 1}, 2, 2}});
+}
+BOOST_AUTO_TEST_CASE(ten_steps_of_gpt2) {
+  check_ten_steps(of_gpt2, {{},
+                            {{.tp = 2, .cp = 2, .sequence_parallel = true, .zero = 1}, 2, 2},
+                            {{.tp = 4, .pp = 2}, 1, 2}});
+}
+BOOST_AUTO_TEST_CASE(ten_steps_of_experts) {
+  check_ten_steps(of_moe, {{}, {{.tp = 2, .ep = 2, .sequence_parallel = true}, 2, 2}});
+  check_ten_steps(of_experts,
+                  {{},
+                   {{.cp = 2, .ep = 2, .zero = 1}, 2, 2},
+                   {{.tp = 2, .ep = 4, .etp = 1, .sequence_parallel = true}, 2, 2},
+                   {{.tp = 2, .ep = 1, .etp = 2}, 1, 4},
+                   {{.tp = 2, .pp = 2, .ep = 2, .etp = 2, .sequence_parallel = true}, 2, 1}});
 }
 
 // A model without an adapter begins one that changes nothing, and a state goes on with its own.
@@ -165,9 +222,9 @@ BOOST_AUTO_TEST_CASE(states_of_adapters) {
   };
   // A is uniform between -1 / sqrt(in) and 1 / sqrt(in), and B is zeros.
   double most = 0;
-  for (const double x : values(adapted, factors[0])) most = std::max(most, std::abs(x));
+  for (const double x : values(adapted, factors[0].tensor)) most = std::max(most, std::abs(x));
   BOOST_TEST((most <= 1 / std::sqrt(64.0) && most > 0.9 / std::sqrt(64.0)), most);
-  for (const double x : values(adapted, factors[1])) BOOST_TEST(x == 0);
+  for (const double x : values(adapted, factors[1].tensor)) BOOST_TEST(x == 0);
 
   test::take_ten_steps(adapted, of_peft(""));
   BOOST_TEST(adapted.evaluate(batch).mean() != before);
@@ -206,15 +263,13 @@ BOOST_AUTO_TEST_CASE(adapters_that_are_refused) {
     CHECK_REFUSED(mc::load_adapter(mc::model_folder(dir / "other"), p.view(), s.weights()),
                   mc::exit_code::model, says);
   };
-  refused("r", 8, "r is 8 there and 4 in the program");
-  refused("lora_alpha", 16, "lora_alpha is 16 there and 8 in the program");
-  refused("use_rslora", true, "use_rslora is true there");
-  refused("use_dora", true, "use_dora is true, which megacpp does not have");
-  refused("init_lora_weights", "pissa", "init_lora_weights is");
-  refused("lora_dropout", 0.05, "lora_dropout is 0.05");
-  refused("a_later_variant", true, "a_later_variant is true");
-  refused("rank_pattern", {{"q_proj", 2}}, "rank_pattern is");
-  refused("peft_type", "LOHA", "peft_type is LOHA");
+  refused("r", 8, "\"r\" is 8, but the adapter of tiny has rank 4; build a preset with lora=8");
+  refused("lora_alpha", 0, "lora_alpha");
+  refused("use_dora", true, "use_dora true, which change what it computes");
+  refused("init_lora_weights", "pissa", "init_lora_weights");
+  refused("a_later_variant", true, "a_later_variant true");
+  refused("rank_pattern", {{"q_proj", 2}}, "rank_pattern");
+  refused("peft_type", "LOHA", "peft_type LOHA");
 }
 
 // The head's product in generation is none that training has, so an adapter of all layers has none there.
@@ -222,7 +277,7 @@ BOOST_AUTO_TEST_CASE(texts_of_an_adapter) {
   const auto p = program_of({}, 4);
   mc::cpu device(mc::product_type::widened, 1);
   mc::session s(p.view(), device, mc::purpose::inference);
-  load(p.view(), s);
+  of_qwen3.load(p.view(), s);
   const mc::safetensors_file ids(of_peft("train_ids.safetensors").string()),
       forward(of_peft("forward.safetensors").string());
   const auto all = test::read<std::int32_t>(ids, "ids");

@@ -1,150 +1,142 @@
-// An adapter in a folder of PEFT: adapter_config.json and adapter_model.safetensors. Its tensors
-// are the factors of the layers that it adapts, A (r, in) and B (out, r), by the name that
-// transformers gives the layer behind "base_model.model.".
+// An adapter in a folder of PEFT: adapter_config.json and adapter_model.safetensors, whose tensors
+// hf/adapter_tensors.hpp lays out.
 #pragma once
 
-#include <megacpp/hf/model_folder.hpp>
+#include <megacpp/hf/adapter_config.hpp>
 
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 namespace mc {
-
-/// Returns the tensors of a program's adapter, as PEFT names and lays them out. Throws
-/// mc::error(exit_code::mismatch) for a family whose layers PEFT adapts under other names.
-inline std::vector<hf_tensor> adapter_tensors(const program_view& p) {
-  const hf_family& family = hf_family_of(p);
-  if (family.tensors != hf_decoder::tensors)
-    throw error(exit_code::mismatch,
-                fmt::format("{} is of the family \"{}\", whose adapters have no form of PEFT yet: "
-                            "use a llama, a qwen2 or a qwen3",
-                            p.name, p.family.name));
-  std::vector<hf_tensor> all;
-  for_each_parameter(p, [&](const parameter_ref& r) {
-    if (r.info->added) all.push_back(hf_as_stored("base_model.model.model." + r.name, r));
-  });
-  return all;
-}
-
-/// Tells whether PEFT reads a program's adapter; false for a program without one.
-inline bool peft_reads_adapter(const program_view& p) {
-  const hf_family* const f = find_hf_family(p);
-  return p.numbers.adapter.rank > 0 && f != nullptr && f->tensors == hf_decoder::tensors;
-}
-
-/// Returns adapter_config.json for a program's adapter, as PEFT reads it.
-inline nlohmann::json adapter_config(const program_view& p) {
-  const lora& a = p.numbers.adapter;
-  std::set<std::string> targets;
-  for_each_parameter(p, [&](const parameter_ref& r) {
-    if (!r.info->added) return;
-    const std::string_view scope = r.v->scope;
-    targets.emplace(scope.substr(scope.rfind('.') + 1));
-  });
-  return {{"peft_type", "LORA"},
-          {"task_type", "CAUSAL_LM"},
-          {"base_model_name_or_path", nullptr},
-          {"r", a.rank},
-          {"lora_alpha", a.alpha},
-          {"lora_dropout", 0.0},
-          {"use_rslora", a.rslora},
-          {"use_dora", false},
-          {"bias", "none"},
-          {"fan_in_fan_out", false},
-          {"inference_mode", true},
-          {"init_lora_weights", true},
-          {"modules_to_save", nullptr},
-          {"target_modules", targets}};
-}
 
 /// Writes the files of a program's adapter. All ranks call it, as write_model_files. Throws
 /// mc::error.
 inline saved_model write_adapter_files(folder_writer& out, const program_view& p,
-                                       const mc::stores& s, communicator& hosts = self::hosts()) {
+                                       const mc::stores& s, communicator& hosts = self::hosts(),
+                                       adapter_layout layout = adapter_layout::peft) {
   require_ranks(p, hosts);
   detail::outgoing_model m;
   m.weights_name = adapter_weights_name;
-  m.texts[adapter_config_name] = adapter_config(p).dump(2) + "\n";
+  m.texts[adapter_config_name] = written_adapter_config(p, layout).dump(2) + "\n";
+  std::vector<hf_tensor> tensors;
+  for (adapter_tensor& t : adapter_tensors(p, layout)) tensors.push_back(std::move(t.tensor));
   std::vector<std::byte> buffer;
-  detail::add_tensors(m, adapter_tensors(p), s, hosts, buffer);
+  detail::add_tensors(m, tensors, s, hosts, buffer);
   return detail::write_model(out, std::move(m), ~std::uint64_t{0});
 }
 
-/// Throws mc::error of the file's class unless a configuration is of the adapter that the program
-/// was built with. The sentence names all fields that differ.
-inline void require_same_adapter(const json_value& config, const program_view& p) {
-  const lora& a = p.numbers.adapter;
-  std::string found;
-  const auto differ = [&](std::string_view field, const std::string& there,
-                          const std::string& here) {
-    if (there != here)
-      found += fmt::format("{}{} is {} there and {} in the program", found.empty() ? "" : ", ",
-                           field, there, here);
-  };
-  differ("peft_type", config.field<std::string>("peft_type"), "LORA");
-  differ("r", fmt::format("{}", config.field<std::int64_t>("r")), fmt::format("{}", a.rank));
-  differ("lora_alpha", fmt::format("{}", config.field<double>("lora_alpha")),
-         fmt::format("{}", a.alpha));
-  differ("use_rslora",
-         fmt::format("{}", config.has("use_rslora") && config.field<bool>("use_rslora")),
-         fmt::format("{}", a.rslora));
-  // PEFT adds fields that change what an adapter computes. A field is taken if it is one of these,
-  // which change no weight, or has the value of nothing asked for.
-  static const std::set<std::string_view> harmless{"peft_type",         "r",
-                                                   "lora_alpha",        "use_rslora",
-                                                   "target_modules",    "task_type",
-                                                   "auto_mapping",      "base_model_name_or_path",
-                                                   "revision",          "inference_mode",
-                                                   "peft_version",      "ensure_weight_tying",
-                                                   "qalora_group_size", "megatron_core"};
-  for (const auto& [name, value] : config.raw().items()) {
-    const bool plain = value.is_null() || value == false || value == 0 || value.empty() ||
-                       (name == "bias" && value == "none") ||
-                       (name == "init_lora_weights" && (value == true || value == "gaussian"));
-    if (!plain && !harmless.contains(name))
-      found += fmt::format("{}{} is {}, which megacpp does not have", found.empty() ? "" : ", ",
-                           printable(name), printable(value.dump()));
+/// The tensors of an adapter in a folder, paired with the factors of a program. The constructor
+/// verifies all of them: a file has both factors of a layer or neither, no tensor that the program
+/// has no place for, and none of another shape or type, or not finite. Throws
+/// mc::error(exit_code::model) that names the file and the field or tensor.
+class adapter_in_folder {
+public:
+  adapter_in_folder(const model_folder& in, const program_view& p,
+                    std::optional<adapter_layout> asked = {})
+      : program_(p),
+        config_(read_adapter_config(read_json(in.open(adapter_config_name)))),
+        file_(in.open(adapter_weights_name)) {
+    const lora& ours = p.numbers.adapter;
+    if (ours.rank == 0)
+      throw error(exit_code::mismatch,
+                  fmt::format("{} has no adapter to load {} into; build a preset with {}", p.name,
+                              in.path(), build_keys_of(config_)));
+    if (config_.r > ours.rank)
+      throw config_.at.fault(fmt::format(
+          "field \"r\" is {}, but the adapter of {} has rank {}; build a preset with {}", config_.r,
+          p.name, ours.rank, build_keys_of(config_)));
+    const double factor = config_.scale() / ours.scale();
+    std::map<std::string, bool, std::less<>>
+        found; // the modules, and whether both factors are there
+    for (adapter_tensor& t : adapter_tensors(p, layout(in, asked), config_.r)) {
+      const auto stored = file_->find(t.tensor.name);
+      const std::string module = t.tensor.name.substr(0, t.tensor.name.rfind(".lora_"));
+      const auto other = found.find(module);
+      if (other == found.end()) found.emplace(module, stored.has_value());
+      else if (other->second != stored.has_value())
+        throw lone_factor(module, t, stored.has_value());
+      if (!stored) {
+        if (config_.means(t.layer, t.number, t.experts)) throw missing(t);
+        continue;
+      }
+      hf_slice slice = hf_whole(t.tensor.name, *stored);
+      weights_in_folder::require_readable(file_, slice, t.tensor, p.name);
+      require_finite(file_, *stored, slice.bytes);
+      known_.insert(t.tensor.name);
+      const double times = t.scaled ? factor : 1;
+      matches_.push_back({std::move(t.tensor), std::move(slice), &file_, times});
+    }
+    for (std::size_t i = 0; i < file_->size(); ++i)
+      if (const std::string name(file_.tensors()[i].name); !known_.contains(name))
+        throw about(name, fmt::format("is not one of the adapter of {}; build a preset with {}",
+                                      p.name, build_keys_of(config_)));
   }
-  if (!found.empty())
-    throw config.fault(
-        fmt::format("this is another adapter than {} was built for: {}; give the "
-                    "folder of such an adapter, or build a preset of this one",
-                    p.name, found));
-}
+  adapter_in_folder(const adapter_in_folder&) = delete;
+  adapter_in_folder& operator=(const adapter_in_folder&) = delete;
 
-/// Loads the factors of an adapter, as far as this rank holds them. They change only after the
-/// whole folder was found sound. Throws mc::error(exit_code::model) that names the file and the
-/// field or tensor.
-inline void load_adapter(const model_folder& in, const program_view& p, mc::stores& s) {
-  require_same_adapter(read_json(in.open(adapter_config_name)), p);
-  const safetensors_file file(in.open(adapter_weights_name));
-  const auto about = [&](std::string_view name, const std::string& what) {
-    return weights_in_folder::about(file, name, what);
-  };
-  std::vector<weights_in_folder::match> all;
-  std::set<std::string> known;
-  for (hf_tensor& t : adapter_tensors(p)) {
-    const auto stored = file->find(t.name);
-    if (!stored)
-      throw about(t.name, fmt::format("is missing; {} needs it, with the shape {}", p.name,
-                                      shape_text(t.shape)));
-    hf_slice slice = hf_whole(t.name, *stored);
-    weights_in_folder::require_readable(file, slice, t, p.name);
-    require_finite(file, *stored, slice.bytes);
-    known.insert(t.name);
-    all.push_back({std::move(t), std::move(slice), &file});
+  const adapter_config& config() const { return config_; }
+  const std::vector<weights_in_folder::match>& matches() const { return matches_; }
+
+private:
+  error about(std::string_view name, const std::string& what) const {
+    return weights_in_folder::about(file_, name, what);
   }
-  for (std::size_t i = 0; i < file->size(); ++i)
-    if (const std::string name(file.tensors()[i].name); known.count(name) == 0)
-      throw about(
-          name, fmt::format("is not one of the adapter of {}; build a preset that adapts its layer",
-                            p.name));
-  detail::load_tensors(all, s);
+  error missing(const adapter_tensor& t) const {
+    return about(t.tensor.name, fmt::format("is missing, though {} names its layer; the file is "
+                                            "incomplete",
+                                            adapter_config_name));
+  }
+  error lone_factor(const std::string& module, const adapter_tensor& t, bool second_there) const {
+    const std::string first = module + ".lora_A.weight";
+    return about(second_there ? first : t.tensor.name,
+                 "is missing, though the other factor of its layer is there; the file is "
+                 "incomplete");
+  }
+  /// Returns the layout of the experts' factors: what was asked for, or what the version of PEFT in
+  /// the configuration says, or the only one that has the file's shapes.
+  adapter_layout layout(const model_folder& in, std::optional<adapter_layout> asked) const {
+    if (asked) return *asked;
+    if (config_.parameters.empty()) return adapter_layout::peft;
+    if (config_.layout) return *config_.layout;
+    std::optional<adapter_layout> fits;
+    for (const adapter_layout l : {adapter_layout::peft, adapter_layout::peft_0_18}) {
+      bool all = true;
+      for (const adapter_tensor& t : adapter_tensors(program_, l, config_.r))
+        if (const auto stored = file_->find(t.tensor.name))
+          all = all && std::ranges::equal(stored->shape, t.tensor.shape);
+      if (all && fits)
+        throw config_.at.fault(
+            "has no peft_version, and the shapes of the experts' factors fit several layouts; say "
+            "by --adapter-layout which version of PEFT wrote them");
+      if (all) fits = l;
+    }
+    static_cast<void>(in);
+    return fits.value_or(adapter_layout::peft);
+  }
+
+  const program_view& program_;
+  adapter_config config_;
+  safetensors_file file_;
+  std::set<std::string> known_;
+  std::vector<weights_in_folder::match> matches_;
+};
+
+/// Loads the factors of an adapter, as far as this rank holds them. An adapter of a lower rank than
+/// the program's, or of fewer layers, computes what it computes elsewhere: the other factors are
+/// those of a new adapter by a seed, whose B is zero. The factors change only after the whole
+/// folder was found sound. Throws mc::error(exit_code::model) that names the file and the field or
+/// tensor.
+inline void load_adapter(const model_folder& in, const program_view& p, mc::stores& s,
+                         std::uint64_t seed = 0, std::optional<adapter_layout> layout = {}) {
+  const adapter_in_folder found(in, p, layout);
+  s.initialise_added(seed);
+  detail::load_tensors(found.matches(), s);
 }
 
 } // namespace mc

@@ -40,7 +40,8 @@ inline std::vector<hf_slice> slices(const file_tensor& stored) {
 }
 
 /// `embedding` names the table of token embeddings, which a tied head shares.
-inline constexpr const char* embedding = "model.embed_tokens.weight";
+inline constexpr const char *embedding = "model.embed_tokens.weight",
+                            *layer_prefix = "model.layers.";
 
 /// hf_ends has the ids of the tokens that begin and end a text in a published vocabulary. A
 /// vocabulary is taken for the published one if it has an id above `greatest`.

@@ -28,7 +28,10 @@ struct hf_family {
   /// Returns the tensors of that list that a tensor of a file holds, in any spelling known from
   /// published files; none if the tensor is no weight.
   std::vector<hf_slice> (*slices)(const file_tensor&);
-  const char* embedding; ///< The name of the table of embeddings, which a tied head shares.
+  const char* embedding;      ///< The name of the table of embeddings, which a tied head shares.
+  const char* layer_prefix;   ///< The text before the number of a layer in a tensor's name.
+  published_layers published; ///< The linear layers that have other names in the program.
+  bool conv1d;                ///< Linear weights are stored as (in, out).
   nlohmann::json (*config)(const program_view&); ///< Returns the config.json of a program.
   /// Returns the fields in which a model of the family differs from the program's, or "".
   std::string (*difference)(const hf_model& theirs, const program_view& ours);
@@ -54,19 +57,23 @@ inline constexpr hf_family dense{&typeid(Model),
                                  hf_decoder::tensors,
                                  hf_decoder::slices,
                                  hf_decoder::embedding,
+                                 hf_decoder::layer_prefix,
+                                 published_of<Model>(),
+                                 false,
                                  config_of<Model, Fields, Architecture>,
                                  difference_of<Model, Fields>};
 } // namespace detail
 
 inline constexpr std::array<hf_family, 5> hf_families{{
     {&typeid(gpt), gpt::family.text, hf_gpt2::tensors, hf_gpt2::slices, hf_gpt2::embedding,
-     hf_gpt2::config, detail::difference_of<gpt, hf_gpt2::fields>},
+     hf_gpt2::layer_prefix, gpt::published, true, hf_gpt2::config,
+     detail::difference_of<gpt, hf_gpt2::fields>},
     detail::dense<llama, hf_llama::fields, hf_llama::architecture>,
     detail::dense<qwen2, hf_qwen2::fields, hf_qwen2::architecture>,
     detail::dense<qwen3, hf_qwen3::fields, hf_qwen3::architecture>,
     {&typeid(qwen3_moe), qwen3_moe::family.text, hf_qwen3_moe::tensors, hf_qwen3_moe::slices,
-     hf_decoder::embedding, hf_qwen3_moe::config,
-     detail::difference_of<qwen3_moe, hf_qwen3_moe::fields>},
+     hf_decoder::embedding, hf_decoder::layer_prefix, qwen3_moe::published, false,
+     hf_qwen3_moe::config, detail::difference_of<qwen3_moe, hf_qwen3_moe::fields>},
 }};
 
 /// Returns the row of a program's family, or null. The struct must be the family's own: a user's
@@ -86,6 +93,24 @@ inline const hf_family& hf_family_of(const program_view& p) {
                   "exported, and start_request::load takes only the states that train "
                   "loop_request::save writes",
                   p.name, p.family.name));
+}
+
+/// Tells whether Hugging Face's transformers has the family of a program, and a name for each of
+/// its model's parameters and numbers.
+inline bool transformers_has(const program_view& p) {
+  const hf_family* f = find_hf_family(p);
+  if (f == nullptr || encoded_parameter(p) != nullptr) return false;
+  try {
+    static_cast<void>(f->tensors(p));
+    static_cast<void>(f->config(p));
+    return true;
+  } catch (const error&) {
+    return false;
+  }
+}
+/// Tells whether a folder of transformers holds all parameters of a program.
+inline bool is_hugging_face_model(const program_view& p) {
+  return p.numbers.adapter.rank == 0 && transformers_has(p);
 }
 
 /// Throws mc::error of the file's class unless a configuration is of a model that computes what the

@@ -41,13 +41,15 @@ inline std::vector<hf_tensor> tensors(const program_view& p) {
   const auto conv1d = [&](const std::string& name, std::initializer_list<std::string> ours,
                           std::int64_t in) {
     hf_tensor t;
-    t.name = name, t.rows = in;
+    t.name = name;
     std::int64_t out = 0;
     for (const std::string& each : ours) {
       const parameter_ref r = parameters.take(each);
-      t.sources.push_back({r, {}, global_size(*r.v).n / in});
-      out += t.sources.back().columns;
+      const std::int64_t columns = global_size(*r.v).n / in;
+      t.sources.push_back({r, {}, {1, columns, in}, {0, in}, {}, out});
+      out += columns;
     }
+    for (hf_tensor::source& each : t.sources) each.strides = {0, 1, out};
     t.shape = {in, out};
     all.push_back(std::move(t));
   };
@@ -58,7 +60,7 @@ inline std::vector<hf_tensor> tensors(const program_view& p) {
     for (const std::string& each : ours) {
       if (!parameters.has(each)) continue;
       const parameter_ref r = parameters.take(each);
-      t.sources.push_back({r, {}, global_size(*r.v).n});
+      t.append(r, {}, global_size(*r.v).n);
     }
     all.push_back(std::move(t));
   };
@@ -102,7 +104,7 @@ inline std::vector<hf_slice> slices(const file_tensor& stored) {
 }
 
 /// `embedding` names the table of token embeddings, which a tied head shares.
-inline constexpr const char* embedding = "transformer.wte.weight";
+inline constexpr const char *embedding = "transformer.wte.weight", *layer_prefix = "transformer.h.";
 
 inline nlohmann::json config(const program_view& p) {
   const gpt& m = p.model_as<gpt>();

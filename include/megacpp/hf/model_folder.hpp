@@ -261,20 +261,6 @@ inline void require_tensors(const program_view& p, bool writes = false) {
 }
 } // namespace detail
 
-/// Tells whether Hugging Face's transformers has the family of a program, and a name for each of
-/// its parameters and numbers.
-inline bool is_hugging_face_model(const program_view& p) {
-  const hf_family* f = find_hf_family(p);
-  if (f == nullptr || encoded_parameter(p) != nullptr || p.numbers.adapter.rank > 0) return false;
-  try {
-    static_cast<void>(f->tensors(p));
-    static_cast<void>(f->config(p));
-    return true;
-  } catch (const error&) {
-    return false;
-  }
-}
-
 /// Writes the files of a Hugging Face folder.
 ///
 /// Weights are written in the type that training updates, which is F32 for bf16_mixed, too: master

@@ -34,7 +34,7 @@ inline hf_tensor of_expert(std::string name, const parameter_ref& r, std::int64_
   const std::int64_t rows = r.v->dims[1].n, columns = r.v->dims[2].n;
   hf_tensor t;
   t.name = std::move(name), t.shape = {rows, columns};
-  t.sources = {{r, {expert * rows * columns}, rows * columns}};
+  t.append(r, {expert * rows * columns}, rows * columns);
   return t;
 }
 

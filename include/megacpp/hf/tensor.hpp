@@ -6,6 +6,7 @@
 #include <megacpp/run/stores.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -20,60 +21,74 @@
 
 namespace mc {
 
-/// hf_tensor says where the elements of a file's tensor lie in the program's parameters. It sees
-/// the tensor as a matrix (rows, columns). Each source is a range of the columns, which a parameter
-/// holds as (columns, rows). So a tensor of one row is a parameter as it is, one of many rows is a
-/// parameter transposed, and one of several sources joins parameters along its last dim.
+/// hf_tensor says where the elements of a file's tensor lie in the program's parameters. Each
+/// source is an array of three dims of a parameter's elements: element (a, b, c) has in the
+/// parameter the number first + a pitches[0] + b pitches[1] + c, and in the tensor the number
+/// at + a strides[0] + b strides[1] + c strides[2]. So a tensor may be a parameter as it is, a part
+/// of one, a parameter transposed, or parameters side by side.
 struct hf_tensor {
   struct source {
     parameter_ref of;
-    global_count first; ///< The first element of the parameter that belongs to the tensor.
-    std::int64_t columns = 0;
+    global_count first;
+    std::array<std::int64_t, 3> extents{1, 1, 1};
+    std::array<std::int64_t, 2> pitches{0, 0};
+    std::array<std::int64_t, 3> strides{0, 0, 1};
+    std::int64_t at = 0;
+
+    std::int64_t elements() const { return extents[0] * extents[1] * extents[2]; }
+    /// Returns the number behind that of the source's last element in the parameter.
+    std::int64_t end() const {
+      return first.n + (extents[0] - 1) * pitches[0] + (extents[1] - 1) * pitches[1] + extents[2];
+    }
   };
   std::string name;
   std::vector<std::int64_t> shape;
-  std::int64_t rows = 1;
   std::vector<source> sources; ///< parameters of the tensor; without any, the tensor is 0
 
   std::int64_t elements() const {
     return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
   }
-  std::int64_t columns() const { return elements() / rows; }
   /// Returns how many elements are moved at a time: few enough to stay in a cache while they are
-  /// transposed. A tensor of several rows is moved in whole rows.
+  /// transposed, and whole rows of a tensor that is transposed.
   std::int64_t stretch() const {
     constexpr std::int64_t most = 1 << 16;
-    return rows == 1 ? most : std::max<std::int64_t>(1, most / columns()) * columns();
+    std::int64_t row = 1;
+    for (const source& p : sources) row = std::max(row, p.strides[2]);
+    return std::max<std::int64_t>(1, most / row) * row;
+  }
+  /// Adds `count` elements of a parameter, which follow those of earlier sources as they are.
+  void append(const parameter_ref& r, global_count from, std::int64_t count) {
+    const std::int64_t at = sources.empty() ? 0 : sources.back().at + sources.back().elements();
+    sources.push_back({r, from, {1, 1, count}, {0, 0}, {0, 0, 1}, at});
   }
 
   /// Calls f(i, at) once for every element i in [first, first + count) that this rank's stores
-  /// hold; `at` is the element's index in the store. In a tensor of several rows, `first` and
-  /// `count` are whole rows. A tensor without sources has no calls.
+  /// hold; `at` is the element's index in the store. A tensor without sources has no calls.
   template <class F>
   void each(const stores& s, store_side what, std::int64_t first, std::int64_t count, F f) const {
-    const std::int64_t width = columns();
-    const std::int64_t row = rows == 1 ? 0 : first / width;
-    const std::int64_t last_row = rows == 1 ? 1 : (first + count) / width;
-    const std::int64_t low = rows == 1 ? first : 0, high = rows == 1 ? first + count : width;
-    std::int64_t start = 0;
     for (const source& p : sources) {
       const stores::held_elements held = s.held(p.of, what);
-      const std::int64_t begin = std::max(low, start), end = std::min(high, start + p.columns);
-      // The elements of a column lie side by side in a parameter. If there is one row, so do those
-      // of all columns.
-      const std::int64_t together = rows == 1 ? std::max<std::int64_t>(1, end - begin) : 1;
-      for (std::int64_t c = begin; c < end; c += together) {
-        const std::int64_t from = p.first.n + (c - start) * rows + row;
-        held.each_contiguous({from}, {from + together * (last_row - row)},
-                             [&](global_count of, std::int64_t at, std::int64_t n) {
-                               const std::int64_t i = of.n - from;
-                               std::int64_t element = rows == 1 ? c + i : (row + i) * width + c;
-                               for (std::int64_t k = 0; k < n;
-                                    ++k, element += rows == 1 ? 1 : width)
-                                 f(element, at + k);
-                             });
+      const auto [n0, n1, n2] = p.extents;
+      const auto [s0, s1, s2] = p.strides;
+      for (std::int64_t a = 0; a < n0; ++a) {
+        const std::int64_t least = p.at + a * s0, most = least + (n1 - 1) * s1 + (n2 - 1) * s2;
+        if (least >= first + count || most < first) continue;
+        for (std::int64_t b = 0; b < n1; ++b) {
+          const std::int64_t begin = least + b * s1;
+          const auto behind = [&](std::int64_t element) {
+            return std::clamp<std::int64_t>((element - begin + s2 - 1) / s2, 0, n2);
+          };
+          const std::int64_t low = begin >= first ? 0 : behind(first), high = behind(first + count);
+          if (low >= high) continue;
+          const std::int64_t from = p.first.n + a * p.pitches[0] + b * p.pitches[1];
+          held.each_contiguous({from + low}, {from + high},
+                               [&](global_count of, std::int64_t at, std::int64_t n) {
+                                 std::int64_t element = begin + (of.n - from) * s2;
+                                 for (std::int64_t k = 0; k < n; ++k, element += s2)
+                                   f(element, at + k);
+                               });
+        }
       }
-      start += p.columns;
     }
   }
 
@@ -85,8 +100,7 @@ struct hf_tensor {
     for (const source& p : sources)
       s.held(p.of, what)
           .each_contiguous(
-              p.first, {p.first.n + p.columns * rows},
-              [&](global_count, std::int64_t begin, std::int64_t n) {
+              p.first, {p.end()}, [&](global_count, std::int64_t begin, std::int64_t n) {
                 r = {none ? begin : std::min(r.first, begin), std::max(r.second, begin + n)};
                 none = false;
               });
@@ -170,9 +184,9 @@ inline hf_tensor hf_as_stored(std::string name, const parameter_ref& r) {
   else if (v.rank == 2 && v.back().d == dim::head_dim)
     t.shape = {all}; // A bias of heads has one dim.
   else if (v.rank == 2) t.shape = {valid, last};
-  else if (v.back().d == dim::hidden || v.back().d == dim::adapter) t.shape = {all / last, last};
+  else if (v.back().d == dim::hidden) t.shape = {all / last, last};
   else t.shape = {first, all / first};
-  t.sources = {{r, {}, t.elements()}};
+  t.append(r, {}, t.elements());
   return t;
 }
 

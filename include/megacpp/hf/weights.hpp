@@ -35,6 +35,7 @@ public:
     hf_tensor ours;
     hf_slice theirs{};
     const safetensors_file* file = nullptr; ///< The tensor's file; null: no file has it, it is 0.
+    double factor = 1;                      ///< The values are multiplied by it.
   };
 
   weights_in_folder(const model_folder& folder, const program_view& p)
@@ -129,6 +130,8 @@ private:
         stored.stored_name, stored.type, std::span(&count, 1),
         stored.bytes.subspan(static_cast<std::size_t>(first) * size, values.size() * size)};
     read_values(part, values);
+    if (m.factor != 1)
+      for (double& x : values) x *= m.factor;
     f(first, std::span<const double>(values));
   }
 

@@ -6,6 +6,7 @@
 #include <megacpp/nn/attention.hpp>
 #include <megacpp/nn/head.hpp>
 #include <megacpp/num/elementary.hpp>
+#include <megacpp/recipe/lora.hpp>
 
 namespace mc {
 
@@ -30,6 +31,12 @@ struct gpt {
                                &gpt::std, &gpt::z_loss>
       members{};
   static constexpr family_name<gpt> family{"gpt2"};
+  static constexpr published_layers published{{{"attn.q", "attn.c_attn"},
+                                               {"attn.k", "attn.c_attn"},
+                                               {"attn.v", "attn.c_attn"},
+                                               {"attn.proj", "attn.c_proj"},
+                                               {"mlp.fc", "mlp.c_fc"},
+                                               {"mlp.proj", "mlp.c_proj"}}};
   static constexpr int kinds = 1;
   constexpr int kind_of(int /*layer*/) const { return 0; }
   constexpr int head_dim() const { return hidden / heads; }

@@ -4,6 +4,7 @@
 
 #include <megacpp/model/decoder.hpp>
 #include <megacpp/nn/experts.hpp>
+#include <megacpp/recipe/lora.hpp>
 
 namespace mc {
 
@@ -75,6 +76,10 @@ struct qwen3_moe {
       &qwen3_moe::std, &qwen3_moe::window, &qwen3_moe::z_loss>
       members{};
   static constexpr family_name<qwen3_moe> family{"qwen3_moe"};
+  /// transformers joins the gate and up matrices of all experts in memory.
+  static constexpr published_layers published{
+      {{"mlp.experts.gate_proj", "mlp.experts.gate_up_proj"},
+       {"mlp.experts.up_proj", "mlp.experts.gate_up_proj"}}};
   static constexpr bool qk_norm = true;
   constexpr decoder_biases biases() const { return {}; }
   static constexpr int kinds = 2; // 0: a layer with experts, 1: one with a dense MLP

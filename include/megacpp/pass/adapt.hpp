@@ -15,7 +15,9 @@
 //   x otherwise (batch, tokens)   the same on all ranks          treated as W is
 //
 // The way from the stored W to the weight that the product reads, such as kv heads that ranks
-// share, is the way of B, too.
+// share, is the way of B, too. The matrices of experts have factors (E, r, in) and (E, out, r),
+// which lie where the experts do. Layers that are one layer in the files of their family
+// (recipe/lora.hpp) read one A x.
 #pragma once
 
 #include <megacpp/num/elementary.hpp>
@@ -23,6 +25,7 @@
 #include <megacpp/op/experts.hpp>
 #include <megacpp/op/linear.hpp>
 #include <megacpp/op/redistribute.hpp>
+#include <megacpp/op/router.hpp>
 #include <megacpp/op/select.hpp>
 #include <megacpp/recipe/lora.hpp>
 
@@ -34,9 +37,11 @@ namespace mc {
 inline constexpr const char *first_factor_name = "lora_A.weight",
                             *second_factor_name = "lora_B.weight";
 
-/// Returns whether a target means the linear layer of this scope.
-constexpr bool names_layer(std::string_view target, std::string_view scope) {
-  if (target == "all-linear") return true;
+/// Returns whether a target means the linear layer of this scope, which may be one of experts.
+/// "down_proj" means no experts, since files of PEFT tell them from layers: experts.down_proj.
+constexpr bool names_layer(std::string_view target, std::string_view scope, bool of_experts) {
+  if (target == "all-linear" || (of_experts && target == "experts")) return true;
+  if (of_experts && target.find("experts.") == std::string_view::npos) return false;
   return scope.ends_with(target) &&
          (scope.size() == target.size() || scope[scope.size() - target.size() - 1] == '.');
 }
@@ -56,7 +61,8 @@ constexpr value_id moved_parameter(const graph& g, value_id v) {
 /// A graph that is written anew, with an adapter.
 class adapting {
 public:
-  constexpr adapting(const graph& from, const lora& with) : g_(from), with_(with), b_(from.ranks) {
+  constexpr adapting(const graph& from, const lora& with, const published_layers& published)
+      : g_(from), with_(with), published_(published), b_(from.ranks) {
     for (value_id& v : now_) v = -1;
     b_.g.sums = g_.sums, b_.g.wrong = g_.wrong;
   }
@@ -97,60 +103,102 @@ private:
     }
     for (int r = 0; r < g_.region_count; ++r)
       if (g_.regions[r].trips >= 0) b_.g.regions[r].trips = of(g_.regions[r].trips);
-    if (old.op != &op::linear) return;
-    const value_id w = moved_parameter(g_, old.in[op::linear_in::w]);
-    if (w < 0 || !is_target(g_.at(w))) return;
-    const value_id y = old.out[op::linear_out::y];
+    const bool of_experts = old.op == &op::grouped_linear;
+    if (old.op != &op::linear && !of_experts) return;
+    static_assert(op::linear_in::x == op::grouped_linear_in::x &&
+                  op::linear_in::w == op::grouped_linear_in::w &&
+                  op::linear_out::y == op::grouped_linear_out::y);
+    const value_id y = old.out[op::linear_out::y],
+                   w = moved_parameter(g_, old.in[op::linear_in::w]);
+    if (w < 0 || !is_target(g_.at(w), of_experts) || is_router(y)) return;
+    b_.region = -1; // factors are moved outside of a region, and products are in that of x
     now_[y] = (var{&b_, now_[y]} + located(added(old, g_.at(w)), old.line)).id;
   }
-  constexpr bool is_target(const value& w) const {
+  /// Returns the name of a layer in the files of its family.
+  constexpr const char* published_name(const value& w) const {
+    const char* const name = published_.of(w.scope);
+    return name == nullptr ? w.scope : name;
+  }
+  constexpr bool is_target(const value& w, bool of_experts) const {
     if (std::string_view(w.name) != "weight") return false;
     for (int k = 0; k < with_.targets.count; ++k)
-      if (names_layer(with_.targets.names[k], w.scope)) return true;
+      if (names_layer(with_.targets.names[k], published_name(w), of_experts)) return true;
+    return false;
+  }
+  /// Returns whether the logits y choose experts.
+  constexpr bool is_router(value_id y) const {
+    for (int i = 0; i < g_.node_count; ++i)
+      if (g_.nodes[i].op == &op::route && g_.nodes[i].in[op::route_in::logits] == y) return true;
     return false;
   }
 
   /// Returns B (scale (A x)) for a product x W^T of the old graph.
   constexpr var added(const node& n, const value& w) {
-    const var x{&b_, of(n.in[op::linear_in::x])};
-    const int summed = n.attr.as<op::product_attributes>().summed, kept = w.rank - summed;
-    const extent r{dim::adapter, with_.rank};
-    value a = w, b = w;
-    a.rank = static_cast<std::int8_t>(1 + summed), b.rank = static_cast<std::int8_t>(kept + 1);
-    a.dims[0] = r, b.dims[kept] = r;
-    std::int64_t in = 1;
-    for (int i = 0; i < summed; ++i) in *= (a.dims[i + 1] = w.dims[kept + i]).n;
-    for (int i = 0; i < axes; ++i) {
-      a.at.at[i] = is_shard_of(x.type().at.at[i], a) ? x.type().at.at[i] : invariant;
-      b.at.at[i] = is_shard_of(w.at.at[i], b) ? w.at.at[i] : invariant;
-    }
-    // Kaiming's uniform numbers with a slope of sqrt(5), as PEFT draws them: between -1 / sqrt(in)
-    // and 1 / sqrt(in).
-    const double std = 1 / mc::square_root(3 * static_cast<double>(in));
-    var first = parameter(a, first_factor_name, {.how = init::uniform, .std = std}, n.line);
-    for (int i = 0; i < axes; ++i)
-      if (const place p = x.type().at.at[i]; p.s != state::invariant && !is_shard_of(p, a))
-        first = to(first, static_cast<axis>(i), replicate, n.line);
-    const var narrow = mc::scale(linear(x, first, n.line), with_.scale(), n.line);
-    var second = parameter(b, second_factor_name, {.how = init::zeros}, n.line);
+    const bool of_experts = n.op == &op::grouped_linear;
+    const int leading = of_experts ? 1 : 0,
+              summed = of_experts ? 1 : n.attr.as<op::product_attributes>().summed,
+              kept = w.rank - summed;
+    const var narrow = narrowed(n, w, leading, summed);
+    value b = w;
+    b.rank = static_cast<std::int8_t>(kept + 1);
+    b.dims[kept] = {dim::adapter, with_.rank};
+    for (int i = 0; i < axes; ++i) b.at.at[i] = is_shard_of(w.at.at[i], b) ? w.at.at[i] : invariant;
+    var second = parameter(b, w.scope, second_factor_name, {.how = init::zeros}, n.line);
     second = {&b_, as_weight(n.in[op::linear_in::w], second.id)};
     for (int i = 0; i < axes; ++i)
       if (narrow.type().at.at[i].s != state::invariant && second.type().at.at[i] == invariant)
         second = to(second, static_cast<axis>(i), replicate, n.line);
-    return linear(narrow, second, n.line);
+    return product(n, narrow, second);
+  }
+  /// Returns scale (A x): that of an earlier layer, if both are one layer in files.
+  constexpr var narrowed(const node& n, const value& w, int leading, int summed) {
+    const char* const layer = published_name(w);
+    const value_id of_x = of(n.in[op::linear_in::x]);
+    for (int k = 0; k < narrow_count_; ++k)
+      if (narrow_[k].x == of_x && std::string_view(narrow_[k].layer) == layer)
+        return {&b_, narrow_[k].y};
+    const var x{&b_, of_x};
+    const int kept = w.rank - summed;
+    value a = w;
+    a.rank = static_cast<std::int8_t>(leading + 1 + summed);
+    a.dims[leading] = {dim::adapter, with_.rank};
+    std::int64_t in = 1;
+    for (int i = 0; i < summed; ++i) in *= (a.dims[leading + 1 + i] = w.dims[kept + i]).n;
+    for (int i = 0; i < axes; ++i) {
+      const place of_input = x.type().at.at[i], of_weight = w.at.at[i];
+      a.at.at[i] = is_shard_of(of_input, a)                         ? of_input
+                   : leading > 0 && of_weight.is_shard(w.dims[0].d) ? of_weight
+                                                                    : invariant;
+    }
+    // Kaiming's uniform numbers with a slope of sqrt(5), as PEFT draws them: between -1 / sqrt(in)
+    // and 1 / sqrt(in).
+    const double std = 1 / mc::square_root(3 * static_cast<double>(in));
+    var first = parameter(a, layer, first_factor_name, {.how = init::uniform, .std = std}, n.line);
+    for (int i = 0; i < axes; ++i)
+      if (x.type().at.at[i].s != state::invariant && first.type().at.at[i] == invariant)
+        first = to(first, static_cast<axis>(i), replicate, n.line);
+    const var y = mc::scale(product(n, x, first), with_.scale(), n.line);
+    if (narrow_count_ < most_narrow) narrow_[narrow_count_++] = {layer, of_x, y.id};
+    return y;
+  }
+  /// Returns x w^T as the node computes it of its own operands.
+  constexpr var product(const node& n, var x, var w) {
+    if (n.op == &op::linear) return linear(x, w, n.line);
+    return {&b_, b_.emit(op::grouped_linear, {x.id, w.id, of(n.in[op::grouped_linear_in::counts])},
+                         n.line, n.attr)};
   }
   constexpr static bool is_shard_of(place p, const value& v) {
     return p.s == state::shard && v.find(p.d) >= 0;
   }
-  constexpr var parameter(const value& v, const char* name, parameter_info info, source_line line) {
+  constexpr var parameter(const value& v, const char* scope, const char* name, parameter_info info,
+                          source_line line) {
     info.decay = info.added = true;
     switch (v.rank) {
-    case 2: return b_.parameter(v.scope, name, v.type, {v.dims[0], v.dims[1]}, v.at, info, line);
+    case 2: return b_.parameter(scope, name, v.type, {v.dims[0], v.dims[1]}, v.at, info, line);
     case 3:
-      return b_.parameter(v.scope, name, v.type, {v.dims[0], v.dims[1], v.dims[2]}, v.at, info,
-                          line);
+      return b_.parameter(scope, name, v.type, {v.dims[0], v.dims[1], v.dims[2]}, v.at, info, line);
     default:
-      return b_.parameter(v.scope, name, v.type, {v.dims[0], v.dims[1], v.dims[2], v.dims[3]}, v.at,
+      return b_.parameter(scope, name, v.type, {v.dims[0], v.dims[1], v.dims[2], v.dims[3]}, v.at,
                           info, line);
     }
   }
@@ -166,8 +214,16 @@ private:
 
   const graph& g_;
   const lora& with_;
+  const published_layers& published_;
   builder b_;
   value_id now_[max_values]{}; ///< value that stands for one of the old graph
+  struct narrow_product {
+    const char* layer;
+    value_id x, y;
+  };
+  static constexpr int most_narrow = 64;
+  narrow_product narrow_[most_narrow]{}; ///< scale (A x) of the layers so far
+  int narrow_count_ = 0;
 };
 
 } // namespace detail
@@ -175,15 +231,16 @@ private:
 /// Returns a part's forward graph as an adapter leaves it: every parameter of the model is frozen,
 /// and the linear layers of a block have factors. Those of the stem and of the head have none: the
 /// head's product is the loss in training.
-[[gnu::cold]] constexpr graph adapted(const graph& written, const lora& with, bool is_block) {
+[[gnu::cold]] constexpr graph adapted(const graph& written, const lora& with, bool is_block,
+                                      const published_layers& published) {
   if (with.rank == 0 || written.wrong.code != fault::none) return written;
   lora of_part = with;
   if (!is_block) of_part.targets = {};
-  return detail::adapting(written, of_part).result();
+  return detail::adapting(written, of_part, published).result();
 }
 
-/// Returns MEGA-C010 for an adapter whose numbers are out of range, for a target that means no
-/// linear layer of the parts, and for all layers of a model whose experts would have none.
+/// Returns MEGA-C010 for an adapter whose numbers are out of range, and for a target that means no
+/// linear layer of the parts.
 constexpr fault_record fault_of_adapter(std::span<const graph* const> parts, const lora& with) {
   fault_record wrong;
   if (with.rank == 0) return wrong;
@@ -199,14 +256,10 @@ constexpr fault_record fault_of_adapter(std::span<const graph* const> parts, con
     bool found = false;
     for (const graph* g : parts) {
       if (g->wrong.code != fault::none) return wrong; // the graph's fault is told first
-      for (int i = 0; i < g->node_count; ++i)
-        if (g->nodes[i].op == &op::grouped_linear &&
-            std::string_view(with.targets.names[k]) == "all-linear")
-          return refuse("all-linear, whose experts have no adapter: name layers");
       for (int i = 0; i < g->parameter_count; ++i) {
         const value& v = g->at(g->parameters[i].v);
         found = found || (std::string_view(v.name) == first_factor_name &&
-                          names_layer(with.targets.names[k], v.scope));
+                          names_layer(with.targets.names[k], v.scope, v.find(dim::expert) >= 0));
       }
     }
     if (!found) return refuse(with.targets.names[k]);

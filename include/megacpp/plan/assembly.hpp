@@ -192,7 +192,8 @@ public:
          .of = [](const state& a, int i) { return a.is_part(i) && a.numbers->adapter.rank > 0; },
          .make =
              [](const state& a, int i) {
-               return adapted(a.g(i), a.numbers->adapter, a.what(i) == part_kind::block);
+               return adapted(a.g(i), a.numbers->adapter, a.what(i) == part_kind::block,
+                              published_of<Model>());
              }});
     add({.name = "hoist",
          .is = step::graphs,

@@ -6,11 +6,43 @@
 #include <megacpp/num/elementary.hpp>
 
 #include <concepts>
+#include <string_view>
 
 namespace mc {
 
-/// The linear layers that a run adapts. A name is the end of a layer's name from a point on, such
-/// as "q_proj" or "self_attn.o_proj"; "all-linear" means every linear layer of the blocks.
+/// A linear layer that has another name in the files of its family than in the graph. Layers of
+/// one published name are one layer there, so an adapter has one A for them, and a B for each.
+struct published_layer {
+  const char* layer;
+  const char* published;
+};
+/// The linear layers of a family that have other names in files; those of one published name in
+/// the order in which files have them. A model gives it as a member:
+/// static constexpr mc::published_layers published{{{"attn.q", "attn.c_attn"}, ...}}.
+struct published_layers {
+  static constexpr int most = 16;
+  published_layer all[most]{};
+
+  /// Returns the place of a layer in the list, or `most` for one that has no other name.
+  constexpr int place_of(std::string_view layer) const {
+    int i = 0;
+    while (i < most && (all[i].layer == nullptr || layer != all[i].layer)) ++i;
+    return i;
+  }
+  /// Returns the published name of a layer, or null where its name in the graph is that.
+  constexpr const char* of(std::string_view layer) const {
+    const int i = place_of(layer);
+    return i < most ? all[i].published : nullptr;
+  }
+};
+template <class Model> constexpr published_layers published_of() {
+  if constexpr (requires { Model::published; }) return Model::published;
+  else return {};
+}
+
+/// The linear layers that a run adapts. A name is the end of a layer's published name from a point
+/// on, such as "q_proj" or "self_attn.o_proj"; "experts" means all matrices of experts, and
+/// "all-linear" every linear layer of the blocks but the router of experts.
 struct lora_targets {
   static constexpr int most = 16;
   const char* names[most]{};

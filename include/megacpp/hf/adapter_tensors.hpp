@@ -1,0 +1,147 @@
+// The tensors of an adapter, as PEFT names them and lays them out. A layer with the weight (out,
+// in) has lora_A.weight (r, in) and lora_B.weight (out, r); layers that are one layer in the files
+// of their family have one lora_A, and their lora_B side by side. For the matrices of E experts,
+// W (E, out, in) with factors A (E, r, in) and B (E, out, r), readers want one of these layouts:
+//
+//   layout     lora_A             lora_B             an element
+//   peft       (E r, in)          (out, r E)         A[e r + j, i] = A_e[j, i]
+//                                                    B[o, j E + e] = B_e[o, j]
+//   peft-0.18  (E r, out)         (in, r E)          lora_A[e r + j, o] = B_e[o, j]
+//                                                    lora_B[i, j E + e] = A_e[j, i]
+//
+// (PEFT 0.19 and later, and PEFT before: peft/tuners/lora/layer.py, ParamWrapper.) PEFT wraps the
+// module of the experts once for each matrix, gate_up_proj first, so the factors of down_proj have
+// the name of the module, and those of gate_up_proj that name and ".base_layer", if both are
+// adapted.
+#pragma once
+
+#include <megacpp/hf/model_folder.hpp>
+#include <megacpp/pass/adapt.hpp>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace mc {
+
+/// The layouts of the factors of experts in a file.
+enum class adapter_layout { peft, peft_0_18 };
+
+/// One tensor of an adapter, and the layer that it belongs to.
+struct adapter_tensor {
+  hf_tensor tensor;
+  std::string layer; ///< The published name of the layer, such as "self_attn.q_proj".
+  int number = 0;    ///< The number of the layer's block.
+  bool experts = false;
+  bool scaled = false; ///< The tensor is B, and not A.
+};
+
+namespace detail {
+
+inline std::string published_layer_name(const hf_family& family, const value& v) {
+  const char* const name = family.published.of(v.scope);
+  return name == nullptr ? v.scope : name;
+}
+
+/// The factors of a program's adapter in the order of the model, by the layers that they belong to.
+class adapter_layers {
+public:
+  struct layer {
+    int number = 0;
+    std::string name;
+    bool experts = false;
+    parameter_ref first;               ///< A
+    std::vector<parameter_ref> second; ///< B of each part, in the order of the files
+  };
+
+  explicit adapter_layers(const program_view& p) : family_(hf_family_of(p)) {
+    std::map<std::pair<int, std::string>, std::size_t> at;
+    for_each_parameter(p, [&](const parameter_ref& r) {
+      if (!r.info->added) return;
+      const std::string name = published_layer_name(family_, *r.v);
+      const auto [found, anew] = at.emplace(std::pair(r.layer, name), all_.size());
+      if (anew) all_.push_back({r.layer, name, r.v->dims[0].d == dim::expert, {}, {}});
+      layer& l = all_[found->second];
+      if (std::string_view(r.v->name) == first_factor_name) l.first = r;
+      else l.second.push_back(r);
+    });
+    for (layer& l : all_)
+      std::ranges::sort(l.second, {}, [&](const parameter_ref& r) {
+        return family_.published.place_of(r.v->scope);
+      });
+  }
+
+  const std::vector<layer>& all() const { return all_; }
+  /// Returns the name of a layer's module in a file of PEFT.
+  std::string module(const layer& l) const {
+    std::string name =
+        fmt::format("base_model.model.{}{}.{}", family_.layer_prefix, l.number, l.name);
+    if (!l.experts) return name;
+    name.resize(name.rfind('.'));
+    const std::string prefix = l.name.substr(0, l.name.rfind('.') + 1);
+    for (const layer& other : all_)
+      if (&other > &l && other.number == l.number && other.name.starts_with(prefix))
+        name += ".base_layer";
+    return name;
+  }
+
+private:
+  const hf_family& family_;
+  std::vector<layer> all_;
+};
+
+} // namespace detail
+
+/// Returns the tensors of a program's adapter, as a file of rank `rank` has them: for each factor
+/// the first `rank` of the program's, or all for 0. Throws mc::error(exit_code::mismatch) for a
+/// family that transformers does not have.
+inline std::vector<adapter_tensor> adapter_tensors(const program_view& p,
+                                                   adapter_layout layout = adapter_layout::peft,
+                                                   std::int64_t rank = 0) {
+  const detail::adapter_layers layers(p);
+  std::vector<adapter_tensor> all;
+  for (const auto& l : layers.all()) {
+    const value& a = *l.first.v;
+    const std::int64_t E = l.experts ? a.dims[0].n : 1, of_program = a.dims[l.experts ? 1 : 0].n,
+                       r = rank > 0 ? rank : of_program, in = global_size(a).n / (E * of_program);
+    std::int64_t out = 0;
+    for (const parameter_ref& b : l.second) out += global_size(*b.v).n / (E * of_program);
+    const bool swapped = l.experts && layout == adapter_layout::peft_0_18;
+    adapter_tensor first{{}, l.name, l.number, l.experts, swapped},
+        second{{}, l.name, l.number, l.experts, !swapped};
+    first.tensor.name = layers.module(l) + ".lora_A.weight";
+    second.tensor.name = layers.module(l) + ".lora_B.weight";
+    first.tensor.shape = {E * r, swapped ? out : in};
+    second.tensor.shape = {swapped ? in : out, r * E};
+    hf_tensor &of_a = swapped ? second.tensor : first.tensor,
+              &of_b = swapped ? first.tensor : second.tensor;
+    const std::array<std::int64_t, 3> a_strides =
+        swapped ? std::array{std::int64_t{1}, E, r * E} : std::array{r * in, in, std::int64_t{1}};
+    of_a.sources = {{l.first, {}, {E, r, in}, {of_program * in, in}, a_strides, 0}};
+    std::int64_t before = 0;
+    for (const parameter_ref& b : l.second) {
+      const std::int64_t own = global_size(*b.v).n / (E * of_program);
+      const std::array<std::int64_t, 3> b_strides = swapped
+                                                        ? std::array{r * out, std::int64_t{1}, out}
+                                                        : std::array{std::int64_t{1}, r * E, E};
+      of_b.sources.push_back({b,
+                              {},
+                              {E, own, r},
+                              {own * of_program, of_program},
+                              b_strides,
+                              before * (swapped ? 1 : r * E)});
+      before += own;
+    }
+    all.push_back(std::move(first)), all.push_back(std::move(second));
+  }
+  return all;
+}
+
+} // namespace mc
