@@ -4,6 +4,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <megacpp/comm/threads.hpp>
+#include <megacpp/hf/export_folder.hpp>
 #include <megacpp/hf/model_folder.hpp>
 #include <megacpp/model/gpt.hpp>
 #include <megacpp/model/qwen3.hpp>

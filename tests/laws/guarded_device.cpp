@@ -398,7 +398,7 @@ std::string trained(const Model& m, const setup& s, int dp, const std::string& f
     options o = test::options_of(flags);
     std::vector<training_start> starts;
     starts.push_back(prepare_start(p, o));
-    while (std::ssize(starts) < ranks_of(ranks)) starts.push_back(for_another_rank(starts[0]));
+    while (std::ssize(starts) < ranks_of(ranks)) starts.push_back(for_another_rank(starts[0], {}));
     thread_ranks(ranks, std::chrono::seconds(60)).run([&](communicator& c) {
       Device on(product_type::widened, 1);
       training_start& start = starts[static_cast<std::size_t>(c.rank())];

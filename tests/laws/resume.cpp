@@ -9,6 +9,7 @@
 #include <megacpp/model/qwen3_moe.hpp>
 #include <megacpp/options/requests.hpp>
 #include <megacpp/product/cpu_products.hpp>
+#include <megacpp/states/find_saved.hpp>
 #include <megacpp/train/trainer.hpp>
 
 #include <initializer_list>

@@ -6,12 +6,13 @@
 
 #include <megacpp/comm/threads.hpp>
 #include <megacpp/hf/adapter.hpp>
+#include <megacpp/hf/merge.hpp>
 #include <megacpp/inspect/describe.hpp>
 #include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/compiled.hpp>
 #include <megacpp/run/interpreter.hpp>
 #include <megacpp/run/session.hpp>
-#include <megacpp/states/state.hpp>
+#include <megacpp/states/start.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -115,6 +116,30 @@ template <class Model> void check_loss_and_gradients(const adapter_case<Model>& 
   BOOST_TEST(elements == test::elements_of(gradients));
 }
 
+/// Merges the adapter that PEFT had after ten steps, and compares the weights with what PEFT merged.
+template <class Model> void check_merged(const adapter_case<Model>& of) {
+  const auto p = of.program({}, 4);
+  const test::scratch_folder dir;
+  const mc::adapter_in_folder values(mc::model_folder(of.of_peft("adapter_after10").string()),
+                                     p.view());
+  mc::merging change(p.view(), values);
+  mc::export_model_folder(mc::model_folder((test::fixtures(of.base) / "model").string()),
+                          dir / "merged", p.view(), std::nullopt, mc::hf_shard_limit,
+                          mc::self::hosts(), {}, &change);
+  BOOST_TEST(change.checked() > 0);
+  const mc::safetensors_file ours(dir / "merged/model.safetensors"),
+      expected(of.of_peft("merged_after10.safetensors").string());
+  double worst = 0;
+  for (std::size_t i = 0; i < ours->size(); ++i) {
+    const std::string name(ours.tensors()[i].name);
+    const double error =
+        test::relative(test::read<double>(ours, name), test::read_named(expected, name));
+    BOOST_TEST(error <= 1e-6, name << ": " << error);
+    worst = std::max(worst, error);
+  }
+  BOOST_TEST_MESSAGE(of.folder << ", merged: " << worst);
+}
+
 /// What a layout needs: replicas, and micro-batches of one sequence or two.
 struct tried_layout {
   mc::layout l;
@@ -197,6 +222,10 @@ BOOST_AUTO_TEST_CASE(ten_steps_of_experts) {
                    {{.tp = 2, .pp = 2, .ep = 2, .etp = 2, .sequence_parallel = true}, 2, 1}});
 }
 
+BOOST_AUTO_TEST_CASE(merged_weights) {
+  check_merged(of_qwen3), check_merged(of_gpt2), check_merged(of_moe);
+}
+
 // A model without an adapter begins one that changes nothing, and a state goes on with its own.
 BOOST_AUTO_TEST_CASE(states_of_adapters) {
   const auto p = program_of({}, 4);
@@ -229,18 +258,50 @@ BOOST_AUTO_TEST_CASE(states_of_adapters) {
   test::take_ten_steps(adapted, of_peft(""));
   BOOST_TEST(adapted.evaluate(batch).mean() != before);
   const test::scratch_folder dir;
+  const mc::adapter_base beside{base.path(),
+                                mc::checksum_of_values(base, of_base.view(), mc::self::hosts())};
   {
     mc::folder_writer out(dir / "state", mc::state_kind);
-    mc::write_state(out, p.view(), adapted.weights(), {10, 40}, nlohmann::json::object());
+    mc::write_state(out, p.view(), adapted.weights(), {10, 40}, nlohmann::json::object(), {},
+                    mc::hf_shard_limit, mc::self::hosts(), beside);
     out.commit();
   }
-  mc::load_weights(mc::model_folder(dir / "state"), p.view(), again.weights(), 8);
+  // The state has the adapter alone, and goes on beside its base.
+  const mc::model_folder state(dir / "state");
+  BOOST_TEST(!state.contains("model.safetensors"));
+  const auto found = [&] {
+    mc::found_model f = *mc::find_saved(dir / "state", true);
+    mc::detail::open_base_and_adapter(f, {});
+    return f;
+  };
+  BOOST_TEST(
+      (mc::load_start(found(), {}, p.view(), again.weights(), 8, mc::self::hosts()) == beside));
   BOOST_TEST(again.evaluate(batch).mean() == adapted.evaluate(batch).mean());
   mc::load_weights(base, p.view(), again.weights(), 8);
-  mc::load_adapter(mc::model_folder(dir / "state"), p.view(), again.weights());
+  mc::load_adapter(state, p.view(), again.weights());
   BOOST_TEST(again.evaluate(batch).mean() == adapted.evaluate(batch).mean());
-  CHECK_REFUSED(mc::load_weights(mc::model_folder(dir / "state"), of_base.view(), plain.weights()),
-                mc::exit_code::mismatch, "adapter.rank is 4 there");
+  CHECK_REFUSED(mc::load_weights(state, of_base.view(), plain.weights()), mc::exit_code::mismatch,
+                "is the state of an adapter, and holds no model by itself");
+  CHECK_REFUSED(mc::load_start(found(), {}, of_base.view(), plain.weights(), 8, mc::self::hosts()),
+                mc::exit_code::mismatch, "has no adapter to load");
+  // Another base is refused, unless it is meant.
+  mc::stores other(of_base.view(), false);
+  other.initialise(3);
+  mc::save_model_folder(dir / "other", of_base.view(), other);
+  mc::start_request beside_other;
+  beside_other.pretrained = dir / "other";
+  mc::start_request meant = beside_other;
+  meant.other_base = true;
+  const auto of_other = [&] {
+    mc::found_model f = *mc::find_saved(dir / "state", true);
+    mc::detail::open_base_and_adapter(f, beside_other);
+    return f;
+  };
+  CHECK_REFUSED(
+      mc::load_start(of_other(), beside_other, p.view(), again.weights(), 8, mc::self::hosts()),
+      mc::exit_code::mismatch, "than the model beside which the adapter in");
+  mc::load_start(of_other(), meant, p.view(), again.weights(), 8, mc::self::hosts());
+  BOOST_TEST(again.evaluate(batch).mean() != adapted.evaluate(batch).mean());
   CHECK_REFUSED(mc::save_model_folder(dir / "model", p.view(), adapted.weights()),
                 mc::exit_code::mismatch, "has an adapter");
   BOOST_TEST(mc::describe_text(p.view(), device).find("rank 4, scale 2, all-linear") !=

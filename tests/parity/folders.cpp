@@ -3,7 +3,9 @@
 #define BOOST_TEST_MODULE folders
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/hf/export_folder.hpp>
 #include <megacpp/hf/tokenizer_files.hpp>
+#include <megacpp/states/find_saved.hpp>
 #include <megacpp/states/state.hpp>
 
 #include <bit>

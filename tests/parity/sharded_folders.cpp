@@ -3,6 +3,7 @@
 #define BOOST_TEST_MODULE sharded_folders
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/hf/export_folder.hpp>
 #include <megacpp/hf/model_folder.hpp>
 
 #include <filesystem>

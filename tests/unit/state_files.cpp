@@ -4,6 +4,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <megacpp/model/gpt.hpp>
+#include <megacpp/states/find_saved.hpp>
 #include <megacpp/states/state.hpp>
 
 #include <cmath>

@@ -3,6 +3,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <megacpp/hf/model_folder.hpp>
+#include <megacpp/states/find_saved.hpp>
 #include <megacpp/states/state.hpp>
 
 #include <algorithm>

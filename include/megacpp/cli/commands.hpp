@@ -175,7 +175,7 @@ inline void compute(const mesh& m, const program_view& p, command what, options&
   std::vector<training_start> starts; // of the ranks of this process
   starts.push_back(std::move(start));
   while (!processes.several() && std::ssize(starts) < n)
-    starts.push_back(for_another_rank(starts.front()));
+    starts.push_back(for_another_rank(starts.front(), start_request_of(o.model)));
   const std::string flags = given_flags(flags_of(o), what);
   const opened_once<std::vector<run_data>> measured;
   on_ranks(m, what, o, processes, [&](communicator& hosts) {

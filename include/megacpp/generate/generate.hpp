@@ -21,7 +21,7 @@ namespace detail {
 inline std::optional<found_model> model_of_texts(const start_request& r, const agreement& ranks,
                                                  const std::string& named) {
   if (r.random_weights) return std::nullopt;
-  return required_model(r.load, "generate", ranks, named);
+  return required_model(r, "generate", ranks, named);
 }
 
 /// Returns the tokens of a model: by its tokenizer, by its characters, as bytes, or as ids.
@@ -133,12 +133,12 @@ inline void run_generation(const program_view& p, generation_request r, device& 
     if (chat) end.add(chat->end_of_turn(), false);
   }
   all.let_others_enter(found ? name_of(*found) : "");
-  if (found) detail::require_same_model(all, found->folder);
+  if (found) detail::require_same_model(all, *found);
   if (all.separate_processes())
     all.require_same(detail::hash_of(texts), "other prompts", "give all the same");
   const rank_program of_rank(p, both.ranks);
   stores weights(of_rank.view(), false, both.ranks.coordinate(), on, both.ranks.ranks());
-  if (found) load_weights(found->folder, p, weights);
+  if (found) load_start(*found, r.start, p, weights, s.seed, both.hosts);
   else weights.initialise(s.seed);
   std::int64_t longest = 0; // longest text without its last token, which none follows
   for (const detail::continued_text& t : texts) {

@@ -4,7 +4,11 @@
 
 #include <megacpp/hf/adapter_config.hpp>
 
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -15,15 +19,27 @@
 
 namespace mc {
 
-/// Writes the files of a program's adapter. All ranks call it, as write_model_files. Throws
-/// mc::error.
+namespace detail {
+/// Returns the files of an adapter, without their tensors.
+inline outgoing_model outgoing_adapter(nlohmann::json config, const adapter_base& base) {
+  outgoing_model m;
+  m.weights_name = adapter_weights_name;
+  m.texts[adapter_config_name] = config.dump(2) + "\n";
+  if (base.checksum != 0) m.metadata[adapter_base_key] = fmt::format("{:016x}", base.checksum);
+  return m;
+}
+} // namespace detail
+
+/// Writes the files of a program's adapter, beside a base if it is known. All ranks call it, as
+/// write_model_files. Throws mc::error.
 inline saved_model write_adapter_files(folder_writer& out, const program_view& p,
                                        const mc::stores& s, communicator& hosts = self::hosts(),
+                                       const adapter_base& base = {},
                                        adapter_layout layout = adapter_layout::peft) {
   require_ranks(p, hosts);
-  detail::outgoing_model m;
-  m.weights_name = adapter_weights_name;
-  m.texts[adapter_config_name] = written_adapter_config(p, layout).dump(2) + "\n";
+  detail::outgoing_model m = detail::outgoing_adapter(
+      written_adapter_config(p, p.numbers.adapter, detail::layers_by_name(p), layout, base.folder),
+      base);
   std::vector<hf_tensor> tensors;
   for (adapter_tensor& t : adapter_tensors(p, layout)) tensors.push_back(std::move(t.tensor));
   std::vector<std::byte> buffer;
@@ -68,7 +84,7 @@ public:
       hf_slice slice = hf_whole(t.tensor.name, *stored);
       weights_in_folder::require_readable(file_, slice, t.tensor, p.name);
       require_finite(file_, *stored, slice.bytes);
-      known_.insert(t.tensor.name);
+      known_.insert(t.tensor.name), layers_.insert({t.number, t.layer});
       const double times = t.scaled ? factor : 1;
       matches_.push_back({std::move(t.tensor), std::move(slice), &file_, times});
     }
@@ -81,7 +97,23 @@ public:
   adapter_in_folder& operator=(const adapter_in_folder&) = delete;
 
   const adapter_config& config() const { return config_; }
+  /// Tells whether the folder has the factors of a layer, by its published name and its number.
+  bool has(const std::string& layer, int number) const { return layers_.contains({number, layer}); }
+  /// Returns the type of the factors.
+  storage_type type() const {
+    return matches_.empty() ? storage_type::f32 : matches_.front().theirs.type;
+  }
   const std::vector<weights_in_folder::match>& matches() const { return matches_; }
+  /// Returns the checksum of the weights that the adapter was trained beside; 0 if the file does
+  /// not say.
+  std::uint64_t base_checksum() const {
+    const auto& metadata = file_.tensors().metadata();
+    const auto at = metadata.find(adapter_base_key);
+    std::uint64_t sum = 0;
+    if (at != metadata.end())
+      std::from_chars(at->second.data(), at->second.data() + at->second.size(), sum, 16);
+    return sum;
+  }
 
 private:
   error about(std::string_view name, const std::string& what) const {
@@ -124,6 +156,7 @@ private:
   adapter_config config_;
   safetensors_file file_;
   std::set<std::string> known_;
+  std::set<std::pair<int, std::string>> layers_;
   std::vector<weights_in_folder::match> matches_;
 };
 
@@ -132,11 +165,13 @@ private:
 /// those of a new adapter by a seed, whose B is zero. The factors change only after the whole
 /// folder was found sound. Throws mc::error(exit_code::model) that names the file and the field or
 /// tensor.
-inline void load_adapter(const model_folder& in, const program_view& p, mc::stores& s,
-                         std::uint64_t seed = 0, std::optional<adapter_layout> layout = {}) {
-  const adapter_in_folder found(in, p, layout);
+inline void load_adapter(const adapter_in_folder& found, mc::stores& s, std::uint64_t seed = 0) {
   s.initialise_added(seed);
   detail::load_tensors(found.matches(), s);
+}
+inline void load_adapter(const model_folder& in, const program_view& p, mc::stores& s,
+                         std::uint64_t seed = 0, std::optional<adapter_layout> layout = {}) {
+  load_adapter(adapter_in_folder(in, p, layout), s, seed);
 }
 
 } // namespace mc

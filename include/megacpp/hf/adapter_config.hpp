@@ -5,7 +5,9 @@
 #include <megacpp/hf/adapter_tensors.hpp>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -19,6 +21,16 @@
 
 namespace mc {
 
+/// The model that an adapter was trained beside.
+struct adapter_base {
+  std::string folder;         ///< its path, as the run had it
+  std::uint64_t checksum = 0; ///< checksum_of_values() of its weights
+
+  bool operator==(const adapter_base&) const = default;
+};
+/// The name in a file's metadata of the checksum of an adapter's base.
+inline constexpr const char* adapter_base_key = "megacpp_base";
+
 /// The adapter of an adapter_config.json, as far as its numbers depend on it.
 struct adapter_config {
   json_value at; ///< the file, for messages
@@ -30,6 +42,9 @@ struct adapter_config {
   bool some = false;                      ///< fields beside `modules` choose among the layers
   std::optional<adapter_layout> layout{}; ///< the layout of the version of PEFT that wrote the file
 
+  lora numbers() const {
+    return {.rank = static_cast<int>(r), .alpha = alpha, .rslora = rslora, .targets = {}};
+  }
   double scale() const {
     return lora{.rank = static_cast<int>(r), .alpha = alpha, .rslora = rslora}.scale();
   }
@@ -114,25 +129,39 @@ inline bool peft_reads_adapter(const program_view& p) {
 
 namespace detail {
 
-/// The published names of the layers that a program's blocks have, and of those that are adapted.
-struct layers_by_name {
-  std::set<std::string> all, adapted, experts;
-
-  explicit layers_by_name(const program_view& p) {
+/// The layers that a program's blocks have, by their published names, and those that an adapter
+/// has: the program's, or one of a file, which may have fewer.
+class layers_by_name {
+public:
+  explicit layers_by_name(const program_view& p) : prefix_(hf_family_of(p).layer_prefix) {
     const hf_family& family = hf_family_of(p);
+    prefix_.erase(0, prefix_.rfind('.', prefix_.size() - 2) + 1); // "layers." or "h."
     for_each_parameter(p, [&](const parameter_ref& r) {
       const bool weight = std::string_view(r.v->name) == "weight" && r.v->rank > 1;
       if (r.layer < 0 || !(weight || r.info->added)) return;
-      const std::string name = published_layer_name(family, *r.v);
-      if (r.v->dims[0].d != dim::expert) (r.info->added ? adapted : all).insert(name);
-      else if (r.info->added) experts.insert(name);
+      auto& list = r.v->dims[0].d == dim::expert ? experts_ : layers_;
+      numbers& of = list[published_layer_name(family, *r.v)];
+      (r.info->added ? of.adapted : of.all).insert(r.layer);
     });
   }
-  /// Returns the shortest ends of names that mean the adapted layers, and no others.
-  std::set<std::string> targets() const {
+  /// Keeps of the adapted layers those for which has(name, number) holds.
+  template <class Has> void keep(Has has) {
+    for (auto* const list : {&layers_, &experts_})
+      for (auto& [name, of] : *list)
+        std::erase_if(of.adapted, [&, &layer = name](int number) { return !has(layer, number); });
+  }
+
+  /// Returns the shortest ends of names that mean the adapted layers, and no others; the matrices
+  /// of experts for `of_experts`.
+  std::set<std::string> targets(bool of_experts) const {
     std::set<std::string> found;
-    for (const std::string& name : adapted) {
-      std::size_t dot = name.rfind('.');
+    for (const auto& [name, of] : of_experts ? experts_ : layers_) {
+      if (of.adapted.empty()) continue;
+      if (of.adapted != of.all) {
+        for (const int n : of.adapted) found.insert(fmt::format("{}{}.{}", prefix_, n, name));
+        continue;
+      }
+      std::size_t dot = of_experts ? std::string::npos : name.rfind('.');
       while (dot != std::string::npos && !means_adapted(name.substr(dot + 1)))
         dot = dot == 0 ? std::string::npos : name.rfind('.', dot - 1);
       found.insert(dot == std::string::npos ? name : name.substr(dot + 1));
@@ -141,35 +170,41 @@ struct layers_by_name {
   }
 
 private:
+  struct numbers {
+    std::set<int> all, adapted;
+  };
   bool means_adapted(const std::string& target) const {
-    return std::ranges::all_of(all, [&](const std::string& name) {
-      return !names_layer(target, name, false) || adapted.contains(name);
+    return std::ranges::all_of(layers_, [&](const auto& layer) {
+      return !names_layer(target, layer.first, false) || layer.second.adapted == layer.second.all;
     });
   }
+  std::string prefix_;
+  std::map<std::string, numbers> layers_, experts_;
 };
 
 } // namespace detail
 
-/// Returns adapter_config.json for a program's adapter, as PEFT reads it.
-inline nlohmann::json written_adapter_config(const program_view& p, adapter_layout layout) {
-  const lora& a = p.numbers.adapter;
-  const detail::layers_by_name layers(p);
-  return {{"peft_type", "LORA"},
-          {"peft_version", layout == adapter_layout::peft_0_18 ? "0.18.0" : "0.19.0"},
-          {"task_type", "CAUSAL_LM"},
-          {"base_model_name_or_path", nullptr},
-          {"r", a.rank},
-          {"lora_alpha", a.alpha},
-          {"lora_dropout", 0.0},
-          {"use_rslora", a.rslora},
-          {"use_dora", false},
-          {"bias", "none"},
-          {"fan_in_fan_out", hf_family_of(p).conv1d},
-          {"inference_mode", true},
-          {"init_lora_weights", true},
-          {"modules_to_save", nullptr},
-          {"target_modules", layers.targets()},
-          {"target_parameters", layers.experts}};
+/// Returns adapter_config.json for an adapter of some layers of a program, as PEFT reads it.
+inline nlohmann::json written_adapter_config(const program_view& p, const lora& a,
+                                             const detail::layers_by_name& layers,
+                                             adapter_layout layout, const std::string& base) {
+  return {
+      {"peft_type", "LORA"},
+      {"peft_version", layout == adapter_layout::peft_0_18 ? "0.18.0" : "0.19.0"},
+      {"task_type", "CAUSAL_LM"},
+      {"base_model_name_or_path", base.empty() ? nlohmann::json() : nlohmann::json(as_utf8(base))},
+      {"r", a.rank},
+      {"lora_alpha", a.alpha},
+      {"lora_dropout", 0.0},
+      {"use_rslora", a.rslora},
+      {"use_dora", false},
+      {"bias", "none"},
+      {"fan_in_fan_out", hf_family_of(p).conv1d},
+      {"inference_mode", true},
+      {"init_lora_weights", true},
+      {"modules_to_save", nullptr},
+      {"target_modules", layers.targets(false)},
+      {"target_parameters", layers.targets(true)}};
 }
 
 } // namespace mc

@@ -21,6 +21,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -33,6 +34,13 @@ namespace mc {
 
 /// The layouts of the factors of experts in a file.
 enum class adapter_layout { peft, peft_0_18 };
+
+/// Returns the layout that a flag names; nothing for "".
+inline std::optional<adapter_layout> adapter_layout_named(std::string_view name) {
+  if (name == "peft") return adapter_layout::peft;
+  if (name == "peft-0.18") return adapter_layout::peft_0_18;
+  return std::nullopt;
+}
 
 /// One tensor of an adapter, and the layer that it belongs to.
 struct adapter_tensor {

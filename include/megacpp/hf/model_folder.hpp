@@ -57,7 +57,9 @@ struct outgoing_model {
   };
   std::vector<tensor> tensors;
   const char* weights_name = hf_weights_name; ///< The file of the tensors, if it is one.
-  std::map<std::string, std::string> texts;   ///< The contents of all other files, by their names.
+  std::map<std::string, std::string> metadata{
+      {"format", "pt"}};                    ///< Metadata of the files of tensors.
+  std::map<std::string, std::string> texts; ///< The contents of all other files, by their names.
 };
 
 /// Returns the text of the index that says which of these files holds which tensor.
@@ -86,7 +88,7 @@ inline saved_model write_model(folder_writer& out, outgoing_model m, std::uint64
     std::vector<tensor_spec> specs;
     for (const std::size_t end = next + count; next < end; ++next)
       specs.push_back({m.tensors[next].name, m.tensors[next].type, m.tensors[next].shape});
-    shards.emplace_back(std::move(specs));
+    shards.emplace_back(std::move(specs), m.metadata);
   }
   if (shards.size() > 1) m.texts[hf_index_name] = index_text(shards);
   saved_model saved{m.tensors.size(), shards.size()};
@@ -166,27 +168,6 @@ inline void add_tensors(outgoing_model& m, const std::vector<hf_tensor>& tensors
         {t.name, storage_of(type), t.shape, [t, type, &s, &hosts, &buffer](const byte_sink& data) {
            with_float_type(type, [&]<class T>(T) { write_tensor<T>(t, s, hosts, buffer, data); });
          }});
-}
-
-/// Writes a tensor of a folder, converted to T; zeros where the folder does not have it. Each rank
-/// converts one stretch at a time.
-template <class T>
-void convert_tensor(const weights_in_folder::match& m, communicator& hosts, const byte_sink& sink) {
-  const std::int64_t n = ranks_of(hosts.ranks()), elements = m.ours.elements(),
-                     stretch = std::min(m.ours.stretch(), elements);
-  std::vector<T> mine(static_cast<std::size_t>(stretch)),
-      all(static_cast<std::size_t>(n * stretch));
-  std::vector<double> values;
-  for (std::int64_t begin = 0; begin < elements; begin += n * stretch) {
-    const std::int64_t first = begin + hosts.rank() * stretch;
-    if (m.file != nullptr && first < elements)
-      weights_in_folder::read_from(m, first, values, [&](std::span<const double> x) {
-        std::transform(x.begin(), x.end(), mine.begin(), [](double v) { return convert<T>(v); });
-      });
-    hosts.run(exchange::all_gather(everyone, dtype_of<T>, mine.data(), all.data(), stretch));
-    const auto count = static_cast<std::size_t>(std::min(n * stretch, elements - begin));
-    sink(std::as_bytes(std::span(all)).first(count * sizeof(T)));
-  }
 }
 
 /// filled_store gives the host access to a tensor's elements of T in a store, to write them.
@@ -325,62 +306,6 @@ inline void load_model_folder(const model_folder& in, const program_view& p, mc:
 inline void load_model_folder(const std::filesystem::path& folder, const program_view& p,
                               mc::stores& s) {
   load_model_folder(model_folder(folder.string()), p, s);
-}
-
-/// Writes the model of one folder as another folder, with names and spellings of transformers 4.51,
-/// in one file or several. Each tensor is converted to `as` (F32, BF16 or F64), or keeps its type.
-/// The folder that is read must be sound and of the program's model. A rank holds one stretch of a
-/// tensor in memory. Token ids, generation_config.json and the list of characters are copied. `to`
-/// may be the folder that is read. All ranks call this function and convert; the first one writes.
-/// Throws as load_model_folder and save_model_folder do.
-inline saved_model export_model_folder(const model_folder& in, const std::filesystem::path& to,
-                                       const program_view& p, std::optional<storage_type> as,
-                                       std::uint64_t max_shard = hf_shard_limit,
-                                       communicator& hosts = self::hosts(),
-                                       std::span<const extra_file> extra_files = {}) {
-  const hf_family& family = hf_family_of(p);
-  nlohmann::json written = family.config(p);
-  static_cast<void>(family.tensors(p)); // A program without such tensors is refused at once.
-  const json_value config = read_json(in.open("config.json"));
-  require_same_model(config, p);
-  const weights_in_folder weights(in, p);
-
-  storage_type common = as.value_or(storage_type::f32);
-  for (const auto& t : weights.matches())
-    if (!as && t.ours.name == family.embedding) common = t.theirs.type;
-  for (const char* id : {"bos_token_id", "eos_token_id", "pad_token_id"})
-    if (config.raw().contains(id)) written[id] = config.raw().at(id);
-  detail::outgoing_model m;
-  m.texts = detail::config_texts(std::move(written), common);
-  for (const char* name : {"generation_config.json", "characters.json"})
-    if (in.contains(name)) m.texts[name] = detail::text_of(in, name);
-  for (const auto& [name, text] : extra_files) m.texts[name] = text;
-  hosts.run(exchange::barrier(everyone)); // All ranks have opened the files before any is replaced.
-
-  for (const auto& t : weights.matches()) {
-    const storage_type type = as || t.file == nullptr ? common : t.theirs.type;
-    m.tensors.push_back({t.ours.name, type, t.ours.shape, [&t, type, &hosts](const byte_sink& out) {
-                           if (t.file != nullptr && t.theirs.type == type) {
-                             t.file->check_unchanged();
-                             out(t.theirs.bytes);
-                           } else if (bits_of(type) == 16)
-                             detail::convert_tensor<bf16>(t, hosts, out);
-                           else if (bits_of(type) == 64)
-                             detail::convert_tensor<double>(t, hosts, out);
-                           else detail::convert_tensor<float>(t, hosts, out);
-                         }});
-  }
-  folder_writer out =
-      hosts.rank() == 0 ? folder_writer(to.string()) : folder_writer::of_another_rank();
-  const saved_model saved = detail::write_model(out, std::move(m), max_shard);
-  out.commit();
-  return saved;
-}
-inline saved_model export_model_folder(const std::filesystem::path& from,
-                                       const std::filesystem::path& to, const program_view& p,
-                                       std::optional<storage_type> as,
-                                       std::uint64_t max_shard = hf_shard_limit) {
-  return export_model_folder(model_folder(from.string()), to, p, as, max_shard);
 }
 
 } // namespace mc

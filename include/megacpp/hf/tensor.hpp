@@ -40,6 +40,26 @@ struct hf_tensor {
     std::int64_t end() const {
       return first.n + (extents[0] - 1) * pitches[0] + (extents[1] - 1) * pitches[1] + extents[2];
     }
+    /// Calls f(from, n, element) for every run of the source's elements within the tensor's
+    /// elements [begin, begin + count): n elements from number `from` of the parameter on, of which
+    /// the first is `element` of the tensor, and each further one lies strides[2] behind.
+    template <class F> void runs(std::int64_t begin, std::int64_t count, F f) const {
+      const std::int64_t n1 = extents[1], n2 = extents[2], stride = strides[2];
+      for (std::int64_t a = 0; a < extents[0]; ++a) {
+        const std::int64_t least = at + a * strides[0],
+                           most = least + (n1 - 1) * strides[1] + (n2 - 1) * stride;
+        if (least >= begin + count || most < begin) continue;
+        for (std::int64_t b = 0; b < n1; ++b) {
+          const std::int64_t row = least + b * strides[1];
+          const auto before = [&](std::int64_t element) { // elements of the row before it
+            return std::clamp<std::int64_t>((element - row + stride - 1) / stride, 0, n2);
+          };
+          const std::int64_t low = row >= begin ? 0 : before(begin), high = before(begin + count);
+          if (low < high)
+            f(first.n + a * pitches[0] + b * pitches[1] + low, high - low, row + low * stride);
+        }
+      }
+    }
   };
   std::string name;
   std::vector<std::int64_t> shape;
@@ -68,27 +88,14 @@ struct hf_tensor {
   void each(const stores& s, store_side what, std::int64_t first, std::int64_t count, F f) const {
     for (const source& p : sources) {
       const stores::held_elements held = s.held(p.of, what);
-      const auto [n0, n1, n2] = p.extents;
-      const auto [s0, s1, s2] = p.strides;
-      for (std::int64_t a = 0; a < n0; ++a) {
-        const std::int64_t least = p.at + a * s0, most = least + (n1 - 1) * s1 + (n2 - 1) * s2;
-        if (least >= first + count || most < first) continue;
-        for (std::int64_t b = 0; b < n1; ++b) {
-          const std::int64_t begin = least + b * s1;
-          const auto behind = [&](std::int64_t element) {
-            return std::clamp<std::int64_t>((element - begin + s2 - 1) / s2, 0, n2);
-          };
-          const std::int64_t low = begin >= first ? 0 : behind(first), high = behind(first + count);
-          if (low >= high) continue;
-          const std::int64_t from = p.first.n + a * p.pitches[0] + b * p.pitches[1];
-          held.each_contiguous({from + low}, {from + high},
-                               [&](global_count of, std::int64_t at, std::int64_t n) {
-                                 std::int64_t element = begin + (of.n - from) * s2;
-                                 for (std::int64_t k = 0; k < n; ++k, element += s2)
-                                   f(element, at + k);
-                               });
-        }
-      }
+      p.runs(first, count, [&](std::int64_t from, std::int64_t n, std::int64_t begin) {
+        held.each_contiguous({from}, {from + n},
+                             [&](global_count of, std::int64_t at, std::int64_t held_here) {
+                               std::int64_t element = begin + (of.n - from) * p.strides[2];
+                               for (std::int64_t k = 0; k < held_here; ++k, element += p.strides[2])
+                                 f(element, at + k);
+                             });
+      });
     }
   }
 

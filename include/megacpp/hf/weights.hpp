@@ -87,7 +87,7 @@ public:
     buffer.resize(stretch_size(m));
     for (std::int64_t b = 0; b < stretches(m); ++b) read_stretch(m, b, buffer, f);
   }
-  /// Calls f(values) for the stretch that begins with element `first`.
+  /// Calls f(values) for the stretch that begins with element `first`; f may write to them.
   template <class F>
   static void read_from(const match& m, std::int64_t first, std::vector<double>& buffer, F f) {
     m.file->check_unchanged();
@@ -132,7 +132,7 @@ private:
     read_values(part, values);
     if (m.factor != 1)
       for (double& x : values) x *= m.factor;
-    f(first, std::span<const double>(values));
+    f(first, values);
   }
 
   /// Opens model.safetensors, or the files of an index where there is no such file. transformers

@@ -127,6 +127,15 @@ struct folder_kind {
 inline constexpr folder_kind model_kind{"model", is_model_file, model_folder_marker,
                                         model_folder_marker};
 
+/// The folder of an adapter of PEFT, with the files of a tokenizer.
+inline bool is_adapter_file(std::string_view name) {
+  return name == adapter_config_name || name == adapter_weights_name ||
+         std::ranges::find(tokenizer_file_names, name) != std::end(tokenizer_file_names) ||
+         name == "characters.json" || name.ends_with(".tiktoken");
+}
+inline constexpr folder_kind adapter_kind{"adapter", is_adapter_file, adapter_config_name,
+                                          adapter_config_name};
+
 namespace detail {
 
 /// Returns the names in an open folder, without . and ..; nothing if it cannot be listed.

@@ -22,7 +22,7 @@ inline constexpr values_of_request flags_of_values[] = {
     {"data_request",
      "cache=data-cache-path, eod_mask_loss, eod_token, kind=data-type, learned=chat-loss, "
      "paths=data-path, reset_attention_mask, reset_position_ids, seed, split"},
-    {"export_request", "load, save"},
+    {"export_request", "save"},
     {"loop_request",
      "batches=global-batch-size, bench=bench-json, epochs, eval_interval, eval_iters, "
      "exit_minutes=exit-duration-in-mins, keep_best, keep_latest=keep-latest-k, sample_interval, "
@@ -37,7 +37,8 @@ inline constexpr values_of_request flags_of_values[] = {
      "decay=lr-decay-iters, lr, min_lr, style=lr-decay-style, warmup=lr-warmup-iters, "
      "wsd_decay=lr-wsd-decay-iters"},
     {"split_paths", "test=test-data-path, train=train-data-path, valid=valid-data-path"},
-    {"start_request", "finetune, load, pretrained=pretrained-checkpoint"},
+    {"start_request",
+     "adapter, finetune, load, other_base=allow-other-base, pretrained=pretrained-checkpoint"},
     {"text_rules", "invalid=invalid-utf8, keys=json-keys"},
     {"tiktoken_rules", "expression=megacpp-data's --tiktoken-pattern"},
     {"tokenizer_request",

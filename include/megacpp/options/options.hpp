@@ -5,6 +5,7 @@
 
 #include <megacpp/config/config.hpp>
 #include <megacpp/options/compiled_flags.hpp>
+#include <megacpp/options/model_flags.hpp>
 #include <megacpp/request/tokenizer_request.hpp>
 
 #include <cstdint>
@@ -24,30 +25,6 @@ namespace mc {
 // The macro is as in options/compiled_flags.hpp.
 #define MEGACPP_FLAG(kind, name, ...) \
   kind##_flag name { this, #name, __VA_ARGS__ }
-
-struct model_flags : flag_group {
-  model_flags() : flag_group("Model", train, unsaved) {}
-  MEGACPP_FLAG(
-      text, load, is("").path().of(all),
-      "the folder to start from. eval, generate and export need one, unless weights are random. A "
-      "folder that train --save wrote: train goes on where its newest whole state ends; if there "
-      "is none and --save names the folder, too, train begins. A Hugging Face model folder: train "
-      "begins with its weights. describe lists the states in the folder in place of the model");
-  MEGACPP_FLAG(text, pretrained_checkpoint, is("").path(),
-               "the model or state whose weights train takes where --load has no state yet");
-  MEGACPP_FLAG(switch, random_weights, is(false).of(generate),
-               "take a new run's weights, not those of --load, to measure speed; needs --ids");
-  MEGACPP_FLAG(switch, finetune, is(false),
-               "take the weights of --load alone: optimizer, schedule, data and steps are new");
-  MEGACPP_FLAG(whole, seed, is(1234).at_least(0).of(train | generate, must_match),
-               "the seed of initial weights, the order of the data, dropout, and sampling. One "
-               "seed gives the same bits, whatever --threads is");
-  MEGACPP_FLAG(text, dtype, is("stored").one_of("stored|fp32|bf16|fp64").of(convert),
-               "the type of the exported weights; stored: each tensor keeps its own");
-  MEGACPP_FLAG(text, max_shard_size, is("5GB").of(train | convert, may_change),
-               "the most bytes of tensors in one file of a model: a number with KB, MB, GB, TB or "
-               "KiB, MiB, GiB, TiB. A larger model has several files and an index");
-};
 
 struct data_flags : flag_group {
   data_flags() : flag_group("Data", reading, must_match) {}

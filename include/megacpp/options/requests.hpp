@@ -73,8 +73,10 @@ inline generation_request generation_request_of(const options& o) {
 /// Returns the request of `export`. Throws mc::error(exit_code::usage) for a --max-shard-size that
 /// is no size.
 inline export_request export_request_of(const options& o) {
-  return {.load = o.model.load.if_given(),
+  return {.start = start_request_of(o.model),
           .save = o.training.save.if_given(),
+          .layout = o.model.export_layout(),
+          .merge = o.model.merge(),
           .type = o.model.dtype(),
           .max_shard = detail::shard_limit_of(o.model)};
 }

@@ -230,6 +230,9 @@ private:
 inline start_request start_request_of(const model_flags& f) {
   return {.load = f.load.if_given(),
           .pretrained = f.pretrained_checkpoint.if_given(),
+          .adapter = f.adapter.if_given(),
+          .adapter_layout = f.adapter_layout.given() ? f.adapter_layout() : "",
+          .other_base = f.allow_other_base(),
           .finetune = f.finetune(),
           .random_weights = f.random_weights()};
 }

@@ -92,7 +92,9 @@ inline constexpr auto flag_rules = [] {
       // Folders.
       {train, "save-interval", "!save", "", told},
       {train, "keep-latest-k keep-best max-shard-size", "!save"},
-      {train, "finetune pretrained-checkpoint", "!load"},
+      {train, "finetune", "!load"},
+      {running | convert, "pretrained-checkpoint adapter", "!load"},
+      {running, "adapter-layout", "!adapter"},
       {train, "finetune", "pretrained-checkpoint"},
       // Evaluations, and texts on the way.
       {train, "sample-prompt max-new-tokens", "!sample-interval"},

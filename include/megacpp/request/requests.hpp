@@ -43,8 +43,11 @@ struct generation_request {
 
 /// A model to be written anew. A message names a member as export_request::member.
 struct export_request {
-  std::optional<std::string> load, save; ///< folders
-  std::string type = "stored";           ///< type of the weights: stored, fp32, bf16 or fp64
+  start_request start;
+  std::optional<std::string> save; ///< the folder to write
+  std::string layout = "peft";     ///< layout of the experts' factors of an adapter
+  bool merge = false;              ///< the adapter is added to the weights of its base
+  std::string type = "stored";     ///< type of the weights: stored, fp32, bf16 or fp64
   std::optional<std::uint64_t>
       max_shard; ///< most bytes of a file of weights; none: Hugging Face's default
 };

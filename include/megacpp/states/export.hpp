@@ -1,6 +1,7 @@
 // The command `export`, which writes a saved model anew for use elsewhere.
 #pragma once
 
+#include <megacpp/hf/merge.hpp>
 #include <megacpp/hf/tokenizer_files.hpp>
 #include <megacpp/observe/print.hpp>
 #include <megacpp/observe/text.hpp>
@@ -8,6 +9,7 @@
 #include <megacpp/states/start.hpp>
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <system_error>
 
@@ -31,26 +33,58 @@ inline void require_no_states(const std::string& path) {
 
 } // namespace detail
 
-/// Writes a saved model anew. Weights go from file to file, and all ranks call it. Throws
-/// mc::error.
+/// Writes a saved model anew, or an adapter by itself or merged into its base. Weights go from file
+/// to file, and all ranks call it. Throws mc::error.
 inline void run_export(const program_view& p, const export_request& r,
                        communicator& hosts = self::hosts()) {
   agreement all(hosts);
   const std::string named = all.enter_after_first();
-  if (!r.load || !r.save)
+  if (!r.start.load || !r.save)
     throw error(exit_code::usage,
-                "export needs export_request::load FOLDER, a saved model, and export_request::save "
+                "export needs start_request::load FOLDER, a saved model, and export_request::save "
                 "FOLDER, where to write it");
-  const found_model from = detail::required_model(r.load, "export", all, named);
+  const found_model from = detail::required_model(r.start, "export", all, named);
   if (all.first()) detail::require_no_states(*r.save);
   all.let_others_enter(name_of(from));
-  detail::require_same_model(all, from.folder);
-  const saved_model m = export_model_folder(from.folder, *r.save, p, weight_type_named(r.type),
-                                            r.max_shard.value_or(hf_shard_limit), hosts,
-                                            tokenizer_files(from.folder.path()));
+  detail::require_same_model(all, from);
+  const model_folder& weights = from.base ? *from.base : from.folder;
+  const model_folder* const adapter = from.base      ? &from.folder
+                                      : from.adapter ? &*from.adapter
+                                                     : nullptr;
+  if (adapter == nullptr && r.merge)
+    throw error(exit_code::usage,
+                fmt::format("{} is no state of an adapter: name an adapter to merge into it by "
+                            "start_request::adapter",
+                            weights.path()));
+  const std::optional<storage_type> type = weight_type_named(r.type);
+  // A state has the files of the tokenizer that its run used.
+  const auto extra = tokenizer_files(from.folder.path());
+  saved_model m;
+  std::string checked;
+  if (adapter == nullptr) {
+    m = export_model_folder(weights, *r.save, p, type, r.max_shard.value_or(hf_shard_limit), hosts,
+                            extra);
+  } else {
+    const adapter_in_folder values(
+        *adapter, p,
+        from.base ? adapter_layout::peft : adapter_layout_named(r.start.adapter_layout));
+    const adapter_base base =
+        checked_base(weights, p, values.base_checksum(), adapter, r.start, hosts);
+    if (r.merge) {
+      merging change(p, values);
+      m = export_model_folder(weights, *r.save, p, type, r.max_shard.value_or(hf_shard_limit),
+                              hosts, extra, &change);
+      checked =
+          fmt::format("; {} rows of weights have the adapter, checked in double", change.checked());
+    } else
+      m = export_adapter_folder(values, *r.save, p, base,
+                                adapter_layout_named(r.layout).value_or(adapter_layout::peft), type,
+                                hosts, extra);
+  }
   if (!all.first()) return;
-  print_line(fmt::format("{} tensors, {} in {} file{}, written to {}", m.tensors,
-                         bytes_text(m.bytes).view(), m.files, m.files == 1 ? "" : "s", *r.save));
+  print_line(fmt::format("{} tensors, {} in {} file{}, written to {}{}", m.tensors,
+                         bytes_text(m.bytes).view(), m.files, m.files == 1 ? "" : "s", *r.save,
+                         checked));
 }
 
 } // namespace mc

@@ -8,6 +8,8 @@
 #include <megacpp/observe/print.hpp>
 #include <megacpp/request/start_request.hpp>
 #include <megacpp/request/tokenizer_request.hpp>
+#include <megacpp/states/adapter_base.hpp>
+#include <megacpp/states/find_saved.hpp>
 #include <megacpp/states/state.hpp>
 
 #include <algorithm>
@@ -30,6 +32,101 @@ struct training_start {
   bool weights_alone = false; ///< of `from` alone the weights are taken, and a new run begins
   opened_once<run_data> data = {};
 };
+
+namespace detail {
+
+/// Opens what a model or state needs beside it: the base of a state of an adapter, by
+/// start_request::pretrained or else by the path in the state, or the adapter of a request. A run
+/// that `goes_on` from a state has its adapter there. Throws mc::error.
+inline void open_base_and_adapter(found_model& found, const start_request& r,
+                                  bool goes_on = false) {
+  const bool of_adapter = found.state && found.state->state().has("base");
+  if (of_adapter && r.adapter && !goes_on)
+    throw error(
+        exit_code::usage,
+        fmt::format("{} is the state of an adapter, and start_request::adapter names another "
+                    "one: give the model by start_request::load",
+                    found.folder.path()));
+  if (r.adapter && !of_adapter) {
+    std::optional<found_model> adapter;
+    if (model_folder there(*r.adapter);
+        there.contains(adapter_config_name) && !there.contains(state_file_name))
+      found.adapter.emplace(std::move(there));
+    else if ((adapter = find_saved(*r.adapter, false)) &&
+             adapter->folder.contains(adapter_config_name))
+      found.adapter.emplace(std::move(adapter->folder));
+    else
+      throw error(
+          exit_code::model,
+          fmt::format("{} holds no adapter: it has no {}, as a folder of PEFT and a state of "
+                      "an adapter have",
+                      *r.adapter, adapter_config_name));
+  }
+  if (!of_adapter) return;
+  const auto named = found.state->state().field<json_value>("base").field<std::string>("folder");
+  const std::string& path = r.pretrained.value_or(named);
+  const auto needs = [&](const std::string& problem) {
+    return error(exit_code::model,
+                 fmt::format("{} is the state of an adapter, and the model that it adapts {}; give "
+                             "it by start_request::pretrained",
+                             found.folder.path(), problem));
+  };
+  std::error_code ignored;
+  if (path.empty()) throw needs("has no path there");
+  if (!std::filesystem::exists(path, ignored)) throw needs(fmt::format("is not at {}", path));
+  std::optional<found_model> base = find_saved(path, false);
+  if (!base) throw needs(fmt::format("is not in {}", path));
+  found.base.emplace(std::move(base->folder));
+}
+
+} // namespace detail
+
+/// Returns the base of the program's adapter, which the weights of a folder are. All ranks call it.
+/// Throws mc::error(exit_code::mismatch) for another base than the one beside which the adapter was
+/// trained, whose checksum is 0 if nobody has told it, unless the request says so.
+inline adapter_base checked_base(const model_folder& weights, const program_view& p,
+                                 std::uint64_t trained_beside, const model_folder* adapter,
+                                 const start_request& r, communicator& hosts) {
+  const adapter_base base{std::filesystem::absolute(weights.path()).lexically_normal().string(),
+                          checksum_of_values(weights, p, hosts)};
+  if (trained_beside != 0 && trained_beside != base.checksum && !r.other_base)
+    throw error(exit_code::mismatch,
+                fmt::format("{} has other weights (checksum {:016x}) than the model beside which "
+                            "the adapter in {} was trained ({:016x}); give that model, or "
+                            "start_request::other_base if this one is meant",
+                            weights.path(), base.checksum, adapter->path(), trained_beside));
+  return base;
+}
+
+/// Loads the weights of what a command starts from: a model, with a new adapter or with that of a
+/// request, or the state of an adapter and its base. Returns the base of the program's adapter.
+/// All ranks call it. Throws mc::error: mismatch for a base other than the one beside which the
+/// adapter was trained, unless the request says so.
+inline adapter_base load_start(const found_model& found, const start_request& r,
+                               const program_view& p, mc::stores& s, std::uint64_t seed,
+                               communicator& hosts) {
+  const model_folder& weights = found.base ? *found.base : found.folder;
+  const model_folder* const adapter = found.base      ? &found.folder
+                                      : found.adapter ? &*found.adapter
+                                                      : nullptr;
+  if (p.numbers.adapter.rank == 0 && adapter != nullptr)
+    throw error(exit_code::mismatch,
+                fmt::format("{} has no adapter to load {} into; build a preset that has one",
+                            p.name, adapter->path()));
+  load_weights(weights, p, s, seed);
+  if (p.numbers.adapter.rank == 0) return {};
+  std::uint64_t trained_beside = 0;
+  if (found.base) {
+    trained_beside = base_of_state(found.state->state())->checksum;
+    load_adapter_of_state(found.folder, found.state->state(), p, s);
+  } else if (adapter != nullptr) {
+    const adapter_in_folder of_peft(*adapter, p, adapter_layout_named(r.adapter_layout));
+    trained_beside = of_peft.base_checksum();
+    load_adapter(of_peft, s, seed);
+    detail::require_finite_weights(*adapter, p, s);
+  }
+  return checked_base(weights, p, trained_beside, adapter, r, hosts);
+}
 
 /// Finds the model or state that a training run starts from. `save`: the folder that it saves to.
 /// If the run loads from that folder, which has no state yet, it starts from the weights of
@@ -59,18 +156,20 @@ inline training_start find_start(const start_request& r, const std::optional<std
   }
   if (start.root) start.root->skip(from->damaged);
   for (const std::string& note : from->notes) print_on_the_way(note);
+  detail::open_base_and_adapter(*from, r, !start.weights_alone);
   return start;
 }
 
 /// Returns the start of another rank of this process: the folder that the first rank has examined,
 /// and the same data.
-inline training_start for_another_rank(const training_start& first) {
+inline training_start for_another_rank(const training_start& first, const start_request& r) {
   training_start start{.weights_alone = first.weights_alone};
   start.data = first.data;
   if (!first.from) return start;
   const std::string& root = first.from->root;
   start.from = found_as_named(root.empty() ? first.from->folder.path() : root, name_of(*first.from),
                               false, false, first.from->state.has_value());
+  detail::open_base_and_adapter(*start.from, r, !start.weights_alone);
   return start;
 }
 
@@ -89,6 +188,7 @@ inline training_start start_of_text(std::string_view text, const start_request& 
   start.from =
       found_as_named((pretrained ? r.pretrained : r.load).value_or(""),
                      std::string(text.substr(text.find('/') + 1)), !start.weights_alone, true);
+  detail::open_base_and_adapter(*start.from, r, !start.weights_alone);
   return start;
 }
 
@@ -112,18 +212,22 @@ namespace detail {
 
 /// Throws mc::error unless all processes, each of which has opened the model for itself, have the
 /// same.
-inline void require_same_model(agreement& all, const model_folder& folder) {
+inline void require_same_model(agreement& all, const found_model& found) {
   if (!all.separate_processes()) return;
-  all.require_same(hash_of(folder), "another model at start_request::load",
+  all.require_same(hash_of(found), "another model at start_request::load",
                    "let all of them see the same folder");
 }
 
 /// Returns the model that a command needs. The first rank finds it and tells what is damaged; other
 /// ranks open what it has `named` (agreement::enter_after_first). Throws mc::error.
-inline found_model required_model(const std::optional<std::string>& load, const char* command,
+inline found_model required_model(const start_request& r, const char* command,
                                   const agreement& ranks, const std::string& named) {
-  if (!ranks.first())
-    return found_as_named(load.value_or(""), named, false, ranks.separate_processes());
+  const std::optional<std::string>& load = r.load;
+  if (!ranks.first()) {
+    found_model found = found_as_named(load.value_or(""), named, false, ranks.separate_processes());
+    open_base_and_adapter(found, r);
+    return found;
+  }
   if (!load)
     throw error(
         exit_code::usage,
@@ -131,6 +235,7 @@ inline found_model required_model(const std::optional<std::string>& load, const 
   std::optional<found_model> found = find_saved(*load, false);
   if (!found) throw nothing_saved(*load, "train with loop_request::save first");
   for (const std::string& note : found->notes) print_note(note);
+  open_base_and_adapter(*found, r);
   return std::move(*found);
 }
 

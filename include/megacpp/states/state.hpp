@@ -49,13 +49,21 @@ struct stored_tensor {
   std::vector<store_source> in; ///< the stores that have it
 };
 
+/// The parameters of a file of weights: all, those of the model that an adapter is beside, or those
+/// that a run with an adapter trains.
+enum class stored_parameters { all, base, trained };
+
 /// Returns the tensors of the file of weights, or of that of moments, which parameters have that
 /// training updates. With `own` a rank answers for its part of them, so that ranks together save
 /// each once; else for all that it holds.
 inline std::vector<stored_tensor> stored_tensors(const program_view& p, const mc::stores& s,
-                                                 bool moments, bool own) {
+                                                 bool moments, bool own,
+                                                 stored_parameters part = stored_parameters::all) {
   std::vector<stored_tensor> list;
   for_each_array(p, [&](const parameter_ref& r, dtype type) {
+    if (part == stored_parameters::base ? r.info->added
+                                        : part == stored_parameters::trained && r.info->frozen)
+      return;
     stored_tensor t{r.name, r, s.precision().master, {}, unpadded_size(*r.v, *r.info), s.kept()};
     for (int i = 0; i < r.v->rank; ++i) t.shape.push_back(r.v->dims[static_cast<unsigned>(i)].n);
     if (r.info->valid_rows > 0) t.shape[0] = r.info->valid_rows;
@@ -172,8 +180,10 @@ inline nlohmann::json program_json(const program_view& p) {
 
 } // namespace detail
 
-/// The two layouts of weights in the files of a state.
+/// The layouts of weights in the files of a state: those of Hugging Face and of PEFT, and the
+/// program's own. The state of a run with an adapter has the adapter alone, and names its base.
 inline constexpr const char* huggingface_files = "huggingface";
+inline constexpr const char* adapter_files = "adapter";
 inline constexpr const char* registry_files = "registry";
 
 /// Writes the files of a state. All ranks call it, as write_model_files. `state` has the fields
@@ -184,33 +194,42 @@ inline void write_state(folder_writer& out, const program_view& p, const mc::sto
                         const run_position& at, nlohmann::json state,
                         std::span<const extra_file> extra_files = {},
                         std::uint64_t max_shard = hf_shard_limit,
-                        communicator& hosts = self::hosts()) {
+                        communicator& hosts = self::hosts(), const adapter_base& base = {}) {
   require_ranks(p, hosts);
-  const auto weights = detail::stored_tensors(p, s, false, true),
+  const bool adapts = p.numbers.adapter.rank > 0;
+  const auto weights = detail::stored_tensors(
+                 p, s, false, true,
+                 adapts ? detail::stored_parameters::trained : detail::stored_parameters::all),
              moments = detail::stored_tensors(p, s, true, true);
   std::int64_t bytes = 0;
   for (const auto* const list : {&weights, &moments})
     for (const detail::stored_tensor& t : *list) bytes += t.count.n * size_of(t.type);
   out.require_space(static_cast<std::uint64_t>(bytes));
-  state["weights"] = is_hugging_face_model(p) ? huggingface_files : registry_files;
+  state["weights"] = is_hugging_face_model(p) ? huggingface_files
+                     : peft_reads_adapter(p)  ? adapter_files
+                                              : registry_files;
   if (state["weights"] == huggingface_files) {
     write_model_files(out, p, s, extra_files, max_shard, hosts);
   } else {
     for (const auto& [name, text] : extra_files) out.write(name, text);
-    if (peft_reads_adapter(p)) write_adapter_files(out, p, s, hosts);
-    detail::write_stores(out, hf_weights_name, weights, s, hosts);
+    if (state["weights"] == registry_files)
+      detail::write_stores(out, hf_weights_name, weights, s, hosts);
+    else write_adapter_files(out, p, s, hosts, base);
   }
   detail::write_stores(out, optimizer_file_name, moments, s, hosts);
   state["step"] = at.step;
   state["consumed_samples"] = at.samples;
   state["empty_steps"] = at.empty;
   state["program"] = detail::program_json(p);
+  if (adapts)
+    state["base"] = {{"folder", base.folder}, {"values", fmt::format("{:016x}", base.checksum)}};
   out.write(state_file_name, state_text(std::move(state), out.written()));
 }
 
 /// Throws mc::error(exit_code::mismatch) for the state of another model. The sentence names every
-/// number that differs.
-inline void require_same_program(const json_value& state, const program_view& p) {
+/// number that differs. `as_base`: the program's adapter does not count.
+inline void require_same_program(const json_value& state, const program_view& p,
+                                 bool as_base = false) {
   const json_value theirs = state.field<json_value>("program");
   const nlohmann::json ours = detail::program_json(p);
   std::string differ;
@@ -222,10 +241,11 @@ inline void require_same_program(const json_value& state, const program_view& p)
   };
   for (const char* name :
        {"family", "precision", "sequence", "layers", "hidden", "vocabulary", "parameters", "kinds"})
-    compare(name, theirs.raw().value(name, nlohmann::json()), ours.at(name));
+    if (!as_base || std::string_view(name) != "parameters")
+      compare(name, theirs.raw().value(name, nlohmann::json()), ours.at(name));
   const json_value model = theirs.field<json_value>("model");
   for (const auto& item : ours.at("model").items())
-    if (!ours.contains(item.key()))
+    if (!ours.contains(item.key()) && !(as_base && item.key().starts_with("adapter.")))
       compare(item.key(), model.raw().value(item.key(), nlohmann::json()), item.value());
   for (const auto& item : model.raw().items())
     if (!ours.at("model").contains(item.key()))
@@ -239,10 +259,11 @@ inline void require_same_program(const json_value& state, const program_view& p)
 
 namespace detail {
 
-/// Loads the weights of a state that have the registry's names. Throws mc::error.
+/// Loads the weights of a state that have the registry's names: those of a model, or of an adapter.
+/// Throws mc::error.
 inline void load_registry_weights(const model_folder& folder, const json_value& state,
-                                  const program_view& p, mc::stores& s) {
-  require_same_program(state, p);
+                                  const program_view& p, mc::stores& s, stored_parameters part) {
+  require_same_program(state, p, part == stored_parameters::base);
   const auto read = [&](const detail::stored_tensor& t, const file_tensor& stored) {
     if (t.of.info->encoding != nullptr) return detail::take_stored(s, t, stored);
     constexpr std::int64_t at_once = 512;
@@ -256,15 +277,37 @@ inline void load_registry_weights(const model_folder& folder, const json_value& 
       held.each_contiguous({b * at_once}, {std::min(t.count.n, (b + 1) * at_once)}, load);
     });
   };
-  detail::read_stores(folder, hf_weights_name, p, detail::stored_tensors(p, s, false, false), read);
+  detail::read_stores(folder, hf_weights_name, p, detail::stored_tensors(p, s, false, false, part),
+                      read);
   s.clear_padding();
+}
+
+/// Tells whether a folder is a state whose weights have the registry's names.
+inline bool has_registry_weights(const model_folder& folder) {
+  return folder.contains(state_file_name) &&
+         state_file(folder).state().field<std::string>("weights") == registry_files;
+}
+
+inline error not_read(const json_value& state, const std::string& form) {
+  return state.fault(
+      fmt::format("has weights in the form \"{}\", which is not read", printable(form)));
+}
+/// Throws mc::error(exit_code::model) for weights of the folder that were too large for the
+/// program's type.
+inline void require_finite_weights(const model_folder& folder, const program_view& p,
+                                   const mc::stores& s) {
+  if (const std::string wide = s.nonfinite_weight(); !wide.empty())
+    throw error(exit_code::model,
+                fmt::format("{} has weights that {} cannot hold in {}: {}; build a preset of "
+                            "another precision",
+                            folder.path(), p.name, name_of(p.numbers.precision.weight), wide));
 }
 
 } // namespace detail
 
-/// Loads the weights of a folder, which is a state or a model from anywhere. A model from anywhere
-/// has no factors of the program's adapter: these begin anew, by a seed, and add nothing yet.
-/// Throws mc::error(exit_code::model), also for a weight that the program's precision cannot hold.
+/// Loads the weights of a folder, which is a state or a model from anywhere. The factors of the
+/// program's adapter, which it does not have, begin anew by a seed and add nothing yet. Throws
+/// mc::error(exit_code::model), also for a weight that the program's precision cannot hold.
 inline void load_weights(const model_folder& folder, const program_view& p, mc::stores& s,
                          std::uint64_t seed = 0) {
   s.initialise_added(seed);
@@ -273,19 +316,31 @@ inline void load_weights(const model_folder& folder, const program_view& p, mc::
   } else {
     const state_file file(folder);
     const auto form = file.state().field<std::string>("weights");
+    if (file.state().has("base"))
+      throw error(exit_code::mismatch,
+                  fmt::format("{} is the state of an adapter, and holds no model by itself; give "
+                              "the model, and this folder as the adapter",
+                              folder.path()));
     if (form == huggingface_files) {
-      if (find_hf_family(p) == nullptr) require_same_program(file.state(), p);
+      if (find_hf_family(p) == nullptr) require_same_program(file.state(), p, true);
       load_model_folder(folder, p, s);
-    } else if (form == registry_files) detail::load_registry_weights(folder, file.state(), p, s);
-    else
-      throw file.state().fault(
-          fmt::format("has weights in the form \"{}\", which is not read", printable(form)));
+    } else if (form == registry_files)
+      detail::load_registry_weights(folder, file.state(), p, s, detail::stored_parameters::base);
+    else throw detail::not_read(file.state(), form);
   }
-  if (const std::string wide = s.nonfinite_weight(); !wide.empty())
-    throw error(exit_code::model,
-                fmt::format("{} has weights that {} cannot hold in {}: {}; build a preset of "
-                            "another precision",
-                            folder.path(), p.name, name_of(p.numbers.precision.weight), wide));
+  detail::require_finite_weights(folder, p, s);
+}
+
+/// Loads the adapter of a state, whose base is loaded. Throws mc::error.
+inline void load_adapter_of_state(const model_folder& folder, const json_value& state,
+                                  const program_view& p, mc::stores& s) {
+  require_same_program(state, p);
+  const auto form = state.field<std::string>("weights");
+  if (form == adapter_files) load_adapter(folder, p, s, 0, adapter_layout::peft);
+  else if (form == registry_files)
+    detail::load_registry_weights(folder, state, p, s, detail::stored_parameters::trained);
+  else throw detail::not_read(state, form);
+  detail::require_finite_weights(folder, p, s);
 }
 
 /// Loads the moments of a state, and returns its position. The program must be that of the state
@@ -301,82 +356,6 @@ inline run_position load_moments(const model_folder& folder, const json_value& s
                         detail::take_stored(s, t, stored);
                       });
   return at;
-}
-
-/// Returns a hash of the names, sizes and bytes of the files of a model. The files of a state are
-/// read at their begin alone: the checksums of all others are there, and whoever reads the state
-/// verifies them.
-inline std::uint64_t hash_of(const model_folder& folder) {
-  const bool of_state = folder.contains(state_file_name);
-  std::vector<std::string> names = folder.names();
-  std::sort(names.begin(), names.end());
-  xxh64 hash;
-  for (const std::string& name : names) {
-    if (!is_state_file(name)) continue;
-    const mapped_file file = folder.open(name);
-    const std::string what = fmt::format("{} {} ", name, file.size());
-    hash.add(std::as_bytes(std::span(what)));
-    constexpr std::size_t enough = 1 << 16;
-    hash.add({file.data(), of_state ? std::min(enough, file.size()) : file.size()});
-  }
-  return hash.value();
-}
-
-/// Returns the name of the folder that was found within the path; "." is the path itself.
-inline std::string name_of(const found_model& found) {
-  const std::string& path = found.folder.path();
-  return found.root.empty() ? "." : path.substr(path.rfind('/') + 1);
-}
-/// Opens what another rank has found at a path, and named. With `apart` this process may see copies
-/// of the files, so they are verified. `of_state`: the other rank has found a state, as it has
-/// wherever it names a folder within the path. Throws mc::error(exit_code::model).
-inline found_model found_as_named(const std::string& path, const std::string& name, bool all,
-                                  bool apart, bool of_state = false) {
-  model_folder folder(name == "." ? path : path + "/" + name);
-  std::optional<state_file> state;
-  const bool is_state = folder.contains(state_file_name);
-  if (!is_state && (of_state || name != "."))
-    throw error(exit_code::model,
-                fmt::format("{} has no {}, but another rank has found a state there; let nobody "
-                            "remove states while a command starts, and start it again",
-                            folder.path(), state_file_name));
-  if (is_state) {
-    state.emplace(folder);
-    if (apart)
-      state->verify(folder,
-                    [all](const std::string& file) { return all || file != optimizer_file_name; });
-  }
-  return {std::move(folder), std::move(state), name == "." ? std::string() : path};
-}
-
-/// Returns the error about a folder in which find_saved finds nothing.
-inline error nothing_saved(const std::string& path, std::string_view advice) {
-  const std::string other = detail::foreign_weights(model_folder(path).names());
-  return error(exit_code::model,
-               other.empty()
-                   ? fmt::format("{} has neither a model nor a saved state; {}", path, advice)
-                   : fmt::format("{} holds no model that is read: it {}", path, other));
-}
-
-/// Finds a model at a path, or with `all` a state: the newest whole state of a folder of states, a
-/// state, or a model from anywhere. Returns nothing if there is none. Throws
-/// mc::error(exit_code::model).
-inline std::optional<found_model> find_saved(const std::string& path, bool all) {
-  const auto needed = [all](const std::string& name) { return all || name != optimizer_file_name; };
-  model_folder folder(path);
-  if (folder.contains(state_file_name)) {
-    state_file file(folder);
-    file.verify(folder, needed);
-    return found_model{std::move(folder), std::move(file), ""};
-  }
-  if (folder.contains(optimizer_file_name))
-    throw error(exit_code::model, fmt::format("{} holds {} without {}: it is a damaged state; load "
-                                              "the folder above, which finds the newest whole one",
-                                              path, optimizer_file_name, state_file_name));
-  const std::vector<std::string> names = folder.names();
-  if (!is_state_root(folder) && std::any_of(names.begin(), names.end(), is_model_file))
-    return found_model{std::move(folder), std::nullopt, ""};
-  return newest_state(folder, needed);
 }
 
 } // namespace mc

@@ -87,7 +87,7 @@ inline void run_evaluation(const program_view& p, evaluation_request r, device& 
                            const opened_once<std::vector<run_data>>& data = {}) {
   agreement all_ranks(both.hosts);
   const std::string named = all_ranks.enter_after_first();
-  const found_model found = detail::required_model(r.start.load, "eval", all_ranks, named);
+  const found_model found = detail::required_model(r.start, "eval", all_ranks, named);
   const model_folder& folder = found.folder;
   if (found.state)
     r.data.tokenizer = with_tokenizer_of_run(std::move(r.data.tokenizer), found.state->state());
@@ -98,12 +98,12 @@ inline void run_evaluation(const program_view& p, evaluation_request r, device& 
   std::size_t files = 0;
   for (const run_data& d : *opened) files += d.validation.size();
   all_ranks.let_others_enter(name_of(found));
-  detail::require_same_model(all_ranks, folder);
+  detail::require_same_model(all_ranks, found);
   for (const run_data& d : *opened)
     if (all_ranks.separate_processes())
       all_ranks.require_same(d.hash(), "other data", "give all of them the same");
   session s(p, on, purpose::inference, both.ranks);
-  load_weights(folder, p, s.weights());
+  load_start(found, r.start, p, s.weights(), 0, both.hosts);
   // The field `of` comes first where there are several files, and says which of them this is.
   const auto tell = [&](const loss_sum& total, std::string_view name, json_output of) {
     if (!std::isfinite(total.mean()))

@@ -61,6 +61,8 @@ public:
   }
   /// Returns the folder of states; nothing if none is saved, and on other ranks than the first.
   const std::optional<state_root>& root() const { return root_; }
+  /// Sets the model beside which the adapter of the run is trained.
+  void set_base(adapter_base base) { base_ = std::move(base); }
   bool is_due(std::int64_t step) const {
     return loop_.save && recurrence{loop_.save_interval}.is_due(step, loop_.steps);
   }
@@ -225,7 +227,7 @@ private:
     state["steps"] = loop_.steps;
     request_.kept->keep(state, settled());
     write_state(out, program_, s.weights(), at, std::move(state), tokenizer_,
-                loop_.max_shard.value_or(hf_shard_limit), ranks_.hosts());
+                loop_.max_shard.value_or(hf_shard_limit), ranks_.hosts(), base_);
   }
   /// Writes the files of a state. The first rank calls to(fill), and has the folder in which `fill`
   /// writes them; the other ranks send what they hold.
@@ -264,6 +266,7 @@ private:
   std::vector<extra_file> tokenizer_;
   nlohmann::json identity_; ///< identity of the data; null on ranks that write no file
   std::optional<state_root> root_;
+  adapter_base base_;            ///< of the run's adapter
   detail::save_cost one_save_;   ///< as it was rehearsed
   std::int64_t saved_step_ = -1; ///< the step whose state was saved last, as this rank knows it
   bool writes_ = false;          ///< a state is being written, or the write has failed

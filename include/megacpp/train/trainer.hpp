@@ -172,7 +172,7 @@ private:
   /// Compares what the processes of a run have opened, each for itself.
   void require_same_start() {
     agreement& all = ranks_.all();
-    all.require_same(inputs_.from ? hash_of(inputs_.from->folder) : 0,
+    all.require_same(inputs_.from ? hash_of(*inputs_.from) : 0,
                      "another state or model at start_request::load",
                      "let all of them see the same folder");
     all.require_same(inputs_.data->hash(), "other data", "give all of them the same");
@@ -184,7 +184,8 @@ private:
     std::optional<found_model>& from = inputs_.from;
     session_->numbers() = loop.numbers;
     if (!from) return session_->weights().initialise(loop.numbers.seed);
-    load_weights(from->folder, inputs_.program, session_->weights(), loop.numbers.seed);
+    saver_->set_base(load_start(*from, request_.start, inputs_.program, session_->weights(),
+                                loop.numbers.seed, hosts()));
     if (inputs_.goes_on) {
       const json_value& state = from->state->state();
       if (ranks_.all().first()) {
@@ -208,6 +209,8 @@ private:
                 std::max<std::int64_t>(0, loop.steps - step()), loop.steps, loop.warmup));
       }
     }
+    for (auto* const one : {&from->base, &from->adapter})
+      if (*one) (*one)->close_files();
     from->folder.close_files();
   }
 
