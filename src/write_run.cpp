@@ -217,8 +217,9 @@ void agree(given_keys& all) {
         "no key names the model: give MODEL a model of namespace mc::preset, for example "
         "gpt2_124m, or HF_CONFIG a config.json");
   if (!of(all, "LORA").given)
-    for (const char* const key : {"LORA_ALPHA", "RSLORA", "LORA_TARGETS"})
-      if (const given_key& g = of(all, key); g.given && g.values.front() != "0")
+    for (const char* const key : {"LORA_ALPHA", "RSLORA", "LORA_TARGETS", "BASE"})
+      if (const given_key& g = of(all, key);
+          g.given && g.values.front() != "0" && g.values.front() != "plain")
         throw wrong(g.spelled + " is of an adapter, and there is none: give its rank by LORA");
   const given_key& layers = of(all, "STAGE_LAYERS");
   if (!layers.given) return;

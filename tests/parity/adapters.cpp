@@ -53,6 +53,11 @@ template <class Model> struct adapter_case {
 
 constexpr adapter_case<mc::qwen3> of_qwen3{
     "qwen3", "qwen3", test::tiny_qwen3, {.rank = 4, .alpha = 8, .targets = {"all-linear"}}};
+constexpr adapter_case<mc::qwen3> of_nf4{
+    "qwen3_nf4",
+    "qwen3",
+    test::tiny_qwen3,
+    {.rank = 4, .alpha = 8, .targets = {"all-linear"}, .base = mc::base_storage::nf4}};
 constexpr adapter_case<mc::gpt> of_gpt2{
     "gpt2",
     "gpt2",
@@ -189,6 +194,7 @@ void check_ten_steps(const adapter_case<Model>& of, const std::vector<tried_layo
 BOOST_AUTO_TEST_CASE(loss_and_gradients) {
   check_loss_and_gradients(of_qwen3), check_loss_and_gradients(of_gpt2);
   check_loss_and_gradients(of_moe), check_loss_and_gradients(of_experts);
+  check_loss_and_gradients(of_nf4);
 }
 
 BOOST_AUTO_TEST_CASE(ten_steps_of_a_compiled_program) {
@@ -211,6 +217,56 @@ BOOST_AUTO_TEST_CASE(ten_steps_of_gpt2) {
   check_ten_steps(of_gpt2, {{},
                             {{.tp = 2, .cp = 2, .sequence_parallel = true, .zero = 1}, 2, 2},
                             {{.tp = 4, .pp = 2}, 1, 2}});
+}
+BOOST_AUTO_TEST_CASE(ten_steps_of_nf4) {
+  check_ten_steps(
+      of_nf4, {{}, {{.cp = 2}}, {{.pp = 2, .schedule = &mc::gpipe}, 1, 2}, {{.zero = 1}, 2, 2}});
+}
+
+// Codes and scales are those of whole matrices, so a base in NF4 is the same on any ranks. A layout
+// that would cut a block is refused.
+template <class Model>
+void check_nf4_on_ranks(const Model& model, const std::vector<tried_layout>& layouts) {
+  adapter_case<Model> of{
+      "qwen3", "qwen3", model, {.rank = 4, .alpha = 8, .base = mc::base_storage::nf4}};
+  const test::scratch_folder dir;
+  mc::interpreted_program<Model> plain(model, {.ranks = {}, .batch = {.micro = 4, .sequence = 24}},
+                                       "plain");
+  mc::stores random(plain.view(), false);
+  random.initialise(5);
+  mc::save_model_folder(dir / "model", plain.view(), random);
+  std::vector<double> first;
+  for (const auto& [l, dp, micro] : layouts) {
+    const auto p = of.program(l, micro);
+    const mc::mesh ranks = mc::mesh_of(l, dp);
+    std::vector<test::steps_taken> taken(static_cast<std::size_t>(mc::ranks_of(ranks)));
+    mc::thread_ranks(ranks, std::chrono::seconds(60)).run([&](mc::communicator& c) {
+      mc::cpu device(mc::product_type::widened, 1);
+      const auto others = c.make_ranks(device);
+      mc::session s(p.view(), device, mc::purpose::training, *others);
+      mc::load_weights(mc::model_folder(dir / "model"), p.view(), s.weights(), 3);
+      taken[static_cast<std::size_t>(c.rank())] = test::take_ten_steps(
+          s, of_peft(""),
+          static_cast<std::size_t>(c.coordinate()[static_cast<unsigned>(mc::axis::dp)]),
+          static_cast<std::size_t>(dp));
+    });
+    if (first.empty()) first = taken[0].losses;
+    for (std::size_t i = 0; i < first.size(); ++i)
+      BOOST_TEST(test::relative(taken[0].losses[i], first[i]) <= 2e-6, mc::detail::layout_text(l)
+                                                                           << ", step " << i + 1);
+  }
+}
+BOOST_AUTO_TEST_CASE(nf4_on_ranks) {
+  mc::qwen3 dense = test::tiny_qwen3;
+  dense.ffn = 256;
+  check_nf4_on_ranks(
+      dense, {{}, {{.tp = 2, .sequence_parallel = true}}, {{.tp = 2, .pp = 2, .cp = 2}, 1, 2}});
+  mc::qwen3_moe experts = test::tiny_qwen3_moe_unbalanced;
+  experts.expert_ffn = 128;
+  check_nf4_on_ranks(experts, {{},
+                               {{.cp = 2, .ep = 2}, 2, 2},
+                               {{.tp = 2, .ep = 2, .etp = 2}, 2, 2},
+                               {{.tp = 2, .ep = 1, .etp = 2}}});
 }
 BOOST_AUTO_TEST_CASE(ten_steps_of_experts) {
   check_ten_steps(of_moe, {{}, {{.tp = 2, .ep = 2, .sequence_parallel = true}, 2, 2}});

@@ -203,27 +203,36 @@ struct builder {
       fail(fault::S003, line, "parameter", whole.id);
       return {};
     }
-    const extent& last = box.dims[box.rank - 1];
     in_range(info.valid_rows == 0, line, "parameter", whole.id, "valid_rows",
              static_cast<double>(info.valid_rows), "0 for what is stored in several arrays");
     in_range(encoding.block >= 1 && encoding.block <= most_in_block, line, "parameter", whole.id,
              "block", static_cast<double>(encoding.block), "1 to 512");
     in_range(encoding.count >= 1 && encoding.count <= max_arrays, line, "parameter", whole.id,
              "count", encoding.count, "1 to 3");
-    if (g.wrong.code == fault::none && last.n % (encoding.block * ranks_of(box, last.d)) != 0)
-      fail(fault::S001, line, "parameter", whole.id);
+    value blocks = box;
+    const int divided = divide_into_blocks(blocks, encoding.block);
+    for (int i = 0; i < box.rank && g.wrong.code == fault::none; ++i)
+      if (const std::int64_t ranks = ranks_of(box, box.dims[i].d);
+          divided < 0 || (i > divided && ranks > 1) || blocks.dims[i].n % ranks != 0)
+        fail(fault::S001, line, "parameter", whole.id);
     if (g.wrong.code != fault::none) return arrays.fill(whole), arrays;
     parameter_info& kept = g.parameters[g.parameter_count - 1];
     for (int k = 0; k < encoding.count; ++k) {
       value v = box;
       encoding.arrays[k].shape(v);
       v.name = encoding.arrays[k].name, v.type = encoding.arrays[k].type;
-      // The array has as many elements for each block as for any other, in the order of the blocks.
-      bool of_blocks = v.rank == box.rank && v.dims[v.rank - 1].n > 0 &&
-                       v.dims[v.rank - 1].n % (last.n / encoding.block) == 0;
-      for (int i = 0; of_blocks && i < v.rank; ++i)
-        of_blocks = v.dims[i].d == box.dims[i].d && (i + 1 == v.rank || v.dims[i] == box.dims[i]);
-      if (!of_blocks) fail(fault::S003, line, "parameter", whole.id);
+      if (encoding.arrays[k].of_matrix) {
+        for (place& p : v.at.at)
+          if (p.s == state::shard && v.find(p.d) < 0) p = invariant;
+      } else {
+        // The array has as many elements for each block as for any other, in the order of the
+        // blocks.
+        bool of_blocks = v.rank == box.rank;
+        for (int i = 0; of_blocks && i < v.rank; ++i)
+          of_blocks = v.dims[i].d == box.dims[i].d && v.dims[i].n > 0 &&
+                      v.dims[i].n % blocks.dims[i].n == 0;
+        if (!of_blocks) fail(fault::S003, line, "parameter", whole.id);
+      }
       normalise(v, line, "parameter");
       kept.arrays[k] = add(v, line);
       arrays[static_cast<unsigned>(k)] = {this, kept.arrays[k]};

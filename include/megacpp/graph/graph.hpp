@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <iterator>
+#include <span>
 
 namespace mc {
 
@@ -267,18 +268,42 @@ struct stored_array {
   dtype type = dtype::u8;
   /// Changes the dims of a box of the parameter into the dims of this array for that box.
   void (*shape)(value& box) = nullptr;
+  /// The array is of a whole matrix, and all ranks that hold a shard of the matrix have all of it.
+  bool of_matrix = false;
 };
 /// The way in which a frozen parameter is stored in several arrays: codes, and the numbers by which
 /// its op decodes them.
 struct parameter_encoding {
   const char* name = "";
-  /// Elements along the last dim that are encoded together, at most 512. No shard cuts them.
+  /// Elements that are encoded together, at most 512, which follow each other in a flat matrix. No
+  /// shard cuts them.
   std::int64_t block = 1;
   int count = 0;
   stored_array arrays[max_arrays]{};
   /// Encodes `block` elements x, and writes the bytes of array k to to[k].
   void (*encode)(const double* x, std::byte* const* to) = nullptr;
+  /// Encodes a whole matrix x in place of `encode`, where codes depend on more than their block.
+  /// `scratch` has a number for each block.
+  void (*encode_matrix)(std::span<const float> x, std::span<float> scratch,
+                        std::byte* const* to) = nullptr;
 };
+
+/// Divides the dims of a box into blocks that follow each other in its flat order: the last dim
+/// first, and where blocks are longer than that, the dims before. Returns the number of the first
+/// dim that was divided; -1 if the box is not made of whole blocks.
+constexpr int divide_into_blocks(value& box, std::int64_t block) {
+  int i = box.rank;
+  while (i > 0 && (block > 1 || i == box.rank)) {
+    const std::int64_t n = box.dims[--i].n;
+    std::int64_t common = block, rest = n;
+    while (rest != 0) {
+      const std::int64_t next = common % rest;
+      common = rest, rest = next;
+    }
+    box.dims[i].n = n / common, block /= common;
+  }
+  return block == 1 ? i : -1;
+}
 
 /// The properties of a parameter beside those of its value; the registry reads them.
 struct parameter_info {

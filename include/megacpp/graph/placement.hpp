@@ -38,14 +38,15 @@ enum class dim : std::uint8_t {
   sequences, ///< sequences of any rank that send tokens to the experts of one rank
   replicas,  ///< one element for each rank of an axis of unknown size
   layers,    ///< layers in a bucket of the stores, each with as many elements
-  adapter    ///< columns of A x, in the factors of an adapter (recipe/lora.hpp)
+  adapter,   ///< columns of A x, in the factors of an adapter (recipe/lora.hpp)
+  scales     ///< numbers by which the codes of a matrix are decoded (op/nf4.hpp)
 };
 
 constexpr const char* name_of(dim d) {
   constexpr const char* names[] = {
       "-",      "batch",      "sequence",        "hidden",   "heads",  "kv_heads", "head_dim",
       "ffn",    "vocabulary", "vocabulary_part", "position", "expert", "rows",     "elements",
-      "copies", "choices",    "sequences",       "replicas", "layers", "adapter"};
+      "copies", "choices",    "sequences",       "replicas", "layers", "adapter", "scales"};
   return names[static_cast<int>(d)];
 }
 

@@ -99,7 +99,9 @@ inline const hf_family& hf_family_of(const program_view& p) {
 /// its model's parameters and numbers.
 inline bool transformers_has(const program_view& p) {
   const hf_family* f = find_hf_family(p);
-  if (f == nullptr || encoded_parameter(p) != nullptr) return false;
+  const parameter_info* const encoded = encoded_parameter(p);
+  if (f == nullptr || (encoded != nullptr && encoded->encoding->encode_matrix == nullptr))
+    return false;
   try {
     static_cast<void>(f->tensors(p));
     static_cast<void>(f->config(p));

@@ -210,11 +210,28 @@ void load_tensor(const weights_in_folder::match& m, std::vector<double>& values,
       m, values, [&](auto first, auto x) { weights.fill(first, x), masters.fill(first, x); });
 }
 
-/// Fills the weights of tensors that were found, and their masters.
+inline bool is_encoded(const hf_tensor& t) {
+  return !t.sources.empty() && t.sources.front().of.info->encoding != nullptr;
+}
+/// Encodes a tensor of a folder, which is one matrix of an encoded parameter.
+inline void encode_tensor(const weights_in_folder::match& m, std::vector<double>& values,
+                          mc::stores& s) {
+  std::vector<float> x(static_cast<std::size_t>(m.ours.elements()));
+  weights_in_folder::read_in_parallel(m, values, [&](auto first, auto some) {
+    std::transform(some.begin(), some.end(), x.begin() + first,
+                   [](double v) { return static_cast<float>(v); });
+  });
+  const hf_tensor::source& p = m.ours.sources.front();
+  s.set_matrix(p.of, p.first.n / std::ssize(x), x);
+}
+
+/// Fills the weights of tensors that were found, and their masters. What is encoded is encoded
+/// while it is read.
 inline void load_tensors(std::span<const weights_in_folder::match> all, mc::stores& s) {
   std::vector<double> values;
   for (const weights_in_folder::match& m : all)
-    if (!m.ours.sources.empty())
+    if (is_encoded(m.ours)) encode_tensor(m, values, s);
+    else if (!m.ours.sources.empty())
       with_float_type(s.precision().weight, [&]<class T>(T) {
         with_float_type(s.precision().master,
                         [&]<class Master>(Master) { load_tensor<T, Master>(m, values, s); });
@@ -231,7 +248,8 @@ inline std::string text_of(const model_folder& folder, const std::string& name) 
 /// Throws mc::error(exit_code::mismatch) for parameters that Hugging Face folders do not have.
 inline void require_tensors(const program_view& p, bool writes = false) {
   const bool lacks = writes && p.numbers.adapter.rank > 0;
-  if (const parameter_info* const found = encoded_parameter(p); found != nullptr || lacks)
+  const parameter_info* const found = encoded_parameter(p);
+  if ((found != nullptr && found->encoding->encode_matrix == nullptr) || lacks)
     throw error(
         exit_code::mismatch,
         fmt::format("{} {}, for which Hugging Face folders of models have no tensors: use "

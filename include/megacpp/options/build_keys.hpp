@@ -275,6 +275,15 @@ inline constexpr std::array build_keys{
               .sentence = "the linear layers that have an adapter, by the ends of their names",
               .kind = key_kind::names,
               .initial = "all-linear"},
+    build_key{.member = "adapter.base",
+              .cmake = "BASE",
+              .script = "base",
+              .sentence =
+                  "how the frozen linear layers beside an adapter are stored: plain, or nf4, "
+                  "in 4.13 bits a weight (QLoRA)",
+              .kind = key_kind::choice,
+              .choices = "plain=mc::base_storage::plain|nf4=mc::base_storage::nf4",
+              .initial = "plain"},
     build_key{.cmake = "BODIES",
               .sentence = "headers of the model's own row bodies, which nvcc compiles for a GPU",
               .kind = key_kind::headers,

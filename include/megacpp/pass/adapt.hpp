@@ -18,12 +18,16 @@
 // share, is the way of B, too. The matrices of experts have factors (E, r, in) and (E, out, r),
 // which lie where the experts do. Layers that are one layer in the files of their family
 // (recipe/lora.hpp) read one A x.
+//
+// Where the base is in NF4 (QLoRA), the weights of all linear layers but a router become what
+// op/nf4.hpp decodes, and everything behind them stays.
 #pragma once
 
 #include <megacpp/num/elementary.hpp>
 #include <megacpp/op/elementwise.hpp>
 #include <megacpp/op/experts.hpp>
 #include <megacpp/op/linear.hpp>
+#include <megacpp/op/nf4.hpp>
 #include <megacpp/op/redistribute.hpp>
 #include <megacpp/op/router.hpp>
 #include <megacpp/op/select.hpp>
@@ -68,12 +72,19 @@ public:
   }
 
   constexpr graph result() {
+    bool stored_otherwise[max_values]{};
+    if (with_.base == base_storage::nf4) find_linear_weights(stored_otherwise);
     for (int i = 0; i < g_.value_count; ++i)
-      if (g_.at(static_cast<value_id>(i)).producer < 0)
+      if (g_.at(static_cast<value_id>(i)).producer < 0 && !stored_otherwise[i])
         now_[i] = b_.add(g_.at(static_cast<value_id>(i)), 0);
     for (int i = 0; i < g_.parameter_count; ++i) {
       parameter_info p = g_.parameters[i];
-      p.v = of(p.v), p.frozen = true;
+      p.frozen = true;
+      if (stored_otherwise[p.v]) {
+        now_[p.v] = decoded(g_.at(p.v), p);
+        continue;
+      }
+      p.v = of(p.v);
       for (value_id& v : p.arrays) v = of(v);
       b_.g.parameters[b_.g.parameter_count++] = p;
     }
@@ -86,6 +97,30 @@ public:
 
 private:
   constexpr value_id of(value_id v) const { return v < 0 ? v : now_[v]; }
+
+  /// Marks the parameters that are weights of linear layers, but for a router.
+  constexpr void find_linear_weights(bool* found) const {
+    for (int i = 0; i < g_.node_count; ++i) {
+      const node& n = g_.nodes[i];
+      if (n.op != &op::linear && n.op != &op::grouped_linear) continue;
+      const value_id w = moved_parameter(g_, n.in[op::linear_in::w]);
+      if (w < 0 || is_router(n.out[op::linear_out::y])) continue;
+      const parameter_info* const p = g_.parameter_of(w);
+      found[w] = found[w] || (p != nullptr && p->encoding == nullptr && !p->tied);
+    }
+  }
+  /// Declares a parameter anew as it is stored in NF4, and returns its numbers.
+  constexpr value_id decoded(const value& w, const parameter_info& info) {
+    const auto declare = [&](std::initializer_list<extent> dims) {
+      return b_.parameter(w.scope, w.name, nf4_encoding, dims, w.at, info, info.line);
+    };
+    const extent* const d = w.dims;
+    const auto arrays = w.rank == 2   ? declare({d[0], d[1]})
+                        : w.rank == 3 ? declare({d[0], d[1], d[2]})
+                                      : declare({d[0], d[1], d[2], d[3]});
+    return b_.emit(op::nf4_decode, {arrays[0].id, arrays[1].id, arrays[2].id}, info.line,
+                   op::nf4_decode_attributes{w.type});
+  }
 
   constexpr void write(const node& old) {
     node n = old;
@@ -240,8 +275,10 @@ private:
 }
 
 /// Returns MEGA-C010 for an adapter whose numbers are out of range, and for a target that means no
-/// linear layer of the parts.
-constexpr fault_record fault_of_adapter(std::span<const graph* const> parts, const lora& with) {
+/// linear layer of the parts. A base in NF4 is refused for a family whose files have several of its
+/// matrices as one, since that one would be quantised.
+constexpr fault_record fault_of_adapter(std::span<const graph* const> parts, const lora& with,
+                                        const published_layers& published) {
   fault_record wrong;
   if (with.rank == 0) return wrong;
   const auto refuse = [&](const char* what) {
@@ -252,6 +289,17 @@ constexpr fault_record fault_of_adapter(std::span<const graph* const> parts, con
   if (with.rank < 1 || with.rank > 4096) return refuse("rank");
   if (!(with.alpha > 0 && with.alpha < 1e9)) return refuse("alpha");
   if (with.targets.count == 0) return refuse("targets");
+  const auto shares_a_matrix = [&](const value& v) {
+    int layers = 0;
+    for (const published_layer& p : published.all)
+      layers += published.of(v.scope) != nullptr && p.layer != nullptr &&
+                std::string_view(p.published) == published.of(v.scope);
+    return layers > 1 && v.find(dim::expert) < 0;
+  };
+  for (const graph* g : parts)
+    for (int i = 0; i < g->parameter_count && g->wrong.code == fault::none; ++i)
+      if (g->parameters[i].encoding == &nf4_encoding && shares_a_matrix(g->at(g->parameters[i].v)))
+        return refuse("base nf4, whose files have several of these matrices as one");
   for (int k = 0; k < with.targets.count; ++k) {
     bool found = false;
     for (const graph* g : parts) {

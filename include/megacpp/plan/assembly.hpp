@@ -206,7 +206,7 @@ public:
     check("experts",
           [](const state& a, int) { return fault_of_experts(a.of_training(), *a.numbers); });
     check("adapter", [](const state& a, int) {
-      return fault_of_adapter(a.of_training(), a.numbers->adapter);
+      return fault_of_adapter(a.of_training(), a.numbers->adapter, published_of<Model>());
     });
     check("frozen",
           [](const state& a, int) { return fault_of_frozen(a.of_training(), a.numbers->frozen); });

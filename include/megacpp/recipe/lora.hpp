@@ -6,6 +6,7 @@
 #include <megacpp/num/elementary.hpp>
 
 #include <concepts>
+#include <cstdint>
 #include <string_view>
 
 namespace mc {
@@ -58,6 +59,13 @@ struct lora_targets {
   }
 };
 
+/// How the frozen linear layers of an adapted model are stored: as they are, or in NF4 with double
+/// quantisation (QLoRA: Dettmers, Pagnoni, Holtzman, Zettlemoyer 2023), 4.13 bits a
+/// weight.
+enum class base_storage : std::uint8_t { plain, nf4 };
+
+constexpr const char* name_of(base_storage f) { return f == base_storage::nf4 ? "nf4" : "plain"; }
+
 /// The adapter of a run: static constexpr mc::lora adapter{.rank = 16, .alpha = 32, .targets =
 /// {"q_proj", "v_proj"}}. With it the parameters of the model are frozen.
 struct lora {
@@ -65,6 +73,7 @@ struct lora {
   double alpha = 16;   ///< the scale is alpha / r
   bool rslora = false; ///< the scale is alpha / sqrt(r) (Kalajdzievski 2023)
   lora_targets targets{"all-linear"};
+  base_storage base = base_storage::plain; ///< all linear layers of the blocks but a router
 
   /// Returns the factor of B A x.
   constexpr double scale() const { return alpha / (rslora ? square_root(rank) : rank); }

@@ -326,6 +326,37 @@ public:
     in_->write(store + first * size_of(t), bytes.data(), std::ssize(bytes));
   }
 
+  /// Sets one matrix of an encoded parameter, given whole, as far as this rank holds it: its number
+  /// among the parameter's matrices, and its elements.
+  void set_matrix(const parameter_ref& r, std::int64_t number, std::span<const float> x) {
+    const parameter_encoding& encoding = *r.info->encoding;
+    std::vector<float> scratch(x.size() / static_cast<std::size_t>(encoding.block));
+    const std::int64_t matrices = global_size(*r.v).n / std::ssize(x);
+    std::vector<std::byte> made[max_arrays];
+    std::byte* to[max_arrays]{};
+    const graph& g = *r.part->g;
+    const auto elements = [&](int k) { return global_size(g.at(r.info->arrays[k])).n / matrices; };
+    for (int k = 0; k < encoding.count; ++k) {
+      made[k].resize(static_cast<std::size_t>(elements(k) * size_of(encoding.arrays[k].type)));
+      to[k] = made[k].data();
+    }
+    encoding.encode_matrix(x, scratch, to);
+    for (int k = 0; k < encoding.count; ++k) {
+      const stored_array& array = encoding.arrays[k];
+      const auto at = held_.find(r.name + "." + array.name);
+      if (at == held_.end()) continue;
+      const std::int64_t first = number * elements(k), size = size_of(array.type);
+      held(at->second, {})
+          .each_contiguous(
+              {first}, {first + elements(k)}, [&](global_count of, std::int64_t i, std::int64_t n) {
+                put_bytes(
+                    weights(), array.type, i,
+                    std::span(made[k]).subspan(static_cast<std::size_t>((of.n - first) * size),
+                                               static_cast<std::size_t>(n * size)));
+              });
+    }
+  }
+
   /// Names the first element of a parameter whose weight or moment is not finite:
   /// "layers.0.mlp.up.weight[3] is inf". Empty if all are finite.
   std::string nonfinite() const {
@@ -505,6 +536,8 @@ private:
     for_each_parameter(*program_, [&](const parameter_ref& r) {
       if (added_alone && !r.info->added) return;
       const std::uint64_t key = random_key(seed, hash(r.name));
+      if (r.info->encoding != nullptr && r.info->encoding->encode_matrix != nullptr)
+        return initialise_matrices(r, key);
       const global_count valid = unpadded_size(*r.v, *r.info);
       const boxes held = boxes_of(r);
       const std::int64_t piece = r.info->encoding != nullptr
@@ -517,12 +550,9 @@ private:
             {begin}, {end}, [&](local_count first, global_count at, std::int64_t n) {
               for (std::int64_t i = 0; i < n; ++i) {
                 double& y = x[first.n - begin + i];
-                y = r.info->how == init::ones ? 1.0 : 0.0;
-                if (r.info->how == init::normal)
-                  y = r.info->std * gaussian(key, static_cast<std::uint64_t>(at.n + i));
-                if (r.info->how == init::uniform)
-                  y = r.info->std * uniform_number(key, static_cast<std::uint64_t>(at.n + i));
-                if (at.n + i >= valid.n) y = 0;
+                y = at.n + i >= valid.n
+                        ? 0
+                        : initial_number(*r.info, key, static_cast<std::uint64_t>(at.n + i));
               }
             });
         const std::span<const double> made(x, static_cast<std::size_t>(end - begin));
@@ -530,6 +560,31 @@ private:
         else set_weights(r.offset + begin, made);
       });
     });
+  }
+
+  /// Initialises a parameter whose matrices are encoded as a whole.
+  void initialise_matrices(const parameter_ref& r, std::uint64_t key) {
+    const std::int64_t all = global_size(*r.v).n,
+                       matrices = r.v->dims[0].d == dim::expert ? r.v->dims[0].n : 1,
+                       n = all / matrices;
+    std::vector<float> x(static_cast<std::size_t>(n));
+    for (std::int64_t m = 0; m < matrices; ++m) {
+      parallel_for((n + block - 1) / block, [&](std::int64_t b) {
+        for (std::int64_t i = b * block; i < std::min(n, (b + 1) * block); ++i)
+          x[static_cast<std::size_t>(i)] = static_cast<float>(
+              initial_number(*r.info, key, static_cast<std::uint64_t>(m * n + i)));
+      });
+      set_matrix(r, m, x);
+    }
+  }
+  /// Returns initial number i of a parameter.
+  static double initial_number(const parameter_info& info, std::uint64_t key, std::uint64_t i) {
+    switch (info.how) {
+    case init::ones: return 1;
+    case init::normal: return info.std * gaussian(key, i);
+    case init::uniform: return info.std * uniform_number(key, i);
+    default: return 0;
+    }
   }
 
   /// Returns standard normal number i of a key; a pair of uniforms gives two of them.

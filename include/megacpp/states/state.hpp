@@ -163,6 +163,7 @@ inline nlohmann::json program_json(const program_view& p) {
   for (const model_number& n : p.model.numbers) model[n.name] = n.value;
   if (const lora& a = p.numbers.adapter; a.rank > 0) {
     model["adapter.rank"] = a.rank, model["adapter.scale"] = a.scale();
+    if (a.base != base_storage::plain) model["adapter.base"] = name_of(a.base);
     model["adapter.targets"] =
         std::vector<std::string>(a.targets.names, a.targets.names + a.targets.count);
   }
