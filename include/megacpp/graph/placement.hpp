@@ -46,7 +46,7 @@ constexpr const char* name_of(dim d) {
   constexpr const char* names[] = {
       "-",      "batch",      "sequence",        "hidden",   "heads",  "kv_heads", "head_dim",
       "ffn",    "vocabulary", "vocabulary_part", "position", "expert", "rows",     "elements",
-      "copies", "choices",    "sequences",       "replicas", "layers", "adapter", "scales"};
+      "copies", "choices",    "sequences",       "replicas", "layers", "adapter",  "scales"};
   return names[static_cast<int>(d)];
 }
 

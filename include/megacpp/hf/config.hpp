@@ -11,6 +11,7 @@
 #include <megacpp/io/error.hpp>
 #include <megacpp/io/json_file.hpp>
 #include <megacpp/model/description.hpp>
+#include <megacpp/num/fp8.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -204,6 +205,39 @@ private:
   std::vector<std::string> told_;
 };
 
+/// The ways in which the weights of a folder are stored.
+enum class hf_storage { plain, fp8, nf4 };
+
+/// Returns the way in which a config.json says that weights are stored. Throws mc::error of the
+/// file's class for one that is not read.
+inline hf_storage hf_storage_of(const json_value& config) {
+  if (!config.has("quantization_config")) return hf_storage::plain;
+  const auto q = config.field<json_value>("quantization_config");
+  const auto refuse = [&](const std::string& what) {
+    return q.fault(
+        fmt::format("field \"quantization_config\" has {}; models are read as they are, "
+                    "from fp8 in blocks of 128 by 128, and from nf4 of bitsandbytes",
+                    what));
+  };
+  const auto is = [&](const char* field, const auto& wanted) {
+    using T = std::decay_t<decltype(wanted)>;
+    using read = std::conditional_t<std::is_same_v<T, const char*>, std::string, T>;
+    if (q.has(field) && q.field<read>(field) != wanted)
+      throw refuse(fmt::format("{} {}", field, printable(q.raw().at(field).dump())));
+  };
+  const auto method = q.field<std::string>("quant_method");
+  if (method == "fp8") {
+    is("fmt", "e4m3");
+    is("weight_block_size", std::vector<std::int64_t>{fp8_block, fp8_block});
+    return hf_storage::fp8;
+  }
+  if (method != "bitsandbytes") throw refuse("quant_method " + printable(method));
+  if (!q.has("load_in_4bit") || !q.field<bool>("load_in_4bit")) throw refuse("no load_in_4bit");
+  is("bnb_4bit_quant_type", "nf4");
+  is("bnb_4bit_quant_storage", "uint8");
+  return hf_storage::nf4;
+}
+
 /// Returns the class of a model without its head, such as "Qwen3Model" for "Qwen3ForCausalLM".
 /// AutoModel saves folders of that class, whose weights have no "model." in their names.
 inline std::string without_head(std::string_view architecture) {
@@ -223,8 +257,8 @@ inline void read_hf_generals(hf_reader& r, std::string_view architecture) {
           fmt::format("\"architectures\" is [{}], but of this model_type megacpp has {} alone",
                       classes.empty() ? "" : printable(classes[0]), architecture));
   }
-  r.require_unset("quantization_config",
-                  "quantised models are neither built nor read: convert it to bfloat16 first");
+  static_cast<void>(hf_storage_of(r.config()));
+  r.ignore({"quantization_config"});
   r.require_unset("pruned_heads", "all heads of a layer are computed");
   r.require_unset("cross_attention_hidden_size", "there is no cross-attention");
   for (const char* name : {"is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder"})

@@ -93,7 +93,8 @@ inline saved_model export_model_folder(const model_folder& in, const std::filesy
   hosts.run(exchange::barrier(everyone)); // All ranks have opened the files before any is replaced.
 
   for (const auto& t : weights.matches()) {
-    const storage_type type = as || t.file == nullptr ? common : t.theirs.type;
+    const bool decodes = t.theirs.quantised != nullptr;
+    const storage_type type = as || t.file == nullptr || decodes ? common : t.theirs.type;
     detail::tensor_change* const altered =
         change != nullptr && change->changes(t.ours) ? change : nullptr;
     if (altered != nullptr && type == storage_type::f16)

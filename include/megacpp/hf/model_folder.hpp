@@ -7,6 +7,7 @@
 #include <megacpp/checkpoint/join_bytes.hpp>
 #include <megacpp/hf/weights.hpp>
 #include <megacpp/io/folder_writer.hpp>
+#include <megacpp/op/nf4.hpp>
 
 #include <algorithm>
 #include <cstring>
@@ -216,13 +217,24 @@ inline bool is_encoded(const hf_tensor& t) {
 /// Encodes a tensor of a folder, which is one matrix of an encoded parameter.
 inline void encode_tensor(const weights_in_folder::match& m, std::vector<double>& values,
                           mc::stores& s) {
+  const hf_tensor::source& p = m.ours.sources.front();
+  const std::int64_t number = p.first.n / m.ours.elements();
+  const hf_quantised* const q = m.theirs.quantised.get();
+  if (q != nullptr && q->as == hf_storage::nf4 && q->nested() &&
+      p.of.info->encoding == &nf4_encoding) { // it is kept bit for bit
+    std::vector<float> scales{q->offset};
+    scales.insert(scales.end(), q->map.begin(), q->map.end());
+    scales.insert(scales.end(), q->scales.begin(), q->scales.end());
+    const std::span<const std::byte> arrays[] = {m.theirs.bytes, std::as_bytes(std::span(q->codes)),
+                                                 std::as_bytes(std::span(scales))};
+    return s.put_matrix(p.of, number, m.ours.elements(), arrays);
+  }
   std::vector<float> x(static_cast<std::size_t>(m.ours.elements()));
   weights_in_folder::read_in_parallel(m, values, [&](auto first, auto some) {
     std::transform(some.begin(), some.end(), x.begin() + first,
                    [](double v) { return static_cast<float>(v); });
   });
-  const hf_tensor::source& p = m.ours.sources.front();
-  s.set_matrix(p.of, p.first.n / std::ssize(x), x);
+  s.set_matrix(p.of, number, x);
 }
 
 /// Fills the weights of tensors that were found, and their masters. What is encoded is encoded

@@ -89,7 +89,8 @@ inline std::vector<hf_slice> slices(const file_tensor& stored) {
                      stored.name,
                      stored.type,
                      {rows, stored.shape[2]},
-                     stored.bytes.subspan(all.size() * bytes, bytes)});
+                     stored.bytes.subspan(all.size() * bytes, bytes),
+                     nullptr});
   return all;
 }
 

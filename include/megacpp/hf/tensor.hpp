@@ -3,6 +3,7 @@
 #pragma once
 
 #include <megacpp/checkpoint/safetensors.hpp>
+#include <megacpp/hf/quantised.hpp>
 #include <megacpp/run/stores.hpp>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <span>
 #include <string>
@@ -172,11 +174,13 @@ struct hf_slice {
   storage_type type{};
   std::vector<std::int64_t> shape;
   std::span<const std::byte> bytes; ///< The bytes, of any alignment.
+  /// The arrays that decode a tensor which is stored in fewer bits; null: it is plain.
+  std::shared_ptr<const hf_quantised> quantised{};
 };
 
 /// Returns a whole tensor of a file as the tensor `name` of the family's list.
 inline hf_slice hf_whole(std::string name, const file_tensor& t) {
-  return {std::move(name), t.name, t.type, {t.shape.begin(), t.shape.end()}, t.bytes};
+  return {std::move(name), t.name, t.type, {t.shape.begin(), t.shape.end()}, t.bytes, nullptr};
 }
 
 /// Returns a tensor that stores a parameter as it is, as a vector or as (out, in). Heads and head

@@ -5,15 +5,18 @@
 #include <megacpp/checkpoint/finite_file.hpp>
 #include <megacpp/checkpoint/safetensors.hpp>
 #include <megacpp/checkpoint/shard_index.hpp>
+#include <megacpp/hf/arrays.hpp>
 #include <megacpp/hf/families.hpp>
 #include <megacpp/io/folder.hpp>
 #include <megacpp/threads/parallel.hpp>
 
 #include <algorithm>
+#include <cstdint>
 #include <list>
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -45,11 +48,16 @@ public:
       by_name_.emplace(t.name, matches_.size());
       matches_.push_back({std::move(t)});
     }
+    if (folder.contains("config.json"))
+      arrays_ = hf_arrays(hf_storage_of(read_json(folder.open("config.json"))));
     match head;
     for (const safetensors_file& file : files_)
+      for (std::size_t i = 0; i < file->size(); ++i) arrays_.add(file, file.tensors()[i]);
+    for (const safetensors_file& file : files_)
       for (std::size_t i = 0; i < file->size(); ++i)
-        for (hf_slice& slice : family_.slices(file.tensors()[i]))
-          assign(std::move(slice), file, head);
+        if (const file_tensor t = file.tensors()[i]; !arrays_.is_array(t.name))
+          for (hf_slice& slice : family_.slices(t)) assign(std::move(slice), file, head);
+    arrays_.require_all_taken();
     for (const match& m : matches_) check_found(m);
     if (head.file != nullptr) check_tied_head(head, matches_[by_name_.at(family_.embedding)]);
   }
@@ -57,20 +65,18 @@ public:
   weights_in_folder& operator=(const weights_in_folder&) = delete;
 
   const std::vector<match>& matches() const { return matches_; }
+  /// Returns the way in which the weights are stored.
+  hf_storage storage() const { return arrays_.storage(); }
   std::size_t files() const { return files_.size(); }
 
   static error about(const safetensors_file& file, std::string_view name, std::string_view what) {
-    return error(exit_code::model,
-                 fmt::format("{}: tensor \"{}\" {}", file->path(), printable(name), what));
+    return hf_arrays::about(file, name, what);
   }
   /// Throws mc::error for a tensor of a file that cannot be read as one of a program: it has
   /// another shape, or a type that weights do not have.
   static void require_readable(const safetensors_file& file, const hf_slice& stored,
                                const hf_tensor& ours, const std::string& program) {
-    if (stored.shape != ours.shape)
-      throw about(file, stored.stored_name,
-                  fmt::format("has the shape {}, but {} needs {}", shape_text(stored.shape),
-                              program, shape_text(ours.shape)));
+    hf_arrays::require_shape(file, stored, ours.shape, program);
     const storage_type t = stored.type;
     if (t != storage_type::f32 && t != storage_type::bf16 && t != storage_type::f16 &&
         t != storage_type::f64)
@@ -122,6 +128,13 @@ private:
   template <class F>
   static void read_stretch(const match& m, std::int64_t b, std::span<double> buffer, F f) {
     const hf_slice& stored = m.theirs;
+    if (stored.quantised != nullptr) {
+      const std::int64_t from = b * m.ours.stretch();
+      const auto some = buffer.first(
+          static_cast<std::size_t>(std::min(m.ours.stretch(), m.ours.elements() - from)));
+      stored.quantised->decode(stored.bytes, from, some);
+      return f(from, some);
+    }
     const std::int64_t first = b * m.ours.stretch(),
                        count = std::min(m.ours.stretch(), m.ours.elements() - first);
     const auto size = static_cast<std::size_t>(bits_of(stored.type) / 8);
@@ -216,7 +229,9 @@ private:
       throw about(file, stored.stored_name,
                   fmt::format("is the same weight as tensor \"{}\"; remove one",
                               printable(m.theirs.stored_name)));
-    require_readable(file, stored, m.ours, program_);
+    if (arrays_.has_codes(stored))
+      stored.quantised = arrays_.of(stored, file, m.ours.shape, program_);
+    else require_readable(file, stored, m.ours, program_);
     m.theirs = std::move(stored), m.file = &file;
   }
 
@@ -229,6 +244,7 @@ private:
                               folder_, files_.size() > 1 ? hf_index_name : hf_weights_name,
                               m.ours.name, program_, shape_text(m.ours.shape)));
     if (m.file == nullptr) return;
+    if (m.theirs.quantised != nullptr) return; // its arrays are finite
     if (!m.ours.sources.empty())
       return require_finite(*m.file, m.file->tensors().at(m.theirs.stored_name), m.theirs.bytes);
     std::vector<double> values;
@@ -257,6 +273,7 @@ private:
   }
 
   const hf_family& family_;
+  hf_arrays arrays_;
   std::string program_, folder_;
   std::list<safetensors_file> files_; ///< The opened files, to which matches_ points.
   std::map<std::string, std::size_t, std::less<>> by_name_;

@@ -59,7 +59,7 @@ struct lora_targets {
   }
 };
 
-/// How the frozen linear layers of an adapted model are stored: as they are, or in NF4 with double
+/// The storage of the frozen linear layers of an adapted model: as they are, or in NF4 with double
 /// quantisation (QLoRA: Dettmers, Pagnoni, Holtzman, Zettlemoyer 2023), 4.13 bits a
 /// weight.
 enum class base_storage : std::uint8_t { plain, nf4 };

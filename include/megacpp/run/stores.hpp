@@ -341,18 +341,26 @@ public:
       to[k] = made[k].data();
     }
     encoding.encode_matrix(x, scratch, to);
-    for (int k = 0; k < encoding.count; ++k) {
+    const std::span<const std::byte> arrays[max_arrays] = {made[0], made[1], made[2]};
+    put_matrix(r, number, std::ssize(x), arrays);
+  }
+  /// Sets such a matrix of so many elements by its arrays.
+  void put_matrix(const parameter_ref& r, std::int64_t number, std::int64_t elements,
+                  std::span<const std::span<const std::byte>> arrays) {
+    const parameter_encoding& encoding = *r.info->encoding;
+    const std::int64_t matrices = global_size(*r.v).n / elements;
+    for (std::size_t k = 0; k < static_cast<std::size_t>(encoding.count); ++k) {
       const stored_array& array = encoding.arrays[k];
       const auto at = held_.find(r.name + "." + array.name);
       if (at == held_.end()) continue;
-      const std::int64_t first = number * elements(k), size = size_of(array.type);
+      const std::int64_t size = size_of(array.type), each = global_size(*at->second.v).n / matrices,
+                         first = number * each;
       held(at->second, {})
           .each_contiguous(
-              {first}, {first + elements(k)}, [&](global_count of, std::int64_t i, std::int64_t n) {
-                put_bytes(
-                    weights(), array.type, i,
-                    std::span(made[k]).subspan(static_cast<std::size_t>((of.n - first) * size),
-                                               static_cast<std::size_t>(n * size)));
+              {first}, {first + each}, [&](global_count of, std::int64_t i, std::int64_t n) {
+                put_bytes(weights(), array.type, i,
+                          arrays[k].subspan(static_cast<std::size_t>((of.n - first) * size),
+                                            static_cast<std::size_t>(n * size)));
               });
     }
   }

@@ -29,6 +29,7 @@ inline std::uint64_t checksum_of_values(const model_folder& folder, const progra
     std::string name;
     storage_type type;
     std::span<const std::byte> bytes;
+    const weights_in_folder::match* of_model = nullptr; ///< null: it lies in the registry's file
   };
   std::vector<tensor> all;
   std::list<weights_in_folder> of_model;
@@ -41,28 +42,33 @@ inline std::uint64_t checksum_of_values(const model_folder& folder, const progra
     }
   } else {
     for (const auto& m : of_model.emplace_back(folder, p).matches())
-      if (m.file != nullptr) all.push_back({m.ours.name, m.theirs.type, m.theirs.bytes});
+      if (m.file != nullptr) all.push_back({m.ours.name, m.theirs.type, m.theirs.bytes, &m});
   }
-  constexpr std::int64_t at_once = 1 << 16;
   const std::int64_t ranks = ranks_of(hosts.ranks());
   std::uint64_t mine = 0;
   std::int64_t before = 0;
   for (const tensor& t : all) {
-    const auto size = static_cast<std::int64_t>(bits_of(t.type) / 8),
-               count = std::ssize(t.bytes) / size, pieces = (count + at_once - 1) / at_once;
+    const auto size = static_cast<std::int64_t>(bits_of(t.type) / 8);
+    const std::int64_t count =
+                           t.of_model ? t.of_model->ours.elements() : std::ssize(t.bytes) / size,
+                       at_once = t.of_model ? t.of_model->ours.stretch() : 1 << 16,
+                       pieces = (count + at_once - 1) / at_once;
     std::vector<std::uint64_t> sums(static_cast<std::size_t>(pieces));
     parallel_for(pieces, [&](std::int64_t i) {
       if ((before + i) % ranks != hosts.rank()) return;
       const std::int64_t n = std::min(at_once, count - i * at_once);
       std::vector<double> values(static_cast<std::size_t>(n));
-      read_values(file_tensor{t.name, t.type, std::span(&n, 1),
-                              t.bytes.subspan(static_cast<std::size_t>(i * at_once * size),
-                                              static_cast<std::size_t>(n * size))},
-                  std::span(values));
+      if (t.of_model)
+        weights_in_folder::read_from(*t.of_model, i * at_once, values, [](std::span<double>) {});
+      else
+        read_values(file_tensor{t.name, t.type, std::span(&n, 1),
+                                t.bytes.subspan(static_cast<std::size_t>(i * at_once * size),
+                                                static_cast<std::size_t>(n * size))},
+                    std::span(values));
       xxh64 hash;
       hash.add(std::as_bytes(std::span(t.name)));
       hash.add(std::as_bytes(std::span(&i, 1)));
-      hash.add(std::as_bytes(std::span(values)));
+      hash.add(std::as_bytes(std::span(values).first(static_cast<std::size_t>(n))));
       sums[static_cast<std::size_t>(i)] = hash.value();
     });
     mine = std::accumulate(sums.begin(), sums.end(), mine);

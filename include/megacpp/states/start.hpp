@@ -81,6 +81,26 @@ inline void open_base_and_adapter(found_model& found, const start_request& r,
 
 } // namespace detail
 
+namespace detail {
+/// Returns a sentence about the way in which weights are stored in a folder and in the program; ""
+/// where they are plain in both.
+inline std::string storage_text(const model_folder& folder, const program_view& p) {
+  hf_storage stored = hf_storage::plain;
+  if (!folder.contains(state_file_name) && folder.contains("config.json"))
+    stored = hf_storage_of(read_json(folder.open("config.json")));
+  const bool keeps = p.numbers.adapter.base == base_storage::nf4;
+  if (stored == hf_storage::plain && !keeps) return "";
+  const char* const there = stored == hf_storage::fp8   ? "in FP8, in blocks of 128 by 128"
+                            : stored == hf_storage::nf4 ? "in NF4"
+                                                        : "plain";
+  return fmt::format("the weights of {} are {}; {}", folder.path(), there,
+                     !keeps                      ? "they are decoded while they load"
+                     : stored == hf_storage::nf4 ? "linear layers keep their codes"
+                                                 : "linear layers are quantised to NF4 while they "
+                                                   "load");
+}
+} // namespace detail
+
 /// Returns the base of the program's adapter, which the weights of a folder are. All ranks call it.
 /// Throws mc::error(exit_code::mismatch) for another base than the one beside which the adapter was
 /// trained, whose checksum is 0 if nobody has told it, unless the request says so.
@@ -113,6 +133,8 @@ inline adapter_base load_start(const found_model& found, const start_request& r,
     throw error(exit_code::mismatch,
                 fmt::format("{} has no adapter to load {} into; build a preset that has one",
                             p.name, adapter->path()));
+  if (hosts.rank() == 0)
+    if (const std::string how = detail::storage_text(weights, p); !how.empty()) print_note(how);
   load_weights(weights, p, s, seed);
   if (p.numbers.adapter.rank == 0) return {};
   std::uint64_t trained_beside = 0;
