@@ -116,6 +116,61 @@ BOOST_AUTO_TEST_CASE(every_form_gives_the_same_conversation) {
   }
 }
 
+// A question and its answer in fields of other names are the conversation that a list of messages
+// has, whatever else the line says.
+BOOST_AUTO_TEST_CASE(named_fields_give_the_conversation_of_messages) {
+  const mc::chat_template chatml(mc::chat_style::chatml);
+  const auto text_of = [&](const std::string& line, const mc::chat_fields* fields) {
+    const auto chat = chatml.render(
+        std::get<mc::conversation>(mc::parse_conversation(line, "chats.jsonl", 3, fields)));
+    BOOST_REQUIRE(chat.turns.size() == 1u);
+    return chat.text + chat.text.substr(chat.turns[0].content);
+  };
+  const std::string turns =
+      R"({"role":"user","content":"Hi"},{"role":"assistant","content":"Yo"}]})";
+  const std::string with =
+      text_of(R"({"messages":[{"role":"system","content":"Be brief."},)" + turns, nullptr);
+  const std::string without = text_of(R"({"messages":[)" + turns, nullptr);
+  const mc::chat_fields orca{"system_prompt", "question", "response"},
+      alone{"", "question", "response"};
+  const std::string said = R"("question":"Hi","response":"Yo")";
+  BOOST_TEST(text_of(R"({"id":"x","system_prompt":"Be brief.",)" + said + "}", &orca) == with);
+  // In whatever order they stand.
+  BOOST_TEST(text_of("{" + said + R"(,"system_prompt":"Be brief."})", &orca) == with);
+  for (const char* empty : {R"("system_prompt":"",)", R"("system_prompt":null,)", ""})
+    BOOST_TEST(text_of(std::string("{") + empty + said + "}", &orca) == without);
+  // Fields that nobody names say nothing, though other lines are known by them.
+  for (const char* other : {R"("system_prompt":"Be brief.",)", R"("messages":[],)", R"("ids":[1],)",
+                            R"("prompt":"?",)", R"("system":"?",)"})
+    BOOST_TEST(text_of(std::string("{") + other + said + "}", &alone) == without);
+  // Named fields are read even where others read them otherwise.
+  const mc::chat_fields odd{"tools", "history", "loss"};
+  BOOST_TEST(text_of(R"({"tools":"Be brief.","history":"Hi","loss":"Yo"})", &odd) == with);
+}
+
+BOOST_AUTO_TEST_CASE(lines_without_the_fields_that_are_named_are_refused_with_their_place) {
+  const mc::chat_fields orca{"system_prompt", "question", "response"};
+  const auto require = [&](const char* line, const std::string& sentence) {
+    CHECK_REFUSED(mc::parse_conversation(line, "chats.jsonl", 3, &orca), exit_code::data, sentence);
+  };
+  require("[]", "chats.jsonl: line 3 is not a JSON object");
+  require(R"({"response":"a"})",
+          "chats.jsonl: line 3 has no \"question\", which "
+          "data_request::fields names for the user; give");
+  require(R"({"question":"a","response":null})",
+          "line 3 has no \"response\", which "
+          "data_request::fields names for the assistant");
+  require(R"({"messages":[{"role":"assistant","content":"a"}]})", "line 3 has no \"question\"");
+  require(R"({"ids":[1],"mask":[1]})", "line 3 has no \"question\"");
+  require(R"({"question":["a"],"response":"a"})", "line 3 has a \"question\" that is not a string");
+  require(R"({"question":"a","response":1})", "line 3 has a \"response\" that is not a string");
+  require(R"({"system_prompt":{},"question":"a","response":"b"})",
+          "line 3 has a \"system_prompt\" that is not a string");
+  require(R"({"question":"a","response":""})", "line 3 has an empty \"response\", and a turn");
+  require(R"({"question":"","response":"a"})", "line 3 has an empty \"question\", and a turn");
+  require(R"({"question":"a","response":"b","weight":0})", "has \"weight\", which others read");
+}
+
 BOOST_AUTO_TEST_CASE(calls_of_tools_are_read_in_every_form) {
   const std::string expected =
       "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1.0}}\n</tool_call>";
@@ -355,6 +410,11 @@ BOOST_AUTO_TEST_CASE(files_are_read_line_by_line) {
     CHECK_REFUSED(encode("{\"prompt\":\"a\",\"completion\":\"b\"}", "f", 1), exit_code::model,
                   "<|im_end|> takes blanks beside it away");
   }
+  mc::conversation_rules named = form; // of all lines alike
+  named.fields = mc::chat_fields{"", "q", "a"};
+  write_text(dir / "named", "{\"q\":\"b\",\"a\":\"c\"}\n\n{\"q\":\"b\"}\n");
+  CHECK_REFUSED(mc::conversations_of({dir / "named"}, named, 2), exit_code::data,
+                "named: line 3 has no \"a\"");
   // A folder without a template is enough for ids.
   mc::conversation_rules without{.vocabulary = 10};
   without.take_template(dir / "no_folder");

@@ -5,6 +5,7 @@
 #include <megacpp/cli/option_file.hpp>
 #include <megacpp/exec/product_shape.hpp>
 #include <megacpp/optim/schedule.hpp>
+#include <megacpp/options/chat_keys.hpp>
 #include <megacpp/options/compiled_values.hpp>
 #include <megacpp/options/flags_of_values.hpp>
 #include <megacpp/options/loop.hpp>
@@ -720,6 +721,36 @@ BOOST_AUTO_TEST_CASE(choices_are_enumerators) {
 
 // A rule is of flags that the command has, and is not said twice; each flag of its condition exists
 // and could have the value that is asked for.
+BOOST_AUTO_TEST_CASE(fields_of_conversations_have_one_name_for_each_role) {
+  const auto fields_of = [](const std::string& text) {
+    mc::options o;
+    o.data.chat_keys.ask(text, "--chat-keys");
+    return mc::chat_fields_of(o.data.chat_keys);
+  };
+  BOOST_TEST(!mc::chat_fields_of(mc::options().data.chat_keys));
+  const auto orca = fields_of("system=system_prompt,user=question,assistant=response");
+  BOOST_REQUIRE(orca);
+  BOOST_TEST((orca->system == "system_prompt" && orca->user == "question" &&
+              orca->assistant == "response"));
+  const auto turned = fields_of("assistant=a=b,user= q");
+  BOOST_REQUIRE(turned);
+  BOOST_TEST((turned->system.empty() && turned->user == " q" && turned->assistant == "a=b"));
+  for (const auto& [text, sentence] : std::vector<std::pair<std::string, std::string>>{
+           {"user=q,assistant=a,tool=t", "\"tool\" is no role; name fields for system, user and"},
+           {"user=q,assistant=a, system=s", "\" system\" is no role"},
+           {"user=q,assistant=a,=s", "\"\" is no role"},
+           {"user=q,user=p,assistant=a", "names user twice"},
+           {"assistant=a", "names no field for the user; add user=FIELD"},
+           {"system=s,user=q", "names no field for the assistant; add assistant=FIELD"},
+           {"user=,assistant=a", "the field of user has no name"},
+           {"user=q,assistant=a,system=", "the field of system has no name"},
+           {"user=q,assistant=q", "\"q\" is the field of two roles"},
+           {"question,response", "\"question\" has no =; write a role"},
+           {"user=q,assistant=a,", "\"\" has no ="},
+           {"", "--chat-keys is \"\", but"}})
+    CHECK_REFUSED(fields_of(text), mc::exit_code::usage, sentence);
+}
+
 BOOST_AUTO_TEST_CASE(rules_are_of_flags_that_there_are) {
   mc::options o;
   const auto list = mc::flags_of(o);
@@ -819,6 +850,10 @@ BOOST_AUTO_TEST_CASE(flags_beside_flags) {
   BOOST_TEST(said(command::train, {{"data-type", "u16"}, {"eod-mask-loss", "true"}}, true) ==
              "--eod-mask-loss changes nothing without an indexed data set, which megacpp-data "
              "prepares; leave --eod-mask-loss out; ");
+  BOOST_TEST(said(command::train, {{"chat-keys", "user=q,assistant=a"}}, true) ==
+             "--chat-keys changes nothing without --data-type chat; leave --chat-keys out; ");
+  BOOST_TEST(said(command::eval, {{"chat-keys", "user=q,assistant=a"}, {"data-type", "chat"}},
+                  true) == "");
   // What a program of another type refuses.
   const std::string f32 = "fp32-residual-connection";
   BOOST_TEST(said(command::train, {{"tf32", "true"}, {"bf16", "true"}}, true) ==

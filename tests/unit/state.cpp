@@ -536,6 +536,21 @@ BOOST_AUTO_TEST_CASE(flags_of_a_run_that_goes_on) {
   CHECK_REFUSED(resume_flags(state, other, "p"), exit_code::mismatch,
                 "split is 969,30,1 there and 1,1,1");
 
+  // With other fields, conversations are other data.
+  json of_chat;
+  const std::string keys = "user=q,assistant=a";
+  save_flags(of_chat, with({{"data-type", "chat"}, {"chat-keys", keys}}));
+  options same = with({{"chat-keys", keys}}), none = with({}),
+          turned = with({{"chat-keys", "user=a,assistant=q"}});
+  BOOST_TEST(resume_flags({of_chat, "state", exit_code::model}, same, "p").empty());
+  BOOST_TEST(resume_flags({of_chat, "state", exit_code::model}, none, "p").empty());
+  BOOST_TEST(none.data.chat_keys() == keys);
+  CHECK_REFUSED(resume_flags({of_chat, "state", exit_code::model}, turned, "p"),
+                exit_code::mismatch,
+                "chat-keys is user=q,assistant=a there and user=a,assistant=q here");
+  CHECK_REFUSED(resume_flags(state, same, "p"), exit_code::mismatch,
+                "chat-keys is none there and user=q,assistant=a here");
+
   json wrong = saved;
   wrong["flags"]["lr"] = "fast";
   options o = with({});

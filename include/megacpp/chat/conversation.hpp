@@ -6,9 +6,11 @@
 //   {"ids": [...], "mask": [...]}                               token ids, 1 where trained on
 //
 // A line of the first three spellings may have "tools": [...], too (docs/chat.md). Messages may be
-// {"role", "content"} or {"from", "value"} in each of the lists.
+// {"role", "content"} or {"from", "value"} in each of the lists. Where fields are named for
+// system, user and assistant (chat_fields), every line of the file is read by these.
 #pragma once
 
+#include <megacpp/chat/chat_fields.hpp>
 #include <megacpp/chat/foreign_fields.hpp>
 #include <megacpp/io/error.hpp>
 #include <megacpp/io/json_file.hpp>
@@ -77,9 +79,28 @@ class conversation_reader {
 public:
   explicit conversation_reader(std::string_view place) : place_(place) {}
 
-  conversation read(const ordered_json& line) {
+  /// Reads a line in one of the spellings, or, where `fields` are named, the texts in these.
+  conversation read(const ordered_json& line, const chat_fields* fields) {
     if (!line.is_object())
       throw fault("is not a JSON object; give one conversation a line, as docs/chat.md shows");
+    const auto line_fault = [this](const std::string& words) { return fault(words); };
+    const auto is_named = [fields](std::string_view name) {
+      return fields != nullptr && fields->has(name);
+    };
+    if (fields != nullptr) {
+      refuse_fields(line, foreign_to_lines, line_fault, is_named);
+      read_named(line, *fields);
+    } else {
+      read_spelling(line, line_fault);
+    }
+    if (!is_named("tools")) read_tools(line);
+    check_turns();
+    read_.place = place_;
+    return std::move(read_);
+  }
+
+private:
+  template <class Fault> void read_spelling(const ordered_json& line, const Fault& line_fault) {
     const ordered_json* const messages = line.find("messages");
     const ordered_json* const turns = line.find("conversations");
     const ordered_json* const prompt = line.find("prompt");
@@ -88,21 +109,37 @@ public:
     if (forms != 1)
       throw fault(forms > 1 ? "has two of \"messages\", \"conversations\" and \"prompt\"; leave one"
                             : "has no \"messages\", \"prompt\" with \"completion\", "
-                              "\"conversations\", or \"ids\" with \"mask\"; name its field so");
-    refuse_fields(line, foreign_to_lines,
-                  [this](const std::string& words) { return fault(words); });
+                              "\"conversations\", or \"ids\" with \"mask\"; name its field so, or "
+                              "tell the fields that it has by data_request::fields");
+    refuse_fields(line, foreign_to_lines, line_fault);
     read_system(line, "system");
     read_system(line, "system_prompt");
     if (messages) read_list(*messages, "messages");
     else if (turns) read_list(*turns, "conversations");
     else read_pair(prompt, completion);
-    read_tools(line);
-    check_turns();
-    read_.place = place_;
-    return std::move(read_);
   }
 
-private:
+  /// Reads the text of each speaker from the field that is named for it.
+  void read_named(const ordered_json& line, const chat_fields& fields) {
+    if (!fields.system.empty()) read_system(line, fields.system);
+    for (const auto& [speaker, name] : {std::pair{chat_speaker::user, &fields.user},
+                                        std::pair{chat_speaker::assistant, &fields.assistant}}) {
+      const ordered_json* const text = line.find(*name);
+      if (!text)
+        throw fault(
+            fmt::format("has no \"{}\", which data_request::fields names for the {}; give "
+                        "it one, or leave the line out",
+                        printable(*name), name_of(speaker)));
+      if (!text->is_string())
+        throw fault(
+            fmt::format("has a \"{}\" that is not a string; make it one", printable(*name)));
+      if (text->text.empty())
+        throw fault(fmt::format("has an empty \"{}\", and a turn is not empty; leave it out",
+                                printable(*name)));
+      read_.messages.push_back({speaker, text->text, {}, {}});
+    }
+  }
+
   error fault(std::string_view sentence) const {
     return error(exit_code::data, fmt::format("{} {}", place_, sentence));
   }
@@ -113,9 +150,11 @@ private:
   }
 
   /// Throws for a field that other programs read and this one does not, unless the field is empty.
-  template <class Fields, class Fault>
-  static void refuse_fields(const ordered_json& object, const Fields& fields, Fault fault) {
-    if (const foreign_field* const f = foreign_field_in(object, fields))
+  /// A field of which is_read(name) tells is read.
+  template <class Fields, class Fault, class Read = decltype(&is_read_nowhere)>
+  static void refuse_fields(const ordered_json& object, const Fields& fields, Fault fault,
+                            const Read& is_read = &is_read_nowhere) {
+    if (const foreign_field* const f = foreign_field_in(object, fields, is_read))
       throw fault(
           fmt::format("has \"{}\", which others read and megacpp does not: {}; leave the "
                       "field out",
@@ -126,7 +165,7 @@ private:
     const ordered_json* const system = line.find(name);
     if (!system) return;
     if (!system->is_string())
-      throw fault(fmt::format("has a \"{}\" that is not a string; make it one", name));
+      throw fault(fmt::format("has a \"{}\" that is not a string; make it one", printable(name)));
     if (system->text.empty()) return;
     if (has_system_) {
       if (read_.messages[0].content == system->text) return;
@@ -420,19 +459,20 @@ inline std::string line_of(const chat_tokens& tokens) {
                      fmt::join(tokens.mask, ", "));
 }
 
-/// Reads one line of a file of conversations. Throws mc::error(exit_code::data) that names the
-/// file, the line and the message.
-inline std::variant<conversation, chat_tokens> parse_conversation(std::string_view line,
-                                                                  std::string_view file,
-                                                                  std::int64_t number) {
+/// Reads one line of a file of conversations, by `fields` if they are named. Throws
+/// mc::error(exit_code::data) that names the file, the line and the message.
+inline std::variant<conversation, chat_tokens> parse_conversation(
+    std::string_view line, std::string_view file, std::int64_t number,
+    const chat_fields* fields = nullptr) {
   const std::string place = fmt::format("{}: line {}", file, number);
-  if (line.find("\"ids\"") != std::string_view::npos) {
+  if (fields == nullptr && line.find("\"ids\"") != std::string_view::npos) {
     // A line may have millions of ids. nlohmann::json needs less memory for them than ordered_json.
     const nlohmann::json value = parse_json(line, place, exit_code::data);
     if (value.is_object() && value.contains("ids") && !value["ids"].is_null())
       return detail::read_chat_tokens(value, place);
   }
-  return detail::conversation_reader(place).read(parse_ordered_json(line, place, exit_code::data));
+  return detail::conversation_reader(place).read(parse_ordered_json(line, place, exit_code::data),
+                                                 fields);
 }
 
 } // namespace mc

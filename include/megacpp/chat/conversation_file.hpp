@@ -42,6 +42,8 @@ struct conversation_rules {
   std::optional<error> no_style = {}; ///< The reason why the folder's template cannot be used.
   const mc::tokenizer* tokenizer{};   ///< The tokenizer, which must outlive every reader.
   trained_on trained = trained_on::assistant;
+  /// The fields that lines have for each speaker, where lines are no lists of messages.
+  std::optional<chat_fields> fields = {};
 
   /// Takes the template of a folder. Where the template is missing or not known, the error is kept,
   /// and thrown by the first line that needs a template.
@@ -94,7 +96,8 @@ public:
   /// Returns the token ids of a line. Throws mc::error(exit_code::data) that names the file and the
   /// line.
   chat_tokens operator()(std::string_view line, std::string_view file, std::int64_t number) const {
-    std::variant<conversation, chat_tokens> read = parse_conversation(line, file, number);
+    std::variant<conversation, chat_tokens> read =
+        parse_conversation(line, file, number, rules_.fields ? &*rules_.fields : nullptr);
     const auto fault = [&](const std::string& sentence) {
       return error(exit_code::data, fmt::format("{}: line {} {}", file, number, sentence));
     };

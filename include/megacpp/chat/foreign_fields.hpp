@@ -53,12 +53,17 @@ inline constexpr std::array<foreign_field, 13> foreign_to_turns{
      {"audio", of_media},
      {"audios", of_media}}};
 
+/// Tells of no field that it is read.
+inline bool is_read_nowhere(std::string_view) { return false; }
+
 /// Returns the first of `fields` that an object has, or null. A field that is there but empty does
-/// not count.
-template <std::size_t N>
+/// not count, nor one of which is_read(name) tells that it is read after all.
+template <std::size_t N, class Read>
 const foreign_field* foreign_field_in(const ordered_json& object,
-                                      const std::array<foreign_field, N>& fields) {
+                                      const std::array<foreign_field, N>& fields,
+                                      const Read& is_read) {
   for (const foreign_field& f : fields) {
+    if (is_read(f.name)) continue;
     const ordered_json* const found = object.find(f.name);
     const bool empty = found && (found->is_string() ? found->text.empty()
                                                     : (found->is_list() || found->is_object()) &&

@@ -1,6 +1,7 @@
 // The commands of a program, once its flags are read.
 #pragma once
 
+#include <megacpp/cli/help.hpp>
 #include <megacpp/comm/agreement.hpp>
 #include <megacpp/comm/checking.hpp>
 #include <megacpp/comm/process_ranks.hpp>

@@ -110,4 +110,15 @@ inline std::string command_help(std::string_view program, std::string_view summa
   return out;
 }
 
+/// Returns the flags of a command that were given, as `lr=0.001 save=model`.
+inline std::string given_flags(const std::vector<named_flag>& list, command c) {
+  std::string text;
+  for (const named_flag& e : list) {
+    if (!e.flag->given() || !overlaps(e.flag->commands(), c)) continue;
+    if (!text.empty()) text += ' ';
+    text += fmt::format("{}={}", e.name, e.flag->text());
+  }
+  return text;
+}
+
 } // namespace mc

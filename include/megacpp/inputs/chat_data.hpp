@@ -49,6 +49,7 @@ struct chat_encoding {
                                                         : "") {
     schema.vocabulary = vocabulary;
     schema.trained = d.learned;
+    schema.fields = d.fields;
     if (folder.empty()) return;
     tokenizer = open_tokenizer(folder);
     schema.take_template(folder);

@@ -4,6 +4,7 @@
 #include <megacpp/inputs/named_data.hpp>
 #include <megacpp/io/json_file.hpp>
 #include <megacpp/io/mapped_file.hpp>
+#include <megacpp/options/chat_keys.hpp>
 #include <megacpp/options/options.hpp>
 #include <megacpp/options/rules.hpp>
 #include <megacpp/request/data_request.hpp>
@@ -87,6 +88,7 @@ inline data_request data_request_of(const options& o, command what) {
   r.reset_attention_mask = d.reset_attention_mask();
   r.eod_mask_loss = d.eod_mask_loss();
   r.learned = d.chat_loss.choice<trained_on>();
+  r.fields = chat_fields_of(d.chat_keys);
   r.seed = static_cast<std::uint64_t>(o.model.seed());
   // A token that nothing uses is refused if the command line gives it, and left out if a state
   // does.

@@ -20,7 +20,8 @@ inline constexpr values_of_request flags_of_values[] = {
      "increment=INCREMENT of --rampup-batch-size, last=global-batch-size, start=START of "
      "--rampup-batch-size"},
     {"data_request",
-     "cache=data-cache-path, eod_mask_loss, eod_token, kind=data-type, learned=chat-loss, "
+     "cache=data-cache-path, eod_mask_loss, eod_token, fields=chat-keys, kind=data-type, "
+     "learned=chat-loss, "
      "paths=data-path, reset_attention_mask, reset_position_ids, seed, split"},
     {"export_request", "save"},
     {"loop_request",

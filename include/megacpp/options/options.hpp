@@ -88,6 +88,9 @@ struct data_flags : flag_group {
                "the token that ends a document, for the three flags before this one");
   MEGACPP_FLAG(text, chat_loss, is("assistant").one_of("assistant|all"),
                "the tokens of conversations that are learned: those of the assistant, or all");
+  MEGACPP_FLAG(text, chat_keys, is("").shown(""),
+               "the fields of conversations that are no lists of messages, such as "
+               "system=system_prompt,user=question,assistant=response; system may be left out");
   MEGACPP_FLAG(switch, mock_data, is(false).of(train),
                "train on random tokens in place of a file, to measure speed");
 };
@@ -359,17 +362,6 @@ inline const named_flag* find_flag(const std::vector<named_flag>& list, std::str
   for (const named_flag& e : list)
     if (e.name == name) return &e;
   return nullptr;
-}
-
-/// Returns the flags of a command that were given, as `lr=0.001 save=model`.
-inline std::string given_flags(const std::vector<named_flag>& list, command c) {
-  std::string text;
-  for (const named_flag& e : list) {
-    if (!e.flag->given() || !overlaps(e.flag->commands(), c)) continue;
-    if (!text.empty()) text += ' ';
-    text += fmt::format("{}={}", e.name, e.flag->text());
-  }
-  return text;
 }
 
 } // namespace mc

@@ -158,8 +158,10 @@ inline std::vector<std::string> resume_flags(const json_value& state, options& o
     } else if (is_read && now.text() == was) {
       continue;
     } else if (is_read && now.resuming() == on_resume::must_match) {
-      refused += fmt::format("{}{} is {} there and {} {}", refused.empty() ? "" : ", ", e.name, was,
-                             now.text(), e.compiled ? "compiled in here" : "here");
+      const auto shown = [](const std::string& text) { return text.empty() ? "none" : text; };
+      refused +=
+          fmt::format("{}{} is {} there and {} {}", refused.empty() ? "" : ", ", e.name, shown(was),
+                      shown(now.text()), e.compiled ? "compiled in here" : "here");
     } else {
       changes.push_back(detail::change_of(e.name, was.empty() ? "none" : was, now.text()));
     }

@@ -129,7 +129,7 @@ inline constexpr auto flag_rules = [] {
       {train, "data-type", "mock-data", of_random},
       {train, "data-path", "mock-data", of_random, wherever},
       {train, "tokenizer-type data-type", "bench-json !data-path !load", without_data},
-      {reading, "chat-loss", "!data-type=chat"},
+      {reading, "chat-loss chat-keys", "!data-type=chat"},
       {reading, "tokenizer-type", "data-type=u16|data-type=i32",
        "and a --data-type of token ids contradict each other: ids need no tokenizer"},
       {reading, "reset-position-ids reset-attention-mask eod-mask-loss eod-token data-cache-path",

@@ -1,6 +1,7 @@
 // The request of a run's data.
 #pragma once
 
+#include <megacpp/chat/chat_fields.hpp>
 #include <megacpp/chat/chat_template.hpp>
 #include <megacpp/request/tokenizer_request.hpp>
 #include <megacpp/sets/blending.hpp>
@@ -42,6 +43,7 @@ struct data_request {
   bool eod_mask_loss = false;           ///< nothing is learned behind the end of a document
   std::optional<std::string> eod_token; ///< token that ends a document, if not the tokenizer's
   trained_on learned = trained_on::assistant; ///< tokens of conversations that are learned
+  std::optional<chat_fields> fields;          ///< of conversations that are no lists of messages
   std::uint64_t seed = 1234; ///< seed of random tokens, and of the order of a data set's samples
 
   /// The shares of a training run that asks for none.

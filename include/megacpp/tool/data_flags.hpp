@@ -96,6 +96,9 @@ struct data_program_flags : flag_group {
                "threads; 0: all cores, or the quota of a container. Results do not depend on it");
   MEGACPP_FLAG(text, chat_loss, is("assistant").one_of("assistant|all").of(chat),
                "what is learned: what the assistant says, or every token");
+  MEGACPP_FLAG(text, chat_keys, is("").of(chat).shown(""),
+               "the fields of lines that are no lists of messages, such as "
+               "system=system_prompt,user=question,assistant=response; system may be left out");
   MEGACPP_FLAG(switch, json, is(false).of(count | inspect | verify),
                "print one JSON object instead of text");
 };

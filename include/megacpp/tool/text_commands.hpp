@@ -6,6 +6,7 @@
 #include <megacpp/data/text_lines.hpp>
 #include <megacpp/io/line_reader.hpp>
 #include <megacpp/observe/print.hpp>
+#include <megacpp/options/chat_keys.hpp>
 #include <megacpp/sets/set_checksums.hpp>
 #include <megacpp/threads/in_order.hpp>
 #include <megacpp/threads/processors.hpp>
@@ -308,7 +309,8 @@ inline void run_chat(const data_program_flags& f) {
   conversation_rules form{
       .vocabulary = t->vocabulary(),
       .tokenizer = t.get(),
-      .trained = f.chat_loss() == "all" ? trained_on::all : trained_on::assistant};
+      .trained = f.chat_loss() == "all" ? trained_on::all : trained_on::assistant,
+      .fields = chat_fields_of(f.chat_keys)};
   form.take_template(f.tokenizer());
   const stop_signals signals;
   std::string out;
