@@ -1941,6 +1941,79 @@ class States(Case):
         for name in ("model.safetensors", "optimizer.safetensors"):
             self.assertEqual(contents(newest(self.folder / "plain"))[name], kept[name])
 
+    def test_ends_where_evaluations_find_nothing_better(self):
+        whole, parts = self.folder / "whole", self.folder / "parts"
+        # Nothing is learned once the rate is 0, behind step 6.
+        flags = ("--split", "80,20", "--eval-iters", 100, "--eval-interval", 2, "--lr", "1e-2", "--lr-decay-iters", 6,
+                 "--stop-after-no-better", 3)
+        tensors = ("model.safetensors", "optimizer.safetensors")
+
+        def state(root):
+            return json.loads((newest(root) / "megacpp_state.json").read_text())["state"]
+
+        def finished(root):
+            return json.loads(run("describe", "--load", root, "--json").stdout)["finished"]
+
+        def same(root):
+            for name in tensors:
+                self.assertEqual((newest(root) / name).read_bytes(), (newest(whole) / name).read_bytes())
+            for name in ("no_better", "validation", "history", "step"):
+                self.assertEqual(state(root)[name], state(whole)[name])
+        done = self.train(*flags, "--save", whole, steps=40)
+        self.assertRegex(done.stdout, rb"\nstep 12/40 \| the run ends: 3 evaluations in a row had no lower loss than "
+                         rb"\d\.\d{4} of step 6, and --stop-after-no-better is 3\n(?s:.*)\n12 steps in ")
+        self.assertEqual((self.steps(whole), finished(whole)), ([12], True))
+        plain = self.folder / "plain"  # the bits of a run that takes as many steps
+        self.train(*flags[:-2], "--save", plain, steps=12)
+        self.assertEqual([contents(newest(plain))[n] for n in tensors], [contents(newest(whole))[n] for n in tensors])
+        # The same command line takes one step at a time, up to the same end. Each process ends before the evaluation
+        # behind its step, so that the next one measures it: the last takes no step.
+        went = []
+        while not went or not finished(parts):
+            went.append(self.train(*flags, "--save", parts, "--load", parts, "--exit-duration-in-mins", 1e-6, steps=40))
+            self.assertLess(len(went), 15)
+        self.assertEqual((len(went), self.steps(parts)[-1]), (13, 12))
+        self.assertIn(b"the run ends: 3 evaluations", went[-1].stdout)
+        same(parts)
+        # What has ended stays so, though it is started again, until more are asked for.
+        for root in (whole, parts):
+            before = contents(root)
+            done = self.train(*flags, "--save", root, "--load", root, steps=40)
+            self.assertRegex(done.stdout, rb"\nnothing is left to train: 3 evaluations in a row (?s:.*)\n0 steps in ")
+            self.assertEqual(contents(root), before)
+        with_more = run("train", "--load", parts, "--save", parts, "--stop-after-no-better", 4).stdout
+        self.assertIn(b"step 14/40 | the run ends: 4 evaluations in a row", with_more)
+        with_none = run("train", "--load", parts, "--save", parts, "--stop-after-no-better", 0, "--train-iters", 20).stdout
+        self.assertIn(b"\n6 steps in ", with_none)
+        self.assertNotIn("no_better", state(parts))
+        # All ranks end behind the same step, with the state that they have together.
+        ranked = self.folder / "ranked"
+        self.train(*flags, "--save", ranked, "--ranks", 2, "--global-batch-size", 8, "--keep-best", steps=40)
+        self.assertEqual((self.steps(ranked), finished(ranked)), ([12], True))
+        self.assertEqual(json.loads((ranked / "best" / "megacpp_state.json").read_text())["state"]["step"], 6)
+
+    def test_evaluations_that_are_better_end_no_run(self):
+        flags = ("--split", "80,20", "--eval-iters", 100, "--eval-interval", 2, "--lr", "1e-2", "--lr-decay-style",
+                 "constant")
+        done = self.train(*flags, "--stop-after-no-better", 1, steps=8)
+        self.assertNotIn(b"the run ends", done.stdout)
+        # One that is as low as the first is no better.
+        done = self.train(*flags[:-4], "--lr", 0, "--stop-after-no-better", 1, steps=8)
+        self.assertIn(b"step 4/8 | the run ends: 1 evaluation in a row had", done.stdout)
+        # A state of before has no count, and neither has one whose run measured other samples: it begins anew.
+        root = self.saved(*flags, steps=6)
+        on = ("train", "--load", root, "--save", root, "--lr", 0, "--train-iters")
+        done = run(*on, 40, "--stop-after-no-better", 2)
+        self.assertIn(b"step 12/40 | the run ends: 2 evaluations", done.stdout)
+        done = run(*on, 40, "--eval-iters", 2)
+        self.assertIn(b"was measured on other samples than this run measures: evaluations without a lower one are counted "
+                      b"anew\n", done.stdout)
+        self.assertIn(b"step 18/40 | the run ends: 2 evaluations", done.stdout)
+        # Fewer than there were already end it behind the next one.
+        run(*on, 21, "--stop-after-no-better", 9)
+        done = run(*on, 40, "--stop-after-no-better", 1)
+        self.assertIn(b"step 22/40 | the run ends: 5 evaluations in a row", done.stdout)
+
     def test_the_best_state_may_be_the_newest(self):
         root = self.saved("--split", "80,20", "--keep-best", "--eval-interval", 4, "--save-interval",
                           4, steps=8)

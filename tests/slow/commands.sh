@@ -28,6 +28,7 @@ documented docs/parallelism.md pictures
 documented docs/state.md resume
 documented docs/state.md resume # started again, it goes on
 documented docs/state.md best
+documented docs/state.md no-better
 documented docs/watching-a-run.md samples
 documented docs/watching-a-run.md curve
 documented docs/watching-a-run.md trace

@@ -272,10 +272,9 @@ inline run_data open_sets(const program_view& p, const data_request& d, const lo
                          request, ends, cache, data.name);
   };
   if (!t.validates_some() || *t.eval_iters > 0) {
-    // All evaluations are of the same samples where the best state is kept.
-    const bool same = t.save && t.keep_best;
     data.validation =
-        measure(data_split::validation, same ? 1 : t.steps / t.eval_interval + 1, "validate");
+        measure(data_split::validation,
+                t.compares_evaluations() ? 1 : t.steps / t.eval_interval + 1, "validate");
     data.test = measure(data_split::test, 1, "test");
   }
   std::int64_t validated = 0;

@@ -27,7 +27,8 @@ inline constexpr values_of_request flags_of_values[] = {
     {"loop_request",
      "batches=global-batch-size, bench=bench-json, epochs, eval_interval, eval_iters, "
      "exit_minutes=exit-duration-in-mins, keep_best, keep_latest=keep-latest-k, sample_interval, "
-     "sample_prompt, samples_asked=train-samples, save, steps=train-iters, warmup"},
+     "sample_prompt, samples_asked=train-samples, save, steps=train-iters, stop_after_no_better, "
+     "warmup"},
     {"report_request",
      "curve=loss-curve, metrics=metrics-jsonl, peak_tflops, profile, trace, "
      "trace_after=profile-step-start, trace_last=profile-step-end"},

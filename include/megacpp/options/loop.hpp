@@ -142,6 +142,7 @@ inline loop_request loop_request_of(const program_view& p, const options& o, int
   t.takes_signals = r.exit_signal_handler();
   t.exit_minutes = r.exit_duration_in_mins.if_given();
   t.eval_interval = r.eval_interval(), t.eval_iters = r.eval_iters.if_given();
+  t.stop_after_no_better = r.stop_after_no_better();
   t.full_validation = r.full_validation(), t.by_set = r.multiple_validation_sets();
   t.sample_interval = t.bench ? 0 : r.sample_interval(),
   t.sample_prompt = r.sample_prompt.if_given();

@@ -147,6 +147,9 @@ struct training_flags : flag_group {
   MEGACPP_FLAG(switch, multiple_validation_sets, is(false).of(train | eval),
                "with --eval-iters: measure as many batches of each data set, by name. Without "
                "--eval-iters each data set is measured anyway");
+  MEGACPP_FLAG(whole, stop_after_no_better, is(0).at_least(0).shown("never"),
+               "end the run once so many evaluations in a row had no lower loss than the lowest "
+               "before them; 0: never. All evaluations measure the same samples then");
   MEGACPP_FLAG(
       whole, sample_interval, is(0).at_least(1).shown("no texts"),
       "steps between texts that the model writes as it is by then, each time with the same random "

@@ -67,6 +67,7 @@ inline constexpr std::string_view
     of_folder =
         "changes nothing for conversations: the folder of --tokenizer-model or --load has "
         "their tokenizer and template",
+    of_stop = "give another --eval-iters, or --stop-after-no-better 0",
     of_greedy = "changes nothing beside --greedy or --temperature 0, which draw no tokens";
 
 } // namespace detail
@@ -103,6 +104,12 @@ inline constexpr auto flag_rules = [] {
       {train, "eval-interval", "eval-iters eval-iters=0", "", told},
       {train, "keep-best", "eval-iters eval-iters=0",
        "and --eval-iters 0 contradict each other: nothing is evaluated"},
+      {train, "stop-after-no-better",
+       "!stop-after-no-better=0 eval-iters eval-iters=0 !full-validation",
+       "needs evaluations, and --eval-iters 0 asks for none", wherever, of_stop},
+      {train, "stop-after-no-better", "!stop-after-no-better=0 !eval-iters mock-data|bench-json",
+       "needs evaluations, and random tokens and --bench-json are evaluated only with --eval-iters",
+       wherever, of_stop},
       {train, "eval-interval keep-best", "!eval-iters mock-data|bench-json",
        "changes nothing: random tokens and --bench-json are evaluated only with --eval-iters"},
       {eval, "global-batch-size multiple-validation-sets", "!eval-iters"},

@@ -50,6 +50,7 @@ struct loop_request {
   std::optional<std::int64_t> eval_iters;   ///< batches of an evaluation; none: all of the data
   bool full_validation = false;             ///< evaluations read all data, whatever `eval_iters` is
   bool by_set = false;                      ///< `eval_iters` counts for each data set
+  std::int64_t stop_after_no_better = 0;    ///< evaluations in a row, behind which the run ends
   std::int64_t sample_interval = 0;         ///< steps between texts of the model; 0: none
   std::optional<std::string> sample_prompt; ///< text that these texts continue
   std::int64_t sample_tokens = 200;         ///< most tokens of such a text
@@ -60,6 +61,8 @@ struct loop_request {
   std::int64_t micro_batches() const { return batches.last / sequences_of_all_replicas; }
   /// Tells whether an evaluation reads some of the validation data, not all.
   bool validates_some() const { return eval_iters && !full_validation; }
+  /// Tells whether losses of evaluations are compared, so that all must be of the same samples.
+  bool compares_evaluations() const { return (save && keep_best) || stop_after_no_better > 0; }
 
   /// Returns the request of the same run with the `n` steps that the data come to. Throws
   /// mc::error(exit_code::usage) where its rates contradict that.

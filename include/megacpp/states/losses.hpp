@@ -19,6 +19,7 @@ struct run_losses {
   loss_history history, validation;
   std::optional<double> last;                 ///< the loss of the last step, if it learned a token
   std::optional<validation_result> validated; ///< the last one measured
+  std::optional<lowest_loss> lowest;          ///< of validation, where the run may end by it
 
   /// Tells whether the loss on validation data was measured behind this step.
   bool has_validated(std::int64_t step) const { return validated && validated->step == step; }
@@ -27,6 +28,7 @@ struct run_losses {
   void save(nlohmann::json& state, const run_position& at) const {
     if (last) state["loss"] = *last;
     state["history"] = {{"training", history.json()}, {"validation", validation.json()}};
+    if (lowest) state["no_better"] = lowest->json();
     if (!has_validated(at.step)) return;
     state["validation"] = {{"loss", validated->loss}, {"tokens", validated->tokens}};
     if (!validated->measure.empty()) state["validation"]["measure"] = validated->measure;
@@ -35,6 +37,7 @@ struct run_losses {
   void load(const json_value& state) {
     if (state.has("loss")) last = state.field<double>("loss");
     if (state.has("validation")) validated = validation_of(state);
+    if (state.has("no_better")) lowest = lowest_loss_of(state);
     if (state.has("history")) {
       const auto h = state.field<json_value>("history");
       history = loss_history::read(h.field<json_value>("training"));
@@ -42,14 +45,15 @@ struct run_losses {
     }
   }
   /// Returns losses whose text is as long as that of a run of so many steps and evaluations may be,
-  /// where an evaluation has so many tokens.
+  /// where an evaluation has so many tokens, and `limit` evaluations may end the run.
   static run_losses longest(std::int64_t steps, std::int64_t evaluations, std::int64_t tokens,
-                            const std::string& measure) {
+                            const std::string& measure, std::int64_t limit) {
     run_losses l;
     l.history = loss_history::longest(steps, steps);
     l.validation = loss_history::longest(steps, evaluations);
     l.last = std::numeric_limits<double>::lowest(); // longest as a text
     l.validated = {steps, *l.last, measure, tokens};
+    if (limit > 0) l.lowest = {*l.last, steps, limit, limit, measure};
     return l;
   }
 };

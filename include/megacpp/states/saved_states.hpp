@@ -13,6 +13,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -95,6 +97,31 @@ inline validation_result validation_of(const json_value& state) {
   return {state.field<std::int64_t>("step"), v.field<double>("loss"),
           v.has("measure") ? v.field<std::string>("measure") : "",
           v.has("tokens") ? v.field<std::int64_t>("tokens") : 0};
+}
+
+/// The lowest validation loss of a run that ends behind so many evaluations in a row without a
+/// lower one, and how many there were since.
+struct lowest_loss {
+  double loss = 0;
+  std::int64_t step = 0;    ///< the step behind which it was measured
+  std::int64_t since = 0;   ///< evaluations behind it, none of them lower
+  std::int64_t limit = 0;   ///< as many end the run
+  std::string measure = {}; ///< as in validation_result
+
+  bool ends_run() const { return limit > 0 && since >= limit; }
+  nlohmann::json json() const {
+    nlohmann::json all{{"lowest", loss}, {"step", step}, {"since", since}, {"limit", limit}};
+    if (!measure.empty()) all["measure"] = measure;
+    return all;
+  }
+};
+/// Returns what a state has as "no_better". Throws mc::error.
+inline lowest_loss lowest_loss_of(const json_value& state) {
+  const auto n = state.field<json_value>("no_better");
+  constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  return {n.field<double>("lowest"), n.field<std::int64_t>("step", 0, most),
+          n.field<std::int64_t>("since", 0, most), n.field<std::int64_t>("limit", 1, most),
+          n.has("measure") ? n.field<std::string>("measure") : ""};
 }
 
 /// Returns the best state of a root, if there is one. `needed(name)` is as for newest_state. Throws

@@ -26,7 +26,8 @@ struct listed_state {
   std::optional<double> loss = {}, validation_loss = {}; ///< nats a token
   std::optional<std::int64_t> committed = {};            ///< seconds since 1970, UTC
   std::uint64_t bytes = 0;                               ///< of all that the folder holds
-  std::string damage = {};                               ///< why it is not whole; "" if it is
+  bool ended = false;      ///< evaluations without a lower loss have ended its run
+  std::string damage = {}; ///< why it is not whole; "" if it is
 };
 
 struct state_list {
@@ -34,11 +35,12 @@ struct state_list {
   std::optional<std::string> resumed; ///< the folder of the state that a training run goes on from
   std::string refusal;                ///< why it goes on from none of them; "" if it does
 
-  /// Tells whether the run whose state is `resumed` has taken all of its steps; nothing if that is
-  /// not known.
+  /// Tells whether the run whose state is `resumed` has taken all of its steps, or has ended before
+  /// as its evaluations asked for; nothing if that is not known.
   std::optional<bool> finished() const {
     for (const listed_state& s : states)
-      if (resumed && s.folder == *resumed && s.step && s.steps) return *s.step >= *s.steps;
+      if (resumed && s.folder == *resumed && s.step && s.steps)
+        return *s.step >= *s.steps || s.ended;
     return std::nullopt;
   }
 };
@@ -61,6 +63,7 @@ inline listed_state examined(const model_folder& folder, std::string name,
     const auto own = state.field<std::int64_t>("step");
     if (state.has("loss")) s.loss = state.field<double>("loss");
     if (state.has("validation")) s.validation_loss = validation_of(state).loss;
+    if (state.has("no_better")) s.ended = lowest_loss_of(state).ends_run();
     if (step.value_or(own) != own)
       throw state.fault("is the state of another step than its folder says");
     s.step = own;

@@ -65,7 +65,8 @@ inline measured_samples samples_of_evaluation(const program_view& p, const evalu
   taken.by_set = r.by_set || is_on("multiple-validation-sets");
   if (!flags) return taken;
   taken.seed = static_cast<std::uint32_t>(number("seed", 0));
-  if (is_on("keep-best")) return taken;
+  const bool stops = flags->has("stop-after-no-better") && number("stop-after-no-better", 0) > 0;
+  if (is_on("keep-best") || stops) return taken; // all evaluations are of the same samples
   const std::int64_t interval = number("eval-interval", 1),
                      step =
                          found.state->state().field<std::int64_t>("step", 0, std::int64_t{1} << 62);

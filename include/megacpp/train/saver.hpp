@@ -74,6 +74,9 @@ public:
   /// Tells whether the run saves, and has not saved the state behind this step.
   bool lacks(std::int64_t step) const { return loop_.save && saved_step_ != step; }
 
+  /// Forgets that the state behind the last step was saved, since more is known of it now.
+  void outdate() { saved_step_ = -1; }
+
   /// Takes the folder to save to, on the first rank: `root`, if the run starts from that folder.
   /// `from`: the state that the run goes on from; nullptr if it begins anew. States that are there
   /// stay in their order, so the run must begin behind them. Throws mc::error.

@@ -101,7 +101,7 @@ public:
   /// interrupted once a signal has ended the run.
   void run() {
     agree_on_end();
-    if (step() < request_.loop.steps) reader_->begin(progress_.at.samples);
+    if (is_left()) reader_->begin(progress_.at.samples);
     introduce();
     const stopwatch clock;
     const run_position begun = progress_.at;
@@ -133,6 +133,8 @@ public:
 private:
   communicator& hosts() { return ranks_.hosts(); }
   std::int64_t step() const { return progress_.at.step; }
+  /// Tells whether there are steps to take.
+  bool is_left() const { return step() < request_.loop.steps && !no_better_; }
   std::string folder_of_start() const { return inputs_.from ? inputs_.from->folder.path() : ""; }
 
   void require_consistent() {
@@ -161,9 +163,9 @@ private:
   void check_outputs(std::optional<state_root> root) {
     saver_->claim(std::move(root), inputs_.goes_on ? &*inputs_.from : nullptr,
                   inputs_.first_step());
-    if (saver_->keeps_best())
-      if (const std::string& measure = validation_->find_measure(); !measure.empty())
-        saver_->require_measure_of_best(measure);
+    if (const std::string& measure = validation_->find_measure();
+        saver_->keeps_best() && !measure.empty())
+      saver_->require_measure_of_best(measure);
     check_report_files(request_.reports, request_.loop.save, request_.data.named());
     if (request_.reports.trace)
       static_cast<void>(
@@ -198,6 +200,7 @@ private:
       progress_.at = load_moments(from->folder, state, inputs_.program, session_->weights());
       saver_->agree_on_saved(step());
       progress_.losses.load(state);
+      go_on_counting();
       session_->numbers().step = progress_.at.updates();
       if (loop.bench && loop.steps - step() <= loop.warmup) {
         ranks_.all().wait_for_end();
@@ -221,7 +224,7 @@ private:
     const bool tells = ranks_.all().first();
     if (tells && inputs_.goes_on)
       for (const std::string& line : from->changes) print_on_the_way(line);
-    if (step() < loop.steps) reports_->begin_metrics(inputs_.goes_on && step() > 0);
+    if (is_left()) reports_->begin_metrics(inputs_.goes_on && step() > 0);
     if (!tells || loop.bench) return;
     reports_->introduce(session_->planned().total(), ranks_.steps().way());
     const run_data& data = *inputs_.data;
@@ -230,7 +233,7 @@ private:
     if (data.validation.empty() && !loop.eval_iters && request_.data.kind != data_kind::random)
       reports_->note("nothing is evaluated: " + detail::nothing_to_validate(request_.data));
     saver_->introduce(from);
-    if (const auto deadline = end_.wall_deadline(); deadline && step() < loop.steps)
+    if (const auto deadline = end_.wall_deadline(); deadline && is_left())
       reports_->note(
           fmt::format("loop_request::exit_minutes {} ends the run behind the first step "
                       "after {}",
@@ -245,7 +248,8 @@ private:
     for (const std::string& line :
          request_.kept->derived_changes(from->state->state(), saver_->settled()))
       reports_->note(line);
-    if (step() < loop.steps) return;
+    if (is_left()) return;
+    if (no_better_) return reports_->note("nothing is left to train: " + why_no_better());
     const std::string asked =
         loop.epochs          ? fmt::format("loop_request::epochs {}", *loop.epochs)
         : loop.samples_asked ? fmt::format("loop_request::samples_asked {}", *loop.samples_asked)
@@ -258,24 +262,27 @@ private:
   void take_steps() {
     const std::int64_t last = request_.loop.steps;
     const recurrence texts{request_.loop.sample_interval};
+    const bool was_over = !is_left();
     // The process before may have ended between a step and its evaluation.
     if (step() > 0 && validation_->is_due(step()) && !progress_.losses.has_validated(step()))
       evaluate();
-    while (step() < last) {
+    while (is_left()) {
       if (!take_step()) interrupt();
       agree_on_end();
       if (step() < last && end_.time_is_up()) return end_in_time();
       if (validation_->is_due(step())) evaluate();
+      if (no_better_) break;
       if (texts.is_due(step(), last)) write_sample();
       if (saver_->is_due(step()) || (end_.asks_for_state() && saver_->lacks(step())))
         saver_->save(*session_, progress_);
       if (end_.stops()) interrupt(); // several ranks agree behind the next step
     }
-    evaluate();
+    if (step() >= last || was_over) evaluate();
     test();
     write_sample();
     agree_on_end();
     if (saver_->lacks(step())) saver_->save(*session_, progress_);
+    if (no_better_) trace_.write(inputs_.program, ranks_, *reports_);
   }
 
   /// Takes one optimizer step. Returns false if a signal came before its last micro-batch, on one
@@ -362,8 +369,43 @@ private:
     end_.tell(report);
     losses.validated = {step(), loss, validation_->measure(),
                         static_cast<std::int64_t>(total->count)};
+    if (!again) count_evaluation(loss);
     if (saver_->keeps_best()) saver_->save_if_best(*session_, progress_);
     reports_->paused(pace::evaluation, clock.seconds());
+  }
+  /// Counts evaluations without a lower loss, where so many end the run. All ranks go by the first.
+  void count_evaluation(double loss) {
+    const std::int64_t limit = request_.loop.stop_after_no_better;
+    if (limit == 0) return;
+    std::optional<lowest_loss>& lowest = progress_.losses.lowest;
+    if (!lowest || loss < lowest->loss) lowest = {loss, step(), 0, limit, validation_->measure()};
+    else ++lowest->since;
+    no_better_ = ranks_.all().value_of_first(lowest->ends_run());
+    if (no_better_) saver_->outdate(); // a state of before this evaluation does not say so
+    if (no_better_ && step() < request_.loop.steps)
+      reports_->note(fmt::format("step {}/{} | the run ends: {}", step(), request_.loop.steps,
+                                 why_no_better()));
+  }
+  /// Takes up the count of a state whose run measured the same samples.
+  void go_on_counting() {
+    std::optional<lowest_loss>& lowest = progress_.losses.lowest;
+    const std::int64_t limit = request_.loop.stop_after_no_better;
+    if (limit == 0 || !lowest) return lowest.reset();
+    if (!ranks_.all().value_of_first(lowest->measure == validation_->measure())) {
+      inputs_.from->changes.emplace_back(
+          "the lowest validation loss so far was measured on other samples than this run measures: "
+          "evaluations without a lower one are counted anew");
+      return lowest.reset();
+    }
+    no_better_ = lowest->ends_run() && lowest->since >= limit;
+    lowest->limit = limit;
+  }
+  std::string why_no_better() const {
+    const lowest_loss& lowest = *progress_.losses.lowest;
+    return fmt::format(
+        "{} evaluation{} in a row had no lower loss than {:.4f} of step {}, and "
+        "loop_request::stop_after_no_better is {}",
+        lowest.since, lowest.since == 1 ? "" : "s", lowest.loss, lowest.step, lowest.limit);
   }
   /// Measures the loss on test data, behind the last step.
   void test() {
@@ -477,6 +519,7 @@ private:
   std::unique_ptr<sample_writer> samples_;
   step_trace trace_;
   early_end end_;
+  bool no_better_ = false; ///< evaluations without a lower loss end the run, as all ranks know it
 };
 
 } // namespace mc

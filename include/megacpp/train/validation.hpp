@@ -31,10 +31,10 @@ public:
              std::int64_t sequence)
       : asked_(asked), loop_(loop), data_(data), sequence_(sequence) {}
 
-  /// Returns a text that tells the validation data of this run from others, where the losses on
-  /// them decide which state is the best; "" if there are none.
+  /// Returns a text that tells the validation data of this run from others, where losses on them
+  /// are compared; "" if there are none.
   const std::string& find_measure() {
-    if (!loop_.keep_best || !measures() || data_.validation.empty()) return measure_;
+    if (!loop_.compares_evaluations() || !measures() || data_.validation.empty()) return measure_;
     xxh64 of_all;
     for (const measured_set& set : data_.validation) {
       const std::uint64_t one = hash_of(set, samples_of(set), sequence_);
@@ -64,6 +64,14 @@ public:
               "loop_request::keep_best changes nothing: {}; or leave loop_request::keep_best out",
               detail::nothing_to_validate(asked_)));
     }
+    if (!wanted && loop_.stop_after_no_better > 0) {
+      all.wait_for_end();
+      throw error(
+          exit_code::usage,
+          fmt::format("loop_request::stop_after_no_better {} needs evaluations: {}; or give "
+                      "loop_request::stop_after_no_better 0",
+                      loop_.stop_after_no_better, detail::nothing_to_validate(asked_)));
+    }
     for (const measured_set& set : data_.test)
       if (measures()) tests_.emplace_back(on, p, set, set.samples->size(), hosts);
     for (const measured_set& set : data_.validation)
@@ -78,20 +86,18 @@ public:
   }
   /// Returns losses as long, as a text, as those of a run that ends behind step `last` may be.
   run_losses longest(std::int64_t last) const {
-    if (!evaluates()) return run_losses::longest(last, 0, 0, measure_);
+    if (!evaluates()) return run_losses::longest(last, 0, 0, measure_, 0);
     const std::int64_t evaluations = last / loop_.eval_interval + 1;
     std::int64_t tokens = 0;
     for (const measured_set& set : data_.validation) tokens += sequence_ * samples_of(set);
-    return run_losses::longest(last, evaluations, tokens, measure_);
+    return run_losses::longest(last, evaluations, tokens, measure_, loop_.stop_after_no_better);
   }
 
   /// Measures the loss on the validation data behind a step. Where there are several sets, the loss
   /// on each is reported. Returns nothing where a stop ends it, on one rank alone. Of several
   /// ranks, one that cannot read its data has a pending error afterwards.
   std::optional<loss_sum> evaluate(std::int64_t step, early_end& end, training_reports& reports) {
-    // The best state is found by losses on the same samples.
-    const bool same_samples = loop_.save && loop_.keep_best;
-    const std::int64_t number = same_samples ? 0 : (step - 1) / loop_.eval_interval;
+    const std::int64_t number = loop_.compares_evaluations() ? 0 : (step - 1) / loop_.eval_interval;
     return run(sets_, number, end, [&](const std::string& name, const loss_sum& one) {
       reports.evaluation_of(name, step, one);
     });
