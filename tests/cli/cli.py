@@ -308,10 +308,18 @@ class Help(Case):
                               (("--mock-data", "--eval-interval", 5), "only with --eval-iters"),
                               (("--bench-json", "--eval-interval", 5), "only with --eval-iters"),
                               (("--bench-json", "--log-interval", 5), "shows no progress"),
-                              (("--bench-json", "--exit-duration-in-mins", 5), "number of steps")):
+                              (("--bench-json", "--exit-duration-in-mins", 5), "number of steps"),
+                              (("--bench-json", "--show-mask", 1), "contradict each other"),
+                              ((*ids, "--chat-keys", "user=q,assistant=a"), "without --data-type chat"),
+                              (("--mock-data", "--stop-after-no-better", 2), "only with --eval-iters"),
+                              (("--data-path", self.text, "--eval-iters", 0, "--stop-after-no-better", 2),
+                               "--eval-iters 0 asks for none"),
+                              (("--data-path", self.text, "--split", "90", "--stop-after-no-better", 2),
+                               "--split 90 leaves nothing to validate")):
             with self.subTest(command=command):
                 sentence = self.refused(USAGE, "train", "--train-iters", 1, *command, says=says)
                 self.assertTrue(any(f": {flag} " in sentence for flag in command), sentence)
+        run("train", "--mock-data", "--train-iters", 1, "--stop-after-no-better", 0)
         # Lines of Megatron-LM have these all the same, so that they are told.
         for command, told in (((*steady, "--min-lr", 0, "--lr-decay-iters", 9), "--min-lr, --lr-decay-iters"),
                               (("--data-path", self.text, "--eval-iters", 0, "--eval-interval", 5), "--eval-interval"),
@@ -342,7 +350,8 @@ class Help(Case):
         run("export", "--load", root, "--save", plain)
         for flags, says in ((("--lr-wsd-decay-iters", 9), "without --lr-decay-style WSD"),
                             (("--lr-wsd-decay-style", "cosine"), "without --lr-decay-style WSD"),
-                            (("--keep-best",), "nothing is evaluated")):
+                            (("--keep-best",), "nothing is evaluated"),
+                            (("--stop-after-no-better", 1), "--eval-iters 0 asks for none")):
             before = contents(root)
             with self.subTest(flags=flags):
                 sentence = self.refused(USAGE, "train", "--load", root, "--save", root,
@@ -605,6 +614,52 @@ class Training(Case):
         self.refused(USAGE, *mock, "--sample-prompt", "128", says="--sample-prompt: token 128 is outside")
         self.refused(USAGE, "train", "--data-path", self.text, "--sample-interval", 1, "--sample-prompt",
                      "x" * 33, says="33 tokens, but tiny_gpt has 32 positions")
+
+    def test_samples_are_shown_in_place_of_training(self):
+        def shown(*arguments, load=("--data-path", self.text)):
+            """Whether the lines of samples are learned, and their texts, by the number of the sample; the last line."""
+            lines = run("train", *load, "--show-mask", *arguments).stdout.decode().splitlines()
+            samples = {}
+            for line in lines[1:]:
+                if begun := re.fullmatch(r"sample (\d+): 32 tokens, 32 learned", line):
+                    samples[int(begun[1])] = []
+                elif line.startswith("    "):
+                    samples[max(samples)].append((line[4:12], line[12:]))
+            return list(samples.items()), lines[-1]
+        # Windows of the text, and of its begin: what validates is not learned.
+        samples, last = shown(300, "--train-iters", 72)
+        self.assertEqual([number for number, _ in samples], list(range(288)))
+        self.assertEqual(last, "the run has 288 samples in all")
+        texts = []
+        for _, ((mask, first), (learned, rest)) in samples:
+            self.assertEqual((mask, learned), (" " * 8, "learned "))
+            texts.append(json.loads(first) + json.loads(rest))
+            self.assertIn(texts[-1], TEXT[:int(len(TEXT) * 0.97)])
+            self.assertEqual(len(texts[-1]), 33)
+        self.assertGreater(len(set(texts)), 200)
+        # They are those that a run goes on with.
+        root = self.saved("--global-batch-size", 8, steps=3)
+        before = contents(root)
+        for more in ((), ("--ranks", 2)):
+            self.assertEqual(shown(2, "--train-iters", 9, *more, load=("--load", root, "--save", root))[0], samples[24:26])
+        self.assertEqual(shown(9, load=("--load", root)), ([], "the run has 0 samples left"))
+        self.assertEqual(shown(2, load=("--load", root, "--finetune", "--data-path", self.text))[0], samples[:2])
+        self.assertEqual(contents(root), before)
+        # Nothing is made, and what a run would be refused is refused.
+        run("train", "--data-path", self.text, "--show-mask", 1, "--save", self.folder / "new", "--metrics-jsonl",
+            self.folder / "metrics")
+        self.assertEqual([(self.folder / name).exists() for name in ("new", "metrics")], [False, False])
+        self.refused(MISMATCH, "train", "--load", root, "--data-path", self.line(), "--show-mask", 1,
+                     says="is not the data of the run in")
+        self.refused(DATA, "train", "--data-path", self.folder / "none", "--show-mask", 1, says="none")
+        for wrong in (0, -1, 1.5, "all"):
+            self.refused(USAGE, "train", "--data-path", self.text, "--show-mask", wrong, says="--show-mask is")
+        # Ids are numbers, and characters what the file has.
+        ids = run("train", "--mock-data", "--show-mask", 1).stdout.decode().splitlines()
+        self.assertRegex(ids[2] + ids[3], r"^            \d+    learned \d+( \d+){31}$")
+        self.text.write_bytes(TEXT.replace("g", "\xe4").encode("latin1"))
+        self.assertRegex(run("train", "--data-path", self.text, "--tokenizer-type", "char", "--show-mask", 1,
+                             "--seed", 3).stdout.decode(), r' \\xe4reen ')
 
     def test_the_share_of_a_stated_peak(self):
         metrics = self.folder / "metrics"
@@ -2718,6 +2773,15 @@ class IndexedSets(Case):
         said = self.result("--eod-mask-loss", "--tokenizer-type", "NullTokenizer", data=("--data-path", one, "--split",
                            "80,20,0"), name="told", steps=1)[2]
         self.assertRegex(said, r"\| validation loss: .* \| \d+ tokens that are learned\n")
+        # So it is shown: all are learned but what follows the end of a document.
+        shown = run("train", *data, "--eod-mask-loss", "--tokenizer-type", "NullTokenizer", "--train-iters", 4,
+                    "--show-mask", 16).stdout.decode().split("\nsample ")[1:]
+        self.assertEqual(len(shown), 16)
+        for sample in shown:
+            head, *lines = sample.splitlines()
+            tokens = [(int(token), line.startswith("    learned ")) for line in lines for token in line[12:].split()]
+            self.assertEqual(head.partition(": ")[2], f"32 tokens, {sum(learned for _, learned in tokens)} learned")
+            self.assertEqual([learned for _, learned in tokens[1:]], [token != self.END for token, _ in tokens[:-1]])
         ends = sum(d.count(self.END) for d in self.documents(1))
         seen = [json.loads(run("eval", "--load", self.folder / "plain", "--data-path", one, "--json", *more).stdout)
                 for more in ((), ("--eod-mask-loss", "--tokenizer-type", "NullTokenizer"))]

@@ -121,6 +121,48 @@ check(json.loads((FOLDER / "for-servers/generation_config.json").read_text()) ==
       {"eos_token_id": [ends["<|im_end|>"], ends["<|endoftext|>"]], "top_k": 20},
       "a tuned model ends where turns do, and what else its base says stays")
 
+# A question and its answer in fields of their own are the conversation that messages are.
+with open(FOLDER / "orca.jsonl", "w") as orca, open(FOLDER / "of-messages.jsonl", "w") as of_messages:
+    for n, line in enumerate((FOLDER / "held-out.jsonl").read_text().splitlines()):
+        asked, said = (message["content"] for message in json.loads(line)["messages"])
+        about = "" if n % 3 else "Be brief."
+        fields = {"id": n, "system_prompt": about, "question": asked, "response": said}
+        system = [{"role": "system", "content": about}] if about else []
+        print(json.dumps(fields), file=orca)
+        print(json.dumps({"messages": [*system, {"role": "user", "content": asked},
+                                       {"role": "assistant", "content": said}]}), file=of_messages)
+keys = ("--chat-keys", "system=system_prompt,user=question,assistant=response")
+four = ("--train-iters", 4)
+train("fields", "orca.jsonl", *keys, "--chat-loss", "all", epochs=four)
+train("messages", "of-messages.jsonl", "--chat-loss", "all", epochs=four)
+check(weights("fields") == weights("messages"), "lines with a field for each role give the weights of messages")
+lines = [run("chat", "--tokenizer", "base/model", "--input", *data, program="megacpp-data").stdout
+         for data in (("orca.jsonl", *keys), ("of-messages.jsonl",))]
+check(lines[0] == lines[1] and lines[0], "and their ids and masks")
+losses = [run("eval", "--load", "model", "--data-type", "chat", "--data-path", *data, "--json").stdout
+          for data in (("orca.jsonl", *keys), ("of-messages.jsonl",))]
+check(losses[0] == losses[1], "and their loss")
+on = ("train", "--load", "fields", "--save", "fields", "--train-iters")
+run(*on, 5)
+run(*on, 6, *keys)
+done = run(*on, 7, keys[0], "user=question,assistant=response", code=3)
+check("chat-keys is system=system_prompt,user=question,assistant=response there and user=question" in done.stderr,
+      "a run goes on with its own fields, and with no others")
+(FOLDER / "lacks.jsonl").write_text('{"question": "a", "response": "b"}\n{"question": "a"}\n')
+done = run("train", "--load", "base/model", "--data-type", "chat", "--data-path", "lacks.jsonl", *keys, code=4)
+check('lacks.jsonl: line 2 has no "response", which --chat-keys names for the assistant' in done.stderr,
+      "a line without a field is named")
+
+# What is shown as learned is what the assistant says, with the end of its turn, and as much as is counted.
+shown = run("train", "--load", "base/model", "--data-type", "chat", "--data-path", "held-out.jsonl", "--split",
+            "100,0,0", "--epochs", 1, "--show-mask", rows).stdout.splitlines()  # an epoch
+told = int(re.search(r"of which (\d+) are learned", shown[0])[1])
+counts = [int(re.search(r"(\d+) learned", line)[1]) for line in shown if line.startswith("sample ")]
+answers = sorted(json.loads(line[12:]) for line in shown if line.startswith("    learned "))
+check(answers == sorted(a + "<|im_end|>" for a in (FOLDER / "answers.txt").read_text().splitlines()),
+      "--show-mask marks every answer, and nothing else")
+check(len(counts) == rows and sum(counts) == told, f"which are {told} tokens in {rows} sequences")
+
 # Texts on the way are answers.
 # By the weights as they are, since the learning rate is 0.
 asking = ("train", "--load", "model", "--finetune", "--data-type", "chat", "--data-path", "held-out.jsonl",

@@ -27,6 +27,8 @@ ln -s small-model my-chat
 cp -r base/model downloaded
 documented docs/chat.md build
 documented docs/chat.md train
+documented docs/chat.md fields
+documented docs/chat.md mask
 documented docs/chat.md generate
 documented docs/chat.md export
 

@@ -1,8 +1,10 @@
 // The components that the training loop asks, each alone: what is due when, which samples a step
-// has, what ends a run early, and whether its data have changed.
+// has and how they are shown, what ends a run early, and whether its data have changed.
 #define BOOST_TEST_MODULE training
+#include <megacpp/chat/packed_conversations.hpp>
 #include <megacpp/comm/self.hpp>
 #include <megacpp/comm/threads.hpp>
+#include <megacpp/data/sample_lines.hpp>
 #include <megacpp/data/watched_data.hpp>
 #include <megacpp/io/small_file.hpp>
 #include <megacpp/optim/recurrence.hpp>
@@ -14,7 +16,10 @@
 #include <atomic>
 #include <csignal>
 #include <cstdint>
+#include <memory>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fcntl.h>
@@ -40,6 +45,37 @@ private:
 
 /// A run of 40 steps whose batch grows from 8 to 32 sequences.
 constexpr mc::batch_schedule growing{.last = 32, .start = 8, .increment = 8, .samples = 300};
+
+/// A token that is shown: a byte, and whether it is learned.
+using shown_token = std::pair<char, bool>;
+
+/// Reads the lines of a sample whose tokens are bytes: the tokens of each document.
+std::vector<std::vector<shown_token>> documents_in(const std::string& lines) {
+  std::vector<std::vector<shown_token>> all;
+  std::size_t begin = lines.find('\n') + 1;
+  for (std::size_t end; (end = lines.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    const std::string line = lines.substr(begin, end - begin);
+    const std::size_t quote = line.find('"');
+    if (line.starts_with("  document ") || all.empty()) all.emplace_back();
+    if (line.starts_with("  document ")) continue;
+    BOOST_REQUIRE((quote != std::string::npos && line.ends_with('"')));
+    const std::size_t is_times = line.find(" times ");
+    const bool repeats = is_times < quote, learned = line.starts_with("    learned ");
+    std::string text;
+    for (std::size_t i = quote + 1; i + 1 < line.size(); ++i) {
+      if (line[i] != '\\') text += line[i];
+      else if (const char c = line[++i]; c != 'x')
+        text += c == 'n' ? '\n' : c == 't' ? '\t' : c == 'r' ? '\r' : c;
+      else text += static_cast<char>(std::stoi(line.substr(i + 1, 2), nullptr, 16)), i += 2;
+    }
+    for (int n = repeats ? std::stoi(line) : 1; n > 0; --n)
+      for (const char c : text) all.back().emplace_back(c, learned);
+  }
+  return all;
+}
+
+/// The text of a token that is a byte.
+std::string byte_of(std::int32_t token) { return {static_cast<char>(token)}; }
 
 /// Two ranks, each a thread.
 constexpr mc::mesh two_ranks = mc::mesh_of(mc::layout{}, 2);
@@ -104,6 +140,72 @@ BOOST_AUTO_TEST_CASE(a_reader_gives_each_step_the_samples_of_its_batch) {
     }
     samples = batch.end();
   }
+}
+
+// Whatever the bytes are: a reader of the lines finds every token, and those learned that have a
+// label. No line has a byte that a terminal obeys.
+BOOST_AUTO_TEST_CASE(a_shown_sample_tells_its_tokens_and_its_labels) {
+  std::mt19937 random(5);
+  const std::string some =
+      "ab \"\\\n\t\r\x01\x1b[2J\x7f\xc3\xa9\xe2\x80\xae\xf0\x9f\x98\x80\xff\xc2\x85";
+  for (int trial = 0; trial < 300; ++trial) {
+    mc::micro_batch sample(1, 1 + static_cast<std::int64_t>(random() % 24));
+    std::vector<std::vector<shown_token>> expected;
+    std::int32_t document = 0;
+    for (std::size_t i = 0; i < sample.tokens().size(); ++i) {
+      const auto token =
+          static_cast<unsigned char>(some[random() % (trial % 3 == 0 ? 2 : some.size())]);
+      sample.tokens()[i] = token, sample.labels()[i] = mc::ignored_label;
+      document += i > 0 && random() % 6 == 0;
+      sample.documents()[i] = document;
+    }
+    for (std::size_t i = 0; i < sample.tokens().size(); ++i) {
+      const auto tokens = sample.tokens(), documents = sample.documents();
+      const bool last = i + 1 == tokens.size(), ends = last || documents[i + 1] != documents[i];
+      if (i == 0 || documents[i] != documents[i - 1])
+        expected.emplace_back().emplace_back(static_cast<char>(tokens[i]), false);
+      const std::int32_t next = last ? 'z' : tokens[i + 1];
+      const bool learned = random() % 2 == 0;
+      if (learned) sample.labels()[i] = next;
+      if (learned || !ends) expected.back().emplace_back(static_cast<char>(next), learned);
+    }
+    const std::string lines = mc::sample_lines(7, sample, true, byte_of);
+    BOOST_TEST((documents_in(lines) == expected), lines);
+    std::size_t learned = 0;
+    for (const auto& of : expected)
+      learned += static_cast<std::size_t>(std::ranges::count(of, true, &shown_token::second));
+    BOOST_TEST(lines.starts_with(
+        fmt::format("sample 7: {} tokens, {} learned\n", sample.tokens().size(), learned)));
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      const auto c = static_cast<unsigned char>(lines[i]);
+      BOOST_TEST(((c >= ' ' && c != 0x7f) || c == '\n'));
+    }
+    BOOST_TEST(mc::first_not_utf8(lines) == lines.size());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(conversations_are_shown_as_they_are_packed_and_masked) {
+  const auto all = std::make_shared<mc::tokenized_conversations>();
+  all->add({{'a', 'b', 'c', 'd'}, {0, 0, 1, 1}, 0});
+  all->add({{'e', 'f', '\n'}, {1, 1, 0}, 0}); // what comes first is never learned
+  const mc::packed_conversations packed("chats", all, {0, 2}, 10, std::nullopt, 1, '!');
+  mc::micro_batch sample(1, 10);
+  sample.fill(packed, 0);
+  BOOST_TEST(mc::sample_lines(0, sample, true, byte_of) ==
+             "sample 0: 10 tokens, 3 learned\n"
+             "  document 0: 4 tokens, 2 learned\n"
+             "            \"ab\"\n"
+             "    learned \"cd\"\n"
+             "  document 1: 3 tokens, 1 learned\n"
+             "            \"e\"\n"
+             "    learned \"f\"\n"
+             "            \"\\n\"\n"
+             "  document 2: 3 tokens, 0 learned\n"
+             "            3 times \"!\"\n");
+  BOOST_TEST(mc::sample_lines(3, sample, false, {}) ==
+             "sample 3: 10 tokens, 3 learned\n"
+             "            97 98\n    learned 99 100\n            101\n    learned 102\n"
+             "            10 33 33 33\n");
 }
 
 BOOST_AUTO_TEST_CASE(one_rank_knows_of_a_signal_at_once) {

@@ -26,6 +26,7 @@
 #include <megacpp/states/state_list.hpp>
 #include <megacpp/threads/machine.hpp>
 #include <megacpp/train/evaluate.hpp>
+#include <megacpp/train/shown_samples.hpp>
 #include <megacpp/train/trainer.hpp>
 
 #include <algorithm>
@@ -256,8 +257,9 @@ inline void carry_out(const program_source& source, const program_view& p, comma
                             [&](communicator& hosts) { run_export(p, request, hosts); });
   }
   const mesh ranks = detail::check_runnable(p, what, o, processes.size(), processes.first());
-  detail::require_memory_of(p, what, o, ranks, processes,
-                            detail::threads_of_rank(o, ranks, processes), make_device);
+  const int threads = detail::threads_of_rank(o, ranks, processes);
+  const bool shows = what == command::train && o.report.show_mask.given();
+  if (!shows) detail::require_memory_of(p, what, o, ranks, processes, threads, make_device);
   if (const std::string_view slow = why_slow(); processes.first() && !slow.empty())
     print_note(slow);
   training_start start = what != command::train ? training_start{}
@@ -268,6 +270,11 @@ inline void carry_out(const program_source& source, const program_view& p, comma
   if (processes.first())
     for (const std::string& note : told.notes()) print_note(note);
   const detail::computing_request request = detail::request_of(ranks, p, what, o);
+  if (shows) {
+    processes.dismiss();
+    return show_samples(p, std::get<training_request>(request), start, o.report.show_mask(),
+                        threads);
+  }
   if (processes.first()) processes.call(text_of(start, start_request_of(o.model)));
   detail::compute(ranks, p, what, o, request, std::move(start), processes, make_device);
 }

@@ -262,6 +262,9 @@ struct report_flags : flag_group {
                "the step behind which --trace begins");
   MEGACPP_FLAG(whole, profile_step_end, is(0).at_least(1).shown("two behind --profile-step-start"),
                "the last step of --trace, at most 64 behind --profile-step-start");
+  MEGACPP_FLAG(whole, show_mask, is(0).within(1, 1 << 20).shown(""),
+               "print so many samples of the training data as the run would take them next, those "
+               "tokens apart that are learned, in place of training");
   MEGACPP_FLAG(text, pictures, is("").of(describe),
                "a folder for SVGs of the ranks and the schedule, in place of the description");
   MEGACPP_FLAG(switch, graphs, is(false).of(describe),

@@ -116,6 +116,7 @@ inline constexpr auto flag_rules = [] {
       {eval, "eval-iters", "eval-iters=0", "0 would measure nothing"},
       // Reports.
       {train, "warmup", "!bench-json"},
+      {train, "show-mask", "bench-json"},
       {train, "profile-step-start profile-step-end", "!trace !profile"},
       {train, "profile-step-start profile-step-end", "!trace profile", "", told},
       {train, "rampup-batch-size", "bench-json",
