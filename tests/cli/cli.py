@@ -2613,7 +2613,8 @@ class IndexedSets(Case):
         for name, data, more, steps in (("set", (one,), ("--save-interval", 6), (6, 8)),
                                         ("blend", (0.3, one, 0.7, two), (), (8,)),
                                         ("apart", (0.3, one, 0.7, two), ("--multiple-validation-sets",), (8,)),
-                                        ("best", (one,), ("--keep-best",), (8,))):
+                                        ("best", (one,), ("--keep-best",), (8,)),
+                                        ("stop", (one,), ("--stop-after-no-better", 9), (8,))):
             lines = self.result(*flags, *more, "--seed", 5, data=("--data-path", *data), name=name, steps=8)[1]
             for step in steps:
                 told = [(line.get("set"), line["validation_tokens"], round(line["validation_loss"], 6)) for line in lines
@@ -2626,6 +2627,12 @@ class IndexedSets(Case):
                     for (of, tokens, loss), line in zip(told, seen):
                         self.assertEqual((of, tokens), (line.get("file"), line["tokens"]))
                         self.assertAlmostEqual(loss, line["loss"], 5)
+
+        # Losses that are compared are of the same samples: where nothing is learned, they are equal.
+        lines = self.result(*flags, "--lr", 0, "--stop-after-no-better", 2, data=("--data-path", one), name="same",
+                            steps=30)[1]
+        losses = [(line["step"], line["validation_loss"]) for line in lines if "validation_loss" in line]
+        self.assertEqual(losses, [(step, losses[0][1]) for step in (3, 6, 9)])
 
     def test_the_tokenizer_of_a_run_need_not_be_named_again(self):
         # Its type decides which tokens are learned, and so what is measured.
