@@ -119,6 +119,9 @@ class Texts(DataTest):
             self.refused(4, f"packed is compressed; give <({reader} FILE)", "encode", "--tokenizer", self.tokenizer,
                          "--input", self.at / "packed")
 
+        for text in ("BZh", "BZh9"):  # begin as a compressed file does, and are none
+            self.refused(4, "line 1 is not valid JSON", "encode", "--tokenizer", self.tokenizer, text=text)
+
     def test_files_of_other_forms_are_known(self):
         pointer, model, folder = (self.at / n for n in ("pointer", "tokenizer.model", "folder"))
         pointer.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3\n")

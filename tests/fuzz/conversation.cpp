@@ -1,9 +1,9 @@
 // libFuzzer: any line is either refused with mc::error or a conversation that every template either
 // refuses or writes, the turns of which stand in its text, one after the other, and end as turns of
 // the template do; what is written of its tools and arguments is JSON that is written the same again.
-// Of lines with texts, each is refused or has those that a parser of whole documents finds, and of a
-// file each is read once, in order, from wherever reading begins. Half of the inputs are text; most of
-// the others draw parts for a line that is valid.
+// Of lines with texts, or with a field for each role, each is refused or has those texts that a
+// parser of whole documents finds, and of a file each is read once, in order, from wherever reading
+// begins. Half of the inputs are text; most of the others draw parts for a line that is valid.
 //
 // clang++ -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Iinclude
 //   tests/fuzz/conversation.cpp -lfmt
@@ -119,6 +119,21 @@ void check_texts(std::string_view line, const std::vector<std::string>& names) {
     require(texts_of(whole.dump(), mc::invalid_utf8::refuse) == expected);
 }
 
+/// A line with a field for each role is refused, or has the texts that another parser finds there.
+void check_fields(std::string_view line) {
+  value_or_sentence([&] {
+    const mc::chat_fields fields{"c", "a", "b"};
+    const auto chat = std::get<mc::conversation>(mc::parse_conversation(line, "fuzz", 1, &fields));
+    const auto whole = nlohmann::json::parse(line, nullptr, false);
+    require(whole.is_object());
+    const auto& said = chat.messages;
+    const std::string about = whole.contains("c") && whole["c"].is_string() ? whole["c"] : "";
+    require(said.size() == (about.empty() ? 2u : 3u));
+    require(about.empty() || said[0].content == about);
+    require(said[said.size() - 2].content == whole["a"] && said.back().content == whole["b"]);
+  });
+}
+
 void check_file(std::string_view bytes) {
   const mc::descriptor memory(::memfd_create("fuzz", MFD_CLOEXEC));
   require(memory && ::write(memory.get(), bytes.data(), bytes.size()) == std::ssize(bytes));
@@ -192,12 +207,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (size > 0 && data[0] & 1) check_line(drawn(data, size));
     else check_line(bytes);
   } else if (data[1] % 16 == 0) {
-    check_file(bytes.substr(2));
+    value_or_sentence([&] { check_file(bytes.substr(2)); }); // compressed ones are refused
     if (data[1] != 0) return 0;
     std::string batches(bytes); // of a line that fills one
     batches.append(mc::line_reader::batch_bytes, 'x').append("\n").append(bytes);
-    check_file(batches);
+    value_or_sentence([&] { check_file(batches); });
   } else {
+    check_fields(data[1] & 1 ? drawn_texts(data + 1, size - 1) : bytes.substr(2));
     for (const std::vector<std::string>& names : {std::vector<std::string>{"a"}, {"a", "b"}})
       if (data[1] & 1) check_texts(drawn_texts(data + 1, size - 1), names);
       else check_texts(bytes.substr(2), names);

@@ -170,7 +170,7 @@ private:
     for (const auto& [magic, reader] :
          {std::pair{"\x1f\x8b"sv, "zcat"sv}, std::pair{"\xfd\x37zXZ\0"sv, "xzcat"sv},
           std::pair{"\x28\xb5\x2f\xfd"sv, "zstdcat"sv}, std::pair{"BZh"sv, "bzcat"sv}})
-      if (begin.starts_with(magic) && (magic != "BZh" || begin.substr(4).starts_with("1AY&SY")))
+      if (begin.starts_with(magic) && (magic != "BZh" || begin.find("1AY&SY") == 4))
         throw error(exit_code::data,
                     fmt::format("{} is compressed; give <({} FILE) in its place, or pipe its text "
                                 "into the standard input",
