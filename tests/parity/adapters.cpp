@@ -128,9 +128,10 @@ template <class Model> void check_merged(const adapter_case<Model>& of) {
   const mc::adapter_in_folder values(mc::model_folder(of.of_peft("adapter_after10").string()),
                                      p.view());
   mc::merging change(p.view(), values);
-  mc::export_model_folder(mc::model_folder((test::fixtures(of.base) / "model").string()),
-                          dir / "merged", p.view(), std::nullopt, mc::hf_shard_limit,
-                          mc::self::hosts(), {}, &change);
+  mc::export_model_folder(
+      mc::model_folder((test::fixtures(of.base) / "model").string()), dir / "merged", p.view(),
+      std::nullopt, mc::hf_shard_limit, mc::self::hosts(), {},
+      {.change = &change, .through_nf4 = of.adapter.base == mc::base_storage::nf4});
   BOOST_TEST(change.checked() > 0);
   const mc::safetensors_file ours(dir / "merged/model.safetensors"),
       expected(of.of_peft("merged_after10.safetensors").string());
@@ -279,7 +280,7 @@ BOOST_AUTO_TEST_CASE(ten_steps_of_experts) {
 }
 
 BOOST_AUTO_TEST_CASE(merged_weights) {
-  check_merged(of_qwen3), check_merged(of_gpt2), check_merged(of_moe);
+  check_merged(of_qwen3), check_merged(of_gpt2), check_merged(of_moe), check_merged(of_nf4);
 }
 
 // A model without an adapter begins one that changes nothing, and a state goes on with its own.

@@ -25,8 +25,22 @@ inline outgoing_model outgoing_adapter(nlohmann::json config, const adapter_base
   outgoing_model m;
   m.weights_name = adapter_weights_name;
   m.texts[adapter_config_name] = config.dump(2) + "\n";
-  if (base.checksum != 0) m.metadata[adapter_base_key] = fmt::format("{:016x}", base.checksum);
+  if (base.is_known()) m.metadata[base_checksum_key] = fmt::format("{:016x}", base.checksum);
+  if (base.plain != 0) m.metadata[plain_checksum_key] = fmt::format("{:016x}", base.plain);
+  if (base.nf4) m.metadata[base_storage_key] = name_of(base_storage::nf4);
   return m;
+}
+} // namespace detail
+
+namespace detail {
+/// Returns a checksum in the metadata of a file; 0 if it is not there.
+inline std::uint64_t checksum_in(const std::map<std::string, std::string, std::less<>>& metadata,
+                                 const char* key) {
+  const auto at = metadata.find(key);
+  std::uint64_t sum = 0;
+  if (at != metadata.end())
+    std::from_chars(at->second.data(), at->second.data() + at->second.size(), sum, 16);
+  return sum;
 }
 } // namespace detail
 
@@ -104,15 +118,12 @@ public:
     return matches_.empty() ? storage_type::f32 : matches_.front().theirs.type;
   }
   const std::vector<weights_in_folder::match>& matches() const { return matches_; }
-  /// Returns the checksum of the weights that the adapter was trained beside; 0 if the file does
-  /// not say.
-  std::uint64_t base_checksum() const {
+  /// Returns the base of the adapter, as far as the file tells it.
+  adapter_base base() const {
     const auto& metadata = file_.tensors().metadata();
-    const auto at = metadata.find(adapter_base_key);
-    std::uint64_t sum = 0;
-    if (at != metadata.end())
-      std::from_chars(at->second.data(), at->second.data() + at->second.size(), sum, 16);
-    return sum;
+    return {"", detail::checksum_in(metadata, base_checksum_key),
+            detail::checksum_in(metadata, plain_checksum_key),
+            metadata.find(base_storage_key) != metadata.end()};
   }
 
 private:

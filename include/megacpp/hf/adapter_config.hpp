@@ -21,16 +21,23 @@
 
 namespace mc {
 
-/// The model that an adapter was trained beside.
+/// The model that an adapter was trained beside. A checksum is 0 where nobody has told it.
 struct adapter_base {
   std::string folder;         ///< its path, as the run had it
   std::uint64_t checksum = 0; ///< checksum_of_values() of its weights
+  std::uint64_t plain = 0;    ///< that of the plain weights that these were quantised from
+  bool nf4 = false;           ///< the program had its linear layers in NF4
 
   bool operator==(const adapter_base&) const = default;
+  bool is_known() const { return checksum != 0; }
+  /// Tells whether two bases are one model, or quantised from one.
+  bool is_of(const adapter_base& o) const {
+    const auto among = [&](std::uint64_t sum) {
+      return sum != 0 && (sum == o.checksum || sum == o.plain);
+    };
+    return among(checksum) || among(plain);
+  }
 };
-/// The name in a file's metadata of the checksum of an adapter's base.
-inline constexpr const char* adapter_base_key = "megacpp_base";
-
 /// The adapter of an adapter_config.json, as far as its numbers depend on it.
 struct adapter_config {
   json_value at; ///< the file, for messages

@@ -2,7 +2,7 @@
 // that an adapter is merged into.
 #pragma once
 
-#include <megacpp/hf/model_folder.hpp>
+#include <megacpp/hf/nf4_folder.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -34,9 +34,11 @@ public:
 };
 
 /// Writes a tensor of a folder, converted to T; zeros where the folder does not have it. Each rank
-/// converts one stretch at a time, which `change` alters and sees.
+/// converts one stretch at a time, which `change` alters and sees; with `through`, its numbers are
+/// first those that NF4 keeps.
 template <class T> void convert_tensor(const weights_in_folder::match& m, communicator& hosts,
-                                       const byte_sink& sink, tensor_change* change) {
+                                       const byte_sink& sink, tensor_change* change,
+                                       const hf_quantised* through) {
   const std::int64_t n = ranks_of(hosts.ranks()), elements = m.ours.elements(),
                      stretch = std::min(m.ours.stretch(), elements);
   std::vector<T> mine(static_cast<std::size_t>(stretch)),
@@ -46,6 +48,7 @@ template <class T> void convert_tensor(const weights_in_folder::match& m, commun
     const std::int64_t first = begin + hosts.rank() * stretch;
     if (m.file != nullptr && first < elements)
       weights_in_folder::read_from(m, first, values, [&](std::span<double> x) {
+        if (through != nullptr) through_nf4(*through, first, x);
         if (change != nullptr) change->change(m.ours, first, x);
         std::transform(x.begin(), x.end(), mine.begin(), [](double v) { return convert<T>(v); });
         if (change == nullptr) return;
@@ -61,18 +64,26 @@ template <class T> void convert_tensor(const weights_in_folder::match& m, commun
 
 } // namespace detail
 
+/// The changes of an export. Linear layers in NF4 are those that the program has so.
+struct export_changes {
+  detail::tensor_change* change = nullptr; ///< alters tensors
+  /// Linear layers are written in NF4; the checksum of the values that are read.
+  std::optional<std::uint64_t> nf4_of{};
+  bool through_nf4 = false; ///< linear layers have the numbers that NF4 keeps of them
+};
+
 /// Writes the model of one folder as another folder, with names and spellings of transformers 4.51,
 /// in one file or several. Each tensor is converted to `as` (F32, BF16 or F64), or keeps its type.
 /// The folder that is read must be sound and of the program's model. A rank holds one stretch of a
 /// tensor in memory. Token ids, generation_config.json and the list of characters are copied. `to`
-/// may be the folder that is read. `change` may alter tensors. All ranks call this function and
+/// may be the folder that is read. All ranks call this function and
 /// convert; the first one writes. Throws as load_model_folder and save_model_folder do.
 inline saved_model export_model_folder(const model_folder& in, const std::filesystem::path& to,
                                        const program_view& p, std::optional<storage_type> as,
                                        std::uint64_t max_shard = hf_shard_limit,
                                        communicator& hosts = self::hosts(),
                                        std::span<const extra_file> extra_files = {},
-                                       detail::tensor_change* change = nullptr) {
+                                       const export_changes& changes = {}) {
   const hf_family& family = hf_family_of(p);
   nlohmann::json written = family.config(p);
   static_cast<void>(family.tensors(p)); // A program without such tensors is refused at once.
@@ -86,6 +97,10 @@ inline saved_model export_model_folder(const model_folder& in, const std::filesy
   for (const char* id : {"bos_token_id", "eos_token_id", "pad_token_id"})
     if (config.raw().contains(id)) written[id] = config.raw().at(id);
   detail::outgoing_model m;
+  if (changes.nf4_of) {
+    written["quantization_config"] = detail::nf4_config(common);
+    m.metadata[plain_checksum_key] = fmt::format("{:016x}", *changes.nf4_of);
+  }
   m.texts = detail::config_texts(std::move(written), common);
   for (const char* name : {"generation_config.json", "characters.json"})
     if (in.contains(name)) m.texts[name] = detail::text_of(in, name);
@@ -93,10 +108,16 @@ inline saved_model export_model_folder(const model_folder& in, const std::filesy
   hosts.run(exchange::barrier(everyone)); // All ranks have opened the files before any is replaced.
 
   for (const auto& t : weights.matches()) {
+    if (changes.nf4_of && t.file != nullptr && detail::is_encoded(t.ours)) {
+      detail::add_in_nf4(m, t, common);
+      continue;
+    }
+    const bool rounds = changes.through_nf4 && t.file != nullptr && detail::is_encoded(t.ours);
+    const auto through = rounds ? detail::nf4_scales_of(t) : nullptr;
     const bool decodes = t.theirs.quantised != nullptr;
     const storage_type type = as || t.file == nullptr || decodes ? common : t.theirs.type;
     detail::tensor_change* const altered =
-        change != nullptr && change->changes(t.ours) ? change : nullptr;
+        changes.change != nullptr && changes.change->changes(t.ours) ? changes.change : nullptr;
     if (altered != nullptr && type == storage_type::f16)
       throw error(
           exit_code::model,
@@ -104,13 +125,16 @@ inline saved_model export_model_folder(const model_folder& in, const std::filesy
                       "BF16 or F64: choose a type for the export",
                       (*t.file)->path(), printable(t.ours.name)));
     m.tensors.push_back(
-        {t.ours.name, type, t.ours.shape, [&t, type, &hosts, altered](const byte_sink& out) {
-           if (t.file != nullptr && t.theirs.type == type && altered == nullptr) {
+        {t.ours.name, type, t.ours.shape,
+         [&t, type, &hosts, altered, through](const byte_sink& out) {
+           if (t.file != nullptr && t.theirs.type == type && altered == nullptr && !through) {
              t.file->check_unchanged();
              out(t.theirs.bytes);
-           } else if (bits_of(type) == 16) detail::convert_tensor<bf16>(t, hosts, out, altered);
-           else if (bits_of(type) == 64) detail::convert_tensor<double>(t, hosts, out, altered);
-           else detail::convert_tensor<float>(t, hosts, out, altered);
+           } else if (bits_of(type) == 16)
+             detail::convert_tensor<bf16>(t, hosts, out, altered, through.get());
+           else if (bits_of(type) == 64)
+             detail::convert_tensor<double>(t, hosts, out, altered, through.get());
+           else detail::convert_tensor<float>(t, hosts, out, altered, through.get());
            if (altered != nullptr)
              altered->end(t.ours, bits_of(type) == 16 ? 8 : bits_of(type) == 64 ? 53 : 24, hosts);
          }});

@@ -28,6 +28,11 @@ namespace mc {
 /// hf_shard_limit is the most bytes of tensors in one file of a model: 5 GB, as in huggingface_hub.
 inline constexpr std::uint64_t hf_shard_limit = 5'000'000'000;
 
+/// The names in a file's metadata of the checksums of an adapter's base, and of its storage.
+inline constexpr const char *base_checksum_key = "megacpp_base",
+                            *plain_checksum_key = "megacpp_base_plain",
+                            *base_storage_key = "megacpp_base_storage";
+
 /// extra_file is a file beside the weights: its name, which is_model_file() knows, and contents.
 using extra_file = std::pair<std::string, std::string>;
 

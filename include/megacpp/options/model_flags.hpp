@@ -31,8 +31,15 @@ struct model_flags : flag_group {
       "versions before");
   MEGACPP_FLAG(text, export_layout, is("peft").one_of("peft|peft-0.18").of(convert),
                "the layout of the experts' factors in an adapter that export writes");
+  MEGACPP_FLAG(
+      text, quantise, is("none").one_of("none|nf4").of(convert),
+      "write linear layers in NF4 with double quantisation, as bitsandbytes reads it, of a "
+      "program whose base is nf4");
   MEGACPP_FLAG(switch, merge, is(false).of(convert),
                "write the model with the adapter added to its weights, not the adapter by itself");
+  MEGACPP_FLAG(switch, dequantised, is(false).of(convert),
+               "with --merge: add the adapter to the numbers that NF4 keeps of the weights, beside "
+               "which it was trained, not to the weights themselves");
   MEGACPP_FLAG(switch, allow_other_base, is(false).of(running | convert),
                "take an adapter beside other weights than those that it was trained beside");
   MEGACPP_FLAG(switch, random_weights, is(false).of(generate),

@@ -76,6 +76,8 @@ inline export_request export_request_of(const options& o) {
   return {.start = start_request_of(o.model),
           .save = o.training.save.if_given(),
           .layout = o.model.export_layout(),
+          .nf4 = o.model.quantise() == "nf4",
+          .through_nf4 = o.model.dequantised(),
           .merge = o.model.merge(),
           .type = o.model.dtype(),
           .max_shard = detail::shard_limit_of(o.model)};

@@ -96,6 +96,9 @@ inline constexpr auto flag_rules = [] {
       {train, "finetune", "!load"},
       {running | convert, "pretrained-checkpoint adapter", "!load"},
       {running, "adapter-layout", "!adapter"},
+      {convert, "dequantised", "!merge"},
+      {convert, "merge", "quantise=nf4",
+       "and --quantise contradict each other: a merged model is exported first"},
       {train, "finetune", "pretrained-checkpoint"},
       // Evaluations, and texts on the way.
       {train, "sample-prompt max-new-tokens", "!sample-interval"},

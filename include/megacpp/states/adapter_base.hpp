@@ -79,13 +79,28 @@ inline std::uint64_t checksum_of_values(const model_folder& folder, const progra
   return std::accumulate(of_ranks.begin(), of_ranks.end(), std::uint64_t{0});
 }
 
+namespace detail {
+/// Returns the checksum of the plain weights that those of a folder were quantised from; 0 if it
+/// does not say.
+inline std::uint64_t plain_checksum(const model_folder& folder) {
+  std::string name = hf_weights_name;
+  if (!folder.contains(name)) {
+    if (!folder.contains(hf_index_name)) return 0;
+    name = read_shard_index(read_json(folder.open(hf_index_name))).begin()->second;
+  }
+  return checksum_in(safetensors_file(folder.open(name)).tensors().metadata(), plain_checksum_key);
+}
+} // namespace detail
+
 /// Returns the base that a state of an adapter names; nothing for the state of a whole model.
 /// Throws mc::error.
 inline std::optional<adapter_base> base_of_state(const json_value& state) {
   if (!state.has("base")) return std::nullopt;
   const auto base = state.field<json_value>("base");
-  return adapter_base{base.field<std::string>("folder"),
-                      detail::checksum_of(base, base.field<std::string>("values"))};
+  const auto sum = [&](const char* name) {
+    return detail::checksum_of(base, base.field<std::string>(name));
+  };
+  return adapter_base{base.field<std::string>("folder"), sum("values"), sum("plain"), false};
 }
 
 } // namespace mc

@@ -56,24 +56,36 @@ inline void run_export(const program_view& p, const export_request& r,
                 fmt::format("{} is no state of an adapter: name an adapter to merge into it by "
                             "start_request::adapter",
                             weights.path()));
+  if (r.nf4 && p.numbers.adapter.base != base_storage::nf4)
+    throw error(exit_code::mismatch,
+                fmt::format("{} stores no layer in NF4; build a preset with base=nf4", p.name));
+  if (r.nf4 && adapter != nullptr)
+    throw error(exit_code::usage,
+                fmt::format("{} is an adapter, which stays as it is; name the model to write in "
+                            "NF4 by start_request::load alone",
+                            adapter->path()));
+  if (r.through_nf4 && p.numbers.adapter.base != base_storage::nf4)
+    throw error(exit_code::mismatch,
+                fmt::format("{} stores no layer in NF4; build a preset with base=nf4", p.name));
   const std::optional<storage_type> type = weight_type_named(r.type);
   // A state has the files of the tokenizer that its run used.
   const auto extra = tokenizer_files(from.folder.path());
   saved_model m;
   std::string checked;
   if (adapter == nullptr) {
+    std::optional<std::uint64_t> of;
+    if (r.nf4) of = checksum_of_values(weights, p, hosts);
     m = export_model_folder(weights, *r.save, p, type, r.max_shard.value_or(hf_shard_limit), hosts,
-                            extra);
+                            extra, {.nf4_of = of});
   } else {
     const adapter_in_folder values(
         *adapter, p,
         from.base ? adapter_layout::peft : adapter_layout_named(r.start.adapter_layout));
-    const adapter_base base =
-        checked_base(weights, p, values.base_checksum(), adapter, r.start, hosts);
+    const adapter_base base = checked_base(weights, p, values.base(), adapter, r.start, hosts);
     if (r.merge) {
       merging change(p, values);
       m = export_model_folder(weights, *r.save, p, type, r.max_shard.value_or(hf_shard_limit),
-                              hosts, extra, &change);
+                              hosts, extra, {.change = &change, .through_nf4 = r.through_nf4});
       checked =
           fmt::format("; {} rows of weights have the adapter, checked in double", change.checked());
     } else

@@ -103,18 +103,28 @@ inline std::string storage_text(const model_folder& folder, const program_view& 
 
 /// Returns the base of the program's adapter, which the weights of a folder are. All ranks call it.
 /// Throws mc::error(exit_code::mismatch) for another base than the one beside which the adapter was
-/// trained, whose checksum is 0 if nobody has told it, unless the request says so.
+/// trained, unless nobody has told that one or the request says so. The same model in fewer bits is
+/// no other one; the first rank tells it.
 inline adapter_base checked_base(const model_folder& weights, const program_view& p,
-                                 std::uint64_t trained_beside, const model_folder* adapter,
+                                 const adapter_base& trained_beside, const model_folder* adapter,
                                  const start_request& r, communicator& hosts) {
-  const adapter_base base{std::filesystem::absolute(weights.path()).lexically_normal().string(),
-                          checksum_of_values(weights, p, hosts)};
-  if (trained_beside != 0 && trained_beside != base.checksum && !r.other_base)
-    throw error(exit_code::mismatch,
-                fmt::format("{} has other weights (checksum {:016x}) than the model beside which "
-                            "the adapter in {} was trained ({:016x}); give that model, or "
-                            "start_request::other_base if this one is meant",
-                            weights.path(), base.checksum, adapter->path(), trained_beside));
+  adapter_base base{std::filesystem::absolute(weights.path()).lexically_normal().string(),
+                    checksum_of_values(weights, p, hosts), detail::plain_checksum(weights),
+                    p.numbers.adapter.base == base_storage::nf4};
+  if (!trained_beside.is_known() || r.other_base) return base;
+  if (!trained_beside.is_of(base))
+    throw error(
+        exit_code::mismatch,
+        fmt::format("{} has other weights (checksum {:016x}) than the model beside which "
+                    "the adapter in {} was trained ({:016x}); give that model, or "
+                    "start_request::other_base if this one is meant",
+                    weights.path(), base.checksum, adapter->path(), trained_beside.checksum));
+  const bool coded = trained_beside.nf4 || trained_beside.checksum != base.checksum;
+  if (hosts.rank() == 0 && coded != (base.nf4 || base.plain != 0))
+    print_note(
+        fmt::format("the adapter in {} was trained beside {} weights of this model, and is "
+                    "used beside {} ones",
+                    adapter->path(), coded ? "quantised" : "plain", coded ? "plain" : "quantised"));
   return base;
 }
 
@@ -137,13 +147,14 @@ inline adapter_base load_start(const found_model& found, const start_request& r,
     if (const std::string how = detail::storage_text(weights, p); !how.empty()) print_note(how);
   load_weights(weights, p, s, seed);
   if (p.numbers.adapter.rank == 0) return {};
-  std::uint64_t trained_beside = 0;
+  adapter_base trained_beside;
   if (found.base) {
-    trained_beside = base_of_state(found.state->state())->checksum;
+    trained_beside = *base_of_state(found.state->state());
+    trained_beside.nf4 = p.numbers.adapter.base == base_storage::nf4; // as require_same_program saw
     load_adapter_of_state(found.folder, found.state->state(), p, s);
   } else if (adapter != nullptr) {
     const adapter_in_folder of_peft(*adapter, p, adapter_layout_named(r.adapter_layout));
-    trained_beside = of_peft.base_checksum();
+    trained_beside = of_peft.base();
     load_adapter(of_peft, s, seed);
     detail::require_finite_weights(*adapter, p, s);
   }

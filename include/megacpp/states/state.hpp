@@ -223,7 +223,9 @@ inline void write_state(folder_writer& out, const program_view& p, const mc::sto
   state["empty_steps"] = at.empty;
   state["program"] = detail::program_json(p);
   if (adapts)
-    state["base"] = {{"folder", base.folder}, {"values", fmt::format("{:016x}", base.checksum)}};
+    state["base"] = {{"folder", base.folder},
+                     {"values", fmt::format("{:016x}", base.checksum)},
+                     {"plain", fmt::format("{:016x}", base.plain)}};
   out.write(state_file_name, state_text(std::move(state), out.written()));
 }
 

@@ -1,0 +1,120 @@
+// Weights on their way into a folder of NF4 with double quantisation, as transformers and
+// bitsandbytes read it (hf/quantised.hpp).
+#pragma once
+
+#include <megacpp/hf/model_folder.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace mc::detail {
+
+/// Returns the field of config.json by which a folder of NF4 is read.
+inline nlohmann::json nf4_config(storage_type computes_in) {
+  return {{"quant_method", "bitsandbytes"},
+          {"load_in_4bit", true},
+          {"load_in_8bit", false},
+          {"_load_in_4bit", true},
+          {"_load_in_8bit", false},
+          {"bnb_4bit_quant_type", "nf4"},
+          {"bnb_4bit_use_double_quant", true},
+          {"bnb_4bit_compute_dtype", torch_name(computes_in)},
+          {"bnb_4bit_quant_storage", "uint8"},
+          {"llm_int8_skip_modules", nlohmann::json::array({"lm_head"})},
+          {"llm_int8_threshold", 6.0},
+          {"llm_int8_has_fp16_weight", false},
+          {"llm_int8_enable_fp32_cpu_offload", false}};
+}
+
+/// Calls f(stretch) for each stretch of a tensor, in float.
+template <class F> void each_stretch(const weights_in_folder::match& t, F f) {
+  std::vector<double> buffer;
+  std::vector<float> x;
+  weights_in_folder::read(t, buffer, [&](std::int64_t, std::span<const double> values) {
+    x.assign(values.begin(), values.end());
+    f(std::span<const float>(x));
+  });
+}
+
+/// Returns the scales of a tensor in NF4: those that it has in its folder, or else those of its
+/// numbers.
+inline std::shared_ptr<const hf_quantised> nf4_scales_of(const weights_in_folder::match& t) {
+  if (t.theirs.quantised && t.theirs.quantised->as == hf_storage::nf4 &&
+      t.theirs.quantised->nested())
+    return t.theirs.quantised;
+  hf_quantised q;
+  std::vector<float> absmax;
+  each_stretch(t, [&](std::span<const float> x) {
+    std::vector<float> some(static_cast<std::size_t>(nf4_blocks(std::ssize(x))));
+    nf4_absmax(x, std::span(some));
+    absmax.insert(absmax.end(), some.begin(), some.end());
+  });
+  q.as = hf_storage::nf4, q.shape = t.ours.shape, q.offset = nf4_offset(absmax);
+  q.map.assign(dynamic_map.begin(), dynamic_map.end());
+  q.codes.resize(absmax.size());
+  q.scales.resize(static_cast<std::size_t>(nf4_nested_blocks(t.ours.elements())));
+  nf4_quantise_absmax(absmax, q.offset, q.codes, q.scales);
+  return std::make_shared<const hf_quantised>(std::move(q));
+}
+
+/// Rounds a stretch of a tensor, which begins with element `first`, to the numbers that NF4 keeps.
+inline void through_nf4(const hf_quantised& q, std::int64_t first, std::span<double> values) {
+  const std::vector<float> x(values.begin(), values.end());
+  std::vector<float> absmax(static_cast<std::size_t>(nf4_blocks(std::ssize(x))));
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(nf4_bytes(std::ssize(x))));
+  nf4_absmax(std::span<const float>(x), std::span(absmax));
+  nf4_quantise(std::span<const float>(x), std::span<const float>(absmax), std::span(codes));
+  std::vector<float> kept(x.size());
+  const nf4_scales scales{q.codes.data(), q.scales.data(), q.offset, q.map.data()};
+  nf4_dequantise(
+      codes.data(), [&](std::int64_t block) { return scales(first / nf4_block + block); }, 0,
+      std::span(kept));
+  std::ranges::copy(kept, values.begin());
+}
+
+/// Adds a tensor in NF4 to a model that is about to be written. `t` must stay.
+inline void add_in_nf4(outgoing_model& m, const weights_in_folder::match& t,
+                       storage_type computes_in) {
+  const auto q = nf4_scales_of(t);
+  const std::int64_t n = t.ours.elements();
+  m.tensors.push_back(
+      {t.ours.name, storage_type::u8, {nf4_bytes(n), 1}, [&t, q](const byte_sink& out) {
+         if (q == t.theirs.quantised) return out(t.theirs.bytes);
+         each_stretch(t, [&](std::span<const float> x) {
+           std::vector<float> absmax(static_cast<std::size_t>(nf4_blocks(std::ssize(x))));
+           std::vector<std::uint8_t> codes(static_cast<std::size_t>(nf4_bytes(std::ssize(x))));
+           nf4_absmax(x, std::span(absmax));
+           nf4_quantise(x, std::span<const float>(absmax), std::span(codes));
+           out(std::as_bytes(std::span(codes)));
+         });
+       }});
+  const auto add = [&](const char* end, storage_type type, auto array, auto keep) {
+    m.tensors.push_back(
+        {t.ours.name + end, type, {std::ssize(array)}, [array, keep](const byte_sink& out) {
+           out(std::as_bytes(array));
+         }});
+  };
+  const std::string state =
+      nlohmann::ordered_json{{"quant_type", "nf4"},
+                             {"blocksize", nf4_block},
+                             {"dtype", torch_name(computes_in)},
+                             {"shape", t.ours.shape},
+                             {"nested_blocksize", nf4_nested_block},
+                             {"nested_dtype", "float32"},
+                             {"nested_offset", static_cast<double>(q->offset)}}
+          .dump();
+  const auto text = std::make_shared<const std::vector<char>>(state.begin(), state.end());
+  add(".absmax", storage_type::u8, std::span(q->codes), q);
+  add(".nested_absmax", storage_type::f32, std::span(q->scales), q);
+  add(".nested_quant_map", storage_type::f32, std::span(q->map), q);
+  add(".quant_map", storage_type::f32, std::span<const float>(nf4_values), nullptr);
+  add(".quant_state.bitsandbytes__nf4", storage_type::u8, std::span(*text), text);
+}
+
+} // namespace mc::detail
