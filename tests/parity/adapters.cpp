@@ -13,6 +13,7 @@
 #include <megacpp/run/interpreter.hpp>
 #include <megacpp/run/session.hpp>
 #include <megacpp/states/start.hpp>
+#include <megacpp/train/unlearned_factors.hpp>
 
 #include <algorithm>
 #include <chrono>
@@ -277,6 +278,34 @@ BOOST_AUTO_TEST_CASE(ten_steps_of_experts) {
                    {{.tp = 2, .ep = 4, .etp = 1, .sequence_parallel = true}, 2, 2},
                    {{.tp = 2, .ep = 1, .etp = 2}, 1, 4},
                    {{.tp = 2, .pp = 2, .ep = 2, .etp = 2, .sequence_parallel = true}, 2, 1}});
+}
+
+// A layer on no way to the loss is named: with A zero, too, neither factor has a gradient. So are
+// experts that no token has chosen.
+BOOST_AUTO_TEST_CASE(factors_that_learn_nothing) {
+  const auto p = of_experts.program({}, 4);
+  mc::cpu device(mc::product_type::widened, 1);
+  for (const bool broken : {false, true}) {
+    mc::session s(p.view(), device, mc::purpose::training);
+    mc::load_weights(mc::model_folder((test::fixtures("qwen3_moe") / "model").string()), p.view(),
+                     s.weights(), 3);
+    mc::for_each_parameter(p.view(), [&](const mc::parameter_ref& r) {
+      const std::string_view scope = r.v->scope;
+      const std::vector<double> zeros(static_cast<std::size_t>(r.count.n));
+      if (broken && r.info->added && scope == "self_attn.q_proj")
+        s.weights().set_weights(r.offset, zeros);
+      if (broken && scope == "mlp.gate") s.weights().set_weights(r.offset, zeros);
+    });
+    test::take_ten_steps(s, of_experts.of_peft(""));
+    const auto told = mc::unlearned_factors(p.view(), s.weights(), mc::self::hosts());
+    BOOST_TEST(told.size() == (broken ? 4u : 0u));
+    if (!broken) continue;
+    BOOST_TEST(told[0].find("learns nothing in self_attn.q_proj: the gradient") !=
+               std::string::npos);
+    // Where all logits are equal, every token goes to the first two of eight experts.
+    for (std::size_t i = 1; i < told.size(); ++i)
+      BOOST_TEST(told[i].find("12 experts of mlp.experts.") != std::string::npos, told[i]);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(merged_weights) {

@@ -6,6 +6,7 @@
 #include <megacpp/inspect/speed_gauge.hpp>
 #include <megacpp/inspect/step_benchmark.hpp>
 #include <megacpp/inspect/timeline.hpp>
+#include <megacpp/inspect/trained.hpp>
 #include <megacpp/observe/curve.hpp>
 #include <megacpp/observe/memory.hpp>
 #include <megacpp/observe/metrics.hpp>
@@ -109,6 +110,7 @@ public:
         on.attention() == nullptr ? "" : ", attention " + on.attention()->describe(),
         gauge_->ceiling().behind() * 1e-9,
         bytes_text(static_cast<std::uint64_t>(planned_bytes)).view()));
+    for (const std::string& line : trained_lines(p)) note(line);
   }
   /// Prints a sentence, which may name members of requests.
   void note(std::string_view line) {

@@ -19,6 +19,7 @@
 #include <megacpp/train/sample_writer.hpp>
 #include <megacpp/train/saver.hpp>
 #include <megacpp/train/step_trace.hpp>
+#include <megacpp/train/unlearned_factors.hpp>
 #include <megacpp/train/validation.hpp>
 
 #include <algorithm>
@@ -268,6 +269,10 @@ private:
       evaluate();
     while (is_left()) {
       if (!take_step()) interrupt();
+      if (progress_.steps_taken == steps_before_factors_learn)
+        for (const std::string& line :
+             unlearned_factors(inputs_.program, session_->weights(), hosts()))
+          reports_->note(line);
       agree_on_end();
       if (step() < last && end_.time_is_up()) return end_in_time();
       if (validation_->is_due(step())) evaluate();
