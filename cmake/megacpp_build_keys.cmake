@@ -38,12 +38,18 @@
 #   NUMERICS fast|batch_invariant
 #                           how sums over tokens are taken: fast, all of a micro-batch at once, or
 #                           batch_invariant, so that their bits do not depend on it; by default fast
+#   ADAPTER file            a folder of PEFT, whose adapter_config.json gives the keys of an adapter
+#                           (lora, lora-alpha, rslora, lora-targets, lora-dropout)
 #   LORA N                  the rank of an adapter (LoRA), beside which the model is frozen
-#   LORA_ALPHA N            the adapter's alpha, whose scale is alpha / rank; by default 16
+#   LORA_ALPHA X            the adapter's alpha, whose scale is alpha / rank; by default 16
 #   RSLORA                  the adapter's scale is alpha over the root of its rank
 #   LORA_TARGETS name name ...
 #                           the linear layers that have an adapter, by the ends of their names; by
 #                           default all-linear
+#   LORA_DROPOUT X          the probability of dropout before the adapter's A, in training; by
+#                           default 0
+#   BASE plain|nf4          how the frozen linear layers beside an adapter are stored: plain, or
+#                           nf4, in 4.13 bits a weight (QLoRA); by default plain
 #   BODIES header...        headers of the model's own row bodies, which nvcc compiles for a GPU
 #
 # and examples/build_preset.sh, whose --help prints these lines:
@@ -80,12 +86,18 @@
 #   numerics=fast|batch_invariant
 #                           how sums over tokens are taken: fast, all of a micro-batch at once, or
 #                           batch_invariant, so that their bits do not depend on it; by default fast
+#   adapter=file            a folder of PEFT, whose adapter_config.json gives the keys of an adapter
+#                           (lora, lora-alpha, rslora, lora-targets, lora-dropout)
 #   lora=N                  the rank of an adapter (LoRA), beside which the model is frozen
-#   lora-alpha=N            the adapter's alpha, whose scale is alpha / rank; by default 16
+#   lora-alpha=X            the adapter's alpha, whose scale is alpha / rank; by default 16
 #   rslora=1                the adapter's scale is alpha over the root of its rank
 #   lora-targets=name,name,...
 #                           the linear layers that have an adapter, by the ends of their names; by
 #                           default all-linear
+#   lora-dropout=X          the probability of dropout before the adapter's A, in training; by
+#                           default 0
+#   base=plain|nf4          how the frozen linear layers beside an adapter are stored: plain, or
+#                           nf4, in 4.13 bits a weight (QLoRA); by default plain
 #
 set(megacpp_build_keys
   MODEL
@@ -113,10 +125,13 @@ set(megacpp_build_keys
   DEVICE
   RECOMPUTE
   NUMERICS
+  ADAPTER
   LORA
   LORA_ALPHA
   RSLORA
   LORA_TARGETS
+  LORA_DROPOUT
+  BASE
   BODIES
   CACHE INTERNAL "Keys of megacpp_add_preset")
 # These take no value.
@@ -145,10 +160,13 @@ set(megacpp_script_keys
   device
   recompute
   numerics
+  adapter
   lora
   lora-alpha
   rslora
   lora-targets
+  lora-dropout
+  base
   CACHE INTERNAL "Keys before =")
 # CMake reads the values of these, since sources or libraries depend on them.
 set(megacpp_keys_for_cmake HF_CONFIG DEVICE BODIES CACHE INTERNAL "Keys that CMake reads")

@@ -8,7 +8,7 @@
 // it the model of a config.json. Lines that begin with "note: " tell a reader what else there is to
 // know. A refusal is one line with the exit code (docs/errors.md) and a sentence, which scripts of
 // megacpp read, and leaves OUT.hpp as it is.
-#include <megacpp/hf/models.hpp>
+#include <megacpp/hf/peft_layers.hpp>
 #include <megacpp/io/error.hpp>
 #include <megacpp/io/json_file.hpp>
 #include <megacpp/options/build_keys.hpp>
@@ -18,8 +18,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <exception>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -134,6 +136,11 @@ bool is_number(std::string_view digits, std::size_t most) {
   return !digits.empty() && digits.size() <= most &&
          std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
+bool is_decimal(std::string_view value) {
+  const std::size_t point = std::min(value.find('.'), value.size());
+  return is_number(value.substr(0, point), 9) &&
+         (point == value.size() || is_number(value.substr(point + 1), 12));
+}
 bool is_model(std::string_view name) {
   const auto fits = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == ':' ||
@@ -180,6 +187,9 @@ text in_cpp(const build_key& k, const given_key& g) {
   case key_kind::whole:
     if (is_number(value, 9) && (value[0] != '0' || value == "0")) return value;
     throw must_be("an integer from 0 to 999999999");
+  case key_kind::decimal:
+    if (is_decimal(value)) return value;
+    throw must_be("a number of at least 0, such as 32 or 0.05");
   case key_kind::on_or_off:
     if (value == "0" || value == "1") return value == "1" ? "true" : "";
     throw must_be("0 or 1");
@@ -217,7 +227,7 @@ void agree(given_keys& all) {
         "no key names the model: give MODEL a model of namespace mc::preset, for example "
         "gpt2_124m, or HF_CONFIG a config.json");
   if (!of(all, "LORA").given)
-    for (const char* const key : {"LORA_ALPHA", "RSLORA", "LORA_TARGETS", "BASE"})
+    for (const char* const key : {"LORA_ALPHA", "RSLORA", "LORA_TARGETS", "LORA_DROPOUT", "BASE"})
       if (const given_key& g = of(all, key);
           g.given && g.values.front() != "0" && g.values.front() != "plain")
         throw wrong(g.spelled + " is of an adapter, and there is none: give its rank by LORA");
@@ -297,9 +307,39 @@ text members_of(given_keys& all, const text& name) {
       joined(before, ""), layout.done(), batch.done(), joined(after, ""));
 }
 
+/// Gives the keys of an adapter by the adapter_config.json of ADAPTER.
+void take_adapter(given_keys& all, const text& folder) {
+  const given_key& from = of(all, "ADAPTER");
+  if (!from.given) return;
+  if (from.values.empty()) throw wrong(from.spelled + " has no value");
+  for (const char* const key : {"LORA", "LORA_ALPHA", "RSLORA", "LORA_TARGETS", "LORA_DROPOUT"})
+    if (const given_key& g = of(all, key); g.given)
+      throw wrong(fmt::format("{} and {} both give the numbers of the adapter; give one", g.spelled,
+                              from.spelled));
+  const text path = absolute(folder, from.values.front());
+  const mc::json_value config = mc::read_json(path + "/adapter_config.json");
+  const mc::adapter_config adapter = mc::read_adapter_config(config);
+  std::optional<mc::hf_model> model;
+  if (const given_key& of_model = of(all, "HF_CONFIG"); of_model.given)
+    model = mc::read_hf_model(mc::read_json(absolute(folder, of_model.values.front())),
+                              mc::hf_use::program);
+  const auto give = [&](const char* key, std::vector<text> values) {
+    given_key& g = of(all, key);
+    g.given = true, g.spelled = key, g.values = std::move(values);
+  };
+  give("LORA", {fmt::format("{}", adapter.r)});
+  give("LORA_ALPHA", {fmt::format("{}", adapter.alpha)});
+  give("LORA_TARGETS", mc::targets_of(adapter, model ? &*model : nullptr));
+  if (adapter.rslora) give("RSLORA", {"1"});
+  if (config.has("lora_dropout"))
+    if (const auto p = config.field<double>("lora_dropout"); p > 0)
+      give("LORA_DROPOUT", {fmt::format("{}", p)});
+}
+
 /// Returns the header of the run.
 text run_text(given_keys& all, const text& name, const text& folder) {
   text includes = "#include <megacpp/megacpp.hpp>\n", model;
+  take_adapter(all, folder);
   const text members = members_of(all, name);
   agree(all);
   if (const given_key& device = of(all, "DEVICE"); device.given && device.values.front() == "cuda")

@@ -227,10 +227,9 @@ BOOST_AUTO_TEST_CASE(ten_steps_of_nf4) {
 
 // Codes and scales are those of whole matrices, so a base in NF4 is the same on any ranks. A layout
 // that would cut a block is refused.
-template <class Model>
-void check_nf4_on_ranks(const Model& model, const std::vector<tried_layout>& layouts) {
-  adapter_case<Model> of{
-      "qwen3", "qwen3", model, {.rank = 4, .alpha = 8, .base = mc::base_storage::nf4}};
+template <class Model> void check_on_ranks(const Model& model, const mc::lora& with,
+                                           const std::vector<tried_layout>& layouts) {
+  const adapter_case<Model> of{"qwen3", "qwen3", model, with};
   const test::scratch_folder dir;
   mc::interpreted_program<Model> plain(model, {.ranks = {}, .batch = {.micro = 4, .sequence = 24}},
                                        "plain");
@@ -261,14 +260,47 @@ void check_nf4_on_ranks(const Model& model, const std::vector<tried_layout>& lay
 BOOST_AUTO_TEST_CASE(nf4_on_ranks) {
   mc::qwen3 dense = test::tiny_qwen3;
   dense.ffn = 256;
-  check_nf4_on_ranks(
-      dense, {{}, {{.tp = 2, .sequence_parallel = true}}, {{.tp = 2, .pp = 2, .cp = 2}, 1, 2}});
+  const mc::lora in_nf4{.rank = 4, .alpha = 8, .base = mc::base_storage::nf4};
+  check_on_ranks(dense, in_nf4,
+                 {{}, {{.tp = 2, .sequence_parallel = true}}, {{.tp = 2, .pp = 2, .cp = 2}, 1, 2}});
   mc::qwen3_moe experts = test::tiny_qwen3_moe_unbalanced;
   experts.expert_ffn = 128;
-  check_nf4_on_ranks(experts, {{},
-                               {{.cp = 2, .ep = 2}, 2, 2},
-                               {{.tp = 2, .ep = 2, .etp = 2}, 2, 2},
-                               {{.tp = 2, .ep = 1, .etp = 2}}});
+  check_on_ranks(experts, in_nf4,
+                 {{},
+                  {{.cp = 2, .ep = 2}, 2, 2},
+                  {{.tp = 2, .ep = 2, .etp = 2}, 2, 2},
+                  {{.tp = 2, .ep = 1, .etp = 2}}});
+}
+// The mask of dropout is that of a token and a column, and each layer has its own; an evaluation and
+// a text have none.
+BOOST_AUTO_TEST_CASE(dropout_on_ranks) {
+  const mc::lora dropping{.rank = 4, .alpha = 8, .targets = {"all-linear"}, .dropout = 0.3};
+  check_on_ranks(test::tiny_qwen3, dropping,
+                 {{},
+                  {{.tp = 2, .sequence_parallel = true}},
+                  {{.tp = 2, .pp = 2, .cp = 2}, 1, 2},
+                  {{.zero = 1}, 2, 2}});
+  mc::gpt gpt2 = test::tiny_gpt2;
+  gpt2.vocabulary = 160;
+  check_on_ranks(gpt2, dropping, {{}, {{.tp = 2, .cp = 2, .sequence_parallel = true}}});
+  mc::cpu device(mc::product_type::widened, 1);
+  std::vector<double> losses;
+  for (const double p : {0.0, 0.3}) {
+    adapter_case<mc::qwen3> of = of_qwen3;
+    of.adapter.dropout = p;
+    const auto program = of.program({}, 4);
+    mc::session s(program.view(), device, mc::purpose::training);
+    of.load(program.view(), s);
+    const mc::safetensors_file forward((test::fixtures("qwen3") / "forward.safetensors").string());
+    const auto tokens = test::read<std::int32_t>(forward, "input_ids"),
+               labels = test::read<std::int32_t>(forward, "labels");
+    mc::batch_view batch;
+    batch.tokens = tokens.data(), batch.labels = labels.data();
+    losses.push_back(s.evaluate(batch).mean());
+    losses.push_back(s.gradients(batch).mean());
+  }
+  BOOST_TEST(losses[0] == losses[2]);
+  BOOST_TEST(losses[1] != losses[3]);
 }
 BOOST_AUTO_TEST_CASE(ten_steps_of_experts) {
   check_ten_steps(of_moe, {{}, {{.tp = 2, .ep = 2, .sequence_parallel = true}, 2, 2}});

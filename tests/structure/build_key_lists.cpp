@@ -23,6 +23,7 @@ std::string value_of(const build_key& k, bool in_script) {
   switch (k.kind) {
   case key_kind::number:
   case key_kind::whole: return "N";
+  case key_kind::decimal: return "X";
   case key_kind::on_or_off: return in_script ? "1" : "";
   case key_kind::layers: return in_script ? "N,N,..." : "N N ...";
   case key_kind::names: return in_script ? "name,name,..." : "name name ...";

@@ -11,6 +11,7 @@ LISTS is the program of build_key_lists.cpp, TOOL is megacpp_write_run, COMPILER
 read megacpp's headers, and FMT the library of fmt.
 """
 
+import json
 import re
 import resource
 import shutil
@@ -47,12 +48,17 @@ WRITES = {
         ['mc::lora adapter{.rank = 16, .alpha = 32, .rslora = true, .targets = {"q_proj", "self_attn.v_proj"}};'],
     "LORA 4 LORA_TARGETS q_proj down_proj TP 2": ['mc::lora adapter{.rank = 4, .targets = {"q_proj", "down_proj"}};', "{.tp = 2}"],
     "LORA 4": ["mc::lora adapter{.rank = 4};"],
+    "lora=4 lora-alpha=0.5 lora-dropout=0.05 base=nf4":
+        ["mc::lora adapter{.rank = 4, .alpha = 0.5, .dropout = 0.05, .base = mc::base_storage::nf4};"],
+    "adapter=peft base=plain":
+        ['mc::lora adapter{.rank = 2, .alpha = 3.5, .rslora = true, .targets = {"c_attn", "experts.down_proj"}, '
+         ".dropout = 0.1, .base = mc::base_storage::plain};"],
     "INCLUDE here.hpp <not/here.hpp BODIES a.hpp b.hpp": ['#include "@/here.hpp"', '#include "<not/here.hpp"'],
 }
 # What a preset may not say, and the one sentence about it.
 REFUSES = {
     "MODEL gpt2_124m MICROBATCH 4": (2, "unknown argument 'MICROBATCH'; there are MODEL, HF_CONFIG, INCLUDE, TP, "),
-    "MODEL gpt2_124m 4": (2, "LORA_TARGETS, BODIES, each with a value, and SEQUENCE_PARALLEL, COUNT_EMBEDDING, COUNT_LOSS, "),
+    "MODEL gpt2_124m 4": (2, "LORA_DROPOUT, BASE, BODIES, each with a value, and SEQUENCE_PARALLEL, COUNT_EMBEDDING, COUNT_LOSS, "),
     "MODEL gpt2_124m micro=2": (2, "unknown key micro; there are tp=, pp=, "),
     "MODEL gpt2_124m TP=2": (2, "unknown key TP; "),
     "MODEL gpt2_124m dp=2": (2, "dp is not compiled in: it is the number of ranks at start over tp x pp x cp"),
@@ -60,6 +66,15 @@ REFUSES = {
     "MODEL gpt2_124m TP 0": (2, "TP " + POSITIVE + "'0'"),
     "MODEL gpt2_124m tp=9999999999": (2, "tp " + POSITIVE + "'9999999999'"),
     "MODEL gpt2_124m lora-alpha=32": (2, "lora-alpha is of an adapter, and there is none: give its rank by LORA"),
+    "MODEL gpt2_124m lora=4 lora-alpha=1e3": (2, "lora-alpha must be a number of at least 0, such as 32 or 0.05, not '1e3'"),
+    "MODEL gpt2_124m base=nf4": (2, "base is of an adapter, and there is none"),
+    "MODEL gpt2_124m lora=4 base=int8": (2, "base must be plain or nf4, not 'int8'"),
+    "MODEL gpt2_124m adapter=peft lora=4": (2, "lora and adapter both give the numbers of the adapter; give one"),
+    "MODEL gpt2_124m adapter=none": (5, "none/adapter_config.json does not exist"),
+    "MODEL gpt2_124m adapter=dora": (5, "the adapter has use_dora true, which change what it computes"),
+    "MODEL gpt2_124m adapter=expression": (5, '"target_modules" is an expression, and no config.json names the layers'),
+    "HF_CONFIG config.json adapter=first": (5, '"target_modules" means attn.c_attn in 1 of 2 blocks'),
+    "HF_CONFIG config.json adapter=nothing": (5, '"target_modules" means no layer of the model'),
     "MODEL gpt2_124m lora=4 lora-targets=q_proj,,x": (2, "lora-targets must be ends of layers' names, as q_proj,v_proj, or "),
     "MODEL gpt2_124m tp=": (2, "tp " + POSITIVE + "''"),
     "MODEL gpt2_124m MICRO_BATCH": (2, "MICRO_BATCH has no value"),
@@ -136,6 +151,13 @@ def tool_problems(tool):
         (folder / "here.hpp").touch()
         (folder / "config.json").write_text(CONFIG, encoding="utf-8")
         (folder / "wrong.json").write_text(CONFIG.replace('"n_layer": 2', '"n_layer": "2"'), encoding="utf-8")
+        peft = {"peft_type": "LORA", "r": 2, "lora_alpha": 3.5, "use_rslora": True, "lora_dropout": 0.1,
+                "target_modules": ["c_attn"], "target_parameters": ["mlp.experts.down_proj"]}
+        for name, changed in {"peft": {}, "dora": {"use_dora": True}, "expression": {"target_modules": r".*\.(c_attn|c_fc)"},
+                              "first": {"target_modules": r".*h\.0\.attn\.c_attn"},
+                              "nothing": {"target_modules": "q_proj"}}.items():
+            (folder / name).mkdir()
+            (folder / name / "adapter_config.json").write_text(json.dumps(peft | changed), encoding="utf-8")
         out = folder / "run.hpp"
 
         def call(words):
@@ -152,6 +174,10 @@ def tool_problems(tool):
         text = out.read_text(encoding="utf-8")
         if done.returncode or "auto model = mc::preset::my_run_from_config;" not in text or ".hidden = 8," not in text:
             yield f"HF_CONFIG: {done.stderr} {text}"
+        done = call(["HF_CONFIG", "config.json", "adapter=expression"])
+        text = out.read_text(encoding="utf-8")
+        if done.returncode or '.targets = {"attn.c_attn", "mlp.c_fc", "experts.down_proj"}' not in text:
+            yield f"an expression: {done.stderr} {text}"
         before = out.read_bytes()
         for words, (code, says) in REFUSES.items():
             done = call(words.split())
@@ -181,8 +207,8 @@ def all_keys(cmake):
     """Words that give every key of CMake's list a value; the device is one whose headers every machine has."""
     words = []
     for key, value in re.findall(r"^#   ([A-Z_]+) ?(.*?)(?:  |$)", cmake, re.MULTILINE):
-        if key not in ("HF_CONFIG", "INCLUDE", "BODIES"):
-            given = {"N": "1", "N N ...": "1", "name": "gpt2_124m", "name name ...": "all-linear"}.get(value.strip(), value.split("|")[-1].strip())
+        if key not in ("HF_CONFIG", "ADAPTER", "INCLUDE", "BODIES"):
+            given = {"N": "1", "X": "0.5", "N N ...": "1", "name": "gpt2_124m", "name name ...": "all-linear"}.get(value.strip(), value.split("|")[-1].strip())
             given = "cpu" if key == "DEVICE" else given
             words += [key] + [given] * bool(given)
     return words

@@ -1,22 +1,16 @@
-// adapter_config.json of PEFT: what a file says of its adapter, and what is written for that of a
-// program.
+// adapter_config.json of PEFT, as it is written for the adapter of a program.
 #pragma once
 
 #include <megacpp/hf/adapter_tensors.hpp>
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <map>
-#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 namespace mc {
@@ -38,97 +32,6 @@ struct adapter_base {
     return among(checksum) || among(plain);
   }
 };
-/// The adapter of an adapter_config.json, as far as its numbers depend on it.
-struct adapter_config {
-  json_value at; ///< the file, for messages
-  std::int64_t r = 0;
-  double alpha = 0;
-  bool rslora = false;
-  std::vector<std::string> modules{}; ///< ends of the names of layers; none if it is an expression
-  std::vector<std::string> parameters{};  ///< ends of the names of experts' matrices
-  bool some = false;                      ///< fields beside `modules` choose among the layers
-  std::optional<adapter_layout> layout{}; ///< the layout of the version of PEFT that wrote the file
-
-  lora numbers() const {
-    return {.rank = static_cast<int>(r), .alpha = alpha, .rslora = rslora, .targets = {}};
-  }
-  double scale() const {
-    return lora{.rank = static_cast<int>(r), .alpha = alpha, .rslora = rslora}.scale();
-  }
-  /// Returns whether the configuration names a layer for certain.
-  bool means(std::string_view layer, int number, bool of_experts) const {
-    if (some) return false;
-    const std::string name = fmt::format("layers.{}.{}", number, layer);
-    return std::ranges::any_of(of_experts ? parameters : modules, [&](const std::string& target) {
-      return names_layer(target, name, of_experts);
-    });
-  }
-};
-
-/// Reads an adapter_config.json. PEFT adds fields that change what an adapter computes, so a field
-/// that is not known must have the value of nothing asked for; the sentence names all others.
-/// Throws mc::error of the file's class.
-inline adapter_config read_adapter_config(const json_value& config) {
-  static const std::set<std::string_view> read{"r",
-                                               "lora_alpha",
-                                               "use_rslora",
-                                               "peft_type",
-                                               "target_modules",
-                                               "peft_version",
-                                               "target_parameters"},
-      choosing{"exclude_modules", "layers_to_transform", "layers_pattern"},
-      // These change no result: the last step of training, names, and what loading already shows.
-      harmless{"task_type",      "auto_mapping",  "base_model_name_or_path", "revision",
-               "inference_mode", "megatron_core", "ensure_weight_tying",     "qalora_group_size",
-               "fan_in_fan_out", "lora_dropout"};
-  adapter_config c{config};
-  std::vector<std::string> other;
-  for (const auto& [name, value] : config.raw().items()) {
-    const bool nothing = value.is_null() || value == false || value == 0 || value.empty() ||
-                         (name == "bias" && value == "none") ||
-                         (name == "init_lora_weights" &&
-                          (value == true || value == "gaussian" || value == "orthogonal"));
-    c.some = c.some || (choosing.contains(name) && !nothing);
-    if (!nothing && !read.contains(name) && !choosing.contains(name) && !harmless.contains(name))
-      other.push_back(fmt::format("{} {}", printable(name), printable(value.dump())));
-  }
-  if (const auto type = config.field<std::string>("peft_type"); type != "LORA")
-    other.insert(other.begin(), "peft_type " + printable(type));
-  if (!other.empty())
-    throw config.fault(
-        fmt::format("the adapter has {}, which change what it computes and which "
-                    "megacpp does not have; train one without",
-                    fmt::join(other, ", ")));
-  c.r = config.field<std::int64_t>("r", 1, 4096);
-  c.alpha = config.field<double>("lora_alpha");
-  if (!(c.alpha > 0 && c.alpha < 1e9))
-    throw config.fault(fmt::format("field \"lora_alpha\" is {}, but must be above 0", c.alpha));
-  c.rslora = config.has("use_rslora") && config.field<bool>("use_rslora");
-  const auto names = [&](const char* field) {
-    const bool text = config.has(field) && config.raw().at(field).is_string();
-    c.some = c.some || text;
-    return config.has(field) && !text ? config.field<std::vector<std::string>>(field)
-                                      : std::vector<std::string>{};
-  };
-  c.modules = names("target_modules"), c.parameters = names("target_parameters");
-  if (config.has("peft_version")) {
-    int major = 0, minor = 0;
-    const auto version = config.field<std::string>("peft_version");
-    if (std::sscanf(version.c_str(), "%d.%d", &major, &minor) == 2)
-      c.layout = major > 0 || minor >= 19 ? adapter_layout::peft : adapter_layout::peft_0_18;
-  }
-  return c;
-}
-
-/// Returns the keys of a build that has an adapter like that of a file.
-inline std::string build_keys_of(const adapter_config& c) {
-  std::vector<std::string> targets = c.modules;
-  targets.insert(targets.end(), c.parameters.begin(), c.parameters.end());
-  return fmt::format("lora={} lora-alpha={:.6g}{}{}{}", c.r, c.alpha, c.rslora ? " rslora=1" : "",
-                     targets.empty() ? "" : " lora-targets=",
-                     printable(fmt::format("{}", fmt::join(targets, ","))));
-}
-
 /// Tells whether PEFT reads a program's adapter; false for a program without one.
 inline bool peft_reads_adapter(const program_view& p) {
   return p.numbers.adapter.rank > 0 && transformers_has(p);
@@ -202,7 +105,7 @@ inline nlohmann::json written_adapter_config(const program_view& p, const lora& 
       {"base_model_name_or_path", base.empty() ? nlohmann::json() : nlohmann::json(as_utf8(base))},
       {"r", a.rank},
       {"lora_alpha", a.alpha},
-      {"lora_dropout", 0.0},
+      {"lora_dropout", a.dropout},
       {"use_rslora", a.rslora},
       {"use_dora", false},
       {"bias", "none"},

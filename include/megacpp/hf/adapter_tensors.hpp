@@ -16,6 +16,7 @@
 #pragma once
 
 #include <megacpp/hf/model_folder.hpp>
+#include <megacpp/hf/peft_config.hpp>
 #include <megacpp/pass/adapt.hpp>
 
 #include <algorithm>
@@ -31,16 +32,6 @@
 #include <fmt/format.h>
 
 namespace mc {
-
-/// The layouts of the factors of experts in a file.
-enum class adapter_layout { peft, peft_0_18 };
-
-/// Returns the layout that a flag names; nothing for "".
-inline std::optional<adapter_layout> adapter_layout_named(std::string_view name) {
-  if (name == "peft") return adapter_layout::peft;
-  if (name == "peft-0.18") return adapter_layout::peft_0_18;
-  return std::nullopt;
-}
 
 /// One tensor of an adapter, and the layer that it belongs to.
 struct adapter_tensor {

@@ -17,6 +17,7 @@ namespace mc {
 enum class key_kind : std::uint8_t {
   number,    ///< an integer from 1
   whole,     ///< an integer from 0; no key has it yet, but structure_added_build_key tries it
+  decimal,   ///< a number of at least 0, such as 0.05
   on_or_off, ///< KEY alone, or key=1 and key=0
   choice,    ///< one of several values
   layers,    ///< numbers of layers: KEY 3 4 4 1, or key=3,4,4,1
@@ -255,6 +256,12 @@ inline constexpr std::array build_keys{
               .declared = "static constexpr auto numerics = mc::numerics::{};",
               .value = [](const setup& s) -> std::int64_t { return static_cast<int>(s.sums); },
               .before = "batch_invariant"},
+    build_key{.cmake = "ADAPTER",
+              .script = "adapter",
+              .sentence =
+                  "a folder of PEFT, whose adapter_config.json gives the keys of an adapter "
+                  "(lora, lora-alpha, rslora, lora-targets, lora-dropout)",
+              .kind = key_kind::file},
     build_key{.member = "adapter.rank",
               .cmake = "LORA",
               .script = "lora",
@@ -263,6 +270,7 @@ inline constexpr std::array build_keys{
               .cmake = "LORA_ALPHA",
               .script = "lora-alpha",
               .sentence = "the adapter's alpha, whose scale is alpha / rank",
+              .kind = key_kind::decimal,
               .initial = "16"},
     build_key{.member = "adapter.rslora",
               .cmake = "RSLORA",
@@ -275,6 +283,12 @@ inline constexpr std::array build_keys{
               .sentence = "the linear layers that have an adapter, by the ends of their names",
               .kind = key_kind::names,
               .initial = "all-linear"},
+    build_key{.member = "adapter.dropout",
+              .cmake = "LORA_DROPOUT",
+              .script = "lora-dropout",
+              .sentence = "the probability of dropout before the adapter's A, in training",
+              .kind = key_kind::decimal,
+              .initial = "0"},
     build_key{.member = "adapter.base",
               .cmake = "BASE",
               .script = "base",

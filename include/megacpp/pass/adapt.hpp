@@ -24,6 +24,7 @@
 #pragma once
 
 #include <megacpp/num/elementary.hpp>
+#include <megacpp/op/dropout.hpp>
 #include <megacpp/op/elementwise.hpp>
 #include <megacpp/op/experts.hpp>
 #include <megacpp/op/linear.hpp>
@@ -40,15 +41,6 @@ namespace mc {
 
 inline constexpr const char *first_factor_name = "lora_A.weight",
                             *second_factor_name = "lora_B.weight";
-
-/// Returns whether a target means the linear layer of this scope, which may be one of experts.
-/// "down_proj" means no experts, since files of PEFT tell them from layers: experts.down_proj.
-constexpr bool names_layer(std::string_view target, std::string_view scope, bool of_experts) {
-  if (target == "all-linear" || (of_experts && target == "experts")) return true;
-  if (of_experts && target.find("experts.") == std::string_view::npos) return false;
-  return scope.ends_with(target) &&
-         (scope.size() == target.size() || scope[scope.size() - target.size() - 1] == '.');
-}
 
 namespace detail {
 
@@ -68,6 +60,10 @@ public:
   constexpr adapting(const graph& from, const lora& with, const published_layers& published)
       : g_(from), with_(with), published_(published), b_(from.ranks) {
     for (value_id& v : now_) v = -1;
+    for (int i = 0; i < g_.node_count; ++i)
+      if (const node& n = g_.nodes[i]; n.op == &op::dropout)
+        if (const auto salt = n.attr.as<op::dropout_attributes>().salt; salt >= salt_)
+          salt_ = salt + 1;
     b_.g.sums = g_.sums, b_.g.wrong = g_.wrong;
   }
 
@@ -192,7 +188,7 @@ private:
     for (int k = 0; k < narrow_count_; ++k)
       if (narrow_[k].x == of_x && std::string_view(narrow_[k].layer) == layer)
         return {&b_, narrow_[k].y};
-    const var x{&b_, of_x};
+    const var x = dropped({&b_, of_x}, n.line);
     const int kept = w.rank - summed;
     value a = w;
     a.rank = static_cast<std::int8_t>(leading + 1 + summed);
@@ -215,6 +211,23 @@ private:
     const var y = mc::scale(product(n, x, first), with_.scale(), n.line);
     if (narrow_count_ < most_narrow) narrow_[narrow_count_++] = {layer, of_x, y.id};
     return y;
+  }
+  /// Returns dropout of x, with a mask of its own for each layer.
+  constexpr var dropped(var x, source_line line) {
+    if (with_.dropout == 0) return x;
+    var keys;
+    for (int i = 0; i < g_.value_count; ++i)
+      if (const value& v = g_.at(static_cast<value_id>(i));
+          v.is == role::input && v.from == feed::token_keys)
+        keys = {&b_, of(static_cast<value_id>(i))};
+    for (int i = 0; i < axes; ++i) {
+      const auto a = static_cast<axis>(i);
+      const place p = x.type().at[a];
+      if (keys.id < 0 || p.s == state::invariant || keys.at(a) != invariant) continue;
+      keys = to(keys, a, p.s == state::shard && keys.type().find(p.d) >= 0 ? shard(p.d) : replicate,
+                line);
+    }
+    return dropout(x, keys, with_.dropout, salt_++, line);
   }
   /// Returns x w^T as the node computes it of its own operands.
   constexpr var product(const node& n, var x, var w) {
@@ -251,6 +264,7 @@ private:
   const lora& with_;
   const published_layers& published_;
   builder b_;
+  std::int64_t salt_ = 0;      ///< of the next dropout
   value_id now_[max_values]{}; ///< value that stands for one of the old graph
   struct narrow_product {
     const char* layer;
@@ -264,13 +278,15 @@ private:
 } // namespace detail
 
 /// Returns a part's forward graph as an adapter leaves it: every parameter of the model is frozen,
-/// and the linear layers of a block have factors. Those of the stem and of the head have none: the
+/// and the linear layers of a block have factors, behind dropout unless it is a graph of
+/// generation. Those of the stem and of the head have none: the
 /// head's product is the loss in training.
 [[gnu::cold]] constexpr graph adapted(const graph& written, const lora& with, bool is_block,
-                                      const published_layers& published) {
+                                      bool drops, const published_layers& published) {
   if (with.rank == 0 || written.wrong.code != fault::none) return written;
   lora of_part = with;
   if (!is_block) of_part.targets = {};
+  if (!drops) of_part.dropout = 0;
   return detail::adapting(written, of_part, published).result();
 }
 
@@ -289,6 +305,7 @@ constexpr fault_record fault_of_adapter(std::span<const graph* const> parts, con
   if (with.rank < 1 || with.rank > 4096) return refuse("rank");
   if (!(with.alpha > 0 && with.alpha < 1e9)) return refuse("alpha");
   if (with.targets.count == 0) return refuse("targets");
+  if (!(with.dropout >= 0 && with.dropout < 1)) return refuse("dropout");
   const auto shares_a_matrix = [&](const value& v) {
     int layers = 0;
     for (const published_layer& p : published.all)
@@ -306,6 +323,8 @@ constexpr fault_record fault_of_adapter(std::span<const graph* const> parts, con
       if (g->wrong.code != fault::none) return wrong; // the graph's fault is told first
       for (int i = 0; i < g->parameter_count; ++i) {
         const value& v = g->at(g->parameters[i].v);
+        if (with.dropout > 0 && g->parameters[i].added && v.find(dim::expert) >= 0)
+          return refuse("dropout, which PEFT has not for experts");
         found = found || (std::string_view(v.name) == first_factor_name &&
                           names_layer(with.targets.names[k], v.scope, v.find(dim::expert) >= 0));
       }

@@ -193,7 +193,7 @@ public:
          .make =
              [](const state& a, int i) {
                return adapted(a.g(i), a.numbers->adapter, a.what(i) == part_kind::block,
-                              published_of<Model>());
+                              !a.numbers->generating, published_of<Model>());
              }});
     add({.name = "hoist",
          .is = step::graphs,

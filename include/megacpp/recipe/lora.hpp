@@ -59,6 +59,15 @@ struct lora_targets {
   }
 };
 
+/// Returns whether a target means the linear layer of this scope, which may be one of experts.
+/// "down_proj" means no experts, since files of PEFT tell them from layers: experts.down_proj.
+constexpr bool names_layer(std::string_view target, std::string_view scope, bool of_experts) {
+  if (target == "all-linear" || (of_experts && target == "experts")) return true;
+  if (of_experts && target.find("experts.") == std::string_view::npos) return false;
+  return scope.ends_with(target) &&
+         (scope.size() == target.size() || scope[scope.size() - target.size() - 1] == '.');
+}
+
 /// The storage of the frozen linear layers of an adapted model: as they are, or in NF4 with double
 /// quantisation (QLoRA: Dettmers, Pagnoni, Holtzman, Zettlemoyer 2023), 4.13 bits a
 /// weight.
@@ -73,6 +82,7 @@ struct lora {
   double alpha = 16;   ///< the scale is alpha / r
   bool rslora = false; ///< the scale is alpha / sqrt(r) (Kalajdzievski 2023)
   lora_targets targets{"all-linear"};
+  double dropout = 0; ///< probability of dropout of the x that A reads, in training; not of experts
   base_storage base = base_storage::plain; ///< all linear layers of the blocks but a router
 
   /// Returns the factor of B A x.
