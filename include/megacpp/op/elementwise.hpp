@@ -85,7 +85,9 @@ struct scale_attributes {
   double factor;
 };
 [[gnu::cold]] constexpr void scale_rule(inference& c) {
+  const double factor = c.n.attr.as<scale_attributes>().factor;
   c.floats({scale_in::x});
+  c.in_range(factor > -1e30 && factor < 1e30, "factor", factor, "above -1e30 and below 1e30");
   c.declare(c.in(scale_in::x));
   place_output(c, scale_out::y, algebra::sum, {scale_in::x});
 }
