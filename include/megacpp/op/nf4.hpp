@@ -91,7 +91,8 @@ struct nf4_decode_attributes {
   w.type = c.n.attr.as<nf4_decode_attributes>().to;
   w.dims[w.rank - 1].n *= 2;
   value blocks = w, all = w;
-  detail::nf4_absmax_of(blocks), detail::nf4_scales_of(all);
+  c.require(divide_into_blocks(blocks, nf4_block) >= 0, fault::S002, in::codes, in::absmax);
+  detail::nf4_scales_of(all);
   c.require(w.differentiable(), fault::S007, in::scales);
   c.require(absmax.rank == blocks.rank, fault::S003, in::codes, in::absmax);
   c.require(scales.rank == all.rank, fault::S003, in::codes, in::scales);
