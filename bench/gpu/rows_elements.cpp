@@ -6,6 +6,7 @@
 #include <megacpp/kernel/rows/dropout.hpp>
 #include <megacpp/kernel/rows/elementwise.hpp>
 #include <megacpp/kernel/rows/embedding.hpp>
+#include <megacpp/kernel/rows/nf4.hpp>
 #include <megacpp/kernel/rows/redistribute.hpp>
 #include <megacpp/kernel/rows/reduce.hpp>
 #include <megacpp/kernel/rows/rope.hpp>
@@ -310,12 +311,39 @@ template <class T> void embedding(report& r, const sizes& m) {
   }
 }
 
+// The second half of the columns of matrices, as one of two ranks holds them: two matrices where
+// results are checked, and one where speed is measured. Scales are numbers near 1.
+template <class T> void decoded(report& r, const sizes& m) {
+  const int64_t columns = (m.ffn + 63) / 64, matrices = m.timed ? 1 : 2;
+  const int64_t of_matrix = m.hidden * columns, blocks = matrices * of_matrix;
+  const int64_t scales = 257 + (2 * of_matrix + 255) / 256;
+  const auto byte = [](int64_t seed) {
+    return [seed](int64_t i) {
+      return static_cast<int64_t>(
+          mixed(static_cast<std::uint64_t>(seed), static_cast<std::uint64_t>(i)) % 256);
+    };
+  };
+  arrays a;
+  const auto codes = a.numbered<std::uint8_t>(blocks * 32, byte(7)),
+             absmax = a.numbered<std::uint8_t>(blocks, byte(8));
+  const auto of_matrices = a.read<float>(matrices * scales, 0.5, 1.5);
+  const auto w = a.written<T>("w", blocks * 64);
+  run(r, "nf4_decode_row", name_of_type<T>, m, a, blocks, [=](place at) {
+    return rows::nf4_decode_row<T>{{of_matrix, columns, 2 * columns, columns, 1},
+                                   scales,
+                                   at(codes),
+                                   at(absmax),
+                                   at(of_matrices),
+                                   at(w)};
+  });
+}
+
 template <class T> void of_type(report& r, const sizes& m) {
   flat<T>(r, m), of_ranks<T>(r, m), pieces<T>(r, m);
   activation<rows::gelu_exact, T>(r, "gelu_exact", m);
   activation<rows::gelu_tanh, T>(r, "gelu_tanh", m);
   activation<rows::silu, T>(r, "silu", m);
-  swiglu<T>(r, m), dropout<T>(r, m), repeated<T>(r, m), kept<T>(r, m);
+  swiglu<T>(r, m), dropout<T>(r, m), repeated<T>(r, m), kept<T>(r, m), decoded<T>(r, m);
   if (!m.timed) total<T>(r, m);
   if (m.heads > 0) rope<T>(r, m);
   if (m.vocabulary > 0) embedding<T>(r, m);

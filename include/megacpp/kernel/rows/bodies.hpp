@@ -13,6 +13,7 @@
 #include <megacpp/kernel/rows/embedding.hpp>
 #include <megacpp/kernel/rows/experts.hpp>
 #include <megacpp/kernel/rows/layer_norm.hpp>
+#include <megacpp/kernel/rows/nf4.hpp>
 #include <megacpp/kernel/rows/redistribute.hpp>
 #include <megacpp/kernel/rows/reduce.hpp>
 #include <megacpp/kernel/rows/rms_norm.hpp>

@@ -10,6 +10,9 @@
 #include <megacpp/exec/launch.hpp>
 #include <megacpp/num/nf4_scales.hpp>
 
+#include <array>
+#include <cstdint>
+
 namespace mc::rows {
 
 /// The blocks of a shard of matrices among those of whole matrices: the shard has `own` of the
@@ -56,7 +59,11 @@ template <class T> struct nf4_decode_row {
   }
 
 private:
-  MEGACPP_HD static float value_of(unsigned code) { return nf4_values[code]; }
+  /// Returns the value of a code, from a copy: a GPU has no address of the host's array.
+  MEGACPP_HD static float value_of(unsigned code) {
+    constexpr std::array<float, 16> values = nf4_values;
+    return values[code];
+  }
 };
 
 template <class T, class Device>
