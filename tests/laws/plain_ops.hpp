@@ -4,6 +4,7 @@
 #include "plain_attention.hpp"
 #include "plain_experts.hpp"
 #include "plain_loss.hpp"
+#include "plain_nf4.hpp"
 
 #include <megacpp/op/norm.hpp>
 
@@ -158,6 +159,7 @@ inline const implementations& all() {
   static const implementations table = [] {
     implementations both = dense();
     both.insert(of_experts().begin(), of_experts().end());
+    both.insert({&op::nf4_decode, &nf4_decode}); // of adapted models (laws/adapters)
     return both;
   }();
   return table;

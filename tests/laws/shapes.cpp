@@ -117,6 +117,16 @@ private:
                        parameter(b, "v", {B, S, A, D}), {}, o);
     });
     builder b{mesh{}};
+    // Matrices in NF4: rows of whole blocks, blocks of two rows, a row of more nested blocks than
+    // one, and matrices of experts.
+    const auto decoded = [&](const char* name, std::initializer_list<extent> dims) {
+      const auto w = b.parameter("", name, nf4_encoding, dims, {}, {});
+      b.emit(op::nf4_decode, {w[0].id, w[1].id, w[2].id}, 0, op::nf4_decode_attributes{type});
+    };
+    decoded("rows", {{dim::hidden, 3}, {dim::ffn, 128}});
+    decoded("two rows", {{dim::hidden, 2}, {dim::ffn, 32}});
+    decoded("nested", {{dim::ffn, 64 * 257}});
+    decoded("experts", {{dim::expert, 2}, {dim::ffn, 2}, {dim::hidden, 64}});
     const var x = parameter(b, "x", {B, S, H}), y = parameter(b, "y", {B, S, H});
     b.emit(op::sum, {x.id, y.id}, 0);
     b.emit(op::accumulate, {x.id}, 0);
@@ -150,6 +160,7 @@ struct operands_of {
     }
     const op_info* const o = n.op;
     if (o == &op::dropout) integers(1, 0, 1000);
+    if (o == &op::nf4_decode) integers(0, 0, 256), integers(1, 0, 256);
     if (o == &op::route || o == &op::route_grad) coarse(o == &op::route ? 0 : 1);
     if (o == &op::add_rms_norm || o == &op::add_layer_norm) coarse(0), coarse(1);
     if (o == &op::route_grad) choices(2);
