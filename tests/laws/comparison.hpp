@@ -202,14 +202,14 @@ public:
   }
 
   /// Returns the difference between one rank's gradient and the central difference of its output in
-  /// one random direction, relative to the product of the norms.
-  double slope_error(std::uint64_t seed) {
+  /// one random direction, relative to the product of the norms: of all leaves, or of `only` one.
+  double slope_error(std::uint64_t seed, std::optional<std::size_t> only = {}) {
     random_source random(seed);
     double along = 0, norms = 0, lengths = 0;
     std::vector<array> direction;
     for (std::size_t i = 0; i < s.leaves.size(); ++i) {
       direction.push_back({});
-      if (!trainable(i) || !has_gradient(s.meshed.b.g, i)) continue;
+      if (!trainable(i) || !has_gradient(s.meshed.b.g, i) || (only && i != *only)) continue;
       bool copies = true;
       const value_id v = s.single.leaves[i], d = s.of_single.of[static_cast<unsigned>(v)];
       if (d < 0) continue;
@@ -274,14 +274,17 @@ private:
     for (std::size_t i = 1; i < l.dims.size(); ++i) inner *= l.dims[i].n;
     const std::int64_t seq = l.dims.size() > 1 ? l.dims[1].n : 1;
     std::vector<array> out;
-    for (int k = 0; k < (l.what == content::parameter ? 1 : micro_batches); ++k) {
+    const bool fixed = l.what == content::parameter || l.what == content::codes;
+    for (int k = 0; k < (fixed ? 1 : micro_batches); ++k) {
       array x;
       for (std::int64_t i = 0; i < n; ++i) {
         switch (l.what) {
         case content::stream: x.push_back(uniform(r)); break;
         case content::parameter:
-          x.push_back(l.dims.size() > 1 ? 1.5 * uniform(r) / std::sqrt(static_cast<double>(inner))
-                                        : 0.5 + uniform(r));
+          if (l.dims.back().d == dim::scales) x.push_back(0.2 * uniform(r)); // of weights in NF4
+          else
+            x.push_back(l.dims.size() > 1 ? 1.5 * uniform(r) / std::sqrt(static_cast<double>(inner))
+                                          : 0.5 + uniform(r));
           break;
         case content::labels:
           x.push_back(r.chance(0.2) ? -1 : static_cast<double>(r.below(l.range)));
@@ -294,6 +297,7 @@ private:
         case content::documents:
           x.push_back(i % seq == 0 ? 0 : x.back() + static_cast<double>(r.chance(0.3)));
           break;
+        case content::codes: x.push_back(static_cast<double>(r.below(256))); break;
         case content::token_keys:
           x.push_back(static_cast<double>(r.below(std::int64_t{1} << 31)));
           break;

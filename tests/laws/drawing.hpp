@@ -62,7 +62,8 @@ enum class content : std::uint8_t {
   slots,
   documents,
   token_keys,
-  row
+  row,
+  codes ///< bytes
 };
 
 struct leaf {

@@ -13,7 +13,7 @@
 namespace mc::laws {
 
 inline content content_of(const value& v) {
-  if (v.is == role::parameter) return content::parameter;
+  if (v.is == role::parameter) return v.type == dtype::u8 ? content::codes : content::parameter;
   switch (v.from) {
   case feed::stream:
   case feed::key_cache:
@@ -35,7 +35,7 @@ inline content content_of(const value& v) {
 /// caches of a generation graph; 0: a training graph.
 template <class Model> std::unique_ptr<sample> drawn(const Model& m, const layout& l, int dp,
                                                      part_kind part, bool packed, int kind,
-                                                     int room = 0) {
+                                                     int room = 0, const lora& adapter = {}) {
   auto s = std::make_unique<sample>();
   s->ranks.size[static_cast<unsigned>(axis::dp)] = dp;
   s->ranks.size[static_cast<unsigned>(axis::cp)] = l.cp;
@@ -51,6 +51,7 @@ template <class Model> std::unique_ptr<sample> drawn(const Model& m, const layou
   many.batch = {2, 24, packed, 1 << 20}; // one round, whatever experts the tokens choose
   one.batch = {2 * dp, 24, packed, 1 << 20};
   many.precision = one.precision = dtype::f64;
+  many.adapter = one.adapter = adapter;
   if (room > 0)
     many = for_generation(many, 2, 12, room), one = for_generation(one, 2 * dp, 12, room);
   s->meshed.dp = dp;
@@ -73,6 +74,8 @@ template <class Model> std::unique_ptr<sample> drawn(const Model& m, const layou
     }
     leaf l_;
     l_.what = content_of(x);
+    if (const parameter_info* p = g.parameter_of(v)) l_.frozen = p->frozen && adapter.rank > 0;
+    else l_.frozen = x.is == role::parameter; // an array of an encoded one
     for (int d = 0; d < x.rank; ++d) {
       l_.dims.push_back(x.dims[static_cast<unsigned>(d)]);
       if (x.at[axis::dp].is_shard(l_.dims.back().d)) l_.dims.back().n *= dp;
@@ -96,17 +99,17 @@ template <class Model> std::unique_ptr<sample> drawn(const Model& m, const layou
 }
 
 struct tally {
-  int graphs = 0;
+  int graphs = 0, factors = 0; ///< factors: of an adapter, each tried by itself
   double slope = 0;
 };
 
 template <class Model> void check(const Model& m, const layout& l, int dp, part_kind part,
-                                  bool packed, tally& t, int kind = 0) {
+                                  bool packed, tally& t, int kind = 0, const lora& adapter = {}) {
   const char* names[] = {"stem", "block", "loss", "logits"};
   BOOST_TEST_CONTEXT(Model::family.text << " " << names[static_cast<int>(part)] << " dp " << dp
                                         << " cp " << l.cp << " tp " << l.tp << " sequence parallel "
                                         << l.sequence_parallel << " packed " << packed) {
-    const auto s = drawn(m, l, dp, part, packed, kind);
+    const auto s = drawn(m, l, dp, part, packed, kind, 0, adapter);
     const graph forward = s->meshed.b.g;
     if (part == part_kind::logits) { // generation has no backward pass
       s->of_meshed = s->of_single = gradients::none();
@@ -126,6 +129,12 @@ template <class Model> void check(const Model& m, const layout& l, int dp, part_
     comparison against(*s, 1);
     BOOST_TEST(against.difference(derived) == "");
     if (l.tp == 1 && l.cp == 1) t.slope = std::max(t.slope, against.slope_error(2));
+    for (std::size_t i = 0; l.tp * l.cp * l.ep * dp == 1 && i < s->leaves.size(); ++i) {
+      const parameter_info* const p = forward.parameter_of(s->meshed.leaves[i]);
+      if (p == nullptr || !p->added) continue;
+      t.slope = std::max(t.slope, against.slope_error(3, i));
+      ++t.factors;
+    }
     for (recompute again : {recompute::none, recompute::selective, recompute::full}) {
       graph g = in_regions(halved(recomputed(fused(derived), again)));
       examine(g);
