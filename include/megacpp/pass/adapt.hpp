@@ -14,6 +14,8 @@
 //                                 gradients are summed
 //   x otherwise (batch, tokens)   the same on all ranks          treated as W is
 //
+// Where W reads what is gathered from shards of the sequence, A reads the shard, and A x is
+// gathered.
 // The way from the stored W to the weight that the product reads, such as kv heads that ranks
 // share, is the way of B, too. The matrices of experts have factors (E, r, in) and (E, out, r),
 // which lie where the experts do. Layers that are one layer in the files of their family
@@ -188,7 +190,8 @@ private:
     for (int k = 0; k < narrow_count_; ++k)
       if (narrow_[k].x == of_x && std::string_view(narrow_[k].layer) == layer)
         return {&b_, narrow_[k].y};
-    const var x = dropped({&b_, of_x}, n.line);
+    const node* const gather = gather_of_tokens(of_x);
+    const var x = dropped({&b_, gather == nullptr ? of_x : gather->in[0]}, n.line);
     const int kept = w.rank - summed;
     value a = w;
     a.rank = static_cast<std::int8_t>(leading + 1 + summed);
@@ -208,7 +211,8 @@ private:
     for (int i = 0; i < axes; ++i)
       if (x.type().at.at[i].s != state::invariant && first.type().at.at[i] == invariant)
         first = to(first, static_cast<axis>(i), replicate, n.line);
-    const var y = mc::scale(product(n, x, first), with_.scale(), n.line);
+    var y = mc::scale(product(n, x, first), with_.scale(), n.line);
+    if (gather != nullptr) y = to(y, gather->attr.as<op::transition>().over, replicate, n.line);
     if (narrow_count_ < most_narrow) narrow_[narrow_count_++] = {layer, of_x, y.id};
     return y;
   }
@@ -228,6 +232,16 @@ private:
                 line);
     }
     return dropout(x, keys, with_.dropout, salt_++, line);
+  }
+  /// Returns the redistribution that gathers x from shards of the sequence, or null. A x is
+  /// computed before it, so that r numbers of a token are gathered, and x not again for A's
+  /// gradient.
+  constexpr const node* gather_of_tokens(value_id x) const {
+    if (b_.g.at(x).producer < 0) return nullptr;
+    const node& n = b_.g.at_node(b_.g.at(x).producer);
+    if (n.op != &op::redistribute) return nullptr;
+    const auto t = n.attr.as<op::transition>();
+    return t.from.is_shard(dim::sequence) && t.to == replicate ? &n : nullptr;
   }
   /// Returns x w^T as the node computes it of its own operands.
   constexpr var product(const node& n, var x, var w) {
