@@ -278,6 +278,34 @@ megacpp_slow_test(bitsandbytes SHARD 21 LABEL peer TIMEOUT 1200 ONE_THREAD LOCK 
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/bitsandbytes.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
     ${MEGACPP_PEER_VENVS})
 
+# Adapters with a mistake on purpose, which laws and figures must find.
+set(mutated ${CMAKE_CURRENT_BINARY_DIR}/adapter_mutants)
+set(adapter_mutants Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/slow/adapter_mutants.py)
+set(of_adapters)
+foreach(header IN ITEMS pass/adapt recipe/lora kernel/rows/nf4 hf/adapter_tensors)
+  list(APPEND of_adapters ${PROJECT_SOURCE_DIR}/include/megacpp/${header}.hpp)
+endforeach()
+add_custom_command(OUTPUT ${mutated}/chosen.hpp
+  COMMAND ${adapter_mutants} write ${PROJECT_SOURCE_DIR} ${mutated}
+  DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/slow/adapter_mutants.py ${of_adapters} VERBATIM)
+set(programs)
+foreach(source IN ITEMS unit/emulated_nf4 laws/adapters parity/adapters)
+  if(source MATCHES "^parity" AND NOT shared_dir)
+    continue()
+  endif()
+  string(REPLACE "/" "_" name mutants_${source})
+  add_executable(${name} EXCLUDE_FROM_ALL ${source}.cpp ${mutated}/chosen.hpp)
+  target_include_directories(${name} BEFORE PRIVATE ${mutated})
+  target_compile_options(${name} PRIVATE -include ${mutated}/chosen.hpp)
+  target_link_libraries(${name} PRIVATE megacpp_test megacpp_test_kernels)
+  set_target_properties(${name} PROPERTIES MEGACPP_OPTIMISE 1)
+  list(APPEND programs ${name})
+endforeach()
+set(files ${programs})
+list(TRANSFORM files REPLACE "(.+)" "$<TARGET_FILE:\\1>")
+megacpp_slow_test(adapter_mutants SHARD 19 LABEL mutants TIMEOUT 1800 ONE_THREAD COST 60
+  NEEDS ${programs} COMMAND ${adapter_mutants} run ${files})
+
 # Conversations as transformers writes them by published templates.
 if(shared_dir)
   add_executable(chat_peer EXCLUDE_FROM_ALL slow/chat_peer.cpp)
