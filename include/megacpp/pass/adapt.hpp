@@ -293,13 +293,13 @@ private:
 
 /// Returns a part's forward graph as an adapter leaves it: every parameter of the model is frozen,
 /// and the linear layers of a block have factors, behind dropout unless it is a graph of
-/// generation. Those of the stem and of the head have none: the
-/// head's product is the loss in training.
+/// generation. Those of the stem and of the head have none: the head's product is the loss in
+/// training.
 [[gnu::cold]] constexpr graph adapted(const graph& written, const lora& with, bool is_block,
                                       bool drops, const published_layers& published) {
   if (with.rank == 0 || written.wrong.code != fault::none) return written;
   lora of_part = with;
-  if (!is_block) of_part.targets = {};
+  if (!is_block) of_part.targets = {}, of_part.base = base_storage::plain;
   if (!drops) of_part.dropout = 0;
   return detail::adapting(written, of_part, published).result();
 }
