@@ -109,7 +109,8 @@ template <class Model> void check_loss_and_gradients(const adapter_case<Model>& 
   BOOST_TEST(std::abs(sum.mean() - test::read<double>(forward, "loss")[0]) <= 1e-5);
   std::int64_t elements = 0;
   double worst = 0;
-  for (const auto& [t, layer, number, experts, scaled] : mc::adapter_tensors(p.view())) {
+  for (const mc::adapter_tensor& of_layer : mc::adapter_tensors(p.view())) {
+    const mc::hf_tensor& t = of_layer.tensor;
     const auto expected = test::read<double>(gradients, in_memory(t.name));
     auto ours = t.values(s.weights(), s.weights().gradients(), s.weights().precision().master);
     for (double& x : ours) x /= sum.count;

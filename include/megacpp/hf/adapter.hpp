@@ -82,35 +82,51 @@ public:
           "field \"r\" is {}, but the adapter of {} has rank {}; build a preset with {}", config_.r,
           p.name, ours.rank, build_keys_of(config_)));
     const double factor = config_.scale() / ours.scale();
-    std::map<std::string, bool, std::less<>>
-        found; // the modules, and whether both factors are there
-    for (adapter_tensor& t : adapter_tensors(p, layout(in, asked), config_.r)) {
+    struct seen {
+      std::string name; ///< of the layer's first tensor
+      bool there;
+    };
+    std::map<std::pair<int, std::string>, seen> found; // by layer, of which a file has all or none
+    for (adapter_tensor& t : tensors(layout(asked))) {
       const auto stored = file_->find(t.tensor.name);
-      const std::string module = t.tensor.name.substr(0, t.tensor.name.rfind(".lora_"));
-      const auto other = found.find(module);
-      if (other == found.end()) found.emplace(module, stored.has_value());
-      else if (other->second != stored.has_value())
-        throw lone_factor(module, t, stored.has_value());
+      const auto [layer, anew] =
+          found.emplace(std::pair(t.number, t.layer), seen{t.tensor.name, stored.has_value()});
+      if (!anew && layer->second.there != stored.has_value())
+        throw missing(stored ? layer->second.name : t.tensor.name,
+                      fmt::format("another of the {} of its layer is there",
+                                  t.matrix.empty() ? "factors" : "experts' factors"));
       if (!stored) {
-        if (config_.means(t.layer, t.number, t.experts)) throw missing(t);
+        if (config_.means(t.matrix.empty() ? t.layer : t.matrix, t.number,
+                          t.experts && t.matrix.empty()))
+          throw missing(t.tensor.name, fmt::format("{} names its layer", adapter_config_name));
         continue;
       }
       hf_slice slice = hf_whole(t.tensor.name, *stored);
       weights_in_folder::require_readable(file_, slice, t.tensor, p.name);
       require_finite(file_, *stored, slice.bytes);
       known_.insert(t.tensor.name), layers_.insert({t.number, t.layer});
+      if (!t.same.empty()) {
+        require_same(t, *stored);
+        continue;
+      }
       const double times = t.scaled ? factor : 1;
       matches_.push_back({std::move(t.tensor), std::move(slice), &file_, times});
     }
     for (std::size_t i = 0; i < file_->size(); ++i)
       if (const std::string name(file_.tensors()[i].name); !known_.contains(name))
-        throw about(name, fmt::format("is not one of the adapter of {}; build a preset with {}",
-                                      p.name, build_keys_of(config_)));
+        throw about(
+            name,
+            is_of_model(name)
+                ? fmt::format("is not one of the adapter of {}; build a preset with {}", p.name,
+                              build_keys_of(config_))
+                : fmt::format("is of no layer of {}; the adapter is of another model", p.name));
   }
   adapter_in_folder(const adapter_in_folder&) = delete;
   adapter_in_folder& operator=(const adapter_in_folder&) = delete;
 
   const adapter_config& config() const { return config_; }
+  /// Returns the path of the folder's weights, for messages.
+  const std::string& path() const { return file_->path(); }
   /// Tells whether the folder has the factors of a layer, by its published name and its number.
   bool has(const std::string& layer, int number) const { return layers_.contains({number, layer}); }
   /// Returns the type of the factors.
@@ -130,27 +146,47 @@ private:
   error about(std::string_view name, const std::string& what) const {
     return weights_in_folder::about(file_, name, what);
   }
-  error missing(const adapter_tensor& t) const {
-    return about(t.tensor.name, fmt::format("is missing, though {} names its layer; the file is "
-                                            "incomplete",
-                                            adapter_config_name));
+  /// Returns whether a tensor has the name of a factor of one of the model's layers.
+  bool is_of_model(std::string_view name) const {
+    constexpr std::string_view before = "base_model.model.";
+    if (name.starts_with(before)) name.remove_prefix(before.size());
+    std::string layer(name.substr(0, name.rfind(".lora_")));
+    if (const auto wrapped = layer.rfind(".base_layer"); wrapped != std::string::npos)
+      layer.resize(wrapped);
+    return std::ranges::any_of(hf_family_of(program_).tensors(program_),
+                               [&](const hf_tensor& t) { return t.name.starts_with(layer + "."); });
   }
-  error lone_factor(const std::string& module, const adapter_tensor& t, bool second_there) const {
-    const std::string first = module + ".lora_A.weight";
-    return about(second_there ? first : t.tensor.name,
-                 "is missing, though the other factor of its layer is there; the file is "
-                 "incomplete");
+  error missing(std::string_view name, const std::string& though) const {
+    return about(name, fmt::format("is missing, though {}; the file is incomplete", though));
   }
-  /// Returns the layout of the experts' factors: what was asked for, or what the version of PEFT in
-  /// the configuration says, or the only one that has the file's shapes.
-  adapter_layout layout(const model_folder& in, std::optional<adapter_layout> asked) const {
+  /// Throws mc::error where a tensor has other elements than the one that it must repeat, since a
+  /// program has one factor for both.
+  void require_same(const adapter_tensor& t, const file_tensor& stored) const {
+    const auto other = file_->find(t.same);
+    if (other->type != stored.type || !std::ranges::equal(other->bytes, stored.bytes))
+      throw about(t.tensor.name,
+                  fmt::format("differs from \"{}\", and {} has one factor for both; only an "
+                              "adapter that was trained with one can be loaded",
+                              printable(t.same), program_.name));
+  }
+  std::vector<adapter_tensor> tensors(adapter_layout l) const {
+    return adapter_tensors(program_, l, config_.r, [&](const std::string& matrix, int number) {
+      return l == adapter_layout::vllm || config_.parameters.empty() ||
+             config_.names(matrix, number, true);
+    });
+  }
+  /// Returns the layout of the experts' factors: what was asked for, or what the names of tensors
+  /// or the version of PEFT in the configuration say, or the only one that has the file's shapes.
+  adapter_layout layout(std::optional<adapter_layout> asked) const {
     if (asked) return *asked;
+    for (std::size_t i = 0; i < file_->size(); ++i)
+      if (names_one_expert(file_.tensors()[i].name)) return adapter_layout::vllm;
     if (config_.parameters.empty()) return adapter_layout::peft;
     if (config_.layout) return *config_.layout;
     std::optional<adapter_layout> fits;
     for (const adapter_layout l : {adapter_layout::peft, adapter_layout::peft_0_18}) {
       bool all = true;
-      for (const adapter_tensor& t : adapter_tensors(program_, l, config_.r))
+      for (const adapter_tensor& t : tensors(l))
         if (const auto stored = file_->find(t.tensor.name))
           all = all && std::ranges::equal(stored->shape, t.tensor.shape);
       if (all && fits)
@@ -159,7 +195,6 @@ private:
             "by --adapter-layout which version of PEFT wrote them");
       if (all) fits = l;
     }
-    static_cast<void>(in);
     return fits.value_or(adapter_layout::peft);
   }
 

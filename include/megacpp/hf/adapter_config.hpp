@@ -49,7 +49,8 @@ public:
     for_each_parameter(p, [&](const parameter_ref& r) {
       const bool weight = std::string_view(r.v->name) == "weight" && r.v->rank > 1;
       if (r.layer < 0 || !(weight || r.info->added)) return;
-      auto& list = r.v->dims[0].d == dim::expert ? experts_ : layers_;
+      const bool of_experts = r.v->dims[0].d == dim::expert && r.v->rank > 2; // and no router
+      auto& list = of_experts ? experts_ : layers_;
       numbers& of = list[published_layer_name(family, *r.v)];
       (r.info->added ? of.adapted : of.all).insert(r.layer);
     });
@@ -79,6 +80,13 @@ public:
     return found;
   }
 
+  /// Tells whether each block has an adapter of all matrices of its experts, or of none.
+  bool all_experts_or_none() const {
+    return std::ranges::all_of(experts_, [&](const auto& of) {
+      return of.second.adapted == experts_.begin()->second.adapted;
+    });
+  }
+
 private:
   struct numbers {
     std::set<int> all, adapted;
@@ -98,6 +106,15 @@ private:
 inline nlohmann::json written_adapter_config(const program_view& p, const lora& a,
                                              const detail::layers_by_name& layers,
                                              adapter_layout layout, const std::string& base) {
+  std::set<std::string> modules = layers.targets(false), matrices = layers.targets(true);
+  if (layout == adapter_layout::vllm) {
+    for (const adapter_tensor& t : adapter_tensors(p, layout))
+      if (t.experts && matrices.contains(t.layer)) modules.insert(t.matrix);
+      else if (const auto block = fmt::format("layers.{}.", t.number);
+               t.experts && matrices.contains(block + t.layer))
+        modules.insert(block + t.matrix);
+    matrices.clear();
+  }
   return {
       {"peft_type", "LORA"},
       {"peft_version", layout == adapter_layout::peft_0_18 ? "0.18.0" : "0.19.0"},
@@ -113,8 +130,8 @@ inline nlohmann::json written_adapter_config(const program_view& p, const lora& 
       {"inference_mode", true},
       {"init_lora_weights", true},
       {"modules_to_save", nullptr},
-      {"target_modules", layers.targets(false)},
-      {"target_parameters", layers.targets(true)}};
+      {"target_modules", modules},
+      {"target_parameters", matrices}};
 }
 
 } // namespace mc

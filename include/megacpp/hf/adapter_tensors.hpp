@@ -12,7 +12,33 @@
 // (PEFT 0.19 and later, and PEFT before: peft/tuners/lora/layer.py, ParamWrapper.) PEFT wraps the
 // module of the experts once for each matrix, gate_up_proj first, so the factors of down_proj have
 // the name of the module, and those of gate_up_proj that name and ".base_layer", if both are
-// adapted.
+// adapted. Whichever is adapted alone has the name of the module.
+//
+// The third layout is vllm: what `vllm serve --enable-lora` reads for Qwen3MoeForCausalLM, by the
+// sources of vLLM 0.33 (vllm/lora/: lora_model.py, model_manager.py, lora_weights.py, utils.py,
+// peft_helper.py, layers/fused_moe.py). It has no tensors of all experts; N stands for
+// base_model.model.model.layers.i.mlp.experts.e:
+//
+//   N.gate_proj.lora_A.weight (r, in)        A_e of gate_up_proj
+//   N.up_proj.lora_A.weight (r, in)          A_e of gate_up_proj once more
+//   N.gate_proj.lora_B.weight (out / 2, r)   the first half of the rows of B_e
+//   N.up_proj.lora_B.weight (out / 2, r)     the second half
+//   N.down_proj.lora_{A,B}.weight            A_e (r, in) and B_e (out, r) of down_proj
+//
+// - vLLM stacks them by expert into w1 (gate), w2 (down) and w3 (up); a block has all three
+//   matrices of all its experts, or none (pack_moe asserts it), and all of one rank.
+// - Of adapter_config.json r, lora_alpha and target_modules must be there. use_rslora, rank_pattern
+//   and alpha_pattern give the scale; bias, use_dora, lora_bias, modules_to_save, layer_replication
+//   and others must be unset. The names of tensors say what is adapted: target_modules,
+//   target_parameters, fan_in_fan_out and peft_version are not looked at.
+// - r is at most --max-lora-rank, which is 16 by default, or one of 1, 8, 32, 64, 128, 256, 320 and
+//   512.
+// - q_proj, k_proj and v_proj (packed there, each by itself in files), o_proj, the router mlp.gate
+//   and dense MLPs are taken with or without the experts. GPT2LMHeadModel takes no LoRA.
+// - vLLM has a second form, two flat tensors a matrix, for models that are 3-D there (Qwen3-VL-MoE,
+//   gpt-oss), and for Qwen3-MoE by --enable-mixed-moe-lora-format and is_3d_lora_weight in the
+//   request. A.reshape(E, r, in) and B.reshape(out, r, E) read it (_convert_3d_to_2d_moe_lora): it
+//   is the layout peft, whatever version the configuration names, with both matrices.
 #pragma once
 
 #include <megacpp/hf/model_folder.hpp>
@@ -21,6 +47,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -39,7 +66,9 @@ struct adapter_tensor {
   std::string layer; ///< The published name of the layer, such as "self_attn.q_proj".
   int number = 0;    ///< The number of the layer's block.
   bool experts = false;
-  bool scaled = false; ///< The tensor is B, and not A.
+  bool scaled = false;     ///< The tensor is B, and not A.
+  std::string matrix = {}; ///< An expert's matrix as vLLM names it: "mlp.experts.3.up_proj".
+  std::string same = {};   ///< The name of the tensor before it that has the same elements.
 };
 
 namespace detail {
@@ -78,6 +107,10 @@ public:
   }
 
   const std::vector<layer>& all() const { return all_; }
+  /// Removes the layers of experts for which has(name, number) does not hold.
+  template <class Has> void keep_experts(Has has) {
+    std::erase_if(all_, [&](const layer& l) { return l.experts && !has(l.name, l.number); });
+  }
   /// Returns the name of a layer's module in a file of PEFT.
   std::string module(const layer& l) const {
     std::string name =
@@ -91,6 +124,35 @@ public:
     return name;
   }
 
+  /// Appends the tensors of one layer of experts in the layout vllm, of rank r.
+  void append_of_each_expert(const layer& l, std::int64_t r,
+                             std::vector<adapter_tensor>& to) const {
+    const value& a = *l.first.v;
+    const std::int64_t E = a.dims[0].n, of_program = a.dims[1].n,
+                       in = global_size(a).n / (E * of_program);
+    for (std::int64_t e = 0; e < E; ++e) {
+      std::string same;
+      for (const parameter_ref& b : l.second) {
+        const std::string scope = b.v->scope, own = scope.substr(scope.rfind('.') + 1),
+                          matrix =
+                              fmt::format("{}.{}.{}", l.name.substr(0, l.name.rfind('.')), e, own),
+                          module = fmt::format("base_model.model.{}{}.{}", family_.layer_prefix,
+                                               l.number, matrix);
+        const std::int64_t out = global_size(*b.v).n / (E * of_program);
+        adapter_tensor first{{}, l.name, l.number, true, false, matrix, same},
+            second{{}, l.name, l.number, true, true, matrix};
+        first.tensor = {module + ".lora_A.weight",
+                        {r, in},
+                        {{l.first, {e * of_program * in}, {1, r, in}, {0, in}, {0, in, 1}, 0}}};
+        second.tensor = {module + ".lora_B.weight",
+                         {out, r},
+                         {{b, {e * out * of_program}, {1, out, r}, {0, of_program}, {0, r, 1}, 0}}};
+        if (same.empty()) same = first.tensor.name;
+        to.push_back(std::move(first)), to.push_back(std::move(second));
+      }
+    }
+  }
+
 private:
   const hf_family& family_;
   std::vector<layer> all_;
@@ -99,14 +161,22 @@ private:
 } // namespace detail
 
 /// Returns the tensors of a program's adapter, as a file of rank `rank` has them: for each factor
-/// the first `rank` of the program's, or all for 0. Throws mc::error(exit_code::mismatch) for a
-/// family that transformers does not have.
-inline std::vector<adapter_tensor> adapter_tensors(const program_view& p,
-                                                   adapter_layout layout = adapter_layout::peft,
-                                                   std::int64_t rank = 0) {
-  const detail::adapter_layers layers(p);
+/// the first `rank` of the program's, or all for 0. Of the experts' matrices, whose names depend on
+/// one another, the file has those for which has_experts(published name, number of the block)
+/// holds, or all without it. Throws mc::error(exit_code::mismatch) for a family that transformers
+/// does not have.
+inline std::vector<adapter_tensor> adapter_tensors(
+    const program_view& p, adapter_layout layout = adapter_layout::peft, std::int64_t rank = 0,
+    const std::function<bool(const std::string&, int)>& has_experts = {}) {
+  detail::adapter_layers layers(p);
+  if (has_experts) layers.keep_experts(has_experts);
   std::vector<adapter_tensor> all;
   for (const auto& l : layers.all()) {
+    if (l.experts && layout == adapter_layout::vllm) {
+      const std::int64_t all_ranks = l.first.v->dims[1].n;
+      layers.append_of_each_expert(l, rank > 0 ? rank : all_ranks, all);
+      continue;
+    }
     const value& a = *l.first.v;
     const std::int64_t E = l.experts ? a.dims[0].n : 1, of_program = a.dims[l.experts ? 1 : 0].n,
                        r = rank > 0 ? rank : of_program, in = global_size(a).n / (E * of_program);

@@ -218,13 +218,19 @@ inline saved_model export_adapter_folder(const adapter_in_folder& in,
                                          std::optional<storage_type> as,
                                          communicator& hosts = self::hosts(),
                                          std::span<const extra_file> extra_files = {}) {
+  const auto has = [&](const std::string& name, int number) { return in.has(name, number); };
   adapter_values values(in);
   detail::layers_by_name layers(p);
-  layers.keep([&](const std::string& name, int number) { return in.has(name, number); });
+  layers.keep(has);
+  if (layout == adapter_layout::vllm && !layers.all_experts_or_none())
+    throw error(exit_code::mismatch,
+                fmt::format("the adapter in {} has some of a block's matrices of experts, and vLLM "
+                            "takes all or none; export it in another layout",
+                            in.path()));
   detail::outgoing_model m = detail::outgoing_adapter(
       written_adapter_config(p, in.config().numbers(), layers, layout, base.folder), base);
   for (const auto& [name, text] : extra_files) m.texts[name] = text;
-  for (const adapter_tensor& t : adapter_tensors(p, layout, in.config().r)) {
+  for (const adapter_tensor& t : adapter_tensors(p, layout, in.config().r, has)) {
     if (!in.has(t.layer, t.number)) continue;
     const storage_type type = as.value_or(in.type());
     m.tensors.push_back({t.tensor.name, type, t.tensor.shape,

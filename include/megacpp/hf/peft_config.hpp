@@ -20,12 +20,13 @@
 namespace mc {
 
 /// The layouts of the factors of experts in a file.
-enum class adapter_layout { peft, peft_0_18 };
+enum class adapter_layout { peft, peft_0_18, vllm };
 
 /// Returns the layout that a flag names; nothing for "".
 inline std::optional<adapter_layout> adapter_layout_named(std::string_view name) {
   if (name == "peft") return adapter_layout::peft;
   if (name == "peft-0.18") return adapter_layout::peft_0_18;
+  if (name == "vllm") return adapter_layout::vllm;
   return std::nullopt;
 }
 
@@ -47,13 +48,17 @@ struct adapter_config {
   double scale() const {
     return lora{.rank = static_cast<int>(r), .alpha = alpha, .rslora = rslora}.scale();
   }
-  /// Returns whether the configuration names a layer for certain.
-  bool means(std::string_view layer, int number, bool of_experts) const {
-    if (some) return false;
+  /// Returns whether the configuration names a layer, or a matrix of experts, if it is in one of
+  /// the blocks that other fields choose.
+  bool names(std::string_view layer, int number, bool of_experts) const {
     const std::string name = fmt::format("layers.{}.{}", number, layer);
     return std::ranges::any_of(of_experts ? parameters : modules, [&](const std::string& target) {
-      return names_layer(target, name, of_experts);
+      return names_layer(target, name, false);
     });
+  }
+  /// Returns whether the configuration names a layer for certain.
+  bool means(std::string_view layer, int number, bool of_experts) const {
+    return !some && names(layer, number, of_experts);
   }
 };
 
@@ -114,9 +119,18 @@ inline adapter_config read_adapter_config(const json_value& config) {
   return c;
 }
 
+/// Tells whether the name of a tensor or a target has the number of an expert.
+inline bool names_one_expert(std::string_view name) {
+  constexpr std::string_view before = "experts.";
+  const std::size_t at = name.find(before);
+  return at != std::string_view::npos && at + before.size() < name.size() &&
+         name[at + before.size()] >= '0' && name[at + before.size()] <= '9';
+}
+
 /// Returns the keys of a build that has an adapter like that of a file.
 inline std::string build_keys_of(const adapter_config& c) {
   std::vector<std::string> targets = c.modules;
+  if (std::erase_if(targets, names_one_expert) > 0) targets.push_back("experts");
   targets.insert(targets.end(), c.parameters.begin(), c.parameters.end());
   return fmt::format("lora={} lora-alpha={:.6g}{}{}{}", c.r, c.alpha, c.rslora ? " rslora=1" : "",
                      targets.empty() ? "" : " lora-targets=",

@@ -69,8 +69,8 @@ inline std::string foreign_weights(std::vector<std::string> names) {
           first([](std::string_view n) { return n.starts_with("adapter_"); }))
     return fmt::format(
         "has {}: it holds an adapter (PEFT), which changes the weights of another "
-        "model; merge it into that model by PEFT's merge_and_unload(), and save "
-        "the result by save_pretrained()",
+        "model; give that model, and the adapter by start_request::adapter in a program that has "
+        "one (lora=...), or merge it into that model by PEFT's merge_and_unload()",
         *adapter);
   const auto is_pickle = [&](std::string_view n) {
     // Trainers keep these beside the weights of a checkpoint.

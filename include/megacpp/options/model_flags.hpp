@@ -26,10 +26,10 @@ struct model_flags : flag_group {
                "adapter: one that PEFT saved, or a state. train begins with it");
   MEGACPP_FLAG(
       text, adapter_layout,
-      is("").one_of("peft|peft-0.18").of(running | convert).shown("as the folder tells"),
-      "the layout of the experts' factors in --adapter: that of PEFT 0.19 and later, or of "
-      "versions before");
-  MEGACPP_FLAG(text, export_layout, is("peft").one_of("peft|peft-0.18").of(convert),
+      is("").one_of("peft|peft-0.18|vllm").of(running | convert).shown("as the folder tells"),
+      "the layout of the experts' factors in --adapter: that of PEFT 0.19 and later, of versions "
+      "before, or of vLLM, tensors of each expert");
+  MEGACPP_FLAG(text, export_layout, is("peft").one_of("peft|peft-0.18|vllm").of(convert),
                "the layout of the experts' factors in an adapter that export writes");
   MEGACPP_FLAG(
       text, quantise, is("none").one_of("none|nf4").of(convert),
