@@ -66,7 +66,7 @@ MUTANTS = [
      "located(mc::scale(added(old, g_.at(w)), 2), old.line)", LAWS),
     ("W x is lost", ADAPT, "(var{&b_, now_[y]} + located(added(old, g_.at(w)), old.line)).id",
      "added(old, g_.at(w)).id", LAWS),
-    ("experts are left out of all-linear", ADAPT,
+    ("experts are left out of all-linear", LORA,
      'target == "all-linear" || (of_experts && target == "experts")', 'target == "all-linear" && !of_experts',
      LAWS),
     ("the head of generation is adapted", ADAPT, "if (!is_block) of_part.targets = {}",
