@@ -46,6 +46,10 @@
 #   LORA_TARGETS name name ...
 #                           the linear layers that have an adapter, by the ends of their names; by
 #                           default all-linear
+#   LORA_RANKS name:X name:X ...
+#                           layers whose adapter has another rank, by the ends of their names
+#   LORA_ALPHAS name:X name:X ...
+#                           layers whose adapter has another alpha, by the ends of their names
 #   LORA_DROPOUT X          the probability of dropout before the adapter's A, in training; by
 #                           default 0
 #   BASE plain|nf4          how the frozen linear layers beside an adapter are stored: plain, or
@@ -94,6 +98,10 @@
 #   lora-targets=name,name,...
 #                           the linear layers that have an adapter, by the ends of their names; by
 #                           default all-linear
+#   lora-ranks=name:X,name:X,...
+#                           layers whose adapter has another rank, by the ends of their names
+#   lora-alphas=name:X,name:X,...
+#                           layers whose adapter has another alpha, by the ends of their names
 #   lora-dropout=X          the probability of dropout before the adapter's A, in training; by
 #                           default 0
 #   base=plain|nf4          how the frozen linear layers beside an adapter are stored: plain, or
@@ -130,6 +138,8 @@ set(megacpp_build_keys
   LORA_ALPHA
   RSLORA
   LORA_TARGETS
+  LORA_RANKS
+  LORA_ALPHAS
   LORA_DROPOUT
   BASE
   BODIES
@@ -165,6 +175,8 @@ set(megacpp_script_keys
   lora-alpha
   rslora
   lora-targets
+  lora-ranks
+  lora-alphas
   lora-dropout
   base
   CACHE INTERNAL "Keys before =")

@@ -12,6 +12,7 @@
 #include <megacpp/io/error.hpp>
 #include <megacpp/io/json_file.hpp>
 #include <megacpp/options/build_keys.hpp>
+#include <megacpp/options/build_values.hpp>
 
 #include <algorithm>
 #include <array>
@@ -30,6 +31,7 @@
 namespace {
 
 using mc::build_key, mc::build_keys, mc::key_kind;
+using mc::is_decimal, mc::is_layer, mc::is_model, mc::is_number;
 using text = std::string;
 
 mc::error wrong(const text& sentence) { return {mc::exit_code::usage, sentence}; }
@@ -132,29 +134,11 @@ given_keys sorted(const std::vector<text>& words) {
   return all;
 }
 
-bool is_number(std::string_view digits, std::size_t most) {
-  return !digits.empty() && digits.size() <= most &&
-         std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
-}
-bool is_decimal(std::string_view value) {
-  const std::size_t point = std::min(value.find('.'), value.size());
-  return is_number(value.substr(0, point), 9) &&
-         (point == value.size() || is_number(value.substr(point + 1), 12));
-}
-bool is_model(std::string_view name) {
-  const auto fits = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == ':' ||
-           (c >= '0' && c <= '9');
-  };
-  return !name.empty() && std::all_of(name.begin(), name.end(), fits) && name[0] > '9' &&
-         name[0] != ':';
-}
-
-bool is_layer(std::string_view name) {
-  return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-           c == '.' || c == '-';
-  });
+/// Returns "q_proj:8" as C++ has it; "" for another text.
+text layer_with_number(const text& one) {
+  const std::size_t colon = std::min(one.find(':'), one.size() - 1);
+  const text layer = one.substr(0, colon), number = one.substr(colon + 1);
+  return is_layer(layer) && is_decimal(number) ? fmt::format("{{\"{}\", {}}}", layer, number) : "";
 }
 
 /// Returns a list of values, which are given one by one or with commas between, as C++ has it.
@@ -212,6 +196,10 @@ text in_cpp(const build_key& k, const given_key& g) {
   case key_kind::names:
     return listed(g, "ends of layers' names, as q_proj,v_proj, or all-linear",
                   [](const text& one) { return is_layer(one) ? fmt::format("\"{}\"", one) : ""; });
+  case key_kind::pattern:
+    return fmt::format(
+        "{{{}}}",
+        listed(g, "ends of layers' names with numbers, as q_proj:8,o_proj:2", layer_with_number));
   case key_kind::file:
   case key_kind::headers: break;
   }
@@ -227,7 +215,8 @@ void agree(given_keys& all) {
         "no key names the model: give MODEL a model of namespace mc::preset, for example "
         "gpt2_124m, or HF_CONFIG a config.json");
   if (!of(all, "LORA").given)
-    for (const char* const key : {"LORA_ALPHA", "RSLORA", "LORA_TARGETS", "LORA_DROPOUT", "BASE"})
+    for (const char* const key : {"LORA_ALPHA", "RSLORA", "LORA_TARGETS", "LORA_RANKS",
+                                  "LORA_ALPHAS", "LORA_DROPOUT", "BASE"})
       if (const given_key& g = of(all, key);
           g.given && g.values.front() != "0" && g.values.front() != "plain")
         throw wrong(g.spelled + " is of an adapter, and there is none: give its rank by LORA");
@@ -312,7 +301,8 @@ void take_adapter(given_keys& all, const text& folder) {
   const given_key& from = of(all, "ADAPTER");
   if (!from.given) return;
   if (from.values.empty()) throw wrong(from.spelled + " has no value");
-  for (const char* const key : {"LORA", "LORA_ALPHA", "RSLORA", "LORA_TARGETS", "LORA_DROPOUT"})
+  for (const char* const key : {"LORA", "LORA_ALPHA", "RSLORA", "LORA_TARGETS", "LORA_RANKS",
+                                "LORA_ALPHAS", "LORA_DROPOUT"})
     if (const given_key& g = of(all, key); g.given)
       throw wrong(fmt::format("{} and {} both give the numbers of the adapter; give one", g.spelled,
                               from.spelled));
@@ -331,6 +321,8 @@ void take_adapter(given_keys& all, const text& folder) {
   give("LORA_ALPHA", {fmt::format("{}", adapter.alpha)});
   give("LORA_TARGETS", mc::targets_of(adapter, model ? &*model : nullptr));
   if (adapter.rslora) give("RSLORA", {"1"});
+  if (!adapter.rs.empty()) give("LORA_RANKS", mc::pattern_of(adapter, adapter.rs));
+  if (!adapter.alphas.empty()) give("LORA_ALPHAS", mc::pattern_of(adapter, adapter.alphas));
   if (config.has("lora_dropout"))
     if (const auto p = config.field<double>("lora_dropout"); p > 0)
       give("LORA_DROPOUT", {fmt::format("{}", p)});

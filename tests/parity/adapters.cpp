@@ -427,6 +427,57 @@ BOOST_AUTO_TEST_CASE(states_of_adapters) {
              std::string::npos);
 }
 
+// Layers may have another rank and another alpha: such a program computes what one with the scale in
+// B does, and its folder says so to PEFT, and to a program of the highest rank everywhere.
+BOOST_AUTO_TEST_CASE(patterns) {
+  mc::cpu device(mc::product_type::widened, 1);
+  adapter_case<mc::qwen3> of = of_qwen3;
+  constexpr mc::lora_pattern ranks{{{"q_proj", 2}, {"mlp.up_proj", 1}}}, alphas{{{"q_proj", 3}}};
+  of.adapter.ranks = ranks, of.adapter.alphas = alphas;
+  const auto p = of.program({}, 4), whole = program_of({}, 4);
+  mc::session s(p.view(), device, mc::purpose::training),
+      loaded(whole.view(), device, mc::purpose::inference);
+  const mc::model_folder base((test::fixtures("qwen3") / "model").string());
+  mc::load_weights(base, p.view(), s.weights(), 7);
+  test::take_ten_steps(s, of_peft(""));
+  const test::scratch_folder dir;
+  {
+    mc::folder_writer out(dir / "adapter", mc::adapter_kind);
+    mc::write_adapter_files(out, p.view(), s.weights());
+    out.commit();
+  }
+  const mc::json_value config = mc::read_json(dir / "adapter/adapter_config.json");
+  BOOST_TEST(config.field<mc::json_value>("rank_pattern").field<int>("q_proj") == 2);
+  BOOST_TEST(config.field<mc::json_value>("rank_pattern").field<int>("mlp\\.up_proj") == 1);
+  BOOST_TEST(config.field<mc::json_value>("alpha_pattern").field<double>("q_proj") == 3);
+  const mc::safetensors_file file(dir / "adapter/adapter_model.safetensors");
+  const auto shape =
+      file->at("base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight").shape;
+  BOOST_TEST((shape[0] == 2 && shape[1] == 64));
+
+  mc::load_weights(base, whole.view(), loaded.weights(), 8);
+  mc::load_adapter(mc::model_folder(dir / "adapter"), whole.view(), loaded.weights());
+  const mc::safetensors_file forward((test::fixtures("qwen3") / "forward.safetensors").string());
+  const auto tokens = test::read<std::int32_t>(forward, "input_ids"),
+             labels = test::read<std::int32_t>(forward, "labels");
+  mc::batch_view batch;
+  batch.tokens = tokens.data(), batch.labels = labels.data();
+  BOOST_TEST(test::relative(loaded.evaluate(batch).mean(), s.evaluate(batch).mean()) <= 1e-7);
+  // An adapter on its way to another folder keeps its numbers, whatever the program's scale is.
+  const mc::adapter_in_folder in(mc::model_folder(dir / "adapter"), whole.view());
+  mc::export_adapter_folder(in, dir / "again", whole.view(), {}, mc::adapter_layout::peft, {});
+  BOOST_TEST((test::read_text(dir / "adapter/adapter_model.safetensors") ==
+              test::read_text(dir / "again/adapter_model.safetensors")));
+  mc::merging change(whole.view(), in);
+  mc::export_model_folder(base, dir / "merged", whole.view(), std::nullopt, mc::hf_shard_limit,
+                          mc::self::hosts(), {}, {.change = &change});
+  mc::interpreted_program<mc::qwen3> plain(
+      test::tiny_qwen3, {.ranks = {}, .batch = {.micro = 4, .sequence = 24}}, "tiny");
+  mc::session merged(plain.view(), device, mc::purpose::inference);
+  mc::load_model_folder(dir / "merged", plain.view(), merged.weights());
+  BOOST_TEST(test::relative(merged.evaluate(batch).mean(), s.evaluate(batch).mean()) <= 1e-6);
+}
+
 BOOST_AUTO_TEST_CASE(adapters_that_are_refused) {
   const auto p = program_of({}, 4);
   mc::cpu device(mc::product_type::widened, 1);
@@ -443,12 +494,16 @@ BOOST_AUTO_TEST_CASE(adapters_that_are_refused) {
     CHECK_REFUSED(mc::load_adapter(mc::model_folder(dir / "other"), p.view(), s.weights()),
                   mc::exit_code::model, says);
   };
-  refused("r", 8, "\"r\" is 8, but the adapter of tiny has rank 4; build a preset with lora=8");
+  refused("r", 8, "has rank 8 for model.layers.0.self_attn.q_proj, but the adapter of tiny has");
   refused("lora_alpha", 0, "lora_alpha");
   refused("use_dora", true, "use_dora true, which change what it computes");
   refused("init_lora_weights", "pissa", "init_lora_weights");
   refused("a_later_variant", true, "a_later_variant true");
-  refused("rank_pattern", {{"q_proj", 2}}, "rank_pattern");
+  refused(
+      "rank_pattern", {{"q_proj", 8}},
+      "has rank 8 for model.layers.0.self_attn.q_proj, but the adapter of tiny has rank 4 there");
+  refused("rank_pattern", {{"q_proj", 2}}, "but tiny needs [2, 64]");
+  refused("rank_pattern", {{"(q_proj", 2}}, "which is no expression that is read");
   refused("peft_type", "LOHA", "peft_type LOHA");
 }
 

@@ -34,10 +34,10 @@ BODY, TENSORS = "kernel/rows/nf4.hpp", "hf/adapter_tensors.hpp"
 
 # The name of a mutant, its header, the expression there, what stands for it, and the test that kills it.
 MUTANTS = [
-    ("the scale is left out", ADAPT, "mc::scale(product(n, x, first), with_.scale(), n.line)",
+    ("the scale is left out", ADAPT, "mc::scale(product(n, x, first), with_.scale_of(layer), n.line)",
      "product(n, x, first)", LAWS),
-    ("alpha / r in place of alpha / sqrt(r)", LORA, "(rslora ? square_root(rank) : rank)",
-     "static_cast<double>(rank)", LAWS),
+    ("alpha / r in place of alpha / sqrt(r)", LORA, "(rslora ? square_root(r) : r)",
+     "static_cast<double>(r)", LAWS),
     ("the gradient of A is not summed over ranks", ADAPT,
      "first = to(first, static_cast<axis>(i), replicate, n.line)", "first", LAWS),
     ("the gradient of B is not summed over ranks", ADAPT,

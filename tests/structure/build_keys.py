@@ -50,6 +50,9 @@ WRITES = {
     "LORA 4": ["mc::lora adapter{.rank = 4};"],
     "lora=4 lora-alpha=0.5 lora-dropout=0.05 base=nf4":
         ["mc::lora adapter{.rank = 4, .alpha = 0.5, .dropout = 0.05, .base = mc::base_storage::nf4};"],
+    "lora=4 lora-ranks=c_attn:8,mlp.c_fc:2 LORA_ALPHAS c_proj:0.5":
+        ['mc::lora adapter{.rank = 4, .ranks = {{{"c_attn", 8}, {"mlp.c_fc", 2}}}, .alphas = {{{"c_proj", 0.5}}}};'],
+    "adapter=patterns": ['.ranks = {{{"c_attn", 8}}}, .alphas = {{{"attn.c_proj", 0.5}}}'],
     "adapter=peft base=plain":
         ['mc::lora adapter{.rank = 2, .alpha = 3.5, .rslora = true, .targets = {"c_attn", "experts.down_proj"}, '
          ".dropout = 0.1, .base = mc::base_storage::plain};"],
@@ -67,6 +70,9 @@ REFUSES = {
     "MODEL gpt2_124m tp=9999999999": (2, "tp " + POSITIVE + "'9999999999'"),
     "MODEL gpt2_124m lora-alpha=32": (2, "lora-alpha is of an adapter, and there is none: give its rank by LORA"),
     "MODEL gpt2_124m lora=4 lora-alpha=1e3": (2, "lora-alpha must be a number of at least 0, such as 32 or 0.05, not '1e3'"),
+    "MODEL gpt2_124m lora=4 lora-ranks=c_attn": (2, "lora-ranks must be ends of layers' names with numbers, as q_proj:8,o_proj:2, not 'c_attn'"),
+    "MODEL gpt2_124m lora-ranks=c_attn:8": (2, "lora-ranks is of an adapter, and there is none"),
+    "MODEL gpt2_124m adapter=expression-of-ranks": (5, 'has "(c_attn|c_fc)", which is no end of a layer\'s name'),
     "MODEL gpt2_124m base=nf4": (2, "base is of an adapter, and there is none"),
     "MODEL gpt2_124m lora=4 base=int8": (2, "base must be plain or nf4, not 'int8'"),
     "MODEL gpt2_124m adapter=peft lora=4": (2, "lora and adapter both give the numbers of the adapter; give one"),
@@ -155,6 +161,8 @@ def tool_problems(tool):
                 "target_modules": ["c_attn"], "target_parameters": ["mlp.experts.down_proj"]}
         for name, changed in {"peft": {}, "dora": {"use_dora": True}, "expression": {"target_modules": r".*\.(c_attn|c_fc)"},
                               "first": {"target_modules": r".*h\.0\.attn\.c_attn"},
+                              "patterns": {"rank_pattern": {"c_attn": 8}, "alpha_pattern": {"attn\\.c_proj": 0.5}},
+                              "expression-of-ranks": {"rank_pattern": {"(c_attn|c_fc)": 8}},
                               "nothing": {"target_modules": "q_proj"}}.items():
             (folder / name).mkdir()
             (folder / name / "adapter_config.json").write_text(json.dumps(peft | changed), encoding="utf-8")
@@ -208,7 +216,7 @@ def all_keys(cmake):
     words = []
     for key, value in re.findall(r"^#   ([A-Z_]+) ?(.*?)(?:  |$)", cmake, re.MULTILINE):
         if key not in ("HF_CONFIG", "ADAPTER", "INCLUDE", "BODIES"):
-            given = {"N": "1", "X": "0.5", "N N ...": "1", "name": "gpt2_124m", "name name ...": "all-linear"}.get(value.strip(), value.split("|")[-1].strip())
+            given = {"N": "1", "X": "0.5", "N N ...": "1", "name": "gpt2_124m", "name name ...": "all-linear", "name:X name:X ...": "q_proj:8"}.get(value.strip(), value.split("|")[-1].strip())
             given = "cpu" if key == "DEVICE" else given
             words += [key] + [given] * bool(given)
     return words

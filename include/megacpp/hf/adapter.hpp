@@ -52,7 +52,8 @@ inline saved_model write_adapter_files(folder_writer& out, const program_view& p
                                        adapter_layout layout = adapter_layout::peft) {
   require_ranks(p, hosts);
   detail::outgoing_model m = detail::outgoing_adapter(
-      written_adapter_config(p, p.numbers.adapter, detail::layers_by_name(p), layout, base.folder),
+      written_adapter_config(p, peft_numbers(p.numbers.adapter), detail::layers_by_name(p), layout,
+                             base.folder),
       base);
   std::vector<hf_tensor> tensors;
   for (adapter_tensor& t : adapter_tensors(p, layout)) tensors.push_back(std::move(t.tensor));
@@ -77,11 +78,6 @@ public:
       throw error(exit_code::mismatch,
                   fmt::format("{} has no adapter to load {} into; build a preset with {}", p.name,
                               in.path(), build_keys_of(config_)));
-    if (config_.r > ours.rank)
-      throw config_.at.fault(fmt::format(
-          "field \"r\" is {}, but the adapter of {} has rank {}; build a preset with {}", config_.r,
-          p.name, ours.rank, build_keys_of(config_)));
-    const double factor = config_.scale() / ours.scale();
     struct seen {
       std::string name; ///< of the layer's first tensor
       bool there;
@@ -109,7 +105,7 @@ public:
         require_same(t, *stored);
         continue;
       }
-      const double times = t.scaled ? factor : 1;
+      const double times = t.scaled ? scale_of(t) / ours.scale_of(t.layer) : 1;
       matches_.push_back({std::move(t.tensor), std::move(slice), &file_, times});
     }
     for (std::size_t i = 0; i < file_->size(); ++i)
@@ -170,10 +166,30 @@ private:
                               printable(t.same), program_.name));
   }
   std::vector<adapter_tensor> tensors(adapter_layout l) const {
-    return adapter_tensors(program_, l, config_.r, [&](const std::string& matrix, int number) {
-      return l == adapter_layout::vllm || config_.parameters.empty() ||
-             config_.names(matrix, number, true);
-    });
+    return adapter_tensors(
+        program_, l,
+        [&](const adapted_layer& layer, std::int64_t of_program) {
+          const std::int64_t r = config_.r_of(layer.whole);
+          if (layer.experts &&
+              (r != config_.r || config_.scale_of(layer.whole) != config_.scale_of("")))
+            throw config_.at.fault(fmt::format(
+                "gives {} numbers of its own, and experts have those of the whole adapter",
+                layer.whole));
+          if (r > of_program)
+            throw config_.at.fault(fmt::format(
+                "has rank {} for {}, but the adapter of {} has rank {} there; build a preset with "
+                "{}",
+                r, layer.whole, program_.name, of_program, build_keys_of(config_)));
+          return r;
+        },
+        [&](const std::string& matrix, int number) {
+          return l == adapter_layout::vllm || config_.parameters.empty() ||
+                 config_.names(matrix, number, true);
+        });
+  }
+  double scale_of(const adapter_tensor& t) const {
+    return config_.scale_of(
+        fmt::format("{}{}.{}", hf_family_of(program_).layer_prefix, t.number, t.layer));
   }
   /// Returns the layout of the experts' factors: what was asked for, or what the names of tensors
   /// or the version of PEFT in the configuration say, or the only one that has the file's shapes.

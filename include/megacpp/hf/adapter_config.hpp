@@ -102,8 +102,48 @@ private:
 
 } // namespace detail
 
+/// The numbers of an adapter as adapter_config.json has them.
+struct peft_numbers {
+  std::int64_t r;
+  double alpha;
+  bool rslora;
+  double dropout;
+  nlohmann::json rs, alphas; ///< rank_pattern and alpha_pattern
+
+  explicit peft_numbers(const lora& a)
+      : r(a.rank),
+        alpha(a.alpha),
+        rslora(a.rslora),
+        dropout(a.dropout),
+        rs(nlohmann::json::object()),
+        alphas(nlohmann::json::object()) {
+    for (int k = 0; k < a.ranks.count; ++k)
+      rs[escaped(a.ranks.all[k].layer)] = static_cast<std::int64_t>(a.ranks.all[k].value);
+    for (int k = 0; k < a.alphas.count; ++k)
+      alphas[escaped(a.alphas.all[k].layer)] = a.alphas.all[k].value;
+  }
+  explicit peft_numbers(const adapter_config& c)
+      : r(c.r),
+        alpha(c.alpha),
+        rslora(c.rslora),
+        dropout(0),
+        rs(nlohmann::json::object()),
+        alphas(nlohmann::json::object()) {
+    for (const auto& [name, value] : c.rs) rs[name] = value;
+    for (const auto& [name, value] : c.alphas) alphas[name] = value;
+  }
+
+private:
+  /// Returns a name as an expression that means it.
+  static std::string escaped(std::string_view name) {
+    std::string all;
+    for (const char c : name) all += c == '.' ? std::string("\\.") : std::string(1, c);
+    return all;
+  }
+};
+
 /// Returns adapter_config.json for an adapter of some layers of a program, as PEFT reads it.
-inline nlohmann::json written_adapter_config(const program_view& p, const lora& a,
+inline nlohmann::json written_adapter_config(const program_view& p, const peft_numbers& a,
                                              const detail::layers_by_name& layers,
                                              adapter_layout layout, const std::string& base) {
   std::set<std::string> modules = layers.targets(false), matrices = layers.targets(true);
@@ -120,7 +160,9 @@ inline nlohmann::json written_adapter_config(const program_view& p, const lora& 
       {"peft_version", layout == adapter_layout::peft_0_18 ? "0.18.0" : "0.19.0"},
       {"task_type", "CAUSAL_LM"},
       {"base_model_name_or_path", base.empty() ? nlohmann::json() : nlohmann::json(as_utf8(base))},
-      {"r", a.rank},
+      {"r", a.r},
+      {"rank_pattern", a.rs},
+      {"alpha_pattern", a.alphas},
       {"lora_alpha", a.alpha},
       {"lora_dropout", a.dropout},
       {"use_rslora", a.rslora},

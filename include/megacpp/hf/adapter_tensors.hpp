@@ -71,6 +71,13 @@ struct adapter_tensor {
   std::string same = {};   ///< The name of the tensor before it that has the same elements.
 };
 
+/// A layer of an adapter.
+struct adapted_layer {
+  std::string whole; ///< its name in the model, such as "model.layers.0.self_attn.q_proj"
+  std::string name;  ///< its published name, such as "self_attn.q_proj"
+  bool experts = false;
+};
+
 namespace detail {
 
 inline std::string published_layer_name(const hf_family& family, const value& v) {
@@ -110,6 +117,10 @@ public:
   /// Removes the layers of experts for which has(name, number) does not hold.
   template <class Has> void keep_experts(Has has) {
     std::erase_if(all_, [&](const layer& l) { return l.experts && !has(l.name, l.number); });
+  }
+  /// Returns the name of a layer in the model of transformers.
+  std::string whole_name(const layer& l) const {
+    return fmt::format("{}{}.{}", family_.layer_prefix, l.number, l.name);
   }
   /// Returns the name of a layer's module in a file of PEFT.
   std::string module(const layer& l) const {
@@ -160,26 +171,28 @@ private:
 
 } // namespace detail
 
-/// Returns the tensors of a program's adapter, as a file of rank `rank` has them: for each factor
-/// the first `rank` of the program's, or all for 0. Of the experts' matrices, whose names depend on
-/// one another, the file has those for which has_experts(published name, number of the block)
-/// holds, or all without it. Throws mc::error(exit_code::mismatch) for a family that transformers
-/// does not have.
+/// Returns the tensors of a program's adapter, as a file has them whose layers have the ranks
+/// rank_of(layer, rank in the program): of each factor the first so many of the program's, or all
+/// without it. Of the experts' matrices, whose names depend on one another, the file has those for
+/// which has_experts(published name, number of the block) holds, or all without it. Throws
+/// mc::error(exit_code::mismatch) for a family that transformers does not have.
 inline std::vector<adapter_tensor> adapter_tensors(
-    const program_view& p, adapter_layout layout = adapter_layout::peft, std::int64_t rank = 0,
+    const program_view& p, adapter_layout layout = adapter_layout::peft,
+    const std::function<std::int64_t(const adapted_layer&, std::int64_t)>& rank_of = {},
     const std::function<bool(const std::string&, int)>& has_experts = {}) {
   detail::adapter_layers layers(p);
   if (has_experts) layers.keep_experts(has_experts);
   std::vector<adapter_tensor> all;
   for (const auto& l : layers.all()) {
-    if (l.experts && layout == adapter_layout::vllm) {
-      const std::int64_t all_ranks = l.first.v->dims[1].n;
-      layers.append_of_each_expert(l, rank > 0 ? rank : all_ranks, all);
-      continue;
-    }
     const value& a = *l.first.v;
     const std::int64_t E = l.experts ? a.dims[0].n : 1, of_program = a.dims[l.experts ? 1 : 0].n,
-                       r = rank > 0 ? rank : of_program, in = global_size(a).n / (E * of_program);
+                       r = rank_of ? rank_of({layers.whole_name(l), l.name, l.experts}, of_program)
+                                   : of_program;
+    if (l.experts && layout == adapter_layout::vllm) {
+      layers.append_of_each_expert(l, r, all);
+      continue;
+    }
+    const std::int64_t in = global_size(a).n / (E * of_program);
     std::int64_t out = 0;
     for (const parameter_ref& b : l.second) out += global_size(*b.v).n / (E * of_program);
     const bool swapped = l.experts && layout == adapter_layout::peft_0_18;

@@ -23,9 +23,11 @@ namespace mc {
 /// their names. Factors that the folder does not have are not there.
 class adapter_values {
 public:
-  explicit adapter_values(const adapter_in_folder& in) {
+  /// The values of B are for the scale of the program, or with `as_stored` as the folder has them.
+  explicit adapter_values(const adapter_in_folder& in, bool as_stored = false) {
     std::vector<double> buffer;
-    for (const weights_in_folder::match& m : in.matches()) {
+    for (weights_in_folder::match m : in.matches()) {
+      if (as_stored) m.factor = 1;
       for (const hf_tensor::source& p : m.ours.sources)
         if (std::vector<double>& all = by_name_[p.of.name]; all.empty())
           all.resize(static_cast<std::size_t>(global_size(*p.of.v).n));
@@ -73,7 +75,6 @@ private:
 class merging final : public detail::tensor_change {
 public:
   merging(const program_view& p, const adapter_in_folder& in) : values_(in) {
-    const double scale = p.numbers.adapter.scale();
     const detail::adapter_layers layers(p);
     for (const auto& l : layers.all())
       for (const parameter_ref& b : l.second) {
@@ -87,7 +88,7 @@ public:
                                     r,
                                     std::ssize(*a) / (experts * r),
                                     std::ssize(*second) / (experts * r),
-                                    scale};
+                                    p.numbers.adapter.scale_of(l.name)};
       }
   }
 
@@ -219,7 +220,7 @@ inline saved_model export_adapter_folder(const adapter_in_folder& in,
                                          communicator& hosts = self::hosts(),
                                          std::span<const extra_file> extra_files = {}) {
   const auto has = [&](const std::string& name, int number) { return in.has(name, number); };
-  adapter_values values(in);
+  adapter_values values(in, true);
   detail::layers_by_name layers(p);
   layers.keep(has);
   if (layout == adapter_layout::vllm && !layers.all_experts_or_none())
@@ -228,9 +229,11 @@ inline saved_model export_adapter_folder(const adapter_in_folder& in,
                             "takes all or none; export it in another layout",
                             in.path()));
   detail::outgoing_model m = detail::outgoing_adapter(
-      written_adapter_config(p, in.config().numbers(), layers, layout, base.folder), base);
+      written_adapter_config(p, peft_numbers(in.config()), layers, layout, base.folder), base);
   for (const auto& [name, text] : extra_files) m.texts[name] = text;
-  for (const adapter_tensor& t : adapter_tensors(p, layout, in.config().r, has)) {
+  for (const adapter_tensor& t : adapter_tensors(
+           p, layout,
+           [&](const adapted_layer&l, std::int64_t) { return in.config().r_of(l.whole); }, has)) {
     if (!in.has(t.layer, t.number)) continue;
     const storage_type type = as.value_or(in.type());
     m.tensors.push_back({t.tensor.name, type, t.tensor.shape,

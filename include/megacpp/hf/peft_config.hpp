@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <optional>
+#include <regex>
 #include <set>
 #include <string>
 #include <string_view>
@@ -36,17 +37,30 @@ struct adapter_config {
   std::int64_t r = 0;
   double alpha = 0;
   bool rslora = false;
+  std::vector<std::pair<std::string, std::int64_t>> rs{}; ///< by expressions of layers' names
+  std::vector<std::pair<std::string, double>> alphas{};   ///< by expressions of layers' names
   std::vector<std::string> modules{}; ///< ends of the names of layers; none if it is an expression
   std::string expression{};           ///< of the names of layers, in place of `modules`
   std::vector<std::string> parameters{};  ///< ends of the names of experts' matrices
   bool some = false;                      ///< fields beside `modules` choose among the layers
   std::optional<adapter_layout> layout{}; ///< the layout of the version of PEFT that wrote the file
 
-  lora numbers() const {
-    return {.rank = static_cast<int>(r), .alpha = alpha, .rslora = rslora, .targets = {}};
+  /// Returns the rank of a layer, by its whole name, such as model.layers.0.self_attn.q_proj.
+  std::int64_t r_of(const std::string& layer) const { return number_of(rs, layer, r); }
+  /// Returns the factor of B A x of a layer.
+  double scale_of(const std::string& layer) const {
+    const lora of{.rank = static_cast<int>(r_of(layer)),
+                  .alpha = number_of(alphas, layer, alpha),
+                  .rslora = rslora};
+    return of.scale();
   }
-  double scale() const {
-    return lora{.rank = static_cast<int>(r), .alpha = alpha, .rslora = rslora}.scale();
+  /// Returns the number of the first expression that matches the end of a name from a point on, as
+  /// PEFT has it (peft/utils/other.py, get_pattern_key).
+  template <class T> static T number_of(const std::vector<std::pair<std::string, T>>& patterns,
+                                        const std::string& layer, T other) {
+    for (const auto& [expression, value] : patterns)
+      if (std::regex_match(layer, std::regex("(.*\\.)?(" + expression + ")"))) return value;
+    return other;
   }
   /// Returns whether the configuration names a layer, or a matrix of experts, if it is in one of
   /// the blocks that other fields choose.
@@ -72,7 +86,9 @@ inline adapter_config read_adapter_config(const json_value& config) {
                                                "peft_type",
                                                "target_modules",
                                                "peft_version",
-                                               "target_parameters"},
+                                               "target_parameters",
+                                               "rank_pattern",
+                                               "alpha_pattern"},
       choosing{"exclude_modules", "layers_to_transform", "layers_pattern"},
       // These change no result: the last step of training, names, and what loading already shows.
       harmless{"task_type",      "auto_mapping",  "base_model_name_or_path", "revision",
@@ -101,6 +117,23 @@ inline adapter_config read_adapter_config(const json_value& config) {
   if (!(c.alpha > 0 && c.alpha < 1e9))
     throw config.fault(fmt::format("field \"lora_alpha\" is {}, but must be above 0", c.alpha));
   c.rslora = config.has("use_rslora") && config.field<bool>("use_rslora");
+  for (const char* const field : {"rank_pattern", "alpha_pattern"})
+    if (config.has(field)) {
+      const auto pattern = config.field<json_value>(field);
+      for (const auto& item : pattern.raw().items()) {
+        try {
+          static_cast<void>(std::regex(item.key()));
+        } catch (const std::regex_error&) {
+          throw pattern.fault(
+              fmt::format("field \"{}\" has \"{}\", which is no expression that is "
+                          "read",
+                          field, printable(item.key())));
+        }
+        if (std::string_view(field) == "rank_pattern")
+          c.rs.emplace_back(item.key(), pattern.field<std::int64_t>(item.key(), 1, 4096));
+        else c.alphas.emplace_back(item.key(), pattern.field<double>(item.key(), 1e-9, 1e9));
+      }
+    }
   const auto names = [&](const char* field) {
     const bool text = config.has(field) && config.raw().at(field).is_string();
     c.some = c.some || text;

@@ -4,8 +4,11 @@
 #include <megacpp/hf/models.hpp>
 #include <megacpp/hf/peft_config.hpp>
 
+#include <algorithm>
+#include <cstddef>
 #include <regex>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -53,6 +56,32 @@ inline std::vector<std::string> layers_of_expression(const adapter_config& adapt
   }
   if (found.empty()) throw refuse("means no layer of the model");
   return found;
+}
+
+/// Returns numbers of layers as the keys of a build have them, such as "q_proj:8". Throws mc::error
+/// of the file's class for an expression that is no end of a layer's name.
+template <class T>
+std::vector<std::string> pattern_of(const adapter_config& adapter,
+                                    const std::vector<std::pair<std::string, T>>& numbers) {
+  std::vector<std::string> all;
+  for (const auto& [expression, value] : numbers) {
+    std::string name;
+    for (std::size_t i = 0; i < expression.size(); ++i) {
+      const bool dot = expression[i] == '\\' && expression.substr(i + 1, 1) == ".";
+      name += dot ? '.' : expression[i], i += dot ? 1 : 0;
+    }
+    const auto is_of_name = [](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+             c == '_' || c == '.';
+    };
+    if (!std::ranges::all_of(name, is_of_name))
+      throw adapter.at.fault(
+          fmt::format("has \"{}\", which is no end of a layer's name: give the keys of the adapter "
+                      "one by one",
+                      printable(expression)));
+    all.push_back(fmt::format("{}:{}", name, value));
+  }
+  return all;
 }
 
 /// Returns the targets of a run's adapter that is like one of PEFT (recipe/lora.hpp). `model` is

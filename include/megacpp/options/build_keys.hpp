@@ -22,6 +22,7 @@ enum class key_kind : std::uint8_t {
   choice,    ///< one of several values
   layers,    ///< numbers of layers: KEY 3 4 4 1, or key=3,4,4,1
   names,     ///< ends of layers' names: KEY q_proj v_proj, or key=q_proj,v_proj
+  pattern,   ///< numbers of layers: KEY q_proj:8 o_proj:2, or key=q_proj:8,o_proj:2
   name,      ///< the name of a model in C++
   file,      ///< a path, relative to the folder of the CMakeLists.txt
   headers    ///< several headers
@@ -29,7 +30,8 @@ enum class key_kind : std::uint8_t {
 
 /// Tells whether a key takes several values.
 constexpr bool takes_several(key_kind k) {
-  return k == key_kind::layers || k == key_kind::names || k == key_kind::headers;
+  return k == key_kind::layers || k == key_kind::names || k == key_kind::pattern ||
+         k == key_kind::headers;
 }
 
 /// A row of the table. Keys whose members belong to one struct stand in the order of its members,
@@ -283,6 +285,16 @@ inline constexpr std::array build_keys{
               .sentence = "the linear layers that have an adapter, by the ends of their names",
               .kind = key_kind::names,
               .initial = "all-linear"},
+    build_key{.member = "adapter.ranks",
+              .cmake = "LORA_RANKS",
+              .script = "lora-ranks",
+              .sentence = "layers whose adapter has another rank, by the ends of their names",
+              .kind = key_kind::pattern},
+    build_key{.member = "adapter.alphas",
+              .cmake = "LORA_ALPHAS",
+              .script = "lora-alphas",
+              .sentence = "layers whose adapter has another alpha, by the ends of their names",
+              .kind = key_kind::pattern},
     build_key{.member = "adapter.dropout",
               .cmake = "LORA_DROPOUT",
               .script = "lora-dropout",

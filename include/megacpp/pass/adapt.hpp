@@ -152,6 +152,10 @@ private:
     const char* const name = published_.of(w.scope);
     return name == nullptr ? w.scope : name;
   }
+  constexpr int rank_of(const value& w) const {
+    const int r = with_.rank_of(published_name(w));
+    return r < 1 ? 1 : r; // fault_of_adapter refuses it
+  }
   constexpr bool is_target(const value& w, bool of_experts) const {
     if (std::string_view(w.name) != "weight") return false;
     for (int k = 0; k < with_.targets.count; ++k)
@@ -174,7 +178,7 @@ private:
     const var narrow = narrowed(n, w, leading, summed);
     value b = w;
     b.rank = static_cast<std::int8_t>(kept + 1);
-    b.dims[kept] = {dim::adapter, with_.rank};
+    b.dims[kept] = {dim::adapter, rank_of(w)};
     for (int i = 0; i < axes; ++i) b.at.at[i] = is_shard_of(w.at.at[i], b) ? w.at.at[i] : invariant;
     var second = parameter(b, w.scope, second_factor_name, {.how = init::zeros}, n.line);
     second = {&b_, as_weight(n.in[op::linear_in::w], second.id)};
@@ -195,7 +199,7 @@ private:
     const int kept = w.rank - summed;
     value a = w;
     a.rank = static_cast<std::int8_t>(leading + 1 + summed);
-    a.dims[leading] = {dim::adapter, with_.rank};
+    a.dims[leading] = {dim::adapter, rank_of(w)};
     std::int64_t in = 1;
     for (int i = 0; i < summed; ++i) in *= (a.dims[leading + 1 + i] = w.dims[kept + i]).n;
     for (int i = 0; i < axes; ++i) {
@@ -211,7 +215,7 @@ private:
     for (int i = 0; i < axes; ++i)
       if (x.type().at.at[i].s != state::invariant && first.type().at.at[i] == invariant)
         first = to(first, static_cast<axis>(i), replicate, n.line);
-    var y = mc::scale(product(n, x, first), with_.scale(), n.line);
+    var y = mc::scale(product(n, x, first), with_.scale_of(layer), n.line);
     if (gather != nullptr) y = to(y, gather->attr.as<op::transition>().over, replicate, n.line);
     if (narrow_count_ < most_narrow) narrow_[narrow_count_++] = {layer, of_x, y.id};
     return y;
@@ -304,6 +308,19 @@ private:
   return detail::adapting(written, of_part, published).result();
 }
 
+namespace detail {
+/// Returns whether a name means an adapted linear layer that is none of experts.
+constexpr bool adapts(std::span<const graph* const> parts, std::string_view name) {
+  for (const graph* g : parts)
+    for (int i = 0; i < g->parameter_count; ++i)
+      if (const value& v = g->at(g->parameters[i].v);
+          std::string_view(v.name) == first_factor_name && v.find(dim::expert) < 0 &&
+          names_layer(name, v.scope, false))
+        return true;
+  return false;
+}
+} // namespace detail
+
 /// Returns MEGA-C010 for an adapter whose numbers are out of range, and for a target that means no
 /// linear layer of the parts. A base in NF4 is refused for a family whose files have several of its
 /// matrices as one, since that one would be quantised.
@@ -331,6 +348,14 @@ constexpr fault_record fault_of_adapter(std::span<const graph* const> parts, con
     for (int i = 0; i < g->parameter_count && g->wrong.code == fault::none; ++i)
       if (g->parameters[i].encoding == &nf4_encoding && shares_a_matrix(g->at(g->parameters[i].v)))
         return refuse("base nf4, whose files have several of these matrices as one");
+  for (const lora_pattern* const p : {&with.ranks, &with.alphas})
+    for (int k = 0; k < p->count; ++k) {
+      const double x = p->all[k].value;
+      const bool whole = p == &with.alphas || x == static_cast<double>(static_cast<int>(x));
+      if (!(x > 0 && x <= (p == &with.ranks ? 4096 : 1e9) && whole) ||
+          !detail::adapts(parts, p->all[k].layer))
+        return refuse(p->all[k].layer);
+    }
   for (int k = 0; k < with.targets.count; ++k) {
     bool found = false;
     for (const graph* g : parts) {

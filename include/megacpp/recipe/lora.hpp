@@ -68,6 +68,31 @@ constexpr bool names_layer(std::string_view target, std::string_view scope, bool
          (scope.size() == target.size() || scope[scope.size() - target.size() - 1] == '.');
 }
 
+/// Numbers of single layers, by the ends of their published names: {{"q_proj", 8}, {"o_proj", 2}}.
+struct lora_pattern {
+  static constexpr int most = 16;
+  struct number {
+    const char* layer;
+    double value;
+  };
+  number all[most]{};
+  int count = 0;
+
+  constexpr lora_pattern() = default;
+  template <int N>
+  requires(N <= most) //
+      constexpr explicit(false) lora_pattern(const number (&given)[N])
+      : count(N) {
+    for (int i = 0; i < N; ++i) all[i] = given[i];
+  }
+  /// Returns the number of a layer, or `other` where no name means it.
+  constexpr double of(std::string_view layer, double other) const {
+    for (int i = 0; i < count; ++i)
+      if (names_layer(all[i].layer, layer, false)) return all[i].value;
+    return other;
+  }
+};
+
 /// The storage of the frozen linear layers of an adapted model: as they are, or in NF4 with double
 /// quantisation (QLoRA: Dettmers, Pagnoni, Holtzman, Zettlemoyer 2023), 4.13 bits a
 /// weight.
@@ -82,10 +107,23 @@ struct lora {
   double alpha = 16;   ///< the scale is alpha / r
   bool rslora = false; ///< the scale is alpha / sqrt(r) (Kalajdzievski 2023)
   lora_targets targets{"all-linear"};
+  lora_pattern ranks{};  ///< layers of another rank (rank_pattern of PEFT); not experts
+  lora_pattern alphas{}; ///< layers of another alpha (alpha_pattern of PEFT); not experts
   double dropout = 0; ///< probability of dropout of the x that A reads, in training; not of experts
   base_storage base = base_storage::plain; ///< all linear layers of the blocks but a router
 
-  /// Returns the factor of B A x.
+  /// Returns the rank of a layer, by its published name.
+  constexpr int rank_of(std::string_view layer) const {
+    return static_cast<int>(ranks.of(layer, rank));
+  }
+  /// Returns the factor of B A x of a layer of a rank.
+  constexpr double scale_of(std::string_view layer, double r) const {
+    return alphas.of(layer, alpha) / (rslora ? square_root(r) : r);
+  }
+  constexpr double scale_of(std::string_view layer) const {
+    return scale_of(layer, rank_of(layer));
+  }
+  /// Returns the factor of B A x of a layer without numbers of its own.
   constexpr double scale() const { return alpha / (rslora ? square_root(rank) : rank); }
 };
 

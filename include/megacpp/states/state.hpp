@@ -163,6 +163,10 @@ inline nlohmann::json program_json(const program_view& p) {
   for (const model_number& n : p.model.numbers) model[n.name] = n.value;
   if (const lora& a = p.numbers.adapter; a.rank > 0) {
     model["adapter.rank"] = a.rank, model["adapter.scale"] = a.scale();
+    for (const auto& [name, pattern] :
+         {std::pair("adapter.ranks", &a.ranks), std::pair("adapter.alphas", &a.alphas)})
+      for (int k = 0; k < pattern->count; ++k)
+        model[name][pattern->all[k].layer] = pattern->all[k].value;
     if (a.base != base_storage::plain) model["adapter.base"] = name_of(a.base);
     model["adapter.targets"] =
         std::vector<std::string>(a.targets.names, a.targets.names + a.targets.count);
