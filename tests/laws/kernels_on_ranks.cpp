@@ -10,6 +10,7 @@
 
 #include <megacpp/comm/threads.hpp>
 #include <megacpp/graph/letters.hpp>
+#include <megacpp/model/qwen3.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
 
 #include <iostream>
@@ -322,4 +323,48 @@ BOOST_AUTO_TEST_CASE(masks_of_heads_lie_as_the_heads_do) {
                                  mask.begin() + static_cast<std::ptrdiff_t>(i + 12)});
     for (const array& a : halves[0]) BOOST_TEST(halves[1].count(a) == 0u);
   }
+}
+
+namespace {
+
+/// Compares what the kernel decodes, in fp32, and leaves what the plain loops give.
+void decoded_by_kernel(node_task& t) {
+  node_task by{t};
+  by_kernel(by);
+  plain::nf4_decode(t);
+}
+/// Checks the kernels of a block whose linear layers are in NF4, on every rank of a layout. Returns
+/// how many of its nodes decode.
+template <class Model> int decodes(const Model& m, const layout& l, int dp) {
+  const lora adapter{.rank = 2, .alpha = 4, .base = base_storage::nf4};
+  const auto s = drawn(m, l, dp, part_kind::block, false, 0, 0, adapter);
+  const graph g = s->meshed.b.g;
+  s->of_meshed = s->of_single = gradients::none();
+  implementations ops = kernels();
+  ops[&op::nf4_decode] = &decoded_by_kernel;
+  comparison against(*s, 1, ops);
+  const std::string wrong = against.forward_difference(g);
+  BOOST_TEST(wrong == "", wrong << ", tp " << l.tp << " ep " << l.ep);
+  int count = 0;
+  for (int i = 0; i < g.node_count; ++i) count += g.at_node(i).op == &op::nf4_decode;
+  return count;
+}
+
+} // namespace
+
+// The matrix of 64 by 640 elements has 640 blocks, the first 320 of them in two nested blocks; of
+// each of its rows a rank has half, and the second half of blocks of the one of 640 by 64.
+BOOST_AUTO_TEST_CASE(weights_in_nf4_are_decoded_as_of_whole_matrices) {
+  qwen3 m;
+  m.layers = 1, m.hidden = 64, m.heads = 16, m.kv_heads = 2, m.head_dim = 8, m.ffn = 64 * 10;
+  m.vocabulary = 11, m.positions = 24;
+  BOOST_TEST(decodes(m, {}, 1) == 7);
+  BOOST_TEST(decodes(m, {.tp = 2, .sequence_parallel = true}, 1) == 7);
+  BOOST_TEST(decodes(m, {.tp = 2, .cp = 2}, 1) == 7);
+  qwen3_moe e;
+  e.layers = 1, e.hidden = 64, e.heads = 16, e.kv_heads = 2, e.head_dim = 8;
+  e.expert_ffn = 64 * 6, e.experts = 4, e.experts_per_token = 2, e.vocabulary = 11;
+  e.positions = 24;
+  BOOST_TEST(decodes(e, {.tp = 2, .ep = 1, .etp = 2}, 1) == 7);
+  BOOST_TEST(decodes(e, {.tp = 2, .ep = 2, .etp = 1}, 1) == 7);
 }
