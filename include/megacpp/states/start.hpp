@@ -195,7 +195,7 @@ inline training_start find_start(const start_request& r, const std::optional<std
 
 /// Returns the start of another rank of this process: the folder that the first rank has examined,
 /// and the same data.
-inline training_start for_another_rank(const training_start& first, const start_request& r) {
+inline training_start for_another_rank(const training_start& first, const start_request& r = {}) {
   training_start start{.weights_alone = first.weights_alone};
   start.data = first.data;
   if (!first.from) return start;
