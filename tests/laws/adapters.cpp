@@ -233,14 +233,19 @@ BOOST_AUTO_TEST_CASE(factors_have_the_names_and_dims_of_their_layers) {
                           {"mlp.experts.up_proj.lora_B.weight", "4 12 3 "},
                           {"mlp.experts.down_proj.lora_A.weight", "4 3 12 "},
                           {"mlp.experts.down_proj.lora_B.weight", "4 12 3 "}}));
-  // Nothing outside of blocks has factors, in training and in generation.
-  const setup s{.batch = {2, 24}, .precision = dtype::f64, .adapter = l};
-  for (const part_kind part : {part_kind::stem, part_kind::loss, part_kind::logits}) {
-    const setup of_part = part == part_kind::logits ? for_generation(s, 2, 12, 24) : s;
-    const graph g = forward_graph(tiny_qwen3(2, false), of_part, part, 0);
-    for (int i = 0; i < g.parameter_count; ++i) {
-      const parameter_info& p = g.parameters[static_cast<unsigned>(i)];
-      BOOST_TEST((p.frozen && !p.added), name_of_value(g.at(p.v)));
+  // Nothing outside of blocks has factors or codes, in training and in generation.
+  for (const lora& adapter : {l, of_nf4}) {
+    const setup s{.batch = {2, 24}, .precision = dtype::f64, .adapter = adapter};
+    qwen3 untied = tiny_qwen3(2, true);
+    untied.tied = false, untied.vocabulary = 12;
+    for (const part_kind part : {part_kind::stem, part_kind::loss, part_kind::logits}) {
+      const setup of_part = part == part_kind::logits ? for_generation(s, 2, 12, 24) : s;
+      const graph g = forward_graph(untied, of_part, part, 0);
+      BOOST_TEST((g.wrong.code == fault::none), describe(g));
+      for (int i = 0; i < g.parameter_count; ++i) {
+        const parameter_info& p = g.parameters[static_cast<unsigned>(i)];
+        BOOST_TEST((p.frozen && !p.added && p.encoding == nullptr), name_of_value(g.at(p.v)));
+      }
     }
   }
   // The router of experts keeps its numbers where their base is in NF4.

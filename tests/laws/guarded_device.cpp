@@ -308,6 +308,9 @@ BOOST_AUTO_TEST_CASE(a_run_is_the_same_where_the_host_sees_nothing) {
         2);
   check(mixture(6),
         {.ranks = {.tp = 2, .etp = 2}, .batch = {2, sequence}, .precision = dtype::bf16});
+  constexpr lora adapter{.rank = 2, .alpha = 64, .base = base_storage::nf4};
+  for (const dtype t : {dtype::f32, dtype::bf16})
+    check(biased(), {.batch = {2, sequence}, .precision = t, .adapter = adapter});
   check(compiled_program<compiled_mixture>("plain"), compiled_program<closed_mixture>("guarded"),
         compiled_numbers, 1);
   check_own();
