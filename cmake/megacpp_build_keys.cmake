@@ -50,6 +50,8 @@
 #                           layers whose adapter has another rank, by the ends of their names
 #   LORA_ALPHAS name:X name:X ...
 #                           layers whose adapter has another alpha, by the ends of their names
+#   MODULES_TO_SAVE name name ...
+#                           modules that are trained as a whole beside an adapter, as lm_head
 #   LORA_DROPOUT X          the probability of dropout before the adapter's A, in training; by
 #                           default 0
 #   BASE plain|nf4          how the frozen linear layers beside an adapter are stored: plain, or
@@ -102,6 +104,8 @@
 #                           layers whose adapter has another rank, by the ends of their names
 #   lora-alphas=name:X,name:X,...
 #                           layers whose adapter has another alpha, by the ends of their names
+#   modules-to-save=name,name,...
+#                           modules that are trained as a whole beside an adapter, as lm_head
 #   lora-dropout=X          the probability of dropout before the adapter's A, in training; by
 #                           default 0
 #   base=plain|nf4          how the frozen linear layers beside an adapter are stored: plain, or
@@ -140,6 +144,7 @@ set(megacpp_build_keys
   LORA_TARGETS
   LORA_RANKS
   LORA_ALPHAS
+  MODULES_TO_SAVE
   LORA_DROPOUT
   BASE
   BODIES
@@ -177,6 +182,7 @@ set(megacpp_script_keys
   lora-targets
   lora-ranks
   lora-alphas
+  modules-to-save
   lora-dropout
   base
   CACHE INTERNAL "Keys before =")

@@ -216,7 +216,7 @@ void agree(given_keys& all) {
         "gpt2_124m, or HF_CONFIG a config.json");
   if (!of(all, "LORA").given)
     for (const char* const key : {"LORA_ALPHA", "RSLORA", "LORA_TARGETS", "LORA_RANKS",
-                                  "LORA_ALPHAS", "LORA_DROPOUT", "BASE"})
+                                  "LORA_ALPHAS", "MODULES_TO_SAVE", "LORA_DROPOUT", "BASE"})
       if (const given_key& g = of(all, key);
           g.given && g.values.front() != "0" && g.values.front() != "plain")
         throw wrong(g.spelled + " is of an adapter, and there is none: give its rank by LORA");
@@ -321,6 +321,7 @@ void take_adapter(given_keys& all, const text& folder) {
   give("LORA_ALPHA", {fmt::format("{}", adapter.alpha)});
   give("LORA_TARGETS", mc::targets_of(adapter, model ? &*model : nullptr));
   if (adapter.rslora) give("RSLORA", {"1"});
+  if (!adapter.saved.empty()) give("MODULES_TO_SAVE", adapter.saved);
   if (!adapter.rs.empty()) give("LORA_RANKS", mc::pattern_of(adapter, adapter.rs));
   if (!adapter.alphas.empty()) give("LORA_ALPHAS", mc::pattern_of(adapter, adapter.alphas));
   if (config.has("lora_dropout"))

@@ -478,6 +478,60 @@ BOOST_AUTO_TEST_CASE(patterns) {
   BOOST_TEST(test::relative(merged.evaluate(batch).mean(), s.evaluate(batch).mean()) <= 1e-6);
 }
 
+// A module that is trained as a whole is in the adapter's folder, as PEFT has modules_to_save, and
+// not in the codes of a base in NF4. Loaded and merged it is what was trained.
+BOOST_AUTO_TEST_CASE(modules_saved) {
+  mc::cpu device(mc::product_type::widened, 1);
+  const mc::model_folder base((test::fixtures("qwen3") / "model").string());
+  const mc::safetensors_file forward((test::fixtures("qwen3") / "forward.safetensors").string());
+  const auto tokens = test::read<std::int32_t>(forward, "input_ids"),
+             labels = test::read<std::int32_t>(forward, "labels");
+  mc::batch_view batch;
+  batch.tokens = tokens.data(), batch.labels = labels.data();
+  for (const mc::base_storage storage : {mc::base_storage::plain, mc::base_storage::nf4}) {
+    adapter_case<mc::qwen3> of = of_qwen3;
+    of.adapter.saved = {"lm_head", "input_layernorm", "mlp.up_proj"}, of.adapter.base = storage;
+    const auto p = of.program({}, 4);
+    mc::session s(p.view(), device, mc::purpose::training),
+        loaded(p.view(), device, mc::purpose::inference);
+    mc::load_weights(base, p.view(), s.weights(), 7);
+    test::take_ten_steps(s, of_peft(""));
+    const test::scratch_folder dir;
+    {
+      mc::folder_writer out(dir / "adapter", mc::adapter_kind);
+      mc::write_adapter_files(out, p.view(), s.weights());
+      out.commit();
+    }
+    const mc::json_value config = mc::read_json(dir / "adapter/adapter_config.json");
+    BOOST_TEST(config.field<std::vector<std::string>>("modules_to_save").size() == 3u);
+    const mc::safetensors_file file(dir / "adapter/adapter_model.safetensors");
+    const auto head = test::read<double>(file, "base_model.model.lm_head.weight");
+    const mc::safetensors_file model(base.open("model.safetensors"));
+    const double moved = test::relative(head, test::read<double>(model, "lm_head.weight"));
+    BOOST_TEST((moved > 1e-3 && moved < 1), moved);
+    BOOST_TEST(!file->find("base_model.model.model.layers.0.mlp.up_proj.lora_A.weight"));
+    BOOST_TEST(file->find("base_model.model.model.layers.0.mlp.up_proj.weight").has_value());
+
+    mc::load_weights(base, p.view(), loaded.weights(), 8);
+    mc::load_adapter(mc::model_folder(dir / "adapter"), p.view(), loaded.weights());
+    BOOST_TEST(loaded.evaluate(batch).mean() == s.evaluate(batch).mean());
+    const mc::adapter_in_folder in(mc::model_folder(dir / "adapter"), p.view());
+    mc::merging change(p.view(), in);
+    mc::export_model_folder(base, dir / "merged", p.view(), std::nullopt, mc::hf_shard_limit,
+                            mc::self::hosts(), {},
+                            {.change = &change, .through_nf4 = storage == mc::base_storage::nf4});
+    mc::interpreted_program<mc::qwen3> plain(
+        test::tiny_qwen3, {.ranks = {}, .batch = {.micro = 4, .sequence = 24}}, "tiny");
+    mc::session merged(plain.view(), device, mc::purpose::inference);
+    mc::load_model_folder(dir / "merged", plain.view(), merged.weights());
+    BOOST_TEST(test::relative(merged.evaluate(batch).mean(), s.evaluate(batch).mean()) <= 1e-6);
+    // A program that does not train these modules has no place for them.
+    const auto without = program_of({}, 4);
+    CHECK_REFUSED(mc::adapter_in_folder(mc::model_folder(dir / "adapter"), without.view()),
+                  mc::exit_code::model, "build a preset with");
+  }
+}
+
 BOOST_AUTO_TEST_CASE(adapters_that_are_refused) {
   const auto p = program_of({}, 4);
   mc::cpu device(mc::product_type::widened, 1);

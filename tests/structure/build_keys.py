@@ -52,6 +52,8 @@ WRITES = {
         ["mc::lora adapter{.rank = 4, .alpha = 0.5, .dropout = 0.05, .base = mc::base_storage::nf4};"],
     "lora=4 lora-ranks=c_attn:8,mlp.c_fc:2 LORA_ALPHAS c_proj:0.5":
         ['mc::lora adapter{.rank = 4, .ranks = {{{"c_attn", 8}, {"mlp.c_fc", 2}}}, .alphas = {{{"c_proj", 0.5}}}};'],
+    "lora=4 modules-to-save=lm_head,wte": ['mc::lora adapter{.rank = 4, .saved = {"lm_head", "wte"}};'],
+    "adapter=saves": ['.saved = {"wte"}'],
     "adapter=patterns": ['.ranks = {{{"c_attn", 8}}}, .alphas = {{{"attn.c_proj", 0.5}}}'],
     "adapter=peft base=plain":
         ['mc::lora adapter{.rank = 2, .alpha = 3.5, .rslora = true, .targets = {"c_attn", "experts.down_proj"}, '
@@ -161,6 +163,7 @@ def tool_problems(tool):
                 "target_modules": ["c_attn"], "target_parameters": ["mlp.experts.down_proj"]}
         for name, changed in {"peft": {}, "dora": {"use_dora": True}, "expression": {"target_modules": r".*\.(c_attn|c_fc)"},
                               "first": {"target_modules": r".*h\.0\.attn\.c_attn"},
+                              "saves": {"modules_to_save": ["wte"]},
                               "patterns": {"rank_pattern": {"c_attn": 8}, "alpha_pattern": {"attn\\.c_proj": 0.5}},
                               "expression-of-ranks": {"rank_pattern": {"(c_attn|c_fc)": 8}},
                               "nothing": {"target_modules": "q_proj"}}.items():

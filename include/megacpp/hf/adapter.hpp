@@ -57,6 +57,7 @@ inline saved_model write_adapter_files(folder_writer& out, const program_view& p
       base);
   std::vector<hf_tensor> tensors;
   for (adapter_tensor& t : adapter_tensors(p, layout)) tensors.push_back(std::move(t.tensor));
+  for (hf_tensor& t : saved_modules(p)) tensors.push_back(std::move(t));
   std::vector<std::byte> buffer;
   detail::add_tensors(m, tensors, s, hosts, buffer);
   return detail::write_model(out, std::move(m), ~std::uint64_t{0});
@@ -108,6 +109,17 @@ public:
       const double times = t.scaled ? scale_of(t) / ours.scale_of(t.layer) : 1;
       matches_.push_back({std::move(t.tensor), std::move(slice), &file_, times});
     }
+    for (hf_tensor& t : saved_modules(p)) {
+      const auto stored = file_->find(t.name);
+      if (!stored && config_.saves(t.name))
+        throw missing(t.name, fmt::format("{} names its module", adapter_config_name));
+      if (!stored) continue;
+      hf_slice slice = hf_whole(t.name, *stored);
+      weights_in_folder::require_readable(file_, slice, t, p.name);
+      require_finite(file_, *stored, slice.bytes);
+      known_.insert(t.name), modules_.insert(t.name);
+      matches_.push_back({std::move(t), std::move(slice), &file_, 1});
+    }
     for (std::size_t i = 0; i < file_->size(); ++i)
       if (const std::string name(file_.tensors()[i].name); !known_.contains(name))
         throw about(
@@ -125,6 +137,8 @@ public:
   const std::string& path() const { return file_->path(); }
   /// Tells whether the folder has the factors of a layer, by its published name and its number.
   bool has(const std::string& layer, int number) const { return layers_.contains({number, layer}); }
+  /// Tells whether the folder has a tensor of a module that is trained as a whole.
+  bool has_module(const std::string& tensor) const { return modules_.contains(tensor); }
   /// Returns the type of the factors.
   storage_type type() const {
     return matches_.empty() ? storage_type::f32 : matches_.front().theirs.type;
@@ -146,7 +160,8 @@ private:
   bool is_of_model(std::string_view name) const {
     constexpr std::string_view before = "base_model.model.";
     if (name.starts_with(before)) name.remove_prefix(before.size());
-    std::string layer(name.substr(0, name.rfind(".lora_")));
+    const bool of_factor = name.rfind(".lora_") != std::string_view::npos;
+    std::string layer(name.substr(0, name.rfind(of_factor ? ".lora_" : ".")));
     if (const auto wrapped = layer.rfind(".base_layer"); wrapped != std::string::npos)
       layer.resize(wrapped);
     return std::ranges::any_of(hf_family_of(program_).tensors(program_),
@@ -217,7 +232,7 @@ private:
   const program_view& program_;
   adapter_config config_;
   safetensors_file file_;
-  std::set<std::string> known_;
+  std::set<std::string> known_, modules_;
   std::set<std::pair<int, std::string>> layers_;
   std::vector<weights_in_folder::match> matches_;
 };

@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -109,6 +110,7 @@ struct peft_numbers {
   bool rslora;
   double dropout;
   nlohmann::json rs, alphas; ///< rank_pattern and alpha_pattern
+  std::vector<std::string> saved{};
 
   explicit peft_numbers(const lora& a)
       : r(a.rank),
@@ -119,6 +121,7 @@ struct peft_numbers {
         alphas(nlohmann::json::object()) {
     for (int k = 0; k < a.ranks.count; ++k)
       rs[escaped(a.ranks.all[k].layer)] = static_cast<std::int64_t>(a.ranks.all[k].value);
+    saved.assign(a.saved.names, a.saved.names + a.saved.count);
     for (int k = 0; k < a.alphas.count; ++k)
       alphas[escaped(a.alphas.all[k].layer)] = a.alphas.all[k].value;
   }
@@ -131,6 +134,7 @@ struct peft_numbers {
         alphas(nlohmann::json::object()) {
     for (const auto& [name, value] : c.rs) rs[name] = value;
     for (const auto& [name, value] : c.alphas) alphas[name] = value;
+    saved = c.saved;
   }
 
 private:
@@ -171,7 +175,7 @@ inline nlohmann::json written_adapter_config(const program_view& p, const peft_n
       {"fan_in_fan_out", hf_family_of(p).conv1d},
       {"inference_mode", true},
       {"init_lora_weights", true},
-      {"modules_to_save", nullptr},
+      {"modules_to_save", a.saved.empty() ? nlohmann::json() : nlohmann::json(a.saved)},
       {"target_modules", modules},
       {"target_parameters", matrices}};
 }

@@ -226,4 +226,16 @@ inline std::vector<adapter_tensor> adapter_tensors(
   return all;
 }
 
+/// Returns the tensors of modules that a program trains as a whole beside its adapter, as PEFT
+/// names them (modules_to_save).
+inline std::vector<hf_tensor> saved_modules(const program_view& p) {
+  std::vector<hf_tensor> all;
+  for (hf_tensor& t : hf_family_of(p).tensors(p))
+    if (!t.sources.empty() && !t.sources.front().of.info->frozen) {
+      t.name = "base_model.model." + t.name;
+      all.push_back(std::move(t));
+    }
+  return all;
+}
+
 } // namespace mc

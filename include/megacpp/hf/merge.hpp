@@ -75,6 +75,10 @@ private:
 class merging final : public detail::tensor_change {
 public:
   merging(const program_view& p, const adapter_in_folder& in) : values_(in) {
+    for (const hf_tensor& t : saved_modules(p))
+      if (in.has_module(t.name))
+        replaced_[t.name.substr(std::string_view("base_model.model.").size())] =
+            values_.elements_of(t);
     const detail::adapter_layers layers(p);
     for (const auto& l : layers.all())
       for (const parameter_ref& b : l.second) {
@@ -93,10 +97,13 @@ public:
   }
 
   bool changes(const hf_tensor& t) const override {
-    return std::ranges::any_of(
-        t.sources, [&](const hf_tensor::source& p) { return layers_.contains(p.of.name); });
+    return replaced_.contains(t.name) ||
+           std::ranges::any_of(
+               t.sources, [&](const hf_tensor::source& p) { return layers_.contains(p.of.name); });
   }
   void change(const hf_tensor& t, std::int64_t first, std::span<double> x) override {
+    if (const auto whole = replaced_.find(t.name); whole != replaced_.end())
+      std::copy_n(whole->second.begin() + first, x.size(), x.begin());
     each_segment(t, first, x.size(), [&](const layer& l, rows& sums, const segment& s) {
       const double* const a = l.first + s.expert(l) * l.r * l.in + s.column;
       const double* const b = l.second + s.row * l.r;
@@ -206,8 +213,9 @@ private:
   }
 
   adapter_values values_;
-  std::map<std::string, layer> layers_; ///< by the name of the weight
-  std::map<std::string, rows> sums_;    ///< by the name of the weight
+  std::map<std::string, std::vector<double>> replaced_; ///< tensors that were trained as a whole
+  std::map<std::string, layer> layers_;                 ///< by the name of the weight
+  std::map<std::string, rows> sums_;                    ///< by the name of the weight
   std::int64_t checked_ = 0;
 };
 
@@ -231,14 +239,10 @@ inline saved_model export_adapter_folder(const adapter_in_folder& in,
   detail::outgoing_model m = detail::outgoing_adapter(
       written_adapter_config(p, peft_numbers(in.config()), layers, layout, base.folder), base);
   for (const auto& [name, text] : extra_files) m.texts[name] = text;
-  for (const adapter_tensor& t : adapter_tensors(
-           p, layout,
-           [&](const adapted_layer&l, std::int64_t) { return in.config().r_of(l.whole); }, has)) {
-    if (!in.has(t.layer, t.number)) continue;
+  const auto add = [&](const hf_tensor& t) {
     const storage_type type = as.value_or(in.type());
-    m.tensors.push_back({t.tensor.name, type, t.tensor.shape,
-                         [&values, tensor = t.tensor, type](const byte_sink& out) {
-                           const std::vector<double> x = values.elements_of(tensor);
+    m.tensors.push_back({t.name, type, t.shape, [&values, t, type](const byte_sink& out) {
+                           const std::vector<double> x = values.elements_of(t);
                            const auto write = [&]<class T>(T) {
                              std::vector<T> y(x.size());
                              std::ranges::transform(x, y.begin(),
@@ -249,7 +253,14 @@ inline saved_model export_adapter_folder(const adapter_in_folder& in,
                            else if (bits_of(type) == 64) write(double{});
                            else write(float{});
                          }});
+  };
+  for (const adapter_tensor& t : adapter_tensors(
+           p, layout,
+           [&](const adapted_layer&l, std::int64_t) { return in.config().r_of(l.whole); }, has)) {
+    if (in.has(t.layer, t.number)) add(t.tensor);
   }
+  for (const hf_tensor& t : saved_modules(p))
+    if (in.has_module(t.name)) add(t);
   folder_writer out = hosts.rank() == 0 ? folder_writer(to.string(), adapter_kind)
                                         : folder_writer::of_another_rank();
   const saved_model saved = detail::write_model(out, std::move(m), ~std::uint64_t{0});

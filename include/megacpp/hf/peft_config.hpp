@@ -42,6 +42,7 @@ struct adapter_config {
   std::vector<std::string> modules{}; ///< ends of the names of layers; none if it is an expression
   std::string expression{};           ///< of the names of layers, in place of `modules`
   std::vector<std::string> parameters{};  ///< ends of the names of experts' matrices
+  std::vector<std::string> saved{};       ///< ends of the names of modules_to_save
   bool some = false;                      ///< fields beside `modules` choose among the layers
   std::optional<adapter_layout> layout{}; ///< the layout of the version of PEFT that wrote the file
 
@@ -70,6 +71,12 @@ struct adapter_config {
       return names_layer(target, name, false);
     });
   }
+  /// Returns whether the configuration names the module of a tensor to be saved as a whole.
+  bool saves(std::string_view tensor) const {
+    const std::string_view module = tensor.substr(0, tensor.rfind('.'));
+    return std::ranges::any_of(
+        saved, [&](const std::string& name) { return names_layer(name, module, false); });
+  }
   /// Returns whether the configuration names a layer for certain.
   bool means(std::string_view layer, int number, bool of_experts) const {
     return !some && names(layer, number, of_experts);
@@ -87,6 +94,7 @@ inline adapter_config read_adapter_config(const json_value& config) {
                                                "target_modules",
                                                "peft_version",
                                                "target_parameters",
+                                               "modules_to_save",
                                                "rank_pattern",
                                                "alpha_pattern"},
       choosing{"exclude_modules", "layers_to_transform", "layers_pattern"},
@@ -142,6 +150,8 @@ inline adapter_config read_adapter_config(const json_value& config) {
     return config.has(field) && !text ? config.field<std::vector<std::string>>(field)
                                       : std::vector<std::string>{};
   };
+  const bool some = c.some;
+  c.saved = names("modules_to_save"), c.some = some;
   c.modules = names("target_modules"), c.parameters = names("target_parameters");
   if (config.has("peft_version")) {
     int major = 0, minor = 0;
@@ -165,9 +175,12 @@ inline std::string build_keys_of(const adapter_config& c) {
   std::vector<std::string> targets = c.modules;
   if (std::erase_if(targets, names_one_expert) > 0) targets.push_back("experts");
   targets.insert(targets.end(), c.parameters.begin(), c.parameters.end());
-  return fmt::format("lora={} lora-alpha={:.6g}{}{}{}", c.r, c.alpha, c.rslora ? " rslora=1" : "",
+  return fmt::format("lora={} lora-alpha={:.6g}{}{}{}{}", c.r, c.alpha, c.rslora ? " rslora=1" : "",
                      targets.empty() ? "" : " lora-targets=",
-                     printable(fmt::format("{}", fmt::join(targets, ","))));
+                     printable(fmt::format("{}", fmt::join(targets, ","))),
+                     c.saved.empty()
+                         ? ""
+                         : printable(fmt::format(" modules-to-save={}", fmt::join(c.saved, ","))));
 }
 
 } // namespace mc

@@ -77,7 +77,7 @@ public:
         now_[i] = b_.add(g_.at(static_cast<value_id>(i)), 0);
     for (int i = 0; i < g_.parameter_count; ++i) {
       parameter_info p = g_.parameters[i];
-      p.frozen = true;
+      p.frozen = p.frozen || !with_.saves(published_name(g_.at(p.v)));
       if (stored_otherwise[p.v]) {
         now_[p.v] = decoded(g_.at(p.v), p);
         continue;
@@ -104,7 +104,8 @@ private:
       const value_id w = moved_parameter(g_, n.in[op::linear_in::w]);
       if (w < 0 || is_router(n.out[op::linear_out::y])) continue;
       const parameter_info* const p = g_.parameter_of(w);
-      found[w] = found[w] || (p != nullptr && p->encoding == nullptr && !p->tied);
+      found[w] = found[w] || (p != nullptr && p->encoding == nullptr && !p->tied &&
+                              !with_.saves(published_name(g_.at(w))));
     }
   }
   /// Declares a parameter anew as it is stored in NF4, and returns its numbers.
@@ -157,7 +158,7 @@ private:
     return r < 1 ? 1 : r; // fault_of_adapter refuses it
   }
   constexpr bool is_target(const value& w, bool of_experts) const {
-    if (std::string_view(w.name) != "weight") return false;
+    if (std::string_view(w.name) != "weight" || with_.saves(published_name(w))) return false;
     for (int k = 0; k < with_.targets.count; ++k)
       if (names_layer(with_.targets.names[k], published_name(w), of_experts)) return true;
     return false;
@@ -295,10 +296,10 @@ private:
 
 } // namespace detail
 
-/// Returns a part's forward graph as an adapter leaves it: every parameter of the model is frozen,
-/// and the linear layers of a block have factors, behind dropout unless it is a graph of
-/// generation. Those of the stem and of the head have none: the head's product is the loss in
-/// training.
+/// Returns a part's forward graph as an adapter leaves it: the parameters of the model are frozen,
+/// but for modules that are trained as a whole, and the linear layers of a block have factors,
+/// behind dropout unless it is a graph of generation. Those of the stem and of the head have none:
+/// the head's product is the loss in training.
 [[gnu::cold]] constexpr graph adapted(const graph& written, const lora& with, bool is_block,
                                       bool drops, const published_layers& published) {
   if (with.rank == 0 || written.wrong.code != fault::none) return written;
@@ -317,6 +318,18 @@ constexpr bool adapts(std::span<const graph* const> parts, std::string_view name
           std::string_view(v.name) == first_factor_name && v.find(dim::expert) < 0 &&
           names_layer(name, v.scope, false))
         return true;
+  return false;
+}
+/// Returns whether a name means a module of the model.
+constexpr bool saves(std::span<const graph* const> parts, std::string_view name,
+                     const published_layers& published) {
+  for (const graph* g : parts)
+    for (int i = 0; i < g->parameter_count; ++i) {
+      const value& v = g->at(g->parameters[i].v);
+      const char* const other = published.of(v.scope);
+      if (!g->parameters[i].added && names_layer(name, other == nullptr ? v.scope : other, false))
+        return true;
+    }
   return false;
 }
 } // namespace detail
@@ -356,6 +369,8 @@ constexpr fault_record fault_of_adapter(std::span<const graph* const> parts, con
           !detail::adapts(parts, p->all[k].layer))
         return refuse(p->all[k].layer);
     }
+  for (int k = 0; k < with.saved.count; ++k)
+    if (!detail::saves(parts, with.saved.names[k], published)) return refuse(with.saved.names[k]);
   for (int k = 0; k < with.targets.count; ++k) {
     bool found = false;
     for (const graph* g : parts) {

@@ -109,9 +109,18 @@ struct lora {
   lora_targets targets{"all-linear"};
   lora_pattern ranks{};  ///< layers of another rank (rank_pattern of PEFT); not experts
   lora_pattern alphas{}; ///< layers of another alpha (alpha_pattern of PEFT); not experts
+  /// Modules of the model that are trained as a whole beside the factors, by the ends of their
+  /// names (modules_to_save of PEFT), such as "lm_head".
+  lora_targets saved{};
   double dropout = 0; ///< probability of dropout of the x that A reads, in training; not of experts
   base_storage base = base_storage::plain; ///< all linear layers of the blocks but a router
 
+  /// Returns whether a module is trained as a whole, by its name in files.
+  constexpr bool saves(std::string_view module) const {
+    for (int k = 0; k < saved.count; ++k)
+      if (names_layer(saved.names[k], module, false)) return true;
+    return false;
+  }
   /// Returns the rank of a layer, by its published name.
   constexpr int rank_of(std::string_view layer) const {
     return static_cast<int>(ranks.of(layer, rank));

@@ -167,6 +167,9 @@ inline nlohmann::json program_json(const program_view& p) {
          {std::pair("adapter.ranks", &a.ranks), std::pair("adapter.alphas", &a.alphas)})
       for (int k = 0; k < pattern->count; ++k)
         model[name][pattern->all[k].layer] = pattern->all[k].value;
+    if (a.saved.count > 0)
+      model["adapter.saved"] =
+          std::vector<std::string>(a.saved.names, a.saved.names + a.saved.count);
     if (a.base != base_storage::plain) model["adapter.base"] = name_of(a.base);
     model["adapter.targets"] =
         std::vector<std::string>(a.targets.names, a.targets.names + a.targets.count);
