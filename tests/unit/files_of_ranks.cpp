@@ -5,6 +5,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include <megacpp/comm/threads.hpp>
+#include <megacpp/hf/export_folder.hpp>
 #include <megacpp/run/interpreter.hpp>
 #include <megacpp/run/rank_program.hpp>
 #include <megacpp/states/state.hpp>
