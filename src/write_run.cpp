@@ -302,7 +302,7 @@ void take_adapter(given_keys& all, const text& folder) {
   if (!from.given) return;
   if (from.values.empty()) throw wrong(from.spelled + " has no value");
   for (const char* const key : {"LORA", "LORA_ALPHA", "RSLORA", "LORA_TARGETS", "LORA_RANKS",
-                                "LORA_ALPHAS", "LORA_DROPOUT"})
+                                "LORA_ALPHAS", "MODULES_TO_SAVE", "LORA_DROPOUT"})
     if (const given_key& g = of(all, key); g.given)
       throw wrong(fmt::format("{} and {} both give the numbers of the adapter; give one", g.spelled,
                               from.spelled));

@@ -427,6 +427,27 @@ BOOST_AUTO_TEST_CASE(states_of_adapters) {
              std::string::npos);
 }
 
+// Numbers that two names would give one layer, that experts would have, or a table that the head
+// shares, are refused when the program is made.
+BOOST_AUTO_TEST_CASE(numbers_that_are_refused) {
+  const auto code = [](const auto& of, const mc::lora& with) {
+    adapter_case changed = of;
+    changed.adapter = with;
+    const auto make = [&] { return changed.program({}, 4); };
+    CHECK_REFUSED(make(), mc::exit_code::mismatch, "MEGA-C010");
+  };
+  constexpr mc::lora_pattern both{{{"mlp.up_proj", 2}, {"up_proj", 3}}}, all{{{"all-linear", 2}}},
+      down{{{"down_proj", 2}}};
+  code(of_qwen3, {.rank = 4, .alpha = 8, .alphas = both});
+  code(of_qwen3, {.rank = 4, .alpha = 8, .alphas = all});
+  code(of_experts, {.rank = 4, .alpha = 8, .ranks = down});
+  code(of_experts, {.rank = 4, .alpha = 8, .saved = {"down_proj"}});
+  code(of_gpt2, {.rank = 4, .alpha = 8, .saved = {"wte"}});
+  code(of_gpt2, {.rank = 4, .alpha = 8, .base = mc::base_storage::nf4});
+  code(of_experts, {.rank = 4, .alpha = 8, .dropout = 0.1});
+  code(of_qwen3, {.rank = 4, .alpha = 8, .dropout = 1});
+}
+
 // Layers may have another rank and another alpha: such a program computes what one with the scale in
 // B does, and its folder says so to PEFT, and to a program of the highest rank everywhere.
 BOOST_AUTO_TEST_CASE(patterns) {
@@ -558,6 +579,8 @@ BOOST_AUTO_TEST_CASE(adapters_that_are_refused) {
       "has rank 8 for model.layers.0.self_attn.q_proj, but the adapter of tiny has rank 4 there");
   refused("rank_pattern", {{"q_proj", 2}}, "but tiny needs [2, 64]");
   refused("rank_pattern", {{"(q_proj", 2}}, "which is no expression that is read");
+  refused("alpha_pattern", {{"q_proj", 2}, {".*attn\\..*", 3}},
+          "gives model.layers.0.self_attn.q_proj two numbers");
   refused("peft_type", "LOHA", "peft_type LOHA");
 }
 

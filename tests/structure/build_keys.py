@@ -78,6 +78,7 @@ REFUSES = {
     "MODEL gpt2_124m base=nf4": (2, "base is of an adapter, and there is none"),
     "MODEL gpt2_124m lora=4 base=int8": (2, "base must be plain or nf4, not 'int8'"),
     "MODEL gpt2_124m adapter=peft lora=4": (2, "lora and adapter both give the numbers of the adapter; give one"),
+    "MODEL gpt2_124m adapter=saves modules-to-save=wpe": (2, "modules-to-save and adapter both give the numbers of the adapter"),
     "MODEL gpt2_124m adapter=none": (5, "none/adapter_config.json does not exist"),
     "MODEL gpt2_124m adapter=dora": (5, "the adapter has use_dora true, which change what it computes"),
     "MODEL gpt2_124m adapter=expression": (5, '"target_modules" is an expression, and no config.json names the layers'),

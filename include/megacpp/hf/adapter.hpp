@@ -106,7 +106,8 @@ public:
         require_same(t, *stored);
         continue;
       }
-      const double times = t.scaled ? scale_of(t) / ours.scale_of(t.layer) : 1;
+      const double in_program = t.experts ? ours.scale() : ours.scale_of(t.layer);
+      const double times = t.scaled ? scale_of(t) / in_program : 1;
       matches_.push_back({std::move(t.tensor), std::move(slice), &file_, times});
     }
     for (hf_tensor& t : saved_modules(p)) {
@@ -120,6 +121,9 @@ public:
       known_.insert(t.name), modules_.insert(t.name);
       matches_.push_back({std::move(t), std::move(slice), &file_, 1});
     }
+    if (file_->size() == 0)
+      throw error(exit_code::model,
+                  fmt::format("{} has no tensors; the folder holds no adapter", file_->path()));
     for (std::size_t i = 0; i < file_->size(); ++i)
       if (const std::string name(file_.tensors()[i].name); !known_.contains(name))
         throw about(
@@ -139,9 +143,15 @@ public:
   bool has(const std::string& layer, int number) const { return layers_.contains({number, layer}); }
   /// Tells whether the folder has a tensor of a module that is trained as a whole.
   bool has_module(const std::string& tensor) const { return modules_.contains(tensor); }
-  /// Returns the type of the factors.
+  /// Returns a type that holds all factors: theirs, if they have one that is written, or F32.
   storage_type type() const {
-    return matches_.empty() ? storage_type::f32 : matches_.front().theirs.type;
+    const auto all = [&](storage_type t) {
+      return std::ranges::all_of(
+          matches_, [t](const weights_in_folder::match& m) { return m.theirs.type == t; });
+    };
+    return all(storage_type::bf16)  ? storage_type::bf16
+           : all(storage_type::f64) ? storage_type::f64
+                                    : storage_type::f32;
   }
   const std::vector<weights_in_folder::match>& matches() const { return matches_; }
   /// Returns the base of the adapter, as far as the file tells it.

@@ -129,7 +129,7 @@ struct peft_numbers {
       : r(c.r),
         alpha(c.alpha),
         rslora(c.rslora),
-        dropout(0),
+        dropout(c.dropout),
         rs(nlohmann::json::object()),
         alphas(nlohmann::json::object()) {
     for (const auto& [name, value] : c.rs) rs[name] = value;

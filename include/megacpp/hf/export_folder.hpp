@@ -112,7 +112,9 @@ inline saved_model export_model_folder(const model_folder& in, const std::filesy
       detail::add_in_nf4(m, t, common);
       continue;
     }
-    const bool rounds = changes.through_nf4 && t.file != nullptr && detail::is_encoded(t.ours);
+    const bool is_nf4 = t.theirs.quantised && t.theirs.quantised->as == hf_storage::nf4,
+               rounds = changes.through_nf4 && t.file != nullptr && detail::is_encoded(t.ours) &&
+                        !is_nf4; // its numbers are those of NF4 already
     const auto through = rounds ? detail::nf4_scales_of(t) : nullptr;
     const bool decodes = t.theirs.quantised != nullptr;
     const storage_type type = as || t.file == nullptr || decodes ? common : t.theirs.type;

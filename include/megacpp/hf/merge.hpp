@@ -87,12 +87,13 @@ public:
         if (a == nullptr || second == nullptr) continue;
         const std::int64_t experts = l.experts ? b.v->dims[0].n : 1, r = b.v->back().n;
         const std::string name = b.name.substr(0, b.name.rfind(second_factor_name));
-        layers_[name + "weight"] = {a->data(),
-                                    second->data(),
-                                    r,
-                                    std::ssize(*a) / (experts * r),
-                                    std::ssize(*second) / (experts * r),
-                                    p.numbers.adapter.scale_of(l.name)};
+        layers_[name + "weight"] = {
+            a->data(),
+            second->data(),
+            r,
+            std::ssize(*a) / (experts * r),
+            std::ssize(*second) / (experts * r),
+            l.experts ? p.numbers.adapter.scale() : p.numbers.adapter.scale_of(l.name)};
       }
   }
 
@@ -236,8 +237,17 @@ inline saved_model export_adapter_folder(const adapter_in_folder& in,
                 fmt::format("the adapter in {} has some of a block's matrices of experts, and vLLM "
                             "takes all or none; export it in another layout",
                             in.path()));
+  if (layout == adapter_layout::vllm && !in.config().saved.empty())
+    throw error(exit_code::mismatch,
+                fmt::format("the adapter in {} has modules that are trained as a whole, and vLLM "
+                            "takes none; export it in another layout, or merged",
+                            in.path()));
+  // The model that the adapter was trained beside stays known, whatever the command names.
+  adapter_base trained_beside = in.base().is_known() ? in.base() : base;
+  trained_beside.folder = base.folder;
   detail::outgoing_model m = detail::outgoing_adapter(
-      written_adapter_config(p, peft_numbers(in.config()), layers, layout, base.folder), base);
+      written_adapter_config(p, peft_numbers(in.config()), layers, layout, base.folder),
+      trained_beside);
   for (const auto& [name, text] : extra_files) m.texts[name] = text;
   const auto add = [&](const hf_tensor& t) {
     const storage_type type = as.value_or(in.type());

@@ -234,6 +234,11 @@ inline void encode_tensor(const weights_in_folder::match& m, std::vector<double>
                                                  std::as_bytes(std::span(scales))};
     return s.put_matrix(p.of, number, m.ours.elements(), arrays);
   }
+  if (q != nullptr && q->as == hf_storage::nf4 && p.of.info->encoding == &nf4_encoding)
+    throw weights_in_folder::about(*m.file, m.theirs.stored_name,
+                                   "is NF4 without double quantisation, whose scales a base in NF4 "
+                                   "does not keep; quantise the model with "
+                                   "bnb_4bit_use_double_quant, or build without base=nf4");
   std::vector<float> x(static_cast<std::size_t>(m.ours.elements()));
   weights_in_folder::read_in_parallel(m, values, [&](auto first, auto some) {
     std::transform(some.begin(), some.end(), x.begin() + first,

@@ -37,6 +37,7 @@ struct adapter_config {
   std::int64_t r = 0;
   double alpha = 0;
   bool rslora = false;
+  double dropout = 0;                                     ///< of the training before
   std::vector<std::pair<std::string, std::int64_t>> rs{}; ///< by expressions of layers' names
   std::vector<std::pair<std::string, double>> alphas{};   ///< by expressions of layers' names
   std::vector<std::string> modules{}; ///< ends of the names of layers; none if it is an expression
@@ -47,6 +48,7 @@ struct adapter_config {
   std::optional<adapter_layout> layout{}; ///< the layout of the version of PEFT that wrote the file
 
   /// Returns the rank of a layer, by its whole name, such as model.layers.0.self_attn.q_proj.
+  /// Throws mc::error of the file's class where expressions give it several.
   std::int64_t r_of(const std::string& layer) const { return number_of(rs, layer, r); }
   /// Returns the factor of B A x of a layer.
   double scale_of(const std::string& layer) const {
@@ -55,20 +57,30 @@ struct adapter_config {
                   .rslora = rslora};
     return of.scale();
   }
-  /// Returns the number of the first expression that matches the end of a name from a point on, as
-  /// PEFT has it (peft/utils/other.py, get_pattern_key).
-  template <class T> static T number_of(const std::vector<std::pair<std::string, T>>& patterns,
-                                        const std::string& layer, T other) {
-    for (const auto& [expression, value] : patterns)
-      if (std::regex_match(layer, std::regex("(.*\\.)?(" + expression + ")"))) return value;
-    return other;
+  /// Returns the number of the expression that matches the end of a name from a point on
+  /// (peft/utils/other.py, get_pattern_key). PEFT takes the first of several; their order is not
+  /// kept by all that write JSON, so that several numbers are refused.
+  template <class T> T number_of(const std::vector<std::pair<std::string, T>>& patterns,
+                                 const std::string& layer, T other) const {
+    const std::pair<std::string, T>* found = nullptr;
+    for (const auto& one : patterns)
+      if (std::regex_match(layer, std::regex("(.*\\.)?(" + one.first + ")"))) {
+        if (found != nullptr && found->second != one.second)
+          throw at.fault(
+              fmt::format("gives {} two numbers, by \"{}\" and by \"{}\"; let one "
+                          "expression mean it",
+                          layer, printable(found->first), printable(one.first)));
+        found = &one;
+      }
+    return found == nullptr ? other : found->second;
   }
   /// Returns whether the configuration names a layer, or a matrix of experts, if it is in one of
   /// the blocks that other fields choose.
   bool names(std::string_view layer, int number, bool of_experts) const {
-    const std::string name = fmt::format("layers.{}.{}", number, layer);
+    const std::string name = fmt::format("layers.{}.{}", number, layer),
+                      of_gpt2 = fmt::format("h.{}.{}", number, layer);
     return std::ranges::any_of(of_experts ? parameters : modules, [&](const std::string& target) {
-      return names_layer(target, name, false);
+      return names_layer(target, name, false) || names_layer(target, of_gpt2, false);
     });
   }
   /// Returns whether the configuration names the module of a tensor to be saved as a whole.
@@ -142,6 +154,7 @@ inline adapter_config read_adapter_config(const json_value& config) {
         else c.alphas.emplace_back(item.key(), pattern.field<double>(item.key(), 1e-9, 1e9));
       }
     }
+  if (config.has("lora_dropout")) c.dropout = config.field<double>("lora_dropout", 0, 1);
   const auto names = [&](const char* field) {
     const bool text = config.has(field) && config.raw().at(field).is_string();
     c.some = c.some || text;

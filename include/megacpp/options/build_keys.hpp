@@ -262,7 +262,7 @@ inline constexpr std::array build_keys{
               .script = "adapter",
               .sentence =
                   "a folder of PEFT, whose adapter_config.json gives the keys of an adapter "
-                  "(lora, lora-alpha, rslora, lora-targets, lora-dropout)",
+                  "(lora and the keys that begin with it, rslora, modules-to-save)",
               .kind = key_kind::file},
     build_key{.member = "adapter.rank",
               .cmake = "LORA",

@@ -196,7 +196,8 @@ private:
       if (narrow_[k].x == of_x && std::string_view(narrow_[k].layer) == layer)
         return {&b_, narrow_[k].y};
     const node* const gather = gather_of_tokens(of_x);
-    const var x = dropped({&b_, gather == nullptr ? of_x : gather->in[0]}, n.line);
+    const var of_tokens{&b_, gather == nullptr ? of_x : gather->in[0]};
+    const var x = leading > 0 ? of_tokens : dropped(of_tokens, n.line);
     const int kept = w.rank - summed;
     value a = w;
     a.rank = static_cast<std::int8_t>(leading + 1 + summed);
@@ -223,7 +224,7 @@ private:
   }
   /// Returns dropout of x, with a mask of its own for each layer.
   constexpr var dropped(var x, source_line line) {
-    if (with_.dropout == 0) return x;
+    if (!(with_.dropout > 0 && with_.dropout < 1)) return x; // fault_of_adapter refuses others
     var keys;
     for (int i = 0; i < g_.value_count; ++i)
       if (const value& v = g_.at(static_cast<value_id>(i));
@@ -307,85 +308,6 @@ private:
   if (!is_block) of_part.targets = {}, of_part.base = base_storage::plain;
   if (!drops) of_part.dropout = 0;
   return detail::adapting(written, of_part, published).result();
-}
-
-namespace detail {
-/// Returns whether a name means an adapted linear layer that is none of experts.
-constexpr bool adapts(std::span<const graph* const> parts, std::string_view name) {
-  for (const graph* g : parts)
-    for (int i = 0; i < g->parameter_count; ++i)
-      if (const value& v = g->at(g->parameters[i].v);
-          std::string_view(v.name) == first_factor_name && v.find(dim::expert) < 0 &&
-          names_layer(name, v.scope, false))
-        return true;
-  return false;
-}
-/// Returns whether a name means a module of the model.
-constexpr bool saves(std::span<const graph* const> parts, std::string_view name,
-                     const published_layers& published) {
-  for (const graph* g : parts)
-    for (int i = 0; i < g->parameter_count; ++i) {
-      const value& v = g->at(g->parameters[i].v);
-      const char* const other = published.of(v.scope);
-      if (!g->parameters[i].added && names_layer(name, other == nullptr ? v.scope : other, false))
-        return true;
-    }
-  return false;
-}
-} // namespace detail
-
-/// Returns MEGA-C010 for an adapter whose numbers are out of range, and for a target that means no
-/// linear layer of the parts. A base in NF4 is refused for a family whose files have several of its
-/// matrices as one, since that one would be quantised.
-constexpr fault_record fault_of_adapter(std::span<const graph* const> parts, const lora& with,
-                                        const published_layers& published) {
-  fault_record wrong;
-  if (with.rank == 0) return wrong;
-  const auto refuse = [&](const char* what) {
-    wrong.code = fault::C010;
-    wrong.what << "adapter(" << what << ")";
-    return wrong;
-  };
-  if (with.rank < 1 || with.rank > 4096) return refuse("rank");
-  if (!(with.alpha > 0 && with.alpha < 1e9)) return refuse("alpha");
-  if (with.targets.count == 0) return refuse("targets");
-  if (!(with.dropout >= 0 && with.dropout < 1)) return refuse("dropout");
-  const auto shares_a_matrix = [&](const value& v) {
-    int layers = 0;
-    for (const published_layer& p : published.all)
-      layers += published.of(v.scope) != nullptr && p.layer != nullptr &&
-                std::string_view(p.published) == published.of(v.scope);
-    return layers > 1 && v.find(dim::expert) < 0;
-  };
-  for (const graph* g : parts)
-    for (int i = 0; i < g->parameter_count && g->wrong.code == fault::none; ++i)
-      if (g->parameters[i].encoding == &nf4_encoding && shares_a_matrix(g->at(g->parameters[i].v)))
-        return refuse("base nf4, whose files have several of these matrices as one");
-  for (const lora_pattern* const p : {&with.ranks, &with.alphas})
-    for (int k = 0; k < p->count; ++k) {
-      const double x = p->all[k].value;
-      const bool whole = p == &with.alphas || x == static_cast<double>(static_cast<int>(x));
-      if (!(x > 0 && x <= (p == &with.ranks ? 4096 : 1e9) && whole) ||
-          !detail::adapts(parts, p->all[k].layer))
-        return refuse(p->all[k].layer);
-    }
-  for (int k = 0; k < with.saved.count; ++k)
-    if (!detail::saves(parts, with.saved.names[k], published)) return refuse(with.saved.names[k]);
-  for (int k = 0; k < with.targets.count; ++k) {
-    bool found = false;
-    for (const graph* g : parts) {
-      if (g->wrong.code != fault::none) return wrong; // the graph's fault is told first
-      for (int i = 0; i < g->parameter_count; ++i) {
-        const value& v = g->at(g->parameters[i].v);
-        if (with.dropout > 0 && g->parameters[i].added && v.find(dim::expert) >= 0)
-          return refuse("dropout, which PEFT has not for experts");
-        found = found || (std::string_view(v.name) == first_factor_name &&
-                          names_layer(with.targets.names[k], v.scope, v.find(dim::expert) >= 0));
-      }
-    }
-    if (!found) return refuse(with.targets.names[k]);
-  }
-  return wrong;
 }
 
 } // namespace mc

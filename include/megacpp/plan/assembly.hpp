@@ -8,6 +8,7 @@
 #pragma once
 
 #include <megacpp/pass/adapt.hpp>
+#include <megacpp/pass/check_adapter.hpp>
 #include <megacpp/pass/pipeline.hpp>
 #include <megacpp/pass/verify_memory.hpp>
 #include <megacpp/plan/memory.hpp>

@@ -74,7 +74,10 @@ inline void run_export(const program_view& p, const export_request& r,
   std::string checked;
   if (adapter == nullptr) {
     std::optional<std::uint64_t> of;
-    if (r.nf4) of = checksum_of_values(weights, p, hosts);
+    if (r.nf4) {
+      const std::uint64_t of_plain = detail::plain_checksum(weights);
+      of = of_plain != 0 ? of_plain : checksum_of_values(weights, p, hosts);
+    }
     m = export_model_folder(weights, *r.save, p, type, r.max_shard.value_or(hf_shard_limit), hosts,
                             extra, {.nf4_of = of});
   } else {

@@ -41,6 +41,10 @@ namespace detail {
 inline void open_base_and_adapter(found_model& found, const start_request& r,
                                   bool goes_on = false) {
   const bool of_adapter = found.state && found.state->state().has("base");
+  const auto note_from = [&](const found_model& other) {
+    for (const std::string& note : other.notes)
+      found.notes.push_back(fmt::format("{}: {}", other.root, note));
+  };
   if (of_adapter && r.adapter && !goes_on)
     throw error(
         exit_code::usage,
@@ -54,7 +58,7 @@ inline void open_base_and_adapter(found_model& found, const start_request& r,
       found.adapter.emplace(std::move(there));
     else if ((adapter = find_saved(*r.adapter, false)) &&
              adapter->folder.contains(adapter_config_name))
-      found.adapter.emplace(std::move(adapter->folder));
+      note_from(*adapter), found.adapter.emplace(std::move(adapter->folder));
     else
       throw error(
           exit_code::model,
@@ -68,7 +72,8 @@ inline void open_base_and_adapter(found_model& found, const start_request& r,
   const auto needs = [&](const std::string& problem) {
     return error(exit_code::model,
                  fmt::format("{} is the state of an adapter, and the model that it adapts {}; give "
-                             "it by start_request::pretrained",
+                             "it by start_request::pretrained, or by start_request::load with this "
+                             "folder as start_request::adapter",
                              found.folder.path(), problem));
   };
   std::error_code ignored;
@@ -76,6 +81,7 @@ inline void open_base_and_adapter(found_model& found, const start_request& r,
   if (!std::filesystem::exists(path, ignored)) throw needs(fmt::format("is not at {}", path));
   std::optional<found_model> base = find_saved(path, false);
   if (!base) throw needs(fmt::format("is not in {}", path));
+  note_from(*base);
   found.base.emplace(std::move(base->folder));
 }
 
@@ -119,7 +125,7 @@ inline adapter_base checked_base(const model_folder& weights, const program_view
                     "the adapter in {} was trained ({:016x}); give that model, or "
                     "start_request::other_base if this one is meant",
                     weights.path(), base.checksum, adapter->path(), trained_beside.checksum));
-  const bool coded = trained_beside.nf4 || trained_beside.checksum != base.checksum;
+  const bool coded = trained_beside.nf4 || trained_beside.plain != 0;
   if (hosts.rank() == 0 && coded != (base.nf4 || base.plain != 0))
     print_note(
         fmt::format("the adapter in {} was trained beside {} weights of this model, and is "
@@ -188,8 +194,8 @@ inline training_start find_start(const start_request& r, const std::optional<std
     return start;
   }
   if (start.root) start.root->skip(from->damaged);
-  for (const std::string& note : from->notes) print_on_the_way(note);
   detail::open_base_and_adapter(*from, r, !start.weights_alone);
+  for (const std::string& note : from->notes) print_on_the_way(note);
   return start;
 }
 
@@ -267,8 +273,8 @@ inline found_model required_model(const start_request& r, const char* command,
         fmt::format("{} needs start_request::load FOLDER, the folder of a saved model", command));
   std::optional<found_model> found = find_saved(*load, false);
   if (!found) throw nothing_saved(*load, "train with loop_request::save first");
-  for (const std::string& note : found->notes) print_note(note);
   open_base_and_adapter(*found, r);
+  for (const std::string& note : found->notes) print_note(note);
   return std::move(*found);
 }
 
