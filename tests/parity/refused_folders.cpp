@@ -78,8 +78,17 @@ BOOST_AUTO_TEST_CASE(configurations_of_other_models) {
        "field \"scale_attn_by_inverse_layer_idx\" is true, but");
   gpt2("add_cross_attention", true, "field \"add_cross_attention\" is true, but");
   gpt2("tie_word_embeddings", false, "tie_word_embeddings is false there and true in the program");
+  gpt2("quantization_config", {{"quant_method", "gptq"}},
+       "field \"quantization_config\" has quant_method gptq; models are read as they are");
   gpt2("quantization_config", {{"quant_method", "fp8"}},
-       "field \"quantization_config\" is an object, but quantised models");
+       "field \"quantization_config\" has no weight_block_size");
+  gpt2("quantization_config", {{"quant_method", "fp8"}, {"weight_block_size", {64, 64}}},
+       "field \"quantization_config\" has weight_block_size [64,64]");
+  gpt2("quantization_config", {{"quant_method", "bitsandbytes"}, {"load_in_8bit", true}},
+       "field \"quantization_config\" has no load_in_4bit");
+  gpt2("quantization_config",
+       {{"quant_method", "bitsandbytes"}, {"load_in_4bit", true}, {"bnb_4bit_quant_type", "fp4"}},
+       "field \"quantization_config\" has bnb_4bit_quant_type");
   refused(
       [](const copied_model& m) {
         m.change_config([](json& c) { c["n_layer"] = 3, c["n_embd"] = 32; });

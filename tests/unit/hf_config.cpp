@@ -568,7 +568,7 @@ const std::vector<wrong>& refused() {
        {{"layer_types", {"full_attention", "linear_attention"}}},
        "\"layer_types\" has \"linear_attention\""},
       {qwen3_five(),
-       {{"quantization_config", {{"quant_method", "fp8"}}}},
+       {{"quantization_config", {{"quant_method", "gptq"}}}},
        "\"quantization_config\""},
       {gpt2(), {{"activation_function", "relu"}}, "\"activation_function\" is \"relu\""},
       {gpt2(), {{"scale_attn_weights", false}}, "\"scale_attn_weights\" is false"},

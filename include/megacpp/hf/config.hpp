@@ -227,6 +227,7 @@ inline hf_storage hf_storage_of(const json_value& config) {
   };
   const auto method = q.field<std::string>("quant_method");
   if (method == "fp8") {
+    if (!q.has("weight_block_size")) throw refuse("no weight_block_size");
     is("fmt", "e4m3");
     is("weight_block_size", std::vector<std::int64_t>{fp8_block, fp8_block});
     return hf_storage::fp8;

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <megacpp/num/dtype.hpp>
+#include <megacpp/num/nf4_numbers.hpp>
 
 #include <algorithm>
 #include <array>
@@ -18,25 +19,7 @@
 
 namespace mc {
 
-inline constexpr std::int64_t nf4_block = 64;
-
-/// The values are quantiles of a normal distribution, with an exact zero.
-inline constexpr std::array<float, 16> nf4_values{-1.0f,
-                                                  -0.6961928009986877f,
-                                                  -0.5250730514526367f,
-                                                  -0.39491748809814453f,
-                                                  -0.28444138169288635f,
-                                                  -0.18477343022823334f,
-                                                  -0.09105003625154495f,
-                                                  0.0f,
-                                                  0.07958029955625534f,
-                                                  0.16093020141124725f,
-                                                  0.24611230194568634f,
-                                                  0.33791524171829224f,
-                                                  0.44070982933044434f,
-                                                  0.5626170039176941f,
-                                                  0.7229568362236023f,
-                                                  1.0f};
+inline constexpr std::array<float, 16> nf4_values = std::to_array(nf4_numbers.of);
 
 /// Midpoint i lies between values i and i + 1.
 inline constexpr std::array<float, 15> nf4_midpoints = [] {

@@ -14,8 +14,6 @@
 
 namespace mc {
 
-inline constexpr std::int64_t nf4_nested_block = 256;
-
 constexpr std::int64_t nf4_nested_blocks(std::int64_t elements) {
   return (nf4_blocks(elements) + nf4_nested_block - 1) / nf4_nested_block;
 }

@@ -8,9 +8,8 @@
 #pragma once
 
 #include <megacpp/exec/launch.hpp>
-#include <megacpp/num/nf4_scales.hpp>
+#include <megacpp/num/nf4_numbers.hpp>
 
-#include <array>
 #include <cstdint>
 
 namespace mc::rows {
@@ -61,8 +60,8 @@ template <class T> struct nf4_decode_row {
 private:
   /// Returns the value of a code, from a copy: a GPU has no address of the host's array.
   MEGACPP_HD static float value_of(unsigned code) {
-    constexpr std::array<float, 16> values = nf4_values;
-    return values[code];
+    constexpr nf4_table values = nf4_numbers;
+    return values.of[code];
   }
 };
 
