@@ -39,7 +39,7 @@
 #                           how sums over tokens are taken: fast, all of a micro-batch at once, or
 #                           batch_invariant, so that their bits do not depend on it; by default fast
 #   ADAPTER file            a folder of PEFT, whose adapter_config.json gives the keys of an adapter
-#                           (lora, lora-alpha, rslora, lora-targets, lora-dropout)
+#                           (lora and the keys that begin with it, rslora, modules-to-save)
 #   LORA N                  the rank of an adapter (LoRA), beside which the model is frozen
 #   LORA_ALPHA X            the adapter's alpha, whose scale is alpha / rank; by default 16
 #   RSLORA                  the adapter's scale is alpha over the root of its rank
@@ -93,7 +93,7 @@
 #                           how sums over tokens are taken: fast, all of a micro-batch at once, or
 #                           batch_invariant, so that their bits do not depend on it; by default fast
 #   adapter=file            a folder of PEFT, whose adapter_config.json gives the keys of an adapter
-#                           (lora, lora-alpha, rslora, lora-targets, lora-dropout)
+#                           (lora and the keys that begin with it, rslora, modules-to-save)
 #   lora=N                  the rank of an adapter (LoRA), beside which the model is frozen
 #   lora-alpha=X            the adapter's alpha, whose scale is alpha / rank; by default 16
 #   rslora=1                the adapter's scale is alpha over the root of its rank
