@@ -211,6 +211,11 @@ struct builder {
              "count", encoding.count, "1 to 3");
     value blocks = box;
     const int divided = divide_into_blocks(blocks, encoding.block);
+    // Blocks that are encoded by themselves lie along the last dim.
+    const extent& last = box.dims[box.rank - 1];
+    if (g.wrong.code == fault::none && encoding.encode_matrix == nullptr &&
+        last.n % (encoding.block * ranks_of(box, last.d)) != 0)
+      fail(fault::S001, line, "parameter", whole.id);
     for (int i = 0; i < box.rank && g.wrong.code == fault::none; ++i)
       if (const std::int64_t ranks = ranks_of(box, box.dims[i].d);
           divided < 0 || (i > divided && ranks > 1) || blocks.dims[i].n % ranks != 0)
