@@ -6,6 +6,7 @@
 
 #include <megacpp/graph/builder.hpp>
 
+#include <bit>
 #include <set>
 
 namespace mc::laws {

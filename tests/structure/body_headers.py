@@ -4,8 +4,7 @@
     body_headers.py ROOT COMPILER [--nvcc NVCC]
 
 - None of kernel/rows reaches a header of threads, locks, strings or functions, by the C++ COMPILER.
-- With --nvcc, what nvcc preprocesses of each is at most 6,000 lines above an empty unit, and of bodies.hpp, which
-  has all of them and grows with each, at most 6,500.
+- With --nvcc, what nvcc preprocesses of each is at most 6,000 lines above an empty unit.
 """
 
 import argparse
@@ -17,7 +16,7 @@ from pathlib import Path
 
 HEAVY = ("thread", "atomic", "mutex", "condition_variable", "string", "functional", "algorithm", "memory",
          "vector", "map", "iostream")
-MOST_LINES, MOST_LINES_OF_ALL = 6000, 6500
+MOST_LINES = 6000
 
 
 def preprocessed(command, text, suffix):
@@ -52,9 +51,8 @@ def main():
             continue
         lines = len(preprocessed([arguments.nvcc, *flags, "-x", "cu"], text, ".cu").splitlines()) - empty
         most = max(most, lines)
-        allowed = MOST_LINES_OF_ALL if header.name == "bodies.hpp" else MOST_LINES
-        if lines > allowed:
-            problems.append(f"{header.name}: {lines} lines above an empty unit, more than {allowed}")
+        if lines > MOST_LINES:
+            problems.append(f"{header.name}: {lines} lines above an empty unit, more than {MOST_LINES}")
     how = f", at most {most} lines above an empty unit of nvcc" if arguments.nvcc else ""
     print("\n".join(problems) or f"{len(headers)} headers{how}")
     return 1 if problems else 0

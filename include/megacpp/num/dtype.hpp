@@ -3,7 +3,6 @@
 
 #include <megacpp/config/config.hpp>
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -43,10 +42,10 @@ struct bf16 {
   bf16() = default;
   MEGACPP_HD constexpr explicit bf16(float x) : bits(round(x)) {}
   MEGACPP_HD constexpr explicit operator float() const {
-    return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+    return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16);
   }
   MEGACPP_HD static constexpr std::uint16_t round(float x) {
-    const auto u = std::bit_cast<std::uint32_t>(x);
+    const auto u = __builtin_bit_cast(std::uint32_t, x);
     if ((u & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>((u >> 16) | 0x40u);
     return static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
   }

@@ -2,7 +2,6 @@
 // <cmath> are none in C++20. The results have the same bits at compile time and at run time.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 #include <limits>
 
@@ -34,9 +33,9 @@ constexpr double twice_artanh(double t) {
 /// Returns ln x of a normal x > 0. With x = m 2^k and m in [sqrt(1/2), sqrt(2)), it is k ln 2 + 2
 /// artanh((m - 1) / (m + 1)).
 constexpr double natural_log(double x) {
-  const auto bits = std::bit_cast<std::int64_t>(x);
+  const auto bits = __builtin_bit_cast(std::int64_t, x);
   std::int64_t k = (bits >> 52) - 1023;
-  double m = std::bit_cast<double>((bits & 0x000f'ffff'ffff'ffff) | 0x3ff0'0000'0000'0000);
+  double m = __builtin_bit_cast(double, (bits & 0x000f'ffff'ffff'ffff) | 0x3ff0'0000'0000'0000);
   if (m > detail::root_of_two) m /= 2, ++k;
   return static_cast<double>(k) * detail::log_of_two + detail::twice_artanh((m - 1) / (m + 1));
 }
@@ -59,7 +58,7 @@ constexpr double exponential(double x) {
   const double r = (x - whole * high) - whole * low;
   double sum = 1;
   for (int n = 14; n >= 1; --n) sum = 1 + sum * r / n;
-  return sum * std::bit_cast<double>((k + 1023) << 52);
+  return sum * __builtin_bit_cast(double, (k + 1023) << 52);
 }
 
 /// Returns the greatest whole number up to x; ceiling_of() returns the least from x on. |x| < 2^62.

@@ -18,7 +18,6 @@
 #include <megacpp/exec/launch.hpp>
 #include <megacpp/num/random.hpp>
 
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -168,9 +167,9 @@ struct rounded_moments {
   /// adding `noise` to these bits carries. A finite number never becomes infinite.
   MEGACPP_HD static bf16 rounded(float x, std::uint32_t noise) {
     if (!(x - x == 0)) return convert<bf16>(x);
-    const auto bits = std::bit_cast<std::uint32_t>(x), up = bits + noise;
+    const auto bits = __builtin_bit_cast(std::uint32_t, x), up = bits + noise;
     const bool beyond = (up & 0x7f800000u) == 0x7f800000u;
-    return convert<bf16>(std::bit_cast<float>((beyond ? bits : up) & 0xffff0000u));
+    return convert<bf16>(__builtin_bit_cast(float, (beyond ? bits : up) & 0xffff0000u));
   }
 };
 
