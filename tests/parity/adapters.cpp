@@ -99,13 +99,9 @@ template <class Model> void check_loss_and_gradients(const adapter_case<Model>& 
       forward(of.of_peft("forward.safetensors").string()),
       gradients(of.of_peft("grads.safetensors").string());
   const auto all = test::read<std::int32_t>(ids, "ids");
-  std::vector<std::int32_t> tokens, labels;
-  for (std::size_t b = 0; b < 4; ++b)
-    for (std::size_t i = 0; i < 24; ++i)
-      tokens.push_back(all[b * 25 + i]), labels.push_back(all[b * 25 + i + 1]);
-  mc::batch_view batch;
-  batch.tokens = tokens.data(), batch.labels = labels.data();
-  const mc::loss_sum sum = s.gradients(batch);
+  test::labelled_tokens given;
+  for (std::size_t b = 0; b < 4; ++b) given.add(&all[b * 25], 24);
+  const mc::loss_sum sum = s.gradients(given.view());
   BOOST_TEST(std::abs(sum.mean() - test::read<double>(forward, "loss")[0]) <= 1e-5);
   std::int64_t elements = 0;
   double worst = 0;
@@ -292,13 +288,9 @@ BOOST_AUTO_TEST_CASE(dropout_on_ranks) {
     const auto program = of.program({}, 4);
     mc::session s(program.view(), device, mc::purpose::training);
     of.load(program.view(), s);
-    const mc::safetensors_file forward((test::fixtures("qwen3") / "forward.safetensors").string());
-    const auto tokens = test::read<std::int32_t>(forward, "input_ids"),
-               labels = test::read<std::int32_t>(forward, "labels");
-    mc::batch_view batch;
-    batch.tokens = tokens.data(), batch.labels = labels.data();
-    losses.push_back(s.evaluate(batch).mean());
-    losses.push_back(s.gradients(batch).mean());
+    const test::labelled_tokens given = test::forward_of("qwen3");
+    losses.push_back(s.evaluate(given.view()).mean());
+    losses.push_back(s.gradients(given.view()).mean());
   }
   BOOST_TEST(losses[0] == losses[2]);
   BOOST_TEST(losses[1] != losses[3]);
@@ -352,18 +344,14 @@ BOOST_AUTO_TEST_CASE(states_of_adapters) {
       test::tiny_qwen3, {.ranks = {}, .batch = {.micro = 4, .sequence = 24}}, "tiny");
   mc::cpu device(mc::product_type::widened, 1);
   const mc::model_folder base((test::fixtures("qwen3") / "model").string());
-  const mc::safetensors_file forward((test::fixtures("qwen3") / "forward.safetensors").string());
-  const auto tokens = test::read<std::int32_t>(forward, "input_ids"),
-             labels = test::read<std::int32_t>(forward, "labels");
-  mc::batch_view batch;
-  batch.tokens = tokens.data(), batch.labels = labels.data();
+  const test::labelled_tokens given = test::forward_of("qwen3");
   mc::session plain(of_base.view(), device, mc::purpose::inference),
       adapted(p.view(), device, mc::purpose::training),
       again(p.view(), device, mc::purpose::training);
   mc::load_weights(base, of_base.view(), plain.weights());
   mc::load_weights(base, p.view(), adapted.weights(), 7);
-  const double before = plain.evaluate(batch).mean();
-  BOOST_TEST(adapted.evaluate(batch).mean() == before);
+  const double before = plain.evaluate(given.view()).mean();
+  BOOST_TEST(adapted.evaluate(given.view()).mean() == before);
   const auto factors = mc::adapter_tensors(p.view());
   const auto values = [&](mc::session& s, const mc::hf_tensor& t) {
     return t.values(s.weights(), s.weights().weights(), mc::dtype::f32);
@@ -375,7 +363,7 @@ BOOST_AUTO_TEST_CASE(states_of_adapters) {
   for (const double x : values(adapted, factors[1].tensor)) BOOST_TEST(x == 0);
 
   test::take_ten_steps(adapted, of_peft(""));
-  BOOST_TEST(adapted.evaluate(batch).mean() != before);
+  BOOST_TEST(adapted.evaluate(given.view()).mean() != before);
   const test::scratch_folder dir;
   const mc::adapter_base beside{base.path(),
                                 mc::checksum_of_values(base, of_base.view(), mc::self::hosts())};
@@ -395,10 +383,10 @@ BOOST_AUTO_TEST_CASE(states_of_adapters) {
   };
   BOOST_TEST(
       (mc::load_start(found(), {}, p.view(), again.weights(), 8, mc::self::hosts()) == beside));
-  BOOST_TEST(again.evaluate(batch).mean() == adapted.evaluate(batch).mean());
+  BOOST_TEST(again.evaluate(given.view()).mean() == adapted.evaluate(given.view()).mean());
   mc::load_weights(base, p.view(), again.weights(), 8);
   mc::load_adapter(state, p.view(), again.weights());
-  BOOST_TEST(again.evaluate(batch).mean() == adapted.evaluate(batch).mean());
+  BOOST_TEST(again.evaluate(given.view()).mean() == adapted.evaluate(given.view()).mean());
   CHECK_REFUSED(mc::load_weights(state, of_base.view(), plain.weights()), mc::exit_code::mismatch,
                 "is the state of an adapter, and holds no model by itself");
   CHECK_REFUSED(mc::load_start(found(), {}, of_base.view(), plain.weights(), 8, mc::self::hosts()),
@@ -420,7 +408,7 @@ BOOST_AUTO_TEST_CASE(states_of_adapters) {
       mc::load_start(of_other(), beside_other, p.view(), again.weights(), 8, mc::self::hosts()),
       mc::exit_code::mismatch, "than the model beside which the adapter in");
   mc::load_start(of_other(), meant, p.view(), again.weights(), 8, mc::self::hosts());
-  BOOST_TEST(again.evaluate(batch).mean() != adapted.evaluate(batch).mean());
+  BOOST_TEST(again.evaluate(given.view()).mean() != adapted.evaluate(given.view()).mean());
   CHECK_REFUSED(mc::save_model_folder(dir / "model", p.view(), adapted.weights()),
                 mc::exit_code::mismatch, "has an adapter");
   BOOST_TEST(mc::describe_text(p.view(), device).find("rank 4, scale 2, all-linear") !=
@@ -478,12 +466,9 @@ BOOST_AUTO_TEST_CASE(patterns) {
 
   mc::load_weights(base, whole.view(), loaded.weights(), 8);
   mc::load_adapter(mc::model_folder(dir / "adapter"), whole.view(), loaded.weights());
-  const mc::safetensors_file forward((test::fixtures("qwen3") / "forward.safetensors").string());
-  const auto tokens = test::read<std::int32_t>(forward, "input_ids"),
-             labels = test::read<std::int32_t>(forward, "labels");
-  mc::batch_view batch;
-  batch.tokens = tokens.data(), batch.labels = labels.data();
-  BOOST_TEST(test::relative(loaded.evaluate(batch).mean(), s.evaluate(batch).mean()) <= 1e-7);
+  const test::labelled_tokens given = test::forward_of("qwen3");
+  BOOST_TEST(test::relative(loaded.evaluate(given.view()).mean(),
+                            s.evaluate(given.view()).mean()) <= 1e-7);
   // An adapter on its way to another folder keeps its numbers, whatever the program's scale is.
   const mc::adapter_in_folder in(mc::model_folder(dir / "adapter"), whole.view());
   mc::export_adapter_folder(in, dir / "again", whole.view(), {}, mc::adapter_layout::peft, {});
@@ -496,7 +481,8 @@ BOOST_AUTO_TEST_CASE(patterns) {
       test::tiny_qwen3, {.ranks = {}, .batch = {.micro = 4, .sequence = 24}}, "tiny");
   mc::session merged(plain.view(), device, mc::purpose::inference);
   mc::load_model_folder(dir / "merged", plain.view(), merged.weights());
-  BOOST_TEST(test::relative(merged.evaluate(batch).mean(), s.evaluate(batch).mean()) <= 1e-6);
+  BOOST_TEST(test::relative(merged.evaluate(given.view()).mean(),
+                            s.evaluate(given.view()).mean()) <= 1e-6);
 }
 
 // A module that is trained as a whole is in the adapter's folder, as PEFT has modules_to_save, and
@@ -504,11 +490,7 @@ BOOST_AUTO_TEST_CASE(patterns) {
 BOOST_AUTO_TEST_CASE(modules_saved) {
   mc::cpu device(mc::product_type::widened, 1);
   const mc::model_folder base((test::fixtures("qwen3") / "model").string());
-  const mc::safetensors_file forward((test::fixtures("qwen3") / "forward.safetensors").string());
-  const auto tokens = test::read<std::int32_t>(forward, "input_ids"),
-             labels = test::read<std::int32_t>(forward, "labels");
-  mc::batch_view batch;
-  batch.tokens = tokens.data(), batch.labels = labels.data();
+  const test::labelled_tokens given = test::forward_of("qwen3");
   for (const mc::base_storage storage : {mc::base_storage::plain, mc::base_storage::nf4}) {
     adapter_case<mc::qwen3> of = of_qwen3;
     of.adapter.saved = {"lm_head", "input_layernorm", "mlp.up_proj"}, of.adapter.base = storage;
@@ -535,7 +517,7 @@ BOOST_AUTO_TEST_CASE(modules_saved) {
 
     mc::load_weights(base, p.view(), loaded.weights(), 8);
     mc::load_adapter(mc::model_folder(dir / "adapter"), p.view(), loaded.weights());
-    BOOST_TEST(loaded.evaluate(batch).mean() == s.evaluate(batch).mean());
+    BOOST_TEST(loaded.evaluate(given.view()).mean() == s.evaluate(given.view()).mean());
     const mc::adapter_in_folder in(mc::model_folder(dir / "adapter"), p.view());
     mc::merging change(p.view(), in);
     mc::export_model_folder(base, dir / "merged", p.view(), std::nullopt, mc::hf_shard_limit,
@@ -545,7 +527,8 @@ BOOST_AUTO_TEST_CASE(modules_saved) {
         test::tiny_qwen3, {.ranks = {}, .batch = {.micro = 4, .sequence = 24}}, "tiny");
     mc::session merged(plain.view(), device, mc::purpose::inference);
     mc::load_model_folder(dir / "merged", plain.view(), merged.weights());
-    BOOST_TEST(test::relative(merged.evaluate(batch).mean(), s.evaluate(batch).mean()) <= 1e-6);
+    BOOST_TEST(test::relative(merged.evaluate(given.view()).mean(),
+                              s.evaluate(given.view()).mean()) <= 1e-6);
     // A program that does not train these modules has no place for them.
     const auto without = program_of({}, 4);
     CHECK_REFUSED(mc::adapter_in_folder(mc::model_folder(dir / "adapter"), without.view()),

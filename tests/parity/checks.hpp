@@ -31,6 +31,30 @@ template <class T> std::vector<T> read(const mc::safetensors_file& file, const s
   return out;
 }
 
+/// Tokens with their labels, which a batch_view of them points at.
+struct labelled_tokens {
+  std::vector<std::int32_t> tokens, labels;
+
+  /// Returns what a fixture's forward pass was given.
+  static labelled_tokens of(const mc::safetensors_file& forward) {
+    return {read<std::int32_t>(forward, "input_ids"), read<std::int32_t>(forward, "labels")};
+  }
+  /// Adds the sequence of `count` tokens each of which the next one of `ids` labels.
+  void add(const std::int32_t* ids, std::ptrdiff_t count) {
+    tokens.insert(tokens.end(), ids, ids + count);
+    labels.insert(labels.end(), ids + 1, ids + 1 + count);
+  }
+  mc::batch_view view(std::size_t first = 0) const {
+    mc::batch_view batch;
+    batch.tokens = tokens.data() + first, batch.labels = labels.data() + first;
+    return batch;
+  }
+};
+inline labelled_tokens forward_of(const char* family) {
+  return labelled_tokens::of(
+      mc::safetensors_file((fixtures(family) / "forward.safetensors").string()));
+}
+
 /// A tensor of transformers' by the name it has in files. In memory transformers 5 holds experts
 /// fused: gate_up_proj (E, 2 F, H), gate rows first, and down_proj (E, H, F).
 inline std::vector<double> read_named(const mc::safetensors_file& file, const std::string& name) {
@@ -99,14 +123,11 @@ inline void check_logits_and_loss(const mc::program_view& p, mc::device& device,
   mc::session s(p, device, mc::purpose::inference);
   mc::load_model_folder(fixtures(family) / "model", p, s.weights());
   const mc::safetensors_file forward((fixtures(family) / "forward.safetensors").string());
-  const auto tokens = read<std::int32_t>(forward, "input_ids"),
-             labels = read<std::int32_t>(forward, "labels");
+  const auto given = labelled_tokens::of(forward);
   const auto expected = read<double>(forward, "logits");
   const double loss = read<double>(forward, "loss")[0];
 
-  mc::batch_view batch;
-  batch.tokens = tokens.data(), batch.labels = labels.data();
-  const mc::loss_sum sum = s.evaluate(batch);
+  const mc::loss_sum sum = s.evaluate(given.view());
   BOOST_TEST(sum.count == 96.0);
   BOOST_TEST_MESSAGE(family << " loss: " << std::abs(sum.mean() - loss));
   BOOST_TEST(std::abs(sum.mean() - loss) <= 1e-5);
@@ -114,7 +135,7 @@ inline void check_logits_and_loss(const mc::program_view& p, mc::device& device,
   double largest = 0, error = 0;
   for (const double x : expected) largest = std::max(largest, std::abs(x));
   const auto rows = static_cast<std::size_t>(tiny_batch.sequence),
-             vocabulary = expected.size() / tokens.size();
+             vocabulary = expected.size() / given.tokens.size();
   mc::generator g(p, device, s.weights(),
                   {.sequences = 4, .tokens = tiny_batch.sequence, .prompt = 7});
   std::vector<std::span<const std::int32_t>> more(4);
@@ -122,7 +143,7 @@ inline void check_logits_and_loss(const mc::program_view& p, mc::device& device,
     for (std::size_t b = 0; b < 4; ++b) {
       const std::size_t from = n > 7 ? n - 1 : 0;
       if (from == 0) g.clear(static_cast<int>(b));
-      more[b] = std::span(tokens).subspan(b * rows + from, n - from);
+      more[b] = std::span(given.tokens).subspan(b * rows + from, n - from);
     }
     g.append(more);
     for (std::size_t b = 0; b < 4; ++b)
@@ -141,11 +162,8 @@ inline void check_gradients(const mc::program_view& p, mc::device& device,
   mc::load_model_folder(fixtures(family) / "model", p, s.weights());
   const mc::safetensors_file forward((fixtures(family) / "forward.safetensors").string());
   const mc::safetensors_file gradients((fixtures(family) / "grads.safetensors").string());
-  const auto tokens = read<std::int32_t>(forward, "input_ids"),
-             labels = read<std::int32_t>(forward, "labels");
-  mc::batch_view batch;
-  batch.tokens = tokens.data(), batch.labels = labels.data();
-  const mc::loss_sum sum = s.gradients(batch);
+  const auto given = labelled_tokens::of(forward);
+  const mc::loss_sum sum = s.gradients(given.view());
   BOOST_TEST(std::abs(sum.mean() - read<double>(forward, "loss")[0]) <= 1e-5);
 
   worst errors;
@@ -183,20 +201,16 @@ inline steps_taken take_ten_steps(mc::session& s, const std::filesystem::path& f
   steps_taken taken;
   std::size_t at = 0;
   for (const auto& step : train.field<std::vector<mc::json_value>>("steps")) {
-    std::vector<std::int32_t> tokens, labels;
+    labelled_tokens given;
     for (std::size_t b = 0; b < sequences; ++b)
-      for (std::size_t i = 0; i + 1 < width; ++i) {
-        tokens.push_back(ids[(at * sequences + b) * width + i]);
-        labels.push_back(ids[(at * sequences + b) * width + i + 1]);
-      }
+      given.add(&ids[(at * sequences + b) * width], width - 1);
     ++at;
     n.learning_rate = step.field<double>("lr");
     taken.rates += n.learning_rate;
     const auto micro = static_cast<std::size_t>(s.program().numbers.batch.micro);
     std::vector<mc::batch_view> mine;
     for (std::size_t b = replica * sequences / dp; b < (replica + 1) * sequences / dp; b += micro) {
-      mc::batch_view batch;
-      batch.tokens = &tokens[b * (width - 1)], batch.labels = &labels[b * (width - 1)];
+      mc::batch_view batch = given.view(b * (width - 1));
       batch.first_sample = static_cast<std::int64_t>(b);
       mine.push_back(batch);
     }

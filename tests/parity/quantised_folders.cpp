@@ -26,6 +26,11 @@ namespace {
 
 using test::fixtures;
 
+/// A family that transformers does not know.
+struct own_qwen3 : mc::qwen3 {
+  static constexpr mc::family_name<own_qwen3> family{"own"};
+};
+
 template <class Model> mc::interpreted_program<Model> program_of(const Model& m,
                                                                  mc::base_storage base,
                                                                  int rank = 4, mc::layout l = {}) {
@@ -35,8 +40,10 @@ template <class Model> mc::interpreted_program<Model> program_of(const Model& m,
 }
 
 /// Writes the model of a folder anew with its linear layers in FP8, as DeepSeek-V3 and Qwen3 are
-/// published: F8_E4M3 and BF16 scales of blocks of 128 by 128, and a config.json that says so.
-void write_fp8(const mc::model_folder& from, const std::string& to, const mc::program_view& p) {
+/// published: F8_E4M3 and BF16 scales of blocks of 128 by 128, and a config.json that says so. The
+/// other tensors are F32 or, with `ones_in_f16`, ones.
+void write_fp8(const mc::model_folder& from, const std::string& to, const mc::program_view& p,
+               bool ones_in_f16 = false) {
   const mc::weights_in_folder weights(from, p);
   nlohmann::json config = mc::read_json(from.open("config.json")).raw();
   config["quantization_config"] = {{"quant_method", "fp8"},
@@ -63,6 +70,11 @@ void write_fp8(const mc::model_folder& from, const std::string& to, const mc::pr
     mc::weights_in_folder::read(t, buffer, [&](std::int64_t, std::span<const double> some) {
       x.insert(x.end(), some.begin(), some.end());
     });
+    if (!linear && ones_in_f16) {
+      add(t.ours.name, mc::storage_type::f16, t.ours.shape,
+          bytes_of(std::vector<std::uint16_t>(x.size(), 0x3c00)));
+      continue;
+    }
     if (!linear) {
       add(t.ours.name, mc::storage_type::f32, t.ours.shape, bytes_of(x));
       continue;
@@ -153,14 +165,63 @@ BOOST_AUTO_TEST_CASE(published_fp8) {
     BOOST_TEST(!mc::read_json(to + "/config.json").has("quantization_config"));
     mc::session served(plain.view(), device, mc::purpose::inference);
     mc::load_model_folder(to, plain.view(), served.weights());
-    const mc::safetensors_file forward((fixtures("qwen3") / "forward.safetensors").string());
-    const auto tokens = test::read<std::int32_t>(forward, "input_ids"),
-               labels = test::read<std::int32_t>(forward, "labels");
-    mc::batch_view batch;
-    batch.tokens = tokens.data(), batch.labels = labels.data();
-    const double loss = served.evaluate(batch).mean(), of_trained = s.evaluate(batch).mean();
+    const test::labelled_tokens given = test::forward_of("qwen3");
+    const double loss = served.evaluate(given.view()).mean(),
+                 of_trained = s.evaluate(given.view()).mean();
     BOOST_TEST(std::abs(loss - of_trained) <= (through ? 1e-6 : 0.05) * of_trained);
   }
+}
+
+// A state of a family that transformers does not know has its weights in the program's own form. A
+// base that is plain loads them, and one in NF4 says that it does not.
+BOOST_AUTO_TEST_CASE(base_in_the_form_of_the_program) {
+  const own_qwen3 model{test::tiny_qwen3};
+  const auto wrote = program_of(model, mc::base_storage::plain, 0),
+             reads = program_of(model, mc::base_storage::plain),
+             refuses = program_of(model, mc::base_storage::nf4);
+  mc::stores s(wrote.view(), true), plain(reads.view(), true), coded(refuses.view(), true);
+  s.initialise(2);
+  const test::scratch_folder dir;
+  mc::state_root root(dir / "root");
+  root.save(1, 0, [&](mc::folder_writer& out) {
+    mc::write_state(out, wrote.view(), s, {1, 4}, nlohmann::json::object());
+  });
+  const mc::model_folder state = std::move(mc::find_saved(dir / "root", false)->folder);
+  mc::load_weights(state, reads.view(), plain, 3);
+  std::vector<double> before, after;
+  mc::for_each_parameter(wrote.view(), [&](const mc::parameter_ref& r) {
+    for (std::int64_t i = 0; i < r.count.n; ++i) before.push_back(s.weight(r.offset + i));
+  });
+  mc::for_each_parameter(reads.view(), [&](const mc::parameter_ref& r) {
+    for (std::int64_t i = 0; !r.info->added && i < r.count.n; ++i)
+      after.push_back(plain.weight(r.offset + i));
+  });
+  BOOST_TEST((before == after));
+  BOOST_CHECK_EXCEPTION(
+      mc::load_weights(state, refuses.view(), coded, 3), mc::error, [](const mc::error& e) {
+        return e.code() == mc::exit_code::mismatch &&
+               std::string(e.what()).find("not quantised while they load") != std::string::npos;
+      });
+}
+
+// Weights that are decoded take the type of the embedding, and F16 is no type that is written: the
+// export asks for another one, with which each number is what the folder means.
+BOOST_AUTO_TEST_CASE(beside_f16) {
+  const test::scratch_folder dir;
+  const auto plain = program_of(test::tiny_qwen3, mc::base_storage::plain, 0);
+  write_fp8(mc::model_folder((fixtures("qwen3") / "model").string()), dir / "fp8", plain.view(),
+            true);
+  BOOST_CHECK_EXCEPTION(mc::export_model_folder(dir / "fp8", dir / "out", plain.view(), {}),
+                        mc::error, [](const mc::error& e) {
+                          return std::string(e.what()).find("would be F16") != std::string::npos;
+                        });
+  mc::export_model_folder(dir / "fp8", dir / "out", plain.view(), mc::storage_type::f32);
+  mc::stores decoded(plain.view(), false);
+  mc::load_model_folder(dir / "fp8", plain.view(), decoded);
+  const mc::safetensors_file written(dir / "out/model.safetensors");
+  for (const mc::hf_tensor& t : test::tensors_of(plain.view()))
+    BOOST_TEST(
+        (values_of(written, t.name) == t.values(decoded, decoded.weights(), mc::dtype::f32)));
 }
 
 // A folder that bitsandbytes quantised keeps its codes: written and read again it has the same
@@ -182,6 +243,21 @@ BOOST_AUTO_TEST_CASE(written_nf4) {
   BOOST_TEST((test::read_text(dir / "nf4/model.safetensors") ==
               test::read_text(dir / "again/model.safetensors")));
   BOOST_TEST(mc::detail::plain_checksum(nf4) == sum);
+  const auto skipped = [&](const char* folder) {
+    return mc::read_json(mc::model_folder(dir / folder).open("config.json"))
+        .field<mc::json_value>("quantization_config")
+        .field<std::vector<std::string>>("llm_int8_skip_modules");
+  };
+  BOOST_TEST(skipped("nf4") == std::vector<std::string>{"lm_head"},
+             boost::test_tools::per_element());
+  // A router stays plain, and the folder says so.
+  const auto moe = program_of(test::tiny_qwen3_moe_unbalanced, mc::base_storage::nf4);
+  mc::export_model_folder(mc::model_folder((fixtures("qwen3_moe") / "model").string()), dir / "moe",
+                          moe.view(), std::nullopt, mc::hf_shard_limit, mc::self::hosts(), {},
+                          {.nf4_of = 1});
+  for (const auto& module : skipped("moe"))
+    BOOST_TEST((module == "lm_head" || module.ends_with(".mlp.gate")), module);
+  BOOST_TEST(skipped("moe").size() == 3u);
 
   // The numbers are those that bitsandbytes kept of the same weights, but for the last bits of the
   // offset.
@@ -200,21 +276,17 @@ BOOST_AUTO_TEST_CASE(written_nf4) {
   BOOST_TEST(compared == 14);
 
   mc::cpu device(mc::product_type::widened, 1);
-  const mc::safetensors_file forward((fixtures("qwen3") / "forward.safetensors").string());
-  const auto tokens = test::read<std::int32_t>(forward, "input_ids"),
-             labels = test::read<std::int32_t>(forward, "labels");
-  mc::batch_view batch;
-  batch.tokens = tokens.data(), batch.labels = labels.data();
+  const test::labelled_tokens given = test::forward_of("qwen3");
   std::vector<double> losses;
   for (const mc::model_folder* folder : {&from, &nf4}) {
     mc::session s(p.view(), device, mc::purpose::inference);
     mc::load_weights(*folder, p.view(), s.weights(), 3);
-    losses.push_back(s.evaluate(batch).mean());
+    losses.push_back(s.evaluate(given.view()).mean());
   }
   mc::session decoded(plain.view(), device, mc::purpose::inference);
   mc::load_weights(nf4, plain.view(), decoded.weights());
   BOOST_TEST(losses[0] == losses[1]);
-  BOOST_TEST(test::relative(decoded.evaluate(batch).mean(), losses[0]) <= 1e-6);
+  BOOST_TEST(test::relative(decoded.evaluate(given.view()).mean(), losses[0]) <= 1e-6);
 }
 
 BOOST_AUTO_TEST_CASE(folders_that_contradict_themselves) {

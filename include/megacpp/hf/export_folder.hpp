@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -98,7 +99,14 @@ inline saved_model export_model_folder(const model_folder& in, const std::filesy
     if (config.raw().contains(id)) written[id] = config.raw().at(id);
   detail::outgoing_model m;
   if (changes.nf4_of) {
-    written["quantization_config"] = detail::nf4_config(common);
+    std::vector<std::string> plain{"lm_head"}; // a tied one has no tensor
+    constexpr std::string_view end = ".weight";
+    for (const auto& t : weights.matches())
+      if (const std::string module = t.ours.name.substr(0, t.ours.name.size() - end.size());
+          t.ours.shape.size() == 2 && t.ours.name.ends_with(end) && !detail::is_encoded(t.ours) &&
+          t.ours.name != family.embedding && module != plain.front())
+        plain.push_back(module);
+    written["quantization_config"] = detail::nf4_config(common, plain);
     m.metadata[plain_checksum_key] = fmt::format("{:016x}", *changes.nf4_of);
   }
   m.texts = detail::config_texts(std::move(written), common);
@@ -120,16 +128,18 @@ inline saved_model export_model_folder(const model_folder& in, const std::filesy
     const storage_type type = as || t.file == nullptr || decodes ? common : t.theirs.type;
     detail::tensor_change* const altered =
         changes.change != nullptr && changes.change->changes(t.ours) ? changes.change : nullptr;
-    if (altered != nullptr && type == storage_type::f16)
+    const bool stays = t.file == nullptr || // zeros
+                       (t.theirs.type == type && altered == nullptr && through == nullptr);
+    if (!stays && type == storage_type::f16)
       throw error(
           exit_code::model,
-          fmt::format("{}: tensor \"{}\" is F16, and weights that change are written as F32, "
+          fmt::format("{}: tensor \"{}\" would be F16, and weights that change are written as F32, "
                       "BF16 or F64: choose a type for the export",
                       (*t.file)->path(), printable(t.ours.name)));
     m.tensors.push_back(
         {t.ours.name, type, t.ours.shape,
-         [&t, type, &hosts, altered, through](const byte_sink& out) {
-           if (t.file != nullptr && t.theirs.type == type && altered == nullptr && !through) {
+         [&t, type, &hosts, altered, through, stays](const byte_sink& out) {
+           if (stays && t.file != nullptr) {
              t.file->check_unchanged();
              out(t.theirs.bytes);
            } else if (bits_of(type) == 16)

@@ -325,9 +325,10 @@ inline saved_model save_model_folder(const std::filesystem::path& folder, const 
 }
 
 /// Loads weights, and masters where the program has them, from a folder of any writer, as far as
-/// this rank holds them. Reads F64, F32, BF16 and F16, from one model.safetensors or from the files
-/// of an index. The weights change only after the whole folder was found sound. Beside the mapped
-/// files, loading takes about half a MiB a thread.
+/// this rank holds them. Reads F64, F32, BF16, F16, FP8 in blocks and NF4, from one
+/// model.safetensors or from the files of an index. The weights change only after the whole folder
+/// was found sound. Beside the mapped files, loading takes about half a MiB a thread, and a matrix
+/// in double where the program keeps it in NF4.
 ///
 /// A program without biases takes a model whose biases are absent or zero. Rows that pad the
 /// vocabulary become zero. Throws mc::error(exit_code::model) that names the file and the field or

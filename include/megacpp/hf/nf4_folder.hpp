@@ -15,8 +15,9 @@
 
 namespace mc::detail {
 
-/// Returns the field of config.json by which a folder of NF4 is read.
-inline nlohmann::json nf4_config(storage_type computes_in) {
+/// Returns the field of config.json by which a folder of NF4 is read. The modules of `plain`
+/// matrices are not in NF4; transformers would read every linear layer so.
+inline nlohmann::json nf4_config(storage_type computes_in, const std::vector<std::string>& plain) {
   return {{"quant_method", "bitsandbytes"},
           {"load_in_4bit", true},
           {"load_in_8bit", false},
@@ -26,7 +27,7 @@ inline nlohmann::json nf4_config(storage_type computes_in) {
           {"bnb_4bit_use_double_quant", true},
           {"bnb_4bit_compute_dtype", torch_name(computes_in)},
           {"bnb_4bit_quant_storage", "uint8"},
-          {"llm_int8_skip_modules", nlohmann::json::array({"lm_head"})},
+          {"llm_int8_skip_modules", plain},
           {"llm_int8_threshold", 6.0},
           {"llm_int8_has_fp16_weight", false},
           {"llm_int8_enable_fp32_cpu_offload", false}};

@@ -274,8 +274,12 @@ namespace detail {
 inline void load_registry_weights(const model_folder& folder, const json_value& state,
                                   const program_view& p, mc::stores& s, stored_parameters part) {
   require_same_program(state, p, part == stored_parameters::base);
+  if (part == stored_parameters::base && p.numbers.adapter.base == base_storage::nf4)
+    throw error(exit_code::mismatch,
+                fmt::format("{} is a state without the form of Hugging Face, whose weights are not "
+                            "quantised while they load; build a preset without base=nf4",
+                            folder.path()));
   const auto read = [&](const detail::stored_tensor& t, const file_tensor& stored) {
-    if (t.of.info->encoding != nullptr) return detail::take_stored(s, t, stored);
     constexpr std::int64_t at_once = 512;
     const auto held = s.held(t.of, {});
     const auto load = [&](global_count from, std::int64_t to, std::int64_t n) {
