@@ -3,8 +3,8 @@
 // passes of a program, with a base that is stored as it is and with one in NF4.
 #define BOOST_TEST_MODULE adapters
 #include "model_law.hpp"
+#include "tiny_gpt.hpp"
 
-#include <megacpp/model/gpt.hpp>
 #include <megacpp/model/qwen3.hpp>
 #include <megacpp/model/qwen3_moe.hpp>
 
@@ -15,13 +15,6 @@ using namespace mc::laws;
 
 namespace {
 
-/// Extents by which tp of 2 and 4 divide, with a vocabulary that is padded.
-gpt tiny_gpt() {
-  gpt m;
-  m.layers = 2, m.hidden = 24, m.heads = 12, m.ffn = 24, m.vocabulary = 11, m.positions = 30;
-  m.dropout = 0.2, m.z_loss = 1e-2;
-  return m;
-}
 /// Matrices whose shards are whole blocks of 64 elements, for ranks of tp below 3, or any matrices.
 qwen3 tiny_qwen3(int kv_heads, bool of_blocks) {
   qwen3 m;

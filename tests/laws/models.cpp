@@ -2,9 +2,9 @@
 // the same as on one rank, before and after the passes of a program.
 #define BOOST_TEST_MODULE models
 #include "model_law.hpp"
+#include "tiny_gpt.hpp"
 
 #include <megacpp/graph/letters.hpp>
-#include <megacpp/model/gpt.hpp>
 #include <megacpp/model/llama.hpp>
 #include <megacpp/model/qwen2.hpp>
 #include <megacpp/model/qwen3.hpp>
@@ -17,14 +17,6 @@ using namespace mc::laws;
 
 namespace {
 
-/// A tiny GPT whose heads, hidden and ffn divide by 2, 3 and 4, and whose vocabulary of 11 is
-/// padded.
-gpt tiny_gpt() {
-  gpt m;
-  m.layers = 2, m.hidden = 24, m.heads = 12, m.ffn = 24, m.vocabulary = 11, m.positions = 30;
-  m.dropout = 0.2, m.z_loss = 1e-2;
-  return m;
-}
 qwen3 tiny_qwen3(int kv_heads) {
   qwen3 m;
   m.layers = 2, m.hidden = 18, m.heads = 12, m.kv_heads = kv_heads, m.head_dim = 2, m.ffn = 12;

@@ -6,25 +6,9 @@
 
 #include <megacpp/op/nf4.hpp>
 
-namespace mc::laws::plain {
+#include <nf4_quantiles.hpp>
 
-/// The value of each code: quantiles of a normal distribution, -1, 0 and 1 among them.
-inline constexpr double nf4_quantiles[16]{-1.0,
-                                          -0.6961928009986877,
-                                          -0.5250730514526367,
-                                          -0.39491748809814453,
-                                          -0.28444138169288635,
-                                          -0.18477343022823334,
-                                          -0.09105003625154495,
-                                          0.0,
-                                          0.07958029955625534,
-                                          0.16093020141124725,
-                                          0.24611230194568634,
-                                          0.33791524171829224,
-                                          0.44070982933044434,
-                                          0.5626170039176941,
-                                          0.7229568362236023,
-                                          1.0};
+namespace mc::laws::plain {
 
 inline void nf4_decode(node_task& t) { // codes, absmax, scales -> w
   const block w = t.out_block(0);
@@ -49,7 +33,7 @@ inline void nf4_decode(node_task& t) { // codes, absmax, scales -> w
     const double absmax =
         scales[1 + whole_number(t.in(1)[at(i / 64)])] * scales[257 + in_matrix / 64 / 256] +
         scales[0];
-    t.out(0)[at(i)] = nf4_quantiles[i % 2 == 0 ? pair / 16 : pair % 16] * absmax;
+    t.out(0)[at(i)] = test::nf4_quantiles[i % 2 == 0 ? pair / 16 : pair % 16] * absmax;
   }
 }
 

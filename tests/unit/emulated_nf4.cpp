@@ -8,30 +8,14 @@
 #include <cstdint>
 #include <vector>
 
+#include <nf4_quantiles.hpp>
+
 #include "emulated_rows.hpp"
 
 namespace {
 
 namespace rows = mc::rows;
 using namespace test;
-
-/// The quantiles of a normal distribution, as bitsandbytes prints them (create_normal_map).
-constexpr double quantiles[]{-1.0,
-                             -0.6961928009986877,
-                             -0.5250730514526367,
-                             -0.39491748809814453,
-                             -0.28444138169288635,
-                             -0.18477343022823334,
-                             -0.09105003625154495,
-                             0.0,
-                             0.07958029955625534,
-                             0.16093020141124725,
-                             0.24611230194568634,
-                             0.33791524171829224,
-                             0.44070982933044434,
-                             0.5626170039176941,
-                             0.7229568362236023,
-                             1.0};
 
 /// The part of matrices (out, in) that a rank holds: of one dim, rows or columns of blocks.
 struct cut {
@@ -61,7 +45,7 @@ template <class T> void check(team_shape s, const cut& c) {
             static_cast<double>(of[0]);
         for (std::size_t k = 0; k < 64; ++k) {
           const unsigned pair = codes[held * 32 + k / 2];
-          want.push_back(scale * quantiles[k % 2 == 0 ? pair / 16 : pair % 16]);
+          want.push_back(scale * nf4_quantiles[k % 2 == 0 ? pair / 16 : pair % 16]);
         }
       }
   s.rows = blocks;

@@ -109,19 +109,18 @@ struct peft_numbers {
   double alpha;
   bool rslora;
   double dropout;
-  nlohmann::json rs, alphas; ///< rank_pattern and alpha_pattern
-  std::vector<std::string> saved{};
+  std::map<std::string, std::int64_t> rs; ///< rank_pattern
+  std::map<std::string, double> alphas;   ///< alpha_pattern
+  std::vector<std::string> saved;
 
   explicit peft_numbers(const lora& a)
       : r(a.rank),
         alpha(a.alpha),
         rslora(a.rslora),
         dropout(a.dropout),
-        rs(nlohmann::json::object()),
-        alphas(nlohmann::json::object()) {
+        saved(a.saved.names, a.saved.names + a.saved.count) {
     for (int k = 0; k < a.ranks.count; ++k)
       rs[escaped(a.ranks.all[k].layer)] = static_cast<std::int64_t>(a.ranks.all[k].value);
-    saved.assign(a.saved.names, a.saved.names + a.saved.count);
     for (int k = 0; k < a.alphas.count; ++k)
       alphas[escaped(a.alphas.all[k].layer)] = a.alphas.all[k].value;
   }
@@ -130,12 +129,9 @@ struct peft_numbers {
         alpha(c.alpha),
         rslora(c.rslora),
         dropout(c.dropout),
-        rs(nlohmann::json::object()),
-        alphas(nlohmann::json::object()) {
-    for (const auto& [name, value] : c.rs) rs[name] = value;
-    for (const auto& [name, value] : c.alphas) alphas[name] = value;
-    saved = c.saved;
-  }
+        rs(c.rs.begin(), c.rs.end()),
+        alphas(c.alphas.begin(), c.alphas.end()),
+        saved(c.saved) {}
 
 private:
   /// Returns a name as an expression that means it.

@@ -127,12 +127,7 @@ public:
     });
   }
   void end(const hf_tensor& t, int bits, communicator& hosts) override {
-    for (const hf_tensor::source& p : t.sources) {
-      const auto at = layers_.find(p.of.name);
-      if (at == layers_.end()) continue;
-      const layer& l = at->second;
-      rows& sums = sums_[p.of.name];
-      sums.resize(static_cast<std::size_t>(global_size(*p.of.v).n / l.in));
+    each_layer(t, [&](const hf_tensor::source& p, const layer& l, rows& sums) {
       static_assert(sizeof(row_sums) == 3 * sizeof(double));
       hosts.run(exchange::all_reduce(everyone, dtype::f64, sums.data(), sums.data(),
                                      3 * std::ssize(sums)));
@@ -140,7 +135,7 @@ public:
       for (std::int64_t row = begin; row < begin + count; ++row) check(t, l, row, sums, bits);
       checked_ += count;
       sums_.erase(p.of.name);
-    }
+    });
   }
   /// Returns how many rows of weights were compared.
   std::int64_t checked() const { return checked_; }
@@ -171,15 +166,20 @@ private:
     return 0.5 + static_cast<double>(bits >> 11) * 0x1p-53;
   }
 
-  /// Calls f(layer, its sums, segment) for all elements of a stretch that belong to a layer.
-  template <class F>
-  void each_segment(const hf_tensor& t, std::int64_t first, std::size_t count, F f) {
+  /// Calls f(source, layer, its sums) for all parts of a tensor that belong to a layer.
+  template <class F> void each_layer(const hf_tensor& t, F f) {
     for (const hf_tensor::source& p : t.sources) {
       const auto at = layers_.find(p.of.name);
       if (at == layers_.end()) continue;
-      const layer& l = at->second;
       rows& sums = sums_[p.of.name];
-      sums.resize(static_cast<std::size_t>(global_size(*p.of.v).n / l.in));
+      sums.resize(static_cast<std::size_t>(global_size(*p.of.v).n / at->second.in));
+      f(p, at->second, sums);
+    }
+  }
+  /// Calls f(layer, its sums, segment) for all elements of a stretch that belong to a layer.
+  template <class F>
+  void each_segment(const hf_tensor& t, std::int64_t first, std::size_t count, F f) {
+    each_layer(t, [&](const hf_tensor::source& p, const layer& l, rows& sums) {
       p.runs(
           first, static_cast<std::int64_t>(count),
           [&](std::int64_t from, std::int64_t n, std::int64_t element) {
@@ -190,7 +190,7 @@ private:
                 segment{(from + k) / l.in, column, most, element + k * p.strides[2], p.strides[2]});
             }
           });
-    }
+    });
   }
   void check(const hf_tensor& t, const layer& l, std::int64_t row, const rows& sums, int bits) {
     const row_sums& s = sums[static_cast<std::size_t>(row)];

@@ -1,4 +1,4 @@
-// What a run trains, and what it leaves as it is.
+// This file says which parameters a run trains, and which it leaves as they are.
 #pragma once
 
 #include <megacpp/observe/text.hpp>
