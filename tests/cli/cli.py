@@ -645,6 +645,11 @@ class Training(Case):
         self.assertEqual(shown(9, load=("--load", root)), ([], "the run has 0 samples left"))
         self.assertEqual(shown(2, load=("--load", root, "--finetune", "--data-path", self.text))[0], samples[:2])
         self.assertEqual(contents(root), before)
+        # A folder that a run saves to is left to that run.
+        lock = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        self.assertEqual(shown(2, "--train-iters", 9, load=("--load", root, "--save", root))[0], samples[24:26])
+        os.close(lock)
         # Nothing is made, and what a run would be refused is refused.
         run("train", "--data-path", self.text, "--show-mask", 1, "--save", self.folder / "new", "--metrics-jsonl",
             self.folder / "metrics")

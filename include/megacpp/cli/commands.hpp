@@ -263,7 +263,7 @@ inline void carry_out(const program_source& source, const program_view& p, comma
   if (const std::string_view slow = why_slow(); processes.first() && !slow.empty())
     print_note(slow);
   training_start start = what != command::train ? training_start{}
-                         : processes.first()    ? prepare_start(p, o)
+                         : processes.first()    ? prepare_start(p, o, !shows)
                                                 : prepare_named_start(called, o, p.name);
   // A run that goes on has the other flags of its state.
   const told_flags told{.without_effect = apply_all_rules(what, o)};

@@ -75,7 +75,7 @@ inline generation_request generation_request_of(const options& o) {
 inline export_request export_request_of(const options& o) {
   return {.start = start_request_of(o.model),
           .save = o.training.save.if_given(),
-          .layout = o.model.export_layout(),
+          .layout = o.model.export_layout.if_given(),
           .nf4 = o.model.quantise() == "nf4",
           .through_nf4 = o.model.dequantised(),
           .merge = o.model.merge(),

@@ -240,9 +240,10 @@ inline start_request start_request_of(const model_flags& f) {
 }
 
 /// Finds the start of a training run (find_start). A state fills in the flags that were left out;
-/// the run tells changes once everything is accepted. Throws mc::error.
-inline training_start prepare_start(const program_view& p, options& o) {
-  training_start start = find_start(start_request_of(o.model), o.training.save.if_given());
+/// the run tells changes once everything is accepted. A run that saves nothing `claims` no folder.
+/// Throws mc::error.
+inline training_start prepare_start(const program_view& p, options& o, bool claims = true) {
+  training_start start = find_start(start_request_of(o.model), o.training.save.if_given(), claims);
   if (!start.from || !start.from->state || start.weights_alone) return start;
   const json_value& state = start.from->state->state();
   require_same_program(state, p);

@@ -95,7 +95,7 @@ inline constexpr auto flag_rules = [] {
       {train, "keep-latest-k keep-best max-shard-size", "!save"},
       {train, "finetune", "!load"},
       {running | convert, "pretrained-checkpoint adapter", "!load"},
-      {running, "adapter-layout", "!adapter"},
+      {running | convert, "adapter-layout", "!adapter"},
       {convert, "dequantised", "!merge"},
       {convert, "merge", "quantise=nf4",
        "and --quantise contradict each other: a merged model is exported first"},

@@ -45,11 +45,12 @@ struct generation_request {
 struct export_request {
   start_request start;
   std::optional<std::string> save; ///< the folder to write
-  std::string layout = "peft";     ///< layout of the experts' factors of an adapter
-  bool nf4 = false;                ///< linear layers are written in NF4
-  bool through_nf4 = false;        ///< weights that an adapter is merged into are rounded to NF4
-  bool merge = false;              ///< the adapter is added to the weights of its base
-  std::string type = "stored";     ///< type of the weights: stored, fp32, bf16 or fp64
+  std::optional<std::string>
+      layout;       ///< layout of the experts' factors of an adapter by itself; none: PEFT's
+  bool nf4 = false; ///< linear layers are written in NF4
+  bool through_nf4 = false;    ///< weights that an adapter is merged into are rounded to NF4
+  bool merge = false;          ///< the adapter is added to the weights of its base
+  std::string type = "stored"; ///< type of the weights: stored, fp32, bf16 or fp64
   std::optional<std::uint64_t>
       max_shard; ///< most bytes of a file of weights; none: Hugging Face's default
 };

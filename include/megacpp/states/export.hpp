@@ -56,7 +56,19 @@ inline void run_export(const program_view& p, const export_request& r,
                 fmt::format("{} is no state of an adapter: name an adapter to merge into it by "
                             "start_request::adapter",
                             weights.path()));
-  if (r.nf4 && p.numbers.adapter.base != base_storage::nf4)
+  const bool adapter_alone = adapter != nullptr && !r.merge;
+  if (r.layout && !adapter_alone)
+    throw error(exit_code::usage,
+                "a model is written, and export_request::layout is for an "
+                "adapter by itself; leave it out");
+  if (r.max_shard && adapter_alone && all.first())
+    print_note("the most bytes of a file of a model change nothing: an adapter is one file");
+  const auto layout = adapter_layout_named(r.layout.value_or("peft"));
+  if (!layout)
+    throw error(exit_code::usage,
+                fmt::format("export_request::layout is \"{}\"; give peft, peft-0.18 or vllm",
+                            printable(*r.layout)));
+  if ((r.nf4 || r.through_nf4) && p.numbers.adapter.base != base_storage::nf4)
     throw error(exit_code::mismatch,
                 fmt::format("{} stores no layer in NF4; build a preset with base=nf4", p.name));
   if (r.nf4 && adapter != nullptr)
@@ -64,9 +76,6 @@ inline void run_export(const program_view& p, const export_request& r,
                 fmt::format("{} is an adapter, which stays as it is; name the model to write in "
                             "NF4 by start_request::load alone",
                             adapter->path()));
-  if (r.through_nf4 && p.numbers.adapter.base != base_storage::nf4)
-    throw error(exit_code::mismatch,
-                fmt::format("{} stores no layer in NF4; build a preset with base=nf4", p.name));
   const std::optional<storage_type> type = weight_type_named(r.type);
   // A state has the files of the tokenizer that its run used.
   const auto extra = tokenizer_files(from.folder.path());
@@ -91,10 +100,7 @@ inline void run_export(const program_view& p, const export_request& r,
                               hosts, extra, {.change = &change, .through_nf4 = r.through_nf4});
       checked =
           fmt::format("; {} rows of weights have the adapter, checked in double", change.checked());
-    } else
-      m = export_adapter_folder(values, *r.save, p, base,
-                                adapter_layout_named(r.layout).value_or(adapter_layout::peft), type,
-                                hosts, extra);
+    } else m = export_adapter_folder(values, *r.save, p, base, *layout, type, hosts, extra);
   }
   if (!all.first()) return;
   print_line(fmt::format("{} tensors, {} in {} file{}, written to {}{}", m.tensors,

@@ -170,14 +170,15 @@ inline adapter_base load_start(const found_model& found, const start_request& r,
 /// Finds the model or state that a training run starts from. `save`: the folder that it saves to.
 /// If the run loads from that folder, which has no state yet, it starts from the weights of
 /// start_request::pretrained, or from nothing, so one request serves the first start and every
-/// later one. That folder is locked and tidied first, so
-/// that what is found in it stays the newest while the run lives. Throws mc::error.
-inline training_start find_start(const start_request& r, const std::optional<std::string>& save) {
+/// later one. That folder is locked and tidied first, so that what is found in it stays the newest
+/// while the run lives, unless the run saves nothing and so `claims` no folder. Throws mc::error.
+inline training_start find_start(const start_request& r, const std::optional<std::string>& save,
+                                 bool claims = true) {
   training_start start{.weights_alone = r.finetune};
   if (!r.load) return start;
   const bool same = save && detail::is_same_place(*r.load, *save);
   std::error_code ignored;
-  if (same && std::filesystem::is_directory(*r.load, ignored)) start.root.emplace(*save);
+  if (claims && same && std::filesystem::is_directory(*r.load, ignored)) start.root.emplace(*save);
   std::optional<found_model>& from = start.from;
   if (!same || std::filesystem::exists(*r.load, ignored)) from = find_saved(*r.load, !r.finetune);
   if (!from && r.pretrained) {
@@ -274,6 +275,11 @@ inline found_model required_model(const start_request& r, const char* command,
   std::optional<found_model> found = find_saved(*load, false);
   if (!found) throw nothing_saved(*load, "train with loop_request::save first");
   open_base_and_adapter(*found, r);
+  if (r.pretrained && !found->base)
+    found->notes.push_back(
+        fmt::format("{} is no state of an adapter, so {}, the model beside "
+                    "which an adapter would be used, changes nothing",
+                    found->folder.path(), *r.pretrained));
   for (const std::string& note : found->notes) print_note(note);
   return std::move(*found);
 }
