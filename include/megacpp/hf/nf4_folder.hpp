@@ -95,10 +95,11 @@ inline void add_in_nf4(outgoing_model& m, const weights_in_folder::match& t,
            out(std::as_bytes(std::span(codes)));
          });
        }});
-  const auto add = [&](const char* end, storage_type type, auto array, auto keep) {
+  const auto add = [&]<class T>(const char* end, storage_type type,
+                                std::shared_ptr<const std::vector<T>> array) {
     m.tensors.push_back(
-        {t.ours.name + end, type, {std::ssize(array)}, [array, keep](const byte_sink& out) {
-           out(std::as_bytes(array));
+        {t.ours.name + end, type, {std::ssize(*array)}, [array](const byte_sink& out) {
+           out(std::as_bytes(std::span(*array)));
          }});
   };
   const std::string state =
@@ -110,12 +111,15 @@ inline void add_in_nf4(outgoing_model& m, const weights_in_folder::match& t,
                              {"nested_dtype", "float32"},
                              {"nested_offset", static_cast<double>(q->offset)}}
           .dump();
-  const auto text = std::make_shared<const std::vector<char>>(state.begin(), state.end());
-  add(".absmax", storage_type::u8, std::span(q->codes), q);
-  add(".nested_absmax", storage_type::f32, std::span(q->scales), q);
-  add(".nested_quant_map", storage_type::f32, std::span(q->map), q);
-  add(".quant_map", storage_type::f32, std::span<const float>(nf4_values), nullptr);
-  add(".quant_state.bitsandbytes__nf4", storage_type::u8, std::span(*text), text);
+  using bytes = const std::vector<std::uint8_t>;
+  using floats = const std::vector<float>;
+  add(".absmax", storage_type::u8, std::shared_ptr<bytes>(q, &q->codes));
+  add(".nested_absmax", storage_type::f32, std::shared_ptr<floats>(q, &q->scales));
+  add(".nested_quant_map", storage_type::f32, std::shared_ptr<floats>(q, &q->map));
+  add(".quant_map", storage_type::f32,
+      std::make_shared<floats>(nf4_values.begin(), nf4_values.end()));
+  add(".quant_state.bitsandbytes__nf4", storage_type::u8,
+      std::make_shared<bytes>(state.begin(), state.end()));
 }
 
 } // namespace mc::detail
