@@ -160,12 +160,12 @@ inline void grouped_weight_grad(node_task& t) { // dy, x, counts
   }
 }
 inline void scale_rows(node_task& t) { // x, w
-  const int64_t width = t.in_block(0).last();
+  const int64_t width = length(t.in(0)) / std::max<int64_t>(length(t.in(1)), 1);
   for (int64_t i = 0; i < length(t.out(0)); ++i)
     t.out(0)[at(i)] = t.in(0)[at(i)] * t.in(1)[at(i / width)];
 }
 inline void scale_rows_weight_grad(node_task& t) { // dy, x, w
-  const int64_t width = t.in_block(0).last();
+  const int64_t width = length(t.in(0)) / std::max<int64_t>(length(t.in(2)), 1);
   for (int64_t i = 0; i < length(t.in(0)); ++i)
     t.out(0)[at(i / width)] += t.in(0)[at(i)] * t.in(1)[at(i)];
 }

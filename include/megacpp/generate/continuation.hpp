@@ -68,6 +68,7 @@ public:
   void run(std::span<continued_text> texts, generator& g, bool live,
            const stop_signals* stop = nullptr) {
     prepare(texts);
+    for (std::size_t b = 0; b < texts.size(); ++b) g.choose(static_cast<int>(b), texts[b].adapter);
     shown_ = 0;
     if (live) show(texts[0].written);
     std::vector<std::span<const std::int32_t>> more(texts.size());

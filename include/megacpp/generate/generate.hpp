@@ -5,6 +5,7 @@
 #include <megacpp/inspect/untrained_positions.hpp>
 #include <megacpp/io/checksum.hpp>
 #include <megacpp/observe/text.hpp>
+#include <megacpp/run/held_adapters.hpp>
 #include <megacpp/run/rank_program.hpp>
 #include <megacpp/train/evaluate.hpp>
 
@@ -48,8 +49,10 @@ inline std::vector<std::string> untrained_reached(const model_folder& folder, co
 
 /// Returns a text as a line of JSON. `numbered`: with the number of its sample.
 inline std::string json_of(const continued_text& t, const token_text& tokens, bool numbered,
-                           bool logprobs) {
+                           bool logprobs, std::span<const named_adapter> adapters) {
   json_output d = json_output::object();
+  if (are_named(adapters))
+    d["adapter"] = t.adapter < 0 ? "-" : as_utf8(adapters[static_cast<unsigned>(t.adapter)].name);
   if (numbered) d["sample"] = t.sample + 1;
   if (!tokens.ids()) d["prompt"] = as_utf8(t.prompt), d["text"] = as_utf8(t.written);
   d["prompt_tokens"] = std::span(t.tokens).first(t.given);
@@ -91,8 +94,8 @@ inline std::string speed_of(const generation_work& w) {
 inline std::uint64_t hash_of(std::span<const continued_text> texts) {
   xxh64 hash;
   for (const continued_text& t : texts) {
-    const std::int64_t n = std::ssize(t.tokens);
-    hash.add(std::as_bytes(std::span(&n, 1)));
+    const std::int64_t numbers[] = {std::ssize(t.tokens), t.adapter};
+    hash.add(std::as_bytes(std::span(numbers)));
     hash.add(std::as_bytes(std::span(t.tokens)));
   }
   return hash.value();
@@ -106,27 +109,34 @@ inline std::uint64_t hash_of(std::span<const continued_text> texts) {
 /// finished, with lines of dashes between them. JSON has a line for each text: {"prompt": text,
 /// "text": prompt and continuation, "prompt_tokens": [...], "tokens": [new ones], "end": "stop",
 /// "length" or "positions"}. With ids the texts are left out, numbered samples begin with
-/// {"sample": 1, ...}, and logprobs add {"logprobs": [one for each new token]}, or lines behind a
-/// text. The standard error gets the speed, a sentence for each text that ends at the model's last
-/// position, and before the first text a sentence about positions that were never trained. In a
-/// chat, prompts are messages of a user, and texts are answers alone; without a prompt it talks
-/// (detail::talk).
+/// {"sample": 1, ...}, texts that have one of several adapters with {"adapter": its name, ...}, and
+/// logprobs add {"logprobs": [one for each new token]}, or lines behind a text. The standard error
+/// gets the speed, a sentence for each text that ends at the model's last position, and before the
+/// first text a sentence about positions that were never trained. In a chat, prompts are messages
+/// of a user, and texts are answers alone; without a prompt it talks (detail::talk).
 inline void run_generation(const program_view& p, generation_request r, device& on,
                            const planes& both = self::both()) {
   agreement all(both.hosts);
-  const std::string named = all.enter_after_first();
+  const std::string model = all.enter_after_first();
   const sampling_request& s = r.sampling;
-  const std::optional<found_model> found = detail::model_of_texts(r.start, all, named);
+  const std::optional<found_model> found = detail::model_of_texts(r.start, all, model);
   if (found && found->state)
     r.tokenizer = with_tokenizer_of_run(std::move(r.tokenizer), found->state->state());
   const token_text tokens = detail::token_text_of(p, r.tokenizer, s.ids, found);
   std::optional<detail::chat_prompts> chat;
   if (s.chat) chat.emplace(s, r.tokenizer, tokens, found ? found->folder.path() : "");
   const bool talks = chat && s.prompts.empty() && !s.prompts_file;
+  const std::vector<named_adapter>& adapters = r.start.adapters;
+  const bool named = detail::are_named(adapters);
+  if (named && !s.prompts_file && s.prompts.empty())
+    throw error(exit_code::usage,
+                "start_request::adapters have names, and nothing says which of them a text has; "
+                "give sampling_request::prompts or sampling_request::prompts_file, or one adapter "
+                "without a name");
   std::vector<detail::continued_text> texts;
   if (!talks)
-    texts =
-        detail::with_samples(detail::read_prompts(s, tokens, chat ? &*chat : nullptr), s.samples);
+    texts = detail::with_samples(detail::read_prompts(s, tokens, chat ? &*chat : nullptr, adapters),
+                                 s.samples);
   detail::text_end end(s, p, tokens);
   if (found && !s.ignores_eos) {
     for (const std::int32_t id : detail::end_tokens_of(found->folder)) end.add(id, !chat);
@@ -136,9 +146,10 @@ inline void run_generation(const program_view& p, generation_request r, device& 
   if (found) detail::require_same_model(all, *found);
   if (all.separate_processes())
     all.require_same(detail::hash_of(texts), "other prompts", "give all the same");
-  const rank_program of_rank(p, both.ranks);
+  const program_of_adapters held(p, named ? static_cast<int>(adapters.size()) : 0);
+  const rank_program of_rank(held.view(), both.ranks);
   stores weights(of_rank.view(), false, both.ranks.coordinate(), on, both.ranks.ranks());
-  if (found) load_start(*found, r.start, p, weights, s.seed, both.hosts);
+  if (found) load_start(*found, r.start, held.view(), weights, s.seed, both.hosts);
   else weights.initialise(s.seed);
   std::int64_t longest = 0; // longest text without its last token, which none follows
   for (const detail::continued_text& t : texts) {
@@ -173,7 +184,7 @@ inline void run_generation(const program_view& p, generation_request r, device& 
     batch.run(some, g, live);
     if (!all.first()) continue;
     for (std::size_t b = 0; b < some.size() && !live; ++b) {
-      if (s.json) print(detail::json_of(some[b], tokens, s.numbered, s.logprobs));
+      if (s.json) print(detail::json_of(some[b], tokens, s.numbered, s.logprobs, adapters));
       else
         print((first + b > 0 ? "---------------\n" : "") + some[b].written + "\n" +
               detail::logprobs_text(some[b], tokens));

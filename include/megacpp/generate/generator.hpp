@@ -90,6 +90,9 @@ public:
     run_->start_waiting();
     std::fill(lengths_.begin(), lengths_.end(), 0);
   }
+  /// Gives a sequence one of the adapters that the program holds (setup::held_adapters), by its
+  /// number; -1: none, and the model alone continues it. A sequence has none at first.
+  void choose(int sequence, int adapter) { chosen_[static_cast<unsigned>(sequence)] = adapter; }
   /// Forgets the tokens of a sequence.
   void clear(int sequence) { lengths_[static_cast<unsigned>(sequence)] = 0; }
 
@@ -199,6 +202,7 @@ private:
       shared_ = arena(on, std::ssize(logits_), "logits of the last stage", "fewer texts at a time");
     for_each_cache(head, [this](value_id) { head_keeps_ = true; });
     lengths_.resize(static_cast<std::size_t>(room_.sequences));
+    chosen_.assign(lengths_.size(), -1);
     ends_.resize(lengths_.size());
     row_.resize(static_cast<std::size_t>(std::max(decode_.tokens, prefill_.tokens)));
     planned_ = memory_of_buffers(*buffers_);
@@ -241,6 +245,17 @@ private:
     row(feed::token_keys, [&](std::int64_t i) { return b * room_.tokens + position(i); });
     const auto last = static_cast<std::int32_t>(std::max<std::int64_t>(n - 1, 0));
     run_->write(feed::last, {&last, 1}, b);
+    feed_adapter(a, b);
+  }
+  /// Feeds, for each token of row b, 1 at the adapter that its sequence has and 0 at the others.
+  void feed_adapter(const program& a, int b) {
+    const std::int64_t held = p_.numbers.held_adapters;
+    const dtype type = accumulator_of(p_.numbers.precision.activation);
+    const std::int64_t bytes = a.tokens * held * size_of(type);
+    adapters_.resize(static_cast<std::size_t>(bytes));
+    for (std::int64_t i = 0; i < a.tokens * held; ++i)
+      stores::set(adapters_.data(), type, i, i % held == chosen_[static_cast<unsigned>(b)] ? 1 : 0);
+    if (bytes > 0) run_->write_bytes(feed::adapters, adapters_, b * bytes);
   }
   /// Runs one pass, and reads the logits of the sequences whose new tokens end in it. The head runs
   /// only if there are such sequences, or always if it has caches.
@@ -286,8 +301,10 @@ private:
   std::int64_t width_ = 0;        ///< number of logits of a sequence
   std::vector<std::int64_t> lengths_;
   std::vector<bool> ends_;
-  std::vector<std::int32_t> row_; ///< integers of a sequence on their way to the device
-  bool head_keeps_ = false;       ///< the head has caches of its own
+  std::vector<std::int32_t> row_;   ///< integers of a sequence on their way to the device
+  std::vector<int> chosen_;         ///< the adapter of each sequence
+  std::vector<std::byte> adapters_; ///< the same for each token, on its way to the device
+  bool head_keeps_ = false;         ///< the head has caches of its own
 };
 
 } // namespace mc

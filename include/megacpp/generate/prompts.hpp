@@ -7,6 +7,7 @@
 #include <megacpp/request/requests.hpp>
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,9 +22,10 @@ struct continued_text {
   std::size_t given = 0;            ///< number of the prompt's tokens
   std::int64_t number = 0;          ///< number of the prompt, from 0
   std::int64_t sample = 0;          ///< number of the text among those of its prompt, from 0
-  std::string written;              ///< the prompt and the new tokens, as text
-  std::vector<double> logprobs;     ///< log probability of each new token, if asked for
-  const char* end = nullptr;        ///< why the text is finished: "stop", "length" or "positions"
+  int adapter = -1;    ///< number among those of the request; -1: that of all texts, or none
+  std::string written; ///< the prompt and the new tokens, as text
+  std::vector<double> logprobs; ///< log probability of each new token, if asked for
+  const char* end = nullptr;    ///< why the text is finished: "stop", "length" or "positions"
 
   std::int64_t fresh() const { return std::ssize(tokens) - static_cast<std::int64_t>(given); }
 };
@@ -88,25 +90,52 @@ private:
   std::int32_t end_ = 0;
 };
 
-/// Returns the prompts of a request and then those of its file. Throws mc::error with usage or data
-/// for a prompt that is empty, too long, or has an id that is no token.
+/// Returns whether texts choose one of several adapters, or none, each by a name.
+inline bool are_named(std::span<const named_adapter> all) {
+  return !all.empty() && !all.front().name.empty();
+}
+/// Takes the name of an adapter and the tab behind it from the begin of a prompt, and returns the
+/// number of the adapter; -1 for the name -, the model without one. Throws mc::error(code).
+inline int take_adapter(std::span<const named_adapter> all, std::string_view& prompt,
+                        const std::string& where, exit_code code) {
+  std::string names = "-";
+  for (const named_adapter& a : all) names += ", " + a.name;
+  const std::size_t end = prompt.find('\t');
+  if (end == std::string_view::npos)
+    throw error(code, fmt::format("{}: the prompt names no adapter; write one of {} and a tab "
+                                  "before it",
+                                  where, names));
+  const std::string_view name = prompt.substr(0, end);
+  prompt.remove_prefix(end + 1);
+  if (name == "-") return -1;
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (all[i].name == name) return static_cast<int>(i);
+  throw error(code, fmt::format("{}: there is no adapter {}; write one of {} before the tab", where,
+                                printable(name), names));
+}
+
+/// Returns the prompts of a request and then those of its file. Where `adapters` have names, each
+/// begins with one. Throws mc::error with usage or data for a prompt that is empty, too long, or
+/// has an id that is no token.
 inline std::vector<continued_text> read_prompts(const sampling_request& asked,
                                                 const token_text& tokens,
-                                                const chat_prompts* chat = nullptr) {
+                                                const chat_prompts* chat = nullptr,
+                                                std::span<const named_adapter> adapters = {}) {
   std::vector<continued_text> list;
   const auto add = [&](std::string_view prompt, const std::string& where, exit_code code) {
+    const int adapter = are_named(adapters) ? take_adapter(adapters, prompt, where, code) : -1;
     if (chat != nullptr) {
       if (prompt.find_first_not_of(" \t") == std::string_view::npos)
         throw error(code, fmt::format("{}: the question is empty; leave it out", where));
       conversation c = chat->begun();
       chat_prompts::say(c, chat_speaker::user, std::string(prompt));
       list.push_back(chat->asking(c, where, code));
-      list.back().prompt = prompt;
+      list.back().prompt = prompt, list.back().adapter = adapter;
       return;
     }
     continued_text t;
     t.tokens = tokens.read_prompt(prompt, where, code);
-    t.prompt = prompt, t.given = t.tokens.size();
+    t.prompt = prompt, t.given = t.tokens.size(), t.adapter = adapter;
     if (t.tokens.empty())
       throw error(code, fmt::format("{}: the prompt is empty; {}", where,
                                     tokens.ids() ? "give at least one token id"

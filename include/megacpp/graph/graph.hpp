@@ -65,7 +65,8 @@ enum class feed : std::uint8_t {
   last,
   key_cache,
   value_cache,
-  slots, ///< slots of the new tokens in the caches
+  slots,    ///< slots of the new tokens in the caches
+  adapters, ///< 1 at the adapter that a token has, of those that generation holds, and 0 elsewhere
   d_output,
   declared_gradient, ///< update graph: gradient of a tied parameter from the part that declares it
   tied_gradient,     ///< update graph: gradient of a tied parameter from its other use
@@ -80,16 +81,36 @@ enum class feed : std::uint8_t {
   step,
   learning_rate
 };
-inline constexpr int feeds = 27;
+inline constexpr int feeds = 28;
 constexpr const char* name_of(feed f) {
-  constexpr const char* names[] = {
-      "none",          "stream",     "tokens",       "labels",
-      "positions",     "documents",  "order",        "all order",
-      "all documents", "token keys", "last",         "key cache",
-      "value cache",   "slots",      "d output",     "declared gradient",
-      "tied gradient", "gradient",   "master",       "first moment",
-      "second moment", "origin",     "weight",       "total",
-      "seed",          "step",       "learning rate"};
+  constexpr const char* names[] = {"none",
+                                   "stream",
+                                   "tokens",
+                                   "labels",
+                                   "positions",
+                                   "documents",
+                                   "order",
+                                   "all order",
+                                   "all documents",
+                                   "token keys",
+                                   "last",
+                                   "key cache",
+                                   "value cache",
+                                   "slots",
+                                   "adapters",
+                                   "d output",
+                                   "declared gradient",
+                                   "tied gradient",
+                                   "gradient",
+                                   "master",
+                                   "first moment",
+                                   "second moment",
+                                   "origin",
+                                   "weight",
+                                   "total",
+                                   "seed",
+                                   "step",
+                                   "learning rate"};
   static_assert(std::size(names) == feeds);
   return names[static_cast<int>(f)];
 }

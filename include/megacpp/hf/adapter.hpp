@@ -8,8 +8,10 @@
 #include <charconv>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -69,9 +71,11 @@ inline saved_model write_adapter_files(folder_writer& out, const program_view& p
 /// mc::error(exit_code::model) that names the file and the field or tensor.
 class adapter_in_folder {
 public:
+  /// `number`: of the adapter, where the program holds several.
   adapter_in_folder(const model_folder& in, const program_view& p,
-                    std::optional<adapter_layout> asked = {})
+                    std::optional<adapter_layout> asked = {}, int number = 0)
       : program_(p),
+        number_(number),
         config_(read_adapter_config(read_json(in.open(adapter_config_name)))),
         file_(in.open(adapter_weights_name)) {
     const lora& ours = p.numbers.adapter;
@@ -143,6 +147,7 @@ public:
   bool has(const std::string& layer, int number) const { return layers_.contains({number, layer}); }
   /// Tells whether the folder has a tensor of a module that is trained as a whole.
   bool has_module(const std::string& tensor) const { return modules_.contains(tensor); }
+  bool has_modules() const { return !modules_.empty(); }
   /// Returns a type that holds all factors: theirs, if they have one that is written, or F32.
   storage_type type() const {
     const auto all = [&](storage_type t) {
@@ -210,7 +215,8 @@ private:
         [&](const std::string& matrix, int number) {
           return l == adapter_layout::vllm || config_.parameters.empty() ||
                  config_.names(matrix, number, true);
-        });
+        },
+        number_);
   }
   double scale_of(const adapter_tensor& t) const {
     return config_.scale_of(
@@ -240,6 +246,7 @@ private:
   }
 
   const program_view& program_;
+  int number_; ///< of the adapter among those of the program
   adapter_config config_;
   safetensors_file file_;
   std::set<std::string> known_, modules_;
@@ -247,18 +254,27 @@ private:
   std::vector<weights_in_folder::match> matches_;
 };
 
-/// Loads the factors of an adapter, as far as this rank holds them. An adapter of a lower rank than
-/// the program's, or of fewer layers, computes what it computes elsewhere: the other factors are
-/// those of a new adapter by a seed, whose B is zero. The factors change only after the whole
-/// folder was found sound. Throws mc::error(exit_code::model) that names the file and the field or
-/// tensor.
-inline void load_adapter(const adapter_in_folder& found, mc::stores& s, std::uint64_t seed = 0) {
+/// Loads the factors of adapters, as far as this rank holds them: that of the program, or all that
+/// it holds, in the order of their numbers. An adapter of a lower rank than the program's, or of
+/// fewer layers, computes what it computes elsewhere: the other factors are those of a new adapter
+/// by a seed, whose B is zero. The factors change only after all folders were found sound. Throws
+/// mc::error(exit_code::mismatch) for modules that one of several has as a whole.
+inline void load_adapters(std::span<const std::unique_ptr<const adapter_in_folder>> all,
+                          mc::stores& s, std::uint64_t seed = 0) {
+  for (const auto& one : all)
+    if (s.program().numbers.held_adapters > 0 && one->has_modules())
+      throw error(exit_code::mismatch,
+                  fmt::format("{} has modules as a whole (modules_to_save), which texts of several "
+                              "adapters cannot have each for itself; give it alone, without a name",
+                              one->path()));
   s.initialise_added(seed);
-  detail::load_tensors(found.matches(), s);
+  for (const auto& one : all) detail::load_tensors(one->matches(), s);
 }
 inline void load_adapter(const model_folder& in, const program_view& p, mc::stores& s,
                          std::uint64_t seed = 0, std::optional<adapter_layout> layout = {}) {
-  load_adapter(adapter_in_folder(in, p, layout), s, seed);
+  const std::unique_ptr<const adapter_in_folder> one =
+      std::make_unique<const adapter_in_folder>(in, p, layout);
+  load_adapters(std::span(&one, 1), s, seed);
 }
 
 } // namespace mc

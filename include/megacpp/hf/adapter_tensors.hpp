@@ -135,8 +135,9 @@ public:
     return name;
   }
 
-  /// Appends the tensors of one layer of experts in the layout vllm, of rank r.
-  void append_of_each_expert(const layer& l, std::int64_t r,
+  /// Appends the tensors of one layer of experts in the layout vllm, of rank r. Of the program's
+  /// columns of A x they have those from `begin` on.
+  void append_of_each_expert(const layer& l, std::int64_t r, std::int64_t begin,
                              std::vector<adapter_tensor>& to) const {
     const value& a = *l.first.v;
     const std::int64_t E = a.dims[0].n, of_program = a.dims[1].n,
@@ -152,12 +153,14 @@ public:
         const std::int64_t out = global_size(*b.v).n / (E * of_program);
         adapter_tensor first{{}, l.name, l.number, true, false, matrix, same},
             second{{}, l.name, l.number, true, true, matrix};
-        first.tensor = {module + ".lora_A.weight",
-                        {r, in},
-                        {{l.first, {e * of_program * in}, {1, r, in}, {0, in}, {0, in, 1}, 0}}};
-        second.tensor = {module + ".lora_B.weight",
-                         {out, r},
-                         {{b, {e * out * of_program}, {1, out, r}, {0, of_program}, {0, r, 1}, 0}}};
+        first.tensor = {
+            module + ".lora_A.weight",
+            {r, in},
+            {{l.first, {(e * of_program + begin) * in}, {1, r, in}, {0, in}, {0, in, 1}, 0}}};
+        second.tensor = {
+            module + ".lora_B.weight",
+            {out, r},
+            {{b, {e * out * of_program + begin}, {1, out, r}, {0, of_program}, {0, r, 1}, 0}}};
         if (same.empty()) same = first.tensor.name;
         to.push_back(std::move(first)), to.push_back(std::move(second));
       }
@@ -174,22 +177,24 @@ private:
 /// Returns the tensors of a program's adapter, as a file has them whose layers have the ranks
 /// rank_of(layer, rank in the program): of each factor the first so many of the program's, or all
 /// without it. Of the experts' matrices, whose names depend on one another, the file has those for
-/// which has_experts(published name, number of the block) holds, or all without it. Throws
-/// mc::error(exit_code::mismatch) for a family that transformers does not have.
+/// which has_experts(published name, number of the block) holds, or all without it. `number`: of
+/// the adapter, where the program holds several. Throws mc::error(exit_code::mismatch) for a family
+/// that transformers does not have.
 inline std::vector<adapter_tensor> adapter_tensors(
     const program_view& p, adapter_layout layout = adapter_layout::peft,
     const std::function<std::int64_t(const adapted_layer&, std::int64_t)>& rank_of = {},
-    const std::function<bool(const std::string&, int)>& has_experts = {}) {
+    const std::function<bool(const std::string&, int)>& has_experts = {}, int number = 0) {
   detail::adapter_layers layers(p);
+  const std::int64_t held = std::max(p.numbers.held_adapters, 1);
   if (has_experts) layers.keep_experts(has_experts);
   std::vector<adapter_tensor> all;
   for (const auto& l : layers.all()) {
     const value& a = *l.first.v;
     const std::int64_t E = l.experts ? a.dims[0].n : 1, of_program = a.dims[l.experts ? 1 : 0].n,
-                       r = rank_of ? rank_of({layers.whole_name(l), l.name, l.experts}, of_program)
-                                   : of_program;
+                       own = of_program / held, begin = number * own,
+                       r = rank_of ? rank_of({layers.whole_name(l), l.name, l.experts}, own) : own;
     if (l.experts && layout == adapter_layout::vllm) {
-      layers.append_of_each_expert(l, r, all);
+      layers.append_of_each_expert(l, r, begin, all);
       continue;
     }
     const std::int64_t in = global_size(a).n / (E * of_program);
@@ -206,20 +211,20 @@ inline std::vector<adapter_tensor> adapter_tensors(
               &of_b = swapped ? first.tensor : second.tensor;
     const std::array<std::int64_t, 3> a_strides =
         swapped ? std::array{std::int64_t{1}, E, r * E} : std::array{r * in, in, std::int64_t{1}};
-    of_a.sources = {{l.first, {}, {E, r, in}, {of_program * in, in}, a_strides, 0}};
+    of_a.sources = {{l.first, {begin * in}, {E, r, in}, {of_program * in, in}, a_strides, 0}};
     std::int64_t before = 0;
     for (const parameter_ref& b : l.second) {
-      const std::int64_t own = global_size(*b.v).n / (E * of_program);
+      const std::int64_t rows = global_size(*b.v).n / (E * of_program);
       const std::array<std::int64_t, 3> b_strides = swapped
                                                         ? std::array{r * out, std::int64_t{1}, out}
                                                         : std::array{std::int64_t{1}, r * E, E};
       of_b.sources.push_back({b,
-                              {},
-                              {E, own, r},
-                              {own * of_program, of_program},
+                              {begin},
+                              {E, rows, r},
+                              {rows * of_program, of_program},
                               b_strides,
                               before * (swapped ? 1 : r * E)});
-      before += own;
+      before += rows;
     }
     all.push_back(std::move(first)), all.push_back(std::move(second));
   }

@@ -69,7 +69,7 @@ inline std::string foreign_weights(std::vector<std::string> names) {
           first([](std::string_view n) { return n.starts_with("adapter_"); }))
     return fmt::format(
         "has {}: it holds an adapter (PEFT), which changes the weights of another "
-        "model; give that model, and the adapter by start_request::adapter in a program that has "
+        "model; give that model, and the adapter by start_request::adapters in a program that has "
         "one (lora=...), or merge it into that model by PEFT's merge_and_unload()",
         *adapter);
   const auto is_pickle = [&](std::string_view n) {

@@ -273,23 +273,38 @@ template <> struct kernel_of<&op::grouped_weight_grad> { // dy, x, counts -> dw,
   }
 };
 
+namespace detail {
+/// Returns how many elements of x a factor of w is for.
+template <class Call, class X, class W> std::int64_t factor_width(const Call& c, X x, W w) {
+  return c.size(w) == 0 ? 0 : c.size(x) / c.size(w);
+}
+} // namespace detail
+
 template <> struct kernel_of<&op::scale_rows> { // x, w
   using in = op::scale_rows_in;
   using out = op::scale_rows_out;
   template <class T, class Call> static void run(Call& c) {
-    auto width = c.span(in::x, dims<-1>);
-    for_rows(c.lane(), c.rows(in::x),
-             rows::scale_row<T, decltype(width)>{width, c.in(in::x), c.in(in::w), c.out(out::y)});
+    const auto scale = [&](std::int64_t n, auto width) {
+      for_rows(c.lane(), n,
+               rows::scale_row<T, decltype(width)>{width, c.in(in::x), c.in(in::w), c.out(out::y)});
+    };
+    if (c.value_of(in::w).rank < c.value_of(in::x).rank)
+      return scale(c.rows(in::x), c.span(in::x, dims<-1>));
+    scale(c.size(in::w), detail::factor_width(c, in::x, in::w));
   }
 };
 template <> struct kernel_of<&op::scale_rows_weight_grad> { // dy, x, w
   using in = op::scale_rows_weight_grad_in;
   using out = op::scale_rows_weight_grad_out;
   template <class T, class Call> static void run(Call& c) {
-    auto width = c.span(in::dy, dims<-1>);
-    for_rows(c.lane(), c.rows(in::dy),
-             rows::scale_weight_grad_row<T, decltype(width)>{width, c.in(in::dy), c.in(in::x),
-                                                             c.out(out::dw)});
+    const auto sum = [&](std::int64_t n, auto width) {
+      for_rows(c.lane(), n,
+               rows::scale_weight_grad_row<T, decltype(width)>{width, c.in(in::dy), c.in(in::x),
+                                                               c.out(out::dw)});
+    };
+    if (c.value_of(in::w).rank < c.value_of(in::dy).rank)
+      return sum(c.rows(in::dy), c.span(in::dy, dims<-1>));
+    sum(c.size(in::w), detail::factor_width(c, in::dy, in::w));
   }
 };
 

@@ -21,6 +21,7 @@
 //   sums over an expert's rows are taken apart for each column of counts
 //   adjoint: dx_i = dy_i w_e,  dw_e += sum over rows i of e of dy_i^T x_i
 // scale_rows: y_i = w_i x_i,  adjoint: dx_i = w_i dy_i,  dw_i = sum_j dy_ij x_ij
+//   with w (..., G) for x (..., G F), each of the G parts of a row has a factor of its own
 //
 // Dispatch takes rows from the dense mesh (dp, cp, tp), where every token lies on one rank, to the
 // expert mesh (edp, ep, etp) over the same ranks, and combine takes them back. On the expert mesh,
@@ -550,20 +551,28 @@ inline constexpr op_info grouped_linear{
     .attributes = attributes_of<grouped_attributes>,
     .operands = named<grouped_linear_in, grouped_linear_out>};
 
+/// Checks operand w, which has a factor for each row of operand x, or for each of G equal parts.
+[[gnu::cold]] constexpr void factors_of_rows(inference& c, int w, int x) {
+  const value &factors = c.in(w), &rows = c.in(x);
+  if (factors.rank != rows.rank || rows.rank == 0) return c.leads(w, x, 1);
+  for (int i = 0; i + 1 < rows.rank; ++i) c.agree(factors.dims[i], rows.dims[i], w, x);
+  c.require(factors.back().d == rows.back().d, fault::S003, x, w);
+  c.require(factors.back().n > 0 && rows.back().n % factors.back().n == 0, fault::S002, x, w);
+}
 [[gnu::cold]] constexpr void scale_rows_rule(inference& c) {
   using in = scale_rows_in;
   using out = scale_rows_out;
-  // The operands are x (..., F), w (...).
-  c.floats({in::x}), c.sums({in::w}, in::x), c.leads(in::w, in::x, 1);
+  // The operands are x (..., F), w (...), or x (..., G F), w (..., G).
+  c.floats({in::x}), c.sums({in::w}, in::x), factors_of_rows(c, in::w, in::x);
   c.declare(c.in(in::x));
   place_output(c, out::y, algebra::product, {in::x, in::w});
 }
 [[gnu::cold]] constexpr void scale_rows_weight_grad_rule(inference& c) {
   using in = scale_rows_weight_grad_in;
   using out = scale_rows_weight_grad_out;
-  // The operands are dy (..., F), x (..., F), w (...).
+  // The operands are dy (..., F), x (..., F), w (...), or w (..., G) for dy and x (..., G F).
   c.floats({in::dy, in::x}), c.sums({in::w}, in::dy), c.alike(in::x, in::dy),
-      c.leads(in::w, in::dy, 1);
+      factors_of_rows(c, in::w, in::dy);
   c.declare(c.in(in::w));
   place_output(c, out::dw, algebra::product, {in::dy, in::x});
 }

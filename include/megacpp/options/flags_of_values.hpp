@@ -40,7 +40,8 @@ inline constexpr values_of_request flags_of_values[] = {
      "wsd_decay=lr-wsd-decay-iters"},
     {"split_paths", "test=test-data-path, train=train-data-path, valid=valid-data-path"},
     {"start_request",
-     "adapter, finetune, load, other_base=allow-other-base, pretrained=pretrained-checkpoint"},
+     "adapters=adapter, finetune, load, other_base=allow-other-base, "
+     "pretrained=pretrained-checkpoint"},
     {"text_rules", "invalid=invalid-utf8, keys=json-keys"},
     {"tiktoken_rules", "expression=megacpp-data's --tiktoken-pattern"},
     {"tokenizer_request",

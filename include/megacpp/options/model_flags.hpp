@@ -21,9 +21,11 @@ struct model_flags : flag_group {
       text, pretrained_checkpoint, is("").path().of(running | convert),
       "the model or state whose weights train takes where --load has no state yet; and the "
       "model beside an adapter whose state --load has, if it is not where it was");
-  MEGACPP_FLAG(text, adapter, is("").path().of(running | convert),
+  MEGACPP_FLAG(texts, adapter, none().path().of(running | convert),
                "the folder of an adapter (LoRA) for the model of --load, in a program that has an "
-               "adapter: one that PEFT saved, or a state. train begins with it");
+               "adapter: one that PEFT saved, or a state. train begins with it. generate takes "
+               "several, each as NAME=FOLDER; then a prompt is NAME, a tab and its text, and - "
+               "names the model without an adapter");
   MEGACPP_FLAG(
       text, adapter_layout,
       is("").one_of("peft|peft-0.18|vllm").of(running | convert).shown("as the folder tells"),

@@ -65,7 +65,7 @@ inline evaluation_request evaluation_request_of(const options& o) {
 }
 
 inline generation_request generation_request_of(const options& o) {
-  return {.start = start_request_of(o.model),
+  return {.start = start_request_of(o.model, true),
           .tokenizer = tokenizer_request_of(o.data),
           .sampling = sampling_request_of(o)};
 }

@@ -21,6 +21,10 @@
 // which lie where the experts do. Layers that are one layer in the files of their family
 // (recipe/lora.hpp) read one A x.
 //
+// Generation may hold several adapters at once (setup::held_adapters). Then A and B are those of
+// all of them side by side, and A x is multiplied by an input that is 1 in the columns of the
+// adapter that a token has, and 0 in all others. A row of an expert has the adapter of its token.
+//
 // Where the base is in NF4 (QLoRA), the weights of all linear layers but a router become what
 // op/nf4.hpp decodes, and everything behind them stays.
 #pragma once
@@ -59,8 +63,9 @@ constexpr value_id moved_parameter(const graph& g, value_id v) {
 /// A graph that is written anew, with an adapter.
 class adapting {
 public:
-  constexpr adapting(const graph& from, const lora& with, const published_layers& published)
-      : g_(from), with_(with), published_(published), b_(from.ranks) {
+  constexpr adapting(const graph& from, const lora& with, const published_layers& published,
+                     int held)
+      : g_(from), with_(with), published_(published), held_(held), b_(from.ranks) {
     for (value_id& v : now_) v = -1;
     for (int i = 0; i < g_.node_count; ++i)
       if (const node& n = g_.nodes[i]; n.op == &op::dropout)
@@ -153,9 +158,10 @@ private:
     const char* const name = published_.of(w.scope);
     return name == nullptr ? w.scope : name;
   }
-  constexpr int rank_of(const value& w) const {
+  /// Returns the columns of A x, of all adapters that are held.
+  constexpr int columns_of(const value& w) const {
     const int r = with_.rank_of(published_name(w));
-    return r < 1 ? 1 : r; // fault_of_adapter refuses it
+    return (r < 1 ? 1 : r) * (held_ > 1 ? held_ : 1); // fault_of_adapter refuses others
   }
   constexpr bool is_target(const value& w, bool of_experts) const {
     if (std::string_view(w.name) != "weight" || with_.saves(published_name(w))) return false;
@@ -179,7 +185,7 @@ private:
     const var narrow = narrowed(n, w, leading, summed);
     value b = w;
     b.rank = static_cast<std::int8_t>(kept + 1);
-    b.dims[kept] = {dim::adapter, rank_of(w)};
+    b.dims[kept] = {dim::adapter, columns_of(w)};
     for (int i = 0; i < axes; ++i) b.at.at[i] = is_shard_of(w.at.at[i], b) ? w.at.at[i] : invariant;
     var second = parameter(b, w.scope, second_factor_name, {.how = init::zeros}, n.line);
     second = {&b_, as_weight(n.in[op::linear_in::w], second.id)};
@@ -201,7 +207,7 @@ private:
     const int kept = w.rank - summed;
     value a = w;
     a.rank = static_cast<std::int8_t>(leading + 1 + summed);
-    a.dims[leading] = {dim::adapter, rank_of(w)};
+    a.dims[leading] = {dim::adapter, columns_of(w)};
     std::int64_t in = 1;
     for (int i = 0; i < summed; ++i) in *= (a.dims[leading + 1 + i] = w.dims[kept + i]).n;
     for (int i = 0; i < axes; ++i) {
@@ -219,8 +225,47 @@ private:
         first = to(first, static_cast<axis>(i), replicate, n.line);
     var y = mc::scale(product(n, x, first), with_.scale_of(layer), n.line);
     if (gather != nullptr) y = to(y, gather->attr.as<op::transition>().over, replicate, n.line);
+    if (held_ > 0) y = chosen(n, y, leading > 0);
     if (narrow_count_ < most_narrow) narrow_[narrow_count_++] = {layer, of_x, y.id};
     return y;
+  }
+  /// Returns y = A x of several adapters, with zeros for all but the one that a token has.
+  constexpr var chosen(const node& n, var y, bool of_experts) {
+    if (adapters_.id < 0) {
+      const value* tokens = nullptr;
+      for (int i = 0; i < g_.value_count; ++i)
+        if (const value& v = g_.at(static_cast<value_id>(i));
+            v.is == role::input && v.from == feed::positions)
+          tokens = &v;
+      if (tokens == nullptr) return y;
+      adapters_ = b_.input(feed::adapters, "adapters", accumulator_of(y.type().type),
+                           {tokens->dims[0], tokens->dims[1], {dim::adapter, held_}}, tokens->at);
+    }
+    const value_id counts = of_experts ? of(n.in[op::grouped_linear_in::counts]) : value_id{-1};
+    for (int i = 0, count = b_.g.node_count; of_experts && i < count; ++i) {
+      const node way = b_.g.at_node(i); // rows of experts get what their tokens have
+      if (way.op != &op::dispatch || way.in[op::dispatch_in::counts] != counts) continue;
+      const var tokens = placed_as(adapters_, {&b_, way.in[op::dispatch_in::x]}, n.line);
+      b_.region = way.region;
+      const value_id rows = b_.emit(
+          op::dispatch,
+          {tokens.id, way.in[op::dispatch_in::experts], way.in[op::dispatch_in::row], counts},
+          n.line, way.attr);
+      b_.region = -1;
+      return scale_rows(y, {&b_, rows}, n.line);
+    }
+    return scale_rows(y, placed_as(adapters_, y, n.line), n.line);
+  }
+  /// Returns an input of each token where x has its tokens.
+  constexpr var placed_as(var input, var x, source_line line) {
+    for (int i = 0; i < axes; ++i) {
+      const auto a = static_cast<axis>(i);
+      const place p = x.type().at[a];
+      if (p.s == state::invariant || input.at(a) != invariant) continue;
+      const bool cuts = p.s == state::shard && input.type().find(p.d) >= 0;
+      input = to(input, a, cuts ? shard(p.d) : replicate, line);
+    }
+    return input;
   }
   /// Returns dropout of x, with a mask of its own for each layer.
   constexpr var dropped(var x, source_line line) {
@@ -230,13 +275,7 @@ private:
       if (const value& v = g_.at(static_cast<value_id>(i));
           v.is == role::input && v.from == feed::token_keys)
         keys = {&b_, of(static_cast<value_id>(i))};
-    for (int i = 0; i < axes; ++i) {
-      const auto a = static_cast<axis>(i);
-      const place p = x.type().at[a];
-      if (keys.id < 0 || p.s == state::invariant || keys.at(a) != invariant) continue;
-      keys = to(keys, a, p.s == state::shard && keys.type().find(p.d) >= 0 ? shard(p.d) : replicate,
-                line);
-    }
+    if (keys.id >= 0) keys = placed_as(keys, x, line);
     return dropout(x, keys, with_.dropout, salt_++, line);
   }
   /// Returns the redistribution that gathers x from shards of the sequence, or null. A x is
@@ -283,7 +322,9 @@ private:
   const graph& g_;
   const lora& with_;
   const published_layers& published_;
+  int held_; ///< adapters side by side
   builder b_;
+  var adapters_{};             ///< input that says which adapter a token has
   std::int64_t salt_ = 0;      ///< of the next dropout
   value_id now_[max_values]{}; ///< value that stands for one of the old graph
   struct narrow_product {
@@ -300,14 +341,14 @@ private:
 /// Returns a part's forward graph as an adapter leaves it: the parameters of the model are frozen,
 /// but for modules that are trained as a whole, and the linear layers of a block have factors,
 /// behind dropout unless it is a graph of generation. Those of the stem and of the head have none:
-/// the head's product is the loss in training.
+/// the head's product is the loss in training. `held`: setup::held_adapters.
 [[gnu::cold]] constexpr graph adapted(const graph& written, const lora& with, bool is_block,
-                                      bool drops, const published_layers& published) {
+                                      bool drops, const published_layers& published, int held = 0) {
   if (with.rank == 0 || written.wrong.code != fault::none) return written;
   lora of_part = with;
   if (!is_block) of_part.targets = {}, of_part.base = base_storage::plain;
   if (!drops) of_part.dropout = 0;
-  return detail::adapting(written, of_part, published).result();
+  return detail::adapting(written, of_part, published, held).result();
 }
 
 } // namespace mc

@@ -38,9 +38,10 @@ constexpr const char* name_of(content c) {
 constexpr bool is_added_to(content c) {
   return c == content::derived_gradients || c == content::totals || c == content::main_gradients;
 }
-inline constexpr feed batch_feeds[] = {
-    feed::tokens,    feed::labels,        feed::positions,  feed::documents, feed::order,
-    feed::all_order, feed::all_documents, feed::token_keys, feed::last,      feed::slots};
+inline constexpr feed batch_feeds[] = {feed::tokens,        feed::labels,     feed::positions,
+                                       feed::documents,     feed::order,      feed::all_order,
+                                       feed::all_documents, feed::token_keys, feed::last,
+                                       feed::slots,         feed::adapters};
 /// Returns the number of a feed among those of the batch; -1: it is none.
 constexpr int batch_feed(feed f) {
   for (int i = 0; i < static_cast<int>(std::size(batch_feeds)); ++i)

@@ -138,7 +138,7 @@ template <class Model> [[gnu::cold]] constexpr graph written_graph(const Model& 
 template <class Model>
 constexpr graph forward_graph(const Model& m, const setup& s, part_kind part, int kind) {
   return hoisted_graph(adapted(written_graph(m, s, part, kind), s.adapter, part == part_kind::block,
-                               !s.generating, published_of<Model>()));
+                               !s.generating, published_of<Model>(), s.held_adapters));
 }
 
 } // namespace mc

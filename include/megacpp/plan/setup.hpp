@@ -26,6 +26,9 @@ struct setup {
   std::int64_t room = 0;   ///< tokens of a sequence in the caches of keys and values; 0: no caches
   mc::frozen frozen{};     ///< parameters that training does not change
   lora adapter{};          ///< factors beside linear layers, which alone are trained then
+  /// Adapters that generation holds side by side, each with the ranks of `adapter`. A token has one
+  /// of them or none. 0: all tokens have the only one.
+  int held_adapters = 0;
 
   constexpr place stream() const {
     return ranks.sequence_parallel ? shard(dim::sequence) : invariant;

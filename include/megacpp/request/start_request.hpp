@@ -1,10 +1,49 @@
 // The request of a start: where a command takes its weights from.
 #pragma once
 
+#include <megacpp/io/error.hpp>
+
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
 
 namespace mc {
+
+/// The folder of an adapter, and the name by which prompts choose it; "": all texts have it.
+struct named_adapter {
+  std::string name, folder;
+};
+
+/// Returns the adapters of a command. Where it `generates` they may have names: NAME=FOLDER. A name
+/// has no slash, so the equals sign of a folder's path begins none. Throws
+/// mc::error(exit_code::usage).
+inline std::vector<named_adapter> adapters_of(std::span<const std::string> given, bool generates) {
+  std::vector<named_adapter> all;
+  for (const std::string& text : given) {
+    const auto wrong = [&](const char* what) {
+      return error(exit_code::usage, fmt::format("start_request::adapters {}: {}", text, what));
+    };
+    const std::size_t end = text.find('=');
+    if (!generates || end == std::string::npos || text.find('/') < end) {
+      if (given.size() > 1)
+        throw wrong(generates ? "several adapters need a name each, by which prompts choose one; "
+                                "write NAME=FOLDER"
+                              : "only generate holds several adapters; give one");
+      return {{"", text}};
+    }
+    named_adapter one{text.substr(0, end), text.substr(end + 1)};
+    if (one.name.empty() || one.name == "-" || one.name.find('\t') != std::string::npos)
+      throw wrong("the name of an adapter has at least one character, no tab, and is not -");
+    for (const named_adapter& other : all)
+      if (other.name == one.name) throw wrong("another adapter has this name; give each its own");
+    all.push_back(std::move(one));
+  }
+  return all;
+}
 
 /// The origin of the weights. A message names a member as start_request::member.
 struct start_request {
@@ -13,8 +52,9 @@ struct start_request {
   /// The same, whose weights alone are taken where `load` has no state yet, or beside an adapter
   /// in `load`; none: a new model, or the base that the state of the adapter names.
   std::optional<std::string> pretrained;
-  /// The folder of an adapter for the weights of `load`: one of PEFT, or a state; none: a new one.
-  std::optional<std::string> adapter;
+  /// An adapter for the weights of `load`: the folder of PEFT, or a state; none: a new one. A
+  /// generation may have several, each with a name.
+  std::vector<named_adapter> adapters;
   std::string adapter_layout;  ///< layout of experts' factors in it; "": as the folder tells
   bool other_base = false;     ///< weights other than those beside which an adapter was trained
   bool finetune = false;       ///< weights alone are taken from it, to begin a new run

@@ -202,9 +202,13 @@ public:
   }
   /// Writes integers of a feed of a micro-batch, from element `first` on.
   void write(feed f, std::span<const std::int32_t> ids, std::int64_t first = 0, int micro = 0) {
+    write_bytes(f, std::as_bytes(ids), first * std::int64_t{sizeof(std::int32_t)}, micro);
+  }
+  /// Writes bytes of a feed of a micro-batch, from byte `first` on.
+  void write_bytes(feed f, std::span<const std::byte> bytes, std::int64_t first = 0,
+                   int micro = 0) {
     start_waiting();
-    lane_.write(address_of(b_.of(f), micro) + first * std::int64_t{sizeof(std::int32_t)},
-                ids.data(), static_cast<std::int64_t>(ids.size_bytes()));
+    lane_.write(address_of(b_.of(f), micro) + first, bytes.data(), std::ssize(bytes));
   }
   /// Reads bytes of a buffer, or of other memory of the device.
   void read(void* to, const std::byte* from, std::int64_t bytes) {

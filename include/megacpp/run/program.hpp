@@ -286,9 +286,11 @@ template <class Run> struct program {
     static constexpr part_kind what = Index == 0      ? part_kind::stem
                                       : Index == last ? part_kind::logits
                                                       : part_kind::block;
-    static constexpr graph written =
-        forward_graph(model, for_generation(numbers, 1, numbers.ranks.tp, numbers.ranks.tp), what,
-                      start.used.kind(Index - 1));
+    static constexpr graph written = [] {
+      setup s = for_generation(numbers, 1, numbers.ranks.tp, numbers.ranks.tp);
+      if (s.adapter.rank > 0) s.held_adapters = 2; // with the ops of several
+      return forward_graph(model, s, what, start.used.kind(Index - 1));
+    }();
     static constexpr graph g = unverified(written, {});
   };
 

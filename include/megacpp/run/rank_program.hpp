@@ -31,6 +31,7 @@ public:
     stores_ = stores_of_stage(p, stage_of(p, std::max(view_.stage, 0)), rank.ranks());
     refuse(stores_.wrong);
     view_.stores = &stores_;
+    if (p.numbers.held_adapters > 0) return; // generates alone (run/held_adapters.hpp)
     const int update = part_of_update(p.kinds());
     end_ = p.generation.part(update_graph(stores_, p.part(update).g->ranks, p.numbers.precision),
                              p.part(update).index);

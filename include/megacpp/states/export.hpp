@@ -48,13 +48,13 @@ inline void run_export(const program_view& p, const export_request& r,
   all.let_others_enter(name_of(from));
   detail::require_same_model(all, from);
   const model_folder& weights = from.base ? *from.base : from.folder;
-  const model_folder* const adapter = from.base      ? &from.folder
-                                      : from.adapter ? &*from.adapter
-                                                     : nullptr;
+  const model_folder* const adapter = from.base               ? &from.folder
+                                      : from.adapters.empty() ? nullptr
+                                                              : &from.adapters.front().folder;
   if (adapter == nullptr && r.merge)
     throw error(exit_code::usage,
                 fmt::format("{} is no state of an adapter: name an adapter to merge into it by "
-                            "start_request::adapter",
+                            "start_request::adapters",
                             weights.path()));
   const bool adapter_alone = adapter != nullptr && !r.merge;
   if (r.layout && !adapter_alone)
@@ -93,7 +93,8 @@ inline void run_export(const program_view& p, const export_request& r,
     const adapter_in_folder values(
         *adapter, p,
         from.base ? adapter_layout::peft : adapter_layout_named(r.start.adapter_layout));
-    const adapter_base base = checked_base(weights, p, values.base(), adapter, r.start, hosts);
+    const adapter_base base = base_in(weights, p, hosts);
+    require_base(base, values.base(), *adapter, weights, r.start, hosts);
     if (r.merge) {
       merging change(p, values);
       m = export_model_folder(weights, *r.save, p, type, r.max_shard.value_or(hf_shard_limit),

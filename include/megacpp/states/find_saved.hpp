@@ -39,8 +39,8 @@ inline std::uint64_t hash_of(const model_folder& folder) {
 /// Returns a hash of all files that a command starts from.
 inline std::uint64_t hash_of(const found_model& found) {
   std::uint64_t sum = hash_of(found.folder);
-  for (const auto* const other : {&found.base, &found.adapter})
-    if (*other) sum = 31 * sum + hash_of(**other);
+  if (found.base) sum = 31 * sum + hash_of(*found.base);
+  for (const auto& adapter : found.adapters) sum = 31 * sum + hash_of(adapter.folder);
   return sum;
 }
 

@@ -148,14 +148,18 @@ inline bool is_state_root(const model_folder& folder) {
 
 /// A model or state that was found at a path.
 struct found_model {
-  model_folder folder;                   ///< has the weights
-  std::optional<state_file> state;       ///< none: a model folder, from anywhere
-  std::string root;                      ///< the folder of states, if the path names one
-  std::vector<std::int64_t> damaged{};   ///< newer steps, whose states are not whole
-  std::vector<std::string> notes{};      ///< sentences about these
-  std::vector<std::string> changes{};    ///< lines on changed settings, told once all are accepted
-  std::optional<model_folder> base{};    ///< has the weights, where `folder` has an adapter alone
-  std::optional<model_folder> adapter{}; ///< has an adapter to load into the weights of `folder`
+  model_folder folder;                 ///< has the weights
+  std::optional<state_file> state;     ///< none: a model folder, from anywhere
+  std::string root;                    ///< the folder of states, if the path names one
+  std::vector<std::int64_t> damaged{}; ///< newer steps, whose states are not whole
+  std::vector<std::string> notes{};    ///< sentences about these
+  std::vector<std::string> changes{};  ///< lines on changed settings, told once all are accepted
+  std::optional<model_folder> base{};  ///< has the weights, where `folder` has an adapter alone
+  struct adapter_to_load {
+    std::string name; ///< named_adapter::name
+    model_folder folder;
+  };
+  std::vector<adapter_to_load> adapters{}; ///< for the weights of `folder`
 };
 
 namespace detail {

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -45,26 +46,27 @@ inline void open_base_and_adapter(found_model& found, const start_request& r,
     for (const std::string& note : other.notes)
       found.notes.push_back(fmt::format("{}: {}", other.root, note));
   };
-  if (of_adapter && r.adapter && !goes_on)
+  if (of_adapter && !r.adapters.empty() && !goes_on)
     throw error(
         exit_code::usage,
-        fmt::format("{} is the state of an adapter, and start_request::adapter names another "
+        fmt::format("{} is the state of an adapter, and start_request::adapters names another "
                     "one: give the model by start_request::load",
                     found.folder.path()));
-  if (r.adapter && !of_adapter) {
-    std::optional<found_model> adapter;
-    if (model_folder there(*r.adapter);
+  for (const named_adapter& asked : r.adapters) {
+    if (of_adapter) break;
+    std::optional<found_model> state;
+    if (model_folder there(asked.folder);
         there.contains(adapter_config_name) && !there.contains(state_file_name))
-      found.adapter.emplace(std::move(there));
-    else if ((adapter = find_saved(*r.adapter, false)) &&
-             adapter->folder.contains(adapter_config_name))
-      note_from(*adapter), found.adapter.emplace(std::move(adapter->folder));
+      found.adapters.push_back({asked.name, std::move(there)});
+    else if ((state = find_saved(asked.folder, false)) &&
+             state->folder.contains(adapter_config_name))
+      note_from(*state), found.adapters.push_back({asked.name, std::move(state->folder)});
     else
       throw error(
           exit_code::model,
           fmt::format("{} holds no adapter: it has no {}, as a folder of PEFT and a state of "
                       "an adapter have",
-                      *r.adapter, adapter_config_name));
+                      asked.folder, adapter_config_name));
   }
   if (!of_adapter) return;
   const auto named = found.state->state().field<json_value>("base").field<std::string>("folder");
@@ -73,7 +75,7 @@ inline void open_base_and_adapter(found_model& found, const start_request& r,
     return error(exit_code::model,
                  fmt::format("{} is the state of an adapter, and the model that it adapts {}; give "
                              "it by start_request::pretrained, or by start_request::load with this "
-                             "folder as start_request::adapter",
+                             "folder as start_request::adapters",
                              found.folder.path(), problem));
   };
   std::error_code ignored;
@@ -85,9 +87,6 @@ inline void open_base_and_adapter(found_model& found, const start_request& r,
   found.base.emplace(std::move(base->folder));
 }
 
-} // namespace detail
-
-namespace detail {
 /// Returns a sentence about the way in which weights are stored in a folder and in the program; ""
 /// where they are plain in both.
 inline std::string storage_text(const model_folder& folder, const program_view& p) {
@@ -107,64 +106,69 @@ inline std::string storage_text(const model_folder& folder, const program_view& 
 }
 } // namespace detail
 
-/// Returns the base of the program's adapter, which the weights of a folder are. All ranks call it.
-/// Throws mc::error(exit_code::mismatch) for another base than the one beside which the adapter was
-/// trained, unless nobody has told that one or the request says so. The same model in fewer bits is
-/// no other one; the first rank tells it.
-inline adapter_base checked_base(const model_folder& weights, const program_view& p,
-                                 const adapter_base& trained_beside, const model_folder* adapter,
-                                 const start_request& r, communicator& hosts) {
-  adapter_base base{std::filesystem::absolute(weights.path()).lexically_normal().string(),
-                    checksum_of_values(weights, p, hosts), detail::plain_checksum(weights),
-                    p.numbers.adapter.base == base_storage::nf4};
-  if (!trained_beside.is_known() || r.other_base) return base;
+/// Throws mc::error(exit_code::mismatch) for another base than the one beside which the adapter in
+/// a folder was trained, unless nobody has told that one or the request says so. The same model in
+/// fewer bits is no other one; the first rank tells it.
+inline void require_base(const adapter_base& base, const adapter_base& trained_beside,
+                         const model_folder& adapter, const model_folder& weights,
+                         const start_request& r, communicator& hosts) {
+  if (!trained_beside.is_known() || r.other_base) return;
   if (!trained_beside.is_of(base))
     throw error(
         exit_code::mismatch,
         fmt::format("{} has other weights (checksum {:016x}) than the model beside which "
                     "the adapter in {} was trained ({:016x}); give that model, or "
                     "start_request::other_base if this one is meant",
-                    weights.path(), base.checksum, adapter->path(), trained_beside.checksum));
+                    weights.path(), base.checksum, adapter.path(), trained_beside.checksum));
   const bool coded = trained_beside.nf4 || trained_beside.plain != 0;
   if (hosts.rank() == 0 && coded != (base.nf4 || base.plain != 0))
     print_note(
         fmt::format("the adapter in {} was trained beside {} weights of this model, and is "
                     "used beside {} ones",
-                    adapter->path(), coded ? "quantised" : "plain", coded ? "plain" : "quantised"));
-  return base;
+                    adapter.path(), coded ? "quantised" : "plain", coded ? "plain" : "quantised"));
+}
+/// Returns the base of the program's adapter, which the weights of a folder are. All ranks call it.
+inline adapter_base base_in(const model_folder& weights, const program_view& p,
+                            communicator& hosts) {
+  return {std::filesystem::absolute(weights.path()).lexically_normal().string(),
+          checksum_of_values(weights, p, hosts), detail::plain_checksum(weights),
+          p.numbers.adapter.base == base_storage::nf4};
 }
 
-/// Loads the weights of what a command starts from: a model, with a new adapter or with that of a
+/// Loads the weights of what a command starts from: a model, with a new adapter or with those of a
 /// request, or the state of an adapter and its base. Returns the base of the program's adapter.
-/// All ranks call it. Throws mc::error: mismatch for a base other than the one beside which the
+/// All ranks call it. Throws mc::error: mismatch for a base other than the one beside which an
 /// adapter was trained, unless the request says so.
 inline adapter_base load_start(const found_model& found, const start_request& r,
                                const program_view& p, mc::stores& s, std::uint64_t seed,
                                communicator& hosts) {
   const model_folder& weights = found.base ? *found.base : found.folder;
-  const model_folder* const adapter = found.base      ? &found.folder
-                                      : found.adapter ? &*found.adapter
-                                                      : nullptr;
-  if (p.numbers.adapter.rank == 0 && adapter != nullptr)
-    throw error(exit_code::mismatch,
-                fmt::format("{} has no adapter to load {} into; build a preset that has one",
-                            p.name, adapter->path()));
+  if (p.numbers.adapter.rank == 0 && (found.base || !found.adapters.empty()))
+    throw error(
+        exit_code::mismatch,
+        fmt::format("{} has no adapter to load {} into; build a preset that has one", p.name,
+                    (found.base ? found.folder : found.adapters.front().folder).path()));
   if (hosts.rank() == 0)
     if (const std::string how = detail::storage_text(weights, p); !how.empty()) print_note(how);
   load_weights(weights, p, s, seed);
   if (p.numbers.adapter.rank == 0) return {};
-  adapter_base trained_beside;
+  const adapter_base base = base_in(weights, p, hosts);
   if (found.base) {
-    trained_beside = *base_of_state(found.state->state());
+    adapter_base trained_beside = *base_of_state(found.state->state());
     trained_beside.nf4 = p.numbers.adapter.base == base_storage::nf4; // as require_same_program saw
     load_adapter_of_state(found.folder, found.state->state(), p, s);
-  } else if (adapter != nullptr) {
-    const adapter_in_folder of_peft(*adapter, p, adapter_layout_named(r.adapter_layout));
-    trained_beside = of_peft.base();
-    load_adapter(of_peft, s, seed);
-    detail::require_finite_weights(*adapter, p, s);
+    require_base(base, trained_beside, found.folder, weights, r, hosts);
+    return base;
   }
-  return checked_base(weights, p, trained_beside, adapter, r, hosts);
+  std::vector<std::unique_ptr<const adapter_in_folder>> all;
+  for (const auto& [name, folder] : found.adapters) {
+    all.push_back(std::make_unique<const adapter_in_folder>(
+        folder, p, adapter_layout_named(r.adapter_layout), static_cast<int>(all.size())));
+    require_base(base, all.back()->base(), folder, weights, r, hosts);
+  }
+  load_adapters(all, s, seed);
+  for (const auto& [name, folder] : found.adapters) detail::require_finite_weights(folder, p, s);
+  return base;
 }
 
 /// Finds the model or state that a training run starts from. `save`: the folder that it saves to.

@@ -213,8 +213,8 @@ private:
                 std::max<std::int64_t>(0, loop.steps - step()), loop.steps, loop.warmup));
       }
     }
-    for (auto* const one : {&from->base, &from->adapter})
-      if (*one) (*one)->close_files();
+    if (from->base) from->base->close_files();
+    for (auto& adapter : from->adapters) adapter.folder.close_files();
     from->folder.close_files();
   }
 
