@@ -135,6 +135,11 @@ private:
     for (dtype t : {dtype::i32, type})
       op::emit_redistribution(b, op::redistribute, b.input(feed::tokens, "x", t, {B, S}, {}).id,
                               axis::dp, R, 0);
+    // A factor for each half of a row, and the gradient of those factors.
+    const value_id halves =
+        b.input(feed::adapters, "w", accumulator_of(type), {B, S, {dim::hidden, 2}}, {}).id;
+    b.emit(op::scale_rows, {x.id, halves}, 0);
+    b.emit(op::scale_rows_weight_grad, {x.id, y.id, halves}, 0);
     const value_id h = b.input(feed::tokens, "h", accumulator_of(type), {F}, {}).id;
     b.emit(op::add_gradient, {h, b.input(feed::labels, "g", accumulator_of(type), {F}, {}).id}, 0);
     take(b.g);
