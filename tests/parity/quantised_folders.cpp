@@ -325,6 +325,9 @@ BOOST_AUTO_TEST_CASE(folders_that_contradict_themselves) {
       },
       "has 2 elements, but 1 decode");
   refused(
+      "fp8", [&](test::open_file& f) { f.tensors.at(weight + "_scale_inv").shape = {1}; },
+      "has the shape [1], but [1, 1] is that of the blocks");
+  refused(
       "nf4",
       [&](test::open_file& f) {
         auto& t = f.tensors.at(weight);

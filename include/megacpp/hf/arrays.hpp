@@ -32,7 +32,8 @@ public:
   }
   /// Adds a tensor of a file, if it is such an array.
   void add(const safetensors_file& file, const file_tensor& t) {
-    if (is_array(t.name)) all_.emplace(t.name, array{&file, t.type, t.bytes});
+    if (is_array(t.name))
+      all_.emplace(t.name, array{&file, t.type, {t.shape.begin(), t.shape.end()}, t.bytes});
   }
   /// Tells whether a tensor holds codes, which an array decodes.
   bool has_codes(const hf_slice& t) const {
@@ -72,8 +73,14 @@ public:
     const std::int64_t n = shape[0] * shape[1];
     if (storage_ == hf_storage::fp8) {
       require_shape(file, stored, shape, program);
-      q.scales =
-          numbers_of(stored, file, "_scale_inv", fp8_blocks(shape[0]) * fp8_blocks(shape[1]));
+      const std::vector<std::int64_t> blocks{fp8_blocks(shape[0]), fp8_blocks(shape[1])};
+      q.scales = numbers_of(stored, file, "_scale_inv", blocks[0] * blocks[1]);
+      const array& a = array_of(stored, file, "_scale_inv", std::nullopt);
+      if (a.shape != blocks)
+        throw about(
+            *a.file, std::string(stored.stored_name) + "_scale_inv",
+            fmt::format("has the shape {}, but {} is that of the blocks of \"{}\"",
+                        shape_text(a.shape), shape_text(blocks), printable(stored.stored_name)));
       for (const std::byte code : stored.bytes)
         if ((std::to_integer<unsigned>(code) & 0x7fu) == 0x7fu)
           throw refuse("holds a NaN; whoever saved it had diverged");
@@ -121,6 +128,7 @@ private:
   struct array {
     const safetensors_file* file;
     storage_type type;
+    std::vector<std::int64_t> shape;
     std::span<const std::byte> bytes;
     mutable bool taken = false;
   };
