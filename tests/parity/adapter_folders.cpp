@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -106,6 +107,15 @@ void leave_one(const copied_adapter& folder, bool gate_up) {
 void refused(const copied_adapter& folder, const std::string& part) {
   CHECK_REFUSED(mc::adapter_in_folder(mc::model_folder(folder.folder()), program()),
                 mc::exit_code::model, part);
+}
+/// A folder as one of vLLM's that has another value of a field of its adapter_config.json.
+copied_adapter with_field(const copied_adapter& of, const char* field, const json& value) {
+  copied_adapter changed(of.folder());
+  changed.change_config([&](json& c) { c[field] = value; });
+  return changed;
+}
+mc::adapter_config config_of(const copied_adapter& folder) {
+  return mc::read_adapter_config(mc::read_json(folder.file("adapter_config.json")));
 }
 
 } // namespace
@@ -210,4 +220,101 @@ BOOST_AUTO_TEST_CASE(folders_that_are_refused) {
                 f.tensors.begin()->second;
           }),
           "lora-targets=q_proj,v_proj,experts");
+}
+
+// PEFT and vLLM match patterns with the names that a file has: those of single experts in the
+// layout vllm, and of the module of all experts in PEFT's.
+BOOST_AUTO_TEST_CASE(patterns_of_experts) {
+  const copied_adapter of_peft, of_vllm = of_peft.in(mc::adapter_layout::vllm);
+  for (const char* pattern : {"gate_proj", "experts\\.3\\.down_proj", "layers.1.mlp.*"}) {
+    refused(with_field(of_vllm, "alpha_pattern", {{pattern, 3}}), "numbers of its own");
+    refused(with_field(of_vllm, "rank_pattern", {{pattern, 1}}), "numbers of its own");
+  }
+  refused(with_field(of_peft, "alpha_pattern", {{"down_proj", 3}}),
+          "gives model.layers.0.mlp.experts.down_proj numbers of its own");
+  const test::scratch_folder dir;
+  const auto written = [&](const copied_adapter& from, mc::adapter_layout layout) {
+    mc::export_adapter_folder(mc::adapter_in_folder(mc::model_folder(from.folder()), program()),
+                              dir / "new", program(), {}, layout, std::nullopt);
+  };
+  // Each of these means experts in one of the layouts alone.
+  const copied_adapter gate = with_field(of_peft, "alpha_pattern", {{"gate_proj", 3}}),
+                       all = with_field(of_vllm, "rank_pattern", {{"experts.down_proj", 1}});
+  CHECK_REFUSED(written(gate, mc::adapter_layout::vllm), mc::exit_code::mismatch,
+                "would give model.layers.0.mlp.experts.0.gate_proj numbers of its own");
+  CHECK_REFUSED(written(all, mc::adapter_layout::peft), mc::exit_code::mismatch,
+                "would give model.layers.0.mlp.experts.down_proj numbers of its own");
+  BOOST_TEST(same_tensors(gate.in(mc::adapter_layout::peft), of_peft));
+  BOOST_TEST(same_tensors(all.in(mc::adapter_layout::vllm), of_vllm));
+}
+
+// Python's re and std::regex must read an expression alike.
+BOOST_AUTO_TEST_CASE(expressions) {
+  const copied_adapter of_peft;
+  for (const char* text : {"q_proj\\Z", "\\Aq_proj", "(q)\\1", "[[:alpha:]]_proj", "[]q]_proj",
+                           "q_proj++", "(?P<x>q_proj)", "(q_proj"}) {
+    refused(with_field(of_peft, "alpha_pattern", {{text, 3}}), "no expression that is read");
+    refused(with_field(of_peft, "target_modules", text), "no expression that is read");
+  }
+  const mc::adapter_config c =
+      config_of(with_field(of_peft, "alpha_pattern", {{"layers[.]\\d+\\.self_attn.[qk]_proj", 7}}));
+  BOOST_TEST(c.scale_of("model.layers.12.self_attn.k_proj") == 3.5);
+  BOOST_TEST(c.scale_of("model.layers.12.self_attn.v_proj") == c.scale_of(""));
+}
+
+// A layer that an expression of target_modules names must be in the file.
+BOOST_AUTO_TEST_CASE(layers_named_by_an_expression) {
+  const copied_adapter of_peft;
+  const auto without = [&](const json& targets, const char* layer) {
+    copied_adapter c = with_field(of_peft, "target_modules", targets);
+    c.change_tensors([&](open_file& f) {
+      for (const char* factor : {".lora_A.weight", ".lora_B.weight"})
+        f.tensors.erase(std::string("base_model.model.model.layers.") + layer + factor);
+    });
+    return c;
+  };
+  const char* const q = "1.self_attn.q_proj";
+  for (const char* text :
+       {".*\\.[qv]_proj", "model\\.layers\\.\\d+\\.self_attn\\.q_proj", "all-linear", "All-Linear"})
+    refused(without(text, q), "q_proj.lora_A.weight\" is missing, though adapter_config.json");
+  // These name the layer not, as re.fullmatch has it.
+  for (const char* text : {"q_proj", "layers\\..*", ".*\\.0\\..*", ".*v_proj"}) {
+    const mc::adapter_in_folder found(mc::model_folder(without(text, q).folder()), program());
+    BOOST_TEST(!found.has("self_attn.q_proj", 1));
+    BOOST_TEST(found.has("self_attn.q_proj", 0));
+  }
+}
+
+// PEFT has laid experts out as today since 0.19.1: in 0.19.0 it exchanged them as before.
+BOOST_AUTO_TEST_CASE(versions_of_layouts) {
+  const copied_adapter of_peft;
+  for (const auto& [version, layout] :
+       std::map<std::string, mc::adapter_layout>{{"0.18.1", mc::adapter_layout::peft_0_18},
+                                                 {"0.19", mc::adapter_layout::peft_0_18},
+                                                 {"0.19.0", mc::adapter_layout::peft_0_18},
+                                                 {"0.19.1", mc::adapter_layout::peft},
+                                                 {"0.20.0.dev0", mc::adapter_layout::peft},
+                                                 {"1.0.0", mc::adapter_layout::peft}})
+    BOOST_TEST((config_of(with_field(of_peft, "peft_version", version)).layout == layout), version);
+  BOOST_TEST((config_of(of_peft.in(mc::adapter_layout::peft)).layout == mc::adapter_layout::peft));
+}
+
+// The type of what is exported holds every factor.
+BOOST_AUTO_TEST_CASE(types_of_factors) {
+  const auto type_of = [](mc::storage_type one, mc::storage_type others) {
+    const copied_adapter folder;
+    folder.change_tensors([&](open_file& f) {
+      bool first = true;
+      for (auto& [name, t] : f.tensors) {
+        t.type = first ? one : others, first = false;
+        const auto size = static_cast<std::size_t>(mc::bits_of(t.type) / 8);
+        t.bytes.assign(t.bytes.size() / 4 * size, '\0');
+      }
+    });
+    return mc::adapter_in_folder(mc::model_folder(folder.folder()), program()).type();
+  };
+  using enum mc::storage_type;
+  BOOST_TEST((type_of(f64, f32) == f64 && type_of(f32, f64) == f64 && type_of(bf16, f64) == f64));
+  BOOST_TEST(
+      (type_of(bf16, bf16) == bf16 && type_of(bf16, f32) == f32 && type_of(f16, f16) == f32));
 }

@@ -97,8 +97,7 @@ public:
                       fmt::format("another of the {} of its layer is there",
                                   t.matrix.empty() ? "factors" : "experts' factors"));
       if (!stored) {
-        if (config_.means(t.matrix.empty() ? t.layer : t.matrix, t.number,
-                          t.experts && t.matrix.empty()))
+        if (config_.means(whole_name(t), t.experts && t.matrix.empty()))
           throw missing(t.tensor.name, fmt::format("{} names its layer", adapter_config_name));
         continue;
       }
@@ -111,7 +110,7 @@ public:
         continue;
       }
       const double in_program = t.experts ? ours.scale() : ours.scale_of(t.layer);
-      const double times = t.scaled ? scale_of(t) / in_program : 1;
+      const double times = t.scaled ? config_.scale_of(whole_name(t)) / in_program : 1;
       matches_.push_back({std::move(t.tensor), std::move(slice), &file_, times});
     }
     for (hf_tensor& t : saved_modules(p)) {
@@ -148,17 +147,23 @@ public:
   /// Tells whether the folder has a tensor of a module that is trained as a whole.
   bool has_module(const std::string& tensor) const { return modules_.contains(tensor); }
   bool has_modules() const { return !modules_.empty(); }
-  /// Returns a type that holds all factors: theirs, if they have one that is written, or F32.
+  /// Returns a type that holds all factors: F64 if one has it, BF16 if all have it, or F32.
   storage_type type() const {
-    const auto all = [&](storage_type t) {
-      return std::ranges::all_of(
-          matches_, [t](const weights_in_folder::match& m) { return m.theirs.type == t; });
+    const auto is = [](storage_type t) {
+      return [t](const weights_in_folder::match& m) { return m.theirs.type == t; };
     };
-    return all(storage_type::bf16)  ? storage_type::bf16
-           : all(storage_type::f64) ? storage_type::f64
-                                    : storage_type::f32;
+    return std::ranges::any_of(matches_, is(storage_type::f64))    ? storage_type::f64
+           : std::ranges::all_of(matches_, is(storage_type::bf16)) ? storage_type::bf16
+                                                                   : storage_type::f32;
   }
   const std::vector<weights_in_folder::match>& matches() const { return matches_; }
+  /// Returns the name of a tensor's layer, which the configuration gives numbers of its own though
+  /// it is one of experts, which have those of the whole adapter; "" for another tensor. In the
+  /// layout vllm each expert's matrix is a layer.
+  std::string with_own_numbers(const adapter_tensor& t) const {
+    const bool none = !t.experts || (config_.rs.empty() && config_.alphas.empty());
+    return none || !config_.has_own_numbers(whole_name(t)) ? "" : whole_name(t);
+  }
   /// Returns the base of the adapter, as far as the file tells it.
   adapter_base base() const {
     const auto& metadata = file_.tensors().metadata();
@@ -196,15 +201,10 @@ private:
                               printable(t.same), program_.name));
   }
   std::vector<adapter_tensor> tensors(adapter_layout l) const {
-    return adapter_tensors(
+    std::vector<adapter_tensor> all = adapter_tensors(
         program_, l,
         [&](const adapted_layer& layer, std::int64_t of_program) {
-          const std::int64_t r = config_.r_of(layer.whole);
-          if (layer.experts &&
-              (r != config_.r || config_.scale_of(layer.whole) != config_.scale_of("")))
-            throw config_.at.fault(fmt::format(
-                "gives {} numbers of its own, and experts have those of the whole adapter",
-                layer.whole));
+          const std::int64_t r = layer.experts ? config_.r : config_.r_of(layer.whole);
           if (r > of_program)
             throw config_.at.fault(fmt::format(
                 "has rank {} for {}, but the adapter of {} has rank {} there; build a preset with "
@@ -214,13 +214,21 @@ private:
         },
         [&](const std::string& matrix, int number) {
           return l == adapter_layout::vllm || config_.parameters.empty() ||
-                 config_.names(matrix, number, true);
+                 config_.names(whole_name(number, matrix), true);
         },
         number_);
+    for (const adapter_tensor& t : all)
+      if (const std::string layer = with_own_numbers(t); !layer.empty())
+        throw config_.at.fault(fmt::format(
+            "gives {} numbers of its own, and experts have those of the whole adapter", layer));
+    return all;
   }
-  double scale_of(const adapter_tensor& t) const {
-    return config_.scale_of(
-        fmt::format("{}{}.{}", hf_family_of(program_).layer_prefix, t.number, t.layer));
+  /// Returns the name of a layer in the model of transformers.
+  std::string whole_name(int number, const std::string& layer) const {
+    return fmt::format("{}{}.{}", hf_family_of(program_).layer_prefix, number, layer);
+  }
+  std::string whole_name(const adapter_tensor& t) const {
+    return whole_name(t.number, t.matrix.empty() ? t.layer : t.matrix);
   }
   /// Returns the layout of the experts' factors: what was asked for, or what the names of tensors
   /// or the version of PEFT in the configuration say, or the only one that has the file's shapes.

@@ -125,13 +125,10 @@ struct peft_numbers {
       alphas[escaped(a.alphas.all[k].layer)] = a.alphas.all[k].value;
   }
   explicit peft_numbers(const adapter_config& c)
-      : r(c.r),
-        alpha(c.alpha),
-        rslora(c.rslora),
-        dropout(c.dropout),
-        rs(c.rs.begin(), c.rs.end()),
-        alphas(c.alphas.begin(), c.alphas.end()),
-        saved(c.saved) {}
+      : r(c.r), alpha(c.alpha), rslora(c.rslora), dropout(c.dropout), saved(c.saved) {
+    for (const auto& one : c.rs) rs[one.layers.text()] = one.value;
+    for (const auto& one : c.alphas) alphas[one.layers.text()] = one.value;
+  }
 
 private:
   /// Returns a name as an expression that means it.
@@ -157,7 +154,7 @@ inline nlohmann::json written_adapter_config(const program_view& p, const peft_n
   }
   return {
       {"peft_type", "LORA"},
-      {"peft_version", layout == adapter_layout::peft_0_18 ? "0.18.0" : "0.19.0"},
+      {"peft_version", layout == adapter_layout::peft_0_18 ? "0.18.0" : "0.19.1"},
       {"task_type", "CAUSAL_LM"},
       {"base_model_name_or_path", base.empty() ? nlohmann::json() : nlohmann::json(as_utf8(base))},
       {"r", a.r},

@@ -9,7 +9,7 @@
 //   peft-0.18  (E r, out)         (in, r E)          lora_A[e r + j, o] = B_e[o, j]
 //                                                    lora_B[i, j E + e] = A_e[j, i]
 //
-// (PEFT 0.19 and later, and PEFT before: peft/tuners/lora/layer.py, ParamWrapper.) PEFT wraps the
+// (PEFT 0.19.1 and later, and PEFT before: peft/tuners/lora/layer.py, ParamWrapper.) PEFT wraps the
 // module of the experts once for each matrix, gate_up_proj first, so the factors of down_proj have
 // the name of the module, and those of gate_up_proj that name and ".base_layer", if both are
 // adapted. Whichever is adapted alone has the name of the module.

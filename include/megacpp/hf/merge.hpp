@@ -266,8 +266,18 @@ inline saved_model export_adapter_folder(const adapter_in_folder& in,
   };
   for (const adapter_tensor& t : adapter_tensors(
            p, layout,
-           [&](const adapted_layer&l, std::int64_t) { return in.config().r_of(l.whole); }, has)) {
-    if (in.has(t.layer, t.number)) add(t.tensor);
+           [&](const adapted_layer&l, std::int64_t) {
+             return l.experts ? in.config().r : in.config().r_of(l.whole);
+           },
+           has)) {
+    if (!in.has(t.layer, t.number)) continue;
+    if (const std::string layer = in.with_own_numbers(t); !layer.empty())
+      throw error(exit_code::mismatch,
+                  fmt::format("rank_pattern or alpha_pattern of the adapter in {} would give {} "
+                              "numbers of its own, and experts have those of the whole adapter; "
+                              "export it in another layout",
+                              in.path(), layer));
+    add(t.tensor);
   }
   for (const hf_tensor& t : saved_modules(p))
     if (in.has_module(t.name)) add(t);

@@ -1,6 +1,7 @@
 // adapter_config.json of PEFT, as it is read.
 #pragma once
 
+#include <megacpp/hf/name_expression.hpp>
 #include <megacpp/io/json_file.hpp>
 #include <megacpp/recipe/lora.hpp>
 
@@ -8,10 +9,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <optional>
-#include <regex>
 #include <set>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -31,20 +32,35 @@ inline std::optional<adapter_layout> adapter_layout_named(std::string_view name)
   return std::nullopt;
 }
 
+/// Tells whether the name of a tensor or a target has the number of an expert.
+inline bool names_one_expert(std::string_view name) {
+  constexpr std::string_view before = "experts.";
+  const std::size_t at = name.find(before);
+  return at != std::string_view::npos && at + before.size() < name.size() &&
+         name[at + before.size()] >= '0' && name[at + before.size()] <= '9';
+}
+
+/// A number of layers, by an expression of their names (rank_pattern, alpha_pattern).
+template <class T> struct named_number {
+  name_expression layers;
+  T value;
+};
+
 /// The adapter of an adapter_config.json, as far as its numbers depend on it.
 struct adapter_config {
   json_value at; ///< the file, for messages
   std::int64_t r = 0;
   double alpha = 0;
   bool rslora = false;
-  double dropout = 0;                                     ///< of the training before
-  std::vector<std::pair<std::string, std::int64_t>> rs{}; ///< by expressions of layers' names
-  std::vector<std::pair<std::string, double>> alphas{};   ///< by expressions of layers' names
-  std::vector<std::string> modules{}; ///< ends of the names of layers; none if it is an expression
-  std::string expression{};           ///< of the names of layers, in place of `modules`
-  std::vector<std::string> parameters{};  ///< ends of the names of experts' matrices
-  std::vector<std::string> saved{};       ///< ends of the names of modules_to_save
-  bool some = false;                      ///< fields beside `modules` choose among the layers
+  double dropout = 0; ///< of the training before
+  std::vector<named_number<std::int64_t>> rs{};
+  std::vector<named_number<double>> alphas{};
+  std::vector<std::string> modules{}; ///< ends of the names of layers
+  bool all_linear = false;            ///< all linear layers are meant, in place of `modules`
+  std::optional<name_expression> expression{}; ///< of whole names, in place of `modules`
+  std::vector<std::string> parameters{};       ///< ends of the names of experts' matrices
+  std::vector<std::string> saved{};            ///< ends of the names of modules_to_save
+  bool some = false;                           ///< fields beside `modules` choose among the layers
   std::optional<adapter_layout> layout{}; ///< the layout of the version of PEFT that wrote the file
 
   /// Returns the rank of a layer, by its whole name, such as model.layers.0.self_attn.q_proj.
@@ -57,30 +73,33 @@ struct adapter_config {
                   .rslora = rslora};
     return of.scale();
   }
-  /// Returns the number of the expression that matches the end of a name from a point on
-  /// (peft/utils/other.py, get_pattern_key). PEFT takes the first of several; their order is not
-  /// kept by all that write JSON, so that several numbers are refused.
-  template <class T> T number_of(const std::vector<std::pair<std::string, T>>& patterns,
-                                 const std::string& layer, T other) const {
-    const std::pair<std::string, T>* found = nullptr;
-    for (const auto& one : patterns)
-      if (std::regex_match(layer, std::regex("(.*\\.)?(" + one.first + ")"))) {
-        if (found != nullptr && found->second != one.second)
+  /// Tells whether a layer has a rank or a scale that others have not.
+  bool has_own_numbers(const std::string& layer) const {
+    return r_of(layer) != r || scale_of(layer) != scale_of("");
+  }
+  /// Returns the number of the expression that means a layer. PEFT takes the first of several;
+  /// their order is not kept by all that write JSON, so that several numbers are refused.
+  template <class T>
+  T number_of(const std::vector<named_number<T>>& all, const std::string& layer, T other) const {
+    const named_number<T>* found = nullptr;
+    for (const auto& one : all)
+      if (one.layers.matches(layer)) {
+        if (found != nullptr && found->value != one.value)
           throw at.fault(
               fmt::format("gives {} two numbers, by \"{}\" and by \"{}\"; let one "
                           "expression mean it",
-                          layer, printable(found->first), printable(one.first)));
+                          layer, printable(found->layers.text()), printable(one.layers.text())));
         found = &one;
       }
-    return found == nullptr ? other : found->second;
+    return found == nullptr ? other : found->value;
   }
-  /// Returns whether the configuration names a layer, or a matrix of experts, if it is in one of
-  /// the blocks that other fields choose.
-  bool names(std::string_view layer, int number, bool of_experts) const {
-    const std::string name = fmt::format("layers.{}.{}", number, layer),
-                      of_gpt2 = fmt::format("h.{}.{}", number, layer);
+  /// Returns whether the configuration names a layer by its whole name, or a matrix of experts, if
+  /// it is in one of the blocks that other fields choose.
+  bool names(const std::string& layer, bool of_experts) const {
+    if (!of_experts && all_linear) return !names_one_expert(layer);
+    if (!of_experts && expression) return expression->matches(layer);
     return std::ranges::any_of(of_experts ? parameters : modules, [&](const std::string& target) {
-      return names_layer(target, name, false) || names_layer(target, of_gpt2, false);
+      return names_layer(target, layer, false);
     });
   }
   /// Returns whether the configuration names the module of a tensor to be saved as a whole.
@@ -90,8 +109,8 @@ struct adapter_config {
         saved, [&](const std::string& name) { return names_layer(name, module, false); });
   }
   /// Returns whether the configuration names a layer for certain.
-  bool means(std::string_view layer, int number, bool of_experts) const {
-    return !some && names(layer, number, of_experts);
+  bool means(const std::string& layer, bool of_experts) const {
+    return !some && names(layer, of_experts);
   }
 };
 
@@ -141,46 +160,42 @@ inline adapter_config read_adapter_config(const json_value& config) {
     if (config.has(field)) {
       const auto pattern = config.field<json_value>(field);
       for (const auto& item : pattern.raw().items()) {
-        try {
-          static_cast<void>(std::regex(item.key()));
-        } catch (const std::regex_error&) {
+        auto layers = name_expression::read(item.key(), true);
+        if (!layers)
           throw pattern.fault(
-              fmt::format("field \"{}\" has \"{}\", which is no expression that is "
-                          "read",
-                          field, printable(item.key())));
-        }
+              fmt::format("field \"{}\" has \"{}\", which is no expression that is read", field,
+                          printable(item.key())));
         if (std::string_view(field) == "rank_pattern")
-          c.rs.emplace_back(item.key(), pattern.field<std::int64_t>(item.key(), 1, 4096));
-        else c.alphas.emplace_back(item.key(), pattern.field<double>(item.key(), 1e-9, 1e9));
+          c.rs.push_back({std::move(*layers), pattern.field<std::int64_t>(item.key(), 1, 4096)});
+        else c.alphas.push_back({std::move(*layers), pattern.field<double>(item.key(), 1e-9, 1e9)});
       }
     }
   if (config.has("lora_dropout")) c.dropout = config.field<double>("lora_dropout", 0, 1);
   const auto names = [&](const char* field) {
-    const bool text = config.has(field) && config.raw().at(field).is_string();
-    c.some = c.some || text;
-    if (text && std::string_view(field) == "target_modules")
-      c.expression = config.field<std::string>(field);
-    return config.has(field) && !text ? config.field<std::vector<std::string>>(field)
-                                      : std::vector<std::string>{};
+    return config.has(field) ? config.field<std::vector<std::string>>(field)
+                             : std::vector<std::string>{};
   };
-  const bool some = c.some;
-  c.saved = names("modules_to_save"), c.some = some;
-  c.modules = names("target_modules"), c.parameters = names("target_parameters");
+  if (config.has("target_modules") && config.raw().at("target_modules").is_string()) {
+    const auto text = config.field<std::string>("target_modules");
+    c.all_linear = std::ranges::equal(text, std::string_view("all-linear"), {}, [](char x) {
+      return x >= 'A' && x <= 'Z' ? static_cast<char>(x - 'A' + 'a') : x;
+    });
+    if (!c.all_linear && !(c.expression = name_expression::read(text)))
+      throw config.fault(
+          fmt::format("field \"target_modules\" is \"{}\", which is no expression "
+                      "that is read; give the names of the layers",
+                      printable(text)));
+  } else c.modules = names("target_modules");
+  c.saved = names("modules_to_save"), c.parameters = names("target_parameters");
   if (config.has("peft_version")) {
-    int major = 0, minor = 0;
+    int major = 0, minor = 0, patch = 0;
     const auto version = config.field<std::string>("peft_version");
-    if (std::sscanf(version.c_str(), "%d.%d", &major, &minor) == 2)
-      c.layout = major > 0 || minor >= 19 ? adapter_layout::peft : adapter_layout::peft_0_18;
+    if (std::sscanf(version.c_str(), "%d.%d.%d", &major, &minor, &patch) >= 2)
+      c.layout = std::tuple(major, minor, patch) >= std::tuple(0, 19, 1)
+                     ? adapter_layout::peft
+                     : adapter_layout::peft_0_18;
   }
   return c;
-}
-
-/// Tells whether the name of a tensor or a target has the number of an expert.
-inline bool names_one_expert(std::string_view name) {
-  constexpr std::string_view before = "experts.";
-  const std::size_t at = name.find(before);
-  return at != std::string_view::npos && at + before.size() < name.size() &&
-         name[at + before.size()] >= '0' && name[at + before.size()] <= '9';
 }
 
 /// Returns the keys of a build that has an adapter like that of a file.

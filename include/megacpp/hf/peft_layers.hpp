@@ -6,9 +6,7 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <regex>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 
@@ -38,21 +36,16 @@ inline std::vector<std::string> layers_of_expression(const adapter_config& adapt
       std::holds_alternative<gpt>(model) ? "transformer.h." : "model.layers.";
   const int blocks = std::visit([](const auto& m) { return m.layers; }, model);
   std::vector<std::string> found;
-  try {
-    const std::regex expression(adapter.expression);
-    for (const std::string& layer : linear_layers(model)) {
-      int times = 0;
-      for (int b = 0; b < blocks; ++b)
-        times += std::regex_match(fmt::format("{}{}.{}", before, b, layer), expression);
-      if (times != 0 && times != blocks)
-        throw refuse(
-            fmt::format("means {} in {} of {} blocks, and an adapter here is the same in "
-                        "all of them",
-                        layer, times, blocks));
-      if (times > 0) found.push_back(layer);
-    }
-  } catch (const std::regex_error& e) {
-    throw refuse(fmt::format("is no expression that is read: {}", e.what()));
+  for (const std::string& layer : linear_layers(model)) {
+    int times = 0;
+    for (int b = 0; b < blocks; ++b)
+      times += adapter.names(fmt::format("{}{}.{}", before, b, layer), false);
+    if (times != 0 && times != blocks)
+      throw refuse(
+          fmt::format("means {} in {} of {} blocks, and an adapter here is the same in "
+                      "all of them",
+                      layer, times, blocks));
+    if (times > 0) found.push_back(layer);
   }
   if (found.empty()) throw refuse("means no layer of the model");
   return found;
@@ -62,9 +55,10 @@ inline std::vector<std::string> layers_of_expression(const adapter_config& adapt
 /// of the file's class for an expression that is no end of a layer's name.
 template <class T>
 std::vector<std::string> pattern_of(const adapter_config& adapter,
-                                    const std::vector<std::pair<std::string, T>>& numbers) {
+                                    const std::vector<named_number<T>>& numbers) {
   std::vector<std::string> all;
-  for (const auto& [expression, value] : numbers) {
+  for (const auto& [layers, value] : numbers) {
+    const std::string& expression = layers.text();
     std::string name;
     for (std::size_t i = 0; i < expression.size(); ++i) {
       const bool dot = expression[i] == '\\' && expression.substr(i + 1, 1) == ".";
@@ -94,10 +88,9 @@ inline std::vector<std::string> targets_of(const adapter_config& adapter, const 
         "layers_to_transform or exclude_modules choose among the layers, which an "
         "adapter here has in all blocks alike: give its keys one by one");
   std::vector<std::string> targets = adapter.modules;
-  if (adapter.expression == "all-linear") targets = {adapter.expression};
-  else if (!adapter.expression.empty() && model != nullptr)
-    targets = layers_of_expression(adapter, *model);
-  else if (!adapter.expression.empty())
+  if (adapter.all_linear) targets = {"all-linear"};
+  else if (adapter.expression && model != nullptr) targets = layers_of_expression(adapter, *model);
+  else if (adapter.expression)
     throw config.fault(
         "field \"target_modules\" is an expression, and no config.json names the layers that it "
         "may mean: give HF_CONFIG, or the keys of the adapter one by one");

@@ -29,7 +29,7 @@ struct model_flags : flag_group {
   MEGACPP_FLAG(
       text, adapter_layout,
       is("").one_of("peft|peft-0.18|vllm").of(running | convert).shown("as the folder tells"),
-      "the layout of the experts' factors in --adapter: that of PEFT 0.19 and later, of versions "
+      "the layout of the experts' factors in --adapter: that of PEFT 0.19.1 and later, of versions "
       "before, or of vLLM, tensors of each expert");
   MEGACPP_FLAG(text, export_layout, is("peft").one_of("peft|peft-0.18|vllm").of(convert),
                "the layout of the experts' factors in an adapter that export writes");
