@@ -3,8 +3,7 @@
 //
 // A parameter stored as replicated: ranks use it differently and its gradient stays a pending sum,
 // which the optimizer would apply to each copy on its own (EleutherAI/gpt-neox#1259,
-// https://github.com/EleutherAI/gpt-neox/pull/1259; modelscope/mcore-bridge#173 exports such a
-// copy).
+// https://github.com/EleutherAI/gpt-neox/pull/1259).
 #include "one_layer.hpp"
 
 using namespace mc;
