@@ -118,32 +118,22 @@ inline bool is_key_bias_holder(const std::string& name) {
   return name.ends_with("attn.c_attn.bias");
 }
 
-inline void check_logits_and_loss(const mc::program_view& p, mc::device& device,
-                                  const std::string& family) {
-  mc::session s(p, device, mc::purpose::inference);
-  mc::load_model_folder(fixtures(family) / "model", p, s.weights());
-  const mc::safetensors_file forward((fixtures(family) / "forward.safetensors").string());
-  const auto given = labelled_tokens::of(forward);
-  const auto expected = read<double>(forward, "logits");
-  const double loss = read<double>(forward, "loss")[0];
-
-  const mc::loss_sum sum = s.evaluate(given.view());
-  BOOST_TEST(sum.count == 96.0);
-  BOOST_TEST_MESSAGE(family << " loss: " << std::abs(sum.mean() - loss));
-  BOOST_TEST(std::abs(sum.mean() - loss) <= 1e-5);
-
+/// Returns the largest error of the logits of four sequences at every position, by prefill up to 7
+/// tokens and then by decode, as a share of the largest logit.
+inline double error_of_logits(const mc::program_view& p, mc::device& device,
+                              const mc::stores& weights, const std::vector<std::int32_t>& tokens,
+                              const std::vector<double>& expected) {
   double largest = 0, error = 0;
   for (const double x : expected) largest = std::max(largest, std::abs(x));
   const auto rows = static_cast<std::size_t>(tiny_batch.sequence),
-             vocabulary = expected.size() / given.tokens.size();
-  mc::generator g(p, device, s.weights(),
-                  {.sequences = 4, .tokens = tiny_batch.sequence, .prompt = 7});
+             vocabulary = expected.size() / tokens.size();
+  mc::generator g(p, device, weights, {.sequences = 4, .tokens = tiny_batch.sequence, .prompt = 7});
   std::vector<std::span<const std::int32_t>> more(4);
-  for (std::size_t n = 1; n <= rows; ++n) { // every position: by prefill up to 7, then by decode
+  for (std::size_t n = 1; n <= rows; ++n) {
     for (std::size_t b = 0; b < 4; ++b) {
       const std::size_t from = n > 7 ? n - 1 : 0;
       if (from == 0) g.clear(static_cast<int>(b));
-      more[b] = std::span(given.tokens).subspan(b * rows + from, n - from);
+      more[b] = std::span(tokens).subspan(b * rows + from, n - from);
     }
     g.append(more);
     for (std::size_t b = 0; b < 4; ++b)
@@ -152,8 +142,29 @@ inline void check_logits_and_loss(const mc::program_view& p, mc::device& device,
             std::max(error, std::abs(g.logit(static_cast<int>(b), static_cast<std::int32_t>(v)) -
                                      expected[(b * rows + n - 1) * vocabulary + v]));
   }
-  BOOST_TEST_MESSAGE(family << " logits: " << error / largest << " of the largest");
-  BOOST_TEST(error <= 2e-5 * largest);
+  return error / largest;
+}
+
+/// Compares the loss and the logits that loaded weights give with those of a fixture.
+inline void check_logits_and_loss_of(mc::session& s, const mc::program_view& p, mc::device& device,
+                                     const labelled_tokens& given,
+                                     const mc::safetensors_file& forward, const std::string& name) {
+  const double loss = read<double>(forward, "loss")[0];
+  const mc::loss_sum sum = s.evaluate(given.view());
+  BOOST_TEST(sum.count == 96.0);
+  BOOST_TEST_MESSAGE(name << " loss: " << std::abs(sum.mean() - loss));
+  BOOST_TEST(std::abs(sum.mean() - loss) <= 1e-5);
+  const double error =
+      error_of_logits(p, device, s.weights(), given.tokens, read<double>(forward, "logits"));
+  BOOST_TEST_MESSAGE(name << " logits: " << error << " of the largest");
+  BOOST_TEST(error <= 2e-5, name << ": " << error);
+}
+inline void check_logits_and_loss(const mc::program_view& p, mc::device& device,
+                                  const std::string& family) {
+  mc::session s(p, device, mc::purpose::inference);
+  mc::load_model_folder(fixtures(family) / "model", p, s.weights());
+  const mc::safetensors_file forward((fixtures(family) / "forward.safetensors").string());
+  check_logits_and_loss_of(s, p, device, labelled_tokens::of(forward), forward, family);
 }
 
 inline void check_gradients(const mc::program_view& p, mc::device& device,
