@@ -76,7 +76,7 @@ step 'Looking into them'
 run megacpp-data inspect --tokenizer data/tokenizer --input data/sources
 run megacpp-data verify --tokenizer data/tokenizer --input data/pages_text_document data/sources
 
-small_model
+small_model small-model "$program"
 
 step 'Training on a blend'
 # 3 of 10 samples are of the pages and 7 of the sources, however large the sets are.

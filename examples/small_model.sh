@@ -1,5 +1,5 @@
 # What finetune.sh and prepare_data.sh have in common, which source it: how they read flags and say what
-# they do, and the program of small_model.json.
+# they do, and programs of small_model.json.
 
 usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; }
 fail() {
@@ -7,9 +7,10 @@ fail() {
   exit "${2:-1}"
 }
 
-# read_flags "NAME..." "$@": the value of --NAME becomes the variable NAME, with _ for -.
+# read_flags "NAME..." "$@": the value of --NAME becomes the variable NAME, with _ for -. Where it is NAME?,
+# the flag has no value, and the variable becomes yes.
 read_flags() {
-  local names=" $1 "
+  local names=" $1 " name file
   shift
   install=yes
   while [ $# -gt 0 ]; do
@@ -17,9 +18,13 @@ read_flags() {
     --no-install) install=no ;;
     -h | --help) usage && exit 0 ;;
     --*)
-      [[ $names == *" ${1#--} "* ]] || fail "unknown argument $1; --help shows what there is" 2
+      name=${1#--}
+      if [[ $names == *" $name? "* ]]; then
+        printf -v "$name" yes && shift
+        continue
+      fi
+      [[ $names == *" $name "* ]] || fail "unknown argument $1; --help shows what there is" 2
       [ $# -ge 2 ] || fail "$1 needs a value" 2
-      local name=${1#--}
       printf -v "${name//-/_}" %s "$2"
       shift
       ;;
@@ -27,8 +32,12 @@ read_flags() {
     esac
     shift
   done
-  [ -z "$program" ] || program=$(realpath -e -- "$program" 2>/dev/null) ||
-    fail "--program names no file; leave it out to compile one" 2
+  for name in program adapter_program; do
+    [ -n "${!name-}" ] || continue
+    file=$(realpath -e -- "${!name}" 2>/dev/null) ||
+      fail "--${name//_/-} names no file; leave it out to compile one" 2
+    printf -v "$name" %s "$file"
+  done
 }
 
 # What is missing of what compiles, unless --no-install forbids it.
@@ -45,14 +54,14 @@ run() {
   "$@"
 }
 
-# ./small-model, compiled here or copied from what --program names.
+# small_model NAME FILE [KEY=VALUE...]: ./NAME, copied from FILE, or compiled where that is empty.
 small_model() {
-  step 'Compiling a small Qwen3 into a program'
+  step "Compiling a small Qwen3 into ./$1"
   # packed=1: several documents share a sequence, and none sees another.
-  if [ -n "$program" ]; then
-    run cp -f "$program" small-model
+  if [ -n "$2" ]; then
+    run cp -f "$2" "$1"
   else
-    run "$root/examples/build_preset.sh" "$root/examples/small_model.json" small-model precision=fp32 \
-      sequence=128 micro-batch=16 packed=1 --no-install --build build
+    run "$root/examples/build_preset.sh" "$root/examples/small_model.json" "$1" precision=fp32 \
+      sequence=128 micro-batch=16 packed=1 "${@:3}" --no-install --build build
   fi
 }

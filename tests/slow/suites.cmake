@@ -409,6 +409,22 @@ if(TARGET megacpp-data)
     NEEDS megacpp-data small_model
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/learning/finetune.sh ${PROJECT_SOURCE_DIR}
       $<TARGET_FILE:small_model> $<TARGET_FILE:megacpp-data> ${CMAKE_CURRENT_BINARY_DIR}/finetune)
+  # The same by adapters.
+  foreach(way_and_shard "lora;13" "qlora;29")
+    list(GET way_and_shard 0 way)
+    list(GET way_and_shard 1 shard)
+    set(base plain)
+    if(way STREQUAL "qlora")
+      set(base nf4)
+    endif()
+    megacpp_add_preset(small_${way} HF_CONFIG ${PROJECT_SOURCE_DIR}/examples/small_model.json
+      PRECISION fp32 SEQUENCE 128 MICRO_BATCH 16 PACKED LORA 16 LORA_ALPHA 32 BASE ${base})
+    set_target_properties(small_${way} PROPERTIES EXCLUDE_FROM_ALL ON)
+    megacpp_slow_test(finetune_${way} SHARD ${shard} LABEL learning TIMEOUT 1800 ONE_THREAD COST 60
+      NEEDS small_model small_${way}
+      COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/learning/finetune_adapter.py ${PROJECT_SOURCE_DIR}
+        $<TARGET_FILE:small_model> $<TARGET_FILE:small_${way}> --${way} ${CMAKE_CURRENT_BINARY_DIR}/finetune_${way})
+  endforeach()
   # Conversations by a template that is not known.
   megacpp_slow_test(render SHARD 23 LABEL peer TIMEOUT 600 ONE_THREAD LOCK MAY_SKIP COST 20
     NEEDS small_model
