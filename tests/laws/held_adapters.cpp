@@ -13,6 +13,7 @@
 #include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/held_adapters.hpp>
 #include <megacpp/run/rank_program.hpp>
+#include <megacpp/states/start.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -196,21 +197,23 @@ BOOST_AUTO_TEST_CASE(experts_have_the_adapters_of_their_tokens) {
 }
 
 BOOST_AUTO_TEST_CASE(prompts_name_their_adapters) {
-  const auto refused = [](std::vector<std::string> given, bool generates, const char* part) {
-    CHECK_REFUSED(adapters_of(given, generates), exit_code::usage, part);
+  const auto refused = [](std::vector<std::string> given, const char* part) {
+    CHECK_REFUSED(adapters_of(given), exit_code::usage, part);
   };
   const std::vector<std::string> given{"a=x/y=z", "b=../w"};
-  const std::vector<named_adapter> two = adapters_of(given, true);
+  const std::vector<named_adapter> two = adapters_of(given);
   BOOST_REQUIRE(two.size() == 2u);
   BOOST_TEST((two[0].name == "a" && two[0].folder == "x/y=z" && two[1].name == "b"));
-  const std::vector<std::string> path{"runs/lr=3"}, named{"lr=3"};
-  BOOST_TEST((adapters_of(path, true)[0].folder == path[0])); // no name has a slash
-  BOOST_TEST((adapters_of(named, false)[0].folder == named[0] && adapters_of({}, true).empty()));
-  refused({"a", "b"}, true, "need a name each");
-  refused({"a=x", "b"}, true, "need a name each");
-  refused({"a=x", "b=y"}, false, "only generate holds several");
-  refused({"a=x", "a=y"}, true, "another adapter has this name");
-  refused({"=x"}, true, "at least one character"), refused({"-=x"}, true, "is not -");
+  const std::vector<std::string> path{"runs/lr=3"};
+  BOOST_TEST((adapters_of(path)[0].folder == path[0])); // no name has a slash
+  BOOST_TEST(adapters_of({}).empty());
+  refused({"a", "b"}, "need a name each");
+  refused({"a=x", "b"}, "need a name each");
+  start_request named;
+  named.adapters = two;
+  CHECK_REFUSED(require_one_adapter(named), exit_code::usage, "only generate has several");
+  refused({"a=x", "a=y"}, "another adapter has this name");
+  refused({"=x"}, "at least one character"), refused({"-=x"}, "is not -");
 
   std::string_view text = "b\tone\ttwo";
   BOOST_TEST(mc::detail::take_adapter(two, text, "line 1", exit_code::data) == 1);

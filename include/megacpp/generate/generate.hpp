@@ -127,7 +127,7 @@ inline void run_generation(const program_view& p, generation_request r, device& 
   if (s.chat) chat.emplace(s, r.tokenizer, tokens, found ? found->folder.path() : "");
   const bool talks = chat && s.prompts.empty() && !s.prompts_file;
   const std::vector<named_adapter>& adapters = r.start.adapters;
-  const bool named = detail::are_named(adapters);
+  const bool named = are_named(adapters);
   if (named && !s.prompts_file && s.prompts.empty())
     throw error(exit_code::usage,
                 "start_request::adapters have names, and nothing says which of them a text has; "

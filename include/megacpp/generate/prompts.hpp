@@ -90,10 +90,6 @@ private:
   std::int32_t end_ = 0;
 };
 
-/// Returns whether texts choose one of several adapters, or none, each by a name.
-inline bool are_named(std::span<const named_adapter> all) {
-  return !all.empty() && !all.front().name.empty();
-}
 /// Takes the name of an adapter and the tab behind it from the begin of a prompt, and returns the
 /// number of the adapter; -1 for the name -, the model without one. Throws mc::error(code).
 inline int take_adapter(std::span<const named_adapter> all, std::string_view& prompt,

@@ -65,7 +65,7 @@ inline evaluation_request evaluation_request_of(const options& o) {
 }
 
 inline generation_request generation_request_of(const options& o) {
-  return {.start = start_request_of(o.model, true),
+  return {.start = start_request_of(o.model),
           .tokenizer = tokenizer_request_of(o.data),
           .sampling = sampling_request_of(o)};
 }
@@ -80,7 +80,9 @@ inline export_request export_request_of(const options& o) {
           .through_nf4 = o.model.dequantised(),
           .merge = o.model.merge(),
           .type = o.model.dtype(),
-          .max_shard = detail::shard_limit_of(o.model)};
+          .max_shard = o.model.max_shard_size.given()
+                           ? std::optional(detail::shard_limit_of(o.model))
+                           : std::nullopt};
 }
 
 } // namespace mc

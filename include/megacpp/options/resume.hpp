@@ -229,10 +229,10 @@ private:
   options flags_;
 };
 
-inline start_request start_request_of(const model_flags& f, bool generates = false) {
+inline start_request start_request_of(const model_flags& f) {
   return {.load = f.load.if_given(),
           .pretrained = f.pretrained_checkpoint.if_given(),
-          .adapters = adapters_of(f.adapter(), generates),
+          .adapters = adapters_of(f.adapter()),
           .adapter_layout = f.adapter_layout.given() ? f.adapter_layout() : "",
           .other_base = f.allow_other_base(),
           .finetune = f.finetune(),

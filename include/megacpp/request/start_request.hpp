@@ -18,21 +18,20 @@ struct named_adapter {
   std::string name, folder;
 };
 
-/// Returns the adapters of a command. Where it `generates` they may have names: NAME=FOLDER. A name
-/// has no slash, so the equals sign of a folder's path begins none. Throws
-/// mc::error(exit_code::usage).
-inline std::vector<named_adapter> adapters_of(std::span<const std::string> given, bool generates) {
+/// Returns the adapters of a command, each of which is FOLDER or NAME=FOLDER. A name has no slash,
+/// so the equals sign of a longer path begins none. Throws mc::error(exit_code::usage).
+inline std::vector<named_adapter> adapters_of(std::span<const std::string> given) {
   std::vector<named_adapter> all;
   for (const std::string& text : given) {
     const auto wrong = [&](const char* what) {
       return error(exit_code::usage, fmt::format("start_request::adapters {}: {}", text, what));
     };
     const std::size_t end = text.find('=');
-    if (!generates || end == std::string::npos || text.find('/') < end) {
+    if (end == std::string::npos || text.find('/') < end) {
       if (given.size() > 1)
-        throw wrong(generates ? "several adapters need a name each, by which prompts choose one; "
-                                "write NAME=FOLDER"
-                              : "only generate holds several adapters; give one");
+        throw wrong(
+            "several adapters need a name each, by which the prompts of generate choose "
+            "one; write NAME=FOLDER");
       return {{"", text}};
     }
     named_adapter one{text.substr(0, end), text.substr(end + 1)};
@@ -43,6 +42,10 @@ inline std::vector<named_adapter> adapters_of(std::span<const std::string> given
     all.push_back(std::move(one));
   }
   return all;
+}
+/// Returns whether adapters have names, so that each text has one of them or none.
+inline bool are_named(std::span<const named_adapter> all) {
+  return !all.empty() && !all.front().name.empty();
 }
 
 /// The origin of the weights. A message names a member as start_request::member.
@@ -60,5 +63,16 @@ struct start_request {
   bool finetune = false;       ///< weights alone are taken from it, to begin a new run
   bool random_weights = false; ///< a new run's weights, to measure how fast texts come
 };
+
+/// Throws mc::error(exit_code::usage) for adapters with names, of which a program has not several.
+inline void require_one_adapter(const start_request& r) {
+  if (are_named(r.adapters))
+    throw error(
+        exit_code::usage,
+        fmt::format("start_request::adapters names {}={}, and only generate has several "
+                    "adapters by names; give one by its folder, as ./{} if that has an "
+                    "equals sign",
+                    r.adapters.front().name, r.adapters.front().folder, r.adapters.front().folder));
+}
 
 } // namespace mc

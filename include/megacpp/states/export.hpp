@@ -43,6 +43,7 @@ inline void run_export(const program_view& p, const export_request& r,
     throw error(exit_code::usage,
                 "export needs start_request::load FOLDER, a saved model, and export_request::save "
                 "FOLDER, where to write it");
+  require_one_adapter(r.start);
   const found_model from = detail::required_model(r.start, "export", all, named);
   if (all.first()) detail::require_no_states(*r.save);
   all.let_others_enter(name_of(from));

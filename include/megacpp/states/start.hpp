@@ -143,6 +143,7 @@ inline adapter_base load_start(const found_model& found, const start_request& r,
                                const program_view& p, mc::stores& s, std::uint64_t seed,
                                communicator& hosts) {
   const model_folder& weights = found.base ? *found.base : found.folder;
+  if (p.numbers.held_adapters == 0) require_one_adapter(r);
   if (p.numbers.adapter.rank == 0 && (found.base || !found.adapters.empty()))
     throw error(
         exit_code::mismatch,
