@@ -34,7 +34,8 @@ WAYS = {  # by model: the keys of each way's program
     "experts": {"full": [], "lora": LORA, "qlora": LORA + NF4, "lora, experts alone": LORA + EXPERTS,
                 "qlora, experts alone": LORA + EXPERTS + NF4},
 }
-RATES = {"full": 3e-3, "lora": 3e-3, "qlora": 3e-3}
+# By the factors of experts alone, beside attention that stays as it is, the same is learned in more steps.
+RATE, RATE_ALONE, LONGER_ALONE = 3e-3, 1e-2, 5
 WITH_EXPERTS = {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"],
                 "moe_intermediate_size": 128, "num_experts": 4, "num_experts_per_tok": 2,
                 "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
@@ -101,7 +102,7 @@ def learned(work, epochs, model, seed):
     here.mkdir(exist_ok=True)
     plain, quantising = (program_of(work, model, way) for way in ("full", "qlora"))
     base, in_nf4 = here / "base", here / "base-nf4"
-    train(work, plain, "first", seed, here / "of-base", RATES["full"], 6, "--tokenizer-model", work / "tokenizer")
+    train(work, plain, "first", seed, here / "of-base", RATE, 6, "--tokenizer-model", work / "tokenizer")
     for folder in (base, in_nf4):
         shutil.rmtree(folder, ignore_errors=True)
     run([plain, "export", "--load", here / "of-base", "--save", base])
@@ -115,9 +116,10 @@ def learned(work, epochs, model, seed):
 
     records = [record("base", plain, base), record("base in NF4", plain, in_nf4)]
     for way, keys in WAYS[model].items():
-        program, rate = program_of(work, model, way), RATES[way.split(",")[0]]
-        more = {"keys": " ".join(COMMON + keys), "rate": rate, "epochs": epochs}
-        train(work, program, "third", seed, here / "tuned", rate, epochs, "--load", base)
+        program, alone = program_of(work, model, way), EXPERTS[0] in keys
+        rate, times = (RATE_ALONE, epochs * LONGER_ALONE) if alone else (RATE, epochs)
+        more = {"keys": " ".join(COMMON + keys), "rate": rate, "epochs": times}
+        train(work, program, "third", seed, here / "tuned", rate, times, "--load", base)
         if keys:
             more["off_is_base"] = everything_said(work, program, base) == said[NF4[0] in keys]
         records.append(record(way, program, here / "tuned", **more))
