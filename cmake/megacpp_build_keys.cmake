@@ -46,6 +46,9 @@
 #   LORA_TARGETS name name ...
 #                           the linear layers that have an adapter, by the ends of their names; by
 #                           default all-linear
+#   LORA_EXCLUDE name name ...
+#                           layers that have no adapter, though a target means them
+#   LORA_LAYERS N N-N ...   the blocks that have an adapter, by number from 0, if not all
 #   LORA_RANKS name:X name:X ...
 #                           layers whose adapter has another rank, by the ends of their names
 #   LORA_ALPHAS name:X name:X ...
@@ -100,6 +103,9 @@
 #   lora-targets=name,name,...
 #                           the linear layers that have an adapter, by the ends of their names; by
 #                           default all-linear
+#   lora-exclude=name,name,...
+#                           layers that have no adapter, though a target means them
+#   lora-layers=N,N-N,...   the blocks that have an adapter, by number from 0, if not all
 #   lora-ranks=name:X,name:X,...
 #                           layers whose adapter has another rank, by the ends of their names
 #   lora-alphas=name:X,name:X,...
@@ -142,6 +148,8 @@ set(megacpp_build_keys
   LORA_ALPHA
   RSLORA
   LORA_TARGETS
+  LORA_EXCLUDE
+  LORA_LAYERS
   LORA_RANKS
   LORA_ALPHAS
   MODULES_TO_SAVE
@@ -180,6 +188,8 @@ set(megacpp_script_keys
   lora-alpha
   rslora
   lora-targets
+  lora-exclude
+  lora-layers
   lora-ranks
   lora-alphas
   modules-to-save

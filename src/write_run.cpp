@@ -193,6 +193,8 @@ text in_cpp(const build_key& k, const given_key& g) {
     return listed(g, "numbers of layers below 1000, as 3,4,4,1", [](const text& one) {
       return is_number(one, 3) ? fmt::format("{}", std::stoi(one)) : ""; // 08 is no number of C++
     });
+  case key_kind::blocks:
+    return listed(g, "numbers of blocks from 0 to 255, and ranges, as 0,2-5", mc::layer_numbers);
   case key_kind::names:
     return listed(g, "ends of layers' names, as q_proj,v_proj, or all-linear",
                   [](const text& one) { return is_layer(one) ? fmt::format("\"{}\"", one) : ""; });
@@ -215,10 +217,12 @@ void agree(given_keys& all) {
         "no key names the model: give MODEL a model of namespace mc::preset, for example "
         "gpt2_124m, or HF_CONFIG a config.json");
   if (!of(all, "LORA").given)
-    for (const char* const key : {"LORA_ALPHA", "RSLORA", "LORA_TARGETS", "LORA_RANKS",
-                                  "LORA_ALPHAS", "MODULES_TO_SAVE", "LORA_DROPOUT", "BASE"})
+    for (const char* const key :
+         {"LORA_ALPHA", "RSLORA", "LORA_TARGETS", "LORA_EXCLUDE", "LORA_LAYERS", "LORA_RANKS",
+          "LORA_ALPHAS", "MODULES_TO_SAVE", "LORA_DROPOUT", "BASE"})
       if (const given_key& g = of(all, key);
-          g.given && g.values.front() != "0" && g.values.front() != "plain")
+          g.given && (g.values.front() != "0" || key == text("LORA_LAYERS")) &&
+          g.values.front() != "plain")
         throw wrong(g.spelled + " is of an adapter, and there is none: give its rank by LORA");
   const given_key& layers = of(all, "STAGE_LAYERS");
   if (!layers.given) return;
@@ -301,8 +305,9 @@ void take_adapter(given_keys& all, const text& folder) {
   const given_key& from = of(all, "ADAPTER");
   if (!from.given) return;
   if (from.values.empty()) throw wrong(from.spelled + " has no value");
-  for (const char* const key : {"LORA", "LORA_ALPHA", "RSLORA", "LORA_TARGETS", "LORA_RANKS",
-                                "LORA_ALPHAS", "MODULES_TO_SAVE", "LORA_DROPOUT"})
+  for (const char* const key :
+       {"LORA", "LORA_ALPHA", "RSLORA", "LORA_TARGETS", "LORA_EXCLUDE", "LORA_LAYERS", "LORA_RANKS",
+        "LORA_ALPHAS", "MODULES_TO_SAVE", "LORA_DROPOUT"})
     if (const given_key& g = of(all, key); g.given)
       throw wrong(fmt::format("{} and {} both give the numbers of the adapter; give one", g.spelled,
                               from.spelled));
@@ -319,7 +324,12 @@ void take_adapter(given_keys& all, const text& folder) {
   };
   give("LORA", {fmt::format("{}", adapter.r)});
   give("LORA_ALPHA", {fmt::format("{}", adapter.alpha)});
-  give("LORA_TARGETS", mc::targets_of(adapter, model ? &*model : nullptr));
+  const mc::keys_of_layers layers = mc::layers_of(adapter, model ? &*model : nullptr);
+  give("LORA_TARGETS", layers.targets);
+  if (!layers.excluded.empty()) give("LORA_EXCLUDE", layers.excluded);
+  std::vector<text> numbers;
+  for (const int n : layers.layers) numbers.push_back(fmt::format("{}", n));
+  if (!numbers.empty()) give("LORA_LAYERS", numbers);
   if (adapter.rslora) give("RSLORA", {"1"});
   if (!adapter.saved.empty()) give("MODULES_TO_SAVE", adapter.saved);
   if (!adapter.rs.empty()) give("LORA_RANKS", mc::pattern_of(adapter, adapter.rs));

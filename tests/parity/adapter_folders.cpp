@@ -285,6 +285,44 @@ BOOST_AUTO_TEST_CASE(layers_named_by_an_expression) {
   }
 }
 
+// Fields that choose among the layers of target_modules, as peft/tuners/tuners_utils.py has them.
+BOOST_AUTO_TEST_CASE(layers_that_fields_choose) {
+  const copied_adapter of_peft;
+  const auto without_q = [&](const json& fields) {
+    copied_adapter c(of_peft.folder());
+    c.change_config([&](json& config) { config.update(fields); });
+    c.change_tensors([&](open_file& f) {
+      for (const char* factor : {".lora_A.weight", ".lora_B.weight"})
+        f.tensors.erase("base_model.model.model.layers.1.self_attn.q_proj" + std::string(factor));
+    });
+    return c;
+  };
+  for (const json& means : std::vector<json>{
+           {{"layers_to_transform", 1}},
+           {{"layers_to_transform", {0, 1}}},
+           {{"layers_to_transform", json::array()}},
+           {{"layers_to_transform", {1}}, {"layers_pattern", "layers"}},
+           {{"layers_to_transform", {1}}, {"layers_pattern", {"h", "layers"}}},
+           {{"layers_pattern", "h"}},
+           {{"exclude_modules", {"k_proj", "0.self_attn.q_proj"}}},
+           {{"exclude_modules", ".*_proj\\.q"}},
+           {{"target_modules", {"model.layers.1.self_attn.q_proj"}}, {"layers_to_transform", {0}}}})
+    refused(without_q(means), "q_proj.lora_A.weight\" is missing, though adapter_config.json");
+  for (const json& means_not :
+       std::vector<json>{{{"layers_to_transform", 0}},
+                         {{"layers_to_transform", {0, 2}}},
+                         {{"layers_to_transform", {1}}, {"layers_pattern", "h"}},
+                         {{"exclude_modules", {"q_proj"}}},
+                         {{"exclude_modules", {"layers.1.self_attn.q_proj"}}},
+                         {{"exclude_modules", ".*\\.1\\..*"}}}) {
+    const mc::adapter_in_folder found(mc::model_folder(without_q(means_not).folder()), program());
+    BOOST_TEST(found.has("self_attn.q_proj", 0), means_not.dump());
+  }
+  refused(without_q({{"target_modules", "all-linear"}, {"layers_to_transform", {0}}}),
+          "which PEFT refuses");
+  refused(without_q({{"exclude_modules", "q_proj\\Z"}}), "no expression that is read");
+}
+
 // PEFT has laid experts out as today since 0.19.1: in 0.19.0 it exchanged them as before.
 BOOST_AUTO_TEST_CASE(versions_of_layouts) {
   const copied_adapter of_peft;

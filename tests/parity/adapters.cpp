@@ -503,6 +503,81 @@ BOOST_AUTO_TEST_CASE(patterns) {
                             s.evaluate(given.view()).mean()) <= 1e-6);
 }
 
+// An adapter may be in some blocks alone, and leave out layers that a target means. Its folder says so to
+// PEFT by whole names, and is for a program with factors everywhere what it is for its own.
+template <class Model> void check_some_layers(adapter_case<Model> of, const mc::layer_set& layers,
+                                              const mc::lora_targets& excluded) {
+  const auto everywhere = of.program({}, 4);
+  of.adapter.layers = layers, of.adapter.excluded = excluded;
+  mc::cpu device(mc::product_type::widened, 1);
+  const mc::model_folder base((test::fixtures(of.base) / "model").string());
+  const test::labelled_tokens given = test::forward_of(of.base);
+  const test::scratch_folder dir;
+  std::vector<test::steps_taken> taken;
+  for (const auto& l : {mc::layout{}, mc::layout{.tp = 2}, mc::layout{.pp = 2}}) {
+    const auto p = of.program(l, l.pp > 1 ? 1 : 4);
+    const std::string to = dir / std::to_string(taken.size());
+    std::vector<test::steps_taken> by_rank(static_cast<std::size_t>(l.tp * l.pp));
+    mc::thread_ranks(mc::mesh_of(l, 1), std::chrono::seconds(60)).run([&](mc::communicator& c) {
+      mc::cpu on(mc::product_type::widened, 1);
+      const auto others = c.make_ranks(on);
+      mc::session s(p.view(), on, mc::purpose::training, *others);
+      mc::load_weights(base, p.view(), s.weights(), 7);
+      by_rank[static_cast<std::size_t>(c.rank())] = test::take_ten_steps(s, of.of_peft(""));
+      mc::folder_writer out = c.rank() == 0 ? mc::folder_writer(to, mc::adapter_kind)
+                                            : mc::folder_writer::of_another_rank();
+      mc::write_adapter_files(out, p.view(), s.weights(), c);
+      out.commit();
+    });
+    taken.push_back(by_rank[0]);
+    BOOST_TEST(taken.back().norms.back() > 0);
+    for (std::size_t i = 0; i < taken[0].losses.size(); ++i)
+      BOOST_TEST(test::relative(taken.back().losses[i], taken[0].losses[i]) <= 1e-5);
+  }
+  const auto p = of.program({}, 4);
+  const mc::model_folder folder(dir / "0");
+  const mc::adapter_in_folder own(folder, p.view()), elsewhere(folder, everywhere.view());
+  int there = 0;
+  for (const mc::adapter_tensor& t : mc::adapter_tensors(everywhere.view())) {
+    const bool meant = of.adapter.is_in(t.number) && of.adapter.adapts(t.layer, t.experts);
+    BOOST_TEST(elsewhere.has(t.layer, t.number) == meant, t.tensor.name);
+    there += meant;
+  }
+  BOOST_TEST(std::ssize(own.matches()) == there);
+  const auto loss_in = [&](const mc::program_view& with) {
+    mc::session s(with, device, mc::purpose::inference);
+    mc::load_weights(base, with, s.weights(), 8);
+    mc::load_adapter(folder, with, s.weights());
+    return s.evaluate(given.view()).mean();
+  };
+  const double loss = loss_in(p.view());
+  BOOST_TEST(test::relative(loss_in(everywhere.view()), loss) <= 1e-7);
+  mc::merging change(p.view(), own);
+  mc::export_model_folder(base, dir / "merged", p.view(), std::nullopt, mc::hf_shard_limit,
+                          mc::self::hosts(), {}, {.change = &change});
+  of.adapter = {};
+  const auto plain = of.program({}, 4);
+  mc::session merged(plain.view(), device, mc::purpose::inference);
+  mc::load_model_folder(dir / "merged", plain.view(), merged.weights());
+  BOOST_TEST(test::relative(merged.evaluate(given.view()).mean(), loss) <= 1e-6);
+  // A folder with factors elsewhere is refused.
+  CHECK_REFUSED(mc::adapter_in_folder(mc::model_folder(of.of_peft("adapter").string()), p.view()),
+                mc::exit_code::model, "is not one of the adapter of tiny");
+}
+BOOST_AUTO_TEST_CASE(some_layers) {
+  const auto wrong = [](const mc::layer_set& layers, const mc::lora_targets& excluded,
+                        const char* says) {
+    adapter_case<mc::qwen3> of = of_qwen3;
+    of.adapter.layers = layers, of.adapter.excluded = excluded;
+    CHECK_REFUSED(of.program({}, 4), mc::exit_code::mismatch, says);
+  };
+  wrong({0, 2}, {}, "adapter(layer 2)");
+  wrong({0}, {"k_porj"}, "adapter(k_porj)");
+  check_some_layers(of_qwen3, {1}, {"k_proj", "mlp.up_proj"});
+  check_some_layers(of_gpt2, {0}, {"attn.c_proj"});
+  check_some_layers(of_experts, {1}, {"experts.down_proj"});
+}
+
 // A module that is trained as a whole is in the adapter's folder, as PEFT has modules_to_save, and
 // not in the codes of a base in NF4. Loaded and merged it is what was trained.
 BOOST_AUTO_TEST_CASE(modules_saved) {

@@ -26,6 +26,7 @@ std::string value_of(const build_key& k, bool in_script) {
   case key_kind::decimal: return "X";
   case key_kind::on_or_off: return in_script ? "1" : "";
   case key_kind::layers: return in_script ? "N,N,..." : "N N ...";
+  case key_kind::blocks: return in_script ? "N,N-N,..." : "N N-N ...";
   case key_kind::names: return in_script ? "name,name,..." : "name name ...";
   case key_kind::pattern: return in_script ? "name:X,name:X,..." : "name:X name:X ...";
   case key_kind::name: return "name";

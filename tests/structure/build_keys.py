@@ -53,7 +53,11 @@ WRITES = {
     "lora=4 lora-ranks=c_attn:8,mlp.c_fc:2 LORA_ALPHAS c_proj:0.5":
         ['mc::lora adapter{.rank = 4, .ranks = {{{"c_attn", 8}, {"mlp.c_fc", 2}}}, .alphas = {{{"c_proj", 0.5}}}};'],
     "lora=4 modules-to-save=lm_head,wte": ['mc::lora adapter{.rank = 4, .saved = {"lm_head", "wte"}};'],
+    "lora=4 lora-exclude=attn.c_proj lora-layers=0,2-5,11":
+        ['.excluded = {"attn.c_proj"}, .layers = {0, 2, 3, 4, 5, 11}};'],
+    "LORA 4 LORA_LAYERS 0": ["mc::lora adapter{.rank = 4, .layers = {0}};"],
     "adapter=saves": ['.saved = {"wte"}'],
+    "adapter=chosen": ['.targets = {"c_attn", "c_proj"}, .excluded = {"attn.c_proj"}, .layers = {1}'],
     "adapter=patterns": ['.ranks = {{{"c_attn", 8}}}, .alphas = {{{"attn.c_proj", 0.5}}}'],
     "adapter=peft base=plain":
         ['mc::lora adapter{.rank = 2, .alpha = 3.5, .rslora = true, .targets = {"c_attn", "experts.down_proj"}, '
@@ -75,14 +79,23 @@ REFUSES = {
     "MODEL gpt2_124m lora=4 lora-ranks=c_attn": (2, "lora-ranks must be ends of layers' names with numbers, as q_proj:8,o_proj:2, not 'c_attn'"),
     "MODEL gpt2_124m lora-ranks=c_attn:8": (2, "lora-ranks is of an adapter, and there is none"),
     "MODEL gpt2_124m adapter=expression-of-ranks": (5, 'has "(c_attn|c_fc)", which is no end of a layer\'s name'),
+    "MODEL gpt2_124m lora-layers=0": (2, "lora-layers is of an adapter, and there is none"),
+    "MODEL gpt2_124m lora=4 lora-layers=5-2": (2, "lora-layers must be numbers of blocks from 0 to 255, and ranges, as 0,2-5"),
+    "MODEL gpt2_124m lora=4 lora-layers=256": (2, "lora-layers must be numbers of blocks from 0 to 255"),
+    "MODEL gpt2_124m adapter=chosen lora-layers=1": (2, "lora-layers and adapter both give the numbers of the adapter"),
+    "MODEL gpt2_124m adapter=first": (5, '"target_modules" is an expression or has numbers of blocks, and no config.json'),
+    "MODEL gpt2_124m adapter=whole": (5, '"target_modules" is an expression or has numbers of blocks, and no config.json'),
+    "MODEL gpt2_124m adapter=experts-apart": (5, "PEFT has target_parameters in all blocks"),
+    "HF_CONFIG config.json adapter=uneven":
+        (5, "means mlp.c_fc in 1 of the 2 blocks that it means layers of, and an adapter here has the same layers"),
+    "HF_CONFIG config.json adapter=no-experts": (5, "names mlp.experts.down_proj, which is no linear layer of the model's blocks"),
     "MODEL gpt2_124m base=nf4": (2, "base is of an adapter, and there is none"),
     "MODEL gpt2_124m lora=4 base=int8": (2, "base must be plain or nf4, not 'int8'"),
     "MODEL gpt2_124m adapter=peft lora=4": (2, "lora and adapter both give the numbers of the adapter; give one"),
     "MODEL gpt2_124m adapter=saves modules-to-save=wpe": (2, "modules-to-save and adapter both give the numbers of the adapter"),
     "MODEL gpt2_124m adapter=none": (5, "none/adapter_config.json does not exist"),
     "MODEL gpt2_124m adapter=dora": (5, "the adapter has use_dora true, which change what it computes"),
-    "MODEL gpt2_124m adapter=expression": (5, '"target_modules" is an expression, and no config.json names the layers'),
-    "HF_CONFIG config.json adapter=first": (5, '"target_modules" means attn.c_attn in 1 of 2 blocks'),
+    "MODEL gpt2_124m adapter=expression": (5, '"target_modules" is an expression or has numbers of blocks, and no config.json'),
     "HF_CONFIG config.json adapter=nothing": (5, '"target_modules" means no layer of the model'),
     "MODEL gpt2_124m lora=4 lora-targets=q_proj,,x": (2, "lora-targets must be ends of layers' names, as q_proj,v_proj, or "),
     "MODEL gpt2_124m tp=": (2, "tp " + POSITIVE + "''"),
@@ -162,8 +175,16 @@ def tool_problems(tool):
         (folder / "wrong.json").write_text(CONFIG.replace('"n_layer": 2', '"n_layer": "2"'), encoding="utf-8")
         peft = {"peft_type": "LORA", "r": 2, "lora_alpha": 3.5, "use_rslora": True, "lora_dropout": 0.1,
                 "target_modules": ["c_attn"], "target_parameters": ["mlp.experts.down_proj"]}
-        for name, changed in {"peft": {}, "dora": {"use_dora": True}, "expression": {"target_modules": r".*\.(c_attn|c_fc)"},
-                              "first": {"target_modules": r".*h\.0\.attn\.c_attn"},
+        for name, changed in {"peft": {}, "dora": {"use_dora": True}, "expression": {"target_modules": r".*\.(c_attn|c_fc)", "target_parameters": None},
+                              "first": {"target_modules": r".*h\.0\.attn\.c_attn", "target_parameters": None},
+                              "whole": {"target_modules": ["h.1.attn.c_attn", "h.1.mlp.c_fc"], "target_parameters": None},
+                              "uneven": {"target_modules": r".*attn\.c_attn|.*\.1\.mlp\.c_fc"},
+                              "chosen": {"target_modules": ["c_attn", "c_proj"], "exclude_modules": ["attn.c_proj"],
+                                         "layers_to_transform": 1, "target_parameters": None},
+                              "of-pattern": {"target_modules": ["c_attn"], "layers_to_transform": [0, 5],
+                                             "layers_pattern": "h", "target_parameters": None},
+                              "no-experts": {"target_modules": r".*\.c_attn"},
+                              "experts-apart": {"layers_to_transform": [0]},
                               "saves": {"modules_to_save": ["wte"]},
                               "patterns": {"rank_pattern": {"c_attn": 8}, "alpha_pattern": {"attn\\.c_proj": 0.5}},
                               "expression-of-ranks": {"rank_pattern": {"(c_attn|c_fc)": 8}},
@@ -186,10 +207,15 @@ def tool_problems(tool):
         text = out.read_text(encoding="utf-8")
         if done.returncode or "auto model = mc::preset::my_run_from_config;" not in text or ".hidden = 8," not in text:
             yield f"HF_CONFIG: {done.stderr} {text}"
-        done = call(["HF_CONFIG", "config.json", "adapter=expression"])
-        text = out.read_text(encoding="utf-8")
-        if done.returncode or '.targets = {"attn.c_attn", "mlp.c_fc", "experts.down_proj"}' not in text:
-            yield f"an expression: {done.stderr} {text}"
+        for name, has in {"expression": '.targets = {"attn.c_attn", "mlp.c_fc"}, .drop',
+                          "first": '.targets = {"attn.c_attn"}, .layers = {0}',
+                          "whole": '.targets = {"attn.c_attn", "mlp.c_fc"}, .layers = {1}',
+                          "chosen": '.targets = {"attn.c_attn", "mlp.c_proj"}, .layers = {1}',
+                          "of-pattern": '.targets = {"attn.c_attn"}, .layers = {0}'}.items():
+            done = call(["HF_CONFIG", "config.json", f"adapter={name}"])
+            text = out.read_text(encoding="utf-8")
+            if done.returncode or has not in text:
+                yield f"{name}: {done.stderr} {text}"
         before = out.read_bytes()
         for words, (code, says) in REFUSES.items():
             done = call(words.split())
@@ -220,7 +246,7 @@ def all_keys(cmake):
     words = []
     for key, value in re.findall(r"^#   ([A-Z_]+) ?(.*?)(?:  |$)", cmake, re.MULTILINE):
         if key not in ("HF_CONFIG", "ADAPTER", "INCLUDE", "BODIES"):
-            given = {"N": "1", "X": "0.5", "N N ...": "1", "name": "gpt2_124m", "name name ...": "all-linear", "name:X name:X ...": "q_proj:8"}.get(value.strip(), value.split("|")[-1].strip())
+            given = {"N": "1", "X": "0.5", "N N ...": "1", "N N-N ...": "0-1", "name": "gpt2_124m", "name name ...": "all-linear", "name:X name:X ...": "q_proj:8"}.get(value.strip(), value.split("|")[-1].strip())
             given = "cpu" if key == "DEVICE" else given
             words += [key] + [given] * bool(given)
     return words

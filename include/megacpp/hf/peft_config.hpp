@@ -6,12 +6,15 @@
 #include <megacpp/recipe/lora.hpp>
 
 #include <algorithm>
+#include <charconv>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -40,6 +43,19 @@ inline bool names_one_expert(std::string_view name) {
          name[at + before.size()] >= '0' && name[at + before.size()] <= '9';
 }
 
+/// Returns the number of the block of a layer by its name, such as 3 for layers.3.mlp.up_proj; -1
+/// for a name without one.
+inline std::int64_t layer_number_in(std::string_view name) {
+  for (std::size_t at = name.find('.'); at != std::string_view::npos; at = name.find('.', at + 1)) {
+    std::int64_t number = -1;
+    const char* const end = name.data() + name.size();
+    const auto read = std::from_chars(name.data() + at + 1, end, number);
+    if (read.ec == std::errc() && read.ptr != end && *read.ptr == '.' && number >= 0)
+      return name.substr(0, at).ends_with("experts") ? -1 : number;
+  }
+  return -1;
+}
+
 /// A number of layers, by an expression of their names (rank_pattern, alpha_pattern).
 template <class T> struct named_number {
   name_expression layers;
@@ -60,7 +76,11 @@ struct adapter_config {
   std::optional<name_expression> expression{}; ///< of whole names, in place of `modules`
   std::vector<std::string> parameters{};       ///< ends of the names of experts' matrices
   std::vector<std::string> saved{};            ///< ends of the names of modules_to_save
-  bool some = false;                           ///< fields beside `modules` choose among the layers
+  std::vector<std::string> excluded{}; ///< ends of names of layers that are not meant after all
+  std::optional<name_expression> excluded_expression{}; ///< of whole names, in place of `excluded`
+  std::vector<std::int64_t> layers{}; ///< the blocks that have the adapter; none: all
+  /// The names before a block's number, of which one must be there for `layers`; none: any.
+  std::vector<name_expression> before_number{};
   std::optional<adapter_layout> layout{}; ///< the layout of the version of PEFT that wrote the file
 
   /// Returns the rank of a layer, by its whole name, such as model.layers.0.self_attn.q_proj.
@@ -93,14 +113,40 @@ struct adapter_config {
       }
     return found == nullptr ? other : found->value;
   }
-  /// Returns whether the configuration names a layer by its whole name, or a matrix of experts, if
-  /// it is in one of the blocks that other fields choose.
+  /// Returns a field by which only the layers of a model tell which of them are meant, or null.
+  const char* needs_model() const {
+    const auto has_number = [](const std::string& name) { return layer_number_in(name) >= 0; };
+    return expression || std::ranges::any_of(modules, has_number)             ? "target_modules"
+           : excluded_expression || std::ranges::any_of(excluded, has_number) ? "exclude_modules"
+           : std::ranges::any_of(parameters, has_number)                      ? "target_parameters"
+           : before_number.empty()                                            ? nullptr
+                                                                              : "layers_pattern";
+  }
+  /// Tells whether some of the layers that have names of target_modules may not be meant.
+  bool chooses() const { return needs_model() != nullptr || !excluded.empty() || !layers.empty(); }
+  /// Returns whether the configuration names a layer by its whole name, or a matrix of experts, for
+  /// which PEFT looks at target_parameters alone (peft/tuners/tuners_utils.py,
+  /// check_target_module_exists).
   bool names(const std::string& layer, bool of_experts) const {
-    if (!of_experts && all_linear) return !names_one_expert(layer);
-    if (!of_experts && expression) return expression->matches(layer);
-    return std::ranges::any_of(of_experts ? parameters : modules, [&](const std::string& target) {
-      return names_layer(target, layer, false);
-    });
+    const auto among = [&](const std::vector<std::string>& ends) {
+      return std::ranges::any_of(
+          ends, [&](const std::string& end) { return names_layer(end, layer, false); });
+    };
+    if (of_experts) return among(parameters);
+    if (excluded_expression ? excluded_expression->matches(layer) : among(excluded)) return false;
+    if (all_linear) return !names_one_expert(layer);
+    if (expression) return expression->matches(layer);
+    return std::ranges::find(modules, layer) != modules.end() ||
+           (among(modules) && (layers.empty() || is_in_layers(layer)));
+  }
+  /// Returns whether a layer is in one of the blocks of layers_to_transform, by its whole name.
+  bool is_in_layers(const std::string& layer) const {
+    const std::int64_t number = layer_number_in(layer);
+    const std::string before = layer.substr(0, layer.find(fmt::format(".{}.", number)));
+    return std::ranges::find(layers, number) != layers.end() &&
+           (before_number.empty() ||
+            std::ranges::any_of(before_number,
+                                [&](const name_expression& e) { return e.matches(before); }));
   }
   /// Returns whether the configuration names the module of a tensor to be saved as a whole.
   bool saves(std::string_view tensor) const {
@@ -108,9 +154,11 @@ struct adapter_config {
     return std::ranges::any_of(
         saved, [&](const std::string& name) { return names_layer(name, module, false); });
   }
-  /// Returns whether the configuration names a layer for certain.
+  /// Returns whether the configuration names a layer for certain. Versions of PEFT take another
+  /// number of an expert's matrix for that of its block, unless layers_pattern says which it is.
   bool means(const std::string& layer, bool of_experts) const {
-    return !some && names(layer, of_experts);
+    const bool certain = layers.empty() || !before_number.empty() || !names_one_expert(layer);
+    return certain && names(layer, of_experts);
   }
 };
 
@@ -127,8 +175,10 @@ inline adapter_config read_adapter_config(const json_value& config) {
                                                "target_parameters",
                                                "modules_to_save",
                                                "rank_pattern",
-                                               "alpha_pattern"},
-      choosing{"exclude_modules", "layers_to_transform", "layers_pattern"},
+                                               "alpha_pattern",
+                                               "exclude_modules",
+                                               "layers_to_transform",
+                                               "layers_pattern"},
       // These change no result: the last step of training, names, and what loading already shows.
       harmless{"task_type",      "auto_mapping",  "base_model_name_or_path", "revision",
                "inference_mode", "megatron_core", "ensure_weight_tying",     "qalora_group_size",
@@ -140,8 +190,7 @@ inline adapter_config read_adapter_config(const json_value& config) {
                          (name == "bias" && value == "none") ||
                          (name == "init_lora_weights" &&
                           (value == true || value == "gaussian" || value == "orthogonal"));
-    c.some = c.some || (choosing.contains(name) && !nothing);
-    if (!nothing && !read.contains(name) && !choosing.contains(name) && !harmless.contains(name))
+    if (!nothing && !read.contains(name) && !harmless.contains(name))
       other.push_back(fmt::format("{} {}", printable(name), printable(value.dump())));
   }
   if (const auto type = config.field<std::string>("peft_type"); type != "LORA")
@@ -171,21 +220,45 @@ inline adapter_config read_adapter_config(const json_value& config) {
       }
     }
   if (config.has("lora_dropout")) c.dropout = config.field<double>("lora_dropout", 0, 1);
+  const auto is_text = [&](const char* field) {
+    return config.has(field) && config.raw().at(field).is_string();
+  };
   const auto names = [&](const char* field) {
     return config.has(field) ? config.field<std::vector<std::string>>(field)
                              : std::vector<std::string>{};
   };
-  if (config.has("target_modules") && config.raw().at("target_modules").is_string()) {
+  const auto expression = [&](const char* field, const std::string& text, bool or_end) {
+    auto read = name_expression::read(text, or_end);
+    if (!read)
+      throw config.fault(fmt::format("field \"{}\" has \"{}\", which is no expression that is read",
+                                     field, printable(text)));
+    return *read;
+  };
+  if (is_text("target_modules")) {
     const auto text = config.field<std::string>("target_modules");
     c.all_linear = std::ranges::equal(text, std::string_view("all-linear"), {}, [](char x) {
       return x >= 'A' && x <= 'Z' ? static_cast<char>(x - 'A' + 'a') : x;
     });
-    if (!c.all_linear && !(c.expression = name_expression::read(text)))
-      throw config.fault(
-          fmt::format("field \"target_modules\" is \"{}\", which is no expression "
-                      "that is read; give the names of the layers",
-                      printable(text)));
+    if (!c.all_linear) c.expression = expression("target_modules", text, false);
   } else c.modules = names("target_modules");
+  if (!is_text("exclude_modules")) c.excluded = names("exclude_modules");
+  else if (const auto text = config.field<std::string>("exclude_modules"); !text.empty())
+    c.excluded_expression = expression("exclude_modules", text, false);
+  if (config.has("layers_to_transform") && config.raw().at("layers_to_transform").is_number())
+    c.layers = {config.field<std::int64_t>("layers_to_transform")};
+  else if (config.has("layers_to_transform"))
+    c.layers = config.field<std::vector<std::int64_t>>("layers_to_transform");
+  if (!c.layers.empty() && (c.all_linear || c.expression))
+    throw config.fault(
+        "layers_to_transform is beside a text in target_modules, which PEFT refuses: give the "
+        "names of the layers");
+  if (is_text("layers_pattern")) {
+    if (const auto text = config.field<std::string>("layers_pattern"); !text.empty())
+      c.before_number.push_back(expression("layers_pattern", text, true));
+  } else {
+    for (const std::string& text : names("layers_pattern"))
+      c.before_number.push_back(expression("layers_pattern", text, true));
+  }
   c.saved = names("modules_to_save"), c.parameters = names("target_parameters");
   if (config.has("peft_version")) {
     int major = 0, minor = 0, patch = 0;
@@ -203,9 +276,11 @@ inline std::string build_keys_of(const adapter_config& c) {
   std::vector<std::string> targets = c.modules;
   if (std::erase_if(targets, names_one_expert) > 0) targets.push_back("experts");
   targets.insert(targets.end(), c.parameters.begin(), c.parameters.end());
-  return fmt::format("lora={} lora-alpha={:.6g}{}{}{}{}", c.r, c.alpha, c.rslora ? " rslora=1" : "",
-                     targets.empty() ? "" : " lora-targets=",
+  return fmt::format("lora={} lora-alpha={:.6g}{}{}{}{}{}{}", c.r, c.alpha,
+                     c.rslora ? " rslora=1" : "", targets.empty() ? "" : " lora-targets=",
                      printable(fmt::format("{}", fmt::join(targets, ","))),
+                     c.excluded.empty() ? "" : " lora-exclude=",
+                     printable(fmt::format("{}", fmt::join(c.excluded, ","))),
                      c.saved.empty()
                          ? ""
                          : printable(fmt::format(" modules-to-save={}", fmt::join(c.saved, ","))));

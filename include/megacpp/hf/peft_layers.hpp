@@ -1,4 +1,4 @@
-// The layers that an adapter_config.json means by an expression.
+// The layers that an adapter_config.json means, as the keys of a build have them.
 #pragma once
 
 #include <megacpp/hf/models.hpp>
@@ -6,6 +6,12 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <iterator>
+#include <map>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -14,41 +20,81 @@
 
 namespace mc {
 
-/// Returns the linear layers of a model's blocks by the names that they have in files, without the
-/// text before them, such as "self_attn.q_proj".
-inline std::vector<std::string> linear_layers(const hf_model& model) {
-  if (std::holds_alternative<gpt>(model))
-    return {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"};
-  return {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-          "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
+/// The layers that have an adapter, as the keys of a build have them.
+struct keys_of_layers {
+  std::vector<std::string> targets, excluded; ///< ends of names
+  std::vector<int> layers;                    ///< numbers of blocks; none: all
+};
+
+/// A layer of a block that an adapter may have.
+struct adaptable_layer {
+  std::string name;   ///< its name in files, without the text before it: "self_attn.q_proj"
+  std::string target; ///< what means it among the targets of a run's adapter
+  bool experts = false;
+};
+/// Returns the layers of a block of a model that an adapter may have. With `one_by_one` PEFT has
+/// seen each expert's matrices as layers.
+inline std::vector<adaptable_layer> adaptable_layers(const hf_model& model, int block,
+                                                     bool one_by_one) {
+  std::vector<adaptable_layer> all;
+  const auto add = [&](const char* scope, std::initializer_list<const char*> names) {
+    for (const char* const name : names) all.push_back({fmt::format("{}.{}", scope, name), ""});
+  };
+  const auto* const mixture = std::get_if<qwen3_moe>(&model);
+  const bool of_gpt2 = std::holds_alternative<gpt>(model),
+             sparse = mixture != nullptr && mixture->kind_of(block) == 0;
+  if (of_gpt2) add("attn", {"c_attn", "c_proj"}), add("mlp", {"c_fc", "c_proj"});
+  else add("self_attn", {"q_proj", "k_proj", "v_proj", "o_proj"});
+  if (!of_gpt2 && !sparse) add("mlp", {"gate_proj", "up_proj", "down_proj"});
+  for (adaptable_layer& l : all) l.target = l.name;
+  if (!sparse) return all;
+  if (one_by_one) all.push_back({"mlp.experts.0.down_proj", "experts"});
+  for (const char* const name : {"experts.gate_up_proj", "experts.down_proj"})
+    all.push_back({fmt::format("mlp.{}", name), name, true});
+  return all;
 }
 
-/// Returns the layers of a model that an adapter means by an expression. As PEFT has it, the
-/// expression must match a layer's whole name, such as model.layers.0.self_attn.q_proj. Throws
-/// mc::error of the file's class for an expression that means no layer, or one in some blocks
-/// alone.
-inline std::vector<std::string> layers_of_expression(const adapter_config& adapter,
-                                                     const hf_model& model) {
-  const auto refuse = [&](const std::string& what) {
-    return adapter.at.fault("field \"target_modules\" " + what);
-  };
+/// Returns the layers of a model that an adapter means, by an expression or by names and fields
+/// that choose among the blocks. Throws mc::error of the file's class for an adapter that means no
+/// layer, or that has other layers in some of its blocks than in others.
+inline keys_of_layers chosen_layers(const adapter_config& adapter, const hf_model& model) {
   const char* const before =
       std::holds_alternative<gpt>(model) ? "transformer.h." : "model.layers.";
   const int blocks = std::visit([](const auto& m) { return m.layers; }, model);
+  const bool one_by_one = std::ranges::any_of(adapter.modules, names_one_expert);
   std::vector<std::string> found;
-  for (const std::string& layer : linear_layers(model)) {
-    int times = 0;
-    for (int b = 0; b < blocks; ++b)
-      times += adapter.names(fmt::format("{}{}.{}", before, b, layer), false);
-    if (times != 0 && times != blocks)
-      throw refuse(
-          fmt::format("means {} in {} of {} blocks, and an adapter here is the same in "
-                      "all of them",
-                      layer, times, blocks));
-    if (times > 0) found.push_back(layer);
+  std::map<std::string, std::set<int>> having, meant; // by target
+  std::set<int> chosen;
+  std::set<std::string> unseen(adapter.parameters.begin(), adapter.parameters.end());
+  std::ranges::copy_if(adapter.modules, std::inserter(unseen, unseen.end()),
+                       std::not_fn(names_one_expert));
+  for (int b = 0; b < blocks; ++b)
+    for (const adaptable_layer& l : adaptable_layers(model, b, one_by_one)) {
+      const std::string whole = fmt::format("{}{}.{}", before, b, l.name);
+      having[l.target].insert(b);
+      std::erase_if(unseen,
+                    [&](const std::string& name) { return names_layer(name, whole, false); });
+      if (!adapter.names(whole, l.experts)) continue;
+      meant[l.target].insert(b), chosen.insert(b);
+      if (std::ranges::find(found, l.target) == found.end()) found.push_back(l.target);
+    }
+  if (!unseen.empty())
+    throw adapter.at.fault(
+        fmt::format("names {}, which is no linear layer of the model's blocks and no matrix of its "
+                    "experts",
+                    printable(*unseen.begin())));
+  if (found.empty()) throw adapter.at.fault("field \"target_modules\" means no layer of the model");
+  const auto is_everywhere = [&](const std::string& t) { return meant[t] == having[t]; };
+  if (std::ranges::all_of(found, is_everywhere)) return {found, {}, {}};
+  for (const std::string& target : found) {
+    std::erase_if(having[target], [&](int b) { return !chosen.contains(b); });
+    if (!is_everywhere(target))
+      throw adapter.at.fault(fmt::format(
+          "means {} in {} of the {} blocks that it means layers of, and an adapter here has the "
+          "same layers in all of its blocks",
+          target, meant[target].size(), chosen.size()));
   }
-  if (found.empty()) throw refuse("means no layer of the model");
-  return found;
+  return {found, {}, {chosen.begin(), chosen.end()}};
 }
 
 /// Returns numbers of layers as the keys of a build have them, such as "q_proj:8". Throws mc::error
@@ -78,31 +124,49 @@ std::vector<std::string> pattern_of(const adapter_config& adapter,
   return all;
 }
 
-/// Returns the targets of a run's adapter that is like one of PEFT (recipe/lora.hpp). `model` is
-/// that of a config.json, or null. Throws mc::error of the file's class for targets that a run's
+/// Returns the layers of a run's adapter that is like one of PEFT (recipe/lora.hpp). `model` is
+/// that of a config.json, or null. Throws mc::error of the file's class for layers that a run's
 /// adapter cannot have.
-inline std::vector<std::string> targets_of(const adapter_config& adapter, const hf_model* model) {
+inline keys_of_layers layers_of(const adapter_config& adapter, const hf_model* model) {
   const json_value& config = adapter.at;
-  if (config.has("layers_to_transform") || config.has("exclude_modules"))
+  if (adapter.chooses() && model != nullptr) return chosen_layers(adapter, *model);
+  if (const char* const field = adapter.needs_model())
+    throw config.fault(fmt::format(
+        "field \"{}\" is an expression or has numbers of blocks, and no config.json names the "
+        "layers that it may mean: give HF_CONFIG, or the keys of the adapter one by one",
+        field));
+  keys_of_layers keys{adapter.modules, adapter.excluded, {}};
+  if (std::erase_if(keys.targets, names_one_expert) > 0) keys.targets.emplace_back("experts");
+  if (adapter.all_linear) keys.targets = {"all-linear"};
+  std::erase_if(keys.targets, [&](const std::string& target) {
+    return std::ranges::find(adapter.excluded, target) != adapter.excluded.end();
+  });
+  for (const std::int64_t layer : adapter.layers) {
+    if (layer < 0 || layer > layer_set::greatest)
+      throw config.fault(
+          fmt::format("field \"layers_to_transform\" has {}, but must be from 0 to {}", layer,
+                      layer_set::greatest));
+    keys.layers.push_back(static_cast<int>(layer));
+  }
+  if (!keys.layers.empty() && !adapter.parameters.empty())
     throw config.fault(
-        "layers_to_transform or exclude_modules choose among the layers, which an "
-        "adapter here has in all blocks alike: give its keys one by one");
-  std::vector<std::string> targets = adapter.modules;
-  if (adapter.all_linear) targets = {"all-linear"};
-  else if (adapter.expression && model != nullptr) targets = layers_of_expression(adapter, *model);
-  else if (adapter.expression)
-    throw config.fault(
-        "field \"target_modules\" is an expression, and no config.json names the layers that it "
-        "may mean: give HF_CONFIG, or the keys of the adapter one by one");
+        "names some blocks for target_modules, and PEFT has target_parameters in all blocks: an "
+        "adapter here has the same layers in all of its blocks");
   for (const std::string& parameter : adapter.parameters) {
     const std::size_t experts = parameter.find("experts.");
     if (experts == std::string::npos)
       throw config.fault(
           fmt::format("field \"target_parameters\" names {}, which is no matrix of experts",
                       printable(parameter)));
-    targets.push_back(parameter.substr(experts));
+    keys.targets.push_back(parameter.substr(experts));
   }
-  return targets;
+  for (const std::string& name : keys.excluded)
+    if (name.find("experts") != std::string::npos)
+      throw config.fault(
+          fmt::format("field \"exclude_modules\" has {}, and PEFT excludes no matrix of experts: "
+                      "give the keys of the adapter one by one",
+                      printable(name)));
+  return keys;
 }
 
 } // namespace mc

@@ -224,11 +224,17 @@ inline std::string describe_text(const program_view& p, device& on, const mesh& 
   if (const frozen& f = p.numbers.frozen; f.count > 0)
     fmt::format_to(at, "  frozen                {}: {} parameters are trained\n",
                    fmt::join(f.names, f.names + f.count, ", "), detail::trained_parameters(p));
-  if (const lora& a = p.numbers.adapter; a.rank > 0)
+  if (const lora& a = p.numbers.adapter; a.rank > 0) {
+    int in = 0; // layers that have it
+    for (int l = 0; l < p.layers; ++l) in += a.is_in(l);
     fmt::format_to(
-        at, "  adapter               rank {}, scale {:.6g}, {}: {} parameters are trained\n",
+        at, "  adapter               rank {}, scale {:.6g}, {}{}{}{}: {} parameters are trained\n",
         a.rank, a.scale(), fmt::join(a.targets.names, a.targets.names + a.targets.count, ", "),
+        a.excluded.count == 0 ? "" : " but ",
+        fmt::join(a.excluded.names, a.excluded.names + a.excluded.count, ", "),
+        in == p.layers ? "" : fmt::format(" in {} of {} layers", in, p.layers),
         detail::trained_parameters(p));
+  }
   fmt::format_to(at, "  layout                {}\n", detail::layout_text(p.numbers.ranks));
   fmt::format_to(at, "  micro-batch           {} x {} tokens\n", p.numbers.batch.micro,
                  p.numbers.batch.sequence);

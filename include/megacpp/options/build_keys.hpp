@@ -21,6 +21,7 @@ enum class key_kind : std::uint8_t {
   on_or_off, ///< KEY alone, or key=1 and key=0
   choice,    ///< one of several values
   layers,    ///< numbers of layers: KEY 3 4 4 1, or key=3,4,4,1
+  blocks,    ///< numbers of blocks from 0, and ranges: KEY 0 2-5, or key=0,2-5
   names,     ///< ends of layers' names: KEY q_proj v_proj, or key=q_proj,v_proj
   pattern,   ///< numbers of layers: KEY q_proj:8 o_proj:2, or key=q_proj:8,o_proj:2
   name,      ///< the name of a model in C++
@@ -30,8 +31,8 @@ enum class key_kind : std::uint8_t {
 
 /// Tells whether a key takes several values.
 constexpr bool takes_several(key_kind k) {
-  return k == key_kind::layers || k == key_kind::names || k == key_kind::pattern ||
-         k == key_kind::headers;
+  return k == key_kind::layers || k == key_kind::blocks || k == key_kind::names ||
+         k == key_kind::pattern || k == key_kind::headers;
 }
 
 /// A row of the table. Keys whose members belong to one struct stand in the order of its members,
@@ -285,6 +286,16 @@ inline constexpr std::array build_keys{
               .sentence = "the linear layers that have an adapter, by the ends of their names",
               .kind = key_kind::names,
               .initial = "all-linear"},
+    build_key{.member = "adapter.excluded",
+              .cmake = "LORA_EXCLUDE",
+              .script = "lora-exclude",
+              .sentence = "layers that have no adapter, though a target means them",
+              .kind = key_kind::names},
+    build_key{.member = "adapter.layers",
+              .cmake = "LORA_LAYERS",
+              .script = "lora-layers",
+              .sentence = "the blocks that have an adapter, by number from 0, if not all",
+              .kind = key_kind::blocks},
     build_key{.member = "adapter.ranks",
               .cmake = "LORA_RANKS",
               .script = "lora-ranks",

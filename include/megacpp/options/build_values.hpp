@@ -1,8 +1,11 @@
 // The values that keys of a build take (options/build_keys.hpp).
 #pragma once
 
+#include <megacpp/recipe/layer_set.hpp>
+
 #include <algorithm>
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 namespace mc {
@@ -34,6 +37,19 @@ inline bool is_layer(std::string_view name) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
            c == '.' || c == '-';
   });
+}
+
+/// Returns "2-5", or one number of a layer, as C++ has a list of them; "" for another text.
+inline std::string layer_numbers(std::string_view value) {
+  const std::size_t dash = std::min(value.find('-'), value.size());
+  const std::string first(value.substr(0, dash)),
+      last(dash < value.size() ? value.substr(dash + 1) : first);
+  if (!is_number(first, 3) || !is_number(last, 3)) return "";
+  const int begin = std::stoi(first), end = std::stoi(last);
+  if (begin > end || end > layer_set::greatest) return "";
+  std::string all;
+  for (int n = begin; n <= end; ++n) all += (n == begin ? "" : ", ") + std::to_string(n);
+  return all;
 }
 
 } // namespace mc

@@ -40,6 +40,7 @@
 #include <megacpp/op/select.hpp>
 #include <megacpp/recipe/lora.hpp>
 
+#include <cstdint>
 #include <span>
 #include <string_view>
 
@@ -164,10 +165,8 @@ private:
     return (r < 1 ? 1 : r) * (held_ > 1 ? held_ : 1); // fault_of_adapter refuses others
   }
   constexpr bool is_target(const value& w, bool of_experts) const {
-    if (std::string_view(w.name) != "weight" || with_.saves(published_name(w))) return false;
-    for (int k = 0; k < with_.targets.count; ++k)
-      if (names_layer(with_.targets.names[k], published_name(w), of_experts)) return true;
-    return false;
+    return std::string_view(w.name) == "weight" && !with_.saves(published_name(w)) &&
+           with_.adapts(published_name(w), of_experts);
   }
   /// Returns whether the logits y choose experts.
   constexpr bool is_router(value_id y) const {
@@ -338,15 +337,20 @@ private:
 
 } // namespace detail
 
+/// The parts of a model to an adapter: a block with its factors; one that has none, but is stored
+/// as the others; or the stem or the head.
+enum class adapted_as : std::uint8_t { layer, bare_layer, other };
+
 /// Returns a part's forward graph as an adapter leaves it: the parameters of the model are frozen,
 /// but for modules that are trained as a whole, and the linear layers of a block have factors,
 /// behind dropout unless it is a graph of generation. Those of the stem and of the head have none:
 /// the head's product is the loss in training. `held`: setup::held_adapters.
-[[gnu::cold]] constexpr graph adapted(const graph& written, const lora& with, bool is_block,
+[[gnu::cold]] constexpr graph adapted(const graph& written, const lora& with, adapted_as part,
                                       bool drops, const published_layers& published, int held = 0) {
   if (with.rank == 0 || written.wrong.code != fault::none) return written;
   lora of_part = with;
-  if (!is_block) of_part.targets = {}, of_part.base = base_storage::plain;
+  if (part != adapted_as::layer) of_part.targets = {};
+  if (part == adapted_as::other) of_part.base = base_storage::plain;
   if (!drops) of_part.dropout = 0;
   return detail::adapting(written, of_part, published, held).result();
 }

@@ -32,6 +32,19 @@ constexpr bool meet(std::span<const graph* const> parts, std::string_view a, std
         return true;
   return false;
 }
+/// Returns whether a name means weights of the model, by their names in files.
+constexpr bool means(std::span<const graph* const> parts, std::string_view name,
+                     const published_layers& published) {
+  for (const graph* g : parts)
+    for (int i = 0; i < g->parameter_count; ++i) {
+      const value& v = g->at(g->parameters[i].v);
+      const char* const other = published.of(v.scope);
+      if (!g->parameters[i].added && std::string_view(v.name) == "weight" &&
+          names_layer(name, other == nullptr ? v.scope : other, v.find(dim::expert) >= 0))
+        return true;
+    }
+  return false;
+}
 /// Returns whether a name means modules of the model that can be trained as a whole.
 constexpr bool saves(std::span<const graph* const> parts, std::string_view name,
                      const published_layers& published) {
@@ -52,10 +65,10 @@ constexpr bool saves(std::span<const graph* const> parts, std::string_view name,
 } // namespace detail
 
 /// Returns MEGA-C010 for an adapter whose numbers are out of range, and for a target that means no
-/// linear layer of the parts. A base in NF4 is refused for a family whose files have several of its
-/// matrices as one, since that one would be quantised.
+/// linear layer of the parts of a model with so many layers. A base in NF4 is refused for a family
+/// whose files have several of its matrices as one, since that one would be quantised.
 constexpr fault_record fault_of_adapter(std::span<const graph* const> parts, const lora& with,
-                                        const published_layers& published) {
+                                        const published_layers& published, int layers) {
   fault_record wrong;
   if (with.rank == 0) return wrong;
   const auto refuse = [&](const char* what) {
@@ -67,6 +80,11 @@ constexpr fault_record fault_of_adapter(std::span<const graph* const> parts, con
   if (!(with.alpha > 0 && with.alpha < 1e9)) return refuse("alpha");
   if (with.targets.count == 0) return refuse("targets");
   if (!(with.dropout >= 0 && with.dropout < 1)) return refuse("dropout");
+  if (const int last = with.layers.last(); last >= layers) {
+    wrong.code = fault::C010;
+    wrong.what << "adapter(layer " << last << ")";
+    return wrong;
+  }
   const auto shares_a_matrix = [&](const value& v) {
     int layers = 0;
     for (const published_layer& p : published.all)
@@ -88,6 +106,9 @@ constexpr fault_record fault_of_adapter(std::span<const graph* const> parts, con
           !detail::adapts(parts, p->all[k].layer))
         return refuse(p->all[k].layer);
     }
+  for (int k = 0; k < with.excluded.count; ++k)
+    if (!detail::means(parts, with.excluded.names[k], published))
+      return refuse(with.excluded.names[k]);
   for (int k = 0; k < with.saved.count; ++k)
     if (!detail::saves(parts, with.saved.names[k], published)) return refuse(with.saved.names[k]);
   for (int k = 0; k < with.targets.count; ++k) {

@@ -31,7 +31,7 @@ namespace mc {
 template <class Model> struct assembling {
   const Model* model = nullptr;
   const setup* numbers = nullptr;
-  kind_list<Model::kinds> used{};
+  kind_list<most_kinds<Model>> used{};
   std::span<const graph* const> graphs{}; ///< graphs by number
   std::span<const meaning* const> owes{}; ///< meanings that the graphs must keep, by number
   const registry* stores = nullptr;
@@ -62,10 +62,12 @@ template <class Model> struct assembling {
             .recompute_policy =
                 number == 0 || number == head() ? recompute::none : numbers->recompute_policy};
   }
-  constexpr int kind_of(int layer) const { return used.index(model->kind_of(layer)); }
+  constexpr int kind_of(int layer) const {
+    return used.index(kind_of_layer(*model, numbers->adapter, layer));
+  }
   /// Returns the number of layers that run each part; that of the stem and of the head is one.
-  constexpr std::array<int, Model::kinds + 2> layers() const {
-    std::array<int, Model::kinds + 2> n{};
+  constexpr std::array<int, most_kinds<Model> + 2> layers() const {
+    std::array<int, most_kinds<Model> + 2> n{};
     n[0] = n[static_cast<unsigned>(head())] = 1;
     for (int l = 0; l < layers_of(*model); ++l) ++n[static_cast<unsigned>(1 + kind_of(l))];
     return n;
@@ -157,7 +159,8 @@ constexpr fault_record fault_of_schedule(const setup& s, int rounds, int more) {
 template <class Model>
 constexpr fault_record fault_of_stage(const assembling<Model>& a, int number) {
   const layout& l = a.numbers->ranks;
-  std::array<int, Model::kinds + 2> before{}; // layers of earlier stages; the last one has the head
+  std::array<int, most_kinds<Model> + 2>
+      before{}; // layers of earlier stages; the last one has the head
   for (int v = 0, layer = 0; v < l.pp * l.virtual_stages; ++v) {
     const bool earlier = v % l.pp < number;
     if (earlier && v == 0) ++before[0];
@@ -185,7 +188,7 @@ public:
          .alone = true,
          .of = part,
          .make = [](const state& a, int i) {
-           return written_graph(*a.model, *a.numbers, a.what(i), a.used.kind(i - 1));
+           return written_graph(*a.model, *a.numbers, a.what(i), a.used.kind(i - 1) % Model::kinds);
          }});
     add({.name = "adapt",
          .is = step::graphs,
@@ -193,8 +196,7 @@ public:
          .of = [](const state& a, int i) { return a.is_part(i) && a.numbers->adapter.rank > 0; },
          .make =
              [](const state& a, int i) {
-               return adapted(a.g(i), a.numbers->adapter, a.what(i) == part_kind::block,
-                              !a.numbers->generating, published_of<Model>());
+               return adapted_graph<Model>(a.g(i), *a.numbers, a.what(i), a.used.kind(i - 1));
              }});
     add({.name = "hoist",
          .is = step::graphs,
@@ -207,7 +209,8 @@ public:
     check("experts",
           [](const state& a, int) { return fault_of_experts(a.of_training(), *a.numbers); });
     check("adapter", [](const state& a, int) {
-      return fault_of_adapter(a.of_training(), a.numbers->adapter, published_of<Model>());
+      return fault_of_adapter(a.of_training(), a.numbers->adapter, published_of<Model>(),
+                              layers_of(*a.model));
     });
     check("frozen",
           [](const state& a, int) { return fault_of_frozen(a.of_training(), a.numbers->frozen); });

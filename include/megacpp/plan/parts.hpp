@@ -134,11 +134,20 @@ template <class Model> [[gnu::cold]] constexpr graph written_graph(const Model& 
   if (g.wrong.code == fault::none) g.wrong = verify_nodes(g);
   return g;
 }
-/// Returns the forward graph of one part with a prologue, verified.
+/// Returns a part's graph as a run's adapter leaves it. `kind` is one of most_kinds<Model>.
+template <class Model>
+constexpr graph adapted_graph(const graph& written, const setup& s, part_kind part, int kind) {
+  const adapted_as as = part != part_kind::block ? adapted_as::other
+                        : kind < Model::kinds    ? adapted_as::layer
+                                                 : adapted_as::bare_layer;
+  return adapted(written, s.adapter, as, !s.generating, published_of<Model>(), s.held_adapters);
+}
+/// Returns the forward graph of one part with a prologue, verified. `kind` is one of
+/// most_kinds<Model>.
 template <class Model>
 constexpr graph forward_graph(const Model& m, const setup& s, part_kind part, int kind) {
-  return hoisted_graph(adapted(written_graph(m, s, part, kind), s.adapter, part == part_kind::block,
-                               !s.generating, published_of<Model>(), s.held_adapters));
+  return hoisted_graph(
+      adapted_graph<Model>(written_graph(m, s, part, kind % Model::kinds), s, part, kind));
 }
 
 } // namespace mc

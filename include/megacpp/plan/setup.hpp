@@ -103,13 +103,25 @@ template <class Model> constexpr int layers_of(const Model& m) {
   return m.layers < max_layers ? static_cast<int>(m.layers) : max_layers;
 }
 
-template <class Model> constexpr kind_list<Model::kinds> used_kinds(const Model& m) {
-  bool used[Model::kinds]{};
+/// The most kinds of block of a program: those of its model, and behind them the same once more,
+/// for layers that have no adapter where others have one.
+template <class Model> inline constexpr int most_kinds = 2 * Model::kinds;
+/// Returns the kind of block of a layer, of that list.
+template <class Model> constexpr int kind_of_layer(const Model& m, const lora& adapter, int layer) {
+  const bool bare = adapter.rank > 0 && !adapter.is_in(layer);
+  return m.kind_of(layer) + (bare ? Model::kinds : 0);
+}
+
+template <class Model>
+constexpr kind_list<most_kinds<Model>> used_kinds(const Model& m, const lora& adapter = {}) {
+  bool used[most_kinds<Model>]{};
   for (int l = 0; l < layers_of(m); ++l)
-    if (const int k = m.kind_of(l); k >= 0 && k < Model::kinds) used[k] = true;
-  kind_list<Model::kinds> list;
-  for (int k = 0; k < Model::kinds; ++k)
-    if (used[k] || (k == Model::kinds - 1 && list.count == 0)) list.kinds[list.count++] = k;
+    if (const int k = m.kind_of(l); k >= 0 && k < Model::kinds)
+      used[kind_of_layer(m, adapter, l)] = true;
+  kind_list<most_kinds<Model>> list;
+  for (int k = 0; k < most_kinds<Model>; ++k)
+    if (used[k]) list.kinds[list.count++] = k;
+  if (list.count == 0) list.kinds[list.count++] = Model::kinds - 1;
   return list;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <megacpp/num/elementary.hpp>
+#include <megacpp/recipe/layer_set.hpp>
 
 #include <concepts>
 #include <cstdint>
@@ -107,14 +108,28 @@ struct lora {
   double alpha = 16;   ///< the scale is alpha / r
   bool rslora = false; ///< the scale is alpha / sqrt(r) (Kalajdzievski 2023)
   lora_targets targets{"all-linear"};
-  lora_pattern ranks{};  ///< layers of another rank (rank_pattern of PEFT); not experts
-  lora_pattern alphas{}; ///< layers of another alpha (alpha_pattern of PEFT); not experts
+  lora_targets excluded{}; ///< layers that have none, though a target means them
+  layer_set layers{};      ///< the blocks that have the adapter, by number from 0; none given: all
+  lora_pattern ranks{};    ///< layers of another rank (rank_pattern of PEFT); not experts
+  lora_pattern alphas{};   ///< layers of another alpha (alpha_pattern of PEFT); not experts
   /// Modules of the model that are trained as a whole beside the factors, by the ends of their
   /// names (modules_to_save of PEFT), such as "lm_head".
   lora_targets saved{};
   double dropout = 0; ///< probability of dropout of the x that A reads, in training; not of experts
   base_storage base = base_storage::plain; ///< all linear layers of the blocks but a router
 
+  /// Returns whether the block of a layer of the model has the adapter.
+  constexpr bool is_in(int layer) const { return layers.empty() || layers.holds(layer); }
+  /// Returns whether a linear layer has factors, by its published name, in a block that has the
+  /// adapter.
+  constexpr bool adapts(std::string_view layer, bool of_experts) const {
+    const auto among = [&](const lora_targets& t) {
+      for (int k = 0; k < t.count; ++k)
+        if (names_layer(t.names[k], layer, of_experts)) return true;
+      return false;
+    };
+    return among(targets) && !among(excluded);
+  }
   /// Returns whether a module is trained as a whole, by its name in files.
   constexpr bool saves(std::string_view module) const {
     for (int k = 0; k < saved.count; ++k)

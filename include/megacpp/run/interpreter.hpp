@@ -38,7 +38,7 @@ public:
 
   /// `m` and `s` must outlive this object.
   assembled_now(const Model& m, const setup& s) {
-    now_.model = &m, now_.numbers = &s, now_.used = used_kinds(m);
+    now_.model = &m, now_.numbers = &s, now_.used = used_kinds(m, s.adapter);
     const auto n = static_cast<std::size_t>(now_.count());
     graphs_.assign(n, keep(graph{})), owes_.assign(n, keep(meaning{}));
     made_.assign(n, false);

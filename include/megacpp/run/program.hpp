@@ -41,8 +41,8 @@ template <class Of> using state_of = typename steps_of<Of>::state;
 template <class Of> using step_type = typename steps_of<Of>::step;
 template <class Of> inline constexpr auto& steps =
     assembly<std::remove_const_t<decltype(Of::model)>>;
-template <class Of>
-inline constexpr int graphs_in = state_of<Of>::count_of(used_kinds(Of::model).count);
+template <class Of> inline constexpr int graphs_in =
+    state_of<Of>::count_of(used_kinds(Of::model, Of::numbers.adapter).count);
 
 /// The numbers of all graphs, and an array with one T for each graph.
 template <class Of> using numbers_of_graphs = std::make_integer_sequence<int, graphs_in<Of>>;
@@ -136,7 +136,7 @@ template <class Of, int S, int... At> struct with_graphs<Of, S, std::integer_seq
   constexpr state_of<Of> now() const {
     return {.model = &Of::model,
             .numbers = &Of::numbers,
-            .used = used_kinds(Of::model),
+            .used = used_kinds(Of::model, Of::numbers.adapter),
             .graphs = graphs,
             .owes = owes,
             .stores = &no_stores,

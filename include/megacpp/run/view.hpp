@@ -42,7 +42,7 @@ struct generation_view {
 template <class Model>
 graph forward_graph_of(const void* model, const setup& s, part_kind part, int kind) {
   const Model& m = *static_cast<const Model*>(model);
-  return forward_graph(m, s, part, used_kinds(m).kind(kind));
+  return forward_graph(m, s, part, used_kinds(m, s.adapter).kind(kind));
 }
 
 struct program_view {

@@ -170,6 +170,11 @@ inline nlohmann::json program_json(const program_view& p) {
     if (a.saved.count > 0)
       model["adapter.saved"] =
           std::vector<std::string>(a.saved.names, a.saved.names + a.saved.count);
+    if (a.excluded.count > 0)
+      model["adapter.excluded"] =
+          std::vector<std::string>(a.excluded.names, a.excluded.names + a.excluded.count);
+    for (int l = 0; l < p.layers && !a.layers.empty(); ++l)
+      if (a.layers.holds(l)) model["adapter.layers"].push_back(l);
     if (a.base != base_storage::plain) model["adapter.base"] = name_of(a.base);
     model["adapter.targets"] =
         std::vector<std::string>(a.targets.names, a.targets.names + a.targets.count);
@@ -251,7 +256,8 @@ inline void require_same_program(const json_value& state, const program_view& p,
   };
   for (const char* name :
        {"family", "precision", "sequence", "layers", "hidden", "vocabulary", "parameters", "kinds"})
-    if (!as_base || std::string_view(name) != "parameters")
+    if (!as_base || (std::string_view(name) != "parameters" &&
+                     (p.numbers.adapter.layers.empty() || std::string_view(name) != "kinds")))
       compare(name, theirs.raw().value(name, nlohmann::json()), ours.at(name));
   const json_value model = theirs.field<json_value>("model");
   for (const auto& item : ours.at("model").items())
