@@ -510,7 +510,7 @@ BOOST_AUTO_TEST_CASE(patterns) {
 template <class Model>
 void check_some_layers(adapter_case<Model> of, const mc::layer_set& layers,
                        const mc::lora_targets& excluded, const std::set<std::string>& left_out,
-                       const char* refused = "is not one of the adapter of tiny") {
+                       const char* says = "is not one of the adapter of tiny") {
   const auto everywhere = of.program({}, 4);
   of.adapter.layers = layers, of.adapter.excluded = excluded;
   mc::cpu device(mc::product_type::widened, 1);
@@ -566,7 +566,7 @@ void check_some_layers(adapter_case<Model> of, const mc::layer_set& layers,
   BOOST_TEST(test::relative(merged.evaluate(given.view()).mean(), loss) <= 1e-6);
   // A folder with factors elsewhere is refused.
   CHECK_REFUSED(mc::adapter_in_folder(mc::model_folder(of.of_peft("adapter").string()), p.view()),
-                mc::exit_code::model, refused);
+                mc::exit_code::model, says);
 }
 BOOST_AUTO_TEST_CASE(some_layers) {
   const auto wrong = [](const mc::layer_set& layers, const mc::lora_targets& excluded,

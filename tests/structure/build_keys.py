@@ -178,7 +178,7 @@ def tool_problems(tool):
         for name, changed in {"peft": {}, "dora": {"use_dora": True}, "expression": {"target_modules": r".*\.(c_attn|c_fc)", "target_parameters": None},
                               "first": {"target_modules": r".*h\.0\.attn\.c_attn", "target_parameters": None},
                               "whole": {"target_modules": ["h.1.attn.c_attn", "h.1.mlp.c_fc"], "target_parameters": None},
-                              "uneven": {"target_modules": r".*attn\.c_attn|.*\.1\.mlp\.c_fc"},
+                              "uneven": {"target_modules": r".*attn\.c_attn|.*\.1\.mlp\.c_fc", "target_parameters": None},
                               "chosen": {"target_modules": ["c_attn", "c_proj"], "exclude_modules": ["attn.c_proj"],
                                          "layers_to_transform": 1, "target_parameters": None},
                               "of-pattern": {"target_modules": ["c_attn"], "layers_to_transform": [0, 5],
@@ -188,7 +188,7 @@ def tool_problems(tool):
                               "saves": {"modules_to_save": ["wte"]},
                               "patterns": {"rank_pattern": {"c_attn": 8}, "alpha_pattern": {"attn\\.c_proj": 0.5}},
                               "expression-of-ranks": {"rank_pattern": {"(c_attn|c_fc)": 8}},
-                              "nothing": {"target_modules": "q_proj"}}.items():
+                              "nothing": {"target_modules": "q_proj", "target_parameters": None}}.items():
             (folder / name).mkdir()
             (folder / name / "adapter_config.json").write_text(json.dumps(peft | changed), encoding="utf-8")
         out = folder / "run.hpp"
