@@ -5,11 +5,11 @@ base, the third is learned.
     learning.py MODEL WORK [--seeds 3] [--jobs 1] [--epochs 4]
 
 MODEL is dense, a small Qwen3 (examples/small_model.json), or experts, the same with experts. Compiles it
-plain, with LoRA and with QLoRA; trains a base of each seed on two tasks, and the third task on that by every way; asks what neither
-has seen. With the adapter off its program must have the base's answers and the base's loss, bit for bit:
-beside a base in NF4 those of the folder that `export --quantise nf4` writes, in a plain program.
-Bars: the base answers at most 20 % of the third task, full fine-tuning at least 95 %, adapters at most
-3 points fewer. Every run stands in bench/results/, with the CPU model and the commit. --jobs runs train
+plain, with LoRA and with QLoRA; trains a base of each seed on two tasks, and the third task on that by every
+way; asks what neither has seen. With the adapter off its program must have the base's answers and the base's
+loss, bit for bit: beside a base in NF4 those of the folder that `export --quantise nf4` writes, in a plain
+program. Bars: the base answers at most 20 % of the third task, full fine-tuning at least 95 %, adapters at
+most 3 points fewer. Every run stands in bench/results/, with the CPU model and the commit. --jobs runs train
 at once, on one thread each. WORK keeps programs.
 """
 
