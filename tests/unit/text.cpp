@@ -410,6 +410,7 @@ BOOST_AUTO_TEST_CASE(requests_that_nobody_fills_in_are_those_of_flags_left_out) 
               l.eval_iters == loop.eval_iters && l.sample_interval == loop.sample_interval &&
               l.sample_tokens == loop.sample_tokens && l.batches.last == loop.batches.last));
   BOOST_TEST(*l.max_shard == mc::hf_shard_limit);
+  BOOST_TEST(!mc::export_request_of(none).max_shard);
   const mc::sampling_request s = mc::sampling_request_of(none), sampling;
   BOOST_TEST((s.thinks == sampling.thinks && s.samples == sampling.samples &&
               s.most == sampling.most && s.temperature == sampling.temperature &&
