@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""bitsandbytes and bitsandbytes_peer.cpp quantise the same matrices to the same bits.
+"""bitsandbytes and bitsandbytes_peer.cpp quantise the same matrices to the same bits, and transformers
+loads what our programs write in NF4.
 
-    bitsandbytes_peer.py PEER
+    bitsandbytes_peer.py PEER WORK
 
 Matrices are normal, heavy-tailed, or of numbers next to the thresholds of codes, in float or bf16, with up
 to five nested blocks, ragged ends, odd counts and blocks of zeros. Given the offset of bitsandbytes, PEER
@@ -9,19 +10,26 @@ has its codes, its codes of absmax, its nested absmax and its dequantised values
 PEER's offset is at most 4 ulp away; how many codes differ for that is printed, and bounded. PyTorch and
 PEER round floats to FP8 alike.
 
+WORK has the folders that transformers_peer.cpp wrote in NF4. transformers takes every tensor of them, by
+their own quantization_config; its codes mean what we decode, to the bit, and it computes our logits.
+
 Matrices go to bitsandbytes as one row. On processors with AVX-512 its dequantize_4bit takes the scales of
 other blocks where rows are multiples of 16, but not of 64, elements long.
 """
 
 import subprocess
 import sys
+from pathlib import Path
 
 import bitsandbytes
 import bitsandbytes.functional as F
 import torch
+import transformers
+from safetensors.torch import load_file
 
 ELEMENTS = [1, 2, 21, 63, 64, 65, 640, 64 * 256, 64 * 256 + 1, 130 * 400, 301 * 219, 64 * 1000 + 48, 256 * 320]
 MOVED = 0.005  # at most, of the codes of absmax, for an offset of one's own
+BOUND = 2e-5  # of the largest logit
 
 VALUES = F.get_4bit_type("nf4", device="cpu")
 
@@ -144,13 +152,56 @@ def check_fp8(peer):
     print(f"PyTorch {torch.__version__}: {inputs.numel()} floats round to the same numbers of FP8")
 
 
+def check_folder(folder):
+    """The largest error of a logit, of the largest one, and the number of matrices in NF4."""
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(
+        folder / "ours", dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+    assert model.config.quantization_config.bnb_4bit_use_double_quant, model.config.quantization_config
+    ours, quantised = load_file(folder / "weights.safetensors"), set()
+    for name, module in model.named_modules():
+        if isinstance(module, bitsandbytes.nn.Linear4bit):
+            quantised.add(f"{name}.weight")
+            weight = module.weight
+            # As one row: see the head of this file.
+            state = weight.quant_state
+            shape, state.shape = state.shape, torch.Size((1, state.shape.numel()))
+            values = F.dequantize_4bit(weight.data, state)
+            state.shape = shape
+            assert tuple(shape) == tuple(ours[f"{name}.weight"].shape), (name, shape)
+            assert values.dtype == torch.float32, values.dtype
+            assert same_bits(values.double(), ours[f"{name}.weight"]), f"{folder.name}: {name}: other numbers"
+    plain = dict(model.named_parameters())
+    assert quantised == {name for name in ours if ".layers." in name and ours[name].dim() == 2}, quantised
+    for name in ours.keys() - quantised:
+        assert same_bits(plain[name].double(), ours[name]), f"{folder.name}: {name} is another"
+    expected = load_file(folder / "expected.safetensors")
+    # There is no dropout. Outside of training bitsandbytes multiplies in bf16, on processors with AVX-512 for it.
+    with torch.no_grad():
+        logits = model.train()(expected["tokens"].long()).logits
+    # Logits but for a number each row, which nothing depends on.
+    log_p = torch.log_softmax(logits.double(), dim=-1)
+    return ((log_p - expected["log_p"]).abs().max() / logits.abs().max()).item(), len(quantised)
+
+
+def check_folders(work):
+    folders = sorted(p for p in work.iterdir() if p.is_dir())
+    assert folders
+    for folder in folders:
+        error, count = check_folder(folder)
+        print(f"transformers {transformers.__version__}: {folder.name}: {count} matrices in NF4 mean the same to the "
+              f"bit, logits within {error:.1e} of the largest")
+        assert error <= BOUND, folder.name
+
+
 def main():
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 3:
         print(__doc__.strip(), file=sys.stderr)
         return 2
     torch.set_num_threads(1)
     check_matrices(sys.argv[1])
     check_fp8(sys.argv[1])
+    check_folders(Path(sys.argv[2]))
     return 0
 
 

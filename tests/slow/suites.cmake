@@ -269,14 +269,14 @@ megacpp_slow_test(transformers SHARD 21 LABEL peer TIMEOUT 2400 ONE_THREAD LOCK 
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/transformers.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
     ${CMAKE_CURRENT_BINARY_DIR}/transformers ${MEGACPP_PEER_VENVS})
 
-# bitsandbytes and we quantise alike.
+# bitsandbytes and we quantise alike, and transformers loads what we write in NF4.
 add_executable(bitsandbytes_peer EXCLUDE_FROM_ALL slow/bitsandbytes_peer.cpp)
 target_link_libraries(bitsandbytes_peer PRIVATE megacpp_own)
 target_include_directories(bitsandbytes_peer PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
 megacpp_slow_test(bitsandbytes SHARD 21 LABEL peer TIMEOUT 1200 ONE_THREAD LOCK MAY_SKIP COST 25
-  NEEDS bitsandbytes_peer
+  NEEDS bitsandbytes_peer transformers_peer
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/bitsandbytes.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
-    ${MEGACPP_PEER_VENVS})
+    ${CMAKE_CURRENT_BINARY_DIR}/bitsandbytes ${MEGACPP_PEER_VENVS})
 
 # Adapters with a mistake on purpose, which laws and figures must find.
 set(mutated ${CMAKE_CURRENT_BINARY_DIR}/adapter_mutants)

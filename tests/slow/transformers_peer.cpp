@@ -1,14 +1,17 @@
 // What transformers_peer.py holds against transformers: folders of models with random weights, the
 // log-probabilities of all tokens and, of some, gradients and ten steps of AdamW; and afterwards the
-// folders that transformers saved from them.
+// folders that transformers saved from them. For bitsandbytes_peer.py, folders in NF4.
 //
 //   transformers_peer write DIR   DIR/NAME/ours (a model folder), DIR/NAME/expected.safetensors,
 //                                 DIR/NAME/trained.safetensors
 //   transformers_peer read DIR    DIR/NAME/theirs* must hold the same weights, to the bit
+//   transformers_peer nf4 DIR     DIR/NAME/ours (a model folder in NF4), DIR/NAME/expected.safetensors,
+//                                 DIR/NAME/weights.safetensors (what its codes mean)
 #include <megacpp/generate/generator.hpp>
 #include <megacpp/hf/model_folder.hpp>
 #include <megacpp/product/cpu_products.hpp>
 #include <megacpp/run/session.hpp>
+#include <megacpp/states/export.hpp>
 
 #include <cmath>
 #include <cstring>
@@ -174,13 +177,75 @@ template <class Model> void run(bool writes, const fs::path& dir, const Model& m
   if (trains) train(s, tokens, dir / "trained.safetensors");
 }
 
+/// Writes a folder in NF4 as `export --quantise nf4` does, what a program beside such a base computes
+/// with it, and the weights that a plain program reads from it.
+template <class Model> void write_nf4(const fs::path& dir, const Model& m) {
+  mc::setup numbers;
+  numbers.batch = {batch, sequence};
+  const mc::interpreted_program<Model> plain(m, numbers, dir.filename());
+  numbers.adapter = {.rank = 2, .alpha = 2, .base = mc::base_storage::nf4};
+  const mc::interpreted_program<Model> beside(m, numbers, dir.filename());
+  fs::create_directories(dir);
+  mc::stores weights(plain.view(), false);
+  randomise(plain.view(), weights);
+  mc::save_model_folder(dir / "plain", plain.view(), weights);
+  mc::export_request request;
+  request.start.load = dir / "plain", request.save = dir / "ours", request.nf4 = true;
+  mc::run_export(beside.view(), request);
+  mc::cpu device(mc::product_type::automatic, 1);
+  mc::session s(beside.view(), device, mc::purpose::inference);
+  const mc::model_folder ours(dir / "ours");
+  mc::load_weights(ours, beside.view(), s.weights(), 3); // B is zero
+  const auto tokens = drawn_tokens(3, batch * sequence, m.vocabulary);
+  tensors_to_write expected, decoded;
+  expected.add("tokens", {batch, sequence}, tokens);
+  expected.add("log_p", {batch, sequence, m.vocabulary},
+               log_p_of(beside.view(), device, s.weights(), tokens));
+  expected.write(dir / "expected.safetensors");
+  mc::load_weights(ours, plain.view(), weights);
+  for (const mc::hf_tensor& t : mc::hf_family_of(plain.view()).tensors(plain.view()))
+    decoded.add(t.name, t.shape, t.values(weights, weights.weights(), mc::dtype::f32));
+  decoded.write(dir / "weights.safetensors");
+}
+
+/// Matrices whose rows are whole blocks, and some whose blocks go over the ends of rows.
+void write_all_nf4(const fs::path& dir) {
+  mc::qwen3 qwen3{.layers = 2,
+                  .hidden = 192,
+                  .heads = 4,
+                  .kv_heads = 2,
+                  .head_dim = 32,
+                  .ffn = 320,
+                  .vocabulary = 61,
+                  .positions = 40,
+                  .tied = false,
+                  .rope_theta = 5000};
+  write_nf4(dir / "qwen3", qwen3);
+  qwen3.hidden = 40, qwen3.ffn = 72, qwen3.head_dim = 16, qwen3.tied = true;
+  write_nf4(dir / "qwen3-narrow", qwen3);
+  mc::llama llama{.layers = 2,
+                  .hidden = 64,
+                  .heads = 4,
+                  .kv_heads = 4,
+                  .head_dim = 16,
+                  .ffn = 128,
+                  .vocabulary = 61,
+                  .positions = 64};
+  llama.attention_bias = llama.mlp_bias = true;
+  write_nf4(dir / "llama-biases", llama);
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
   try {
-    if (argc != 3) throw std::runtime_error("give write or read, and a folder");
+    if (argc != 3) throw std::runtime_error("give write, read or nf4, and a folder");
     const bool writes = std::string_view(argv[1]) == "write";
     const fs::path dir = argv[2];
+    if (std::string_view(argv[1]) == "nf4") {
+      write_all_nf4(dir);
+      return 0;
+    }
     mc::gpt gpt2{
         .layers = 2, .hidden = 45, .heads = 3, .ffn = 70, .vocabulary = 61, .positions = 20};
     run(writes, dir / "gpt2", gpt2);
