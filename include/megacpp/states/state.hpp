@@ -167,17 +167,13 @@ inline nlohmann::json program_json(const program_view& p) {
          {std::pair("adapter.ranks", &a.ranks), std::pair("adapter.alphas", &a.alphas)})
       for (int k = 0; k < pattern->count; ++k)
         model[name][pattern->all[k].layer] = pattern->all[k].value;
-    if (a.saved.count > 0)
-      model["adapter.saved"] =
-          std::vector<std::string>(a.saved.names, a.saved.names + a.saved.count);
-    if (a.excluded.count > 0)
-      model["adapter.excluded"] =
-          std::vector<std::string>(a.excluded.names, a.excluded.names + a.excluded.count);
+    for (const auto& [name, list] : {std::pair("adapter.targets", &a.targets),
+                                     {"adapter.excluded", &a.excluded},
+                                     {"adapter.saved", &a.saved}})
+      for (int k = 0; k < list->count; ++k) model[name].push_back(list->names[k]);
     for (int l = 0; l < p.layers && !a.layers.empty(); ++l)
       if (a.layers.holds(l)) model["adapter.layers"].push_back(l);
     if (a.base != base_storage::plain) model["adapter.base"] = name_of(a.base);
-    model["adapter.targets"] =
-        std::vector<std::string>(a.targets.names, a.targets.names + a.targets.count);
   }
   return {{"name", p.name},
           {"family", p.family.name},
