@@ -18,6 +18,7 @@
 #include <vector>
 
 #include <kernels.hpp>
+#include <nf4_arrays.hpp>
 #include <parity/checks.hpp>
 #include <parity/folder_models.hpp>
 #include <scratch.hpp>
@@ -287,6 +288,77 @@ BOOST_AUTO_TEST_CASE(written_nf4) {
   mc::load_weights(nf4, plain.view(), decoded.weights());
   BOOST_TEST(losses[0] == losses[1]);
   BOOST_TEST(test::relative(decoded.evaluate(given.view()).mean(), losses[0]) <= 1e-6);
+}
+
+// GPT-2's Conv1D has (in, out) in files, and q, k and v as one. bitsandbytes quantises it as the matrix
+// (out, in) of a linear layer, with one offset for all three; so do programs and what they write.
+BOOST_AUTO_TEST_CASE(gpt2_in_nf4) {
+  mc::gpt model = test::tiny_gpt2;
+  model.hidden = 128, model.ffn = 320;
+  const test::scratch_folder dir;
+  const auto plain = program_of(model, mc::base_storage::plain, 0),
+             trained = program_of(model, mc::base_storage::nf4);
+  mc::stores random(plain.view(), false), decoded(plain.view(), false);
+  random.initialise(11);
+  mc::save_model_folder(dir / "plain", plain.view(), random);
+  mc::export_model_folder(mc::model_folder(dir / "plain"), dir / "nf4", trained.view(), {},
+                          mc::hf_shard_limit, mc::self::hosts(), {}, {.nf4_of = 1});
+  mc::load_model_folder(dir / "nf4", plain.view(), decoded);
+  const mc::safetensors_file before(dir / "plain/model.safetensors"),
+      in_nf4(dir / "nf4/model.safetensors");
+  int matrices = 0;
+  for (const mc::hf_tensor& t : test::tensors_of(plain.view())) {
+    const std::vector<double> was = values_of(before, t.name),
+                              is = t.values(decoded, decoded.weights(), mc::dtype::f32);
+    if (t.name.find(".c_") == std::string::npos || !t.name.ends_with(".weight")) {
+      BOOST_TEST((is == was), t.name);
+      continue;
+    }
+    ++matrices;
+    const auto in = static_cast<std::size_t>(t.shape[0]),
+               out = static_cast<std::size_t>(t.shape[1]);
+    std::vector<float> matrix(was.size());
+    for (std::size_t i = 0; i < in; ++i)
+      for (std::size_t o = 0; o < out; ++o)
+        matrix[o * in + i] = static_cast<float>(was[i * out + o]);
+    const test::nf4_arrays a = test::nf4_quantised(matrix);
+    const std::vector<float> kept = a.range<float>(0, matrix.size());
+    bool same = true;
+    for (std::size_t i = 0; i < in; ++i)
+      for (std::size_t o = 0; o < out; ++o)
+        same = same && is[i * out + o] == static_cast<double>(kept[o * in + i]);
+    BOOST_TEST(same, t.name);
+    const auto codes = in_nf4.tensors().at(t.name).bytes;
+    BOOST_TEST((std::ranges::equal(codes, std::as_bytes(std::span(a.codes)))), t.name);
+  }
+  BOOST_TEST(matrices == 8);
+
+  // A program that quantises the plain weights has the bits of one that reads NF4, and computes what
+  // one of the decoded weights does; so does a merge with an adapter that adds nothing.
+  mc::cpu device(mc::product_type::widened, 1);
+  const test::labelled_tokens given = test::forward_of("gpt2");
+  std::vector<std::vector<std::byte>> stored;
+  for (const char* folder : {"plain", "nf4"}) {
+    mc::session s(trained.view(), device, mc::purpose::inference);
+    mc::load_weights(mc::model_folder(dir / folder), trained.view(), s.weights(), 3);
+    const std::byte* const begin = s.weights().weights();
+    stored.emplace_back(begin, begin + trained.view().stores->weight_bytes());
+    mc::session other(plain.view(), device, mc::purpose::inference);
+    mc::load_weights(mc::model_folder(dir / "nf4"), plain.view(), other.weights());
+    BOOST_TEST(test::relative(s.evaluate(given.view()).mean(),
+                              other.evaluate(given.view()).mean()) <= 1e-6);
+  }
+  BOOST_TEST((stored[0] == stored[1]));
+  mc::export_model_folder(mc::model_folder(dir / "plain"), dir / "rounded", trained.view(), {},
+                          mc::hf_shard_limit, mc::self::hosts(), {}, {.through_nf4 = true});
+  const mc::safetensors_file rounded(dir / "rounded/model.safetensors");
+  for (const mc::hf_tensor& t : test::tensors_of(plain.view()))
+    BOOST_TEST((values_of(rounded, t.name) == t.values(decoded, decoded.weights(), mc::dtype::f32)),
+               t.name);
+  // Parts that share a nested block with others cannot be stored by themselves.
+  model.hidden = 64;
+  CHECK_REFUSED(program_of(model, mc::base_storage::nf4), mc::exit_code::mismatch,
+                "no whole nested blocks");
 }
 
 BOOST_AUTO_TEST_CASE(folders_that_contradict_themselves) {

@@ -62,10 +62,11 @@ public:
 
   /// Returns what decodes a tensor. Throws mc::error that names what is missing or inconsistent.
   std::shared_ptr<const hf_quantised> of(const hf_slice& stored, const safetensors_file& file,
-                                         const std::vector<std::int64_t>& shape,
-                                         const std::string& program) const {
+                                         const hf_tensor& ours, const std::string& program) const {
     hf_quantised q;
-    q.as = storage_, q.shape = shape;
+    const bool of_nf4 = storage_ == hf_storage::nf4;
+    const std::vector<std::int64_t> shape = of_nf4 ? ours.matrix_shape() : ours.shape;
+    q.as = storage_, q.shape = shape, q.transposed = of_nf4 && ours.is_transposed();
     const auto refuse = [&](const std::string& what) {
       return about(file, stored.stored_name, what);
     };

@@ -39,7 +39,7 @@ public:
 /// first those that NF4 keeps.
 template <class T> void convert_tensor(const weights_in_folder::match& m, communicator& hosts,
                                        const byte_sink& sink, tensor_change* change,
-                                       const hf_quantised* through) {
+                                       const through_nf4* through) {
   const std::int64_t n = ranks_of(hosts.ranks()), elements = m.ours.elements(),
                      stretch = std::min(m.ours.stretch(), elements);
   std::vector<T> mine(static_cast<std::size_t>(stretch)),
@@ -49,7 +49,7 @@ template <class T> void convert_tensor(const weights_in_folder::match& m, commun
     const std::int64_t first = begin + hosts.rank() * stretch;
     if (m.file != nullptr && first < elements)
       weights_in_folder::read_from(m, first, values, [&](std::span<double> x) {
-        if (through != nullptr) through_nf4(*through, first, x);
+        if (through != nullptr) through->round(first, x);
         if (change != nullptr) change->change(m.ours, first, x);
         std::transform(x.begin(), x.end(), mine.begin(), [](double v) { return convert<T>(v); });
         if (change == nullptr) return;
@@ -123,13 +123,12 @@ inline saved_model export_model_folder(const model_folder& in, const std::filesy
     const bool is_nf4 = t.theirs.quantised && t.theirs.quantised->as == hf_storage::nf4,
                rounds = changes.through_nf4 && t.file != nullptr && detail::is_encoded(t.ours) &&
                         !is_nf4; // its numbers are those of NF4 already
-    const auto through = rounds ? detail::nf4_scales_of(t) : nullptr;
     const bool decodes = t.theirs.quantised != nullptr;
     const storage_type type = as || t.file == nullptr || decodes ? common : t.theirs.type;
     detail::tensor_change* const altered =
         changes.change != nullptr && changes.change->changes(t.ours) ? changes.change : nullptr;
     const bool stays = t.file == nullptr || // zeros
-                       (t.theirs.type == type && altered == nullptr && through == nullptr);
+                       (t.theirs.type == type && altered == nullptr && !rounds);
     if (!stays && type == storage_type::f16)
       throw error(
           exit_code::model,
@@ -138,15 +137,18 @@ inline saved_model export_model_folder(const model_folder& in, const std::filesy
                       (*t.file)->path(), printable(t.ours.name)));
     m.tensors.push_back(
         {t.ours.name, type, t.ours.shape,
-         [&t, type, &hosts, altered, through, stays](const byte_sink& out) {
+         [&t, type, &hosts, altered, rounds, stays](const byte_sink& out) {
+           std::optional<detail::through_nf4> numbers;
+           if (rounds) numbers.emplace(t);
+           const detail::through_nf4* const through = numbers ? &*numbers : nullptr;
            if (stays && t.file != nullptr) {
              t.file->check_unchanged();
              out(t.theirs.bytes);
            } else if (bits_of(type) == 16)
-             detail::convert_tensor<bf16>(t, hosts, out, altered, through.get());
+             detail::convert_tensor<bf16>(t, hosts, out, altered, through);
            else if (bits_of(type) == 64)
-             detail::convert_tensor<double>(t, hosts, out, altered, through.get());
-           else detail::convert_tensor<float>(t, hosts, out, altered, through.get());
+             detail::convert_tensor<double>(t, hosts, out, altered, through);
+           else detail::convert_tensor<float>(t, hosts, out, altered, through);
            if (altered != nullptr)
              altered->end(t.ours, bits_of(type) == 16 ? 8 : bits_of(type) == 64 ? 53 : 24, hosts);
          }});

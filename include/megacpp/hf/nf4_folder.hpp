@@ -33,10 +33,12 @@ inline nlohmann::json nf4_config(storage_type computes_in, const std::vector<std
           {"llm_int8_enable_fp32_cpu_offload", false}};
 }
 
-/// Calls f(stretch) for each stretch of a tensor, in float.
+/// Calls f(stretch) for each stretch of a tensor as a matrix (out, in), in float: all of one that
+/// is transposed.
 template <class F> void each_stretch(const weights_in_folder::match& t, F f) {
   std::vector<double> buffer;
   std::vector<float> x;
+  if (t.ours.is_transposed()) return f(std::span<const float>(x = as_matrix(t, buffer)));
   weights_in_folder::read(t, buffer, [&](std::int64_t, std::span<const double> values) {
     x.assign(values.begin(), values.end());
     f(std::span<const float>(x));
@@ -56,7 +58,8 @@ inline std::shared_ptr<const hf_quantised> nf4_scales_of(const weights_in_folder
     nf4_absmax(x, std::span(some));
     absmax.insert(absmax.end(), some.begin(), some.end());
   });
-  q.as = hf_storage::nf4, q.shape = t.ours.shape, q.offset = nf4_offset(absmax);
+  q.as = hf_storage::nf4, q.shape = t.ours.matrix_shape(), q.offset = nf4_offset(absmax);
+  q.transposed = t.ours.is_transposed();
   q.map.assign(dynamic_map.begin(), dynamic_map.end());
   q.codes.resize(absmax.size());
   q.scales.resize(static_cast<std::size_t>(nf4_nested_blocks(t.ours.elements())));
@@ -64,20 +67,46 @@ inline std::shared_ptr<const hf_quantised> nf4_scales_of(const weights_in_folder
   return std::make_shared<const hf_quantised>(std::move(q));
 }
 
-/// Rounds a stretch of a tensor, which begins with element `first`, to the numbers that NF4 keeps.
-inline void through_nf4(const hf_quantised& q, std::int64_t first, std::span<double> values) {
-  const std::vector<float> x(values.begin(), values.end());
-  std::vector<float> absmax(static_cast<std::size_t>(nf4_blocks(std::ssize(x))));
-  std::vector<std::uint8_t> codes(static_cast<std::size_t>(nf4_bytes(std::ssize(x))));
-  nf4_absmax(std::span<const float>(x), std::span(absmax));
-  nf4_quantise(std::span<const float>(x), std::span<const float>(absmax), std::span(codes));
-  std::vector<float> kept(x.size());
-  const nf4_scales scales{q.codes.data(), q.scales.data(), q.offset, q.map.data()};
-  nf4_dequantise(
-      codes.data(), [&](std::int64_t block) { return scales(first / nf4_block + block); }, 0,
-      std::span(kept));
-  std::ranges::copy(kept, values.begin());
+/// Calls f(codes) for each stretch of a tensor, as a matrix.
+template <class F> void each_code(const weights_in_folder::match& t, F f) {
+  each_stretch(t, [&](std::span<const float> x) {
+    std::vector<float> absmax(static_cast<std::size_t>(nf4_blocks(std::ssize(x))));
+    std::vector<std::uint8_t> codes(static_cast<std::size_t>(nf4_bytes(std::ssize(x))));
+    nf4_absmax(x, std::span(absmax));
+    nf4_quantise(x, std::span<const float>(absmax), std::span(codes));
+    f(std::as_bytes(std::span(codes)));
+  });
 }
+
+/// What rounds a tensor to the numbers that NF4 keeps of it.
+class through_nf4 {
+public:
+  explicit through_nf4(const weights_in_folder::match& t) : scales_(nf4_scales_of(t)) {
+    if (t.ours.is_transposed())
+      each_code(
+          t, [&](std::span<const std::byte> codes) { codes_.assign(codes.begin(), codes.end()); });
+  }
+  /// Rounds a stretch of the tensor, which begins with element `first`.
+  void round(std::int64_t first, std::span<double> values) const {
+    const hf_quantised& q = *scales_;
+    if (q.transposed) return q.decode(codes_, first, values);
+    const std::vector<float> x(values.begin(), values.end());
+    std::vector<float> absmax(static_cast<std::size_t>(nf4_blocks(std::ssize(x))));
+    std::vector<std::uint8_t> codes(static_cast<std::size_t>(nf4_bytes(std::ssize(x))));
+    nf4_absmax(std::span<const float>(x), std::span(absmax));
+    nf4_quantise(std::span<const float>(x), std::span<const float>(absmax), std::span(codes));
+    std::vector<float> kept(x.size());
+    const nf4_scales scales{q.codes.data(), q.scales.data(), q.offset, q.map.data()};
+    nf4_dequantise(
+        codes.data(), [&](std::int64_t block) { return scales(first / nf4_block + block); }, 0,
+        std::span(kept));
+    std::ranges::copy(kept, values.begin());
+  }
+
+private:
+  std::shared_ptr<const hf_quantised> scales_;
+  std::vector<std::byte> codes_; ///< of a tensor that is transposed
+};
 
 /// Adds a tensor in NF4 to a model that is about to be written. `t` must stay.
 inline void add_in_nf4(outgoing_model& m, const weights_in_folder::match& t,
@@ -87,13 +116,7 @@ inline void add_in_nf4(outgoing_model& m, const weights_in_folder::match& t,
   m.tensors.push_back(
       {t.ours.name, storage_type::u8, {nf4_bytes(n), 1}, [&t, q](const byte_sink& out) {
          if (q == t.theirs.quantised) return out(t.theirs.bytes);
-         each_stretch(t, [&](std::span<const float> x) {
-           std::vector<float> absmax(static_cast<std::size_t>(nf4_blocks(std::ssize(x))));
-           std::vector<std::uint8_t> codes(static_cast<std::size_t>(nf4_bytes(std::ssize(x))));
-           nf4_absmax(x, std::span(absmax));
-           nf4_quantise(x, std::span<const float>(absmax), std::span(codes));
-           out(std::as_bytes(std::span(codes)));
-         });
+         each_code(t, out);
        }});
   const auto add = [&]<class T>(const char* end, storage_type type,
                                 std::shared_ptr<const std::vector<T>> array) {
@@ -106,7 +129,7 @@ inline void add_in_nf4(outgoing_model& m, const weights_in_folder::match& t,
       nlohmann::ordered_json{{"quant_type", "nf4"},
                              {"blocksize", nf4_block},
                              {"dtype", torch_name(computes_in)},
-                             {"shape", t.ours.shape},
+                             {"shape", t.ours.matrix_shape()},
                              {"nested_blocksize", nf4_nested_block},
                              {"nested_dtype", "float32"},
                              {"nested_offset", static_cast<double>(q->offset)}}

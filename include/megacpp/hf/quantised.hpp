@@ -36,20 +36,23 @@ struct hf_quantised {
   std::vector<float> map; ///< nf4: the values of the codes of absmax; none: `scales` is absmax
   std::vector<std::uint8_t> codes; ///< nf4: the codes of absmax
   float offset = 0;
+  bool transposed = false; ///< nf4: the tensor is (in, out), and the codes are those of (out, in)
 
   bool nested() const { return !map.empty(); }
-  /// Sets out to elements first, first + 1, ... of the weight.
+  /// Sets out to elements first, first + 1, ... of the tensor.
   void decode(std::span<const std::byte> bytes, std::int64_t first, std::span<double> out) const {
     std::vector<float> x(out.size());
     const auto* const stored = reinterpret_cast<const std::uint8_t*>(bytes.data());
     if (as == hf_storage::nf4) {
-      if (nested())
-        nf4_dequantise(stored, nf4_scales{codes.data(), scales.data(), offset, map.data()}, first,
-                       std::span(x));
-      else
-        nf4_dequantise(
-            stored, [&](std::int64_t b) { return scales[static_cast<std::size_t>(b)]; }, first,
-            std::span(x));
+      const auto scale = [&](std::int64_t b) {
+        if (!nested()) return scales[static_cast<std::size_t>(b)];
+        return nf4_scales{codes.data(), scales.data(), offset, map.data()}(b);
+      };
+      if (!transposed) nf4_dequantise(stored, scale, first, std::span(x));
+      const std::int64_t rows = shape[0], in = shape[1];
+      for (std::int64_t i = 0; transposed && i < std::ssize(x); ++i)
+        nf4_dequantise(stored, scale, (first + i) % rows * in + (first + i) / rows,
+                       std::span(x).subspan(static_cast<std::size_t>(i), 1));
     } else {
       const std::int64_t in = shape[1];
       for (std::int64_t i = 0; i < std::ssize(x);) {

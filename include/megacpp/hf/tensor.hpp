@@ -78,6 +78,13 @@ struct hf_tensor {
     for (const source& p : sources) row = std::max(row, p.strides[2]);
     return std::max<std::int64_t>(1, most / row) * row;
   }
+  /// Returns whether a tensor (in, out) holds the rows of matrices (out, in) as its columns, as
+  /// Conv1D of GPT-2 has them.
+  bool is_transposed() const { return !sources.empty() && sources.front().strides[2] != 1; }
+  /// Returns the dims (out, in) of a tensor that is one matrix.
+  std::vector<std::int64_t> matrix_shape() const {
+    return is_transposed() ? std::vector(shape.rbegin(), shape.rend()) : shape;
+  }
   /// Adds `count` elements of a parameter, which follow those of earlier sources as they are.
   void append(const parameter_ref& r, global_count from, std::int64_t count) {
     const std::int64_t at = sources.empty() ? 0 : sources.back().at + sources.back().elements();

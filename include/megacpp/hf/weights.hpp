@@ -229,8 +229,7 @@ private:
       throw about(file, stored.stored_name,
                   fmt::format("is the same weight as tensor \"{}\"; remove one",
                               printable(m.theirs.stored_name)));
-    if (arrays_.has_codes(stored))
-      stored.quantised = arrays_.of(stored, file, m.ours.shape, program_);
+    if (arrays_.has_codes(stored)) stored.quantised = arrays_.of(stored, file, m.ours, program_);
     else require_readable(file, stored, m.ours, program_);
     m.theirs = std::move(stored), m.file = &file;
   }

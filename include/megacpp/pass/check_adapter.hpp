@@ -66,7 +66,7 @@ constexpr bool saves(std::span<const graph* const> parts, std::string_view name,
 
 /// Returns MEGA-C010 for an adapter whose numbers are out of range, and for a target that means no
 /// linear layer of the parts of a model with so many layers. A base in NF4 is refused for a family
-/// whose files have several of its matrices as one, since that one would be quantised.
+/// whose files have several of its matrices as one, if these would share a nested block of it.
 constexpr fault_record fault_of_adapter(std::span<const graph* const> parts, const lora& with,
                                         const published_layers& published, int layers) {
   fault_record wrong;
@@ -85,17 +85,23 @@ constexpr fault_record fault_of_adapter(std::span<const graph* const> parts, con
     wrong.what << "adapter(layer " << last << ")";
     return wrong;
   }
-  const auto shares_a_matrix = [&](const value& v) {
+  // A matrix of files that several parameters share is quantised as one, and each of these has whole
+  // nested blocks of it.
+  const auto shares_a_nested_block = [&](const value& v) {
     int layers = 0;
+    constexpr std::int64_t nested = nf4_block * nf4_nested_block;
     for (const published_layer& p : published.all)
       layers += published.of(v.scope) != nullptr && p.layer != nullptr &&
                 std::string_view(p.published) == published.of(v.scope);
-    return layers > 1 && v.find(dim::expert) < 0;
+    return layers > 1 && v.find(dim::expert) < 0 && detail::matrix_size(v) % nested != 0;
   };
   for (const graph* g : parts)
     for (int i = 0; i < g->parameter_count && g->wrong.code == fault::none; ++i)
-      if (g->parameters[i].encoding == &nf4_encoding && shares_a_matrix(g->at(g->parameters[i].v)))
-        return refuse("base nf4, whose files have several of these matrices as one");
+      if (g->parameters[i].encoding == &nf4_encoding &&
+          shares_a_nested_block(g->at(g->parameters[i].v)))
+        return refuse(
+            "base nf4, whose files have several of these matrices as one, in parts of no whole "
+            "nested blocks of 16384");
   for (const lora_pattern* const p : {&with.ranks, &with.alphas})
     for (int k = 0; k < p->count; ++k) {
       const double x = p->all[k].value;
