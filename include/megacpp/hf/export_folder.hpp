@@ -49,7 +49,7 @@ template <class T> void convert_tensor(const weights_in_folder::match& m, commun
     const std::int64_t first = begin + hosts.rank() * stretch;
     if (m.file != nullptr && first < elements)
       weights_in_folder::read_from(m, first, values, [&](std::span<double> x) {
-        if (through != nullptr) through->round(first, x);
+        if (through != nullptr) through->apply(first, x);
         if (change != nullptr) change->change(m.ours, first, x);
         std::transform(x.begin(), x.end(), mine.begin(), [](double v) { return convert<T>(v); });
         if (change == nullptr) return;

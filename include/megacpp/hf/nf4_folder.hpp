@@ -78,7 +78,7 @@ template <class F> void each_code(const weights_in_folder::match& t, F f) {
   });
 }
 
-/// What rounds a tensor to the numbers that NF4 keeps of it.
+/// The rounding of a tensor to the numbers that NF4 keeps of it.
 class through_nf4 {
 public:
   explicit through_nf4(const weights_in_folder::match& t) : scales_(nf4_scales_of(t)) {
@@ -87,7 +87,7 @@ public:
           t, [&](std::span<const std::byte> codes) { codes_.assign(codes.begin(), codes.end()); });
   }
   /// Rounds a stretch of the tensor, which begins with element `first`.
-  void round(std::int64_t first, std::span<double> values) const {
+  void apply(std::int64_t first, std::span<double> values) const {
     const hf_quantised& q = *scales_;
     if (q.transposed) return q.decode(codes_, first, values);
     const std::vector<float> x(values.begin(), values.end());

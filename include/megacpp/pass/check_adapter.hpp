@@ -85,8 +85,8 @@ constexpr fault_record fault_of_adapter(std::span<const graph* const> parts, con
     wrong.what << "adapter(layer " << last << ")";
     return wrong;
   }
-  // A matrix of files that several parameters share is quantised as one, and each of these has whole
-  // nested blocks of it.
+  // A matrix of files that several parameters share is quantised as one, and each of these has
+  // whole nested blocks of it.
   const auto shares_a_nested_block = [&](const value& v) {
     int layers = 0;
     constexpr std::int64_t nested = nf4_block * nf4_nested_block;
