@@ -24,6 +24,7 @@ build() {
 }
 peer peft make
 build qwen3 rslora=1
+build patterns lora-ranks=q_proj:2,up_proj:3 lora-alphas=q_proj:9 modules-to-save=lm_head,input_layernorm
 build gpt2
 build experts lora-targets=q_proj,v_proj,experts
 peer peft check

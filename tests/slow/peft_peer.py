@@ -34,6 +34,8 @@ MODELS = {
     "experts": transformers.Qwen3MoeConfig(
         moe_intermediate_size=16, num_experts=4, num_experts_per_tok=2, norm_topk_prob=True,
         decoder_sparse_step=1, router_aux_loss_coef=0.0, **COMMON),
+    # As qwen3, in a program with numbers of single layers and modules that are trained as a whole.
+    "patterns": transformers.Qwen3Config(**COMMON),
 }
 EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -43,6 +45,11 @@ SAVED = {
     "ends": ("qwen3", {"target_modules": ["self_attn.q_proj", "layers.1.mlp.up_proj", "o_proj"]}),
     "lower": ("qwen3", {"target_modules": ["v_proj", "mlp.down_proj"], "r": 2, "lora_alpha": 5,
                         "use_rslora": False, "layers_to_transform": [1]}),
+    "half": ("qwen3", {"target_modules": LINEAR}),  # in F16
+    "patterns": ("patterns", {
+        "target_modules": LINEAR, "alpha_pattern": {"q_proj": 9, "down_proj": 1},
+        "rank_pattern": {"q_proj": 2, r"layers\.0\.mlp\.up_proj": 1, r"layers\.1\.mlp\.up_proj": 3},
+        "modules_to_save": ["lm_head", "input_layernorm"]}),
     "gpt2": ("gpt2", {"target_modules": ["c_attn", "c_proj", "c_fc"], "fan_in_fan_out": True}),
     "gpt2-lower": ("gpt2", {"target_modules": ["attn.c_attn", "mlp.c_proj"], "r": 1,
                             "use_rslora": True, "fan_in_fan_out": True}),
@@ -166,7 +173,14 @@ def save_theirs(label):
     for key, p in model.named_parameters():
         if "lora_B" in key:
             p.data.normal_(0, 0.3)
+        if "modules_to_save" in key:
+            p.data += torch.randn_like(p) * 0.1
+        if label == "half" and "lora_" in key:
+            p.data = p.data.half().float()
     model.save_pretrained(work / "theirs" / label)
+    if label == "half":
+        path = work / "theirs" / label / "adapter_model.safetensors"
+        save_file({key: t.half() for key, t in load_file(path).items()}, path)
     return name, their_loss(model)
 
 

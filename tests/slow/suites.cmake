@@ -306,8 +306,8 @@ list(TRANSFORM files REPLACE "(.+)" "$<TARGET_FILE:\\1>")
 megacpp_slow_test(adapter_mutants SHARD 19 LABEL mutants TIMEOUT 1800 ONE_THREAD COST 60
   NEEDS ${programs} COMMAND ${adapter_mutants} run ${files})
 
-# PEFT loads the adapters that three presets write, and they those of PEFT.
-megacpp_slow_test(peft SHARD 18 LABEL peer TIMEOUT 3600 ONE_THREAD MAY_SKIP COST 300
+# PEFT loads the adapters that four presets write, and they those of PEFT.
+megacpp_slow_test(peft SHARD 18 LABEL peer TIMEOUT 3600 ONE_THREAD MAY_SKIP COST 400
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/peft.sh ${PROJECT_SOURCE_DIR}
     ${CMAKE_CURRENT_BINARY_DIR}/peft ${MEGACPP_PEER_VENVS})
 
