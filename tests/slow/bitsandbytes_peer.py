@@ -11,7 +11,8 @@ PEER's offset is at most 4 ulp away; how many codes differ for that is printed, 
 PEER round floats to FP8 alike.
 
 WORK has the folders that transformers_peer.cpp wrote in NF4. transformers takes every tensor of them, by
-their own quantization_config; its codes mean what we decode, to the bit, and it computes our logits.
+their own quantization_config; its codes mean what we decode, to the bit, and it computes our logits. Experts
+are for transformers 4, from 4.57 on.
 
 Matrices go to bitsandbytes as one row. On processors with AVX-512 its dequantize_4bit takes the scales of
 other blocks where rows are multiples of 16, but not of 64, elements long.
@@ -172,7 +173,7 @@ def check_folder(folder):
             assert values.dtype == torch.float32, values.dtype
             assert same_bits(values.double(), ours[f"{name}.weight"]), f"{folder.name}: {name}: other numbers"
     plain = dict(model.named_parameters())
-    assert quantised == {name for name in ours if ".layers." in name and ours[name].dim() == 2}, quantised
+    assert quantised == {name for name in ours if name.endswith("_proj.weight")}, quantised
     for name in ours.keys() - quantised:
         assert same_bits(plain[name].double(), ours[name]), f"{folder.name}: {name} is another"
     expected = load_file(folder / "expected.safetensors")
@@ -188,6 +189,8 @@ def check_folders(work):
     folders = sorted(p for p in work.iterdir() if p.is_dir())
     assert folders
     for folder in folders:
+        if folder.name == "experts" and int(transformers.__version__.split(".")[0]) >= 5:
+            continue  # has experts as one matrix, which bitsandbytes does not quantise
         error, count = check_folder(folder)
         print(f"transformers {transformers.__version__}: {folder.name}: {count} matrices in NF4 mean the same to the "
               f"bit, logits within {error:.1e} of the largest")

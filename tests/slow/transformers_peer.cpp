@@ -233,6 +233,18 @@ void write_all_nf4(const fs::path& dir) {
                   .positions = 64};
   llama.attention_bias = llama.mlp_bias = true;
   write_nf4(dir / "llama-biases", llama);
+  mc::qwen3_moe moe{.layers = 2,
+                    .hidden = 64,
+                    .heads = 4,
+                    .kv_heads = 2,
+                    .head_dim = 16,
+                    .ffn = 128,
+                    .expert_ffn = 64,
+                    .experts = 4,
+                    .experts_per_token = 2,
+                    .vocabulary = 61,
+                    .positions = 40};
+  write_nf4(dir / "experts", moe);
 }
 
 } // namespace
