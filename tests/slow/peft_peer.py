@@ -288,6 +288,39 @@ def check():
         check_theirs(label)
     check_refusals()
     check_layouts()
+    check_mixed()
+
+
+def check_mixed():
+    """A batch with several adapters has the texts of each, and refuses prompts that name none."""
+    there = work / "experts"
+    of = {"ours": there / "exported", "theirs": work / "theirs" / "experts", "-": None}
+    tokens = {"ours": "5 17 2 40", "theirs": "1 0 33", "-": "9 9 9"}
+
+    def said(*flags):
+        lines = ours("experts", "generate", "--load", there / "model", "--ids", "--greedy", "--max-new-tokens", 8,
+                     "--logprobs", "--json", *flags).splitlines()
+        return [json.loads(line) for line in lines]
+
+    prompts = work / "prompts"
+    prompts.write_text("".join(f"{name}\t{text}\n" for name, text in tokens.items()))
+    held = [word for name, folder in of.items() if folder for word in ("--adapter", f"{name}={folder}")]
+    for mixed, (name, folder) in zip(said(*held, "--prompts-file", prompts), of.items(), strict=True):
+        (alone,) = said("--prompt", tokens[name], *(("--adapter", folder) if folder else ()))
+        same = mixed["adapter"] == name and mixed["tokens"] == alone["tokens"]
+        judged(f"experts: logprobs beside other adapters, {name}", max(
+            abs(a - b) for a, b in zip(mixed["logprobs"], alone["logprobs"], strict=True)), 1e-5 if same else -1)
+    start = ("experts", "generate", "--load", there / "model", "--ids", *held)
+    refused("a prompt that names no adapter", 2, "--prompt: the prompt names no adapter; write one of -, ours, theirs",
+            *start, "--prompt", "5")
+    refused("a prompt of an unknown adapter", 2, "there is no adapter other", *start, "--prompt", "other\t5")
+    prompts.write_text("ours\t5\n5\n")
+    refused("a line that names no adapter", 4, f"{prompts}, line 2: the prompt names no adapter", *start,
+            "--prompts-file", prompts)
+    refused("several adapters without names", 2, "several adapters need a name each", *start, "--adapter",
+            of["ours"], "--prompt", "5")
+    refused("names where there is one adapter", 2, "only generate has several adapters by names", "experts", "eval",
+            "--load", there / "model", "--adapter", f"a={of['ours']}", "--data-path", work / "tokens")
 
 
 def check_layouts():

@@ -67,12 +67,11 @@ struct start_request {
 /// Throws mc::error(exit_code::usage) for adapters with names, of which a program has not several.
 inline void require_one_adapter(const start_request& r) {
   if (are_named(r.adapters))
-    throw error(
-        exit_code::usage,
-        fmt::format("start_request::adapters names {}={}, and only generate has several "
-                    "adapters by names; give one by its folder, as ./{} if that has an "
-                    "equals sign",
-                    r.adapters.front().name, r.adapters.front().folder, r.adapters.front().folder));
+    throw error(exit_code::usage,
+                fmt::format("start_request::adapters names {}={}, and only generate has several "
+                            "adapters by names; give one by its folder, with ./ before a name that "
+                            "has an equals sign",
+                            r.adapters.front().name, r.adapters.front().folder));
 }
 
 } // namespace mc
