@@ -54,10 +54,11 @@ constexpr lora widest{.rank = 4, .alpha = 6}, narrow{.rank = 2, .alpha = 40, .rs
 
 template <class Model>
 std::unique_ptr<interpreted_program<Model>> made(const Model& m, const layout& l, lora with,
-                                                 base_storage base = base_storage::plain) {
+                                                 base_storage base = base_storage::plain,
+                                                 precision_policy in = dtype::f64) {
   with.base = base;
   return std::make_unique<interpreted_program<Model>>(
-      m, setup{.ranks = l, .batch = {2, 32}, .precision = dtype::f64, .adapter = with}, "writes");
+      m, setup{.ranks = l, .batch = {2, 32}, .precision = in, .adapter = with}, "writes");
 }
 
 /// Writes an adapter whose factors are random numbers, B, too.
@@ -210,6 +211,13 @@ BOOST_AUTO_TEST_CASE(prompts_name_their_adapters) {
   refused({"a", "b"}, "need a name each");
   refused({"a=x", "b"}, "need a name each");
   start_request named;
+  named.adapters = {{"", "a"}, {"", "b"}}; // no command line gives these
+  CHECK_REFUSED(require_one_adapter(named), exit_code::usage, "only generate has several");
+  CHECK_REFUSED(require_names(named.adapters), exit_code::usage, "without a name of its own");
+  named.adapters = {{"a", "x"}, {"a", "y"}};
+  CHECK_REFUSED(require_names(named.adapters), exit_code::usage, "without a name of its own");
+  const auto without = made(grouped, {}, {.rank = 0});
+  CHECK_REFUSED(program_of_adapters(without->view(), 2), exit_code::mismatch, "has no adapter");
   named.adapters = two;
   CHECK_REFUSED(require_one_adapter(named), exit_code::usage, "only generate has several");
   refused({"a=x", "a=y"}, "another adapter has this name");
@@ -227,6 +235,31 @@ BOOST_AUTO_TEST_CASE(prompts_name_their_adapters) {
     text = prompt;
     CHECK_REFUSED(mc::detail::take_adapter(two, text, "line 1", exit_code::data), exit_code::data,
                   part);
+  }
+}
+
+// In bf16 the input that says which adapter a token has is fp32, and its rows are dispatched so.
+BOOST_AUTO_TEST_CASE(adapters_in_bf16) {
+  const test::scratch_folder dir;
+  const std::vector<std::string> folders{dir / "first", dir / "second"};
+  write_adapter(mixture, widest, 11, folders[0]), write_adapter(mixture, narrow, 12, folders[1]);
+  const auto begin = [](const std::vector<double>& logits) { // before texts may part
+    return std::vector(logits.begin(), logits.begin() + words);
+  };
+  const auto one = made(mixture, {}, widest, base_storage::plain, dtype::bf16);
+  std::vector<std::vector<double>> want;
+  for (const int adapter : {0, 1})
+    want.push_back(
+        begin(continued(one->view(), self::hosts(), {folders[static_cast<std::size_t>(adapter)]},
+                        {prompts[adapter == 0 ? 0 : 2]})[0]));
+  const double apart = difference(want[0], want[1]);
+  for (const auto& [l, dp] : {tried{}, tried{{.tp = 2, .ep = 2, .sequence_parallel = true}, 1}}) {
+    const auto program = made(mixture, l, widest, base_storage::plain, dtype::bf16);
+    thread_ranks(mesh_of(l, dp)).run([&](communicator& c) {
+      const auto got = continued(program->view(), c, folders, prompts, chosen);
+      BOOST_TEST(difference(begin(got[0]), want[0]) <= apart / 20);
+      BOOST_TEST(difference(begin(got[2]), want[1]) <= apart / 20);
+    });
   }
 }
 

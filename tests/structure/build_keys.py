@@ -178,6 +178,8 @@ def tool_problems(tool):
         for name, changed in {"peft": {}, "dora": {"use_dora": True}, "expression": {"target_modules": r".*\.(c_attn|c_fc)", "target_parameters": None},
                               "first": {"target_modules": r".*h\.0\.attn\.c_attn", "target_parameters": None},
                               "whole": {"target_modules": ["h.1.attn.c_attn", "h.1.mlp.c_fc"], "target_parameters": None},
+                              "ends": {"target_modules": ["0.attn.c_attn"], "target_parameters": None},
+                              "all": {"target_modules": "all-linear", "target_parameters": None},
                               "uneven": {"target_modules": r".*attn\.c_attn|.*\.1\.mlp\.c_fc", "target_parameters": None},
                               "chosen": {"target_modules": ["c_attn", "c_proj"], "exclude_modules": ["attn.c_proj"],
                                          "layers_to_transform": 1, "target_parameters": None},
@@ -209,6 +211,8 @@ def tool_problems(tool):
             yield f"HF_CONFIG: {done.stderr} {text}"
         for name, has in {"expression": '.targets = {"attn.c_attn", "mlp.c_fc"}, .drop',
                           "first": '.targets = {"attn.c_attn"}, .layers = {0}',
+                          "ends": '.targets = {"attn.c_attn"}, .layers = {0}',
+                          "all": '.targets = {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"}, .drop',
                           "whole": '.targets = {"attn.c_attn", "mlp.c_fc"}, .layers = {1}',
                           "chosen": '.targets = {"attn.c_attn", "mlp.c_proj"}, .layers = {1}',
                           "of-pattern": '.targets = {"attn.c_attn"}, .layers = {0}'}.items():

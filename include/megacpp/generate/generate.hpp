@@ -128,6 +128,11 @@ inline void run_generation(const program_view& p, generation_request r, device& 
   const bool talks = chat && s.prompts.empty() && !s.prompts_file;
   const std::vector<named_adapter>& adapters = r.start.adapters;
   const bool named = are_named(adapters);
+  if (named) require_names(adapters);
+  if (r.start.random_weights && !adapters.empty())
+    throw error(exit_code::usage,
+                "start_request::adapters are for the weights of a model, and "
+                "start_request::random_weights has none; leave one out");
   if (named && !s.prompts_file && s.prompts.empty())
     throw error(exit_code::usage,
                 "start_request::adapters have names, and nothing says which of them a text has; "

@@ -186,6 +186,9 @@ inline std::vector<adapter_tensor> adapter_tensors(
     const std::function<bool(const std::string&, int)>& has_experts = {}, int number = 0) {
   detail::adapter_layers layers(p);
   const std::int64_t held = std::max(p.numbers.held_adapters, 1);
+  if (number < 0 || number >= held)
+    throw error(exit_code::internal,
+                fmt::format("adapter {} was asked of {}, which holds {}", number, p.name, held));
   if (has_experts) layers.keep_experts(has_experts);
   std::vector<adapter_tensor> all;
   for (const auto& l : layers.all()) {

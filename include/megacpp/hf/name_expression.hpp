@@ -38,7 +38,9 @@ private:
   /// \Z, which are letters to std::regex; references; classes such as [:alpha:]; a set that begins
   /// with its end; and repetitions of repetitions, which in Python do not give back what they took.
   static bool is_common(std::string_view text) {
-    constexpr int most_nested = 64; // std::regex takes memory of the stack for each
+    constexpr int most_nested = 64;       // std::regex takes memory of the stack for each
+    constexpr std::size_t longest = 4096; // and for each letter
+    if (text.size() > longest) return false;
     bool in_set = false;
     int nested = 0;
     for (std::size_t i = 0; i < text.size(); ++i) {

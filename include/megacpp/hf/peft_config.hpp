@@ -115,7 +115,9 @@ struct adapter_config {
   }
   /// Returns a field by which only the layers of a model tell which of them are meant, or null.
   const char* needs_model() const {
-    const auto has_number = [](const std::string& name) { return layer_number_in(name) >= 0; };
+    const auto has_number = [](const std::string& name) { // "0.self_attn.q_proj", too
+      return layer_number_in("." + name) >= 0;
+    };
     return expression || std::ranges::any_of(modules, has_number)             ? "target_modules"
            : excluded_expression || std::ranges::any_of(excluded, has_number) ? "exclude_modules"
            : std::ranges::any_of(parameters, has_number)                      ? "target_parameters"

@@ -129,7 +129,8 @@ std::vector<std::string> pattern_of(const adapter_config& adapter,
 /// adapter cannot have.
 inline keys_of_layers layers_of(const adapter_config& adapter, const hf_model* model) {
   const json_value& config = adapter.at;
-  if (adapter.chooses() && model != nullptr) return chosen_layers(adapter, *model);
+  if ((adapter.chooses() || adapter.all_linear) && model != nullptr)
+    return chosen_layers(adapter, *model);
   if (const char* const field = adapter.needs_model())
     throw config.fault(fmt::format(
         "field \"{}\" is an expression or has numbers of blocks, and no config.json names the "

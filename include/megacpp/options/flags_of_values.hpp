@@ -41,7 +41,7 @@ inline constexpr values_of_request flags_of_values[] = {
     {"split_paths", "test=test-data-path, train=train-data-path, valid=valid-data-path"},
     {"start_request",
      "adapters=adapter, finetune, load, other_base=allow-other-base, "
-     "pretrained=pretrained-checkpoint"},
+     "pretrained=pretrained-checkpoint, random_weights"},
     {"text_rules", "invalid=invalid-utf8, keys=json-keys"},
     {"tiktoken_rules", "expression=megacpp-data's --tiktoken-pattern"},
     {"tokenizer_request",

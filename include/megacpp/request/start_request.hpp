@@ -45,7 +45,18 @@ inline std::vector<named_adapter> adapters_of(std::span<const std::string> given
 }
 /// Returns whether adapters have names, so that each text has one of them or none.
 inline bool are_named(std::span<const named_adapter> all) {
-  return !all.empty() && !all.front().name.empty();
+  return all.size() > 1 || (!all.empty() && !all.front().name.empty());
+}
+/// Throws mc::error(exit_code::usage) for adapters of which one has no name, or that of another.
+inline void require_names(std::span<const named_adapter> all) {
+  for (std::size_t i = 0; i < all.size(); ++i)
+    for (std::size_t k = 0; k <= i; ++k)
+      if (all[i].name.empty() || (k < i && all[k].name == all[i].name))
+        throw error(
+            exit_code::usage,
+            fmt::format("start_request::adapters has {} without a name of its own, by which "
+                        "prompts choose it; write NAME=FOLDER for each",
+                        all[i].folder));
 }
 
 /// The origin of the weights. A message names a member as start_request::member.

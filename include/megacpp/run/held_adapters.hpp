@@ -9,6 +9,8 @@
 #include <memory>
 #include <vector>
 
+#include <fmt/format.h>
+
 namespace mc {
 
 /// A program whose factors are those of several adapters side by side. It has stores and
@@ -16,9 +18,14 @@ namespace mc {
 class program_of_adapters {
 public:
   /// `p` must outlive this object. With `held` of 0 the program is p. Throws
-  /// mc::error(exit_code::mismatch) with the fault of a graph that cannot be made.
+  /// mc::error(exit_code::mismatch) for a program without an adapter, or with the fault of a graph
+  /// that cannot be made.
   program_of_adapters(const program_view& p, int held) : view_(p) {
     if (held == 0) return;
+    if (p.numbers.adapter.rank == 0)
+      throw error(exit_code::mismatch,
+                  fmt::format("{} has no adapter to load {} into; build a preset that has one",
+                              p.name, held == 1 ? "one" : "several"));
     view_.numbers.held_adapters = held;
     std::vector<const graph*> parts;
     for (int i = 0; i <= p.kinds() + 1; ++i) {

@@ -163,8 +163,10 @@ inline adapter_base load_start(const found_model& found, const start_request& r,
   }
   std::vector<std::unique_ptr<const adapter_in_folder>> all;
   for (const auto& [name, folder] : found.adapters) {
-    all.push_back(std::make_unique<const adapter_in_folder>(
-        folder, p, adapter_layout_named(r.adapter_layout), static_cast<int>(all.size())));
+    const auto layout = folder.contains(state_file_name) ? adapter_layout::peft
+                                                         : adapter_layout_named(r.adapter_layout);
+    all.push_back(
+        std::make_unique<const adapter_in_folder>(folder, p, layout, static_cast<int>(all.size())));
     require_base(base, all.back()->base(), folder, weights, r, hosts);
   }
   load_adapters(all, s, seed);

@@ -171,8 +171,10 @@ inline nlohmann::json program_json(const program_view& p) {
                                      {"adapter.excluded", &a.excluded},
                                      {"adapter.saved", &a.saved}})
       for (int k = 0; k < list->count; ++k) model[name].push_back(list->names[k]);
-    for (int l = 0; l < p.layers && !a.layers.empty(); ++l)
-      if (a.layers.holds(l)) model["adapter.layers"].push_back(l);
+    std::vector<int> layers; // told where some have no adapter
+    for (int l = 0; l < p.layers; ++l)
+      if (a.is_in(l)) layers.push_back(l);
+    if (std::ssize(layers) < p.layers) model["adapter.layers"] = layers;
     if (a.base != base_storage::plain) model["adapter.base"] = name_of(a.base);
   }
   return {{"name", p.name},
