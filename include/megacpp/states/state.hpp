@@ -284,6 +284,7 @@ inline void load_registry_weights(const model_folder& folder, const json_value& 
                             "quantised while they load; build a preset without base=nf4",
                             folder.path()));
   const auto read = [&](const detail::stored_tensor& t, const file_tensor& stored) {
+    if (t.of.info->encoding != nullptr) return detail::take_stored(s, t, stored);
     constexpr std::int64_t at_once = 512;
     const auto held = s.held(t.of, {});
     const auto load = [&](global_count from, std::int64_t to, std::int64_t n) {
