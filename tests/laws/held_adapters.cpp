@@ -198,30 +198,28 @@ BOOST_AUTO_TEST_CASE(experts_have_the_adapters_of_their_tokens) {
 }
 
 BOOST_AUTO_TEST_CASE(prompts_name_their_adapters) {
-  const auto refused = [](std::vector<std::string> given, const char* part) {
-    CHECK_REFUSED(adapters_of(given), exit_code::usage, part);
-  };
   const std::vector<std::string> given{"a=x/y=z", "b=../w"};
   const std::vector<named_adapter> two = adapters_of(given);
   BOOST_REQUIRE(two.size() == 2u);
   BOOST_TEST((two[0].name == "a" && two[0].folder == "x/y=z" && two[1].name == "b"));
-  const std::vector<std::string> path{"runs/lr=3"};
-  BOOST_TEST((adapters_of(path)[0].folder == path[0])); // no name has a slash
+  require_names(two);
+  for (const char* path :
+       {"runs/lr=3", "=x", "adapter"}) { // no name has a slash, and none is empty
+    const std::vector<std::string> one{path};
+    BOOST_TEST((adapters_of(one)[0].folder == path && !are_named(adapters_of(one))));
+  }
   BOOST_TEST(adapters_of({}).empty());
-  refused({"a", "b"}, "need a name each");
-  refused({"a=x", "b"}, "need a name each");
+  using all = std::vector<std::string>;
+  for (const all& wrong :
+       {all{"a", "b"}, all{"a=x", "b"}, all{"a=x", "a=y"}, all{"-=x"}, all{"a\tb=x"}})
+    CHECK_REFUSED(require_names(adapters_of(wrong)), exit_code::usage, "without a name of its own");
   start_request named;
-  named.adapters = {{"", "a"}, {"", "b"}}; // no command line gives these
-  CHECK_REFUSED(require_one_adapter(named), exit_code::usage, "only generate has several");
-  CHECK_REFUSED(require_names(named.adapters), exit_code::usage, "without a name of its own");
-  named.adapters = {{"a", "x"}, {"a", "y"}};
-  CHECK_REFUSED(require_names(named.adapters), exit_code::usage, "without a name of its own");
+  for (const all& wrong : {all{"a", "b"}, all{"a=x"}}) {
+    named.adapters = adapters_of(wrong);
+    CHECK_REFUSED(require_one_adapter(named), exit_code::usage, "only generate has several");
+  }
   const auto without = made(grouped, {}, {.rank = 0});
   CHECK_REFUSED(program_of_adapters(without->view(), 2), exit_code::mismatch, "has no adapter");
-  named.adapters = two;
-  CHECK_REFUSED(require_one_adapter(named), exit_code::usage, "only generate has several");
-  refused({"a=x", "a=y"}, "another adapter has this name");
-  refused({"=x"}, "at least one character"), refused({"-=x"}, "is not -");
 
   std::string_view text = "b\tone\ttwo";
   BOOST_TEST(mc::detail::take_adapter(two, text, "line 1", exit_code::data) == 1);

@@ -102,6 +102,13 @@ void write_fp8(const mc::model_folder& from, const std::string& to, const mc::pr
   out.commit();
 }
 
+/// Writes a model of initial weights.
+void write_random(const std::string& to, const mc::program_view& p) {
+  mc::stores random(p, false);
+  random.initialise(11);
+  mc::save_model_folder(to, p, random);
+}
+
 std::vector<double> values_of(const mc::safetensors_file& f, const std::string& name) {
   return test::read<double>(f, name);
 }
@@ -116,9 +123,8 @@ BOOST_AUTO_TEST_CASE(published_fp8) {
   const test::scratch_folder dir;
   const auto plain = program_of(model, mc::base_storage::plain, 0),
              trained = program_of(model, mc::base_storage::nf4);
-  mc::stores random(plain.view(), false), decoded(plain.view(), false);
-  random.initialise(11);
-  mc::save_model_folder(dir / "plain", plain.view(), random);
+  mc::stores decoded(plain.view(), false);
+  write_random(dir / "plain", plain.view());
   write_fp8(mc::model_folder(dir / "plain"), dir / "fp8", plain.view());
 
   // Every weight is within half a step of FP8 of what it was: 2^-4 of itself, or 2^-10 of 448
@@ -298,9 +304,8 @@ BOOST_AUTO_TEST_CASE(gpt2_in_nf4) {
   const test::scratch_folder dir;
   const auto plain = program_of(model, mc::base_storage::plain, 0),
              trained = program_of(model, mc::base_storage::nf4);
-  mc::stores random(plain.view(), false), decoded(plain.view(), false);
-  random.initialise(11);
-  mc::save_model_folder(dir / "plain", plain.view(), random);
+  mc::stores decoded(plain.view(), false);
+  write_random(dir / "plain", plain.view());
   mc::export_model_folder(mc::model_folder(dir / "plain"), dir / "nf4", trained.view(), {},
                           mc::hf_shard_limit, mc::self::hosts(), {}, {.nf4_of = 1});
   mc::load_model_folder(dir / "nf4", plain.view(), decoded);

@@ -317,9 +317,9 @@ def check_mixed():
     prompts.write_text("ours\t5\n5\n")
     refused("a line that names no adapter", 4, f"{prompts}, line 2: the prompt names no adapter", *start,
             "--prompts-file", prompts)
-    refused("several adapters without names", 2, "several adapters need a name each", *start, "--adapter",
+    refused("several adapters without names", 2, "without a name of its own", *start, "--adapter",
             of["ours"], "--prompt", "5")
-    refused("names where there is one adapter", 2, "only generate has several adapters by names", "experts", "eval",
+    refused("names where there is one adapter", 2, "only generate has several --adapter, by names", "experts", "eval",
             "--load", there / "model", "--adapter", f"a={of['ours']}", "--data-path", work / "tokens")
 
 

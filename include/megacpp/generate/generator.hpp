@@ -205,6 +205,8 @@ private:
     chosen_.assign(lengths_.size(), -1);
     ends_.resize(lengths_.size());
     row_.resize(static_cast<std::size_t>(std::max(decode_.tokens, prefill_.tokens)));
+    adapters_.resize(row_.size() * static_cast<std::size_t>(p_.numbers.held_adapters *
+                                                            size_of(type_of_adapters())));
     planned_ = memory_of_buffers(*buffers_);
     planned_.weights = weights_.bytes();
     planned_.feeds += static_cast<std::int64_t>(logits_.size());
@@ -249,14 +251,16 @@ private:
   }
   /// Feeds, for each token of row b, 1 at the adapter that its sequence has and 0 at the others.
   void feed_adapter(const program& a, int b) {
-    const std::int64_t held = p_.numbers.held_adapters;
-    const dtype type = accumulator_of(p_.numbers.precision.activation);
-    const std::int64_t bytes = a.tokens * held * size_of(type);
-    adapters_.resize(static_cast<std::size_t>(bytes));
-    for (std::int64_t i = 0; i < a.tokens * held; ++i)
-      stores::set(adapters_.data(), type, i, i % held == chosen_[static_cast<unsigned>(b)] ? 1 : 0);
-    if (bytes > 0) run_->write_bytes(feed::adapters, adapters_, b * bytes);
+    const std::int64_t held = p_.numbers.held_adapters, n = a.tokens * held,
+                       bytes = n * size_of(type_of_adapters());
+    if (held == 0) return;
+    for (std::int64_t i = 0; i < n; ++i)
+      stores::set(adapters_.data(), type_of_adapters(), i,
+                  i % held == chosen_[static_cast<unsigned>(b)] ? 1 : 0);
+    run_->write_bytes(feed::adapters, std::span(adapters_).first(static_cast<std::size_t>(bytes)),
+                      b * bytes);
   }
+  dtype type_of_adapters() const { return accumulator_of(p_.numbers.precision.activation); }
   /// Runs one pass, and reads the logits of the sequences whose new tokens end in it. The head runs
   /// only if there are such sequences, or always if it has caches.
   void forward(const program& a) {

@@ -65,8 +65,7 @@ enum class feed : std::uint8_t {
   last,
   key_cache,
   value_cache,
-  slots,    ///< slots of the new tokens in the caches
-  adapters, ///< 1 at the adapter that a token has, of those that generation holds, and 0 elsewhere
+  slots, ///< slots of the new tokens in the caches
   d_output,
   declared_gradient, ///< update graph: gradient of a tied parameter from the part that declares it
   tied_gradient,     ///< update graph: gradient of a tied parameter from its other use
@@ -79,38 +78,19 @@ enum class feed : std::uint8_t {
   total, ///< sums of a step (op/totals.hpp)
   seed,  ///< numbers of a step (op/numbers.hpp)
   step,
-  learning_rate
+  learning_rate,
+  adapters ///< 1 at the adapter that a token has, of those that generation holds, and 0 elsewhere
 };
 inline constexpr int feeds = 28;
 constexpr const char* name_of(feed f) {
-  constexpr const char* names[] = {"none",
-                                   "stream",
-                                   "tokens",
-                                   "labels",
-                                   "positions",
-                                   "documents",
-                                   "order",
-                                   "all order",
-                                   "all documents",
-                                   "token keys",
-                                   "last",
-                                   "key cache",
-                                   "value cache",
-                                   "slots",
-                                   "adapters",
-                                   "d output",
-                                   "declared gradient",
-                                   "tied gradient",
-                                   "gradient",
-                                   "master",
-                                   "first moment",
-                                   "second moment",
-                                   "origin",
-                                   "weight",
-                                   "total",
-                                   "seed",
-                                   "step",
-                                   "learning rate"};
+  constexpr const char* names[] = {
+      "none",          "stream",     "tokens",        "labels",
+      "positions",     "documents",  "order",         "all order",
+      "all documents", "token keys", "last",          "key cache",
+      "value cache",   "slots",      "d output",      "declared gradient",
+      "tied gradient", "gradient",   "master",        "first moment",
+      "second moment", "origin",     "weight",        "total",
+      "seed",          "step",       "learning rate", "adapters"};
   static_assert(std::size(names) == feeds);
   return names[static_cast<int>(f)];
 }

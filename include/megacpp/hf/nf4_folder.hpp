@@ -67,15 +67,13 @@ inline std::shared_ptr<const hf_quantised> nf4_scales_of(const weights_in_folder
   return std::make_shared<const hf_quantised>(std::move(q));
 }
 
-/// Calls f(codes) for each stretch of a tensor, as a matrix.
-template <class F> void each_code(const weights_in_folder::match& t, F f) {
-  each_stretch(t, [&](std::span<const float> x) {
-    std::vector<float> absmax(static_cast<std::size_t>(nf4_blocks(std::ssize(x))));
-    std::vector<std::uint8_t> codes(static_cast<std::size_t>(nf4_bytes(std::ssize(x))));
-    nf4_absmax(x, std::span(absmax));
-    nf4_quantise(x, std::span<const float>(absmax), std::span(codes));
-    f(std::as_bytes(std::span(codes)));
-  });
+/// Returns the codes of a stretch of a matrix, which begins with a block.
+inline std::vector<std::uint8_t> nf4_codes_of(std::span<const float> x) {
+  std::vector<float> absmax(static_cast<std::size_t>(nf4_blocks(std::ssize(x))));
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(nf4_bytes(std::ssize(x))));
+  nf4_absmax(x, std::span(absmax));
+  nf4_quantise(x, std::span<const float>(absmax), std::span(codes));
+  return codes;
 }
 
 /// The rounding of a tensor to the numbers that NF4 keeps of it.
@@ -83,29 +81,24 @@ class through_nf4 {
 public:
   explicit through_nf4(const weights_in_folder::match& t) : scales_(nf4_scales_of(t)) {
     if (t.ours.is_transposed())
-      each_code(
-          t, [&](std::span<const std::byte> codes) { codes_.assign(codes.begin(), codes.end()); });
+      each_stretch(t, [&](std::span<const float> x) { codes_ = nf4_codes_of(x); });
   }
   /// Rounds a stretch of the tensor, which begins with element `first`.
   void apply(std::int64_t first, std::span<double> values) const {
     const hf_quantised& q = *scales_;
-    if (q.transposed) return q.decode(codes_, first, values);
+    if (q.transposed) return q.decode(std::as_bytes(std::span(codes_)), first, values);
     const std::vector<float> x(values.begin(), values.end());
-    std::vector<float> absmax(static_cast<std::size_t>(nf4_blocks(std::ssize(x))));
-    std::vector<std::uint8_t> codes(static_cast<std::size_t>(nf4_bytes(std::ssize(x))));
-    nf4_absmax(std::span<const float>(x), std::span(absmax));
-    nf4_quantise(std::span<const float>(x), std::span<const float>(absmax), std::span(codes));
     std::vector<float> kept(x.size());
     const nf4_scales scales{q.codes.data(), q.scales.data(), q.offset, q.map.data()};
     nf4_dequantise(
-        codes.data(), [&](std::int64_t block) { return scales(first / nf4_block + block); }, 0,
-        std::span(kept));
+        nf4_codes_of(x).data(),
+        [&](std::int64_t block) { return scales(first / nf4_block + block); }, 0, std::span(kept));
     std::ranges::copy(kept, values.begin());
   }
 
 private:
   std::shared_ptr<const hf_quantised> scales_;
-  std::vector<std::byte> codes_; ///< of a tensor that is transposed
+  std::vector<std::uint8_t> codes_; ///< of a tensor that is transposed
 };
 
 /// Adds a tensor in NF4 to a model that is about to be written. `t` must stay.
@@ -116,7 +109,10 @@ inline void add_in_nf4(outgoing_model& m, const weights_in_folder::match& t,
   m.tensors.push_back(
       {t.ours.name, storage_type::u8, {nf4_bytes(n), 1}, [&t, q](const byte_sink& out) {
          if (q == t.theirs.quantised) return out(t.theirs.bytes);
-         each_code(t, out);
+         each_stretch(t, [&](std::span<const float> x) {
+           const std::vector<std::uint8_t> codes = nf4_codes_of(x);
+           out(std::as_bytes(std::span(codes)));
+         });
        }});
   const auto add = [&]<class T>(const char* end, storage_type type,
                                 std::shared_ptr<const std::vector<T>> array) {

@@ -236,24 +236,32 @@ private:
         if (const value& v = g_.at(static_cast<value_id>(i));
             v.is == role::input && v.from == feed::positions)
           tokens = &v;
-      if (tokens == nullptr) return y;
+      if (tokens == nullptr) {
+        b_.fail(fault::C006, n.line, "adapters", y.id, "the graph has no input of each token");
+        return y;
+      }
       adapters_ = b_.input(feed::adapters, "adapters", accumulator_of(y.type().type),
                            {tokens->dims[0], tokens->dims[1], {dim::adapter, held_}}, tokens->at);
     }
-    const value_id counts = of_experts ? of(n.in[op::grouped_linear_in::counts]) : value_id{-1};
-    for (int i = 0, count = b_.g.node_count; of_experts && i < count; ++i) {
-      const node way = b_.g.at_node(i); // rows of experts get what their tokens have
+    if (!of_experts) return scale_rows(y, placed_as(adapters_, y, n.line), n.line);
+    return scale_rows(y, rows_of_adapters(of(n.in[op::grouped_linear_in::counts]), n.line), n.line);
+  }
+  /// Returns the input of chosen(), dispatched to rows of experts as their tokens are.
+  constexpr var rows_of_adapters(value_id counts, source_line line) {
+    if (dispatched_.id >= 0 && of_counts_ == counts) return dispatched_;
+    for (int i = 0, count = b_.g.node_count; i < count; ++i) {
+      const node way = b_.g.at_node(i);
       if (way.op != &op::dispatch || way.in[op::dispatch_in::counts] != counts) continue;
-      const var tokens = placed_as(adapters_, {&b_, way.in[op::dispatch_in::x]}, n.line);
+      const var tokens = placed_as(adapters_, {&b_, way.in[op::dispatch_in::x]}, line);
       b_.region = way.region;
-      const value_id rows = b_.emit(
-          op::dispatch,
-          {tokens.id, way.in[op::dispatch_in::experts], way.in[op::dispatch_in::row], counts},
-          n.line, way.attr);
-      b_.region = -1;
-      return scale_rows(y, {&b_, rows}, n.line);
+      dispatched_ = {&b_, b_.emit(op::dispatch,
+                                  {tokens.id, way.in[op::dispatch_in::experts],
+                                   way.in[op::dispatch_in::row], counts},
+                                  line, way.attr)};
+      b_.region = -1, of_counts_ = counts;
+      return dispatched_;
     }
-    return scale_rows(y, placed_as(adapters_, y, n.line), n.line);
+    return adapters_; // scale_rows refuses it
   }
   /// Returns an input of each token where x has its tokens.
   constexpr var placed_as(var input, var x, source_line line) {
@@ -324,6 +332,8 @@ private:
   int held_; ///< adapters side by side
   builder b_;
   var adapters_{};             ///< input that says which adapter a token has
+  var dispatched_{};           ///< the same of rows of experts
+  value_id of_counts_ = -1;    ///< counts of these rows
   std::int64_t salt_ = 0;      ///< of the next dropout
   value_id now_[max_values]{}; ///< value that stands for one of the old graph
   struct narrow_product {

@@ -4,9 +4,9 @@
 #include <megacpp/io/error.hpp>
 
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -18,28 +18,15 @@ struct named_adapter {
   std::string name, folder;
 };
 
-/// Returns the adapters of a command, each of which is FOLDER or NAME=FOLDER. A name has no slash,
-/// so the equals sign of a longer path begins none. Throws mc::error(exit_code::usage).
+/// Returns adapters that are written FOLDER or NAME=FOLDER. A name has no slash, so the equals sign
+/// of a longer path begins none.
 inline std::vector<named_adapter> adapters_of(std::span<const std::string> given) {
   std::vector<named_adapter> all;
   for (const std::string& text : given) {
-    const auto wrong = [&](const char* what) {
-      return error(exit_code::usage, fmt::format("start_request::adapters {}: {}", text, what));
-    };
     const std::size_t end = text.find('=');
-    if (end == std::string::npos || text.find('/') < end) {
-      if (given.size() > 1)
-        throw wrong(
-            "several adapters need a name each, by which the prompts of generate choose "
-            "one; write NAME=FOLDER");
-      return {{"", text}};
-    }
-    named_adapter one{text.substr(0, end), text.substr(end + 1)};
-    if (one.name.empty() || one.name == "-" || one.name.find('\t') != std::string::npos)
-      throw wrong("the name of an adapter has at least one character, no tab, and is not -");
-    for (const named_adapter& other : all)
-      if (other.name == one.name) throw wrong("another adapter has this name; give each its own");
-    all.push_back(std::move(one));
+    const bool named = end != std::string::npos && end > 0 && text.find('/') > end;
+    all.push_back(named ? named_adapter{text.substr(0, end), text.substr(end + 1)}
+                        : named_adapter{"", text});
   }
   return all;
 }
@@ -47,16 +34,18 @@ inline std::vector<named_adapter> adapters_of(std::span<const std::string> given
 inline bool are_named(std::span<const named_adapter> all) {
   return all.size() > 1 || (!all.empty() && !all.front().name.empty());
 }
-/// Throws mc::error(exit_code::usage) for adapters of which one has no name, or that of another.
+/// Throws mc::error(exit_code::usage) for adapters by whose names prompts cannot choose: one has no
+/// name, or that of another, or one that means no adapter or ends at a tab.
 inline void require_names(std::span<const named_adapter> all) {
-  for (std::size_t i = 0; i < all.size(); ++i)
-    for (std::size_t k = 0; k <= i; ++k)
-      if (all[i].name.empty() || (k < i && all[k].name == all[i].name))
-        throw error(
-            exit_code::usage,
-            fmt::format("start_request::adapters has {} without a name of its own, by which "
-                        "prompts choose it; write NAME=FOLDER for each",
-                        all[i].folder));
+  std::set<std::string> names;
+  for (const named_adapter& a : all)
+    if (a.name.empty() || a.name == "-" || a.name.find('\t') != std::string::npos ||
+        !names.insert(a.name).second)
+      throw error(exit_code::usage,
+                  fmt::format("start_request::adapters has {} without a name of its own, by which "
+                              "prompts choose it; write NAME=FOLDER for each, with other names "
+                              "than -, and without tabs",
+                              a.folder));
 }
 
 /// The origin of the weights. A message names a member as start_request::member.
@@ -75,14 +64,12 @@ struct start_request {
   bool random_weights = false; ///< a new run's weights, to measure how fast texts come
 };
 
-/// Throws mc::error(exit_code::usage) for adapters with names, of which a program has not several.
+/// Throws mc::error(exit_code::usage) for several adapters, or one with a name.
 inline void require_one_adapter(const start_request& r) {
   if (are_named(r.adapters))
     throw error(exit_code::usage,
-                fmt::format("start_request::adapters names {}={}, and only generate has several "
-                            "adapters by names; give one by its folder, with ./ before a name that "
-                            "has an equals sign",
-                            r.adapters.front().name, r.adapters.front().folder));
+                "only generate has several start_request::adapters, by names; give one by its "
+                "folder, with ./ before a path that has an equals sign");
 }
 
 } // namespace mc

@@ -24,8 +24,8 @@ public:
     if (held == 0) return;
     if (p.numbers.adapter.rank == 0)
       throw error(exit_code::mismatch,
-                  fmt::format("{} has no adapter to load {} into; build a preset that has one",
-                              p.name, held == 1 ? "one" : "several"));
+                  fmt::format("{} has no adapter, and is to hold {}; build a preset that has one",
+                              p.name, held));
     view_.numbers.held_adapters = held;
     std::vector<const graph*> parts;
     for (int i = 0; i <= p.kinds() + 1; ++i) {
