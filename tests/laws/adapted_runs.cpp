@@ -252,8 +252,8 @@ std::int64_t flops_of(const graph& g, std::initializer_list<const op_info*> ops)
 
 // Of T tokens a layer takes 2 T in out operations forward, and as many for its input's gradient. Its
 // factors take 2 T r (in + out) forward, as many for their inputs' gradients, and as many for their
-// own. `below` is what a block's first layers take for the gradient of the stream, which nobody
-// needs of the first block.
+// own. `below` is what a block's first layers take for the gradient of the stream: the first block
+// leaves it out, since nothing below is trained.
 BOOST_AUTO_TEST_CASE(work_of_factors) {
   const auto check = [](const auto& m, std::int64_t weights, std::int64_t widths,
                         std::int64_t below, std::int64_t heads) {
@@ -271,11 +271,11 @@ BOOST_AUTO_TEST_CASE(work_of_factors) {
     // The loss computes the gradient of the table, which only the other model trains.
     const std::int64_t table = 2 * T * m.vocabulary * m.hidden;
     BOOST_TEST(all.forward.flops - frozen.forward.flops == m.layers * of_factors - table);
-    BOOST_TEST(all.backward.flops - frozen.backward.flops == m.layers * 2 * of_factors);
+    BOOST_TEST(all.backward.flops - frozen.backward.flops ==
+               m.layers * 2 * of_factors - 2 * T * below);
     // The backward pass of attention computes 2 D operations a score again, of half of S^2 scores.
     const std::int64_t again = m.layers * heads * T * 33;
-    BOOST_TEST(model_flops(with, 1, 0) ==
-               all.forward.flops + all.backward.flops - 2 * T * below - again);
+    BOOST_TEST(model_flops(with, 1, 0) == all.forward.flops + all.backward.flops - again);
   };
   const std::int64_t h = 32, f = 64, q = 128, kv = 16, wide = 128, r = every_layer.rank;
   check(of_gpt, 4 * h * h + 2 * h * f, (h + 3 * h) + (h + h) + (h + f) + (f + h), 3 * h * h + r * h,
@@ -283,6 +283,50 @@ BOOST_AUTO_TEST_CASE(work_of_factors) {
   check(of_qwen3, 2 * h * q + 2 * h * kv + 3 * h * wide,
         (h + q) + 2 * (h + kv) + (q + h) + 2 * (h + wide) + (wide + h),
         h * (q + 2 * kv) + 3 * r * h, q);
+}
+
+namespace {
+
+template <class Model> void ends_at_the_lowest(const Model& m, const lora& adapter, int lowest) {
+  const auto backward = [&](const lora& of) {
+    const interpreted_program<Model> p(m, setup_of({}, dtype::f32, of), "adapted");
+    return work_of_step(p.view(), 1).backward.flops;
+  };
+  const interpreted_program<Model> every(m, setup_of({}, dtype::f32, every_layer), "adapted");
+  BOOST_TEST(backward(every_layer) - backward(adapter) ==
+             lowest * work_of(*every.view().block(0).g, backward_pass).flops);
+  for (const tried& t : std::vector<tried>{{{}}, {{.pp = 2}}, {{.pp = 2, .virtual_stages = 2}}}) {
+    const interpreted_program<Model> p(m, setup_of(t.l, dtype::f32, adapter), "adapted");
+    int sent = 0;
+    for (int stage = 0; stage < t.l.pp; ++stage) {
+      const stage_shape s = stage_of(p.view(), stage);
+      for (const task& x : training_step(s.training, 4)) {
+        sent += x.what == action::send && is_backward(x.when);
+        if (x.what != action::run || !is_backward(x.when)) continue;
+        const int layer = s.uses[x.use].layer;
+        BOOST_TEST(layer >= lowest, detail::layout_text(t.l));
+        BOOST_TEST((x.when == lowest_backward_pass) == (layer == lowest), layer);
+      }
+    }
+    const int stages = t.l.pp * t.l.virtual_stages;
+    BOOST_TEST(sent == 4 * (stages - 1 - lowest * stages / m.layers), detail::layout_text(t.l));
+  }
+}
+
+} // namespace
+
+// The backward pass ends at the lowest block that has factors: no task, no exchange and no operation
+// is below it.
+BOOST_AUTO_TEST_CASE(nothing_runs_below_the_lowest_factors) {
+  gpt deep = of_gpt;
+  deep.layers = 4;
+  for (const int lowest : {1, 2, 3}) {
+    lora above = every_layer;
+    above.layers = lowest == 1 ? layer_set{1, 3} : lowest == 2 ? layer_set{2, 3} : layer_set{3};
+    if (lowest > 1) ends_at_the_lowest(deep, above, lowest);
+    equals_one_rank(deep, above, {{{.pp = 2}}, {{.pp = 4}, 2}, {{.pp = 2, .virtual_stages = 2}}},
+                    "gpt with factors above");
+  }
 }
 
 namespace {
@@ -298,9 +342,10 @@ std::map<std::string, std::int64_t> sent_in(const program_view& p, const mesh& r
   return sent;
 }
 
-/// Beside those of the frozen model, blocks exchange r numbers a token where ranks hold shards of
+/// Beside those of the model alone, blocks exchange r numbers a token where ranks hold shards of
 /// the sequence: A x is gathered, again for the gradient of B, and its gradient scattered, for each
-/// A behind a gather. Factors have their gradients summed.
+/// A behind a gather. Factors have their gradients summed. The first block does not sum the
+/// gradient of the stream that it reads, since nothing below is trained.
 template <class Model> void check_collectives(const Model& m, const tried& t, int gathered) {
   const both b(m, t.l, every_layer);
   const mesh ranks = mesh_of(t.l, t.dp);
@@ -308,13 +353,17 @@ template <class Model> void check_collectives(const Model& m, const tried& t, in
   auto with = sent_in(b.adapted.view(), ranks, "block");
   for (const auto& [what, sent] : sent_in(b.without.view(), ranks, "block")) with[what] -= sent;
   const std::int64_t numbers = 64 / t.l.cp * every_layer.rank * gathered * m.layers,
-                     each_way = 4 * numbers * (t.l.tp - 1) / t.l.tp;
+                     each_way = 4 * numbers * (t.l.tp - 1) / t.l.tp,
+                     stream = 4 * 64 / t.l.cp * m.hidden * (t.l.tp - 1) / t.l.tp;
   for (const auto& [what, sent] : with) {
     const bool more = t.l.sequence_parallel && what.find(" over tp ") != std::string::npos &&
                       what.find("all-reduce") == std::string::npos &&
                       what.find("reduce-scatter over tp forward") == std::string::npos;
-    BOOST_TEST(sent == (more ? each_way : 0),
-               name << ": " << what << " " << sent << ", of " << each_way);
+    const std::int64_t less = what == "reduce-scatter over tp later" ? stream
+                              : what == "all-reduce over tp later"   ? 2 * stream
+                                                                     : 0;
+    BOOST_TEST(sent == (more ? each_way : 0) - less,
+               name << ": " << what << " " << sent << ", of " << each_way << " - " << less);
   }
   const graph& g = *b.adapted.view().block(0).g;
   std::int64_t of_gradients = 0, found = 0;

@@ -167,7 +167,7 @@ void run_as_threads(machine& m, const laws::feeds& given, int micros) {
   for (int k = 0; k < micros; ++k) {
     m.forget();
     m.take(given, static_cast<std::size_t>(k));
-    phases({phase::forward, phase::input_gradient, phase::weight_gradient});
+    phases({phase::forward, phase::input_gradient, phase::weight_gradient, phase::stream_gradient});
     m.after_micro_batch.push_back(m.held);
   }
   m.forget();

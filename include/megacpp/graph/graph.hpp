@@ -198,9 +198,16 @@ constexpr bool same_name(const value& a, const value& b) {
 }
 
 /// The time when a node runs. The prologue (values derived from parameters) and the epilogue (its
-/// transpose) run once a step; the forward pass and the two halves of the backward pass run once
-/// for each micro-batch.
-enum class phase : std::uint8_t { prologue, forward, input_gradient, weight_gradient, epilogue };
+/// transpose) run once a step; the forward pass and the three parts of the backward pass
+/// (pass/split.hpp) run once for each micro-batch.
+enum class phase : std::uint8_t {
+  prologue,
+  forward,
+  input_gradient,
+  weight_gradient,
+  stream_gradient,
+  epilogue
+};
 
 /// Phases that run together, from the first to the last.
 struct phases {
@@ -211,15 +218,22 @@ struct phases {
   constexpr bool holds(phase p) const { return first <= p && p <= last; }
   constexpr bool operator==(const phases&) const = default;
 };
-inline constexpr phases backward_pass{phase::input_gradient, phase::weight_gradient};
+inline constexpr phases backward_pass{phase::input_gradient, phase::stream_gradient};
+/// The backward pass of a graph below which nothing is trained: it leaves out the nodes that only
+/// the cotangent of the incoming stream needs.
+inline constexpr phases lowest_backward_pass{phase::input_gradient, phase::weight_gradient};
+constexpr bool is_backward(phases when) {
+  return when == backward_pass || when == lowest_backward_pass;
+}
 /// The phases of a graph that a step runs as tasks, each as a whole.
 inline constexpr phases phases_of_step[] = {phase::prologue, phase::forward, backward_pass,
-                                            phase::epilogue};
-inline constexpr int step_phases = 4;
+                                            phase::epilogue, lowest_backward_pass};
+inline constexpr int step_phases = 5;
 /// Returns the index of `when` in phases_of_step.
 constexpr int number_of(phases when) {
   if (when.first == phase::epilogue) return 3;
-  return when == backward_pass ? 2 : static_cast<int>(when.first);
+  if (is_backward(when)) return when == backward_pass ? 2 : 4;
+  return static_cast<int>(when.first);
 }
 
 struct op_info;

@@ -296,7 +296,7 @@ namespace detail {
 inline std::int64_t bytes_fused_away(const program_view& p, const std::vector<model_part>& model,
                                      int of_stage) {
   const auto moved = [](const graph& g) {
-    const work w = work_of(g, {phase::forward, phase::weight_gradient});
+    const work w = work_of(g, {phase::forward, backward_pass.last});
     return w.read + w.written;
   };
   const stage_shape s = stage_of(p, of_stage);

@@ -115,7 +115,8 @@ private:
     switch (p) {
     case phase::prologue: return "prologue";
     case phase::forward: return "forward";
-    case phase::input_gradient: return "dgrad";
+    case phase::input_gradient:
+    case phase::stream_gradient: return "dgrad";
     case phase::weight_gradient: return "wgrad";
     case phase::epilogue: return "epilogue";
     }

@@ -73,9 +73,9 @@ inline step_work work_of_step(const program_view& p, std::int64_t micro_batches,
     begun = begun || t.micro >= 0;
     if (t.what != action::run) continue;
     const graph& g = t.use == s.training.update ? update : *p.part(s.uses[t.use].part).g;
-    work& part = t.micro < 0               ? begun ? w.update : w.prologue
-                 : t.when == backward_pass ? w.backward
-                                           : w.forward;
+    work& part = t.micro < 0           ? begun ? w.update : w.prologue
+                 : is_backward(t.when) ? w.backward
+                                       : w.forward;
     part += times(work_of(g, t.when), t.micro < 0 ? 1 : micro_batches);
   }
   return w;
@@ -135,13 +135,6 @@ inline std::int64_t flops_needed_of(const graph& g, bool below) {
   return flops;
 }
 
-/// Returns whether gradients change a parameter of a part.
-inline bool is_trained(const graph& g) {
-  for (int i = 0; i < g.parameter_count; ++i)
-    if (!g.parameters[i].frozen && g.parameters[i].update == update_rule::adamw) return true;
-  return false;
-}
-
 } // namespace detail
 
 /// Returns the operations that the model needs on one rank of a stage in a step, without those that
@@ -153,12 +146,10 @@ inline bool is_trained(const graph& g) {
 inline std::int64_t model_flops(const program_view& p, std::int64_t micro_batches, int of_stage) {
   std::int64_t flops = 0;
   const stage_shape s = stage_of(p, of_stage);
+  const int lowest = lowest_trained(p);
   for (int k = 0; k < s.training.uses; ++k) {
     const part_use& u = s.uses[s.training.use(k)];
-    bool below = u.as != used_as::stem && detail::is_trained(*p.part(0).g);
-    for (int l = 0; l < u.layer && !below; ++l)
-      below = detail::is_trained(*p.block(p.kind_of[static_cast<unsigned>(l)]).g);
-    flops += detail::flops_needed_of(*p.part(u.part).g, below);
+    flops += detail::flops_needed_of(*p.part(u.part).g, lowest < u.layer);
   }
   return flops * micro_batches;
 }

@@ -82,7 +82,7 @@ struct meaning {
   };
   run(phase::prologue, phase::prologue);
   run(phase::forward, phase::forward);
-  run(phase::input_gradient, phase::weight_gradient);
+  run(backward_pass.first, backward_pass.last);
   for (int i = 0; i < g.value_count; ++i) { // a gradient is read when it is complete
     const value& v = g.at(static_cast<value_id>(i));
     if (v.is == role::gradient && v.grad_of >= 0) t.of[i] = mixed(sums[v.grad_of], t.of[v.grad_of]);

@@ -38,7 +38,7 @@ inline constexpr pass all_passes[] = {
      [](const graph& g, const pass_options& o) {
        return o.backward && recomputes(g, o.recompute_policy);
      }},
-    {"split", [](const graph& g, const pass_options&) { return halved(g); },
+    {"split", [](const graph& g, const pass_options&) { return split_graph(g); },
      [](const graph&, const pass_options& o) { return o.backward; }},
     {"regions", [](const graph& g, const pass_options&) { return in_regions(g); },
      [](const graph& g, const pass_options&) { return g.region_count > 0; }}};

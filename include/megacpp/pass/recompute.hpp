@@ -142,7 +142,7 @@ constexpr graph recomputed(const graph& g, recompute policy) {
   detail::rewriter w(g, policy);
   for (int i = 0; i < g.node_count; ++i) {
     node n = g.at_node(i);
-    if (n.when == phase::input_gradient || n.when == phase::weight_gradient)
+    if (backward_pass.holds(n.when))
       for (value_id& v : n.in) v = w.twin(v);
     w.push(n);
   }

@@ -9,9 +9,7 @@
 
 namespace mc {
 
-constexpr bool in_backward(phase p) {
-  return p == phase::input_gradient || p == phase::weight_gradient;
-}
+constexpr bool in_backward(phase p) { return backward_pass.holds(p); }
 
 /// A set of nodes of a graph, with one bit for each.
 struct node_set {
@@ -94,7 +92,7 @@ struct running_order {
   }
 
   constexpr const stretches& of(phases when) const {
-    return when == phase::forward ? forward : when == backward_pass ? backward : once;
+    return when == phase::forward ? forward : is_backward(when) ? backward : once;
   }
   /// Calls f(stretch) for each stretch of some phases.
   template <class F> constexpr void each(phases when, F f) const {
@@ -105,7 +103,7 @@ struct running_order {
   /// several trips, a backward trip first runs the forward nodes whose values it reads.
   template <class F>
   constexpr void trip(const graph& g, const stretch& s, phases when, bool several, F&& f) const {
-    for (int i = 0; several && when == backward_pass && i < g.node_count; ++i)
+    for (int i = 0; several && is_backward(when) && i < g.node_count; ++i)
       if (g.at_node(i).region == s.region && rerun.has(i)) f(i);
     for (int i = s.first; i < s.last; ++i)
       if (when.holds(g.at_node(i).when)) f(i);
@@ -140,7 +138,7 @@ constexpr void gather(graph& g, region_id r, bool backward) {
       continue;
     }
     apart = true;
-    of[i] = n.when > (backward ? phase::weight_gradient : phase::forward) ? behind : before;
+    of[i] = n.when > (backward ? backward_pass.last : phase::forward) ? behind : before;
     for (value_id v : n.in) {
       const node_id p = v < 0 ? node_id{-1} : g.at(v).producer;
       if (p >= s.first && p < i && of[p] != before) of[i] = behind;

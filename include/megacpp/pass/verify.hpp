@@ -102,7 +102,8 @@ constexpr int unagreed_axis(const graph& g, const node& n) {
              c.second < 0 ? value_id{-1} : n.in[c.second], c.blamed_axis);
     for (int k = 0; k < c.outs; ++k) {
       const value_id v = n.out[k];
-      if (v < 0 || g.values[v].producer != i || !detail::is_output(g.values[v], c.out[k], n))
+      if (v < 0 || g.values[v].producer != i || !detail::is_output(g.values[v], c.out[k], n) ||
+          (n.when == phase::stream_gradient && g.values[v].is == role::gradient))
         refuse(fault::P014, n, v);
     }
     for (value_id v : n.out)
@@ -114,10 +115,12 @@ constexpr int unagreed_axis(const graph& g, const node& n) {
     const auto what = static_cast<owed>(k);
     const value_id v = owed_value(g, what);
     const node_id made = v < 0 ? node_id{-1} : g.at(v).producer;
-    const phase last = what == owed::d_stream ? phase::input_gradient
+    const phase last = what == owed::d_stream ? phase::stream_gradient
                        : step                 ? phase::epilogue
                                               : phase::forward;
-    if (made >= 0 && g.at_node(made).when > last) refuse(fault::P014, g.at_node(made), v);
+    const phase when = made < 0 ? phase::prologue : g.at_node(made).when;
+    if (when > last || (what == owed::d_stream && when == phase::weight_gradient))
+      refuse(fault::P014, g.at_node(made), v);
     if (made >= 0 && region_of(g, g.at(v)) >= 0) // only the last trip's value would be read
       refuse(fault::P016, g.at_node(made), v);
   }

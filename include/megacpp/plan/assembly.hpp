@@ -11,6 +11,7 @@
 #include <megacpp/pass/check_adapter.hpp>
 #include <megacpp/pass/pipeline.hpp>
 #include <megacpp/pass/verify_memory.hpp>
+#include <megacpp/plan/frozen.hpp>
 #include <megacpp/plan/memory.hpp>
 #include <megacpp/plan/parts.hpp>
 #include <megacpp/plan/registry.hpp>
@@ -72,13 +73,20 @@ template <class Model> struct assembling {
     for (int l = 0; l < layers_of(*model); ++l) ++n[static_cast<unsigned>(1 + kind_of(l))];
     return n;
   }
+  /// Returns the lowest layer that has a trained parameter (plan/frozen.hpp).
+  constexpr int lowest() const {
+    return lowest_trained(
+        layers_of(*model), kinds(), [this](int l) { return kind_of(l); },
+        [this](int part) -> const graph& { return g(part); });
+  }
   constexpr stage_shape stage(int number) const {
     return {layers_of(*model),
             kinds(),
             numbers->ranks,
             number,
             [this](int l) { return kind_of(l); },
-            numbers->batch.micro_batches};
+            numbers->batch.micro_batches,
+            lowest()};
   }
 };
 
@@ -128,16 +136,22 @@ constexpr fault_record fault_of_step(const assembling<Model>& a, bool of_last, b
     few.cut.layers[static_cast<unsigned>(c * few.pp + stage)] =
         static_cast<std::int16_t>(count[c] < 4 ? count[c] : 4);
   }
-  const int all = few.pp * few.virtual_stages;
+  const int all = few.pp * few.virtual_stages, lowest = a.lowest();
+  const auto begin = [&](int c) { return first_layer_of_stage(few, 0, c * few.pp + stage); };
+  int lowest_of_few = begin(0) - 1; // its counterpart, which may be in another stage
+  for (int c = 0; c < few.virtual_stages && lowest >= first[c]; ++c) {
+    const int k = lowest - first[c], n = count[c] < 4 ? count[c] : 4;
+    lowest_of_few = begin(c) + (k < 2 ? k : count[c] - k > n - 2 ? 2 : n - (count[c] - k));
+    if (k >= count[c]) lowest_of_few = begin(c) + n;
+  }
   const int most = a.numbers->batch.micro_batches;
   const stage_shape s(
       first_layer_of_stage(few, 0, all), a.kinds(), few, stage,
       [&](int l) {
-        const int c = l < first_layer_of_stage(few, 0, few.pp) ? 0 : 1,
-                  k = l - first_layer_of_stage(few, 0, c * few.pp + stage);
+        const int c = l < first_layer_of_stage(few, 0, few.pp) ? 0 : 1, k = l - begin(c);
         return a.kind_of(first[c] + (k < 2 || count[c] < 4 ? k : count[c] - 4 + k));
       },
-      most < 2 * few.pp ? most : 2 * few.pp);
+      most < 2 * few.pp ? most : 2 * few.pp, lowest_of_few);
   return verify_stage(a.planned, s, training, s.micros_to_prove());
 }
 

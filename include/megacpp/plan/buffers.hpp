@@ -27,7 +27,7 @@ struct touched {
                     phases when) {
     for (int i = 0; i < g.node_count; ++i) {
       const node& n = g.nodes[i];
-      if (!when.holds(n.when) && !(when == backward_pass && order.rerun.has(i))) continue;
+      if (!when.holds(n.when) && !(is_backward(when) && order.rerun.has(i))) continue;
       for (value_id v : n.in)
         if (v >= 0) read(g, plan, v);
       if (n.region >= 0) read(g, plan, g.regions[n.region].trips);
@@ -109,6 +109,12 @@ struct planned_graph {
     }
   }
   constexpr const touched& in(phases when) const { return in_phase[number_of(when)]; }
+  /// Returns whether the backward pass adds to gradients of parameters.
+  constexpr bool has_gradients() const {
+    const bool(&writes)[spaces] = in(backward_pass).writes;
+    return writes[static_cast<int>(space::gradients)] ||
+           writes[static_cast<int>(space::derived_gradients)];
+  }
 };
 
 /// The buffers of a rank, whose steps take turns in the same memory. `graphs` are by part, `uses`
@@ -369,7 +375,7 @@ private:
         for_each_operand(t, [&](int number, const operand&) { live_through(all_[number]); });
     const auto pass_of = [&](int i) {
       const task& t = alone[i];
-      return chunk_pass{t.when == backward_pass, 0, t.use < 0 ? 0 : uses_[t.use].chunk};
+      return chunk_pass{is_backward(t.when), 0, t.use < 0 ? 0 : uses_[t.use].chunk};
     };
     for (int i = 0; i < all_.size(); ++i) {
       buffer& b = all_[i];

@@ -1,8 +1,9 @@
 // Frozen parameters of a run: training reads them and does not change them. They have no main
-// gradients, masters or moments.
+// gradients, masters or moments. The backward pass ends at the lowest layer that has others.
 #pragma once
 
 #include <megacpp/graph/graph.hpp>
+#include <megacpp/plan/list.hpp>
 #include <megacpp/recipe/frozen.hpp>
 
 #include <span>
@@ -33,6 +34,25 @@ constexpr bool freezes(const frozen& f, const value& v, bool tied, declared_in p
   for (int k = 0; k < f.count; ++k)
     if (names_parameter(f.names[k], v, tied, part)) return true;
   return false;
+}
+
+/// Returns whether gradients change a parameter of a part.
+constexpr bool is_trained(const graph& g) {
+  for (int i = 0; i < g.parameter_count; ++i)
+    if (!g.parameters[i].frozen && g.parameters[i].update == update_rule::adamw) return true;
+  return false;
+}
+/// Returns the lowest layer that has a trained parameter: -1 is the stem, and the number of layers
+/// is the head. `part` returns the graph of a part by its number: 0 is the stem, then come the
+/// kinds of block, which kind_of(layer) counts.
+template <class Kind, class Part>
+constexpr int lowest_trained(int layers, int kinds, Kind kind_of, Part part) {
+  if (is_trained(part(0))) return -1;
+  list<char> trains;
+  for (int k = 0; k < kinds; ++k) trains.push(is_trained(part(1 + k)));
+  int l = 0;
+  while (l < layers && trains[kind_of(l)] == 0) ++l;
+  return l;
 }
 
 /// Returns MEGA-C009 for a name that means no parameter, and where all parameters are frozen.

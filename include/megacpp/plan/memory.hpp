@@ -174,19 +174,24 @@ struct stage_shape {
   constexpr ~stage_shape() = default; // nvcc needs it written out, and so the next one
   constexpr stage_shape(const stage_shape&) = default;
   /// Makes the shape of a stage. `most`: micro-batches of a training step on each replica at most;
-  /// 0: any number.
-  template <class Kind> constexpr stage_shape(int layer_count, int kinds, const layout& ranks,
-                                              int stage, Kind kind_of, int most = 0)
+  /// 0: any number. `lowest`: the lowest layer that is trained, -1 being the stem.
+  template <class Kind>
+  constexpr stage_shape(int layer_count, int kinds, const layout& ranks, int stage, Kind kind_of,
+                        int most = 0, int lowest = -1)
       : layers(kinds + 2), micros(micros_to_lay_out(ranks, most)), most_micros(most) {
     for_each_use(layer_count, kinds, ranks, stage, kind_of, [&](const part_use& u) {
       if (u.chunk > 0 && training.begins[u.chunk] == 0)
         training.begins[u.chunk] = evaluation.begins[u.chunk] = uses.size();
+      if (lowest >= 0 && u.layer == lowest) training.lowest = uses.size();
       uses.push(u);
       ++layers[u.part];
     });
     const int n = uses.size();
     training.uses = evaluation.uses = n;
     training.of = evaluation.of = ranks, training.stage = evaluation.stage = stage;
+    while (training.lowest_stage + 1 < training.of.virtual_stages() &&
+           lowest >= first_layer_of_stage(ranks, layer_count, training.lowest_stage + 1))
+      ++training.lowest_stage;
     training.order = schedule_of(ranks), evaluation.order = &forward_only;
     training.update = n;
     uses.push({part_of_update(kinds), layer_count + 1, 0, -1, 0, used_as::update});

@@ -81,6 +81,10 @@ struct step_shape {
   pipeline of{};
   int stage = 0;
   int begins[max_chunks]{}; ///< first use of each chunk
+  /// The lowest use of the model in which something is trained. The backward pass ends there, and
+  /// sends nothing further.
+  int lowest_stage = 0; ///< number of its virtual stage
+  int lowest = -1;      ///< its number among these uses; -1: it is the stem, or in another stage
   pipeline_schedule order = &one_forward_one_backward;
 
   constexpr int use(int u) const { return u + 1 == uses && head >= 0 ? head : first + u; }
@@ -94,7 +98,8 @@ struct step_shape {
 template <class Text>
 constexpr void spell(Text& out, const task& t, std::span<const part_use> uses) {
   constexpr const char* names[] = {"run", "feed", "receive", "send", "wait", "clear"};
-  constexpr const char* passes[] = {"prologue", "forward", "backward", "backward", "epilogue"};
+  constexpr const char* passes[] = {"prologue", "forward",  "backward",
+                                    "backward", "backward", "epilogue"};
   if (t.what != action::run) out << names[static_cast<int>(t.what)] << " ";
   out << passes[static_cast<int>(t.when.first)];
   if (t.use >= 0) {
@@ -136,13 +141,15 @@ constexpr void for_each_forward_task(const step_shape& s, int micro, int chunk, 
 template <class F>
 constexpr void for_each_backward_task(const step_shape& s, int micro, int chunk, F f) {
   const int v = s.of.number(s.stage, chunk), begin = s.begin(chunk), end = s.begin(chunk + 1);
+  if (v < s.lowest_stage) return;
+  const bool sends = v > s.lowest_stage;
   if (v + 1 < s.of.virtual_stages())
     f(other_task(action::receive, backward_pass, micro, s.use(end - 1)));
-  for (int u = end - 1; u >= begin; --u) {
-    if (v > 0 && u == begin) f(other_task(action::wait, backward_pass, micro, s.use(u)));
-    f(graph_task(s.use(u), backward_pass, micro));
+  for (int u = end - 1; u >= begin && u >= s.lowest; --u) {
+    if (sends && u == begin) f(other_task(action::wait, backward_pass, micro, s.use(u)));
+    f(graph_task(s.use(u), u == s.lowest ? lowest_backward_pass : backward_pass, micro));
   }
-  if (v > 0) f(other_task(action::send, backward_pass, micro, s.use(begin)));
+  if (sends) f(other_task(action::send, backward_pass, micro, s.use(begin)));
 }
 /// Calls f(task) for the waits for all that was sent, at the end of a step.
 template <class F> constexpr void for_each_final_wait(const step_shape& s, F f) {
@@ -150,7 +157,7 @@ template <class F> constexpr void for_each_final_wait(const step_shape& s, F f) 
     const int v = s.of.number(s.stage, chunk);
     if (v + 1 < s.of.virtual_stages())
       f(other_task(action::wait, phase::forward, -1, s.use(s.begin(chunk + 1) - 1)));
-    if (v > 0 && s.update >= 0)
+    if (v > s.lowest_stage && s.update >= 0)
       f(other_task(action::wait, backward_pass, -1, s.use(s.begin(chunk))));
   }
 }

@@ -2,7 +2,8 @@
 // buffers. Every buffer lies within its arena and holds all that the nodes of its tasks touch. A
 // value that a task reads must have been written for its micro-batch and not overwritten since. A
 // sum that it adds to must have been cleared, once. The gradients of every micro-batch reach every
-// use once, are joined and reduced once when they are complete, and are applied after that. Totals
+// use that has some once, are joined and reduced once when they are complete, and are applied after
+// that. Totals
 // are summed over ranks once, when every micro-batch has added to them. A value that is sent stays
 // as it is until the step has waited for it. The stage exchanges with its neighbours what its
 // schedule says, in that order: verify_schedule proves that all stages can do so together.
@@ -137,8 +138,7 @@ struct step_walk {
       buffer_copy& here = copies[copy_at(number, micro)];
       const int held = here.holds;
       here.touched = tasks;
-      const bool again =
-          is_added_to(x.what) || (x.what == content::saved && t.when == backward_pass);
+      const bool again = is_added_to(x.what) || (x.what == content::saved && is_backward(t.when));
       if (o.reads && (!o.writes || again) && held != micro) fail(fault::T001, name_of(x.what));
       here.flying = here.flying || t.what == action::send;
       if (!o.writes) return;
@@ -161,7 +161,9 @@ struct step_walk {
     for (int i = 0; i < shape.positions(micros); ++i) {
       const chunk_pass x = shape.at(i, micros);
       const int v = shape.of.number(shape.stage, x.chunk);
-      const bool from = x.backward ? v + 1 < all : v > 0, to = x.backward ? v > 0 : v + 1 < all;
+      if (x.backward && v < shape.lowest_stage) continue; // no gradient is needed there
+      const bool from = x.backward ? v + 1 < all : v > 0,
+                 to = x.backward ? v > shape.lowest_stage : v + 1 < all;
       const int low = shape.use(shape.begin(x.chunk)),
                 high = shape.use(shape.begin(x.chunk + 1) - 1);
       const phases when = x.backward ? backward_pass : phases(phase::forward);
@@ -201,7 +203,7 @@ struct step_walk {
       return exchange(t);
     if (t.what == action::feed && fed[t.micro]++ != 0) fail(fault::T002, "it ran before");
     if (t.what != action::run) return;
-    const int phase = number_of(t.when);
+    const int phase = number_of(is_backward(t.when) ? backward_pass : t.when);
     if (executed(t.use, phase, t.micro)++ != 0) fail(fault::T002, "it ran before");
     if (t.use == shape.totals && !all_ran(1, micros)) fail(fault::T002, "totals are not complete");
     if (shape.update < 0) return;
@@ -212,7 +214,7 @@ struct step_walk {
       if (phase == 3 && executed(t.use, 1, -1) == 0) fail(fault::T002, "the norm is not known");
     } else if (phase == 2 && executed(t.use, 3, -1) != 0) {
       fail(fault::T002, "gradients of derived values have gone back already");
-    } else if (phase == 3 && !all_ran(t.use, 2, micros)) {
+    } else if (phase == 3 && b.graph_of(t.use).has_gradients() && !all_ran(t.use, 2, micros)) {
       fail(fault::T002, "gradients of derived values are not complete");
     }
   }

@@ -184,7 +184,7 @@ void run_phases(Device& device, frame& f, prepared_node* prepared) {
       run_nodes<Part, s.first, s.last, First, Last>(device, f, prepared);
     } else {
       for_trips(Part::g, Part::plan, f, s.region, [&](bool several) {
-        if constexpr (when == backward_pass)
+        if constexpr (is_backward(when))
           if (several) run_again<Part, s.region>(device, f, prepared);
         run_nodes<Part, s.first, s.last, First, Last>(device, f, prepared);
       });
@@ -201,7 +201,12 @@ void run_part(const part_view&, phases when, device& on, frame& f, prepared_node
   case prologue: return run_phases<Part, prologue, prologue, 0>(d, f, prepared);
   case forward: return run_phases<Part, forward, forward, 0>(d, f, prepared);
   case input_gradient:
-  case weight_gradient: return run_phases<Part, input_gradient, weight_gradient, 0>(d, f, prepared);
+  case weight_gradient:
+  case stream_gradient:
+    if constexpr (Part::is_lowest)
+      if (when == lowest_backward_pass)
+        return run_phases<Part, input_gradient, weight_gradient, 0>(d, f, prepared);
+    return run_phases<Part, input_gradient, stream_gradient, 0>(d, f, prepared);
   case epilogue: return run_phases<Part, epilogue, epilogue, 0>(d, f, prepared);
   }
 }

@@ -263,6 +263,12 @@ template <class Run> struct program {
     return count_parameters(hoisted::now.of_training(),
                             std::span(layers).first(static_cast<unsigned>(kinds + 2)));
   }();
+  /// The number of the graph that the lowest layer runs in which something is trained; -1: the stem
+  /// is trained.
+  static constexpr int part_of_lowest = [] {
+    const int l = hoisted::now.lowest();
+    return l < 0 ? -1 : l == layers_of(model) ? last : 1 + kind_of(l);
+  }();
   static constexpr auto& stores = *detail::last_stores<assembled_of, steps>();
 
   /// A graph after all passes, by its number (plan/memory.hpp), with its plan. Its parameters are
@@ -272,6 +278,8 @@ template <class Run> struct program {
     static constexpr auto& g = *detail::last_graph<assembled_of, steps, Number>();
     static constexpr auto& order = *detail::last_order<assembled_of, steps, Number>();
     static constexpr auto& plan = *detail::last_plan<assembled_of, steps, Number>();
+    /// Tells whether the lowest layer in which something is trained runs this graph.
+    static constexpr bool is_lowest = Number == part_of_lowest;
   };
   template <int Index> using part = passed_graph<Index, Index>;
   using evaluation = passed_graph<part_of_evaluation(kinds), last>;
@@ -294,7 +302,7 @@ template <class Run> struct program {
     static constexpr graph g = unverified(written, {});
   };
 
-  static constexpr stage_shape stage(int number) { return start.stage(number); }
+  static constexpr stage_shape stage(int number) { return hoisted::now.stage(number); }
 
   /// The memory of one rank of a pipeline stage, for one replica alone, item by item.
   template <int Stage>

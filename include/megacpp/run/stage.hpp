@@ -25,6 +25,12 @@ inline std::string name_of_part(const program_view& p, int number) {
   constexpr const char* others[] = {"head", "update", "head (evaluation)", "totals"};
   return others[number - kinds - 1];
 }
+/// Returns the lowest layer that has a trained parameter (plan/frozen.hpp).
+inline int lowest_trained(const program_view& p) {
+  return lowest_trained(
+      p.layers, p.kinds(), [&](int l) { return p.kind_of[static_cast<unsigned>(l)]; },
+      [&](int part) -> const graph& { return *p.part(part).g; });
+}
 /// Returns the layers and the schedule of a pipeline stage.
 inline stage_shape stage_of(const program_view& p, int stage) {
   return {p.layers,
@@ -32,7 +38,8 @@ inline stage_shape stage_of(const program_view& p, int stage) {
           p.numbers.ranks,
           stage,
           [&](int l) { return p.kind_of[static_cast<unsigned>(l)]; },
-          p.numbers.batch.micro_batches};
+          p.numbers.batch.micro_batches,
+          lowest_trained(p)};
 }
 
 /// Returns the number of micro-batches with which a step of `micros` micro-batches is proven. 1F1B
