@@ -30,6 +30,7 @@ from safetensors.torch import load_file
 
 ELEMENTS = [1, 2, 21, 63, 64, 65, 640, 64 * 256, 64 * 256 + 1, 130 * 400, 301 * 219, 64 * 1000 + 48, 256 * 320]
 MOVED = 0.005  # at most, of the codes of absmax, for an offset of one's own
+LINEAR = ("_proj.weight", "c_attn.weight", "c_fc.weight")  # the ends of their names
 BOUND = 2e-5  # of the largest logit
 
 VALUES = F.get_4bit_type("nf4", device="cpu")
@@ -163,17 +164,19 @@ def check_folder(folder):
     for name, module in model.named_modules():
         if isinstance(module, bitsandbytes.nn.Linear4bit):
             quantised.add(f"{name}.weight")
-            weight = module.weight
+            weight, theirs = module.weight, ours[f"{name}.weight"]
+            if module.source_cls is transformers.pytorch_utils.Conv1D:  # files have it as (in, out)
+                theirs = theirs.T.contiguous()
             # As one row: see the head of this file.
             state = weight.quant_state
             shape, state.shape = state.shape, torch.Size((1, state.shape.numel()))
             values = F.dequantize_4bit(weight.data, state)
             state.shape = shape
-            assert tuple(shape) == tuple(ours[f"{name}.weight"].shape), (name, shape)
+            assert tuple(shape) == tuple(theirs.shape), (name, shape)
             assert values.dtype == torch.float32, values.dtype
-            assert same_bits(values.double(), ours[f"{name}.weight"]), f"{folder.name}: {name}: other numbers"
+            assert same_bits(values.double(), theirs), f"{folder.name}: {name}: other numbers"
     plain = dict(model.named_parameters())
-    assert quantised == {name for name in ours if name.endswith("_proj.weight")}, quantised
+    assert quantised == {name for name in ours if name.endswith(LINEAR)}, quantised
     for name in ours.keys() - quantised:
         assert same_bits(plain[name].double(), ours[name]), f"{folder.name}: {name} is another"
     expected = load_file(folder / "expected.safetensors")

@@ -233,6 +233,10 @@ void write_all_nf4(const fs::path& dir) {
                   .positions = 64};
   llama.attention_bias = llama.mlp_bias = true;
   write_nf4(dir / "llama-biases", llama);
+  write_nf4(
+      dir / "gpt2",
+      mc::gpt{
+          .layers = 2, .hidden = 128, .heads = 4, .ffn = 320, .vocabulary = 61, .positions = 40});
   mc::qwen3_moe moe{.layers = 2,
                     .hidden = 64,
                     .heads = 4,
