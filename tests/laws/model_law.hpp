@@ -136,7 +136,7 @@ template <class Model> void check(const Model& m, const layout& l, int dp, part_
       ++t.factors;
     }
     for (recompute again : {recompute::none, recompute::selective, recompute::full}) {
-      graph g = in_regions(halved(recomputed(fused(derived), again)));
+      graph g = in_regions(split_graph(recomputed(fused(derived), again)));
       examine(g);
       BOOST_TEST((g.wrong.code == fault::none), describe(g));
       BOOST_TEST(against.difference(g) == "", name_of(again));

@@ -29,17 +29,17 @@ struct named_pass {
 const named_pass passes[] = {
     {"selective", [](const graph& g) { return recomputed(g, recompute::selective); }},
     {"full", [](const graph& g) { return recomputed(g, recompute::full); }},
-    {"halved", [](const graph& g) { return halved(g); }},
+    {"split", [](const graph& g) { return split_graph(g); }},
     {"fused", [](const graph& g) { return fused(g); }},
     {"pending", [](const graph& g) { return left_pending(g); }},
-    {"pending, fused, selective, halved",
+    {"pending, fused, selective, split",
      [](const graph& g) {
-       return halved(recomputed(fused(left_pending(g)), recompute::selective));
+       return split_graph(recomputed(fused(left_pending(g)), recompute::selective));
      }},
-    {"fused, full, halved",
-     [](const graph& g) { return halved(recomputed(fused(g), recompute::full)); }},
-    {"halved, full, fused",
-     [](const graph& g) { return fused(recomputed(halved(g), recompute::full)); }}};
+    {"fused, full, split",
+     [](const graph& g) { return split_graph(recomputed(fused(g), recompute::full)); }},
+    {"split, full, fused",
+     [](const graph& g) { return fused(recomputed(split_graph(g), recompute::full)); }}};
 
 int argument(int k, int otherwise) {
   const auto& suite = boost::unit_test::framework::master_test_suite();

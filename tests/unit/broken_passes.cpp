@@ -23,7 +23,7 @@ namespace {
 
 /// The passes of a training part.
 constexpr graph passed(const graph& derived, recompute again = recompute::none) {
-  return in_regions(halved(recomputed(fused(derived), again)));
+  return in_regions(split_graph(recomputed(fused(derived), again)));
 }
 
 /// The all-reduce over dp that finishes a parameter's gradient.
@@ -246,6 +246,16 @@ constexpr broken_pass broken[] = {
        copy.is = role::intermediate;
        n.out[0] = another(g, copy);
        insert(g, g.node_count, n);
+     }},
+    {"a gradient is left out where nothing below is trained", part_kind::block,
+     [](graph& g) {
+       g.at_node(g.at(find_output(g, op::layer_norm_gain_grad)).producer).when =
+           phase::stream_gradient;
+     }},
+    {"a gradient reads what is left out there", part_kind::block,
+     [](graph& g) {
+       const node& n = g.at_node(g.at(find_output(g, op::layer_norm_gain_grad)).producer);
+       g.at_node(g.at(n.in[0]).producer).when = phase::stream_gradient;
      }},
     {"the stream's cotangent is read before it comes", part_kind::block,
      [](graph& g) {
