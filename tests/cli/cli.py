@@ -1843,6 +1843,10 @@ class OneCommandLine(Case):
                      "--pretrained-checkpoint")
         self.refused(USAGE, "train", "--data-path", self.line(), "--pretrained-checkpoint", base,
                      says="--pretrained-checkpoint changes nothing without --load")
+        self.refused(USAGE, "train", "--data-path", self.line(), "--load", base, "--pretrained-checkpoint", base,
+                     says=f"{base} holds a model and --pretrained-checkpoint names another")
+        self.refused(USAGE, "export", "--load", base, "--save", out, "--dequantised",
+                     says="--dequantised changes nothing without --merge")
 
 
 class States(Case):
@@ -2935,7 +2939,7 @@ class IndexedSets(Case):
                      says="megacpp-data prepare")
         # Conversations may stand in several files; this program lacks something else.
         self.refused(MISMATCH, "train", "--data-type", "chat", "--data-path", self.text, self.text,
-                     says="as conversations needs it")
+                     says="which conversations must have")
         self.refused(USAGE, "train", "--data-path", self.text, self.text, says="--data-path takes one value")
         self.refused(USAGE, "eval", "--load", self.saved(), "--data-type", "text", "--data-path", self.text,
                      "--data-args-path", self.text, says="--data-args-path names")

@@ -387,7 +387,7 @@ struct machine {
     }
     for (const auto& [v, data] : given.local) held[static_cast<std::size_t>(v)] = data;
   }
-  /// Runs a whole step: prologue, forward and both halves of the backward pass for each
+  /// Runs a whole step: prologue, forward and all parts of the backward pass for each
   /// micro-batch, epilogue.
   void run(const feeds& given, int micro_batches) {
     take(given, 0);
@@ -398,6 +398,7 @@ struct machine {
       phase_of(phase::forward);
       phase_of(phase::input_gradient);
       phase_of(phase::weight_gradient);
+      phase_of(phase::stream_gradient);
       after_micro_batch.push_back(held);
     }
     forget();

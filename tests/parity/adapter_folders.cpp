@@ -117,6 +117,18 @@ copied_adapter with_field(const copied_adapter& of, const char* field, const jso
 mc::adapter_config config_of(const copied_adapter& folder) {
   return mc::read_adapter_config(mc::read_json(folder.file("adapter_config.json")));
 }
+/// Takes out the factors of layers beside experts that adapter_config.json leaves out.
+copied_adapter without_left_out(const copied_adapter& of) {
+  const mc::adapter_config config = config_of(of);
+  of.change_tensors([&](open_file& f) {
+    std::erase_if(f.tensors, [&](const auto& t) {
+      constexpr std::size_t before = std::string_view("base_model.model.").size();
+      const std::string layer = t.first.substr(before, t.first.find(".lora_") - before);
+      return layer.find("experts") == std::string::npos && config.leaves_out(layer, false);
+    });
+  });
+  return copied_adapter(of.folder());
+}
 
 } // namespace
 
@@ -187,6 +199,33 @@ BOOST_AUTO_TEST_CASE(one_matrix_of_experts) {
   }
 }
 
+// PEFT 0.19.1 and later take the names of dense MLPs for those of experts, where a model has both.
+BOOST_AUTO_TEST_CASE(dense_blocks_beside_experts) {
+  auto model = test::tiny_qwen3_moe_unbalanced;
+  model.sparse_step = 2; // the first block is dense
+  const auto exports = [&](mc::lora adapter, mc::adapter_layout layout) {
+    mc::setup s{.ranks = {}, .batch = test::tiny_batch};
+    s.adapter = adapter;
+    const mc::interpreted_program<mc::qwen3_moe> p(model, s, "mixed");
+    const mc::program_view view = p.view();
+    mc::stores factors(view, false);
+    const test::scratch_folder dir;
+    mc::folder_writer out(dir / "in", mc::adapter_kind);
+    mc::write_adapter_files(out, view, factors);
+    out.commit();
+    mc::export_adapter_folder(mc::adapter_in_folder(mc::model_folder(dir / "in"), view),
+                              dir / "out", view, {}, layout, std::nullopt);
+    return true;
+  };
+  const mc::lora all{.rank = 2, .alpha = 2, .targets = {"q_proj", "down_proj", "experts"}};
+  CHECK_REFUSED(exports(all, mc::adapter_layout::peft), mc::exit_code::mismatch,
+                "has mlp.down_proj, which PEFT 0.19.1 and later take for matrices of experts");
+  BOOST_TEST(exports(all, mc::adapter_layout::peft_0_18));
+  BOOST_TEST(exports(all, mc::adapter_layout::vllm));
+  BOOST_TEST(exports({.rank = 2, .alpha = 2, .targets = {"q_proj", "experts"}},
+                     mc::adapter_layout::peft));
+}
+
 BOOST_AUTO_TEST_CASE(folders_that_are_refused) {
   const copied_adapter of_vllm = copied_adapter().in(mc::adapter_layout::vllm);
   const auto changed = [&](const std::function<void(open_file&)>& change) {
@@ -219,7 +258,23 @@ BOOST_AUTO_TEST_CASE(folders_that_are_refused) {
             f.tensors["base_model.model.model.layers.1.self_attn.k_proj.lora_A.weight"] =
                 f.tensors.begin()->second;
           }),
-          "lora-targets=q_proj,v_proj,experts");
+          "is not one of the adapter of tiny; build a preset with adapter=");
+  // What adapter_config.json does not name, readers leave out.
+  refused(with_field(copied_adapter(), "target_modules", {"q_proj"}),
+          "v_proj.lora_A.weight\" is of a layer that adapter_config.json does not name");
+  refused(
+      with_field(copied_adapter(), "target_parameters", json::array()),
+      "experts.base_layer.lora_A.weight\" is of a layer that adapter_config.json does not name");
+  refused(with_field(copied_adapter(), "exclude_modules", {"v_proj"}), "does not name");
+  refused(with_field(of_vllm, "target_modules", {"q_proj", "v_proj", "gate_proj", "up_proj"}),
+          ".down_proj.lora_A.weight\" is of a layer that adapter_config.json does not name");
+  // Names of single experts tell the layout, where no tensor of them is left.
+  refused(changed([](open_file& f) {
+            std::erase_if(f.tensors, [](const auto& t) {
+              return t.first.find("experts") != std::string::npos;
+            });
+          }),
+          "is missing, though adapter_config.json names its layer");
 }
 
 // PEFT and vLLM match patterns with the names that a file has: those of single experts in the
@@ -230,8 +285,29 @@ BOOST_AUTO_TEST_CASE(patterns_of_experts) {
     refused(with_field(of_vllm, "alpha_pattern", {{pattern, 3}}), "numbers of its own");
     refused(with_field(of_vllm, "rank_pattern", {{pattern, 1}}), "numbers of its own");
   }
-  refused(with_field(of_peft, "alpha_pattern", {{"down_proj", 3}}),
-          "gives model.layers.0.mlp.experts.down_proj numbers of its own");
+  // In PEFT's layouts each matrix of all experts may have numbers of its own.
+  const copied_adapter all_by_pattern = with_field(
+      with_field(with_field(of_peft, "r", 1), "rank_pattern", {{".*", r}}), "lora_alpha", 1);
+  const double alpha = of_peft.config().at("lora_alpha");
+  const copied_adapter by_pattern = with_field(all_by_pattern, "alpha_pattern", {{".*", alpha}}),
+                       other = with_field(of_peft, "alpha_pattern", {{"down_proj", 3 * alpha}});
+  BOOST_TEST(same_tensors(by_pattern.in(mc::adapter_layout::peft_0_18).in(mc::adapter_layout::peft),
+                          of_peft));
+  const auto factors_of = [](const copied_adapter& folder) {
+    const mc::adapter_in_folder in(mc::model_folder(folder.folder()), program());
+    std::map<std::string, double> all;
+    for (const auto& m : in.matches()) all[m.ours.name] = m.factor;
+    return all;
+  };
+  const auto plain = factors_of(of_peft);
+  BOOST_TEST((factors_of(by_pattern) == plain));
+  for (const auto& [name, times] : factors_of(other)) {
+    const bool of_down = name.find("experts.lora_B") != std::string::npos; // outermost
+    BOOST_TEST(times == plain.at(name) * (of_down ? 3 : 1), name);
+  }
+  refused(with_field(of_peft, "rank_pattern", {{"gate_up_proj", 5}}),
+          "has rank 5 for model.layers.0.mlp.experts.gate_up_proj, but the adapter of tiny has "
+          "rank 4 there");
   const test::scratch_folder dir;
   const auto written = [&](const copied_adapter& from, mc::adapter_layout layout) {
     mc::export_adapter_folder(mc::adapter_in_folder(mc::model_folder(from.folder()), program()),
@@ -241,9 +317,13 @@ BOOST_AUTO_TEST_CASE(patterns_of_experts) {
   const copied_adapter gate = with_field(of_peft, "alpha_pattern", {{"gate_proj", 3}}),
                        all = with_field(of_vllm, "rank_pattern", {{"experts.down_proj", 1}});
   CHECK_REFUSED(written(gate, mc::adapter_layout::vllm), mc::exit_code::mismatch,
-                "would give model.layers.0.mlp.experts.0.gate_proj numbers of its own");
+                "gives model.layers.0.mlp.experts.0.gate_proj numbers of its own, which it would "
+                "not have in the layout vllm");
+  CHECK_REFUSED(written(other, mc::adapter_layout::vllm), mc::exit_code::mismatch,
+                "gives model.layers.0.mlp.experts.0.down_proj numbers of its own");
   CHECK_REFUSED(written(all, mc::adapter_layout::peft), mc::exit_code::mismatch,
-                "would give model.layers.0.mlp.experts.down_proj numbers of its own");
+                "gives model.layers.0.mlp.experts.down_proj numbers of its own, which it would "
+                "not have in the layout peft");
   BOOST_TEST(same_tensors(gate.in(mc::adapter_layout::peft), of_peft));
   BOOST_TEST(same_tensors(all.in(mc::adapter_layout::vllm), of_vllm));
 }
@@ -272,7 +352,7 @@ BOOST_AUTO_TEST_CASE(layers_named_by_an_expression) {
       for (const char* factor : {".lora_A.weight", ".lora_B.weight"})
         f.tensors.erase(std::string("base_model.model.model.layers.") + layer + factor);
     });
-    return c;
+    return without_left_out(c);
   };
   const char* const q = "1.self_attn.q_proj";
   for (const char* text :
@@ -282,8 +362,14 @@ BOOST_AUTO_TEST_CASE(layers_named_by_an_expression) {
   for (const char* text : {"q_proj", "layers\\..*", ".*\\.0\\..*", ".*v_proj"}) {
     const mc::adapter_in_folder found(mc::model_folder(without(text, q).folder()), program());
     BOOST_TEST(!found.has("self_attn.q_proj", 1));
-    BOOST_TEST(found.has("self_attn.q_proj", 0));
+    BOOST_TEST(found.has("self_attn.q_proj", 0) == (std::string_view(text) == ".*\\.0\\..*"));
   }
+}
+
+// An expression that could be tried in very many ways is given up.
+BOOST_AUTO_TEST_CASE(expressions_that_take_too_long) {
+  refused(with_field(copied_adapter(), "target_modules", "(.*)*(.*)*(.*)*[xyz]"),
+          "the expression \"(.*)*(.*)*(.*)*[xyz]\" of an adapter_config.json takes too long");
 }
 
 // Fields that choose among the layers of target_modules, as peft/tuners/tuners_utils.py has them.
@@ -308,7 +394,8 @@ BOOST_AUTO_TEST_CASE(layers_that_fields_choose) {
            {{"exclude_modules", {"k_proj", "0.self_attn.q_proj"}}},
            {{"exclude_modules", ".*_proj\\.q"}},
            {{"target_modules", {"model.layers.1.self_attn.q_proj"}}, {"layers_to_transform", {0}}}})
-    refused(without_q(means), "q_proj.lora_A.weight\" is missing, though adapter_config.json");
+    refused(without_left_out(without_q(means)),
+            "q_proj.lora_A.weight\" is missing, though adapter_config.json");
   for (const json& means_not :
        std::vector<json>{{{"layers_to_transform", 0}},
                          {{"layers_to_transform", {0, 2}}},
@@ -316,8 +403,11 @@ BOOST_AUTO_TEST_CASE(layers_that_fields_choose) {
                          {{"exclude_modules", {"q_proj"}}},
                          {{"exclude_modules", {"layers.1.self_attn.q_proj"}}},
                          {{"exclude_modules", ".*\\.1\\..*"}}}) {
-    const mc::adapter_in_folder found(mc::model_folder(without_q(means_not).folder()), program());
-    BOOST_TEST(found.has("self_attn.q_proj", 0), means_not.dump());
+    const copied_adapter folder = without_left_out(without_q(means_not));
+    const mc::adapter_in_folder found(mc::model_folder(folder.folder()), program());
+    BOOST_TEST(found.has("self_attn.q_proj", 0) ==
+                   config_of(folder).names("model.layers.0.self_attn.q_proj", false),
+               means_not.dump());
   }
   refused(without_q({{"target_modules", "all-linear"}, {"layers_to_transform", {0}}}),
           "which PEFT refuses");

@@ -59,6 +59,8 @@ SAVED = {
                                  "target_parameters": EXPERTS[1:]}),
     "experts-gate-up": ("experts", {"target_modules": ["q_proj"], "lora_alpha": 9,
                                     "target_parameters": EXPERTS[:1]}),
+    # By the names of transformers 4, of which PEFT makes gate_up_proj of twice the rank and alpha.
+    "experts-by-names": ("experts", {"target_modules": ["q_proj", "gate_proj", "up_proj"], "r": 2}),
 }
 work = Path(sys.argv[2])
 failures = []

@@ -249,6 +249,7 @@ inline void carry_out(const program_source& source, const program_view& p, comma
     return processes.set_code_of_node(start_ranks_of_node(processes.start(), ranks));
   require_connected(o.machine.ranks.given(), processes.several(), processes.start().by);
   if (what == command::convert) {
+    apply_all_rules(what, o);
     // Files have no layout.
     const int n = number_of_ranks(detail::ranks_asked(o), processes.size(), 1);
     const export_request request = export_request_of(o);

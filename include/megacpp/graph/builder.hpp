@@ -211,15 +211,20 @@ struct builder {
              "count", encoding.count, "1 to 3");
     value blocks = box;
     const int divided = divide_into_blocks(blocks, encoding.block);
+    const auto refuse_cut = [&](const extent& e) {
+      if (refuse(fault::S001, line, "parameter", box))
+        g.wrong.what << ": " << name_of(e.d) << " " << e.n << " over " << ranks_of(box, e.d)
+                     << " ranks, stored in blocks of " << encoding.block << ")";
+    };
     // Blocks that are encoded by themselves lie along the last dim.
     const extent& last = box.dims[box.rank - 1];
     if (g.wrong.code == fault::none && encoding.encode_matrix == nullptr &&
         last.n % (encoding.block * ranks_of(box, last.d)) != 0)
-      fail(fault::S001, line, "parameter", whole.id);
+      refuse_cut(last);
     for (int i = 0; i < box.rank && g.wrong.code == fault::none; ++i)
       if (const std::int64_t ranks = ranks_of(box, box.dims[i].d);
           divided < 0 || (i > divided && ranks > 1) || blocks.dims[i].n % ranks != 0)
-        fail(fault::S001, line, "parameter", whole.id);
+        refuse_cut(box.dims[i]);
     if (g.wrong.code != fault::none) return arrays.fill(whole), arrays;
     parameter_info& kept = g.parameters[g.parameter_count - 1];
     for (int k = 0; k < encoding.count; ++k) {

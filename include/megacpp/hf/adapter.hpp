@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -77,18 +78,19 @@ public:
       : program_(p),
         number_(number),
         config_(read_adapter_config(read_json(in.open(adapter_config_name)))),
-        file_(in.open(adapter_weights_name)) {
+        file_(in.open(adapter_weights_name)),
+        layout_(layout(asked)) {
     const lora& ours = p.numbers.adapter;
     if (ours.rank == 0)
       throw error(exit_code::mismatch,
                   fmt::format("{} has no adapter to load {} into; build a preset with {}", p.name,
-                              in.path(), build_keys_of(config_)));
+                              in.path(), build_key()));
     struct seen {
       std::string name; ///< of the layer's first tensor
       bool there;
     };
     std::map<std::pair<int, std::string>, seen> found; // by layer, of which a file has all or none
-    for (adapter_tensor& t : tensors(layout(asked))) {
+    for (adapter_tensor& t : tensors(layout_)) {
       const auto stored = file_->find(t.tensor.name);
       const auto [layer, anew] =
           found.emplace(std::pair(t.number, t.layer), seen{t.tensor.name, stored.has_value()});
@@ -101,6 +103,11 @@ public:
           throw missing(t.tensor.name, fmt::format("{} names its layer", adapter_config_name));
         continue;
       }
+      if (config_.leaves_out(whole_name(t), t.experts && t.matrix.empty()))
+        throw about(t.tensor.name,
+                    fmt::format("is of a layer that {} does not name, so that readers leave it "
+                                "out; take the tensor out, or name the layer",
+                                adapter_config_name));
       hf_slice slice = hf_whole(t.tensor.name, *stored);
       weights_in_folder::require_readable(file_, slice, t.tensor, p.name);
       require_finite(file_, *stored, slice.bytes);
@@ -133,7 +140,7 @@ public:
             name,
             is_of_model(name)
                 ? fmt::format("is not one of the adapter of {}; build a preset with {}", p.name,
-                              build_keys_of(config_))
+                              build_key())
                 : fmt::format("is of no layer of {}; the adapter is of another model", p.name));
   }
   adapter_in_folder(const adapter_in_folder&) = delete;
@@ -157,12 +164,17 @@ public:
                                                                    : storage_type::f32;
   }
   const std::vector<weights_in_folder::match>& matches() const { return matches_; }
-  /// Returns the name of a tensor's layer, which the configuration gives numbers of its own though
-  /// it is one of experts, which have those of the whole adapter; "" for another tensor. In the
-  /// layout vllm each expert's matrix is a layer.
-  std::string with_own_numbers(const adapter_tensor& t) const {
-    const bool none = !t.experts || (config_.rs.empty() && config_.alphas.empty());
-    return none || !config_.has_own_numbers(whole_name(t)) ? "" : whole_name(t);
+  /// Returns the layout of the experts' factors in the file.
+  adapter_layout layout() const { return layout_; }
+  /// Returns the name of a layer of experts that the configuration gives numbers of its own: that
+  /// of a tensor, or, beside the names of single experts, also that of the matrix of all of them;
+  /// "" where there is none.
+  std::string with_own_numbers(const adapter_tensor& t, bool of_all = false) const {
+    if (!t.experts || (config_.rs.empty() && config_.alphas.empty())) return "";
+    const std::string name = whole_name(t), all = whole_name(t.number, t.layer);
+    return config_.has_own_numbers(name)            ? name
+           : of_all && config_.has_own_numbers(all) ? all
+                                                    : "";
   }
   /// Returns the base of the adapter, as far as the file tells it.
   adapter_base base() const {
@@ -204,13 +216,14 @@ private:
     std::vector<adapter_tensor> all = adapter_tensors(
         program_, l,
         [&](const adapted_layer& layer, std::int64_t of_program) {
-          const std::int64_t r = layer.experts ? config_.r : config_.r_of(layer.whole);
-          if (r > of_program)
-            throw config_.at.fault(fmt::format(
-                "has rank {} for {}, but the adapter of {} has rank {} there; build a preset with "
-                "{}",
-                r, layer.whole, program_.name, of_program, build_keys_of(config_)));
-          return r;
+          const bool one_by_one = layer.experts && l == adapter_layout::vllm;
+          const std::int64_t r = one_by_one ? config_.r : config_.r_of(layer.whole);
+          if (r <= of_program) return r;
+          // No tensor of a layer that is not named is read.
+          if (!one_by_one && !config_.names(layer.whole, layer.experts)) return of_program;
+          throw config_.at.fault(fmt::format(
+              "has rank {} for {}, but the adapter of {} has rank {} there; build a preset with {}",
+              r, layer.whole, program_.name, of_program, build_key()));
         },
         [&](const std::string& matrix, int number) {
           return l == adapter_layout::vllm || config_.parameters.empty() ||
@@ -218,10 +231,15 @@ private:
         },
         number_);
     for (const adapter_tensor& t : all)
-      if (const std::string layer = with_own_numbers(t); !layer.empty())
-        throw config_.at.fault(fmt::format(
-            "gives {} numbers of its own, and experts have those of the whole adapter", layer));
+      if (l == adapter_layout::vllm && !with_own_numbers(t).empty())
+        throw config_.at.fault(fmt::format("gives {} numbers of its own, and single experts have "
+                                           "those of the whole adapter",
+                                           with_own_numbers(t)));
     return all;
+  }
+  /// Returns the key of a build whose program has such an adapter.
+  std::string build_key() const {
+    return "adapter=" + printable(std::filesystem::path(file_->path()).parent_path().string());
   }
   /// Returns the name of a layer in the model of transformers.
   std::string whole_name(int number, const std::string& layer) const {
@@ -236,6 +254,7 @@ private:
     if (asked) return *asked;
     for (std::size_t i = 0; i < file_->size(); ++i)
       if (names_one_expert(file_.tensors()[i].name)) return adapter_layout::vllm;
+    if (std::ranges::any_of(config_.modules, names_one_expert)) return adapter_layout::vllm;
     if (config_.parameters.empty()) return adapter_layout::peft;
     if (config_.layout) return *config_.layout;
     std::optional<adapter_layout> fits;
@@ -257,6 +276,7 @@ private:
   int number_; ///< of the adapter among those of the program
   adapter_config config_;
   safetensors_file file_;
+  adapter_layout layout_;
   std::set<std::string> known_, modules_;
   std::set<std::pair<int, std::string>> layers_;
   std::vector<weights_in_folder::match> matches_;

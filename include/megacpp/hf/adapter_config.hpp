@@ -88,6 +88,14 @@ public:
     });
   }
 
+  /// Returns an adapted layer of a dense MLP in a model that has experts elsewhere; "" without one.
+  std::string dense_beside_experts() const {
+    for (const auto& [name, of] : layers_)
+      for (const std::string_view matrix : {"gate_proj", "up_proj", "down_proj"})
+        if (!experts_.empty() && !of.adapted.empty() && name.ends_with(matrix)) return name;
+    return "";
+  }
+
 private:
   struct numbers {
     std::set<int> all, adapted;

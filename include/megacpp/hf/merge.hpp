@@ -242,6 +242,15 @@ inline saved_model export_adapter_folder(const adapter_in_folder& in,
                 fmt::format("the adapter in {} has modules that are trained as a whole, and vLLM "
                             "takes none; export it in another layout, or merged",
                             in.path()));
+  // In such a model PEFT takes the names of a dense MLP for those of experts
+  // (peft/utils/transformers_weight_conversion.py, _convert_peft_config_moe).
+  if (const std::string dense = layers.dense_beside_experts();
+      layout == adapter_layout::peft && !dense.empty())
+    throw error(exit_code::mismatch,
+                fmt::format("the adapter in {} has {}, which PEFT 0.19.1 and later take for "
+                            "matrices of experts, as other blocks have them; export it in the "
+                            "layout peft-0.18 or vllm, or merged",
+                            in.path(), dense));
   // The model that the adapter was trained beside stays known, whatever the command names.
   adapter_base trained_beside = in.base().is_known() ? in.base() : base;
   trained_beside.folder = base.folder;
@@ -266,17 +275,20 @@ inline saved_model export_adapter_folder(const adapter_in_folder& in,
   };
   for (const adapter_tensor& t : adapter_tensors(
            p, layout,
-           [&](const adapted_layer&l, std::int64_t) {
-             return l.experts ? in.config().r : in.config().r_of(l.whole);
+           [&](const adapted_layer& l, std::int64_t) {
+             return l.experts && layout == adapter_layout::vllm ? in.config().r
+                                                                : in.config().r_of(l.whole);
            },
            has)) {
     if (!in.has(t.layer, t.number)) continue;
-    if (const std::string layer = in.with_own_numbers(t); !layer.empty())
+    // Other layouts have other names, and so patterns would mean other experts.
+    const bool renamed = (layout == adapter_layout::vllm) != (in.layout() == adapter_layout::vllm);
+    if (const std::string layer = in.with_own_numbers(t, true); renamed && !layer.empty())
       throw error(exit_code::mismatch,
-                  fmt::format("rank_pattern or alpha_pattern of the adapter in {} would give {} "
-                              "numbers of its own, and experts have those of the whole adapter; "
-                              "export it in another layout",
-                              in.path(), layer));
+                  fmt::format("rank_pattern or alpha_pattern of the adapter in {} gives {} numbers "
+                              "of its own, which it would not have in the layout {}; export it in "
+                              "another layout",
+                              in.path(), layer, layout == adapter_layout::vllm ? "vllm" : "peft"));
     add(t.tensor);
   }
   for (const hf_tensor& t : saved_modules(p))

@@ -159,8 +159,16 @@ struct adapter_config {
   /// Returns whether the configuration names a layer for certain. Versions of PEFT take another
   /// number of an expert's matrix for that of its block, unless layers_pattern says which it is.
   bool means(const std::string& layer, bool of_experts) const {
-    const bool certain = layers.empty() || !before_number.empty() || !names_one_expert(layer);
-    return certain && names(layer, of_experts);
+    return is_certain_of(layer) && names(layer, of_experts);
+  }
+  /// Returns whether the configuration does not name a layer, for certain.
+  bool leaves_out(const std::string& layer, bool of_experts) const {
+    return is_certain_of(layer) && !names(layer, of_experts);
+  }
+
+private:
+  bool is_certain_of(const std::string& layer) const {
+    return layers.empty() || !before_number.empty() || !names_one_expert(layer);
   }
 };
 
@@ -199,13 +207,14 @@ inline adapter_config read_adapter_config(const json_value& config) {
     other.insert(other.begin(), "peft_type " + printable(type));
   if (!other.empty())
     throw config.fault(
-        fmt::format("the adapter has {}, which change what it computes and which "
-                    "megacpp does not have; train one without",
-                    fmt::join(other, ", ")));
+        fmt::format("the adapter has {}, which {} what it computes and which megacpp does not "
+                    "have; train one without",
+                    fmt::join(other, ", "), other.size() == 1 ? "changes" : "change"));
   c.r = config.field<std::int64_t>("r", 1, 4096);
   c.alpha = config.field<double>("lora_alpha");
   if (!(c.alpha > 0 && c.alpha < 1e9))
-    throw config.fault(fmt::format("field \"lora_alpha\" is {}, but must be above 0", c.alpha));
+    throw config.fault(
+        fmt::format("field \"lora_alpha\" is {}, but must be above 0 and below 1e9", c.alpha));
   c.rslora = config.has("use_rslora") && config.field<bool>("use_rslora");
   for (const char* const field : {"rank_pattern", "alpha_pattern"})
     if (config.has(field)) {
@@ -271,21 +280,6 @@ inline adapter_config read_adapter_config(const json_value& config) {
                      : adapter_layout::peft_0_18;
   }
   return c;
-}
-
-/// Returns the keys of a build that has an adapter like that of a file.
-inline std::string build_keys_of(const adapter_config& c) {
-  std::vector<std::string> targets = c.modules;
-  if (std::erase_if(targets, names_one_expert) > 0) targets.push_back("experts");
-  targets.insert(targets.end(), c.parameters.begin(), c.parameters.end());
-  return fmt::format("lora={} lora-alpha={:.6g}{}{}{}{}{}{}", c.r, c.alpha,
-                     c.rslora ? " rslora=1" : "", targets.empty() ? "" : " lora-targets=",
-                     printable(fmt::format("{}", fmt::join(targets, ","))),
-                     c.excluded.empty() ? "" : " lora-exclude=",
-                     printable(fmt::format("{}", fmt::join(c.excluded, ","))),
-                     c.saved.empty()
-                         ? ""
-                         : printable(fmt::format(" modules-to-save={}", fmt::join(c.saved, ","))));
 }
 
 } // namespace mc

@@ -33,7 +33,7 @@ inline std::string name_of_all(const std::vector<std::string>& paths) {
 inline void require_packed(const program_view& p, const char* what) {
   if (!p.numbers.batch.packed)
     throw error(exit_code::mismatch,
-                fmt::format("attention within documents, as {} needs it, is not built into {}: "
+                fmt::format("attention within documents, which {} must have, is not built into {}: "
                             "build it with PACKED of megacpp_add_preset, packed=1 of "
                             "examples/build_preset.sh, or batch.packed = true",
                             what, p.name));

@@ -80,11 +80,6 @@ inline std::string origin_text(const graph& g, value_id id) {
   return name.n > 0 ? std::string(name.c_str()) : value_text(g, id);
 }
 
-inline const char* phase_text(phase p) {
-  constexpr const char* names[] = {"prologue", "forward", "dgrad", "wgrad", "epilogue"};
-  return names[static_cast<int>(p)];
-}
-
 /// Returns "qwen3.hpp:41", the line of the model that a node or an exchange comes from; "" for the
 /// update and the totals, which no model writes.
 inline std::string line_text(source_line line) {

@@ -60,7 +60,7 @@ public:
       const double traffic = static_cast<double>(w.read + w.written) / s * 1e-9;
       fmt::format_to(std::back_inserter(out),
                      "{:<18}{:>5}  {:<24}{:<10}{:>5}{:>10}{:>12.3f}{:>7.1f}%{:>9.1f}{:>9.1f}\n",
-                     l.p->name, l.index, n.op->name, phase_name(n.when), n.line.number, l.c.calls,
+                     l.p->name, l.index, n.op->name, phase_text(n.when), n.line.number, l.c.calls,
                      s * 1e3, 100 * s / all, rate, traffic);
     }
     if (count > 0)
@@ -110,17 +110,6 @@ private:
       return a.c.nanoseconds > b.c.nanoseconds;
     });
     return lines;
-  }
-  static const char* phase_name(phase p) {
-    switch (p) {
-    case phase::prologue: return "prologue";
-    case phase::forward: return "forward";
-    case phase::input_gradient:
-    case phase::stream_gradient: return "dgrad";
-    case phase::weight_gradient: return "wgrad";
-    case phase::epilogue: return "epilogue";
-    }
-    return "";
   }
 
   std::vector<part> parts_;

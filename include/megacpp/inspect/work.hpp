@@ -42,6 +42,19 @@ inline work work_of(const graph& g, phases when) {
   return w;
 }
 
+/// Returns a phase as reports name it.
+inline const char* phase_text(phase p) {
+  switch (p) {
+  case phase::prologue: return "prologue";
+  case phase::forward: return "forward";
+  case phase::input_gradient:
+  case phase::stream_gradient: return "dgrad";
+  case phase::weight_gradient: return "wgrad";
+  case phase::epilogue: return "epilogue";
+  }
+  return "";
+}
+
 inline work times(work w, std::int64_t n) {
   return {w.flops * n, w.read * n, w.written * n, w.repeated * n};
 }

@@ -23,7 +23,8 @@ inline constexpr values_of_request flags_of_values[] = {
      "cache=data-cache-path, eod_mask_loss, eod_token, fields=chat-keys, kind=data-type, "
      "learned=chat-loss, "
      "paths=data-path, reset_attention_mask, reset_position_ids, seed, split"},
-    {"export_request", "layout=export-layout, max_shard=max-shard-size, save"},
+    {"export_request",
+     "layout=export-layout, max_shard=max-shard-size, merge, save, through_nf4=dequantised"},
     {"loop_request",
      "batches=global-batch-size, bench=bench-json, epochs, eval_interval, eval_iters, "
      "exit_minutes=exit-duration-in-mins, keep_best, keep_latest=keep-latest-k, sample_interval, "

@@ -140,9 +140,9 @@ struct lora {
   constexpr int rank_of(std::string_view layer) const {
     return static_cast<int>(ranks.of(layer, rank));
   }
-  /// Returns the factor of B A x of a layer of a rank.
+  /// Returns the factor of B A x of a layer of a rank; 0 for a rank that none can have.
   constexpr double scale_of(std::string_view layer, double r) const {
-    return alphas.of(layer, alpha) / (rslora ? square_root(r) : r);
+    return r > 0 ? alphas.of(layer, alpha) / (rslora ? square_root(r) : r) : 0;
   }
   constexpr double scale_of(std::string_view layer) const {
     return scale_of(layer, rank_of(layer));

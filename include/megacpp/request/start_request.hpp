@@ -39,12 +39,12 @@ inline bool are_named(std::span<const named_adapter> all) {
 inline void require_names(std::span<const named_adapter> all) {
   std::set<std::string> names;
   for (const named_adapter& a : all)
-    if (a.name.empty() || a.name == "-" || a.name.find('\t') != std::string::npos ||
+    if (a.name.empty() || a.name == "-" || a.name.find_first_of("\t\r\n") != std::string::npos ||
         !names.insert(a.name).second)
       throw error(exit_code::usage,
                   fmt::format("start_request::adapters has {} without a name of its own, by which "
                               "prompts choose it; write NAME=FOLDER for each, with other names "
-                              "than -, and without tabs",
+                              "than -, and without tabs and line ends",
                               a.folder));
 }
 

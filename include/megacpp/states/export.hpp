@@ -3,6 +3,7 @@
 
 #include <megacpp/hf/merge.hpp>
 #include <megacpp/hf/tokenizer_files.hpp>
+#include <megacpp/io/same_place.hpp>
 #include <megacpp/observe/print.hpp>
 #include <megacpp/observe/text.hpp>
 #include <megacpp/request/requests.hpp>
@@ -31,6 +32,17 @@ inline void require_no_states(const std::string& path) {
                                                path));
 }
 
+/// Throws mc::error(exit_code::output) for a folder that is read, which other files may name by its
+/// checksum.
+inline void require_other_folder(const std::string& path, const model_folder& read,
+                                 const char* what) {
+  if (is_same_place(path, read.path()))
+    throw error(exit_code::output,
+                fmt::format("{} holds {}, by which adapters beside it are checked: choose another "
+                            "folder to save to",
+                            path, what));
+}
+
 } // namespace detail
 
 /// Writes a saved model anew, or an adapter by itself or merged into its base. Weights go from file
@@ -57,7 +69,12 @@ inline void run_export(const program_view& p, const export_request& r,
                 fmt::format("{} is no state of an adapter: name an adapter to merge into it by "
                             "start_request::adapters",
                             weights.path()));
+  if (r.through_nf4 && !r.merge)
+    throw error(exit_code::usage,
+                "export_request::through_nf4 is for a model into which an adapter is merged; add "
+                "export_request::merge, or leave it out");
   const bool adapter_alone = adapter != nullptr && !r.merge;
+  if (r.merge && all.first()) detail::require_other_folder(*r.save, weights, "the base");
   if (r.layout && !adapter_alone)
     throw error(exit_code::usage,
                 "a model is written, and export_request::layout is for an "
