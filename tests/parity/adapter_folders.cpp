@@ -222,8 +222,8 @@ BOOST_AUTO_TEST_CASE(dense_blocks_beside_experts) {
                 "has mlp.down_proj, which PEFT 0.19.1 and later take for matrices of experts");
   BOOST_TEST(exports(all, mc::adapter_layout::peft_0_18));
   BOOST_TEST(exports(all, mc::adapter_layout::vllm));
-  BOOST_TEST(exports({.rank = 2, .alpha = 2, .targets = {"q_proj", "experts"}},
-                     mc::adapter_layout::peft));
+  BOOST_TEST(
+      exports({.rank = 2, .alpha = 2, .targets = {"q_proj", "experts"}}, mc::adapter_layout::peft));
 }
 
 BOOST_AUTO_TEST_CASE(folders_that_are_refused) {

@@ -172,9 +172,7 @@ public:
   std::string with_own_numbers(const adapter_tensor& t, bool of_all = false) const {
     if (!t.experts || (config_.rs.empty() && config_.alphas.empty())) return "";
     const std::string name = whole_name(t), all = whole_name(t.number, t.layer);
-    return config_.has_own_numbers(name)            ? name
-           : of_all && config_.has_own_numbers(all) ? all
-                                                    : "";
+    return config_.has_own_numbers(name) ? name : of_all && config_.has_own_numbers(all) ? all : "";
   }
   /// Returns the base of the adapter, as far as the file tells it.
   adapter_base base() const {
@@ -232,9 +230,10 @@ private:
         number_);
     for (const adapter_tensor& t : all)
       if (l == adapter_layout::vllm && !with_own_numbers(t).empty())
-        throw config_.at.fault(fmt::format("gives {} numbers of its own, and single experts have "
-                                           "those of the whole adapter",
-                                           with_own_numbers(t)));
+        throw config_.at.fault(
+            fmt::format("gives {} numbers of its own, and single experts have "
+                        "those of the whole adapter",
+                        with_own_numbers(t)));
     return all;
   }
   /// Returns the key of a build whose program has such an adapter.

@@ -275,7 +275,7 @@ inline saved_model export_adapter_folder(const adapter_in_folder& in,
   };
   for (const adapter_tensor& t : adapter_tensors(
            p, layout,
-           [&](const adapted_layer& l, std::int64_t) {
+           [&](const adapted_layer&l, std::int64_t) {
              return l.experts && layout == adapter_layout::vllm ? in.config().r
                                                                 : in.config().r_of(l.whole);
            },

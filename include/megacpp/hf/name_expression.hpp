@@ -53,14 +53,14 @@ public:
     const std::unique_ptr<pcre2_match_context, decltype(&pcre2_match_context_free)> context(
         pcre2_match_context_create(nullptr), &pcre2_match_context_free);
     pcre2_set_match_limit(context.get(), most_steps);
-    const int found =
-        pcre2_match(compiled_.get(), reinterpret_cast<PCRE2_SPTR>(name.data()), name.size(), 0, 0,
-                    data.get(), context.get());
+    const int found = pcre2_match(compiled_.get(), reinterpret_cast<PCRE2_SPTR>(name.data()),
+                                  name.size(), 0, 0, data.get(), context.get());
     if (found < 0 && found != PCRE2_ERROR_NOMATCH)
-      throw error(exit_code::model,
-                  fmt::format("the expression \"{}\" of an adapter_config.json takes too long to be "
-                              "compared with {}; write a simpler one",
-                              printable(text_), name));
+      throw error(
+          exit_code::model,
+          fmt::format("the expression \"{}\" of an adapter_config.json takes too long to be "
+                      "compared with {}; write a simpler one",
+                      printable(text_), name));
     return found >= 0;
   }
 

@@ -203,14 +203,16 @@ inline training_start find_start(const start_request& r, const std::optional<std
   }
   if (from->state && !start.weights_alone)
     for (const named_adapter& a : r.adapters)
-      from->notes.push_back(fmt::format("{} has the state of a run, which goes on with its own "
-                                        "factors: those of {} are not read",
-                                        from->folder.path(), a.folder));
+      from->notes.push_back(
+          fmt::format("{} has the state of a run, which goes on with its own "
+                      "factors: those of {} are not read",
+                      from->folder.path(), a.folder));
   else if (!from->state && !start.weights_alone && r.pretrained)
-    throw error(exit_code::usage,
-                fmt::format("{} holds a model and start_request::pretrained names another, {}; give "
-                            "one of the two",
-                            from->folder.path(), *r.pretrained));
+    throw error(
+        exit_code::usage,
+        fmt::format("{} holds a model and start_request::pretrained names another, {}; give "
+                    "one of the two",
+                    from->folder.path(), *r.pretrained));
   if (start.root) start.root->skip(from->damaged);
   detail::open_base_and_adapter(*from, r, !start.weights_alone);
   for (const std::string& note : from->notes) print_on_the_way(note);
