@@ -1843,8 +1843,9 @@ class OneCommandLine(Case):
                      "--pretrained-checkpoint")
         self.refused(USAGE, "train", "--data-path", self.line(), "--pretrained-checkpoint", base,
                      says="--pretrained-checkpoint changes nothing without --load")
-        self.refused(USAGE, "train", "--data-path", self.line(), "--load", base, "--pretrained-checkpoint", base,
-                     says=f"{base} holds a model and --pretrained-checkpoint names another")
+        model = self.model()
+        self.refused(USAGE, "train", "--data-path", self.text, "--load", model, "--pretrained-checkpoint", base,
+                     says=f"{model} holds a model and --pretrained-checkpoint names another")
         self.refused(USAGE, "export", "--load", base, "--save", out, "--dequantised",
                      says="--dequantised changes nothing without --merge")
 

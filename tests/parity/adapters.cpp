@@ -666,7 +666,7 @@ BOOST_AUTO_TEST_CASE(adapters_that_are_refused) {
   };
   refused("r", 8, "has rank 8 for model.layers.0.self_attn.q_proj, but the adapter of tiny has");
   refused("lora_alpha", 0, "lora_alpha");
-  refused("use_dora", true, "use_dora true, which change what it computes");
+  refused("use_dora", true, "use_dora true, which changes what it computes");
   refused("init_lora_weights", "pissa", "init_lora_weights");
   refused("a_later_variant", true, "a_later_variant true");
   refused(

@@ -4,11 +4,11 @@
     build_keys.py ROOT LISTS TOOL COMPILER...     checks all of these in ROOT
     build_keys.py ROOT LISTS --write              writes CMake's list and the table of docs anew, as the target
                                                   write_build_keys does
-    build_keys.py ROOT --added FMT COMPILER...    adds a key to a copy of ROOT, as one row and a member, and checks
+    build_keys.py ROOT --added LIBRARIES COMPILER...    adds a key to a copy of ROOT, as one row and a member, and checks
                                                   that it is in all places
 
 LISTS is the program of build_key_lists.cpp, TOOL is megacpp_write_run, COMPILER a compiler with the options that
-read megacpp's headers, and FMT the library of fmt.
+read megacpp's headers, and LIBRARIES those of fmt and PCRE2, in one word.
 """
 
 import json
@@ -94,7 +94,7 @@ REFUSES = {
     "MODEL gpt2_124m adapter=peft lora=4": (2, "lora and adapter both give the numbers of the adapter; give one"),
     "MODEL gpt2_124m adapter=saves modules-to-save=wpe": (2, "modules-to-save and adapter both give the numbers of the adapter"),
     "MODEL gpt2_124m adapter=none": (5, "none/adapter_config.json does not exist"),
-    "MODEL gpt2_124m adapter=dora": (5, "the adapter has use_dora true, which change what it computes"),
+    "MODEL gpt2_124m adapter=dora": (5, "the adapter has use_dora true, which changes what it computes"),
     "MODEL gpt2_124m adapter=expression": (5, '"target_modules" is an expression or has numbers of blocks, and no config.json'),
     "HF_CONFIG config.json adapter=nothing": (5, '"target_modules" means no layer of the model'),
     "MODEL gpt2_124m lora=4 lora-targets=q_proj,,x": (2, "lora-targets must be ends of layers' names, as q_proj,v_proj, or "),
@@ -283,7 +283,7 @@ ROW = """    build_key{.member = "batch.drafts",
 """
 
 
-def added_problems(root, fmt, compiler):
+def added_problems(root, libraries, compiler):
     """A key is one row and its member, and is then in all places."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "copy"
@@ -300,7 +300,7 @@ def added_problems(root, fmt, compiler):
         insert("include/megacpp/options/build_keys.hpp", r' +build_key\{\s*\.member = "precision"', ROW)
         insert("include/megacpp/recipe/batching.hpp", r" +written_at at = here\(\);", "  int drafts = 0;\n")
         program, tool, out = copy / "lists", copy / "tool", copy / "run.hpp"
-        builds = [subprocess.Popen([str(w) for w in [compiler[0], f"-I{copy}/include", *compiler[1:], "-O0", "-o", to, copy / source, fmt]])
+        builds = [subprocess.Popen([str(w) for w in [compiler[0], f"-I{copy}/include", *compiler[1:], "-O0", "-o", to, copy / source, *libraries.split()]])
                   for to, source in ((program, "tests/structure/build_key_lists.cpp"), (tool, "src/write_run.cpp"))]
         if any([build.wait() for build in builds]):
             yield "the copy does not compile"

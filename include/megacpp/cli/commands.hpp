@@ -250,8 +250,7 @@ inline void carry_out(const program_source& source, const program_view& p, comma
   require_connected(o.machine.ranks.given(), processes.several(), processes.start().by);
   if (what == command::convert) {
     apply_all_rules(what, o);
-    // Files have no layout.
-    const int n = number_of_ranks(detail::ranks_asked(o), processes.size(), 1);
+    const int n = number_of_ranks(detail::ranks_asked(o), processes.size(), 1); // of no layout
     const export_request request = export_request_of(o);
     if (processes.first()) processes.call("");
     return detail::on_ranks(mesh_of({}, n), what, o, processes,

@@ -242,7 +242,7 @@ inline saved_model export_adapter_folder(const adapter_in_folder& in,
                 fmt::format("the adapter in {} has modules that are trained as a whole, and vLLM "
                             "takes none; export it in another layout, or merged",
                             in.path()));
-  // In such a model PEFT takes the names of a dense MLP for those of experts
+  // PEFT takes the names of a dense MLP for those of experts, where a model has both
   // (peft/utils/transformers_weight_conversion.py, _convert_peft_config_moe).
   if (const std::string dense = layers.dense_beside_experts();
       layout == adapter_layout::peft && !dense.empty())

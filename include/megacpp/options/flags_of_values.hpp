@@ -21,8 +21,7 @@ inline constexpr values_of_request flags_of_values[] = {
      "--rampup-batch-size"},
     {"data_request",
      "cache=data-cache-path, eod_mask_loss, eod_token, fields=chat-keys, kind=data-type, "
-     "learned=chat-loss, "
-     "paths=data-path, reset_attention_mask, reset_position_ids, seed, split"},
+     "learned=chat-loss, paths=data-path, reset_attention_mask, reset_position_ids, seed, split"},
     {"export_request",
      "layout=export-layout, max_shard=max-shard-size, merge, save, through_nf4=dequantised"},
     {"loop_request",
