@@ -255,7 +255,7 @@ def check_refusals():
         ("cut within its header", 5, "adapter_model.safetensors", cut(changed("header"), 100)),
         ("empty", 5, "adapter_model.safetensors", cut(changed("empty"), 0)),
         ("of another model", 5, "another model", work / "theirs" / "gpt2"),
-        ("of a higher rank", 5, "lora=8", changed("rank", {"r": 8})),
+        ("of a higher rank", 5, "has rank 8 for", changed("rank", {"r": 8})),
     ]
     model = work / "qwen3" / "model"
     for what, code, words, folder in folders:
