@@ -312,10 +312,13 @@ template <class T> void embedding(report& r, const sizes& m) {
 }
 
 // The second half of the columns of matrices, as one of two ranks holds them: two matrices where
-// results are checked, and one where speed is measured. Scales are numbers near 1.
+// results are checked, and one where speed is measured. Scales are numbers near 1. A matrix whose
+// speed is not measured has no more than 2^24 elements.
 template <class T> void decoded(report& r, const sizes& m) {
   const int64_t columns = (m.ffn + 63) / 64, matrices = m.timed ? 1 : 2;
-  const int64_t of_matrix = m.hidden * columns, blocks = matrices * of_matrix;
+  const int64_t most = std::max<int64_t>(1, (int64_t{1} << 24) / (64 * columns));
+  const int64_t rows_of_matrix = m.timed ? m.hidden : std::min(m.hidden, most);
+  const int64_t of_matrix = rows_of_matrix * columns, blocks = matrices * of_matrix;
   const int64_t scales = 257 + (2 * of_matrix + 255) / 256;
   const auto byte = [](int64_t seed) {
     return [seed](int64_t i) {
