@@ -1480,6 +1480,37 @@ class Output(Case):
                 self.assertEqual(timed.sub(b"", got), timed.sub(b"", run(*command).stdout))
                 self.assertGreater(len(got), 4096)
 
+    def test_tensorboard(self):
+        def records(folder):  # of its one file, all of them whole
+            (file,) = folder.iterdir()
+            bytes_, at, count = file.read_bytes(), 0, 0
+            while at < len(bytes_):
+                at += 16 + struct.unpack_from("<Q", bytes_, at)[0]
+                count += 1
+            self.assertEqual(at, len(bytes_))
+            return count
+        logs, plain, watched = (self.folder / n for n in ("logs/of/a/run", "plain", "watched"))
+        self.train("--save", plain)
+        self.train("--save", watched, "--tensorboard-dir", logs)
+        # Version and values; 8 steps and an evaluation, by step and by sequences; the end.
+        self.assertEqual(records(logs), 2 + 2 * 8 + 2 + 1)
+        self.assertEqual(*((newest(root) / "model.safetensors").read_bytes() for root in (plain, watched)))
+        few = self.folder / "few"
+        self.train("--tensorboard-dir", few, "--tensorboard-log-interval", 3)
+        self.assertEqual(records(few), 2 + 2 * 3 + 2 + 1)  # 3, 6 and the last one
+        # What a folder or a disk does not take is told once, and the run goes on.
+        says = self.train("--tensorboard-dir", self.text / "logs").stdout.decode()
+        self.assertEqual(says.count(f"cannot make {self.text}/logs for TensorBoard: Not a directory"), 1)
+        self.assertIn("; the run goes on", says)
+        self.assertIn(f"TensorBoard's folder {self.text}/logs lacks 11 of the 11 things", says)
+        small = self.folder / "small"
+        done = self.train("--tensorboard-dir", small, steps=300, preexec_fn=lambda: resource.setrlimit(
+            resource.RLIMIT_FSIZE, (20000, 20000)))
+        says = done.stdout.decode()
+        self.assertEqual(says.count("File too large (ulimit -f raises the limit); the run goes on"), 1)
+        self.assertRegex(says, r"TensorBoard's folder \S+ lacks \d+ of the 303 things")
+        self.assertGreater(records(small), 20)
+
     def test_file_size_limit_without_a_signal_handler(self):
         metrics = self.folder / "metrics"
         limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))  # noqa: E731

@@ -93,8 +93,8 @@ inline constexpr std::string_view
         "nccl-communicator-config-path num-dataset-builder-threads "
         "num-distributed-optimizer-instances num-workers one-logger-project one-logger-run-name "
         "pipeline-model-parallel-comm-backend rerun-mode sharp-enabled-group straggler-ctrlr-port "
-        "straggler-minmax-count suggested-communication-unit-size tensorboard-dir "
-        "tensorboard-log-interval tensorboard-queue-size timing-log-level timing-log-option "
+        "straggler-minmax-count suggested-communication-unit-size "
+        "tensorboard-queue-size timing-log-level timing-log-option "
         "tp-comm-bootstrap-backend tp-comm-overlap-cfg train-sync-interval transformer-impl "
         "wandb-entity wandb-exp-name wandb-project wandb-save-dir wgrad-deferral-limit",
     idle_lists =

@@ -44,7 +44,9 @@ public:
   }
   /// Returns the fraction of the stated peak that a rank needs to compute the model in whole steps
   /// of `seconds`; 0 if no peak is stated.
-  double mfu(double seconds) const { return peak_ > 0 ? needed_flops_ / (seconds * peak_) : 0; }
+  double mfu(double seconds) const { return peak_ > 0 ? needed_speed(seconds) / peak_ : 0; }
+  /// Returns the operations a second of one rank that the model needs in whole steps of `seconds`.
+  double needed_speed(double seconds) const { return needed_flops_ / seconds; }
 
 private:
   /// Returns the operations that the model needs of one rank in a whole step: the mean over the

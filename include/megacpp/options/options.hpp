@@ -252,6 +252,11 @@ struct report_flags : flag_group {
                "gradient norm, speed");
   MEGACPP_FLAG(text, loss_curve, is("").path(),
                "an SVG file for the curves of training and validation loss");
+  MEGACPP_FLAG(text, tensorboard_dir, is("").path(),
+               "a folder for TensorBoard, which is made: losses, learning rate, gradient norm and "
+               "speed, by Megatron-LM's names, and the flags of the run");
+  MEGACPP_FLAG(whole, tensorboard_log_interval, is(1).at_least(1),
+               "steps between those that --tensorboard-dir has");
   MEGACPP_FLAG(switch, profile, is(false),
                "measure the time of every node of the graph, and print a table at the end");
   MEGACPP_FLAG(text, trace, is("").path(),

@@ -20,6 +20,8 @@ inline report_request report_request_of(const report_flags& f) {
   return {.log_interval = f.log_interval(),
           .metrics = f.metrics_jsonl.if_given(),
           .curve = f.loss_curve.if_given(),
+          .tensorboard = f.tensorboard_dir.if_given(),
+          .tensorboard_interval = f.tensorboard_log_interval(),
           .profile = f.profile(),
           .trace = f.trace.if_given(),
           .trace_after = f.profile_step_start.if_given(),

@@ -28,6 +28,8 @@ struct report_request {
   std::int64_t log_interval = 100;         ///< steps between lines of progress, at least 1
   std::optional<std::string> metrics;      ///< file for a line of JSON a step, evaluation and text
   std::optional<std::string> curve;        ///< SVG file for the losses of training and validation
+  std::optional<std::string> tensorboard;  ///< folder for TensorBoard's event files
+  std::int64_t tensorboard_interval = 1;   ///< steps between those in event files, at least 1
   bool profile = false;                    ///< the time of each node is measured
   std::optional<std::string> trace;        ///< file for what each rank did when in a few steps
   std::optional<std::int64_t> trace_after; ///< step behind which the trace begins

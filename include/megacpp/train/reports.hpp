@@ -8,14 +8,15 @@
 #include <megacpp/inspect/timeline.hpp>
 #include <megacpp/inspect/trained.hpp>
 #include <megacpp/observe/curve.hpp>
+#include <megacpp/observe/json_lines.hpp>
 #include <megacpp/observe/memory.hpp>
-#include <megacpp/observe/metrics.hpp>
 #include <megacpp/observe/print.hpp>
 #include <megacpp/observe/progress.hpp>
 #include <megacpp/observe/speeds.hpp>
 #include <megacpp/request/requests.hpp>
 #include <megacpp/states/losses.hpp>
 #include <megacpp/train/evaluation.hpp>
+#include <megacpp/train/observers.hpp>
 
 #include <cstdint>
 #include <initializer_list>
@@ -30,16 +31,6 @@
 #include <fmt/format.h>
 
 namespace mc {
-
-/// A step, as the loop hands it to the reports. `fraction`: its batch as a fraction of a whole one.
-/// `computing`: the seconds in which each rank did not wait for others; empty if there is one rank.
-struct measured_step {
-  step_report report;
-  double fraction = 1, tokens = 0, seconds = 0;
-  std::span<const double> computing;
-  double steps_left = 0; ///< counted as fractions of a whole batch
-  std::int64_t evaluations_left = 0, saves_left = 0, samples_left = 0;
-};
 
 /// The run that is reported on. `losses` are those of all its steps, also of earlier processes.
 struct reported_run {
@@ -72,8 +63,7 @@ public:
   /// mc::error.
   void begin_metrics(bool goes_on) {
     if (!metrics_) return;
-    if (goes_on) metrics_->continue_after();
-    else metrics_->begin();
+    metrics_->begin(goes_on);
   }
   /// Reserves what reports on steps need, and measures the speed of products for the first time.
   /// The session has reserved `planned`.
@@ -112,6 +102,20 @@ public:
         bytes_text(static_cast<std::uint64_t>(planned_bytes)).view()));
     for (const std::string& line : trained_lines(p)) note(line);
   }
+  /// Starts the observers of the run. Throws mc::error(exit_code::memory).
+  void start_observers(const nlohmann::json& flags, std::int64_t first_step,
+                       std::int64_t sequences) {
+    if (!tells_ || benchmark_) return;
+    told_.sequences = sequences;
+    start(observers_, run_.asked,
+          {.program = run_.program.name,
+           .first_step = first_step,
+           .steps = run_.loop.steps,
+           .ranks = ranks_of(ranks_),
+           .parameters = run_.program.parameters,
+           .time = wall_seconds(),
+           .values = observed_values(flags)});
+  }
   /// Prints a sentence, which may name members of requests.
   void note(std::string_view line) {
     if (tells_) progress_.note(run_.asked.spelled(std::string(line)));
@@ -141,23 +145,21 @@ public:
                       "so it is with any other like it",
                       r.step, run_.loop.steps));
     if (++told_.steps > 1) told_.profiled_seconds += s.seconds;
+    told_.sequences = s.consumed_sequences;
     pace_.step(s.seconds / s.fraction);
     if (benchmark_) benchmark_->add(told_.steps, s.seconds, r.loss);
     add_speed(s);
     r.seconds_left =
         pace_.seconds_of(s.steps_left, s.evaluations_left, s.saves_left, s.samples_left);
-    if (s.computing.empty()) {
-      if (metrics_) write_metrics(s, {});
-    } else {
-      const rank_speeds::slowest of_step = speeds_.step(s.computing),
-                                 of_line = speeds_.of_interval();
-      if (metrics_)
-        write_metrics(s, {{"slowest_rank", of_step.rank},
-                          {"slowest_compute_ms", of_step.seconds * 1e3},
-                          {"compute_ms", of_step.others * 1e3}});
+    rank_speeds::slowest of_step;
+    if (!s.computing.empty()) {
+      of_step = speeds_.step(s.computing);
+      const rank_speeds::slowest of_line = speeds_.of_interval();
       r.slowest_rank = of_line.rank, r.slower_by = of_line.longer();
     }
+    if (metrics_ || !observers_.empty()) observe(observed_of(s, of_step, *gauge_));
     if (!benchmark_ && progress_.show(r)) speeds_.begin();
+    observers_.each_news([this](const std::string& what) { progress_.note(what); });
     if (!s.computing.empty()) tell_straggler();
   }
 
@@ -173,12 +175,8 @@ public:
       progress_.note(bounded_text<192>().append(
           "step {}/{} | validation loss: {:.4f} | perplexity: {:.3f} | {:.0f} {}", step,
           run_.loop.steps, loss, perplexity(loss), tokens, tokens_text()));
-    if (metrics_ && (told_.steps > 0 || (!again && step < run_.loop.steps)))
-      metrics_->write({{"step", step},
-                       {"validation_loss", loss},
-                       {"perplexity", perplexity(loss)},
-                       {"validation_tokens", static_cast<std::int64_t>(tokens)},
-                       time_of_line()});
+    if (told_.steps == 0 && (again || step == run_.loop.steps)) return;
+    observe_loss(false, "", step, total);
   }
   /// Reports the loss on one of several validation sets.
   void evaluation_of(const std::string& name, std::int64_t step, const loss_sum& total) {
@@ -187,18 +185,17 @@ public:
           fmt::format("step {}/{} | no validation loss of {}: none of its samples in this "
                       "evaluation has a token to learn",
                       step, run_.loop.steps, name));
-    tell_loss("validation", name, step, total);
+    tell_loss(false, name, step, total);
   }
   /// Reports the loss on a test set, or on all of them together, which have no name.
   void test(std::int64_t step, const loss_sum& total, const std::string& name = "") {
-    tell_loss("test", name, step, total);
+    tell_loss(true, name, step, total);
   }
   void sample(std::int64_t step, const std::string& text) {
     if (tells_)
       progress_.note(fmt::format("step {}/{} | sample: {}", step, run_.loop.steps,
                                  nlohmann::json(text).dump()));
-    if (metrics_ && told_.steps > 0)
-      metrics_->write({{"step", step}, {"sample", text}, time_of_line()});
+    if (tells_ && told_.steps > 0) observe(observed_text{.step = step, .text = text});
   }
   /// Adds seconds in which no step was taken, so that the time that is left can be told.
   void paused(pace::pause what, double seconds) { pace_.paused(what, seconds); }
@@ -221,11 +218,14 @@ public:
                      *run_.asked.trace));
   }
 
-  /// Reports the end of a run whose curve is drawn. This process took so many steps in so many
-  /// seconds; `empty` of the steps had no token to learn.
-  void finish(std::int64_t steps, std::int64_t empty, double seconds) {
+  /// Reports the end of a run whose curve is drawn, behind the step `last`; `early`: no further one
+  /// is wanted. This process took so many steps in so many seconds; `empty` of the steps had no
+  /// token to learn.
+  void finish(std::int64_t last, bool early, std::int64_t steps, std::int64_t empty,
+              double seconds) {
     if (!tells_) return;
     progress_.finish();
+    end_observers({.step = last, .goes_on = last < run_.loop.steps && !early});
     print_profile();
     if (benchmark_) {
       gauge_->measure();
@@ -249,31 +249,36 @@ public:
     }
   }
   /// Makes the last reports of a run that an error ends; returns as despite().
-  std::string make_last() {
+  std::string make_last(const observed_end& ended) {
     if (!tells_) return "";
+    end_observers(ended);
     std::string lost = despite([&] { draw_curve(); });
     progress_.finish();
     return lost += despite([&] { print_profile(); });
   }
   /// Makes the last reports, where a step with numbers that are not finite is the error.
-  std::string make_last_of_failed(const step_report& r) {
+  std::string make_last_of_failed(const step_report& r, const std::string& error) {
     std::string lost;
-    if (metrics_ && r.step > 0)
+    if (tells_ && r.step > 0)
       lost += despite([&] {
-        metrics_->write({{"step", r.step},
-                         {"loss", r.loss},
-                         {"lr", r.lr},
-                         {"grad_norm", r.grad_norm},
-                         time_of_line()});
+        observe(
+            observed_failure{.step = r.step, .loss = r.loss, .grad_norm = r.grad_norm, .lr = r.lr});
       });
-    return lost += make_last();
+    return lost += make_last({.step = r.step, .error = error});
   }
 
 private:
+  void end_observers(observed_end ended) {
+    ended.time = wall_seconds();
+    observers_.tell(std::move(ended));
+    observers_.close([this](const std::string& what) { progress_.note(what); });
+  }
+
   /// A record of what was reported so far.
   struct reported {
     std::int64_t steps = 0;      ///< of this process
     std::int64_t empty = 0;      ///< steps without a token to learn
+    std::int64_t sequences = 0;  ///< of the run so far
     double profiled_seconds = 0; ///< of the steps that the profile shows
     double memory_read_at = -1;
     std::uint64_t memory = 0; ///< resident bytes
@@ -281,7 +286,6 @@ private:
     bool curve = false, low_peak = false;
   };
 
-  static metric time_of_line() { return {"time", wall_seconds()}; }
   const char* tokens_text() const { return told_.masked ? "tokens that are learned" : "tokens"; }
 
   /// Adds to a step's report how fast steps are, and the memory that the process has.
@@ -308,42 +312,30 @@ private:
     r.memory = told_.memory;
   }
 
-  void write_metrics(const measured_step& s, std::initializer_list<metric> of_ranks) {
-    const step_report& r = s.report;
-    const auto known = [](const char* name, double x, bool is_known) {
-      return is_known ? metric(name, x) : metric(name, nullptr);
-    };
-    const double of_ceiling = gauge_->fraction_of_ceiling(s.seconds, s.fraction);
-    metrics_->write({{"step", r.step},
-                     known("loss", r.loss, r.learned > 0),
-                     {"lr", r.lr},
-                     known("grad_norm", r.grad_norm, r.learned > 0),
-                     {"tokens", static_cast<std::int64_t>(s.tokens)},
-                     {"learned_tokens", static_cast<std::int64_t>(r.learned)},
-                     {"step_ms", s.seconds * 1e3},
-                     {"data_ms", r.data_seconds * 1e3},
-                     known("product_ceiling_share", of_ceiling, of_ceiling > 0),
-                     {"memory", static_cast<std::int64_t>(r.memory)},
-                     {"tokens_per_s", s.tokens / s.seconds},
-                     {"consumed_tokens", r.consumed_tokens},
-                     known("mfu", gauge_->mfu(s.seconds / s.fraction), r.mfu > 0),
-                     time_of_line()},
-                    of_ranks);
+  /// Hands what happened to the metrics file, whose failure ends the run, and to the observers.
+  template <class Seen> void observe(Seen x) {
+    x.time = wall_seconds();
+    if (metrics_) metrics_->see(x);
+    observers_.tell(std::move(x));
+  }
+  void observe_loss(bool of_test, const std::string& set, std::int64_t step,
+                    const loss_sum& total) {
+    if (tells_)
+      observe(observed_evaluation{.step = step,
+                                  .of_test = of_test,
+                                  .set = set,
+                                  .loss = total.mean(),
+                                  .tokens = static_cast<std::int64_t>(total.count),
+                                  .consumed_sequences = told_.sequences});
   }
 
-  /// Reports a loss of a kind of data, "validation" or "test", or of one set of it.
-  void tell_loss(const char* kind, const std::string& set, std::int64_t step,
-                 const loss_sum& total) {
-    const std::string of = set.empty() ? "" : " of " + set, field = kind;
+  /// Reports a loss on validation data or test data, or on one set of them.
+  void tell_loss(bool of_test, const std::string& set, std::int64_t step, const loss_sum& total) {
+    const char* const kind = of_test ? "test" : "validation";
+    observe_loss(of_test, set, step, total);
+    const std::string of = set.empty() ? "" : " of " + set;
     note(fmt::format("step {}/{} | {} loss{}: {:.4f} | {:.0f} {}", step, run_.loop.steps, kind, of,
                      total.mean(), total.count, tokens_text()));
-    if (!metrics_) return;
-    const std::string loss = field + "_loss", tokens = field + "_tokens";
-    const metric value(loss, total.mean()), count(tokens, static_cast<std::int64_t>(total.count));
-    if (set.empty()) metrics_->write({{"step", step}, value, count, time_of_line()});
-    else
-      metrics_->write(
-          {{"step", step}, {"set", std::string_view(set)}, value, count, time_of_line()});
   }
 
   void print_profile() {
@@ -381,7 +373,8 @@ private:
   pace pace_;
   rank_speeds speeds_;
   mc::profile profile_;
-  std::optional<metrics_file> metrics_;
+  std::optional<json_lines> metrics_;
+  observers observers_;
   std::optional<speed_gauge> gauge_;        ///< on the first rank
   std::optional<step_benchmark> benchmark_; ///< in place of lines of progress, where asked for
   reported told_;

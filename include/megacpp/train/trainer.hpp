@@ -114,16 +114,18 @@ public:
       if (e.code() == exit_code::ranks) throw; // another rank says why
       const bool keeps_nothing =
           e.code() == exit_code::nonfinite || e.code() == exit_code::interrupted;
-      const std::string kept = keeps_nothing ? "" : rescue(false);
+      const std::string kept = keeps_nothing ? "" : rescue(false, e.what());
       if (kept.empty()) throw;
       throw error(e.code(), e.what() + kept);
     } catch (const std::bad_alloc&) {
-      throw error(exit_code::memory, fmt::format("memory ran out after step {} of {}{}; use a "
-                                                 "machine with more, or end other programs on it",
-                                                 step(), request_.loop.steps, rescue(true)));
+      throw error(exit_code::memory,
+                  fmt::format("memory ran out after step {} of {}{}; use a "
+                              "machine with more, or end other programs on it",
+                              step(), request_.loop.steps, rescue(true, "memory ran out")));
     }
     try {
-      reports_->finish(step() - begun.step, progress_.at.empty - begun.empty, clock.seconds());
+      reports_->finish(step(), no_better_, step() - begun.step, progress_.at.empty - begun.empty,
+                       clock.seconds());
     } catch (const error& e) {
       // A reader that closed the output has lost lines, and has not ended the run.
       throw error(e.code(), fmt::format("{}; the run went on to its end{}", e.what(),
@@ -227,6 +229,7 @@ private:
       for (const std::string& line : from->changes) print_on_the_way(line);
     if (is_left()) reports_->begin_metrics(inputs_.goes_on && step() > 0);
     if (!tells || loop.bench) return;
+    start_observers();
     reports_->introduce(session_->planned().total(), ranks_.steps().way());
     const run_data& data = *inputs_.data;
     reports_->note(fmt::format("{}: {}", data.name, data.summary));
@@ -258,6 +261,12 @@ private:
     reports_->note(fmt::format(
         "nothing is left to train of {}{}: give more to go on", asked,
         loop.epochs || loop.samples_asked ? fmt::format(", which are {} steps", loop.steps) : ""));
+  }
+
+  void start_observers() {
+    nlohmann::json state;
+    request_.kept->keep(state, saver_->settled());
+    reports_->start_observers(state.at("flags"), step(), progress_.at.samples);
   }
 
   void take_steps() {
@@ -318,6 +327,7 @@ private:
       return static_cast<double>(samples) / static_cast<double>(loop.batches.last);
     };
     s.fraction = steps_of(batch.size);
+    s.sequences = batch.size, s.consumed_sequences = progress_.at.samples;
     s.tokens = static_cast<double>(batch.size * inputs_.program.numbers.batch.sequence);
     s.steps_left = steps_of(progress_.samples_left);
     s.evaluations_left = validation_->times_left(step());
@@ -464,24 +474,25 @@ private:
                  : fmt::format("its state was saved to {}", root->folder_of(step()));
     throw error(exit_code::interrupted,
                 fmt::format("{} ended the run after step {} of {}; {}{}{}", name, step(),
-                            request_.loop.steps, kept, lost, reports_->make_last()));
+                            request_.loop.steps, kept, lost,
+                            reports_->make_last({.step = step(), .goes_on = true, .error = name})));
   }
   /// Lets signals end the process again, since nothing is left that they could cut short.
   void end_taking_signals() {
     const stop_signals* const signals = end_.signals();
     if (ranks_.all().first() && signals != nullptr && signals->requested())
-      throw error(
-          exit_code::interrupted,
-          fmt::format("{} came at the end of the run, while the loss curve was written: "
-                      "it may be cut{}{}",
-                      signals->name(), saver_->what_is_saved(progress_), reports_->make_last()));
+      throw error(exit_code::interrupted,
+                  fmt::format("{} came at the end of the run, while the loss curve was written: "
+                              "it may be cut{}{}",
+                              signals->name(), saver_->what_is_saved(progress_),
+                              reports_->make_last({.step = step()})));
     end_.release_signals();
   }
   /// Saves what can be saved before an error ends the run, and makes its last reports. Returns
   /// words to add to the sentence of the error.
-  std::string rescue(bool was_out_of_memory) {
+  std::string rescue(bool was_out_of_memory, const char* why) {
     const std::string saved = saver_->rescue(*session_, progress_, was_out_of_memory);
-    return saved + reports_->make_last();
+    return saved + reports_->make_last({.step = step(), .error = why});
   }
 
   static const char* text_of(double nonfinite) {
@@ -505,7 +516,7 @@ private:
   [[noreturn]] void fail(const std::string& what, const step_report& r) {
     progress_.worth_saving = false;
     ranks_.all().wait_for_end();
-    const std::string lost = reports_->make_last_of_failed(r);
+    const std::string lost = reports_->make_last_of_failed(r, what);
     throw error(exit_code::nonfinite,
                 fmt::format("{}{}; a lower schedule::lr, a longer schedule::warmup or a smaller "
                             "run_constants::clip may help{}",
