@@ -51,4 +51,5 @@ apt_install() {
 # What every build of megacpp needs.
 build_tools="${CXX:-c++} cmake ninja|make"
 build_packages=(g++ cmake ninja-build git libfmt-dev libeigen3-dev libboost-dev
-  nlohmann-json3-dev libdnnl-dev libpcre2-dev libutf8proc-dev libxxhash-dev libssl-dev)
+  nlohmann-json3-dev libdnnl-dev libpcre2-dev libutf8proc-dev libxxhash-dev libssl-dev
+  prometheus-cpp-dev libcurl4-openssl-dev)

@@ -179,6 +179,37 @@ if(MEGACPP_WITH_MPI STREQUAL "AUTO" OR MEGACPP_WITH_MPI)
   endif()
 endif()
 
+# Numbers of a run for Prometheus (docs/observing.md). Its CMake package refuses where a file of it is missing.
+set(megacpp_observers "")
+megacpp_choice(MEGACPP_WITH_PROMETHEUS)
+if(MEGACPP_WITH_PROMETHEUS STREQUAL "AUTO" OR MEGACPP_WITH_PROMETHEUS)
+  find_package(prometheus-cpp CONFIG QUIET)
+  if(TARGET prometheus-cpp::pull)
+    list(APPEND megacpp_definitions MEGACPP_WITH_PROMETHEUS=1)
+    list(APPEND megacpp_links prometheus-cpp::pull)
+    get_target_property(megacpp_found prometheus-cpp::pull LOCATION)
+    file(REAL_PATH "${megacpp_found}" megacpp_found) # its package has no version, and its file's name has one
+    list(APPEND megacpp_libraries "prometheus-cpp ${megacpp_found}")
+    set(megacpp_observers "; numbers for Prometheus by ${megacpp_found}")
+  elseif(NOT MEGACPP_WITH_PROMETHEUS STREQUAL "AUTO")
+    megacpp_lack("prometheus-cpp, since MEGACPP_WITH_PROMETHEUS is ON" prometheus-cpp-dev)
+  endif()
+endif()
+
+# Traces of a run and the status of a TrainJob, sent to servers (docs/observing.md).
+megacpp_choice(MEGACPP_WITH_CURL)
+if(MEGACPP_WITH_CURL STREQUAL "AUTO" OR MEGACPP_WITH_CURL)
+  find_package(CURL 7.85 QUIET)
+  if(CURL_FOUND)
+    list(APPEND megacpp_definitions MEGACPP_WITH_CURL=1)
+    list(APPEND megacpp_links CURL::libcurl)
+    list(APPEND megacpp_libraries "libcurl ${CURL_VERSION_STRING}")
+    string(APPEND megacpp_observers "; servers are told by libcurl ${CURL_VERSION_STRING}")
+  elseif(NOT MEGACPP_WITH_CURL STREQUAL "AUTO")
+    megacpp_lack("libcurl 7.85 or later, since MEGACPP_WITH_CURL is ON" libcurl4-openssl-dev)
+  endif()
+endif()
+
 # What whoever includes this file needs besides.
 if(megacpp_more_dependencies)
   include(${megacpp_more_dependencies})
@@ -203,7 +234,7 @@ if(megacpp_lacks)
 endif()
 
 if(NOT CMAKE_FIND_PACKAGE_NAME STREQUAL "megacpp" OR NOT megacpp_FIND_QUIETLY)
-  message(STATUS "megacpp: matrix products by ${megacpp_products}; ranks are ${megacpp_ranks}")
+  message(STATUS "megacpp: matrix products by ${megacpp_products}; ranks are ${megacpp_ranks}${megacpp_observers}")
 endif()
 
 add_library(megacpp::dependencies INTERFACE IMPORTED)

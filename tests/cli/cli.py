@@ -13,6 +13,7 @@ import ctypes
 import errno
 import fcntl
 import hashlib
+import http.server
 import json
 import math
 import os
@@ -29,9 +30,11 @@ import subprocess
 import sys
 import tempfile
 import termios
+import threading
 import time
 import unittest
 import unittest.mock
+import urllib.request
 import xml.dom.minidom
 from pathlib import Path
 
@@ -130,23 +133,23 @@ class Case(unittest.TestCase):
     def held(self, *arguments, env=None):
         """A training run among its first steps, which wait until the function that comes with it is
         called; that returns what the run says on the standard error up to its end."""
-        pipe = self.folder / "pipe"
-        if not pipe.exists():
-            os.mkfifo(pipe)
-        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-        fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)  # room for some 25 steps
+        reader, writer = os.pipe()
+        fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)  # room for the lines of some 25 steps
         data = () if "--data-path" in arguments else ("--mock-data",)
-        process = subprocess.Popen([PROGRAM, "train", *data, "--metrics-jsonl", pipe,
-                                    *map(str, arguments)],
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env)
+        process = subprocess.Popen([PROGRAM, "train", *data, "--log-interval", "1", *map(str, arguments)],
+                                   stdout=writer, stderr=subprocess.PIPE, env=env)
+        os.close(writer)
 
         def on():
-            os.set_blocking(reader, True)
             while os.read(reader, 1 << 16):
                 pass
             return process.communicate(timeout=120)[1].decode()
         try:
-            self.assertTrue(select.select([reader], [], [], 60)[0])
+            said = b""
+            while b"step 1/" not in said:
+                self.assertTrue(select.select([reader], [], [], 60)[0])
+                said += os.read(reader, 256)
+                self.assertNotEqual(said[-1:], b"")
             yield process, on
         finally:
             os.close(reader)
@@ -1061,10 +1064,8 @@ class Training(Case):
         bad = ("train", "--load", root, "--save", root, "--keep-latest-k", 1, "--clip-grad", 0,
                "--train-iters", 60, "--eval-iters", 0, "--lr")
         for lr in ("1e30", "3e38"):
-            # The line of a step that is right comes before; a curve has one.
-            flag = "--loss-curve" if lr == "1e30" else "--metrics-jsonl"
-            with self.subTest(lr=lr, flag=flag):
-                sentence = self.refused(NONFINITE, *bad, lr, flag, "/dev/full",
+            with self.subTest(lr=lr):
+                sentence = self.refused(NONFINITE, *bad, lr, "--loss-curve", "/dev/full",
                                         says=f"; {root} holds the state of step 4; a lower --lr")
                 self.assertIn("; besides, cannot write ", sentence)
                 self.assertIn("/dev/full: No space left on device", sentence)
@@ -1232,14 +1233,11 @@ class Ranks(Case):
         self.assertEqual(errors.count("\n"), 1)
 
     def test_a_report_that_cannot_be_written_ends_all_after_a_save(self):
-        for flags in (("--metrics-jsonl", "/dev/full"),
-                      ("--trace", "/dev/full", "--profile-step-start", 0, "--profile-step-end", 1)):
-            save = self.folder / "saved"
-            error = self.refused(OUTPUT, "train", "--data-path", self.text, "--ranks", 2, "--save",
-                                 save, *flags, says="/dev/full")
-            self.assertIn(f"{save} holds the state of step 1", error)
-            run("eval", "--load", save, "--data-path", self.text)
-            shutil.rmtree(save)
+        save = self.folder / "saved"
+        error = self.refused(OUTPUT, "train", "--data-path", self.text, "--ranks", 2, "--save", save, "--trace",
+                             "/dev/full", "--profile-step-start", 0, "--profile-step-end", 1, says="/dev/full")
+        self.assertIn(f"{save} holds the state of step 1", error)
+        run("eval", "--load", save, "--data-path", self.text)
 
     def test_ranks_write_the_text_of_one(self):
         model = self.saved("--ranks", 2)
@@ -1253,12 +1251,12 @@ class Ranks(Case):
         self.refused(USAGE, "generate", "--load", model, "--prompt", "", "--ranks", 2,
                      says="the prompt is empty")
 
-    def test_a_report_that_cannot_be_written_ends_all_ranks(self):
-        metrics = self.folder / "metrics"
-        done = run("train", "--mock-data", "--ranks", 2, "--train-iters", 100000,
-                   "--metrics-jsonl", metrics, check=None,
-                   preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)))
-        self.assertEqual(done.returncode, OUTPUT, done.stderr)
+    def test_metrics_that_cannot_be_written_end_no_rank(self):
+        said = run("train", "--mock-data", "--ranks", 2, "--train-iters", 40, "--metrics-jsonl",
+                   "/dev/full").stdout.decode()
+        self.assertEqual(said.count("cannot write the metrics file /dev/full: No space left on device"), 1, said)
+        self.assertIn("; the run goes on\n", said)
+        self.assertRegex(said, r"the metrics file /dev/full lacks \d+ of the \d+ things")
 
 
 class Output(Case):
@@ -1480,43 +1478,15 @@ class Output(Case):
                 self.assertEqual(timed.sub(b"", got), timed.sub(b"", run(*command).stdout))
                 self.assertGreater(len(got), 4096)
 
-    def test_tensorboard(self):
-        def records(folder):  # of its one file, all of them whole
-            (file,) = folder.iterdir()
-            bytes_, at, count = file.read_bytes(), 0, 0
-            while at < len(bytes_):
-                at += 16 + struct.unpack_from("<Q", bytes_, at)[0]
-                count += 1
-            self.assertEqual(at, len(bytes_))
-            return count
-        logs, plain, watched = (self.folder / n for n in ("logs/of/a/run", "plain", "watched"))
-        self.train("--save", plain)
-        self.train("--save", watched, "--tensorboard-dir", logs)
-        # Version and values; 8 steps and an evaluation, by step and by sequences; the end.
-        self.assertEqual(records(logs), 2 + 2 * 8 + 2 + 1)
-        self.assertEqual(*((newest(root) / "model.safetensors").read_bytes() for root in (plain, watched)))
-        few = self.folder / "few"
-        self.train("--tensorboard-dir", few, "--tensorboard-log-interval", 3)
-        self.assertEqual(records(few), 2 + 2 * 3 + 2 + 1)  # 3, 6 and the last one
-        # What a folder or a disk does not take is told once, and the run goes on.
-        says = self.train("--tensorboard-dir", self.text / "logs").stdout.decode()
-        self.assertEqual(says.count(f"cannot make {self.text}/logs for TensorBoard: Not a directory"), 1)
-        self.assertIn("; the run goes on", says)
-        self.assertIn(f"TensorBoard's folder {self.text}/logs lacks 11 of the 11 things", says)
-        small = self.folder / "small"
-        done = self.train("--tensorboard-dir", small, steps=300, preexec_fn=lambda: resource.setrlimit(
-            resource.RLIMIT_FSIZE, (20000, 20000)))
-        says = done.stdout.decode()
-        self.assertEqual(says.count("File too large (ulimit -f raises the limit); the run goes on"), 1)
-        self.assertRegex(says, r"TensorBoard's folder \S+ lacks \d+ of the 303 things")
-        self.assertGreater(records(small), 20)
-
     def test_file_size_limit_without_a_signal_handler(self):
-        metrics = self.folder / "metrics"
+        metrics, curve = self.folder / "metrics", self.folder / "curve"
         limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))  # noqa: E731
-        self.refused(OUTPUT, "train", "--data-path", self.text, "--train-iters", 100,
-                     "--exit-signal-handler", "false", "--metrics-jsonl", metrics,
+        flags = ("--train-iters", 100, "--exit-signal-handler", "false")
+        self.refused(OUTPUT, "train", "--data-path", self.text, *flags, "--loss-curve", curve,
                      says="File too large (ulimit -f raises the limit)", preexec_fn=limit)
+        says = self.train(*flags, "--metrics-jsonl", metrics, preexec_fn=limit).stdout.decode()
+        self.assertEqual(says.count("File too large (ulimit -f raises the limit)"), 1, says)
+        self.assertTrue(metrics.read_text().endswith("}\n"))
 
     def test_file_size_limit_while_saving(self):
         model = self.saved()
@@ -1563,26 +1533,29 @@ class Output(Case):
 
     def test_a_disk_that_metrics_fill(self):
         with self.small_disk("400k") as disk:
-            root, metrics = disk / "root", disk / "metrics"
-            process = subprocess.Popen(
-                [PROGRAM, "train", "--mock-data", "--train-iters", str(10**6), "--save", root,
-                 "--metrics-jsonl", metrics],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            metrics, others, log = disk / "metrics", disk / "others", self.folder / "log"
+            others.write_bytes(bytes(100000))
+            with log.open("wb") as out:
+                process = subprocess.Popen([PROGRAM, "train", "--mock-data", "--train-iters", str(10**9),
+                                            "--metrics-jsonl", metrics],
+                                           stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE)
             self.addCleanup(process.kill)
-            while not (metrics.exists() and metrics.read_text()):
-                self.assertIsNone(process.poll())
-                time.sleep(0.02)
-            with contextlib.suppress(OSError), open(disk / "others", "wb", 0) as others:
-                while others.write(bytes(512)):
-                    pass
-            sentence = process.communicate(timeout=240)[1].decode()
-            self.assertEqual(process.returncode, OUTPUT, sentence)
-            self.assertIn("metrics", sentence)
-            self.assertEqual(sentence.count("\n"), 1, sentence)
-            self.assertIn("could not be saved: ", sentence)
-            self.assertIn("; nothing was saved", sentence)
-            # Whole lines, also where the disk is full.
-            for line in metrics.read_text().splitlines():
+
+            def wait_until(holds):
+                while not holds():
+                    self.assertIsNone(process.poll())
+                    time.sleep(0.02)
+            full = "cannot write the metrics file"
+            wait_until(lambda: full in log.read_text())
+            lines = metrics.read_text().count("\n")
+            others.unlink()  # and the run goes on with a disk that has room again
+            wait_until(lambda: metrics.read_text().count("\n") > lines)
+            process.terminate()
+            self.assertIn("SIGTERM", process.communicate(timeout=240)[1].decode())
+            self.assertEqual(process.returncode, INTERRUPTED)
+            self.assertEqual(log.read_text().count(full), 1)
+            self.assertRegex(log.read_text(), f"the metrics file {metrics} lacks \\d+ of the \\d+ things")
+            for line in metrics.read_text().splitlines():  # whole ones, also where the disk was full
                 json.loads(line)
             self.assertTrue(metrics.read_text().endswith("\n"))
 
@@ -1676,6 +1649,262 @@ class Output(Case):
         for flag in ("--metrics-jsonl", "--loss-curve"):
             self.refused(OUTPUT, *train, flag, loops[0], says="Too many levels of symbolic links")
         self.assertTrue(all(link.is_symlink() for link in loops))
+
+
+class Server:
+    """A server of HTTP that keeps what is posted to it. `answers(n)` returns the status of the n-th
+    answer, counted from 0, after whatever it waits for."""
+
+    def __init__(self, case, answers=lambda n: 200, body=b"{}"):
+        self.posts, self.answers = [], answers  # posts of path, headers, JSON and time
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(handler):  # noqa: N802, N805
+                text = handler.rfile.read(int(handler.headers["Content-Length"]))
+                self.posts.append((handler.path, dict(handler.headers), json.loads(text), time.monotonic()))
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    handler.send_response(self.answers(len(self.posts) - 1))
+                    handler.send_header("Content-Length", str(len(body)))
+                    handler.end_headers()
+                    handler.wfile.write(body)
+
+            def log_message(handler, *_):  # noqa: N805
+                pass
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        case.addCleanup(server.server_close)
+        case.addCleanup(server.shutdown)
+
+    def spans(self):
+        return [span for _, _, text, _ in self.posts for of in text["resourceSpans"]
+                for scope in of["scopeSpans"] for span in scope["spans"]]
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Observers(Case):
+    """What watches a run, and keeps none from its end."""
+
+    CANARY = "canary-4711"
+
+    def watched(self, *arguments, env, **options):
+        out = self.train(*arguments, env={**os.environ, "no_proxy": "*", **env}, **options).stdout.decode()
+        if "is built without libcurl" in out:
+            self.left_out("libcurl is not there")
+        return out
+
+    def test_tensorboard(self):
+        def records(folder):  # of its one file, all of them whole
+            (file,) = folder.iterdir()
+            bytes_, at, count = file.read_bytes(), 0, 0
+            while at < len(bytes_):
+                at += 16 + struct.unpack_from("<Q", bytes_, at)[0]
+                count += 1
+            self.assertEqual(at, len(bytes_))
+            return count
+        logs, plain, watched = (self.folder / n for n in ("logs/of/a/run", "plain", "watched"))
+        self.train("--save", plain)
+        self.train("--save", watched, "--tensorboard-dir", logs)
+        # Version and values; 8 steps and an evaluation, by step and by sequences; the end.
+        self.assertEqual(records(logs), 2 + 2 * 8 + 2 + 1)
+        self.assertEqual(*((newest(root) / "model.safetensors").read_bytes() for root in (plain, watched)))
+        few = self.folder / "few"
+        self.train("--tensorboard-dir", few, "--tensorboard-log-interval", 3)
+        self.assertEqual(records(few), 2 + 2 * 3 + 2 + 1)  # 3, 6 and the last one
+        # What a folder or a disk does not take is told once, and the run goes on.
+        says = self.train("--tensorboard-dir", self.text / "logs").stdout.decode()
+        self.assertEqual(says.count(f"cannot make {self.text}/logs for TensorBoard: Not a directory"), 1)
+        self.assertIn("; the run goes on", says)
+        self.assertIn(f"TensorBoard's folder {self.text}/logs lacks 11 of the 11 things", says)
+        small = self.folder / "small"
+        done = self.train("--tensorboard-dir", small, steps=300, preexec_fn=lambda: resource.setrlimit(
+            resource.RLIMIT_FSIZE, (20000, 20000)))
+        says = done.stdout.decode()
+        self.assertEqual(says.count("File too large (ulimit -f raises the limit); the run goes on"), 1)
+        self.assertRegex(says, r"TensorBoard's folder \S+ lacks \d+ of the 303 things")
+        self.assertGreater(records(small), 20)
+
+    def test_prometheus(self):
+        port, root = free_port(), self.folder / "root"
+        process = subprocess.Popen([PROGRAM, "train", "--data-path", self.text, "--train-iters", str(10**9),
+                                    "--eval-iters", "1", "--eval-interval", "50", "--save", root, "--metrics-port",
+                                    str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        self.addCleanup(process.kill)
+        page, end = "", time.monotonic() + 120
+        while "megacpp_evaluation_loss{" not in page:
+            if process.poll() is not None and b"without which this program is built" in process.stderr.read():
+                self.left_out("prometheus-cpp is not there")
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.02)
+            with contextlib.suppress(OSError):
+                page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
+        values = {}
+        for line in page.splitlines():
+            if not line.startswith("#"):
+                self.assertRegex(line, r'^[a-z_]+({[a-z]+="[^"]*"(,[a-z]+="[^"]*")*})? [-+\d.e]+$|.*\+Inf"} \d+$')
+                values[line.rpartition(" ")[0]] = float(line.rpartition(" ")[2])
+        steps = values["megacpp_step"]
+        self.assertGreaterEqual(steps, 50)
+        self.assertEqual(values["megacpp_step_seconds_count"], steps)
+        self.assertEqual(values['megacpp_step_seconds_bucket{le="+Inf"}'], steps)
+        self.assertEqual(values["megacpp_tokens_total"] % steps, 0)
+        self.assertEqual(values["megacpp_steps"], 1e9)
+        self.assertEqual(values['megacpp_info{program="tiny_gpt"}'], 1)
+        for name in ("loss", "grad_norm", "learning_rate", "tokens_per_second", "resident_memory_bytes",
+                     "data_seconds_total", "remaining_seconds"):
+            self.assertGreaterEqual(values[f"megacpp_{name}"], 0)
+        self.assertNotIn("megacpp_mfu_ratio", values)  # without --peak-tflops it is not known
+        # Nobody else can have the port, and no run ends for that.
+        says = self.train("--metrics-port", port).stdout.decode()
+        self.assertEqual(says.count(f"cannot listen on 127.0.0.1:{port} for Prometheus"), 1, says)
+        self.assertIn("; the run goes on", says)
+        process.terminate()
+        self.assertEqual(process.wait(120), INTERRUPTED)
+        process.stderr.close()
+        for bad in (0, 65536):
+            self.refused(USAGE, "train", "--mock-data", "--metrics-port", bad, says="--metrics-port")
+
+    def test_traces(self):
+        server, root, plain = Server(self), self.folder / "root", self.folder / "plain"
+        self.train("--save", plain, "--save-interval", 4)
+        says = self.watched("--save", root, "--save-interval", 4, "--log-interval", 3, env={
+            "OTEL_EXPORTER_OTLP_ENDPOINT": server.url + "/base/", "OTEL_SERVICE_NAME": "a service",
+            "OTEL_EXPORTER_OTLP_HEADERS": f"x-key={self.CANARY}%20b"})
+        self.assertIn(f"{server.url}/base/v1/traces is told what happens, since OTEL_EXPORTER_OTLP_ENDPOINT is set",
+                      says)
+        self.assertEqual({path for path, *_ in server.posts}, {"/base/v1/traces"})
+        for _, headers, text, _ in server.posts:
+            self.assertEqual((headers["Content-Type"], headers["x-key"]), ("application/json", f"{self.CANARY} b"))
+            attributes = text["resourceSpans"][0]["resource"]["attributes"]
+            self.assertIn({"key": "service.name", "value": {"stringValue": "a service"}}, attributes)
+        spans = server.spans()
+        self.assertEqual([span["name"] for span in spans], [
+            "start", "steps 1 to 3", "step 4", "save", "steps 5 to 6", "steps 7 to 8", "evaluation", "save",
+            "tiny_gpt"])
+        self.assertEqual(len({span["spanId"] for span in spans}), len(spans))
+        whole = spans[-1]
+        for span in spans:
+            self.assertRegex(span["traceId"] + span["spanId"], "^[0-9a-f]{48}$")
+            self.assertEqual(span["traceId"], whole["traceId"])
+            self.assertEqual(span.get("parentSpanId"), None if span is whole else whole["spanId"])
+            begin, end = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
+            self.assertTrue(int(whole["startTimeUnixNano"]) - 10**9 <= begin <= end <= int(whole["endTimeUnixNano"]))
+            self.assertEqual(span["status"], {})
+        numbers = {a["key"]: a["value"] for a in spans[1]["attributes"]}
+        self.assertEqual(numbers["megacpp.step"], {"intValue": "3"})
+        self.assertGreater(numbers["megacpp.loss"]["doubleValue"], 0)
+        self.assertEqual(*(contents(newest(r))["model.safetensors"] for r in (plain, root)))
+        # An error is told as one.
+        server = Server(self)
+        self.watched("--lr", "1e30", check=NONFINITE, env={"OTEL_EXPORTER_OTLP_ENDPOINT": server.url})
+        self.assertEqual(server.spans()[-1]["status"]["code"], 2)
+        self.assertIn("is nan", server.spans()[-1]["status"]["message"].replace("infinite", "nan"))
+
+    def test_servers_that_fail(self):
+        nobody = f"http://127.0.0.1:{free_port()}"
+        refuses, garbage = Server(self, lambda n: 500), Server(self, body=b"\xff<html>")
+        of_key, redirects = Server(self, lambda n: 401), Server(self, lambda n: 307)
+        for url, says in ((nobody, r"cannot be reached: \S.*"), (refuses.url, "answered 500"),
+                          (of_key.url, "answered 401, since it does not take the key or token"),
+                          (redirects.url, "answered 307"), ("garbage", "cannot be reached: .*"), (garbage.url, None)):
+            with self.subTest(url=url):
+                out = self.watched(env={"OTEL_EXPORTER_OTLP_ENDPOINT": url})
+                told = re.findall(f"{re.escape(url)}/v1/traces ({says}); the run goes on\n", out)
+                self.assertEqual(len(told), 0 if says is None else 1, out)
+                self.assertEqual(len(re.findall(r"lacks \d+ of the 11 things", out)), len(told), out)
+        # One that is late makes the end wait for some seconds, and no step.
+        late = Server(self, lambda n: time.sleep(60) or 200)
+        begin = time.monotonic()
+        out = self.watched(env={"OTEL_EXPORTER_OTLP_ENDPOINT": late.url, "OTEL_EXPORTER_OTLP_TIMEOUT": "60000"})
+        self.assertIn("/v1/traces lacks 11 of the 11 things that it was to be told", out)
+        self.assertLess(time.monotonic() - begin, 60)
+        out = self.watched(env={"OTEL_EXPORTER_OTLP_ENDPOINT": late.url, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
+        self.assertIn("OTEL_EXPORTER_OTLP_PROTOCOL is grpc, and this program sends JSON over HTTP", out)
+        self.assertEqual(len(late.posts), 1)
+        out = self.watched(env={"LANGFUSE_PUBLIC_KEY": "pk"})
+        self.assertIn("LANGFUSE_PUBLIC_KEY is set and LANGFUSE_SECRET_KEY is not", out)
+
+    def test_secrets_are_never_shown(self):
+        server, root, board = Server(self), self.folder / "root", self.folder / "board"
+        token = self.folder.parent / f"{self.folder.name}-token"
+        token.write_text(f"{self.CANARY}-token\n")
+        self.addCleanup(token.unlink)
+        url = server.url.replace("://", f"://user:{self.CANARY}-url@")
+        env = {"LANGFUSE_PUBLIC_KEY": "pk", "LANGFUSE_SECRET_KEY": f"{self.CANARY}-key", "LANGFUSE_HOST": url,
+               "OTEL_EXPORTER_OTLP_ENDPOINT": url, "KUBEFLOW_TRAINER_SERVER_URL": url + "/status",
+               "OTEL_EXPORTER_OTLP_HEADERS": f"a={self.CANARY}-header", "KUBEFLOW_TRAINER_SERVER_TOKEN": str(token)}
+        with tempfile.TemporaryFile() as log:
+            for answers in (lambda n: 200, lambda n: 500):
+                server.answers = answers
+                if server.posts:
+                    env.pop("KUBEFLOW_TRAINER_SERVER_URL")  # whose end takes five seconds
+                process = subprocess.Popen(
+                    [PROGRAM, "train", "--data-path", self.text, "--train-iters", "8", "--eval-iters", "1", "--save",
+                     root, "--metrics-jsonl", self.folder / "metrics", "--tensorboard-dir", board, "--katib-metrics",
+                     self.folder / "katib", "--loss-curve", self.folder / "curve", "--trace", self.folder / "trace",
+                     "--profile-step-start", "1", "--profile-step-end", "2"],
+                    stdout=log, stderr=log, env={**os.environ, "no_proxy": "*", **env})
+                self.assertEqual(process.wait(120), 0)
+                shutil.rmtree(root)
+            log.seek(0)
+            said = log.read()
+        if b"is built without libcurl" in said:
+            self.left_out("libcurl is not there")
+        self.assertNotIn(self.CANARY.encode(), said)
+        # What the server was to get, it got.
+        keys = {headers.get("Authorization") for _, headers, _, _ in server.posts}
+        pair = base64.b64encode(f"pk:{self.CANARY}-key".encode()).decode()
+        self.assertLessEqual({f"Basic {pair}", f"Bearer {self.CANARY}-token"}, keys)
+        self.assertIn(f"{self.CANARY}-header", {headers.get("a") for _, headers, _, _ in server.posts})
+        self.assertNotIn(self.CANARY, json.dumps([text for _, _, text, _ in server.posts]))
+        for path in self.folder.rglob("*"):
+            if path.is_file():
+                for form in (self.CANARY.encode(), pair.encode()):
+                    self.assertNotIn(form, path.read_bytes(), path)
+
+    def test_the_status_of_a_train_job(self):
+        token = self.folder / "token"
+        token.write_text("first\n")
+
+        def answers(n):
+            token.write_text("second")  # as Kubernetes renews it
+            return 200
+        server = Server(self, answers)
+        self.watched(env={"KUBEFLOW_TRAINER_SERVER_URL": server.url + "/status",
+                          "KUBEFLOW_TRAINER_SERVER_TOKEN": str(token)})
+        (path, headers, begin, at), (_, later, end, until) = server.posts
+        self.assertEqual((path, headers["Authorization"], later["Authorization"]),
+                         ("/status", "Bearer first", "Bearer second"))
+        self.assertGreater(until - at, 4.9)
+        self.assertEqual(begin["trainerStatus"]["progressPercentage"], 0)
+        status = end["trainerStatus"]
+        self.assertEqual((status["progressPercentage"], status["estimatedRemainingSeconds"]), (100, 0))
+        metrics = {m["name"]: float(m["value"]) for m in status["metrics"]}
+        self.assertEqual(metrics["step"], 8)
+        self.assertLess(0, metrics["validation_loss"])
+        for m in status["metrics"]:
+            self.assertTrue(m.keys() == {"name", "value"} and 1 <= len(m["value"]) <= 64, m)
+        self.assertRegex(status["lastUpdatedTime"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
+        token.unlink()
+        out = self.watched(env={"KUBEFLOW_TRAINER_SERVER_URL": server.url, "KUBEFLOW_TRAINER_SERVER_TOKEN": str(token)})
+        self.assertEqual(out.count(f"the token in {token} for {server.url} cannot be read"), 1)
+
+    def test_katib(self):
+        file = self.folder / "made/katib.log"
+        self.train("--katib-metrics", file)
+        said = [line for line in self.train("--katib-metrics", "-").stdout.decode().splitlines() if " loss=" in line]
+        lines = file.read_text().splitlines()
+        self.assertEqual((len(lines), len(said)), (9, 8))
+        for line in lines[:8]:
+            self.assertRegex(line, r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z step=\d+ loss=[\d.]+ grad_norm=")
+        self.assertRegex(lines[8], r"Z step=8 validation_loss=[\d.]+$")
+        self.refused(OUTPUT, "train", "--mock-data", "--katib-metrics", self.text, says="is left as it is")
 
 
 class Starts(Case):

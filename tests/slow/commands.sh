@@ -33,6 +33,7 @@ documented docs/watching-a-run.md samples
 documented docs/watching-a-run.md curve
 documented docs/watching-a-run.md trace
 documented docs/observing.md tensorboard
+documented docs/observing.md prometheus
 documented docs/watching-a-run.md several-files
 documented docs/watching-a-run.md same-windows
 documented docs/generation.md logprobs

@@ -280,9 +280,9 @@ megacpp_slow_test(bitsandbytes SHARD 21 LABEL peer TIMEOUT 1200 ONE_THREAD LOCK 
 
 # TensorBoard reads the event files of a run.
 if(TARGET cli_tiny_gpt)
-  megacpp_slow_test(tensorboard SHARD "2;18" LABEL peer TIMEOUT 600 ONE_THREAD MAY_SKIP COST 20
-    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/tensorboard.sh ${PROJECT_SOURCE_DIR} $<TARGET_FILE:cli_tiny_gpt>
-      ${CMAKE_CURRENT_BINARY_DIR}/tensorboard ${MEGACPP_PEER_VENVS})
+  megacpp_slow_test(observers SHARD "2;18" LABEL peer TIMEOUT 600 ONE_THREAD MAY_SKIP COST 20
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/observers.sh ${PROJECT_SOURCE_DIR} $<TARGET_FILE:cli_tiny_gpt>
+      ${CMAKE_CURRENT_BINARY_DIR}/observers ${MEGACPP_PEER_VENVS})
 endif()
 
 # Adapters with a mistake on purpose, which laws and figures must find.

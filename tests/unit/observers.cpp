@@ -2,15 +2,23 @@
 #define BOOST_TEST_MODULE observers
 #include <boost/test/unit_test.hpp>
 
+#include <megacpp/io/secret.hpp>
+#include <megacpp/observe/katib.hpp>
 #include <megacpp/observe/observed.hpp>
+#include <megacpp/observe/spans.hpp>
 #include <megacpp/observe/tensorboard.hpp>
+#include <megacpp/observe/trainjob.hpp>
 
 #include <cstring>
 #include <filesystem>
 #include <future>
+#include <map>
 #include <memory>
+#include <regex>
+#include <sstream>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include <scratch.hpp>
@@ -51,6 +59,13 @@ private:
   std::shared_future<void> until_;
   int fails_from_;
 };
+
+/// Ends an observer, and returns what is told then.
+std::string closed(observed& one, std::chrono::milliseconds most = std::chrono::minutes(1)) {
+  std::string all;
+  one.close(most, [&](const std::string& told) { all += told; });
+  return all;
+}
 
 /// The records of an event file, whose check sums must be right.
 std::vector<std::string> records_in(const std::string& file) {
@@ -93,8 +108,8 @@ BOOST_AUTO_TEST_CASE(everything_is_seen_in_its_order) {
     one.tell(observed_start{});
     for (int i = 1; i <= 500; ++i) one.tell(step_of(i));
     one.tell(observed_end{});
-    BOOST_TEST(one.close() == "");
-    BOOST_TEST(one.close() == "");
+    BOOST_TEST(closed(one) == "");
+    BOOST_TEST(closed(one) == "");
   }
   BOOST_TEST((to.starts == 1 && to.ends == 1));
   BOOST_REQUIRE(to.steps.size() == 500u);
@@ -113,7 +128,9 @@ BOOST_AUTO_TEST_CASE(a_slow_observer_makes_nobody_wait) {
              "told; the run goes on");
   BOOST_TEST(one.news() == "");
   may_go.set_value();
-  BOOST_TEST(one.close() == "the recorder lacks 10 of the 1034 things that it was to be told");
+  BOOST_TEST(closed(one) ==
+             fmt::format("the recorder lacks 10 of the {} things that it was to be told",
+                         observed::room + 10));
   BOOST_TEST(to.steps.size() == observed::room - 1);
 }
 
@@ -123,7 +140,7 @@ BOOST_AUTO_TEST_CASE(an_observer_that_hangs_is_left_alone) {
   observed one(std::make_unique<recorder>(*to, never->get_future().share()));
   one.tell(observed_start{});
   one.tell(step_of(1));
-  BOOST_TEST(one.close(std::chrono::milliseconds(50)) ==
+  BOOST_TEST(closed(one, std::chrono::milliseconds(50)) ==
              "the recorder lacks 2 of the 2 things that it was to be told");
   to.release(), never->set_value(); // the thread may go on as long as the process does
 }
@@ -135,7 +152,7 @@ BOOST_AUTO_TEST_CASE(a_failure_is_told_once) {
   std::string news;
   while (news.empty()) news = one.news(), std::this_thread::yield();
   BOOST_TEST(news == "cannot record; the run goes on");
-  BOOST_TEST(one.close() == "the recorder lacks 3 of the 5 things that it was to be told");
+  BOOST_TEST(closed(one) == "the recorder lacks 3 of the 5 things that it was to be told");
   BOOST_TEST(to.steps.size() == 2u);
 }
 
@@ -189,4 +206,115 @@ BOOST_AUTO_TEST_CASE(a_folder_that_cannot_be_made) {
   std::filesystem::remove(dir / "file");
   board.see(step_of(1)); // it is there by now
   BOOST_TEST(records_in(file_in(dir / "file")).size() == 4u);
+}
+
+// Whatever would show a secret does not compile.
+template <class T>
+concept goes_into_text = requires(const T& x, std::ostringstream& out) {
+  out << x;
+}
+|| std::is_convertible_v<T, std::string> || std::is_convertible_v<T, std::string_view> ||
+    std::is_constructible_v<std::string, T> || fmt::is_formattable<T>::value ||
+    std::is_constructible_v<nlohmann::json, T>;
+static_assert(goes_into_text<std::string> && !goes_into_text<secret>);
+static_assert(!std::is_copy_constructible_v<secret> && !std::is_copy_assignable_v<secret>);
+
+BOOST_AUTO_TEST_CASE(secrets_are_what_a_file_holds) {
+  const auto text = [](const secret& s) { return s.with([](auto t) { return std::string(t); }); };
+  BOOST_TEST(text(secret("  sk-lf-1 2\r\n")) == "sk-lf-1 2");
+  BOOST_TEST((secret("\n").empty() && secret("").empty() && !secret("a").empty()));
+  BOOST_TEST((secret("a b").fits_header() && !secret("a\nb").fits_header()));
+}
+
+BOOST_AUTO_TEST_CASE(urls_are_shown_without_keys) {
+  BOOST_TEST(shown_url("https://name:key@host:1/a/b?key=c#d") == "https://host:1/a/b");
+  BOOST_TEST(shown_url("http://host/@a") == "http://host/@a");
+  BOOST_TEST(shown_url("name:key@host") == "host");
+  BOOST_TEST(shown_url("https://a@b@host\n/x") == "https://host?/x");
+}
+
+// The figures of RFC 4648, 10.
+BOOST_AUTO_TEST_CASE(texts_as_base64) {
+  for (const auto& [text, coded] : std::map<std::string, std::string>{{"", ""},
+                                                                      {"f", "Zg=="},
+                                                                      {"fo", "Zm8="},
+                                                                      {"foo", "Zm9v"},
+                                                                      {"foob", "Zm9vYg=="},
+                                                                      {"foobar", "Zm9vYmFy"},
+                                                                      {"\xff\xfe", "//4="}})
+    BOOST_TEST(detail::base64(text) == coded);
+}
+
+// By https://opentelemetry.io/docs/specs/otel/protocol/exporter/ and Langfuse's pages.
+BOOST_AUTO_TEST_CASE(servers_that_an_environment_names) {
+  using variable = environment::variable;
+  const auto otlp = [](const std::vector<variable>& e) { return otlp_destination(environment(e)); };
+  const auto langfuse = [](const std::vector<variable>& e) {
+    return langfuse_destination(environment(e));
+  };
+  const auto headers = [](const span_destination& to) {
+    std::map<std::string, std::string> all;
+    for (const auto& [name, value] : to.headers)
+      value.with([&, &key = name](auto text) { all[key] = text; });
+    return all;
+  };
+  const variable base{"OTEL_EXPORTER_OTLP_ENDPOINT", "http://host:4318/"};
+  BOOST_TEST(
+      (!otlp({}) && !langfuse({}) && !trainjob_server_of(environment(std::vector<variable>{}))));
+  BOOST_TEST(otlp({base})->url == "http://host:4318/v1/traces");
+  BOOST_TEST(otlp({base})->service == "megacpp");
+  BOOST_TEST(otlp({base, {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://other/x"}})->url ==
+             "http://other/x");
+  for (const variable& off :
+       {variable{"OTEL_SDK_DISABLED", "true"}, {"OTEL_TRACES_EXPORTER", "none"}})
+    BOOST_TEST(!otlp({base, off}));
+  const std::vector<variable> much{
+      base,
+      {"OTEL_EXPORTER_OTLP_HEADERS", " authorization = Bearer%20a%2Cb ,x=1,,wrong"},
+      {"OTEL_EXPORTER_OTLP_CERTIFICATE", "/ca"},
+      {"SSL_CERT_FILE", "/others"},
+      {"OTEL_EXPORTER_OTLP_TIMEOUT", "250"},
+      {"OTEL_RESOURCE_ATTRIBUTES", "service.name=no,team=a%20b"},
+      {"OTEL_SERVICE_NAME", "mine"}};
+  const span_destination all = *otlp(much);
+  BOOST_TEST((headers(all) ==
+              std::map<std::string, std::string>{{"authorization", "Bearer a,b"}, {"x", "1"}}));
+  BOOST_TEST((all.certificates == "/ca" && all.service == "mine" && all.most.count() == 250));
+  BOOST_TEST((all.resource == std::vector<std::pair<std::string, std::string>>{{"team", "a b"}}));
+  BOOST_TEST(all.fault == "");
+  BOOST_TEST(otlp({base, {"OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"}})
+                 ->fault.starts_with("OTEL_EXPORTER_OTLP_PROTOCOL is grpc, and"));
+
+  const variable name{"LANGFUSE_PUBLIC_KEY", "pk"}, key{"LANGFUSE_SECRET_KEY", "sk\n"};
+  BOOST_TEST(langfuse({name, key})->url == "https://cloud.langfuse.com/api/public/otel/v1/traces");
+  BOOST_TEST(langfuse({name, key, {"LANGFUSE_HOST", "https://own/"}})->url ==
+             "https://own/api/public/otel/v1/traces");
+  BOOST_TEST(headers(*langfuse({name, key})).at("Authorization") == "Basic cGs6c2s="); // pk:sk
+  BOOST_TEST(langfuse({name})->fault.starts_with("LANGFUSE_PUBLIC_KEY is set and LANGFUSE_SECRET"));
+  BOOST_TEST(langfuse({key})->fault.starts_with("LANGFUSE_SECRET_KEY is set and LANGFUSE_PUBLIC"));
+}
+
+// The filter of Katib's collectors (pkg/metricscollector/v1beta1/file-metricscollector), and the
+// time that they look for at the beginning of a line.
+BOOST_AUTO_TEST_CASE(lines_that_katib_finds_numbers_in) {
+  const test::scratch_folder dir;
+  const std::string file = dir / "made/metrics.log";
+  katib_lines lines(file);
+  lines.see(observed_start{});
+  observed_step s = step_of(3);
+  s.time = 1763622000.123, s.loss = 0.25, s.grad_norm = 1e-7, s.tokens = 60000;
+  lines.see(s);
+  lines.see(observed_evaluation{.step = 3, .time = 1763622001, .set = "a b/c.d", .loss = 2.5});
+  const std::string text = test::read_text(file);
+  BOOST_TEST(text.starts_with("2025-11-20T07:00:00.123Z step=3 "));
+  const std::regex filter(R"(([\w|-]+)\s*=\s*([+-]?\d*(\.\d+)?([Ee][+-]?\d+)?))");
+  std::map<std::string, double> found;
+  for (std::sregex_iterator i(text.begin(), text.end(), filter), end; i != end; ++i)
+    found[(*i)[1]] = std::stod((*i)[2]);
+  BOOST_TEST((found == std::map<std::string, double>{{"step", 3},
+                                                     {"loss", 0.25},
+                                                     {"grad_norm", 1e-7},
+                                                     {"learning_rate", 1e-3},
+                                                     {"tokens_per_second", 120000},
+                                                     {"validation_loss_a_b_c_d", 2.5}}));
 }

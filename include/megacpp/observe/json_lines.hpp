@@ -1,5 +1,4 @@
-// The observer that writes a line of JSON for each step, evaluation and text. A run calls it on its
-// own thread, so that a line is in the file before the next step begins.
+// The observer that writes a line of JSON for each step, evaluation and text.
 #pragma once
 
 #include <megacpp/observe/metrics.hpp>

@@ -5,6 +5,7 @@
 #include <megacpp/observe/observer.hpp>
 #include <megacpp/threads/own_thread.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -19,14 +20,15 @@
 
 #include <fmt/format.h>
 
+#include <pthread.h>
+
 namespace mc {
 
 /// An observer with its thread, on which it may take its time. A failure of it is told once, and
 /// does not end the run. The functions are called by one thread of the run.
 class observed {
 public:
-  static constexpr std::size_t room = 1024; ///< observations that wait at most
-  static constexpr std::chrono::milliseconds patience{5000};
+  static constexpr std::size_t room = 4096; ///< observations that wait at most
 
   /// Starts the thread. Throws mc::error(exit_code::memory).
   explicit observed(std::unique_ptr<observer> one)
@@ -34,7 +36,9 @@ public:
         thread_([s = shared_] { s->give_all(); }) {}
   observed(observed&&) = default;
   observed& operator=(observed&&) = delete;
-  ~observed() { close(); }
+  ~observed() {
+    close({}, [](const std::string&) {});
+  }
 
   /// Hands over an observation, or drops it where too many wait. It does not wait, and for a step
   /// it allocates no memory.
@@ -63,19 +67,28 @@ public:
         shared_->one->name());
   }
 
-  /// Lets the observer take what waits, but no longer than `most`, and ends its thread. Returns a
-  /// sentence about what it has not taken, or "". A second call does nothing.
-  std::string close(std::chrono::milliseconds most = patience) {
+  /// Lets the thread end when the observer has taken what waits. It does not wait for that.
+  void end() {
+    if (shared_ != nullptr && !std::exchange(ended_, true)) shared_->waiting.release();
+  }
+  /// Waits for that end, but no longer than `most` and a moment. Calls f(sentence) for what is new,
+  /// and for what the observer has not taken. A second call does nothing.
+  template <class F> void close(std::chrono::milliseconds most, F f) {
+    end();
+    if (shared_ == nullptr) return;
+    if (!shared_->done.try_acquire_for(std::max(most, {}))) {
+      constexpr std::chrono::milliseconds moment(1500); // as libcurl needs to give up
+      shared_->one->hurry();
+      // A thread that waits for a network or a disk cannot be ended: it keeps what it refers to.
+      if (!shared_->done.try_acquire_for(moment)) thread_.forget();
+    }
+    if (const std::string sentence = news(); !sentence.empty()) f(sentence);
     const std::shared_ptr<shared> s = std::move(shared_);
-    if (s == nullptr) return "";
-    s->waiting.release();
-    // A thread that waits for a network or a disk cannot be ended: it keeps what it refers to.
-    if (!s->done.try_acquire_for(most)) thread_.forget();
     const std::uint64_t lost =
         dropped_ + s->lost.load() + s->told.load() - s->taken.load(std::memory_order_acquire);
-    if (lost == 0) return "";
-    return fmt::format("{} lacks {} of the {} things that it was to be told", s->one->name(), lost,
-                       s->told.load() + dropped_);
+    if (lost > 0)
+      f(fmt::format("{} lacks {} of the {} things that it was to be told", s->one->name(), lost,
+                    s->told.load() + dropped_));
   }
 
 private:
@@ -94,6 +107,7 @@ private:
     std::atomic<bool> failed = false;
 
     void give_all() {
+      ::pthread_setname_np(::pthread_self(), "observer"); // what top and /proc show
       for (std::size_t i = 0;; ++i) {
         waiting.acquire();
         if (i == told.load(std::memory_order_acquire)) break; // the end
@@ -106,25 +120,33 @@ private:
     void give(const observation& x) {
       try {
         std::visit([this](const auto& seen) { one->see(seen); }, x);
+      } catch (const observer_failure& e) {
+        fail(e.what(), e.lost());
       } catch (const std::exception& e) {
-        ++lost;
-        if (failed.load()) return;
-        failure = e.what();
-        failed.store(true, std::memory_order_release);
+        fail(e.what(), 1);
       }
+    }
+    void fail(const char* why, std::uint64_t n) {
+      lost += n;
+      if (failed.load()) return;
+      failure = why;
+      failed.store(true, std::memory_order_release);
     }
   };
 
   std::shared_ptr<shared> shared_;
   own_thread thread_;
   std::uint64_t dropped_ = 0;
-  bool told_failure_ = false, told_dropped_ = false;
+  bool told_failure_ = false, told_dropped_ = false, ended_ = false;
 };
 
 /// Observers, each with its thread. One that fails or is slow changes nothing in the run: what it
 /// lacks is told.
 class observers {
 public:
+  /// The longest that the end of a run waits for them.
+  static constexpr std::chrono::seconds patience{10};
+
   /// Throws mc::error(exit_code::memory).
   void add(std::unique_ptr<observer> one) { all_.emplace_back(std::move(one)); }
   bool empty() const { return all_.empty(); }
@@ -137,11 +159,13 @@ public:
     for (observed& one : all_)
       if (const std::string news = one.news(); !news.empty()) f(news);
   }
-  /// Ends the observers. Calls f(sentence) for each that lacks something.
+  /// Ends the observers, which have `patience` together. Calls f(sentence) as observed::close.
   template <class F> void close(F f) {
-    each_news(f);
+    using std::chrono::milliseconds, std::chrono::steady_clock;
+    const steady_clock::time_point last = steady_clock::now() + patience;
+    for (observed& one : all_) one.end();
     for (observed& one : all_)
-      if (const std::string lacks = one.close(); !lacks.empty()) f(lacks);
+      one.close(std::chrono::duration_cast<milliseconds>(last - steady_clock::now()), f);
     all_.clear();
   }
 

@@ -2,6 +2,8 @@
 // are told by its first rank (train/reports.hpp), on a thread of their own (observe/observed.hpp).
 #pragma once
 
+#include <megacpp/io/error.hpp>
+
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -59,6 +61,14 @@ struct observed_text {
   std::string text{};
 };
 
+/// A state that was saved.
+struct observed_save {
+  std::int64_t step = 0;
+  double time = 0;      ///< seconds since 1970, UTC, at its end
+  double seconds = 0;   ///< seconds that no step was taken for it
+  std::string folder{}; ///< the folder of the run's states
+};
+
 /// A step with numbers that are not finite, which ends the run.
 struct observed_failure {
   std::int64_t step = 0;
@@ -97,10 +107,23 @@ struct observed_end {
 };
 
 using observation = std::variant<observed_start, observed_step, observed_evaluation, observed_text,
-                                 observed_failure, observed_end>;
+                                 observed_save, observed_failure, observed_end>;
+
+/// A failure of an observer. `lost`: the observations that it will not make good, 0 if it keeps
+/// them and tries again.
+class observer_failure : public error {
+public:
+  observer_failure(const std::string& what, std::uint64_t lost)
+      : error(exit_code::output, what), lost_(lost) {}
+  std::uint64_t lost() const { return lost_; }
+
+private:
+  std::uint64_t lost_;
+};
 
 /// An observer of a training run. Its functions are called one behind the other, in the order of
-/// what happened. Each may throw mc::error.
+/// what happened. Each may throw mc::error, with which the observation is lost, or
+/// observer_failure.
 class observer {
 public:
   observer() = default;
@@ -110,10 +133,13 @@ public:
 
   /// Returns what a message calls the observer, such as "the event file of --tensorboard-dir".
   virtual std::string name() const = 0;
+  /// Asks a function that waits in another thread to give up.
+  virtual void hurry() {}
   virtual void see(const observed_start&) {}
   virtual void see(const observed_step&) {}
   virtual void see(const observed_evaluation&) {}
   virtual void see(const observed_text&) {}
+  virtual void see(const observed_save&) {}
   virtual void see(const observed_failure&) {}
   virtual void see(const observed_end&) {}
 };

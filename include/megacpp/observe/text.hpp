@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -85,6 +86,12 @@ inline std::string utc_text(std::int64_t seconds) {
   ::gmtime_r(&t, &utc);
   return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", utc.tm_year + 1900, utc.tm_mon + 1,
                      utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec);
+}
+/// Returns such a time with milliseconds: `2026-01-31T09:05:00.123Z`.
+inline std::string utc_text_with_milliseconds(double seconds) {
+  const auto ms = static_cast<std::int64_t>(std::llround(seconds * 1e3));
+  std::string text = utc_text(ms / 1000);
+  return text.replace(text.size() - 1, 1, fmt::format(".{:03}Z", ms % 1000));
 }
 
 } // namespace mc

@@ -30,8 +30,9 @@ inline constexpr values_of_request flags_of_values[] = {
      "sample_prompt, samples_asked=train-samples, save, steps=train-iters, stop_after_no_better, "
      "warmup"},
     {"report_request",
-     "curve=loss-curve, metrics=metrics-jsonl, peak_tflops, profile, trace, "
-     "trace_after=profile-step-start, trace_last=profile-step-end"},
+     "curve=loss-curve, katib=katib-metrics, metrics=metrics-jsonl, peak_tflops, "
+     "port=metrics-port, profile, trace, trace_after=profile-step-start, "
+     "trace_last=profile-step-end"},
     {"run_constants", "clip=clip-grad"},
     {"sampling_request",
      "chat, ids, prompts=prompt, prompts_file, stop_tokens, stops=stop, thinks=enable-thinking"},

@@ -257,6 +257,15 @@ struct report_flags : flag_group {
                "speed, by Megatron-LM's names, and the flags of the run");
   MEGACPP_FLAG(whole, tensorboard_log_interval, is(1).at_least(1),
                "steps between those that --tensorboard-dir has");
+  MEGACPP_FLAG(whole, metrics_port, is(0).within(1, 65535).shown(""),
+               "a port of this machine under which Prometheus finds the numbers of the run, at "
+               "/metrics");
+  MEGACPP_FLAG(text, metrics_address, is("127.0.0.1"),
+               "the address of this machine that has --metrics-port; 0.0.0.0: all of them, for "
+               "anyone who reaches it");
+  MEGACPP_FLAG(text, katib_metrics, is("").path(),
+               "a file for lines name=number, as Katib's metrics collector reads them, such as "
+               "/var/log/katib/metrics.log; -: the standard output");
   MEGACPP_FLAG(switch, profile, is(false),
                "measure the time of every node of the graph, and print a table at the end");
   MEGACPP_FLAG(text, trace, is("").path(),

@@ -30,6 +30,9 @@ struct report_request {
   std::optional<std::string> curve;        ///< SVG file for the losses of training and validation
   std::optional<std::string> tensorboard;  ///< folder for TensorBoard's event files
   std::int64_t tensorboard_interval = 1;   ///< steps between those in event files, at least 1
+  std::optional<std::int64_t> port;        ///< port for Prometheus; none: it cannot ask
+  std::string address = "127.0.0.1";       ///< address of this machine that has the port
+  std::optional<std::string> katib;        ///< file for lines of Katib; "-": the standard output
   bool profile = false;                    ///< the time of each node is measured
   std::optional<std::string> trace;        ///< file for what each rank did when in a few steps
   std::optional<std::int64_t> trace_after; ///< step behind which the trace begins
@@ -38,10 +41,12 @@ struct report_request {
   std::function<std::string(std::string)> spelled = [](std::string sentence) { return sentence; };
 
   /// Returns the members that name files, by references to them.
-  std::array<report_file, 3> files() const&& = delete;
-  std::array<report_file, 3> files() const& {
+  std::array<report_file, 4> files() const&& = delete;
+  std::array<report_file, 4> files() const& {
+    static const std::optional<std::string> none;
     return {{{curve, "report_request::curve", "curve", "<svg ", true},
              {metrics, "report_request::metrics", "metrics file", "{\"step\":", false},
+             {katib == "-" ? none : katib, "report_request::katib", "Katib's file", "20", false},
              {trace, "report_request::trace", "trace", trace_begin, true}}};
   }
 };

@@ -1,60 +1,52 @@
 // The observers of a training run, which its reports tell what happens.
 #pragma once
 
-#include <megacpp/inspect/speed_gauge.hpp>
+#include <megacpp/observe/katib.hpp>
 #include <megacpp/observe/observed.hpp>
-#include <megacpp/observe/progress.hpp>
-#include <megacpp/observe/speeds.hpp>
+#include <megacpp/observe/prometheus.hpp>
+#include <megacpp/observe/spans.hpp>
 #include <megacpp/observe/tensorboard.hpp>
+#include <megacpp/observe/trainjob.hpp>
 #include <megacpp/request/report_request.hpp>
 
-#include <cstdint>
 #include <memory>
-#include <span>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
 
 namespace mc {
 
-/// A step, as the loop hands it to the reports. `fraction`: its batch as a fraction of a whole one.
-/// `computing`: the seconds in which each rank did not wait for others; empty if there is one rank.
-struct measured_step {
-  step_report report;
-  double fraction = 1, tokens = 0, seconds = 0;
-  std::int64_t sequences = 0, consumed_sequences = 0;
-  std::span<const double> computing;
-  double steps_left = 0; ///< counted as fractions of a whole batch
-  std::int64_t evaluations_left = 0, saves_left = 0, samples_left = 0;
-};
-
-/// Returns a step as observers see it. `slow`: the slowest rank of the step, or -1.
-inline observed_step observed_of(const measured_step& s, const rank_speeds::slowest& slow,
-                                 const speed_gauge& gauge) {
-  const step_report& r = s.report;
-  const double whole = s.seconds / s.fraction; // seconds of a step with a whole batch
-  observed_step x;
-  x.step = r.step, x.steps = r.steps;
-  if (r.learned > 0) x.loss = r.loss, x.grad_norm = r.grad_norm;
-  x.lr = r.lr;
-  x.tokens = static_cast<std::int64_t>(s.tokens);
-  x.learned_tokens = static_cast<std::int64_t>(r.learned);
-  x.sequences = s.sequences;
-  x.consumed_tokens = r.consumed_tokens, x.consumed_sequences = s.consumed_sequences;
-  x.seconds = s.seconds, x.data_seconds = r.data_seconds;
-  if (r.mfu > 0) x.mfu = gauge.mfu(whole);
-  if (const double share = gauge.fraction_of_ceiling(s.seconds, s.fraction); share > 0)
-    x.of_ceiling = share;
-  x.flops_per_second = gauge.needed_speed(whole);
-  x.memory = static_cast<std::int64_t>(r.memory);
-  x.slowest_rank = slow.rank;
-  if (slow.rank >= 0) x.slowest_seconds = slow.seconds, x.others_seconds = slow.others;
-  x.seconds_left = r.seconds_left;
-  return x;
-}
-
-/// Starts the observers that a request names, and tells them what begins. Throws
-/// mc::error(exit_code::memory).
-inline void start(observers& all, const report_request& asked, const observed_start& begins) {
+/// Starts the observers that a request and the environment name, and tells them what begins.
+/// note(sentence) is called for each server that the environment names. Throws
+/// mc::error(exit_code::memory), and mc::error(exit_code::usage) for a member of the request that
+/// this program is built without.
+template <class Note> void start(observers& all, const report_request& asked, const environment& e,
+                                 Note note, const observed_start& begins) {
   if (asked.tensorboard)
     all.add(std::make_unique<tensorboard>(*asked.tensorboard, asked.tensorboard_interval));
+  if (asked.katib) all.add(std::make_unique<katib_lines>(*asked.katib));
+  if (asked.port) all.add(prometheus_page_at(asked.address, static_cast<int>(*asked.port)));
+  const auto add = [&](const char* variables, const std::string& url,
+                       std::unique_ptr<observer> one) {
+    const bool built = one != nullptr;
+    note(fmt::format("{} is told {}, {} {} set{}", shown_url(url),
+                     built ? "what happens" : "nothing", built ? "since" : "though", variables,
+                     built ? ""
+                           : ": this program is built without libcurl; install "
+                             "libcurl4-openssl-dev, and build it again"));
+    if (built) all.add(std::move(one));
+  };
+  const auto add_trace = [&](const char* variables, std::optional<span_destination> to) {
+    if (!to) return;
+    const std::string url = to->url;
+    add(variables, url, span_sender_to(std::move(*to), asked.log_interval));
+  };
+  add_trace("OTEL_EXPORTER_OTLP_ENDPOINT is", otlp_destination(e));
+  add_trace("LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY are", langfuse_destination(e));
+  if (const auto to = trainjob_server_of(e))
+    add("KUBEFLOW_TRAINER_SERVER_URL is", to->url, trainjob_status_at(*to));
   all.tell(begins);
 }
 

@@ -2,6 +2,7 @@
 // of steps that are measured.
 #pragma once
 
+#include <megacpp/inspect/measured_step.hpp>
 #include <megacpp/inspect/profile.hpp>
 #include <megacpp/inspect/speed_gauge.hpp>
 #include <megacpp/inspect/step_benchmark.hpp>
@@ -20,6 +21,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <new>
 #include <optional>
 #include <span>
@@ -57,13 +59,14 @@ public:
   /// Opens the metrics file. A file that is created here is removed if the run does not begin.
   /// Throws mc::error.
   void open_metrics() {
-    if (tells_ && run_.asked.metrics) metrics_.emplace(*run_.asked.metrics);
+    if (tells_ && run_.asked.metrics) metrics_ = std::make_unique<json_lines>(*run_.asked.metrics);
   }
   /// Empties the metrics file, or goes on behind the lines of the process before. Throws
   /// mc::error.
   void begin_metrics(bool goes_on) {
-    if (!metrics_) return;
+    if (metrics_ == nullptr) return;
     metrics_->begin(goes_on);
+    observers_.add(std::move(metrics_));
   }
   /// Reserves what reports on steps need, and measures the speed of products for the first time.
   /// The session has reserved `planned`.
@@ -107,7 +110,7 @@ public:
                        std::int64_t sequences) {
     if (!tells_ || benchmark_) return;
     told_.sequences = sequences;
-    start(observers_, run_.asked,
+    start(observers_, run_.asked, environment(), [this](const std::string& line) { note(line); },
           {.program = run_.program.name,
            .first_step = first_step,
            .steps = run_.loop.steps,
@@ -157,7 +160,7 @@ public:
       const rank_speeds::slowest of_line = speeds_.of_interval();
       r.slowest_rank = of_line.rank, r.slower_by = of_line.longer();
     }
-    if (metrics_ || !observers_.empty()) observe(observed_of(s, of_step, *gauge_));
+    if (!observers_.empty()) observe(observed_of(s, of_step, *gauge_));
     if (!benchmark_ && progress_.show(r)) speeds_.begin();
     observers_.each_news([this](const std::string& what) { progress_.note(what); });
     if (!s.computing.empty()) tell_straggler();
@@ -196,6 +199,13 @@ public:
       progress_.note(fmt::format("step {}/{} | sample: {}", step, run_.loop.steps,
                                  nlohmann::json(text).dump()));
     if (tells_ && told_.steps > 0) observe(observed_text{.step = step, .text = text});
+  }
+  /// Reports a state that was saved in so many seconds.
+  void saved(std::int64_t step, const std::string& folder, double seconds) {
+    if (!tells_) return;
+    paused(pace::save, seconds);
+    observe(observed_save{.step = step, .seconds = seconds, .folder = folder});
+    note(fmt::format("step {}/{} | saved to {}", step, run_.loop.steps, folder));
   }
   /// Adds seconds in which no step was taken, so that the time that is left can be told.
   void paused(pace::pause what, double seconds) { pace_.paused(what, seconds); }
@@ -312,10 +322,9 @@ private:
     r.memory = told_.memory;
   }
 
-  /// Hands what happened to the metrics file, whose failure ends the run, and to the observers.
+  /// Hands what happened to the observers.
   template <class Seen> void observe(Seen x) {
     x.time = wall_seconds();
-    if (metrics_) metrics_->see(x);
     observers_.tell(std::move(x));
   }
   void observe_loss(bool of_test, const std::string& set, std::int64_t step,
@@ -373,7 +382,7 @@ private:
   pace pace_;
   rank_speeds speeds_;
   mc::profile profile_;
-  std::optional<json_lines> metrics_;
+  std::unique_ptr<json_lines> metrics_; ///< until it is among the observers
   observers observers_;
   std::optional<speed_gauge> gauge_;        ///< on the first rank
   std::optional<step_benchmark> benchmark_; ///< in place of lines of progress, where asked for

@@ -164,9 +164,7 @@ public:
     });
     saved_step_ = step;
     if (!ranks_.all().first()) return;
-    reports_.paused(pace::save, clock.seconds());
-    reports_.note(
-        fmt::format("step {}/{} | saved to {}", step, loop_.steps, root_->folder_of(step)));
+    reports_.saved(step, root_->folder_of(step), clock.seconds());
     for (const std::string& note : notes) reports_.note(note);
   }
   /// Saves the state that was evaluated last, unless the best one has a loss that is as low. Throws

@@ -229,7 +229,9 @@ private:
       for (const std::string& line : from->changes) print_on_the_way(line);
     if (is_left()) reports_->begin_metrics(inputs_.goes_on && step() > 0);
     if (!tells || loop.bench) return;
-    start_observers();
+    nlohmann::json state;
+    request_.kept->keep(state, saver_->settled());
+    reports_->start_observers(state.at("flags"), step(), progress_.at.samples);
     reports_->introduce(session_->planned().total(), ranks_.steps().way());
     const run_data& data = *inputs_.data;
     reports_->note(fmt::format("{}: {}", data.name, data.summary));
@@ -261,12 +263,6 @@ private:
     reports_->note(fmt::format(
         "nothing is left to train of {}{}: give more to go on", asked,
         loop.epochs || loop.samples_asked ? fmt::format(", which are {} steps", loop.steps) : ""));
-  }
-
-  void start_observers() {
-    nlohmann::json state;
-    request_.kept->keep(state, saver_->settled());
-    reports_->start_observers(state.at("flags"), step(), progress_.at.samples);
   }
 
   void take_steps() {

@@ -1,0 +1,50 @@
+// Keys, tokens and headers that hold them.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <string.h>
+
+namespace mc {
+
+/// A text that nobody may read but the server that it is for. It comes from the environment or a
+/// file, never from a command line. It cannot be printed, formatted, compared or copied, and is
+/// wiped where it ends.
+class secret {
+public:
+  secret() = default;
+  /// Takes a text without the blanks and line ends around it, as files of tokens have them.
+  explicit secret(std::string_view text) {
+    constexpr std::string_view blank = " \t\r\n";
+    const std::size_t begin = std::min(text.find_first_not_of(blank), text.size());
+    text = text.substr(begin, text.find_last_not_of(blank) + 1 - begin);
+    bytes_.assign(text.begin(), text.end());
+  }
+  secret(secret&& o) noexcept : bytes_(std::exchange(o.bytes_, {})) {}
+  secret& operator=(secret&& o) noexcept {
+    std::swap(bytes_, o.bytes_);
+    return *this;
+  }
+  ~secret() { ::explicit_bzero(bytes_.data(), bytes_.size()); }
+
+  bool empty() const { return bytes_.empty(); }
+  /// Tells whether the text can stand in a header of HTTP: in one line, of visible characters.
+  bool fits_header() const {
+    for (const char c : bytes_)
+      if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) return false;
+    return true;
+  }
+  /// Calls f with the text, of which f may hand nothing to anybody but the server.
+  template <class F> decltype(auto) with(F f) const {
+    return f(std::string_view(bytes_.data(), bytes_.size()));
+  }
+
+private:
+  std::vector<char> bytes_;
+};
+
+} // namespace mc

@@ -1,0 +1,145 @@
+// The observer that Prometheus scrapes: the newest numbers of a run under /metrics of a port. It is
+// there where prometheus-cpp is (MEGACPP_WITH_PROMETHEUS).
+#pragma once
+
+#include <megacpp/io/error.hpp>
+#include <megacpp/observe/observer.hpp>
+
+#include <cmath>
+#include <exception>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+#if defined(MEGACPP_WITH_PROMETHEUS)
+#include <prometheus/counter.h>
+#include <prometheus/exposer.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#endif
+
+namespace mc {
+
+#if defined(MEGACPP_WITH_PROMETHEUS)
+/// Answers scrapes from its start to its end. Numbers that are not known have no sample.
+class prometheus_endpoint : public observer {
+public:
+  /// `address` is that of an interface of this machine, such as 127.0.0.1 or [::1].
+  prometheus_endpoint(const std::string& address, int port)
+      : at_(fmt::format("{}:{}", address, port)) {}
+
+  std::string name() const override { return "the endpoint http://" + at_ + "/metrics"; }
+
+  void see(const observed_start& s) override {
+    set("start_time_seconds", "When the process began, in seconds since 1970.", s.time);
+    set("parameters", "Parameters of the model.", static_cast<double>(s.parameters));
+    set("ranks", "Ranks of the run.", s.ranks);
+    set("step", "Steps that were taken.", static_cast<double>(s.first_step));
+    set("steps", "Steps of the whole run.", static_cast<double>(s.steps));
+    gauge_family("info").Add({{"program", s.program}}).Set(1);
+    try {
+      exposer_.emplace(at_, 1);
+    } catch (const std::exception&) { // its words do not say more
+      throw error(exit_code::output,
+                  fmt::format("cannot listen on {} for Prometheus: another program has that port, "
+                              "or this machine has no such address; choose another port",
+                              at_));
+    }
+    exposer_->RegisterCollectable(numbers_);
+  }
+  void see(const observed_step& s) override {
+    set("step", "Steps that were taken.", static_cast<double>(s.step));
+    set("loss", "Mean loss of the last step's learned tokens, in nats.", s.loss);
+    set("grad_norm", "Norm of the last step's gradient, before clipping.", s.grad_norm);
+    set("learning_rate", "Learning rate of the last step.", s.lr);
+    set("tokens_per_second", "Tokens that the last step computed in a second.",
+        s.tokens_per_second());
+    set("mfu_ratio", "Operations that the model needs over the stated peak.", s.mfu);
+    set("flops_per_second", "Operations a second that the model needs of each rank.",
+        s.flops_per_second);
+    set("resident_memory_bytes", "Resident memory of the first rank's process.",
+        static_cast<double>(s.memory));
+    set("remaining_seconds", "Seconds to the end of the run.", s.seconds_left);
+    if (s.slowest_rank >= 0) {
+      set("slowest_rank", "Rank that computed longest in the last step.", s.slowest_rank);
+      set("slowest_rank_seconds", "Seconds that this rank computed.", s.slowest_seconds);
+      set("other_ranks_seconds", "Median seconds that the other ranks computed.", s.others_seconds);
+    }
+    add("tokens_total", "Tokens that this process has computed.", static_cast<double>(s.tokens));
+    add("learned_tokens_total", "Tokens of these that have a label.",
+        static_cast<double>(s.learned_tokens));
+    add("data_seconds_total", "Seconds in which steps waited for data.", s.data_seconds);
+    step_seconds_.Observe(s.seconds);
+  }
+  void see(const observed_evaluation& e) override {
+    losses_.Add({{"data", e.of_test ? "test" : "validation"}, {"set", e.set}}).Set(e.loss);
+  }
+  void see(const observed_end&) override { exposer_.reset(); }
+
+private:
+  using family = prometheus::Family<prometheus::Gauge>;
+
+  family& gauge_family(const std::string& name, const std::string& help = "The program.") {
+    return prometheus::BuildGauge().Name("megacpp_" + name).Help(help).Register(*numbers_);
+  }
+  void set(const char* name, const char* help, double v) {
+    auto& [all, one] = gauges_[name];
+    if (all == nullptr) all = &gauge_family(name, help);
+    if (std::isnan(v)) {
+      if (one != nullptr) all->Remove(std::exchange(one, nullptr));
+      return;
+    }
+    if (one == nullptr) one = &all->Add({});
+    one->Set(v);
+  }
+  void add(const char* name, const char* help, double v) {
+    prometheus::Counter*& one = counters_[name];
+    if (one == nullptr)
+      one = &prometheus::BuildCounter()
+                 .Name(std::string("megacpp_") + name)
+                 .Help(help)
+                 .Register(*numbers_)
+                 .Add({});
+    one->Increment(v);
+  }
+
+  std::string at_;
+  std::shared_ptr<prometheus::Registry> numbers_ = std::make_shared<prometheus::Registry>();
+  std::map<std::string, std::pair<family*, prometheus::Gauge*>> gauges_;
+  std::map<std::string, prometheus::Counter*> counters_;
+  family& losses_ = prometheus::BuildGauge()
+                        .Name("megacpp_evaluation_loss")
+                        .Help("Mean loss on data that are not learned, in nats.")
+                        .Register(*numbers_);
+  /// Steps of a millisecond to over a minute, the bounds of which double.
+  prometheus::Histogram& step_seconds_ =
+      prometheus::BuildHistogram()
+          .Name("megacpp_step_seconds")
+          .Help("Seconds of steps.")
+          .Register(*numbers_)
+          .Add({}, prometheus::Histogram::BucketBoundaries{0.001, 0.002, 0.004, 0.008, 0.016, 0.032,
+                                                           0.064, 0.128, 0.256, 0.512, 1.024, 2.048,
+                                                           4.096, 8.192, 16.384, 32.768, 65.536});
+  std::optional<prometheus::Exposer> exposer_;
+};
+
+#endif
+
+/// Returns an observer that Prometheus can scrape. Throws mc::error(exit_code::usage) without
+/// prometheus-cpp.
+inline std::unique_ptr<observer> prometheus_page_at([[maybe_unused]] const std::string& address,
+                                                    [[maybe_unused]] int port) {
+#if defined(MEGACPP_WITH_PROMETHEUS)
+  return std::make_unique<prometheus_endpoint>(address, port);
+#else
+  throw error(exit_code::usage,
+              "report_request::port needs prometheus-cpp, without which this program is built: "
+              "install prometheus-cpp-dev, and build it again");
+#endif
+}
+
+} // namespace mc
