@@ -21,7 +21,7 @@ from pathlib import Path
 from include_order import BOTH, COMPILE_TIME, RUN_TIME
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-NAMED = re.compile(r"(?<![\w/.-])docs/[\w-]+\.md")
+NAMED = re.compile(r"(?<![\w/.-])docs/(?:[\w-]+/)?[\w-]+\.md")
 SOURCES = (".hpp", ".cuh", ".inc", ".cpp", ".cu", ".cmake", ".txt", ".sh", ".py", ".in")
 FILE = re.compile(r"(?<![\w/.$-])((?:[a-z_][\w-]*/)+[\w-]+\.(?:hpp|cuh|inc|cpp|py|sh|cu|cmake))\b")
 OTHER_FILES = re.compile(r"NAME|^megatron/core/|^tools/preprocess_data.py$")  # of any name, or another project's
@@ -103,7 +103,7 @@ def problems(root, folders=()):
             seen.add(page)
             reached += [p for p in pages if p.resolve() in to[page]]
     for page in pages:
-        if page.parent == root / "docs" and page not in seen:
+        if root / "docs" in page.parents and page not in seen:
             yield f"{page.relative_to(root)}: no way of links leads there from README.md"
     for folder in FOLDERS:
         for source in sorted(p for p in (root / folder).rglob("*") if p.suffix in SOURCES):
@@ -139,6 +139,8 @@ BAD = {
     "its own anchor": ("docs/b.md", GOOD["docs/b.md"] + "[x](#none)\n", "b.md has no heading for #none"),
     "a heading in code": ("docs/b.md", GOOD["docs/b.md"] + "[x](a.md#none)\n", "no heading for #none"),
     "a page alone": ("docs/c.md", "# C\n", "no way of links"),
+    "a page of a folder alone": ("docs/c/d.md", "# D\n", "no way of links"),
+    "a name of a folder": ("src/a.cpp", "// docs/c/none.md says it.\n", "docs/c/none.md, which is not there"),
     "a header": ("docs/b.md", GOOD["docs/b.md"] + "(graph/none.hpp)\n", "there is no graph/none.hpp"),
     "a map": ("docs/design.md", GOOD["docs/design.md"].replace("| graph/ | nodes |\n", ""), "has the folders run;"),
     "another order": ("docs/design.md", "| run/ | tasks |\n| graph/ | nodes |\n", "has the folders run graph;"),

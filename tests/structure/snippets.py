@@ -169,7 +169,7 @@ def problem(root, block, scripts):
 
 
 def pages_of(root):
-    return PAGES + sorted(str(p.relative_to(root)) for p in (root / "docs").glob("*.md"))
+    return PAGES + sorted(str(p.relative_to(root)) for p in (root / "docs").rglob("*.md"))
 
 
 def replaced(lines, block, source):
