@@ -2,9 +2,16 @@
 # A program under Slurm: srun with PMIx, with PMI2 and with neither, and a script of sbatch that goes on after a signal.
 # The daemons are those of Debian's and Ubuntu's packages, unpacked into a folder, on ports of loopback.
 #
-#     slurm.sh PROGRAM [unittest argument...]
+#     slurm.sh [--tests FILE.py] PROGRAM [unittest argument...]
+#
+# FILE.py is what asks, by default slurm.py; its arguments are as that one's.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+tests=$here/slurm.py
+if [ "$1" = --tests ]; then
+  tests=$(realpath "$2")
+  shift 2
+fi
 program=$(realpath "$1")
 shift
 if [ "$(id -u)" != 0 ]; then
@@ -78,4 +85,4 @@ if [ "${state:-}" != idle ]; then
   echo "slurm.sh: the daemons do not serve (${state:-no answer}):" && tail -n 5 log/*
   exit 1
 fi
-python3 "$here/slurm.py" "$program" "$folder/tree/usr/bin" "$libraries:$libraries/slurm-wlm" "$@"
+python3 "$tests" "$program" "$folder/tree/usr/bin" "$libraries:$libraries/slurm-wlm" "$@"

@@ -257,9 +257,21 @@ if(TARGET cli_tiny_gpt)
     COMMAND ${mpi}/slurm.sh $<TARGET_FILE:cli_tiny_gpt>)
 endif()
 
-# transformers loads what we export, and we what it saves.
 set(MEGACPP_PEER_VENVS ${CMAKE_CURRENT_BINARY_DIR}/venvs CACHE PATH
-    "Folder of the virtual environments with transformers, made where they are missing")
+    "Folder of the virtual environments with transformers and others, made where they are missing")
+
+# The manifests of examples/deploy by schemas and models of PyPI.
+if(TARGET cli_tiny_gpt)
+  set(crds)
+  if(EXISTS ${shared_dir}/data/crds)
+    set(crds ${shared_dir}/data/crds)
+  endif()
+  megacpp_slow_test(deploy_models SHARD "2;18" LABEL peer TIMEOUT 900 ONE_THREAD MAY_SKIP COST 30
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/deploy/models.sh ${PROJECT_SOURCE_DIR} $<TARGET_FILE:cli_tiny_gpt>
+      ${MEGACPP_PEER_VENVS} ${crds})
+endif()
+
+# transformers loads what we export, and we what it saves.
 add_executable(transformers_peer EXCLUDE_FROM_ALL slow/transformers_peer.cpp)
 target_link_libraries(transformers_peer PRIVATE megacpp_own megacpp_test_kernels)
 target_include_directories(transformers_peer PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
@@ -432,6 +444,17 @@ if(TARGET megacpp-data)
       COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/learning/finetune_adapter.py ${PROJECT_SOURCE_DIR}
         $<TARGET_FILE:small_model> $<TARGET_FILE:small_${way}> --${way} ${CMAKE_CURRENT_BINARY_DIR}/finetune_${way})
   endforeach()
+  # The command lines of examples/deploy by these programs, and its scripts by Slurm.
+  megacpp_slow_test(deploy_commands SHARD 29 LABEL deploy TIMEOUT 900 ONE_THREAD COST 20
+    NEEDS megacpp-data small_model small_qlora
+    COMMAND Python3::Interpreter -B ${CMAKE_CURRENT_SOURCE_DIR}/deploy/commands.py ${CMAKE_CURRENT_BINARY_DIR}/deploy
+      $<TARGET_FILE:small_model> $<TARGET_FILE:small_qlora> $<TARGET_FILE:megacpp-data>)
+  megacpp_slow_test(deploy_batches SHARD 29 LABEL deploy TIMEOUT 900 ONE_THREAD MAY_SKIP COST 60
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/mpi/slurm.sh --tests ${CMAKE_CURRENT_SOURCE_DIR}/deploy/batches.py
+      $<TARGET_FILE:small_model> ${CMAKE_CURRENT_BINARY_DIR}/deploy $<TARGET_FILE:megacpp-data>)
+  if(TEST deploy_batches)
+    set_tests_properties(deploy_batches PROPERTIES DEPENDS deploy_commands)
+  endif()
   # Conversations by a template that is not known.
   megacpp_slow_test(render SHARD 23 LABEL peer TIMEOUT 600 ONE_THREAD LOCK MAY_SKIP COST 20
     NEEDS small_model

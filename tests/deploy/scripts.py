@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+"""The scripts that containers of examples/deploy run: on files, a server on loopback, states of a program, and
+stand-ins of huggingface_hub and boto3.
+
+    scripts.py PROGRAM [unittest argument...]
+
+Parquet needs pyarrow; models.sh runs it in an environment that has it.
+"""
+
+import gzip
+import hashlib
+import http.server
+import importlib.util
+import json
+import lzma
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+from pathlib import Path
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "examples/deploy/kubernetes/scripts"
+PROGRAM = None
+TEXT = b"".join(b"%d green bottles\n" % n for n in range(5000))
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="megacpp-scripts-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def run_script(self, name, *words, check=0, **environment):
+        done = subprocess.run([sys.executable, "-B", SCRIPTS / name, *map(str, words)], capture_output=True, text=True, check=False,
+                              cwd=self.folder, env={**os.environ, "FETCH_WAIT": "0", **environment}, timeout=60)
+        self.assertEqual(done.returncode, check, done.stdout + done.stderr)
+        if check:
+            self.assertRegex(done.stderr.splitlines()[-1], rf"^{name}: .*")
+        return done.stdout if check == 0 else done.stderr
+
+    def stand_in(self, module, text):
+        path = self.folder / "packages" / (module.replace(".", "/") + ".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return {"PYTHONPATH": str(self.folder / "packages")}
+
+
+class Fetch(Case):
+    def setUp(self):
+        super().setUp()
+        self.answers = {"/text": [TEXT], "/text.xz": [lzma.compress(TEXT)], "/text.gz?x=1": [gzip.compress(TEXT)], "/busy": [503, 500, TEXT],
+                        "/gone": [404] * 9, "/down": [500] * 9, "/damaged.xz": [lzma.compress(TEXT)[:-20]] * 9, "/cut": [-1, TEXT]}
+        test = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                test.asked.append(self.path)
+                answer = test.answers[self.path].pop(0)
+                self.send_response(answer if isinstance(answer, int) and answer > 0 else 200)
+                body = answer if isinstance(answer, bytes) else b"" if answer > 0 else TEXT[:1000]
+                self.send_header("Content-Length", str(len(TEXT) if answer == -1 else len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+        self.asked = []
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        self.at = f"http://127.0.0.1:{server.server_port}"
+
+    def fetch(self, path, *words, check=0):
+        return self.run_script("fetch.py", "url", *words, self.at + path, self.folder / "new/file", check=check, NO_PROXY="127.0.0.1",
+                               no_proxy="127.0.0.1")
+
+    def test_files(self):
+        for path in ("/text", "/text.xz", "/text.gz?x=1", "/busy", "/cut"):
+            with self.subTest(path):
+                self.fetch(path)
+                self.assertEqual((self.folder / "new/file").read_bytes(), TEXT)
+                self.assertEqual(os.listdir(self.folder / "new"), ["file"])
+                asked = len(self.asked)
+                self.assertIn("is there already", self.fetch(path))
+                self.assertEqual(len(self.asked), asked)
+                shutil.rmtree(self.folder / "new")
+
+    def test_what_cannot_be_fetched_leaves_nothing(self):
+        for path, sentence in (("/gone", "answers 404"), ("/down", "answers 500"), ("/damaged.xz", "is damaged or was cut off")):
+            with self.subTest(path):
+                self.assertIn(sentence, self.fetch(path, check=1))
+                self.assertEqual(os.listdir(self.folder / "new"), [])
+        self.assertEqual(self.asked.count("/gone"), 1)
+        self.assertEqual(self.asked.count("/down"), 4)
+
+    def test_checksums(self):
+        self.assertIn("has the SHA-256", self.fetch("/text", "--sha256", "0" * 64, check=1))
+        self.assertEqual(os.listdir(self.folder / "new"), [])
+        self.answers["/text"] = [TEXT]
+        self.fetch("/text", "--sha256", hashlib.sha256(TEXT).hexdigest())
+
+    HUB = """import os, pathlib, sys
+words = sys.argv[1:]
+with open("asked", "a") as file:
+    file.write(" ".join(words) + "|" + os.environ.get("HF_TOKEN", "") + "\\n")
+if "broken" in words[1]:
+    sys.exit("no such repository")
+if "empty" not in words[1]:
+    (pathlib.Path(words[words.index("--local-dir") + 1]) / "config.json").write_text("{}")
+"""
+
+    def test_repositories(self):
+        packages = self.stand_in("huggingface_hub.cli.hf", self.HUB)
+        asked, at = self.folder / "asked", self.folder / "model"
+        for _ in range(2):
+            self.run_script("fetch.py", "hub", "Qwen/Qwen3", at, HF_TOKEN="canary", **packages)
+        self.assertEqual(asked.read_text(), f"download Qwen/Qwen3 --repo-type model --local-dir {at}|canary\n")  # not in the words
+        self.run_script("fetch.py", "hub", "--data-set", "--include", "data/*.parquet", "--revision", "v1", "a/b", at, **packages)
+        self.assertIn(f"download a/b --repo-type dataset --local-dir {at} --revision v1 --include data/*.parquet|", asked.read_text())
+        self.assertIn("could not fetch broken/x", self.run_script("fetch.py", "hub", "broken/x", self.folder / "m2", check=1, **packages))
+        self.assertIn("has no file *.parquet", self.run_script("fetch.py", "hub", "--include", "*.parquet", "empty/x", self.folder / "m3", check=1, **packages))
+        self.assertFalse((self.folder / "m2/.fetched.json").exists())
+
+
+class SideBySide(Case):
+    def folders(self, prompts=(("Who?", "Who?"),)):
+        for number, when in enumerate(("before", "after")):
+            (self.folder / when).mkdir(exist_ok=True)
+            (self.folder / when / "perplexity.json").write_text(json.dumps({"perplexity": 9.5 - number, "loss": 2.25, "tokens": 70}) + "\n")
+            (self.folder / when / "answers.jsonl").write_text("".join(
+                json.dumps({"prompt": pair[number], "text": f"{when} | of\n{pair[number]}", "end": "stop"}) + "\n" for pair in prompts))
+        return [self.folder / name for name in ("before", "after", "table.md")]
+
+    def test_a_table(self):
+        words = self.folders()
+        self.run_script("side_by_side.py", *words)
+        self.assertEqual((self.folder / "table.md").read_text(), "| | before | after |\n|---|---|---|\n| perplexity | 9.5 | 8.5 |\n"
+                         "| loss | 2.25 | 2.25 |\n| tokens | 70 | 70 |\n| Who? | before \\| of<br>Who? | after \\| of<br>Who? |\n")
+
+    def test_refusals(self):
+        words = self.folders(prompts=(("a", "b"),))
+        self.assertIn("answer different prompts", self.run_script("side_by_side.py", *words, check=1))
+        (self.folder / "after/answers.jsonl").write_text("")
+        self.assertIn("has no line of JSON", self.run_script("side_by_side.py", *words, check=1))
+        (self.folder / "after/answers.jsonl").unlink()
+        self.assertIn("No such file", self.run_script("side_by_side.py", *words, check=1))
+
+
+class States(Case):
+    BOTO = """import json, os, shutil
+from . import exceptions
+class Client:
+    def head_object(self, Bucket, Key):
+        if not os.path.exists(os.path.join("s3", Bucket, Key)):
+            import botocore.exceptions
+            raise botocore.exceptions.ClientError("404")
+    def upload_file(self, name, bucket, key):
+        with open("uploads", "a") as file:
+            file.write(key + "\\n")
+        if os.environ.get("REFUSE") and os.environ["REFUSE"] in key:
+            raise exceptions.Boto3Error("access denied")
+        to = os.path.join("s3", bucket, key)
+        os.makedirs(os.path.dirname(to), exist_ok=True)
+        shutil.copy(name, to)
+def client(service):
+    assert service == "s3"
+    return Client()
+"""
+
+    def setUp(self):
+        super().setUp()
+        self.stand_in("boto3.__init__", self.BOTO)
+        self.stand_in("boto3.exceptions", "class Boto3Error(Exception):\n    pass\n")
+        self.stand_in("botocore.__init__", "")
+        self.packages = self.stand_in("botocore.exceptions", "class BotoCoreError(Exception):\n    pass\nclass ClientError(Exception):\n"
+                                      "    def __init__(self, code):\n        self.response = {'Error': {'Code': code}}\n")
+        (self.folder / "text").write_bytes(TEXT[:5000])
+        for run in ("one", "two"):
+            subprocess.run([PROGRAM, "train", "--data-path", "text", "--train-iters", "4", "--save-interval", "2", "--eval-iters", "0",
+                            "--save", f"root/{run}"], cwd=self.folder, capture_output=True, check=True)
+
+    def copy(self, check=0, **environment):
+        return self.run_script("states_to_s3.py", "root", "bucket", "all/states", check=check, **self.packages, **environment)
+
+    def uploads(self):
+        path = self.folder / "uploads"
+        lines = path.read_text().splitlines() if path.exists() else []
+        path.unlink(missing_ok=True)
+        return lines
+
+    def test_whole_states_once_and_their_record_last(self):
+        self.copy()
+        lines = self.uploads()
+        for run in ("one", "two"):
+            for step in (2, 4):
+                own = [line for line in lines if line.startswith(f"all/states/{run}/iter_{step:07}/")]
+                self.assertEqual(own[-1], f"all/states/{run}/iter_{step:07}/megacpp_state.json")
+                there = self.folder / "s3/bucket" / own[-1]
+                here = self.folder / "root" / run / f"iter_{step:07}"
+                self.assertEqual({p.name: p.read_bytes() for p in there.parent.iterdir()}, {p.name: p.read_bytes() for p in here.iterdir()})
+        self.assertEqual(self.copy().count("is there already"), 4)
+        self.assertEqual(self.uploads(), [])
+        # What is there is a state that a run goes on from.
+        subprocess.run([PROGRAM, "train", "--load", self.folder / "s3/bucket/all/states/one", "--train-iters", "5", "--save", "again"],
+                       cwd=self.folder, capture_output=True, check=True)
+
+    def test_a_copy_that_was_cut_off_is_made_again(self):
+        self.copy(check=1, REFUSE="one/iter_0000004/optimizer")
+        self.assertFalse((self.folder / "s3/bucket/all/states/one/iter_0000004/megacpp_state.json").exists())
+        self.assertTrue((self.folder / "s3/bucket/all/states/two/iter_0000004/megacpp_state.json").exists())
+        self.uploads()
+        self.copy()
+        self.assertTrue(all(line.startswith("all/states/one/iter_0000004/") for line in self.uploads()))
+
+    def test_damaged_and_removed_states(self):
+        (self.folder / "root/one/iter_0000004/model.safetensors").write_bytes(b"x")
+        (self.folder / "root/two/iter_0000002/optimizer.safetensors").unlink()
+        said = self.copy(check=1)
+        self.assertIn("one/iter_0000004 is not copied: model.safetensors has 1 bytes", said)
+        for state in ("one/iter_0000004", "two/iter_0000002"):
+            self.assertFalse((self.folder / "s3/bucket/all/states" / state).exists())
+
+
+@unittest.skipUnless(importlib.util.find_spec("pyarrow"), "it needs pyarrow")
+class Parquet(Case):
+    def write(self, name, rows):
+        import pyarrow
+        import pyarrow.parquet
+        path = self.folder / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+
+    def test_conversations(self):
+        rows = [{"id": n, "messages": [{"role": "user", "content": f"{n} \"한국어\"\n"}, {"role": "assistant", "content": "Yes."}]} for n in range(2500)]
+        self.write("train-00000.parquet", rows[:2000])
+        self.write("more/train-00001.parquet", rows[2000:])
+        words = ("data", "train.jsonl", "--columns", "messages")
+        self.assertIn("2500 lines of 2 files", self.run_script("parquet_to_jsonl.py", *words))
+        lines = [json.loads(line) for line in (self.folder / "train.jsonl").read_text().splitlines()]
+        self.assertEqual(sorted(lines, key=str), sorted(({"messages": row["messages"]} for row in rows), key=str))
+        self.assertIn("is there already", self.run_script("parquet_to_jsonl.py", *words))
+
+    def test_refusals(self):
+        self.assertIn("has no file of parquet", self.run_script("parquet_to_jsonl.py", "data", "out", check=1))
+        self.write("a.parquet", [{"picture": b"\xff"}])
+        self.assertIn("has what JSON cannot hold", self.run_script("parquet_to_jsonl.py", "data", "out", check=1))
+        self.assertIn("has no column messages, but picture", self.run_script("parquet_to_jsonl.py", "data", "out", "--columns", "messages", check=1))
+        (self.folder / "data/b.parquet").write_bytes(b"PAR1 and no more")
+        self.run_script("parquet_to_jsonl.py", "data", "out", "--columns", "picture", check=1)
+        self.assertFalse((self.folder / "out").exists())
+
+
+if __name__ == "__main__":
+    PROGRAM = Path(sys.argv[1]).resolve()
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])
