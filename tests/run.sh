@@ -66,7 +66,7 @@ fi
 packages=("${build_packages[@]}" libboost-test-dev libopenmpi-dev openmpi-bin python3)
 [ $slow = no ] ||
   packages+=(clang clang-format clang-tidy libclang-rt-dev xz-utils bible-kjv strace
-    python3-venv qemu-user ccache debootstrap)
+    python3-venv qemu-user ccache debootstrap gettext-base)
 apt_install "$build_tools python3" "${packages[@]}" || exit $?
 
 generator=()
