@@ -29,8 +29,6 @@ VALUES = {"MODEL": "small model", "DATA": "con\"versations", "EPOCHS": "2", "GLO
           "TENSOR_PARALLEL": "1", "PIPELINE_PARALLEL": "1", "NUM_LAYERS": "2", "HIDDEN_SIZE": "128", "NUM_ATTENTION_HEADS": "4",
           "SEQ_LENGTH": "128", "MAX_POSITION_EMBEDDINGS": "256", "MICRO_BATCH_SIZE": "16", "GLOBAL_BATCH_SIZE_GPT": "32",
           "TRAIN_SAMPLES": "320", "LR_DECAY_SAMPLES": "300", "LR_WARMUP_SAMPLES": "64", "BENCHMARK_ITERS": "24"}
-# What observers of a program without them would refuse.
-OBSERVERS = {"--tensorboard-dir": 1, "--metrics-port": 1, "--metrics-address": 1}
 
 
 def run(words, check=0, **environment):
@@ -79,10 +77,6 @@ def command(container, program, ranks=2):
             raise AssertionError(f"{word} is no text")
         word = re.sub(r"(?<![\w.])/(datasets|checkpoints|fsx)(?=/)", rf"{WORK}/\1", word)
         words.append({"/opt/megacpp/program": str(program)}.get(word, word).replace("/scripts/", f"{recipes.DEPLOY}/kubernetes/scripts/"))
-    help_of = run([program, "train", "--help"]) if "train" in words else ""
-    for flag, values in OBSERVERS.items():
-        if flag in words and flag not in help_of:
-            del words[words.index(flag):words.index(flag) + 1 + values]
     variables = {e["name"]: e["value"] for e in container.get("env", []) if "value" in e and e["name"] != "MEGACPP_SOCKET_IFNAME"}
     if "PET_NPROC_PER_NODE" in variables:
         variables["PET_NPROC_PER_NODE"] = str(ranks)

@@ -125,7 +125,9 @@ inline std::optional<span_destination> otlp_destination(const environment& e) {
 /// LANGFUSE_HOST, or its cloud.
 inline std::optional<span_destination> langfuse_destination(const environment& e) {
   const secret key(e.text("LANGFUSE_SECRET_KEY"));
-  const std::string name(e.text("LANGFUSE_PUBLIC_KEY"));
+  const std::string name = secret(e.text("LANGFUSE_PUBLIC_KEY")).with([](std::string_view text) {
+    return std::string(text);
+  });
   if (key.empty() && name.empty()) return std::nullopt;
   span_destination to;
   const std::string host(e.has("LANGFUSE_HOST") ? e.text("LANGFUSE_HOST")
