@@ -290,7 +290,7 @@ megacpp_slow_test(bitsandbytes SHARD 21 LABEL peer TIMEOUT 1200 ONE_THREAD LOCK 
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/bitsandbytes.sh ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}
     ${CMAKE_CURRENT_BINARY_DIR}/bitsandbytes ${MEGACPP_PEER_VENVS})
 
-# TensorBoard reads the event files of a run.
+# Readers of what observers write and send.
 if(TARGET cli_tiny_gpt)
   megacpp_slow_test(observers SHARD "2;18" LABEL peer TIMEOUT 600 ONE_THREAD MAY_SKIP COST 20
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/observers.sh ${PROJECT_SOURCE_DIR} $<TARGET_FILE:cli_tiny_gpt>

@@ -5,6 +5,7 @@
 #include <megacpp/io/secret.hpp>
 #include <megacpp/observe/katib.hpp>
 #include <megacpp/observe/observed.hpp>
+#include <megacpp/observe/prometheus.hpp>
 #include <megacpp/observe/spans.hpp>
 #include <megacpp/observe/tensorboard.hpp>
 #include <megacpp/observe/trainjob.hpp>
@@ -63,7 +64,8 @@ private:
 /// Ends an observer, and returns what is told then.
 std::string closed(observed& one, std::chrono::milliseconds most = std::chrono::minutes(1)) {
   std::string all;
-  one.close(most, [&](const std::string& told) { all += told; });
+  one.end(), one.has_ended(most);
+  one.close([&](const std::string& told) { all += told; });
   return all;
 }
 
@@ -109,7 +111,6 @@ BOOST_AUTO_TEST_CASE(everything_is_seen_in_its_order) {
     for (int i = 1; i <= 500; ++i) one.tell(step_of(i));
     one.tell(observed_end{});
     BOOST_TEST(closed(one) == "");
-    BOOST_TEST(closed(one) == "");
   }
   BOOST_TEST((to.starts == 1 && to.ends == 1));
   BOOST_REQUIRE(to.steps.size() == 500u);
@@ -127,10 +128,12 @@ BOOST_AUTO_TEST_CASE(a_slow_observer_makes_nobody_wait) {
              "the recorder is slower than the steps, so that not all of them are "
              "told; the run goes on");
   BOOST_TEST(one.news() == "");
+  one.end(observed_end{}); // for which there is room
   may_go.set_value();
   BOOST_TEST(closed(one) ==
              fmt::format("the recorder lacks 10 of the {} things that it was to be told",
-                         observed::room + 10));
+                         observed::room + 11));
+  BOOST_TEST(to.ends == 1);
   BOOST_TEST(to.steps.size() == observed::room - 1);
 }
 
@@ -141,7 +144,8 @@ BOOST_AUTO_TEST_CASE(an_observer_that_hangs_is_left_alone) {
   one.tell(observed_start{});
   one.tell(step_of(1));
   BOOST_TEST(closed(one, std::chrono::milliseconds(50)) ==
-             "the recorder lacks 2 of the 2 things that it was to be told");
+             "the recorder lacks 2 of the 2 things that it was to be told, since it did not answer "
+             "before the run was over");
   to.release(), never->set_value(); // the thread may go on as long as the process does
 }
 
@@ -228,7 +232,8 @@ BOOST_AUTO_TEST_CASE(secrets_are_what_a_file_holds) {
 
 BOOST_AUTO_TEST_CASE(urls_are_shown_without_keys) {
   BOOST_TEST(shown_url("https://name:key@host:1/a/b?key=c#d") == "https://host:1/a/b");
-  BOOST_TEST(shown_url("http://host/@a") == "http://host/@a");
+  BOOST_TEST(shown_url("http://name:k/e?y#@host/a") == "http://host/a");
+  BOOST_TEST(shown_url("http://host/a@b") == "http://b"); // rather too little
   BOOST_TEST(shown_url("name:key@host") == "host");
   BOOST_TEST(shown_url("https://a@b@host\n/x") == "https://host?/x");
 }
@@ -270,7 +275,7 @@ BOOST_AUTO_TEST_CASE(servers_that_an_environment_names) {
     BOOST_TEST(!otlp({base, off}));
   const std::vector<variable> much{
       base,
-      {"OTEL_EXPORTER_OTLP_HEADERS", " authorization = Bearer%20a%2Cb ,x=1,,wrong"},
+      {"OTEL_EXPORTER_OTLP_HEADERS", " authorization = Bearer%20a%2Cb ,x=1,,"},
       {"OTEL_EXPORTER_OTLP_CERTIFICATE", "/ca"},
       {"SSL_CERT_FILE", "/others"},
       {"OTEL_EXPORTER_OTLP_TIMEOUT", "250"},
@@ -282,6 +287,11 @@ BOOST_AUTO_TEST_CASE(servers_that_an_environment_names) {
   BOOST_TEST((all.certificates == "/ca" && all.service == "mine" && all.most.count() == 250));
   BOOST_TEST((all.resource == std::vector<std::pair<std::string, std::string>>{{"team", "a b"}}));
   BOOST_TEST(all.fault == "");
+  for (const char* wrong : {"key", "a=1,b", "a b=1", "a: b=1", "=1", "a=x%0Ay"}) {
+    const span_destination to = *otlp({base, {"OTEL_EXPORTER_OTLP_HEADERS", wrong}});
+    BOOST_TEST(to.fault.starts_with("OTEL_EXPORTER_OTLP_HEADERS is no list name=value"), wrong);
+    BOOST_TEST((to.headers.empty() && to.fault.find("key") == std::string::npos));
+  }
   BOOST_TEST(otlp({base, {"OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"}})
                  ->fault.starts_with("OTEL_EXPORTER_OTLP_PROTOCOL is grpc, and"));
 
@@ -299,13 +309,17 @@ BOOST_AUTO_TEST_CASE(servers_that_an_environment_names) {
 BOOST_AUTO_TEST_CASE(lines_that_katib_finds_numbers_in) {
   const test::scratch_folder dir;
   const std::string file = dir / "made/metrics.log";
+  std::filesystem::create_directory(dir / "made");
+  test::write_text(file, "loss=1\nloss=2"); // a full disk has cut the last one
   katib_lines lines(file);
   lines.see(observed_start{});
   observed_step s = step_of(3);
   s.time = 1763622000.123, s.loss = 0.25, s.grad_norm = 1e-7, s.tokens = 60000;
   lines.see(s);
   lines.see(observed_evaluation{.step = 3, .time = 1763622001, .set = "a b/c.d", .loss = 2.5});
-  const std::string text = test::read_text(file);
+  std::string text = test::read_text(file);
+  BOOST_REQUIRE(text.starts_with("loss=1\n"));
+  text.erase(0, 7);
   BOOST_TEST(text.starts_with("2025-11-20T07:00:00.123Z step=3 "));
   const std::regex filter(R"(([\w|-]+)\s*=\s*([+-]?\d*(\.\d+)?([Ee][+-]?\d+)?))");
   std::map<std::string, double> found;
@@ -317,4 +331,23 @@ BOOST_AUTO_TEST_CASE(lines_that_katib_finds_numbers_in) {
                                                      {"learning_rate", 1e-3},
                                                      {"tokens_per_second", 120000},
                                                      {"validation_loss_a_b_c_d", 2.5}}));
+}
+
+BOOST_AUTO_TEST_CASE(secrets_in_files) {
+  const test::scratch_folder dir;
+  test::write_text(dir / "token", "a token\n");
+  BOOST_TEST(secret_in_file(dir / "token")->with([](auto t) { return std::string(t); }) ==
+             "a token");
+  test::write_text(dir / "long", std::string(70000, 'x'));
+  for (const std::string& none :
+       {dir / "long", dir / "none", std::string("/dev/zero"), dir.path().string()})
+    BOOST_TEST(!secret_in_file(none), none);
+}
+
+BOOST_AUTO_TEST_CASE(addresses_of_pages) {
+  for (const char* wrong : {"", "::1", "[::1]", "127.0.0.1:80,127.0.0.1", "+127.0.0.1", "host"})
+    BOOST_CHECK_EXCEPTION(prometheus_page_at(wrong, 9464), error, [](const error& e) {
+      return e.code() == exit_code::usage &&
+             std::string(e.what()).starts_with("report_request::address is ");
+    });
 }

@@ -1,13 +1,20 @@
 // Keys, tokens and headers that hold them.
 #pragma once
 
+#include <megacpp/io/descriptor.hpp>
+
 #include <algorithm>
 #include <cstddef>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 namespace mc {
 
@@ -46,5 +53,20 @@ public:
 private:
   std::vector<char> bytes_;
 };
+
+/// Returns the secret in a file; nothing if it is no regular file of at most 64 KiB that can be
+/// read.
+inline std::optional<secret> secret_in_file(const std::string& path) {
+  constexpr std::size_t most = 65536;
+  const descriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  struct stat s {};
+  if (!file || ::fstat(file.get(), &s) != 0 || !S_ISREG(s.st_mode)) return std::nullopt;
+  std::vector<char> bytes(most + 1);
+  const ::ssize_t n = ::read(file.get(), bytes.data(), bytes.size());
+  if (n < 0 || static_cast<std::size_t>(n) > most) return std::nullopt;
+  secret text(std::string_view(bytes.data(), static_cast<std::size_t>(n)));
+  ::explicit_bzero(bytes.data(), bytes.size());
+  return text;
+}
 
 } // namespace mc

@@ -8,6 +8,7 @@
 //   both                     texts, each behind its length in 4 bytes, least significant first
 #pragma once
 
+#include <megacpp/io/openssl.hpp>
 #include <megacpp/join/environment.hpp>
 #include <megacpp/join/sockets.hpp>
 
@@ -96,6 +97,7 @@ inline std::array<unsigned char, signature_size> key_of(const std::string& secre
 /// Returns the signature of one end of a connection, under the numbers of both.
 inline std::string signature(const std::string& secret, std::string_view end,
                              std::string_view of_accepting, std::string_view of_connecting) {
+  begin_openssl();
   const auto key = key_of(secret);
   std::string text(end);
   (text += of_accepting) += of_connecting;

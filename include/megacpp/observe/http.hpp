@@ -1,6 +1,7 @@
 // Posts to servers of HTTP, by libcurl. They are there where libcurl is (MEGACPP_WITH_CURL).
 #pragma once
 
+#include <megacpp/io/openssl.hpp>
 #include <megacpp/io/secret.hpp>
 #include <megacpp/join/environment.hpp>
 
@@ -20,19 +21,18 @@
 #include <fmt/format.h>
 #if defined(MEGACPP_WITH_CURL)
 #include <curl/curl.h>
-#include <openssl/crypto.h>
 #endif
 
 namespace mc {
 
-/// Returns a URL as a message may show it: without a name and a password before the host, and
-/// without what follows a ? or #.
+/// Returns a URL as a message may show it: without what stands before an @, such as a name and a
+/// password, and without what follows a ? or #.
 inline std::string shown_url(std::string_view url) {
-  url = url.substr(0, url.find_first_of("?#"));
-  const std::size_t scheme = url.find("://"), host = scheme == url.npos ? 0 : scheme + 3;
-  const std::size_t at = url.substr(0, url.find('/', host)).rfind('@');
-  std::string shown(url.substr(0, host));
-  for (const char c : url.substr(at == url.npos || at < host ? host : at + 1))
+  const std::size_t scheme = url.find("://"), begin = scheme == url.npos ? 0 : scheme + 3;
+  const std::size_t at = url.rfind('@');
+  std::string shown(url.substr(0, begin));
+  url.remove_prefix(at == url.npos || at < begin ? begin : at + 1);
+  for (const char c : url.substr(0, url.find_first_of("?#")))
     shown += c > ' ' && c != 0x7f ? c : '?';
   return shown;
 }
@@ -44,6 +44,13 @@ inline std::string certificates_of(const environment& e, const char* own) {
     if (name[0] != 0 && e.has(name)) return std::string(e.text(name));
   return "";
 }
+
+/// Tells whether this program can post, as it can with libcurl.
+#if defined(MEGACPP_WITH_CURL)
+inline constexpr bool posts_go = true;
+#else
+inline constexpr bool posts_go = false;
+#endif
 
 } // namespace mc
 
@@ -61,8 +68,7 @@ public:
               std::chrono::milliseconds most = std::chrono::seconds(10))
       : url_(std::move(url)), certificates_(std::move(certificates)), most_(most) {
     static const bool ready = [] {
-      // A thread that a run does not wait for may be among libcurl's functions when it ends.
-      ::OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
+      begin_openssl();
       return ::curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK;
     }();
     curl_.reset(ready ? ::curl_easy_init() : nullptr);
@@ -78,13 +84,14 @@ public:
   }
 
   std::string shown() const { return shown_url(url_); }
-  /// Makes a post in another thread give up.
+  /// Makes a post give up that another thread waits for.
   void give_up() { gives_up_ = true; }
 
   /// The outcome of a post.
   struct answer {
     std::string fault{};  ///< a sentence; "": the server has taken the post
     bool may_help = true; ///< the same post may be taken later
+    std::string reply{};  ///< what the server says, up to some bytes
   };
   /// Posts JSON, with a value of Authorization if it is not empty.
   answer post(const std::string& json, const secret& authorization = {}) {
@@ -95,6 +102,7 @@ public:
     add(headers, "Expect", ""); // no wait for a server's consent
     if (!authorization.empty())
       authorization.with([&](std::string_view v) { add(headers, "Authorization", v); });
+    gives_up_ = false;
     std::string reason(CURL_ERROR_SIZE, '\0');
     CURL* const c = curl_.get();
     set(CURLOPT_URL, url_.c_str());
@@ -110,19 +118,26 @@ public:
     set(CURLOPT_NOPROGRESS, 0L);
     set(CURLOPT_XFERINFODATA, &gives_up_);
     set(CURLOPT_XFERINFOFUNCTION, &stops);
-    set(CURLOPT_WRITEFUNCTION, &ignore);
+    std::string reply;
+    set(CURLOPT_WRITEDATA, &reply);
+    set(CURLOPT_WRITEFUNCTION, &take);
     if (!certificates_.empty()) set(CURLOPT_CAINFO, certificates_.c_str());
     const CURLcode result = ::curl_easy_perform(c);
     set(CURLOPT_ERRORBUFFER, nullptr);
     set(CURLOPT_HTTPHEADER, nullptr);
-    if (result != CURLE_OK) {
+    if (result == CURLE_ABORTED_BY_CALLBACK || result == CURLE_OPERATION_TIMEDOUT)
+      return {shown() + " did not answer in time"};
+    if (result != CURLE_OK && !(result == CURLE_WRITE_ERROR && reply.size() >= most_of_reply)) {
+      // libcurl's own words may have a proxy with its password.
       reason.resize(std::string_view(reason.c_str()).size());
+      const bool plain =
+          !reason.empty() && reason.find('@') == reason.npos && reason.find("://") == reason.npos;
       return {fmt::format("{} cannot be reached: {}", shown(),
-                          reason.empty() ? ::curl_easy_strerror(result) : reason.c_str())};
+                          plain ? reason.c_str() : ::curl_easy_strerror(result))};
     }
     long status = 0;
     ::curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, &status);
-    if (status >= 200 && status < 300) return {};
+    if (status >= 200 && status < 300) return {.reply = std::move(reply)};
     const bool of_key = status == 401 || status == 403;
     return {fmt::format("{} answered {}{}", shown(), status,
                         of_key ? ", since it does not take the key or token" : ""),
@@ -130,6 +145,7 @@ public:
   }
 
 private:
+  static constexpr std::size_t most_of_reply = 65536;
   struct freed {
     void operator()(CURL* c) const { ::curl_easy_cleanup(c); }
     void operator()(::curl_slist* l) const { ::curl_slist_free_all(l); }
@@ -153,7 +169,13 @@ private:
   static int stops(void* gives_up, ::curl_off_t, ::curl_off_t, ::curl_off_t, ::curl_off_t) {
     return static_cast<const std::atomic<bool>*>(gives_up)->load() ? 1 : 0;
   }
-  static std::size_t ignore(char*, std::size_t size, std::size_t n, void*) { return size * n; }
+  /// Keeps a reply; of one without end, the status counts.
+  static std::size_t take(char* data, std::size_t size, std::size_t n, void* to) {
+    std::string& reply = *static_cast<std::string*>(to);
+    if (reply.size() >= most_of_reply) return 0;
+    reply.append(data, size * n);
+    return size * n;
+  }
 
   std::string url_, certificates_;
   std::chrono::milliseconds most_;

@@ -1,22 +1,21 @@
 // The observer that writes the lines in which Katib's metrics collector finds numbers.
 #pragma once
 
-#include <megacpp/io/descriptor.hpp>
 #include <megacpp/io/error.hpp>
+#include <megacpp/observe/metrics.hpp>
 #include <megacpp/observe/observer.hpp>
 #include <megacpp/observe/reader.hpp>
 #include <megacpp/observe/text.hpp>
 
-#include <cerrno>
 #include <cmath>
 #include <filesystem>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -59,17 +58,14 @@ private:
     std::string_view name;
     double value;
   };
+  /// Opens the file behind its last whole line, and makes its folder.
   void open() {
-    if (path_ == "-") {
-      file_ = descriptor(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0));
-      if (!file_) fail("use", errno);
-      return;
-    }
-    std::error_code failed;
+    if (path_ == "-") return;
+    std::error_code failed; // of which opening the file tells
     const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
     if (!folder.empty()) std::filesystem::create_directories(folder, failed);
-    file_ = open_to_write(path_, O_CREAT | O_APPEND);
-    if (!file_) fail("open", errno);
+    file_.emplace(path_, "Katib's file");
+    file_->continue_after();
   }
   void write(double time, std::initializer_list<number> numbers) {
     if (!file_) open();
@@ -77,18 +73,15 @@ private:
     for (const auto& [name, v] : numbers)
       if (std::isfinite(v)) line_ += fmt::format(" {}={:.9g}", name, v);
     line_ += '\n';
-    if (const int problem = write_to_reader(file_.get(), line_); problem != 0)
-      fail("write", problem);
-  }
-  [[noreturn]] void fail(const char* what, int problem) const {
-    throw error(exit_code::output,
-                fmt::format("cannot {} {} for Katib: {}{}", what,
-                            path_ == "-" ? "the standard output" : path_, reason_of(problem),
-                            advice_on_writing(problem, "choose another file")));
+    if (file_) return file_->write(line_);
+    if (const int problem = write_to_reader(STDOUT_FILENO, line_); problem != 0)
+      throw error(exit_code::output,
+                  fmt::format("cannot write lines for Katib to the standard output: {}",
+                              reason_of(problem)));
   }
 
   std::string path_, line_;
-  descriptor file_;
+  std::optional<line_file> file_;
 };
 
 } // namespace mc

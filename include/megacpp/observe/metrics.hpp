@@ -82,14 +82,14 @@ inline void append_json_line(std::string& line, std::initializer_list<metric> me
   line += "}\n";
 }
 
-/// A JSONL file. write() hands each line to the kernel before it returns, so a run that is killed
-/// leaves complete lines. Lines of up to 4 KiB allocate no memory.
-class metrics_file {
+/// A file of lines. write() hands each line to the kernel before it returns, so a run that is killed
+/// leaves complete lines.
+class line_file {
 public:
   /// Opens the file, or creates it, and leaves its contents until begin() or continue_after().
-  /// Throws mc::error(exit_code::output).
-  explicit metrics_file(std::string path) : path_(std::move(path)) {
-    line_.reserve(4096);
+  /// `kind`: what messages call it, such as "the metrics file". Throws
+  /// mc::error(exit_code::output).
+  line_file(std::string path, const char* kind) : path_(std::move(path)), kind_(kind) {
     struct stat s {};
     made_ = ::stat(path_.c_str(), &s) != 0;
     if (made_) place_ = detail::behind_links(path_);
@@ -97,10 +97,10 @@ public:
     if (!file_) fail("create", errno);
     plain_ = ::fstat(file_.get(), &s) == 0 && S_ISREG(s.st_mode);
   }
-  metrics_file(const metrics_file&) = delete;
-  metrics_file& operator=(const metrics_file&) = delete;
+  line_file(const line_file&) = delete;
+  line_file& operator=(const line_file&) = delete;
   /// Removes a file that was created for a run that did not begin. A symbolic link to it stays.
-  ~metrics_file() {
+  ~line_file() {
     if (made_ && plain_) ::unlink(place_.c_str());
   }
 
@@ -116,14 +116,12 @@ public:
     cut(end_of_lines());
   }
 
-  /// Writes a line. Throws mc::error(exit_code::output) if it could not be written, and leaves no
-  /// bytes of it then. A line that nobody reads is dropped once a stop was requested.
-  void write(std::initializer_list<metric> metrics, std::initializer_list<metric> more = {}) {
-    line_.clear();
-    append_json_line(line_, metrics, more);
+  /// Writes a line, with its end. Throws mc::error(exit_code::output) if it could not be written,
+  /// and leaves no bytes of it then. A line that nobody reads is dropped once a stop was requested.
+  void write(std::string_view line) {
     struct stat before {};
     if (plain_) ::fstat(file_.get(), &before);
-    const int problem = write_to_reader(file_.get(), line_);
+    const int problem = write_to_reader(file_.get(), line);
     if (problem == 0 || problem == EAGAIN) return;
     if (plain_ && ::ftruncate(file_.get(), before.st_size) != 0) {
       // The run that continues this file removes the rest.
@@ -163,9 +161,27 @@ private:
   }
 
   std::string path_, place_; ///< path as given; path behind links, if created
-  bool made_ = false;        ///< created by this object for a run that has not begun
-  bool plain_ = false;       ///< a regular file, not a pipe or a device
+  const char* kind_;
+  bool made_ = false;  ///< created by this object for a run that has not begun
+  bool plain_ = false; ///< a regular file, not a pipe or a device
   descriptor file_;
+};
+
+/// A file with an object of JSON a line. Lines of up to 4 KiB allocate no memory.
+class metrics_file : public line_file {
+public:
+  /// Throws mc::error(exit_code::output).
+  explicit metrics_file(std::string path) : line_file(std::move(path), "the metrics file") {
+    line_.reserve(4096);
+  }
+  /// Writes a line. Throws mc::error(exit_code::output).
+  void write(std::initializer_list<metric> metrics, std::initializer_list<metric> more = {}) {
+    line_.clear();
+    append_json_line(line_, metrics, more);
+    line_file::write(line_);
+  }
+
+private:
   std::string line_;
 };
 

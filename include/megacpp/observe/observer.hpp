@@ -4,6 +4,7 @@
 
 #include <megacpp/io/error.hpp>
 
+#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -88,12 +89,13 @@ struct observed_start {
   std::vector<std::pair<std::string, std::variant<bool, double, std::string>>> values;
 };
 
-/// Returns the flags of a state as the values of a start: lists and null become texts.
+/// Returns the flags of a state as the values of a start: lists, null, and whole numbers that a
+/// double does not hold become texts.
 inline auto observed_values(const nlohmann::json& flags) {
   decltype(observed_start::values) values;
   for (const auto& [name, v] : flags.items())
     if (v.is_boolean()) values.emplace_back(name, v.get<bool>());
-    else if (v.is_number()) values.emplace_back(name, v.get<double>());
+    else if (v.is_number() && v == v.get<double>()) values.emplace_back(name, v.get<double>());
     else values.emplace_back(name, v.is_string() ? v.get<std::string>() : v.dump());
   return values;
 }
@@ -135,6 +137,10 @@ public:
   virtual std::string name() const = 0;
   /// Asks a function that waits in another thread to give up.
   virtual void hurry() {}
+  /// Does what is left to do behind the last observation. It may throw as see().
+  virtual void finish() {}
+  /// Returns how many observations it has seen and keeps for later.
+  std::uint64_t unsent() const { return unsent_.load(); }
   virtual void see(const observed_start&) {}
   virtual void see(const observed_step&) {}
   virtual void see(const observed_evaluation&) {}
@@ -142,6 +148,16 @@ public:
   virtual void see(const observed_save&) {}
   virtual void see(const observed_failure&) {}
   virtual void see(const observed_end&) {}
+
+protected:
+  /// Tells whether another observation waits already, so that something slow had better wait for
+  /// it.
+  bool more_waits() const { return more_waits_; }
+  std::atomic<std::uint64_t> unsent_ = 0;
+
+private:
+  friend class observed;
+  bool more_waits_ = false;
 };
 
 } // namespace mc

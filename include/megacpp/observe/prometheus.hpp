@@ -2,16 +2,25 @@
 // there where prometheus-cpp is (MEGACPP_WITH_PROMETHEUS).
 #pragma once
 
+#include <megacpp/io/descriptor.hpp>
 #include <megacpp/io/error.hpp>
+#include <megacpp/io/json_file.hpp>
 #include <megacpp/observe/observer.hpp>
 
+#include <array>
+#include <cerrno>
 #include <cmath>
+#include <cstdint>
 #include <exception>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <fmt/format.h>
 #if defined(MEGACPP_WITH_PROMETHEUS)
@@ -28,9 +37,11 @@ namespace mc {
 /// Answers scrapes from its start to its end. Numbers that are not known have no sample.
 class prometheus_endpoint : public observer {
 public:
-  /// `address` is that of an interface of this machine, such as 127.0.0.1 or [::1].
-  prometheus_endpoint(const std::string& address, int port)
-      : at_(fmt::format("{}:{}", address, port)) {}
+  /// `address`: of IPv4.
+  prometheus_endpoint(const ::in_addr& address, int port) : address_(address), port_(port) {
+    std::array<char, INET_ADDRSTRLEN> text{};
+    at_ = fmt::format("{}:{}", ::inet_ntop(AF_INET, &address, text.data(), text.size()), port);
+  }
 
   std::string name() const override { return "the endpoint http://" + at_ + "/metrics"; }
 
@@ -40,19 +51,18 @@ public:
     set("ranks", "Ranks of the run.", s.ranks);
     set("step", "Steps that were taken.", static_cast<double>(s.first_step));
     set("steps", "Steps of the whole run.", static_cast<double>(s.steps));
-    gauge_family("info").Add({{"program", s.program}}).Set(1);
+    gauge_family("info", "The program.").Add({{"program", s.program}}).Set(1);
+    require_free();
     try {
       exposer_.emplace(at_, 1);
     } catch (const std::exception&) { // its words do not say more
-      throw error(exit_code::output,
-                  fmt::format("cannot listen on {} for Prometheus: another program has that port, "
-                              "or this machine has no such address; choose another port",
-                              at_));
+      throw error(exit_code::output, fmt::format("prometheus-cpp cannot begin to listen on {}: it "
+                                                 "may lack a thread or memory",
+                                                 at_));
     }
     exposer_->RegisterCollectable(numbers_);
   }
   void see(const observed_step& s) override {
-    set("step", "Steps that were taken.", static_cast<double>(s.step));
     set("loss", "Mean loss of the last step's learned tokens, in nats.", s.loss);
     set("grad_norm", "Norm of the last step's gradient, before clipping.", s.grad_norm);
     set("learning_rate", "Learning rate of the last step.", s.lr);
@@ -74,6 +84,7 @@ public:
         static_cast<double>(s.learned_tokens));
     add("data_seconds_total", "Seconds in which steps waited for data.", s.data_seconds);
     step_seconds_.Observe(s.seconds);
+    set("step", "Steps that were taken.", static_cast<double>(s.step));
   }
   void see(const observed_evaluation& e) override {
     losses_.Add({{"data", e.of_test ? "test" : "validation"}, {"set", e.set}}).Set(e.loss);
@@ -81,9 +92,25 @@ public:
   void see(const observed_end&) override { exposer_.reset(); }
 
 private:
+  /// Throws mc::error with the reason for which the port cannot be had, as prometheus-cpp does not.
+  void require_free() const {
+    const descriptor s(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ::sockaddr_in at{};
+    at.sin_family = AF_INET, at.sin_port = htons(static_cast<std::uint16_t>(port_));
+    at.sin_addr = address_;
+    const int on = 1; // as civetweb asks for it
+    if (s && ::setsockopt(s.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+        ::bind(s.get(), reinterpret_cast<const ::sockaddr*>(&at), sizeof at) == 0 &&
+        ::listen(s.get(), 1) == 0)
+      return;
+    throw error(exit_code::output, fmt::format("cannot listen on {} for Prometheus: {}; choose "
+                                               "another port or address",
+                                               at_, reason_of(errno)));
+  }
+
   using family = prometheus::Family<prometheus::Gauge>;
 
-  family& gauge_family(const std::string& name, const std::string& help = "The program.") {
+  family& gauge_family(const std::string& name, const std::string& help) {
     return prometheus::BuildGauge().Name("megacpp_" + name).Help(help).Register(*numbers_);
   }
   void set(const char* name, const char* help, double v) {
@@ -107,6 +134,8 @@ private:
     one->Increment(v);
   }
 
+  ::in_addr address_;
+  int port_;
   std::string at_;
   std::shared_ptr<prometheus::Registry> numbers_ = std::make_shared<prometheus::Registry>();
   std::map<std::string, std::pair<family*, prometheus::Gauge*>> gauges_;
@@ -129,12 +158,18 @@ private:
 
 #endif
 
-/// Returns an observer that Prometheus can scrape. Throws mc::error(exit_code::usage) without
-/// prometheus-cpp.
-inline std::unique_ptr<observer> prometheus_page_at([[maybe_unused]] const std::string& address,
+/// Returns an observer that Prometheus can scrape, at an address of IPv4 or localhost. Throws
+/// mc::error(exit_code::usage) for another address, and without prometheus-cpp.
+inline std::unique_ptr<observer> prometheus_page_at(const std::string& address,
                                                     [[maybe_unused]] int port) {
+  ::in_addr found{};
+  if (::inet_pton(AF_INET, address == "localhost" ? "127.0.0.1" : address.c_str(), &found) != 1)
+    throw error(exit_code::usage,
+                fmt::format("report_request::address is \"{}\"; give an address of IPv4, such as "
+                            "127.0.0.1 or 0.0.0.0",
+                            printable(address)));
 #if defined(MEGACPP_WITH_PROMETHEUS)
-  return std::make_unique<prometheus_endpoint>(address, port);
+  return std::make_unique<prometheus_endpoint>(found, port);
 #else
   throw error(exit_code::usage,
               "report_request::port needs prometheus-cpp, without which this program is built: "

@@ -49,8 +49,10 @@ inline std::string percent_decoded(std::string_view text) {
   }
   return out;
 }
-/// Calls f(name, value) for each of `name=value,name=value`. Blanks around them do not count.
-template <class F> void each_pair(std::string_view list, F f) {
+/// Calls f(name, value) for each of `name=value,name=value`, and returns whether all are of that
+/// form. Blanks around them do not count, and nothing may stand between two commas.
+template <class F> bool each_pair(std::string_view list, F f) {
+  bool all = true;
   const auto trimmed = [](std::string_view t) {
     const std::size_t begin = std::min(t.find_first_not_of(" \t"), t.size());
     return t.substr(begin, t.find_last_not_of(" \t") + 1 - begin);
@@ -58,10 +60,19 @@ template <class F> void each_pair(std::string_view list, F f) {
   while (!list.empty()) {
     const std::size_t end = std::min(list.find(','), list.size());
     const std::string_view one = list.substr(0, end);
-    if (const std::size_t is = one.find('='); is != one.npos && is > 0)
+    if (const std::size_t is = one.find('='); is != one.npos && !trimmed(one.substr(0, is)).empty())
       f(std::string(trimmed(one.substr(0, is))), percent_decoded(trimmed(one.substr(is + 1))));
+    else all = all && trimmed(one).empty();
     list.remove_prefix(std::min(end + 1, list.size()));
   }
+  return all;
+}
+/// Tells whether a text may be the name of a header (RFC 9110, 5.6.2).
+inline bool is_header_name(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
+           std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
+  });
 }
 inline std::string base64(std::string_view bytes) {
   constexpr std::string_view digits =
@@ -100,10 +111,20 @@ inline std::optional<span_destination> otlp_destination(const environment& e) {
   to.certificates = certificates_of(e, e.has("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE")
                                            ? "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE"
                                            : "OTEL_EXPORTER_OTLP_CERTIFICATE");
-  detail::each_pair(text("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"),
-                    [&](const std::string& name, const std::string& value) {
-                      to.headers.emplace_back(name, secret(value));
-                    });
+  bool right = true;
+  const bool pairs =
+      detail::each_pair(text("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"),
+                        [&](const std::string& name, const std::string& value) {
+                          secret kept(value);
+                          right = right && detail::is_header_name(name) && kept.fits_header();
+                          to.headers.emplace_back(name, std::move(kept));
+                        });
+  if (!pairs || !right) {
+    to.headers.clear();
+    to.fault =
+        "OTEL_EXPORTER_OTLP_HEADERS is no list name=value,name=value of headers in one line "
+        "each, where %20 stands for a blank and %2C for a comma: nothing is sent";
+  }
   detail::each_pair(e.text("OTEL_RESOURCE_ATTRIBUTES"),
                     [&](const std::string& name, const std::string& value) {
                       if (name == "service.name") to.service = value;
@@ -138,6 +159,8 @@ inline std::optional<span_destination> langfuse_destination(const environment& e
     to.fault = fmt::format("{} is set and {} is not, and Langfuse wants both: set it, or neither",
                            key.empty() ? "LANGFUSE_PUBLIC_KEY" : "LANGFUSE_SECRET_KEY",
                            key.empty() ? "LANGFUSE_SECRET_KEY" : "LANGFUSE_PUBLIC_KEY");
+  if (!key.fits_header() || !secret(name).fits_header())
+    to.fault = "LANGFUSE_PUBLIC_KEY or LANGFUSE_SECRET_KEY has several lines: give one";
   key.with([&](std::string_view text) {
     std::string pair = name + ":" + std::string(text), header = "Basic " + detail::base64(pair);
     to.headers.emplace_back("Authorization", secret(header));

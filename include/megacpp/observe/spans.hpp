@@ -9,6 +9,7 @@
 #include <megacpp/observe/span_destination.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -36,18 +37,14 @@ public:
   /// `interval`: steps of a span. Throws mc::error(exit_code::memory).
   span_sender(span_destination to, std::int64_t interval)
       : to_(std::move(to)), interval_(interval), server_(to_.url, to_.certificates, to_.most) {
-    for (const auto& [name, value] : to_.headers) {
-      if (value.fits_header()) server_.header(name, value);
-      else
-        to_.fault = fmt::format("the header {} for {} has a value of several lines: give one line",
-                                name, server_.shown());
-    }
+    for (const auto& [name, value] : to_.headers) server_.header(name, value);
   }
 
   std::string name() const override { return "the trace at " + server_.shown(); }
   void hurry() override { server_.give_up(); }
 
   void see(const observed_start& s) override {
+    count();
     start_ = s;
     trace_ = drawn_id(16), root_ = drawn_id(8);
     json values = json::object();
@@ -65,7 +62,8 @@ public:
   }
   void see(const observed_step& s) override {
     if (steps_ == 0) steps_since_ = s.time - s.seconds, first_of_span_ = s.step;
-    ++steps_, ++waiting_;
+    ++steps_;
+    count();
     seconds_ += s.seconds, data_seconds_ += s.data_seconds, tokens_ += s.tokens;
     if (!std::isnan(s.loss)) {
       loss_ += s.loss * static_cast<double>(s.learned_tokens);
@@ -76,7 +74,7 @@ public:
   }
   void see(const observed_evaluation& e) override {
     end_steps();
-    ++waiting_;
+    count();
     add({"evaluation",
          e.time,
          e.time,
@@ -89,7 +87,7 @@ public:
     send();
   }
   void see(const observed_text& t) override {
-    ++waiting_;
+    count();
     add({"sample",
          t.time,
          t.time,
@@ -98,7 +96,7 @@ public:
   }
   void see(const observed_save& s) override {
     end_steps();
-    ++waiting_;
+    count();
     add({"save",
          s.time - s.seconds,
          s.time,
@@ -106,7 +104,7 @@ public:
     send();
   }
   void see(const observed_failure& f) override {
-    ++waiting_;
+    count();
     add({"numbers that are not finite",
          f.time,
          f.time,
@@ -119,7 +117,7 @@ public:
   }
   void see(const observed_end& e) override {
     end_steps();
-    ++waiting_;
+    count();
     span whole{start_.program,
                start_.time,
                e.time,
@@ -131,7 +129,17 @@ public:
                e.goes_on ? "" : e.error};
     whole.is_root = true;
     add(std::move(whole));
-    send(true);
+  }
+  /// Sends what is left, once.
+  void finish() override {
+    end_steps();
+    if (!kept_.empty()) {
+      try {
+        send(true);
+      } catch (const observer_failure& e) {
+        throw observer_failure(e.what(), e.lost() + drop(kept_.size()));
+      }
+    }
   }
 
 private:
@@ -172,6 +180,15 @@ private:
     return {{"key", name}, {"value", std::move(of)}};
   }
 
+  /// Counts an observation, which the next span stands for.
+  void count() { ++waiting_, ++unsent_; }
+  /// Drops the first spans that are kept, and returns how many observations they stand for.
+  std::uint64_t drop(std::size_t spans) {
+    std::uint64_t all = 0;
+    for (; spans > 0; --spans, kept_.pop_front()) all += kept_.front().observations;
+    unsent_ -= all;
+    return all;
+  }
   void add(span s) {
     json attributes = json::array();
     for (const auto& [name, v] : s.attributes) attributes.push_back(attribute(name, v));
@@ -190,10 +207,7 @@ private:
                 {"attributes", std::move(attributes)},
                 {"status", std::move(status)}};
     if (!s.is_root) one["parentSpanId"] = root_;
-    if (kept_.size() == room) {
-      lost_ += kept_.front().observations;
-      kept_.pop_front();
-    }
+    if (kept_.size() == room) lost_ += drop(1);
     kept_.push_back({std::move(one), std::exchange(waiting_, 0)});
   }
   /// Makes a span of the steps since the last one.
@@ -220,37 +234,53 @@ private:
     send();
   }
 
-  /// Sends what is kept, unless a post has failed a short time ago. Throws observer_failure.
+  /// Sends what is kept, unless a post has failed a short time ago, or more is to come. Throws
+  /// observer_failure.
   void send(bool at_once = false) {
     const double now = monotonic_seconds();
-    if (kept_.empty() || (now < next_ && !at_once)) return;
+    if (kept_.empty() || (!at_once && (now < next_ || more_waits()))) return;
     json spans = json::array();
-    std::uint64_t observations = 0;
-    for (const waiting_span& one : kept_)
-      spans.push_back(one.text), observations += one.observations;
+    for (const waiting_span& one : kept_) spans.push_back(one.text);
     json resource = json::array({attribute("service.name", to_.service)});
     for (const auto& [name, v] : to_.resource) resource.push_back(attribute(name, v));
     const json all = {{"resourceSpans",
                        {{{"resource", {{"attributes", resource}}},
                          {"scopeSpans", {{{"scope", {{"name", "megacpp"}}}, {"spans", spans}}}}}}}};
-    const http_server::answer answer =
+    http_server::answer answer =
         to_.fault.empty() ? server_.post(all.dump(-1, ' ', false, json::error_handler_t::replace))
                           : http_server::answer{to_.fault, false};
-    if (!answer.fault.empty()) {
+    std::uint64_t refused = answer.fault.empty() ? refused_in(answer.reply) : 0;
+    if (answer.fault.empty()) {
+      pause_ = 0, next_ = 0;
+      refused = std::min(refused, drop(kept_.size()));
+      if (refused == 0 && lost_ == 0) return;
+      answer.fault =
+          refused > 0
+              ? fmt::format("{} refused {} spans", server_.shown(), refused_in(answer.reply))
+              : fmt::format("{} could not be reached for so long that it lacks spans",
+                            server_.shown());
+      lost_ += refused;
+    } else {
       // Twice as long after each failure in a row: 5 s to 80 s.
       pause_ = std::min(pause_ == 0 ? 5.0 : 2 * pause_, 80.0);
       next_ = monotonic_seconds() + pause_;
-      if (!answer.may_help || has_ended()) lost_ += observations, kept_.clear();
-      throw observer_failure(answer.fault, std::exchange(lost_, 0));
+      if (!answer.may_help) lost_ += drop(kept_.size());
     }
-    kept_.clear(), pause_ = 0, next_ = 0;
-    if (lost_ > 0)
-      throw observer_failure(
-          fmt::format("{} could not be reached for so long that it lacks spans", server_.shown()),
-          std::exchange(lost_, 0));
+    throw observer_failure(answer.fault, std::exchange(lost_, 0));
   }
-  /// Tells whether the last span of the trace is among those that are kept.
-  bool has_ended() const { return !kept_.empty() && !kept_.back().text.contains("parentSpanId"); }
+  /// Returns how many spans a collector has not taken though it took the post
+  /// (ExportTracePartialSuccess).
+  static std::uint64_t refused_in(const std::string& reply) {
+    const json all = json::parse(reply, nullptr, false);
+    if (!all.is_object() || !all.contains("partialSuccess")) return 0;
+    const json& part = all.at("partialSuccess");
+    if (!part.is_object() || !part.contains("rejectedSpans")) return 0;
+    const json& n = part.at("rejectedSpans"); // an int64 is a text in protobuf's JSON
+    const std::string digits = n.is_string() ? n.get<std::string>() : n.dump();
+    std::uint64_t count = 0;
+    std::from_chars(digits.data(), digits.data() + digits.size(), count);
+    return count;
+  }
 
   span_destination to_;
   std::int64_t interval_;
@@ -258,7 +288,7 @@ private:
   observed_start start_;
   std::string trace_, root_, values_;
   std::deque<waiting_span> kept_;
-  std::uint64_t waiting_ = 1, ///< observations without a span; the first is the start
+  std::uint64_t waiting_ = 0, ///< observations without a span
       lost_ = 0;
   double pause_ = 0, next_ = 0; ///< seconds; the time of the next post
   // The steps of the next span.

@@ -12,8 +12,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -66,7 +64,7 @@ public:
     numbers_["loss"] = s.loss, numbers_["grad_norm"] = s.grad_norm;
     numbers_["learning_rate"] = s.lr, numbers_["step"] = static_cast<double>(s.step);
     numbers_["tokens_per_second"] = s.tokens_per_second(), numbers_["mfu"] = s.mfu;
-    if (monotonic_seconds() - posted_ >= least) post(s.time);
+    if (!more_waits() && monotonic_seconds() - posted_ >= least) post(s.time);
   }
   void see(const observed_evaluation& e) override {
     if (e.set.empty()) numbers_[e.of_test ? "test_loss" : "validation_loss"] = e.loss;
@@ -75,40 +73,41 @@ public:
     step_ = e.step, left_ = e.goes_on ? left_ : 0;
     while (!hurries_ && monotonic_seconds() - posted_ < least)
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ends_ = true;
     post(e.time);
   }
 
 private:
   void post(double time) {
     using json = nlohmann::json;
-    posted_ = monotonic_seconds();
     json metrics = json::array(); // names and values of 1 to 64 characters
     for (const auto& [name, v] : numbers_)
       if (std::isfinite(v))
-        metrics.push_back({{"name", name}, {"value", fmt::format("{:.6g}", v)}});
+        metrics.push_back({{"name", name}, {"value", fmt::format("{:.9g}", v)}});
     json status = {{"metrics", std::move(metrics)},
                    {"lastUpdatedTime", utc_text_with_milliseconds(time)}};
     if (steps_ > 0)
       status["progressPercentage"] = std::clamp<std::int64_t>(100 * step_ / steps_, 0, 100);
     if (std::isfinite(left_))
-      status["estimatedRemainingSeconds"] =
-          static_cast<std::int64_t>(std::ceil(std::max(left_, 0.0)));
+      status["estimatedRemainingSeconds"] = // an int32 there
+          static_cast<std::int64_t>(std::ceil(std::clamp(left_, 0.0, 2147483647.0)));
     const http_server::answer answer =
         server_.post(json{{"trainerStatus", std::move(status)}}.dump(), authorization());
+    posted_ = monotonic_seconds();
     // A later status says all that this one has said.
-    if (!answer.fault.empty()) throw observer_failure(answer.fault, 1);
+    if (!answer.fault.empty()) throw observer_failure(answer.fault, ends_ ? 1 : 0);
   }
   secret authorization() const {
     if (to_.token_file.empty()) return {};
-    std::ifstream file(to_.token_file, std::ios::binary);
-    std::string text{std::istreambuf_iterator<char>(file), {}};
-    const secret token(text);
-    ::explicit_bzero(text.data(), text.size());
-    if (!file || token.empty() || !token.fits_header())
-      throw error(exit_code::output,
-                  fmt::format("the token in {} for {} cannot be read, or is not one line",
-                              to_.token_file, server_.shown()));
-    return token.with([](std::string_view t) {
+    const std::optional<secret> found = secret_in_file(to_.token_file);
+    if (!found || found->empty() || !found->fits_header())
+      throw observer_failure(
+          fmt::format(
+              "the file that KUBEFLOW_TRAINER_SERVER_TOKEN names, for {}, cannot be read, or "
+              "has no token in one line",
+              server_.shown()),
+          ends_ ? 1 : 0);
+    return found->with([](std::string_view t) {
       std::string header = "Bearer " + std::string(t);
       secret all(header);
       ::explicit_bzero(header.data(), header.size());
@@ -119,6 +118,7 @@ private:
   trainjob_server to_;
   http_server server_;
   std::atomic<bool> hurries_ = false;
+  bool ends_ = false;
   std::int64_t step_ = 0, steps_ = 0;
   double left_ = observed_step::unknown, posted_ = -least;
   std::map<std::string, double> numbers_;

@@ -30,7 +30,8 @@ inline constexpr values_of_request flags_of_values[] = {
      "sample_prompt, samples_asked=train-samples, save, steps=train-iters, stop_after_no_better, "
      "warmup"},
     {"report_request",
-     "curve=loss-curve, katib=katib-metrics, metrics=metrics-jsonl, peak_tflops, "
+     "address=metrics-address, curve=loss-curve, katib=katib-metrics, metrics=metrics-jsonl, "
+     "peak_tflops, "
      "port=metrics-port, profile, trace, trace_after=profile-step-start, "
      "trace_last=profile-step-end"},
     {"run_constants", "clip=clip-grad"},

@@ -126,8 +126,8 @@ inline constexpr auto flag_rules = [] {
        "and --bench-json contradict each other: steps that are measured are alike"},
       {train, "exit-duration-in-mins sample-interval", "bench-json",
        "and --bench-json contradict each other: it measures a number of steps"},
-      {train, "log-interval", "bench-json",
-       "changes nothing beside --bench-json, which shows no progress"},
+      {train, "log-interval tensorboard-dir metrics-port katib-metrics", "bench-json",
+       "changes nothing beside --bench-json, which shows no progress and has no observers"},
       // Devices. fp32-residual-connection is on in programs of f32, and only there, because
       // options/compiled_model.hpp says so; roofline, below, asks for it, too.
       {running, "tf32", "tf32 !fp32-residual-connection", "is for programs of f32",

@@ -19,6 +19,7 @@
 #include <megacpp/train/evaluation.hpp>
 #include <megacpp/train/observers.hpp>
 
+#include <chrono>
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
@@ -66,7 +67,7 @@ public:
   void begin_metrics(bool goes_on) {
     if (metrics_ == nullptr) return;
     metrics_->begin(goes_on);
-    observers_.add(std::move(metrics_));
+    observers_.add([&] { return std::move(metrics_); }, [this](const std::string& s) { note(s); });
   }
   /// Reserves what reports on steps need, and measures the speed of products for the first time.
   /// The session has reserved `planned`.
@@ -110,14 +111,15 @@ public:
                        std::int64_t sequences) {
     if (!tells_ || benchmark_) return;
     told_.sequences = sequences;
-    start(observers_, run_.asked, environment(), [this](const std::string& line) { note(line); },
-          {.program = run_.program.name,
-           .first_step = first_step,
-           .steps = run_.loop.steps,
-           .ranks = ranks_of(ranks_),
-           .parameters = run_.program.parameters,
-           .time = wall_seconds(),
-           .values = observed_values(flags)});
+    start_observers_of(observers_, run_.asked, environment(),
+                       [this](const std::string& line) { note(line); },
+                       {.program = run_.program.name,
+                        .first_step = first_step,
+                        .steps = run_.loop.steps,
+                        .ranks = ranks_of(ranks_),
+                        .parameters = run_.program.parameters,
+                        .time = wall_seconds(),
+                        .values = observed_values(flags)});
   }
   /// Prints a sentence, which may name members of requests.
   void note(std::string_view line) {
@@ -228,14 +230,11 @@ public:
                      *run_.asked.trace));
   }
 
-  /// Reports the end of a run whose curve is drawn, behind the step `last`; `early`: no further one
-  /// is wanted. This process took so many steps in so many seconds; `empty` of the steps had no
-  /// token to learn.
-  void finish(std::int64_t last, bool early, std::int64_t steps, std::int64_t empty,
-              double seconds) {
+  /// Reports the end of a run whose curve is drawn. This process took so many steps in so many
+  /// seconds; `empty` of the steps had no token to learn.
+  void finish(std::int64_t steps, std::int64_t empty, double seconds) {
     if (!tells_) return;
     progress_.finish();
-    end_observers({.step = last, .goes_on = last < run_.loop.steps && !early});
     print_profile();
     if (benchmark_) {
       gauge_->measure();
@@ -246,6 +245,15 @@ public:
         empty == 0 ? "" : fmt::format(", {} of which had no token to learn", empty)));
   }
 
+  /// Ends the observers. `lost`: another rank has failed, and the run does not wait for them. A
+  /// second call does nothing.
+  void end_observers(observed_end ended, bool lost = false) {
+    if (!tells_) return;
+    static_cast<void>(despite([&] {
+      ended.time = wall_seconds(), ended.error = run_.asked.spelled(ended.error);
+      observers_.close(ended, lost, [this](const std::string& what) { progress_.note(what); });
+    }));
+  }
   /// Makes a report of a run that an error ends. A further error does not replace that one: it is
   /// returned as words to add to its sentence.
   template <class Report> static std::string despite(const Report& report) {
@@ -261,9 +269,9 @@ public:
   /// Makes the last reports of a run that an error ends; returns as despite().
   std::string make_last(const observed_end& ended) {
     if (!tells_) return "";
-    end_observers(ended);
     std::string lost = despite([&] { draw_curve(); });
     progress_.finish();
+    end_observers(ended);
     return lost += despite([&] { print_profile(); });
   }
   /// Makes the last reports, where a step with numbers that are not finite is the error.
@@ -278,12 +286,6 @@ public:
   }
 
 private:
-  void end_observers(observed_end ended) {
-    ended.time = wall_seconds();
-    observers_.tell(std::move(ended));
-    observers_.close([this](const std::string& what) { progress_.note(what); });
-  }
-
   /// A record of what was reported so far.
   struct reported {
     std::int64_t steps = 0;      ///< of this process

@@ -106,12 +106,17 @@ public:
     introduce();
     const stopwatch clock;
     const run_position begun = progress_.at;
+    double seconds = 0;
     try {
       take_steps();
       reports_->draw_curve();
+      seconds = clock.seconds();
       end_taking_signals();
     } catch (const error& e) {
-      if (e.code() == exit_code::ranks) throw; // another rank says why
+      if (e.code() == exit_code::ranks) { // another rank says why
+        reports_->end_observers({.step = step(), .error = e.what()}, true);
+        throw;
+      }
       const bool keeps_nothing =
           e.code() == exit_code::nonfinite || e.code() == exit_code::interrupted;
       const std::string kept = keeps_nothing ? "" : rescue(false, e.what());
@@ -124,8 +129,7 @@ public:
                               step(), request_.loop.steps, rescue(true, "memory ran out")));
     }
     try {
-      reports_->finish(step(), no_better_, step() - begun.step, progress_.at.empty - begun.empty,
-                       clock.seconds());
+      reports_->finish(step() - begun.step, progress_.at.empty - begun.empty, seconds);
     } catch (const error& e) {
       // A reader that closed the output has lost lines, and has not ended the run.
       throw error(e.code(), fmt::format("{}; the run went on to its end{}", e.what(),
@@ -481,7 +485,10 @@ private:
                   fmt::format("{} came at the end of the run, while the loss curve was written: "
                               "it may be cut{}{}",
                               signals->name(), saver_->what_is_saved(progress_),
-                              reports_->make_last({.step = step()})));
+                              reports_->make_last(
+                                  {.step = step(), .error = std::string(signals->name())})));
+    reports_->end_observers(
+        {.step = step(), .goes_on = step() < request_.loop.steps && !no_better_});
     end_.release_signals();
   }
   /// Saves what can be saved before an error ends the run, and makes its last reports. Returns
