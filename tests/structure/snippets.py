@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Code and commands in README.md, CONTRIBUTING.md and docs/ are those that tests compile and run.
+"""Code and commands in README.md, README.ko.md, CONTRIBUTING.md and docs/ are those that tests compile and run.
 
     snippets.py ROOT                        checks every fenced block
     snippets.py ROOT --write                takes over the text of the sources
@@ -17,6 +17,8 @@ The line above a fence says what the block is:
     <!-- sentence: FILE -->                 a text that stands in the file, broken into other lines
     <!-- commands: NAME -->                 a script of tests/ runs it: documented FILE NAME
     <!-- commands, not run: REASON -->
+    <!-- commands as in PAGE -->            commands that follow each other in a block of PAGE, which a marker above says to
+                                            be commands; comments may be others. Pages in Korean have no other commands
     <!-- printed: PROGRAM#PART -->          what examples/PROGRAM.cpp prints below "# [PART]"
     <!-- output: CASE COMPILER -->          tests/compile_fail/documented.py checks it
     <!-- text -->                           neither code nor commands
@@ -30,7 +32,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-PAGES = ["README.md", "CONTRIBUTING.md"]
+PAGES = ["README.md", "README.ko.md", "CONTRIBUTING.md"]
+KOREAN = re.compile(r"README\.ko\.md|docs/ko/.*")
 SUBSTITUTIONS = [
     (r"--train-iters 2000\b", "--train-iters 40"),  # goes on
     (r"--train-iters (?!40\b)\d+", "--train-iters 20"),
@@ -129,9 +132,38 @@ def runs(scripts, page, name):
     return any(re.fullmatch(line, text) for text in scripts.split("\n"))
 
 
+def commands_of(lines):
+    """The commands of a block, each as one line, without comments and with single blanks."""
+    text = re.sub(r"(?m)(^|\s)# .*$", "", "\n".join(lines))
+    text = re.sub(r"\\\n", " ", text)
+    return [" ".join(line.split()) for line in text.split("\n") if line.strip()]
+
+
+def problem_as_in(root, block, page):
+    """What is wrong with a block whose commands are those of another page; None: nothing."""
+    if page == block.page or not (root / page).is_file():
+        return f"{page} names no other page"
+    wanted = commands_of(block.lines)
+    others = [commands_of(other.lines) for other in blocks_of(page, (root / page).read_text(encoding="utf-8"))
+              if re.match("commands(, not run)?: ", other.marker or "")]
+    for other in others:
+        if any(wanted == other[at:at + len(wanted)] for at in range(len(other))):
+            return None
+    known = {command for other in others for command in other}
+    for command in wanted:
+        if command not in known:
+            return f"{page} has no command '{command}'"
+    return f"no block of {page} has these commands one after the other"
+
+
 def problem(root, block, scripts):
     if block.marker is None:
         return "the block has no source: a comment above it must say what it is"
+    as_in = re.fullmatch(r"commands as in (\S+)", block.marker)
+    if as_in:
+        return problem_as_in(root, block, as_in.group(1))
+    if KOREAN.fullmatch(block.page) and block.marker.startswith("commands"):
+        return "commands of a page in Korean are those of a page in English: <!-- commands as in PAGE -->"
     kind, _, what = block.marker.partition(": ")
     if kind == "snippet":
         source = source_of(root, what)
@@ -280,6 +312,34 @@ SELF_TEST = [
     ("<!-- sentence: a.hpp -->\n```\nint w;\n```\n", False),
     ("<!-- printed: no_program#part -->\n```\nx\n```\n", False),
 ]
+# The same of a page in Korean, beside this page in English.
+ENGLISH = """<!-- commands: build -->
+```
+./run train --load a \\
+  --save b --lr 1e-4        # the words of one page
+./run eval --load b
+# more
+./run export --load b --save c#d
+```
+<!-- text -->
+```
+./run describe
+```
+"""
+KOREAN_SELF_TEST = [
+    ("as in docs/e.md", "./run train --load a --save b --lr 1e-4  # 다른 말\n./run eval --load b", True),
+    ("as in docs/e.md", "./run eval --load b\n# 설명\n./run export --load b \\\n  --save c#d", True),
+    ("as in docs/e.md", "./run train --load a --save b --lr 1e-5", False),
+    ("as in docs/e.md", "./run train --load a --sav b --lr 1e-4", False),
+    ("as in docs/e.md", "./run train --load a", False),
+    ("as in docs/e.md", "./run train --load a --save b --lr 1e-4\n./run export --load b --save c#d", False),
+    ("as in docs/e.md", "./run export --load b --save c", False),
+    ("as in docs/e.md", "./run describe", False),
+    ("as in docs/none.md", "./run eval --load b", False),
+    ("as in docs/ko/p.md", "./run eval --load b", False),
+    (": build", "./run eval --load b", False),
+    (", not run: it takes a day", "./run eval --load b", False),
+]
 
 
 def self_test():
@@ -293,7 +353,18 @@ def self_test():
             if (found is None) != right:
                 failures += 1
                 print(f"self-test: judged wrongly ({found}):\n{page}")
-    print(f"self-test of snippets.py: {len(SELF_TEST)} pages, {failures} judged wrongly")
+        (root / "docs/ko").mkdir(parents=True)
+        (root / "docs/e.md").write_text(ENGLISH, encoding="utf-8")
+        for marker, lines, right in KOREAN_SELF_TEST:
+            marker = f"<!-- commands{' ' if marker[0] == 'a' else ''}{marker} -->"
+            page = f"{marker}\n```\n{lines}\n```\n"
+            (root / "docs/ko/p.md").write_text(page, encoding="utf-8")
+            (block,) = blocks_of("docs/ko/p.md", page)
+            found = problem(root, block, SCRIPTS)
+            if (found is None) != right:
+                failures += 1
+                print(f"self-test: judged wrongly ({found}):\n{page}")
+    print(f"self-test of snippets.py: {len(SELF_TEST) + len(KOREAN_SELF_TEST)} pages, {failures} judged wrongly")
     return 1 if failures else 0
 
 
