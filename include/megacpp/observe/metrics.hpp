@@ -133,7 +133,7 @@ public:
 
 private:
   [[noreturn]] void fail(std::string_view what, int problem) const {
-    throw error(exit_code::output, fmt::format("cannot {} the metrics file {}: {}{}", what, path_,
+    throw error(exit_code::output, fmt::format("cannot {} {} {}: {}{}", what, kind_, path_,
                                                reason_not_to_write(path_, problem),
                                                advice_on_writing(problem, "choose another file")));
   }
