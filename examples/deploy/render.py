@@ -1,6 +1,6 @@
 """Fills templates from a file of values: what render.sh does, whose head says how it is called.
 
-A template is a file NAME.yaml.in or NAME.sbatch.in, in which ${NAME} stands for a value.
+A template is a file NAME.yaml.in, NAME.sbatch.in or NAME.py.in, in which ${NAME} stands for a value.
 """
 
 import os
@@ -25,7 +25,7 @@ class refusal(Exception):
 
 def templates():
     """The templates of this folder by name, such as kubernetes/volumes."""
-    found = [path for path in HERE.rglob("*.in") if path.suffixes[-2:-1] in ([".yaml"], [".sbatch"])]
+    found = [path for path in HERE.rglob("*.in") if path.suffixes[-2:-1] in ([".yaml"], [".sbatch"], [".py"])]
     return {str(path.relative_to(HERE)).split(".")[0]: path for path in sorted(found)}
 
 
@@ -96,7 +96,7 @@ def places(line):
 
 
 def in_yaml(line, values, where):
-    """A line of YAML with its values: in double quotes with what these need, elsewhere integers alone."""
+    """A line of YAML or Python with its values: in double quotes with what these need, elsewhere integers alone."""
     out, done = "", 0
     for match, place in places(line):
         name = match.group(1)
@@ -131,7 +131,7 @@ def in_script(line, values, where):
 
 def filled(path, values):
     """The text of a template with its values. Throws a refusal."""
-    fill = in_yaml if ".yaml" in path.suffixes else in_script
+    fill = in_script if ".sbatch" in path.suffixes else in_yaml
     lines = path.read_text(encoding="utf-8").split("\n")
     return "\n".join(fill(line, values, f"{path.relative_to(HERE)}, line {number}")
                      for number, line in enumerate(lines, 1))
