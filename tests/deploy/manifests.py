@@ -20,7 +20,8 @@ import recipes  # noqa: E402
 
 CRDS = None
 DEFINITIONS = {"PyTorchJob": "kubeflow.org_pytorchjobs", "TrainJob": "trainer.kubeflow.org_trainjobs",
-               "ClusterTrainingRuntime": "trainer.kubeflow.org_clustertrainingruntimes"}
+               "ClusterTrainingRuntime": "trainer.kubeflow.org_clustertrainingruntimes",
+               "OptimizationJob": "trainer.kubeflow.org_optimizationjobs"}
 
 
 def strict(schema):
@@ -56,7 +57,7 @@ FREE = {"labels", "annotations", "matchLabels", "nodeSelector", "requests", "lim
 class Custom(unittest.TestCase):
     def test_each_kind_is_there(self):
         kinds = {one["kind"] for _, one in recipes.documents()}
-        self.assertLessEqual({*DEFINITIONS, "HyperPodPyTorchJob", "InferenceService"}, kinds)
+        self.assertLessEqual({*DEFINITIONS, "HyperPodPyTorchJob", "InferenceService", "Experiment"}, kinds)
 
     def test_they_fit_the_schemas(self):
         for name, one in recipes.documents():
@@ -101,7 +102,7 @@ class Meaning(unittest.TestCase):
                     if re.search("TOKEN|KEY|SECRET|PASSWORD", variable["name"]):
                         self.assertIn("secretKeyRef", variable.get("valueFrom", {}), f"{name}: {variable['name']}")
                 words = " ".join(map(str, container.get("command", []) + container.get("args", [])))
-                self.assertNotRegex(words, r"HF_TOKEN|_KEY|SECRET|\$\(", name)
+                self.assertNotRegex(words, r"HF_TOKEN|_KEY|SECRET|\$\((?!KUBEFLOW_TRAINER_OPT_)", name)
         for secret, key in (("langfuse", "public-key"), ("langfuse", "secret-key"), ("hf-token", "token")):
             self.assertTrue(any(e.get("valueFrom", {}).get("secretKeyRef", {}).get("name") == secret and
                                 e["valueFrom"]["secretKeyRef"]["key"] == key
@@ -158,6 +159,42 @@ class Meaning(unittest.TestCase):
             self.assertEqual((node["name"], policy["onExitCodes"]["containerName"]), ("node", "node"))
             self.assertEqual([c["name"] for pod in recipes.pods(runtime) for c in pod["containers"]], ["node"])
             self.assertEqual(policy["onExitCodes"]["values"], [2, 3, 4, 5, 8])
+
+    def test_searches(self):
+        """Both ways to search look for the same, in the same range, and their trials get each parameter."""
+        (_, experiment), = self.jobs("Experiment")
+        (_, search), = self.jobs("OptimizationJob")
+        spec, other = experiment["spec"], search["spec"]
+        goal, = other["objectives"]
+        self.assertEqual((spec["objective"]["objectiveMetricName"], spec["objective"]["type"]), ("validation_loss", "minimize"))
+        self.assertEqual((goal["metric"], goal["direction"]), ("validation_loss", "Minimize"))
+        self.assertEqual((spec["maxTrialCount"], spec["parallelTrialCount"]), (other["numTrials"], other["parallelTrials"]))
+        rate, batch = (p["feasibleSpace"] for p in spec["parameters"])
+        rates, batches = (p["searchSpace"] for p in other["parameters"])
+        self.assertEqual({k: rate[k] for k in ("min", "max")}, rates["logUniform"])
+        self.assertLess(float(rate["min"]), float(rate["max"]))
+        self.assertEqual(batch["list"], batches["categorical"]["choices"])
+        # Katib: each parameter has a name in the template of a trial, and each name there is one of these.
+        template = spec["trialTemplate"]
+        self.assertEqual([p["name"] for p in spec["parameters"]], [p["reference"] for p in template["trialParameters"]])
+        self.assertEqual(set(re.findall(r"\$\{trialParameters\.(\w+)\}", str(template["trialSpec"]))), {p["name"] for p in template["trialParameters"]})
+        container, = [c for pod in recipes.pods(template["trialSpec"]) for c in pod["containers"]]
+        self.assertEqual((container["name"], container["command"]), (template["primaryContainerName"], ["sh", "-c"]))
+        line, = container["args"]  # to which Katib adds "&& echo ..."
+        self.assertNotIn("\n", line)
+        collector = spec["metricsCollectorSpec"]
+        self.assertEqual(collector["collector"]["kind"], "File")
+        self.assertIn(f"--katib-metrics {collector['source']['fileSystemPath']['path']}", line)
+        self.assertEqual(set(re.findall(r'"\$\{(\w+):\?\}"', line)) | {"PET_NNODES", "PET_NPROC_PER_NODE"}, {e["name"] for e in container["env"]})
+        # OptimizationJob: the same words, parameters by variables, and a runtime that is there.
+        trainer = other["trainJobTemplate"]["spec"]["trainer"]
+        self.assertEqual(re.findall(r"\$\((\w+)\)", str(trainer["args"])),
+                         [f"KUBEFLOW_TRAINER_OPT_{p['name'].upper()}" for p in reversed(other["parameters"])])
+        said = dict((e["name"], e["value"]) for e in container["env"])
+        words = [said.get(word.strip('"${:?}'), word) for word in line.split()[1:]]
+        plain = [re.sub(r"\$.*", "*", word) for word in words]
+        self.assertEqual(plain, [re.sub(r"\$.*", "*", word) for word in trainer["args"]] + ["--katib-metrics", "/var/log/katib/metrics.log"])
+        self.assertIn(other["trainJobTemplate"]["spec"]["runtimeRef"]["name"], [d["metadata"]["name"] for _, d in self.jobs("ClusterTrainingRuntime")])
 
     def test_heads_tell_what_carries_exchanges_and_what_has_run(self):
         for name, text in {**recipes.texts(".yaml"), **recipes.texts(".sbatch")}.items():

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """The manifests of examples/deploy against what packages of PyPI know: plain objects by kubernetes-validate, strict;
-HyperPodPyTorchJob and InferenceService by the fields of their Python packages, which is weaker than a schema; and the
-rules about logs by the code of HyperPod's agent, on lines of a run.
+HyperPodPyTorchJob, InferenceService and Experiment by the fields of their Python packages, which is weaker than a schema; and
+the rules about logs by the code of HyperPod's agent, on lines of a run.
 
     models.py PACKAGES PROGRAM [unittest argument...]
 
-PACKAGES is a folder with kserve, sagemaker-hyperpod and hyperpod-elastic-agent as pip downloads them.
+PACKAGES is a folder with kserve, kubeflow-katib, sagemaker-hyperpod and hyperpod-elastic-agent as pip downloads them.
 """
 
 import ast
 import importlib.util
+import re
 import subprocess
 import sys
 import tarfile
@@ -26,7 +27,7 @@ import recipes  # noqa: E402
 
 PACKAGES = RUN = None
 VERSIONS = ("1.31", "1.37")
-CUSTOM = {"PyTorchJob", "TrainJob", "ClusterTrainingRuntime", "HyperPodPyTorchJob", "InferenceService"}
+CUSTOM = {"PyTorchJob", "TrainJob", "ClusterTrainingRuntime", "HyperPodPyTorchJob", "InferenceService", "Experiment", "OptimizationJob"}
 FREE = {"labels", "annotations", "matchLabels", "nodeSelector", "requests", "limits", "capacity", "data", "volumeAttributes"}
 
 
@@ -154,33 +155,54 @@ class HyperPod(unittest.TestCase):
             self.assertEqual(reader.evaluate("step 7/9 | loss: 1.0000 | lr: 1.000e-03\n")[0], healthy)
 
 
-class KServe(unittest.TestCase):
-    def fields(self, kind):
-        """JSON names and types of a class of kserve's models, from its source."""
-        file = "kserve/models/" + "".join("_" + c.lower() if c.isupper() else c for c in kind)[1:] + ".py"
+class OpenApi(unittest.TestCase):
+    """Fields of resources by the models of their Python packages, which OpenAPI's generator has made: names alone."""
+
+    def fields(self, package, folder, kind):
+        """JSON names and types of a class, from its source."""
+        file = f"{folder}/" + "".join("_" + c.lower() if c.isupper() else c for c in kind)[1:] + ".py"
         tables = {}
-        for node in ast.walk(ast.parse(of_wheel("kserve", file))):
+        for node in ast.walk(ast.parse(of_wheel(package, file))):
             if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in ("openapi_types", "attribute_map"):
                 tables[node.targets[0].id] = ast.literal_eval(node.value)
         return {tables["attribute_map"][name]: kind for name, kind in tables["openapi_types"].items()}
 
-    def unknown(self, one, kind):
-        fields = self.fields(kind)
+    def unknown(self, one, kind, *where):
+        fields = self.fields(*where, kind)
         for key, value in one.items():
             if key not in fields:
                 yield f"{kind}.{key}"
-            elif fields[key].startswith("V1beta1"):
-                yield from self.unknown(value, fields[key])
+                continue
+            name = re.fullmatch(r"(?:list\[)?(V1beta1\w+?)\]?", fields[key])
+            for inner in value if isinstance(value, list) else [value]:
+                if name:
+                    yield from self.unknown(inner, name.group(1), *where)
 
-    def test_fields(self):
+    def test_inference_service(self):
+        where = ("kserve", "kserve/models")
         service = next(one for _, one in recipes.documents() if one["kind"] == "InferenceService")
-        self.assertEqual(list(self.unknown(service, "V1beta1InferenceService")), [])
+        self.assertEqual(list(self.unknown(service, "V1beta1InferenceService", *where)), [])
         model = service["spec"]["predictor"]["model"]
         pod = {key: value for key, value in service["spec"]["predictor"].items() if key in ("nodeSelector", "tolerations")}
         self.assertIsNone(faults(as_pod_template({**pod, "containers": [{"name": "x", "args": model["args"], "resources": model["resources"]}]})))
-        for where, wrong in recipes.misspelt(service):
-            if where[-2:-1] not in [(name,) for name in FREE] and not {"metadata", "resources", "tolerations"} & set(where[:-1]):
-                self.assertTrue(list(self.unknown(wrong, "V1beta1InferenceService")), f"{where} may be misspelt")
+        for path, wrong in recipes.misspelt(service):
+            if path[-2:-1] not in [(name,) for name in FREE] and not {"metadata", "resources", "tolerations"} & set(path[:-1]):
+                self.assertTrue(list(self.unknown(wrong, "V1beta1InferenceService", *where)), f"{path} may be misspelt")
+
+    def test_experiment(self):
+        where = ("kubeflow_katib", "kubeflow/katib/models")
+        experiment = next(one for _, one in recipes.documents() if one["kind"] == "Experiment")
+        self.assertEqual(experiment["apiVersion"], "kubeflow.org/v1beta1")
+        self.assertEqual(list(self.unknown(experiment, "V1beta1Experiment", *where)), [])
+        for path, wrong in recipes.misspelt(experiment):
+            if not {"metadata", "trialSpec"} & set(path[:-1]):
+                self.assertTrue(list(self.unknown(wrong, "V1beta1Experiment", *where)), f"{path} may be misspelt")
+        trial = {**experiment["spec"]["trialTemplate"]["trialSpec"], "metadata": {"name": "a-trial"}}  # as Katib names it
+        for version in VERSIONS:
+            self.assertIsNone(faults(trial, version))
+        for path, wrong in recipes.misspelt(trial):
+            if path[0] not in ("apiVersion", "kind") and path[-2:-1] not in [(name,) for name in FREE]:
+                self.assertIsNotNone(faults(wrong), f"{path} may be misspelt")
 
 
 if __name__ == "__main__":

@@ -9,8 +9,9 @@ python=$venvs/manifests/bin/python packages=$venvs/manifest-models
 mkdir -p "$venvs"
 have() {
   "$source/bench/peers/make_venv.sh" "$venvs/manifests" "$source/tests/slow/manifests.txt" &&
-    { [ -f "$packages/whole" ] || { "$python" -m pip download --disable-pip-version-check -q --no-deps \
-      --require-hashes -d "$packages" -r "$source/tests/slow/manifest-models.txt" && touch "$packages/whole"; }; }
+    { cmp -s "$packages/whole" "$source/tests/slow/manifest-models.txt" || { "$python" -m pip download --disable-pip-version-check -q --no-deps \
+      --require-hashes -d "$packages" -r "$source/tests/slow/manifest-models.txt" &&
+      cp "$source/tests/slow/manifest-models.txt" "$packages/whole"; }; }
 }
 if ! have; then
   echo "there are no schemas or models to test against: pip's words are above"

@@ -50,11 +50,13 @@ def pods(one):
 
 
 def containers(one):
-    """The containers of an object, and the trainer of a TrainJob, which stands for one."""
+    """The containers of an object, and the trainer of a TrainJob or of the trials of an OptimizationJob, which stands for one."""
     for pod in pods(one):
         yield from [*pod.get("initContainers", []), *pod["containers"]]
     if one.get("kind") == "TrainJob":
         yield one["spec"]["trainer"]
+    if one.get("kind") == "OptimizationJob":
+        yield one["spec"]["trainJobTemplate"]["spec"]["trainer"]
 
 
 def misspelt(one, where=()):
