@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The command lines of examples/deploy, as its manifests have them, run by small programs on CPUs: training on two
 "nodes" that each start a rank, as PyTorchJob and TrainJob start them, then the comparison, the export, and the guide's
-data and training.
+data and training, and trials of a search.
 
     commands.py WORK SMALL_MODEL SMALL_QLORA MEGACPP_DATA [unittest argument...]
 
@@ -24,7 +24,7 @@ import recipes  # noqa: E402
 ROOT = recipes.DEPLOY.parents[1]
 WORK = PROGRAMS = DATA_TOOL = None
 VALUES = {"MODEL": "small model", "DATA": "con\"versations", "EPOCHS": "2", "GLOBAL_BATCH_SIZE": "32", "LEARNING_RATE": "3e-3",
-          "QLORA_LEARNING_RATE": "3e-3", "SAVE_INTERVAL": "10",
+          "QLORA_LEARNING_RATE": "3e-3", "SAVE_INTERVAL": "10", "TRIAL_ITERS": "6",
           # the guide's numbers, of examples/small_model.json
           "TENSOR_PARALLEL": "1", "PIPELINE_PARALLEL": "1", "NUM_LAYERS": "2", "HIDDEN_SIZE": "128", "NUM_ATTENTION_HEADS": "4",
           "SEQ_LENGTH": "128", "MAX_POSITION_EMBEDDINGS": "256", "MICRO_BATCH_SIZE": "16", "GLOBAL_BATCH_SIZE_GPT": "32",
@@ -161,6 +161,39 @@ class Commands(unittest.TestCase):
         train = document("hyperpod/pytorchjob", "PyTorchJob")["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]
         at = container["args"].index("/opt/megacpp/program")
         self.assertEqual(container["args"][at + 1:], train["args"])
+
+    def test_trials(self):
+        spec = document("tuning/experiment", "Experiment")["spec"]
+        template, asked = spec["trialTemplate"], {"lr": "0.0031", "global-batch-size": "32"}
+        text = json.dumps(template["trialSpec"])
+        for parameter in template["trialParameters"]:
+            text = text.replace("${trialParameters.%s}" % parameter["name"], asked[parameter["reference"]])
+        container, = [c for pod in recipes.pods(json.loads(text)) for c in pod["containers"]]
+        logs = WORK / "katib"
+        logs.mkdir(exist_ok=True)
+        # Katib puts all behind "sh -c", with blanks between, and has the shell tell of the end.
+        line = " ".join([*container["args"], "&&", f"echo completed > {logs}/$$.pid"])
+        line = line.replace("/opt/megacpp/program", str(PROGRAMS["qlora"])).replace("/var/log/katib", str(logs))
+        variables = {e["name"]: re.sub("^/datasets/", f"{WORK}/datasets/", e["value"]) for e in container["env"]}
+        said = run([*container["command"], line], **{**variables, "PET_NPROC_PER_NODE": "2"})
+        self.assertEqual([path.read_text() for path in logs.glob("*.pid")], ["completed\n"])
+        # Katib's collector: lines with a name in them, and its own expression for name=number.
+        found = {}
+        for told in Path(str(logs), "metrics.log").read_text().splitlines():
+            for name, number in re.findall(r"([\w|-]+)\s*=\s*([+-]?\d*(?:\.\d+)?(?:[Ee][+-]?\d+)?)", told):
+                found.setdefault(name, []).append(float(number))
+        wanted = [spec["objective"]["objectiveMetricName"], *spec["objective"]["additionalMetricNames"]]
+        self.assertLessEqual(set(wanted), set(found))
+        self.assertEqual(len(found["loss"]), 6)
+        self.assertEqual({s["name"] for s in spec["objective"]["metricStrategies"]}, set(wanted))
+        # The same trial as an OptimizationJob starts it: Kubernetes puts variables into arguments.
+        trainer = document("tuning/optimizationjob", "OptimizationJob")["spec"]["trainJobTemplate"]["spec"]["trainer"]
+        given = {"KUBEFLOW_TRAINER_OPT_LEARNING_RATE": asked["lr"], "KUBEFLOW_TRAINER_OPT_GLOBAL_BATCH_SIZE": asked["global-batch-size"]}
+        words = [re.sub(r"\$\((\w+)\)", lambda match: given[match.group(1)], word) for word in command(trainer, PROGRAMS["qlora"])[0]]
+        other = run(words, PET_NNODES="1", PET_NPROC_PER_NODE="2")
+        losses = [re.findall(r"validation loss: ([\d.]+)", text)[-1] for text in (said, other)]
+        self.assertEqual(*losses)
+        self.assertAlmostEqual(float(losses[0]), found["validation_loss"][-1], places=3)
 
 
 if __name__ == "__main__":

@@ -449,6 +449,10 @@ if(TARGET megacpp-data)
     NEEDS megacpp-data small_model small_qlora
     COMMAND Python3::Interpreter -B ${CMAKE_CURRENT_SOURCE_DIR}/deploy/commands.py ${CMAKE_CURRENT_BINARY_DIR}/deploy
       $<TARGET_FILE:small_model> $<TARGET_FILE:small_qlora> $<TARGET_FILE:megacpp-data>)
+  megacpp_slow_test(deploy_pipelines SHARD 29 LABEL deploy TIMEOUT 900 ONE_THREAD MAY_SKIP COST 20
+    NEEDS megacpp-data small_model
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/deploy/pipelines.sh ${PROJECT_SOURCE_DIR} $<TARGET_FILE:small_model>
+      $<TARGET_FILE:megacpp-data> ${CMAKE_CURRENT_BINARY_DIR}/deploy_pipelines ${MEGACPP_PEER_VENVS})
   megacpp_slow_test(deploy_batches SHARD 29 LABEL deploy TIMEOUT 900 ONE_THREAD MAY_SKIP COST 60
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/mpi/slurm.sh --tests ${CMAKE_CURRENT_SOURCE_DIR}/deploy/batches.py
       $<TARGET_FILE:small_model> ${CMAKE_CURRENT_BINARY_DIR}/deploy $<TARGET_FILE:megacpp-data>)
