@@ -22,9 +22,13 @@ endif()
 set(megacpp_include ${megacpp_include} CACHE INTERNAL "Folder of megacpp's headers")
 set(megacpp_sources ${megacpp_sources} CACHE INTERNAL "Folder of the sources of every program")
 
-# RESULT is the option that names the processor to compile for, or nothing.
+# RESULT is the option that names the processor to compile for, or nothing. An installed package says what
+# that is where a project does not (megacpp_march_of_package); everything else is compiled for this processor.
 function(megacpp_march result)
   set(march -march=native)
+  if(megacpp_march_of_package)
+    set(march -march=${megacpp_march_of_package})
+  endif()
   if(DEFINED MEGACPP_MARCH)
     set(march)
     if(MEGACPP_MARCH)
@@ -224,4 +228,5 @@ function(megacpp_install_precompiled) # device...
     install(TARGETS ${library} DESTINATION lib/cmake/megacpp/precompiled/${name})
     install(FILES $<TARGET_FILE_DIR:${library}>/record.cmake DESTINATION lib/cmake/megacpp/precompiled/${name})
   endforeach()
+  set_target_properties(megacpp-data PROPERTIES EXCLUDE_FROM_ALL OFF)
 endfunction()

@@ -3,29 +3,40 @@
 #
 #   examples/build_preset.sh CONFIG.json OUT [KEY=VALUE...] [--no-install] [--build DIR]
 #
+# Where megacpp is installed, the script is bin/megacpp-build-preset and takes the libraries that are installed with it.
+#
 #   OUT            the program; an earlier one is replaced when the new one is complete
 #   KEY=VALUE      says what is compiled; all keys stand below
 #   --precompiled DIR   what programs have in common, as MEGACPP_INSTALL_PRECOMPILED builds it: only the
 #                  run is compiled, and device=cuda needs no nvcc
+#   --march NAME   the processor to build for, such as x86-64-v3; by default the one that compiles, or what the
+#                  installed package was built for
 #   --no-install   install nothing; whatever is missing is named
-#   --build DIR    build folder, by default one for each OUT under build/
+#   --build DIR    build folder, by default one for each OUT under build/, or in ~/.cache/megacpp where megacpp
+#                  is installed
 #
 # docs/hugging-face.md says what is read from CONFIG.json and what is refused.
 set -euo pipefail
 export LC_ALL=C
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(cd "$(dirname "$(realpath -- "${BASH_SOURCE[0]}")")/.." && pwd)
+# In a checkout, or installed.
+scripts=$root/cmake builds=$root/build/presets megacpp="add_subdirectory([==[$root]==] megacpp)"
+if [ ! -f "$scripts/megacpp_build_keys.cmake" ]; then
+  scripts=$root/lib/cmake/megacpp builds=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/megacpp/presets
+  megacpp="find_package(megacpp REQUIRED PATHS [==[$root]==] NO_DEFAULT_PATH)"
+fi
 usage() {
   sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
   printf '\nKeys:\n\n'
-  sed -n '/^#   [a-z-]*=/,/^#$/s/^# \{0,1\}//p' "$root/cmake/megacpp_build_keys.cmake"
+  sed -n '/^#   [a-z-]*=/,/^#$/s/^# \{0,1\}//p' "$scripts/megacpp_build_keys.cmake"
 }
 fail() {
   echo "build_preset: $1" >&2
   exit "${2:-1}"
 }
 
-config='' out='' build='' precompiled='' install=yes words=()
+config='' out='' build='' precompiled='' march='' install=yes words=()
 while [ $# -gt 0 ]; do
   case $1 in
   --no-install) install=no ;;
@@ -37,6 +48,11 @@ while [ $# -gt 0 ]; do
   --precompiled)
     [ $# -ge 2 ] && [[ $2 != -* ]] || fail "--precompiled needs a folder" 2
     precompiled=$(realpath -e -- "$2" 2>/dev/null) && [ -d "$precompiled" ] || fail "there is no folder $2" 5
+    shift
+    ;;
+  --march)
+    [[ ${2-} =~ ^[a-z0-9][a-z0-9._+-]*$ ]] || fail "--march needs the name of a processor, such as x86-64-v3" 2
+    march=$2
     shift
     ;;
   -h | --help) usage && exit 0 ;;
@@ -62,13 +78,17 @@ folder=$(cd -- "$(dirname -- "$out")" 2>/dev/null && pwd) ||
 [ -w "$folder" ] || fail "the folder $folder cannot be written" 6
 out=$folder/$(basename -- "$out")
 
-. "$root/cmake/apt_install.sh"
+. "$scripts/apt_install.sh"
 apt_install "$build_tools" "${build_packages[@]}" || exit $?
+
+if [ -n "$march" ] && ! "${CXX:-c++}" -march="$march" -E -x c++ /dev/null >/dev/null 2>&1; then
+  fail "the compiler ${CXX:-c++} builds for no processor '$march'; give --march x86-64-v3 or another that it knows" 2
+fi
 
 # The run is named after the program; the suffix keeps it apart from words of C++ and of CMake.
 name=$(basename -- "$out" | tr -c 'A-Za-z0-9\n' _)_run
 [[ $name != [0-9]* ]] || name=run_$name
-build=${build:-$root/build/presets/$name-$(cksum <<<"$out" | cut -d ' ' -f 1)}
+build=${build:-$builds/$name-$(cksum <<<"$out" | cut -d ' ' -f 1)}
 mkdir -p -- "$build"
 build=$(cd -- "$build" && pwd)
 cat >"$build/CMakeLists.txt" <<END
@@ -80,7 +100,8 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
 set(MEGACPP_PRECOMPILED [==[$precompiled]==])
-add_subdirectory([==[$root]==] megacpp)
+${march:+set(MEGACPP_MARCH $march)}
+$megacpp
 megacpp_add_preset($name HF_CONFIG [==[$config]==] ${words[*]-})
 END
 generator=()

@@ -5,6 +5,7 @@
 
 #include <megacpp/exec/host_memory.hpp>
 #include <megacpp/exec/memory_room.hpp>
+#include <megacpp/inspect/built_for.hpp>
 #include <megacpp/io/signals.hpp>
 #include <megacpp/threads/machine.hpp>
 #include <megacpp/threads/machine_at_start.hpp>
@@ -59,6 +60,26 @@ BOOST_AUTO_TEST_CASE(the_masks_are_those_of_the_compiler) {
 #endif
 }
 
+BOOST_AUTO_TEST_CASE(a_program_tells_the_level_of_its_processors) {
+  const auto of = [](std::initializer_list<std::string_view> names) {
+    mc::instruction_mask mask = 0;
+    for (int i = 0; i < mc::detail::instruction_set_count; ++i)
+      for (const std::string_view name : names)
+        if (name == mc::detail::instruction_sets[i].name) mask |= mc::instruction_mask{1} << i;
+    return mask;
+  };
+  BOOST_TEST(mc::processors_of(0).text() == "x86-64");
+  const auto v2 = of({"SSE3", "SSSE3", "SSE4.1", "SSE4.2", "POPCNT"});
+  const auto v3 = v2 | of({"AVX", "AVX2", "BMI1", "BMI2", "F16C", "FMA", "LZCNT", "MOVBE"});
+  const auto v4 = v3 | of({"AVX512F", "AVX512BW", "AVX512CD", "AVX512DQ", "AVX512VL"});
+  BOOST_TEST(mc::processors_of(v2).text() == "x86-64-v2");
+  BOOST_TEST(mc::processors_of(v3).text() == "x86-64-v3");
+  BOOST_TEST(mc::processors_of(v4).text() == "x86-64-v4");
+  BOOST_TEST(mc::processors_of(v4 | of({"ADX", "GFNI"})).text() == "x86-64-v4 with ADX, GFNI");
+  BOOST_TEST(mc::processors_of(v3 & ~of({"MOVBE"})).text() ==
+             "x86-64-v2 with LZCNT, BMI1, BMI2, AVX, F16C, FMA, AVX2");
+}
+
 BOOST_AUTO_TEST_CASE(memory_that_is_refused_is_never_0_MiB) {
   constexpr std::int64_t too_many = std::int64_t{1} << 60; // more than there are addresses
   CHECK_REFUSED(mc::arena(mc::host_memory::of_process(), too_many, "x", "y"), exit_code::memory,
@@ -102,7 +123,9 @@ BOOST_AUTO_TEST_CASE(an_older_processor_gets_a_sentence_instead_of_sigill) {
   BOOST_TEST(WEXITSTATUS(status) == static_cast<int>(exit_code::machine), text);
   BOOST_TEST(text.find("error: this program was built for a processor with ") != std::string::npos,
              text);
-  BOOST_TEST(text.find("lacks; build it again on this machine\n") != std::string::npos, text);
+  BOOST_TEST(text.find("lacks; build it again on this machine, or for it by MEGACPP_MARCH\n") !=
+                 std::string::npos,
+             text);
 #endif
 }
 

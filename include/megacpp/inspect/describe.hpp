@@ -1,6 +1,7 @@
 // The subcommand `describe`: a description as text or JSON.
 #pragma once
 
+#include <megacpp/inspect/built_for.hpp>
 #include <megacpp/inspect/description.hpp>
 #include <megacpp/inspect/roofline.hpp>
 #include <megacpp/io/json_file.hpp>
@@ -246,6 +247,7 @@ inline std::string describe_text(const program_view& p, device& on, const mesh& 
     fmt::format_to(at, "  gradients sent in     {}\n", name_of(of.wire));
   fmt::format_to(at, "  recomputation         {}\n", name_of(p.numbers.recompute_policy));
   fmt::format_to(at, "  numerics              {}\n", name_of(p.numbers.sums));
+  fmt::format_to(at, "  built for             {}\n", processors_of().text());
   fmt::format_to(at, "  products              {}, {} threads\n",
                  on.products().describe(p.numbers.precision.weight), on.threads());
   const product_checks& checks = on.products().checks();
@@ -536,6 +538,8 @@ inline std::string describe_json(const program_view& p, const std::vector<model_
         {"wrong", checks.refused}}},
       {"generates", why_not.empty()}};
   if (!why_not.empty()) d["cannot_generate"] = why_not;
+  const processors_built_for processors = processors_of();
+  d["built_for"] = {{"level", processors.level}, {"also", processors.also}};
   d["memory_stage"] = largest;
   d["work_stage"] = busiest;
   d["memory"] = std::move(memory);

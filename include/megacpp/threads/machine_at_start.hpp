@@ -39,7 +39,7 @@ check_machine_at_start() {
   }
   put(", which this one (");
   put(brand[0] ? brand : "unknown processor");
-  put(") lacks; build it again on this machine");
+  put(") lacks; build it again on this machine, or for it by MEGACPP_MARCH");
   text[size++] = '\n';
   const long written = ::write(2, text, static_cast<unsigned long>(size));
   (void)written;

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""How long a project waits for its first program with megacpp of Conan: with precompiled libraries, and with headers alone.
+
+    conan.py [--rounds N] [--jobs N] [--conan PROGRAM] [--no-result]
+
+Both packages are created in a cache of this script's own, which takes minutes and is told apart. Then rounds build the
+project of examples/own-project by each in turn: CMake configures a new folder, the program is built (the first build), a
+number of its model is edited, and it is built again (the next build). Each time is that of the clock; each ratio is of the
+two builds of a round. The compiler's caches are off. The result is written to bench/results.
+"""
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import machine  # noqa: E402
+
+WAYS = {"precompiled": True, "header-only": False}
+
+
+def timed(command, **more):
+    begin = time.monotonic()
+    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more)
+    if ended.returncode:
+        sys.exit(f"conan.py: {' '.join(map(str, command))}: exit code {ended.returncode}:\n{ended.stdout}")
+    return time.monotonic() - begin, ended.stdout
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="rounds; 3 if not given")
+    parser.add_argument("--jobs", type=int, default=machine.usable_cores(), help="units compiled at once; as many as cores")
+    parser.add_argument("--conan", default=shutil.which("conan"), help="Conan 2; the one on the PATH if not given")
+    parser.add_argument("--no-result", action="store_true", help="write no file")
+    given = parser.parse_args()
+    if not given.conan:
+        sys.exit("conan.py: there is no conan on the PATH; pip install conan, or name it by --conan")
+    result = {"benchmark": "conan", **machine.facts(), "command": " ".join(["bench/compile/conan.py", *sys.argv[1:]]),
+              "jobs": given.jobs, "compiler": subprocess.run(["c++", "--version"], capture_output=True, text=True).stdout.split("\n")[0],
+              "create_s": {}, "rounds": []}
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        env = {**os.environ, "CONAN_HOME": str(work / "home"), "CCACHE_DISABLE": "1"}
+        timed([given.conan, "profile", "detect"], env=env)
+        standard = ["-s", "compiler.cppstd=20"]
+        projects = {}
+        for way, libraries in WAYS.items():
+            option = [f"-o=*:precompiled={libraries}"]
+            result["create_s"][way], _ = timed(
+                [given.conan, "create", machine.ROOT, "--test-folder=", *standard, *option, "-c", f"tools.build:jobs={given.jobs}"],
+                env=env)
+            project = projects[way] = work / way
+            shutil.copytree(machine.ROOT / "examples/own-project", project)
+            version = subprocess.run([given.conan, "inspect", machine.ROOT, "--format=json"], env=env, capture_output=True,
+                                     text=True, check=True).stdout.split('"version": "')[1].split('"')[0]
+            (project / "conanfile.txt").write_text(f"[requires]\nmegacpp/{version}\n[generators]\nCMakeToolchain\n", encoding="utf-8")
+            timed([given.conan, "install", project, *standard, *option, f"--output-folder={project / 'conan'}"], env=env)
+        for number in range(given.rounds):
+            row = {}
+            for way in WAYS if number % 2 == 0 else reversed(WAYS):
+                project, build = projects[way], projects[way] / "build"
+                shutil.rmtree(build, ignore_errors=True)
+                configured, said = timed(["cmake", "-S", project, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+                                          f"-DCMAKE_TOOLCHAIN_FILE={project / 'conan/conan_toolchain.cmake'}"], env=env)
+                if ("commands: precompiled" in said) != WAYS[way]:
+                    sys.exit(f"conan.py: {way}: CMake says\n{said}")
+                make = ["cmake", "--build", build, "--parallel", str(given.jobs)]
+                first, _ = timed(make, env=env)
+                header = project / "my_gpt.hpp"
+                text = header.read_text(encoding="utf-8")
+                header.write_text(text.replace(".layers = 4", ".layers = 5") if ".layers = 4" in text
+                                  else text.replace(".layers = 5", ".layers = 4"), encoding="utf-8")
+                again, _ = timed(make, env=env)
+                row[way] = {"configure_s": round(configured, 2), "first_s": round(first, 2), "next_s": round(again, 2)}
+                print(f"round {number + 1}, {way}: configured in {configured:.1f} s, first build {first:.1f} s, "
+                      f"next build {again:.1f} s", flush=True)
+            result["rounds"].append(row)
+        for what in ("first_s", "next_s"):
+            ratios = [row["header-only"][what] / row["precompiled"][what] for row in result["rounds"]]
+            result[f"header_only_over_precompiled_{what[:-2]}"] = {
+                "median": round(statistics.median(ratios), 3), "least": round(min(ratios), 3), "most": round(max(ratios), 3)}
+            print(f"{what[:-2]} build: header-only takes {statistics.median(ratios):.2f} times as long as precompiled "
+                  f"({min(ratios):.2f} to {max(ratios):.2f})")
+    result["create_s"] = {way: round(seconds, 1) for way, seconds in result["create_s"].items()}
+    print("created in", result["create_s"])
+    if not given.no_result:
+        print(machine.write_result("conan", result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+#!/usr/bin/env python3
+"""The images of examples/deploy/docker, built and run without Docker (dockerfile.py).
+
+    images.py SOURCE WORK [--mpi] [--march NAME] [--keep]
+
+Both Dockerfiles are built above a minimal Debian 12, line by line. The image of a program must add no more to its base
+than a page promises (docs/deploying/images.md). The program must work in it as an ordinary user whose root is read-only
+and who may write one volume alone: it describes itself, trains, generates, exports, trains as two ranks by threads, by
+the environment of torchrun, and by that of a PyTorchJob's pod, whose ranks it starts itself as process 1. All three have
+the same weights. On a processor that lacks what the program was built for it says so, and ends with 8.
+
+  --mpi     ranks by MPI, too: the builder gets libopenmpi-dev, and mpirun of this machine starts two ranks
+  --march   the processors to build for, x86-64-v3 if not given
+  --keep    a builder that is there is taken as it is, to try the rest again
+
+Exit code 77, for "skipped": this machine cannot make such roots.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import dockerfile
+
+BYTES = {False: 60_000_000, True: 100_000_000}  # what an image adds at most, without MPI and with it
+BASE = "debian:bookworm-slim"
+USER = "10001:10001"
+CONFIG = {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 4, "n_positions": 64, "vocab_size": 256}
+TEXT = "".join(f"{n} green bottles hanging on the wall, and if {n % 7} should fall\n" for n in range(400))
+TRAIN = ["train", "--data-path", "/data/text", "--split", "100,0,0", "--eval-iters", "0", "--tokenizer-type", "byte",
+         "--train-iters", "20", "--global-batch-size", "4", "--threads", "1"]
+
+
+def fail(sentence):
+    sys.exit(f"images: {sentence}")
+
+
+class Container:
+    """An image as a cluster runs it: the root read-only, a volume at /data, an ordinary user."""
+
+    def __init__(self, image, work):
+        self.image, self.root, self.data = image, work / "container", work / "data"
+        shutil.rmtree(self.data, ignore_errors=True)
+        self.data.mkdir()
+        (self.data / "text").write_text(TEXT, encoding="utf-8")
+        os.chown(self.data, *map(int, USER.split(":")))
+        self.root.mkdir(exist_ok=True)
+        # The place of a volume is made by whoever starts a container.
+        place = work / "volume"
+        (place / "data").mkdir(parents=True, exist_ok=True)
+        layers = ":".join(str(layer) for layer in [place, *reversed(image.layers)])
+        dockerfile.mount("-t", "overlay", "overlay", "-o", f"ro,lowerdir={layers}", self.root)
+        dockerfile.mount("--bind", self.data, self.root / "data")
+
+    def run(self, *words, env=None, **more):
+        return dockerfile.enter(self.root, [*self.image.entry, *(words or self.image.words)], {**self.image.env, **(env or {})},
+                                self.image.user, self.image.folder, capture_output=True, text=True, **more)
+
+    def start(self, *words, env):
+        """The same beside others, in this machine's processes and shared memory."""
+        command = ["chroot", f"--userspec={USER}", "--groups=", str(self.root), *self.image.entry, *words]
+        return subprocess.Popen(command, env={**self.image.env, **env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def must(self, *words, env=None):
+        ended = self.run(*words, env=env)
+        if ended.returncode:
+            fail(f"{' '.join(words)}: exit code {ended.returncode}:\n{ended.stdout}{ended.stderr}")
+        return ended.stdout
+
+    def weights(self, name):
+        """The bytes of the weights that a run has saved, exported."""
+        self.must("export", "--load", f"/data/{name}", "--save", f"/data/{name}-exported")
+        return (self.data / f"{name}-exported/model.safetensors").read_bytes()
+
+
+def built(source, work, mpi, march, keep):
+    bases = work / "bases"
+    bases.mkdir(parents=True, exist_ok=True)
+    base = dockerfile.debootstrap(bases, "bookworm")
+    # What this machine reaches mirrors by.
+    here = work / "reached"
+    for name, text in {"etc/resolv.conf": Path("/etc/resolv.conf").read_text(encoding="utf-8"),
+                       "etc/apt/apt.conf.d/proxy": "".join(
+                           line + "\n" for line in subprocess.run(["apt-config", "dump"], capture_output=True, text=True)
+                           .stdout.split("\n") if line.startswith(("Acquire::http::Proxy", "Acquire::https::Proxy")))}.items():
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_text(text, encoding="utf-8")
+    base = dockerfile.Image(layers=[*base.layers, here])
+    docker, config = source / "examples/deploy/docker", work / "context"
+    config.mkdir(exist_ok=True)
+    (config / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    more = {"PACKAGES": "libopenmpi-dev openmpi-bin"} if mpi else {}
+    kept = work / "builder.0.added"
+    if keep and kept.exists():
+        builder = dockerfile.Image(layers=[*base.layers, kept])
+    else:
+        builder, _ = dockerfile.build(docker / "builder.Dockerfile", source, {BASE: base}, {"MARCH": march, **more}, work, "builder")
+    program, beneath = dockerfile.build(docker / "program.Dockerfile", config, {BASE: base, "megacpp-builder": builder},
+                                        {"KEYS": "precision=fp32 sequence=32 micro-batch=2"}, work, "program")
+    return program, program.added(base)
+
+
+def size_of(folders, limit):
+    """The bytes of du -sb, which must be within the limit; prints the files."""
+    files = [path for folder in folders for path in Path(folder).rglob("*") if path.is_file() and not path.is_symlink()]
+    for path in sorted(files, key=lambda p: -p.stat().st_size)[:12]:
+        print(f"{path.stat().st_size:12,}  {path.name}")
+    total = sum(int(subprocess.run(["du", "-sb", folder], check=True, capture_output=True, text=True).stdout.split()[0])
+                for folder in folders)
+    print(f"{total:12,}  bytes in all, of {len(files)} files; {limit:,} are allowed")
+    if total > limit:
+        fail(f"the image adds {total} bytes to its base, more than {limit}")
+    return total
+
+
+def older_processor(program, march):
+    """Runs the program under emulated processors: one that has the instructions, and one that lacks them."""
+    if not shutil.which("qemu-x86_64"):
+        print("left out: there is no qemu-x86_64; on Debian or Ubuntu, apt install qemu-user")
+        return
+    libraries = program.root / "usr/lib/x86_64-linux-gnu"
+    loader = program.root / "lib64/ld-linux-x86-64.so.2"
+    for processor, lacks in {"Nehalem": "AVX", "Haswell": "AVX512F" if march == "x86-64-v4" else None}.items():
+        ended = subprocess.run(["qemu-x86_64", "-cpu", processor, loader, "--library-path", libraries,
+                                program.root / "usr/local/bin/program", "describe"],
+                               capture_output=True, text=True)
+        if lacks is None:
+            if ended.returncode or f"built for             {march}" not in ended.stdout:
+                fail(f"under {processor}: exit code {ended.returncode}: {ended.stdout}{ended.stderr}")
+        elif ended.returncode != 8 or ended.stderr.count("\n") != 1 or \
+                not ended.stderr.startswith("error: this program was built for a processor with ") or f" {lacks}" not in ended.stderr:
+            fail(f"under {processor}, which lacks {lacks}: exit code {ended.returncode}: {ended.stdout}{ended.stderr}")
+        print(f"under an emulated {processor}: " + (ended.stderr.strip() if lacks else f"the program is built for {march}"))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("source", type=Path)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--mpi", action="store_true")
+    parser.add_argument("--march", default="x86-64-v3")
+    parser.add_argument("--keep", action="store_true")
+    given = parser.parse_args()
+    try:
+        dockerfile.in_namespace()
+        work = given.work.resolve()
+        work.mkdir(parents=True, exist_ok=True)
+        program, added = built(given.source.resolve(), work, given.mpi, given.march, given.keep)
+    except dockerfile.Unusable as lacks:
+        print(f"images: {lacks}")
+        return 77
+    size_of(added, BYTES[given.mpi])
+    if program.user.split(":")[0] in ("", "0", "root"):
+        fail("the program runs as root")
+    container = Container(program, work)
+
+    if "usage" not in container.must().lower():
+        fail("without words the image does not show its help")
+    described = container.must("describe")
+    if f"built for             {given.march}\n" not in described:
+        fail(f"describe does not tell of {given.march}:\n{described}")
+    container.must(*TRAIN, "--save", "/data/alone")
+    if not container.must("generate", "--load", "/data/alone", "--prompt", "green", "--max-new-tokens", "8"):
+        fail("generate writes nothing")
+    if not container.weights("alone"):
+        fail("export writes nothing")
+    # What is no volume cannot be written.
+    ended = container.run(*TRAIN, "--save", "/alone")
+    if ended.returncode != 6 or "/alone" not in ended.stderr:
+        fail(f"a state in a read-only root: exit code {ended.returncode}: {ended.stderr}")
+
+    container.must(*TRAIN, "--ranks", "2", "--save", "/data/threads")
+    # torchrun starts each rank with these.
+    ranks = [container.start(*TRAIN, "--save", "/data/torchrun",
+                             env={"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+                                  "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29571"}) for rank in range(2)]
+    said = [rank.communicate()[0] for rank in ranks]
+    if any(rank.returncode for rank in ranks):
+        fail(f"by torchrun's environment: exit codes {[rank.returncode for rank in ranks]}:\n" + "\n".join(said))
+    container.must(*TRAIN, "--save", "/data/pod", env={"PET_NNODES": "1", "PET_NPROC_PER_NODE": "2", "PET_NODE_RANK": "0",
+                                                     "MASTER_ADDR": "localhost", "MASTER_PORT": "29572"})
+    ways = ["threads", "torchrun", "pod"]
+    if given.mpi:
+        mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", "chroot", f"--userspec={USER}", "--groups=",
+                  str(container.root), *program.entry, *TRAIN, "--save", "/data/mpi"]
+        (work / "scratch").mkdir(exist_ok=True)
+        ended = subprocess.run(mpirun, capture_output=True, text=True)
+        if ended.returncode:
+            fail(f"by mpirun: exit code {ended.returncode}: {ended.stdout}{ended.stderr}")
+        ways.append("mpi")
+    weights = {way: container.weights(way) for way in ways}
+    for way in ways[1:]:
+        if weights[way] != weights[ways[0]]:
+            fail(f"two ranks by {way} have other weights than by {ways[0]}")
+    older_processor(program, given.march)
+    print(f"built, and ran as told: {', '.join(ways)} have the same weights")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
