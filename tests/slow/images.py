@@ -19,6 +19,7 @@ Exit code 77, for "skipped": this machine cannot make such roots.
 import argparse
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -58,12 +59,12 @@ class Container:
 
     def run(self, *words, env=None, **more):
         return dockerfile.enter(self.root, [*self.image.entry, *(words or self.image.words)], {**self.image.env, **(env or {})},
-                                self.image.user, self.image.folder, capture_output=True, text=True, **more)
+                                self.image.user, self.image.folder, capture_output=True, text=True, errors="replace", **more)
 
-    def start(self, *words, env):
-        """The same beside others, in this machine's processes and shared memory."""
-        command = ["chroot", f"--userspec={USER}", "--groups=", str(self.root), *self.image.entry, *words]
-        return subprocess.Popen(command, env={**self.image.env, **env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    def shell(self, script, env):
+        """Runs a script of the base's shell in the same place; the program is "$@"."""
+        return dockerfile.enter(self.root, ["/bin/sh", "-euc", script, "sh", *self.image.entry], {**self.image.env, **env},
+                                self.image.user, self.image.folder, capture_output=True, text=True, errors="replace")
 
     def must(self, *words, env=None):
         ended = self.run(*words, env=env)
@@ -174,20 +175,20 @@ def main():
         fail(f"a state in a read-only root: exit code {ended.returncode}: {ended.stderr}")
 
     container.must(*TRAIN, "--ranks", "2", "--save", "/data/threads")
-    # torchrun starts each rank with these.
-    ranks = [container.start(*TRAIN, "--save", "/data/torchrun",
-                             env={"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
-                                  "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29571"}) for rank in range(2)]
-    said = [rank.communicate()[0] for rank in ranks]
-    if any(rank.returncode for rank in ranks):
-        fail(f"by torchrun's environment: exit codes {[rank.returncode for rank in ranks]}:\n" + "\n".join(said))
+    # torchrun starts ranks so.
+    ended = container.shell(f'RANK=1 LOCAL_RANK=1 "$@" {shlex.join(TRAIN)} --save /data/torchrun & '
+                            f'RANK=0 LOCAL_RANK=0 "$@" {shlex.join(TRAIN)} --save /data/torchrun; wait $!',
+                            {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29571"})
+    if ended.returncode:
+        fail(f"by torchrun's environment: exit code {ended.returncode}: {ended.stdout}{ended.stderr}")
     container.must(*TRAIN, "--save", "/data/pod", env={"PET_NNODES": "1", "PET_NPROC_PER_NODE": "2", "PET_NODE_RANK": "0",
                                                      "MASTER_ADDR": "localhost", "MASTER_PORT": "29572"})
     ways = ["threads", "torchrun", "pod"]
     if given.mpi:
         mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", "chroot", f"--userspec={USER}", "--groups=",
                   str(container.root), *program.entry, *TRAIN, "--save", "/data/mpi"]
-        (work / "scratch").mkdir(exist_ok=True)
+        for folder in ("proc", "dev", "tmp"):  # as Pyxis and Enroot share them with the launcher
+            dockerfile.mount("--rbind", f"/{folder}", container.root / folder)
         ended = subprocess.run(mpirun, capture_output=True, text=True)
         if ended.returncode:
             fail(f"by mpirun: exit code {ended.returncode}: {ended.stdout}{ended.stderr}")
