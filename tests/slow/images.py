@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The images of examples/deploy/docker, built and run without Docker (dockerfile.py).
 
-    images.py SOURCE WORK [--mpi] [--march NAME] [--keep]
+    images.py SOURCE WORK [--bases FOLDER] [--mpi] [--march NAME] [--cuda TOOLKIT] [--keep]
 
 Both Dockerfiles are built above a minimal Debian 12, line by line. The image of a program must add no more to its base
 than a page promises (docs/deploying/images.md). The program must work in it as an ordinary user whose root is read-only
@@ -9,8 +9,11 @@ and who may write one volume alone: it describes itself, trains, generates, expo
 the environment of torchrun, and by that of a PyTorchJob's pod, whose ranks it starts itself as process 1. All three have
 the same weights. On a processor that lacks what the program was built for it says so, and ends with 8.
 
+  --bases   where the minimal Debian is kept, which fresh_machine.sh keeps, too; WORK/bases if not given
   --mpi     ranks by MPI, too: the builder gets libopenmpi-dev, and mpirun of this machine starts two ranks
   --march   the processors to build for, x86-64-v3 if not given
+  --cuda    a program for GPUs: the base gets this folder as /usr/local/cuda, in place of an image of CUDA; without a GPU
+            the program describes itself, and one sentence says that it cannot train
   --keep    a builder that is there is taken as it is, to try the rest again
 
 Exit code 77, for "skipped": this machine cannot make such roots.
@@ -78,8 +81,25 @@ class Container:
         return (self.data / f"{name}-exported/model.safetensors").read_bytes()
 
 
-def built(source, work, mpi, march, keep):
-    bases = work / "bases"
+def with_toolkit(base, toolkit, work):
+    """A base that has CUDA's toolkit, as images of CUDA have it."""
+    above = base.stage(work, "toolkit")
+    place = above.root / "usr/local" / toolkit.name
+    linked = above.layers[-1] / "usr/local" / toolkit.name  # a link takes no time and no room
+    linked.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["umount", above.root], check=True)
+    if subprocess.run(["cp", "-al", toolkit, linked], stderr=subprocess.DEVNULL).returncode:
+        subprocess.run(["cp", "-a", toolkit, linked], check=True)
+    (linked.parent / "cuda").symlink_to(toolkit.name)
+    loader = above.layers[-1] / "etc/ld.so.conf.d/cuda.conf"
+    loader.parent.mkdir(parents=True)
+    loader.write_text("/usr/local/cuda/lib64\n", encoding="utf-8")
+    cached = dockerfile.Image(above.layers).stage(work, "loader")
+    dockerfile.enter(cached.root, ["ldconfig"], cached.env, check=True)
+    return cached
+
+
+def built(source, work, bases, mpi, march, toolkit, keep):
     bases.mkdir(parents=True, exist_ok=True)
     base = dockerfile.debootstrap(bases, "bookworm")
     # What this machine reaches mirrors by.
@@ -91,17 +111,23 @@ def built(source, work, mpi, march, keep):
         (here / name).parent.mkdir(parents=True, exist_ok=True)
         (here / name).write_text(text, encoding="utf-8")
     base = dockerfile.Image(layers=[*base.layers, here])
+    if toolkit:
+        base = with_toolkit(base, toolkit.resolve(), work)
     docker, config = source / "examples/deploy/docker", work / "context"
     config.mkdir(exist_ok=True)
     (config / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-    more = {"PACKAGES": "libopenmpi-dev openmpi-bin"} if mpi else {}
+    more, keys = {}, "precision=fp32 sequence=32 micro-batch=2"
+    if mpi:
+        more["PACKAGES"] = "libopenmpi-dev openmpi-bin"
+    if toolkit:
+        more["DEVICES"], keys = "cuda", keys + " device=cuda"
     kept = work / "builder.0.added"
     if keep and kept.exists():
         builder = dockerfile.Image(layers=[*base.layers, kept])
     else:
         builder, _ = dockerfile.build(docker / "builder.Dockerfile", source, {BASE: base}, {"MARCH": march, **more}, work, "builder")
     program, beneath = dockerfile.build(docker / "program.Dockerfile", config, {BASE: base, "megacpp-builder": builder},
-                                        {"KEYS": "precision=fp32 sequence=32 micro-batch=2"}, work, "program")
+                                        {"KEYS": keys}, work, "program")
     return program, program.added(base)
 
 
@@ -144,13 +170,15 @@ def main():
     parser.add_argument("work", type=Path)
     parser.add_argument("--mpi", action="store_true")
     parser.add_argument("--march", default="x86-64-v3")
+    parser.add_argument("--bases", type=Path)
+    parser.add_argument("--cuda", type=Path)
     parser.add_argument("--keep", action="store_true")
     given = parser.parse_args()
     try:
         dockerfile.in_namespace()
         work = given.work.resolve()
         work.mkdir(parents=True, exist_ok=True)
-        program, added = built(given.source.resolve(), work, given.mpi, given.march, given.keep)
+        program, added = built(given.source.resolve(), work, (given.bases or work / "bases").resolve(), given.mpi, given.march, given.cuda, given.keep)
     except dockerfile.Unusable as lacks:
         print(f"images: {lacks}")
         return 77
@@ -159,11 +187,21 @@ def main():
         fail("the program runs as root")
     container = Container(program, work)
 
+    if (ended := container.run("--version")).returncode == 8 and given.march != "x86-64-v3":
+        print(f"left out: this machine is none of {given.march}: {ended.stderr.strip()}")
+        older_processor(program, given.march)
+        return 0
     if "usage" not in container.must().lower():
         fail("without words the image does not show its help")
     described = container.must("describe")
     if f"built for             {given.march}\n" not in described:
         fail(f"describe does not tell of {given.march}:\n{described}")
+    if given.cuda:
+        ended = container.run(*TRAIN, "--save", "/data/alone")
+        if ended.returncode != 8 or ended.stderr.count("\n") != 1:
+            fail(f"without a GPU: exit code {ended.returncode}: {ended.stderr}")
+        print(f"built, and described; without a GPU: {ended.stderr.strip()}")
+        return 0
     container.must(*TRAIN, "--save", "/data/alone")
     if not container.must("generate", "--load", "/data/alone", "--prompt", "green", "--max-new-tokens", "8"):
         fail("generate writes nothing")

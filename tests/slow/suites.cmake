@@ -228,6 +228,24 @@ megacpp_slow_test(package SHARD 17 LABEL package TIMEOUT 1800 ONE_THREAD COST 16
     ${CMAKE_CURRENT_BINARY_DIR}/package -G ${CMAKE_GENERATOR}
     -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER} -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=)
 
+# The same by Conan, which pip installs.
+set(MEGACPP_PEER_VENVS ${CMAKE_CURRENT_BINARY_DIR}/venvs CACHE PATH
+    "Folder of virtual environments of Python, made where they are missing")
+megacpp_slow_test(conan SHARD 16 LABEL package TIMEOUT 1800 ONE_THREAD MAY_SKIP COST 180
+  COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/package/conan.sh ${PROJECT_SOURCE_DIR}
+    ${CMAKE_CURRENT_BINARY_DIR}/conan ${MEGACPP_PEER_VENVS})
+
+# Images of programs, built and run in roots of a minimal Debian.
+set(images Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/slow/images.py ${PROJECT_SOURCE_DIR})
+megacpp_slow_test(images SHARD 31 LABEL package TIMEOUT 2400 ONE_THREAD MAY_SKIP COST 240
+  COMMAND ${images} ${CMAKE_CURRENT_BINARY_DIR}/images --bases ${CMAKE_CURRENT_BINARY_DIR}/fresh)
+if(MEGACPP_EXHAUSTIVE_TESTS)
+  megacpp_slow_test(images_mpi LABEL package TIMEOUT 2400 ONE_THREAD MAY_SKIP COST 240
+    COMMAND ${images} ${CMAKE_CURRENT_BINARY_DIR}/images_mpi --bases ${CMAKE_CURRENT_BINARY_DIR}/fresh --mpi)
+  megacpp_slow_test(images_v4 LABEL package TIMEOUT 2400 ONE_THREAD MAY_SKIP COST 240
+    COMMAND ${images} ${CMAKE_CURRENT_BINARY_DIR}/images_v4 --bases ${CMAKE_CURRENT_BINARY_DIR}/fresh --march x86-64-v4)
+endif()
+
 # Hugging Face configurations as programs, through the script.
 megacpp_slow_test(build_preset SHARD 9 LABEL package TIMEOUT 2400 ONE_THREAD COST 210
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/slow/build_preset.sh ${PROJECT_SOURCE_DIR}
@@ -256,9 +274,6 @@ if(TARGET cli_tiny_gpt)
   megacpp_slow_test(launch_slurm SHARD "9;25" LABEL mpi TIMEOUT 900 ONE_THREAD MAY_SKIP COST 90
     COMMAND ${mpi}/slurm.sh $<TARGET_FILE:cli_tiny_gpt>)
 endif()
-
-set(MEGACPP_PEER_VENVS ${CMAKE_CURRENT_BINARY_DIR}/venvs CACHE PATH
-    "Folder of the virtual environments with transformers and others, made where they are missing")
 
 # The manifests of examples/deploy by schemas and models of PyPI.
 if(TARGET cli_tiny_gpt)

@@ -7,7 +7,7 @@
 - A relative link of a Markdown file names a file or a folder of the repository, and its #anchor a heading of that page,
   as GitHub spells anchors.
 - A page of docs/ is reached from README.md by links.
-- A page that a source names (docs/NAME.md) exists.
+- A page that a source names (docs/NAME.md, docs/FOLDER/NAME.md) exists.
 - A file that a page names with its folder exists, from the root, below include/megacpp, below tests, or beside the page.
 - The map of docs/design.md has the folders of include/megacpp, in the order of include_order.py.
 - The tests at the beginning of an item of docs/evidence.md exist: as files below tests/, or as names in CMake's files there.
