@@ -44,6 +44,12 @@ cmake -S "$source" -B "$work/library" -DMEGACPP_BUILD_TESTS=OFF -DMEGACPP_BUILD_
   -DMEGACPP_WERROR=ON -DMEGACPP_INSTALL_PRECOMPILED=cpu "$@" >/dev/null
 cmake --build "$work/library" --parallel 1
 cmake --install "$work/library" --prefix "$work/prefix" >/dev/null
+for file in bin/megacpp-data bin/megacpp-build-preset share/doc/megacpp/LICENSE share/doc/megacpp/CHANGELOG.md; do
+  [ -f "$work/prefix/$file" ] || { echo "$file is not installed" >&2 && exit 1; }
+done
+"$work/prefix/bin/megacpp-data" --version
+ln -s prefix/bin/megacpp-build-preset "$work/through-a-link"
+"$work/through-a-link" --help | grep -q '^ *tp=' || { echo "the installed script does not find its keys" >&2 && exit 1; }
 cp -r "$source/tests/package" "$work/project"
 git -C "$work/project" init -q
 git -C "$work/project" add .

@@ -99,7 +99,9 @@ documented docs/using-megacpp.md conan-create
 mkdir "$work/my-gpt"
 cp "$source"/examples/own-project/* "$work/my-gpt"
 cd "$work/my-gpt"
-documented docs/using-megacpp.md conan-project | tee "$work/built"
+{
+  documented docs/using-megacpp.md conan-project
+} | tee "$work/built"
 grep -q 'commands: precompiled, ' "$work/built" || fail 'the project takes no libraries'
 if grep -Eq '(commands|command_line|kernels|devices|write_run)\.cpp' "$work/built"; then fail 'the project compiles more than its run'; fi
 grep -qE '^ +built for +x86-64-v3$' "$work/built" || fail 'the program does not tell of x86-64-v3'

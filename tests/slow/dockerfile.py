@@ -112,7 +112,7 @@ def enter(root, command, env, user="0:0", folder="/", shm="64m", **more):
     """Runs a command in a root, as process 1 of a namespace."""
     return subprocess.run(["unshare", "--mount", "--pid", "--fork", "--kill-child", "--", "bash", "-euc", ENTER, "enter",
                            str(root), user, folder, shm, *command],
-                          env={"TERM": "dumb", **env}, stdin=subprocess.DEVNULL, **more)
+                          env={"TERM": "dumb", "HOME": "/root" if user.startswith("0:") else "/", **env}, stdin=subprocess.DEVNULL, **more)
 
 
 def expand(text, values):

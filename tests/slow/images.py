@@ -84,7 +84,6 @@ class Container:
 def with_toolkit(base, toolkit, work):
     """A base that has CUDA's toolkit, as images of CUDA have it."""
     above = base.stage(work, "toolkit")
-    place = above.root / "usr/local" / toolkit.name
     linked = above.layers[-1] / "usr/local" / toolkit.name  # a link takes no time and no room
     linked.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(["umount", above.root], check=True)
@@ -128,7 +127,32 @@ def built(source, work, bases, mpi, march, toolkit, keep):
         builder, _ = dockerfile.build(docker / "builder.Dockerfile", source, {BASE: base}, {"MARCH": march, **more}, work, "builder")
     program, beneath = dockerfile.build(docker / "program.Dockerfile", config, {BASE: base, "megacpp-builder": builder},
                                         {"KEYS": keys}, work, "program")
+    refuses(docker, config, base, builder, work)
+    # What the builder has compiled is not compiled again.
+    (log,) = (work / "program.1.added/root/.cache/megacpp/presets").glob("*/build.log")
+    if "commands.cpp" in (text := log.read_text(encoding="utf-8")) or "run.cpp" not in text:
+        fail(f"the program's stage compiles more than its run, or less:\n{text}")
     return program, program.added(base)
+
+
+def refuses(docker, config, base, builder, work):
+    """What cannot become an image is refused in one sentence, before anything is compiled."""
+    bases = {BASE: base, "megacpp-builder": builder}
+    for number, (name, arguments) in enumerate([("builder", {"MARCH": "native"}), ("program", {"MARCH": "native"}),
+                                                ("program", {"KEYS": "tp=two"}), ("program", {"CONFIG": "none.json"})]):
+        file = docker / f"{name}.Dockerfile"
+        try:
+            dockerfile.build(file, config, bases, arguments, work, f"refused{number}")
+        except (SystemExit, FileNotFoundError) as refused:
+            print(f"refused: {arguments}: {refused}")
+        else:
+            fail(f"{file.name} takes {arguments}")
+    script = docker / "image_files.sh"
+    for arguments, code, words in ((["/bin/true"], 2, "give PROGRAM"), (["/none", "/none"], 5, "no program"),
+                                   (["/bin/true", work / "none", "/none"], 5, "no folder"), (["/bin/true", work], 6, "not empty")):
+        ended = subprocess.run([script, *arguments], capture_output=True, text=True)
+        if ended.returncode != code or words not in ended.stderr or ended.stderr.count("\n") != 1:
+            fail(f"{script.name} {arguments}: exit code {ended.returncode}: {ended.stderr}")
 
 
 def size_of(folders, limit):

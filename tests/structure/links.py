@@ -24,8 +24,8 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 NAMED = re.compile(r"(?<![\w/.-])docs/(?:[\w-]+/)?[\w-]+\.md")
 SOURCES = (".hpp", ".cuh", ".inc", ".cpp", ".cu", ".cmake", ".txt", ".sh", ".py", ".in")
 FILE = re.compile(r"(?<![\w/.$-])((?:[a-z_][\w-]*/)+[\w-]+\.(?:hpp|cuh|inc|cpp|py|sh|cu|cmake))\b")
-# Of any name, another project's, or what examples/deploy/render.sh writes.
-OTHER_FILES = re.compile(r"NAME|^megatron/core/|^tools/|^manifests/")
+# Of any name, another project's, or what examples/deploy/render.sh or Conan writes.
+OTHER_FILES = re.compile(r"NAME|^megatron/core/|^tools/|^manifests/|/conan_toolchain.cmake$")
 FOLDERS = ("bench", "cmake", "docs", "examples", "include", "src", "tests")
 # Sources that name a page of another project, or of a self-test; None: several.
 OTHERS = {"include/megacpp/io/lfs_pointer.hpp": "docs/spec.md", "tests/structure/ratchet.py": "docs/a.md",

@@ -15,6 +15,9 @@ ARG DEVICES=cpu
 ARG MARCH=x86-64-v3
 ARG PACKAGES=""
 
+RUN case "${MARCH}" in native | "") \
+      echo "MARCH is '${MARCH}', and must name processors, such as x86-64-v3: native is the machine that builds" >&2; exit 2 ;; esac
+
 COPY cmake/apt_install.sh /megacpp/cmake/apt_install.sh
 RUN bash -euc '. /megacpp/cmake/apt_install.sh; apt_install "$build_tools" "${build_packages[@]}" ca-certificates $1' \
       packages "${PACKAGES}" \

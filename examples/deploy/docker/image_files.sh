@@ -8,7 +8,7 @@
 #   BASE    the root of the base image; what is there already is left out
 #
 # MPI loads modules by name, which ldd does not see: with MPI those of its packages come along, too. The
-# files are listed with their bytes, the largest first, and with the sum.
+# largest twenty files are listed with their bytes, and the sum.
 set -euo pipefail
 export LC_ALL=C
 
@@ -67,5 +67,5 @@ done
 # Hosts of HTTPS are checked by these.
 certificates=/etc/ssl/certs/ca-certificates.crt
 [ ! -f "$certificates" ] || place "$certificates"
-find "$image" -type f -printf '%10s  /%P\n' | sort -rn
+find "$image" -type f -printf '%10s  /%P\n' | sort -rn | awk 'NR <= 20'
 printf '%10s  bytes in all\n' "$(du -sb -- "$image" | cut -f 1)"

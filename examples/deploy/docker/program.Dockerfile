@@ -19,6 +19,8 @@ ARG CONFIG=config.json
 ARG KEYS=""
 ARG MARCH=""
 COPY ${CONFIG} /model/config.json
+RUN case "${MARCH}" in native) \
+      echo "MARCH is '${MARCH}', and must name processors, such as x86-64-v3: native is the machine that builds" >&2; exit 2 ;; esac
 RUN megacpp-build-preset /model/config.json /model/program --no-install ${MARCH:+--march ${MARCH}} ${KEYS}
 # What the base has already is left out.
 RUN --mount=type=bind,from=base,target=/base \
