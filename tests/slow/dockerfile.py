@@ -7,6 +7,7 @@ its own. What an instruction says that is not known here is an error, so that no
 Mounts are made in a namespace of the test's own (`in_namespace`) and end with it. That takes root's rights.
 """
 
+import json
 import os
 import re
 import shlex
@@ -108,11 +109,11 @@ class Image:
         return above
 
 
-def enter(root, command, env, user="0:0", folder="/", shm="64m", **more):
-    """Runs a command in a root, as process 1 of a namespace."""
-    return subprocess.run(["unshare", "--mount", "--pid", "--fork", "--kill-child", "--", "bash", "-euc", ENTER, "enter",
-                           str(root), user, folder, shm, *command],
-                          env={"TERM": "dumb", "HOME": "/root" if user.startswith("0:") else "/", **env}, stdin=subprocess.DEVNULL, **more)
+def enter(root, command, env, user="0:0", folder="/", shm="64m", start=subprocess.run, **more):
+    """Runs a command in a root, as process 1 of a namespace; or starts it, by subprocess.Popen."""
+    return start(["unshare", "--mount", "--pid", "--fork", "--kill-child", "--", "bash", "-euc", ENTER, "enter",
+                  str(root), user, folder, shm, *command],
+                 env={"TERM": "dumb", "HOME": "/root" if user.startswith("0:") else "/", **env}, stdin=subprocess.DEVNULL, **more)
 
 
 def expand(text, values):
@@ -145,7 +146,6 @@ def instructions(text):
 
 def words_of(text):
     """The words of ENTRYPOINT or CMD, which must be a list: a shell would not pass signals on."""
-    import json
     words = json.loads(text)
     assert isinstance(words, list)
     return words

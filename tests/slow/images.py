@@ -25,6 +25,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -64,7 +65,20 @@ class Container:
 
     def run(self, *words, env=None, **more):
         return dockerfile.enter(self.root, [*self.image.entry, *(words or self.image.words)], {**self.image.env, **(env or {})},
-                                self.image.user, self.image.folder, capture_output=True, text=True, errors="replace", **more)
+                                self.image.user, self.image.folder, text=True, errors="replace", **({"capture_output": True} if not more else more))
+
+    def stopped(self, *words):
+        """The exit code of a run that gets SIGTERM as process 1, as a pod that is deleted does, once it has begun."""
+        running = self.run(*words, start=subprocess.Popen, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        said = ""
+        for line in running.stdout:
+            said += line
+            if line.startswith("step "):
+                child = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text(encoding="utf-8").split()[0]
+                os.kill(int(child), signal.SIGTERM)
+                break
+        said += running.communicate()[0]
+        return running.returncode, said
 
     def shell(self, script, env):
         """Runs a script of the base's shell in the same place; the program is "$@"."""
@@ -233,6 +247,9 @@ def main():
         fail("generate writes nothing")
     if not container.weights("alone"):
         fail("export writes nothing")
+    code, said = container.stopped(*TRAIN, "--train-iters", "1000000", "--log-interval", "1", "--save", "/data/stopped")
+    if code != 10 or "finished" not in container.must("describe", "--load", "/data/stopped", "--json"):
+        fail(f"SIGTERM to process 1: exit code {code}: {said[-2000:]}")
     # What is no volume cannot be written.
     ended = container.run(*TRAIN, "--save", "/alone")
     if ended.returncode != 6 or "/alone" not in ended.stderr:

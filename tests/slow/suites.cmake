@@ -244,6 +244,12 @@ if(MEGACPP_EXHAUSTIVE_TESTS)
     COMMAND ${images} ${CMAKE_CURRENT_BINARY_DIR}/images_mpi --bases ${CMAKE_CURRENT_BINARY_DIR}/fresh --mpi)
   megacpp_slow_test(images_v4 LABEL package TIMEOUT 2400 ONE_THREAD MAY_SKIP COST 240
     COMMAND ${images} ${CMAKE_CURRENT_BINARY_DIR}/images_v4 --bases ${CMAKE_CURRENT_BINARY_DIR}/fresh --march x86-64-v4)
+  if(MEGACPP_NVCC)
+    get_filename_component(toolkit ${MEGACPP_NVCC} REALPATH)
+    get_filename_component(toolkit ${toolkit}/../.. ABSOLUTE)
+    megacpp_slow_test(images_cuda LABEL package TIMEOUT 3600 ONE_THREAD MAY_SKIP COST 400
+      COMMAND ${images} ${CMAKE_CURRENT_BINARY_DIR}/images_cuda --bases ${CMAKE_CURRENT_BINARY_DIR}/fresh --cuda ${toolkit})
+  endif()
 endif()
 
 # Hugging Face configurations as programs, through the script.
