@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """How long a project waits for its first program with megacpp of Conan: with precompiled libraries, and with headers alone.
 
-    conan.py [--rounds N] [--jobs N] [--conan PROGRAM] [--no-result]
+    conan.py [--rounds N] [--jobs N] [--only WAY] [--home FOLDER] [--conan PROGRAM] [--no-result]
 
-Both packages are created in a cache of this script's own, which takes minutes and is told apart. Then rounds build the
+Both packages are created in a cache of this script's own, which takes minutes and is told apart; --home keeps it, and
+takes what an earlier call has created there. Then rounds build the
 project of examples/own-project by each in turn: CMake configures a new folder, the program is built (the first build), a
 number of its model is edited, and it is built again (the next build). Seconds are those of the clock, and of the processor,
 which other programs beside this one disturb less. Each ratio is of the two builds of a round. The compiler's caches are
@@ -42,6 +43,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="rounds; 3 if not given")
     parser.add_argument("--jobs", type=int, default=machine.usable_cores(), help="units compiled at once; as many as cores")
+    parser.add_argument("--only", choices=WAYS, help="one way alone, without ratios")
+    parser.add_argument("--home", type=Path, help="folder of Conan's cache; a temporary one if not given")
     parser.add_argument("--conan", default=shutil.which("conan"), help="Conan 2; the one on the PATH if not given")
     parser.add_argument("--no-result", action="store_true", help="write no file")
     given = parser.parse_args()
@@ -52,29 +55,30 @@ def main():
               "seconds": ["of the clock", "of the processor"], "create_s": {}, "rounds": []}
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        env = {**os.environ, "CONAN_HOME": str(work / "home"), "CCACHE_DISABLE": "1"}
-        timed([given.conan, "profile", "detect"], env=env)
+        env = {**os.environ, "CONAN_HOME": str((given.home or work / "home").resolve()), "CCACHE_DISABLE": "1"}
+        timed([given.conan, "profile", "detect", "--exist-ok"], env=env)
+        ways = {way: libraries for way, libraries in WAYS.items() if given.only in (None, way)}
         standard = ["-s", "compiler.cppstd=20"]
         projects = {}
-        for way, libraries in WAYS.items():
+        for way, libraries in ways.items():
             option = [f"-o=*:precompiled={libraries}"]
             result["create_s"][way], _ = timed(
-                [given.conan, "create", machine.ROOT, "--test-folder=", *standard, *option, "-c", f"tools.build:jobs={given.jobs}"],
-                env=env)
+                [given.conan, "create", machine.ROOT, "--no-remote", "--test-folder=", *standard, *option, "-c", f"tools.build:jobs={given.jobs}",
+                 *(["--build=missing:megacpp/*"] if given.home else [])], env=env)
             project = projects[way] = work / way
             shutil.copytree(machine.ROOT / "examples/own-project", project)
             version = subprocess.run([given.conan, "inspect", machine.ROOT, "--format=json"], env=env, capture_output=True,
                                      text=True, check=True).stdout.split('"version": "')[1].split('"')[0]
             (project / "conanfile.txt").write_text(f"[requires]\nmegacpp/{version}\n[generators]\nCMakeToolchain\n", encoding="utf-8")
-            timed([given.conan, "install", project, *standard, *option, f"--output-folder={project / 'conan'}"], env=env)
+            timed([given.conan, "install", project, "--no-remote", *standard, *option, f"--output-folder={project / 'conan'}"], env=env)
         for number in range(given.rounds):
             row = {}
-            for way in WAYS if number % 2 == 0 else reversed(WAYS):
+            for way in ways if number % 2 == 0 else reversed(ways):
                 project, build = projects[way], projects[way] / "build"
                 shutil.rmtree(build, ignore_errors=True)
                 configured, said = timed(["cmake", "-S", project, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
                                           f"-DCMAKE_TOOLCHAIN_FILE={project / 'conan/conan_toolchain.cmake'}"], env=env)
-                if ("commands: precompiled" in said) != WAYS[way]:
+                if ("commands: precompiled" in said) != ways[way]:
                     sys.exit(f"conan.py: {way}: CMake says\n{said}")
                 make = ["cmake", "--build", build, "--parallel", str(given.jobs)]
                 first, _ = timed(make, env=env)
@@ -87,7 +91,7 @@ def main():
                 print(f"round {number + 1}, {way}: configured in {configured[0]:.1f} s, first build {first[0]:.1f} s "
                       f"({first[1]:.1f} of the processor), next build {again[0]:.1f} s ({again[1]:.1f})", flush=True)
             result["rounds"].append(row)
-        for what in ("first", "next"):
+        for what in ("first", "next") if len(ways) == 2 else ():
             for at, of in enumerate(("clock", "processor")):
                 ratios = [row["header-only"][f"{what}_s"][at] / row["precompiled"][f"{what}_s"][at] for row in result["rounds"]]
                 result[f"header_only_over_precompiled_{what}_{of}"] = {
