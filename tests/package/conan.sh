@@ -43,7 +43,7 @@ conan create . -s compiler.cppstd=20 --test-folder= >/dev/null 2>"$work/created"
 
 # One version: the headers', the recipe's, the changelog's.
 version=$(sed -n 's/^#define MEGACPP_VERSION_[A-Z]* //p' include/megacpp/config/config.hpp | paste -sd .)
-conan list 'megacpp/*' 2>&1 | grep -q "megacpp/$version\$" || fail "the recipe's version is not $version"
+conan list 'megacpp/*' 2>&1 | grep "megacpp/$version\$" >/dev/null || fail "the recipe's version is not $version"
 grep -m 1 '^## ' CHANGELOG.md | grep -qF "$version" || fail "the changelog does not begin with $version"
 folder=$(conan cache path "megacpp/$version:$(conan list "megacpp/$version:*" --format=json 2>/dev/null |
   python3 -c 'import json, sys
