@@ -82,8 +82,8 @@ inline void append_json_line(std::string& line, std::initializer_list<metric> me
   line += "}\n";
 }
 
-/// A file of lines. write() hands each line to the kernel before it returns, so a run that is killed
-/// leaves complete lines.
+/// A file of lines. write() hands each line to the kernel before it returns, so a run that is
+/// killed leaves complete lines.
 class line_file {
 public:
   /// Opens the file, or creates it, and leaves its contents until begin() or continue_after().

@@ -173,9 +173,9 @@ private:
 /// lacks is told.
 class observers {
 public:
-  /// The longest that the end of a run waits for them, all together, and, if some are late, a moment
-  /// after that in which they may give up, as libcurl does. Once a stop was requested they have
-  /// `hurried_patience` from then on.
+  /// The longest that the end of a run waits for them, all together, and, if some are late, a
+  /// moment after that in which they may give up, as libcurl does. Once a stop was requested they
+  /// have `hurried_patience` from then on.
   static constexpr std::chrono::milliseconds patience{10'000}, moment{1'500};
   static constexpr double hurried_patience = 3; ///< seconds
 
