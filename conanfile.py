@@ -41,7 +41,8 @@ class Megacpp(ConanFile):
     # Libraries that packages of the system hold, found by find_package(megacpp) where a project is built; they
     # are no requirements, so that no package of another recipe is needed. The list is cmake/apt_install.sh's.
     # Needed: fmt 9, Eigen 3.4, Boost 1.74 (Hana), nlohmann_json 3.11, PCRE2, utf8proc, xxHash, OpenSSL.
-    # Used where they are found: oneDNN 2.6, MPI, and for GPUs CUDA's toolkit with cuBLASLt, cuDNN, CUTLASS.
+    # Used where they are found: oneDNN 2.6, MPI, prometheus-cpp, libcurl 7.85, and for GPUs CUDA's toolkit with
+    # cuBLASLt, cuDNN, CUTLASS.
 
     def set_version(self):
         text = load(self, str(Path(self.recipe_folder) / "include/megacpp/config/config.hpp"))
