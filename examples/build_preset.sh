@@ -11,6 +11,7 @@
 #                  run is compiled, and device=cuda needs no nvcc
 #   --march NAME   the processor to build for, such as x86-64-v3; by default the one that compiles, or what the
 #                  installed package was built for
+#   --cuda-architectures LIST   the GPUs to build for with device=cuda, such as 80,90a; by default 90a, H100 and H200
 #   --no-install   install nothing; whatever is missing is named
 #   --build DIR    build folder, by default one for each OUT under build/, or in ~/.cache/megacpp where megacpp
 #                  is installed
@@ -36,7 +37,7 @@ fail() {
   exit "${2:-1}"
 }
 
-config='' out='' build='' precompiled='' march='' install=yes words=()
+config='' out='' build='' precompiled='' march='' gpus='' install=yes words=()
 while [ $# -gt 0 ]; do
   case $1 in
   --no-install) install=no ;;
@@ -53,6 +54,12 @@ while [ $# -gt 0 ]; do
   --march)
     [[ ${2-} =~ ^[a-z0-9][a-z0-9._+-]*$ ]] || fail "--march needs the name of a processor, such as x86-64-v3" 2
     march=$2
+    shift
+    ;;
+  --cuda-architectures)
+    [[ ${2-} =~ ^[1-9][0-9]*[af]?(,[1-9][0-9]*[af]?)*$ ]] ||
+      fail "--cuda-architectures needs architectures of GPUs as nvcc numbers them, such as 80,90a" 2
+    gpus=${2//,/;}
     shift
     ;;
   -h | --help) usage && exit 0 ;;
@@ -101,6 +108,7 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 set(MEGACPP_PRECOMPILED [==[$precompiled]==])
 ${march:+set(MEGACPP_MARCH $march)}
+${gpus:+set(MEGACPP_CUDA_ARCHITECTURES "$gpus")}
 $megacpp
 megacpp_add_preset($name HF_CONFIG [==[$config]==] ${words[*]-})
 END

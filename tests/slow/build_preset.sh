@@ -61,6 +61,7 @@ END
 
 refused 2 'unknown key micro' build downloaded/config.json program micro=2
 refused 2 'needs a folder' "$source/examples/build_preset.sh" downloaded/config.json program --build --no-install
+refused 2 'such as 80,90a' "$source/examples/build_preset.sh" downloaded/config.json program --cuda-architectures 'a;b'
 refused 5 'there is no folder none' build downloaded/config.json program --precompiled none
 refused 2 'tp must be' build downloaded/config.json program tp=two
 refused 2 'device must be cpu or cuda' build downloaded/config.json program device=gpu
