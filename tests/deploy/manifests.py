@@ -108,6 +108,15 @@ class Meaning(unittest.TestCase):
                                 e["valueFrom"]["secretKeyRef"]["key"] == key
                                 for _, one in self.all for c in recipes.containers(one) for e in c.get("env", [])), (secret, key))
 
+    def test_programs_are_where_images_have_them(self):
+        docker = recipes.DEPLOY / "docker"
+        (place,) = set(re.findall(r'\$image(/\S*/program)"', (docker / "image_files.sh").read_text()))
+        for name in ("program",):
+            self.assertIn(f'\nENTRYPOINT ["{place}"]\n', (docker / f"{name}.Dockerfile").read_text())
+        called = {path for ending in (".yaml", ".sbatch", ".py") for text in recipes.texts(ending).values()
+                  for path in re.findall(r"[\w./-]*/program\b", text)}
+        self.assertEqual(called, {place})
+
     def test_pods_of_a_run(self):
         for name, one in self.jobs("PyTorchJob", "ClusterTrainingRuntime", "HyperPodPyTorchJob"):
             for pod in recipes.pods(one):

@@ -193,7 +193,7 @@ def older_processor(program, march):
     loader = program.root / "lib64/ld-linux-x86-64.so.2"
     for processor, lacks in {"Nehalem": "AVX", "Haswell": "AVX512F" if march == "x86-64-v4" else None}.items():
         ended = subprocess.run(["qemu-x86_64", "-cpu", processor, loader, "--library-path", libraries,
-                                program.root / "usr/local/bin/program", "describe"],
+                                program.root / "opt/megacpp/program", "describe"],
                                capture_output=True, text=True)
         # qemu itself tells what it does not emulate.
         said = "\n".join(line for line in ended.stderr.split("\n") if not line.startswith("qemu-x86_64: warning: "))

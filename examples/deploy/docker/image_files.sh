@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Lays out what an image adds to its base for a program: the program as /usr/local/bin/program, and the
+# Lays out what an image adds to its base for a program: the program as /opt/megacpp/program, and the
 # shared libraries that it needs and the base lacks, where they stood.
 #
 #   image_files.sh PROGRAM IMAGE [BASE]
@@ -42,7 +42,7 @@ place() {
   done
 }
 
-install -D -m 755 -- "$program" "$image/usr/local/bin/program"
+install -D -m 755 -- "$program" "$image/opt/megacpp/program"
 mapfile -t libraries < <(needed "$program")
 owners=()
 if command -v dpkg-query >/dev/null; then

@@ -29,5 +29,5 @@ RUN --mount=type=bind,from=base,target=/base \
 FROM base
 COPY --from=build /image/ /
 USER 10001:10001
-ENTRYPOINT ["/usr/local/bin/program"]
+ENTRYPOINT ["/opt/megacpp/program"]
 CMD ["--help"]
