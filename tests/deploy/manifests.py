@@ -111,7 +111,7 @@ class Meaning(unittest.TestCase):
     def test_programs_are_where_images_have_them(self):
         docker = recipes.DEPLOY / "docker"
         (place,) = set(re.findall(r'\$image(/\S*/program)"', (docker / "image_files.sh").read_text()))
-        for name in ("program",):
+        for name in ("program", "data"):
             self.assertIn(f'\nENTRYPOINT ["{place}"]\n', (docker / f"{name}.Dockerfile").read_text())
         called = {path for ending in (".yaml", ".sbatch", ".py") for text in recipes.texts(ending).values()
                   for path in re.findall(r"[\w./-]*/program\b", text)}

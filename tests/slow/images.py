@@ -3,7 +3,7 @@
 
     images.py SOURCE WORK [--bases FOLDER] [--mpi] [--march NAME] [--cuda TOOLKIT] [--keep]
 
-Both Dockerfiles are built above a minimal Debian 12, line by line. The image of a program must add no more to its base
+The Dockerfiles are built above a minimal Debian 12, line by line. The image of a program must add no more to its base
 than a page promises (docs/deploying/images.md). The program must work in it as an ordinary user whose root is read-only
 and who may write one volume alone: it describes itself, trains, generates, exports, trains as two ranks by threads, by
 the environment of torchrun, and by that of a PyTorchJob's pod, whose ranks it starts itself as process 1. All three have
@@ -143,12 +143,21 @@ def built(source, work, bases, mpi, march, toolkit, keep):
         builder, _ = dockerfile.build(docker / "builder.Dockerfile", source, {BASE: base}, {"MARCH": march, **more}, work, "builder")
     program, beneath = dockerfile.build(docker / "program.Dockerfile", config, {BASE: base, "megacpp-builder": builder},
                                         {"KEYS": keys}, work, "program")
+    tool_for_data(docker, base, builder, work)
     refuses(docker, config, base, builder, work)
     # What the builder has compiled is not compiled again.
     (log,) = (work / "program.1.added/root/.cache/megacpp/presets").glob("*/build.log")
     if "commands.cpp" in (text := log.read_text(encoding="utf-8")) or "run.cpp" not in text:
         fail(f"the program's stage compiles more than its run, or less:\n{text}")
     return program, program.added(base)
+
+
+def tool_for_data(docker, base, builder, work):
+    """The image of megacpp-data, which must show its commands as an ordinary user."""
+    tool, _ = dockerfile.build(docker / "data.Dockerfile", work, {BASE: base, "megacpp-builder": builder}, {}, work, "data")
+    ended = dockerfile.enter(tool.root, [*tool.entry, *tool.words], tool.env, tool.user, tool.folder, capture_output=True, text=True)
+    if tool.user != USER or ended.returncode or "prepare" not in ended.stdout:
+        fail(f"megacpp-data as {tool.user}: exit code {ended.returncode}: {ended.stdout}{ended.stderr}")
 
 
 def refuses(docker, config, base, builder, work):
