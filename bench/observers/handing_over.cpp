@@ -20,7 +20,8 @@ struct nobody : mc::observer {
 
 int main() {
   mc::observers all;
-  for (int i = 0; i < 7; ++i) all.add(std::make_unique<nobody>());
+  for (int i = 0; i < 7; ++i)
+    all.add([] { return std::make_unique<nobody>(); }, [](const std::string&) {});
   std::vector<double> times;
   mc::observed_step step;
   for (int i = 0; i < 500; ++i) {
