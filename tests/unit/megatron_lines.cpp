@@ -223,8 +223,8 @@ BOOST_AUTO_TEST_CASE(examples_of_megatron) {
       " --eval-iters 10 --tensorboard-dir logs";
   const program p(gpt3_of(96, 12288, 96), numbers({.tp = 8, .pp = 16}, 2048));
   check(p, gpt3 + " --fp16 --step-batch-size-schedule 0:16~2.4B:320~12B:1536",
-        "fp16 step-batch-size-schedule", "attention-backend tensorboard-dir");
-  const mc::options o = check(p, gpt3 + " --bf16", "", "attention-backend tensorboard-dir");
+        "fp16 step-batch-size-schedule", "attention-backend");
+  const mc::options o = check(p, gpt3 + " --bf16", "", "attention-backend");
   BOOST_TEST(mc::loop_request_of(p, o).rates.warmup == 430.0);
 
   const std::string llama3 =
@@ -251,7 +251,7 @@ BOOST_AUTO_TEST_CASE(examples_of_megatron) {
       "use-mcore-models max-position-embeddings attention-backend cross-entropy-loss-fusion "
       "calculate-per-token-loss manual-gc empty-unused-memory-level overlap-grad-reduce "
       "overlap-param-gather sequence-parallel no-create-attention-mask-in-dataloader "
-      "no-mmap-bin-files num-workers log-throughput ckpt-format tensorboard-dir";
+      "no-mmap-bin-files num-workers log-throughput ckpt-format";
   mc::llama m = mc::preset::llama3_8b;
   m.std = 0.0134, m.rope_theta = 1e6;
   const program llama(m, numbers({.zero = 1}, 8192));
@@ -289,7 +289,7 @@ BOOST_AUTO_TEST_CASE(examples_of_megatron) {
       " --wandb-exp-name Mixtral_8x7B";
   const std::string idle_of_mixtral =
       "use-mcore-models max-position-embeddings no-masked-softmax-fusion moe-token-dispatcher-type "
-      "overlap-param-gather overlap-grad-reduce sequence-parallel tensorboard-dir no-load-rng "
+      "overlap-param-gather overlap-grad-reduce sequence-parallel no-load-rng "
       "wandb-project wandb-exp-name";
   mc::qwen3_moe e{.layers = 32,
                   .hidden = 4096,
@@ -354,7 +354,7 @@ BOOST_AUTO_TEST_CASE(older_examples_of_megatron) {
         " --save states --load states --split 98,2,0 --clip-grad 1.0 --weight-decay 0.1"
         " --adam-beta1 0.9 --adam-beta2 0.95 --init-method-std 0.006 --tensorboard-dir logs"
         " --checkpoint-activations",
-        "", "tensorboard-dir");
+        "", "");
 
   const mc::options few =
       check(program(gpt3_of(24, 2304, 24, 0.02), numbers({}, 2048, mc::dtype::f32)),
@@ -380,8 +380,7 @@ BOOST_AUTO_TEST_CASE(older_examples_of_megatron) {
   check(program(gpt3_of(24, 2048, 32, 0.02),
                 numbers({}, 2048, mc::dtype::bf16, mc::recompute::full, 4)),
         finetuned + " --data-path2 more --fp16 --loss-scale 8192", "data-path2 fp16 loss-scale",
-        "distributed-backend DDP-impl no-load-optim log-validation-ppl-to-tensorboard "
-        "tensorboard-dir");
+        "distributed-backend DDP-impl no-load-optim log-validation-ppl-to-tensorboard");
   // msrasys/nnscaler, benchmark/megatron: GELU without its fusion is another function there.
   check(program(gpt3_of(24, 1024, 16, 0.02, 1024),
                 numbers({.tp = 8}, 1024, mc::dtype::f32, mc::recompute::none, 8)),
