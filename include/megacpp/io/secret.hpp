@@ -36,7 +36,9 @@ public:
     std::swap(bytes_, o.bytes_);
     return *this;
   }
-  ~secret() { ::explicit_bzero(bytes_.data(), bytes_.size()); }
+  ~secret() {
+    if (!bytes_.empty()) ::explicit_bzero(bytes_.data(), bytes_.size());
+  }
 
   bool empty() const { return bytes_.empty(); }
   /// Tells whether the text can stand in a header of HTTP: in one line, of visible characters.

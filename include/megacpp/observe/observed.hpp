@@ -43,7 +43,7 @@ public:
   ~observed() {
     if (shared_ == nullptr) return;
     end();
-    if (!shared_->done.try_acquire()) thread_.forget();
+    if (!has_ended({})) thread_.leave();
   }
 
   /// Hands over an observation, or drops it where too many wait. It does not wait, and for a step
@@ -90,7 +90,7 @@ public:
   /// Gives the observer up. Calls f(sentence) for what is new, and for what it has not taken.
   template <class F> void close(F f) {
     // A thread that waits for a network or a disk cannot be ended: it keeps what it refers to.
-    if (!has_ended({})) thread_.forget();
+    if (!has_ended({})) thread_.leave();
     if (const std::string sentence = news(); !sentence.empty()) f(sentence);
     const std::shared_ptr<shared> s = std::move(shared_);
     const std::uint64_t all = s->told.load() + (s->last ? 1 : 0) + dropped_;

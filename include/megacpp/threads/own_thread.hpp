@@ -28,15 +28,17 @@ public:
   /// Throws mc::error(exit_code::memory) when the system cannot start another thread. `instead` is
   /// the first part of the advice in the message: another remedy than raising limits.
   explicit own_thread(std::function<void()> function, const char* instead = "")
-      : function_(std::make_unique<std::function<void()>>(std::move(function))) {
+      : function_(std::make_shared<std::function<void()>>(std::move(function))) {
+    auto of_thread = std::make_unique<std::shared_ptr<std::function<void()>>>(function_);
     pthread_attr_t attributes;
     int failed = ::pthread_attr_init(&attributes);
     if (failed == 0) {
       failed = ::pthread_attr_setstacksize(&attributes, stack_bytes);
       const signals_held inherited;
-      if (failed == 0) failed = ::pthread_create(&thread_, &attributes, &call, function_.get());
+      if (failed == 0) failed = ::pthread_create(&thread_, &attributes, &call, of_thread.get());
       ::pthread_attr_destroy(&attributes);
     }
+    if (failed == 0) static_cast<void>(of_thread.release()); // the thread has it
     if (failed != 0)
       throw error(exit_code::memory,
                   std::string("a thread could not be started (") + std::strerror(failed) + "); " +
@@ -54,15 +56,22 @@ public:
 
   /// Gives up the thread without waiting for it: after a fork the child has no threads but the one
   /// that called fork.
-  void forget() { function_.release(); } // NOLINT(bugprone-unused-return-value)
+  void forget() { function_.reset(); } // The thread's own reference stays.
+  /// Leaves the thread alone, which may go on for as long as the process does.
+  void leave() {
+    ::pthread_detach(thread_);
+    function_.reset();
+  }
 
 private:
   static void* call(void* function) {
-    (*static_cast<std::function<void()>*>(function))();
+    const std::unique_ptr<std::shared_ptr<std::function<void()>>> own(
+        static_cast<std::shared_ptr<std::function<void()>>*>(function));
+    (**own)();
     return nullptr;
   }
 
-  std::unique_ptr<std::function<void()>> function_;
+  std::shared_ptr<std::function<void()>> function_;
   pthread_t thread_{};
 };
 
