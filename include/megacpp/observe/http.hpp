@@ -10,13 +10,12 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <string>
 #include <string_view>
 #include <utility>
-
-#include <string.h>
 
 #include <fmt/format.h>
 #if defined(MEGACPP_WITH_CURL)
@@ -28,10 +27,11 @@ namespace mc {
 /// Returns a URL as a message may show it: without what stands before an @, such as a name and a
 /// password, and without what follows a ? or #.
 inline std::string shown_url(std::string_view url) {
-  const std::size_t scheme = url.find("://"), begin = scheme == url.npos ? 0 : scheme + 3;
+  const std::size_t scheme = url.find("://"),
+                    begin = scheme == std::string_view::npos ? 0 : scheme + 3;
   const std::size_t at = url.rfind('@');
   std::string shown(url.substr(0, begin));
-  url.remove_prefix(at == url.npos || at < begin ? begin : at + 1);
+  url.remove_prefix(at == std::string_view::npos || at < begin ? begin : at + 1);
   for (const char c : url.substr(0, url.find_first_of("?#")))
     shown += c > ' ' && c != 0x7f ? c : '?';
   return shown;
@@ -130,8 +130,8 @@ public:
     if (result != CURLE_OK && !(result == CURLE_WRITE_ERROR && reply.size() >= most_of_reply)) {
       // libcurl's own words may have a proxy with its password.
       reason.resize(std::string_view(reason.c_str()).size());
-      const bool plain =
-          !reason.empty() && reason.find('@') == reason.npos && reason.find("://") == reason.npos;
+      const bool plain = !reason.empty() && reason.find('@') == std::string_view::npos &&
+                         reason.find("://") == std::string_view::npos;
       return {fmt::format("{} cannot be reached: {}", shown(),
                           plain ? reason.c_str() : ::curl_easy_strerror(result))};
     }

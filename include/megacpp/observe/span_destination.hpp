@@ -10,13 +10,12 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include <string.h>
 
 #include <fmt/format.h>
 
@@ -60,7 +59,8 @@ template <class F> bool each_pair(std::string_view list, F f) {
   while (!list.empty()) {
     const std::size_t end = std::min(list.find(','), list.size());
     const std::string_view one = list.substr(0, end);
-    if (const std::size_t is = one.find('='); is != one.npos && !trimmed(one.substr(0, is)).empty())
+    if (const std::size_t is = one.find('=');
+        is != std::string_view::npos && !trimmed(one.substr(0, is)).empty())
       f(std::string(trimmed(one.substr(0, is))), percent_decoded(trimmed(one.substr(is + 1))));
     else all = all && trimmed(one).empty();
     list.remove_prefix(std::min(end + 1, list.size()));

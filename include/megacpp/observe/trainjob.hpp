@@ -12,14 +12,13 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 #include <utility>
-
-#include <string.h>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
