@@ -66,6 +66,7 @@ constexpr std::uint8_t nearest_dynamic_code(float x) {
 /// tie. A NaN has code 0.
 constexpr std::uint8_t dynamic_code_on_grid(float x) {
   const float inside = x > -1.0f ? std::min(x, 1.0f) : -1.0f;
+  // NOLINTNEXTLINE(bugprone-incorrect-roundings): as bitsandbytes rounds
   const auto place = static_cast<std::int32_t>((inside + 1.0f) * 0.5f * 65535.0f + 0.5f);
   const float number = -1.0f + 2.0f * static_cast<float>(place) / 65535.0f;
   const auto at = std::lower_bound(dynamic_midpoints.begin(), dynamic_midpoints.end(), number);

@@ -153,7 +153,7 @@ inline adapter_base load_start(const found_model& found, const start_request& r,
     if (const std::string how = detail::storage_text(weights, p); !how.empty()) print_note(how);
   load_weights(weights, p, s, seed);
   if (p.numbers.adapter.rank == 0) return {};
-  const adapter_base base = base_in(weights, p, hosts);
+  adapter_base base = base_in(weights, p, hosts);
   if (found.base) {
     adapter_base trained_beside = *base_of_state(found.state->state());
     trained_beside.nf4 = p.numbers.adapter.base == base_storage::nf4; // as require_same_program saw
