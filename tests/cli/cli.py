@@ -1722,6 +1722,8 @@ class Observers(Case):
         self.assertEqual(says.count(f"cannot make {self.text}/logs for TensorBoard: Not a directory"), 1)
         self.assertIn("; the run goes on", says)
         self.assertIn(f"TensorBoard's folder {self.text}/logs lacks 11 of the 11 things", says)
+        self.refused(USAGE, "train", "--mock-data", "--tensorboard-dir", "", says="--tensorboard-dir needs the name of a folder")
+        self.assertIn(b"without effect here: --tensorboard-log-interval", self.train("--tensorboard-log-interval", 2).stderr)
         small = self.folder / "small"
         done = self.train("--tensorboard-dir", small, steps=300, preexec_fn=lambda: resource.setrlimit(
             resource.RLIMIT_FSIZE, (20000, 20000)))
@@ -1773,6 +1775,8 @@ class Observers(Case):
         self.refused(USAGE, "train", "--mock-data", "--metrics-port", port, "--metrics-address", "::1",
                      says="--metrics-address is \"::1\"; give an address of IPv4")
         self.refused(USAGE, "train", "--mock-data", "--metrics-port", port, "--bench-json", says="has no observers")
+        self.refused(USAGE, "train", "--mock-data", "--metrics-address", "0.0.0.0",
+                     says="--metrics-address changes nothing without --metrics-port")
 
     def test_traces(self):
         server, root, plain = Server(self), self.folder / "root", self.folder / "plain"

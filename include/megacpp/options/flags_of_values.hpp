@@ -32,7 +32,8 @@ inline constexpr values_of_request flags_of_values[] = {
     {"report_request",
      "address=metrics-address, curve=loss-curve, katib=katib-metrics, metrics=metrics-jsonl, "
      "peak_tflops, "
-     "port=metrics-port, profile, trace, trace_after=profile-step-start, "
+     "port=metrics-port, profile, tensorboard=tensorboard-dir, trace, "
+     "trace_after=profile-step-start, "
      "trace_last=profile-step-end"},
     {"run_constants", "clip=clip-grad"},
     {"sampling_request",

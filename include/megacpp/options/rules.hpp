@@ -119,6 +119,8 @@ inline constexpr auto flag_rules = [] {
       {eval, "eval-iters", "eval-iters=0", "0 would measure nothing"},
       // Reports.
       {train, "warmup", "!bench-json"},
+      {train, "tensorboard-log-interval", "!tensorboard-dir", "", told},
+      {train, "metrics-address", "!metrics-port"},
       {train, "show-mask", "bench-json"},
       {train, "profile-step-start profile-step-end", "!trace !profile"},
       {train, "profile-step-start profile-step-end", "!trace profile", "", told},

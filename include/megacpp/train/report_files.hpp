@@ -37,6 +37,8 @@ inline void check_report_files(const report_request& r, const std::optional<std:
                                const std::vector<std::string>& data) {
   const auto all = r.files();
   const auto refuse = [](const std::string& why) { throw error(exit_code::usage, why); };
+  if (r.tensorboard && r.tensorboard->empty())
+    refuse("report_request::tensorboard needs the name of a folder");
   for (const report_file& f : all) {
     if (!f.path) continue;
     const std::string& path = *f.path;
