@@ -233,7 +233,7 @@ void load_of_choices_alone(node_task& t) {
   for (double e : t.in(0)) t.out(0)[plain::at(plain::whole_number(e))] += 1;
 }
 
-const std::vector<wrong>& list() {
+const std::vector<wrong>& breakages() {
   static const std::vector<wrong> all{
       {"expert gradients are not summed over replicas",
        {{&op::grouped_linear,
@@ -316,12 +316,12 @@ const std::vector<wrong>& list() {
 BOOST_AUTO_TEST_CASE(nothing_broken_is_found_nowhere) { BOOST_TEST(found({"nothing", {}}) == ""); }
 
 BOOST_AUTO_TEST_CASE(every_breakage_is_found) {
-  for (const wrong& w : list()) {
+  for (const wrong& w : breakages()) {
     const std::string what = found(w);
     std::cout << w.name << ": " << what << "\n";
     BOOST_TEST(what != "", w.name);
   }
-  BOOST_TEST(list().size() >= 10);
+  BOOST_TEST(breakages().size() >= 10);
 }
 
 // An expert would count a token twice that lies on two ranks.

@@ -62,7 +62,7 @@ std::unique_ptr<planned> plan_of(const Model& m, const setup& s, part_kind part,
   const graph derived = derived_graph(forward_graph(m, s, part, kind));
   auto p = std::make_unique<planned>();
   const recompute again = part == part_kind::block ? s.recompute_policy : recompute::none;
-  p->g = verified(in_regions(halved(recomputed(fused(derived), again))), meaning_of(derived));
+  p->g = verified(in_regions(split_graph(recomputed(fused(derived), again))), meaning_of(derived));
   BOOST_TEST_REQUIRE((p->g.wrong.code == fault::none), p->g.wrong.what.c);
   p->plan = place_memory(p->g);
   return p;
