@@ -735,7 +735,7 @@ BOOST_AUTO_TEST_CASE(fields_of_conversations_have_one_name_for_each_role) {
   const auto turned = fields_of("assistant=a=b,user= q");
   BOOST_REQUIRE(turned);
   BOOST_TEST((turned->system.empty() && turned->user == " q" && turned->assistant == "a=b"));
-  for (const auto& [text, sentence] : std::vector<std::pair<std::string, std::string>>{
+  for (const auto& row : std::vector<std::pair<std::string, std::string>>{
            {"user=q,assistant=a,tool=t", "\"tool\" is no role; name fields for system, user and"},
            {"user=q,assistant=a, system=s", "\" system\" is no role"},
            {"user=q,assistant=a,=s", "\"\" is no role"},
@@ -748,7 +748,7 @@ BOOST_AUTO_TEST_CASE(fields_of_conversations_have_one_name_for_each_role) {
            {"question,response", "\"question\" has no =; write a role"},
            {"user=q,assistant=a,", "\"\" has no ="},
            {"", "--chat-keys is \"\", but"}})
-    CHECK_REFUSED(fields_of(text), mc::exit_code::usage, sentence);
+    CHECK_REFUSED(fields_of(row.first), mc::exit_code::usage, row.second);
 }
 
 BOOST_AUTO_TEST_CASE(rules_are_of_flags_that_there_are) {
