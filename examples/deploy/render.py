@@ -103,6 +103,8 @@ def in_yaml(line, values, where):
         value = values[name]
         if place == "bare" and not INTEGER.fullmatch(value):
             raise refusal(f"{name} is \"{value}\", but {where} needs an integer; give one")
+        if place == "bare" and int(value) > (most := 65535 if name.endswith("_PORT") else 2**31 - 1):
+            raise refusal(f"{name} is {value}, but {where} takes no number above {most}; give a smaller one")
         if place == "quotes":
             if EXPANDED.search(value):
                 raise refusal(f"{name} has {EXPANDED.search(value).group()}, in whose place Kubernetes would put a "

@@ -8,6 +8,7 @@ CRDS is the folder of the definitions. tests/deploy/models.py has what needs pac
 
 import copy
 import functools
+import json
 import re
 import sys
 import unittest
@@ -253,13 +254,35 @@ class Meaning(unittest.TestCase):
             return True
         pod = "__meta_kubernetes_pod_"
         ours = {pod + "label_megacpp_metrics": "yes", pod + "container_port_name": "metrics"}
-        first = [{pod + "label_training_kubeflow_org_replica_type": "master"}, {pod + "label_batch_kubernetes_io_job_completion_index": "0"}]
-        others = [{pod + "label_training_kubeflow_org_replica_type": "worker"}, {pod + "label_batch_kubernetes_io_job_completion_index": "1"},
-                  {pod + "label_batch_kubernetes_io_job_completion_index": "10"}, {}]
-        self.assertEqual([kept({**ours, **one}) for one in first], [True, True])
-        self.assertEqual([kept({**ours, **one}) for one in others], [False] * 4)
+        first = [{pod + "label_training_kubeflow_org_replica_type": "master"}, {pod + "label_batch_kubernetes_io_job_completion_index": "0"},
+                 {pod + "name": "megacpp-hyperpod-pods-0"}]
+        others = [{pod + "label_training_kubeflow_org_replica_type": "worker", pod + "name": "megacpp-worker-0"},
+                  {pod + "label_batch_kubernetes_io_job_completion_index": "1"},
+                  {pod + "label_batch_kubernetes_io_job_completion_index": "10"}, {pod + "name": "megacpp-hyperpod-pods-10"}, {}]
+        self.assertEqual([kept({**ours, **one}) for one in first], [True] * len(first))
+        self.assertEqual([kept({**ours, **one}) for one in others], [False] * len(others))
         self.assertFalse(kept({**ours, **first[0], pod + "container_port_name": "pytorchjob-port"}))
         self.assertFalse(kept(first[0]))
+
+    def test_who_is_asked_for_numbers_gives_them(self):
+        """A pod has the label that Prometheus looks for exactly where its program opens the port of that name."""
+        asked = set()
+        for name, one in self.all:
+            words = json.dumps(one)
+            if one["kind"] not in ("PyTorchJob", "TrainJob", "ClusterTrainingRuntime", "HyperPodPyTorchJob"):
+                continue
+            ports = [port["containerPort"] for container in recipes.containers(one) for port in container.get("ports", [])
+                     if port.get("name") == "metrics"]
+            told = '"megacpp/metrics": "yes"' in words
+            self.assertEqual(told, bool(ports), name)
+            if "--metrics-port" in words:
+                asked.add(name)
+                self.assertIn(f'"--metrics-address", "0.0.0.0", "--metrics-port", "{recipes.values()["METRICS_PORT"]}"', words)
+            if one["kind"] in ("PyTorchJob", "HyperPodPyTorchJob"):
+                self.assertEqual("--metrics-port" in words, told, name)
+            self.assertLessEqual(set(map(str, ports)), {recipes.values()["METRICS_PORT"]})
+        self.assertLessEqual({"hyperpod/pytorchjob", "hyperpod/hyperpodpytorchjob", "kubernetes/full-pytorchjob", "kubernetes/full-trainjob"},
+                             asked)
 
     def test_the_hyperpod_pattern(self):
         """On lines as a run prints them; models.py has the agent's own code read those of a run."""

@@ -127,9 +127,16 @@ class Render(unittest.TestCase):
                 self.refused("SLURM_TIME is .* Slurm does not take as one word", self.values(SLURM_TIME=value), "slurm/bare")
 
     def test_a_number_must_be_one(self):
-        for value in [*HOSTILE, "1 # one", "01", "-1", "1.5", "1e3", "99999999999999999999"]:
+        for value in [*HOSTILE, "1 # one", "01", "-1", "1.5", "1e3", "9" * 19]:
             with self.subTest(value):
                 self.refused("FULL_GRACE_SECONDS is .* needs an integer", self.values(FULL_GRACE_SECONDS=value),
+                             "kubernetes/full-pytorchjob")
+
+    def test_a_number_that_kubernetes_does_not_hold(self):
+        for name, most in (("FULL_GRACE_SECONDS", 2**31 - 1), ("METRICS_PORT", 65535)):
+            render(self.values(**{name: most}), self.folder / "fits", "kubernetes/full-pytorchjob")
+            for value in (most + 1, "9" * 18):
+                self.refused(f"{name} is {value}, but .* takes no number above {most};", self.values(**{name: value}),
                              "kubernetes/full-pytorchjob")
 
     def test_a_variable_of_the_container(self):
