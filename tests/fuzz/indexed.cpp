@@ -79,7 +79,8 @@ files drawn(std::span<const std::uint8_t> data) {
     f.bin += static_cast<char>(i % mc::size_of(type) == 0 ? next() % 128 : next() % 16 == 15);
   while (at + 4 <= data.size()) {
     const std::size_t where = (next() << 8 | next()) % f.idx.size();
-    f.idx[where] = static_cast<char>(next() % 2 == 0 ? next() : f.idx[where] ^ (1 << next() % 8));
+    if (next() % 2 == 0) f.idx[where] = static_cast<char>(next());
+    else f.idx[where] = static_cast<char>(f.idx[where] ^ (1 << next() % 8));
   }
   return f;
 }

@@ -910,7 +910,7 @@ BOOST_AUTO_TEST_CASE(what_a_run_needs_is_known_before_it_starts) {
       BOOST_TEST(workspace > 0);
       BOOST_TEST(workspace == device.products().workspace_bytes());
       BOOST_TEST(need.all == need.largest);
-      const std::int64_t apart = holds + batch * (read_ahead::ahead + 1) - need.largest;
+      const std::int64_t apart = holds + batch * std::int64_t{read_ahead::ahead + 1} - need.largest;
       BOOST_TEST((apart >= 0 && apart <= workspace / 4), apart << " of " << workspace);
     });
   };

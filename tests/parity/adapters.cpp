@@ -170,6 +170,7 @@ void check_ten_steps(const adapter_case<Model>& of, const std::vector<tried_layo
   for (const auto& [l, dp, micro] : layouts) {
     const auto p = of.program(l, micro);
     const mc::mesh ranks = mc::mesh_of(l, dp);
+    const auto replicas = static_cast<std::size_t>(dp);
     const auto count = static_cast<std::size_t>(mc::ranks_of(ranks));
     std::vector<test::steps_taken> taken(count);
     const test::scratch_folder dir;
@@ -180,8 +181,7 @@ void check_ten_steps(const adapter_case<Model>& of, const std::vector<tried_layo
       of.load(p.view(), s);
       taken[static_cast<std::size_t>(c.rank())] = test::take_ten_steps(
           s, of.of_peft(""),
-          static_cast<std::size_t>(c.coordinate()[static_cast<unsigned>(mc::axis::dp)]),
-          static_cast<std::size_t>(dp));
+          static_cast<std::size_t>(c.coordinate()[static_cast<unsigned>(mc::axis::dp)]), replicas);
       mc::folder_writer out = c.rank() == 0 ? mc::folder_writer((dir / "adapter"))
                                             : mc::folder_writer::of_another_rank();
       mc::write_adapter_files(out, p.view(), s.weights(), c);
@@ -256,6 +256,7 @@ template <class Model> void check_on_ranks(const Model& model, const mc::lora& w
   for (const auto& [l, dp, micro] : layouts) {
     const auto p = of.program(l, micro);
     const mc::mesh ranks = mc::mesh_of(l, dp);
+    const auto replicas = static_cast<std::size_t>(dp);
     std::vector<test::steps_taken> taken(static_cast<std::size_t>(mc::ranks_of(ranks)));
     mc::thread_ranks(ranks, std::chrono::seconds(60)).run([&](mc::communicator& c) {
       mc::cpu device(mc::product_type::widened, 1);
@@ -264,8 +265,7 @@ template <class Model> void check_on_ranks(const Model& model, const mc::lora& w
       mc::load_weights(mc::model_folder(dir / "model"), p.view(), s.weights(), 3);
       taken[static_cast<std::size_t>(c.rank())] = test::take_ten_steps(
           s, of_peft(""),
-          static_cast<std::size_t>(c.coordinate()[static_cast<unsigned>(mc::axis::dp)]),
-          static_cast<std::size_t>(dp));
+          static_cast<std::size_t>(c.coordinate()[static_cast<unsigned>(mc::axis::dp)]), replicas);
     });
     if (first.empty()) first = taken[0].losses;
     for (std::size_t i = 0; i < first.size(); ++i)
