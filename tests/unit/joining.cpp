@@ -695,8 +695,8 @@ BOOST_AUTO_TEST_CASE(cards_of_any_length) {
   CPU_ZERO(&mine);
   (void)::sched_getaffinity(0, sizeof mine, &mine);
   const detail::rank_card card{"2", "test", "", detail::name_of_network(), detail::text_of(mine)};
-  for (const unsigned byte : {'!', '=', '?', '\0'}) {
-    const std::string identity((byte - card.text().size()) % 256, 'p');
+  for (const char byte : {'!', '=', '?', '\0'}) {
+    const std::string identity((static_cast<unsigned char>(byte) - card.text().size()) % 256, 'p');
     const int port = free_port();
     const auto said = on_threads(2, [&](int r) {
       (void)join_peers(rank_of(r, 2, meeting_place::first_rank, port), identity,
