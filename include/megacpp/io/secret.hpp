@@ -37,7 +37,7 @@ public:
     return *this;
   }
   ~secret() {
-    if (!bytes_.empty()) ::explicit_bzero(bytes_.data(), bytes_.size());
+    if (char* const text = bytes_.data()) ::explicit_bzero(text, bytes_.size());
   }
 
   bool empty() const { return bytes_.empty(); }
