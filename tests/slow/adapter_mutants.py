@@ -70,7 +70,7 @@ MUTANTS = [
     ("experts are left out of all-linear", LORA,
      'target == "all-linear" || (of_experts && target == "experts")', 'target == "all-linear" && !of_experts',
      LAWS),
-    ("the head of generation is adapted", ADAPT, "if (!is_block) of_part.targets = {}",
+    ("the head of generation is adapted", ADAPT, "if (part != adapted_as::layer) of_part.targets = {}",
      "if (false) of_part.targets = {}", LAWS),
     ("experts lie in the file of PEFT as (e, r)", TENSORS, "std::array{std::int64_t{1}, r * E, E}",
      "std::array{r, r * E, std::int64_t{1}}", FILES),
@@ -88,7 +88,7 @@ MUTANTS = [
     ("the low bits are the first element", BODY, "at % 2 == 0", "at % 2 != 0", BLOCKS),
 ]
 # Statements, and initialisers, whose mutants are no expressions.
-STATEMENTS = {"return product(n, narrow, second)", "if (!is_block) of_part.targets = {}",
+STATEMENTS = {"return product(n, narrow, second)", "if (part != adapted_as::layer) of_part.targets = {}",
               "second_factor_name, {.how = init::zeros}"}
 
 
