@@ -6,6 +6,7 @@ A template is a file NAME.yaml.in, NAME.sbatch.in or NAME.py.in, in which ${NAME
 import os
 import re
 import sys
+import unicodedata
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -15,7 +16,8 @@ INTEGER = re.compile(r"0|[1-9][0-9]{0,17}")
 PLAIN_WORD = re.compile(r"[A-Za-z0-9_./:@%+,-][A-Za-z0-9_./:@%+=,-]*")
 # Kubernetes puts a variable of the container in the place of $(NAME) in commands, arguments and variables.
 EXPANDED = re.compile(r"\$\([A-Za-z_.-][\w.-]*\)")
-CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
+# Hangul has fillers, which are letters by their category.
+FILLERS = set("\u115f\u1160\u3164\uffa0")
 MAY_BE_EMPTY = {"HTTPS_PROXY", "NO_PROXY"}
 
 
@@ -38,6 +40,11 @@ def chosen(names):
             raise refusal(f"there is no template {name}; --list prints what there is")
         result.update(own)
     return dict(sorted(result.items()))
+
+
+def is_unseen(character):
+    """Whether a terminal shows nothing for a character, or a blank that is none of a keyboard's."""
+    return character not in " \t" and unicodedata.category(character) in ("Cc", "Cf", "Zl", "Zp", "Zs") or character in FILLERS
 
 
 def variables(text):
@@ -65,7 +72,7 @@ def read_values(path):
                           "write it so, or begin it with #")
         if value.endswith("\r"):
             raise refusal(f"{where} ends with a carriage return, as files of Windows do; remove these")
-        if CONTROL.search(value):
+        if any(map(is_unseen, value)):
             raise refusal(f"{where}: {name} has a character that no terminal shows; remove it")
         if value != value.strip():
             raise refusal(f"{where}: {name} begins or ends with a blank; remove it")

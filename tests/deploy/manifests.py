@@ -284,6 +284,31 @@ class Meaning(unittest.TestCase):
         self.assertLessEqual({"hyperpod/pytorchjob", "hyperpod/hyperpodpytorchjob", "kubernetes/full-pytorchjob", "kubernetes/full-trainjob"},
                              asked)
 
+    def test_tensorboard_reads_what_runs_write(self):
+        """By the values of the example, and by those that it names for HyperPod."""
+        told = (recipes.DEPLOY / "values.example").read_text()
+        self.assertIn("have fsx-claim and\n# checkpoints/tensorboard.", told)
+        read = {"llm-checkpoints": recipes.documents(), "fsx-claim": recipes.documents(
+            TENSORBOARD_CLAIM="fsx-claim", TENSORBOARD_FOLDER="checkpoints/tensorboard")}
+        written = 0
+        for name, one in self.jobs("PyTorchJob", "HyperPodPyTorchJob"):
+            for pod in recipes.pods(one):
+                (container,), claims = pod["containers"], {v["name"]: v["persistentVolumeClaim"]["claimName"] for v in pod["volumes"]
+                                                           if "persistentVolumeClaim" in v}
+                if "--tensorboard-dir" not in container["args"]:
+                    continue
+                folder = container["args"][container["args"].index("--tensorboard-dir") + 1]
+                mount = next(m for m in container["volumeMounts"] if m["name"] in claims and folder.startswith(m["mountPath"] + "/"))
+                server = next(d for n, d in read[claims[mount["name"]]] if n == "kubernetes/tensorboard" and d["kind"] == "Deployment")
+                shown = server["spec"]["template"]["spec"]
+                args = shown["containers"][0]["args"]
+                self.assertEqual(next(v for v in shown["volumes"] if "persistentVolumeClaim" in v)["persistentVolumeClaim"]["claimName"],
+                                 claims[mount["name"]])
+                self.assertTrue((args[args.index("--logdir") + 1] + "/").startswith("/volume/"))
+                self.assertTrue(folder.replace(mount["mountPath"], "/volume", 1).startswith(args[args.index("--logdir") + 1] + "/"), name)
+                written += 1
+        self.assertGreaterEqual(written, 4)
+
     def test_the_hyperpod_pattern(self):
         """On lines as a run prints them; models.py has the agent's own code read those of a run."""
         (_, job), = self.jobs("HyperPodPyTorchJob")
