@@ -39,12 +39,14 @@ observed_step step_of(std::int64_t n) {
 struct seen {
   std::vector<std::int64_t> steps;
   int starts = 0, ends = 0;
+  std::atomic<bool> hurried = false;
 };
 class recorder : public observer {
 public:
   recorder(seen& to, std::shared_future<void> until = {}, int fails_from = 1 << 30)
       : to_(to), until_(std::move(until)), fails_from_(fails_from) {}
   std::string name() const override { return "the recorder"; }
+  void hurry() override { to_.hurried = true; }
   void see(const observed_start&) override {
     if (until_.valid()) until_.wait();
     ++to_.starts;
@@ -149,6 +151,48 @@ BOOST_AUTO_TEST_CASE(an_observer_that_hangs_is_left_alone) {
   never->set_value(); // the thread may go on as long as the process does
 }
 
+// A run that a signal ends saves first, which may take minutes.
+BOOST_AUTO_TEST_CASE(a_long_save_behind_a_signal_leaves_observers_their_time) {
+  const stop_signals taken;
+  detail::stop_signal = SIGTERM;
+  detail::stop_time = detail::signal_time() - std::int64_t{400} * 1'000'000'000;
+  seen to;
+  std::string told;
+  const auto note = [&](const std::string& line) { told += line; };
+  observers all;
+  std::promise<void> answer;
+  all.add([&] { return std::make_unique<recorder>(to, answer.get_future().share()); }, note);
+  all.tell(observed_start{});
+  std::thread server([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    answer.set_value();
+  });
+  all.close(observed_end{}, false, note);
+  server.join();
+  BOOST_TEST(told == "");
+  BOOST_TEST((to.ends == 1 && !to.hurried));
+  detail::stop_signal = 0, detail::stop_time = 0;
+}
+
+BOOST_AUTO_TEST_CASE(whole_numbers_that_a_double_does_not_hold_are_texts) {
+  const auto values = observed_values({{"a", 9007199254740992},
+                                       {"b", 9007199254740993},
+                                       {"c", -9007199254740993},
+                                       {"d", std::numeric_limits<std::uint64_t>::max()},
+                                       {"e", 0.1},
+                                       {"f", -3}});
+  using value = decltype(observed_start::values)::value_type::second_type;
+  const std::vector<value> right{9007199254740992.0,
+                                 "9007199254740993",
+                                 "-9007199254740993",
+                                 "18446744073709551615",
+                                 0.1,
+                                 -3.0};
+  BOOST_REQUIRE(values.size() == right.size());
+  for (std::size_t i = 0; i < right.size(); ++i)
+    BOOST_TEST((values[i].second == right[i]), values[i].first);
+}
+
 BOOST_AUTO_TEST_CASE(a_failure_is_told_once) {
   seen to;
   observed one(std::make_unique<recorder>(to, std::shared_future<void>(), 3));
@@ -236,6 +280,12 @@ BOOST_AUTO_TEST_CASE(urls_are_shown_without_keys) {
   BOOST_TEST(shown_url("http://host/a@b") == "http://b"); // rather too little
   BOOST_TEST(shown_url("name:key@host") == "host");
   BOOST_TEST(shown_url("https://a@b@host\n/x") == "https://host?/x");
+  for (const char* open : {"http://host", "http://name:key@localhost@host/a", "http://10.0.0.1:80",
+                           "http://localhost.org/", "http://[::12]/"})
+    BOOST_TEST(is_unencrypted(open), open);
+  for (const char* kept :
+       {"https://host", "http://localhost:4318", "http://127.0.0.2", "http://a@[::1]:1/"})
+    BOOST_TEST(!is_unencrypted(kept), kept);
 }
 
 // The figures of RFC 4648, 10.
@@ -267,6 +317,7 @@ BOOST_AUTO_TEST_CASE(servers_that_an_environment_names) {
   BOOST_TEST(
       (!otlp({}) && !langfuse({}) && !trainjob_server_of(environment(std::vector<variable>{}))));
   BOOST_TEST(otlp({base})->url == "http://host:4318/v1/traces");
+  BOOST_TEST(otlp({{base.first, "http://host/a/?key=b"}})->url == "http://host/a/v1/traces?key=b");
   BOOST_TEST(otlp({base})->service == "megacpp");
   BOOST_TEST(otlp({base, {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://other/x"}})->url ==
              "http://other/x");

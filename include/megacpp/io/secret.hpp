@@ -41,7 +41,7 @@ public:
   }
 
   bool empty() const { return bytes_.empty(); }
-  /// Tells whether the text can stand in a header of HTTP: in one line, of visible characters.
+  /// Tells whether the text can stand in a header of HTTP: it has no control characters.
   bool fits_header() const {
     for (const char c : bytes_)
       if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) return false;

@@ -1,6 +1,7 @@
 // Posts to servers of HTTP, by libcurl. They are there where libcurl is (MEGACPP_WITH_CURL).
 #pragma once
 
+#include <megacpp/io/error.hpp>
 #include <megacpp/io/openssl.hpp>
 #include <megacpp/io/secret.hpp>
 #include <megacpp/join/environment.hpp>
@@ -35,6 +36,16 @@ inline std::string shown_url(std::string_view url) {
   for (const char c : url.substr(0, url.find_first_of("?#")))
     shown += c > ' ' && c != 0x7f ? c : '?';
   return shown;
+}
+
+/// Tells whether whoever sees the network can read what goes to a URL.
+inline bool is_unencrypted(std::string_view url) {
+  const std::string shown = shown_url(url);
+  if (!shown.starts_with("http://")) return false;
+  const std::string_view rest = std::string_view(shown).substr(7);
+  const std::string_view host =
+      rest.substr(0, rest.find_first_of(rest.starts_with('[') ? "]/" : ":/"));
+  return host != "localhost" && !host.starts_with("127.") && host != "[::1";
 }
 
 /// Returns the file of certificates by which servers are believed: that of a variable of its own,
@@ -84,8 +95,11 @@ public:
   }
 
   std::string shown() const { return shown_url(url_); }
-  /// Makes a post give up that another thread waits for.
-  void give_up() { gives_up_ = true; }
+  /// Makes a post give up that another thread waits for, and later ones within a second.
+  void give_up() {
+    hurries_ = true;
+    gives_up_ = true;
+  }
 
   /// The outcome of a post.
   struct answer {
@@ -103,13 +117,15 @@ public:
     if (!authorization.empty())
       authorization.with([&](std::string_view v) { add(headers, "Authorization", v); });
     gives_up_ = false;
+    const std::int64_t most =
+        hurries_ ? std::min<std::int64_t>(most_.count(), 1000) : most_.count();
     std::string reason(CURL_ERROR_SIZE, '\0');
     CURL* const c = curl_.get();
     set(CURLOPT_URL, url_.c_str());
     set(CURLOPT_PROTOCOLS_STR, "http,https");
     set(CURLOPT_NOSIGNAL, 1L);
-    set(CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(std::min(most_.count(), std::int64_t{5000})));
-    set(CURLOPT_TIMEOUT_MS, static_cast<long>(most_.count()));
+    set(CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(std::min(most, std::int64_t{5000})));
+    set(CURLOPT_TIMEOUT_MS, static_cast<long>(most));
     set(CURLOPT_HTTPHEADER, headers.get());
     set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<::curl_off_t>(json.size()));
     set(CURLOPT_POSTFIELDS, json.c_str());
@@ -164,7 +180,12 @@ private:
     ::explicit_bzero(line.data(), line.size());
   }
   template <class T> void set(CURLoption option, T value) {
-    if (::curl_easy_setopt(curl_.get(), option, value) != CURLE_OK) throw std::bad_alloc();
+    const CURLcode result = ::curl_easy_setopt(curl_.get(), option, value);
+    if (result == CURLE_OUT_OF_MEMORY) throw std::bad_alloc();
+    if (result != CURLE_OK)
+      throw error(exit_code::output,
+                  fmt::format("libcurl does not take its option {} for {}: {}",
+                              static_cast<int>(option), shown(), ::curl_easy_strerror(result)));
   }
   static int stops(void* gives_up, ::curl_off_t, ::curl_off_t, ::curl_off_t, ::curl_off_t) {
     return static_cast<const std::atomic<bool>*>(gives_up)->load() ? 1 : 0;
@@ -181,7 +202,7 @@ private:
   std::chrono::milliseconds most_;
   std::unique_ptr<CURL, freed> curl_;
   list headers_;
-  std::atomic<bool> gives_up_ = false;
+  std::atomic<bool> gives_up_ = false, hurries_ = false;
 };
 
 } // namespace mc

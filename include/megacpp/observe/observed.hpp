@@ -2,6 +2,7 @@
 // once, however slow the observer is.
 #pragma once
 
+#include <megacpp/io/clock.hpp>
 #include <megacpp/io/signals.hpp>
 #include <megacpp/observe/observer.hpp>
 #include <megacpp/threads/own_thread.hpp>
@@ -175,9 +176,9 @@ class observers {
 public:
   /// The longest that the end of a run waits for them, all together, and, if some are late, a
   /// moment after that in which they may give up, as libcurl does. Once a stop was requested they
-  /// have `hurried_patience` from then on.
+  /// have `hurried_patience` from then on, or from the end of the run where that came later.
   static constexpr std::chrono::milliseconds patience{10'000}, moment{1'500};
-  static constexpr double hurried_patience = 3; ///< seconds
+  static constexpr double hurried_patience = 6; ///< seconds
 
   observers() = default;
   observers(const observers&) = delete;
@@ -214,12 +215,16 @@ public:
   template <class F> void close(const std::optional<observed_end>& last, bool lost, F f) {
     using std::chrono::milliseconds, std::chrono::steady_clock;
     for (observed& one : all_) one.end(last ? std::optional<observation>(*last) : std::nullopt);
+    const stopwatch closing;
+    const auto hurries = [&] {
+      return stop_requested() &&
+             std::min(seconds_since_stop(), closing.seconds()) > hurried_patience;
+    };
     const auto wait_until = [&](steady_clock::time_point end) {
       bool all = true;
       for (observed& one : all_)
         for (bool ended = one.has_ended({}); !ended; ended = one.has_ended(milliseconds(20)))
-          if (steady_clock::now() >= end ||
-              (stop_requested() && seconds_since_stop() > hurried_patience)) {
+          if (steady_clock::now() >= end || hurries()) {
             all = false;
             break;
           }

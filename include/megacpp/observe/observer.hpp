@@ -92,10 +92,16 @@ struct observed_start {
 /// Returns the flags of a state as the values of a start: lists, null, and whole numbers that a
 /// double does not hold become texts.
 inline auto observed_values(const nlohmann::json& flags) {
+  const auto holds_exactly = [](const nlohmann::json& v) {
+    constexpr std::int64_t most = std::int64_t{1} << std::numeric_limits<double>::digits;
+    return v.is_number_unsigned() ? v.get<std::uint64_t>() <= std::uint64_t{most}
+                                  : v.is_number_integer() && v.get<std::int64_t>() >= -most &&
+                                        v.get<std::int64_t>() <= most;
+  };
   decltype(observed_start::values) values;
   for (const auto& [name, v] : flags.items())
     if (v.is_boolean()) values.emplace_back(name, v.get<bool>());
-    else if (v.is_number() && v == v.get<double>()) values.emplace_back(name, v.get<double>());
+    else if (v.is_number_float() || holds_exactly(v)) values.emplace_back(name, v.get<double>());
     else values.emplace_back(name, v.is_string() ? v.get<std::string>() : v.dump());
   return values;
 }

@@ -17,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -54,7 +55,9 @@ public:
     gauge_family("info", "The program.").Add({{"program", s.program}}).Set(1);
     require_free();
     try {
-      exposer_.emplace(at_, 1);
+      // A client that says nothing holds a thread for so long, and others are served meanwhile.
+      exposer_.emplace(std::vector<std::string>{"listening_ports", at_, "num_threads", "4",
+                                                "request_timeout_ms", "5000"});
     } catch (const std::exception&) { // its words do not say more
       throw error(exit_code::output, fmt::format("prometheus-cpp cannot begin to listen on {}: it "
                                                  "may lack a thread or memory",
@@ -144,24 +147,24 @@ private:
                         .Name("megacpp_evaluation_loss")
                         .Help("Mean loss on data that are not learned, in nats.")
                         .Register(*numbers_);
-  /// Steps of a millisecond to over a minute, the bounds of which double.
+  /// Steps of a millisecond to over an hour, the bounds of which double.
   prometheus::Histogram& step_seconds_ =
       prometheus::BuildHistogram()
           .Name("megacpp_step_seconds")
           .Help("Seconds of steps.")
           .Register(*numbers_)
-          .Add({}, prometheus::Histogram::BucketBoundaries{0.001, 0.002, 0.004, 0.008, 0.016, 0.032,
-                                                           0.064, 0.128, 0.256, 0.512, 1.024, 2.048,
-                                                           4.096, 8.192, 16.384, 32.768, 65.536});
+          .Add({}, prometheus::Histogram::BucketBoundaries{
+                       0.001,  0.002,   0.004,   0.008,   0.016,    0.032,    0.064,   0.128,
+                       0.256,  0.512,   1.024,   2.048,   4.096,    8.192,    16.384,  32.768,
+                       65.536, 131.072, 262.144, 524.288, 1048.576, 2097.152, 4194.304});
   std::optional<prometheus::Exposer> exposer_;
 };
 
 #endif
 
-/// Returns an observer that Prometheus can scrape, at an address of IPv4 or localhost. Throws
-/// mc::error(exit_code::usage) for another address, and without prometheus-cpp.
-inline std::unique_ptr<observer> prometheus_page_at(const std::string& address,
-                                                    [[maybe_unused]] int port) {
+/// Returns the address of IPv4 at which Prometheus can scrape. Throws mc::error(exit_code::usage)
+/// for another address, and without prometheus-cpp.
+inline ::in_addr prometheus_address(const std::string& address) {
   ::in_addr found{};
   if (::inet_pton(AF_INET, address == "localhost" ? "127.0.0.1" : address.c_str(), &found) != 1)
     throw error(exit_code::usage,
@@ -169,11 +172,23 @@ inline std::unique_ptr<observer> prometheus_page_at(const std::string& address,
                             "127.0.0.1 or 0.0.0.0",
                             printable(address)));
 #if defined(MEGACPP_WITH_PROMETHEUS)
-  return std::make_unique<prometheus_endpoint>(found, port);
+  return found;
 #else
   throw error(exit_code::usage,
               "report_request::port needs prometheus-cpp, without which this program is built: "
               "install prometheus-cpp-dev, and build it again");
+#endif
+}
+
+/// Returns an observer that Prometheus can scrape, at an address of IPv4 or localhost. Throws as
+/// prometheus_address().
+inline std::unique_ptr<observer> prometheus_page_at(const std::string& address,
+                                                    [[maybe_unused]] int port) {
+  [[maybe_unused]] const ::in_addr found = prometheus_address(address);
+#if defined(MEGACPP_WITH_PROMETHEUS)
+  return std::make_unique<prometheus_endpoint>(found, port);
+#else
+  return nullptr;
 #endif
 }
 

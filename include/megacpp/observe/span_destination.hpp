@@ -107,7 +107,10 @@ inline std::optional<span_destination> otlp_destination(const environment& e) {
       e.text("OTEL_TRACES_EXPORTER") == "none")
     return std::nullopt;
   span_destination to;
-  to.url = of_traces.empty() ? detail::without_end(base, '/') + "/v1/traces" : of_traces;
+  const std::size_t query = std::min(base.find('?'), base.size());
+  to.url = of_traces.empty()
+               ? detail::without_end(base.substr(0, query), '/') + "/v1/traces" + base.substr(query)
+               : of_traces;
   to.certificates = certificates_of(e, e.has("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE")
                                            ? "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE"
                                            : "OTEL_EXPORTER_OTLP_CERTIFICATE");

@@ -234,11 +234,12 @@ private:
     send();
   }
 
-  /// Sends what is kept, unless a post has failed a short time ago, or more is to come. Throws
-  /// observer_failure.
+  /// Sends what is kept, unless a post has failed a short time ago, or more is to come and there is
+  /// room for it. Throws observer_failure.
   void send(bool at_once = false) {
     const double now = monotonic_seconds();
-    if (kept_.empty() || (!at_once && (now < next_ || more_waits()))) return;
+    const bool may_wait = more_waits() && kept_.size() < room / 2;
+    if (kept_.empty() || (!at_once && (now < next_ || may_wait))) return;
     json spans = json::array();
     for (const waiting_span& one : kept_) spans.push_back(one.text);
     json resource = json::array({attribute("service.name", to_.service)});
@@ -257,7 +258,7 @@ private:
       answer.fault =
           refused > 0
               ? fmt::format("{} refused {} spans", server_.shown(), refused_in(answer.reply))
-              : fmt::format("{} could not be reached for so long that it lacks spans",
+              : fmt::format("{} did not take spans as fast as they came, so that it lacks some",
                             server_.shown());
       lost_ += refused;
     } else {
@@ -275,9 +276,11 @@ private:
     if (!all.is_object() || !all.contains("partialSuccess")) return 0;
     const json& part = all.at("partialSuccess");
     if (!part.is_object() || !part.contains("rejectedSpans")) return 0;
-    const json& n = part.at("rejectedSpans"); // an int64 is a text in protobuf's JSON
-    const std::string digits = n.is_string() ? n.get<std::string>() : n.dump();
+    const json& n = part.at("rejectedSpans");
     std::uint64_t count = 0;
+    if (n.is_number_unsigned()) return n.get<std::uint64_t>();
+    if (!n.is_string()) return 0; // an int64 is a text in protobuf's JSON
+    const auto& digits = n.get_ref<const std::string&>();
     std::from_chars(digits.data(), digits.data() + digits.size(), count);
     return count;
   }

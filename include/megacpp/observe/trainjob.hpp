@@ -90,9 +90,9 @@ private:
     if (std::isfinite(left_))
       status["estimatedRemainingSeconds"] = // an int32 there
           static_cast<std::int64_t>(std::ceil(std::clamp(left_, 0.0, 2147483647.0)));
+    posted_ = monotonic_seconds();
     const http_server::answer answer =
         server_.post(json{{"trainerStatus", std::move(status)}}.dump(), authorization());
-    posted_ = monotonic_seconds();
     // A later status says all that this one has said.
     if (!answer.fault.empty()) throw observer_failure(answer.fault, ends_ ? 1 : 0);
   }

@@ -20,8 +20,8 @@ namespace mc {
 
 /// Starts the observers that a request and the environment name, and tells them what begins.
 /// note(sentence) is called for each server that the environment names, and for each observer that
-/// cannot begin. Throws mc::error(exit_code::usage) for a member of the request that is wrong, or
-/// that this program is built without.
+/// cannot begin. Throws mc::error(exit_code::usage) for an address that check_report_files()
+/// refuses.
 template <class Note> void start_observers_of(observers& all, const report_request& asked,
                                               const environment& e, Note note,
                                               const observed_start& begins) {
@@ -38,7 +38,7 @@ template <class Note> void start_observers_of(observers& all, const report_reque
     note(fmt::format("{} is told {}, {} {} set{}", shown_url(url),
                      posts_go ? "what happens" : "nothing", posts_go ? "since" : "though",
                      variables,
-                     posts_go ? ""
+                     posts_go ? is_unencrypted(url) ? ", unencrypted, since the URL is http" : ""
                               : ": this program is built without libcurl; install "
                                 "libcurl4-openssl-dev, and build it again"));
     if (posts_go) all.add(make, note);

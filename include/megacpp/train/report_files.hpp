@@ -1,8 +1,10 @@
-// The files of reports of a training run, none of which replaces another file.
+// The files of reports of a training run, none of which replaces another file, and its page for
+// Prometheus.
 #pragma once
 
 #include <megacpp/io/same_place.hpp>
 #include <megacpp/observe/print.hpp>
+#include <megacpp/observe/prometheus.hpp>
 #include <megacpp/request/report_request.hpp>
 #include <megacpp/states/saved_states.hpp>
 
@@ -39,6 +41,7 @@ inline void check_report_files(const report_request& r, const std::optional<std:
   const auto refuse = [](const std::string& why) { throw error(exit_code::usage, why); };
   if (r.tensorboard && r.tensorboard->empty())
     refuse("report_request::tensorboard needs the name of a folder");
+  if (r.port) static_cast<void>(prometheus_address(r.address));
   for (const report_file& f : all) {
     if (!f.path) continue;
     const std::string& path = *f.path;
