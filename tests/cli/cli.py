@@ -118,17 +118,6 @@ class Case(unittest.TestCase):
             (folder / name).unlink()
         return folder
 
-    def long(self, metrics, size):
-        """Makes a report of about `size` bytes, as of a run that has gone on for long, with the state
-        of its first step in "begun"; returns how many lines it has besides."""
-        run("train", "--mock-data", "--train-iters", 1, "--lr-decay-iters", 10**6, "--save",
-            self.folder / "begun", "--metrics-jsonl", metrics)
-        line = metrics.read_text()
-        more = size // len(line)
-        with metrics.open("a") as file:
-            file.write(line * more)
-        return more
-
     @contextlib.contextmanager
     def held(self, *arguments, env=None):
         """A training run among its first steps, which wait until the function that comes with it is
@@ -245,9 +234,9 @@ class Help(Case):
                                           '--lr is "x", but must be', "--num-layers is 3, but tiny_gpt"), strict=True):
             self.assertTrue(line.startswith(f"  {says}"), line)
         done = run("train", "--mock-data", "--train-iters", 1, "--num-layers", 2, "--use-flash-attn",
-                   "--tensorboard-dir", "train")
+                   "--use-mcore-models")
         self.assertIn("flags that agree with this program: --num-layers; without effect here: --use-flash-attn, "
-                      "--tensorboard-dir\n", done.stderr.decode())
+                      "--use-mcore-models\n", done.stderr.decode())
         # A launcher may say twice what it wants.
         self.refused(USAGE, "train", "--lr", "1", "--lr", "1", says="--data-path")
 
@@ -2044,7 +2033,8 @@ class Starts(Case):
         path = os.fsencode(self.folder) + b"/caf\xe9"
         Path(os.fsdecode(path)).write_text(TEXT)
         train = (PROGRAM, "train", "--data-path", path, "--train-iters", "1", "--eval-iters", "0")
-        self.assertEqual(subprocess.run(train, capture_output=True).returncode, 0)
+        for watched in ((), ("--tensorboard-dir", self.folder / "board")):  # observers are told as much as UTF-8 holds
+            self.assertEqual(subprocess.run([*train, *watched], capture_output=True).returncode, 0)
         done = subprocess.run([*train, "--save", self.folder / "root"], capture_output=True)
         self.assertEqual(done.returncode, USAGE)
         self.assertIn(b"/caf?, which is not UTF-8", done.stderr)
@@ -2116,22 +2106,20 @@ class Starts(Case):
                 shutil.rmtree(root)
 
     def test_what_was_learned_before_a_report_fails_is_saved(self):
-        root, metrics = self.folder / "root", self.folder / "metrics"
-        before = self.long(metrics, 280000)
-        limit = lambda: resource.setrlimit(  # noqa: E731
-            resource.RLIMIT_FSIZE, (300000, 300000))
-        curve = self.folder / "curve"
-        done = run("train", "--mock-data", "--train-iters", 10**6, "--load", self.folder / "begun",
-                   "--save", root, "--metrics-jsonl", metrics, "--loss-curve", curve, "--profile",
-                   check=OUTPUT, preexec_fn=limit)
-        sentence = done.stderr.decode()
+        root, metrics, curve, gone = (self.folder / name for name in ("root", "metrics", "curve", "gone"))
+        gone.mkdir()
+        with self.held("--train-iters", 10**6, "--save", root, "--metrics-jsonl", metrics, "--loss-curve", curve,
+                       "--trace", gone / "trace", "--profile-step-start", 100, "--profile-step-end",
+                       101) as (process, goes_on):
+            gone.rmdir()
+            sentence = goes_on()
+            self.assertEqual(process.returncode, OUTPUT, sentence)
         self.assertEqual(sentence.count("\n"), 1)
-        self.assertIn("File too large (ulimit -f raises the limit)", sentence)
-        self.assertIn(b"\nsum of nodes ", done.stdout)
+        self.assertIn("No such file or directory", sentence)
         self.assertTrue(curve.read_text().startswith("<svg "))
-        steps = metrics.read_text().count("\n") - before
-        self.assertIn(f"the state of step {int(newest(root).name[5:])} was saved to {root}", sentence)
-        self.assertIn(int(newest(root).name[5:]), (steps, steps + 1))
+        steps = metrics.read_text().count("\n")
+        self.assertEqual(int(newest(root).name[5:]), steps)
+        self.assertIn(f"the state of step {steps} was saved to {root}", sentence)
         self.assertIn(b"going on after", run("train", "--load", root, "--train-iters", 1).stdout)
 
 

@@ -44,7 +44,7 @@ public:
       case dtype::f32: put(i, static_cast<float>(x[i])); break;
       case dtype::bf16: put(i, convert<bf16>(static_cast<float>(x[i]))); break;
       case dtype::i64: put(i, static_cast<std::int64_t>(x[i])); break;
-      case dtype::u8: put(i, static_cast<std::uint8_t>(x[i])); break;
+      case dtype::u8: put(i, static_cast<std::uint8_t>(std::int64_t(x[i]))); break;
       default: put(i, static_cast<std::int32_t>(x[i])); break;
       }
   }

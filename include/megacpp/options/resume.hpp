@@ -26,18 +26,26 @@ inline bool is_saved(const named_flag& e) {
   return overlaps(e.flag->commands(), command::train) && e.flag->resuming() != on_resume::unsaved;
 }
 
+/// Returns the value of a flag, where texts that are not UTF-8 are made so.
+inline nlohmann::json shown_value(const named_flag& e) {
+  const std::string text = e.flag->text();
+  if (!e.flag->is_text()) return nlohmann::json::parse(text); // numbers, true, false: as in JSON
+  if (!e.flag->is_list()) return as_utf8(text);
+  nlohmann::json all = nlohmann::json::array();
+  for (const std::string& one : e.flag->texts()) all.push_back(as_utf8(one));
+  return all;
+}
+
 /// Returns the value of a flag. Throws mc::error(exit_code::usage) for a text that JSON cannot
 /// hold.
 inline nlohmann::json json_of(const named_flag& e) {
   const std::string text = e.flag->text();
-  if (!e.flag->is_text()) return nlohmann::json::parse(text); // numbers, true, false: as in JSON
-  if (as_utf8(text) != text)
+  if (e.flag->is_text() && as_utf8(text) != text)
     throw usage(
         "--{} is {}, which is not UTF-8, so that a state cannot name it; give it another name, or "
         "a link that has one",
         e.name, printable(text));
-  if (e.flag->is_list()) return e.flag->texts();
-  return text;
+  return shown_value(e);
 }
 
 /// Reads a saved flag into `into`. Returns false for a value that this program does not take,
@@ -195,6 +203,13 @@ public:
 
   void keep(nlohmann::json& state, const settled_values& v) const override {
     save_flags(state, settled(v));
+  }
+  nlohmann::json shown(const settled_values& v) const override {
+    nlohmann::json all = nlohmann::json::object();
+    options o = settled(v);
+    for (const named_flag& e : flags_of(o))
+      if (detail::is_saved(e) && e.flag->is_value()) all[e.name] = detail::shown_value(e);
+    return all;
   }
   std::vector<std::string> derived_changes(const json_value& state,
                                            const settled_values& v) const override {

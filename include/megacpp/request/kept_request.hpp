@@ -29,6 +29,8 @@ public:
     state["flags"] = nlohmann::json::object();
     state["given"] = nlohmann::json::array();
   }
+  /// Returns the values that a state would keep, by name, as reports may show them.
+  virtual nlohmann::json shown(const settled_values&) const { return nlohmann::json::object(); }
   /// Returns a line for each value that follows from others and differs from that of a state.
   /// Throws mc::error(exit_code::model).
   virtual std::vector<std::string> derived_changes(const json_value&, const settled_values&) const {

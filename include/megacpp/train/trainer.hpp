@@ -233,9 +233,8 @@ private:
       for (const std::string& line : from->changes) print_on_the_way(line);
     if (is_left()) reports_->begin_metrics(inputs_.goes_on && step() > 0);
     if (!tells || loop.bench) return;
-    nlohmann::json state;
-    request_.kept->keep(state, saver_->settled());
-    reports_->start_observers(state.at("flags"), step(), progress_.at.samples);
+    reports_->start_observers(request_.kept->shown(saver_->settled()), step(),
+                              progress_.at.samples);
     reports_->introduce(session_->planned().total(), ranks_.steps().way());
     const run_data& data = *inputs_.data;
     reports_->note(fmt::format("{}: {}", data.name, data.summary));
