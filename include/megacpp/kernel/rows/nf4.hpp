@@ -44,23 +44,26 @@ template <class T> struct nf4_decode_row {
         of_matrix[1 + absmax[row]] * nested[blocks.in_matrix(row) / nf4_nested_block];
     const float scale = product + of_matrix[0];
     const std::uint8_t* const pairs = codes + row * (nf4_block / 2);
+    static_assert(nf4_block % Team::template width<T> == 0 && Team::template width<T> % 2 == 0,
+                  "a block is whole groups of elements, and each of them begins at a byte");
     team.template each<T>(nf4_block, [&](auto i) {
       using A = accumulator_t<T>;
       constexpr int count = decltype(i)::count;
-      A x[count];
-      for (int k = 0; k < count; ++k) {
-        const std::int64_t at = i.first + k;
-        const unsigned pair = pairs[at / 2];
-        x[k] = A(value_of(at % 2 == 0 ? pair >> 4 : pair & 15u) * scale);
+      if constexpr (count > 1) {
+        A x[count];
+        for (int k = 0; k < count; ++k) {
+          const unsigned pair = pairs[i.first / 2 + k / 2];
+          x[k] = A(value_of(k % 2 == 0 ? pair >> 4 : pair & 15u) * scale);
+        }
+        store(w + row * nf4_block, i, load<A>(x, lanes<count>{0}));
       }
-      store(w + row * nf4_block, i, load<A>(x, lanes<count>{0}));
     });
   }
 
 private:
-  /// Returns the value of a code, from a copy: a GPU has no address of the host's array.
+  /// Returns the value of a code, from a copy in a GPU's memory, which has no address of the host's.
   MEGACPP_HD static float value_of(unsigned code) {
-    constexpr nf4_table values = nf4_numbers;
+    static constexpr nf4_table values = nf4_numbers;
     return values.of[code];
   }
 };
