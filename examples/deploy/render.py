@@ -16,6 +16,7 @@ INTEGER = re.compile(r"0|[1-9][0-9]{0,17}")
 PLAIN_WORD = re.compile(r"[A-Za-z0-9_./:@%+,-][A-Za-z0-9_./:@%+=,-]*")
 # Kubernetes puts a variable of the container in the place of $(NAME) in commands, arguments and variables.
 EXPANDED = re.compile(r"\$\([A-Za-z_.-][\w.-]*\)")
+UNSEEN = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"}  # categories of Unicode
 # Hangul has fillers, which are letters by their category.
 FILLERS = set("\u115f\u1160\u3164\uffa0")
 MAY_BE_EMPTY = {"HTTPS_PROXY", "NO_PROXY"}
@@ -44,7 +45,7 @@ def chosen(names):
 
 def is_unseen(character):
     """Whether a terminal shows nothing for a character, or a blank that is none of a keyboard's."""
-    return character not in " \t" and unicodedata.category(character) in ("Cc", "Cf", "Zl", "Zp", "Zs") or character in FILLERS
+    return character not in " \t" and unicodedata.category(character) in UNSEEN or character in FILLERS
 
 
 def variables(text):

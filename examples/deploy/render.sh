@@ -10,7 +10,7 @@
 #   OUT      a folder, which is made; what is there of the same names is replaced
 #   NAME     a template, such as kubernetes/volumes, or a folder of them, such as slurm; by default all
 #
-# What is wrong is told in one sentence, with exit code 2, and then nothing is written. README.md beside
-# this file says what becomes of a value in YAML, in Python and in a script.
+# What is wrong is told in one sentence, with exit code 2, and then nothing is written. docs/deploying/README.md
+# says what becomes of a value in YAML, in Python and in a script.
 set -euo pipefail
 exec python3 "$(dirname "${BASH_SOURCE[0]}")/render.py" "$@"

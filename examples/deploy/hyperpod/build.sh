@@ -4,7 +4,7 @@
 #   build.sh OUT [--print] [KEY=VALUE...] [--no-install] [--build DIR]
 #
 #   OUT         the program; OUT.config.json beside it has the numbers of the model
-#   --print     write OUT.config.json, and print the keys in place of building
+#   --print     anywhere behind OUT: write OUT.config.json, and print the keys in place of building
 #   KEY=VALUE   as examples/build_preset.sh takes them, such as device=cpu; they count more than the variables
 #
 # The variables come from the environment: NUM_LAYERS, HIDDEN_SIZE, NUM_ATTENTION_HEADS, MAX_POSITION_EMBEDDINGS,
@@ -20,10 +20,11 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 [[ $# -ge 1 && $1 != -* && $1 != *=* ]] || fail 'give OUT, the name of the program'
 out=$1 print=no
 shift
-if [ "${1-}" = --print ]; then
-  print=yes
+for word in "$@"; do
   shift
-fi
+  if [ "$word" = --print ]; then print=yes; else set -- "$@" "$word"; fi
+done
+[ -d "$(dirname -- "$out")" ] || fail "there is no folder $(dirname -- "$out") for $out; make it"
 for name in NUM_LAYERS HIDDEN_SIZE NUM_ATTENTION_HEADS MAX_POSITION_EMBEDDINGS SEQ_LENGTH MICRO_BATCH_SIZE \
   TENSOR_PARALLEL PIPELINE_PARALLEL NUM_NODES GPU_PER_NODE; do
   [ -n "${!name-}" ] || fail "$name is not set; export it, as the guide does"

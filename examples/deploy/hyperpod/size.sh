@@ -15,7 +15,8 @@ while read -r size heads hidden layers tensor pipeline nodes; do
   '' | '#'*) ;;
   "$1")
     printf '%s\n' "NUM_ATTENTION_HEADS=$heads" "HIDDEN_SIZE=$hidden" "NUM_LAYERS=$layers" \
-      "TENSOR_PARALLEL=$tensor" "PIPELINE_PARALLEL=$pipeline" "NUM_NODES=$nodes" "NUM_WORKERS=$((nodes - 1))"
+      "TENSOR_PARALLEL=$tensor" "PIPELINE_PARALLEL=$pipeline" "NUM_NODES=$nodes" "NUM_WORKERS=$((nodes - 1))" \
+      "BACKOFF_LIMIT=$((3 * nodes + 1))"
     exit
     ;;
   *) [ "$1" != --list ] || echo "$size" ;;
