@@ -56,6 +56,8 @@ def read_values(path):
     """The values of a file by name. Throws a refusal."""
     try:
         lines = Path(path).read_bytes().split(b"\n")
+        if lines[0].startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
+            raise refusal(f"{path} begins with a byte order mark; save it as UTF-8 without one")
     except OSError as problem:
         raise refusal(f"{path} cannot be read ({problem.strerror}); name a file with lines NAME=value") from None
     values = {}
@@ -168,6 +170,10 @@ def render(values_file, out, names):
     for template, path in wanted.items():
         for name in sorted(variables(texts[path]) - values.keys()):
             raise refusal(f"{values_file} does not set {name}, which {template} needs; values.example says what it is")
+    if {"NUM_NODES", "NUM_WORKERS"} <= set().union(*(variables(texts[path]) for path in wanted.values())):
+        nodes, workers = values["NUM_NODES"], values["NUM_WORKERS"]
+        if INTEGER.fullmatch(nodes) and INTEGER.fullmatch(workers) and int(workers) != int(nodes) - 1:
+            raise refusal(f"NUM_WORKERS is {workers} and NUM_NODES is {nodes}; the first node is no worker, so give one less")
     results = {path: filled(path, values) for path in wanted.values()}
     for path, text in results.items():
         try:

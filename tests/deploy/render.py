@@ -150,6 +150,11 @@ class Render(unittest.TestCase):
     def test_an_unknown_name(self):
         self.refused("sets MODELL, which no template has", self.values(MODELL="x"))
 
+    def test_workers_are_nodes_but_the_first(self):
+        self.refused("NUM_WORKERS is 1 and NUM_NODES is 4; the first node is no worker", self.values(NUM_NODES=4))
+        render(self.values(NUM_NODES=4, NUM_WORKERS=3), self.folder / "out", "hyperpod")
+        render(self.values(NUM_NODES=4), self.folder / "out", "kubernetes")  # which has neither
+
     def test_empty_values(self):
         self.refused("MODEL has no value", self.values(MODEL=""))
         render(self.values(HTTPS_PROXY="", NO_PROXY=""), self.folder / "out")
@@ -158,7 +163,7 @@ class Render(unittest.TestCase):
         for text, pattern in ((b"MODEL\n", "line 1 is no NAME=value"), (b"\n\nexport MODEL=x\n", "line 3 is no NAME=value"),
                               (b"model=x\n", "is no NAME=value"), (b"MODEL =x\n", "is no NAME=value"), (b"MODEL= x\n", "begins or ends with a blank"),
                               (b"MODEL=x \n", "begins or ends with a blank"), (b"MODEL=x\r\n", "carriage return"), (b"MODEL=\x1b[31m\n", "no terminal shows"),
-                              (b"MODEL=a\x00b\n", "no terminal shows"), (b"MODEL=\xff\n", "not UTF-8"), *((f"MODEL=a{c}b\n".encode(), "no terminal shows") for c in "\u2028\u200b\u202e\u00a0\u3000\u3164\ufeff\x85\uffff\ue000\u00ad"),
+                              (b"MODEL=a\x00b\n", "no terminal shows"), (b"MODEL=\xff\n", "not UTF-8"), (b"\xef\xbb\xbf# \nMODEL=a\n", "byte order mark"), ("MODEL=a\n".encode("utf-16"), "byte order mark"), *((f"MODEL=a{c}b\n".encode(), "no terminal shows") for c in "\u2028\u200b\u202e\u00a0\u3000\u3164\ufeff\x85\uffff\ue000\u00ad"),
                               (b"MODEL=a\nMODEL=b\n", "line 2: MODEL is set for the second time")):
             with self.subTest(text):
                 self.refused(pattern, self.values(text))
