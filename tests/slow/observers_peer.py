@@ -4,7 +4,7 @@
     observers_peer.py PROGRAM WORK PROMTOOL
 
 TensorBoard's classes: every number is that of --metrics-jsonl, of two steps with one number that of the later
-one; the flags of the run and how it ended are what the plugin of hyperparameters reads. The parser of Prometheus's
+one; the flags of the run and how it ended are what the plugin of hyperparameters reads. Both parsers of Prometheus's
 client, and promtool. OpenTelemetry's classes, which take no field that they do not know, once ids are in base64 as
 protobuf has them. Servers of TLS are believed by the file of certificates that is named, and by no other; proxies
 are used.
@@ -31,6 +31,7 @@ from pathlib import Path
 import trustme
 from google.protobuf import json_format
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 from tensorboard.backend.event_processing import event_accumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
@@ -126,6 +127,12 @@ def check_prometheus(program, work, promtool):
         assert family.type == kind and family.documentation.endswith("."), family
     buckets = [s for s in families["megacpp_step_seconds"].samples if s.name.endswith("_bucket")]
     assert [b.value for b in buckets] == sorted(b.value for b in buckets) and buckets[-1].labels["le"] == "+Inf"
+    # prometheus-cpp writes the older text alone. In OpenMetrics, whose parser is strict on names, labels, buckets and
+    # their order, a counter's family is called without _total, and the page has an end.
+    open_page = re.sub(r"^(# (?:TYPE|HELP) \S+)_total(?= )", r"\1", page, flags=re.MULTILINE) + "# EOF\n"
+    strictly = {f.name: f for f in openmetrics_families(open_page)}
+    assert {name: sorted((s.name, *sorted(s.labels.items()), s.value) for s in f.samples) for name, f in strictly.items()} == {
+        name: sorted((s.name, *sorted(s.labels.items()), s.value) for s in f.samples) for name, f in families.items()}
     done = subprocess.run([promtool, "check", "metrics"], input=page, text=True, capture_output=True)
     assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
     print(f"Prometheus's client and promtool read {len(families)} families")
