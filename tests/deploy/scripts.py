@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 from pathlib import Path
 
@@ -51,18 +52,33 @@ class Fetch(Case):
     def setUp(self):
         super().setUp()
         self.answers = {"/text": [TEXT], "/text.xz": [lzma.compress(TEXT)], "/text.gz?x=1": [gzip.compress(TEXT)], "/busy": [503, 500, TEXT],
-                        "/gone": [404] * 9, "/down": [500] * 9, "/damaged.xz": [lzma.compress(TEXT)[:-20]] * 9, "/cut": [-1, TEXT]}
+                        "/gone": [404] * 9, "/down": [500] * 9, "/damaged.xz": [lzma.compress(TEXT)[:-20]] * 9, "/cut": [-1, TEXT],
+                        "/damaged.gz": [self.with_a_wrong_block()] * 9, "/slow": ["drops", TEXT], "/slow.xz": ["drops", lzma.compress(TEXT)], "/other": [TEXT[:100]]}
         test = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
                 test.asked.append(self.path)
                 answer = test.answers[self.path].pop(0)
+                if answer == "drops":
+                    return self.drip()
                 self.send_response(answer if isinstance(answer, int) and answer > 0 else 200)
                 body = answer if isinstance(answer, bytes) else b"" if answer > 0 else TEXT[:1000]
                 self.send_header("Content-Length", str(len(TEXT) if answer == -1 else len(body)))
                 self.end_headers()
                 self.wfile.write(body)
+
+            def drip(self):
+                """A byte now and then, each soon enough that no read of the socket takes long."""
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(TEXT)))
+                self.end_headers()
+                try:
+                    for byte in lzma.compress(TEXT).ljust(len(TEXT), b"x"):
+                        self.wfile.write(bytes([byte]))
+                        time.sleep(0.05)
+                except OSError:
+                    pass  # the other end has gone
 
             def log_message(self, *_):
                 pass
@@ -73,23 +89,33 @@ class Fetch(Case):
         self.addCleanup(server.shutdown)
         self.at = f"http://127.0.0.1:{server.server_port}"
 
-    def fetch(self, path, *words, check=0):
+    @staticmethod
+    def with_a_wrong_block():
+        """The head of gzip, and behind it what no block begins with."""
+        return gzip.compress(TEXT)[:10] + b"\xff" * 50
+
+    def fetch(self, path, *words, check=0, **environment):
         return self.run_script("fetch.py", "url", *words, self.at + path, self.folder / "new/file", check=check, NO_PROXY="127.0.0.1",
-                               no_proxy="127.0.0.1")
+                               no_proxy="127.0.0.1", **environment)
+
+    def has(self, content, *others):
+        """The file has the content, and stands beside its mark and other files alone."""
+        self.assertEqual((self.folder / "new/file").read_bytes(), content)
+        self.assertEqual(sorted(os.listdir(self.folder / "new")), sorted(["file", "file.fetched.json", *others]))
 
     def test_files(self):
         for path in ("/text", "/text.xz", "/text.gz?x=1", "/busy", "/cut"):
             with self.subTest(path):
                 self.fetch(path)
-                self.assertEqual((self.folder / "new/file").read_bytes(), TEXT)
-                self.assertEqual(os.listdir(self.folder / "new"), ["file"])
+                self.has(TEXT)
                 asked = len(self.asked)
                 self.assertIn("is there already", self.fetch(path))
                 self.assertEqual(len(self.asked), asked)
                 shutil.rmtree(self.folder / "new")
 
     def test_what_cannot_be_fetched_leaves_nothing(self):
-        for path, sentence in (("/gone", "answers 404"), ("/down", "answers 500"), ("/damaged.xz", "is damaged or was cut off")):
+        for path, sentence in (("/gone", "answers 404"), ("/down", "answers 500"), ("/damaged.xz", "is damaged or was cut off"),
+                               ("/damaged.gz", "is damaged or was cut off")):
             with self.subTest(path):
                 self.assertIn(sentence, self.fetch(path, check=1))
                 self.assertEqual(os.listdir(self.folder / "new"), [])
@@ -101,6 +127,85 @@ class Fetch(Case):
         self.assertEqual(os.listdir(self.folder / "new"), [])
         self.answers["/text"] = [TEXT]
         self.fetch("/text", "--sha256", hashlib.sha256(TEXT).hexdigest())
+        self.assertIn("is no SHA-256", self.fetch("/text", "--sha256", "abc", check=1))
+
+    def test_a_checksum_of_what_is_there(self):
+        """It decides, whatever the mark says: a file of the sum is kept, another one is fetched anew."""
+        wanted = ("--sha256", hashlib.sha256(TEXT).hexdigest().upper())
+        self.fetch("/text")
+        (self.folder / "new/file").write_bytes(TEXT[:-1])
+        self.answers["/text"] = [TEXT[:-2], TEXT]
+        self.assertIn("has the SHA-256", self.fetch("/text", *wanted, check=1))
+        self.has(TEXT[:-1])  # what was there stays until the other one is whole
+        self.fetch("/text", *wanted)
+        self.has(TEXT)
+        self.answers["/other"] = []
+        for _ in range(2):
+            self.assertIn("is there already", self.fetch("/other", *wanted))
+        self.assertIn("is there already", self.fetch("/other"))  # the URL that was asked for last
+
+    def test_another_source_is_fetched_anew(self):
+        self.fetch("/text")
+        self.fetch("/other")
+        self.has(TEXT[:100])
+        self.answers["/text"] = [503] * 4 + [TEXT]
+        self.fetch("/text", check=1)
+        self.has(TEXT[:100])
+        self.assertIn("is there already", self.fetch("/other"))
+        self.fetch("/text")
+        self.has(TEXT)
+        for content in ('"x"', "{"):
+            (self.folder / "new/file.fetched.json").write_text(content)
+            self.answers["/text"] = [TEXT]
+            self.fetch("/text")
+            self.assertEqual(self.answers["/text"], [])
+        (self.folder / "new/file.fetched.json").unlink()
+        self.answers["/text"] = [TEXT[:7]]
+        self.fetch("/text")  # nothing tells where the file is from
+        self.has(TEXT[:7])
+
+    def test_what_was_made_of_the_old_file_goes(self):
+        def made(*there):
+            self.assertEqual([p.name for p in sorted((self.folder / "new").glob("set*"))], list(there))
+        words = ("--made", self.folder / "new/set.*", "--made", self.folder / "new/none*")
+        self.answers["/text"] = [TEXT, TEXT[:9]]
+        self.answers["/other"] = [TEXT, TEXT, TEXT[:8], TEXT[:8]]
+        self.fetch("/text", *words)
+        for name in ("set.bin", "set.idx", "settled"):
+            (self.folder / "new" / name).write_text("made")
+        self.fetch("/text", *words)
+        self.fetch("/other", *words)  # the same bytes of another URL
+        (self.folder / "new/file").unlink()
+        self.fetch("/other", *words)  # the same bytes again
+        made("set.bin", "set.idx", "settled")
+        self.assertIn("removed, since they are to be made anew: ", self.fetch("/text", *words))
+        made("settled")
+        (self.folder / "new/set.bin").write_text("made")
+        (self.folder / "new/file").unlink()
+        self.fetch("/other", *words)  # others than the mark tells of
+        made("settled")
+        (self.folder / "new/set.bin").write_text("made of something else")
+        for name in ("file", "file.fetched.json"):
+            (self.folder / "new" / name).unlink()
+        self.fetch("/other", *words)  # nothing is replaced
+        made("set.bin", "settled")
+
+    def test_a_server_that_sends_a_byte_now_and_then(self):
+        for path in ("/slow", "/slow.xz"):
+            with self.subTest(path):
+                self.fetch(path, FETCH_PATIENCE="1")
+                self.has(TEXT)
+                self.assertEqual(self.asked.count(path), 2)
+                shutil.rmtree(self.folder / "new")
+
+    def test_what_is_no_url(self):
+        for url, sentence in (("foo/x", "is no URL of http or https"), ("file:///etc/passwd", "is no URL"), ("http://[x/", "cannot be asked for"),
+                              ("http://127.0.0.1/한국어", "cannot be asked for"), ("http://127.0.0.1/a b", "cannot be asked for"),
+                              ("http://127.0.0.1:x/", "cannot be asked for")):
+            with self.subTest(url):
+                said = self.run_script("fetch.py", "url", url, "new/file", check=1, NO_PROXY="127.0.0.1", no_proxy="127.0.0.1")
+                self.assertIn(sentence, said)
+                self.assertEqual(said.count("\n"), 1)
 
     HUB = """import os, pathlib, sys
 words = sys.argv[1:]
@@ -108,21 +213,76 @@ with open("asked", "a") as file:
     file.write(" ".join(words) + "|" + os.environ.get("HF_TOKEN", "") + "\\n")
 if "broken" in words[1]:
     sys.exit("no such repository")
+to = pathlib.Path(words[words.index("--local-dir") + 1])
+(to / ".cache/huggingface").mkdir(parents=True, exist_ok=True)
+(to / ".cache/huggingface/x").write_text("")
 if "empty" not in words[1]:
-    (pathlib.Path(words[words.index("--local-dir") + 1]) / "config.json").write_text("{}")
+    (to / (words[1].replace("/", "-") + ".parquet")).write_text("{}")
+if os.environ.get("CUT_OFF"):
+    sys.exit("the network has gone")
 """
 
+    def hub(self, *words, check=0, **environment):
+        """Runs fetch.py hub with a stand-in of hf; returns what it says and how often hf was asked so far."""
+        said = self.run_script("fetch.py", "hub", *words, check=check, **self.stand_in("huggingface_hub.cli.hf", self.HUB), **environment)
+        asked = self.folder / "asked"
+        return said, len(asked.read_text().splitlines()) if asked.exists() else 0
+
     def test_repositories(self):
-        packages = self.stand_in("huggingface_hub.cli.hf", self.HUB)
-        asked, at = self.folder / "asked", self.folder / "model"
+        # A folder of hf's own name above those that are filled.
+        at, data = self.folder / ".cache/model", self.folder / ".cache/data"
         for _ in range(2):
-            self.run_script("fetch.py", "hub", "Qwen/Qwen3", at, HF_TOKEN="canary", **packages)
+            self.hub("Qwen/Qwen3", at, HF_TOKEN="canary")
+        asked = self.folder / "asked"
         self.assertEqual(asked.read_text(), f"download Qwen/Qwen3 --repo-type model --local-dir {at}|canary\n")  # not in the words
-        self.run_script("fetch.py", "hub", "--data-set", "--include", "data/*.parquet", "--revision", "v1", "a/b", at, **packages)
-        self.assertIn(f"download a/b --repo-type dataset --local-dir {at} --revision v1 --include data/*.parquet|", asked.read_text())
-        self.assertIn("could not fetch broken/x", self.run_script("fetch.py", "hub", "broken/x", self.folder / "m2", check=1, **packages))
-        self.assertIn("has no file *.parquet", self.run_script("fetch.py", "hub", "--include", "*.parquet", "empty/x", self.folder / "m3", check=1, **packages))
+        self.hub("--data-set", "--include", "data/*.parquet", "--revision", "v1", "a/b", data)
+        self.assertIn(f"download a/b --repo-type dataset --local-dir {data} --revision v1 --include data/*.parquet|", asked.read_text())
+        self.assertIn("could not fetch broken/x", self.hub("broken/x", self.folder / "m2", check=1)[0])
+        self.assertIn("has no file *.parquet", self.hub("--include", "*.parquet", "empty/x", self.folder / "m3", check=1)[0])
         self.assertFalse((self.folder / "m2/.fetched.json").exists())
+        self.hub("a/b", self.folder / "m2")  # nothing came of what was asked for first
+        shutil.rmtree(data)
+        data.mkdir()
+        self.hub("--data-set", "c/d", data)
+
+    def test_a_folder_has_one_source(self):
+        at, data = self.folder / "data", ("--data-set", "--include", "x", "--include", "y")
+        _, count = self.hub(*data, "a/b", at)
+        files = {p: p.read_bytes() for p in at.rglob("*") if p.is_file()}
+        for words in ((*data, "c/d", at), ("a/b", at), ("--data-set", "--include", "x", "a/b", at), (*data, "--revision", "v1", "a/b", at)):
+            with self.subTest(words):
+                said, now = self.hub(*words, check=1)
+                self.assertRegex(said, r"\Afetch\.py: \S+/data has a/b \(x, y\); name another folder for [^\n]+, or remove this one\n\Z")
+                self.assertEqual(now, count)
+        self.assertEqual({p: p.read_bytes() for p in at.rglob("*") if p.is_file()}, files)
+        self.assertEqual(self.hub("--data-set", "--include", "y", "--include", "x", "a/b", at)[1], count)
+        (at / ".fetched.json").unlink()
+        self.assertIn("of which nothing tells where they are from", self.hub(*data, "a/b", at, check=1)[0])
+        for name in list(os.listdir(at)):
+            if not name.startswith("."):
+                (at / name).unlink()
+        self.hub("c/d", at)
+        self.assertEqual([p.name for p in at.glob("*.parquet")], ["c-d.parquet"])
+
+    def test_a_mark_of_before(self):
+        """It tells the source alone, of a folder that is whole."""
+        at = self.folder / "model"
+        at.mkdir()
+        (at / "config.json").write_text("{}")
+        (at / ".fetched.json").write_text(json.dumps({"repository": "a/b", "revision": None, "include": [], "kind": "model"}))
+        self.assertIn("already", self.hub("a/b", at)[0])
+        self.assertIn("has a/b; name", self.hub("c/d", at, check=1)[0])
+
+    def test_a_download_that_was_cut_off_goes_on_for_its_source_alone(self):
+        at = self.folder / "data"
+        self.hub("a/b", at, check=1, CUT_OFF="1")
+        self.assertIn("has a part of a/b; name another folder for c/d", self.hub("c/d", at, check=1)[0])
+        said, count = self.hub("a/b", at)
+        self.assertEqual(count, 2)
+        self.assertNotIn("already", said)
+        self.assertIn("already", self.hub("a/b", at)[0])
+        (at / "a-b.parquet").unlink()  # as rm -r data/* does, which leaves what begins with a dot
+        self.assertNotIn("already", self.hub("a/b", at)[0])
 
 
 class SideBySide(Case):
