@@ -399,9 +399,40 @@ class Parquet(Case):
         self.write("more/train-00001.parquet", rows[2000:])
         words = ("data", "train.jsonl", "--columns", "messages")
         self.assertIn("2500 lines of 2 files", self.run_script("parquet_to_jsonl.py", *words))
-        lines = [json.loads(line) for line in (self.folder / "train.jsonl").read_text().splitlines()]
-        self.assertEqual(sorted(lines, key=str), sorted(({"messages": row["messages"]} for row in rows), key=str))
+        self.assertEqual(sorted(self.lines(), key=str), sorted(({"messages": row["messages"]} for row in rows), key=str))
         self.assertIn("is there already", self.run_script("parquet_to_jsonl.py", *words))
+
+    def lines(self):
+        return [json.loads(line) for line in (self.folder / "train.jsonl").read_text().split("\n")[:-1]]
+
+    def test_what_is_asked_for_otherwise_is_made_anew(self):
+        def made(*words):
+            return "is there already" not in self.run_script("parquet_to_jsonl.py", "data", "train.jsonl", *words)
+        separators = "a\u2028b\u2029c\x85d"
+        self.write("a.parquet", [{"id": 1, "text": separators}])
+        self.assertTrue(made())
+        self.assertFalse(made())
+        self.assertTrue(made("--columns", "text"))
+        self.assertEqual(self.lines(), [{"text": separators}])
+        self.assertTrue(made("--columns", "id"))
+        self.write("b.parquet", [{"id": 2}])
+        self.assertTrue(made("--columns", "id"))
+        self.assertEqual(self.lines(), [{"id": 1}, {"id": 2}])
+        old = (self.folder / "data/b.parquet").stat()
+        (self.folder / "data/b.parquet").rename(self.folder / "data/c.parquet")
+        self.assertTrue(made("--columns", "id"))
+        self.write("c.parquet", [{"id": 3}])
+        os.utime(self.folder / "data/c.parquet", ns=(0, old.st_mtime_ns - 10**9))  # an older file, as hf download of another revision may write it
+        self.assertTrue(made("--columns", "id"))
+        self.assertEqual(self.lines(), [{"id": 1}, {"id": 3}])
+        (self.folder / "data/c.parquet").unlink()
+        self.assertTrue(made("--columns", "id"))
+        self.assertEqual(self.lines(), [{"id": 1}])
+        (self.folder / "train.jsonl.made.json").write_text("{")
+        self.assertTrue(made("--columns", "id"))
+        (self.folder / "train.jsonl").unlink()
+        self.assertTrue(made("--columns", "id"))
+        self.assertLessEqual({p.name for p in self.folder.iterdir()}, {"data", "train.jsonl", "train.jsonl.made.json"})
 
     def test_refusals(self):
         self.assertIn("has no file of parquet", self.run_script("parquet_to_jsonl.py", "data", "out", check=1))
@@ -410,7 +441,13 @@ class Parquet(Case):
         self.assertIn("has no column messages, but picture", self.run_script("parquet_to_jsonl.py", "data", "out", "--columns", "messages", check=1))
         (self.folder / "data/b.parquet").write_bytes(b"PAR1 and no more")
         self.run_script("parquet_to_jsonl.py", "data", "out", "--columns", "picture", check=1)
-        self.assertFalse((self.folder / "out").exists())
+        (self.folder / "data/b.parquet").unlink()
+        import pyarrow
+        self.write("a.parquet", [{"x": 1}])
+        wrong = pyarrow.array([b"\xff"]).view(pyarrow.string())
+        pyarrow.parquet.write_table(pyarrow.table({"text": wrong}), self.folder / "data/a.parquet")
+        self.assertIn("has a row that cannot be read", self.run_script("parquet_to_jsonl.py", "data", "out", check=1))
+        self.assertEqual([p.name for p in self.folder.iterdir()], ["data"])
 
 
 if __name__ == "__main__":
