@@ -310,25 +310,52 @@ class SideBySide(Case):
 
 
 class States(Case):
-    BOTO = """import json, os, shutil
+    BOTO = """import json, os, pathlib, shutil
+import botocore.exceptions
 from . import exceptions
 class Client:
-    def head_object(self, Bucket, Key):
-        if not os.path.exists(os.path.join("s3", Bucket, Key)):
-            import botocore.exceptions
-            raise botocore.exceptions.ClientError("404")
+    def get_object(self, Bucket, Key):
+        if os.environ.get("UNREADABLE") and os.environ["UNREADABLE"] in Key:
+            raise botocore.exceptions.ClientError("403")
+        path = os.path.join("s3", Bucket, Key)
+        if not os.path.exists(path):
+            raise botocore.exceptions.ClientError("NoSuchKey")
+        return {"Body": open(path, "rb")}
+    def put_object(self, Bucket, Key, Body):
+        self.note(Key)
+        self.place(Bucket, Key).write_bytes(Body)
     def upload_file(self, name, bucket, key):
-        with open("uploads", "a") as file:
-            file.write(key + "\\n")
+        self.note(key)
         if os.environ.get("REFUSE") and os.environ["REFUSE"] in key:
             raise exceptions.Boto3Error("access denied")
-        to = os.path.join("s3", bucket, key)
-        os.makedirs(os.path.dirname(to), exist_ok=True)
-        shutil.copy(name, to)
+        if os.environ.get("PRUNE") and os.environ["PRUNE"] in key:
+            shutil.rmtree(os.path.dirname(name))
+        if os.environ.get("ANEW") and os.environ["ANEW"] in key:
+            with open(os.path.join(os.path.dirname(name), "megacpp_state.json"), "a") as file:
+                file.write(" ")
+        shutil.copy(name, self.place(bucket, key))
+    def note(self, key):
+        with open("uploads", "a") as file:
+            file.write(key + "\\n")
+    def place(self, bucket, key):
+        to = pathlib.Path("s3", bucket, key)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        return to
 def client(service):
     assert service == "s3"
+    if os.environ.get("NO_REGION"):
+        raise botocore.exceptions.BotoCoreError("no region")
     return Client()
 """
+
+    @classmethod
+    def setUpClass(cls):
+        cls.runs = Path(tempfile.mkdtemp(prefix="megacpp-scripts-"))
+        cls.addClassCleanup(shutil.rmtree, cls.runs)
+        (cls.runs / "text").write_bytes(TEXT[:5000])
+        for run in ("one", "two"):
+            subprocess.run([PROGRAM, "train", "--data-path", "text", "--train-iters", "4", "--save-interval", "2", "--eval-iters", "0",
+                            "--save", f"root/{run}"], cwd=cls.runs, capture_output=True, check=True)
 
     def setUp(self):
         super().setUp()
@@ -336,11 +363,8 @@ def client(service):
         self.stand_in("boto3.exceptions", "class Boto3Error(Exception):\n    pass\n")
         self.stand_in("botocore.__init__", "")
         self.packages = self.stand_in("botocore.exceptions", "class BotoCoreError(Exception):\n    pass\nclass ClientError(Exception):\n"
-                                      "    def __init__(self, code):\n        self.response = {'Error': {'Code': code}}\n")
-        (self.folder / "text").write_bytes(TEXT[:5000])
-        for run in ("one", "two"):
-            subprocess.run([PROGRAM, "train", "--data-path", "text", "--train-iters", "4", "--save-interval", "2", "--eval-iters", "0",
-                            "--save", f"root/{run}"], cwd=self.folder, capture_output=True, check=True)
+                                      "    def __init__(self, code):\n        super().__init__(code)\n        self.response = {'Error': {'Code': code}}\n")
+        shutil.copytree(self.runs, self.folder, dirs_exist_ok=True)
 
     def copy(self, check=0, **environment):
         return self.run_script("states_to_s3.py", "root", "bucket", "all/states", check=check, **self.packages, **environment)
@@ -352,7 +376,10 @@ def client(service):
         return lines
 
     def test_whole_states_once_and_their_record_last(self):
-        self.copy()
+        newest = ["two/iter_0000004", "one/iter_0000002", "two/iter_0000002", "one/iter_0000004"]
+        for age, state in enumerate(newest):
+            os.utime(self.folder / "root" / state / "megacpp_state.json", (10**9 - age, 10**9 - age))
+        self.assertEqual([line.split(":")[0] for line in self.copy().splitlines()], newest)
         lines = self.uploads()
         for run in ("one", "two"):
             for step in (2, 4):
@@ -375,13 +402,99 @@ def client(service):
         self.copy()
         self.assertTrue(all(line.startswith("all/states/one/iter_0000004/") for line in self.uploads()))
 
-    def test_damaged_and_removed_states(self):
-        (self.folder / "root/one/iter_0000004/model.safetensors").write_bytes(b"x")
-        (self.folder / "root/two/iter_0000002/optimizer.safetensors").unlink()
+    def is_there(self, *states):
+        there = self.folder / "s3/bucket/all/states"
+        self.assertEqual(sorted(str(p.parent.relative_to(there)) for p in there.glob("*/*/megacpp_state.json")), sorted(states))
+
+    ALL = ("one/iter_0000002", "one/iter_0000004", "two/iter_0000002", "two/iter_0000004")
+
+    def test_damaged_states_keep_no_other_from_being_copied(self):
+        root, newest = self.folder / "root", time.time() + 100
+        sound = (root / "one/iter_0000002/megacpp_state.json").read_bytes()
+
+        def damage(name, content, sentence):
+            path = root / "one/iter_0000004" / name
+            path.unlink(missing_ok=True)
+            if isinstance(content, bytes):
+                path.write_bytes(content)
+            elif content is not None:
+                path.mkdir()
+            if (root / "one/iter_0000004/megacpp_state.json").is_file():
+                os.utime(root / "one/iter_0000004/megacpp_state.json", (newest, newest))  # the first that is copied
+            with self.subTest(name=name, content=content):
+                said = self.copy(check=1)
+                self.assertIn(f"one/iter_0000004 is not copied: {sentence}", said)
+                self.assertEqual(said.count("\n"), 1)
+                self.is_there(*(state for state in self.ALL if state != "one/iter_0000004"))
+            shutil.rmtree(self.folder / "s3")
+        damage("model.safetensors", b"x", "model.safetensors has 1 bytes")
+        damage("model.safetensors", None, "[Errno 2]")
+        for content in (b"", b"\xff", b"[]", b"{}", b'{"state": 1}', b'{"state": {"files": []}}', b'{"state": {"files": {"a": 1}}}', sound[:-30]):
+            damage("megacpp_state.json", content, "its megacpp_state.json is damaged")
+        damage("megacpp_state.json", "a folder", "[Errno 21]")
+
+    def test_what_the_run_removes_is_left_out(self):
+        done = self.copy(PRUNE="two/iter_0000002/model")
+        self.assertIn("two/iter_0000002: left out, since the run has removed it", done)
+        self.is_there(*(state for state in self.ALL if state != "two/iter_0000002"))
+
+    def test_a_state_that_is_removed_while_states_are_looked_for(self):
+        """The walk sees it, and the next look does not."""
+        self.stand_in("sitecustomize", """import os, pathlib, shutil
+whole = pathlib.Path.stat
+def stat(self, **how):
+    if self.name == "megacpp_state.json":
+        shutil.rmtree("root/two/iter_0000002", ignore_errors=True)
+    return whole(self, **how)
+pathlib.Path.stat = stat
+walk = os.walk
+def other(*words, **how):
+    for found in walk(*words, **how):
+        if found[0] == "root":
+            os.mkdir("root/gone")
+            found[1].append("gone")
+            os.rmdir("root/gone")
+        yield found
+os.walk = other
+""")
+        self.assertIn("two/iter_0000002: left out", self.copy())
+        self.is_there(*(state for state in self.ALL if state != "two/iter_0000002"))
+
+    def test_a_state_that_is_written_anew_meanwhile(self):
+        said = self.copy(check=1, ANEW="two/iter_0000002/model")
+        self.assertIn("two/iter_0000002 is not copied: it was written anew meanwhile", said)
+        self.is_there(*(state for state in self.ALL if state != "two/iter_0000002"))
+        self.assertIn("two/iter_0000002: copied", self.copy())
+
+    def test_a_run_that_was_begun_anew(self):
+        """Its states do not come among those of the older one, whose copies stay as they are."""
+        self.copy()
+        self.uploads()
+        shutil.rmtree(self.folder / "root/one")
+        subprocess.run([PROGRAM, "train", "--data-path", "text", "--train-iters", "6", "--save-interval", "2", "--eval-iters", "0", "--seed", "7",
+                        "--save", "root/one"], cwd=self.folder, capture_output=True, check=True)
+        shutil.copytree(self.folder / "root/two", self.folder / "root/three")
         said = self.copy(check=1)
-        self.assertIn("one/iter_0000004 is not copied: model.safetensors has 1 bytes", said)
-        for state in ("one/iter_0000004", "two/iter_0000002"):
-            self.assertFalse((self.folder / "s3/bucket/all/states" / state).exists())
+        for step in (2, 4, 6):
+            self.assertRegex(said, rf"one/iter_{step:07} is not copied: bucket has all/states/one/iter_000000[24] of another run of that name; "
+                             "name another S3_PREFIX or run\n")
+        self.assertEqual({line.split("/")[2] for line in self.uploads()}, {"three"})
+        (self.folder / "root/one").rename(self.folder / "root/four")
+        self.assertEqual(self.copy().count("copied"), 3)
+
+    def test_refusals(self):
+        self.assertIn("two/iter_0000004 is not copied: 403", self.copy(check=1, UNREADABLE="two/iter_0000004"))
+        self.is_there(*self.ALL[:3])
+        self.assertIn("there is no client of S3: no region", self.copy(check=1, NO_REGION="1"))
+        shutil.rmtree(self.folder / "root")
+        self.assertIn("root is no folder", self.copy(check=1))
+
+    @unittest.skipIf(os.geteuid() == 0, "the superuser may look into all folders")
+    def test_a_folder_that_cannot_be_looked_into(self):
+        (self.folder / "root/one").chmod(0)
+        self.addCleanup((self.folder / "root/one").chmod, 0o700)
+        self.assertIn("Permission denied", self.copy(check=1))
+        self.is_there(*self.ALL[2:])
 
 
 @unittest.skipUnless(importlib.util.find_spec("pyarrow"), "it needs pyarrow")
