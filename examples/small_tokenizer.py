@@ -49,7 +49,7 @@ def text_of(path):
     text = Path(path).read_text(encoding="utf-8")
     if not path.endswith(".jsonl"):
         return text
-    return "\n".join(s for line in text.splitlines() if line.strip()
+    return "\n".join(s for line in text.split("\n") if line.strip()
                      for s in strings_of(json.loads(line)))
 
 

@@ -300,6 +300,25 @@ class SideBySide(Case):
         self.assertEqual((self.folder / "table.md").read_text(), "| | before | after |\n|---|---|---|\n| perplexity | 9.5 | 8.5 |\n"
                          "| loss | 2.25 | 2.25 |\n| tokens | 70 | 70 |\n| Who? | before \\| of<br>Who? | after \\| of<br>Who? |\n")
 
+    def test_other_separators_of_lines(self):
+        """They stand in texts as they are, and end neither a line of JSON nor a row."""
+        words = self.folders()
+        for when in ("before", "after"):
+            (self.folder / when / "answers.jsonl").write_text("".join(json.dumps(
+                {"prompt": f"a{c}b?", "text": f"a{c}b?{when}{c}c\r\nd"}, ensure_ascii=False) + "\n" for c in "\u2028\u2029\x85"))
+        self.run_script("side_by_side.py", *words)
+        self.assertEqual((self.folder / "table.md").read_text().splitlines()[5:], ["| a<br>b? | before<br>c<br>d | after<br>c<br>d |"] * 3)
+
+    def test_a_number_that_is_none(self):
+        words = self.folders()
+        for content in ('{"perplexity": null, "loss": 1, "tokens": 1}', '{"perplexity": "x", "loss": 1, "tokens": 1}'):
+            (self.folder / "after/perplexity.json").write_text(content)
+            self.assertIn("a field is not what it should be", self.run_script("side_by_side.py", *words, check=1))
+        (self.folder / "after/perplexity.json").write_bytes(b"\xff")
+        self.assertIn("perplexity.json is not UTF-8", self.run_script("side_by_side.py", *words, check=1))
+        (self.folder / "after/perplexity.json").write_text("{}")
+        self.assertIn("a line has no field 'perplexity'", self.run_script("side_by_side.py", *words, check=1))
+
     def test_refusals(self):
         words = self.folders(prompts=(("a", "b"),))
         self.assertIn("answer different prompts", self.run_script("side_by_side.py", *words, check=1))
@@ -307,6 +326,17 @@ class SideBySide(Case):
         self.assertIn("has no line of JSON", self.run_script("side_by_side.py", *words, check=1))
         (self.folder / "after/answers.jsonl").unlink()
         self.assertIn("No such file", self.run_script("side_by_side.py", *words, check=1))
+
+
+class Tokenizer(Case):
+    """examples/small_tokenizer.py, which reads lines of the same kind."""
+
+    def test_other_separators_of_lines(self):
+        program = SCRIPTS.parents[2] / "small_tokenizer.py"
+        for separator in ("\u2028", "\x85", " "):
+            (self.folder / "a.jsonl").write_text(json.dumps({"text": f"a{separator}b"}, ensure_ascii=False) + "\n\n")
+            subprocess.run([sys.executable, "-B", program, self.folder / "made", self.folder / "a.jsonl", "--vocabulary", "300"], check=True,
+                           capture_output=True)
 
 
 class States(Case):

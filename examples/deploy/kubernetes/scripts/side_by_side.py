@@ -17,9 +17,13 @@ class failure(Exception):
 
 
 def objects(path):
-    """The objects of a file of JSON lines, without other lines."""
+    """The objects of a file of JSON lines, without other lines. Texts in it may have other separators of lines."""
     found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as problem:
+        raise failure(f"{path} is not UTF-8 ({problem}); write the file anew") from None
+    for number, line in enumerate(text.split("\n"), 1):
         if line.startswith("{"):
             try:
                 found.append(json.loads(line))
@@ -31,7 +35,8 @@ def objects(path):
 
 
 def cell(text):
-    return text.strip().replace("\\", "\\\\").replace("|", "\\|").replace("\r", "").replace("\n", "<br>")
+    """A text as a cell of a table, which is one line whatever separates lines."""
+    return "<br>".join(text.strip().replace("\\", "\\\\").replace("|", "\\|").splitlines())
 
 
 def answer(line):
@@ -57,9 +62,14 @@ def main(words):
             rows.append(f"| {cell(one['prompt'])} | {cell(answer(one))} | {cell(answer(other))} |")
         file.write_text("\n".join(rows) + "\n", encoding="utf-8")
         print("\n".join(rows[:5]))
-    except (failure, OSError, KeyError) as sentence:
-        print(f"side_by_side.py: {sentence!s}" if not isinstance(sentence, KeyError)
-              else f"side_by_side.py: a line has no field {sentence}; write the files anew", file=sys.stderr)
+    except KeyError as problem:
+        print(f"side_by_side.py: a line has no field {problem}; write the files anew", file=sys.stderr)
+        return 1
+    except (TypeError, ValueError, AttributeError) as problem:
+        print(f"side_by_side.py: a field is not what it should be ({problem}); write the files anew", file=sys.stderr)
+        return 1
+    except (failure, OSError) as sentence:
+        print(f"side_by_side.py: {sentence}", file=sys.stderr)
         return 1
     return 0
 
