@@ -14,7 +14,7 @@ VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*)\}")
 INTEGER = re.compile(r"0|[1-9][0-9]{0,17}")
 # Values that a shell takes as one word without quotes; so does Slurm in a line of #SBATCH.
 PLAIN_WORD = re.compile(r"[A-Za-z0-9_./:@%+,-][A-Za-z0-9_./:@%+=,-]*")
-# Kubernetes puts a variable of the container in the place of $(NAME) in commands, arguments and variables.
+# Kubernetes puts a variable of the container in the place of $(NAME) in commands, arguments and variables, and $ in that of $$.
 EXPANDED = re.compile(r"\$\([A-Za-z_.-][\w.-]*\)")
 UNSEEN = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"}  # categories of Unicode
 # Hangul has fillers, which are letters by their category.
@@ -115,10 +115,14 @@ def in_yaml(line, values, where):
             raise refusal(f"{name} is \"{value}\", but {where} needs an integer; give one")
         if place == "bare" and int(value) > (most := 65535 if name.endswith("_PORT") else 2**31 - 1):
             raise refusal(f"{name} is {value}, but {where} takes no number above {most}; give a smaller one")
+        if place == "bare" and name.endswith("_PORT") and int(value) < 1:
+            raise refusal(f"{name} is {value}, but {where} needs a port, which is at least 1; give another one")
         if place == "quotes":
             if EXPANDED.search(value):
                 raise refusal(f"{name} has {EXPANDED.search(value).group()}, in whose place Kubernetes would put a "
                               f"variable of the container ({where}); remove it")
+            if "$$" in value:
+                raise refusal(f"{name} has $$, in whose place Kubernetes would put $ ({where}); remove one of the two")
             value = value.replace("\\", "\\\\").replace('"', '\\"').replace("\t", "\\t")
         out += line[done:match.start()] + value
         done = match.end()

@@ -25,6 +25,9 @@ HOSTILE = ["$(touch hacked)", "`touch hacked`", "; touch hacked", "a b  c", "it'
            "# no comment", "a #b", "- x", "{a: 1}", "[1, 2]", "!!python/object", "&a *a", "| >", "%x", "@y", "~", "null", "yes",
            "1e3", "0x10", "${HOME}", "$HOME", "$0 $@", "* * * * *", "a\tb", "한국어", "=", "a=b=c", "--flag", ">out", "a&&b", "!x"]
 
+# What Kubernetes would do something with in a manifest; a script takes it as it is.
+EXPANDED = ["a$(HF_TOKEN)b", "$$", "a$$b", "$$$", "$$(HOME)", "a$(A)$$"]
+
 
 def render(*words, check=0):
     """What render.sh does, in this process, since there are hundreds of values."""
@@ -107,7 +110,7 @@ class Render(unittest.TestCase):
                 self.assertEqual(json.loads(filled.split(": ", 1)[1]), value)
 
     def test_hostile_values_in_scripts(self):
-        for value in HOSTILE:
+        for value in [*HOSTILE, *EXPANDED]:
             with self.subTest(value):
                 render(self.values(SLURM_DATA=value, SLURM_RUN=value), self.folder / "out", "slurm/bare")
                 # The words that the script gives srun, in whose place a function tells them.
@@ -134,13 +137,26 @@ class Render(unittest.TestCase):
 
     def test_a_number_that_kubernetes_does_not_hold(self):
         for name, most in (("FULL_GRACE_SECONDS", 2**31 - 1), ("METRICS_PORT", 65535)):
-            render(self.values(**{name: most}), self.folder / "fits", "kubernetes/full-pytorchjob")
+            for value in (most, 1):
+                render(self.values(**{name: value}), self.folder / "fits", "kubernetes/full-pytorchjob")
             for value in (most + 1, "9" * 18):
                 self.refused(f"{name} is {value}, but .* takes no number above {most};", self.values(**{name: value}),
                              "kubernetes/full-pytorchjob")
 
+        self.refused("METRICS_PORT is 0, but .* needs a port, which is at least 1;", self.values(METRICS_PORT=0), "kubernetes/network-policy")
+        render(self.values(NUM_WORKERS=0), self.folder / "none", "hyperpod/pytorchjob")
+
     def test_a_variable_of_the_container(self):
         self.refused(r"MODEL has \$\(HF_TOKEN\), in whose place Kubernetes would put", self.values(MODEL="a$(HF_TOKEN)b"))
+        self.refused(r"MODEL has \$\$, in whose place Kubernetes would put \$ ", self.values(MODEL="a$$b"))
+        for value in EXPANDED:
+            for name in ("MODEL", "S3_SCHEDULE", "HTTPS_PROXY", "PIPELINE_RUN"):
+                with self.subTest(value, name=name):
+                    self.refused(f"{name} has .*, in whose place Kubernetes would put", self.values(**{name: value}))
+        # Nor do a value and what stands around it make one together.
+        for name, text in templates().items():
+            if ".sbatch" not in name:
+                self.assertNotRegex(text, r"\$\$|\$\{[A-Z][A-Z0-9_]*\}[$(]", name)
 
     def test_an_unset_value(self):
         self.refused("does not set MODEL, which kubernetes/compare-full needs", self.values(MODEL=None))
