@@ -145,6 +145,45 @@ class Meaning(unittest.TestCase):
             return next(filter(None, map(find, inner)), None) if isinstance(inner, list) else None
         return find(one)
 
+    def test_containers_have_the_variables_that_they_use(self):
+        """Packages where a script imports some, proxies where something is asked beyond the cluster, and no others."""
+        known = {"fetch.py": False, "parquet_to_jsonl.py": True, "states_to_s3.py": True, "side_by_side.py": False}
+        seen = set()
+        for name, one in self.all:
+            for container in recipes.containers(one):
+                words, has = list(map(str, [*container.get("command", []), *container.get("args", [])])), {e["name"] for e in container.get("env", [])}
+                mounts = {m["name"] for m in container.get("volumeMounts", [])}
+                script = words[1].rpartition("/")[2] if words[:1] == ["python3"] else None
+                imports = script == "-m" or known.get(script, False) or words[1:3] == ["/scripts/fetch.py", "hub"]
+                asks = words[:1] == ["pip"] or script in ("fetch.py", "states_to_s3.py") or "LANGFUSE_HOST" in has
+                with self.subTest(name, container=container.get("name")):
+                    self.assertEqual("PYTHONPATH" in has, imports)
+                    self.assertEqual("packages" in mounts, imports or words[:1] == ["pip"])
+                    self.assertEqual("HTTPS_PROXY" in has, asks)
+                    self.assertEqual("NO_PROXY" in has, asks)
+                seen.add(script)
+        self.assertLessEqual(set(known), seen)
+
+    def test_no_server_holds_a_job_for_ever(self):
+        held = {name for name, one in self.jobs("Job", "CronJob") for container in recipes.containers(one)
+                if {"pip", "/scripts/fetch.py", "/scripts/states_to_s3.py"} & set(map(str, container["command"]))}
+        self.assertEqual(held, {"kubernetes/fetch", "hyperpod/getdata", "kubernetes/states-to-s3"})
+        for name, one in self.jobs("Job", "CronJob"):
+            if name in held:
+                spec = one["spec"].get("jobTemplate", one)["spec"]
+                self.assertGreaterEqual(spec["activeDeadlineSeconds"], 4 * 3600, name)  # as long as the page waits
+
+    def test_what_is_made_of_a_file_goes_with_it(self):
+        """getdata brings what prepdata reads, and removes what that writes where a file comes anew."""
+        (_, brings), = [(n, d) for n, d in self.jobs("Job") if n == "hyperpod/getdata"]
+        (_, makes), = [(n, d) for n, d in self.jobs("Job") if n == "hyperpod/prepdata"]
+        made, = [c["args"] for c in recipes.containers(makes)]
+        brought = set()
+        for container in recipes.containers(brings):
+            self.assertEqual(container["args"][:3], ["url", "--made", made[made.index("--output-prefix") + 1] + "_text_document.*"])
+            brought.add(container["args"][-1])
+        self.assertEqual(brought, {made[made.index(flag) + 1] for flag in ("--input", "--vocab-file", "--merge-file")})
+
     def test_jobs_of_two_nodes(self):
         for way in ("full", "qlora"):
             (name, job), = [(n, d) for n, d in self.jobs("PyTorchJob") if d["metadata"]["name"] == f"qwen3-{way}"]
