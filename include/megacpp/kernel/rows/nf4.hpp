@@ -61,7 +61,8 @@ template <class T> struct nf4_decode_row {
   }
 
 private:
-  /// Returns the value of a code, from a copy in a GPU's memory, which has no address of the host's.
+  /// Returns the value of a code, from a copy in a GPU's memory, which has no address of the
+  /// host's.
   MEGACPP_HD static float value_of(unsigned code) {
     static constexpr nf4_table values = nf4_numbers;
     return values.of[code];
