@@ -85,7 +85,7 @@ MUTANTS = [
      "(row / own) * own", BLOCKS),
     ("all matrices have the first one's scales", BODY, "blocks.matrix(row) * scales_of_matrix",
      "std::int64_t{0}", BLOCKS),
-    ("the low bits are the first element", BODY, "at % 2 == 0", "at % 2 != 0", BLOCKS),
+    ("the low bits are the first element", BODY, "k % 2 == 0", "k % 2 != 0", BLOCKS),
 ]
 # Statements, and initialisers, whose mutants are no expressions.
 STATEMENTS = {"return product(n, narrow, second)", "if (part != adapted_as::layer) of_part.targets = {}",
